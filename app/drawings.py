@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import plotly.graph_objects as go
 
+from diag.app.curves import curve_figure
 from diag.app.figures import (
     MOST_BARS,
     MOST_RANK_BARS,
@@ -31,6 +32,7 @@ from diag.app.run_view import PART_OF, Grid, Memory, Part, RunView
 from diag.app.theme import Theme, ink_on
 from diag.diagnoses.compare import RankDifference
 from diag.model.steps import Bottleneck
+from diag.show.memory import curve_sentence, snapshots_sentence
 from diag.words.formatting import counted, number
 from diag.words.wording import class_name
 
@@ -118,8 +120,15 @@ def of_memory(view: RunView, rank: int) -> tuple[str, tuple[Drawing, ...]]:
     if memory is None and view.result.from_summaries:
         return "The ranks' summaries do not hold memory by step.", ()
     if memory is None:
-        return "Not recorded: traces alone do not hold it, `diag run` records it.", ()
-    text = "" if memory.on_device else "Resident memory of the training processes: the run is on a CPU."
+        if curves := view.result.memory_curves:
+            highest = max(curves, key=lambda curve: curve.peak_allocated)
+            alt = f"Memory of rank {highest.rank} over time"
+            several = len({curve.rank for curve in curves}) > 1
+            text = f"{f'Rank {highest.rank}. ' if several else ''}{curve_sentence(highest)}"
+            return text, (Drawing("memory-curve", partial(curve_figure, highest, None), alt),)
+        return "Not recorded: `diag run` records it, and torch.profiler with `profile_memory=True`.", ()
+    sentences = [] if memory.on_device else ["Resident memory of the training processes: the run is on a CPU."]
+    text = " ".join([*sentences, *filter(None, [snapshots_sentence(view.result.tables.snapshots)])])
     if len(view.ranks) > MOST_RANK_BARS:
         field = partial(memory_field, view, memory)
         return text, (Drawing("memory-field", field, "Peak memory of each rank in each step"),)

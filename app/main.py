@@ -9,7 +9,7 @@ from pathlib import Path
 import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
-from diag.api import RunState, list_runs, state_of
+from diag.api import RunState, list_runs, snapshots_alone, state_of
 from diag.app.address import BASELINE, RUN, choose, is_open, offer, opened, seconds_to_open
 from diag.app.markup import plain
 from diag.app.pages import PAGES, Page, Visit
@@ -17,6 +17,7 @@ from diag.app.run_view import RunView
 from diag.app.theme import favicon
 from diag.app.views import overview
 from diag.app.views import runs as list_of_runs
+from diag.app.views.allocations import show_alone
 from diag.app.views.common import show_error
 from diag.errors import DiagError
 
@@ -86,6 +87,9 @@ def _with_run(state: RunState, draw: Callable[[RunView, Visit], None], at: Visit
         view = opened(state.path, state.changed_ns)
     except DiagError as error:
         before.empty()
+        if snapshots_alone([state.path]):
+            _guarded(lambda _: show_alone(state.path, state.changed_ns), at)
+            return
         if state.live:
             st.info("The training has recorded no whole step yet; this page shows the first one when it is there.")
             return

@@ -116,6 +116,30 @@ class Accelerator:
         stats: dict[str, Any] = self._module.memory_stats(self.device)
         return stats
 
+    def memory_snapshot(self) -> dict[str, Any]:
+        """The allocator's state, with its last events where they are recorded."""
+        snapshot: dict[str, Any] = self._module.memory._snapshot()
+        return snapshot
+
+    def record_memory_history(self, most_events: int | None) -> None:
+        """Makes torch keep the allocator's last events, with the Python stacks of allocations; None ends it. Without
+        C++ frames: to name them takes minutes when the snapshot is made."""
+        record = self._module.memory._record_memory_history
+        if most_events is None:
+            record(None)
+        else:
+            record("all", context="alloc", stacks="python", max_entries=most_events)
+
+    def observe_out_of_memory(self, observer: Callable[[int, int, int, int], None]) -> bool:
+        """Has it called when an allocation fails, with (device, bytes asked for, bytes allocated, bytes free). Whether
+        this torch can; it cannot be undone."""
+        attach = getattr(torch._C, f"_{self.kind.type}_attach_out_of_memory_observer", None)
+        if attach is None:
+            return False
+        self._module.init()  # torch crashes where the device is not in use yet (pytorch/pytorch#107330)
+        attach(observer)
+        return True
+
     def reset_peaks(self) -> None:
         self._module.reset_peak_memory_stats(self.device)
 

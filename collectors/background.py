@@ -18,12 +18,20 @@ from .scheduling import PauseWatch
 
 
 class TraceRequests:
-    """Hands each new request for a profiler window to ``take``, if it asks this rank."""
+    """Hands each new request for a profiler window to ``take``, and one for a memory snapshot to ``snapshot``, if it
+    asks this rank."""
 
-    def __init__(self, path: Path, rank: int, take: Callable[[TraceAsked], object]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        rank: int,
+        take: Callable[[TraceAsked], object],
+        snapshot: Callable[[TraceAsked], object] = lambda _asked: None,
+    ) -> None:
         self._path = path
         self._rank = rank
         self._take = take
+        self._snapshot = snapshot
         self._written_ns = 0
 
     def look(self) -> None:
@@ -34,12 +42,14 @@ class TraceRequests:
                 return
             request = read_object(self._path, None)
             number, first_step, count = (int(request[name]) for name in ("number", "first_step", "count"))
-            asked = TraceAsked(number, first_step, count, request.get("ranks"))
+            asked = TraceAsked(number, first_step, count, request.get("ranks"), memory=request.get("memory") is True)
             mine = asked.ranks is None or self._rank in asked.ranks
         except (OSError, ValueError, KeyError, TypeError):
             return
         self._written_ns = written_ns
-        if mine and asked.count > 0:
+        if mine and asked.memory:
+            self._snapshot(asked)
+        elif mine and asked.count > 0:
             self._take(asked)
 
 

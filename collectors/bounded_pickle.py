@@ -11,11 +11,13 @@ through what the pickle makes takes at most ``MAX_EXPANDED`` steps."""
 
 from __future__ import annotations
 
+import pickle
 import pickletools
 import struct
 from collections.abc import Callable
 from io import BytesIO
 from itertools import islice
+from typing import NoReturn
 
 MAX_BYTES = 128 << 20  # 2,000 entries of a recorder take 0.3 to 1 MB
 MAX_MEMORY = 384 << 20  # of the values; 50 MB of a recorder's frames, none shared, take 230
@@ -78,13 +80,44 @@ _Item = _Value | int | None
 _NOT_SET = _Value(_UNSET)
 
 
-def check(data: bytes, allows: Callable[[str, str], bool] | None = None, *, times: int = 1) -> None:
+def load(data: bytes, *, times: int = 1, most_bytes: int = MAX_BYTES) -> object:
+    """The containers, texts and numbers that a pickle holds; it may name no class. ``times``, ``most_bytes``: as of
+    ``check``. Raises ``RefusedError`` or ``TruncatedError``."""
+    check(data, times=times, most_bytes=most_bytes)
+    return load_checked(data)
+
+
+def load_checked(data: bytes) -> object:
+    """What a pickle without classes holds, which somebody has looked through. Raises ``RefusedError``."""
+    try:
+        return _Plain(BytesIO(data)).load()
+    except (pickle.UnpicklingError, TypeError, IndexError, ValueError, EOFError, KeyError, AttributeError) as problem:
+        raise RefusedError(f"malformed ({type(problem).__name__})") from None
+
+
+class _Plain(pickle.Unpickler):
+    """An unpickler without classes: the checks refuse them, and so does this."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise RefusedError(f"asks for {module}.{name}")
+
+    def persistent_load(self, pid: object) -> NoReturn:  # noqa: ARG002
+        raise RefusedError("asks for a persistent object")
+
+
+def check(
+    data: bytes,
+    allows: Callable[[str, str], bool] | None = None,
+    *,
+    times: int = 1,
+    most_bytes: int = MAX_BYTES,
+) -> None:
     """Returns where the pickle is safe to load. ``allows`` says which classes and functions, by module and name, it may
     use; without it there are none. Keys are texts, or objects of these classes. ``times``: how many times as much as
-    the limits above the values may take. Raises ``RefusedError`` with what the pickle asks for, or
-    ``TruncatedError``."""
-    if len(data) > MAX_BYTES:
-        raise RefusedError(f"{len(data) >> 20} MiB, more than {MAX_BYTES >> 20}")
+    the limits above the values may take; ``most_bytes``: of the pickle. Raises ``RefusedError`` with what the pickle
+    asks for, or ``TruncatedError``."""
+    if len(data) > most_bytes:
+        raise RefusedError(f"{len(data) >> 20} MiB, more than {most_bytes >> 20}")
     walk = _Walk(data, allows, times)
     try:
         while not walk.ended:

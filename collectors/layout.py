@@ -13,6 +13,7 @@ Everything a run leaves behind lies under one folder, written by the training pr
     <run>/ranks/00017/device.jsonl         samples of the device, or the reason why there are none
     <run>/ranks/00017/host.jsonl           what the CPU scheduler gave the process's threads and its workers (Linux)
     <run>/ranks/00017/trace-step000100.json.gz   a torch.profiler window, named after its first step
+    <run>/ranks/00017/memory-oom-step000123.pickle   a snapshot of the device's allocator: asked, near-oom or oom
     <run>/ranks/00017/stdout.txt, log.txt  what the process printed on standard output and on standard error
     <run>/ranks/00017/nccl.log             NCCL_DEBUG_FILE
     <run>/ranks/00017/heartbeat.json       where the process was a second ago
@@ -22,7 +23,7 @@ Everything a run leaves behind lies under one folder, written by the training pr
     <run>/ranks/00017/flight_recorder17    PyTorch's own dump; flight_recorder_asked_17 is one that we asked for,
                                            flight_recorder_asked_gloo_17 that of a second recorder
     <run>/asked.json                       the launcher asks every rank for stacks, dump and a last heartbeat
-    <run>/trace_asked.json                 `diag trace` asks some ranks for a profiler window
+    <run>/trace_asked.json                 `diag trace` asks some ranks for a profiler window or a memory snapshot
     <run>/exits.json                       how the processes ended, where not all ended well
     <run>/unrecorded.jsonl                 one line a process that trained and was not recorded
     <run>/nvidia-smi-<host>.txt            the driver's view of the GPUs during a hang
@@ -47,6 +48,10 @@ MOST_RANKS = 1 << 20  # ten times the largest training that is known; a document
 MOST_NS = 3 * 10**18  # the year 2065, since 1970; sums of three fit 64 bits
 
 _TRACE_NAME = re.compile(r"trace-step([0-9]{1,18})\.json(?:\.gz)?$")
+# Reasons for a memory snapshot, in its name.
+ASKED, NEAR_OOM, OOM = "asked", "near-oom", "oom"
+_SNAPSHOT = rf"memory-(?:{ASKED}|{NEAR_OOM}|{OOM})-step"
+_SNAPSHOT_NAME = re.compile(_SNAPSHOT + r"([0-9]{1,18})\.pickle$")
 _ASKED_DUMP = "flight_recorder_asked_"
 _RANK_NAME = re.compile(r"[0-9]{5,}$")
 _RESTART_NAME = re.compile(r"restart-([0-9]{1,9})$")
@@ -150,12 +155,24 @@ class RankLayout:
 
     def traces(self) -> list[Path]:
         """The profiler windows of this rank, by first step."""
+        return self._by_step(_TRACE_NAME)
+
+    def memory_snapshot(self, reason: str, step: int) -> Path:
+        """``reason``: ASKED, NEAR_OOM or OOM."""
+        return self.folder / f"memory-{reason}-step{step:06d}.pickle"
+
+    def memory_snapshots(self) -> list[Path]:
+        """Those of this rank, by step."""
+        return self._by_step(_SNAPSHOT_NAME)
+
+    def _by_step(self, pattern: re.Pattern[str]) -> list[Path]:
+        """The files whose names match; the first group is the step."""
         try:
             names = os.listdir(self.folder)  # noqa: PTH208  (ten times faster, which ten thousand ranks notice)
         except OSError:
             return []
-        windows = [(int(match.group(1)), name) for name in names if (match := _TRACE_NAME.match(name))]
-        return [self.folder / name for _, name in sorted(windows)]
+        found = [(int(match.group(1)), name) for name in names if (match := pattern.match(name))]
+        return [self.folder / name for _, name in sorted(found)]
 
 
 @dataclass(frozen=True)
@@ -236,4 +253,4 @@ def data_names() -> str:
     entries = [entry for layout in (RunLayout, RankLayout) for entry in vars(layout).values()]
     names = [entry.name for entry in entries if isinstance(entry, _Entry) and entry is not vars(RankLayout)["error"]]
     data = [re.escape(name) for name in names if name.endswith((".json", ".jsonl"))]
-    return "|".join([r"trace-step\d+\.json(?:\.gz)?", *data])
+    return "|".join([r"trace-step\d+\.json(?:\.gz)?", _SNAPSHOT + r"\d+\.pickle", *data])

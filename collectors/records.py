@@ -329,8 +329,8 @@ class Asked:
 
 @dataclass(slots=True)
 class TraceAsked:
-    """trace_asked.json: a profiler window that somebody wants of a running job, and an entry of ``Manifest.windows``.
-    ``number`` counts the requests of a run from 1."""
+    """trace_asked.json: a profiler window that somebody wants of a running job, and an entry of ``Manifest.windows``;
+    or a memory snapshot, at once. ``number`` counts the requests of a run from 1."""
 
     number: int
     first_step: int  # recorded; the profiler warms up in the step before
@@ -338,6 +338,7 @@ class TraceAsked:
     ranks: list[int] | None = None  # None: all
     why: str = ""
     unix_ns: int = 0
+    memory: bool = False  # a snapshot, and no window: ``count`` is 0, ``first_step`` the step when it was asked for
 
 
 @dataclass(slots=True)

@@ -41,6 +41,7 @@ from .files import Budget, Complaints, LineFile, encode, replace_file
 from .identity import identify, rank_and_world
 from .layout import RunLayout
 from .manifest import update_manifest
+from .memory_snapshots import MemorySnapshots
 from .records import (
     BACKWARD,
     FAILED,
@@ -166,6 +167,9 @@ class Collector(AbstractContextManager["Collector"]):
         self._cpu: dict[str, tuple[int, int]] = {}  # of the step under way, by phase
         self._begun = Moment(0)  # the step under way
         self._windows = TraceWindows(settings, self._layout, budget, self._complaints, self._trace_metadata)
+        self._snapshots = MemorySnapshots(
+            settings, self._layout, rank, accelerator, budget, self._complaints, lambda: self._step
+        )
         sampler = sampler_of(accelerator) if settings.nvml else None
         self._nvml_missing = sampler.unavailable if sampler is not None else "switched off"
         self._durations, self._no_durations = poll_of(
@@ -180,7 +184,7 @@ class Collector(AbstractContextManager["Collector"]):
             self._complaints,
             self._run.asked,
             self._dump,
-            TraceRequests(self._run.trace_asked, rank, self._windows.ask),
+            TraceRequests(self._run.trace_asked, rank, self._windows.ask, self._snapshots.ask),
             lambda: self._guarded(self._write_waiting),
             lambda pauses: self._sampler.sample(self._thread.native_id, pauses),
             host,
@@ -226,6 +230,7 @@ class Collector(AbstractContextManager["Collector"]):
             if self._event_type is not None:
                 self._timer.install_streams(self._event_type)
         gc.callbacks.append(self._on_gc)
+        self._snapshots.start()
         self._background.start()
         return self
 
@@ -237,6 +242,7 @@ class Collector(AbstractContextManager["Collector"]):
             gc.callbacks.remove(self._on_gc)
         self._guarded(lambda: self._catch_up(if_still=False))
         self.doing, self._follower = self._doing(), None
+        self._snapshots.stop(error)
         if kind is None:
             self._windows.close()
         if kind is None:
@@ -404,6 +410,7 @@ class Collector(AbstractContextManager["Collector"]):
         del self._gc_pauses[: len(record.gc)]
         if passed is None:
             record.memory = self._memory.read()
+            self._snapshots.look(record.memory, record.step)
             if self._clock is not None:
                 self._clock.end_step(self._timer.take_marks(record.step))
                 self._write_device_steps()
@@ -435,6 +442,7 @@ class Collector(AbstractContextManager["Collector"]):
     def _write_waiting(self) -> None:
         self._catch_up(if_still=True)
         self._lines.write()
+        self._snapshots.serve()
 
     def _catch_up(self, if_still: bool) -> None:
         if self._follower is not None:
@@ -491,7 +499,7 @@ class Collector(AbstractContextManager["Collector"]):
         return beat
 
     def _plain_heartbeat(self) -> Heartbeat:
-        trace_number, trace_answer = self._windows.answer
+        trace_number, trace_answer = max(self._windows.answer, self._snapshots.answer)
         phase, since_ns = self._doing()
         return Heartbeat(
             unix_ns=time.time_ns(),

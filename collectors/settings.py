@@ -28,6 +28,8 @@ class CollectorSettings:
     trace_every: int = 0  # distance between the starts of two windows; 0: one window
     trace_stacks: bool = False  # Python stacks: the one option whose cost clearly exceeds the noise
     trace_memory: bool = False
+    memory_snapshots: bool = False  # record the allocator's history; write it near out-of-memory and at an error
+    memory_history: int = 100_000  # events of the allocator that torch keeps
     auto_traces: int = 3  # windows at most that the launcher asks for because something changed for the worse
     collectives: bool = True
     max_collectives_per_step: int = 4096

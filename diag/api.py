@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -34,13 +34,15 @@ from diag.model.steps import (
 )
 from diag.rundir.durations import with_ranks
 from diag.rundir.inspector import alone, newest_job, ranks_of, read_inspector
-from diag.rundir.run import Tables, open_paths, tables_of
+from diag.rundir.run import Tables, must_exist, open_paths, tables_of
 from diag.rundir.runs import RunState as RunState
 from diag.rundir.runs import State as State
 from diag.rundir.runs import newest_change as newest_change
 from diag.rundir.runs import state_of as state_of
 from diag.tables import frames
 from diag.tables.collectives import duration_table
+from diag.traces.memory_snapshots import read_snapshots, snapshot_files
+from diag.traces.memory_snapshots import snapshots_alone as snapshots_alone
 from diag.traces.reading import Reading as Reading
 from diag.words.formatting import NBSP, counted, masked, rank_ranges
 from diag.words.wording import ONLY_DURATIONS, run_facts
@@ -57,6 +59,8 @@ if TYPE_CHECKING:  # what is imported where it is first needed: all of it takes 
     from diag.replay.program import Refusal
     from diag.tables.loading import LoadingTable
     from diag.tables.memory import MemoryTable
+    from diag.tables.memory_curve import MemoryCurve
+    from diag.tables.snapshots import SnapshotTable
     from diag.tables.zoom import AllRanks, Lane
 
 
@@ -167,6 +171,19 @@ class Result(Struct, frozen=True, dict=True):
         from diag.tables.memory import memory_table
 
         return memory_table(self.tables, self.attribution)
+
+    @cached_property
+    def memory_curves(self) -> tuple[MemoryCurve, ...]:
+        """Device memory over time from each trace that was recorded with ``profile_memory``, with its peak and what was
+        allocated there; made when they are first asked for."""
+        from diag.tables.memory_curve import memory_curves
+
+        return memory_curves(self.tables)
+
+    @cached_property
+    def memory_snapshots(self) -> SnapshotTable:
+        """The snapshots of PyTorch's allocator that lie with the run, read when they are first asked for."""
+        return _snapshots(self.tables.snapshots)
 
     @cached_property
     def loading(self) -> LoadingTable:
@@ -378,6 +395,31 @@ def open_inspector(root: Path | str, files: Sequence[Path]) -> DurationResult:
     verdict = judge_durations(account, examination, tables)
     attribution = Attribution((), account.ranks, None, False, True, ())
     return DurationResult(tables, attribution, examination, coverage, verdict, durations=account)
+
+
+# -- memory snapshots alone --------------------------------------------------------------------------------------------
+
+
+def open_memory_snapshots(*paths: Path | str) -> SnapshotTable:
+    """The snapshots of PyTorch's caching allocator (``torch.cuda.memory._dump_snapshot``) at or below the paths, with
+    their ranks compared. DiagError where none can be read."""
+    must_exist([str(path) for path in paths])
+    files = snapshot_files(paths)
+    table = _snapshots(files)
+    if not table.accounts:
+        reasons = [gap.reason for gap in table.gaps[:3]]
+        raise DiagError(
+            f"no memory snapshot could be read: {'; '.join(reasons)}" if reasons else "holds no memory snapshot",
+            path=paths[0],
+            hint="give what torch.cuda.memory._dump_snapshot(path) wrote, with the ending .pickle",
+        )
+    return table
+
+
+def _snapshots(files: Iterable[Path | str]) -> SnapshotTable:
+    from diag.tables.snapshots import snapshot_table
+
+    return snapshot_table(*read_snapshots(files))
 
 
 # -- several runs, and descriptions ------------------------------------------------------------------------------------

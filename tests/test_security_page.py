@@ -22,6 +22,7 @@ def test_every_file_is_in_the_table() -> None:
         if not name.startswith("_") and isinstance(value := getattr(one, name), Path)
     }
     names |= {run.nvidia_smi("node1").name, run.nccl_ras("node1", 1).name, RankLayout.trace(run.rank(0), 10).name}
+    names.add(run.rank(0).memory_snapshot("oom", 3).name)
     text = PAGE.read_text()
     patterns = [pattern.rpartition("/")[2] for pattern in re.findall(r"`([^`\n]+)`", text)]
     missing = {name for name in names - REQUESTS if not any(fnmatch(name, pattern) for pattern in patterns)}

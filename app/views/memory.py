@@ -22,6 +22,7 @@ from diag.app.figures import (
 from diag.app.markup import plain
 from diag.app.run_view import Memory, Part, RunView
 from diag.app.theme import Theme, theme_of
+from diag.app.views.allocations import show_curves, show_snapshots
 from diag.app.views.common import EMPTY, beyond_summaries, draw, head, nothing, show_metrics, without_steps
 from diag.model.steps import Severity
 from diag.show.page import Metric
@@ -39,32 +40,41 @@ def show(view: RunView) -> None:
     head(
         "Memory", view, (f"{what}, of every step" if table.of_steps else what) if table.rows else "Memory of each rank"
     )
+    theme = theme_of(st.context.theme.type)
     if not table.rows:
         nothing(
             "Memory was not recorded.",
             "`diag run` records it in every step, torch.profiler with `profile_memory=True`.",
         )
+        show_curves(view, theme)
+        _snapshots(view, theme)
         _states(table, None)
         return
-    theme = theme_of(st.context.theme.type)
-    _numbers(table, view.page.metrics[-1])
+    _numbers(view.page.metrics[-1], table)
     _findings(view)
+    show_curves(view, theme)
+    _snapshots(view, theme)
     if memory is not None and table.of_steps:
         _peaks(view, memory, theme)
         _growth(view, memory, theme)
     else:
-        nothing("The peaks are those of the traces' samples.", "`diag run` records memory of every step.")
+        nothing("The peaks are those of the profiled windows.", "`diag run` records memory of every step.")
     _states(table, theme)
     _rows(table)
 
 
-def _numbers(table: MemoryTable, peak: Metric) -> None:
+def _snapshots(view: RunView, theme: Theme) -> None:
+    if view.result.tables.snapshots:
+        st.subheader("Memory snapshots", anchor="snapshots")
+        show_snapshots(view.result.memory_snapshots, theme, view.run["path"])
+
+
+def _numbers(peak: Metric, table: MemoryTable) -> None:
     rows = table.rows
-    fullest = max(rows, key=lambda row: row.peak)
     retries = [row.retries for row in rows if row.retries is not None]
     loose = max((row.fragmentation for row in rows if row.fragmentation is not None), default=None)
     found = [
-        Metric(peak.label, peak.value, help=f"{peak.help} This is rank {fullest.rank}'s."),
+        Metric(peak.label, peak.value, help=peak.help),
         Metric(
             "Growth per step",
             _growth_text(max((row.growth_per_step for row in rows if row.growth_per_step is not None), default=None)),

@@ -118,7 +118,7 @@ def _outcome(outcome: Outcome) -> None:
     """Of a run that failed or left no end, before what bound it until then."""
     lines = [f"**{plain(outcome.headline)}**"]
     if outcome.action:
-        lines.append(plain(outcome.action))
+        lines.append(prose(outcome.action))
     lines.append(f"The evidence is on [Hang triage]({href('hang')}).")
     st.error("\n\n".join(lines), icon=":material/cancel:")
     st.caption(f"{words.UNTIL_THEN}:")

@@ -126,6 +126,9 @@ def analyze(
     The step time is the mean of the counted steps: no warm-up, none in profiler windows. A finding that names a rank
     costs what is charged to it: how long the others wait for it because of that.
 
+    Snapshots of PyTorch's memory (torch.cuda.memory._dump_snapshot), a file or a folder of them, are a report of their
+    own: peak, what was allocated there, fragmentation, failed allocations, and ranks compared.
+
     Writes verdict.json into a run directory of diag, for the dashboard, and nothing else into what it reads.
 
     Exit code 0: analysed; 4: analysed, but data is missing (the report lists it); 1: nothing to analyse.
@@ -139,6 +142,8 @@ def analyze(
 
     from .reading import reading_progress
 
+    if summary is None and _print_snapshots(paths, as_json):
+        return
     if summary and len(paths) != 1:
         raise DiagError("--summary reads one run directory", exit_code=ExitCode.USAGE)
     asked = _Asked.of(cross_check, hta or [])
@@ -169,3 +174,24 @@ def analyze(
         asked.print(result)
     save(result)
     raise typer.Exit(ExitCode.DATA_INCOMPLETE if result.coverage.incomplete else ExitCode.OK)
+
+
+def _print_snapshots(paths: list[str], as_json: bool) -> bool:
+    """Whether the paths hold memory snapshots and nothing to analyse: they are printed then."""
+    from diag.traces.memory_snapshots import snapshots_alone
+
+    if not snapshots_alone(paths):
+        return False
+    import json
+
+    from diag.api import open_memory_snapshots
+    from diag.show.memory import print_snapshots, snapshots_to_dict
+
+    table = open_memory_snapshots(*paths)
+    if as_json:
+        put(json.dumps(snapshots_to_dict(table), indent=1) + "\n")
+    else:
+        print_snapshots(table)
+    if table.gaps:
+        raise typer.Exit(ExitCode.DATA_INCOMPLETE)
+    return True

@@ -1,4 +1,4 @@
-"""``diag trace``: a profiler window of a job that is running."""
+"""``diag trace``: a profiler window of a job that is running, or a snapshot of its memory."""
 
 from __future__ import annotations
 
@@ -32,6 +32,14 @@ def trace(
             "storage that shows new files late.",
         ),
     ] = None,
+    memory: Annotated[
+        bool,
+        typer.Option(
+            "--memory",
+            help="Write a snapshot of the GPU allocator instead, at once. Its curve and stacks need a job that was "
+            "started with --memory-snapshots; without it the snapshot has the blocks alone.",
+        ),
+    ] = False,
     wait: Annotated[bool, typer.Option(help="--no-wait returns as soon as the request is written.")] = True,
     as_json: Annotated[
         bool, typer.Option("--json", help="JSON on standard output: the request, and each rank's answer.")
@@ -50,7 +58,11 @@ def trace(
     from .reading import reading_progress
 
     layout = RunLayout(run)
-    asked = asking.ask(layout, steps, rank_list(ranks) if ranks is not None else None, "diag trace", ahead)
+    chosen = rank_list(ranks) if ranks is not None else None
+    if memory:
+        asked = asking.ask_for_memory(layout, chosen, "diag trace --memory")
+    else:
+        asked = asking.ask(layout, steps, chosen, "diag trace", ahead)
     found: list[Answer] = []
     if wait:
         with reading_progress("waiting") as progress:
@@ -65,13 +77,15 @@ def trace(
 
 
 def _print(run: Path, asked: TraceAsked, found: list[Answer]) -> None:
-    last = asked.first_step + asked.count - 1
-    say(f"Steps {asked.first_step} to {last}" + ("." if found else f" are asked for; {run} will have them."))
+    what = f"Steps {asked.first_step} to {asked.first_step + asked.count - 1}"
+    if asked.memory:
+        what = f"Memory snapshots at step {asked.first_step} or later"
+    say(what + ("." if found else f" are asked for; {run} will have them."))
     for answer in found:
         if answer.path is not None:
             say(f"rank {answer.rank}: {answer.path} ({answer.path.stat().st_size / 1e6:.1f} MB)")
         else:
-            say(f"rank {answer.rank}: no trace: {answer.why_not}")
+            say(f"rank {answer.rank}: no {'snapshot' if asked.memory else 'trace'}: {answer.why_not}")
     if any(answer.path is not None for answer in found):
         say(f"Next: diag analyze {run}")
 
@@ -81,7 +95,13 @@ def _document(asked: TraceAsked, found: list[Answer]) -> dict[str, object]:
 
     return {
         "schema_version": SCHEMA_VERSION,
-        "asked": {"number": asked.number, "first_step": asked.first_step, "count": asked.count, "ranks": asked.ranks},
+        "asked": {
+            "number": asked.number,
+            "first_step": asked.first_step,
+            "count": asked.count,
+            "ranks": asked.ranks,
+            "memory": asked.memory,
+        },
         "ranks": [
             {"rank": a.rank, "path": str(a.path) if a.path is not None else None, "reason": a.why_not or None}
             for a in found

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from diag.model.steps import Evidence, Finding, Severity
 from diag.rundir.run import Tables
+from diag.tables.memory import rank_peaks
 
 from .subject import Diagnosis, Subject, ranks_text
 from .workload import allocator_setting, less_memory, workload
@@ -23,14 +24,8 @@ class Peak(Struct, frozen=True):
 
 
 def peaks_of(tables: Tables) -> list[Peak]:
-    found = []
-    for rank, own in tables.ranks.items():
-        memories = [s.memory for s in own.steps if s.memory is not None and s.memory.capacity]
-        if memories:
-            fullest = max(memories, key=lambda m: (m.reserved or 0) / (m.capacity or 1))
-            retries = (memories[-1].alloc_retries or 0) - (memories[0].alloc_retries or 0)
-            found.append(Peak(rank, fullest.reserved or 0, fullest.capacity or 1, retries))
-    return found
+    """Of the ranks whose device's memory is known."""
+    return [Peak(row.rank, row.peak, row.capacity, row.retries or 0) for row in rank_peaks(tables).rows if row.capacity]
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -77,9 +72,15 @@ def _finding(
 
 
 def cannot_look(subject: Subject) -> str:
-    steps = (step for own in subject.tables.ranks.values() for step in own.steps)
-    known = any(step.memory is not None and step.memory.capacity for step in steps)
-    return "" if known else "no device memory was recorded"
+    return "" if peaks_of(subject.tables) else why_unknown(subject.tables)
+
+
+def why_unknown(tables: Tables) -> str:
+    """Why there are no ``peaks_of`` it."""
+    recorded = rank_peaks(tables)
+    if recorded.rows and recorded.on_device:
+        return "the capacity of the device was not recorded"
+    return "no device memory was recorded"
 
 
 DIAGNOSIS = Diagnosis("memory-pressure", "memory pressure", find, cannot_look)

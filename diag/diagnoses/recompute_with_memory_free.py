@@ -8,7 +8,7 @@ from diag.model.steps import Evidence, Finding, Kind, Severity
 from diag.tables.efficiency import recomputed, totals
 from diag.tables.kernels import work_of
 
-from .memory_pressure import Peak, peaks_of
+from .memory_pressure import Peak, peaks_of, why_unknown
 from .subject import Diagnosis, Subject, ranks_text
 
 ID = "recompute-with-memory-free"
@@ -54,7 +54,7 @@ def cannot_look(subject: Subject) -> str:
     if not subject.shares.on_device:
         return "the run is on a CPU"
     if _fullest(subject) is None:
-        return "no device memory was recorded"
+        return why_unknown(subject.tables)
     return "" if any(rank.traces for rank in subject.tables.ranks.values()) else "no profiler window was recorded"
 
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from diag.model.steps import Evidence
 
 from .comm_cause import Claim, backward_gathers, calls_of, cannot_tell_parts, queued_behind
-from .memory_pressure import NEAR_FULL, peaks_of
+from .memory_pressure import NEAR_FULL, peaks_of, why_unknown
 from .subject import Subject
 
 ID = "regather-in-backward"
@@ -16,7 +16,7 @@ QUESTION = "all-gathers in the backward"
 
 def cannot_look(subject: Subject) -> str:
     if not peaks_of(subject.tables):
-        return "no device memory was recorded"
+        return why_unknown(subject.tables)
     return cannot_tell_parts(subject)
 
 

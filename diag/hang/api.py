@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from diag.collectors.layout import RunLayout, is_folder
+from diag.collectors.layout import OOM, RunLayout, is_folder
 from diag.collectors.reading import walk
 from diag.collectors.text import masked
 from diag.errors import DiagError
@@ -198,7 +198,28 @@ def _investigated(
     logs = replace(logs, gaps=tuple(gap for gap in logs.gaps if gap[0] not in known))
     findings = judged(reports, logs)
     answer = reason(logs, found, [*from_runs, *findings.clues], well)
-    return Investigation(_without_secrets(completed(answer, findings)), logs, dumps)
+    return Investigation(_without_secrets(_with_snapshot(completed(answer, findings), given)), logs, dumps)
+
+
+def _with_snapshot(answer: Triage, given: Sequence[str]) -> Triage:
+    """Where a GPU's memory was used up: the first step is to look at the snapshot of its allocator, if there is one, of
+    the failed allocation before one of a step near it."""
+    if answer.fault_class != "cuda_oom":
+        return answer
+    layouts = [RunLayout(Path(path)) for path in given if path != STDIN]
+    with suppress(OSError):
+        found = [
+            (rank not in {culprit.rank for culprit in answer.culprits}, f"memory-{OOM}-" not in path.name, rank, path)
+            for layout in layouts
+            if layout.is_run()
+            for rank, own in layout.ranks().items()
+            for path in own.memory_snapshots()
+        ]
+        if found:
+            _, _, rank, path = min(found)
+            step = f"`diag analyze {path}` shows what was allocated on rank {rank}."
+            return replace(answer, next_steps=(step, *answer.next_steps))
+    return answer
 
 
 def _without_secrets(value: T) -> T:

@@ -37,6 +37,7 @@ from diag.model import Gap
 from diag.model.axes import Axes
 from diag.traces.cache import Cache
 from diag.traces.kineto_names import MOST_RULES, PROFILER_STEP_PATTERN, STEP_PATTERN, CommRule, RuleError, parse_rule
+from diag.traces.memory_snapshots import is_snapshot, snapshot_files
 from diag.traces.reading import Reading, read_traces
 from diag.traces.text_stream import exists, file_name, is_remote, trace_files
 from diag.traces.trace import Trace
@@ -164,6 +165,7 @@ class Tables(Struct, frozen=True):
     ranks: dict[int, RankTables]
     gaps: tuple[Gap, ...]
     durations: tuple[DurationRecords, dict[int, int]] | None = None  # of collectives, and the ranks of the processes
+    snapshots: tuple[str, ...] = ()  # files of PyTorch's allocator: see ``diag.traces.memory_snapshots``
 
     @property
     def on_device(self) -> bool:
@@ -188,7 +190,7 @@ def open_paths(paths: Sequence[Path | str], reading: Reading | None = None) -> T
         tables = _open_traces(names, reading)
     if all(rank.empty for rank in tables.ranks.values()):
         raise _nothing(names, tables)
-    return tables
+    return replace(tables, snapshots=tuple(map(str, snapshot_files(names))))
 
 
 def must_exist(paths: Sequence[str]) -> None:
@@ -395,7 +397,8 @@ def _open_traces(paths: Sequence[str], reading: Reading) -> Tables:
     gaps: list[Gap] = []
     by_rank: dict[int, list[Trace]] = {}
     unnamed: list[Trace] = []
-    for trace in _read(trace_files(paths, gaps), reading, gaps):
+    traces = [path for path in paths if is_remote(path) or is_folder(path) or not is_snapshot(path)]
+    for trace in _read(trace_files(traces, gaps), reading, gaps):
         if trace.rank is None:
             unnamed.append(trace)
             continue

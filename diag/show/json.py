@@ -16,6 +16,7 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.records import PHASES_AND_REST
 from diag.model.breakdown import Breakdowns
 from diag.model.steps import Finding, Outcome, StepAccount
+from diag.show.memory import curves_to_dict, peaks_to_dict
 
 ANALYSIS_VERSION = 2
 _MOST_ROWS = 30  # kernels, and modules of one source
@@ -26,11 +27,12 @@ _MOST_OF_PATH = 200
 def to_json(
     result: Result, indent: int | None = 1, tables: bool = False, added: Mapping[str, Any] | None = None
 ) -> str:
-    """The document. ``tables``: with the key "breakdowns", which takes as long as the analysis itself. ``added``:
-    further keys."""
+    """The document. ``tables``: with the keys "breakdowns", which takes as long as the analysis itself, and
+    "memory_over_time". ``added``: further keys."""
     content = {**to_dict(result), **(added or {})}
     if tables:
         content["breakdowns"] = breakdowns_to_dict(result.breakdowns)
+        content["memory_over_time"] = curves_to_dict(result.memory_curves)
     return json.dumps(content, indent=indent)
 
 
@@ -75,6 +77,7 @@ def to_dict(result: Result) -> dict[str, Any]:
         },
         "steps": [_step(result, step) for step in result.attribution.steps],
         "scheduling": _scheduling(result),
+        "memory": peaks_to_dict(result),
         "findings": [_finding(finding) for finding in result.examination.findings],
         "not_found": list(result.examination.not_found),
         "stage_frontier": _phases(result),

@@ -506,6 +506,13 @@ def _peak_bytes(result: Result) -> float | None:
     return None if peak is None or result.from_summaries else float(peak.bytes)
 
 
+def _memory_help(result: Result) -> str:
+    peak = peak_memory(result.tables, result.attribution)
+    if peak is None:
+        return "The largest peak of all ranks and steps. Not recorded here."
+    return f"{peak.definition} The largest of all ranks: rank {peak.rank}'s."
+
+
 def _memory_label(result: Result) -> str:
     peak = peak_memory(result.tables, result.attribution)
     return "Peak memory" if peak is None or peak.capacity is None else f"Memory, of {size(peak.capacity)}"
@@ -584,9 +591,6 @@ _NUMBERS = (
         _memory_label,
         _peak_bytes,
         size,
-        lambda _: (
-            "The largest peak of all ranks and steps: reserved by the device's allocator; on a CPU the resident "
-            "set of the process."
-        ),
+        _memory_help,
     ),
 )

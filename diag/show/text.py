@@ -25,6 +25,7 @@ from diag.model.breakdown import (
 )
 from diag.model.steps import Severity
 from diag.show import page as shown
+from diag.show.memory import snapshots_sentence
 from diag.show.page import Advised, Card, Page, advice_of, page_of
 from diag.show.ranks import EXCHANGES_HELP, EXCHANGES_TITLE, STALLS_TITLE, exchange_table
 from diag.traces.kineto_names import P2P_OPS
@@ -63,6 +64,8 @@ def print_report(result: Result, console: Console | None = None) -> None:
         for line in page.stall_lines:
             console.print(Padding(escape(visible(line)), (0, 0, 0, 2)))
     console.print()
+    if snapshots := snapshots_sentence(result.tables.snapshots):
+        _say(console, snapshots)
     _say(console, page.basis, "dim")
     if page.not_found:
         _say(console, f"{shown.NOT_FOUND}: {', '.join(page.not_found)}.", "dim")

@@ -15,7 +15,7 @@ from diag.account.kept_steps import windows_of
 from diag.account.trace_ranges import host_windows
 from diag.model.breakdown import Breakdowns, ExposedCall, MemoryPeak, peak_of
 from diag.model.steps import Attribution, RankStep
-from diag.rundir.run import RankTables, Tables
+from diag.rundir.run import Tables
 from diag.tables.efficiency import device_of
 from diag.traces.trace import Trace
 
@@ -23,7 +23,7 @@ from . import kernels, module_time
 from .collectives import collective_table
 from .efficiency import Totals, efficiency, recomputed, totals
 from .kernels import work_of
-from .memory import traced_peak
+from .memory import rank_peaks
 from .module_ranges import module_ranges
 from .module_time import accounted, charge, on_paths
 
@@ -79,7 +79,7 @@ def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
             on_device,
         ),
         path=module_time.path_table(shown, paths, charged),
-        memory_peaks=tuple(held for rank in tables.ranks.values() if (held := _memory(rank)) is not None),
+        memory_peaks=_memory(tables),
         notes=_notes(attribution, traced, bool(modules), bool(collectives.rows)),
         traced_steps=tuple(sorted(steps)),
     )
@@ -99,14 +99,13 @@ def _windows(trace: Trace, steps: frozenset[int]) -> list[Window]:
     return [window for window in windows_of(trace) if window[0] in steps]
 
 
-def _memory(rank: RankTables) -> MemoryPeak | None:
-    samples = [record.memory for record in rank.steps if record.memory is not None]
-    allocated = max((m.allocated for m in samples if m.allocated is not None), default=None)
-    reserved = max((m.reserved for m in samples if m.reserved is not None), default=None)
-    if allocated is None or reserved is None:
-        return traced_peak(rank)
-    capacity = max((m.capacity for m in samples if m.capacity is not None), default=None)
-    return MemoryPeak(rank.rank, allocated, reserved, capacity)
+def _memory(tables: Tables) -> tuple[MemoryPeak, ...]:
+    """Of allocators; none on a CPU."""
+    return tuple(
+        MemoryPeak(row.rank, row.allocated, row.reserved, row.capacity)
+        for row in rank_peaks(tables).rows
+        if row.reserved is not None
+    )
 
 
 def _notes(attribution: Attribution, traced: int, with_modules: bool, with_collectives: bool) -> tuple[str, ...]:

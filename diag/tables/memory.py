@@ -8,9 +8,9 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import replace
 
 from diag.collectors.records import Manifest, MemoryRecord, StepRecord
-from diag.model.breakdown import MemoryPeak
 from diag.model.states import ADAM_FP32, ModelStates, Sharding, model_states, sharding_of, shards_of
 from diag.model.steps import Attribution
 from diag.rundir.run import RankTables, Tables
@@ -55,9 +55,35 @@ class StatesEstimate(Struct, frozen=True):
     basis: str = ""
 
 
+class RankPeaks(Struct, frozen=True):
+    """The one home of peaks: what every page, report, budget and finding shows. A row without growth for each rank that
+    recorded memory. ``on_device``: the rows are an allocator's. ``of_steps``: recorded in each step; else the peaks are
+    those of the allocator's samples in traces, which the two peaks need not share."""
+
+    rows: tuple[RankMemory, ...]
+    on_device: bool
+    of_steps: bool
+
+    @property
+    def highest(self) -> RankMemory | None:
+        """The rank with the largest peak, the first of equal ones; None where none recorded memory."""
+        return max(self.rows, key=lambda row: row.peak, default=None)
+
+    @property
+    def definition(self) -> str:
+        """What a peak is, for people: tools differ in it."""
+        if not self.on_device:
+            return "The largest resident set of the process in any step; the run is on a CPU."
+        recorded = "in any step" if self.of_steps else "in the profiled windows: a step outside of them may need more"
+        return (
+            f"The most that PyTorch's allocator reserved on the device {recorded}. Reserved is what the allocator took "
+            "from the device (torch.cuda.max_memory_reserved); allocated, the part in use by tensors, is less "
+            "(max_memory_allocated). nvidia-smi shows more: also the CUDA context, NCCL's buffers and other processes."
+        )
+
+
 class MemoryTable(Struct, frozen=True):
-    """A row for each rank that recorded memory; ``on_device``: the rows are an allocator's. ``of_steps``: recorded in
-    each step; else the peaks are those of the allocator's samples in traces, which the two peaks need not share."""
+    """``RankPeaks`` with the growth of each rank and, by formula, what the model's states take."""
 
     rows: tuple[RankMemory, ...]
     on_device: bool
@@ -65,58 +91,69 @@ class MemoryTable(Struct, frozen=True):
     estimate: StatesEstimate
 
 
+def rank_peaks(tables: Tables) -> RankPeaks:
+    """From the records of all steps, also those that the verdict leaves out; else from traces."""
+    recorded = {rank: _recorded(of_rank) for rank, of_rank in sorted(tables.ranks.items())}
+    on_device = any(memory.allocated is not None for of_rank in recorded.values() for _, memory in of_rank)
+    rows = [_row(rank, of_rank, on_device) for rank, of_rank in recorded.items() if of_rank]
+    known = tuple(row for row in rows if row is not None)
+    if known:
+        return RankPeaks(known, on_device, True)
+    peaks = [_traced_peak(of_rank) for _, of_rank in sorted(tables.ranks.items())]
+    traced = tuple(peak for peak in peaks if peak is not None)
+    return RankPeaks(traced, bool(traced), False)
+
+
 def memory_table(tables: Tables, attribution: Attribution) -> MemoryTable:
     """From the records of all steps; growth from those that the verdict counts."""
     counted = frozenset(step.step for step in attribution.usable or attribution.steps)
-    recorded = {rank: _recorded(of_rank) for rank, of_rank in tables.ranks.items()}
-    on_device = any(memory.allocated is not None for of_rank in recorded.values() for _, memory in of_rank)
-    rows = [_row(rank, of_rank, counted, on_device) for rank, of_rank in sorted(recorded.items()) if of_rank]
-    known = tuple(row for row in rows if row is not None)
-    if known:
-        return MemoryTable(known, on_device, True, estimate_of(tables.manifest))
-    peaks = [traced_peak(of_rank) for _, of_rank in sorted(tables.ranks.items())]
-    traced = tuple(_of_trace(peak) for peak in peaks if peak is not None)
-    return MemoryTable(traced, bool(traced), False, estimate_of(tables.manifest))
+    peaks = rank_peaks(tables)
+    rows = tuple(_with_growth(row, _held(tables.ranks[row.rank], peaks.on_device), counted) for row in peaks.rows)
+    return MemoryTable(rows, peaks.on_device, peaks.of_steps, estimate_of(tables.manifest))
 
 
 class Peak(Struct, frozen=True):
-    """The largest peak of all ranks and recorded steps in bytes: reserved by the allocator of a device; on a CPU the
-    resident set. ``unknown``: how many ranks recorded none. ``of_steps`` False: from traces' samples only."""
+    """The largest peak of all ranks in bytes. ``unknown``: how many ranks recorded none. ``of_steps`` False: from
+    traces' samples only."""
 
+    rank: int
     bytes: int
     capacity: int | None
     on_device: bool
     of_steps: bool
     unknown: int
+    definition: str
 
 
 def peak_memory(tables: Tables, attribution: Attribution) -> Peak | None:
     """The peak that every page, report and budget shows; None where no rank recorded memory."""
-    recorded = {rank: _recorded(of_rank) for rank, of_rank in tables.ranks.items()}
-    on_device = any(memory.allocated is not None for of_rank in recorded.values() for _, memory in of_rank)
-    peaks, capacities = [], []
-    for of_rank in recorded.values():
-        held = [memory for _, memory in of_rank if memory.allocated is not None or not on_device]
-        if held:
-            peaks.append(max(_reserved(memory) if on_device else memory.rss for memory in held))
-            capacities += [memory.capacity for memory in held if memory.capacity]
-    of_steps = bool(peaks)
-    if not of_steps:
-        traced = [traced_peak(of_rank) for of_rank in tables.ranks.values()]
-        peaks, on_device = [peak.reserved for peak in traced if peak is not None], True
-    if not peaks:
+    peaks = rank_peaks(tables)
+    highest = peaks.highest
+    if highest is None:
         return None
-    capacity = min(capacities, default=None) if on_device else None
-    return Peak(max(peaks), capacity, on_device, of_steps, len(attribution.ranks) - len(peaks))
+    capacity = min((row.capacity for row in peaks.rows if row.capacity), default=None) if peaks.on_device else None
+    return Peak(
+        highest.rank,
+        highest.peak,
+        capacity,
+        peaks.on_device,
+        peaks.of_steps,
+        len(attribution.ranks) - len(peaks.rows),
+        peaks.definition,
+    )
 
 
-def traced_peak(rank: RankTables) -> MemoryPeak | None:
-    """From the allocator's samples in traces recorded with ``profile_memory``; host memory is type 0."""
-    samples = [trace.counters.filter(pl.col("device_type") != 0) for trace in rank.traces]
-    held = [(int(s["allocated"].max()), int(s["reserved"].max())) for s in samples if len(s)]  # type: ignore[arg-type]
+def _traced_peak(rank: RankTables) -> RankMemory | None:
+    """From the allocator's samples in traces recorded with ``profile_memory``; host memory is type 0. Of samples
+    without totals (torch before 1.10) no peak is known."""
+    samples = [trace.counters.filter(pl.col("device_type") != 0).drop_nulls("allocated") for trace in rank.traces]
+    of_devices = [one.group_by("device").agg(pl.col("allocated", "reserved").max()) for one in samples]
+    held = [(int(a), int(r or a)) for one in of_devices for _, a, r in one.iter_rows()]
     if not held:
         return None
-    return MemoryPeak(rank.rank, max(a for a, _ in held), max(r for _, r in held), None)
+    allocated, reserved = (max(column) for column in zip(*held, strict=True))
+    loose = 1 - allocated / reserved if reserved else None
+    return RankMemory(rank.rank, allocated, reserved, None, None, loose, None, None)
 
 
 def estimate_of(manifest: Manifest | None) -> StatesEstimate:
@@ -144,39 +181,38 @@ def estimate_of(manifest: Manifest | None) -> StatesEstimate:
     return StatesEstimate(states, "", basis)
 
 
-def _of_trace(peak: MemoryPeak) -> RankMemory:
-    loose = 1 - peak.allocated / peak.reserved if peak.reserved else None
-    return RankMemory(peak.rank, peak.allocated, peak.reserved, peak.capacity, None, loose, None, None)
-
-
 def _recorded(tables: RankTables) -> list[tuple[StepRecord, MemoryRecord]]:
     return [(record, record.memory) for record in tables.steps if record.memory is not None]
 
 
-def _row(
-    rank: int, records: Sequence[tuple[StepRecord, MemoryRecord]], counted: frozenset[int], on_device: bool
-) -> RankMemory | None:
-    records = [(step, memory) for step, memory in records if not on_device or memory.allocated is not None]
-    if not records:
+def _row(rank: int, records: Sequence[tuple[StepRecord, MemoryRecord]], on_device: bool) -> RankMemory | None:
+    memories = [memory for _, memory in records if not on_device or memory.allocated is not None]
+    if not memories:
         return None
-    memories = [memory for _, memory in records]
-    held = [memory.allocated or 0 for memory in memories] if on_device else [memory.rss for memory in memories]
-    every = [(step.step, size) for (step, _), size in zip(records, held, strict=True)]
-    fullest, growth = (
-        max(memories, key=_reserved) if on_device else None,
-        growth_of([of for of in every if of[0] in counted], every),
-    )
+    fullest = max(memories, key=_reserved) if on_device else None
     return RankMemory(
         rank=rank,
-        allocated=max(held),
+        allocated=max((memory.allocated or 0) if on_device else memory.rss for memory in memories),
         reserved=_reserved(fullest) if fullest is not None else None,
         capacity=min((m.capacity for m in memories if m.capacity), default=None),
-        growth_per_step=growth.per_step,
+        growth_per_step=None,
         fragmentation=_fragmentation(fullest) if fullest is not None else None,
         retries=_since_first([m.alloc_retries for m in memories]),
         ooms=_since_first([m.ooms for m in memories]),
-        jump=growth.jump,
     )
+
+
+def _with_growth(row: RankMemory, every: Sequence[tuple[int, int]], counted: frozenset[int]) -> RankMemory:
+    growth = growth_of([held for held in every if held[0] in counted], every)
+    return replace(row, growth_per_step=growth.per_step, jump=growth.jump)
+
+
+def _held(rank: RankTables, on_device: bool) -> list[tuple[int, int]]:
+    """(step, bytes) of every step."""
+    records = [(step.step, memory) for step, memory in _recorded(rank)]
+    if not on_device:
+        return [(step, memory.rss) for step, memory in records]
+    return [(step, memory.allocated) for step, memory in records if memory.allocated is not None]
 
 
 def _reserved(memory: MemoryRecord) -> int:

@@ -52,7 +52,7 @@ def own_classes(calls: pl.DataFrame) -> pl.DataFrame:
     around compiled code, keeps its name: there is no other.
     """
     given = calls["name"].cast(pl.String).to_list()
-    classes = {name: _class_of(name) for name in set(given)}
+    classes = {name: class_of(name) for name in set(given)}
     named = [_SHARDED_CLASS.sub("", name) for name in given]
     if WRAPPER_CLASSES.isdisjoint(classes.values()):
         return calls.with_columns(pl.Series("name", named, dtype=pl.String))
@@ -69,12 +69,14 @@ def own_classes(calls: pl.DataFrame) -> pl.DataFrame:
     return calls.with_columns(pl.Series("name", named, dtype=pl.String)).filter(pl.Series(remaining))
 
 
-def _class_of(name: str) -> str:
+def class_of(name: str) -> str:
+    """The class in the name of a call that a profiler with stacks saw: "Block" of "Block_3"."""
     match = _NUMBERED.fullmatch(name)
     return match[1] if match else name
 
 
 PYTHON_FUNCTION = "python_function"
+PYTHON_MODULES = "nn.Module"  # the source of ranges that a profiler with stacks saw
 _PYTHON_MODULE = r"^nn\.Module: "
 
 # FSDP2's hooks are short ranges before and after a unit's forward and backward (science.md 3.1).
@@ -100,7 +102,7 @@ class ModuleRanges(Struct, frozen=True, eq=False):
 def module_ranges(trace: Trace) -> list[ModuleRanges]:
     """Every source that the trace has, the most detailed first."""
     sources = (
-        ModuleRanges("nn.Module", _python_modules(trace)),
+        ModuleRanges(PYTHON_MODULES, _python_modules(trace)),
         ModuleRanges("FSDP unit", pl.concat([fsdp_forwards(trace), _fsdp_backwards(trace)])),
         ModuleRanges("annotation", _annotations(trace)),
     )

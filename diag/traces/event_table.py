@@ -84,7 +84,7 @@ class EventTable(Struct):
         if category == names.CPU_OP and re.match(names.RANGE_PATTERN, name):
             category = names.ANNOTATION
         code = self._category(category)
-        thread = self._code(self._threads, (pid[:256], tid[:256]), MAX_THREADS, ("", OTHER_NAMES))
+        thread = self.thread(pid, tid)
         self._places[code, thread] = None
         return Head(
             kept=True,
@@ -98,6 +98,11 @@ class EventTable(Struct):
                 or (category == names.KERNEL and re.search(names.KERNEL_PATTERN, name))
             ),
         )
+
+    def thread(self, pid: str | int | float | None, tid: str | int | float | None) -> int:
+        """The code of a thread."""
+        key = _label(pid)[:256], _label(tid)[:256]
+        return self._code(self._threads, key, MAX_THREADS, ("", OTHER_NAMES))
 
     def _name(self, name: str) -> int:
         if len(name) > MAX_NAME_CHARS:
@@ -200,7 +205,12 @@ class EventTable(Struct):
             categories=tuple(self._categories),
             arguments=pl.DataFrame(list(self._arguments), schema=ARGUMENTS, orient="row", strict=False),
             counters=pl.concat([pl.DataFrame(schema=COUNTERS), *self._counters])
-            .filter(pl.col("ts_ns").is_between(-FAR_NS, FAR_NS), pl.col("allocated") >= 0)
+            .filter(
+                pl.col("ts_ns").is_between(-FAR_NS, FAR_NS),
+                pl.col("device_type").is_not_null(),
+                pl.col("allocated").fill_null(0) >= 0,
+                pl.any_horizontal(pl.col("allocated", "bytes").is_not_null()),
+            )
             .sort("ts_ns", maintain_order=True),
         )
 
@@ -280,6 +290,9 @@ def add_events(table: EventTable, events: Sequence[KinetoEvent]) -> None:
                     "device": [whole(arg.memory_device) for arg in given],
                     "allocated": [whole(arg.allocated) for arg in given],
                     "reserved": [whole(arg.reserved) for arg in given],
+                    "bytes": [whole(arg.memory_bytes) for arg in given],
+                    "addr": [whole(arg.memory_addr) for arg in given],
+                    "thread": [table.thread(event.pid, event.tid) for event in samples],
                 },
                 COUNTERS,
             )

@@ -17,7 +17,7 @@ from diag.collectors.layout import MOST_RANKS
 from diag.errors import DiagError
 from diag.traces.event_table import EventTable, add_events
 from diag.traces.kineto_names import whole
-from diag.traces.trace import COUNTERS, Events
+from diag.traces.trace import Events
 
 from . import foreign, kineto_json
 from . import kineto_names as names
@@ -236,9 +236,6 @@ def _part(contents: Contents, rank: int | None, pids: Collection[str], reason: s
     ]
     span = pl.concat(pl.collect_all(spans)).select(pl.col("a").min(), pl.col("b").max())
     begin, end = span.row(0)
-    gaps = [reason] if reason else []
-    if reason and len(events.counters):
-        gaps.append("its samples of the allocator's memory do not say of which rank they are: left out")
     chosen_threads = set(threads)
     return RankContents(
         rank,
@@ -247,13 +244,13 @@ def _part(contents: Contents, rank: int | None, pids: Collection[str], reason: s
             threads=tuple((_raw(contents, pid), tid) for pid, tid in contents.threads),
             begin_ns=begin if begin is not None else contents.begin_ns,
             end_ns=end if end is not None else contents.end_ns,
-            gaps=(*(contents.gaps if reason else ()), *gaps),
+            gaps=(*contents.gaps, reason) if reason else (),
             events=Events(
                 frames=frames,
                 names=events.names,
                 categories=events.categories,
                 arguments=events.arguments,
-                counters=pl.DataFrame(schema=COUNTERS),
+                counters=events.counters.filter(pl.col("thread").is_in(pl.Series(threads, dtype=pl.UInt32).implode())),
             ),
             places=tuple((category, thread) for category, thread in contents.places if thread in chosen_threads),
             processes={pid: process for pid, process in contents.processes.items() if pid in chosen},

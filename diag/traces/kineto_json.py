@@ -275,6 +275,8 @@ class Args(msgspec.Struct, gc=False):
     input_type: msgspec.Raw = msgspec.field(default=_NULL, name="Input type")
     allocated: Any = msgspec.field(default=None, name="Total Allocated")
     reserved: Any = msgspec.field(default=None, name="Total Reserved")
+    memory_bytes: Any = msgspec.field(default=None, name="Bytes")
+    memory_addr: Any = msgspec.field(default=None, name="Addr")
     memory_device_type: Any = msgspec.field(default=None, name="Device Type")
     memory_device: Any = msgspec.field(default=None, name="Device Id")
     # What tools write that merge the ranks' traces into one file (AMD's TraceLens), and of a process's metadata.

@@ -46,13 +46,18 @@ STORED: dict[str, type[pl.DataType]] = {
     "correlation": pl.Int64,
     ARGS_ROW: pl.UInt32,
 }
-# Allocator samples of a trace recorded with profile_memory; bytes.
+# Allocator samples of a trace recorded with profile_memory: ``[memory]`` events, one an allocation (``bytes`` above 0)
+# or a release (below). ``allocated`` and ``reserved``: the totals of the device after it, null before torch 1.10, as is
+# ``addr``. ``thread`` is an index into Trace.threads.
 COUNTERS: dict[str, type[pl.DataType]] = {
     "ts_ns": pl.Int64,
     "device_type": pl.Int16,
     "device": pl.Int16,
     "allocated": pl.Int64,
     "reserved": pl.Int64,
+    "bytes": pl.Int64,
+    "addr": pl.Int64,
+    "thread": pl.UInt32,
 }
 
 

@@ -1,4 +1,5 @@
-"""Asks ranks of a running job for a profiler window at the same steps, and waits for what they say.
+"""Asks ranks of a running job for a profiler window at the same steps, or for a snapshot of their device's allocator,
+and waits for what they say.
 
 The request is a file in the run directory. Each rank looks for one about once a second, in the thread that writes its
 heartbeat; so the first step is chosen far enough ahead for all of them to have read it.
@@ -18,8 +19,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from diag.collectors.files import encode, replace_file
-from diag.collectors.layout import RankLayout, RunLayout, is_regular
+from diag.collectors.layout import ASKED, RankLayout, RunLayout, is_regular
 from diag.collectors.manifest import update_manifest
+from diag.collectors.reading import natural
 from diag.collectors.records import TRACE_PENDING, TRACE_RECORDED, Heartbeat, Manifest, TraceAsked
 from diag.collectors.settings import CollectorSettings
 from diag.errors import DiagError, readable
@@ -37,7 +39,7 @@ Beats = Mapping[int, Heartbeat]
 
 
 class Answer(Struct, frozen=True):
-    """What became of a request on one rank: the trace, or why there is none. Neither: it is not known yet."""
+    """What became of a request on one rank: the file, or why there is none. Neither: it is not known yet."""
 
     rank: int
     path: Path | None = None
@@ -59,28 +61,11 @@ def ask(
     """Leaves a request for ``count`` steps that these ranks, or all, will have read in time. ``ahead_s``: how far
     ahead the window begins, where two of the ranks' intervals and a second are not enough (storage that shows new
     files late). DiagError where it would come to nothing."""
-    with readable(layout.ranks_folder):
-        layout.ranks_folder.exists()  # raises where that cannot be seen
-        found = layout.ranks()
     manifest, _ = read_manifest(layout)
-    files = _chosen(layout, found, ranks)
-    beats = _alive(layout, files, manifest, now())
     settings = _settings(manifest)
-    _check_room(files, settings.byte_budget)
-    before, _ = read_trace_asked(layout)
+    files, beats = _reachable(layout, ranks, manifest, now())
     at = max(beat.step for beat in beats.values())
-    # Heartbeats are up to a second old: the ranks may have delivered by then.
-    if (
-        before is not None
-        and before.first_step + before.count > at
-        and any(answer.open for answer in answers(layout, before))
-    ):
-        last = before.first_step + before.count - 1
-        raise DiagError(
-            f"a window of steps {before.first_step} to {last} has been asked for already; the job is at step {at}",
-            path=layout.root,
-            hint="ask again when it is over",
-        )
+    before = _answered(layout, at)
     step_s = _step_s([files[rank] for rank in beats])
     if step_s is None:
         raise DiagError(
@@ -105,6 +90,60 @@ def ask(
     except OSError as error:
         raise DiagError(f"the request cannot be written: {error.strerror}", path=layout.root) from error
     return asked
+
+
+def ask_for_memory(
+    layout: RunLayout, ranks: Sequence[int] | None = None, why: str = "", now: Callable[[], float] = time.time
+) -> TraceAsked:
+    """Leaves a request for a memory snapshot of these ranks, or all, which each writes when it reads of it. DiagError
+    where it would come to nothing."""
+    files, beats = _reachable(layout, ranks, read_manifest(layout)[0], now())
+    at = max(0, *(beat.step for beat in beats.values()))
+    before = _answered(layout, at)
+    asked = TraceAsked(
+        number=before.number + 1 if before is not None else 1,
+        first_step=at,
+        count=0,
+        ranks=sorted(files) if ranks is not None else None,
+        why=why,
+        unix_ns=int(now() * 1e9),
+        memory=True,
+    )
+    try:
+        replace_file(layout.trace_asked, encode(asked))
+    except OSError as error:
+        raise DiagError(f"the request cannot be written: {error.strerror}", path=layout.root) from error
+    return asked
+
+
+def _reachable(
+    layout: RunLayout, ranks: Sequence[int] | None, manifest: Manifest | None, now_s: float
+) -> tuple[Mapping[int, RankLayout], Beats]:
+    """The ranks that are asked, which have room for an answer, and the heartbeats of those that train."""
+    with readable(layout.ranks_folder):
+        layout.ranks_folder.exists()  # raises where that cannot be seen
+        found = layout.ranks()
+    files = _chosen(layout, found, ranks)
+    beats = _alive(layout, files, manifest, now_s)
+    _check_room(files, _settings(manifest).byte_budget)
+    return files, beats
+
+
+def _answered(layout: RunLayout, at: int) -> TraceAsked | None:
+    """The last request. DiagError where it is still under way, by the heartbeats: they are up to a second old, so the
+    ranks may have delivered by then."""
+    before, _ = read_trace_asked(layout)
+    if before is None or not any(answer.open for answer in answers(layout, before)):
+        return before
+    if before.first_step + before.count <= at and not before.memory:
+        return before
+    last = before.first_step + before.count - 1
+    what = "a memory snapshot" if before.memory else f"a window of steps {before.first_step} to {last}"
+    raise DiagError(
+        f"{what} has been asked for already; the job is at step {at}",
+        path=layout.root,
+        hint="ask again when it is over",
+    )
 
 
 def answers(layout: RunLayout, asked: TraceAsked) -> list[Answer]:
@@ -249,7 +288,7 @@ def _beats(files: Mapping[int, RankLayout]) -> dict[int, Heartbeat]:
 
 def _answer(rank: int, files: RankLayout, asked: TraceAsked, ended: bool) -> Answer:
     beat, _ = read_heartbeat(files)
-    path = files.trace(asked.first_step)
+    path = _newest_snapshot(files, asked) if asked.memory else files.trace(asked.first_step)
     told = beat.trace_answer if beat is not None and beat.trace_number == asked.number else TRACE_PENDING
     if told == TRACE_RECORDED or (told == TRACE_PENDING and is_regular(path)):
         return Answer(rank, path)
@@ -258,6 +297,13 @@ def _answer(rank: int, files: RankLayout, asked: TraceAsked, ended: bool) -> Ans
     if ended or (beat is not None and (beat.done or beat.failed_in)):
         return Answer(rank, why_not="the training ended before")
     return Answer(rank)
+
+
+def _newest_snapshot(files: RankLayout, asked: TraceAsked) -> Path:
+    """The snapshot that was written for the request, as far as there is one: its step is a later one, or the same."""
+    earliest = files.memory_snapshot(ASKED, asked.first_step)
+    asked_for = [path for path in files.memory_snapshots() if path.name.startswith(f"memory-{ASKED}-")]
+    return next((path for path in asked_for if natural(path.name) >= natural(earliest.name)), earliest)
 
 
 # -- asked for by the launcher -----------------------------------------------------------------------------------------

@@ -95,12 +95,25 @@ class KinetoBuilder:
     def gloo(self, op: str, start: int, end: int, dims: str = "[[1000]]") -> KinetoBuilder:
         return self.range(f"gloo:{op}", start, end, WIRE, {"Input Dims": json.loads(dims), "Input type": ["float"]})
 
-    def memory(self, at: int, allocated: int, reserved: int, device: int = 0) -> KinetoBuilder:
-        """An allocation on the GPU: what the allocator holds after it, in bytes."""
-        args = {"Device Type": 1, "Device Id": device, "Addr": 140_000_000_000_000, "Bytes": 512}
-        return self._plain("i", at, cat="cpu_instant_event", s="t", name="[memory]", args={
-            **args, "Total Allocated": allocated, "Total Reserved": reserved,
-        })  # fmt: skip
+    def memory(
+        self,
+        at: int,
+        allocated: int | None,
+        reserved: int | None,
+        device: int = 0,
+        size: int = 512,
+        addr: int | None = 140_000_000_000_000,
+        tid: int = MAIN,
+        kind: int = 1,
+    ) -> KinetoBuilder:
+        """An allocation on the GPU (released where ``size`` is negative): what the allocator holds after it, in bytes.
+        None: an older profiler does not record that. ``kind``: 1 CUDA, 6 HIP, 0 the host."""
+        told = {"Device Type": kind, "Device Id": device, "Addr": addr, "Bytes": size}
+        told |= {"Total Allocated": allocated, "Total Reserved": reserved}
+        args = {key: value for key, value in told.items() if value is not None}
+        self._plain("i", at, cat="cpu_instant_event", s="t", name="[memory]", args=args)
+        self.events[-1]["tid"] = tid
+        return self
 
     def flows(self) -> KinetoBuilder:
         """Kineto's arrow from each launch to its kernel: two events that share an id."""

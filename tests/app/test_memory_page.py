@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from streamlit.testing.v1 import AppTest
 
 from diag.api import open_run
+from diag.app.curves import curve_figure, snapshot_figure
 from diag.app.theme import LIGHT
 from diag.app.views import memory as figures
+from diag.collectors.layout import RunLayout
 from diag.collectors.records import MemoryRecord
+from diag.serve.server import SCRIPT
 from diag.words.formatting import size
+from tests.allocator import FORWARD, MIB, Allocator, frame, train
 from tests.app.runs import write_run
 from tests.app.shown import metrics, shown, text
+from tests.tables.test_memory_curve import trained
 from tests.test_breakdowns import rank_trace, two_ranks
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 MS, GB = 1_000_000, 10**9
 FULL = MemoryRecord(rss=1, allocated=60 * GB, reserved=75 * GB, alloc_retries=2, ooms=0, capacity=80 * GB)
+
+
+def written(test: AppTest) -> str:
+    """What a reader sees: without the escapes that keep names from becoming Markdown."""
+    return text(test).replace("\\", "")
+
+
+def shares(test: AppTest) -> list[Any]:
+    """The tables of what was allocated at the peak."""
+    return [frame.value for frame in test.dataframe if "Allocated by" in frame.value]
 
 
 def test_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +97,74 @@ def test_samples_of_the_allocator_in_a_trace(tmp_path: Path, monkeypatch: pytest
     assert (row.allocated, row.reserved, row.growth_per_step, row.fragmentation) == (30 * GB, 60 * GB, None, 0.5)
     test = shown("memory", tmp_path, monkeypatch)
     assert metrics(test)["Peak memory"] == "60.0 GB"
-    assert "samples" in text(test)
+    assert "profiled windows" in text(test)
+
+
+def test_memory_over_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained().write(tmp_path, "rank0.json")
+    (curve,) = open_run(tmp_path).memory_curves
+    test = shown("memory", tmp_path, monkeypatch)
+    assert "190 MB allocated" in text(test)
+    assert "100 MB of it (53%) was allocated before the window" in written(test)
+    assert metrics(test)["Peak memory"] == "400 MB", "reserved, which the overview shows, too"
+    overview = shown("overview", tmp_path, monkeypatch)
+    assert metrics(overview)["Peak memory"] == "400 MB"
+    assert "190 MB allocated" in text(overview)
+    operators, modules, phases = shares(test)
+    assert operators["Allocated by"].tolist() == ["aten::mm", "outside of operators"]
+    assert modules["MB"].tolist() == [50.0, 40.0]
+    assert phases["Of the peak"].tolist() == pytest.approx([40 / 190, 30 / 190, 20 / 190])
+    figure = curve_figure(curve, 1e9, LIGHT)
+    lines = {line.name: line for line in figure.data}
+    assert max(lines["allocated"].y) == pytest.approx(0.19)
+    assert (lines["peak"].x[0], lines["peak"].y[0]) == pytest.approx((18.0, 0.19))
+    assert len(figure.layout.shapes) == 3 * 3 + 1, "three phases of three steps, and the capacity"
+
+
+def test_snapshots_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_run(tmp_path / "run", memory=FULL)
+    for rank, extra in ((0, 0), (1, 6 * MIB)):
+        allocator = train(extra=extra)
+        allocator.fail(64 * MIB, 10 * MIB, FORWARD)
+        diag = {"rank": rank, "step": 3, "reason": "oom"}
+        allocator.write(RunLayout(run).rank(rank).memory_snapshot("oom", 3), diag=diag)
+    (RunLayout(run).rank(1).memory_snapshot("asked", 9)).write_bytes(b"\x80\x04no snapshot: segments")
+    test = shown("memory", run, monkeypatch)
+    assert metrics(test)["Peak allocated"] == "24.1 MB"
+    assert "Rank 1 has the highest peak: 24.1 MB, 6.29 MB above" in written(test)
+    assert "An allocation of 67.1 MB failed at model.py:12 forward" in written(test)
+    assert "memory-asked-step000009.pickle: " in written(test)
+    assert test.selectbox(key="snapshot").value == "1"
+    table = open_run(run).memory_snapshots
+    figure = snapshot_figure(table.accounts[1], LIGHT)
+    assert max(figure.data[1].y) == pytest.approx(23 * MIB / 1e6), "in MB, for there is less than one GB"
+    other = shown("memory", run, monkeypatch, snapshot="0")
+    assert metrics(other)["Peak allocated"] == "17.8 MB"
+
+
+def test_a_folder_of_snapshots_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank in range(2):
+        train().write(tmp_path / f"rank{rank}.pickle")
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), str(tmp_path)])
+    test = AppTest.from_file(str(SCRIPT), default_timeout=30).run()
+    assert not test.exception
+    assert test.title[0].value == "Memory"
+    assert "hold no steps" in text(test)
+    assert metrics(test)["Peak allocated"] == "17.8 MB"
+
+
+def test_names_in_a_snapshot_stay_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    allocator = Allocator()
+    hostile = "/home/[x](http://evil.example) <b>$x$ `rm`\x1b[2J.py"
+    allocator.alloc(MIB, [frame("forward", hostile)])
+    allocator.fail(MIB, 0, [frame("forward", hostile)])
+    run = write_run(tmp_path / "run", memory=FULL)
+    allocator.write(RunLayout(run).rank(0).memory_snapshot("oom", 1))
+    test = shown("memory", run, monkeypatch)
+    (error,) = [one.value for one in test.error if "An allocation" in one.value]
+    assert "\x1b" not in error
+    assert "](http" not in error
+    assert "\x1b" not in shares(test)[0]["Allocated by"][0]
 
 
 def test_many_ranks_are_a_field_and_one_chosen_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

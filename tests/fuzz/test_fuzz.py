@@ -69,6 +69,7 @@ COMMANDS: dict[str, list[list[str]]] = {
     ],
     "archive": [["analyze", "IN"], ["analyze", "IN", "--json"]],
     "dump": [["triage", "IN"], ["triage", "IN", "--json"]],
+    "memory": [["analyze", "IN"], ["analyze", "IN", "--json"]],
     "log": [["triage", "IN"], ["triage", "IN", "--json"]],
     "config": [["plan", "IN"], ["plan", "IN", "--json"], ["check", "RUN", "--budget", "IN"]],
 }

@@ -124,6 +124,14 @@ def test_a_merged_file_is_analysed_like_the_ranks_own(tmp_path: Path) -> None:
     assert [step.blames for step in together.attribution.steps] == [step.blames for step in apart.attribution.steps]
 
 
+def test_samples_of_the_allocator_are_those_of_their_rank(tmp_path: Path) -> None:
+    """Each says its process, as every event does."""
+    made = {rank: built(rank).memory(20 * MS, (rank + 1) * 100, 1000, device=rank) for rank in range(2)}
+    traces = read(put(tmp_path, fused({rank: of_process(one, 100, rank) for rank, one in made.items()})))
+    assert [trace.counters["allocated"].to_list() for trace in traces] == [[100], [200]]
+    assert [trace.counters["device"].to_list() for trace in traces] == [[0], [1]]
+
+
 def test_what_is_derived_of_one_rank_is_not_taken_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_CACHED_FROM_BYTES", 0)
     path = put(tmp_path, fused({rank: of_process(built(rank), 100, rank) for rank in range(3)}))

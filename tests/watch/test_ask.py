@@ -14,7 +14,7 @@ from diag.collectors.records import TRACE_PENDING, TRACE_RECORDED, TraceAsked
 from diag.collectors.settings import CollectorSettings
 from diag.errors import DiagError
 from diag.rundir.lines import read_record
-from diag.watch.traces import answers, ask, wait
+from diag.watch.traces import answers, ask, ask_for_memory, wait
 from tests.command import diag
 from tests.watch.running_job import beat, running_job
 
@@ -153,3 +153,32 @@ def test_a_request_without_waiting(tmp_path: Path) -> None:
     assert told["asked"]["count"] == 2
     assert told["ranks"] == []
     assert layout.trace_asked.exists()
+
+
+def test_a_memory_snapshot_is_asked_for_at_once(tmp_path: Path) -> None:
+    layout = running_job(tmp_path)
+    old = layout.rank(0).memory_snapshot("asked", 40)
+    old.touch()
+    asked = ask_for_memory(layout, why="to see")
+    assert (asked.number, asked.first_step, asked.count, asked.memory, asked.ranks) == (1, 100, 0, True, None)
+    assert read_record(layout.trace_asked, TraceAsked)[0] == asked
+    assert read_fields(layout)["windows"] == [], "no step is slower for it"
+    assert all(answer.open for answer in answers(layout, asked)), "that of step 40 was for another request"
+    with pytest.raises(DiagError, match="a memory snapshot has been asked for already"):
+        ask(layout, 3)
+    layout.rank(0).memory_snapshot("asked", 101).touch()
+    beat(layout, 0, 102, trace_number=1, trace_answer=TRACE_RECORDED)
+    beat(layout, 1, 102, trace_number=1, trace_answer="this rank computes on the CPU")
+    first, second = answers(layout, asked)
+    assert (first.path, second.why_not) == (
+        layout.rank(0).memory_snapshot("asked", 101), "this rank computes on the CPU",
+    )  # fmt: skip
+    assert ask(layout, 3).number == 2
+
+
+def test_the_command_that_asks_for_memory(tmp_path: Path) -> None:
+    layout = running_job(tmp_path)
+    ended = diag("trace", layout.root, "--memory", "--no-wait", "--json")
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["asked"]["memory"] is True
+    assert read_record(layout.trace_asked, TraceAsked)[0].memory  # type: ignore[union-attr]

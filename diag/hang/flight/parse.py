@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 from array import array
 from collections import Counter
 from dataclasses import dataclass, field
-from io import BytesIO
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from diag.collectors import bounded_pickle
-from diag.collectors.bounded_pickle import RefusedError
 from diag.hang.flight.board import CallShape, Dump, Group, History, RecordedOp, Sizes
 from diag.hang.model import MOST_RANKS
 
@@ -432,24 +429,11 @@ def _grammar() -> re.Pattern[bytes]:
 _AS_RECORDERS_WRITE = _grammar()
 
 
-class _Plain(pickle.Unpickler):
-    """An unpickler without classes: the checks refuse them, and so does this."""
-
-    def find_class(self, module: str, name: str) -> NoReturn:
-        raise RefusedError(f"asks for {module}.{name}")
-
-    def persistent_load(self, pid: object) -> NoReturn:  # noqa: ARG002
-        raise RefusedError("asks for a persistent object")
-
-
 def loads(data: bytes) -> object:
     """What the pickle holds. Raises ``RefusedError`` or ``TruncatedError``."""
     if not _as_recorders_write(data):
         bounded_pickle.check(data)
-    try:
-        return _Plain(BytesIO(data)).load()
-    except (pickle.UnpicklingError, TypeError, IndexError, ValueError, EOFError, KeyError, AttributeError) as problem:
-        raise RefusedError(f"malformed ({type(problem).__name__})") from None
+    return bounded_pickle.load_checked(data)
 
 
 def _as_recorders_write(data: bytes) -> bool:

@@ -27,6 +27,7 @@ from diag.hang.text.streams import GZIP, ZSTD
 
 _HEAD = 1 << 16
 _CHUNK = 1 << 20
+_OF_SNAPSHOT = 128  # bytes: "segments" is the first key of a memory snapshot
 _ENDINGS = re.compile(r"(?:\.(?:gz|zst|json|pkl|pickle|bin|txt))+$", re.IGNORECASE)
 _NAMED_LIKE_DUMP = re.compile(r"nccl_trace|comm_lib_trace|flight_?rec|fr_trace|fr_dump|_dump_?\d+$", re.IGNORECASE)
 _WITH_HOST = re.compile(r"(?:nccl_trace|comm_lib_trace)_rank_(?=.*[^_\d])(?P<host>.+)_(?P<rank>\d{1,6})$")
@@ -83,6 +84,8 @@ def _kind(path: Path, run: Path | None) -> str | None:
         head = file.read(_HEAD)
         if head.startswith((GZIP, ZSTD)):
             head = _unpacked(file, head, _HEAD)
+    if head[:1] == b"\x80" and b"segments" in head[:_OF_SNAPSHOT]:
+        return None  # a snapshot of the allocator's memory
     if not head:
         return "" if named_like_dump(path) else None
     if (head[0] == 0x80 and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")) or _OLD_PICKLE.match(head):

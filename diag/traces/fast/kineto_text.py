@@ -394,7 +394,10 @@ _COUNTER_KEYS: dict[str, Key] = {
     "device": (b'"Device Id": ', 8),
     "allocated": (b'"Total Allocated": ', 7),
     "reserved": (b'"Total Reserved": ', 7),
+    "bytes": (b'"Bytes": ', 1),
+    "addr": (b'"Addr": ', 1),
 }
+_PLACE = re.compile(rb'"pid": ("[^"]*"|-?\d+), "tid": ("[^"]*"|-?\d+)')
 
 
 class KinetoText:
@@ -469,15 +472,26 @@ class KinetoText:
         if not len(events):
             return
         # The thread has a line of its own, so that the times are on the third.
-        _, thread_end = events.line(1)
+        thread_begin, thread_end = events.line(1)
         begin = thread_end + 1 + len(TIMES)
         ts_ns, timed = text.microseconds(begin, text.number_end(begin))
         timed &= text.equal(thread_end + 1, TIMES)
         columns = dict(zip(_COUNTER_KEYS, integers(events, list(_COUNTER_KEYS.values())), strict=True))
-        for values in columns.values():
-            timed &= values != ABSENT
         columns["ts_ns"] = ts_ns
+        columns["thread"] = self._threads_of(text.slices(thread_begin, thread_end))
         self.table.add_counters(_with_nulls({key: columns[key][timed] for key in COUNTERS}, COUNTERS))
+
+    def _threads_of(self, lines: Sequence[bytes]) -> Positions:
+        """The codes of the threads in these lines; ABSENT where a line names none."""
+        codes = {line: self._thread_of(line) for line in set(lines)}
+        return np.array([codes[line] for line in lines], dtype=np.int64)
+
+    def _thread_of(self, line: bytes) -> int:
+        place = _PLACE.search(line)
+        if place is None:
+            return ABSENT
+        pid, tid = (msgspec.json.decode(part, type=str | int) for part in place.groups())
+        return self.table.thread(pid, tid)
 
 
 def _with_nulls(columns: dict[str, npt.NDArray[np.generic]], schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:

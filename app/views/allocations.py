@@ -1,0 +1,189 @@
+"""Parts of the memory page that show memory over time: curves of traces, and snapshots of PyTorch's allocator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from diag.api import open_memory_snapshots
+from diag.app.address import choose
+from diag.app.curves import curve_figure, snapshot_figure
+from diag.app.markup import plain
+from diag.app.run_view import RunView
+from diag.app.theme import Theme, theme_of
+from diag.app.views.common import EMPTY, draw, known_columns, nothing, show_metrics, shown_rows
+from diag.show.memory import (
+    REQUESTED,
+    comparison_sentence,
+    curve_sentence,
+    name_of,
+    oom_sentence,
+    peak_sentence,
+    state_sentence,
+)
+from diag.show.page import Metric
+from diag.tables.memory_curve import MemoryCurve, Share, fullest
+from diag.tables.snapshots import SnapshotAccount, SnapshotTable
+from diag.words.formatting import share, size
+
+_MB = 1e6
+
+
+# -- traces ------------------------------------------------------------------------------------------------------------
+
+
+def show_curves(view: RunView, theme: Theme) -> None:
+    """Memory over time of one rank's device, its peak, and what was allocated there; nothing without samples."""
+    curves = view.result.memory_curves
+    ranks = sorted({curve.rank for curve in curves})
+    if not ranks:
+        return
+    st.subheader("Over time", anchor="over-time")
+    highest = max(curves, key=lambda curve: curve.peak_allocated).rank
+    rank = highest
+    if len(ranks) > 1:
+        names = [str(rank) for rank in ranks]
+        rank = int(choose("Rank", names, param="curve", default=str(highest), within=view.run["path"]))
+    curve = fullest(curves, rank)
+    assert curve is not None
+    st.markdown(plain(curve_sentence(curve)))
+    capacity = view.memory.capacity if view.memory is not None else None
+    draw(curve_figure(curve, capacity, theme), "memory-curve", f"Device memory of rank {rank} over time")
+    others = sum(one.rank == rank for one in curves) - 1
+    if others:
+        st.caption(f"The window with the highest peak of this rank; {others} more windows or devices are recorded.")
+    _show_live(curve)
+
+
+def _show_live(curve: MemoryCurve) -> None:
+    live = curve.live
+    if live.reason:
+        return
+    st.markdown("**Allocated at the peak**")
+    tables = {"By operator": live.operators}
+    if live.module_source:
+        tables["By module"] = live.modules
+    tables["By phase"] = live.phases
+    _show_tables(tables, "live")
+    notes = ["Each allocation counts for the innermost operator and module around it that does more than to allocate."]
+    if not live.module_source:
+        notes.append(
+            "No module is named in the trace: record it with_stack=True, or put record_function around modules."
+        )
+    st.caption(plain(" ".join(notes)))
+
+
+# -- snapshots ---------------------------------------------------------------------------------------------------------
+
+
+def show_snapshots(table: SnapshotTable, theme: Theme, within: str) -> None:
+    """Ranks compared, then one snapshot: its curve, what was allocated at its peak, its fragmentation and errors.
+    ``within``: the run that they are of."""
+    for gap in table.gaps:
+        st.warning(plain(f"{Path(gap.path).name}: {gap.reason}"))
+    accounts = table.accounts
+    if not accounts:
+        return
+    if table.compared is not None:
+        st.markdown(f"**{plain(comparison_sentence(table.compared))}**")
+        rows = [
+            {
+                "Allocated at": one.place,
+                f"Rank {table.compared.rank}": size(one.bytes),
+                "Median of the others": size(one.median),
+            }
+            for one in table.compared.larger
+        ]
+        if rows:
+            st.dataframe(shown_rows(rows), key="snapshots-compared", hide_index=True, alt="What is larger on that rank")
+    names = {str(number): f"rank {one.rank}: {name_of(one)}" for number, one in enumerate(accounts)}
+    highest = max(range(len(accounts)), key=lambda number: accounts[number].peak_allocated)
+    number = str(highest)
+    if len(accounts) > 1:
+        number = choose(
+            "Snapshot", list(names), param="snapshot", default=number, within=within, format_func=names.__getitem__
+        )
+    else:
+        st.caption(plain(names[number]))
+    _show_snapshot(accounts[int(number)], theme)
+
+
+def _show_snapshot(account: SnapshotAccount, theme: Theme) -> None:
+    state = account.state
+    show_metrics(
+        Metric("Peak allocated", size(account.peak_allocated), f"{peak_sentence(account)} {REQUESTED}"),
+        Metric("Peak reserved", size(account.peak_reserved), "The most that the allocator took from the device."),
+        Metric("Fragmentation", share(state.fragmentation), state_sentence(account)),
+        Metric(
+            "Largest free block",
+            size(state.largest_free),
+            "What could be allocated without asking the device for more.",
+        ),
+    )
+    for oom in account.ooms:
+        st.error(plain(oom_sentence(oom, account)), icon=":material/memory:")
+    if account.doubt:
+        st.warning(plain(f"The curve may be wrong: {account.doubt}."))
+    st.markdown(plain(peak_sentence(account)))
+    if account.events:
+        draw(snapshot_figure(account, theme), "snapshot-curve", "Allocated and reserved memory before the snapshot")
+    tables = {"By code": account.frames, "By module": account.modules}
+    tables |= {"By operator": account.operators, "By phase": account.phases}
+    _show_tables({title: rows for title, rows in tables.items() if rows}, "snapshot")
+    st.caption(plain(state_sentence(account)))
+    if account.settings:
+        st.caption(plain(f"PYTORCH_CUDA_ALLOC_CONF={account.settings}"))
+
+
+# -- snapshots alone ---------------------------------------------------------------------------------------------------
+
+
+def show_alone(root: Path, changed_ns: int) -> None:
+    """The page of a path that holds memory snapshots and nothing to analyse."""
+    st.title("Memory")
+    table = _opened(str(root), changed_ns)
+    st.caption(plain(f"Snapshots of PyTorch's allocator · {root.resolve().name}"))
+    nothing(
+        "Memory snapshots hold no steps, so there is no verdict.",
+        "`diag run --memory-snapshots` records steps and writes snapshots.",
+    )
+    show_snapshots(table, theme_of(st.context.theme.type), str(root))
+
+
+@st.cache_resource(show_spinner="Reading the snapshots…", max_entries=4)
+def _opened(path: str, changed_ns: int) -> SnapshotTable:  # noqa: ARG001  (read again when a file has changed)
+    return open_memory_snapshots(path)
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def _cells(one: Share) -> dict[str, Any]:
+    return {"Allocated by": one.name, "MB": one.bytes / _MB, "Of the peak": one.share, "Allocations": one.count}
+
+
+def _show_tables(tables: Mapping[str, Sequence[Share]], key: str) -> None:
+    """Each in a tab of its own."""
+    if not tables:
+        return
+    number = st.column_config.NumberColumn
+    for tab, (title, shares) in zip(st.tabs(list(tables)), tables.items(), strict=True):
+        with tab:
+            rows = shown_rows(list(map(_cells, shares)))
+            st.dataframe(
+                rows,
+                column_order=known_columns(rows),
+                height="content",
+                key=f"{key}-{title.lower().replace(' ', '-')}",
+                hide_index=True,
+                placeholder=EMPTY,
+                column_config={
+                    "MB": number(format="%.1f"),
+                    "Of the peak": number(format="percent"),
+                    "Allocations": number(format="localized"),
+                },
+                alt=f"Allocated at the peak, {title.lower()}",
+            )

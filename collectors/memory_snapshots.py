@@ -1,0 +1,146 @@
+"""Snapshots of the accelerator's caching allocator: when somebody asks for one, near out-of-memory, and when an
+allocation fails.
+
+Each is PyTorch's own (``torch.cuda.memory._snapshot``), with a key "diag" for who wrote it and why;
+pytorch.org/memory_viz shows it as any other. With ``CollectorSettings.memory_snapshots`` PyTorch records the
+allocator's last events with Python stacks: about 2 us an allocation and some kilobytes of host memory an event, by
+PyTorch's documentation. Without it a snapshot has the state alone. Nothing here raises into the training.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .accelerator import Accelerator
+from .files import Budget, Complaints
+from .layout import ASKED, NEAR_OOM, OOM, RankLayout
+from .records import TRACE_PENDING, TRACE_RECORDED, MemoryRecord, TraceAsked
+from .settings import CollectorSettings
+
+NEAR_FULL = 0.9  # of the device's memory allocated in a step: one snapshot of the first such step
+_NO_ALLOCATOR = "this rank computes on the CPU, whose allocator has no snapshots"
+_BUSY = "another snapshot was being written"
+_PROTOCOL = 4  # that torch writes, and its viewer reads
+
+
+class MemorySnapshots:
+    """Of one rank. ``step``: the one under way. One snapshot is written for the first failed allocation, one for the
+    first step near the device's capacity, and one for each request."""
+
+    def __init__(
+        self,
+        settings: CollectorSettings,
+        layout: RankLayout,
+        rank: int,
+        accelerator: Accelerator | None,
+        budget: Budget,
+        complaints: Complaints,
+        step: Callable[[], int],
+    ) -> None:
+        self._history = settings.memory_history if settings.memory_snapshots else 0
+        self._layout, self._rank, self._step = layout, rank, step
+        self._accelerator = accelerator
+        self._budget, self._complaints = budget, complaints
+        self._writing = threading.Lock()
+        self._recording = False
+        self._seen: set[str] = set()  # reasons for which there is a snapshot, or was to be one
+        self._near_oom_step: int | None = None  # of which a snapshot is wanted
+        self.answer = (0, "")  # to the last request: its number, and Heartbeat.trace_answer
+
+    def start(self) -> None:
+        """Begins to record the allocator's history, if it is wanted; called by the training's thread."""
+        if not self._history:
+            return
+        if self._accelerator is None:
+            self._complaints.add("no memory snapshots are written", _NO_ALLOCATOR)
+            return
+        try:
+            self._accelerator.record_memory_history(self._history)
+            self._recording = True
+            self._accelerator.observe_out_of_memory(self._allocation_failed)
+        except Exception as error:  # private functions of torch
+            self._complaints.add("the allocator's history is not recorded", repr(error))
+
+    def stop(self, error: BaseException | None) -> None:
+        """Ends the recording; ``error``: what ended the training."""
+        self.serve()
+        if self._recording and isinstance(error, torch.OutOfMemoryError):
+            self._once(OOM)  # where no observer did
+        if self._recording and self._accelerator is not None:
+            with contextlib.suppress(Exception):
+                self._accelerator.record_memory_history(None)
+        self._recording = False
+
+    def look(self, memory: MemoryRecord, step: int) -> None:
+        """Whether a step came near the device's capacity; the background thread writes the snapshot."""
+        if not self._recording or not memory.capacity or NEAR_OOM in self._seen:
+            return
+        if (memory.allocated or 0) >= NEAR_FULL * memory.capacity:
+            self._near_oom_step = step
+
+    def serve(self) -> None:
+        """Writes what ``look`` wants; called by the background thread."""
+        if self._near_oom_step is not None and self._recording:
+            step, self._near_oom_step = self._near_oom_step, None
+            self._once(NEAR_OOM, step)
+
+    def ask(self, asked: TraceAsked) -> None:
+        """Writes the snapshot that was asked for, at once; called by the background thread."""
+        self.answer = (asked.number, TRACE_PENDING)
+        try:
+            why_not = self.write(ASKED, self._step())
+        except Exception as error:
+            why_not = f"the snapshot could not be written: {error!r}"
+        self.answer = (asked.number, why_not or TRACE_RECORDED)
+
+    def _allocation_failed(self, _device: int, _asked: int, _allocated: int, _free: int) -> None:
+        """PyTorch's observer, on the thread whose allocation failed, before the exception is raised."""
+        if self._recording:
+            self._once(OOM)
+
+    def _once(self, reason: str, step: int | None = None) -> None:
+        if reason in self._seen:
+            return
+        self._seen.add(reason)
+        try:
+            why_not = self.write(reason, self._step() if step is None else step)
+        except Exception as error:
+            why_not = repr(error)
+        if why_not:
+            self._complaints.add(f"the memory snapshot ({reason}) could not be written", why_not)
+
+    def write(self, reason: str, step: int) -> str:
+        """Why there is no snapshot; "" where it is written. Raises what torch raises."""
+        if self._accelerator is None:
+            return _NO_ALLOCATOR
+        if not self._writing.acquire(blocking=False):
+            return _BUSY
+        try:
+            snapshot = self._accelerator.memory_snapshot()
+            snapshot["diag"] = {"rank": self._rank, "step": max(step, 0), "reason": reason}
+            return self._save(snapshot, self._layout.memory_snapshot(reason, max(step, 0)))
+        finally:
+            self._writing.release()
+
+    def _save(self, snapshot: dict[str, Any], path: Path) -> str:
+        part = path.with_name(f".{path.name}.tmp")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("wb") as file:
+                pickle.dump(snapshot, file, protocol=_PROTOCOL)
+            if not self._budget.take(part.stat().st_size):
+                return "byte budget used up"
+            part.replace(path)
+        except OSError as error:
+            return str(error)
+        finally:
+            with contextlib.suppress(OSError):
+                part.unlink()
+        return ""

@@ -1,0 +1,253 @@
+"""Memory over time as text and in the JSON contract: curves of traces, snapshots of the allocator, peaks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import to_builtins
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+
+from diag.api import Result
+from diag.collectors.layout import ASKED, NEAR_OOM, OOM, SCHEMA_VERSION
+from diag.tables.memory import peak_memory, rank_peaks
+from diag.tables.memory_curve import HOST_MEMORY, MemoryCurve, Share
+from diag.tables.snapshots import Comparison, OutOfMemory, SnapshotAccount, SnapshotTable
+from diag.traces.memory_snapshots import rank_of
+from diag.traces.text_stream import file_name
+from diag.words.cells import report_console
+from diag.words.formatting import counted, duration, share, size, spaced, visible
+
+REASONS = {
+    ASKED: "asked for",
+    NEAR_OOM: "near out-of-memory",
+    OOM: "an allocation failed",
+}
+REQUESTED = (
+    "Allocated here is what tensors asked for. The allocator rounds each allocation up, so that "
+    "torch.cuda.max_memory_allocated is slightly higher."
+)
+_MOST_TEXT_ROWS = 6
+_MOST_NAMED = 4  # snapshots
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def name_of(account: SnapshotAccount) -> str:
+    """Which snapshot it is: its file, why and when it was written, and the device where it is not 0."""
+    facts = [REASONS.get(account.reason, "")]
+    facts.append(f"step {account.step}" if account.step is not None else "")
+    facts.append(f"device {account.device}" if account.device else "")
+    told = ", ".join(fact for fact in facts if fact)
+    return f"{file_name(account.path)} ({told})" if told else file_name(account.path)
+
+
+def peak_sentence(account: SnapshotAccount) -> str:
+    """The peak of a snapshot, and how much of it is accounted for."""
+    if not account.events:
+        held = f"{size(account.peak_allocated)} allocated, {size(account.peak_reserved)} reserved"
+        return f"When it was written: {held}. No history was recorded, so an earlier peak is not known."
+    when = f", in the {account.peak_phase}" if account.peak_phase in ("forward", "backward", "optimizer") else ""
+    after = f", {duration(1000 * account.peak_us)} after the first recorded event" if account.timed else ""
+    text = f"Peak: {size(account.peak_allocated)} allocated{when}{after}; most reserved {size(account.peak_reserved)}."
+    if account.before:
+        of_peak = share(account.before / account.peak_allocated) if account.peak_allocated else "-"
+        text += f" {size(account.before)} of it ({of_peak}) has no recorded stack or is older than the history."
+    return text
+
+
+def state_sentence(account: SnapshotAccount) -> str:
+    """The allocator when the snapshot was written."""
+    state = account.state
+    awaiting = f", {size(state.awaiting_free)} waiting for another stream" if state.awaiting_free else ""
+    return (
+        f"When it was written: {size(state.reserved)} reserved in {counted(state.segments, 'segment')}, "
+        f"{size(state.allocated)} allocated{awaiting}, {size(state.inactive)} free in segments. "
+        f"{size(state.split)} of that lies in segments in use and cannot go back to the device (fragmentation "
+        f"{share(state.fragmentation)}); the largest free block has {size(state.largest_free)}."
+    )
+
+
+def oom_sentence(oom: OutOfMemory, account: SnapshotAccount) -> str:
+    """An allocation that failed, against what was free."""
+    free = "" if oom.device_free is None else f" The device had {size(oom.device_free)} free."
+    state = account.state
+    return (
+        f"An allocation of {size(oom.asked)} failed at {oom.place}.{free} When the snapshot was written, the allocator "
+        f"had {size(state.inactive)} free in its segments, the largest block {size(state.largest_free)}."
+    )
+
+
+def snapshots_sentence(files: Sequence[str]) -> str:
+    """Which snapshots lie with a run, and what shows them; "" without any."""
+    if not files:
+        return ""
+    shown = ", ".join(map(_place, files[:_MOST_NAMED]))
+    more = f" and {len(files) - _MOST_NAMED} more" if len(files) > _MOST_NAMED else ""
+    return (
+        f"{counted(len(files), 'memory snapshot')}: {shown}{more}. The memory page shows them, and diag analyze FILE."
+    )
+
+
+def _place(file: str) -> str:
+    rank = rank_of(file)
+    return f"{file_name(file)} of rank {rank}" if rank is not None else file_name(file)
+
+
+def comparison_sentence(compared: Comparison) -> str:
+    more = compared.peak - compared.median
+    against = f"{size(more)} above the median of the other ranks" if more > 0 else "as high as the other ranks'"
+    return f"Rank {compared.rank} has the highest peak: {size(compared.peak)}, {against}."
+
+
+def curve_sentence(curve: MemoryCurve) -> str:
+    """The peak of a curve, and how much of it was there before."""
+    where = f"step {curve.step}, " if curve.step is not None else ""
+    phase = curve.phase if curve.phase != "other" else "outside of the phases"
+    held = f"{size(curve.peak_allocated)} allocated"
+    if curve.peak_reserved is not None:
+        held += f" (most reserved in the window: {size(curve.peak_reserved)})"
+    text = f"Peak of the window: {held}, {duration(curve.peak_ns)} after its begin ({where}{phase})."
+    if curve.device == HOST_MEMORY:
+        text += " This is what PyTorch allocated on the host since the window began; the process holds more."
+    elif not curve.totals:
+        text += " The trace has no totals of the device, so bytes count from the begin of the window."
+    live = curve.live
+    if live.reason:
+        return f"{text} What was allocated there is not known: {live.reason}."
+    if live.before is not None and curve.peak_allocated:
+        text += (
+            f" {size(live.before)} of it ({share(live.before / curve.peak_allocated)}) was allocated before the window."
+        )
+    return text
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+
+def print_snapshots(table: SnapshotTable, console: Console | None = None) -> None:
+    """The report of snapshots alone: the comparison first, then each snapshot."""
+    console = console or report_console()
+    files = len({account.path for account in table.accounts})
+    _say(console, f"{counted(files, 'memory snapshot')} of {counted(len(table.ranks), 'rank')}", "dim")
+    if table.compared is not None:
+        console.print()
+        _say(console, comparison_sentence(table.compared), "bold")
+        for larger in table.compared.larger:
+            line = f"{size(larger.bytes)} at {larger.place}; median of the others {size(larger.median)}"
+            _indented(console, line)
+    for account in table.accounts:
+        console.print()
+        rank = f"Rank {account.rank}" if account.rank_known else f"Rank not known, counted as {account.rank}"
+        _say(console, f"{rank}: {name_of(account)}", "bold")
+        _say(console, peak_sentence(account))
+        _print_shares(console, "By code", account.frames)
+        _print_shares(console, "By operator", account.operators)
+        _print_shares(console, "By phase", account.phases)
+        _say(console, state_sentence(account))
+        for oom in account.ooms:
+            _say(console, oom_sentence(oom, account), "red")
+        if account.settings:
+            _say(console, f"PYTORCH_CUDA_ALLOC_CONF={account.settings}", "dim")
+        if account.doubt:
+            console.print(f"[yellow]![/] {escape(spaced(account.doubt))}")
+    console.print()
+    _say(console, REQUESTED, "dim")
+    for gap in table.gaps:
+        console.print(f"[yellow]![/] {escape(visible(f'{gap.path}: {gap.reason}'))}")
+
+
+def _print_shares(console: Console, title: str, shares: Sequence[Share]) -> None:
+    if not shares:
+        return
+    _say(console, f"{title}:", "italic")
+    for one in shares[:_MOST_TEXT_ROWS]:
+        of_peak = f" ({share(one.share)})" if one.share is not None else ""
+        _indented(console, f"{size(one.bytes)}{of_peak}  {one.name}, {counted(one.count, 'allocation')}")
+
+
+def _indented(console: Console, text: str) -> None:
+    console.print(Padding(escape(visible(text)), (0, 0, 0, 2)))
+
+
+def _say(console: Console, text: str, style: str = "") -> None:
+    console.print(escape(spaced(visible(text))), style=style or None)
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------------
+
+
+def peaks_to_dict(result: Result) -> dict[str, Any] | None:
+    """The peak that every page shows, and those of the ranks; None where no memory was recorded."""
+    peak = None if result.from_summaries else peak_memory(result.tables, result.attribution)
+    if peak is None:
+        return None
+    rows = rank_peaks(result.tables).rows
+    return {
+        "peak_bytes": peak.bytes,
+        "rank": peak.rank,
+        "capacity_bytes": peak.capacity,
+        "on_device": peak.on_device,
+        "of_all_steps": peak.of_steps,
+        "definition": peak.definition,
+        "ranks": [
+            {"rank": row.rank, "allocated_bytes": row.allocated, "reserved_bytes": row.reserved, "ooms": row.ooms}
+            for row in rows
+        ],
+        "snapshots": list(result.tables.snapshots),
+    }
+
+
+def curves_to_dict(curves: Sequence[MemoryCurve]) -> list[dict[str, Any]]:
+    """Without the curves themselves: their peaks, and what was allocated there."""
+    return [
+        {
+            "rank": curve.rank,
+            "device": curve.device,
+            "has_totals": curve.totals,
+            "samples": curve.samples,
+            "peak_ns": curve.peak_ns,
+            "peak_allocated_bytes": curve.peak_allocated,
+            "peak_reserved_bytes": curve.peak_reserved,
+            "step": curve.step,
+            "phase": curve.phase,
+            "live_at_peak": to_builtins(curve.live),
+        }
+        for curve in curves
+    ]
+
+
+def snapshots_to_dict(table: SnapshotTable) -> dict[str, Any]:
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "memory_snapshots": [_snapshot(account) for account in table.accounts],
+        "compared": to_builtins(table.compared),
+        "skipped": [to_builtins(gap) for gap in table.gaps],
+    }
+
+
+def _snapshot(account: SnapshotAccount) -> dict[str, Any]:
+    return {
+        "path": account.path,
+        "rank": account.rank,
+        "rank_known": account.rank_known,
+        "step": account.step,
+        "reason": account.reason or None,
+        "device": account.device,
+        "allocator_settings": account.settings,
+        "events": account.events,
+        "peak_allocated_bytes": account.peak_allocated,
+        "peak_reserved_bytes": account.peak_reserved,
+        "peak_phase": account.peak_phase,
+        "without_stack_bytes": account.before,
+        "by_code": to_builtins(account.frames),
+        "by_module": to_builtins(account.modules),
+        "by_operator": to_builtins(account.operators),
+        "by_phase": to_builtins(account.phases),
+        "state": {**to_builtins(account.state), "fragmentation": round(account.state.fragmentation, 4)},
+        "out_of_memory": to_builtins(account.ooms),
+        "doubt": account.doubt or None,
+    }

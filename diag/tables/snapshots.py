@@ -1,0 +1,304 @@
+"""Accounts of memory snapshots: the curve that leads to the state they show, the peak and what was live at it, the
+fragmentation of the state, out-of-memory errors, and ranks compared.
+
+The state is known exactly: which blocks are in use. Each event before it is undone, from the last to the first, so the
+curve needs nothing from before the recorded history. Its bytes are what tensors asked for; the allocator rounds each
+up (to 512 bytes; large ones to whole segments), which ``State.allocated`` includes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from msgspec import Struct
+
+from diag.model import Gap
+from diag.traces import memory_snapshots as of
+from diag.traces.memory_snapshots import DeviceSnapshot, Snapshot, Stack
+
+from .memory_curve import MOST_POINTS, Share, shares_of
+
+MOST_OOMS = 20
+_MOST_COMPARED = 5
+WITHOUT_STACK = "no recorded stack, or older than the history"
+
+Sizes = npt.NDArray[np.int64]
+
+
+class State(Struct, frozen=True):
+    """The allocator at the moment of the snapshot, in bytes. ``reserved``: of all segments; ``allocated``: in blocks in
+    use by tensors, rounded; ``awaiting_free``: freed, and in use by another stream; ``inactive``: free in segments;
+    ``split``: of these, in segments that are in use in part, which cannot be returned to the device;
+    ``largest_free``: the largest block that an allocation could get without a new segment."""
+
+    segments: int
+    reserved: int
+    allocated: int
+    requested: int
+    awaiting_free: int
+    inactive: int
+    split: int
+    largest_free: int
+
+    @property
+    def fragmentation(self) -> float:
+        """The fraction of the reserved memory that is free in segments in use."""
+        return self.split / self.reserved if self.reserved else 0.0
+
+
+class OutOfMemory(Struct, frozen=True):
+    """An allocation that failed: bytes that were asked for, and those that the device still had (None: not recorded).
+    ``place``: where it was asked for; ``at_us``: as the curve's."""
+
+    asked: int
+    device_free: int | None
+    place: str
+    at_us: int | None
+
+
+class SnapshotAccount(Struct, frozen=True, eq=False):
+    """One device of one snapshot. The arrays have one length, at most MOST_POINTS, and hold the largest value of each
+    bin: ``at_us`` since the first event (the event's number where the snapshot has no times, ``timed`` False),
+    ``allocated`` as tensors asked for it, and ``reserved``. All are empty without a recorded history: then the peak is
+    the state's. ``before``: bytes at the peak whose allocation is not recorded. Tables: the largest first.
+    ``doubt``: why the curve may be wrong; "" where nothing says so."""
+
+    path: str
+    rank: int
+    rank_known: bool
+    step: int | None
+    reason: str
+    device: int
+    settings: str
+    events: int
+    timed: bool
+    at_us: Sizes
+    allocated: Sizes
+    reserved: Sizes
+    peak_us: int
+    peak_allocated: int
+    peak_reserved: int
+    peak_phase: str
+    before: int
+    frames: tuple[Share, ...]
+    modules: tuple[Share, ...]
+    operators: tuple[Share, ...]
+    phases: tuple[Share, ...]
+    places: dict[str, int]
+    state: State
+    ooms: tuple[OutOfMemory, ...]
+    doubt: str = ""
+
+
+class Larger(Struct, frozen=True):
+    """A place that holds more at one rank's peak than at the other ranks': bytes there, and their median."""
+
+    place: str
+    bytes: int
+    median: int
+
+
+class Comparison(Struct, frozen=True):
+    """The rank with the highest peak against the median of the others."""
+
+    rank: int
+    peak: int
+    median: int
+    larger: tuple[Larger, ...]
+
+
+class SnapshotTable(Struct, frozen=True, eq=False):
+    """All snapshots of a run, by rank and step. ``compared`` is None unless two ranks have one."""
+
+    accounts: tuple[SnapshotAccount, ...]
+    compared: Comparison | None
+    gaps: tuple[Gap, ...]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(sorted({account.rank for account in self.accounts}))
+
+    def of_rank(self, rank: int) -> tuple[SnapshotAccount, ...]:
+        return tuple(account for account in self.accounts if account.rank == rank)
+
+
+def snapshot_table(snapshots: Sequence[Snapshot], gaps: Iterable[Gap] = ()) -> SnapshotTable:
+    """Snapshots that name no rank count as ranks of their own, from the first free number on, in order of paths."""
+    taken = {one.rank for one in snapshots if one.rank is not None}
+    free = iter(sorted(set(range(len(taken) + len(snapshots))) - taken))
+    accounts = [
+        account_of(one, next(free) if one.rank is None else one.rank, device)
+        for one in snapshots
+        for device in one.devices
+    ]
+    accounts.sort(key=lambda one: (one.rank, -1 if one.step is None else one.step, one.path, one.device))
+    return SnapshotTable(tuple(accounts), _compared(accounts), tuple(gaps))
+
+
+def account_of(snapshot: Snapshot, rank: int, device: DeviceSnapshot) -> SnapshotAccount:
+    events, blocks = device.events, device.blocks
+    action = events["action"].to_numpy()
+    state = _state(device)
+    allocated, reserved, doubt = _curves(events, state)
+    peak = int(allocated.argmax()) if len(events) else -1
+    live = _live_at(events[: peak + 1], events[peak + 1 :], blocks)
+    held = int(allocated[peak]) if len(events) else state.requested
+    timed = bool(len(events)) and not events["time_us"].null_count()
+    at_us = events["time_us"].to_numpy() - events["time_us"][0] if timed else np.arange(len(events), dtype=np.int64)
+    first = _bins(at_us)
+    stacks = snapshot.stacks
+    known = [(stacks[stack], size) for stack, size in live if stack]
+    before = sum(size for stack, size in live if not stack)
+    places = _sums([*((stack.place, size) for stack, size in known), (WITHOUT_STACK, before)])
+    ooms = [
+        _oom(row, stacks, int(at_us[at]) if timed else None)
+        for at, row in zip(np.flatnonzero(action == of.OOM), events.filter(action == of.OOM).rows(), strict=True)
+    ]
+    return SnapshotAccount(
+        path=snapshot.path,
+        rank=rank,
+        rank_known=snapshot.rank is not None,
+        step=snapshot.step,
+        reason=snapshot.reason,
+        device=device.device,
+        settings=snapshot.settings,
+        events=len(events),
+        timed=timed,
+        at_us=at_us[first],
+        allocated=np.maximum.reduceat(allocated, first) if len(first) else allocated,
+        reserved=np.maximum.reduceat(reserved, first) if len(first) else reserved,
+        peak_us=int(at_us[peak]) if len(events) else 0,
+        peak_allocated=held,
+        peak_reserved=int(reserved.max()) if len(events) else state.reserved,
+        peak_phase=stacks[int(events["stack"][peak])].phase if len(events) else of.OTHER,
+        before=before,
+        frames=shares_of(((stack.place, size) for stack, size in known), held),
+        modules=shares_of(((stack.module, size) for stack, size in known if stack.module), held),
+        operators=shares_of(((f"aten::{stack.operator}", size) for stack, size in known if stack.operator), held),
+        phases=shares_of(((stack.phase, size) for stack, size in known), held) if _told(known) else (),
+        places=places,
+        state=state,
+        ooms=tuple(ooms[-MOST_OOMS:]),
+        doubt=doubt,
+    )
+
+
+def _told(known: Iterable[tuple[Stack, int]]) -> bool:
+    """Whether any stack tells the phase of its step."""
+    return any(stack.phase != of.OTHER for stack, _ in known)
+
+
+def _state(device: DeviceSnapshot) -> State:
+    blocks = device.blocks
+    in_state = {
+        state: blocks.filter(pl.col("state") == state) for state in (of.ALLOCATED, of.AWAITING_FREE, of.INACTIVE)
+    }
+    used = blocks.filter(pl.col("state") != of.INACTIVE)["segment"].unique()
+    free = in_state[of.INACTIVE]
+    split = free.filter(pl.col("segment").is_in(used.implode()))
+    return State(
+        segments=len(device.segments),
+        reserved=int(device.segments["size"].sum()),
+        allocated=int(in_state[of.ALLOCATED]["size"].sum()),
+        requested=int(in_state[of.ALLOCATED]["requested"].sum()),
+        awaiting_free=int(in_state[of.AWAITING_FREE]["size"].sum()),
+        inactive=int(free["size"].sum()),
+        split=int(split["size"].sum()),
+        largest_free=int(free["size"].max() or 0),  # type: ignore[arg-type]
+    )
+
+
+def _curves(events: pl.DataFrame, state: State) -> tuple[Sizes, Sizes, str]:
+    """Bytes that were allocated and reserved after each event, counted back from the state; and a doubt."""
+    action, size = events["action"].to_numpy(), events["size"].to_numpy()
+    freed = _freed(action)
+    allocated = _back(state.requested, np.where(action == of.ALLOC, size, 0) - np.where(action == freed, size, 0))
+    grown = np.where(action == of.SEGMENT_ALLOC, size, 0) - np.where(action == of.SEGMENT_FREE, size, 0)
+    reserved = _back(state.reserved, grown)
+    if len(events) and min(int(allocated.min()), int(reserved.min())) < 0:
+        doubt = "the recorded events free more than there was: some kinds of events were not recorded (skip_actions)"
+        return np.maximum(allocated, 0), np.maximum(reserved, 0), doubt
+    return allocated, reserved, ""
+
+
+def _freed(action: npt.NDArray[np.int8]) -> int:
+    """The event with which memory is no longer allocated: as torch.cuda.memory_allocated counts, the request, where it
+    was recorded."""
+    return of.FREE_REQUESTED if (action == of.FREE_REQUESTED).any() else of.FREE_COMPLETED
+
+
+def _back(end: int, delta: Sizes) -> Sizes:
+    """The sum after each step that leads to ``end``."""
+    total = np.cumsum(delta)
+    return end - (total[-1] - total) if len(total) else total
+
+
+def _live_at(until: pl.DataFrame, after: pl.DataFrame, blocks: pl.DataFrame) -> list[tuple[int, int]]:
+    """(stack, bytes) of each allocation that was live after the events ``until``, which the others follow. Stack 0:
+    not known, for it was allocated before the history begins."""
+    freed = _freed(pl.concat([until["action"], after["action"]]).to_numpy())
+    live = {
+        addr: (stack, size)
+        for addr, size, stack, state in blocks.select("address", "requested", "stack", "state").iter_rows()
+        if state == of.ALLOCATED
+    }
+    columns = ("action", "addr", "size", "stack")
+    for action, addr, size, _ in after.select(columns).reverse().iter_rows():
+        if action == of.ALLOC:
+            live.pop(addr, None)
+        elif action == freed:
+            live[addr] = 0, size
+    unknown = {addr for addr, (stack, _) in live.items() if not stack}
+    if unknown:
+        for action, addr, _, stack in until.select(columns).reverse().iter_rows():
+            if action == of.ALLOC and addr in unknown:
+                live[addr] = stack, live[addr][1]
+                unknown.discard(addr)
+    return list(live.values())
+
+
+def _bins(at_us: Sizes) -> Sizes:
+    """The first event of each bin."""
+    if len(at_us) <= MOST_POINTS:
+        return np.arange(len(at_us))
+    later = np.maximum.accumulate(at_us)
+    width = (int(later[-1]) - int(later[0])) // MOST_POINTS + 1
+    return np.unique((later - later[0]) // width, return_index=True)[1].astype(np.int64)
+
+
+def _oom(row: tuple[int, ...], stacks: Sequence[Stack], at_us: int | None) -> OutOfMemory:
+    _, _, size, _, free, stack = row
+    return OutOfMemory(size, free, stacks[stack].place, at_us)
+
+
+def _sums(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for name, size in pairs:
+        total[name] = total.get(name, 0) + size
+    return total
+
+
+# -- ranks compared ----------------------------------------------------------------------------------------------------
+
+
+def _compared(accounts: Sequence[SnapshotAccount]) -> Comparison | None:
+    """Each rank by the snapshot with its highest peak."""
+    by_rank: dict[int, SnapshotAccount] = {}
+    for one in accounts:
+        if one.rank not in by_rank or one.peak_allocated > by_rank[one.rank].peak_allocated:
+            by_rank[one.rank] = one
+    if len(by_rank) < 2:
+        return None
+    highest = max(by_rank.values(), key=lambda one: (one.peak_allocated, -one.rank))
+    others = [one for one in by_rank.values() if one is not highest]
+    larger = []
+    for place, size in highest.places.items():
+        median = int(np.median([one.places.get(place, 0) for one in others]))
+        if size > median:
+            larger.append(Larger(place, size, median))
+    larger.sort(key=lambda one: (one.median - one.bytes, one.place))
+    peaks = [one.peak_allocated for one in others]
+    return Comparison(highest.rank, highest.peak_allocated, int(np.median(peaks)), tuple(larger[:_MOST_COMPARED]))

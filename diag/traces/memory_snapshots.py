@@ -1,0 +1,358 @@
+"""Reads snapshots of PyTorch's caching allocator: what ``torch.cuda.memory._dump_snapshot`` writes.
+
+A snapshot is a pickle of plain containers: the segments that the allocator holds with their blocks, and, where
+``_record_memory_history`` was on, the last events of each device (alloc, free_requested, free_completed, segment_alloc,
+segment_map, oom, ...). Both may have the stack of the allocation, innermost frame first. No class of the pickle is ever
+made: see ``bounded_pickle``. Checked with nine public snapshots of three forms: in the oldest, blocks have no address
+and keep their stacks in ``history``, and events have no time; later ones have both; newer ones have settings and
+annotations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from msgspec import Struct, field
+
+from diag.collectors import bounded_pickle
+from diag.collectors.bounded_pickle import RefusedError, TruncatedError
+from diag.collectors.layout import MOST_RANKS, RANKS, RunLayout, is_folder, run_of
+from diag.collectors.reading import open_regular, read_regular, walk
+from diag.errors import DiagError
+from diag.model import Gap
+
+from .text_stream import is_remote, may_be_trace
+
+ENDINGS = (".pickle", ".pkl")
+MAX_BYTES = 512 << 20
+# Times the limits of Flight Recorder dumps: 900,000 events with stacks of 60 shared frames. Read in 0.12 s a MB.
+_TIMES = 4
+_HEAD = 128
+_MARK = b"segments"  # the first key, in every pickle protocol
+_MOST_SIZE = 1 << 40  # of one block or segment; sums of all that fit stay within 64 bits
+_MOST_US = 1 << 53
+_MOST_TEXT = 200
+
+ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, OOM = range(6)
+_ACTIONS = {
+    "alloc": ALLOC,
+    "free_requested": FREE_REQUESTED,
+    "free_completed": FREE_COMPLETED,
+    "segment_alloc": SEGMENT_ALLOC,
+    "segment_map": SEGMENT_ALLOC,  # of expandable segments, part by part
+    "segment_free": SEGMENT_FREE,
+    "segment_unmap": SEGMENT_FREE,
+    "oom": OOM,
+}
+ALLOCATED, AWAITING_FREE, INACTIVE = range(3)
+_STATES = {
+    "active_allocated": ALLOCATED,
+    "active_awaiting_free": AWAITING_FREE,
+    "active_pending_free": AWAITING_FREE,
+    "inactive": INACTIVE,
+}
+SEGMENTS: dict[str, type[pl.DataType]] = {"address": pl.UInt64, "size": pl.Int64}
+# ``segment``: the row of its segment; ``requested``: bytes that the tensor asked for; ``stack``: an index into stacks.
+BLOCKS: dict[str, type[pl.DataType]] = {
+    "segment": pl.Int64, "address": pl.UInt64, "size": pl.Int64, "requested": pl.Int64, "state": pl.Int8,
+    "stack": pl.Int64,
+}  # fmt: skip
+# In order. ``size`` of an alloc or a free is what the tensor asked for; ``time_us`` is null before torch 2.1; ``free``:
+# of an out-of-memory error, what the device still had.
+EVENTS: dict[str, type[pl.DataType]] = {
+    "action": pl.Int8, "addr": pl.UInt64, "size": pl.Int64, "time_us": pl.Int64, "free": pl.Int64, "stack": pl.Int64,
+}  # fmt: skip
+
+
+# -- stacks ------------------------------------------------------------------------------------------------------------
+
+NO_STACK = "no stack recorded"
+FORWARD, BACKWARD, OPTIMIZER, OTHER = "forward", "backward", "optimizer", "other"
+_TORCH = re.compile(r"(?:site|dist)-packages/(?:torch|triton|functorch)/|/torch/csrc/")
+_STANDARD_LIBRARY = re.compile(r"/lib/python3[.\d]*/(?!(?:site|dist)-packages/)|^<")
+_OPERATOR = re.compile(r"at::_ops::(\w+)::(?:call|redispatch)")
+_ALLOCATES = re.compile(r"_?(?:empty|new_empty|resize)")
+_CALL_MODULE = ("_call_impl", "torch/nn/modules/module.py")
+_BACKWARD = re.compile(r"torch::autograd::(?:Engine|PythonEngine)|_engine_run_backward")
+
+
+class Stack(Struct, frozen=True):
+    """What a stack says of an allocation: ``frame``, the innermost outside of torch and the standard library;
+    ``operator``, the innermost of ATen that does more than to allocate; ``module``, the innermost forward of an
+    nn.Module. "" where the stack has none. ``phase``: of the step."""
+
+    frame: str = ""
+    operator: str = ""
+    module: str = ""
+    phase: str = OTHER
+
+    @property
+    def place(self) -> str:
+        """Where the allocation comes from, as far as it is known."""
+        if self.frame:
+            return self.frame
+        return f"aten::{self.operator}, called from C++" if self.operator else NO_STACK
+
+
+class _Stacks:
+    """Stacks by number; 0 is the empty one. torch's pickles share the frames, so that a stack is known by theirs."""
+
+    def __init__(self) -> None:
+        self.all = [Stack()]
+        self._numbers: dict[tuple[int, ...], int] = {}
+        self._frames: list[object] = []  # keeps them alive: their ids are keys
+
+    def number(self, frames: object) -> int:
+        if not isinstance(frames, (list, tuple)) or not frames:
+            return 0
+        key = tuple(map(id, frames))
+        found = self._numbers.get(key)
+        if found is None:
+            self._frames.append(frames)
+            found = self._numbers[key] = len(self.all)
+            self.all.append(_stack(frames))
+        return found
+
+
+def _stack(frames: Sequence[object]) -> Stack:
+    user = operator = module = inner = ""
+    phase = OTHER
+    for one in frames:
+        if not isinstance(one, Mapping):
+            continue
+        name, file = _text(one.get("name")), _text(one.get("filename"))
+        if _BACKWARD.search(name):
+            phase = BACKWARD
+        if file.endswith(".py"):
+            label = f"{file.rpartition('/')[2]}:{_int(one.get('line'), 0, 1 << 31) or 0} {name}"
+            if not user and not _TORCH.search(file) and not _STANDARD_LIBRARY.search(file):
+                user = label
+            if "torch/optim/" in file and phase == OTHER:
+                phase = OPTIMIZER
+            if name == _CALL_MODULE[0] and file.endswith(_CALL_MODULE[1]):
+                module = module or (inner if inner.endswith(" forward") else "")
+                phase = FORWARD if phase == OTHER else phase
+            inner = label
+        elif not operator and (found := _OPERATOR.search(name)) and not _ALLOCATES.match(found[1]):
+            operator = found[1]
+    return Stack(user, operator, module, phase)
+
+
+# -- snapshots ---------------------------------------------------------------------------------------------------------
+
+
+class DeviceSnapshot(Struct, frozen=True, eq=False):
+    """The allocator of one device: data frames with the columns of SEGMENTS, BLOCKS and EVENTS."""
+
+    device: int
+    segments: pl.DataFrame
+    blocks: pl.DataFrame
+    events: pl.DataFrame
+
+
+class Snapshot(Struct, frozen=True, eq=False):
+    """One file. ``rank``: from what diag's collectors added, or the file's name; None where neither says it. ``step``
+    and ``reason`` (asked, near-oom, oom): of a snapshot that diag wrote. ``settings``: PYTORCH_CUDA_ALLOC_CONF.
+    ``left_out``: entries that could not be understood."""
+
+    path: str
+    rank: int | None
+    step: int | None
+    reason: str
+    settings: str
+    devices: tuple[DeviceSnapshot, ...]
+    stacks: tuple[Stack, ...]
+    left_out: int = 0
+
+
+def is_snapshot(path: Path | str, run: Path | None = None) -> bool:
+    """Whether a file begins as a snapshot does. Never raises."""
+    try:
+        with open_regular(path, run) as file:
+            head = file.read(_HEAD)
+    except OSError:
+        return False
+    return head[:1] == b"\x80" and _MARK in head
+
+
+def snapshot_files(paths: Iterable[Path | str]) -> list[Path]:
+    """The snapshots at these paths and below them, by path: of run directories those that diag's collectors wrote; in
+    another folder a file is one by its ending and its first bytes."""
+    found: list[Path] = []
+    for path in paths:
+        layout = RunLayout(Path(path))
+        if is_remote(str(path)):
+            continue
+        if not is_folder(path):
+            found += [Path(path)] if is_snapshot(path) else []
+        elif layout.is_run():
+            found += [one for rank in layout.ranks().values() for one in rank.memory_snapshots()]
+        else:
+            names = map(Path, walk(path, wanted=lambda name: name.lower().endswith(ENDINGS)))
+            found += [one for one in names if is_snapshot(one, run_of(one))]
+    return list(dict.fromkeys(found))
+
+
+def snapshots_alone(paths: Sequence[Path | str]) -> list[Path]:
+    """The snapshots at or below the paths; none where there is a run directory or any file that may be a trace, which
+    holds more."""
+    if any(is_remote(str(path)) or RunLayout(Path(path)).is_run() for path in paths):
+        return []
+    found = snapshot_files(paths)
+    folders = [str(path) for path in paths if is_folder(path)]
+    traces = any(True for folder in folders for _ in walk(folder, wanted=may_be_trace, order=None))
+    return [] if traces or any(may_be_trace(str(path)) for path in paths if not is_folder(path)) else found
+
+
+def read_snapshots(files: Iterable[Path | str]) -> tuple[list[Snapshot], list[Gap]]:
+    """The snapshots, and a gap for each file that is none or cannot be read."""
+    read, gaps = [], []
+    for file in files:
+        try:
+            read.append(read_snapshot(file))
+        except DiagError as error:
+            gaps.append(Gap(str(file), error.message))
+        else:
+            if read[-1].left_out:
+                gaps.append(Gap(str(file), f"{read[-1].left_out:,} entries could not be understood and were left out"))
+    return read, gaps
+
+
+def read_snapshot(path: Path | str) -> Snapshot:
+    """DiagError for a file that cannot be read, is refused or is no snapshot."""
+    try:
+        data = read_regular(path, MAX_BYTES, run_of(path))
+        held = bounded_pickle.load(data, times=_TIMES, most_bytes=MAX_BYTES)
+    except OSError as error:
+        raise _refusal(path, f"cannot be read: {error.strerror or error}") from error
+    except RefusedError as error:
+        raise _refusal(path, f"refused: {error}") from error
+    except TruncatedError as error:
+        raise _refusal(path, f"truncated: {error}") from error
+    if not isinstance(held, dict) or not isinstance(held.get("segments"), (list, tuple)):
+        raise _refusal(path, "is a pickle, but no snapshot of PyTorch's allocator: it has no segments")
+    return _snapshot(str(path), held)
+
+
+def _refusal(path: Path | str, reason: str) -> DiagError:
+    hint = "give what torch.cuda.memory._dump_snapshot(path) wrote; a smaller max_entries makes a smaller file"
+    return DiagError(reason, path=path, hint=hint)
+
+
+class _Rows(Struct):
+    """Collects the rows of one device."""
+
+    segments: list[tuple[int, int]] = field(default_factory=list)
+    blocks: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
+    events: list[tuple[int, int, int, int | None, int | None, int]] = field(default_factory=list)
+
+
+def _snapshot(path: str, held: Mapping[str, Any]) -> Snapshot:
+    stacks, devices = _Stacks(), dict[int, _Rows]()
+    lost = sum(not _add_segment(devices, one, stacks) for one in held["segments"])
+    traces = held.get("device_traces")
+    for device, entries in enumerate(traces if isinstance(traces, (list, tuple)) else ()):
+        if isinstance(entries, (list, tuple)) and entries:
+            rows = devices.setdefault(device, _Rows())
+            lost += sum(not _add_event(rows, entry, stacks) for entry in entries)
+    settings, ours = held.get("allocator_settings"), held.get("diag")
+    ours = ours if isinstance(ours, Mapping) else {}
+    rank = _int(ours.get("rank"), 0, MOST_RANKS - 1)
+    return Snapshot(
+        path=path,
+        rank=rank if rank is not None else rank_of(path),
+        step=_int(ours.get("step"), 0, 1 << 62),
+        reason=_text(ours.get("reason")),
+        settings=_text(settings.get("PYTORCH_CUDA_ALLOC_CONF")) if isinstance(settings, Mapping) else "",
+        devices=tuple(_device(device, rows) for device, rows in sorted(devices.items())),
+        stacks=tuple(stacks.all),
+        left_out=lost,
+    )
+
+
+def _device(device: int, rows: _Rows) -> DeviceSnapshot:
+    segments, blocks, events = (
+        pl.DataFrame(content, schema=schema, orient="row")
+        for content, schema in ((rows.segments, SEGMENTS), (rows.blocks, BLOCKS), (rows.events, EVENTS))
+    )
+    return DeviceSnapshot(device, segments, blocks, events)
+
+
+def _add_segment(devices: dict[int, _Rows], segment: object, stacks: _Stacks) -> bool:
+    """Whether it could be understood, with all its blocks."""
+    if not isinstance(segment, Mapping):
+        return False
+    device = _int(segment.get("device", 0), 0, 1 << 10)
+    address, size = _int(segment.get("address"), 0, 1 << 63), _int(segment.get("total_size"), 0, _MOST_SIZE)
+    blocks = segment.get("blocks", ())
+    if device is None or address is None or size is None or not isinstance(blocks, (list, tuple)):
+        return False
+    rows = devices.setdefault(device, _Rows())
+    rows.segments.append((address, size))
+    whole, at = True, address
+    for block in blocks:
+        taken = _block(block, len(rows.segments) - 1, at, stacks)
+        if taken is None:
+            whole = False
+            continue
+        rows.blocks.append(taken)
+        at = taken[1] + taken[2]
+    return whole
+
+
+def _block(block: object, segment: int, at: int, stacks: _Stacks) -> tuple[int, int, int, int, int, int] | None:
+    """``at``: where the block before it ends, which is its address where it has none of its own."""
+    if not isinstance(block, Mapping):
+        return None
+    address = _int(block.get("address", at), 0, 1 << 63)
+    size, state = _int(block.get("size"), 0, _MOST_SIZE), _STATES.get(_text(block.get("state")))
+    if address is None or size is None or state is None:
+        return None
+    history = block.get("history")
+    newest = history[0] if isinstance(history, (list, tuple)) and history else {}
+    newest = newest if isinstance(newest, Mapping) else {}
+    asked = block.get("requested_size", newest.get("real_size"))
+    requested = _int(asked, 0, _MOST_SIZE)
+    stack = stacks.number(block.get("frames") or newest.get("frames"))
+    return segment, address, size, size if requested is None else requested, state, stack
+
+
+def _add_event(rows: _Rows, entry: object, stacks: _Stacks) -> bool:
+    if not isinstance(entry, Mapping):
+        return False
+    kind = entry.get("action")
+    action = _ACTIONS.get(kind) if isinstance(kind, str) else None
+    if action is None:
+        return isinstance(kind, str)  # a mark of a snapshot, or what a later torch adds
+    addr = _int(entry.get("addr", 0), 0, 1 << 63)
+    size = _int(entry.get("size"), 0, _MOST_SIZE)
+    if addr is None or size is None:
+        return False
+    time_us, free = _int(entry.get("time_us"), 0, _MOST_US), _int(entry.get("device_free"), 0, _MOST_SIZE)
+    rows.events.append((action, addr, size, time_us, free, stacks.number(entry.get("frames"))))
+    return True
+
+
+def _int(value: object, least: int, most: int) -> int | None:
+    return value if type(value) is int and least <= value <= most else None
+
+
+def _text(value: object) -> str:
+    return value[:_MOST_TEXT] if isinstance(value, str) else ""
+
+
+_NAMED_RANK = re.compile(r"rank[-_ ]?(\d{1,7})", re.IGNORECASE)
+
+
+def rank_of(path: str) -> int | None:
+    """The rank in a path: of its folder in a run directory, or "rank3" in its name. A number alone may be a step."""
+    place = Path(path)
+    if place.parent.parent.name == RANKS and place.parent.name.isdecimal():
+        return int(place.parent.name)
+    found = _NAMED_RANK.search(place.stem)
+    rank = int(found[1]) if found else None
+    return rank if rank is None or rank < MOST_RANKS else None
