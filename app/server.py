@@ -6,6 +6,7 @@ input: other users of the machine can read what is on a command line.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pkgutil
@@ -104,6 +105,7 @@ def main() -> None:
     # Before it listens, so that the first visitor does not wait for them (0.4 s).
     for page in pkgutil.iter_modules(views.__path__, prefix=f"{views.__name__}."):
         import_module(page.name)
+    gc.freeze()  # the modules: Streamlit collects all garbage after each run of a page and of a fragment
     del sys.argv[0]  # what runs is the script
     with suppress(KeyboardInterrupt):  # its server raises the signal again that ended it
         GuardedApp(Path(sys.argv[0]), guard).run(config=handed["options"])

@@ -32,6 +32,10 @@ from diag.model.steps import (
     StepAccount,
     Verdict,
 )
+from diag.rundir.curves import Curves as Curves
+from diag.rundir.curves import Progress as Progress
+from diag.rundir.curves import curves_of as curves_of
+from diag.rundir.curves import progress_of as progress_of
 from diag.rundir.durations import with_ranks
 from diag.rundir.inspector import alone, newest_job, ranks_of, read_inspector
 from diag.rundir.run import Tables, open_paths, tables_of

@@ -15,6 +15,7 @@ from diag.app.drawings import Drawing, compared
 from diag.app.markup import plain, prose
 from diag.app.run_view import RunView
 from diag.app.theme import SEVERITY_COLOUR, SEVERITY_ICON, Theme, theme_of
+from diag.app.views import live
 from diag.app.views.common import CONFIG, bullets, draw, show_code, show_metrics, table
 from diag.model.steps import Bottleneck, Outcome, Risk, Severity
 from diag.model.steps import Verdict as Answer
@@ -51,6 +52,7 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
         _outcome(page.outcome)
     _verdict(page.verdict)
     show_metrics(*(metrics_of(view.result, baseline.result) if baseline is not None else page.metrics))
+    live.show_curves(view.result.tables.root)
     if view.result.attribution.steps:
         _steps(view, theme)
     else:

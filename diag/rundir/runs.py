@@ -41,7 +41,8 @@ class State(StrEnum):
 
 class RunState(Struct, frozen=True):
     """``last_step`` and ``step_ns`` (the median of the last 20) are the first rank's; None where it recorded none.
-    ``answer``: what the last analysis left, None where there is none that is newer than the records."""
+    ``answer``: what the last analysis left, None where there is none that is newer than the records.
+    ``planned_steps``: how many the training is to take, None where nothing says so."""
 
     path: Path
     state: State
@@ -53,6 +54,7 @@ class RunState(Struct, frozen=True):
     step_ns: int | None
     exit_code: int | None
     answer: Verdict | None = None
+    planned_steps: int | None = None
 
     @property
     def live(self) -> bool:
@@ -83,6 +85,7 @@ def state_of(path: Path, now_ns: int | None = None) -> RunState:
         step_ns=round(statistics.median(step.end_ns - step.begin_ns for step in steps)) if steps else None,
         exit_code=manifest.exit_code if manifest is not None else None,
         answer=_verdict(layout.verdict, changed_ns),
+        planned_steps=_planned_steps(manifest),
     )
 
 
@@ -121,6 +124,12 @@ def _changed_ns(file: Path) -> int:
         return file.stat().st_mtime_ns
     except OSError:
         return 0
+
+
+def _planned_steps(manifest: Manifest | None) -> int | None:
+    """Of the bundled trainer, whose steps count those before a resumed checkpoint. A script's loop says it nowhere."""
+    steps = manifest.trainer.get("steps") if manifest is not None else None
+    return steps if type(steps) is int and steps > 0 else None
 
 
 def _state(manifest: Manifest | None, silent_ns: int) -> State:

@@ -81,10 +81,10 @@ def serve_dashboard(
     token: bool = True,
     allowed_hosts: Sequence[str] = (),
 ) -> None:
-    """Serves until Ctrl-C. ``path``: a run or a folder of runs, None for the samples; ``port`` 0 takes a free one;
-    ``host``: the address that is listened on; ``token``: only who has the printed address is let in;
-    ``allowed_hosts``: further names that the server is asked under, as NAME or NAME:PORT. DiagError where there is
-    nothing to show, the port is taken or the server does not start."""
+    """Serves until Ctrl-C. ``path``: a run or a folder of runs, which need not exist yet, None for the samples;
+    ``port`` 0 takes a free one; ``host``: the address that is listened on; ``token``: only who has the printed address
+    is let in; ``allowed_hosts``: further names that the server is asked under, as NAME or NAME:PORT. DiagError where
+    there is nothing to show, the port is taken or the server does not start."""
     path = _existing(path)
     address, port = _free_port(host, port)
     guarded = guard.listening(host, address, allowed_hosts, guard.new_token() if token else None, browser=True)
@@ -128,7 +128,8 @@ def _existing(path: Path | None) -> Path:
             raise DiagError("this installation has no sample runs", hint="give a run: diag dashboard RUN")
         return SAMPLES
     if not os.path.lexists(path):
-        raise DiagError("no such file or folder", path=path, hint="give a run directory or a folder of runs")
+        say(f"{path} does not exist yet: the page waits for it.", err=True)
+        return path
     with readable(path):  # an error here, not on each page
         if stat.S_ISDIR(path.stat().st_mode):
             os.scandir(path).close()

@@ -11,10 +11,12 @@ from diag.serve import server
 from tests.app.served import dashboard
 
 
-def test_a_path_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(DiagError, match="no such file or folder") as error:
-        server.serve_dashboard(tmp_path / "nothing", port=0, open_browser=False)
-    assert error.value.hint
+def test_a_path_that_is_not_there_yet(tmp_path: Path) -> None:
+    with dashboard(tmp_path / "later", stderr=True) as served:
+        assert served.ask()[2] == b"ok"
+        served.process.send_signal(signal.SIGINT)
+        _, said = served.process.communicate(timeout=20)
+    assert "later does not exist yet: the page waits for it." in said
 
 
 def test_no_samples(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

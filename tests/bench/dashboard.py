@@ -1,13 +1,14 @@
 """What a person waits for in the browser: the verdict of many ranks, and a zoom into a trace of six million events.
 
-    python tests/bench/dashboard.py [--ranks 64 1024] [--events 6000000] [--repeats 3] [--keep FOLDER]
+    python tests/bench/dashboard.py [--ranks 64 1024] [--events 6000000] [--follow 60] [--repeats 3] [--keep FOLDER]
 
 Makes runs of that many ranks (40 steps of 20 collectives, beyond 256 ranks 10 steps of 2) and a long trace
 (`_tiled.py`), analyses them once as ``diag analyze`` does, starts the dashboard, and opens each run in a fresh headless
 Chromium. Seconds are from the call of the address until the text is on the page, and until Streamlit has nothing left
 to do; a zoom is from letting go of the mouse until all figures are drawn again. "Blocked" is the longest task on the
 browser's main thread. Each first visit finds a server that has not opened the run yet. An empty Streamlit page,
-measured in the same way, is the peer: what no page can be faster than. The last line is JSON.
+measured in the same way, is the peer: what no page can be faster than. ``--follow S`` measures the CPU time of the
+server in S seconds in which one page follows a run of two ranks that writes 20 steps a second. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 from playwright.sync_api import Browser, Page
 
 HERE = Path(__file__).resolve().parent
@@ -34,10 +36,12 @@ from diag.api import open_run  # noqa: E402
 from diag.show.json import save  # noqa: E402
 from tests.app.runs import write_run  # noqa: E402
 from tests.app.served import dashboard, streamlit  # noqa: E402
+from tests.bench._growing import growing  # noqa: E402
 from tests.bench._tiled import write_tiled  # noqa: E402
 from tests.browser.chromium import chromium, visit  # noqa: E402
 
 _STEPS, _CALLS = 40, 20
+_STEPS_PER_S = 20.0  # of a run that is followed
 _MOST_WHOLE, _MANY = 256, (10, 2)  # ranks; steps and collectives of runs with more
 _LONG_TASKS = """
 window.longest = 0;
@@ -89,6 +93,26 @@ def zoomed(browser: Browser, address: str) -> list[dict[str, float]]:
             page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
             taken.append({"redrawn_s": time.perf_counter() - begin, "blocked_s": _blocked(page)})
         return taken
+
+
+def followed(browser: Browser, folder: Path, seconds: float) -> dict[str, float]:
+    """CPU time of the server in which it follows a run, and what share of a core that is, from half a minute on after
+    the page was opened."""
+    written = growing(folder / "growing", _STEPS_PER_S, before=3000, most=3000 + int(_STEPS_PER_S * (seconds + 300)))
+    with written as run, dashboard(run) as served, visit(browser) as found:
+        found.page.goto(served.at())
+        found.page.get_by_text("Looked for").first.wait_for(timeout=300_000)
+        found.page.wait_for_timeout(30_000)
+        begin_s, begin = cpu_of(served.process.pid), time.perf_counter()
+        found.page.wait_for_timeout(1000 * seconds)
+        spent_s, took_s = cpu_of(served.process.pid) - begin_s, time.perf_counter() - begin
+        return {"cpu_s": round(spent_s, 2), "of_a_core": round(spent_s / took_s, 3)}
+
+
+def cpu_of(pid: int) -> float:
+    """Seconds of CPU time of a process and of its children."""
+    process = psutil.Process(pid)
+    return sum(sum(one.cpu_times()[:2]) for one in (process, *process.children(recursive=True)))
 
 
 def _blocked(page: Page) -> float:
@@ -149,6 +173,9 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             rows["zoom"] = zooms
             for number, one in enumerate(zooms, 1):
                 _print(f"zoom {number}, {options.events / 1e6:.0f}M events", one)
+        if options.follow:
+            rows["following"] = followed(browser, folder, options.follow)
+            _print(f"following, {options.follow:.0f} s", rows["following"])
     return rows
 
 
@@ -163,6 +190,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="*", default=[64, 1024])
     parser.add_argument("--events", type=int, default=6_000_000)
+    parser.add_argument("--follow", type=float, default=60, help="seconds; 0: nothing is followed")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
         "--keep", type=Path, help="where runs and traces are made and left; without: a temporary folder"

@@ -1,0 +1,142 @@
+"""Curves over the steps: of one run while it trains, or of several runs in one figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import plotly.graph_objects as go
+
+from diag.api import Curves, Result
+from diag.app.figures import MS, averaged, blocks_of, finish
+from diag.app.markup import label
+from diag.app.run_view import Grid
+from diag.app.theme import Theme
+
+MOST_RUNS = 12  # in one figure
+_MOST_POINTS = 400  # of a curve
+_CUT = 2  # times the highest of the later steps: the first steps, which take longer, are cut off
+_FIRST = 5  # steps
+_GB = 1e9
+_DASHES = ("solid", "dash")  # where there are more runs than colours
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A quantity over the steps. ``values``: of some steps' means by field of ``Curves``. ``from_zero``: its axis."""
+
+    name: str
+    axis: str
+    values: Callable[[Callable[[str], Grid]], Grid]
+    from_zero: bool = True
+
+
+STEP_TIME = Quantity("step time", "step time, ms", lambda mean: mean("dur_ns") / MS)
+STEPS = Quantity("steps per second", "steps per second", lambda mean: 1e9 / mean("period_ns"))
+TOKENS = Quantity(
+    "tokens per second", "tokens per second and rank", lambda mean: mean("tokens") * 1e9 / mean("period_ns")
+)
+LOSS = Quantity("loss", "loss", lambda mean: mean("loss"), from_zero=False)
+MEMORY = Quantity("memory", "peak memory, GB", lambda mean: mean("memory") / _GB)
+
+
+def curves_of_result(result: Result) -> Curves:
+    """Of an analysed run that left no records, as a folder of traces: its step times are all that is known."""
+    steps = result.attribution.steps
+    dur_ns = np.array([step.dur_ns for step in steps], dtype=np.float64)
+    unknown = np.full(len(steps), np.nan)
+    numbers = np.array([step.step for step in steps], dtype=np.int64)
+    return Curves(None, numbers, dur_ns, dur_ns, unknown, unknown, unknown)
+
+
+def throughput(curves: Sequence[Curves]) -> Quantity:
+    """In tokens where a run counts them, else in steps."""
+    return TOKENS if any(not np.isnan(one.tokens).all() for one in curves) else STEPS
+
+
+def known(curves: Sequence[Curves], quantities: Sequence[Quantity]) -> list[Quantity]:
+    """Those of which a run has a value."""
+    return [quantity for quantity in quantities if any(is_known(one, quantity) for one in curves)]
+
+
+def is_known(curves: Curves, quantity: Quantity) -> bool:
+    return not bool(np.isnan(_points(curves, quantity)[1]).all())
+
+
+def curve_figure(
+    runs: Sequence[tuple[str, Curves]], quantities: Sequence[Quantity], theme: Theme, height: int, columns: int = 2
+) -> go.Figure:
+    """A small figure for each quantity, over the same steps; each run has one colour in all of them, and one entry in
+    the legend."""
+    figure = go.Figure()
+    rows = -(-len(quantities) // columns)
+    layout: dict[str, object] = {}
+    for position, quantity in enumerate(quantities):
+        number = "" if position == 0 else str(position + 1)
+        row, column = divmod(position, columns)
+        drawn = [(name, *_points(curves, quantity)) for name, curves in runs]
+        for at, (name, steps, values) in enumerate(drawn):
+            figure.add_scatter(
+                x=steps,
+                y=values,
+                name=label(name, 40),
+                legendgroup=str(at),
+                showlegend=position == 0,
+                mode="lines" if len(steps) > 1 else "markers",
+                line={"color": theme.series[at % len(theme.series)], "width": 1.8, "dash": _dash(at, theme)},
+                xaxis=f"x{number}",
+                yaxis=f"y{number}",
+                hovertemplate=f"{label(name, 40)}<br>step %{{x:,}}<br>{quantity.axis}: %{{y:,.4~g}}<extra></extra>",
+            )
+        layout[f"xaxis{number}"] = _across(column, min(columns, len(quantities)), number, row == rows - 1)
+        layout[f"yaxis{number}"] = _up(quantity, row, rows, number, [values for _, _, values in drawn])
+    return finish(figure, theme, height, showlegend=len(runs) > 1, hovermode="closest", **layout)
+
+
+def _dash(at: int, theme: Theme) -> str:
+    return _DASHES[at // len(theme.series) % len(_DASHES)]
+
+
+def _points(curves: Curves, quantity: Quantity) -> tuple[list[int], Grid]:
+    """The first steps of some blocks, and the value of each; NaN where it is not known."""
+    blocks = blocks_of(len(curves), _MOST_POINTS)
+    values = quantity.values(lambda name: averaged(getattr(curves, name), blocks))
+    return [int(curves.steps[block.start]) for block in blocks], values
+
+
+def _across(column: int, columns: int, number: str, last: bool) -> dict[str, object]:
+    gap = 0.09
+    width = (1 - gap * (columns - 1)) / columns
+    begin = column * (width + gap)
+    return {
+        "domain": [begin, begin + width],
+        "anchor": f"y{number}",
+        "title": {"text": "step"} if last else None,
+        "showgrid": False,
+    }
+
+
+def _up(quantity: Quantity, row: int, rows: int, number: str, drawn: Sequence[Grid]) -> dict[str, object]:
+    gap = 0.14
+    height = (1 - gap * (rows - 1)) / rows
+    end = 1 - row * (height + gap)
+    axis: dict[str, object] = {
+        "domain": [end - height, end],
+        "anchor": f"x{number}",
+        "title": {"text": quantity.axis},
+        "nticks": 5,
+    }
+    if quantity.from_zero:
+        axis["rangemode"] = "tozero"
+        if (top := _top(drawn)) is not None:
+            axis["range"] = [0, top]
+    return axis
+
+
+def _top(drawn: Sequence[Grid]) -> float | None:
+    """Where the axis ends; None where nothing need be cut off."""
+    later = [values[_FIRST:] if len(values) > 2 * _FIRST else values for values in drawn]
+    high = max((float(np.nanmax(values)) for values in later if not np.isnan(values).all()), default=0.0)
+    highest = max((float(np.nanmax(values)) for values in drawn if not np.isnan(values).all()), default=0.0)
+    return 1.15 * high if highest > _CUT * high > 0 else None
