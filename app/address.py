@@ -13,7 +13,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from diag.api import RunState, state_of
+from diag.api import Result, RunState, state_of
 from diag.app.markup import plain
 from diag.errors import DiagError
 from diag.show.page import advice_of
@@ -136,14 +136,21 @@ def _renew(state: RunState, run: _Run) -> None:
         run.renewing = False
 
 
+def analyse(state: RunState) -> Result:
+    """The result of a run: the one that a page shows, else a new one, which is not kept. DiagError as `opened`."""
+    shown = _RUNS.get(str(state.path))
+    if shown is not None and shown.view is not None and shown.version == version_of(state):
+        return shown.view.result
+    return open_newest(state.path, _LIVE_STEPS) if state.live else open_by_size(state.path)
+
+
 def _analysed(state: RunState) -> RunView:
     run = _run(state.path)
     with run.lock:
         if run.view is not None and run.version != version_of(state):
             state = state_of(state.path)  # another page may have opened it meanwhile
         if run.view is None or run.version != version_of(state):
-            result = open_newest(state.path, _LIVE_STEPS) if state.live else open_by_size(state.path)
-            run.view, run.version, run.made_s = view_of(result), version_of(state), time.monotonic()
+            run.view, run.version, run.made_s = view_of(analyse(state)), version_of(state), time.monotonic()
             gc.freeze()  # what stays: Streamlit collects all garbage after each run of a page and of a fragment
         return run.view
 
@@ -202,16 +209,24 @@ def choose_number(
     return chosen
 
 
-def choose_path(label: str, root: Path, *, param: str, placeholder: str, refusal: str) -> Path | None:
-    """The path inside ``root`` that is typed, or in the address; None where there is none yet, and where it leads out
-    of ``root``, which shows an error with the title ``refusal``."""
+def choose_text(label: str, *, param: str, placeholder: str) -> str:
+    """The text that is typed, or in the address; "" where there is none yet."""
     if param not in st.session_state and param in st.query_params:
         st.session_state[param] = st.query_params[param]
     typed = st.text_input(label, key=param, placeholder=placeholder)
-    if not typed:
+    if typed:
+        st.query_params[param] = typed
+    else:
         st.query_params.pop(param, None)
+    return typed
+
+
+def choose_path(label: str, root: Path, *, param: str, placeholder: str, refusal: str) -> Path | None:
+    """The path inside ``root`` that is typed, or in the address; None where there is none yet, and where it leads out
+    of ``root``, which shows an error with the title ``refusal``."""
+    typed = choose_text(label, param=param, placeholder=placeholder)
+    if not typed:
         return None
-    st.query_params[param] = typed
     found = inside(root, typed)
     if found is None:
         st.error(plain(f"{typed}: not in {root}"), title=refusal)

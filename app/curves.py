@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -71,7 +72,7 @@ def curve_figure(
     the legend."""
     figure = go.Figure()
     rows = -(-len(quantities) // columns)
-    layout: dict[str, object] = {}
+    layout: dict[str, dict[str, Any]] = {}
     for position, quantity in enumerate(quantities):
         number = "" if position == 0 else str(position + 1)
         row, column = divmod(position, columns)
@@ -91,7 +92,16 @@ def curve_figure(
             )
         layout[f"xaxis{number}"] = _across(column, min(columns, len(quantities)), number, row == rows - 1)
         layout[f"yaxis{number}"] = _up(quantity, row, rows, number, [values for _, _, values in drawn])
-    return finish(figure, theme, height, showlegend=len(runs) > 1, hovermode="closest", **layout)
+        across, up = layout[f"xaxis{number}"]["domain"], layout[f"yaxis{number}"]["domain"]
+        figure.add_annotation(
+            x=across[0], y=up[1], xref="paper", yref="paper", text=quantity.axis, showarrow=False,
+            xanchor="left", yanchor="bottom", yshift=4, font={"size": 13, "color": theme.soft},
+        )  # fmt: skip
+    above = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1 + 28 / height, "yanchor": "bottom"}
+    return finish(
+        figure, theme, height, showlegend=len(runs) > 1, legend=above, hovermode="closest",
+        margin={"l": 8, "r": 16, "t": 28, "b": 8}, **layout,
+    )  # fmt: skip
 
 
 def _dash(at: int, theme: Theme) -> str:
@@ -105,26 +115,30 @@ def _points(curves: Curves, quantity: Quantity) -> tuple[list[int], Grid]:
     return [int(curves.steps[block.start]) for block in blocks], values
 
 
-def _across(column: int, columns: int, number: str, last: bool) -> dict[str, object]:
-    gap = 0.09
+def _across(column: int, columns: int, number: str, last: bool) -> dict[str, Any]:
+    gap = 0.08
     width = (1 - gap * (columns - 1)) / columns
     begin = column * (width + gap)
     return {
-        "domain": [begin, begin + width],
+        "domain": _domain(begin, begin + width),
         "anchor": f"y{number}",
         "title": {"text": "step"} if last else None,
         "showgrid": False,
     }
 
 
-def _up(quantity: Quantity, row: int, rows: int, number: str, drawn: Sequence[Grid]) -> dict[str, object]:
-    gap = 0.14
+def _domain(begin: float, end: float) -> list[float]:
+    """A part of the figure's width or height, without what rounding adds."""
+    return [max(0.0, begin), min(1.0, end)]
+
+
+def _up(quantity: Quantity, row: int, rows: int, number: str, drawn: Sequence[Grid]) -> dict[str, Any]:
+    gap = 0.2
     height = (1 - gap * (rows - 1)) / rows
     end = 1 - row * (height + gap)
-    axis: dict[str, object] = {
-        "domain": [end - height, end],
+    axis: dict[str, Any] = {
+        "domain": _domain(end - height, end),
         "anchor": f"x{number}",
-        "title": {"text": quantity.axis},
         "nticks": 5,
     }
     if quantity.from_zero:

@@ -14,7 +14,7 @@ from streamlit.navigation.page import StreamlitPage
 from diag.api import RunState, list_runs, state_of
 from diag.app.address import charge, choose, is_open, opened
 from diag.app.markup import plain
-from diag.app.pages import PAGES, Page, Visit
+from diag.app.pages import COMPARE, PAGES, Page, Visit
 from diag.app.run_view import RunView
 from diag.app.theme import favicon
 from diag.app.views import live, overview
@@ -46,7 +46,10 @@ def main() -> None:
     def drawing(page: Page) -> Callable[[], None]:
         def draw() -> None:
             run = state.path if state is not None else root
-            at = Visit(root, runs, lambda name: _open(name, linked[first.path]), run, lambda: _baseline(baseline))
+            at = Visit(
+                root, runs, lambda name: _open(name, linked[first.path]), run, lambda: _baseline(baseline),
+                lambda before, after: _compare(before, after, linked[COMPARE]),
+            )  # fmt: skip
             if page.of_files is not None:
                 _guarded(page.of_files, at)
             elif page.of_run is not None and state is not None:
@@ -73,6 +76,11 @@ def main() -> None:
 def _open(name: str, page: StreamlitPage) -> None:
     st.session_state[_RUN] = name
     st.switch_page(page, query_params={_RUN: name})
+
+
+def _compare(before: str, after: str, page: StreamlitPage) -> None:
+    st.session_state[_RUN] = after
+    st.switch_page(page, query_params={_RUN: after, "with": before})
 
 
 def _guarded(draw: Callable[[Visit], None], at: Visit) -> None:

@@ -42,6 +42,7 @@ from diag.rundir.run import Tables, open_paths, tables_of
 from diag.rundir.runs import RunState as RunState
 from diag.rundir.runs import State as State
 from diag.rundir.runs import newest_change as newest_change
+from diag.rundir.runs import record_bytes as record_bytes
 from diag.rundir.runs import state_of as state_of
 from diag.tables import frames
 from diag.tables.collectives import duration_table

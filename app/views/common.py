@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import plotly.graph_objects as go
 import streamlit as st
@@ -18,6 +18,7 @@ from diag.words.wording import ONLY_DURATIONS
 CONFIG: dict[str, Any] = {"displaylogo": False, "displayModeBar": False, "typesetMath": False}
 EMPTY = "-"  # a cell of which nothing is known
 _MOST_METRICS = 5  # in a row
+_DELTA_COLOUR: dict[str, Literal["normal", "inverse", "off"]] = {"good": "normal", "bad": "inverse", "neither": "off"}
 
 
 def head(title: str, view: RunView, what: str) -> None:
@@ -37,7 +38,7 @@ def show_metrics(*found: Metric, places: int | None = None) -> None:
             plain(metric.label),
             metric.value,
             metric.against or None,
-            delta_color="normal" if metric.more_is == "good" else "inverse",
+            delta_color=_DELTA_COLOUR[metric.more_is],
             border=True,
             height="stretch",
             help=prose(metric.help),

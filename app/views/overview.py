@@ -17,6 +17,7 @@ from diag.app.run_view import RunView
 from diag.app.theme import SEVERITY_COLOUR, SEVERITY_ICON, Theme, theme_of
 from diag.app.views import live
 from diag.app.views.common import CONFIG, bullets, draw, show_code, show_metrics, table
+from diag.diagnoses.compare import reasons_against
 from diag.model.steps import Bottleneck, Outcome, Risk, Severity
 from diag.model.steps import Verdict as Answer
 from diag.show import page as words
@@ -52,6 +53,8 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
         _outcome(page.outcome)
     _verdict(page.verdict)
     show_metrics(*(metrics_of(view.result, baseline.result) if baseline is not None else page.metrics))
+    if baseline is not None:
+        _not_comparable(view, baseline)
     live.show_curves(view.result.tables.root)
     if view.result.attribution.steps:
         _steps(view, theme)
@@ -109,6 +112,13 @@ def _report(view: RunView) -> bytes:
 
     command = shlex.join(["diag", "report", str(view.result.tables.root), "-o", "report.html"])
     return render(view.result, command, __version__).encode()
+
+
+def _not_comparable(view: RunView, baseline: RunView) -> None:
+    """Why the differences to the baseline are neither better nor worse."""
+    reasons = reasons_against(baseline.result.tables, view.result.tables)
+    if reasons:
+        st.warning("Not comparable with the baseline, because:\n" + bullets(reasons), icon=":material/difference:")
 
 
 def _outcome(outcome: Outcome) -> None:

@@ -108,11 +108,28 @@ def newest_change(path: Path) -> int:
     return max(_changes(path), default=0)
 
 
+def record_bytes(path: Path) -> int:
+    """The size of all files that an analysis reads; 0 where they cannot be looked at."""
+    files = _records(path) if is_folder(path) else iter([path])
+    return sum(_size(file) for file in files)
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
+
+
+def _records(folder: Path) -> Iterator[Path]:
+    found = walk(folder, wanted=_is_record, enter=lambda path: _is_record(Path(path).name), order=None)
+    return (Path(file) for file in found)
+
+
 def _changes(folder: Path) -> Iterator[int]:
     """Of the folder and all that is in it: a file that is gone changes its folder."""
     yield _changed_ns(folder) if not RunLayout(folder).is_run() else 0
-    files = walk(folder, wanted=_is_record, enter=lambda path: _is_record(Path(path).name), order=None)
-    yield from (_changed_ns(Path(file)) for file in files)
+    yield from map(_changed_ns, _records(folder))
 
 
 def _is_record(name: str) -> bool:

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from streamlit.proto.Metric_pb2 import Metric as MetricProto
 from streamlit.testing.v1 import AppTest
 
 from diag.api import Result, newest_change, open_run, state_of
 from diag.app import address
 from diag.app.markup import plain
-from diag.app.views.runs import row_of
 from diag.collectors.layout import RunLayout
 from diag.show.page import metrics_of
 from diag.summaries import open_newest
@@ -151,37 +151,6 @@ def test_a_run_that_ended_is_not_followed(slow_rank_1: Path, monkeypatch: pytest
     assert "live" not in address_of(test)
 
 
-def test_the_list_says_what_each_run_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_run(tmp_path / "a", ranks=3)
-    unended(write_run(tmp_path / "b"))
-    runs = {name: row_of(state_of(tmp_path / name)) for name in "ab"}
-    assert (runs["a"]["State"], runs["a"]["Ranks"], runs["a"]["Last step"]) == ("finished", "3 of 3", "11")
-    assert (runs["b"]["State"], runs["b"]["Ranks"]) == ("training", "2 of 2")
-
-
-def _list_of_runs() -> None:
-    import sys
-    from pathlib import Path
-
-    import streamlit as st
-
-    from diag.api import list_runs
-    from diag.app.views import runs
-
-    root = Path(sys.argv[1])
-    runs.show(root, list_runs(root), st.success)
-
-
-def test_the_page_of_runs_shows_the_live_ones_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_run(tmp_path / "a")
-    unended(write_run(tmp_path / "b"))
-    monkeypatch.setattr("sys.argv", ["main.py", str(tmp_path)])
-    test = AppTest.from_function(_list_of_runs, default_timeout=30).run()
-    assert not test.exception
-    assert list(test.dataframe[0].value["Run"]) == ["b", "a"]
-    assert "2 runs" in said(test).replace("\u00a0", " ")
-
-
 def test_numbers_are_held_against_a_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_run(tmp_path / "before")
     write_run(tmp_path / "now", slow_data_ms={1: 40})
@@ -194,3 +163,14 @@ def test_numbers_are_held_against_a_baseline(tmp_path: Path, monkeypatch: pytest
     assert address_of(test)["baseline"] == "before"
     without = page(tmp_path, monkeypatch, run="now")
     assert {metric.delta for metric in without.metric} == {""}
+
+
+def test_a_baseline_that_is_other_work_is_neither_better_nor_worse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path / "wide", ranks=3)
+    write_run(tmp_path / "now", slow_data_ms={1: 40})
+    test = page(tmp_path, monkeypatch, run="now", baseline="wide")
+    assert "Not comparable with the baseline" in said(test)
+    assert plain("one ran on 3 ranks, the other on 2") in said(test)
+    assert {metric.proto.color for metric in test.metric if metric.delta} == {MetricProto.MetricColor.GRAY}
