@@ -8,12 +8,13 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import streamlit as st
 
-from diag.api import Result, RunState, state_of
+from diag.api import Result, RunState, list_runs, state_of
 from diag.app.markup import plain
 from diag.errors import DiagError
 from diag.show.page import advice_of
@@ -40,12 +41,13 @@ Version = tuple[int, bool]  # when the files that were analysed changed last, an
 
 @dataclass
 class _Run:
-    """``version``: what ``view`` was made of; ``made_s``: when, or when that failed; ``saved_s``: CPU time that may be
-    spent on following it, as of ``saved_at_s``. Moments are monotonic."""
+    """``version``: what ``view`` was made of; ``refused``: of what nothing could be made; ``made_s``: when either was
+    tried last; ``saved_s``: CPU time that may be spent on following it, as of ``saved_at_s``. Moments are monotonic."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     view: RunView | None = None
     version: Version | None = None
+    refused: Version | None = None
     made_s: float = 0.0
     saved_s: float = _MOST_SAVED_S
     saved_at_s: float = field(default_factory=time.monotonic)
@@ -79,6 +81,11 @@ def analysed(path: Path) -> Version | None:
     return _run(path).version
 
 
+def is_refused(state: RunState) -> bool:
+    """Whether the files as they are were found to hold nothing to analyse."""
+    return _run(state.path).refused == version_of(state)
+
+
 def age_s(path: Path) -> float:
     """Seconds since the last analysis."""
     return time.monotonic() - _run(path).made_s
@@ -92,11 +99,17 @@ def renew(state: RunState, *, at_once: bool = False) -> None:
     """Analyses a run in the background if it is time to. ``at_once``: whatever that costs. Does not raise."""
     run = _run(state.path)
     with _RUNS_LOCK:
-        due = _saved(run) > 0 and time.monotonic() - run.made_s >= _LEAST_S
-        if run.renewing or not (at_once or due):
+        due = at_once or (_saved(run) > 0 and time.monotonic() - run.made_s >= _LEAST_S)
+        if run.renewing or run.refused == version_of(state) or not due:
             return
         run.renewing = True
     threading.Thread(target=_renew, args=(state, run), daemon=True).start()
+
+
+def prepare(root: Path) -> None:
+    """Analyses the run that is shown first, for the page that will be asked for, which shows what is wrong with it."""
+    with suppress(DiagError):
+        _analysed(state_of(list_runs(root)[0]))
 
 
 def charge(path: Path, cpu_s: float) -> None:
@@ -125,7 +138,7 @@ def _renew(state: RunState, run: _Run) -> None:
     try:
         advice_of(_analysed(state).result)  # which is kept, and would hold up the page
     except DiagError:  # shown by the page that opens it; a run that begins has no whole step yet
-        pass
+        run.refused = version_of(state)
     finally:
         gc.unfreeze()  # of the analyses that have gone
         gc.collect()

@@ -15,6 +15,7 @@ from diag.api import RunState, list_runs, state_of
 from diag.app.address import charge, choose, is_open, opened
 from diag.app.markup import plain
 from diag.app.pages import COMPARE, PAGES, Page, Visit
+from diag.app.ready import READY
 from diag.app.run_view import RunView
 from diag.app.theme import favicon
 from diag.app.views import live, overview
@@ -85,6 +86,7 @@ def _compare(before: str, after: str, page: StreamlitPage) -> None:
 
 def _guarded(draw: Callable[[Visit], None], at: Visit) -> None:
     """A mistake that the user can correct is a message; everything else stays a traceback."""
+    READY.wait()
     try:
         draw(at)
     except DiagError as error:
@@ -108,6 +110,8 @@ def _with_run(state: RunState, draw: Callable[[RunView, Visit], None], at: Visit
         live.until_changed(state.path)
         return
     before.empty()
+    if not answer_first:
+        READY.wait()
     draw(view, at)
 
 

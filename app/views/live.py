@@ -14,7 +14,7 @@ from typing import Literal
 import streamlit as st
 
 from diag.api import Progress, RunState, State, curves_of, progress_of, state_of
-from diag.app.address import Version, age_s, analysed, choose, renew, version_of
+from diag.app.address import Version, age_s, analysed, choose, is_refused, renew, version_of
 from diag.app.curves import LOSS, curve_figure, known, throughput
 from diag.app.markup import plain, prose
 from diag.app.theme import theme_of
@@ -111,7 +111,7 @@ def _watched(shown: RunState, drawn: Version | None, following: bool) -> None:
     newest = analysed(state.path)
     if not following:
         return
-    if newest != drawn:
+    if newest != drawn or (state.live != shown.live and is_refused(state)):
         st.session_state[_REDRAWN] = True
         st.rerun()
     if newest != version_of(state):
@@ -172,12 +172,10 @@ def _span(seconds: float) -> str:
 _HEIGHT = 220
 
 
-def show_curves(run: Path) -> None:
+def show_curves(state: RunState) -> None:
     """Loss and throughput of a run directory over its steps; of one that trains, as they come."""
-    state = state_of(run)
-    if state.state == State.RECORDED:
-        return
-    st.fragment(_curves, run_every=_CURVES_EVERY_S if state.live else None)(run)
+    if state.state != State.RECORDED:
+        st.fragment(_curves, run_every=_CURVES_EVERY_S if state.live else None)(state.path)
 
 
 def _curves(run: Path) -> None:

@@ -9,10 +9,12 @@ from urllib.parse import urlencode
 import streamlit as st
 
 from diag import __version__
+from diag.api import state_of
 from diag.app import drawings
 from diag.app.address import choose
 from diag.app.drawings import Drawing, compared
 from diag.app.markup import plain, prose
+from diag.app.ready import READY
 from diag.app.run_view import RunView
 from diag.app.theme import SEVERITY_COLOUR, SEVERITY_ICON, Theme, theme_of
 from diag.app.views import live
@@ -55,9 +57,14 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
     show_metrics(*(metrics_of(view.result, baseline.result) if baseline is not None else page.metrics))
     if baseline is not None:
         _not_comparable(view, baseline)
-    live.show_curves(view.result.tables.root)
+    READY.wait()
+    state = state_of(view.result.tables.root)
+    if state.live:
+        live.show_curves(state)
     if view.result.attribution.steps:
         _steps(view, theme)
+        if not state.live:
+            live.show_curves(state)
     else:
         _to_do(view)
         st.subheader(page.ranks.title, anchor="ranks")

@@ -25,7 +25,8 @@ from diag.app.curves import (
 from diag.app.markup import plain, prose
 from diag.app.outlines import curves_for, outline_of, row_for
 from diag.app.theme import theme_of
-from diag.app.views.common import EMPTY, bullets, draw, known_columns, shown_rows
+from diag.app.views.common import EMPTY, bullets, draw, known_columns, show_error, shown_rows
+from diag.errors import DiagError
 from diag.show.runs import RunRow
 from diag.words.formatting import counted
 
@@ -48,9 +49,12 @@ def show(root: Path, open_run: Callable[[str], None], compare: Callable[[str, st
 def _runs(
     root: Path, words: Sequence[str], busy: bool, open_run: Callable[[str], None], compare: Callable[[str, str], None]
 ) -> None:
-    states = sorted(
-        map(state_of, list_runs(root)), key=lambda state: (not state.live, -state.changed_ns * (not state.live))
-    )
+    try:
+        listed = list_runs(root)
+    except DiagError as error:  # the folder is gone
+        show_error(error, "The runs cannot be listed")
+        return
+    states = sorted(map(state_of, listed), key=lambda state: (not state.live, -state.changed_ns * (not state.live)))
     rows = {state.path.name: row_for(state) for state in states}
     found = [state for state in states if rows[state.path.name].holds(words)]
     waiting = sum(outline_of(state) is None for state in states)
@@ -156,7 +160,7 @@ def _curves(states: Sequence[RunState], ticked: bool) -> None:
         else f"Of the first {counted(len(states), 'run')}"
     )
     limit = f", the first {MOST_RUNS} of them" if len(states) > MOST_RUNS else ""
-    st.caption(f"{which}{limit}, rank 0 of each. Tick runs in the table to choose them.")
+    st.caption(f"{which}{limit}, the first rank of each. Tick runs in the table to choose them.")
     quantities = known([one for _, one in curves], _quantities(curves))
     if not quantities:
         st.info("None of these runs has recorded a step.", icon=":material/info:")

@@ -68,6 +68,7 @@ _SETTINGS = "STREAMLIT_"  # how the variables begin that set Streamlit's options
 _STDERR = 2  # what the server prints is not our answer
 _START_S = 60.0  # a cold start on a slow disk takes about ten
 _STOP_S = 5.0
+_POLL_S = 0.02
 # Blue, not Streamlit's red: red means critical. Both are given, so that the browser's preference decides.
 _ACCENT = {"light": "#0072b2", "dark": "#4ba3e3"}
 
@@ -228,7 +229,7 @@ def _wait_until_ready(server: subprocess.Popen[bytes], address: str, port: int, 
         refused = all(status == expected for status, expected in strangers)
         if refused and _health(local, port, guarded.token) == HTTPStatus.OK:
             return
-        time.sleep(0.1)
+        time.sleep(_POLL_S)
     raise DiagError(
         f"the dashboard's server did not answer within {_START_S:.0f} s", hint="try again, or `diag report`"
     )

@@ -6,8 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from diag.api import state_of
+from diag.app import address
+from diag.app import server as app_server
+from diag.app.ready import READY
 from diag.errors import DiagError
 from diag.serve import server
+from tests.app.runs import write_run
 from tests.app.served import dashboard
 
 
@@ -17,6 +22,26 @@ def test_a_path_that_is_not_there_yet(tmp_path: Path) -> None:
         served.process.send_signal(signal.SIGINT)
         _, said = served.process.communicate(timeout=20)
     assert "later does not exist yet: the page waits for it." in said
+
+
+def test_the_first_run_is_analysed_before_anybody_asks(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    assert not address.is_open(state_of(run))
+    address.prepare(tmp_path)
+    assert address.is_open(state_of(run))
+    address.prepare(tmp_path / "nothing")  # a page says what is wrong
+
+
+def test_pages_are_drawn_even_where_warming_up_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(path: Path) -> None:
+        assert not READY.is_set()
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr("diag.app.address.prepare", broken)
+    READY.clear()
+    with pytest.raises(RuntimeError, match="broken"):
+        app_server._warm_up(tmp_path)
+    assert READY.is_set()
 
 
 def test_no_samples(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

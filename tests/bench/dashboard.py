@@ -7,7 +7,9 @@ Makes runs of that many ranks (40 steps of 20 collectives, beyond 256 ranks 10 s
 Chromium. Seconds are from the call of the address until the text is on the page, and until Streamlit has nothing left
 to do; a zoom is from letting go of the mouse until all figures are drawn again. "Blocked" is the longest task on the
 browser's main thread. Each first visit finds a server that has not opened the run yet. An empty Streamlit page,
-measured in the same way, is the peer: what no page can be faster than. ``--follow S`` measures the CPU time of the
+measured in the same way, is the peer: what no page can be faster than. "Launch" is of a sample run that was not
+analysed before: seconds from the start of ``diag dashboard`` until its address is printed, until the verdict is on the
+page and until all is, with the CPU time of its processes until the verdict. ``--follow S`` measures the CPU time of the
 server in S seconds in which one page follows a run of two ranks that writes 20 steps a second. The last line is JSON.
 """
 
@@ -17,6 +19,7 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -33,6 +36,7 @@ if not __package__:  # run as a script: its own folder is on the path, the check
     sys.path.insert(0, str(HERE.parents[1]))
 
 from diag.api import open_run  # noqa: E402
+from diag.serve.server import SAMPLES  # noqa: E402
 from diag.show.json import save  # noqa: E402
 from tests.app.runs import write_run  # noqa: E402
 from tests.app.served import dashboard, streamlit  # noqa: E402
@@ -41,6 +45,7 @@ from tests.bench._tiled import write_tiled  # noqa: E402
 from tests.browser.chromium import chromium, visit  # noqa: E402
 
 _STEPS, _CALLS = 40, 20
+_SAMPLE = "fsdp2-straggler-rank0"
 _STEPS_PER_S = 20.0  # of a run that is followed
 _MOST_WHOLE, _MANY = 256, (10, 2)  # ranks; steps and collectives of runs with more
 _LONG_TASKS = """
@@ -66,6 +71,22 @@ def visited(browser: Browser, address: str, text: str, settled: bool = True) -> 
         whole = time.perf_counter() - begin
         found.page.wait_for_timeout(500)
         return {"first_s": first, "whole_s": whole, "blocked_s": _blocked(found.page)}
+
+
+def launched(browser: Browser, run: Path) -> dict[str, float]:
+    """From the command to the page, as a person waits for it."""
+    headline = open_run(run).verdict.headline
+    shutil.rmtree(run / "tables", ignore_errors=True)  # what that left
+    begin = time.perf_counter()
+    with dashboard(run) as served, visit(browser) as found:
+        printed = time.perf_counter() - begin
+        found.page.goto(served.at(), wait_until="commit")
+        found.page.get_by_text(headline).first.wait_for(timeout=300_000)
+        verdict, cpu_s = time.perf_counter() - begin, cpu_of(served.process.pid)
+        found.page.get_by_text("Looked for").first.wait_for(timeout=300_000)
+        found.page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for(timeout=300_000)
+        whole = time.perf_counter() - begin
+    return {"printed_s": printed, "verdict_s": verdict, "whole_s": whole, "cpu_s": cpu_s}
 
 
 def zoomed(browser: Browser, address: str) -> list[dict[str, float]]:
@@ -140,6 +161,9 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 visited_empty.append(visited(browser, f"http://127.0.0.1:{port}", "Nothing", settled=False))
         rows["empty page"] = _median(visited_empty)
         _print("empty page", rows["empty page"])
+        shutil.copytree(SAMPLES / _SAMPLE, folder / _SAMPLE, dirs_exist_ok=True)
+        rows["launch"] = _median([launched(browser, folder / _SAMPLE) for _ in range(options.repeats)])
+        _print("launch, a sample run", rows["launch"])
         for ranks in options.ranks:
             run = folder / f"{ranks}"
             if not run.exists():
