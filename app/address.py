@@ -2,61 +2,172 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlencode
 
 import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
-from diag.api import newest_change
+from diag.api import Result, RunState, list_runs, state_of
 from diag.app.markup import plain
-from diag.summaries import open_by_size
+from diag.errors import DiagError
+from diag.show.page import advice_of
+from diag.summaries import open_by_size, open_newest
 from diag.words.formatting import visible
 
 from .run_view import RunView, view_of
 
 # -- opening -----------------------------------------------------------------------------------------------------------
 #
-# Opens runs for the pages: once for each state of their files, whoever looks.
+# Opens runs for the pages: each is analysed once for each state of its files, whoever looks. A run that still trains is
+# analysed again in the background, so that no page waits for it, and no more often than its cost allows.
+
+# What analysing and drawing a run that is followed may take of a core, on average, and what of it may be saved up: so a
+# page is soon drawn again after it was opened, and later every half minute.
+_SHARE = 0.02
+_MOST_SAVED_S = 2.0
+_LEAST_S = 3.0  # from one analysis to the next
+_MOST_OPEN = 8  # runs
+_LIVE_STEPS = 300  # the newest, that are analysed while a run trains: half a second of CPU time for two ranks
+
+Version = tuple[int, bool]  # when the files that were analysed changed last, and whether the run trained then
 
 
-@dataclass(frozen=True)
-class _Last:
-    changed_ns: int
-    took_s: float
+@dataclass
+class _Run:
+    """``version``: what ``view`` was made of; ``refused``: of what nothing could be made; ``made_s``: when either was
+    tried last; ``saved_s``: CPU time that may be spent on following it, as of ``saved_at_s``. Moments are monotonic."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    view: RunView | None = None
+    version: Version | None = None
+    refused: Version | None = None
+    made_s: float = 0.0
+    saved_s: float = _MOST_SAVED_S
+    saved_at_s: float = field(default_factory=time.monotonic)
+    renewing: bool = False
 
 
-_LAST: dict[str, _Last] = {}  # opening of each path, by whomever
+_RUNS: OrderedDict[str, _Run] = OrderedDict()
+_RUNS_LOCK = threading.Lock()
 
 
-def opened(path: Path, changed_ns: int | None = None) -> RunView:
-    """The analysed run; read again when one of its records has changed. DiagError where there is nothing to analyse.
-    ``changed_ns``: when one of them last did, for a caller who has looked already."""
-    return _opened(str(path), newest_change(path) if changed_ns is None else changed_ns)
+def opened(path: Path, state: RunState | None = None) -> RunView:
+    """The analysed run; read again when one of its records has changed. Of a run that trains the last analysis will do:
+    `renew` makes new ones. DiagError where there is nothing to analyse. ``state``: for a caller who has it already."""
+    state = state_of(path) if state is None else state
+    run = _run(path)
+    if state.live and run.view is not None:
+        return run.view
+    if is_open(state):
+        return _analysed(state)
+    with st.spinner("Reading and analysing the run…", show_time=True):
+        return _analysed(state)
 
 
-def is_open(path: Path, changed_ns: int) -> bool:
-    """Whether `opened` answers at once, as far as is known."""
-    last = _LAST.get(str(path))
-    return last is not None and last.changed_ns == changed_ns
+def is_open(state: RunState) -> bool:
+    """Whether `opened` answers at once."""
+    return analysed(state.path) == version_of(state)
 
 
-def seconds_to_open(path: Path) -> float:
-    """How long the last opening of the run took; 0 where it was not opened, or cannot be."""
-    last = _LAST.get(str(path))
-    return last.took_s if last is not None else 0.0
+def analysed(path: Path) -> Version | None:
+    """What the last analysis is of; None where there is none."""
+    return _run(path).version
 
 
-@st.cache_resource(show_spinner="Reading and analysing the run…", show_time=True, max_entries=8)
-def _opened(path: str, changed_ns: int) -> RunView:
-    begin = time.monotonic()
-    view = view_of(open_by_size(path))
-    _LAST[path] = _Last(changed_ns, time.monotonic() - begin)
-    return view
+def is_refused(state: RunState) -> bool:
+    """Whether the files as they are were found to hold nothing to analyse."""
+    return _run(state.path).refused == version_of(state)
+
+
+def age_s(path: Path) -> float:
+    """Seconds since the last analysis."""
+    return time.monotonic() - _run(path).made_s
+
+
+def version_of(state: RunState) -> Version:
+    return state.changed_ns, state.live
+
+
+def renew(state: RunState, *, at_once: bool = False) -> None:
+    """Analyses a run in the background if it is time to. ``at_once``: whatever that costs. Does not raise."""
+    run = _run(state.path)
+    with _RUNS_LOCK:
+        due = at_once or (_saved(run) > 0 and time.monotonic() - run.made_s >= _LEAST_S)
+        if run.renewing or run.refused == version_of(state) or not due:
+            return
+        run.renewing = True
+    threading.Thread(target=_renew, args=(state, run), daemon=True).start()
+
+
+def prepare(root: Path) -> None:
+    """Analyses the run that is shown first, for the page that will be asked for, which shows what is wrong with it."""
+    with suppress(DiagError):
+        _analysed(state_of(list_runs(root)[0]))
+
+
+def charge(path: Path, cpu_s: float) -> None:
+    """What drawing a run that is followed took: the next analysis is put off accordingly."""
+    _run(path).saved_s -= cpu_s
+
+
+def _saved(run: _Run) -> float:
+    now_s = time.monotonic()
+    run.saved_s = min(run.saved_s + _SHARE * (now_s - run.saved_at_s), _MOST_SAVED_S)
+    run.saved_at_s = now_s
+    return run.saved_s
+
+
+def _run(path: Path) -> _Run:
+    with _RUNS_LOCK:
+        run = _RUNS.pop(str(path), None) or _Run()
+        _RUNS[str(path)] = run
+        if len(_RUNS) > _MOST_OPEN:
+            _RUNS.popitem(last=False)
+        return run
+
+
+def _renew(state: RunState, run: _Run) -> None:
+    begin, first = time.process_time(), run.view is None
+    try:
+        advice_of(_analysed(state).result)  # which is kept, and would hold up the page
+    except DiagError:  # shown by the page that opens it; a run that begins has no whole step yet
+        run.refused = version_of(state)
+    finally:
+        gc.unfreeze()  # of the analyses that have gone
+        gc.collect()
+        gc.freeze()
+        if not first:  # what opens the page is no following yet
+            run.saved_s -= time.process_time() - begin
+        run.made_s = time.monotonic()
+        run.renewing = False
+
+
+def analyse(state: RunState) -> Result:
+    """The result of a run: the one that a page shows, else a new one, which is not kept. DiagError as `opened`."""
+    shown = _RUNS.get(str(state.path))
+    if shown is not None and shown.view is not None and shown.version == version_of(state):
+        return shown.view.result
+    return open_newest(state.path, _LIVE_STEPS) if state.live else open_by_size(state.path)
+
+
+def _analysed(state: RunState) -> RunView:
+    run = _run(state.path)
+    with run.lock:
+        if run.view is not None and run.version != version_of(state):
+            state = state_of(state.path)  # another page may have opened it meanwhile
+        if run.view is None or run.version != version_of(state):
+            run.view, run.version, run.made_s = view_of(analyse(state)), version_of(state), time.monotonic()
+            gc.freeze()  # what stays: Streamlit collects all garbage after each run of a page and of a fragment
+        return run.view
 
 
 # -- links -------------------------------------------------------------------------------------------------------------
@@ -150,16 +261,24 @@ def choose_number(
     return chosen
 
 
-def choose_path(label: str, root: Path, *, param: str, placeholder: str, refusal: str) -> Path | None:
-    """The path inside ``root`` that is typed, or in the address; None where there is none yet, and where it leads out
-    of ``root``, which shows an error with the title ``refusal``."""
+def choose_text(label: str, *, param: str, placeholder: str) -> str:
+    """The text that is typed, or in the address; "" where there is none yet."""
     if param not in st.session_state and param in st.query_params:
         st.session_state[param] = st.query_params[param]
     typed = st.text_input(label, key=param, placeholder=placeholder)
-    if not typed:
+    if typed:
+        st.query_params[param] = typed
+    else:
         st.query_params.pop(param, None)
+    return typed
+
+
+def choose_path(label: str, root: Path, *, param: str, placeholder: str, refusal: str) -> Path | None:
+    """The path inside ``root`` that is typed, or in the address; None where there is none yet, and where it leads out
+    of ``root``, which shows an error with the title ``refusal``."""
+    typed = choose_text(label, param=param, placeholder=placeholder)
+    if not typed:
         return None
-    st.query_params[param] = typed
     found = inside(root, typed)
     if found is None:
         st.error(plain(f"{typed}: not in {root}"), title=refusal)

@@ -1,122 +1,156 @@
-"""Figures of memory over time: the curve of a trace, and the history that a memory snapshot holds."""
+"""Curves over the steps: of one run while it trains, or of several runs in one figure."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import plotly.graph_objects as go
 
-from diag.app.figures import finish
+from diag.api import Curves, Result
+from diag.app.figures import MS, averaged, blocks_of, finish
 from diag.app.markup import label
-from diag.app.run_view import Part
+from diag.app.run_view import Grid
 from diag.app.theme import Theme
-from diag.tables.memory_curve import BACKWARD, BEFORE_BACKWARD, FORWARD, OPTIMIZER, MemoryCurve
-from diag.tables.snapshots import SnapshotAccount
-from diag.words.formatting import size
 
-_MB, _GB = 1e6, 1e9
-_MS, _US_IN_MS = 1e6, 1e3
-_HEIGHT = 360
-_BAND = 0.06  # of the height of the plot, below the curve
-_COLOURS = {FORWARD: Part.COMPUTE, BEFORE_BACKWARD: Part.COMPUTE, BACKWARD: Part.COPY, OPTIMIZER: Part.DATA}
-
-Numbers = npt.NDArray[Any]
+MOST_RUNS = 12  # in one figure
+_MOST_POINTS = 400  # of a curve
+_CUT = 2  # times the highest of the later steps: the first steps, which take longer, are cut off
+_FIRST = 5  # steps
+_GB = 1e9
+_DASHES = ("solid", "dash")  # where there are more runs than colours
 
 
-def curve_figure(curve: MemoryCurve, capacity: float | None, theme: Theme) -> go.Figure:
-    """Allocated and reserved bytes over the window, the phases of the steps beneath, and the peak."""
-    high = max(int(curve.allocated.max()), int(curve.reserved.max()) if curve.reserved is not None else 0)
-    high = max(high, int(capacity or 0))
-    unit = _unit(high)
-    figure = _lines(curve.at_ns / _MS, curve.allocated, curve.reserved, unit, theme)
-    _mark_peak(figure, curve.peak_ns / _MS, curve.peak_allocated, float(curve.at_ns[-1]) / _MS, unit, theme)
-    if capacity is not None:
-        figure.add_hline(y=capacity / unit, line={"color": theme.ink, "dash": "dash"})
-    for phase in dict.fromkeys(band.phase for band in curve.bands):
-        colour = theme.part[_COLOURS[phase]]
-        figure.add_bar(x=[None], y=[None], name=phase, marker={"color": colour})  # of the legend alone
-        for band in curve.bands:
-            if band.phase == phase:
-                figure.add_shape(
-                    type="rect", xref="x", yref="paper", x0=band.begin_ns / _MS, x1=band.end_ns / _MS, y0=0, y1=_BAND,
-                    fillcolor=colour, line={"width": 0}, layer="above",
-                )  # fmt: skip
-    low = min(0.0, float(curve.allocated.min()))
-    # Room for the phases below the curve.
-    below = (high - low) * _BAND * 1.5 if curve.bands else 0.0
-    return finish(
-        figure,
-        theme,
-        _HEIGHT,
-        xaxis={"title": {"text": "ms since the window began"}, "showgrid": False},
-        yaxis={
-            "title": {"text": _name(unit) if curve.totals else f"{_name(unit)}, from the window's begin"},
-            "range": [(low - below) / unit, 1.15 * high / unit],
-        },
-    )
+@dataclass(frozen=True)
+class Quantity:
+    """A quantity over the steps. ``values``: of some steps' means by field of ``Curves``. ``from_zero``: its axis."""
+
+    name: str
+    axis: str
+    values: Callable[[Callable[[str], Grid]], Grid]
+    from_zero: bool = True
 
 
-def snapshot_figure(account: SnapshotAccount, theme: Theme) -> go.Figure:
-    """The recorded history up to the snapshot."""
-    scale = _US_IN_MS if account.timed else 1.0
-    high = max(account.peak_reserved, account.peak_allocated)
-    unit = _unit(high)
-    figure = _lines(account.at_us / scale, account.allocated, account.reserved, unit, theme)
-    _mark_peak(figure, account.peak_us / scale, account.peak_allocated, float(account.at_us[-1]) / scale, unit, theme)
-    for oom in account.ooms:
-        if oom.at_us is not None:
-            figure.add_vline(
-                x=oom.at_us / scale,
-                line={"color": theme.ink, "dash": "dot"},
-                annotation_position="top left",
-                annotation={"text": label(f"{size(oom.asked)} asked for"), "font": {"color": theme.ink}},
-            )
-    return finish(
-        figure,
-        theme,
-        _HEIGHT,
-        xaxis={"title": {"text": "ms since the first event" if account.timed else "event"}, "showgrid": False},
-        yaxis={"title": {"text": _name(unit)}, "range": [0, 1.15 * high / unit]},
-    )
+STEP_TIME = Quantity("step time", "step time, ms", lambda mean: mean("dur_ns") / MS)
+STEPS = Quantity("steps per second", "steps per second", lambda mean: 1e9 / mean("period_ns"))
+TOKENS = Quantity(
+    "tokens per second", "tokens per second and rank", lambda mean: mean("tokens") * 1e9 / mean("period_ns")
+)
+LOSS = Quantity("loss", "loss", lambda mean: mean("loss"), from_zero=False)
+MEMORY = Quantity("memory", "peak memory, GB", lambda mean: mean("memory") / _GB)
 
 
-def _unit(most: int) -> float:
-    """Bytes of one unit of an axis that reaches so far."""
-    return _GB if most >= _GB else _MB
+def curves_of_result(result: Result) -> Curves:
+    """Of an analysed run that left no records, as a folder of traces: its step times are all that is known."""
+    steps = result.attribution.steps
+    dur_ns = np.array([step.dur_ns for step in steps], dtype=np.float64)
+    unknown = np.full(len(steps), np.nan)
+    numbers = np.array([step.step for step in steps], dtype=np.int64)
+    return Curves(None, numbers, dur_ns, dur_ns, unknown, unknown, unknown)
 
 
-def _name(unit: float) -> str:
-    return "GB" if unit == _GB else "MB"
+def throughput(curves: Sequence[Curves]) -> Quantity:
+    """In tokens where a run counts them, else in steps."""
+    return TOKENS if any(not np.isnan(one.tokens).all() for one in curves) else STEPS
 
 
-def _lines(at: Numbers, allocated: Numbers, reserved: Numbers | None, unit: float, theme: Theme) -> go.Figure:
+def known(curves: Sequence[Curves], quantities: Sequence[Quantity]) -> list[Quantity]:
+    """Those of which a run has a value."""
+    return [quantity for quantity in quantities if any(is_known(one, quantity) for one in curves)]
+
+
+def is_known(curves: Curves, quantity: Quantity) -> bool:
+    return not bool(np.isnan(_points(curves, quantity)[1]).all())
+
+
+def curve_figure(
+    runs: Sequence[tuple[str, Curves]], quantities: Sequence[Quantity], theme: Theme, height: int, columns: int = 2
+) -> go.Figure:
+    """A small figure for each quantity, over the same steps; each run has one colour in all of them, and one entry in
+    the legend."""
     figure = go.Figure()
-    series = [("reserved", reserved, theme.part[Part.WAITING]), ("allocated", allocated, theme.part[Part.TRANSFER])]
-    for name, values, colour in series:
-        if values is None:
-            continue
-        figure.add_scatter(
-            x=at,
-            y=values.astype(np.float64) / unit,
-            name=name,
-            mode="lines",
-            line={"color": colour, "width": 2, "shape": "hv"},
-            hovertemplate=f"%{{x:,.3f}} ms<br>{name} %{{y:,.3f}} {_name(unit)}<extra></extra>",
-        )
-    return figure
+    rows = -(-len(quantities) // columns)
+    layout: dict[str, dict[str, Any]] = {}
+    for position, quantity in enumerate(quantities):
+        number = "" if position == 0 else str(position + 1)
+        row, column = divmod(position, columns)
+        drawn = [(name, *_points(curves, quantity)) for name, curves in runs]
+        for at, (name, steps, values) in enumerate(drawn):
+            figure.add_scatter(
+                x=steps,
+                y=values,
+                name=label(name, 40),
+                legendgroup=str(at),
+                showlegend=position == 0,
+                mode="lines" if len(steps) > 1 else "markers",
+                line={"color": theme.series[at % len(theme.series)], "width": 1.8, "dash": _dash(at, theme)},
+                xaxis=f"x{number}",
+                yaxis=f"y{number}",
+                hovertemplate=f"{label(name, 40)}<br>step %{{x:,}}<br>{quantity.axis}: %{{y:,.4~g}}<extra></extra>",
+            )
+        layout[f"xaxis{number}"] = _across(column, min(columns, len(quantities)), number, row == rows - 1)
+        layout[f"yaxis{number}"] = _up(quantity, row, rows, number, [values for _, _, values in drawn])
+        across, up = layout[f"xaxis{number}"]["domain"], layout[f"yaxis{number}"]["domain"]
+        figure.add_annotation(
+            x=across[0], y=up[1], xref="paper", yref="paper", text=quantity.axis, showarrow=False,
+            xanchor="left", yanchor="bottom", yshift=4, font={"size": 13, "color": theme.soft},
+        )  # fmt: skip
+    above = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1 + 28 / height, "yanchor": "bottom"}
+    return finish(
+        figure, theme, height, showlegend=len(runs) > 1, legend=above, hovermode="closest",
+        margin={"l": 8, "r": 16, "t": 28, "b": 8}, **layout,
+    )  # fmt: skip
 
 
-def _mark_peak(figure: go.Figure, at: float, held: int, until: float, unit: float, theme: Theme) -> None:
-    """``until``: where the curve ends; the text stays inside of it."""
-    figure.add_scatter(
-        x=[at],
-        y=[held / unit],
-        mode="markers+text",
-        name="peak",
-        text=[f"peak {size(held)}"],
-        textposition="top left" if at > until / 2 else "top right",
-        marker={"color": theme.ink, "size": 10, "symbol": "diamond"},
-        hovertemplate=f"peak at %{{x:,.3f}} ms<br>%{{y:,.3f}} {_name(unit)} allocated<extra></extra>",
-    )
+def _dash(at: int, theme: Theme) -> str:
+    return _DASHES[at // len(theme.series) % len(_DASHES)]
+
+
+def _points(curves: Curves, quantity: Quantity) -> tuple[list[int], Grid]:
+    """The first steps of some blocks, and the value of each; NaN where it is not known."""
+    blocks = blocks_of(len(curves), _MOST_POINTS)
+    values = quantity.values(lambda name: averaged(getattr(curves, name), blocks))
+    return [int(curves.steps[block.start]) for block in blocks], values
+
+
+def _across(column: int, columns: int, number: str, last: bool) -> dict[str, Any]:
+    gap = 0.08
+    width = (1 - gap * (columns - 1)) / columns
+    begin = column * (width + gap)
+    return {
+        "domain": _domain(begin, begin + width),
+        "anchor": f"y{number}",
+        "title": {"text": "step"} if last else None,
+        "showgrid": False,
+    }
+
+
+def _domain(begin: float, end: float) -> list[float]:
+    """A part of the figure's width or height, without what rounding adds."""
+    return [max(0.0, begin), min(1.0, end)]
+
+
+def _up(quantity: Quantity, row: int, rows: int, number: str, drawn: Sequence[Grid]) -> dict[str, Any]:
+    gap = 0.2
+    height = (1 - gap * (rows - 1)) / rows
+    end = 1 - row * (height + gap)
+    axis: dict[str, Any] = {
+        "domain": _domain(end - height, end),
+        "anchor": f"x{number}",
+        "nticks": 5,
+    }
+    if quantity.from_zero:
+        axis["rangemode"] = "tozero"
+        if (top := _top(drawn)) is not None:
+            axis["range"] = [0, top]
+    return axis
+
+
+def _top(drawn: Sequence[Grid]) -> float | None:
+    """Where the axis ends; None where nothing need be cut off."""
+    later = [values[_FIRST:] if len(values) > 2 * _FIRST else values for values in drawn]
+    high = max((float(np.nanmax(values)) for values in later if not np.isnan(values).all()), default=0.0)
+    highest = max((float(np.nanmax(values)) for values in drawn if not np.isnan(values).all()), default=0.0)
+    return 1.15 * high if highest > _CUT * high > 0 else None

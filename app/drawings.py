@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 import plotly.graph_objects as go
 
-from diag.app.curves import curve_figure
 from diag.app.figures import (
     MOST_BARS,
     MOST_RANK_BARS,
@@ -28,6 +27,7 @@ from diag.app.figures import (
     step_names,
 )
 from diag.app.markup import label
+from diag.app.memory_curves import curve_figure
 from diag.app.run_view import PART_OF, Grid, Memory, Part, RunView
 from diag.app.theme import Theme, ink_on
 from diag.diagnoses.compare import RankDifference

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,13 +12,13 @@ import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
 from diag.api import RunState, list_runs, snapshots_alone, state_of
-from diag.app.address import BASELINE, RUN, choose, is_open, offer, opened, seconds_to_open
+from diag.app.address import BASELINE, RUN, charge, choose, is_open, offer, opened
 from diag.app.markup import plain
-from diag.app.pages import PAGES, Page, Visit
+from diag.app.pages import COMPARE, PAGES, Page, Visit
+from diag.app.ready import READY
 from diag.app.run_view import RunView
 from diag.app.theme import favicon
-from diag.app.views import overview
-from diag.app.views import runs as list_of_runs
+from diag.app.views import live, overview
 from diag.app.views.allocations import show_alone
 from diag.app.views.common import show_error
 from diag.errors import DiagError
@@ -28,6 +30,9 @@ _REFUSED = "This cannot be shown"
 def main() -> None:
     st.set_page_config(page_title="diag", page_icon=favicon(), layout="wide")
     root = Path(sys.argv[1])
+    if not os.path.lexists(root):
+        live.wait_for(root)
+        return
     try:
         runs = list_runs(root)
     except DiagError as error:
@@ -42,7 +47,10 @@ def main() -> None:
     def drawing(page: Page) -> Callable[[], None]:
         def draw() -> None:
             run = state.path if state is not None else root
-            at = Visit(root, runs, lambda name: _open(name, linked[first.path]), run, lambda: _baseline(baseline))
+            at = Visit(
+                root, runs, lambda name: _open(name, linked[first.path]), run, lambda: _baseline(baseline),
+                lambda before, after: _compare(before, after, linked[COMPARE]),
+            )  # fmt: skip
             if page.of_files is not None:
                 _guarded(page.of_files, at)
             elif page.of_run is not None and state is not None:
@@ -58,10 +66,13 @@ def main() -> None:
     if not any(page.of_folder for page in PAGES if page.path == shown.url_path):
         state = state_of(_chosen_run(root, runs))
         baseline = _chosen_baseline(state.path, runs)
+    begin = time.process_time()
     shown.run()
     if state is not None:
+        if live.redrawn():
+            charge(state.path, time.process_time() - begin)
         with st.sidebar:
-            list_of_runs.watch(state, seconds_to_open(state.path))
+            live.watch(state)
 
 
 def _open(name: str, page: StreamlitPage) -> None:
@@ -69,8 +80,14 @@ def _open(name: str, page: StreamlitPage) -> None:
     st.switch_page(page, query_params={RUN: name})
 
 
+def _compare(before: str, after: str, page: StreamlitPage) -> None:
+    st.session_state[RUN] = after
+    st.switch_page(page, query_params={RUN: after, "with": before})
+
+
 def _guarded(draw: Callable[[Visit], None], at: Visit) -> None:
     """A mistake that the user can correct is a message; everything else stays a traceback."""
+    READY.wait()
     try:
         draw(at)
     except DiagError as error:
@@ -80,11 +97,11 @@ def _guarded(draw: Callable[[Visit], None], at: Visit) -> None:
 def _with_run(state: RunState, draw: Callable[[RunView, Visit], None], at: Visit, answer_first: bool) -> None:
     """Draws the chosen run. ``answer_first``: while it is analysed, the answer of the last analysis."""
     before = st.empty()
-    if answer_first and state.answer is not None and not is_open(state.path, state.changed_ns):
+    if answer_first and state.answer is not None and not is_open(state):
         with before.container():
             overview.show_last_answer(state.path.resolve().name, state.answer)
     try:
-        view = opened(state.path, state.changed_ns)
+        view = opened(state.path, state)
     except DiagError as error:
         before.empty()
         if snapshots_alone([state.path]):
@@ -94,8 +111,11 @@ def _with_run(state: RunState, draw: Callable[[RunView, Visit], None], at: Visit
             st.info("The training has recorded no whole step yet; this page shows the first one when it is there.")
             return
         show_error(error, _REFUSED)
+        live.until_changed(state.path)
         return
     before.empty()
+    if not answer_first:
+        READY.wait()
     draw(view, at)
 
 

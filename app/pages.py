@@ -26,13 +26,15 @@ from diag.tune.history import is_tuned, load
 @dataclass(frozen=True)
 class Visit:
     """What the dashboard was given (``root``), its runs, what opens one by its name, and the chosen run. ``baseline``
-    opens the run that the overview compares with, None where none is chosen."""
+    opens the run that the overview compares with, None where none is chosen; ``compare`` opens the page that compares
+    two runs, by their names."""
 
     root: Path
     runs: Sequence[Path]
     open_run: Callable[[str], None]
     run: Path
     baseline: Callable[[], RunView | None]
+    compare: Callable[[str, str], None]
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,8 @@ def _tuning(at: Visit) -> None:
         tuning.show(at.root, history)
 
 
+COMPARE = "compare"  # its path
+
 PAGES = (
     Page("Overview", "overview", lambda view, at: overview.show(view, at.baseline())),
     Page("Timeline", "timeline", lambda view, _: timeline.show(view)),
@@ -67,10 +71,14 @@ PAGES = (
     Page("Kernels", "kernels", lambda view, _: kernels.show(view)),
     Page("Input", "input", lambda view, _: loading.show(view)),
     Page("Memory", "memory", lambda view, _: memory.show(view)),
-    Page("Compare", "compare", lambda view, at: compare.show(view, at.root), offered=_several),
+    Page("Compare", COMPARE, lambda view, at: compare.show(view, at.root), offered=_several),
     Page("Hang triage", "hang", of_files=lambda at: hang.show(at.root, at.run)),
     Page(
-        "Runs", "runs", of_files=lambda at: runs.show(at.root, at.runs, at.open_run), of_folder=True, offered=_several
+        "Runs",
+        "runs",
+        of_files=lambda at: runs.show(at.root, at.open_run, at.compare),
+        of_folder=True,
+        offered=_several,
     ),
     Page(
         "Tuning",

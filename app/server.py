@@ -6,19 +6,21 @@ input: other users of the machine can read what is on a command line.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
-import pkgutil
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamlit import config
+from streamlit.components.v2 import manifest_scanner
 
-from diag.app import views
+from diag.app.ready import READY
 from diag.serve.guard import Answer, Guard, Request, with_headers
 
 try:
@@ -32,19 +34,25 @@ if TYPE_CHECKING:
 _STDIN = 0
 # Below its root, as at /timeline, Streamlit's page would first ask for its own addresses there, and get a 404 for each.
 _BASE = b"<head><script>window.__streamlit = {BACKEND_BASE_URL: location.origin}</script>"
+_LATE = ("pandas", "pyarrow", "PIL.Image", "diag.replay.advice")  # imported when a page is drawn
 
 
 class GuardedApp(App):
     """Every request to Streamlit passes through here."""
 
-    def __init__(self, script: Path, guard: Guard) -> None:
+    def __init__(self, script: Path, guard: Guard, warm_up: Callable[[], None]) -> None:
+        """``warm_up``: called once, in a thread, when the first request shows that the server listens."""
         super().__init__(script)
         self._guard = guard
+        self._warming = threading.Thread(target=warm_up, daemon=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await super().__call__(scope, receive, send)
             return
+        if self._warming.ident is None:
+            READY.clear()
+            self._warming.start()
         answer = self._guard.answer(_request(scope))
         if answer is not None:
             await _refuse(answer, scope, receive, send)
@@ -121,6 +129,11 @@ def _encoded(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
 
 
+def _no_components(max_workers: int | None = None) -> list[Any]:  # noqa: ARG001 - in place of Streamlit's
+    """The dashboard uses none of other packages, and looking for them reads the metadata of every package (0.5 s)."""
+    return []
+
+
 def _no_files(file_name: str) -> list[str]:  # noqa: ARG001 - in place of Streamlit's
     return []
 
@@ -137,12 +150,26 @@ def main() -> None:
     if not hasattr(config, "get_config_files"):
         sys.exit("This version of Streamlit finds its settings in another way, which the dashboard cannot turn off")
     config.get_config_files = _no_files
-    # Before it listens, so that the first visitor does not wait for them (0.4 s).
-    for page in pkgutil.iter_modules(views.__path__, prefix=f"{views.__name__}."):
-        import_module(page.name)
+    manifest_scanner.scan_component_manifests = _no_components
     del sys.argv[0]  # what runs is the script
+    script, root = map(Path, sys.argv)
     with suppress(KeyboardInterrupt):  # its server raises the signal again that ended it
-        GuardedApp(Path(sys.argv[0]), guard).run(config=handed["options"])
+        GuardedApp(script, guard, lambda: _warm_up(root)).run(config=handed["options"])
+
+
+def _warm_up(root: Path) -> None:
+    """While the browser loads Streamlit's page, which takes it as long: the verdict of the first run, then what its
+    figures and tables need."""
+    try:
+        import_module("diag.app.pages")
+        from diag.app.address import prepare
+
+        prepare(root)
+        for name in _LATE:
+            import_module(name)
+        gc.freeze()  # the modules: Streamlit collects all garbage after each run of a page and of a fragment
+    finally:
+        READY.set()
 
 
 if __name__ == "__main__":

@@ -32,12 +32,17 @@ from diag.model.steps import (
     StepAccount,
     Verdict,
 )
+from diag.rundir.curves import Curves as Curves
+from diag.rundir.curves import Progress as Progress
+from diag.rundir.curves import curves_of as curves_of
+from diag.rundir.curves import progress_of as progress_of
 from diag.rundir.durations import with_ranks
 from diag.rundir.inspector import alone, newest_job, ranks_of, read_inspector
 from diag.rundir.run import Tables, must_exist, open_paths, tables_of
 from diag.rundir.runs import RunState as RunState
 from diag.rundir.runs import State as State
 from diag.rundir.runs import newest_change as newest_change
+from diag.rundir.runs import record_bytes as record_bytes
 from diag.rundir.runs import state_of as state_of
 from diag.tables import frames
 from diag.tables.collectives import duration_table

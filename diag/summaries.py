@@ -1,4 +1,5 @@
-"""A run of very many ranks, opened from what each of them added up itself."""
+"""Runs that nobody would wait for: of very many ranks, opened from what each of them added up itself, and of very many
+steps while they train, opened from the newest."""
 
 from __future__ import annotations
 
@@ -6,14 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from msgspec.structs import replace
+
 from diag.account.frontier import steps_left_out, summary_attribution, summary_frontier, telling_ranks
-from diag.api import Reading, Result, open_run
+from diag.account.records import WARMUP_STEPS
+from diag.api import Reading, Result, analyze, open_run
 from diag.collectors.layout import RunLayout
 from diag.diagnoses import examine_summary
 from diag.diagnoses.verdict import agreeing, judge
 from diag.errors import DiagError, readable
 from diag.model.steps import Coverage, Recommendation
-from diag.rundir.run import RankTables, Tables, axes_of, must_exist
+from diag.rundir.run import RankTables, Tables, axes_of, must_exist, open_paths
 from diag.rundir.summaries import MOST_STEPS, has_summaries, read_summaries
 from diag.words.formatting import rank_ranges
 
@@ -91,6 +95,35 @@ def summaries_suffice(path: Path | str) -> bool:
         return False
     some = list(files.values())[:: len(files) // _LOOKED_AT]
     return sum(bool(own.traces()) for own in some) <= len(some) // 2
+
+
+def open_newest(path: Path | str, most_steps: int) -> Result:
+    """A run that still trains, by its first and its newest steps: what it costs does not grow with the run. The first
+    ones are its warm-up, by which the others are known not to be."""
+    if summaries_suffice(path):
+        return open_summaries(path)
+    tables = open_paths((path,))
+    of_ranks = [rank.recorded for rank in tables.ranks.values() if rank.steps]
+    every = set().union(*of_ranks)
+    common = set.intersection(*of_ranks) if of_ranks else every  # a rank writes its newest steps later than another
+    recorded = sorted(common if 2 * len(common) >= len(every) else every)
+    if len(recorded) <= WARMUP_STEPS + most_steps:
+        return analyze(tables)
+    kept = {*recorded[:WARMUP_STEPS], *recorded[-most_steps:]}
+    result = analyze(replace(tables, ranks={rank: _of_steps(own, kept) for rank, own in tables.ranks.items()}))
+    note = f"the run still trains: the newest {most_steps:,} of {len(recorded):,} steps are analysed"
+    return replace(result, coverage=replace(result.coverage, notes=(note, *result.coverage.notes)))
+
+
+def _of_steps(rank: RankTables, kept: set[int]) -> RankTables:
+    rows = [(row, step) for row, step in zip(rank.rows, rank.row_steps, strict=True) if step in kept]
+    return replace(
+        rank,
+        steps=tuple(record for record in rank.steps if record.step in kept),
+        rows=tuple(row for row, _ in rows),
+        row_steps=tuple(step for _, step in rows),
+        device_steps=tuple(record for record in rank.device_steps if record.step in kept),
+    )
 
 
 def open_by_size(*paths: Path | str, reading: Reading | None = None) -> Result:

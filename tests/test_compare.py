@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from diag.api import Result, analyze, compare_runs
 from diag.model.steps import Kind
+from diag.show.compare import print_comparison
 from tests.copies import replace
 from tests.simulate import MS, Plan, simulate
 
@@ -85,3 +88,16 @@ def test_settings_that_differ_are_said_and_what_was_planted_is_not() -> None:
 
 def test_few_steps_say_little() -> None:
     assert any("only" in note for note in compare_runs(run(steps=5), run()).notes)
+
+
+@pytest.mark.parametrize(("after", "coloured"), [({}, True), ({"model": {"layers": 12}}, False)])
+def test_longer_is_red_only_where_the_steps_are_the_same_work(after: dict[str, Any], coloured: bool) -> None:
+    before = run(data_ns=MS, model={"layers": 8})
+    longer = run(**{"data_ns": 31 * MS, "model": {"layers": 8}, **after})
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=True, color_system="standard", width=160)
+    print_comparison(compare_runs(before, longer), before, longer, console)
+    shown = text.getvalue()
+    difference = next(line for line in shown.splitlines() if "longer" in line and "data wait" in line)
+    assert ("\x1b[31m" in difference) == coloured
+    assert ("\x1b[1;31m" in next(line for line in shown.splitlines() if "The step is" in line)) == coloured

@@ -27,3 +27,10 @@ for module in pkgutil.iter_modules(diag.cli.__path__):
 print(sorted(set(sys.modules) & {HEAVY!r}))
 """
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_the_dashboard_listens_before_it_imports_what_pages_need() -> None:
+    """They are imported while the browser loads Streamlit's page, which takes it as long."""
+    later = {"diag.api", "diag.app.pages", "pandas", "polars", "torch"}
+    code = f"import diag.app.server, sys; print(sorted(set(sys.modules) & {later!r}))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -10,8 +10,8 @@ import streamlit as st
 
 from diag.api import open_memory_snapshots
 from diag.app.address import choose
-from diag.app.curves import curve_figure, snapshot_figure
 from diag.app.markup import plain
+from diag.app.memory_curves import curve_figure, snapshot_figure
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import EMPTY, draw, known_columns, nothing, show_metrics, shown_rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import plotly.graph_objects as go
 import streamlit as st
@@ -20,6 +20,7 @@ from diag.words.wording import ONLY_DURATIONS
 CONFIG: dict[str, Any] = {"displaylogo": False, "displayModeBar": False, "typesetMath": False}
 EMPTY = "-"  # a cell of which nothing is known
 METRIC_PX = 176  # of a card with a number
+_DELTA_COLOUR: dict[str, Literal["normal", "inverse", "off"]] = {"good": "normal", "bad": "inverse", "neither": "off"}
 
 
 def head(title: str, view: RunView, what: str) -> None:
@@ -37,7 +38,7 @@ def show_metrics(*found: Metric) -> None:
                 plain(metric.label),
                 metric.value,
                 metric.against or None,
-                delta_color="normal" if metric.more_is == "good" else "inverse",
+                delta_color=_DELTA_COLOUR[metric.more_is],
                 border=True,
                 height="stretch",
                 width=METRIC_PX,

@@ -102,7 +102,7 @@ def _numbers(found: Comparison, before: str) -> None:
         "This run's step",
         duration(found.after_ns),
         delta=f"{found.ns[1] / found.before_ns:.1%}" if found.before_ns else None,
-        delta_color="inverse" if found.sure else "off",
+        delta_color="inverse" if found.sure and not found.not_comparable else "off",
         border=True,
         height="stretch",
     )

@@ -8,12 +8,15 @@ from typing import Literal
 import streamlit as st
 
 from diag import __version__
+from diag.api import state_of
 from diag.app import drawings
 from diag.app.address import choose, href
 from diag.app.drawings import Drawing, compared
 from diag.app.markup import plain, prose
+from diag.app.ready import READY
 from diag.app.run_view import RunView
 from diag.app.theme import SEVERITY_COLOUR, SEVERITY_ICON, Theme, theme_of
+from diag.app.views import live
 from diag.app.views.common import (
     CONFIG,
     bullets,
@@ -24,6 +27,7 @@ from diag.app.views.common import (
     show_on_timeline,
     table,
 )
+from diag.diagnoses.compare import reasons_against
 from diag.model.steps import Bottleneck, Outcome, Risk, Severity
 from diag.model.steps import Verdict as Answer
 from diag.show import page as words
@@ -60,8 +64,16 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
     _verdict(page.verdict)
     _to_do(view)
     show_metrics(*(metrics_of(view.result, baseline.result) if baseline is not None else page.metrics))
+    if baseline is not None:
+        _not_comparable(view, baseline)
+    READY.wait()
+    state = state_of(view.result.tables.root)
+    if state.live:
+        live.show_curves(state)
     if view.result.attribution.steps:
         _steps(view, theme)
+        if not state.live:
+            live.show_curves(state)
     else:
         st.subheader(page.ranks.title, anchor="ranks")
         table(("rank", *page.ranks.columns), [(str(rank), *cells) for rank, _, cells in page.ranks.rows])
@@ -112,6 +124,13 @@ def _report(view: RunView) -> bytes:
 
     command = shlex.join(["diag", "report", str(view.result.tables.root), "-o", "report.html"])
     return render(view.result, command, __version__).encode()
+
+
+def _not_comparable(view: RunView, baseline: RunView) -> None:
+    """Why the differences to the baseline are neither better nor worse."""
+    reasons = reasons_against(baseline.result.tables, view.result.tables)
+    if reasons:
+        st.warning("Not comparable with the baseline, because:\n" + bullets(reasons), icon=":material/difference:")
 
 
 def _outcome(outcome: Outcome) -> None:

@@ -1,132 +1,183 @@
-"""The runs of a folder: the state of each, and its last analysis."""
+"""The runs of a folder: a table to search and sort, and the curves of those that are chosen in one figure."""
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import streamlit as st
 
-from diag.api import RunState, State, state_of
-from diag.app.address import choose
-from diag.app.markup import plain
-from diag.app.views.common import EMPTY, shown_rows
-from diag.app.views.hang import ras_line
-from diag.words.formatting import NBSP, counted, duration
+from diag.api import Curves, RunState, list_runs, state_of
+from diag.app.address import choose_text
+from diag.app.curves import (
+    LOSS,
+    MEMORY,
+    MOST_RUNS,
+    STEP_TIME,
+    Quantity,
+    curve_figure,
+    is_known,
+    known,
+    throughput,
+)
+from diag.app.markup import plain, prose
+from diag.app.outlines import curves_for, outline_of, row_for
+from diag.app.theme import theme_of
+from diag.app.views.common import EMPTY, bullets, draw, known_columns, show_error, shown_rows
+from diag.errors import DiagError
+from diag.show.runs import RunRow
+from diag.words.formatting import counted
 
-_EVERY_S = 3.0
-_NOT_ANALYSED = "not analysed since its last step"
+_EVERY_S = 3.0  # while a run trains, or is analysed
+_IDLE_S = 15.0  # a run may be added
+_FIRST = 6  # runs whose curves are shown where none is ticked
+_FIGURE_HEIGHT = 560
+_MOST_REASONS = 5
+_NOT_ANALYSED = "not analysed yet"
 
 
-def show(root: Path, runs: Sequence[Path], choose: Callable[[str], None]) -> None:
-    """``choose``: called with the name of the run that was clicked."""
+def show(root: Path, open_run: Callable[[str], None], compare: Callable[[str, str], None]) -> None:
+    """``open_run``, ``compare``: called with the name of the run, or of the first and the second one."""
     st.title("Runs")
-    live = any(state_of(run).live for run in runs)
-    following = " Runs that are training are read again every few seconds." if live else ""
-    st.caption(plain(f"{counted(len(runs), 'run')} in {root}.{following} Choose one to open it."))
-    st.fragment(_table, run_every=_EVERY_S if live else None)(tuple(runs), choose)
+    words = choose_text("Search", param="search", placeholder="class, culprit, cause, strategy or name").lower().split()
+    busy = any(state.live or outline_of(state) is None for state in map(state_of, list_runs(root)))
+    st.fragment(_runs, run_every=_EVERY_S if busy else _IDLE_S)(root, words, busy, open_run, compare)
 
 
-def _table(runs: tuple[Path, ...], choose: Callable[[str], None]) -> None:
-    states = sorted((state_of(run) for run in runs), key=lambda state: (not state.live, -state.changed_ns))
+def _runs(
+    root: Path, words: Sequence[str], busy: bool, open_run: Callable[[str], None], compare: Callable[[str, str], None]
+) -> None:
+    try:
+        listed = list_runs(root)
+    except DiagError as error:  # the folder is gone
+        show_error(error, "The runs cannot be listed")
+        return
+    states = sorted(map(state_of, listed), key=lambda state: (not state.live, -state.changed_ns * (not state.live)))
+    rows = {state.path.name: row_for(state) for state in states}
+    found = [state for state in states if rows[state.path.name].holds(words)]
+    waiting = sum(outline_of(state) is None for state in states)
+    st.caption(plain(_caption(root, len(states), len(found), waiting, any(state.live for state in states))))
+    if not found:
+        st.info("No run has all of these words.", icon=":material/search_off:")
+        return
+    ticked = _table([rows[state.path.name] for state in found])
+    _buttons([found[at].path.name for at in ticked], open_run, compare)
+    _curves([found[at] for at in ticked] or found[:_FIRST], bool(ticked))
+    _left_out([outline.why for state in found if (outline := outline_of(state)) is not None and outline.why])
+    if busy and not waiting and not any(state.live for state in states):
+        st.rerun()  # nothing is to be followed any longer
+
+
+def _caption(root: Path, runs: int, found: int, waiting: int, live: bool) -> str:
+    of = f"{found:,} of " if found < runs else ""
+    texts = [f"{of}{counted(runs, 'run')} in {root}"]
+    if waiting:
+        texts.append(f"{counted(waiting, 'run')} to be analysed yet")
+    if live:
+        texts.append("runs that train are read again every few seconds")
+    return " · ".join(texts)
+
+
+def _left_out(reasons: Sequence[str]) -> None:
+    """Runs that were not analysed."""
+    if reasons:
+        more = [f"and {counted(len(reasons) - _MOST_REASONS, 'run')} more"] if len(reasons) > _MOST_REASONS else []
+        st.markdown("Not analysed for this list:\n" + bullets((*reasons[:_MOST_REASONS], *more)))
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+_COLUMNS = {
+    "Class": st.column_config.TextColumn(width=205, help="What bounds the run, as its verdict says."),
+    "Cause": st.column_config.TextColumn(width=190, help="The finding that the verdict rests on."),
+    "Step time": st.column_config.NumberColumn(
+        format="%.1f ms", help="Mean of the counted steps; of a run that was not analysed, the median of its last 20."
+    ),
+    "MFU": st.column_config.NumberColumn(format="percent", help="Model FLOPs utilisation; not known on a CPU."),
+    "Tokens/s": st.column_config.NumberColumn(format="localized", help="Of all ranks, in the counted steps."),
+    "Last record": st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm"),
+    "Last step": st.column_config.NumberColumn(format="localized"),
+    "Verdict": st.column_config.TextColumn(width="large"),
+}
+
+
+def _table(rows: Sequence[RunRow]) -> list[int]:
+    """Draws the table; the rows that are ticked, in their order."""
+    names, cells = [row.name for row in rows], [cells_of(row) for row in rows]
+    columns = known_columns(cells)
     event = st.dataframe(
-        shown_rows([row_of(state) for state in states]),
-        key="runs",
+        shown_rows([{column: one[column] for column in columns} for one in cells]),
+        key=f"runs {hash(tuple(names))}",  # what is ticked is known by its place
         hide_index=True,
         on_select="rerun",
-        selection_mode="single-row",
-        column_config={
-            "Step time": st.column_config.TextColumn(help="Of the first rank, the median of its last 20 steps."),
-            "Last answer": st.column_config.TextColumn(width="large"),
-        },
+        selection_mode="multi-row",
+        column_config=_COLUMNS,
     )
-    chosen = event.selection.rows
-    if chosen:
-        choose(states[chosen[0]].path.name)
+    return sorted(at for at in event.selection.rows if at < len(rows))
 
 
-def row_of(state: RunState) -> dict[str, str]:
-    """A row of the table."""
-    ranks = f"{state.ranks} of {state.world_size}" if state.world_size else str(state.ranks or EMPTY)
-    answer = state.answer.headline if state.answer is not None else _NOT_ANALYSED
+def cells_of(row: RunRow) -> dict[str, Any]:
+    """A row of the table. Numbers are numbers, so that the table sorts by them."""
+    ranks = f"{row.ranks} of {row.world_size}" if row.world_size else str(row.ranks or EMPTY)
     return {
-        "Run": state.path.name,
-        "State": state.state.value + (f" ({state.exit_code})" if state.state == State.FAILED else ""),
+        "Run": row.name,
+        "State": row.state,
+        "Class": ", ".join(filter(None, (row.bottleneck, row.severity))) or EMPTY,
+        "Culprit": row.culprit or EMPTY,
+        "Cause": row.cause or EMPTY,
+        "Step time": None if row.step_ns is None else row.step_ns / 1e6,
+        "MFU": row.mfu,
+        "Tokens/s": None if row.tokens_per_s is None else round(row.tokens_per_s),
         "Ranks": ranks,
-        "Strategy": state.strategy or EMPTY,
-        "Last step": EMPTY if state.last_step is None else f"{state.last_step:,}",
-        "Step time": EMPTY if state.step_ns is None else duration(state.step_ns),
-        "Last record": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(state.changed_ns / 1e9)),
-        "Last answer": answer,
+        "Strategy": row.strategy or EMPTY,
+        "Last step": row.last_step,
+        "Last record": datetime.fromtimestamp(row.changed_ns / 1e9),
+        "Verdict": row.headline or _NOT_ANALYSED,
     }
 
 
-# -- the chosen run, in the sidebar ------------------------------------------------------------------------------------
+def _buttons(names: Sequence[str], open_run: Callable[[str], None], compare: Callable[[str, str], None]) -> None:
+    """What can be done with the runs that are ticked."""
+    with st.container(horizontal=True, gap="small"):
+        for name in names[:MOST_RUNS]:
+            if st.button(plain(f"Open {name}"), key=f"open {name}", icon=":material/open_in_new:"):
+                open_run(name)
+        if len(names) == 2 and st.button("Compare both", key="compare both", icon=":material/difference:"):
+            compare(names[1], names[0])  # the older one first
 
 
-_ICON = {
-    State.TRAINING: ":material/play_arrow:",
-    State.FINISHED: ":material/check:",
-    State.FAILED: ":material/error:",
-    State.STOPPED: ":material/stop:",
-    State.RECORDED: ":material/description:",
-}
-_COLOUR: dict[State, Literal["blue", "red"]] = {State.TRAINING: "blue", State.FAILED: "red"}
-_SHARE = 0.25  # of the time at most is spent on analysing a run that is still training
-_FOLLOW, _STAY = "follow", "stay"
+# -- curves ------------------------------------------------------------------------------------------------------------
 
 
-def watch(shown: RunState, took_s: float) -> None:
-    """Drawn into the sidebar. ``shown``: the run as it was before the page was drawn, so that what is written while it
-    is analysed counts as new. ``took_s``: how long the analysis of this run takes, which is not done more often than
-    makes sense."""
-    following = shown.live and _follows(shown.path)
-    every_s = max(_EVERY_S, took_s / _SHARE) if following else None
-    again_s = time.monotonic() + every_s if every_s is not None else math.inf
-    st.fragment(_watched, run_every=every_s)(shown, again_s)
-
-
-def _follows(run: Path) -> bool:
-    labels = {_FOLLOW: "new steps as they come", _STAY: "what is here now"}
-    chosen = choose(
-        "Show", list(labels), param="live", default=_FOLLOW, within=str(run), format_func=labels.__getitem__
+def _curves(states: Sequence[RunState], ticked: bool) -> None:
+    curves = [(state.path.name, found) for state in states[:MOST_RUNS] if (found := curves_for(state)) is not None]
+    st.subheader("Curves", anchor="curves")
+    which = (
+        f"Of the {len(states[:MOST_RUNS])} runs that are ticked"
+        if ticked
+        else f"Of the first {counted(len(states), 'run')}"
     )
-    return chosen == _FOLLOW
+    limit = f", the first {MOST_RUNS} of them" if len(states) > MOST_RUNS else ""
+    st.caption(f"{which}{limit}, the first rank of each. Tick runs in the table to choose them.")
+    quantities = known([one for _, one in curves], _quantities(curves))
+    if not quantities:
+        st.info("None of these runs has recorded a step.", icon=":material/info:")
+        return
+    names = ", ".join(quantity.name for quantity in quantities)
+    draw(
+        curve_figure(curves, quantities, theme_of(st.context.theme.type), _FIGURE_HEIGHT),
+        "curves",
+        f"{names} by step, of {counted(len(curves), 'run')}",
+    )
+    for quantity in quantities:
+        missing = [name for name, one in curves if not is_known(one, quantity)]
+        if missing:
+            st.caption(plain(f"{quantity.name.capitalize()} is not recorded in {', '.join(missing)}."))
+    if LOSS not in quantities:
+        st.caption(prose("No loss is recorded: `recording.note(loss=…)` of the Python API records it."))
 
 
-def _watched(shown: RunState, again_s: float) -> None:
-    """``again_s``: from when on the page may be drawn again, monotonic. This runs with the page, too."""
-    state = state_of(shown.path)
-    st.badge(state.state.value, icon=_ICON[state.state], color=_COLOUR.get(state.state, "gray"))
-    shown_facts = facts(state)
-    if shown_facts:
-        st.caption(plain(shown_facts))
-    if state.live:
-        ras_line(state.path)
-    if time.monotonic() >= again_s and (state.changed_ns != shown.changed_ns or state.live != shown.live):
-        st.rerun()
-
-
-def facts(state: RunState) -> str:
-    """The last step, how long steps take, how it ended; "" where nothing is known."""
-    found = []
-    if state.last_step is not None:
-        found.append(f"step {state.last_step:,}")
-    if state.live and state.step_ns is not None:  # of a run that has ended, the page has the mean of the counted steps
-        found.append(f"lately {duration(state.step_ns)} a step")
-    if state.state == State.STOPPED and state.changed_ns:
-        found.append(f"silent for {_ago(state.changed_ns)}, no end recorded")
-    if state.exit_code:
-        found.append(f"exit code {state.exit_code}")
-    return " · ".join(found)
-
-
-def _ago(then_ns: int) -> str:
-    seconds = max(0.0, time.time() - then_ns / 1e9)
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f}{NBSP}{unit}"
-    return f"{seconds:.0f}{NBSP}s"
+def _quantities(curves: Sequence[tuple[str, Curves]]) -> tuple[Quantity, ...]:
+    return STEP_TIME, throughput([one for _, one in curves]), LOSS, MEMORY

@@ -21,7 +21,10 @@ AllowHostOption = Annotated[
 
 
 def dashboard(
-    path: Annotated[Path | None, typer.Argument(help="A run, or a folder of runs; by default the sample runs.")] = None,
+    path: Annotated[
+        Path | None,
+        typer.Argument(help="A run, which need not exist yet, or a folder of runs; by default the sample runs."),
+    ] = None,
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8501,
     host: Annotated[
         str, typer.Option(help="Address to listen on; another than this machine's own lets others connect.")

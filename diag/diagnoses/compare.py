@@ -163,7 +163,7 @@ def compare(before: tuple[Tables, Attribution], after: tuple[Tables, Attribution
         ns=total,
         steps=(len(first), len(second)),
         parts=tuple(parts),
-        not_comparable=tuple(_reasons(before[0], after[0])),
+        not_comparable=reasons_against(before[0], after[0]),
         notes=(
             *_whole(pathless),
             *_hidden(before[1], after[1]),
@@ -199,7 +199,9 @@ def _difference(
 # -- whether they are the same work ------------------------------------------------------------------------------------
 
 
-def _reasons(before: Tables, after: Tables) -> list[str]:
+def reasons_against(before: Tables, after: Tables) -> tuple[str, ...]:
+    """Why the steps of two runs are not the same work, so that neither is better than the other; empty where nothing
+    speaks against comparing them."""
     reasons = []
     if before.world_size is not None and after.world_size is not None and before.world_size != after.world_size:
         reasons.append(f"one ran on {before.world_size} ranks, the other on {after.world_size}")
@@ -210,7 +212,7 @@ def _reasons(before: Tables, after: Tables) -> list[str]:
     tokens = _tokens(before), _tokens(after)
     if all(tokens) and tokens[0] != tokens[1]:
         reasons.append(f"a step of a rank is {tokens[0]:,} tokens in one and {tokens[1]:,} in the other")
-    return reasons
+    return tuple(reasons)
 
 
 def _models(before: Manifest, after: Manifest) -> list[str]:

@@ -41,10 +41,12 @@ class RestartedError(Exception):
 
 
 class Tail(Generic[T]):
-    """Records of a .jsonl file that grows, each given once. A line is read when its end is there."""
+    """Records of a .jsonl file that grows, each given once. A line is read when its end is there. ``most``: bytes from
+    the end that are read of a file that is larger when it is first read; 0 reads all of it."""
 
-    def __init__(self, path: Path, kind: type[T]) -> None:
+    def __init__(self, path: Path, kind: type[T], most: int = 0) -> None:
         self.path = path
+        self._most = most
         self.unreadable = 0
         self.refusal = ""  # why it could not be read the last time
         self._read = 0  # bytes
@@ -68,6 +70,10 @@ class Tail(Generic[T]):
                 self._file = about.st_ino
                 return []
             with open_regular(self.path, run_of(self.path)) as file:
+                if self._file is None and self._most and about.st_size > self._most:
+                    file.seek(about.st_size - self._most)
+                    file.readline(LINE_BYTES)  # the rest of a line
+                    self._read = file.tell()
                 self._file = about.st_ino
                 file.seek(self._read)
                 for line in iter(partial(file.readline, LINE_BYTES), b""):

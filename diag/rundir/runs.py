@@ -41,7 +41,8 @@ class State(StrEnum):
 
 class RunState(Struct, frozen=True):
     """``last_step`` and ``step_ns`` (the median of the last 20) are the first rank's; None where it recorded none.
-    ``answer``: what the last analysis left, None where there is none that is newer than the records."""
+    ``answer``: what the last analysis left, None where there is none that is newer than the records.
+    ``planned_steps``: how many the training is to take, None where nothing says so."""
 
     path: Path
     state: State
@@ -53,6 +54,7 @@ class RunState(Struct, frozen=True):
     step_ns: int | None
     exit_code: int | None
     answer: Verdict | None = None
+    planned_steps: int | None = None
 
     @property
     def live(self) -> bool:
@@ -83,6 +85,7 @@ def state_of(path: Path, now_ns: int | None = None) -> RunState:
         step_ns=round(statistics.median(step.end_ns - step.begin_ns for step in steps)) if steps else None,
         exit_code=manifest.exit_code if manifest is not None else None,
         answer=_verdict(layout.verdict, changed_ns),
+        planned_steps=_planned_steps(manifest),
     )
 
 
@@ -105,11 +108,28 @@ def newest_change(path: Path) -> int:
     return max(_changes(path), default=0)
 
 
+def record_bytes(path: Path) -> int:
+    """The size of all files that an analysis reads; 0 where they cannot be looked at."""
+    files = _records(path) if is_folder(path) else iter([path])
+    return sum(_size(file) for file in files)
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
+
+
+def _records(folder: Path) -> Iterator[Path]:
+    found = walk(folder, wanted=_is_record, enter=lambda path: _is_record(Path(path).name), order=None)
+    return (Path(file) for file in found)
+
+
 def _changes(folder: Path) -> Iterator[int]:
     """Of the folder and all that is in it: a file that is gone changes its folder."""
     yield _changed_ns(folder) if not RunLayout(folder).is_run() else 0
-    files = walk(folder, wanted=_is_record, enter=lambda path: _is_record(Path(path).name), order=None)
-    yield from (_changed_ns(Path(file)) for file in files)
+    yield from map(_changed_ns, _records(folder))
 
 
 def _is_record(name: str) -> bool:
@@ -121,6 +141,12 @@ def _changed_ns(file: Path) -> int:
         return file.stat().st_mtime_ns
     except OSError:
         return 0
+
+
+def _planned_steps(manifest: Manifest | None) -> int | None:
+    """Of the bundled trainer, whose steps count those before a resumed checkpoint. A script's loop says it nowhere."""
+    steps = manifest.trainer.get("steps") if manifest is not None else None
+    return steps if type(steps) is int and steps > 0 else None
 
 
 def _state(manifest: Manifest | None, silent_ns: int) -> State:

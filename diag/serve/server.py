@@ -68,6 +68,7 @@ _SETTINGS = "STREAMLIT_"  # how the variables begin that set Streamlit's options
 _STDERR = 2  # what the server prints is not our answer
 _START_S = 60.0  # a cold start on a slow disk takes about ten
 _STOP_S = 5.0
+_POLL_S = 0.02
 # Blue, not Streamlit's red: red means critical. Both are given, so that the browser's preference decides.
 _ACCENT = {"light": "#0072b2", "dark": "#4ba3e3"}
 
@@ -81,10 +82,10 @@ def serve_dashboard(
     token: bool = True,
     allowed_hosts: Sequence[str] = (),
 ) -> None:
-    """Serves until Ctrl-C. ``path``: a run or a folder of runs, None for the samples; ``port`` 0 takes a free one;
-    ``host``: the address that is listened on; ``token``: only who has the printed address is let in;
-    ``allowed_hosts``: further names that the server is asked under, as NAME or NAME:PORT. DiagError where there is
-    nothing to show, the port is taken or the server does not start."""
+    """Serves until Ctrl-C. ``path``: a run or a folder of runs, which need not exist yet, None for the samples;
+    ``port`` 0 takes a free one; ``host``: the address that is listened on; ``token``: only who has the printed address
+    is let in; ``allowed_hosts``: further names that the server is asked under, as NAME or NAME:PORT. DiagError where
+    there is nothing to show, the port is taken or the server does not start."""
     path = _existing(path)
     address, port = _free_port(host, port)
     guarded = guard.listening(host, address, allowed_hosts, guard.new_token() if token else None, browser=True)
@@ -128,7 +129,8 @@ def _existing(path: Path | None) -> Path:
             raise DiagError("this installation has no sample runs", hint="give a run: diag dashboard RUN")
         return SAMPLES
     if not os.path.lexists(path):
-        raise DiagError("no such file or folder", path=path, hint="give a run directory or a folder of runs")
+        say(f"{path} does not exist yet: the page waits for it.", err=True)
+        return path
     with readable(path):  # an error here, not on each page
         if stat.S_ISDIR(path.stat().st_mode):
             os.scandir(path).close()
@@ -227,7 +229,7 @@ def _wait_until_ready(server: subprocess.Popen[bytes], address: str, port: int, 
         refused = all(status == expected for status, expected in strangers)
         if refused and _health(local, port, guarded.token) == HTTPStatus.OK:
             return
-        time.sleep(0.1)
+        time.sleep(_POLL_S)
     raise DiagError(
         f"the dashboard's server did not answer within {_START_S:.0f} s", hint="try again, or `diag report`"
     )

@@ -72,7 +72,7 @@ def print_comparison(found: Comparison, before: Result, after: Result, console: 
         for reason in found.not_comparable:
             console.print(Text(f"  {visible(reason)}"))
         console.print()
-    colour = "bold" if not found.sure else "bold red" if found.ns[1] > 0 else "bold green"
+    colour = "bold" if not found.sure or found.not_comparable else "bold red" if found.ns[1] > 0 else "bold green"
     console.print(Text(spaced(headline(found)), colour))
     console.print()
     console.print(_table(found))
@@ -140,10 +140,17 @@ def _table(found: Comparison) -> Table:
         table.add_column(name, justify="left" if name in ("milliseconds a step", "") else "right", no_wrap=True)
     for part in found.parts:
         sure = ("longer" if part.ns[1] > 0 else "shorter") if part.sure else "within noise"
-        style = ("red" if part.ns[1] > 0 else "green") if part.sure else "dim"
+        style = _style(part, comparable=not found.not_comparable)
         table.add_row(NAMES[part.kind], *_cells(part.before_ns, part.after_ns, part.ns), Text(sure, style))
     table.add_row("step", *_cells(found.before_ns, found.after_ns, found.ns), style="bold")
     return table
+
+
+def _style(part: Difference, comparable: bool) -> str:
+    """Longer is worse, and shorter better, only where the steps are the same work."""
+    if not part.sure:
+        return "dim"
+    return ("red" if part.ns[1] > 0 else "green") if comparable else ""
 
 
 def _cells(before_ns: int, after_ns: int, ns: tuple[int, int, int]) -> tuple[str, str, str, str]:

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from diag.account.durations import Durations
 from diag.api import DurationResult, Result, describe_run
+from diag.diagnoses.compare import reasons_against
 from diag.diagnoses.shares import Cost, class_of
 from diag.model import Gap
 from diag.model.steps import (
@@ -90,7 +91,7 @@ class RunName(str):
 
 class Metric(Struct, frozen=True):
     """One of the numbers at the top. ``help``: its definition. ``against``: the signed difference to a baseline, ""
-    without one. ``more_is``: "good" or "bad"."""
+    without one. ``more_is``: "good" or "bad"; "neither" where the baseline is not the same work."""
 
     label: str
     value: str
@@ -433,6 +434,7 @@ def metrics_of(result: Result, baseline: Result | None = None) -> tuple[Metric, 
     """The numbers of the counted steps, with their differences to a baseline's."""
     if isinstance(result, DurationResult):
         return _of_durations(result.durations)
+    comparable = baseline is None or not reasons_against(baseline.tables, result.tables)
     shown = []
     for number in _NUMBERS:
         value = number.value(result)
@@ -445,10 +447,17 @@ def metrics_of(result: Result, baseline: Result | None = None) -> tuple[Metric, 
                 UNKNOWN if value is None else number.text(value),
                 number.help(result),
                 "" if value is None or before is None else _difference(number, value, before),
-                number.more_is,
+                number.more_is if comparable else "neither",
             )
         )
     return tuple(shown)
+
+
+def numbers_of(result: Result) -> Mapping[str, float | None]:
+    """The same as numbers, by label: nanoseconds, tokens per second, shares, bytes; None where one is not known."""
+    if isinstance(result, DurationResult):
+        return {}
+    return {number.label(result): number.value(result) for number in _NUMBERS}
 
 
 def _of_durations(account: Durations) -> tuple[Metric, ...]:

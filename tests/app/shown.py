@@ -20,7 +20,7 @@ def _page() -> None:
     run, path, root = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
     draw = next(page.of_run for page in PAGES if page.path == path)
     assert draw is not None
-    draw(opened(run), Visit(root, [run], lambda name: None, run, lambda: None))
+    draw(opened(run), Visit(root, [run], lambda name: None, run, lambda: None, lambda *names: None))
 
 
 def shown(page: str, run: Path, monkeypatch: pytest.MonkeyPatch, root: Path | None = None, **params: str) -> AppTest:

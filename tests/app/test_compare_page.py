@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from streamlit.proto.Metric_pb2 import Metric as MetricProto
 
 from diag.api import compare_runs, open_run
 from diag.app.markup import plain
 from diag.app.theme import LIGHT
 from diag.app.views import compare as figures
 from diag.model.steps import Kind
-from tests.app.runs import write_run
+from diag.words.formatting import duration
+from tests.app.runs import write_run, write_stalled_trace
 from tests.app.shown import metrics, shown, text
 
 
@@ -63,6 +65,7 @@ def test_not_comparable_because(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     test = shown("compare", folder / "fast", monkeypatch, folder, **{"with": "wide"})
     assert "Not comparable, because" in text(test)
     assert plain("one ran on 3 ranks, the other on 2") in text(test)
+    assert next(metric.proto.color for metric in test.metric if metric.delta) == MetricProto.MetricColor.GRAY
 
 
 def test_a_path_out_of_the_folder_is_refused(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,3 +84,13 @@ def test_a_run_below(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_run(folder / "deep" / "down", slow_data_ms={0: 20})
     test = shown("compare", folder / "fast", monkeypatch, folder, **{"with": "another path …", "path": "deep/down"})
     assert metrics(test)["Difference"] == "-19.0 ms"
+
+
+def test_traces_compare_as_recorded_runs_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = write_stalled_trace(tmp_path / "before")
+    after = write_stalled_trace(tmp_path / "after", host="another operator")
+    test = shown("compare", after, monkeypatch, tmp_path, **{"with": "another path …", "path": "before"})
+    found = compare_runs(open_run(before), open_run(after))
+    assert metrics(test)["Difference"] == duration(found.ns[1]).replace("\u00a0", " ")
+    assert len(test.table[0].value) == len(found.parts)
+    assert "Not comparable" not in text(test)

@@ -2,22 +2,26 @@
 
 import json
 import os
+import threading
 import time
 from collections.abc import Mapping
-from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from streamlit.proto.Metric_pb2 import Metric as MetricProto
 from streamlit.testing.v1 import AppTest
 
 from diag.api import Result, newest_change, open_run, state_of
+from diag.app import address
 from diag.app.markup import plain
-from diag.app.views.runs import row_of
 from diag.collectors.layout import RunLayout
 from diag.show.page import metrics_of
+from diag.summaries import open_newest
 from tests.app.runs import write_run
-from tests.app.test_pages import address, page, said
+from tests.app.test_pages import address as address_of
+from tests.app.test_pages import page, plain_spaces, said
+
+PATIENCE_S = 60  # on a busy machine
 
 
 def unended(path: Path) -> Path:
@@ -43,7 +47,17 @@ def go_on(run: Path, whole: Mapping[int, str]) -> None:
         os.utime(files.steps, ns=(later, later))
 
 
-def test_new_steps_are_on_the_page_when_it_is_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def drawn_until(test: AppTest, text: str) -> None:
+    """Draws the page again until the text is on it: analyses are made beside it."""
+    deadline = time.monotonic() + PATIENCE_S
+    while text not in said(test).replace("\u00a0", " "):
+        assert time.monotonic() < deadline, said(test)
+        time.sleep(0.1)
+        test.run()
+        assert not test.exception
+
+
+def test_new_steps_are_on_the_page_when_they_are_analysed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = unended(write_run(tmp_path / "run", slow_data_ms={1: 40}))
     whole = {rank: files.steps.read_text() for rank, files in RunLayout(run).ranks().items()}
     cut(run, 8)
@@ -51,32 +65,76 @@ def test_new_steps_are_on_the_page_when_it_is_drawn_again(tmp_path: Path, monkey
     assert "training" in said(test)
     assert "6 of 8" in said(test).replace("\u00a0", " ")
     go_on(run, whole)
-    test.run()
-    assert not test.exception
-    assert "10 of 12" in said(test).replace("\u00a0", " ")
-    assert plain("step 11") in said(test)
+    drawn_until(test, "10 of 12")
 
 
-@pytest.mark.parametrize(("waited", "shown"), [(False, "6 of 8"), (True, "10 of 12")])
-def test_steps_that_come_during_the_analysis_are_new(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waited: bool, shown: str
-) -> None:
-    """Not at once, or a run that trains faster than it is analysed would be analysed all the time."""
+def test_a_page_of_a_run_that_trains_waits_for_no_analysis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = unended(write_run(tmp_path / "run", slow_data_ms={1: 40}))
     whole = {rank: files.steps.read_text() for rank, files in RunLayout(run).ranks().items()}
     cut(run, 8)
+    test, going_on = page(run, monkeypatch), threading.Event()
 
-    def slow(path: Path) -> Result:
-        found = open_run(path)
-        if any(files.steps.read_text() != whole[rank] for rank, files in RunLayout(run).ranks().items()):
-            go_on(run, whole)
-        return found
+    def slow(path: Path, most_steps: int) -> Result:
+        assert going_on.wait(PATIENCE_S)
+        return open_newest(path, most_steps)
 
-    hours = count(0, 3600)
-    clock = (lambda: next(hours)) if waited else time.monotonic
-    monkeypatch.setattr("diag.app.address.open_by_size", slow)
-    monkeypatch.setattr("diag.app.views.runs.time", SimpleNamespace(monotonic=clock, time=time.time))
-    assert shown in said(page(run, monkeypatch)).replace("\u00a0", " ")
+    monkeypatch.setattr("diag.app.address.open_newest", slow)
+    monkeypatch.setattr("diag.app.address._LEAST_S", 0.0)
+    go_on(run, whole)
+    for _ in range(2):  # the analysis is under way
+        test.run()
+        assert "6 of 8" in said(test).replace("\u00a0", " ")
+    going_on.set()
+    drawn_until(test, "10 of 12")
+
+
+def test_following_a_run_has_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = unended(write_run(tmp_path / "run"))
+    made: list[int] = []
+    monkeypatch.setattr("diag.app.address.open_newest", lambda path, most: made.append(most) or open_newest(path, most))
+    monkeypatch.setattr("diag.app.address._LEAST_S", 0.0)
+    address.opened(run)
+    address.charge(run, 3600)  # drawing it took an hour
+    for rank in RunLayout(run).ranks().values():
+        os.utime(rank.steps)
+    address.renew(state_of(run))
+    assert len(made) == 1
+    address.renew(state_of(run), at_once=True)  # its end is always shown
+    deadline = time.monotonic() + PATIENCE_S
+    while not address.is_open(state_of(run)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert len(made) == 2
+
+
+def test_how_far_a_run_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = unended(write_run(tmp_path / "run"))
+    assert "step 12 · 15.2 steps/s · 7,758 tokens/s a rank" in plain_spaces(said(page(run, monkeypatch)))
+    layout = RunLayout(run)
+    layout.manifest.write_text(json.dumps({**json.loads(layout.manifest.read_text()), "trainer": {"steps": 9000}}))
+    test = page(run, monkeypatch)
+    bar = test.get("progress")[0].proto
+    assert bar.value == 0
+    assert plain_spaces(bar.text).startswith(plain("step 12 of 9,000 · about 10 min left"))
+    assert "Tokens per second" in said(test)  # its curve; no loss is recorded
+    assert "The loss is not recorded" in said(test)
+
+
+def test_a_run_may_begin_after_its_dashboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = page(tmp_path / "later", monkeypatch)
+    assert "Waiting for later" in said(test)
+    write_run(tmp_path / "later")
+    test.run()
+    assert test.title[0].value == "later"
+
+
+def test_a_folder_that_fills_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = page(tmp_path, monkeypatch)
+    assert "holds neither a run nor a trace" in test.error[0].value
+    write_run(tmp_path / "first")
+    test.run()
+    assert not test.error
+    assert test.title[0].value == "first"
 
 
 def test_a_run_without_a_step_yet_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,38 +148,7 @@ def test_a_run_without_a_step_yet_is_waited_for(tmp_path: Path, monkeypatch: pyt
 def test_a_run_that_ended_is_not_followed(slow_rank_1: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     test = page(slow_rank_1, monkeypatch)
     assert "finished" in said(test)
-    assert "live" not in address(test)
-
-
-def test_the_list_says_what_each_run_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_run(tmp_path / "a", ranks=3)
-    unended(write_run(tmp_path / "b"))
-    runs = {name: row_of(state_of(tmp_path / name)) for name in "ab"}
-    assert (runs["a"]["State"], runs["a"]["Ranks"], runs["a"]["Last step"]) == ("finished", "3 of 3", "11")
-    assert (runs["b"]["State"], runs["b"]["Ranks"]) == ("training", "2 of 2")
-
-
-def _list_of_runs() -> None:
-    import sys
-    from pathlib import Path
-
-    import streamlit as st
-
-    from diag.api import list_runs
-    from diag.app.views import runs
-
-    root = Path(sys.argv[1])
-    runs.show(root, list_runs(root), st.success)
-
-
-def test_the_page_of_runs_shows_the_live_ones_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_run(tmp_path / "a")
-    unended(write_run(tmp_path / "b"))
-    monkeypatch.setattr("sys.argv", ["main.py", str(tmp_path)])
-    test = AppTest.from_function(_list_of_runs, default_timeout=30).run()
-    assert not test.exception
-    assert list(test.dataframe[0].value["Run"]) == ["b", "a"]
-    assert "2 runs" in said(test).replace("\u00a0", " ")
+    assert "live" not in address_of(test)
 
 
 def test_numbers_are_held_against_a_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,6 +160,17 @@ def test_numbers_are_held_against_a_baseline(tmp_path: Path, monkeypatch: pytest
     assert shown == {metric.label: metric.against for metric in expected}
     assert shown["Step time"] == "+39.0\u00a0ms (+59.1%)"
     assert shown["Tokens per second"].startswith("-")
-    assert address(test)["baseline"] == "before"
+    assert address_of(test)["baseline"] == "before"
     without = page(tmp_path, monkeypatch, run="now")
     assert {metric.delta for metric in without.metric} == {""}
+
+
+def test_a_baseline_that_is_other_work_is_neither_better_nor_worse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path / "wide", ranks=3)
+    write_run(tmp_path / "now", slow_data_ms={1: 40})
+    test = page(tmp_path, monkeypatch, run="now", baseline="wide")
+    assert "Not comparable with the baseline" in said(test)
+    assert plain("one ran on 3 ranks, the other on 2") in said(test)
+    assert {metric.proto.color for metric in test.metric if metric.delta} == {MetricProto.MetricColor.GRAY}

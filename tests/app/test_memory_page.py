@@ -10,7 +10,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from diag.api import open_run
-from diag.app.curves import curve_figure, snapshot_figure
+from diag.app.memory_curves import curve_figure, snapshot_figure
 from diag.app.theme import LIGHT
 from diag.app.views import memory as figures
 from diag.collectors.layout import RunLayout

@@ -6,15 +6,42 @@ from pathlib import Path
 
 import pytest
 
+from diag.api import state_of
+from diag.app import address
+from diag.app import server as app_server
+from diag.app.ready import READY
 from diag.errors import DiagError
 from diag.serve import server
+from tests.app.runs import write_run
 from tests.app.served import dashboard
 
 
-def test_a_path_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(DiagError, match="no such file or folder") as error:
-        server.serve_dashboard(tmp_path / "nothing", port=0, open_browser=False)
-    assert error.value.hint
+def test_a_path_that_is_not_there_yet(tmp_path: Path) -> None:
+    with dashboard(tmp_path / "later", stderr=True) as served:
+        assert served.ask()[2] == b"ok"
+        served.process.send_signal(signal.SIGINT)
+        _, said = served.process.communicate(timeout=20)
+    assert "later does not exist yet: the page waits for it." in said
+
+
+def test_the_first_run_is_analysed_before_anybody_asks(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    assert not address.is_open(state_of(run))
+    address.prepare(tmp_path)
+    assert address.is_open(state_of(run))
+    address.prepare(tmp_path / "nothing")  # a page says what is wrong
+
+
+def test_pages_are_drawn_even_where_warming_up_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(path: Path) -> None:
+        assert not READY.is_set()
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr("diag.app.address.prepare", broken)
+    READY.clear()
+    with pytest.raises(RuntimeError, match="broken"):
+        app_server._warm_up(tmp_path)
+    assert READY.is_set()
 
 
 def test_no_samples(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,13 +1,16 @@
 """What a person waits for in the browser: the verdict of many ranks, and a zoom into a trace of six million events.
 
-    python tests/bench/dashboard.py [--ranks 64 1024] [--events 6000000] [--repeats 3] [--keep FOLDER]
+    python tests/bench/dashboard.py [--ranks 64 1024] [--events 6000000] [--follow 60] [--repeats 3] [--keep FOLDER]
 
 Makes runs of that many ranks (40 steps of 20 collectives, beyond 256 ranks 10 steps of 2) and a long trace
 (`_tiled.py`), analyses them once as ``diag analyze`` does, starts the dashboard, and opens each run in a fresh headless
 Chromium. Seconds are from the call of the address until the text is on the page, and until Streamlit has nothing left
 to do; a zoom is from letting go of the mouse until all figures are drawn again. "Blocked" is the longest task on the
 browser's main thread. Each first visit finds a server that has not opened the run yet. An empty Streamlit page,
-measured in the same way, is the peer: what no page can be faster than. The last line is JSON.
+measured in the same way, is the peer: what no page can be faster than. "Launch" is of a sample run that was not
+analysed before: seconds from the start of ``diag dashboard`` until its address is printed, until the verdict is on the
+page and until all is, with the CPU time of its processes until the verdict. ``--follow S`` measures the CPU time of the
+server in S seconds in which one page follows a run of two ranks that writes 20 steps a second. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -24,6 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 from playwright.sync_api import Browser, Page
 
 HERE = Path(__file__).resolve().parent
@@ -31,13 +36,17 @@ if not __package__:  # run as a script: its own folder is on the path, the check
     sys.path.insert(0, str(HERE.parents[1]))
 
 from diag.api import open_run  # noqa: E402
+from diag.serve.server import SAMPLES  # noqa: E402
 from diag.show.json import save  # noqa: E402
 from tests.app.runs import write_run  # noqa: E402
 from tests.app.served import dashboard, streamlit  # noqa: E402
+from tests.bench._growing import growing  # noqa: E402
 from tests.bench._tiled import write_tiled  # noqa: E402
 from tests.browser.chromium import chromium, visit  # noqa: E402
 
 _STEPS, _CALLS = 40, 20
+_SAMPLE = "fsdp2-straggler-rank0"
+_STEPS_PER_S = 20.0  # of a run that is followed
 _MOST_WHOLE, _MANY = 256, (10, 2)  # ranks; steps and collectives of runs with more
 _LONG_TASKS = """
 window.longest = 0;
@@ -62,6 +71,22 @@ def visited(browser: Browser, address: str, text: str, settled: bool = True) -> 
         whole = time.perf_counter() - begin
         found.page.wait_for_timeout(500)
         return {"first_s": first, "whole_s": whole, "blocked_s": _blocked(found.page)}
+
+
+def launched(browser: Browser, run: Path) -> dict[str, float]:
+    """From the command to the page, as a person waits for it."""
+    headline = open_run(run).verdict.headline
+    shutil.rmtree(run / "tables", ignore_errors=True)  # what that left
+    begin = time.perf_counter()
+    with dashboard(run) as served, visit(browser) as found:
+        printed = time.perf_counter() - begin
+        found.page.goto(served.at(), wait_until="commit")
+        found.page.get_by_text(headline).first.wait_for(timeout=300_000)
+        verdict, cpu_s = time.perf_counter() - begin, cpu_of(served.process.pid)
+        found.page.get_by_text("Looked for").first.wait_for(timeout=300_000)
+        found.page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for(timeout=300_000)
+        whole = time.perf_counter() - begin
+    return {"printed_s": printed, "verdict_s": verdict, "whole_s": whole, "cpu_s": cpu_s}
 
 
 def zoomed(browser: Browser, address: str) -> list[dict[str, float]]:
@@ -91,6 +116,26 @@ def zoomed(browser: Browser, address: str) -> list[dict[str, float]]:
         return taken
 
 
+def followed(browser: Browser, folder: Path, seconds: float) -> dict[str, float]:
+    """CPU time of the server in which it follows a run, and what share of a core that is, from half a minute on after
+    the page was opened."""
+    written = growing(folder / "growing", _STEPS_PER_S, before=3000, most=3000 + int(_STEPS_PER_S * (seconds + 300)))
+    with written as run, dashboard(run) as served, visit(browser) as found:
+        found.page.goto(served.at())
+        found.page.get_by_text("Looked for").first.wait_for(timeout=300_000)
+        found.page.wait_for_timeout(30_000)
+        begin_s, begin = cpu_of(served.process.pid), time.perf_counter()
+        found.page.wait_for_timeout(1000 * seconds)
+        spent_s, took_s = cpu_of(served.process.pid) - begin_s, time.perf_counter() - begin
+        return {"cpu_s": round(spent_s, 2), "of_a_core": round(spent_s / took_s, 3)}
+
+
+def cpu_of(pid: int) -> float:
+    """Seconds of CPU time of a process and of its children."""
+    process = psutil.Process(pid)
+    return sum(sum(one.cpu_times()[:2]) for one in (process, *process.children(recursive=True)))
+
+
 def _blocked(page: Page) -> float:
     return float(page.evaluate("window.longest")) / 1000
 
@@ -116,6 +161,9 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 visited_empty.append(visited(browser, f"http://127.0.0.1:{port}", "Nothing", settled=False))
         rows["empty page"] = _median(visited_empty)
         _print("empty page", rows["empty page"])
+        shutil.copytree(SAMPLES / _SAMPLE, folder / _SAMPLE, dirs_exist_ok=True)
+        rows["launch"] = _median([launched(browser, folder / _SAMPLE) for _ in range(options.repeats)])
+        _print("launch, a sample run", rows["launch"])
         for ranks in options.ranks:
             run = folder / f"{ranks}"
             if not run.exists():
@@ -149,6 +197,9 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             rows["zoom"] = zooms
             for number, one in enumerate(zooms, 1):
                 _print(f"zoom {number}, {options.events / 1e6:.0f}M events", one)
+        if options.follow:
+            rows["following"] = followed(browser, folder, options.follow)
+            _print(f"following, {options.follow:.0f} s", rows["following"])
     return rows
 
 
@@ -163,6 +214,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="*", default=[64, 1024])
     parser.add_argument("--events", type=int, default=6_000_000)
+    parser.add_argument("--follow", type=float, default=60, help="seconds; 0: nothing is followed")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
         "--keep", type=Path, help="where runs and traces are made and left; without: a temporary folder"

@@ -12,6 +12,26 @@ from tests.app.served import dashboard
 from tests.app.test_live import cut, unended
 from tests.browser.chromium import PATIENCE_MS, visit
 
+_WATCH = """
+window.unsteady = [];
+setInterval(() => {
+  for (const stale of document.querySelectorAll('[data-stale=true]'))
+    if (getComputedStyle(stale).opacity < 1) window.unsteady.push('faded');
+  for (const mark of document.querySelectorAll('[data-testid=stSpinner], [data-testid=stStatusWidget]'))
+    if (getComputedStyle(mark).display !== 'none') window.unsteady.push(mark.dataset.testid);
+}, 20);
+"""
+# Whatever Streamlit fades an element to: it does so only where a page takes long to draw, as it need not here.
+_FADED = """() => {
+  const faded = document.createElement('div');
+  faded.dataset.stale = 'true';
+  faded.style.opacity = '0.3';
+  document.querySelector('[data-testid=stMain]').append(faded);
+  const opacity = getComputedStyle(faded).opacity;
+  faded.remove();
+  return opacity;
+}"""
+
 
 def test_new_steps_appear_by_themselves(browser: Browser, tmp_path: Path) -> None:
     run = unended(write_run(tmp_path / "run", slow_data_ms={1: 40}))
@@ -21,9 +41,23 @@ def test_new_steps_appear_by_themselves(browser: Browser, tmp_path: Path) -> Non
         os.utime(RunLayout(run).rank(0).steps)  # a slow machine may have taken long to start
         found.open(served.at(), until="6 of 8")
         expect(found.page.get_by_text("training").first).to_be_visible()
+        expect(found.page.get_by_text("step 8 · 9.52 steps/s").first).to_be_visible()
+        found.page.evaluate(_WATCH)
         for rank, files in RunLayout(run).ranks().items():
             files.steps.write_text(whole[rank])
+        found.page.get_by_text("step 12 · ").first.wait_for(timeout=PATIENCE_MS)
         found.page.get_by_text("10 of 12").first.wait_for(timeout=PATIENCE_MS)
+        found.settle()
+        assert found.page.evaluate("window.unsteady") == []
+        assert found.page.evaluate(_FADED) == "1"
+        assert found.complaints == []
+
+
+def test_a_run_that_does_not_exist_yet_is_waited_for(browser: Browser, tmp_path: Path) -> None:
+    with dashboard(tmp_path / "later") as served, visit(browser) as found:
+        found.open(served.at(), until="Waiting for later")
+        write_run(tmp_path / "made", slow_data_ms={1: 40}).rename(tmp_path / "later")
+        found.page.get_by_text("the data loader of rank 1 is slow").first.wait_for(timeout=PATIENCE_MS)
         assert found.complaints == []
 
 
@@ -32,13 +66,14 @@ def test_a_run_is_chosen_from_the_list(browser: Browser, tmp_path: Path) -> None
     write_run(tmp_path / "one")
     write_run(tmp_path / "two", slow_data_ms={1: 40})
     with dashboard(tmp_path) as served, visit(browser) as found:
-        found.open(served.at("runs"), until="Choose one to open it")
+        found.open(served.at("runs"), until="Curves")
         table = found.page.get_by_test_id("stDataFrame")
         table.wait_for()
         box = table.bounding_box()
         assert box is not None
         # The table is a picture: its first column holds a box to tick for each row, the last written run is the first.
         found.page.mouse.click(box["x"] + 15, box["y"] + 35 + 17)
+        found.page.get_by_role("button", name="Open two").click()
         found.page.wait_for_url("**/?**run=two**rank=1**")
         found.settle()
         expect(found.page.get_by_role("heading", name="two").first).to_be_visible()

@@ -1,0 +1,193 @@
+"""A run that trains: how far it is, its curves, and new analyses as they are made. Nothing of the page waits for them.
+
+The parts that follow the run are fragments: they alone are drawn again, from what the run wrote since the last time.
+The page is drawn again when a new analysis is there.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Literal
+
+import streamlit as st
+
+from diag.api import Progress, RunState, State, curves_of, progress_of, state_of
+from diag.app.address import Version, age_s, analysed, choose, is_refused, renew, version_of
+from diag.app.curves import LOSS, curve_figure, known, throughput
+from diag.app.markup import plain, prose
+from diag.app.theme import theme_of
+from diag.app.views.common import draw
+from diag.app.views.hang import ras_line
+from diag.words.formatting import NBSP, counted, number
+
+EVERY_S = 2.0
+_CURVES_EVERY_S = 6.0
+_ICON = {
+    State.TRAINING: ":material/play_arrow:",
+    State.FINISHED: ":material/check:",
+    State.FAILED: ":material/error:",
+    State.STOPPED: ":material/stop:",
+    State.RECORDED: ":material/description:",
+}
+_COLOUR: dict[State, Literal["blue", "red"]] = {State.TRAINING: "blue", State.FAILED: "red"}
+_FOLLOW, _STAY = "follow", "stay"
+_REDRAWN = "redrawn for a new analysis"
+# Streamlit fades what it draws again, and shows a running man: twice a minute on a page that somebody reads.
+_STEADY = """<style>
+[data-stale="true"], [data-stale="true"] * { opacity: 1 !important; transition: none !important; }
+[data-testid="stStatusWidget"]:not(:has([data-testid="stConnectionStatus"])) { display: none !important; }
+</style>"""
+
+
+# -- waiting -----------------------------------------------------------------------------------------------------------
+
+
+def wait_for(path: Path) -> None:
+    """The page of a run that does not exist yet; it continues when the run does."""
+    st.title(plain(f"Waiting for {path.name}"))
+    st.info(
+        f"{plain(path)} does not exist yet. This page continues by itself when it does. "
+        + prose(f"`diag run --out {path}` writes it."),
+        icon=":material/hourglass_empty:",
+    )
+    until_changed(path)
+
+
+def until_changed(path: Path) -> None:
+    """Draws the page again when the file or folder has appeared, or something was added to the folder."""
+    st.html(_STEADY)
+    st.fragment(_when_changed, run_every=EVERY_S)(path, _changed(path))
+
+
+def _when_changed(path: Path, before: int) -> None:
+    if _changed(path) != before:
+        st.rerun()
+
+
+def _changed(path: Path) -> int:
+    try:
+        return os.lstat(path).st_mtime_ns
+    except OSError:
+        return 0
+
+
+# -- the chosen run, in the sidebar ------------------------------------------------------------------------------------
+
+
+def watch(shown: RunState) -> None:
+    """Drawn into the sidebar. ``shown``: the run as it was before the page was drawn."""
+    following = shown.live and _follows(shown.path)
+    if following:
+        st.html(_STEADY)
+    st.fragment(_watched, run_every=EVERY_S if following else None)(shown, analysed(shown.path), following)
+
+
+def redrawn() -> bool:
+    """Whether the page is drawn because of a new analysis, and not because somebody asked for it. True once."""
+    return bool(st.session_state.pop(_REDRAWN, False))
+
+
+def _follows(run: Path) -> bool:
+    labels = {_FOLLOW: "new steps as they come", _STAY: "what is here now"}
+    chosen = choose(
+        "Show", list(labels), param="live", default=_FOLLOW, within=str(run), format_func=labels.__getitem__
+    )
+    return chosen == _FOLLOW
+
+
+def _watched(shown: RunState, drawn: Version | None, following: bool) -> None:
+    """``drawn``: the analysis that the page shows."""
+    state = state_of(shown.path)
+    st.badge(state.state.value, icon=_ICON[state.state], color=_COLOUR.get(state.state, "gray"))
+    if state.live:
+        _progress(state)
+        if drawn is not None:
+            st.caption(f"verdict of {_span(age_s(state.path))} ago, from the newest steps")
+        ras_line(state.path)
+    elif text := facts(state):
+        st.caption(plain(text))
+    newest = analysed(state.path)
+    if not following:
+        return
+    if newest != drawn or (state.live != shown.live and is_refused(state)):
+        st.session_state[_REDRAWN] = True
+        st.rerun()
+    if newest != version_of(state):
+        renew(state, at_once=not state.live)
+
+
+def _progress(state: RunState) -> None:
+    progress = _progress_of(state)
+    if progress is None:
+        st.caption("no step recorded yet")
+    elif progress.planned is not None:
+        st.progress(min(progress.done / progress.planned, 1.0), text=plain(progress_line(progress)))
+    else:
+        st.caption(plain(progress_line(progress)))
+
+
+def _progress_of(state: RunState) -> Progress | None:
+    curves = curves_of(state.path)
+    return progress_of(curves, state.planned_steps) if curves is not None else None
+
+
+def progress_line(progress: Progress) -> str:
+    """Steps, the time that is left, and how fast it trains, as far as that is known."""
+    of = f" of {progress.planned:,}" if progress.planned is not None else ""
+    texts = [f"step {progress.done:,}{of}"]
+    if progress.left_ns is not None:
+        texts.append(f"about {_span(progress.left_ns / 1e9)} left")
+    if progress.steps_per_s is not None:
+        texts.append(f"{number(progress.steps_per_s)}{NBSP}steps/s")
+    if progress.tokens_per_s is not None:
+        texts.append(f"{progress.tokens_per_s:,.0f}{NBSP}tokens/s a rank")
+    return " · ".join(texts)
+
+
+def facts(state: RunState) -> str:
+    """Of a run that does not train: the last step and how it ended; "" where nothing is known."""
+    found = []
+    if state.last_step is not None:
+        found.append(f"step {state.last_step:,}")
+    if state.state == State.STOPPED and state.changed_ns:
+        found.append(f"silent for {_span(max(0.0, time.time() - state.changed_ns / 1e9))}, no end recorded")
+    if state.exit_code:
+        found.append(f"exit code {state.exit_code}")
+    return " · ".join(found)
+
+
+def _span(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f}{NBSP}{unit}"
+    return f"{seconds:.0f}{NBSP}s"
+
+
+# -- its curves, on the overview ---------------------------------------------------------------------------------------
+
+_HEIGHT = 220
+
+
+def show_curves(state: RunState) -> None:
+    """Loss and throughput of a run directory over its steps; of one that trains, as they come."""
+    if state.state != State.RECORDED:
+        st.fragment(_curves, run_every=_CURVES_EVERY_S if state.live else None)(state.path)
+
+
+def _curves(run: Path) -> None:
+    curves = curves_of(run)
+    if curves is None:
+        return
+    quantities = known([curves], (LOSS, throughput([curves])))
+    st.markdown(
+        f"**{' and '.join(quantity.name for quantity in quantities).capitalize()}** of rank {curves.rank}, by step"
+    )
+    draw(
+        curve_figure([(run.name, curves)], quantities, theme_of(st.context.theme.type), _HEIGHT),
+        "curves",
+        f"{' and '.join(quantity.name for quantity in quantities)} over {counted(len(curves), 'step')}",
+    )
+    if LOSS not in quantities:
+        st.caption(prose("The loss is not recorded: `recording.note(loss=…)` of the Python API records it."))

@@ -1,0 +1,156 @@
+"""What each step of a training took, step by step, and its loss: read as the run writes it, without an analysis."""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from pathlib import Path
+from threading import Lock
+from typing import Annotated
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct
+
+from diag.collectors.layout import MOST_NS, RankLayout, RunLayout
+
+from .lines import RestartedError, Tail
+
+_MOST_BYTES = 64 << 20  # of a rank's steps, when they are first read: about 100,000 steps, in half a second
+_MOST_RUNS = 32  # that are kept
+_RECENT = 100  # steps, for the time that is left
+_STARTING = 5  # steps that take longer than the others
+
+_Whole = Annotated[int, msgspec.Meta(ge=0, lt=MOST_NS)]
+Series = npt.NDArray[np.float64]
+
+
+class _Memory(Struct):
+    rss: _Whole = 0
+    reserved: _Whole | None = None
+    allocated: _Whole | None = None
+
+
+class _Step(Struct):
+    """The part of a step record that is drawn."""
+
+    step: _Whole
+    begin_ns: _Whole
+    end_ns: _Whole
+    tokens: _Whole = 0
+    loss: float | None = None
+    memory: _Memory | None = None
+
+
+class Curves(Struct, frozen=True, eq=False):
+    """A value for each step of one rank, in their order. ``period_ns``: from the end of the step before to its own end,
+    so that what lies between two steps counts; ``tokens``: of this rank; ``memory``: the peak in bytes, reserved on a
+    device, else the process's. NaN where a value is not recorded. ``rank``: None for steps of all ranks together."""
+
+    rank: int | None
+    steps: npt.NDArray[np.int64]
+    dur_ns: Series
+    period_ns: Series
+    tokens: Series
+    loss: Series
+    memory: Series
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+class Progress(Struct, frozen=True):
+    """How far a training is. ``planned`` and ``left_ns``: None where nothing says how many steps it will take;
+    ``steps_per_s`` and ``tokens_per_s``: of the last steps, None where they are not known; tokens are the rank's."""
+
+    done: int
+    planned: int | None
+    left_ns: float | None
+    steps_per_s: float | None
+    tokens_per_s: float | None
+
+
+def progress_of(curves: Curves, planned: int | None) -> Progress:
+    """From the steps that are recorded. The first steps take longer, and count only where there are no others."""
+    done = int(curves.steps[-1]) + 1 if len(curves) else 0
+    first = max(len(curves) - _RECENT, min(_STARTING, len(curves) - 2), 0)
+    period_ns = float(curves.period_ns[first:].mean()) if len(curves) > 1 else 0.0
+    tokens = curves.tokens[first:]
+    known = len(curves) > 1 and not np.isnan(tokens).any()
+    return Progress(
+        done=done,
+        planned=planned,
+        left_ns=max(planned - done, 0) * period_ns if planned is not None and period_ns else None,
+        steps_per_s=1e9 / period_ns if period_ns else None,
+        tokens_per_s=float(tokens.mean()) * 1e9 / period_ns if known and period_ns else None,
+    )
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def curves_of(run: Path) -> Curves | None:
+    """Of the first rank of a run directory, as far as it has written; None where no step is. Only what was written
+    since the last call is read."""
+    with _LOCK:
+        reader = _READERS.pop(run, None) or _Reader(run)
+        _READERS[run] = reader
+        if len(_READERS) > _MOST_RUNS:
+            _READERS.popitem(last=False)
+        return reader.read()
+
+
+class _Reader:
+    """The steps of one run that have been read so far."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = RunLayout(run)
+        self._rank: int | None = None
+        self._begin_anew(None)
+
+    def _begin_anew(self, files: RankLayout | None) -> None:
+        self._tail = Tail(files.steps, _Step, _MOST_BYTES) if files is not None else None
+        self._steps = array("q")
+        self._end_ns = array("q")
+        self._series = {name: array("d") for name in ("dur_ns", "tokens", "loss", "memory")}
+
+    def read(self) -> Curves | None:
+        if self._tail is None:
+            try:
+                self._rank, files = next(iter(self._run.ranks().items()), (None, None))
+            except OSError:  # whoever opens the run is told
+                return None
+            self._begin_anew(files)
+        if self._tail is None:
+            return None
+        try:
+            new = self._tail.read()
+        except RestartedError:  # another file under the same name
+            self._begin_anew(self._run.rank(self._rank or 0))
+            new = self._tail.read()
+        for step in new:
+            if step.end_ns > step.begin_ns and not (self._steps and step.step <= self._steps[-1]):
+                self._add(step)
+        return self._curves() if self._steps else None
+
+    def _add(self, step: _Step) -> None:
+        self._steps.append(step.step)
+        self._end_ns.append(step.end_ns)
+        self._series["dur_ns"].append(step.end_ns - step.begin_ns)
+        self._series["tokens"].append(step.tokens or np.nan)
+        self._series["loss"].append(step.loss if step.loss is not None else np.nan)
+        memory = step.memory
+        used = (memory.reserved or memory.allocated or memory.rss) if memory is not None else 0
+        self._series["memory"].append(used or np.nan)
+
+    def _curves(self) -> Curves:
+        series = {name: np.array(values) for name, values in self._series.items()}
+        # The first one's is its own duration; no clock runs backwards within a process.
+        period_ns = np.diff(np.array(self._end_ns, dtype=np.float64), prepend=np.nan)
+        period_ns = np.where(period_ns > 0, period_ns, series["dur_ns"])
+        return Curves(self._rank, np.array(self._steps), period_ns=period_ns, **series)
+
+
+_LOCK = Lock()
+_READERS: OrderedDict[Path, _Reader] = OrderedDict()

@@ -1,0 +1,160 @@
+"""The runs of a folder: what is in the table, what a search leaves, and the curves of those that are chosen."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from diag.api import curves_of, open_run, state_of
+from diag.app import outlines
+from diag.app.curves import LOSS, MEMORY, STEP_TIME, TOKENS, curve_figure, curves_of_result, known, throughput
+from diag.app.markup import plain
+from diag.app.outlines import Outline, curves_for, outline_of
+from diag.app.theme import LIGHT
+from diag.app.views.runs import cells_of
+from diag.show.page import numbers_of
+from diag.show.runs import row_of
+from tests.app.runs import TOKENS as TOKENS_OF_A_STEP
+from tests.app.runs import write_run, write_stalled_trace
+from tests.app.shown import text
+from tests.app.test_live import unended
+
+PATIENCE_S = 60
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "runs"
+    write_run(root / "healthy", ranks=3)
+    write_run(root / "slow", slow_data_ms={1: 40})
+    return root
+
+
+def outlined(run: Path) -> Outline:
+    """The outline, when its analysis is there."""
+    deadline = time.monotonic() + PATIENCE_S
+    while (found := outline_of(state_of(run))) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return found
+
+
+def _list_of_runs() -> None:
+    import sys
+    from pathlib import Path
+
+    import streamlit as st
+
+    from diag.app.views import runs
+
+    def compare(before: str, after: str) -> None:
+        st.success(f"{after} against {before}")
+
+    runs.show(Path(sys.argv[1]), st.success, compare)
+
+
+def runs_page(folder: Path, monkeypatch: pytest.MonkeyPatch, **params: str) -> AppTest:
+    monkeypatch.setattr("sys.argv", ["main.py", str(folder)])
+    test = AppTest.from_function(_list_of_runs, default_timeout=30)
+    for name, value in params.items():
+        test.query_params[name] = value
+    test.run()
+    assert not test.exception
+    return test
+
+
+def rows_of(test: AppTest) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = test.dataframe[0].value.to_dict("records")
+    return rows
+
+
+def test_a_row_has_the_numbers_of_the_analysis(folder: Path) -> None:
+    state, result = state_of(folder / "slow"), open_run(folder / "slow")
+    cells = cells_of(row_of(state, result))
+    assert cells["Class"] == "data-bound, critical"
+    assert (cells["Culprit"], cells["Cause"]) == ("rank 1", result.verdict.cause)
+    assert cells["Step time"] == pytest.approx(105.0)
+    assert cells["Tokens/s"] == round(numbers_of(result)["Tokens per second"] or 0)
+    assert cells["MFU"] is None
+    assert (cells["Ranks"], cells["Strategy"], cells["Last step"]) == ("2 of 2", "ddp", 11)
+    assert cells["Verdict"] == result.verdict.headline
+
+
+def test_before_it_is_analysed_a_row_has_what_the_files_say(folder: Path) -> None:
+    cells = cells_of(row_of(state_of(unended(folder / "slow"))))
+    assert (cells["State"], cells["Class"], cells["Culprit"], cells["Verdict"]) == (
+        "training", "-", "-", "not analysed yet",
+    )  # fmt: skip
+    assert cells["Step time"] == pytest.approx(105.0)
+
+
+def test_the_runs_are_analysed_beside_the_page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("healthy", "slow"):
+        outlined(folder / name)
+    rows = {row["Run"]: row for row in rows_of(runs_page(folder, monkeypatch))}
+    assert rows["slow"]["Class"] == "data-bound, critical"
+    assert rows["healthy"]["Class"].endswith("healthy")
+    assert "MFU" not in rows["slow"]  # a column in which nothing is known
+
+
+def test_a_large_run_is_not_analysed_for_the_list(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outlines, "_MOST_BYTES", 1000)
+    outlined(folder / "slow")
+    outlined(folder / "healthy")
+    test = runs_page(folder, monkeypatch)
+    assert plain("slow has more than 0 MiB of records: open it to analyse it") in text(test)
+    assert {row["Class"] for row in rows_of(test)} == {"-"}
+
+
+def test_a_search_holds_all_words(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("healthy", "slow"):
+        outlined(folder / name)
+    test = runs_page(folder, monkeypatch, search="Rank 1 DATA-bound")
+    assert [row["Run"] for row in rows_of(test)] == ["slow"]
+    assert "1 of 2 runs" in text(test)
+    test.text_input(key="search").set_value("nothing like it").run()
+    assert not test.dataframe
+    assert "No run has all of these words." in text(test)
+
+
+def test_runs_that_train_are_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(folder / "zuletzt")
+    unended(folder / "healthy")
+    assert rows_of(runs_page(folder, monkeypatch))[0]["Run"] == "healthy"
+
+
+def test_curves_of_several_runs_are_in_one_figure(folder: Path) -> None:
+    runs = [(name, curves) for name in ("healthy", "slow") if (curves := curves_of(folder / name)) is not None]
+    curves = [one for _, one in runs]
+    quantities = known(curves, (STEP_TIME, throughput(curves), LOSS, MEMORY))
+    assert quantities == [STEP_TIME, TOKENS, MEMORY]
+    figure = curve_figure(runs, quantities, LIGHT, 560)
+    assert [trace.name for trace in figure.data if trace.showlegend] == ["healthy", "slow"]
+    drawn = {(trace.name, trace.yaxis): np.asarray(trace.y) for trace in figure.data}
+    assert drawn["slow", "y"] == pytest.approx(np.full(12, 105.0))
+    assert drawn["healthy", "y2"] == pytest.approx(np.full(12, TOKENS_OF_A_STEP / 0.066))
+    assert drawn["slow", "y3"] == pytest.approx(np.full(12, 0.4))
+
+
+def test_a_long_run_is_drawn_with_few_points_and_a_slow_start_is_cut_off(tmp_path: Path) -> None:
+    curves = curves_of(write_run(tmp_path / "run", steps=900))
+    assert curves is not None
+    curves.dur_ns[0] = 60e9
+    figure = curve_figure([("run", curves)], [STEP_TIME], LIGHT, 200)
+    assert len(figure.data[0].y) == 300
+    assert figure.layout.yaxis.range[1] == pytest.approx(66 * 1.15)
+
+
+def test_traces_have_curves_too(tmp_path: Path) -> None:
+    traces = write_stalled_trace(tmp_path / "traces")
+    assert curves_of(traces) is None
+    outlined(traces)
+    found, expected = curves_for(state_of(traces)), curves_of_result(open_run(traces))
+    assert found is not None
+    assert found.dur_ns.tolist() == expected.dur_ns.tolist() == [10_000_000.0] * len(expected)
+    assert known([found], (STEP_TIME, throughput([found]), LOSS, MEMORY)) == [STEP_TIME, throughput([found])]
