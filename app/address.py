@@ -10,8 +10,9 @@ from pathlib import Path
 
 import streamlit as st
 
-from diag.api import newest_change
+from diag.api import Job, Jobs, find_jobs, list_runs, look_into, newest_change, open_job, split_job
 from diag.app.markup import plain
+from diag.errors import DiagError
 from diag.summaries import open_by_size
 from diag.words.formatting import visible
 
@@ -29,6 +30,44 @@ class _Last:
 
 
 _LAST: dict[str, _Last] = {}  # opening of each path, by whomever
+_JOBS: dict[str, Job] = {}  # by the path that opens it, as last listed: its traces are read already
+
+
+def runs_of(root: Path) -> tuple[list[Path], Jobs]:
+    """The runs of the folder that the dashboard was given, and how they were found: traces are read and sorted into
+    jobs again when one of their files has changed. DiagError where it cannot be listed."""
+    if not split_job(root)[1]:
+        runs, files, _ = look_into([str(root)])
+        if files:
+            found = _jobs(str(root), tuple(runs), tuple((file, newest_change(Path(file))) for file in files))
+            _JOBS.update((job.paths[0], job) for job in found.jobs if job.tables is not None)
+            return [Path(job.paths[0]) for job in found.jobs] or [root], found
+    return list_runs(root), Jobs((str(root),), ())
+
+
+@st.cache_resource(show_spinner="Reading the traces…", show_time=True, max_entries=2)
+def _jobs(root: str, runs: tuple[str, ...], files: tuple[tuple[str, int], ...]) -> Jobs:  # noqa: ARG001 - of the cache
+    return find_jobs([root])
+
+
+def name_of(root: Path, run: Path) -> str:
+    """What a run of the folder is called: its place in the folder, or the name of its job."""
+    job = _JOBS.get(str(run))
+    if job is not None:
+        return job.name
+    folder, name = split_job(run)
+    if name:
+        return name
+    return str(run.relative_to(root)) if run != root and run.is_relative_to(root) else Path(folder).name
+
+
+@st.cache_data(show_spinner="Analysing the runs…", max_entries=256)
+def answer_of(path: str, changed_ns: int) -> str:  # noqa: ARG001 - of the cache
+    """The verdict's sentence for a job of the list; why there is none."""
+    try:
+        return open_job(_JOBS[path]).verdict.headline
+    except DiagError as error:
+        return f"not analysed: {error.message}"
 
 
 def opened(path: Path, changed_ns: int | None = None) -> RunView:
@@ -52,7 +91,8 @@ def seconds_to_open(path: Path) -> float:
 @st.cache_resource(show_spinner="Reading and analysing the run…", show_time=True, max_entries=8)
 def _opened(path: str, changed_ns: int) -> RunView:
     begin = time.monotonic()
-    view = view_of(open_by_size(path))
+    job = _JOBS.get(path)
+    view = view_of(open_job(job) if job is not None else open_by_size(path))
     _LAST[path] = _Last(changed_ns, time.monotonic() - begin)
     return view
 

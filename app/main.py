@@ -9,8 +9,8 @@ from pathlib import Path
 import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
-from diag.api import RunState, list_runs, state_of
-from diag.app.address import choose, is_open, opened, seconds_to_open
+from diag.api import RunState, state_of
+from diag.app.address import choose, is_open, name_of, opened, runs_of, seconds_to_open
 from diag.app.markup import plain
 from diag.app.pages import PAGES, Page, Visit
 from diag.app.run_view import RunView
@@ -29,7 +29,7 @@ def main() -> None:
     st.set_page_config(page_title="diag", page_icon=favicon(), layout="wide")
     root = Path(sys.argv[1])
     try:
-        runs = list_runs(root)
+        runs, found = runs_of(root)
     except DiagError as error:
         show_error(error, _REFUSED)
         return
@@ -42,7 +42,9 @@ def main() -> None:
     def drawing(page: Page) -> Callable[[], None]:
         def draw() -> None:
             run = state.path if state is not None else root
-            at = Visit(root, runs, lambda name: _open(name, linked[first.path]), run, lambda: _baseline(baseline))
+            at = Visit(
+                root, runs, found, lambda name: _open(name, linked[first.path]), run, lambda: _baseline(baseline)
+            )
             if page.of_files is not None:
                 _guarded(page.of_files, at)
             elif page.of_run is not None and state is not None:
@@ -56,7 +58,7 @@ def main() -> None:
     shown = st.navigation(list(linked.values()))
     if not any(page.of_folder for page in PAGES if page.path == shown.url_path):
         state = state_of(_chosen_run(root, runs))
-        baseline = _chosen_baseline(state.path, runs)
+        baseline = _chosen_baseline(root, state.path, runs)
     shown.run()
     if state is not None:
         with st.sidebar:
@@ -108,16 +110,16 @@ def _baseline(run: Path | None) -> RunView | None:
 def _chosen_run(root: Path, runs: list[Path]) -> Path:
     if len(runs) == 1:
         return runs[0]
-    by_name = {run.name: run for run in runs}
+    by_name = {name_of(root, run): run for run in runs}
     with st.sidebar:
-        name = choose("Run", list(by_name), param=_RUN, default=runs[0].name)
+        name = choose("Run", list(by_name), param=_RUN, default=next(iter(by_name)))
         st.caption(plain(f"{len(runs)} runs in {root}"))
     return by_name[name]
 
 
-def _chosen_baseline(run: Path, runs: list[Path]) -> Path | None:
+def _chosen_baseline(root: Path, run: Path, runs: list[Path]) -> Path | None:
     """The run that the overview's numbers are compared with; None where none is chosen."""
-    by_name = {other.name: other for other in runs if other != run}
+    by_name = {name_of(root, other): other for other in runs if other != run}
     if not by_name:
         return None
     with st.sidebar:

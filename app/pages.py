@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from diag.api import Jobs
 from diag.app.run_view import RunView
 from diag.app.views import (
     collectives,
@@ -26,13 +27,15 @@ from diag.tune.history import is_tuned, load
 @dataclass(frozen=True)
 class Visit:
     """What the dashboard was given (``root``), its runs, what opens one by its name, and the chosen run. ``baseline``
-    opens the run that the overview compares with, None where none is chosen."""
+    opens the run that the overview compares with, None where none is chosen. ``found``: how traces in it were sorted
+    into jobs."""
 
     root: Path
     runs: Sequence[Path]
     open_run: Callable[[str], None]
     run: Path
     baseline: Callable[[], RunView | None]
+    found: Jobs | None = None
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,11 @@ PAGES = (
     Page("Compare", "compare", lambda view, at: compare.show(view, at.root), offered=_several),
     Page("Hang triage", "hang", of_files=lambda at: hang.show(at.root, at.run)),
     Page(
-        "Runs", "runs", of_files=lambda at: runs.show(at.root, at.runs, at.open_run), of_folder=True, offered=_several
+        "Runs",
+        "runs",
+        of_files=lambda at: runs.show(at.root, at.runs, at.open_run, at.found),
+        of_folder=True,
+        offered=_several,
     ),
     Page(
         "Tuning",

@@ -9,8 +9,8 @@ from typing import Any
 import plotly.graph_objects as go
 import streamlit as st
 
-from diag.api import compare_runs, list_runs
-from diag.app.address import choose, choose_path, opened
+from diag.api import compare_runs
+from diag.app.address import choose, choose_path, name_of, opened, runs_of
 from diag.app.figures import MS, finish
 from diag.app.markup import label, plain
 from diag.app.run_view import PART_OF, RunView
@@ -44,7 +44,7 @@ def show(view: RunView, root: Path) -> None:
 def _other(view: RunView, root: Path) -> Path | None:
     """The run to compare with, inside the folder that the dashboard was given; None where there is none yet."""
     own = view.result.tables.root.resolve()
-    runs = {run.name: run for run in list_runs(root) if run.resolve() != own}
+    runs = {name_of(root, run): run for run in runs_of(root)[0] if run.resolve() != own}
     left, right = st.columns(2)
     with left:
         picked = choose(

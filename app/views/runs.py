@@ -10,30 +10,44 @@ from typing import Literal
 
 import streamlit as st
 
-from diag.api import RunState, State, state_of
-from diag.app.address import choose
+from diag.api import Job, Jobs, RunState, State, Tables, state_of
+from diag.app.address import answer_of, choose, name_of
 from diag.app.markup import plain
-from diag.app.views.common import EMPTY, shown_rows
+from diag.app.views.common import EMPTY, bullets, shown_rows
 from diag.app.views.hang import ras_line
-from diag.words.formatting import NBSP, counted, duration
+from diag.words.formatting import counted, duration, elapsed
 
 _EVERY_S = 3.0
 _NOT_ANALYSED = "not analysed since its last step"
 
 
-def show(root: Path, runs: Sequence[Path], choose: Callable[[str], None]) -> None:
-    """``choose``: called with the name of the run that was clicked."""
+def show(root: Path, runs: Sequence[Path], choose: Callable[[str], None], found: Jobs | None = None) -> None:
+    """``choose``: called with the name of the run that was clicked. ``found``: how traces were sorted into jobs."""
     st.title("Runs")
     live = any(state_of(run).live for run in runs)
     following = " Runs that are training are read again every few seconds." if live else ""
     st.caption(plain(f"{counted(len(runs), 'run')} in {root}.{following} Choose one to open it."))
-    st.fragment(_table, run_every=_EVERY_S if live else None)(tuple(runs), choose)
+    st.fragment(_table, run_every=_EVERY_S if live else None)(root, tuple(runs), choose, found)
+    if found is not None:
+        _found(found)
 
 
-def _table(runs: tuple[Path, ...], choose: Callable[[str], None]) -> None:
+def _found(found: Jobs) -> None:
+    """Why traces were taken for several runs, and the files that are in none."""
+    apart = [f"{job.name}: {job.reason}" for job in found.jobs if job.reason]
+    if apart:
+        st.subheader("Why these are several runs", anchor="apart")
+        st.markdown(bullets(tuple(apart)))
+    if found.unused:
+        st.subheader("Files in none of them", anchor="unused")
+        st.markdown(bullets(tuple(f"{gap.path}: {gap.reason}" for gap in found.unused)))
+
+
+def _table(root: Path, runs: tuple[Path, ...], choose: Callable[[str], None], found: Jobs | None = None) -> None:
+    jobs = {job.paths[0]: job for job in found.jobs if job.tables is not None} if found is not None else {}
     states = sorted((state_of(run) for run in runs), key=lambda state: (not state.live, -state.changed_ns))
     event = st.dataframe(
-        shown_rows([row_of(state) for state in states]),
+        shown_rows([row_of(state, name_of(root, state.path), jobs.get(str(state.path))) for state in states]),
         key="runs",
         hide_index=True,
         on_select="rerun",
@@ -42,23 +56,44 @@ def _table(runs: tuple[Path, ...], choose: Callable[[str], None]) -> None:
     )
     chosen = event.selection.rows
     if chosen:
-        choose(states[chosen[0]].path.name)
+        choose(name_of(root, states[chosen[0]].path))
 
 
-def row_of(state: RunState) -> dict[str, str]:
-    """A row of the table."""
+def row_of(state: RunState, name: str = "", job: Job | None = None) -> dict[str, str]:
+    """A row of the table. ``job``: where it is one of traces, which are all that is known of it."""
+    if job is not None and job.tables is not None:
+        return _row_of_traces(state, job, job.tables)
     ranks = f"{state.ranks} of {state.world_size}" if state.world_size else str(state.ranks or EMPTY)
     answer = state.answer.headline if state.answer is not None else _NOT_ANALYSED
     return {
-        "Run": state.path.name,
+        "Run": name or state.path.name,
         "State": state.state.value + (f" ({state.exit_code})" if state.state == State.FAILED else ""),
         "Ranks": ranks,
         "Strategy": state.strategy or EMPTY,
         "Last step": EMPTY if state.last_step is None else f"{state.last_step:,}",
         "Step time": EMPTY if state.step_ns is None else duration(state.step_ns),
-        "Last record": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(state.changed_ns / 1e9)),
+        "Last record": _at(state.changed_ns),
         "Last answer": answer,
     }
+
+
+def _row_of_traces(state: RunState, job: Job, tables: Tables) -> dict[str, str]:
+    traces = [trace for rank in tables.ranks.values() for trace in rank.traces]
+    ranks = f"{len(tables.ranks)} of {tables.world_size}" if tables.world_size else str(len(tables.ranks))
+    return {
+        "Run": job.name,
+        "State": state.state.value,
+        "Ranks": ranks,
+        "Strategy": EMPTY,
+        "Last step": EMPTY,
+        "Step time": EMPTY,
+        "Last record": _at(max(trace.end_ns for trace in traces)),
+        "Last answer": answer_of(job.paths[0], state.changed_ns),
+    }
+
+
+def _at(unix_ns: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_ns / 1e9))
 
 
 # -- the chosen run, in the sidebar ------------------------------------------------------------------------------------
@@ -122,8 +157,4 @@ def facts(state: RunState) -> str:
 
 
 def _ago(then_ns: int) -> str:
-    seconds = max(0.0, time.time() - then_ns / 1e9)
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f}{NBSP}{unit}"
-    return f"{seconds:.0f}{NBSP}s"
+    return elapsed(max(1e9, time.time_ns() - then_ns))
