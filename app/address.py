@@ -58,10 +58,10 @@ def name_of(root: Path, run: Path) -> str:
     folder, name = split_job(run)
     if name:
         return name
-    return str(run.relative_to(root)) if run != root and run.is_relative_to(root) else Path(folder).name
+    return str(run.relative_to(root)) if run != root and run.is_relative_to(root) else Path(folder).resolve().name
 
 
-@st.cache_data(show_spinner="Analysing the runs…", max_entries=256)
+@st.cache_resource(show_spinner="Analysing the runs…", max_entries=256)
 def answer_of(path: str, changed_ns: int) -> str:  # noqa: ARG001 - of the cache
     """The verdict's sentence for a job of the list; why there is none."""
     try:

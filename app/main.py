@@ -43,7 +43,7 @@ def main() -> None:
         def draw() -> None:
             run = state.path if state is not None else root
             at = Visit(
-                root, runs, found, lambda name: _open(name, linked[first.path]), run, lambda: _baseline(baseline)
+                root, runs, lambda name: _open(name, linked[first.path]), run, lambda: _baseline(baseline), found
             )
             if page.of_files is not None:
                 _guarded(page.of_files, at)

@@ -38,7 +38,7 @@ def show(view: RunView, root: Path) -> None:
         show_error(error, _REFUSED)
         return
     found = compare_runs(against.result, view.result)
-    _differences(found, against, view)
+    _differences(found, against, view, root)
 
 
 def _other(view: RunView, root: Path) -> Path | None:
@@ -58,8 +58,8 @@ def _other(view: RunView, root: Path) -> Path | None:
         )
 
 
-def _differences(found: Comparison, against: RunView, view: RunView) -> None:
-    before, after = against.result.tables.root.resolve().name, view.result.tables.root.resolve().name
+def _differences(found: Comparison, against: RunView, view: RunView, root: Path) -> None:
+    before, after = (name_of(root, one.result.tables.root) for one in (against, view))
     if found.not_comparable:
         st.warning("Not comparable, because:\n" + bullets(found.not_comparable), icon=":material/difference:")
     _numbers(found, before)

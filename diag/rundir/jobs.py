@@ -156,7 +156,7 @@ def _goes_on(process: Process, trace: Trace) -> bool:
         return False
     if trace.begin_ns - before.end_ns > _ONE_JOB_NS:
         return False
-    if trace.begin_ns < before.end_ns and (trace.rank is None or _step_names(before) & _step_names(trace)):
+    if trace.begin_ns < before.end_ns and (trace.rank is None or _same_steps(before, trace)):
         return False
     return _alike(process, Process([trace]))
 
@@ -186,6 +186,12 @@ def stem(path: str) -> str:
 def _step_names(trace: Trace) -> set[str]:
     names = trace.stored.names
     return set(names.filter(names.str.contains(f"{STEP_PATTERN}|{PROFILER_STEP_PATTERN}")))
+
+
+def _same_steps(one: Trace, other: Trace) -> bool:
+    """Whether most of their steps have the same names. Windows of one process may have a few in common."""
+    mine, theirs = _step_names(one), _step_names(other)
+    return 2 * len(mine & theirs) > min(len(mine), len(theirs))
 
 
 def _communicates(trace: Trace) -> bool:

@@ -495,7 +495,7 @@ def _jobs_of(paths: Sequence[str], runs: Sequence[str], traces: Sequence[Trace],
         return Jobs(
             tuple(paths), (Job(_job_name(paths, paths[0]), tuple(paths), "", _tables(paths, found.groups[0], gaps)),)
         )
-    of_job = {trace.path for trace in traces}
+    of_job = {trace.path for group in found.groups for trace in group.traces}
     places = job_places(paths, found.groups)
     jobs = [Job(_job_name(paths, run), (run,)) for run in runs]
     for group, (name, opened_by) in zip(found.groups, places, strict=True):

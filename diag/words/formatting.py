@@ -32,7 +32,7 @@ def elapsed(ns: float) -> str:
     """A time span of any length in one unit: ``3 d``, ``5 h``, ``4 min``, ``12 s``; below a second as `duration`."""
     seconds = ns / 1e9
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
-        if seconds >= size:
+        if seconds >= 0.995 * size:  # not 60 min
             return f"{seconds / size:,.0f}{NBSP}{unit}"
     return duration(ns)
 

@@ -1,0 +1,86 @@
+"""Traces of several jobs in one folder are runs on the dashboard: listed, opened, compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from diag.api import open_run
+from diag.app.address import name_of, opened, runs_of
+from diag.app.markup import plain
+from tests.app.shown import shown, text
+from tests.app.test_pages import page, said
+from tests.traces.test_jobs import HOUR, put_job
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    put_job(tmp_path / "traces", "fast_rank{}.json")
+    put_job(tmp_path / "traces", "slow_rank{}.json", pid=900, at_ns=HOUR, slow_ms=10)
+    (tmp_path / "traces" / "notes.json").write_text('{"epochs": 3}')
+    return tmp_path / "traces"
+
+
+def _list() -> None:
+    import sys
+    from pathlib import Path
+
+    import streamlit as st
+
+    from diag.app.address import runs_of
+    from diag.app.views import runs
+
+    root = Path(sys.argv[1])
+    paths, found = runs_of(root)
+    runs.show(root, paths, st.success, found)
+
+
+def test_each_job_is_a_run_that_can_be_chosen(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = page(two, monkeypatch)
+    assert test.selectbox(key="run").options == ["fast", "slow"]
+    assert test.selectbox(key="run").value == "fast"
+    slow = page(two, monkeypatch, run="slow", baseline="fast")
+    assert plain(open_run(f"{two}::slow").verdict.headline) in said(slow)
+    assert "2 runs in" in said(slow)
+
+
+def test_the_list_holds_the_answer_of_each_and_the_files_of_none(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["main.py", str(two)])
+    test = AppTest.from_function(_list, default_timeout=60).run()
+    assert not test.exception
+    rows = test.dataframe[0].value
+    assert sorted(rows["Run"]) == ["fast", "slow"]
+    assert set(rows["Ranks"]) == {"2 of 2"}
+    headlines = {name: open_run(f"{two}::{name}").verdict.headline for name in ("fast", "slow")}
+    assert dict(zip(rows["Run"], rows["Last answer"], strict=True)) == headlines
+    assert "Why these are several runs" in text(test)
+    assert plain("ranks 0-1 recorded by different processes") in text(test)
+    assert "Files in none of them" in text(test)
+    assert plain("notes.json") in text(test)
+
+
+def test_one_job_is_compared_with_the_other(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs_of(two)
+    test = shown("compare", Path(f"{two}::slow"), monkeypatch, two)
+    assert test.selectbox(key="with").value == "fast"
+    assert "From fast" in text(test)
+
+
+def test_traces_of_one_job_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_job(tmp_path)
+    paths, found = runs_of(tmp_path)
+    assert paths == [tmp_path]
+    assert name_of(tmp_path, tmp_path) == tmp_path.name
+    monkeypatch.setattr("diag.app.address.open_by_size", None)
+    tables = opened(tmp_path).result.tables
+    assert [own.traces for own in tables.ranks.values()] == [
+        own.traces for job in found.jobs if job.tables is not None for own in job.tables.ranks.values()
+    ]
+
+
+def test_a_new_trace_is_seen(two: Path) -> None:
+    assert len(runs_of(two)[0]) == 2
+    put_job(two / "third", pid=50, at_ns=5 * HOUR)
+    assert [name_of(two, run) for run in runs_of(two)[0]] == ["fast", "slow", "third"]
