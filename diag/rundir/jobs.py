@@ -33,8 +33,8 @@ _SKEW_NS: Final = 5 * 10**9
 _ONE_WORLD_NS: Final = 600 * 10**9
 # September 2001. Earlier is no time of day: it counts since boot, or nobody has set the clock.
 _CLOCK_SET_NS: Final = 10**18
-# Names that two traces have in common, of all their names. Ranks of one job: 0.9 and more. Of different models: 0.55
-# and less, mostly 0.25 (public traces of eight repositories, November 2026).
+# Names that two traces have in common, of all their names. Ranks of one job: 0.9 and more. Of different programs mostly
+# 0.25 and less (public traces of five repositories, November 2026).
 _ALIKE: Final = 0.3
 _COPIED: Final = 0.5  # start times of the shorter that a copy shares; two processes share a few by chance
 # Names that differ from process to process: addresses, numbers of steps.
@@ -262,7 +262,9 @@ def _merged(groups: list[Group], linked: Callable[[Group, Group], bool]) -> list
         for group in groups:
             fitting = [n for n, other in enumerate(merged) if linked(other, group) and not conflict(other, group)]
             if fitting:
-                nearest = min(fitting, key=lambda n: _id_distance(merged[n], group))
+                nearest = fitting[0]
+                if len(fitting) > 1:
+                    nearest = min(fitting, key=lambda n: _id_distance(merged[n], group))
                 merged[nearest] = _joined(merged[nearest], group)
             else:
                 merged.append(group)

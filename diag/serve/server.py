@@ -25,6 +25,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from diag.errors import DiagError, readable
+from diag.rundir.runs import split_job
 from diag.words.terminal import say
 
 from . import guard
@@ -127,11 +128,12 @@ def _existing(path: Path | None) -> Path:
         if not SAMPLES.is_dir():
             raise DiagError("this installation has no sample runs", hint="give a run: diag dashboard RUN")
         return SAMPLES
-    if not os.path.lexists(path):
+    folder = Path(split_job(path)[0])
+    if not os.path.lexists(folder):
         raise DiagError("no such file or folder", path=path, hint="give a run directory or a folder of runs")
-    with readable(path):  # an error here, not on each page
-        if stat.S_ISDIR(path.stat().st_mode):
-            os.scandir(path).close()
+    with readable(folder):  # an error here, not on each page
+        if stat.S_ISDIR(folder.stat().st_mode):
+            os.scandir(folder).close()
     return path
 
 

@@ -72,7 +72,8 @@ def print_jobs(found: Jobs, jobs: Sequence[ListedJob], console: Console | None =
             _line(console, f"not analysed: {visible(one.problem)}", "yellow")
         if one.job.reason:
             _line(console, visible(one.job.reason), "dim")
-        _line(console, _command("analyze", one.job.paths), "cyan")
+        # Whole, so that it can be copied.
+        console.print(f"  [cyan]{escape(_command('analyze', one.job.paths))}[/]", soft_wrap=True)
     console.print()
     if all(len(one.job.paths) == 1 for one in jobs[:2]):
         both = [path for one in jobs[:2] for path in one.job.paths]

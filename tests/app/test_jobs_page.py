@@ -84,3 +84,20 @@ def test_a_new_trace_is_seen(two: Path) -> None:
     assert len(runs_of(two)[0]) == 2
     put_job(two / "third", pid=50, at_ns=5 * HOUR)
     assert [name_of(two, run) for run in runs_of(two)[0]] == ["fast", "slow", "third"]
+
+
+def test_a_job_is_what_the_dashboard_is_given(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = page(Path(f"{two}::slow"), monkeypatch)
+    assert plain(open_run(f"{two}::slow").verdict.headline) in said(test)
+    assert not [box for box in test.selectbox if box.key == "run"]
+
+
+def test_names_of_files_stay_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    evil = "<b>**x**</b> [a](http://evil.example)".replace("/", "_")
+    put_job(tmp_path, evil + "_rank{}.json")
+    put_job(tmp_path, "slow_rank{}.json", pid=900, at_ns=HOUR)
+    monkeypatch.setattr("sys.argv", ["main.py", str(tmp_path)])
+    test = AppTest.from_function(_list, default_timeout=60).run()
+    assert not test.exception
+    assert plain(evil) in text(test)
+    assert evil not in text(test)
