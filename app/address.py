@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,20 @@ from urllib.parse import urlencode
 import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
-from diag.api import Result, RunState, list_runs, state_of
+from diag.api import (
+    Job,
+    Jobs,
+    Result,
+    RunState,
+    find_jobs,
+    list_runs,
+    look_into,
+    newest_change,
+    open_job,
+    record_bytes,
+    split_job,
+    state_of,
+)
 from diag.app.markup import plain
 from diag.errors import DiagError
 from diag.show.page import advice_of
@@ -24,6 +37,90 @@ from diag.summaries import open_by_size, open_newest
 from diag.words.formatting import visible
 
 from .run_view import RunView, view_of
+
+# -- listing -----------------------------------------------------------------------------------------------------------
+#
+# The runs of the folder that the dashboard was given. Traces are read to be sorted into jobs, whoever looks, and again
+# when one of their files has changed.
+
+_MOST_LISTED = 2  # folders: what was read of their traces is kept
+
+Seen = tuple[tuple[str, ...], tuple[tuple[str, int], ...], tuple[object, ...]]  # runs, files with their changes, gaps
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """``seen``: what lay in the folder; ``changed_ns``: when one of the files changed last, before they were read."""
+
+    seen: Seen
+    changed_ns: int
+    found: Jobs
+
+
+_LISTINGS: OrderedDict[str, _Listing] = OrderedDict()
+_LISTINGS_LOCK = threading.Lock()
+
+
+def runs_of(root: Path) -> tuple[list[Path], Jobs]:
+    """The runs of a folder, each as the path that opens it, and how traces in it were sorted into jobs. DiagError where
+    it cannot be listed, or has no job of the name in FOLDER::NAME."""
+    seen, known = _seen(root), _LISTINGS.get(str(root))
+    if known is not None and known.seen == seen:
+        return _listed(root, seen)
+    with st.spinner("Reading the traces…", show_time=True):
+        return _listed(root, seen)
+
+
+def name_of(root: Path, run: Path) -> str:
+    """What a run of the folder is called: its place in the folder, or the name of its job."""
+    listing = _LISTINGS.get(str(root))
+    for job in listing.found.jobs if listing is not None else ():
+        if job.paths[0] == str(run):
+            return job.name
+    folder, name = split_job(run)
+    if name:
+        return name
+    return str(run.relative_to(root)) if run != root and run.is_relative_to(root) else Path(folder).resolve().name
+
+
+def job_at(path: Path) -> Job | None:
+    """The job of traces that this path opens, as it was listed last."""
+    return next((job for job, _ in _jobs() if job.paths[0] == str(path)), None)
+
+
+def bytes_of(path: Path) -> int:
+    """The size of all files that an analysis reads."""
+    job = job_at(path)
+    if job is None or not split_job(path)[1]:
+        return record_bytes(path)
+    return sum(record_bytes(Path(file)) for file in {file.partition("!")[0] for file in job.files})
+
+
+def _jobs() -> Iterator[tuple[Job, int]]:
+    """Every listed job of traces, and when a file of its folder had changed last."""
+    for listing in list(_LISTINGS.values()):
+        for job in listing.found.jobs:
+            if job.tables is not None:
+                yield job, listing.changed_ns
+
+
+def _seen(root: Path) -> Seen:
+    runs, files, gaps = look_into([split_job(root)[0]])
+    return tuple(runs), tuple((file, newest_change(Path(file))) for file in files), tuple(gaps)
+
+
+def _listed(root: Path, seen: Seen) -> tuple[list[Path], Jobs]:
+    if not any(seen[1:]):
+        return list_runs(root), Jobs((str(root),), ())
+    with _LISTINGS_LOCK:
+        known = _LISTINGS.get(str(root))
+        if known is None or known.seen != seen:
+            changed_ns = newest_change(root)
+            known = _LISTINGS[str(root)] = _Listing(seen, changed_ns, find_jobs([root]))
+            if len(_LISTINGS) > _MOST_LISTED:
+                _LISTINGS.popitem(last=False)
+    return [Path(job.paths[0]) for job in known.found.jobs] or [root], known.found
+
 
 # -- opening -----------------------------------------------------------------------------------------------------------
 #
@@ -111,7 +208,7 @@ def renew(state: RunState, *, at_once: bool = False) -> None:
 def prepare(root: Path) -> None:
     """Analyses the run that is shown first, for the page that will be asked for, which shows what is wrong with it."""
     with suppress(DiagError):
-        _analysed(state_of(list_runs(root)[0]))
+        _analysed(state_of(_listed(root, _seen(root))[0][0]))
 
 
 def charge(path: Path, cpu_s: float) -> None:
@@ -156,6 +253,9 @@ def analyse(state: RunState) -> Result:
     shown = _RUNS.get(str(state.path))
     if shown is not None and shown.view is not None and shown.version == version_of(state):
         return shown.view.result
+    for job, changed_ns in _jobs():
+        if job.paths[0] == str(state.path) and state.changed_ns <= changed_ns:  # its traces are read already
+            return open_job(job)
     return open_newest(state.path, _LIVE_STEPS) if state.live else open_by_size(state.path)
 
 
@@ -287,7 +387,7 @@ def choose_path(label: str, root: Path, *, param: str, placeholder: str, refusal
 
 def inside(root: Path, typed: str) -> Path | None:
     """The path that was typed, from the folder if it is relative; None where it leads out of it, by a link as well."""
-    folder = root.resolve()
+    folder = Path(split_job(root)[0]).resolve()
     try:
         found = (folder / typed).resolve()
     except (OSError, ValueError):

@@ -11,8 +11,8 @@ from pathlib import Path
 import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
-from diag.api import RunState, list_runs, snapshots_alone, state_of
-from diag.app.address import BASELINE, RUN, charge, choose, is_open, offer, opened
+from diag.api import RunState, snapshots_alone, split_job, state_of
+from diag.app.address import BASELINE, RUN, charge, choose, is_open, name_of, offer, opened, runs_of
 from diag.app.markup import plain
 from diag.app.pages import COMPARE, PAGES, Page, Visit
 from diag.app.ready import READY
@@ -30,11 +30,11 @@ _REFUSED = "This cannot be shown"
 def main() -> None:
     st.set_page_config(page_title="diag", page_icon=favicon(), layout="wide")
     root = Path(sys.argv[1])
-    if not os.path.lexists(root):
+    if not os.path.lexists(split_job(root)[0]):
         live.wait_for(root)
         return
     try:
-        runs = list_runs(root)
+        runs, _ = runs_of(root)
     except DiagError as error:
         show_error(error, _REFUSED)
         return
@@ -48,7 +48,7 @@ def main() -> None:
         def draw() -> None:
             run = state.path if state is not None else root
             at = Visit(
-                root, runs, lambda name: _open(name, linked[first.path]), run, lambda: _baseline(baseline),
+                root, runs, lambda name: _open(name, linked[first.path]), run, lambda: _baseline(root, baseline),
                 lambda before, after: _compare(before, after, linked[COMPARE]),
             )  # fmt: skip
             if page.of_files is not None:
@@ -65,7 +65,7 @@ def main() -> None:
     shown = st.navigation(list(linked.values()))
     if not any(page.of_folder for page in PAGES if page.path == shown.url_path):
         state = state_of(_chosen_run(root, runs))
-        baseline = _chosen_baseline(state.path, runs)
+        baseline = _chosen_baseline(root, state.path, runs)
     begin = time.process_time()
     shown.run()
     if state is not None:
@@ -119,29 +119,29 @@ def _with_run(state: RunState, draw: Callable[[RunView, Visit], None], at: Visit
     draw(view, at)
 
 
-def _baseline(run: Path | None) -> RunView | None:
+def _baseline(root: Path, run: Path | None) -> RunView | None:
     if run is None:
         return None
     try:
         return opened(run)
     except DiagError as error:
-        st.warning(plain(f"The baseline {run.name} cannot be opened: {error.message}"))
+        st.warning(plain(f"The baseline {name_of(root, run)} cannot be opened: {error.message}"))
         return None
 
 
 def _chosen_run(root: Path, runs: list[Path]) -> Path:
     if len(runs) == 1:
         return runs[0]
-    by_name = {run.name: run for run in runs}
+    by_name = {name_of(root, run): run for run in runs}
     with st.sidebar:
-        name = choose("Run", list(by_name), param=RUN, default=runs[0].name)
+        name = choose("Run", list(by_name), param=RUN, default=next(iter(by_name)))
         st.caption(plain(f"{len(runs)} runs in {root}"))
     return by_name[name]
 
 
-def _chosen_baseline(run: Path, runs: list[Path]) -> Path | None:
+def _chosen_baseline(root: Path, run: Path, runs: list[Path]) -> Path | None:
     """The run that the overview's numbers are compared with; None where none is chosen."""
-    by_name = {other.name: other for other in runs if other != run}
+    by_name = {name_of(root, other): other for other in runs if other != run}
     if not by_name:
         return None
     with st.sidebar:

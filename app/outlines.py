@@ -10,8 +10,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from diag.api import Curves, RunState, curves_of, record_bytes
-from diag.app.address import Version, analyse, version_of
+from diag.api import Curves, RunState, curves_of
+from diag.app.address import Version, analyse, bytes_of, job_at, name_of, version_of
 from diag.app.curves import curves_of_result
 from diag.errors import DiagError
 from diag.show.runs import RunRow, row_of
@@ -52,12 +52,20 @@ def outline_of(state: RunState) -> Outline | None:
     return None
 
 
-def row_for(state: RunState) -> RunRow:
-    """What is known of the run now: its last analysis here, else that of ``diag analyze``."""
+def row_for(root: Path, state: RunState) -> RunRow:
+    """What is known of a run of the folder now: its last analysis here, else that of ``diag analyze``; of a job of
+    traces at least its ranks and when they were recorded."""
     outline, now = outline_of(state) or _KNOWN.get(state.path), row_of(state)
-    if outline is None:
-        return now
-    return replace(outline.row, state=now.state, changed_ns=now.changed_ns, last_step=now.last_step)
+    row = now if outline is None else outline.row
+    job = job_at(state.path)
+    if job is not None and job.tables is not None:
+        ranks, world_size, recorded = len(job.tables.ranks), job.tables.world_size, job.tables.recorded
+        changed_ns = recorded[1] if recorded is not None and recorded[0] > 0 else now.changed_ns
+        row = replace(row, ranks=ranks, world_size=world_size)
+        now = replace(now, changed_ns=changed_ns)
+    return replace(
+        row, name=name_of(root, state.path), state=now.state, changed_ns=now.changed_ns, last_step=now.last_step
+    )
 
 
 def curves_for(state: RunState) -> Curves | None:
@@ -100,12 +108,12 @@ def _next() -> RunState | None:
 
 def _outlined(state: RunState) -> Outline:
     version, now_s = version_of(state), time.monotonic()
-    if record_bytes(state.path) > _MOST_BYTES:
-        why = f"{state.path.name} has more than {_MOST_BYTES >> 20} MiB of records: open it to analyse it"
+    if bytes_of(state.path) > _MOST_BYTES:
+        why = f"more than {_MOST_BYTES >> 20} MiB of records; open it to analyse it"
         return Outline(row_of(state), version, now_s, why=why)
     try:
         result = analyse(state)
     except DiagError as error:
-        return Outline(row_of(state), version, now_s, why=f"{state.path.name}: {error.message}")
+        return Outline(row_of(state), version, now_s, why=error.message)
     curves = curves_of_result(result) if curves_of(state.path) is None and result.attribution.steps else None
     return Outline(row_of(state, result), version, now_s, curves)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -38,11 +39,18 @@ from diag.rundir.curves import curves_of as curves_of
 from diag.rundir.curves import progress_of as progress_of
 from diag.rundir.durations import with_ranks
 from diag.rundir.inspector import alone, newest_job, ranks_of, read_inspector
-from diag.rundir.run import Tables, must_exist, open_paths, tables_of
+from diag.rundir.run import Job as Job
+from diag.rundir.run import Jobs as Jobs
+from diag.rundir.run import SeveralJobsError as SeveralJobsError
+from diag.rundir.run import Tables as Tables
+from diag.rundir.run import find_jobs as find_jobs
+from diag.rundir.run import look_into as look_into
+from diag.rundir.run import must_exist, open_paths, tables_of, tables_of_job
 from diag.rundir.runs import RunState as RunState
 from diag.rundir.runs import State as State
 from diag.rundir.runs import newest_change as newest_change
 from diag.rundir.runs import record_bytes as record_bytes
+from diag.rundir.runs import split_job as split_job
 from diag.rundir.runs import state_of as state_of
 from diag.tables import frames
 from diag.tables.collectives import duration_table
@@ -302,10 +310,16 @@ class Result(Struct, frozen=True, dict=True):
 
 def open_run(*paths: Path | str, reading: Reading | None = None) -> Result:
     """Analyses a run directory; folders, files, archives or addresses of Kineto traces; or files of NCCL Inspector.
-    ``reading``: how they are read, where not as usual. DiagError where there is nothing to analyse."""
+    ``reading``: how they are read, where not as usual. DiagError where there is nothing to analyse; SeveralJobsError
+    where the traces are of several jobs: FOLDER::NAME is one of them."""
     if files := alone(paths):
         return open_inspector(paths[0], files)
     return analyze(open_paths(paths, reading))
+
+
+def open_job(job: Job, reading: Reading | None = None) -> Result:
+    """The analysis of one of the jobs that `find_jobs` found. DiagError where it recorded nothing."""
+    return analyze(tables_of_job(job, reading))
 
 
 def analyze(tables: Tables) -> Result:
@@ -532,11 +546,12 @@ def _left_out(attribution: Attribution) -> list[NotLooked]:
 
 
 def list_runs(folder: Path | str) -> list[Path]:
-    """The folder itself if it is a run, with what was recorded after restarts, or holds traces; else the runs in it, by
-    name. DiagError where it cannot be listed."""
+    """The folder itself if it is a run, with what was recorded after restarts, or holds the traces of one job; else the
+    runs and the jobs in it, by name, each as the path that opens it. DiagError where it cannot be listed."""
     folder = Path(folder)
     if (layout := RunLayout(folder)).is_run():
         return [folder, *(restart.root for restart in layout.restarts())]
     with readable(folder):
-        inside = sorted(p for p in folder.iterdir() if is_folder(p)) if is_folder(folder) else []
-    return [p for p in inside if RunLayout(p).is_run()] or [folder]
+        if is_folder(folder):
+            os.scandir(folder).close()
+    return [Path(job.paths[0]) for job in find_jobs([folder]).jobs] or [folder]

@@ -3,7 +3,7 @@ steps while they train, opened from the newest."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from diag.account.frontier import steps_left_out, summary_attribution, summary_frontier, telling_ranks
 from diag.account.records import WARMUP_STEPS
-from diag.api import Reading, Result, analyze, open_run
+from diag.api import Job, Jobs, Reading, Result, analyze, open_job, open_run
 from diag.collectors.layout import RunLayout
 from diag.diagnoses import examine_summary
 from diag.diagnoses.verdict import agreeing, judge
@@ -131,3 +131,15 @@ def open_by_size(*paths: Path | str, reading: Reading | None = None) -> Result:
     if len(paths) == 1 and summaries_suffice(paths[0]):
         return open_summaries(paths[0], reading.progress if reading is not None else None)
     return open_run(*paths, reading=reading)
+
+
+def open_each(found: Jobs, reading: Reading | None = None) -> Iterator[tuple[Job, Result | DiagError]]:
+    """The analysis of each of several jobs, one after the other; the error of one that cannot be analysed."""
+    for job in found.jobs:
+        try:
+            if job.tables is None and summaries_suffice(job.paths[0]):
+                yield job, open_summaries(job.paths[0])
+            else:
+                yield job, open_job(job, reading)
+        except DiagError as error:
+            yield job, error

@@ -392,6 +392,15 @@ _DOCUMENTS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
             "breakdowns": "The tables of `--table`; not in `verdict.json`.",
         },
     ),
+    "analyze SEVERAL": (
+        ("sample_traces/fsdp2-not-overlapped", "sample_traces/fsdp2-slow-wire"),
+        {
+            "schema_version": _VERSION,
+            "jobs": "Each job of a [folder with several](../guides/traces.md#one-job-a-folder). `run`, `verdict` and "
+            "`coverage` are those of one run; `error` says why a job could not be analysed, and they are null then.",
+            "skipped": "The files that are in no job, each with the reason.",
+        },
+    ),
     "compare": (
         ("sample_traces/fsdp2-not-overlapped", "sample_traces/fsdp2-slow-wire"),
         {
@@ -452,7 +461,8 @@ def json_documents() -> str:
         '`{"schema_version": 1, "error": {"message", "hint", "path", "exit_code"}}`.\n',
     ]
     for command, (arguments, meanings) in _DOCUMENTS.items():
-        document = _printed(command, *arguments)
+        tables = ["--table", "collectives"] if command == "analyze" else []
+        document = _printed(command.split()[0], *arguments, *tables)
         if wrong := set(document) ^ set(meanings):
             raise UndocumentedError(f"docs/generate.py: keys of diag {command} --json differ in {', '.join(wrong)}")
         parts.append(f"## diag {command}\n")
@@ -477,8 +487,7 @@ def _printed(command: str, *arguments: str) -> dict[str, Any]:
             if (ROOT / argument).is_dir():
                 argument = str(shutil.copytree(ROOT / argument, Path(folder) / argument))
             given.append(argument)
-        tables = ["--table", "collectives"] if command == "analyze" else []
-        app([command, *given, *tables, "--json"], standalone_mode=False)
+        app([command, *given, "--json"], standalone_mode=False)
     document: dict[str, Any] = json.loads(printed.getvalue())
     return document
 

@@ -76,10 +76,12 @@ def write_traces(
     transfer: int,
     off: int = 0,
     with_loss: bool = True,
+    world_size: int = 2,
 ) -> Path:
     for rank in (0, 1):
         built, _ = trace_of(rank, compute, data, transfer, BASE_NS + (off if rank else 0), with_loss=with_loss)
         built.header["host_name"] = f"node-{rank}" if off else "node-a"
+        built.header["distributedInfo"]["world_size"] = world_size
         built.write(folder, f"rank{rank}.json", compress=rank == 1)
     return folder
 
@@ -128,7 +130,7 @@ def test_a_rank_that_is_always_late_is_told_from_a_clock_that_is_off(tmp_path: P
 
 
 def test_a_rank_that_shares_no_collective_is_kept_and_said(tmp_path: Path) -> None:
-    write_traces(tmp_path, (COMPUTE, COMPUTE + 50 * MS), (DATA, DATA), TRANSFER)
+    write_traces(tmp_path, (COMPUTE, COMPUTE + 50 * MS), (DATA, DATA), TRANSFER, world_size=3)
     alone = KinetoBuilder(rank=2, world_size=3)
     alone.header["host_name"] = "node-b"
     for step in range(STEPS):

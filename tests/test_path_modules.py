@@ -200,7 +200,7 @@ def test_steps_of_two_files_of_one_rank_are_charged_once(tmp_path: Path) -> None
             t = step * 10 * MS
             built.step(step, t, t + 10 * MS).range(f"block of {name}", t, t + MS)
             built.kernel(t + 2 * MS, t + 11 * MS, launch=t + US)
-        built.write(tmp_path, f"rank0.{name}.json")
+        built.write(tmp_path, f"rank0.window{first}.json")
     result = open_run(tmp_path)
     check_path(result)
     assert [len(tables.traces) for tables in result.tables.ranks.values()] == [2]

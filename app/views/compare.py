@@ -9,8 +9,8 @@ from typing import Any
 import plotly.graph_objects as go
 import streamlit as st
 
-from diag.api import compare_runs, list_runs
-from diag.app.address import choose, choose_path, opened
+from diag.api import compare_runs
+from diag.app.address import choose, choose_path, name_of, opened, runs_of
 from diag.app.figures import MS, finish
 from diag.app.markup import label, plain
 from diag.app.run_view import PART_OF, RunView
@@ -38,13 +38,13 @@ def show(view: RunView, root: Path) -> None:
         show_error(error, _REFUSED)
         return
     found = compare_runs(against.result, view.result)
-    _differences(found, against, view)
+    _differences(found, against, view, root)
 
 
 def _other(view: RunView, root: Path) -> Path | None:
     """The run to compare with, inside the folder that the dashboard was given; None where there is none yet."""
     own = view.result.tables.root.resolve()
-    runs = {run.name: run for run in list_runs(root) if run.resolve() != own}
+    runs = {name_of(root, run): run for run in runs_of(root)[0] if run.resolve() != own}
     left, right = st.columns(2)
     with left:
         picked = choose(
@@ -58,8 +58,8 @@ def _other(view: RunView, root: Path) -> Path | None:
         )
 
 
-def _differences(found: Comparison, against: RunView, view: RunView) -> None:
-    before, after = against.result.tables.root.resolve().name, view.result.tables.root.resolve().name
+def _differences(found: Comparison, against: RunView, view: RunView, root: Path) -> None:
+    before, after = (name_of(root, one.result.tables.root) for one in (against, view))
     if found.not_comparable:
         st.warning("Not comparable, because:\n" + bullets(found.not_comparable), icon=":material/difference:")
     _numbers(found, before)

@@ -15,7 +15,7 @@ import numpy as np
 import plotly.graph_objects as go
 import streamlit as st
 
-from diag.api import state_of
+from diag.api import split_job, state_of
 from diag.app.address import choose, choose_path
 from diag.app.figures import finish
 from diag.app.markup import label, plain, prose
@@ -42,6 +42,7 @@ _ICON = {"healthy": ":material/check_circle:", "undetermined": ":material/help:"
 
 def show(root: Path, run: Path) -> None:
     """``root``: the folder that the dashboard was given; nothing outside of it is read."""
+    run = Path(split_job(run)[0])
     st.title("Hang triage")
     st.caption(
         "Logs (NCCL, PyTorch, launchers, the kernel), stacks and Flight Recorder dumps: who is at fault, and why."

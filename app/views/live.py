@@ -13,14 +13,14 @@ from typing import Literal
 
 import streamlit as st
 
-from diag.api import Progress, RunState, State, curves_of, progress_of, state_of
+from diag.api import Progress, RunState, State, curves_of, progress_of, split_job, state_of
 from diag.app.address import Version, age_s, analysed, choose, is_refused, renew, version_of
 from diag.app.curves import LOSS, curve_figure, known, throughput
 from diag.app.markup import plain, prose
 from diag.app.theme import theme_of
 from diag.app.views.common import draw
 from diag.app.views.hang import ras_line
-from diag.words.formatting import NBSP, counted, number
+from diag.words.formatting import NBSP, counted, elapsed, number
 
 EVERY_S = 2.0
 _CURVES_EVERY_S = 6.0
@@ -68,7 +68,7 @@ def _when_changed(path: Path, before: int) -> None:
 
 def _changed(path: Path) -> int:
     try:
-        return os.lstat(path).st_mtime_ns
+        return os.lstat(split_job(path)[0]).st_mtime_ns
     except OSError:
         return 0
 
@@ -159,10 +159,7 @@ def facts(state: RunState) -> str:
 
 
 def _span(seconds: float) -> str:
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f}{NBSP}{unit}"
-    return f"{seconds:.0f}{NBSP}s"
+    return elapsed(max(1.0, seconds) * 1e9)
 
 
 # -- its curves, on the overview ---------------------------------------------------------------------------------------

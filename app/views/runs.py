@@ -9,8 +9,8 @@ from typing import Any
 
 import streamlit as st
 
-from diag.api import Curves, RunState, list_runs, state_of
-from diag.app.address import choose_text
+from diag.api import Curves, Jobs, RunState, state_of
+from diag.app.address import choose_text, runs_of
 from diag.app.curves import (
     LOSS,
     MEMORY,
@@ -42,7 +42,7 @@ def show(root: Path, open_run: Callable[[str], None], compare: Callable[[str, st
     """``open_run``, ``compare``: called with the name of the run, or of the first and the second one."""
     st.title("Runs")
     words = choose_text("Search", param="search", placeholder="class, culprit, cause, strategy or name").lower().split()
-    busy = any(state.live or outline_of(state) is None for state in map(state_of, list_runs(root)))
+    busy = any(state.live or outline_of(state) is None for state in map(state_of, runs_of(root)[0]))
     st.fragment(_runs, run_every=_EVERY_S if busy else _IDLE_S)(root, words, busy, open_run, compare)
 
 
@@ -50,22 +50,26 @@ def _runs(
     root: Path, words: Sequence[str], busy: bool, open_run: Callable[[str], None], compare: Callable[[str, str], None]
 ) -> None:
     try:
-        listed = list_runs(root)
+        listed, jobs = runs_of(root)
     except DiagError as error:  # the folder is gone
         show_error(error, "The runs cannot be listed")
         return
-    states = sorted(map(state_of, listed), key=lambda state: (not state.live, -state.changed_ns * (not state.live)))
-    rows = {state.path.name: row_for(state) for state in states}
-    found = [state for state in states if rows[state.path.name].holds(words)]
+    states = [state_of(run) for run in listed]
+    rows = {state.path: row_for(root, state) for state in states}
+    states.sort(key=lambda state: (not state.live, -rows[state.path].changed_ns * (not state.live)))
+    found = [state for state in states if rows[state.path].holds(words)]
     waiting = sum(outline_of(state) is None for state in states)
     st.caption(plain(_caption(root, len(states), len(found), waiting, any(state.live for state in states))))
     if not found:
         st.info("No run has all of these words.", icon=":material/search_off:")
         return
-    ticked = _table([rows[state.path.name] for state in found])
-    _buttons([found[at].path.name for at in ticked], open_run, compare)
-    _curves([found[at] for at in ticked] or found[:_FIRST], bool(ticked))
-    _left_out([outline.why for state in found if (outline := outline_of(state)) is not None and outline.why])
+    names = [rows[state.path].name for state in found]
+    ticked = _table([rows[state.path] for state in found])
+    _buttons([names[at] for at in ticked], open_run, compare)
+    named = list(zip(names, found, strict=True))
+    _curves([named[at] for at in ticked] or named[:_FIRST], bool(ticked))
+    _left_out([f"{name}: {one.why}" for name, state in named if (one := outline_of(state)) is not None and one.why])
+    _sorted(jobs)
     if busy and not waiting and not any(state.live for state in states):
         st.rerun()  # nothing is to be followed any longer
 
@@ -78,6 +82,17 @@ def _caption(root: Path, runs: int, found: int, waiting: int, live: bool) -> str
     if live:
         texts.append("runs that train are read again every few seconds")
     return " · ".join(texts)
+
+
+def _sorted(found: Jobs) -> None:
+    """Why traces were taken for several runs, and the files that are in none."""
+    apart = [f"{job.name}: {job.reason}" for job in found.jobs if job.reason]
+    if apart:
+        st.subheader("Why these are several runs", anchor="apart")
+        st.markdown(bullets(tuple(apart)))
+    if found.unused:
+        st.subheader("Files in none of them", anchor="unused")
+        st.markdown(bullets(tuple(f"{gap.path}: {gap.reason}" for gap in found.unused)))
 
 
 def _left_out(reasons: Sequence[str]) -> None:
@@ -151,8 +166,8 @@ def _buttons(names: Sequence[str], open_run: Callable[[str], None], compare: Cal
 # -- curves ------------------------------------------------------------------------------------------------------------
 
 
-def _curves(states: Sequence[RunState], ticked: bool) -> None:
-    curves = [(state.path.name, found) for state in states[:MOST_RUNS] if (found := curves_for(state)) is not None]
+def _curves(states: Sequence[tuple[str, RunState]], ticked: bool) -> None:
+    curves = [(name, found) for name, state in states[:MOST_RUNS] if (found := curves_for(state)) is not None]
     st.subheader("Curves", anchor="curves")
     which = (
         f"Of the {len(states[:MOST_RUNS])} runs that are ticked"

@@ -23,7 +23,7 @@ from diag.errors import DiagError, ExitCode
 from diag.words.terminal import put
 
 if TYPE_CHECKING:
-    from diag.api import Result
+    from diag.api import Jobs, Reading, Result
     from diag.crosscheck.model import CrossCheck
 
 
@@ -131,11 +131,13 @@ def analyze(
 
     Writes verdict.json into a run directory of diag, for the dashboard, and nothing else into what it reads.
 
+    Traces of several jobs, and folders of runs, are listed with the verdict of each; FOLDER::NAME is one of them.
+
     Exit code 0: analysed; 4: analysed, but data is missing (the report lists it); 1: nothing to analyse.
     """
     # Nothing here multiplies matrices, and OpenBLAS's threads spin when numpy is loaded: 60 ms of CPU time.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from diag.api import Reading, open_run
+    from diag.api import Reading, SeveralJobsError, open_run
     from diag.show.json import save, to_json
     from diag.show.text import print_report
     from diag.summaries import open_by_size, open_summaries
@@ -156,12 +158,17 @@ def analyze(
             comm_kernels=comm_rules(comm_kernels),
         )
         result: Result
-        if summary:
-            result = open_summaries(paths[0], progress)
-        elif summary is None:
-            result = open_by_size(*paths, reading=reading)
-        else:
-            result = open_run(*paths, reading=reading)
+        try:
+            if summary:
+                result = open_summaries(paths[0], progress)
+            elif summary is None:
+                result = open_by_size(*paths, reading=reading)
+            else:
+                result = open_run(*paths, reading=reading)
+        except SeveralJobsError as several:
+            if table or cross_check or hta:  # these are of one job
+                raise
+            raise typer.Exit(_list_jobs(several.found, reading, as_json)) from None
     if as_json:
         put(to_json(result, tables=True, added=asked.to_dict(result)) + "\n")
     else:
@@ -195,3 +202,22 @@ def _print_snapshots(paths: list[str], as_json: bool) -> bool:
     if table.gaps:
         raise typer.Exit(ExitCode.DATA_INCOMPLETE)
     return True
+
+
+def _list_jobs(found: Jobs, reading: Reading, as_json: bool) -> ExitCode:
+    """Analyses and prints each of several jobs."""
+    from diag.api import Result
+    from diag.show.jobs import exit_code, listed, print_jobs, to_json
+    from diag.show.json import save
+    from diag.summaries import open_each
+
+    jobs = []
+    for job, outcome in open_each(found, reading):
+        jobs.append(listed(job, outcome))
+        if isinstance(outcome, Result):
+            save(outcome)
+    if as_json:
+        put(to_json(found, jobs) + "\n")
+    else:
+        print_jobs(found, jobs)
+    return exit_code(found, jobs)

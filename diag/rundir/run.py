@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import socket
 import time
 import tomllib
@@ -18,7 +19,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from diag.collectors.layout import RankLayout, RunLayout, is_folder, run_of
-from diag.collectors.reading import folder_refusal, read_regular
+from diag.collectors.reading import folder_refusal, natural, read_regular
 from diag.collectors.records import (
     CheckpointRecord,
     CollectiveLine,
@@ -36,16 +37,18 @@ from diag.errors import DiagError, ExitCode, readable
 from diag.model import Gap
 from diag.model.axes import Axes
 from diag.traces.cache import Cache
-from diag.traces.kineto_names import MOST_RULES, PROFILER_STEP_PATTERN, STEP_PATTERN, CommRule, RuleError, parse_rule
+from diag.traces.kineto_names import MOST_RULES, CommRule, RuleError, parse_rule
 from diag.traces.memory_snapshots import is_snapshot, snapshot_files
 from diag.traces.reading import Reading, read_traces
 from diag.traces.text_stream import exists, file_name, is_remote, trace_files
 from diag.traces.trace import Trace
-from diag.words.formatting import rank_ranges
+from diag.words.formatting import masked, rank_ranges, visible
 
 from .durations import DurationRecords, recorded
 from .inspector import of_run
+from .jobs import Group, at_other_times, job_places, sort_traces, why_apart
 from .lines import read_heartbeat, read_identity, read_lines, read_manifest
+from .runs import split_job
 
 # -- settings ----------------------------------------------------------------------------------------------------------
 #
@@ -94,7 +97,8 @@ def read_rules(file: Path) -> list[CommRule]:
 
 def _files(paths: Sequence[str]) -> list[Path]:
     """The settings' files, each once, the analysed folders' first."""
-    folders = [path if is_folder(path) else path.parent for path in map(Path, filter(_is_local, paths))]
+    local = (Path(split_job(path)[0]) for path in paths if not is_remote(path))
+    folders = [path if is_folder(path) else path.parent for path in local]
     with suppress(OSError):  # it was removed
         folders.append(Path.cwd())
     files: dict[str, Path] = {}
@@ -104,16 +108,11 @@ def _files(paths: Sequence[str]) -> list[Path]:
     return list(files.values())
 
 
-def _is_local(path: str) -> bool:
-    return not is_remote(path)
-
-
 def _refused(file: Path, reason: str) -> DiagError:
     return DiagError(reason, path=file, hint="correct the file, or remove it", exit_code=ExitCode.USAGE)
 
 
-# A process whose traces are further apart than this is more likely another one with the same id.
-_ONE_PROCESS_NS = 24 * 3600 * 10**9
+_MOST_NAMED = 8  # jobs, in a message
 _HEARTBEAT_FRESH_NS = 10 * 10**9  # it is written about once a second
 
 
@@ -168,6 +167,12 @@ class Tables(Struct, frozen=True):
     snapshots: tuple[str, ...] = ()  # files of PyTorch's allocator: see ``diag.traces.memory_snapshots``
 
     @property
+    def recorded(self) -> tuple[int, int] | None:
+        """Begin and end of its traces, Unix time in ns; None without traces."""
+        traces = [trace for rank in self.ranks.values() for trace in rank.traces]
+        return (min(one.begin_ns for one in traces), max(one.end_ns for one in traces)) if traces else None
+
+    @property
     def on_device(self) -> bool:
         """Whether any rank computes on an accelerator."""
         return any(rank.on_device for rank in self.ranks.values())
@@ -179,25 +184,122 @@ class Tables(Struct, frozen=True):
         return tuple(rank for rank in range(self.world_size or 0) if rank not in used)
 
 
+class Job(Struct, frozen=True):
+    """One of the jobs that lie under the given paths. ``paths``: what opens it alone, mostly one: its own folder or
+    file, else FOLDER::NAME. ``reason``: why it is a job of its own; "" where it is a run directory, or the only one.
+    ``tables`` is None for a run directory, which is read when it is opened."""
+
+    name: str
+    paths: tuple[str, ...]
+    reason: str = ""
+    tables: Tables | None = None
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Its trace files."""
+        ranks = self.tables.ranks.values() if self.tables is not None else ()
+        return tuple(dict.fromkeys(trace.path for rank in ranks for trace in rank.traces))
+
+
+class Jobs(Struct, frozen=True):
+    """Every job under the given paths, in order of their names, and every file that is in none, with the reason."""
+
+    paths: tuple[str, ...]
+    jobs: tuple[Job, ...]
+    unused: tuple[Gap, ...] = ()
+
+
+class SeveralJobsError(DiagError):
+    """One job was asked for, and there are several: ``found``."""
+
+    def __init__(self, found: Jobs) -> None:
+        names = [visible(job.name) for job in found.jobs]
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        example = visible(masked(shlex.join(found.jobs[0].paths[:1])))
+        super().__init__(
+            f"holds {len(names)} jobs, not one: {', '.join(names[:_MOST_NAMED])}{more}",
+            hint=f"give one, for example {example}; diag analyze lists them",
+            path=found.paths[0] if len(found.paths) == 1 else None,
+        )
+        self.found = found
+
+
 def open_paths(paths: Sequence[Path | str], reading: Reading | None = None) -> Tables:
-    """The tables of a run directory, or of all traces under the paths. DiagError where there is nothing to analyse."""
-    names = [str(path) for path in paths]
-    must_exist(names)
-    reading = with_settings(reading or Reading(), names)
-    if len(names) == 1 and not is_remote(names[0]) and RunLayout(Path(names[0])).is_run():
-        tables = _open_run(RunLayout(Path(names[0])), reading)
-    else:
-        tables = _open_traces(names, reading)
+    """The tables of a run directory, or of the traces under the paths. DiagError where there is nothing to analyse;
+    SeveralJobsError where the traces are of several jobs, unless the path names one: FOLDER::NAME."""
+    found = find_jobs(paths, reading)
+    if len(found.jobs) > 1:
+        raise SeveralJobsError(found)
+    if not found.jobs:
+        raise _nothing(found.paths, Tables(Path(found.paths[0]), None, None, {}, found.unused))
+    return tables_of_job(found.jobs[0], reading)
+
+
+def tables_of_job(job: Job, reading: Reading | None = None) -> Tables:
+    """What is known of one job. DiagError where it recorded nothing."""
+    tables = job.tables
+    if tables is None:
+        tables = _open_run(RunLayout(Path(job.paths[0])), with_settings(reading or Reading(), job.paths))
     if all(rank.empty for rank in tables.ranks.values()):
-        raise _nothing(names, tables)
-    return replace(tables, snapshots=tuple(map(str, snapshot_files(names))))
+        raise _nothing(job.paths, tables)
+    return replace(tables, snapshots=tuple(map(str, snapshot_files(job.paths))))
+
+
+def find_jobs(paths: Sequence[Path | str], reading: Reading | None = None) -> Jobs:
+    """The jobs under the paths: run directories, and traces of any tool sorted by what they contain. The traces are
+    read. A path FOLDER::NAME gives the job of this name in the folder. DiagError where nothing is at a path, or there
+    is no job of this name."""
+    names = [str(path) for path in paths]
+    if len(names) == 1:
+        folder, wanted = split_job(names[0])
+        if wanted:
+            return _named_job(find_jobs([folder], reading), wanted, names[0])
+    must_exist(names)
+    runs, files, gaps = look_into(names)
+    if not files and not gaps and len(runs) == 1:
+        return Jobs(tuple(names), (Job(_job_name(names, runs[0]), (runs[0],)),))
+    traces = list(_read(files, with_settings(reading or Reading(), names), gaps)) if files else []
+    return _jobs_of(names, runs, traces, gaps)
+
+
+def _named_job(found: Jobs, wanted: str, path: str) -> Jobs:
+    job = next((job for job in found.jobs if job.name == wanted), None)
+    if job is None:
+        names = ", ".join(visible(job.name) for job in found.jobs[:_MOST_NAMED])
+        raise DiagError(f"there is no job {visible(wanted)!r}", path=found.paths[0], hint=f"there are: {names}")
+    if job.tables is not None:
+        tables = replace(job.tables, root=Path(path), gaps=(*job.tables.gaps, *found.unused))
+        job = replace(job, paths=(path,), tables=tables)
+    return Jobs((path,), (job,))
+
+
+def look_into(paths: Sequence[str]) -> tuple[list[str], list[str], list[Gap]]:
+    """The run directories at or below the paths, the files outside of them that may be traces, and what is neither.
+    No file is read."""
+    runs: list[str] = []
+    gaps: list[Gap] = []
+
+    def enter(folder: str) -> bool:
+        if RunLayout(Path(folder)).is_run():
+            runs.append(folder)
+            return False
+        return True
+
+    outside = [path for path in paths if is_remote(path) or (enter(path) if is_folder(path) else not is_snapshot(path))]
+    files = trace_files(outside, gaps, enter)
+    for path in outside:  # links to runs, which are followed where they lie in the folder itself
+        if not is_remote(path) and is_folder(path):
+            with suppress(OSError), os.scandir(path) as entries:
+                linked = [f"{path.rstrip('/')}/{entry.name}" for entry in entries if entry.is_symlink()]
+                runs += sorted(link for link in linked if is_folder(link) and RunLayout(Path(link)).is_run())
+    return sorted(dict.fromkeys(runs), key=natural), files, gaps
 
 
 def must_exist(paths: Sequence[str]) -> None:
     """DiagError for the first path at which there is nothing, or that may not be looked at."""
     for path in paths:
         with readable(path):
-            there = exists(path)
+            there = exists(split_job(path)[0])
         if not there:
             raise DiagError("no such file or folder", path=path, hint="give a run directory or a folder of traces")
 
@@ -393,79 +495,64 @@ def run_cache(layout: RunLayout, otherwise: Cache) -> Cache:
 # -- traces of any other tool ------------------------------------------------------------------------------------------
 
 
-def _open_traces(paths: Sequence[str], reading: Reading) -> Tables:
-    gaps: list[Gap] = []
-    by_rank: dict[int, list[Trace]] = {}
-    unnamed: list[Trace] = []
-    traces = [path for path in paths if is_remote(path) or is_folder(path) or not is_snapshot(path)]
-    for trace in _read(trace_files(traces, gaps), reading, gaps):
-        if trace.rank is None:
-            unnamed.append(trace)
-            continue
-        others = by_rank.setdefault(trace.rank, [])
-        if (twin := _twin(trace, others)) is not None:
-            gaps.append(Gap(trace.path, f"rank {trace.rank} again, of the time that {twin.path} covers; left out"))
-        else:
-            others.append(trace)
+def _jobs_of(paths: Sequence[str], runs: Sequence[str], traces: Sequence[Trace], gaps: Sequence[Gap]) -> Jobs:
+    """The runs, and the traces sorted into jobs. Of a single job everything that was not read is in its gaps."""
+    found = sort_traces(traces)
+    gaps = [*gaps, *found.gaps]
+    if len(found.groups) == 1 and not runs:
+        return Jobs(
+            tuple(paths), (Job(_job_name(paths, paths[0]), tuple(paths), "", _tables(paths, found.groups[0], gaps)),)
+        )
+    of_job = {trace.path for group in found.groups for trace in group.traces}
+    jobs = [Job(_job_name(paths, run), (run,)) for run in runs]
+    places = job_places(paths, found.groups, {job.name for job in jobs})
+    for group, (name, opened_by) in zip(found.groups, places, strict=True):
+        own = {trace.path for trace in group.traces}
+        tables = _tables(opened_by, group, [gap for gap in gaps if gap.path in own])
+        others = [other for other in found.groups if other is not group]
+        reason = ""
+        if others:
+            nearest, why = why_apart(group, others)
+            reason = f"another job than {places[found.groups.index(nearest)][0]}: {why}"
+        jobs.append(Job(name, opened_by, reason, tables))
+    jobs.sort(key=lambda job: natural(job.name))
+    unused = [gap for gap in gaps if gap.path not in of_job]
+    return Jobs(tuple(paths), tuple(jobs), (*unused, *_stray_snapshots(paths, jobs)))
+
+
+def _stray_snapshots(paths: Sequence[str], jobs: Sequence[Job]) -> list[Gap]:
+    """Memory snapshots that lie in the folder of no job."""
+    folders = tuple(f"{path.rstrip('/')}/" for job in jobs for path in job.paths)
+    stray = [path for path in map(str, snapshot_files(paths)) if not path.startswith(folders)]
+    return [Gap(path, "a memory snapshot that may be of any of these jobs: analyze it alone") for path in stray]
+
+
+def _job_name(paths: Sequence[str], run: str) -> str:
+    """A run's path from the folder that was given; its name where it is what was given."""
+    root = paths[0].rstrip("/")
+    return (
+        run.removeprefix(f"{root}/") if len(paths) == 1 and run.startswith(f"{root}/") else file_name(run.rstrip("/"))
+    )
+
+
+def _tables(paths: Sequence[str], group: Group, gaps: Sequence[Gap]) -> Tables:
+    """The tables of one job's traces. Processes that say no rank take the ranks that are free."""
+    gaps = [*gaps, *at_other_times(group)]
+    by_rank = {process.rank: process.traces for process in group.processes if process.rank is not None}
+    unnamed = [process.traces for process in group.processes if process.rank is None]
+    order = {id(trace): number for number, trace in enumerate(group.traces)}
     taken: dict[str, list[int]] = {}
-    for process in _processes(unnamed):
+    for process in sorted(unnamed, key=lambda traces: (natural(traces[0].path), order[id(traces[0])])):
         rank = next(r for r in range(len(by_rank) + 1) if r not in by_rank)
-        by_rank[rank] = _distinct(process, rank, gaps)
+        by_rank[rank] = process
         taken.setdefault(process[0].path, []).append(rank)
     gaps += [Gap(path, _taken_as(numbers, by_rank)) for path, numbers in taken.items()]
-    ranks = {
-        rank: RankTables(rank, traces=tuple(sorted(traces, key=lambda trace: trace.begin_ns)))
-        for rank, traces in sorted(by_rank.items())
-    }
-    sizes = [trace.world_size for traces in by_rank.values() for trace in traces if trace.world_size]
-    world_size = max(sizes, default=None)
+    ranks = {rank: RankTables(rank, traces=tuple(traces)) for rank, traces in sorted(by_rank.items())}
+    world_size = max(group.worlds, default=None)
     absent = [rank for rank in range(world_size or 0) if rank not in ranks]
     if absent:
         gaps.append(Gap(paths[0], f"no trace of {rank_ranges(absent)}"))
     return Tables(Path(paths[0]), None, world_size, ranks, tuple(gaps))
-
-
-def _processes(traces: Sequence[Trace]) -> list[list[Trace]]:
-    """Traces that name no rank, by the process that wrote them: one rank's windows in order of time. The processes in
-    the order of their files' names, in which 10 comes after 9."""
-    processes: list[list[Trace]] = []
-    for trace in sorted(traces, key=lambda trace: trace.begin_ns):
-        same = next((process for process in processes if _goes_on(process[-1], trace)), None)
-        if same is not None:
-            same.append(trace)
-        else:
-            processes.append([trace])
-    return sorted(processes, key=lambda process: (_in_words(process[0].path), traces.index(process[0])))
-
-
-def _goes_on(before: Trace, trace: Trace) -> bool:
-    """Whether a trace is a later window of the process that wrote another, or a copy of it. Process ids come again: in
-    another container, on another host, on another day."""
-    if not trace.host_pids or set(before.host_pids) != set(trace.host_pids) or before.host != trace.host:
-        return False
-    if before.path == trace.path or _written_by(before.path) != _written_by(trace.path):
-        return False
-    if before.device_names != trace.device_names or trace.begin_ns - before.end_ns > _ONE_PROCESS_NS:
-        return False
-    same_span = before.begin_ns == trace.begin_ns and before.end_ns == trace.end_ns
-    return trace.begin_ns >= before.end_ns or same_span
-
-
-def _written_by(path: str) -> str:
-    """``host_pid`` where TensorBoard's handler named the file; "" otherwise."""
-    match = re.match(r"(.+_\d+)\.\d{10,}\.pt\.trace\.json", file_name(path))
-    return match[1] if match else ""
-
-
-def _distinct(process: Sequence[Trace], rank: int, gaps: list[Gap]) -> list[Trace]:
-    """The windows of a process without copies of them."""
-    distinct: list[Trace] = []
-    for trace in process:
-        if (twin := _twin(trace, distinct)) is not None:
-            gaps.append(Gap(trace.path, f"rank {rank} again, of the time that {twin.path} covers; left out"))
-        else:
-            distinct.append(trace)
-    return distinct
 
 
 def _taken_as(taken: Sequence[int], by_rank: Mapping[int, Sequence[Trace]]) -> str:
@@ -477,33 +564,7 @@ def _taken_as(taken: Sequence[int], by_rank: Mapping[int, Sequence[Trace]]) -> s
     if len(of_rank) > 1:
         pids = ", ".join(of_rank[0].host_pids)
         windows = f"; with {len(of_rank) - 1} more of process {pids}, one rank in {len(of_rank)} windows"
-    others = [trace for number, traces in by_rank.items() if number != rank for trace in traces]
-    apart = others and not any(a.begin_ns < b.end_ns and b.begin_ns < a.end_ns for a in of_rank for b in others)
-    doubt = ", though it ran at another time than the others: perhaps of another run" if apart else ""
-    return f"says no rank, in the file or in its name; taken as rank {rank}{doubt}{windows}"
-
-
-def _in_words(path: str) -> list[tuple[int, str]]:
-    """For an order in which numbers count by their value."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d{1,18})", path)]
-
-
-def _twin(trace: Trace, others: Sequence[Trace]) -> Trace | None:
-    """A trace of the same rank that shows most of the same steps, or without steps of the same time: a copy."""
-    for other in others:
-        common = min(trace.end_ns, other.end_ns) - max(trace.begin_ns, other.begin_ns)
-        mine, theirs = _step_names(trace), _step_names(other)
-        if mine and theirs:
-            if common > 0 and 2 * len(mine & theirs) > min(len(mine), len(theirs)):
-                return other
-        elif 2 * common > min(trace.end_ns - trace.begin_ns, other.end_ns - other.begin_ns):
-            return other
-    return None
-
-
-def _step_names(trace: Trace) -> set[str]:
-    names = trace.stored.names
-    return set(names.filter(names.str.contains(f"{STEP_PATTERN}|{PROFILER_STEP_PATTERN}")))
+    return f"says no rank, in the file or in its name; taken as rank {rank}{windows}"
 
 
 # -- NCCL Inspector's files alone -------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import statistics
 import time
 from collections.abc import Iterator
@@ -61,6 +63,22 @@ class RunState(Struct, frozen=True):
         return self.state == State.TRAINING
 
 
+JOB = "::"  # between a folder and the name of one of the jobs in it
+
+
+def split_job(path: Path | str) -> tuple[str, str]:
+    """The folder, and the name of a job in it, of FOLDER::NAME; the path and "" of any other. A path that exists is no
+    such name."""
+    text = str(path)
+    if JOB not in text or os.path.lexists(text):
+        return text, ""
+    cuts = [match.start() for match in re.finditer(JOB, text)]
+    at = next((cut for cut in cuts if "://" in text[:cut] or os.path.lexists(text[:cut])), None)
+    if at is None or "://" in text[at:]:  # fsspec writes :: between addresses
+        return text, ""
+    return text[:at], text[at + len(JOB) :]
+
+
 def state_of(path: Path, now_ns: int | None = None) -> RunState:
     """The state of a run or of a folder of traces. Never raises: what cannot be read is not known."""
     layout, changed_ns = RunLayout(path), newest_change(path)
@@ -103,6 +121,7 @@ def recording_environment(layout: RunLayout, pid: int) -> dict[str, str]:
 
 def newest_change(path: Path) -> int:
     """When one of the files that an analysis reads was written last, Unix time in ns; 0 where there is none."""
+    path = Path(split_job(path)[0])
     if not is_folder(path):
         return _changed_ns(path)
     return max(_changes(path), default=0)

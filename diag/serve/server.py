@@ -25,6 +25,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from diag.errors import DiagError, readable
+from diag.rundir.runs import split_job
 from diag.words.terminal import say
 
 from . import guard
@@ -128,12 +129,13 @@ def _existing(path: Path | None) -> Path:
         if not SAMPLES.is_dir():
             raise DiagError("this installation has no sample runs", hint="give a run: diag dashboard RUN")
         return SAMPLES
-    if not os.path.lexists(path):
+    folder = Path(split_job(path)[0])
+    if not os.path.lexists(folder):
         say(f"{path} does not exist yet: the page waits for it.", err=True)
         return path
-    with readable(path):  # an error here, not on each page
-        if stat.S_ISDIR(path.stat().st_mode):
-            os.scandir(path).close()
+    with readable(folder):  # an error here, not on each page
+        if stat.S_ISDIR(folder.stat().st_mode):
+            os.scandir(folder).close()
     return path
 
 

@@ -15,7 +15,7 @@ from diag.collectors.files import replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import PHASES_AND_REST
 from diag.model.breakdown import Breakdowns
-from diag.model.steps import Finding, Outcome, StepAccount
+from diag.model.steps import Coverage, Finding, Outcome, StepAccount, Verdict
 from diag.show.memory import curves_to_dict, peaks_to_dict
 
 ANALYSIS_VERSION = 2
@@ -60,21 +60,11 @@ def _outcome(outcome: Outcome | None) -> dict[str, Any] | None:
 
 def to_dict(result: Result) -> dict[str, Any]:
     """Plain containers, as the contract names them."""
-    verdict, coverage = result.verdict, result.coverage
-    culprit = {"ranks": list(verdict.culprit_ranks), "hosts": list(verdict.culprit_hosts)}
     return {
         "schema_version": ANALYSIS_VERSION,
         "run": describe_run(result),
         "outcome": _outcome(result.outcome),
-        "verdict": {
-            "bottleneck": verdict.bottleneck,
-            "severity": verdict.severity,
-            "cause": verdict.cause,
-            "share": verdict.share,
-            "confidence": verdict.confidence,
-            "culprit": culprit if verdict.culprit_ranks else None,
-            "headline": verdict.headline,
-        },
+        "verdict": verdict_to_dict(result.verdict),
         "steps": [_step(result, step) for step in result.attribution.steps],
         "scheduling": _scheduling(result),
         "memory": peaks_to_dict(result),
@@ -84,16 +74,33 @@ def to_dict(result: Result) -> dict[str, Any]:
         "advice": [to_builtins(advice) for advice in result.advice],
         "not_advised": list(result.recommendation.not_advised),
         "replay_error": result.recommendation.replay_error,
-        "coverage": {
-            "ranks_used": list(coverage.ranks_used),
-            "ranks_missing": list(coverage.ranks_missing),
-            "skipped": [to_builtins(gap) for gap in coverage.skipped],
-            "clock_uncertainty_ns": coverage.clock_uncertainty_ns,
-            "clock_drift_ppm": round(coverage.clock_drift_ppm, 3),
-            "not_looked": [str(item) for item in coverage.not_looked],
-            "explained_wait": None if coverage.explained_wait is None else round(coverage.explained_wait, 4),
-            "notes": list(coverage.notes),
-        },
+        "coverage": coverage_to_dict(result.coverage),
+    }
+
+
+def verdict_to_dict(verdict: Verdict) -> dict[str, Any]:
+    culprit = {"ranks": list(verdict.culprit_ranks), "hosts": list(verdict.culprit_hosts)}
+    return {
+        "bottleneck": verdict.bottleneck,
+        "severity": verdict.severity,
+        "cause": verdict.cause,
+        "share": verdict.share,
+        "confidence": verdict.confidence,
+        "culprit": culprit if verdict.culprit_ranks else None,
+        "headline": verdict.headline,
+    }
+
+
+def coverage_to_dict(coverage: Coverage) -> dict[str, Any]:
+    return {
+        "ranks_used": list(coverage.ranks_used),
+        "ranks_missing": list(coverage.ranks_missing),
+        "skipped": [to_builtins(gap) for gap in coverage.skipped],
+        "clock_uncertainty_ns": coverage.clock_uncertainty_ns,
+        "clock_drift_ppm": round(coverage.clock_drift_ppm, 3),
+        "not_looked": [str(item) for item in coverage.not_looked],
+        "explained_wait": None if coverage.explained_wait is None else round(coverage.explained_wait, 4),
+        "notes": list(coverage.notes),
     }
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import re
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -180,6 +180,8 @@ class _Counting(io.RawIOBase):
 
 TRACE_ENDINGS = (".json", ".json.gz")
 ARCHIVE_ENDINGS = (".tar", ".tar.gz", ".tgz")
+_PACKED_TRACE = re.compile(r"\.json\.(?:zst|zstd|xz|bz2|lz4|br|zip|7z)$", re.I)
+_PACKED = "is packed in a form that is not read: unpack it, or pack it with gzip"
 # A file of the store that we keep beside the traces of a run is none of them.
 _OURS = (RunLayout(Path()).verdict.name, RunLayout(Path()).manifest.name)
 
@@ -209,8 +211,9 @@ def exists(path: str) -> bool:
         return bool(system.exists(inner))
 
 
-def trace_files(paths: Iterable[str], gaps: list[Gap]) -> list[str]:
-    """Every file under the paths that may be a trace or an archive of traces, folders in order of names."""
+def trace_files(paths: Iterable[str], gaps: list[Gap], enter: Callable[[str], bool] | None = None) -> list[str]:
+    """Every file under the paths that may be a trace or an archive of traces, folders in order of names. ``enter``:
+    whether a folder is looked into."""
     found: list[str] = []
 
     def refused(place: str, reason: str) -> None:
@@ -218,7 +221,11 @@ def trace_files(paths: Iterable[str], gaps: list[Gap]) -> list[str]:
 
     for path in paths:
         if not is_remote(path) and is_folder(path):
-            found.extend(sorted(walk(path, refused, wanted=may_be_trace)))
+            inside = sorted(
+                walk(path, refused, wanted=lambda name: may_be_trace(name) or _is_packed(name), enter=enter)
+            )
+            gaps.extend(Gap(file, _PACKED) for file in inside if not may_be_trace(file) and _is_packed(file))
+            found.extend(file for file in inside if may_be_trace(file))
         elif may_be_trace(path):
             found.append(path)
         elif is_remote(path):
@@ -228,6 +235,11 @@ def trace_files(paths: Iterable[str], gaps: list[Gap]) -> list[str]:
                 Gap(path, "is not a trace: Kineto traces end in .json or .json.gz, archives in .tar or .tar.gz")
             )
     return found
+
+
+def _is_packed(path: str) -> bool:
+    """Whether a file's name says that it is a trace in a form that is not read."""
+    return _PACKED_TRACE.search(path) is not None
 
 
 def may_be_trace(path: str) -> bool:

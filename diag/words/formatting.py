@@ -29,6 +29,15 @@ def duration(ns: float) -> str:
     return f"{ns:.0f}{NBSP}ns"
 
 
+def elapsed(ns: float) -> str:
+    """A time span of any length in one unit: ``3 d``, ``5 h``, ``4 min``, ``12 s``; below a second as `duration`."""
+    seconds = ns / 1e9
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        if seconds >= 0.995 * size:  # not 60 min
+            return f"{seconds / size:,.0f}{NBSP}{unit}"
+    return duration(ns)
+
+
 def printed_alike(one_ns: int | None, other_ns: int) -> bool:
     """Whether two durations have the same digits and unit once printed; None is printed nowhere."""
     return one_ns is not None and duration(one_ns) == duration(other_ns)

@@ -107,7 +107,7 @@ def test_a_large_run_is_not_analysed_for_the_list(folder: Path, monkeypatch: pyt
     outlined(folder / "slow")
     outlined(folder / "healthy")
     test = runs_page(folder, monkeypatch)
-    assert plain("slow has more than 0 MiB of records: open it to analyse it") in text(test)
+    assert plain("slow: more than 0 MiB of records; open it to analyse it") in text(test)
     assert {row["Class"] for row in rows_of(test)} == {"-"}
 
 

@@ -232,7 +232,7 @@ def test_a_drag_is_a_window(box: list[dict[str, Any]], window: tuple[float | Non
 
 def test_loose_clocks_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for rank in range(2):
-        made = gpu_trace(rank, names=("gemm", "elementwise"), base_ns=10**18 * (rank + 1))
+        made = gpu_trace(rank, names=("gemm", "elementwise"), base_ns=10**18 + 10**13 * rank)
         made.header["host_name"] = f"node-{rank}"
         for event in made.events:
             if event["name"] == "elementwise":

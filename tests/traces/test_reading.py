@@ -278,7 +278,8 @@ def test_an_address_that_leads_nowhere(address: str) -> None:
 def test_the_rank_by_header_by_name_and_by_option(tmp_path: Path) -> None:
     paths = []
     for pid, name in enumerate(("rank5.json", "a.json", "b.json")):
-        text = KinetoBuilder(rank=None).step(1, 0, 1000).kernel(10, 900, launch=5).text()
+        made = KinetoBuilder(rank=None).step(1, 0, 1000).kernel(10, 900, launch=5)
+        text = made.kernel(900, 950, "ncclDevKernel_AllReduce_Sum_f32(x)", 7, 20).text()
         paths.append(str(tmp_path / name))
         Path(paths[-1]).write_text(text.replace(f'"pid": {PID}', f'"pid": {PID + pid}'))
     ranks = {paths[1]: 3, paths[0]: 4}

@@ -253,6 +253,10 @@ def run(case: Json, mirror: Path, keep: Path | None) -> Json:
             return {**row, "answer": "refused", "failed": [refused] if refused else [], "right": not refused}
         return {**row, "answer": "refused", "failed": [refused or "refused, though it can be read"]}
     answer = json.loads(done.stdout)
+    if "jobs" in answer:  # several runs, each with its own answer: no answer over all of them
+        found = f"{len(answer['jobs'])} jobs"
+        failed = [] if expect.get("refused") else [f"{found}, though they are one"]
+        return {**row, "answer": found, "failed": failed, "right": not failed}
     verdict = answer["verdict"]
     row["answer"] = f"{verdict['bottleneck']}/{verdict['cause'] or '-'} {verdict['severity']} {verdict['confidence']}"
     if verdict["bottleneck"] != "undetermined":

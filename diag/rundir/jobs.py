@@ -1,0 +1,465 @@
+"""Which Kineto traces are of one job, by what the files contain: rank and world size, process and host, devices, the
+time at which they were recorded, what runs in them, and the folders that they lie in.
+
+Traces of one process are windows of one rank. Processes are one job where they were recorded at the same time, or in
+the same folder, and nothing speaks against it: a rank is in a job once. What cannot be decided is stated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from itertools import count, pairwise, takewhile
+from typing import Final
+
+import numpy as np
+from msgspec import Struct, field
+
+from diag.collectors.reading import natural
+from diag.model import Gap
+from diag.rundir.runs import JOB
+from diag.traces import kineto_names
+from diag.traces.kineto_names import PROFILER_STEP_PATTERN, STEP_PATTERN
+from diag.traces.text_stream import TRACE_ENDINGS, file_name
+from diag.traces.trace import Trace
+from diag.words.formatting import counted, elapsed, rank_ranges, visible
+
+# A process whose traces are further apart than this is more likely another one with the same id; and a job's ranks.
+_ONE_JOB_NS: Final = 24 * 3600 * 10**9
+# Clocks of hosts, and windows of ranks, are this far apart in one job. To start another job takes longer.
+_SKEW_NS: Final = 5 * 10**9
+# Between ranks in different folders that name the same world.
+_ONE_WORLD_NS: Final = 600 * 10**9
+# September 2001. Earlier is no time of day: it counts since boot, or nobody has set the clock.
+_CLOCK_SET_NS: Final = 10**18
+# Names that two traces have in common, of all their names. Ranks of one job: 0.9 and more. Of different programs mostly
+# 0.25 and less (public traces of five repositories, November 2026).
+_ALIKE: Final = 0.3
+_COPIED: Final = 0.5  # start times of the shorter that a copy shares; two processes share a few by chance
+# Names that differ from process to process: addresses, numbers of steps.
+_OWN_NAME: Final = re.compile(r"0x[0-9a-f]{4,}|#\d")
+
+
+class Process(Struct, dict=True):
+    """The windows of one process, in order of time: one rank."""
+
+    traces: list[Trace]
+
+    @property
+    def rank(self) -> int | None:
+        return self.traces[0].rank
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """What runs in it, by the names of its events."""
+        names = self.traces[0].stored.names.to_list()
+        return frozenset(name for name in names if not _OWN_NAME.search(name))
+
+    @cached_property
+    def communicates(self) -> bool:
+        """Whether a collective is in it."""
+        return any(map(_communicates, self.traces))
+
+
+class Group(Struct):
+    """Processes of one job. ``spans``: when they were recorded, in order and apart from each other."""
+
+    processes: list[Process]
+    ranks: set[int]
+    worlds: set[int]
+    devices: set[str]
+    homes: set[str]
+    words: set[tuple[str, ...]]
+    spans: list[tuple[int, int]]
+
+    @property
+    def ranked(self) -> bool:
+        """Whether each of its processes says its rank."""
+        return len(self.ranks) == len(self.processes)
+
+    @property
+    def traces(self) -> list[Trace]:
+        return [trace for process in self.processes for trace in process.traces]
+
+
+class Sorted(Struct, frozen=True):
+    """The jobs, and the traces that are in none because they are copies."""
+
+    groups: list[Group]
+    gaps: list[Gap] = field(default_factory=list)
+
+
+def sort_traces(traces: Sequence[Trace]) -> Sorted:
+    """The jobs that these traces are of, in order of their files."""
+    gaps: list[Gap] = []
+    place = {id(trace): number for number, trace in enumerate(traces)}
+    groups = [_group_of(process) for process in _processes(traces, gaps)]
+    groups.sort(key=lambda group: place[id(group.traces[0])])
+    for linked in (_same_names, _same_time_and_folder, _same_time, _same_folder, _same_world):
+        groups = _merged(groups, linked)
+    groups.sort(key=lambda group: min(place[id(trace)] for trace in group.traces))
+    return Sorted(groups, gaps)
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+def _processes(traces: Sequence[Trace], gaps: list[Gap]) -> list[Process]:
+    processes: list[Process] = []
+    # Of a trace and a part of it the part is left out, so the trace comes first.
+    for trace in sorted(traces, key=lambda trace: (trace.begin_ns, -trace.stored.rows)):
+        original = next((other for process in processes for other in process.traces if _is_copy(trace, other)), None)
+        if original is not None:
+            rank = f"rank {trace.rank} again" if trace.rank is not None else "again"
+            gaps.append(Gap(trace.path, f"{rank}, of the time that {original.path} covers; left out"))
+            continue
+        process = next((process for process in processes if _goes_on(process, trace)), None)
+        if process is not None:
+            process.traces.append(trace)
+        else:
+            processes.append(Process([trace]))
+    return processes
+
+
+def _is_copy(trace: Trace, other: Trace) -> bool:
+    """Whether a trace holds the same events as another, or a part of them."""
+    if (trace.rank != other.rank and None not in (trace.rank, other.rank)) or trace.path == other.path:
+        return False
+    if min(trace.end_ns, other.end_ns) <= max(trace.begin_ns, other.begin_ns):
+        return False
+    if (trace.begin_ns, trace.end_ns, trace.stored.rows) == (other.begin_ns, other.end_ns, other.stored.rows):
+        return trace.host_pids == other.host_pids
+    if trace.host_pids and other.host_pids and not set(trace.host_pids) & set(other.host_pids):
+        return False
+    starts, others = _starts(trace), _starts(other)
+    common = len(np.intersect1d(starts, others, assume_unique=True))
+    return common > _COPIED * min(len(starts), len(others))
+
+
+def _starts(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.unique(trace.unsorted(*trace.stored.categories, columns=("ts_ns",))["ts_ns"].to_numpy())
+
+
+def _goes_on(process: Process, trace: Trace) -> bool:
+    """Whether a trace is a later window of the process. Process ids come again: in another container, on another host,
+    on another day."""
+    before = process.traces[-1]
+    if before.rank != trace.rank or before.path == trace.path or _differ(before.world_size, trace.world_size):
+        return False
+    if _differ(before.host, trace.host) or _differ(before.device_names, trace.device_names):
+        return False
+    pids, others = set(before.host_pids), set(trace.host_pids)
+    if not pids & others and (trace.rank is None or (pids and others)):
+        return False
+    if _written_by(before) != _written_by(trace) or _words(before.path) != _words(trace.path):
+        return False
+    if trace.begin_ns - before.end_ns > _ONE_JOB_NS:
+        return False
+    if trace.begin_ns < before.end_ns and (trace.rank is None or _same_steps(before, trace)):
+        return False
+    return _alike(process, Process([trace]))
+
+
+def _differ(one: object, other: object) -> bool:
+    """Whether both are known, and are not the same."""
+    return bool(one) and bool(other) and one != other
+
+
+def _written_by(trace: Trace) -> str:
+    """``host_pid`` where TensorBoard's handler named the file; "" otherwise."""
+    match = re.match(r"(.+_(\d+))\.\d{10,}\.pt\.trace\.json", file_name(trace.path))
+    return match[1] if match and match[2] in trace.host_pids else ""
+
+
+def _words(path: str) -> tuple[str, ...]:
+    """What of a path is not a number, nor next to one: ``("amp", "pt", "trace")`` of amp_3.pt.trace.json."""
+    return tuple(word for word in re.split(r"[^A-Za-z0-9]+", stem(path)) if word and not re.search(r"\d", word))
+
+
+def stem(path: str) -> str:
+    """The path without its trace endings."""
+    ending = next((ending for ending in sorted(TRACE_ENDINGS, key=len, reverse=True) if path.endswith(ending)), "")
+    return path.removesuffix(ending).removesuffix(".pt.trace")
+
+
+def _step_names(trace: Trace) -> set[str]:
+    names = trace.stored.names
+    return set(names.filter(names.str.contains(f"{STEP_PATTERN}|{PROFILER_STEP_PATTERN}")))
+
+
+def _same_steps(one: Trace, other: Trace) -> bool:
+    """Whether most of their steps have the same names. Windows of one process may have a few in common."""
+    mine, theirs = _step_names(one), _step_names(other)
+    return 2 * len(mine & theirs) > min(len(mine), len(theirs))
+
+
+def _communicates(trace: Trace) -> bool:
+    kernels = trace.stored.matching(kineto_names.KERNEL_PATTERN)
+    others = trace.stored.matching(kineto_names.NOT_KERNEL_PATTERN)
+    return bool((kernels & ~others).any() or trace.stored.matching(kineto_names.CALL_OP_PATTERN).any())
+
+
+def _alike(one: Process, other: Process) -> bool:
+    """Whether the same program runs in both."""
+    common = len(one.names & other.names)
+    return common >= _ALIKE * (len(one.names) + len(other.names) - common)
+
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
+
+
+def folder_of(path: str) -> str:
+    """The folder, or the archive, in which a trace lies."""
+    return path[: max(path.rfind("/"), path.rfind("!"), 0)]
+
+
+def _home_of(path: str) -> str:
+    """The same, without a folder that is a rank's own."""
+    folder = folder_of(path)
+    return folder_of(folder) if kineto_names.rank_from_path(folder) is not None else folder
+
+
+def _group_of(process: Process) -> Group:
+    traces = process.traces
+    return Group(
+        processes=[process],
+        ranks={rank for rank in (process.rank,) if rank is not None},
+        worlds={trace.world_size for trace in traces if trace.world_size},
+        devices={name for trace in traces for name in trace.device_names},
+        homes={_home_of(trace.path) for trace in traces},
+        words={_words(trace.path) for trace in traces},
+        spans=_united([(trace.begin_ns, trace.end_ns) for trace in traces]),
+    )
+
+
+def _joined(one: Group, other: Group) -> Group:
+    return Group(
+        processes=[*one.processes, *other.processes],
+        ranks=one.ranks | other.ranks,
+        worlds=one.worlds | other.worlds,
+        devices=one.devices | other.devices,
+        homes=one.homes | other.homes,
+        words=one.words | other.words,
+        spans=_united([*one.spans, *other.spans]),
+    )
+
+
+def _united(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for begin, end in sorted(spans):
+        if found and begin <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((begin, end))
+    return found
+
+
+def _merged(groups: list[Group], linked: Callable[[Group, Group], bool]) -> list[Group]:
+    """The groups without pairs that are linked and that nothing keeps apart."""
+    while True:
+        merged: list[Group] = []
+        for group in groups:
+            fitting = [n for n, other in enumerate(merged) if linked(other, group) and not conflict(other, group)]
+            if fitting:
+                nearest = fitting[0]
+                if len(fitting) > 1:
+                    nearest = min(fitting, key=lambda n: _id_distance(merged[n], group))
+                merged[nearest] = _joined(merged[nearest], group)
+            else:
+                merged.append(group)
+        if len(merged) == len(groups):
+            return merged
+        groups = merged
+
+
+def _same_names(one: Group, other: Group) -> bool:
+    return bool(one.words & other.words) and _same_time_and_folder(one, other)
+
+
+def _same_time_and_folder(one: Group, other: Group) -> bool:
+    return bool(one.homes & other.homes) and _same_time(one, other)
+
+
+def _same_time(one: Group, other: Group) -> bool:
+    return apart_ns(one, other) <= (_SKEW_NS if one.ranked and other.ranked else 0)
+
+
+def _same_folder(one: Group, other: Group) -> bool:
+    return bool(one.homes & other.homes)
+
+
+def _same_world(one: Group, other: Group) -> bool:
+    return bool(one.worlds & other.worlds) and apart_ns(one, other) <= _ONE_WORLD_NS
+
+
+def apart_ns(one: Group, other: Group) -> int:
+    """How long it is from a window of one to the next of the other; 0 where some overlap."""
+    least, i, j = 1 << 62, 0, 0
+    while i < len(one.spans) and j < len(other.spans):
+        mine, theirs = one.spans[i], other.spans[j]
+        least = min(least, max(mine[0], theirs[0]) - min(mine[1], theirs[1]))
+        if least <= 0:
+            return 0
+        if mine[1] < theirs[1]:
+            i += 1
+        else:
+            j += 1
+    return least
+
+
+def _clocks_agree(one: Group, other: Group) -> bool:
+    return (one.spans[0][0] < _CLOCK_SET_NS) == (other.spans[0][0] < _CLOCK_SET_NS)
+
+
+def _id_distance(one: Group, other: Group) -> int:
+    """How far apart the nearest process ids are: ranks of a host are started one after the other."""
+    numbers = sorted(
+        (int(pid), of is one)
+        for of in (one, other)
+        for trace in of.traces
+        for pid in trace.host_pids
+        if pid.isdecimal() and len(pid) < 19
+    )
+    return min((b - a for (a, mine), (b, too) in pairwise(numbers) if mine != too), default=1 << 62)
+
+
+def conflict(one: Group, other: Group) -> str:
+    """Why the two cannot be one job; "" where nothing speaks against it."""
+    if _differ(one.worlds, other.worlds):
+        return f"world sizes {' and '.join(map(str, sorted(one.worlds | other.worlds)))}"
+    apart = apart_ns(one, other)
+    named = one.ranked and other.ranked
+    mixed = named and bool(one.worlds & other.worlds) and apart <= _SKEW_NS  # hosts with different devices
+    if one.devices and other.devices and not one.devices & other.devices and not mixed:
+        return f"devices {_named(one.devices)} and {_named(other.devices)}"
+    if repeated := sorted(one.ranks & other.ranks):
+        return _repeated(repeated, one, other, apart)
+    world = max(one.worlds | other.worlds, default=0)
+    if world and len(one.processes) + len(other.processes) > world:
+        return f"a world of {counted(world, 'rank')} is complete without it"
+    return _unlike(one, other, apart, named)
+
+
+def _unlike(one: Group, other: Group, apart: int, named: bool) -> str:
+    """What speaks against one job where the ranks do not decide."""
+    if named and apart <= _SKEW_NS:
+        return ""
+    if not named and apart:
+        when = f"recorded {elapsed(apart)} apart" if _clocks_agree(one, other) else "on clocks that are not comparable"
+        return f"{when}, by different processes that say no rank"
+    if not named and not all(group.processes[0].communicates for group in (one, other)):
+        return "different processes that say no rank, and not both communicate"
+    if not _alike(one.processes[0], other.processes[0]):
+        return "different programs: few operators and kernels are in both"
+    if apart > _ONE_JOB_NS and _clocks_agree(one, other):
+        return f"recorded {elapsed(apart)} apart"
+    return ""
+
+
+def _repeated(ranks: Sequence[int], one: Group, other: Group, apart: int) -> str:
+    first, second = (next(process for process in group.processes if process.rank == ranks[0]) for group in (one, other))
+    pids = [{pid for trace in process.traces for pid in trace.host_pids} for process in (first, second)]
+    when = f"{elapsed(apart)} apart" if apart else "at the same time"
+    if not pids[0] & pids[1]:
+        ids = " and ".join(_process_ids(found) for found in pids)
+        doubt = ": a restart or another job" if apart else ""
+        return f"{rank_ranges(ranks)} recorded by different processes ({ids}), {when}{doubt}"
+    if {_words(trace.path) for trace in first.traces} != {_words(trace.path) for trace in second.traces}:
+        return f"{rank_ranges(ranks)} recorded under different names, {when}"
+    return f"{rank_ranges(ranks)} recorded twice, {when}"
+
+
+def _process_ids(pids: set[str]) -> str:
+    return ", ".join(sorted(map(visible, pids), key=natural)[:2]) or "unknown"
+
+
+def _named(devices: set[str]) -> str:
+    return ", ".join(sorted(map(visible, devices))[:2])
+
+
+def why_apart(group: Group, others: Sequence[Group]) -> tuple[Group, str]:
+    """The job that a job could most easily be taken for, and why it is another one. ``others``: at least one."""
+    nearest = min(others, key=lambda other: (not group.homes & other.homes, apart_ns(group, other)))
+    reason = conflict(nearest, group)
+    return nearest, reason or f"in another folder, recorded {elapsed(apart_ns(group, nearest))} apart"
+
+
+def job_places(
+    paths: Sequence[str], groups: Sequence[Group], names: Iterable[str] = ()
+) -> list[tuple[str, tuple[str, ...]]]:
+    """For each job its name, and the paths that open it alone: its own folder, archive or file where it has one.
+    ``names``: taken by others."""
+    root = paths[0].rstrip("/") if len(paths) == 1 else ""
+    files = [sorted({trace.path for trace in group.traces}) for group in groups]
+    places: list[tuple[str, tuple[str, ...]]] = []
+    taken = set(names)
+    for mine in files:
+        others = [path for theirs in files if theirs is not mine for path in theirs]
+        own = _own_place(mine, others)
+        own = None if own == root else own
+        name = _below(stem(own) if own is not None else _common_stem(mine), root) or "job"
+        if name in taken:
+            name = next(other for number in count(2) if (other := f"{name}-{number}") not in taken)
+        taken.add(name)
+        opened_by = (own,) if own is not None else (f"{root}{JOB}{name}",) if root else tuple(mine)
+        places.append((name, opened_by))
+    return places
+
+
+def _own_place(mine: Sequence[str], others: Sequence[str]) -> str | None:
+    """The file, archive or folder in which all of these lie and none of the others; None where there is none."""
+    if len(mine) == 1 and mine[0] not in others and "!" not in mine[0]:
+        folder = folder_of(mine[0])
+        return mine[0] if not folder or any(_lies_in(other, folder) for other in others) else folder
+    parts = list(takewhile(_equal, zip(*(_parts(path)[:-1] for path in mine), strict=False)))
+    place = "".join(part[0] for part in parts).rstrip("/!")
+    if not place or any(_lies_in(other, place) for other in others):
+        return None
+    return place if "!" not in place else None
+
+
+def _equal(items: tuple[str, ...]) -> bool:
+    return len(set(items)) == 1
+
+
+def _parts(path: str) -> list[str]:
+    return re.split(r"(?<=[/!])", path)
+
+
+def _lies_in(path: str, folder: str) -> bool:
+    return path.startswith((f"{folder}/", f"{folder}!"))
+
+
+def _common_stem(files: Sequence[str]) -> str:
+    """What the names of these files begin with: ``a`` of a_rank0.json and a_rank1.json."""
+    stems = [stem(file) for file in files]
+    if len(stems) == 1:
+        return stems[0]
+    common = "".join(same[0] for same in takewhile(_equal, zip(*stems, strict=False)))
+    if any(other[len(common) : len(common) + 1].isalpha() for other in stems):  # in the middle of a word
+        common = re.sub(r"[^/!_. -]*$", "", common)
+    return re.sub(r"(?:(?:^|(?<=[/!_. -]))(?:rank|worker|trace)|[_. \d-])+$", "", common)
+
+
+def _below(path: str, root: str) -> str:
+    """The path from the root; without one, its last part."""
+    if root and path.startswith((f"{root}/", f"{root}!")):
+        return path[len(root) + 1 :]
+    return file_name(path.rstrip("/"))
+
+
+def at_other_times(group: Group) -> list[Gap]:
+    """Ranks that were recorded at another time than the others of their job: that is a guess, so it is stated."""
+    if len(group.processes) < 2 or not group.ranked:
+        return []
+    gaps = []
+    alone = [_group_of(process) for process in group.processes]
+    together = _merged(alone, _same_time)
+    for part in together[1:]:
+        if not _clocks_agree(part, together[0]):
+            continue
+        apart = min(apart_ns(part, other) for other in together if other is not part)
+        reason = f"{rank_ranges(sorted(part.ranks))} recorded {elapsed(apart)} from the others: taken as of one job"
+        gaps.append(Gap(part.traces[0].path, reason))
+    return gaps

@@ -1,0 +1,111 @@
+"""Traces of several jobs in one folder are runs on the dashboard: listed, opened, compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from diag.api import open_run
+from diag.app.address import name_of, opened, runs_of
+from diag.app.markup import plain
+from tests.app.shown import shown, text
+from tests.app.test_pages import page, said
+from tests.app.test_runs_page import outlined
+from tests.traces.test_jobs import HOUR, put_job
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    put_job(tmp_path / "traces", "fast_rank{}.json")
+    put_job(tmp_path / "traces", "slow_rank{}.json", pid=900, at_ns=HOUR, slow_ms=10)
+    (tmp_path / "traces" / "notes.json").write_text('{"epochs": 3}')
+    return tmp_path / "traces"
+
+
+def _list() -> None:
+    import sys
+    from pathlib import Path
+
+    import streamlit as st
+
+    from diag.app.views import runs
+
+    def compare(before: str, after: str) -> None:
+        st.success(f"{after} against {before}")
+
+    runs.show(Path(sys.argv[1]), st.success, compare)
+
+
+def test_each_job_is_a_run_that_can_be_chosen(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = page(two, monkeypatch)
+    assert test.selectbox(key="run").options == ["fast", "slow"]
+    assert test.selectbox(key="run").value == "fast"
+    slow = page(two, monkeypatch, run="slow", baseline="fast")
+    assert plain(open_run(f"{two}::slow").verdict.headline) in said(slow)
+    assert "2 runs in" in said(slow)
+
+
+def test_the_list_holds_the_answer_of_each_and_the_files_of_none(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["main.py", str(two)])
+    for run in runs_of(two)[0]:
+        assert outlined(run).why == ""
+    test = AppTest.from_function(_list, default_timeout=60).run()
+    assert not test.exception
+    rows = test.dataframe[0].value
+    assert list(rows["Run"]) == ["slow", "fast"]  # the one that was recorded last first
+    assert set(rows["Ranks"]) == {"2 of 2"}
+    results = {name: open_run(f"{two}::{name}") for name in ("fast", "slow")}
+    assert dict(zip(rows["Run"], rows["Verdict"], strict=True)) == {
+        name: result.verdict.headline for name, result in results.items()
+    }
+    assert dict(zip(rows["Run"], rows["Step time"], strict=True)) == {
+        name: pytest.approx(result.examination.shares.dur_ns.mean() / 1e6) for name, result in results.items()
+    }
+    assert "Why these are several runs" in text(test)
+    assert plain("ranks 0-1 recorded by different processes") in text(test)
+    assert "Files in none of them" in text(test)
+    assert plain("notes.json") in text(test)
+
+
+def test_one_job_is_compared_with_the_other(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs_of(two)
+    test = shown("compare", Path(f"{two}::slow"), monkeypatch, two)
+    assert test.selectbox(key="with").value == "fast"
+    assert "From fast" in text(test)
+
+
+def test_traces_of_one_job_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_job(tmp_path)
+    paths, found = runs_of(tmp_path)
+    assert paths == [tmp_path]
+    assert name_of(tmp_path, tmp_path) == tmp_path.name
+    monkeypatch.setattr("diag.app.address.open_by_size", None)
+    tables = opened(tmp_path).result.tables
+    assert [own.traces for own in tables.ranks.values()] == [
+        own.traces for job in found.jobs if job.tables is not None for own in job.tables.ranks.values()
+    ]
+
+
+def test_a_new_trace_is_seen(two: Path) -> None:
+    assert len(runs_of(two)[0]) == 2
+    put_job(two / "third", pid=50, at_ns=5 * HOUR)
+    assert [name_of(two, run) for run in runs_of(two)[0]] == ["fast", "slow", "third"]
+
+
+def test_a_job_is_what_the_dashboard_is_given(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = page(Path(f"{two}::slow"), monkeypatch)
+    assert plain(open_run(f"{two}::slow").verdict.headline) in said(test)
+    assert not [box for box in test.selectbox if box.key == "run"]
+
+
+def test_names_of_files_stay_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    evil = "<b>**x**</b> [a](http://evil.example)".replace("/", "_")
+    put_job(tmp_path, evil + "_rank{}.json")
+    put_job(tmp_path, "slow_rank{}.json", pid=900, at_ns=HOUR)
+    monkeypatch.setattr("sys.argv", ["main.py", str(tmp_path)])
+    test = AppTest.from_function(_list, default_timeout=60).run()
+    assert not test.exception
+    assert plain(evil) in text(test)
+    assert evil not in text(test)
