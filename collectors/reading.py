@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .layout import MARKS, run_of
+from .layout import MARKS, is_folder, run_of
 
 # Caps by kind of file. Collectors stop at ``Settings.byte_budget`` for all files of a rank together.
 DOCUMENT_BYTES = 16 << 20  # one JSON document: rank.json of 24,576 ranks with all their groups takes 1 MB
@@ -236,6 +236,16 @@ def walk(
                     continue
                 yield path
         waiting += reversed(below)
+
+
+def linked_folders(folder: Path | str) -> list[str]:
+    """The links to folders in a folder, which `walk` does not follow, by name; none where it cannot be read."""
+    try:
+        with os.scandir(folder) as listing:
+            names = sorted((entry.name for entry in listing if entry.is_symlink()), key=natural)
+    except OSError:
+        return []
+    return [path for name in names if is_folder(path := f"{str(folder).rstrip('/')}/{name}")]
 
 
 def _mode(entry: os.DirEntry[str]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,12 +13,12 @@ from msgspec.structs import replace
 from diag.account.attribute import attribute, with_comparable_steps
 from diag.account.device_clock import on_device_clocks
 from diag.account.durations import Durations, durations_of, of_steps
-from diag.collectors.layout import RunLayout, is_folder
+from diag.collectors.layout import RunLayout
 from diag.diagnoses import Examination, examine
 from diag.diagnoses.durations import add_durations, examine_durations, judge_durations
 from diag.diagnoses.shares import Cost
 from diag.diagnoses.verdict import agreeing, classes_of, faults_first, judge, step_bottleneck
-from diag.errors import DiagError, readable
+from diag.errors import DiagError
 from diag.model.steps import (
     Advice,
     Attribution,
@@ -547,11 +546,8 @@ def _left_out(attribution: Attribution) -> list[NotLooked]:
 
 def list_runs(folder: Path | str) -> list[Path]:
     """The folder itself if it is a run, with what was recorded after restarts, or holds the traces of one job; else the
-    runs and the jobs in it, by name, each as the path that opens it. DiagError where it cannot be listed."""
+    runs and the jobs in it, by name, each as the path that opens it. DiagError where nothing is there."""
     folder = Path(folder)
     if (layout := RunLayout(folder)).is_run():
         return [folder, *(restart.root for restart in layout.restarts())]
-    with readable(folder):
-        if is_folder(folder):
-            os.scandir(folder).close()
     return [Path(job.paths[0]) for job in find_jobs([folder]).jobs] or [folder]

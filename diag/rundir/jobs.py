@@ -336,7 +336,7 @@ def conflict(one: Group, other: Group) -> str:
     if repeated := sorted(one.ranks & other.ranks):
         return _repeated(repeated, one, other, apart)
     world = max(one.worlds | other.worlds, default=0)
-    if world and len(one.processes) + len(other.processes) > world:
+    if world and not named and len(one.processes) + len(other.processes) > world:
         return f"a world of {counted(world, 'rank')} is complete without it"
     return _unlike(one, other, apart, named)
 

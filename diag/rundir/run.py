@@ -19,7 +19,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from diag.collectors.layout import RankLayout, RunLayout, is_folder, run_of
-from diag.collectors.reading import folder_refusal, natural, read_regular
+from diag.collectors.reading import folder_refusal, linked_folders, natural, read_regular
 from diag.collectors.records import (
     CheckpointRecord,
     CollectiveLine,
@@ -287,11 +287,9 @@ def look_into(paths: Sequence[str]) -> tuple[list[str], list[str], list[Gap]]:
 
     outside = [path for path in paths if is_remote(path) or (enter(path) if is_folder(path) else not is_snapshot(path))]
     files = trace_files(outside, gaps, enter)
-    for path in outside:  # links to runs, which are followed where they lie in the folder itself
-        if not is_remote(path) and is_folder(path):
-            with suppress(OSError), os.scandir(path) as entries:
-                linked = [f"{path.rstrip('/')}/{entry.name}" for entry in entries if entry.is_symlink()]
-                runs += sorted(link for link in linked if is_folder(link) and RunLayout(Path(link)).is_run())
+    for path in outside:
+        if not is_remote(path):
+            runs += [link for link in linked_folders(path) if RunLayout(Path(link)).is_run()]
     return sorted(dict.fromkeys(runs), key=natural), files, gaps
 
 
