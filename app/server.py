@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from streamlit import config
 
 from diag.app import views
+from diag.app.timeline_data import routes
 from diag.serve.guard import Answer, Guard, Request, with_headers
 
 try:
@@ -36,7 +37,7 @@ class GuardedApp(App):
     """Every request to Streamlit passes through here."""
 
     def __init__(self, script: Path, guard: Guard) -> None:
-        super().__init__(script)
+        super().__init__(script, routes=routes())
         self._guard = guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
