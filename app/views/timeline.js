@@ -375,7 +375,7 @@ class Timeline {
       }
       if (place % PAGE_OF_RANKS === 0) {
         const chunk = shown.slice(place, place + PAGE_OF_RANKS).map(one => one.rank).join(",");
-        groups.push({ key: `ranks ${chunk}`, what: "ranks", query: { ranks: chunk }, top: this.top(), rows: [], stacked: high > 3 });
+        groups.push({ key: `ranks ${chunk}`, what: "ranks", query: { ranks: chunk }, top: this.top(), rows: [], stacked: high > 3, shape: `${high} ${place}` });
       }
       const row = { rank: rank.rank, row: 0, y: at, height: high, draws: high > 4 ? high - 1 : high };
       rows.push(row);
@@ -391,7 +391,7 @@ class Timeline {
       rank, row, title: lane.depth ? "" : lane.title, heading: lane.heading, y: TITLE_PX + AXIS_PX + row * LANE_PX, height: LANE_PX, draws: LANE_PX - 2,
     }));
     const find = this.find;
-    const group = { key: `rank ${rank} ${find}`, what: "rows", query: find ? { rank, find } : { rank }, top: this.top(), rows, stacked: false, rank };
+    const group = { key: `rank ${rank} ${find}`, what: "rows", query: find ? { rank, find } : { rank }, top: this.top(), rows, stacked: false, shape: "", rank };
     return { kind: "lanes", rank, left, x: left + label, width, y, label, known: Boolean(known),
       height: TITLE_PX + AXIS_PX + Math.max(3, rows.length) * LANE_PX, rows, groups: [group], hosts: [] };
   }
@@ -579,7 +579,10 @@ class Timeline {
     const cell = 2 ** tile.level, begin = tile.tile * spanOf(tile.level);
     for (const row of tile.rows) for (const [work] of row.cells || []) works.add(work);
     if (tile.rows.some(row => row.cells && row.cells.length)) {
-      tile.picture = tile.picture || this.pictureOf(tile, group);
+      if (!tile.picture || tile.shape !== group.shape) {
+        tile.picture = this.pictureOf(tile, group);
+        tile.shape = group.shape; // ranks that are shown otherwise have other heights and gaps
+      }
       const [x, until] = [this.at(section, from), this.at(section, to)];
       context.drawImage(tile.picture, (from - begin) / cell, 0, Math.max(1e-3, (to - from) / cell), tile.picture.height,
         x, section.y + group.rows[0].y, until - x, tile.picture.height);

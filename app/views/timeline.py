@@ -92,7 +92,7 @@ def choose_look(view: RunView) -> Look:
     steps = [str(step.step) for step in timeline.steps]
     guilty = next((rank for rank in view.culprits if rank in timeline.ranks), min(timeline.ranks))
     within = view.run["path"]
-    columns = st.columns([2, 2, 3, 3, 3], vertical_alignment="bottom")
+    columns = [*st.columns([1, 1, 2]), *st.columns([1, 1, 2], vertical_alignment="bottom")]
     ranks = list(map(str, timeline.ranks))
     with columns[0]:
         rank = int(choose("Rank", ranks, param="rank", default=str(guilty), within=within))
@@ -129,7 +129,8 @@ def choose_look(view: RunView) -> Look:
         last = choose_number("To, ms", param="to", default=_ceil(end), low=limits[0], high=limits[1], within=of_step)
     window = window_between(first, last)
     st.session_state[_STATE] = within, window.begin_ns / MS, window.end_ns / MS, *limits
-    _buttons(steps, step)
+    with columns[5]:
+        _buttons(steps, step)
     return Look(rank, int(beside) if beside != NONE else None, step, window, _search())
 
 
@@ -381,15 +382,20 @@ def contents(view: RunView, theme: Theme) -> dict[str, Any]:
         "order": "worst first by the time that others waited for them" if len(ranks) > _FEW_RANKS else "by number",
         "works": [work_words(work) for work in WORK],
         "colours": work_colours(theme),
-        "theme": {
-            "name": theme.name,
-            "ground": theme.ground,
-            "ink": theme.ink,
-            "soft": theme.soft,
-            "faint": theme.faint,
-            "accent": _ACCENT[theme.name],
-            "traced": _TRACED[theme.name],
-        },
+        "theme": canvas_theme(theme),
+    }
+
+
+def canvas_theme(theme: Theme) -> dict[str, str]:
+    """The colours of the page as the canvas calls them."""
+    return {
+        "name": theme.name,
+        "ground": theme.ground,
+        "ink": theme.ink,
+        "soft": theme.soft,
+        "faint": theme.faint,
+        "accent": _ACCENT[theme.name],
+        "traced": _TRACED[theme.name],
     }
 
 
@@ -405,8 +411,9 @@ def _ordered(view: RunView) -> list[dict[str, Any]]:
         worst: dict[str, tuple[bool, int]] = {}
         for one in ranks:
             worst[one.host] = max(worst.get(one.host, (False, 0)), one.badness)
-        ranks.sort(key=lambda one: (one.badness, -one.rank), reverse=True)
-        ranks.sort(key=lambda one: (worst[one.host], one.host), reverse=True)
+        ranks.sort(key=lambda one: one.badness, reverse=True)  # equal ones stay in their order, by number
+        ranks.sort(key=lambda one: one.host)
+        ranks.sort(key=lambda one: worst[one.host], reverse=True)
     return [{"rank": one.rank, "host": one.host, "at_fault": one.at_fault, "about": one.about} for one in ranks]
 
 

@@ -58,8 +58,12 @@ class Row:
     @cached_property
     def covered(self) -> Mapping[int, Covered]:
         """By the code of the work, the time in which it is done."""
-        spans = np.stack((self.start_ns, self.end_ns), axis=1)
-        return {code: Covered(spans[self.work == code]) for code in np.unique(self.work).tolist()}
+        order = np.argsort(self.work, kind="stable")
+        codes, first = np.unique(self.work[order], return_index=True)
+        spans = np.stack((self.start_ns, self.end_ns), axis=1)[order]
+        return {
+            code: Covered(own) for code, own in zip(codes.tolist(), np.split(spans, first[1:]), strict=True) if len(own)
+        }
 
     def visible(self, begin_ns: int, end_ns: int) -> slice:
         """The events that overlap the window, or begin and end in it."""
@@ -81,16 +85,31 @@ def rows_of(lanes: Sequence[Lane]) -> tuple[Row, ...]:
 
 
 def _rows(lane: Lane) -> list[Row]:
-    events = pl.DataFrame({"ts_ns": lane.start_ns, "dur_ns": lane.end_ns - lane.start_ns}).with_columns(
-        pl.lit(0).alias("thread")
-    )
-    # An event lies one deeper than the latest that is open when it begins, so two of one depth never overlap.
-    depth = nesting.depths(nesting.parents(events))
+    depth = _depths(lane.start_ns, lane.end_ns)
     rows = []
     for level in range(min(int(depth.max(initial=-1)) + 1, MOST_DEPTH)):
         place = np.flatnonzero(depth == level)
         rows.append(Row(lane, level, place, lane.start_ns[place], lane.end_ns[place], lane.work[place]))
     return rows
+
+
+def _depths(start: Times, end: Times) -> Places:
+    """How deep each event lies, so that no two of one depth overlap. By start, the longer one of two first."""
+    # Calls nest: as deep as there are events open. Three million take half a second, a tenth of what `nesting` takes.
+    ends = np.sort(np.maximum(end, start + 1))
+    depth: Places = np.arange(len(start), dtype=np.int64) - np.searchsorted(ends, start, side="right")
+    if not _overlap(start, end, depth):
+        return depth
+    # Events that do not nest: one deeper than the latest that is open when the event begins.
+    events = pl.DataFrame({"ts_ns": start, "dur_ns": end - start}).with_columns(pl.lit(0).alias("thread"))
+    return nesting.depths(nesting.parents(events))
+
+
+def _overlap(start: Times, end: Times, depth: Places) -> bool:
+    """Whether two events of one depth do."""
+    order = np.argsort(depth, kind="stable")
+    same = depth[order][1:] == depth[order][:-1]
+    return bool((same & (start[order][1:] < end[order][:-1])).any())
 
 
 STEPS = "steps"  # the row of what the rank's steps consist of

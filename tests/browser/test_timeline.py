@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,10 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from diag.collectors.layout import RunLayout
 from tests.app.runs import write_run
 from tests.app.served import Served, dashboard
+from tests.app.test_live import cut, unended
 from tests.browser.chromium import PATIENCE_MS, Scheme, Visit, visit
 from tests.poisoned import POISON
 from tests.tables.lane_traces import write_gpu_traces
@@ -230,5 +233,31 @@ def test_hundreds_of_ranks_are_paged(browser: Browser, tmp_path: Path) -> None:
         expect(shown).to_contain_text("(places 65 to 128)")
         page.get_by_role("button", name="All", exact=True).click()
         expect(shown).to_contain_text("130 of 130 ranks shown")
-        page.wait_for_timeout(1000)
+        canvas = canvas_of(page)
+        page.wait_for_function(  # the last rows are painted, too
+            f"canvas => ({_COLOURS})(canvas, [160, 300, 400, 100]).length > 2", arg=canvas.element_handle()
+        )
+        assert found.complaints == []
+
+
+def test_the_whole_of_a_run_that_trains_is_followed_until_one_zooms(browser: Browser, tmp_path: Path) -> None:
+    run = unended(write_run(tmp_path / "run", steps=12))
+    whole = {rank: files.steps.read_text() for rank, files in RunLayout(run).ranks().items()}
+    cut(run, 6)
+    with dashboard(run) as served, visit(browser) as found:
+        os.utime(RunLayout(run).rank(0).steps)
+        canvas = open_timeline(found, served)
+        label = canvas.get_attribute("aria-label") or ""
+        for rank, files in RunLayout(run).ranks().items():
+            files.steps.write_text(whole[rank])
+        expect(canvas).not_to_have_attribute("aria-label", label, timeout=PATIENCE_MS)
+        expect(found.page.get_by_text("12 steps").first).to_be_visible()
+        label = canvas.get_attribute("aria-label") or ""
+        canvas.focus()
+        found.page.keyboard.press("w")
+        expect(canvas).not_to_have_attribute("aria-label", label)
+        closer = canvas.get_attribute("aria-label") or ""
+        cut(run, 9)
+        found.page.get_by_text("9 steps").first.wait_for(timeout=PATIENCE_MS)
+        expect(canvas).to_have_attribute("aria-label", closer)
         assert found.complaints == []
