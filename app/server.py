@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
 _STDIN = 0
+# Every page of the dashboard is one level below the server's root, wherever a proxy puts that.
+_BASE = b'<script>window.__streamlit = {BACKEND_BASE_URL: new URL(".", location.href).href};</script>'
 
 
 class GuardedApp(App):
@@ -57,8 +59,45 @@ class GuardedApp(App):
 
         # The guard has seen to the Origin. Streamlit would compare it with this machine's public address, for which it
         # asks a server on the internet.
-        headers = [(name, value) for name, value in scope["headers"] if name != b"origin"]
-        await super().__call__({**scope, "headers": headers}, receive, send_with_headers)
+        left_out = (b"origin", b"accept-encoding") if _asks_for_page(scope) else (b"origin",)
+        headers = [(name, value) for name, value in scope["headers"] if name not in left_out]
+        answered = _with_base(send_with_headers) if _asks_for_page(scope) else send_with_headers
+        await super().__call__({**scope, "headers": headers}, receive, answered)
+
+
+def _asks_for_page(scope: Scope) -> bool:
+    return (
+        scope["type"] == "http"
+        and scope["method"] == "GET"
+        and any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
+    )
+
+
+def _with_base(send: Send) -> Send:
+    """Tells the script of Streamlit's page where the server is: opened at a page's own address, as by a link, it would
+    look for it below that first, and find nothing (404)."""
+    held: dict[str, Any] = {}
+
+    async def send_page(message: Message) -> None:
+        if message["type"] == "http.response.start" and _is_page(message["headers"]):
+            held["start"], held["body"] = message, b""
+            return
+        if "start" not in held:
+            await send(message)
+            return
+        held["body"] += message.get("body", b"")
+        if message.get("more_body"):
+            return
+        body = held["body"].replace(b"<head>", b"<head>" + _BASE, 1)
+        headers = [(name, value) for name, value in held["start"]["headers"] if name.lower() != b"content-length"]
+        await send({**held["start"], "headers": [*headers, (b"content-length", str(len(body)).encode())]})
+        await send({"type": "http.response.body", "body": body})
+
+    return send_page
+
+
+def _is_page(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    return any(name.lower() == b"content-type" and value.startswith(b"text/html") for name, value in headers)
 
 
 def _request(scope: Scope) -> Request:

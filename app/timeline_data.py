@@ -47,7 +47,7 @@ PATH = "timeline-data"
 _SOURCES_KEPT = 4  # runs, or states of a run that trains, that pages still show
 _RANKS_KEPT, _SEARCHES_KEPT = 2, 4
 _MOST_RANKS = 128  # of one answer
-_MOST_TEXT = 200  # characters of a search
+MOST_TEXT = 200  # characters of a search
 _MOST_NAME = 2000  # characters of a name that are sent
 _LAST_NS = 1 << 53  # a browser's numbers are exact up to here
 
@@ -161,7 +161,8 @@ def rows_tile(source: Source, asked: Mapping[str, str]) -> Response:
     for number, row in enumerate(source.rows(rank)):
         read = read_row(row, level, tile, found.rows[number] if found is not None else None)
         drawn = packed.cells(read) if isinstance(read, Cells) else packed.events(row, read.index, read.found, names)
-        rows.append({"title": visible(row.title), "heading": heading_of(row), "depth": row.depth, **drawn})
+        about = {"title": visible(row.title), "heading": heading_of(row), "depth": row.depth, "deeper": row.deeper}
+        rows.append({**about, **drawn})
     return packed.answer({"rows": rows, "names": names.texts})
 
 
@@ -281,8 +282,8 @@ def _moment(asked: Mapping[str, str], name: str) -> int:
 
 def _text(asked: Mapping[str, str]) -> str:
     text = asked.get("find", "")
-    if len(text) > _MOST_TEXT:
-        raise RefusedError(f"find: at most {_MOST_TEXT} characters")
+    if len(text) > MOST_TEXT:
+        raise RefusedError(f"find: at most {MOST_TEXT} characters")
     return text
 
 

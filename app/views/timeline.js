@@ -388,7 +388,7 @@ class Timeline {
   lanesSection(rank, left, label, width, y) {
     const known = this.lanes.get(rank);
     const rows = (known || []).map((lane, row) => ({
-      rank, row, title: lane.depth ? "" : lane.title, heading: lane.heading, y: TITLE_PX + AXIS_PX + row * LANE_PX, height: LANE_PX, draws: LANE_PX - 2,
+      rank, row, title: lane.deeper ? `${lane.deeper.toLocaleString("en")} deeper: not drawn` : lane.depth ? "" : lane.title, heading: lane.heading, y: TITLE_PX + AXIS_PX + row * LANE_PX, height: LANE_PX, draws: LANE_PX - 2,
     }));
     const find = this.find;
     const group = { key: `rank ${rank} ${find}`, what: "rows", query: find ? { rank, find } : { rank }, top: this.top(), rows, stacked: false, shape: "", rank };
@@ -404,7 +404,7 @@ class Timeline {
     if (group && group.what === "rows") {
       const known = this.lanes.get(group.rank);
       if (!known || known.length !== tile.rows.length) {
-        this.lanes.set(group.rank, tile.rows.map(({ title, heading, depth }) => ({ title, heading, depth })));
+        this.lanes.set(group.rank, tile.rows.map(({ title, heading, depth, deeper }) => ({ title, heading, depth, deeper })));
         this.layout();
       }
     }

@@ -23,8 +23,8 @@ from diag.app.figures import MS
 from diag.app.markup import plain
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
+from diag.app.timeline_data import MOST_TEXT, source_of
 from diag.app.timeline_data import share as share_run
-from diag.app.timeline_data import source_of
 from diag.app.timeline_theme import words, work_colours, work_words
 from diag.perfetto import UI
 from diag.tables.zoom import WORK, AllRanks, Category, Lane, by_name
@@ -92,7 +92,7 @@ def choose_look(view: RunView) -> Look:
     steps = [str(step.step) for step in timeline.steps]
     guilty = next((rank for rank in view.culprits if rank in timeline.ranks), min(timeline.ranks))
     within = view.run["path"]
-    columns = [*st.columns([1, 1, 2]), *st.columns([1, 1, 2], vertical_alignment="bottom")]
+    columns = [*st.columns([1, 1, 2]), *st.columns([2, 2, 5], vertical_alignment="bottom")]
     ranks = list(map(str, timeline.ranks))
     with columns[0]:
         rank = int(choose("Rank", ranks, param="rank", default=str(guilty), within=within))
@@ -157,16 +157,13 @@ def _search() -> str:
     """What is searched for: typed in the canvas, or in the address."""
     if st.query_params.get(_FIND, "") != st.session_state.get(f"{_FIND} as last shown", ""):  # a link was opened
         st.session_state[_FIND] = st.query_params.get(_FIND, "")
-    text = str(st.session_state.get(_FIND, ""))[:_MOST_SEARCH]
+    text = str(st.session_state.get(_FIND, ""))[:MOST_TEXT]
     st.session_state[f"{_FIND} as last shown"] = text
     if text:
         st.query_params[_FIND] = text
     else:
         st.query_params.pop(_FIND, None)
     return text
-
-
-_MOST_SEARCH = 200  # characters, as the server accepts them
 
 
 def _buttons(steps: Sequence[str], step: str) -> None:

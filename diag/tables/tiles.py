@@ -23,7 +23,7 @@ from .zoom import RECORDED, WORK, Category, Lane, RankLanes, Works, make_lane, r
 CELLS = 512
 MOST_EVENTS = 256  # of a row in a tile; more are cells
 MOST_LEVEL = 52  # a cell of 52 days
-MOST_DEPTH = 10  # rows of a lane; what is called deeper is not drawn
+MOST_DEPTH = 10  # rows of a lane; the last says how many events are called deeper
 FULL = 255  # a cell that one kind of work fills
 
 Shares = npt.NDArray[np.uint8]
@@ -42,7 +42,7 @@ def edges_of(level: int, tile: int) -> Times:
 @dataclass(frozen=True, eq=False)
 class Row:
     """Events of a lane that never overlap: those with as many others open around them. ``place``: where they are in
-    the lane."""
+    the lane; ``deeper``: of the last row of a lane, how many events lie deeper still, in no row."""
 
     lane: Lane
     depth: int
@@ -50,6 +50,7 @@ class Row:
     start_ns: Times
     end_ns: Times
     work: Works
+    deeper: int = 0
 
     @property
     def title(self) -> str:
@@ -89,7 +90,8 @@ def _rows(lane: Lane) -> list[Row]:
     rows = []
     for level in range(min(int(depth.max(initial=-1)) + 1, MOST_DEPTH)):
         place = np.flatnonzero(depth == level)
-        rows.append(Row(lane, level, place, lane.start_ns[place], lane.end_ns[place], lane.work[place]))
+        deeper = int((depth > level).sum()) if level == MOST_DEPTH - 1 else 0
+        rows.append(Row(lane, level, place, lane.start_ns[place], lane.end_ns[place], lane.work[place], deeper))
     return rows
 
 

@@ -78,7 +78,9 @@ def moved(page: Page, before: str) -> tuple[float, float]:
 def test_all_ranks_and_the_lanes_of_two(browser: Browser, traces: Served, scheme: Scheme, width: int) -> None:
     with visit(browser, scheme, width=width) as found:
         asked: list[str] = []
+        missing: list[str] = []
         found.page.on("request", lambda request: asked.append(request.url))
+        found.page.on("response", lambda answer: missing.append(answer.url) if answer.status >= 400 else None)
         canvas = open_timeline(found, traces, "?rank=0&beside=1&step=4")
         expect(canvas).to_have_attribute(
             "aria-label", "Timeline of 2 ranks from 1,000 µs to 2,000 µs; all lanes of rank 0 and rank 1"
@@ -99,6 +101,7 @@ def test_all_ranks_and_the_lanes_of_two(browser: Browser, traces: Served, scheme
         ):
             expect(legend.get_by_text(kind, exact=True)).to_be_visible()
         assert {urlsplit(url).hostname for url in asked if not url.startswith(("blob:", "data:"))} == {"127.0.0.1"}
+        assert missing == [], "a deep link finds everything where it looks first"
         assert found.complaints == []
 
 

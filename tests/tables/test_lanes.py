@@ -126,6 +126,12 @@ def test_what_is_called_lies_below_what_calls_it() -> None:
     assert names == [["a"], ["b", "b"], ["c"]]
 
 
+def test_what_is_called_too_deep_is_counted() -> None:
+    rows = rows_of([lane_of([(i, 100 - 2 * i, 0) for i in range(MOST_DEPTH + 3)])])
+    assert len(rows) == MOST_DEPTH
+    assert [row.deeper for row in rows] == [0] * (MOST_DEPTH - 1) + [3]
+
+
 def test_the_longest_event_of_a_window() -> None:
     (row,) = rows_of([lane_of([(0, 10, 0), (20, 50, 1), (80, 1, 2)])])
     assert row.longest(5, 30) == 1
