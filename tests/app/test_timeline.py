@@ -287,3 +287,10 @@ def test_every_kind_of_work_has_words_and_a_colour_that_can_be_written_on(theme:
     assert min(contrast(colour, ink_on(colour)) for colour in colours) >= 4.5
     for text in (theme.ink, theme.soft):
         assert contrast(text, theme.ground) >= 4.5
+
+
+def test_the_canvas_knows_which_steps_were_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = SAMPLES / "fsdp2-straggler-rank0"
+    windows = [step.step for step in open_run(run).timeline.steps if step.window]
+    assert windows
+    assert [step for step, _, _, profiled in canvas(page(run, monkeypatch))["steps"] if profiled] == windows
