@@ -611,7 +611,8 @@ class Timeline {
       context.fillStyle = colours[work];
       context.fillRect(x, y, wide, row.draws);
       if (wide > 22) {
-        context.fillStyle = this.inks[work];
+        context.globalAlpha = 1;
+        context.fillStyle = events.found && !found ? theme.ink : this.inks[work];
         context.fillText(fitted(tile.names[events.name[i]] || this.data.works[work], wide - 5), x + 3, y + row.draws / 2 + 0.5);
       }
       context.globalAlpha = 1;
@@ -793,18 +794,29 @@ class Timeline {
     if (text) this.goToFound(false, true);
   }
 
-  /** The next event that the search finds, of the pinned ranks in turn; the window moves to it. */
+  /** The next event in time that the search finds on a pinned rank; the window moves to it. */
   async goToFound(back, first = false) {
     if (!this.find || !this.pinned.length) return;
-    const middle = this.selected && this.selected.found === this.find ? this.selected.start_ns : (this.window.begin + this.window.end) / 2;
-    const answers = await Promise.all(this.pinned.map(rank => this.ask("find", {
-      rank, find: this.find, from: Math.round(first ? this.window.begin - 1 : middle), back: back ? 1 : 0,
+    const { selected } = this;
+    const here = !first && selected && selected.found === this.find ? this.pinned.indexOf(selected.rank) : -1;
+    const now = here >= 0 ? selected.start_ns : first ? Math.round(this.window.begin) : Math.round((this.window.begin + this.window.end) / 2);
+    // What begins together comes in the order of the pinned ranks.
+    const from = place => here < 0 ? now - 1 : back ? now + (place < here ? 1 : 0) : now - (place > here ? 1 : 0);
+    const answers = await Promise.all(this.pinned.map((rank, place) => this.ask("find", {
+      rank, find: this.find, from: from(place), back: back ? 1 : 0, ...(place === here ? { number: selected.number } : {}),
     })));
-    const counts = answers.map((answer, i) => answer ? `rank ${this.pinned[i]}: ${answer.count.toLocaleString("en")}` : "");
-    const best = answers.find(answer => answer && answer.event);
-    this.found.textContent = best ? `${best.number.toLocaleString("en")} of ${best.count.toLocaleString("en")}${answers.length > 1 ? ` (${counts.join(", ")})` : ""}` : "nothing found";
-    if (!best) return;
-    this.show({ ...best.event, found: this.find });
+    const whole = this.data.end - this.data.begin + 1;
+    const distance = (event, place) => {
+      const ahead = (event.start_ns - now) * (back ? -1 : 1);
+      const passed = ahead < 0 || (ahead === 0 && here > place !== back && place !== here);
+      return ahead + (passed || (place === here && ahead === 0 && answers[place].count === 1) ? whole : 0);
+    };
+    const places = answers.map((_, place) => place).filter(place => answers[place] && answers[place].event);
+    places.sort((a, b) => distance(answers[a].event, a) - distance(answers[b].event, b) || (back ? b - a : a - b));
+    if (!places.length) { this.found.textContent = "nothing found"; return; }
+    const best = answers[places[0]];
+    this.found.textContent = `${this.pinned.length > 1 ? `rank ${best.event.rank}: ` : ""}${best.number.toLocaleString("en")} of ${best.count.toLocaleString("en")}`;
+    this.show({ ...best.event, found: this.find, number: best.number });
     this.bringIntoView(best.event);
   }
 
