@@ -13,7 +13,7 @@ const SETTLE_MS = 400; // after the last movement the page learns of the new win
 const AXIS_PX = 22, STEPS_PX = 16, LANE_PX = 16, HOST_PX = 15, GAP_PX = 10, TITLE_PX = 20;
 const SIDE_BY_SIDE_PX = 900; // narrower, the pinned ranks are drawn one below the other
 const PAGE_OF_RANKS = 64;
-const CHAR_PX = 6.1, FONT = "11px ui-sans-serif, system-ui, sans-serif", BOLD = `600 ${FONT}`;
+const CHAR_PX = 6.6, FONT = "11px ui-sans-serif, system-ui, sans-serif", BOLD = `600 ${FONT}`;
 const HELP = "Wheel or W and S: zoom. Drag, A and D, or arrow keys left and right: pan. Shift and drag: zoom to a window. " +
   "Arrow keys up and down: choose a row. Click or Enter: details. [ and ]: the event before and after. " +
   "P and Shift+P, or a click on a rank's label: pin a rank left or right. /: search by name, N and Shift+N: next and previous. " +
@@ -617,9 +617,10 @@ class Timeline {
       }
       context.globalAlpha = 1;
       if (found || this.isSelected(row, events.index[i])) {
+        const wider = this.isSelected(row, events.index[i]) ? 1 : 0; // around the chosen one, where the ground shows it
         context.strokeStyle = theme.ink;
-        context.lineWidth = this.isSelected(row, events.index[i]) ? 2 : 1;
-        context.strokeRect(x + 0.5, y + 0.5, Math.max(1, wide - 1), row.draws - 1);
+        context.lineWidth = 1 + wider;
+        context.strokeRect(x + 0.5 - wider, y + 0.5 - wider, Math.max(1, wide - 1 + 2 * wider), row.draws - 1 + 2 * wider);
       }
     }
   }
