@@ -183,12 +183,16 @@ def event(source: Source, asked: Mapping[str, str]) -> Response:
 
 
 def find(source: Source, asked: Mapping[str, str]) -> Response:
-    """How many events of a rank a search finds, and the next one after a moment (``back``: before it)."""
+    """How many events of a rank a search finds, and the next one after a moment, or after the one of a ``number``
+    (``back``: the one before it)."""
     rank, text = _whole(asked.get("rank", ""), "rank"), _text(asked)
     if not text:
         raise RefusedError("find: no text to search for")
     found = source.search(rank, text)
-    at = found.beside(_moment(asked, "from"), asked.get("back") != "1")
+    back = asked.get("back") == "1"
+    at = found.beside(_moment(asked, "from"), not back)
+    if "number" in asked and len(found):  # several may begin at one moment
+        at = (_whole(asked["number"], "number") - (2 if back else 0)) % len(found)
     if at is None:
         return JSONResponse({"count": 0, "number": None, "event": None})
     shown = _described(source, rank, int(found.row[at]), int(found.index[at]))

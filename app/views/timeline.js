@@ -13,7 +13,7 @@ const SETTLE_MS = 400; // after the last movement the page learns of the new win
 const AXIS_PX = 22, STEPS_PX = 16, LANE_PX = 16, HOST_PX = 15, GAP_PX = 10, TITLE_PX = 20;
 const SIDE_BY_SIDE_PX = 900; // narrower, the pinned ranks are drawn one below the other
 const PAGE_OF_RANKS = 64;
-const CHAR_PX = 6.1, FONT = "11px ui-sans-serif, system-ui, sans-serif", BOLD = `600 ${FONT}`;
+const CHAR_PX = 6.6, FONT = "11px ui-sans-serif, system-ui, sans-serif", BOLD = `600 ${FONT}`;
 const HELP = "Wheel or W and S: zoom. Drag, A and D, or arrow keys left and right: pan. Shift and drag: zoom to a window. " +
   "Arrow keys up and down: choose a row. Click or Enter: details. [ and ]: the event before and after. " +
   "P and Shift+P, or a click on a rank's label: pin a rank left or right. /: search by name, N and Shift+N: next and previous. " +
@@ -611,14 +611,16 @@ class Timeline {
       context.fillStyle = colours[work];
       context.fillRect(x, y, wide, row.draws);
       if (wide > 22) {
-        context.fillStyle = this.inks[work];
+        context.globalAlpha = 1;
+        context.fillStyle = events.found && !found ? theme.ink : this.inks[work];
         context.fillText(fitted(tile.names[events.name[i]] || this.data.works[work], wide - 5), x + 3, y + row.draws / 2 + 0.5);
       }
       context.globalAlpha = 1;
       if (found || this.isSelected(row, events.index[i])) {
+        const wider = this.isSelected(row, events.index[i]) ? 1 : 0; // around the chosen one, where the ground shows it
         context.strokeStyle = theme.ink;
-        context.lineWidth = this.isSelected(row, events.index[i]) ? 2 : 1;
-        context.strokeRect(x + 0.5, y + 0.5, Math.max(1, wide - 1), row.draws - 1);
+        context.lineWidth = 1 + wider;
+        context.strokeRect(x + 0.5 - wider, y + 0.5 - wider, Math.max(1, wide - 1 + 2 * wider), row.draws - 1 + 2 * wider);
       }
     }
   }
@@ -793,18 +795,29 @@ class Timeline {
     if (text) this.goToFound(false, true);
   }
 
-  /** The next event that the search finds, of the pinned ranks in turn; the window moves to it. */
+  /** The next event in time that the search finds on a pinned rank; the window moves to it. */
   async goToFound(back, first = false) {
     if (!this.find || !this.pinned.length) return;
-    const middle = this.selected && this.selected.found === this.find ? this.selected.start_ns : (this.window.begin + this.window.end) / 2;
-    const answers = await Promise.all(this.pinned.map(rank => this.ask("find", {
-      rank, find: this.find, from: Math.round(first ? this.window.begin - 1 : middle), back: back ? 1 : 0,
+    const { selected } = this;
+    const here = !first && selected && selected.found === this.find ? this.pinned.indexOf(selected.rank) : -1;
+    const now = here >= 0 ? selected.start_ns : first ? Math.round(this.window.begin) : Math.round((this.window.begin + this.window.end) / 2);
+    // What begins together comes in the order of the pinned ranks.
+    const from = place => here < 0 ? now - 1 : back ? now + (place < here ? 1 : 0) : now - (place > here ? 1 : 0);
+    const answers = await Promise.all(this.pinned.map((rank, place) => this.ask("find", {
+      rank, find: this.find, from: from(place), back: back ? 1 : 0, ...(place === here ? { number: selected.number } : {}),
     })));
-    const counts = answers.map((answer, i) => answer ? `rank ${this.pinned[i]}: ${answer.count.toLocaleString("en")}` : "");
-    const best = answers.find(answer => answer && answer.event);
-    this.found.textContent = best ? `${best.number.toLocaleString("en")} of ${best.count.toLocaleString("en")}${answers.length > 1 ? ` (${counts.join(", ")})` : ""}` : "nothing found";
-    if (!best) return;
-    this.show({ ...best.event, found: this.find });
+    const whole = this.data.end - this.data.begin + 1;
+    const distance = (event, place) => {
+      const ahead = (event.start_ns - now) * (back ? -1 : 1);
+      const passed = ahead < 0 || (ahead === 0 && here > place !== back && place !== here);
+      return ahead + (passed || (place === here && ahead === 0 && answers[place].count === 1) ? whole : 0);
+    };
+    const places = answers.map((_, place) => place).filter(place => answers[place] && answers[place].event);
+    places.sort((a, b) => distance(answers[a].event, a) - distance(answers[b].event, b) || (back ? b - a : a - b));
+    if (!places.length) { this.found.textContent = "nothing found"; return; }
+    const best = answers[places[0]];
+    this.found.textContent = `${this.pinned.length > 1 ? `rank ${best.event.rank}: ` : ""}${best.number.toLocaleString("en")} of ${best.count.toLocaleString("en")}`;
+    this.show({ ...best.event, found: this.find, number: best.number });
     this.bringIntoView(best.event);
   }
 

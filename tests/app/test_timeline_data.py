@@ -129,6 +129,8 @@ def test_a_search_goes_on_and_begins_again(client: TestClient, result: Result) -
         now = found["event"]["start_ns"]
     assert numbers == [1, 2, 3, 1]
     assert asked(client, "find", result, **at, **{"from": now, "back": 1}).json()["number"] == 3
+    assert asked(client, "find", result, **at, **{"from": now, "number": 1}).json()["number"] == 2
+    assert asked(client, "find", result, **at, **{"from": now, "number": 1, "back": 1}).json()["number"] == 3
     assert asked(client, "find", result, rank=0, find="nowhere", **{"from": 0}).json()["count"] == 0
 
 

@@ -201,6 +201,18 @@ def test_details_by_keyboard_alone(browser: Browser, traces: Served) -> None:
         page.wait_for_url("**beside=1**", timeout=PATIENCE_MS)
         assert page.url != before
         expect(canvas).to_have_attribute("aria-label", re.compile("all lanes of rank 0 and rank 1"))
+        page.keyboard.press("0")
+        page.keyboard.press("/")
+        page.keyboard.type("gemm")
+        page.keyboard.press("Enter")
+        expect(page.get_by_text("rank 0: 1 of 3", exact=True)).to_be_visible(timeout=PATIENCE_MS)
+        canvas.focus()
+        for shown in ("rank 1: 1 of 3", "rank 0: 2 of 3", "rank 1: 2 of 3"):
+            page.keyboard.press("n")
+            expect(page.get_by_text(shown, exact=True)).to_be_visible(timeout=PATIENCE_MS)
+        for shown in ("rank 0: 2 of 3", "rank 1: 1 of 3"):
+            page.keyboard.press("Shift+N")
+            expect(page.get_by_text(shown, exact=True)).to_be_visible(timeout=PATIENCE_MS)
         found.settle()
         assert found.complaints == []
 
