@@ -444,7 +444,7 @@ def _overlaps(track: Track, start: Times, end: Times) -> tuple[Times, Times, Tim
 
 # -- path table --------------------------------------------------------------------------------------------------------
 #
-# The critical path by rank, category and module: every nanosecond of the step charged once (science.md 2.6).
+# The critical path by rank, category and module: every nanosecond of the step charged once.
 
 _KEYS = ("step", "rank", "label")
 

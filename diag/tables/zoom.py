@@ -34,7 +34,7 @@ from .kernels import KERNELS, OPERATORS, Patterns, kinds_of
 # A lane: what one rank did of one kind, laid out so that any part of it is read at once.
 #
 # Events are sorted by their starts, and the time that they cover is summed up once; how much of it lies in each pixel
-# is then a search for the pixel's edges, whatever the zoom (design.md, "Figures for the dashboard").
+# is then a search for the pixel's edges, whatever the zoom.
 
 Codes = npt.NDArray[np.uint32]
 
