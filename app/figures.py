@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from diag.app.run_view import Grid
 from diag.app.theme import Theme
 
-# shared/design.md: below about 3,000 things draw real bars, above that the browser stalls: a heat map or an area.
+# Below about 3,000 things draw real bars, above that the browser stalls: a heat map or an area.
 MOST_BARS = 3000
 MOST_RANK_BARS = 64
 MOST_COLUMNS = 1500

@@ -17,6 +17,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from starlette import requests
+from starlette.responses import Response
+from starlette.routing import Route
 from streamlit import config
 from streamlit.components.v2 import manifest_scanner
 
@@ -32,9 +35,18 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
 _STDIN = 0
-# Below its root, as at /timeline, Streamlit's page would first ask for its own addresses there, and get a 404 for each.
-_BASE = b"<head><script>window.__streamlit = {BACKEND_BASE_URL: location.origin}</script>"
+# Every page of the dashboard is one level below the server's root, wherever a proxy puts that.
+_BASE = b'<script>window.__streamlit = {BACKEND_BASE_URL: new URL(".", location.href).href};</script>'
 _LATE = ("pandas", "pyarrow", "PIL.Image", "diag.replay.advice")  # imported when a page is drawn
+
+
+def _timeline_data(request: requests.Request) -> Response:  # not async: Starlette runs it in a thread of its own
+    from diag.app.timeline_data import answer  # with the pages: the server listens before they are imported
+
+    return answer(request)
+
+
+ROUTES = [Route("/timeline-data/{what}", _timeline_data, methods=["GET"])]  # what the timeline's canvas asks for
 
 
 class GuardedApp(App):
@@ -42,7 +54,7 @@ class GuardedApp(App):
 
     def __init__(self, script: Path, guard: Guard, warm_up: Callable[[], None]) -> None:
         """``warm_up``: called once, in a thread, when the first request shows that the server listens."""
-        super().__init__(script)
+        super().__init__(script, routes=ROUTES)
         self._guard = guard
         self._warming = threading.Thread(target=warm_up, daemon=True)
 
@@ -58,50 +70,53 @@ class GuardedApp(App):
             await _refuse(answer, scope, receive, send)
             return
 
-        page = _Page()
-
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in message["headers"])
                 message = {**message, "headers": _encoded(with_headers(headers))}
-            for ready in page.with_base(message):
-                await send(ready)
+            await send(message)
 
         # The guard has seen to the Origin. Streamlit would compare it with this machine's public address, for which it
         # asks a server on the internet.
-        left_out = {b"origin", b"accept-encoding"} if _asks_for_page(scope) else {b"origin"}
+        left_out = (b"origin", b"accept-encoding") if _asks_for_page(scope) else (b"origin",)
         headers = [(name, value) for name, value in scope["headers"] if name not in left_out]
-        await super().__call__({**scope, "headers": headers}, receive, send_with_headers)
-
-
-class _Page:
-    """One answer; where it is Streamlit's page, the page is told where its server is."""
-
-    def __init__(self) -> None:
-        self._start: Message | None = None
-        self._body = b""
-
-    def with_base(self, message: Message) -> list[Message]:
-        """What can be sent after this message."""
-        if message["type"] == "http.response.start":
-            kinds = dict(message["headers"])
-            if kinds.get(b"content-type", b"").startswith(b"text/html") and b"content-encoding" not in kinds:
-                self._start = message
-                return []
-        if self._start is None or message["type"] != "http.response.body":
-            return [message]
-        self._body += message.get("body", b"")
-        if message.get("more_body"):
-            return []
-        body = self._body.replace(b"<head>", _BASE, 1)
-        headers = [(name, value) for name, value in self._start["headers"] if name != b"content-length"]
-        start = {**self._start, "headers": [*headers, (b"content-length", str(len(body)).encode())]}
-        self._start = None
-        return [start, {**message, "body": body}]
+        answered = _with_base(send_with_headers) if _asks_for_page(scope) else send_with_headers
+        await super().__call__({**scope, "headers": headers}, receive, answered)
 
 
 def _asks_for_page(scope: Scope) -> bool:
-    return any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
+    return (
+        scope["type"] == "http"
+        and scope["method"] == "GET"
+        and any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
+    )
+
+
+def _with_base(send: Send) -> Send:
+    """Tells the script of Streamlit's page where the server is: opened at a page's own address, as by a link, it would
+    look for it below that first, and find nothing (404)."""
+    held: dict[str, Any] = {}
+
+    async def send_page(message: Message) -> None:
+        if message["type"] == "http.response.start" and _is_page(message["headers"]):
+            held["start"], held["body"] = message, b""
+            return
+        if "start" not in held:
+            await send(message)
+            return
+        held["body"] += message.get("body", b"")
+        if message.get("more_body"):
+            return
+        body = held["body"].replace(b"<head>", b"<head>" + _BASE, 1)
+        headers = [(name, value) for name, value in held["start"]["headers"] if name.lower() != b"content-length"]
+        await send({**held["start"], "headers": [*headers, (b"content-length", str(len(body)).encode())]})
+        await send({"type": "http.response.body", "body": body})
+
+    return send_page
+
+
+def _is_page(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    return any(name.lower() == b"content-type" and value.startswith(b"text/html") for name, value in headers)
 
 
 def _request(scope: Scope) -> Request:

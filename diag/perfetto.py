@@ -237,6 +237,12 @@ def window_of(
     return Excerpt(trace.path, rank, begin - trace.base_ns, end - trace.base_ns, title)
 
 
+def excerpt_text(excerpt: Excerpt) -> Iterator[bytes]:
+    """The excerpt as a Kineto trace, piece by piece. DiagError where the trace is damaged."""
+    with _source(excerpt.path) as source:
+        yield from Trimming(excerpt.path, excerpt.begin_ns, excerpt.end_ns).text(blocks(source, excerpt.path))
+
+
 def write_excerpt(excerpt: Excerpt, target: Path) -> int:
     """Writes the excerpt as a Kineto trace, gzip where the name ends in .gz; how many events it has. The file is there
     when it is whole. DiagError where the trace is damaged or the file cannot be written."""

@@ -382,6 +382,8 @@ _DOCUMENTS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
             "verdict": "What bounds the run.",
             "steps": "Every step, with each rank's parts in nanoseconds. The parts of a rank add up to its step.",
             "scheduling": "What the CPU scheduler gave to each rank: means of the counted steps, in nanoseconds.",
+            "memory": "The peak of device memory, or of resident memory on a CPU, and that of each rank.",
+            "memory_over_time": "Curves of device memory from traces; empty where none holds `[memory]` events.",
             "findings": "The findings, most expensive first.",
             "not_found": "What was looked for and not found.",
             "stage_frontier": "Account by phases ([phase frontiers](../concepts/critical-path.md#phase-frontiers)).",

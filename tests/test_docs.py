@@ -139,6 +139,14 @@ def test_a_broken_link_is_seen() -> None:
     assert broken_links({ROOT / "page.md": text}) == ["page.md: #two", "page.md: nothing.md"]
 
 
+def test_pages_that_the_code_cites_exist() -> None:
+    sources = [path for folder in ("diag", "collectors", "app", "tests") for path in (ROOT / folder).rglob("*.py")]
+    cited = {found for path in sources for found in re.findall(r"\bdocs/[a-z/-]+\.md", path.read_text("utf-8"))}
+    ours = {found for found in cited if found.split("/")[1] in ("concepts", "guides", "benchmarks", "contributing")}
+    assert len(ours) >= 6
+    assert {found for found in ours if not (ROOT / found).is_file()} == set()
+
+
 def test_the_readme_links_only_to_files_of_the_repository() -> None:
     """The generated pages are not there for a reader of the repository."""
     text = README.read_text("utf-8")

@@ -17,6 +17,7 @@ WRITING_MODES = ("w", "a", "x", "r+")
 REASONS = {
     # Files of the package itself.
     "app/html_report/render.py": "its own template",
+    "app/views/timeline.py": "its own script and style",
     "diag/linting/model.py": "its own list of keys",
     "diag/account/kept_steps.py": "its own sources, for the version of what it keeps",
     # What the user names may be a pipe.

@@ -76,9 +76,9 @@ def show_field(view: RunView, figure: go.Figure, key: str, alt: str) -> None:
 
 
 def show_on_timeline(rank: int, step: int, name: str = "") -> None:
-    """A link to a step of a rank on the timeline. ``name``: of the events to look for there."""
+    """A link to a step of a rank on the timeline. ``name``: what to look for there."""
     label = f"Rank {rank}, step {step} on the timeline"
-    show_link("timeline", label, icon="view_timeline", rank=rank, step=step, **({"name": name} if name else {}))
+    show_link("timeline", label, icon="view_timeline", rank=rank, step=step, **({"find": name} if name else {}))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

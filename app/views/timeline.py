@@ -1,46 +1,77 @@
-"""What every rank did when: all ranks at once, and below all lanes of one, at any zoom."""
+"""What every rank did when: a canvas of all ranks and all lanes of up to two, at any zoom, and below it sums of what is
+in its window.
+
+The address holds what is shown, so that a link opens there: ``rank`` and ``beside`` (the pinned ranks), ``step`` (a
+number or "all"), ``from`` and ``to`` (the window, in ms since the run's begin; without them the step's) and ``find``
+(what is searched for). `diag.app.address.href` makes such an address.
+"""
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-import plotly.graph_objects as go
 import streamlit as st
 
 from diag.app.address import choose, choose_number
 from diag.app.figures import MS
 from diag.app.markup import plain
 from diag.app.run_view import RunView
-from diag.app.theme import theme_of
-from diag.app.views import time_figures as figures
-from diag.app.views.time_figures import Window, title, words
-from diag.tables.zoom import AllRanks, Bars, Category, Lane, Pixels, by_name, read_lanes
-from diag.words.formatting import counted, duration, listing, share
+from diag.app.theme import Theme, theme_of
+from diag.app.timeline_data import MOST_TEXT, source_of
+from diag.app.timeline_data import share as share_run
+from diag.app.timeline_theme import words, work_colours, work_words
+from diag.perfetto import UI
+from diag.tables.zoom import WORK, AllRanks, Category, Lane, by_name
+from diag.words.formatting import counted, duration, listing, share, visible
 
-from .common import CONFIG, beyond_summaries, show_code, without_steps
+from .common import beyond_summaries, show_code, without_steps
 
 # -- timeline window ---------------------------------------------------------------------------------------------------
 #
-# What the timeline looks at: the rank, the step and the window, in lists, numbers, buttons and the page's address.
+# What the timeline looks at: the ranks, the step, the window and the search, in lists, numbers, the canvas and the
+# page's address.
 
 ALL = "all"  # instead of a step
-_OUT = 3  # how much wider "Out" makes the window
+NONE = "none"  # instead of a second rank
 _SHORTEST_NS = 1000
-_STATE = "timeline limits"  # the window and the furthest that it may reach, in ms, as last shown
+_STATE = "timeline limits"  # the run, the window and the furthest that it may reach, in ms, as last shown
+_DRAWN, _TURN = "timeline drawn", "timeline turn"  # what the canvas was given last, and how often the page chose it
+_BY_CANVAS = "timeline moved"  # whether what is chosen comes from the canvas
+_CANVAS = "timeline canvas"
+_FIND = "find"
+
+
+@dataclass(frozen=True)
+class Window:
+    """The part of the run that is shown, in ns since its begin."""
+
+    begin_ns: int
+    end_ns: int
+
+    @property
+    def dur_ns(self) -> int:
+        return self.end_ns - self.begin_ns
 
 
 @dataclass(frozen=True)
 class Look:
-    """``step`` is ALL or a number as text; the window need not be that of the step. ``events``: those of the rank."""
+    """``step`` is ALL or a number as text; the window need not be that of the step. ``beside``: a second pinned rank,
+    None without; ``find``: what is searched for, "" without."""
 
     rank: int
+    beside: int | None
     step: str
     window: Window
-    events: tuple[Lane, ...]
+    find: str
+
+    @property
+    def pinned(self) -> tuple[int, ...]:
+        return (self.rank,) if self.beside in (None, self.rank) else (self.rank, self.beside)
 
 
 def choose_look(view: RunView) -> Look:
@@ -49,10 +80,20 @@ def choose_look(view: RunView) -> Look:
     steps = [str(step.step) for step in timeline.steps]
     guilty = next((rank for rank in view.culprits if rank in timeline.ranks), min(timeline.ranks))
     within = view.run["path"]
-    columns = st.columns([2, 3, 2, 2, 3], vertical_alignment="bottom")
+    columns = [*st.columns([1, 1, 2]), *st.columns([2, 2, 5], vertical_alignment="bottom")]
+    ranks = list(map(str, timeline.ranks))
     with columns[0]:
-        rank = int(choose("Rank", list(map(str, timeline.ranks)), param="rank", default=str(guilty), within=within))
+        rank = int(choose("Rank", ranks, param="rank", default=str(guilty), within=within))
     with columns[1]:
+        beside = choose(
+            "Second rank",
+            [NONE, *ranks],
+            param="beside",
+            default=NONE,
+            within=within,
+            help="Drawn beside the first with all its lanes.",
+        )
+    with columns[2]:
         step = choose(
             "Step",
             [ALL, *steps],
@@ -62,24 +103,23 @@ def choose_look(view: RunView) -> Look:
             format_func=lambda name: "the whole run" if name == ALL else view.step_names.get(name, name),
             help="From the first rank's begin to the last one's end.",
         )
-    with st.spinner("Reading the trace…"):
-        events = view.result.events_of(rank)
-    low, high = _extent(timeline, events)
     chosen = next((span for span in timeline.steps if str(span.step) == step), None)
-    begin, end = (chosen.begin_ns, chosen.end_ns) if chosen is not None else (low, high)
-    limits = _floor(low), _ceil(high)
+    begin, end = (chosen.begin_ns, chosen.end_ns) if chosen is not None else (0, timeline.end_ns)
+    limits = _floor(0), _ceil(timeline.end_ns)
+    _follow(within, limits)
     # A new step is a new window, even if the address names another.
     of_step = f"{within} {step}"
-    with columns[2]:
+    with columns[3]:
         first = choose_number(
             "From, ms", param="from", default=_floor(begin), low=limits[0], high=limits[1], within=of_step
         )
-    with columns[3]:
+    with columns[4]:
         last = choose_number("To, ms", param="to", default=_ceil(end), low=limits[0], high=limits[1], within=of_step)
     window = window_between(first, last)
-    st.session_state[_STATE] = window.begin_ns / MS, window.end_ns / MS, *limits
-    _buttons(steps, step)
-    return Look(rank, step, window, events)
+    st.session_state[_STATE] = within, window.begin_ns / MS, window.end_ns / MS, *limits
+    with columns[5]:
+        _buttons(steps, step)
+    return Look(rank, int(beside) if beside != NONE else None, step, window, _search())
 
 
 def window_between(one_ms: float, other_ms: float) -> Window:
@@ -93,15 +133,25 @@ def go_to(step: str) -> None:
     st.session_state["step"] = step
 
 
-def zoom(key: str) -> None:
-    """For a figure: a box drawn over it is the new window."""
-    boxes = st.session_state[key].selection.box
-    if not boxes:
-        return
-    *_, low, high = st.session_state[_STATE]
-    first, last = sorted(float(x) for x in boxes[0]["x"])
-    if math.isfinite(first) and math.isfinite(last):
-        _look_at(min(max(first, low), high), min(max(last, low), high))
+def _follow(run: str, limits: tuple[float, float]) -> None:
+    """Who looks at the whole of a run that trains still does when it has grown."""
+    shown_run, *shown, low, high = st.session_state.get(_STATE, ("", 0.0, 0.0, 0.0, 0.0))
+    if shown_run == run and shown == [low, high] and limits != (low, high):
+        _look_at(*limits)
+        st.session_state[_BY_CANVAS] = True  # which follows by itself
+
+
+def _search() -> str:
+    """What is searched for: typed in the canvas, or in the address."""
+    if st.query_params.get(_FIND, "") != st.session_state.get(f"{_FIND} as last shown", ""):  # a link was opened
+        st.session_state[_FIND] = st.query_params.get(_FIND, "")
+    text = str(st.session_state.get(_FIND, ""))[:MOST_TEXT]
+    st.session_state[f"{_FIND} as last shown"] = text
+    if text:
+        st.query_params[_FIND] = text
+    else:
+        st.query_params.pop(_FIND, None)
+    return text
 
 
 def _buttons(steps: Sequence[str], step: str) -> None:
@@ -111,35 +161,31 @@ def _buttons(steps: Sequence[str], step: str) -> None:
     with st.container(horizontal=True, gap="small"):
         _button("Previous step", "arrow_back", lambda: go_to(before), enabled=bool(before))
         _button("Next step", "arrow_forward", lambda: go_to(after), enabled=bool(after))
-        _button("Out", "zoom_out", _out, help="Three times as much, around the same middle.")
-        _button("Whole run", "zoom_out_map", _whole)
 
 
-def _button(label: str, icon: str, do: Callable[[], None], *, enabled: bool = True, help: str | None = None) -> None:
-    st.button(label, icon=f":material/{icon}:", on_click=do, disabled=not enabled, help=help)
-
-
-def _out() -> None:
-    begin, end, low, high = st.session_state[_STATE]
-    more = (end - begin) * (_OUT - 1) / 2
-    _look_at(max(low, begin - more), min(high, end + more))
-
-
-def _whole() -> None:
-    *_, low, high = st.session_state[_STATE]
-    st.session_state["step"] = ALL
-    _look_at(low, high)
+def _button(label: str, icon: str, do: Callable[[], None], *, enabled: bool = True) -> None:
+    st.button(label, icon=f":material/{icon}:", on_click=do, disabled=not enabled)
 
 
 def _look_at(begin_ms: float, end_ms: float) -> None:
     st.session_state["from"], st.session_state["to"] = begin_ms, end_ms
 
 
-def _extent(timeline: AllRanks, events: Sequence[Lane]) -> tuple[int, int]:
-    """All steps of all ranks, and the events of the chosen one: the first step's host begins before its device."""
-    begins = [int(lane.start_ns[0]) for lane in events]
-    ends = [int(lane.end_ns.max()) for lane in events]
-    return min([0, *begins]), max([timeline.end_ns, *ends])
+def moved(canvas: Any) -> None:
+    """What is chosen becomes what the canvas reports: one has zoomed, pinned or searched in it."""
+    look = canvas.look
+    _, _, _, low, high = st.session_state[_STATE]
+    if look["whole"]:
+        st.session_state["step"] = ALL
+        _look_at(low, high)
+    else:
+        begin, end = (min(max(ns / MS, low), high) for ns in (float(look["from"]), float(look["to"])))
+        _look_at(begin, end)
+    pinned = [str(int(rank)) for rank in look["pinned"][:2]]
+    if pinned:
+        st.session_state["rank"], st.session_state["beside"] = pinned[0], pinned[1] if len(pinned) > 1 else NONE
+    st.session_state[_FIND] = str(look["find"])
+    st.session_state[_BY_CANVAS] = True
 
 
 def _floor(ns: int) -> float:
@@ -150,8 +196,8 @@ def _ceil(ns: int) -> float:
     return -(-ns // 1000) / 1000
 
 
-_ACCOUNT, _TRACE = "its steps", "its trace"
-_RANGES = "ranges"
+# -- the page ----------------------------------------------------------------------------------------------------------
+
 _NAME_CHARS = 100
 
 
@@ -163,11 +209,6 @@ def show(view: RunView) -> None:
     run = view.result.tables.root.resolve().name
     parts = [counted(len(timeline.ranks), "rank"), counted(len(timeline.steps), "step"), duration(timeline.end_ns)]
     st.caption(" · ".join(plain(part) for part in ("What every rank did when", run, *parts)))
-    look = choose_look(view)
-    st.caption(
-        plain(f"{_ms(look.window.begin_ns)} to {_ms(look.window.end_ns)} ms: {duration(look.window.dur_ns)}. ")
-        + "Drag over a figure to look closer."
-    )
     if timeline.loose:
         st.warning(
             plain(
@@ -176,101 +217,73 @@ def show(view: RunView) -> None:
             ),
             icon=":material/warning:",
         )
-    _all_ranks(view, timeline, look.window)
-    _one_rank(view, timeline, look)
+    st.fragment(_looked_at)(view)  # a zoom draws this part of the page again, not the whole page
 
 
-# -- figures -----------------------------------------------------------------------------------------------------------
+def _looked_at(view: RunView) -> None:
+    timeline = view.result.timeline
+    look = choose_look(view)
+    _canvas(view, look)
+    st.subheader(f"Rank {look.rank}", anchor="rank")
+    st.caption(plain(f"{_ms(look.window.begin_ns)} to {_ms(look.window.end_ns)} ms: {duration(look.window.dur_ns)}"))
+    _of_rank(view, timeline, look)
 
 
-def _all_ranks(view: RunView, timeline: AllRanks, window: Window) -> None:
-    st.subheader("All ranks", anchor="ranks")
-    theme = theme_of(st.context.theme.type)
-    drawn: Category | tuple[Bars, ...] | None = figures.bars_of_all(timeline, window)
-    if drawn is None:
-        drawn = _category(view, timeline)
-        stripe = " The faint stripe is the rank that the others wait for." if drawn == Category.WAITING else ""
-        st.markdown(f"Share of the time that each rank spends on **{plain(words(drawn))}**.{stripe}")
-    figure = figures.overview(timeline, window, drawn, theme, view.culprits)
-    _draw(figure, "ranks", window, "What every rank does over time")
-
-
-def _category(view: RunView, timeline: AllRanks) -> Category:
-    """What the picture of all ranks is of, where everything would be too much."""
-    options = {category.value: category for category in timeline.categories}
-    default = next((name for name in (Category.WAITING.value, Category.COMMUNICATION.value) if name in options), None)
-    left, _ = st.columns([4, 8])
-    with left:
-        name = choose(
-            "Shown",
-            list(options),
-            param="shown",
-            default=default or next(iter(options)),
-            within=view.run["path"],
-            format_func=lambda name: words(options[name]),
-            help="Closer, where there are fewer pieces, all of them are shown.",
-        )
-    return options[name]
-
-
-def _one_rank(view: RunView, timeline: AllRanks, look: Look) -> None:
-    rank, window = look.rank, look.window
-    st.subheader(f"Rank {rank}", anchor="rank")
-    of_rank = timeline.ranks[rank]
-    rows = [row for row in read_lanes([*of_rank.lanes, *look.events], window.begin_ns, window.end_ns) if _count(row)]
-    groups = {
-        _ACCOUNT: [row for row in rows if row.lane in of_rank.lanes],
-        _TRACE: [row for row in rows if row.lane not in of_rank.lanes],
-    }
-    if rows:
-        shown = {heading: own for heading, own in groups.items() if own}
-        figure = figures.lanes(shown, timeline.steps, window, theme_of(st.context.theme.type))
-        _draw(figure, "rank", window, f"What rank {rank} does over time, by kind")
-    else:
+def _of_rank(view: RunView, timeline: AllRanks, look: Look) -> None:
+    of_rank = timeline.ranks[look.rank]
+    with st.spinner("Reading the trace…"):
+        events = source_of(share_run(view.result)).events(look.rank)
+    window = look.window
+    traced = [lane for lane in events if _pieces(lane, window)]
+    account = [lane for lane in of_rank.lanes if _pieces(lane, window)]
+    if not account and not traced:
         st.info("Nothing was recorded of this rank in this window.", icon=":material/info:")
     if not of_rank.traced:
         st.info(
-            f"No trace of rank {rank} was recorded: its kernels, operators and copies are not known, only the parts of "
-            "its steps. `diag run` records a few steps with torch.profiler without `--no-trace`; "
+            f"No trace of rank {look.rank} was recorded: its kernels, operators and copies are not known, only the "
+            "parts of its steps. `diag run` records a few steps with torch.profiler without `--no-trace`; "
             "traces of your own are read as well.",
             icon=":material/lightbulb:",
         )
-    elif not groups[_TRACE]:
+    elif not traced:
         first = str(of_rank.traced[0])
-        st.info(f"The traces of rank {rank} cover other steps: {_steps(of_rank.traced)}.", icon=":material/info:")
+        st.info(f"The traces of rank {look.rank} cover other steps: {_steps(of_rank.traced)}.", icon=":material/info:")
         st.button(f"Go to step {first}", on_click=go_to, args=(first,))
-    if of_rank.traced:
-        _perfetto(view, rank, _openable(timeline, look))
-    _table_of_lanes(groups, window)
-    _table_of_names([row.lane for row in groups[_TRACE]], window)
+    _perfetto(view, look)
+    _table_of_lanes({"": account, "trace: ": traced}, window)
+    _table_of_names(traced, window)
 
 
-def _count(row: Pixels | Bars) -> int:
-    return row.events if isinstance(row, Pixels) else len(row.start_ns)
+def _pieces(lane: Lane, window: Window) -> int:
+    return len(lane.visible(window.begin_ns, window.end_ns))
 
 
-def _table_of_lanes(groups: Mapping[str, Sequence[Pixels | Bars]], window: Window) -> None:
+def _table_of_lanes(groups: Mapping[str, Sequence[Lane]], window: Window) -> None:
     st.markdown("**In this window**")
     rows = []
-    for heading, own in groups.items():
-        for row in own:
-            busy = row.lane.busy_in(window.begin_ns, window.end_ns)
-            kind = title(row.lane) if heading == _ACCOUNT else f"trace: {title(row.lane)}"
+    for prefix, lanes in groups.items():
+        for lane in lanes:
+            busy = lane.busy_in(window.begin_ns, window.end_ns)
             rows.append(
                 {
-                    "Kind": plain(kind),
+                    "Kind": plain(f"{prefix}{title(lane)}"),
                     "Time": duration(busy),
                     "Share": share(busy / window.dur_ns),
-                    "Pieces": f"{_count(row):,}",
+                    "Pieces": f"{_pieces(lane, window):,}",
                 }
             )
     st.table(rows, border="horizontal", hide_index=True)
 
 
+def title(lane: Lane) -> str:
+    """What a lane is called: a lane of the account is named after its category."""
+    return words(lane.category) if lane.title == lane.category.value else lane.title
+
+
 def _table_of_names(lanes: Sequence[Lane], window: Window) -> None:
     device = [lane for lane in lanes if lane.category != Category.HOST]
     chosen = device if any(lane.category == Category.COMPUTE for lane in device) else lanes
-    totals = by_name([lane for lane in chosen if lane.title != _RANGES], window.begin_ns, window.end_ns)
+    totals = by_name([lane for lane in chosen if lane.title != "ranges"], window.begin_ns, window.end_ns)
     if not totals:
         return
     st.markdown("**Longest by name**, what they call included")
@@ -292,22 +305,19 @@ def _table_of_names(lanes: Sequence[Lane], window: Window) -> None:
 # -- Perfetto ----------------------------------------------------------------------------------------------------------
 
 
-def _openable(timeline: AllRanks, look: Look) -> int:
-    """The chosen step if it is traced, else the first one in the window, else the first one."""
-    traced, window = timeline.ranks[look.rank].traced, look.window
-    if look.step != ALL and int(look.step) in traced:
-        return int(look.step)
-    seen = [s.step for s in timeline.steps if s.begin_ns < window.end_ns and s.end_ns > window.begin_ns]
-    return next((number for number in seen if number in traced), traced[0])
-
-
-def _perfetto(view: RunView, rank: int, step: int) -> None:
-    with st.popover("Open in Perfetto", icon=":material/open_in_new:"):
+def _perfetto(view: RunView, look: Look) -> None:
+    """What to type where the canvas's button is of no use: from another machine, or for a file."""
+    source = source_of(share_run(view.result))
+    step = source.traced_step(look.rank, look.window.begin_ns, look.window.end_ns)
+    if step is None:
+        return
+    with st.popover("Perfetto from the command line", icon=":material/terminal:"):
         st.markdown(
-            f"Step {step} of rank {rank} with all that its trace holds: arguments, arrows, functions of Python. Run "
-            "this where the run's files are. Nothing is uploaded: Perfetto's page reads the trace from your machine."
+            f"Step {step} of rank {look.rank} with all that its trace holds: arguments, arrows, functions of Python. "
+            "Run this where the run's files are. Nothing is uploaded: Perfetto's page reads the trace from your "
+            "machine, as it does with the button *Open in Perfetto* above."
         )
-        show_code(open_command(view.result.tables.root.resolve(), rank, step), "bash")
+        show_code(open_command(view.result.tables.root.resolve(), look.rank, step), "bash")
 
 
 def open_command(path: Path, rank: int, step: int) -> str:
@@ -315,16 +325,113 @@ def open_command(path: Path, rank: int, step: int) -> str:
     return shlex.join(["diag", "open", str(path), "--rank", str(rank), "--step", str(step)])
 
 
-# -- drawing -----------------------------------------------------------------------------------------------------------
+# -- canvas ------------------------------------------------------------------------------------------------------------
+
+_FEW_RANKS = 16  # are shown by number; more, the worst first
 
 
-def _draw(figure: go.Figure, name: str, window: Window, alt: str) -> None:
-    # A key of its own for each window: the box that was drawn belongs to the last one.
-    key = f"{name} {window.begin_ns} {window.end_ns}"
-    st.plotly_chart(
-        figure, key=key, on_select=lambda: zoom(key), selection_mode="box", config=CONFIG,
-        alt=f"{alt}, from {_ms(window.begin_ns)} to {_ms(window.end_ns)} milliseconds",
-    )  # fmt: skip
+def _canvas(view: RunView, look: Look) -> None:
+    source = share_run(view.result)
+    chosen = (view.run["path"], look)
+    by_canvas = st.session_state.pop(_BY_CANVAS, False)
+    if st.session_state.get(_DRAWN) != chosen and not by_canvas:
+        st.session_state[_TURN] = st.session_state.get(_TURN, 0) + 1
+    st.session_state[_DRAWN] = chosen
+    data = {
+        "source": source,
+        "turn": st.session_state.get(_TURN, 0),
+        "window": [look.window.begin_ns, look.window.end_ns],
+        "pinned": list(look.pinned),
+        "find": look.find,
+        **contents(view, theme_of(st.context.theme.type)),
+    }
+    _component()(
+        key=_CANVAS, data=data, on_look_change=lambda: moved(st.session_state[_CANVAS]), on_stale_change=lambda: None
+    )
+
+
+def contents(view: RunView, theme: Theme) -> dict[str, Any]:
+    """What the canvas needs to know of the run: its steps and ranks, and how work is called and coloured."""
+    timeline = view.result.timeline
+    ranks = _ordered(view)
+    hosts = len({rank["host"] for rank in ranks})
+    traced = {step for rank in timeline.ranks.values() for step in rank.traced}
+    return {
+        "begin": 0,
+        "end": max(timeline.end_ns, _SHORTEST_NS),
+        "steps": [[span.step, span.begin_ns, span.end_ns, int(span.step in traced)] for span in timeline.steps],
+        "ranks": ranks,
+        "by_host": len(ranks) > _FEW_RANKS and 1 < hosts < len(ranks),
+        "traced": [rank for rank, of_rank in timeline.ranks.items() if of_rank.traced],
+        "perfetto": UI,
+        "order": "worst first by the time that others waited for them" if len(ranks) > _FEW_RANKS else "by number",
+        "works": [work_words(work) for work in WORK],
+        "colours": work_colours(theme),
+        "theme": canvas_theme(theme),
+    }
+
+
+def canvas_theme(theme: Theme) -> dict[str, str]:
+    """The colours of the page as the canvas calls them."""
+    return {
+        "name": theme.name,
+        "ground": theme.ground,
+        "ink": theme.ink,
+        "soft": theme.soft,
+        "faint": theme.faint,
+        "accent": _ACCENT[theme.name],
+        "traced": _TRACED[theme.name],
+    }
+
+
+_ACCENT = {"light": "#0072b2", "dark": "#4ba3e3"}
+_TRACED = {"light": "#dbe9f6", "dark": "#23384a"}  # behind the numbers of steps that the profiler recorded
+
+
+def _ordered(view: RunView) -> list[dict[str, Any]]:
+    """The ranks as they are drawn: few by number, many worst first, those of a host together."""
+    rows = {row["rank"]: row for row in view.result.ranks.select("rank", "host", "caused_wait_ns").to_dicts()}
+    ranks = [_Rank.of(rank, rows.get(rank, {}), rank in view.culprits) for rank in view.result.timeline.ranks]
+    if len(ranks) > _FEW_RANKS:
+        worst: dict[str, tuple[bool, int]] = {}
+        for one in ranks:
+            worst[one.host] = max(worst.get(one.host, (False, 0)), one.badness)
+        ranks.sort(key=lambda one: one.badness, reverse=True)  # equal ones stay in their order, by number
+        ranks.sort(key=lambda one: one.host)
+        ranks.sort(key=lambda one: worst[one.host], reverse=True)
+    return [{"rank": one.rank, "host": one.host, "at_fault": one.at_fault, "about": one.about} for one in ranks]
+
+
+@dataclass(frozen=True)
+class _Rank:
+    rank: int
+    host: str
+    at_fault: bool
+    waited_ns: int  # by others for it, a step
+
+    @classmethod
+    def of(cls, rank: int, row: Mapping[str, Any], at_fault: bool) -> _Rank:
+        return cls(rank, visible(row.get("host") or ""), at_fault, row.get("caused_wait_ns") or 0)
+
+    @property
+    def badness(self) -> tuple[bool, int]:
+        return self.at_fault, self.waited_ns
+
+    @property
+    def about(self) -> str:
+        waited = f"others waited {duration(self.waited_ns)} a step for it" if self.waited_ns else ""
+        parts = (f"rank {self.rank}", self.host, "at fault" if self.at_fault else "", waited)
+        return " · ".join(part for part in parts if part)
+
+
+@cache
+def _component() -> Any:
+    here = Path(__file__).parent
+    return st.components.v2.component(
+        "diag_timeline",
+        css=(here / "timeline.css").read_text("utf-8"),
+        js=(here / "timeline.js").read_text("utf-8"),
+    )
 
 
 def _steps(numbers: Sequence[int], most: int = 8) -> str:

@@ -1,4 +1,4 @@
-"""Blame: which rank made the others wait in a collective, and what it did meanwhile (science.md 2.6).
+"""Blame: which rank made the others wait in a collective, and what it did meanwhile (docs/concepts/critical-path.md).
 
 Waiting is never a cause. For each collective on the critical path, the activity of the ranks since they were last in
 step is compared: a rank is charged what it did beyond the median of its peers, and at most as long as others waited.

@@ -1,8 +1,8 @@
-"""The steps of a CPU rank from its trace (science.md 2.3): the main thread is the device.
+"""The steps of a CPU rank from its trace (docs/concepts/partition.md): the main thread is the device.
 
 Priority: data wait, checkpoint, copies, operators (compute), communication that they do not overlap, the idle rest.
 
-Three departures from science.md 2.3. Not only leaf operators compute: ``aten::mm`` calls ``aten::resolve_conj``, so
+Not only leaf operators compute: ``aten::mm`` calls ``aten::resolve_conj``, so
 otherwise the matrix products of a backward would not count (on a recorded FSDP2 step with gloo 12 of 19 ms of idle
 backward were ``aten::mm`` itself). The copies around FSDP's collectives (``fsdp::*``, ``split_with_sizes_copy``,
 ``chunk_cat``) count as compute: on a CPU they keep the core busy, and no faster network removes them. And the

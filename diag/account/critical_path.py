@@ -1,4 +1,4 @@
-"""The critical path of one step across all ranks, walked backwards from the end of the last rank (science.md 2.6).
+"""The critical path of one step across all ranks, walked backwards from the end of the last rank.
 
 A ``Timeline`` joins the steps of one rank and sums any window of them in logarithmic time.
 """

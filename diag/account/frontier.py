@@ -1,6 +1,6 @@
 """Phase frontiers: which phase of the step, and which rank in it, holds the run up, from durations alone.
 
-After StageFrontier (arXiv 2606.06751; science.md 2.6). Let E be the time that a rank has spent of its step at the end
+After StageFrontier (arXiv 2606.06751). Let E be the time that a rank has spent of its step at the end
 of phase k. The frontier is F_k = max of E over the ranks; its increments partition the step. The last phase, REST, is
 the time between the phases, and waiting that no transfer explains. Only durations are compared, so no clock has to be
 aligned and no collective matched. A rank that begins a step later than usual, by its own clock against the others' own,

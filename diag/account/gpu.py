@@ -1,9 +1,9 @@
-"""The steps of a GPU rank from its trace: an exact partition of every step (science.md 2.2).
+"""The steps of a GPU rank from its trace: an exact partition of every step (docs/concepts/partition.md).
 
 Priority: compute kernels, communication that they do not overlap, host-device copies that neither overlaps, then the
 idle rest by the activity of the launching threads. HTA, nsys-ai and TraceLens give compute the same priority.
 
-Copies within a device and memsets count as compute, which science.md leaves open: they run in stream order in the
+Copies within a device and memsets count as compute: they run in stream order in the
 device's own memory like any elementwise kernel (FSDP's copy-in is one), and no change to the input pipeline removes
 them. Copies between devices are communication, and so are those that a collective makes (copy-engine collectives).
 """
@@ -48,7 +48,7 @@ Times = npt.NDArray[np.int64]
 def gap_layers(
     trace: Trace, work: pl.DataFrame, explained: Intervals, threads: set[Thread], marked: bool, divided: bool
 ) -> list[Layer]:
-    """Idle layers by science.md 6.1, for the gaps between the device's ``work``, disjoint and covering every gap.
+    """Idle layers (docs/concepts/idle.md) for the gaps between the device's ``work``, disjoint and covering every gap.
 
     ``work``: device events by start, with ``end_ns``, ``launch_known_ns`` and ``launch_until_ns``. The first gap begins
     with the trace and the last one ends with it. ``explained``: time whose cause is known otherwise (data, checkpoint,
@@ -355,10 +355,9 @@ def step_windows(trace: Trace) -> list[Window]:
     """(step, begin_ns, end_ns) of every step: our ``diag.step#N``, else ``ProfilerStep#N``, else iterations that
     repeat, else the whole trace.
 
-    On a GPU each edge moves to when the device had finished what the host launched before it. A departure from
-    science.md 2.1, whose edges are the host's: the host runs ahead of the device by up to several steps (on the MI300
-    trace the last host step ends before the first kernel of the first one), so the host's window of a step holds
-    other steps' kernels and the last steps' are in none.
+    On a GPU each edge moves to when the device had finished what the host launched before it. The host runs ahead of
+    the device by up to several steps (on the MI300 trace the last host step ends before the first kernel of the first
+    one), so the host's window of a step holds other steps' kernels and the last steps' are in none.
     """
     host = host_windows(trace)
     if not trace.has_gpu or (len(host) == 1 and not marks_steps(trace)):

@@ -1,4 +1,4 @@
-"""Matches the ranks' calls of one collective, and aligns their clocks by the matched collectives (science.md 2.4, 2.5).
+"""Matches the ranks' calls of one collective, and aligns their clocks by the matched collectives.
 
 No rank leaves a synchronising collective before the last has entered it, so ``start_s + o_s <= end_r + o_r`` for the
 true offsets o and every pair of its ranks. Over many collectives this bounds each difference ``o_s - o_r`` from both
@@ -105,7 +105,7 @@ def measure(step: int, key: Key, members: Mapping[int, CollectiveCall]) -> Match
 
 # -- bounds ------------------------------------------------------------------------------------------------------------
 #
-# How far apart two clocks can be, as the collectives of their ranks bound it (science.md 2.4).
+# How far apart two clocks can be, as the collectives of their ranks bound it (docs/concepts/clocks.md).
 
 _UNBOUNDED = (1 << 62) - 1  # two clocks may be further apart than all of this century so far
 _MOST_SUMS = 1 << 30  # of two bounds, once every clock is tied to every other
@@ -205,7 +205,7 @@ def reference(closed: Bounds) -> int:
 
 # -- drift -------------------------------------------------------------------------------------------------------------
 #
-# Clocks that run at different rates (science.md 2.4).
+# Clocks that run at different rates (docs/concepts/clocks.md).
 #
 # Two clocks that differ by 20 parts in a million are a millisecond further apart after every minute: no offset fits a
 # long run. What one can be at a time is bounded by the collectives around it, above and below; the rate is that of the
@@ -444,4 +444,4 @@ def _honest_domains(ranks: Sequence[int], domains: Mapping[int, str], met: Seque
     return [f"{domains[rank]}#{rank}" if domains[rank] in contradicted else domains[rank] for rank in ranks]
 
 
-MAX_UNCERTAINTY = 0.25  # of the mean exposed communication of a step (science.md 2.4)
+MAX_UNCERTAINTY = 0.25  # of the mean exposed communication of a step (docs/concepts/clocks.md)

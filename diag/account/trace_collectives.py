@@ -274,7 +274,7 @@ def in_windows(calls: Sequence[CollectiveCall], windows: Sequence[Window]) -> li
 
 
 def full_bytes(op: str, in_elems: int | None, out_elems: int | None, element: int) -> int:
-    """The full tensor (science.md 2.5): output of an all-gather, input of a reduce-scatter, else the larger."""
+    """The full tensor: output of an all-gather, input of a reduce-scatter, else the larger."""
     sent, received = in_elems or 0, out_elems or 0
     if op == "all_gather":
         return (received or sent) * element

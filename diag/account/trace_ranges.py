@@ -25,7 +25,7 @@ from .intervals import Intervals, Window
 
 # -- iterations --------------------------------------------------------------------------------------------------------
 #
-# Iterations of a trace that marks no steps: found by what repeats once in each (science.md 6.4).
+# Iterations of a trace that marks no steps: found by what repeats once in each (docs/guides/traces.md).
 
 Times = npt.NDArray[np.int64]
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 Series = npt.NDArray[np.float64]  # one value a step
 
-# In the same place in three steps of five (science.md 2.6). What is worth mentioning has somebody to mention: the cost
+# In the same place in three steps of five. What is worth mentioning has somebody to mention: the cost
 # says whether it is worth a warning, and a rank that is always the last one is no less so where that is 9 %.
 MIN_SHARE = 0.05
 PERSISTENT = 0.60
@@ -20,7 +20,7 @@ AFFECTED = 0.05  # a step counts as affected when the delay is a twentieth of it
 MAX_CHANCE = 0.05
 MAX_CHANCE_STEADY = 0.01
 LEAST_FOR_STEADY = 3  # steps
-LEAST_FOR_BLOCKS = 20  # steps, for blocks of them and an interval (science.md 2.7)
+LEAST_FOR_BLOCKS = 20  # steps, for blocks of them and an interval (docs/concepts/verdict.md)
 MOST_SHOWN = 4  # ranks
 # Of the affected steps, those in which a rank is late by half as much as the one that always is, or more: at most. With
 # planted stragglers among CPU ranks on two cores it was 5 in 164 [measured].

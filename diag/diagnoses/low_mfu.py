@@ -1,4 +1,4 @@
-"""Computation that uses little of the device's arithmetic, where nothing else explains it (science.md 2.7)."""
+"""Computation that uses little of the device's arithmetic, where nothing else explains it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .subject import WARN, Diagnosis, Subject
 from .workload import Workload, larger_batches, workload
 
 ID = "low-mfu"
-# Of dense BF16. torchtitan's Llama-8B reaches 33 to 39 % on H100 with FSDP, MegaScale 55 % (science.md 2.7).
+# Of dense BF16. torchtitan's Llama-8B reaches 33 to 39 % on H100 with FSDP, MegaScale 55 %.
 _REFERENCE = 0.35
 _LOW = 0.30
 CONFIDENCE = 0.6  # the reference is that of large language models, and the gain an upper bound

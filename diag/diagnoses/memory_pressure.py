@@ -11,7 +11,7 @@ from diag.tables.memory import rank_peaks
 from .subject import Diagnosis, Subject, ranks_text
 from .workload import allocator_setting, less_memory, workload
 
-NEAR_FULL = 0.90  # science.md 2.8
+NEAR_FULL = 0.90
 
 
 class Peak(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Communication with ranks that were not recorded (science.md 6.3): how much of it is waiting, probably for them.
+"""Communication with ranks that were not recorded: how much of it is waiting, probably for them.
 
 Where some ranks of a collective are missing, each duration is its transfer and an unknown wait: the arrival of the last
 rank is unknown. The fastest call of the same group, operation and size, over all calls and ranks, is the best estimate

@@ -12,7 +12,7 @@ from .memory_pressure import Peak, peaks_of, why_unknown
 from .subject import Diagnosis, Subject, ranks_text
 
 ID = "recompute-with-memory-free"
-_MUCH = 0.15  # of the computation (science.md 3.2, rule 27)
+_MUCH = 0.15  # of the computation
 _ROOMY = 0.70  # of the capacity: so much at most is reserved on the fullest rank
 
 

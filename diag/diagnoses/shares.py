@@ -130,7 +130,7 @@ _BLAMED_AS = {
 _BY_DETAIL = {Detail.GC: Cost.GC, Detail.OFFLOAD: Cost.OFFLOAD}
 # A rank that is late, by reason; blocked or queued, it may have been so in the loader, too: ``charge``.
 _LATE = (Cost.STRAGGLER, Cost.HOST_STRAGGLER, Cost.CONTENTION, Cost.STALL)
-UNEXPLAINED = 0.2  # of the waiting (science.md 2.6: 0.8 explained): from here on the cause is left open
+UNEXPLAINED = 0.2  # of the waiting (0.8 are explained): from here on the cause is left open
 _NO_STRAGGLING = (Detail.GC, Detail.OFFLOAD, Detail.UNKNOWN)  # costs of their own, and what is added as unexplained
 # A device that waits while its host collects garbage or saves waits for its host.
 _ON_DEVICE = {Cost.GC: Bottleneck.HOST, Cost.CHECKPOINT: Bottleneck.HOST}

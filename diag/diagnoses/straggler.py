@@ -38,7 +38,7 @@ from .throttled_device import throttled_ranks
 
 # -- last arrivals -----------------------------------------------------------------------------------------------------
 #
-# Which ranks come last to their collectives, counted over collectives (science.md 6.2).
+# Which ranks come last to their collectives, counted over collectives (docs/concepts/clocks.md).
 #
 # The kernels of an all-reduce, all-gather, reduce-scatter, all-to-all or barrier end on all ranks at about the same
 # time, so that the rank with the shortest one came last, and the others waited for it as much longer as theirs are.

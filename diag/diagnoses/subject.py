@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from diag.rundir.run import Tables
 
 
-# science.md 2.8: a tenth of the step is worth a warning, a fifth is critical; below a twentieth it is not mentioned.
+# A tenth of the step is worth a warning, a fifth is critical; below a twentieth it is not mentioned.
 MENTION = 0.05
 WARN = 0.10
 CRITICAL = 0.20

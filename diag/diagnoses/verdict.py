@@ -1,4 +1,4 @@
-"""One answer from many findings (science.md 2.7), with the confidence that the data allows, or none."""
+"""One answer from many findings (docs/concepts/verdict.md), with the confidence that the data allows, or none."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ _FEW = 3  # pieces of device work
 _COMPETING = (*REMOVABLE, Bottleneck.UNDETERMINED)
 _BESIDE = 0.5  # of the largest cost: a held-up rank that costs less is not named with it
 _APART = 0.02  # of the step: a class costs so much more than the finding behind it that the headline says both
-_EXPLAINED = 0.8  # of the waiting for late ranks (science.md 2.6); below it the confidence is no more than the part
+_EXPLAINED = 0.8  # of the waiting for late ranks; below it the confidence is no more than the part
 
 
 def judge(attribution: Attribution, examination: Examination, coverage: Coverage, tables: Tables) -> Verdict:
@@ -373,7 +373,7 @@ def _idle_by_samples(attribution: Attribution, shares: Shares) -> float:
 
 
 def _low_use(findings: Sequence[Finding]) -> Finding | None:
-    """The finding of low MFU: it bounds a run where nothing else costs time (science.md 2.7)."""
+    """The finding of low MFU: it bounds a run where nothing else costs time (docs/concepts/verdict.md)."""
     return next((finding for finding in findings if finding.id == low_mfu.ID), None)
 
 

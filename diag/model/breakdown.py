@@ -41,7 +41,7 @@ class CollectiveStat(Struct, frozen=True):
 
     ``bytes_low`` to ``bytes_high`` is the size class, ``bytes_mean`` the mean of the full tensor, 0: not known.
     ``count`` collectives, of which ``matched`` were seen on more than one rank of a common clock; waits, transfers and
-    tails are theirs, in science.md 2.5's definitions. ``transfer_bound_ns``, the mean of the shortest duration over the
+    tails are theirs (docs/concepts/clocks.md). ``transfer_bound_ns``, the mean of the shortest duration over the
     ranks, needs no clock and is never less than the transfer. Bandwidths in GB/s (1e9); with ``bandwidth_is_bound``
     they rest on that bound, so the true ones are at least as high. ``efficiency``: bus bandwidth over the best that
     this group showed at sizes that saturate it. ``exposed_ns`` and ``hidden_ns`` add up over the rows to the
@@ -232,7 +232,7 @@ class Measure(Struct, frozen=True):
 
 
 class Efficiency(Struct, frozen=True):
-    """Model and hardware FLOPs utilisation (science.md 4.4), the fraction of the compute time that recomputes, and by
+    """Model and hardware FLOPs utilisation, the fraction of the compute time that recomputes, and by
     how much kernels slow down while they overlap communication: overlap is not free."""
 
     mfu: Measure

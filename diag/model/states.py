@@ -1,7 +1,7 @@
 """How much memory the states of a model take on each rank, by component and strategy: formulas, nothing measured.
 
 Sources: Rajbhandari et al., ZeRO (arXiv 1910.02054), section 3.1 and figure 1, for DDP and ZeRO 1 to 3; for FSDP2 its
-fp32 parameters, gradients and moments (science.md 4.1), which are ZeRO 3 with other types.
+fp32 parameters, gradients and moments (docs/concepts/sharding.md), which are ZeRO 3 with other types.
 """
 
 from __future__ import annotations

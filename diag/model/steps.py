@@ -192,7 +192,7 @@ class Severity(StrEnum):
 
 
 class IdleParts(Struct, frozen=True):
-    """Why a device was idle, in nanoseconds; the fields add up to ``idle_ns`` exactly (science.md 6.1).
+    """Why a device was idle, in nanoseconds; the fields add up to ``idle_ns`` exactly (docs/concepts/idle.md).
 
     For each gap between two pieces of device work: until the host began to launch the second one (``not_launched_ns``,
     or ``host_call_ns`` while the host was inside a synchronising or allocating call), during that launch or while the
@@ -406,7 +406,7 @@ class Outcome(Struct, frozen=True):
 
 
 class MatchedCollective(Struct, frozen=True):
-    """One collective across the ranks, on the common clock. Nanoseconds and bytes; science.md 2.5.
+    """One collective across the ranks, on the common clock. Nanoseconds and bytes; docs/concepts/clocks.md.
 
     ``wait_ns[i]`` is how long rank ``ranks[i]`` waited for the last to arrive; ``transfer_ns`` runs from that arrival
     to the first rank's end; ``tail_ns[i]`` is how much later than the first each rank was done.

@@ -1,6 +1,6 @@
 """How much memory each strategy takes on a rank: states of the model, and what is alive for a while beside them.
 
-Sources: ZeRO (arXiv 1910.02054, section 3.1) for the states; science.md 4.1 for FSDP2's units: three gathered ones at
+Sources: ZeRO (arXiv 1910.02054, section 3.1) for the states; torch 2.13's source for FSDP2's units: three gathered at
 most in forward, the gathered, the next and one of gradients in backward. A bound, not a measurement: activations come
 on top (diag.planning.memory), and so do the allocator's gaps, NCCL's buffers and the CUDA context.
 """
@@ -336,7 +336,7 @@ def fewest(size: Size, recipe: Recipe, memory: int, outside: int = 0) -> int | N
 #
 # What data parallelism sends over the links in a step, and the least time that takes.
 #
-# Volumes: science.md 4.2, for ring algorithms; a rank sends and receives each of them. Times: volume over bandwidth, no
+# Volumes are those of ring algorithms; a rank sends and receives each of them. Times: volume over bandwidth, no
 # latency and nothing overlapped: what a step must hide to lose nothing.
 
 

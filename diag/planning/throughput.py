@@ -236,7 +236,7 @@ class Job(Struct, frozen=True):
 # A step that nobody has run yet, as the replay's own program: the replay then says how long it takes.
 #
 # One line a pipeline stage stands for all its ranks, which are alike. Schedules as torch's: fully_shard gathers the
-# next unit while one computes, and reduces behind it on the same communicator (science.md 4.3); DDP and ZeRO reduce
+# next unit while one computes, and reduces behind it on the same communicator; DDP and ZeRO reduce
 # buckets beside backward and wait for all; ZeRO gathers the new parameters after the optimizer.
 
 

@@ -24,9 +24,9 @@ from .program import GATHERS, GRADIENTS, Program, Role
 
 # -- sizes -------------------------------------------------------------------------------------------------------------
 #
-# How large the sharding units are, and how much memory a device has left (science.md 4.1).
+# How large the sharding units are, and how much memory a device has left (docs/concepts/sharding.md).
 
-# Units that are gathered at the same time: one in use, one gathered ahead, one being freed (science.md 3.1).
+# Units that are gathered at the same time: one in use, one gathered ahead, one being freed (docs/concepts/sharding.md).
 GATHERED_AT_ONCE = 3
 
 
@@ -194,4 +194,4 @@ class Case(Struct, frozen=True):
         return next(about, None)
 
 
-WORTH = 0.05  # of the step: what costs less is mentioned, not acted on (science.md 2.8)
+WORTH = 0.05  # of the step: what costs less is mentioned, not acted on (docs/concepts/verdict.md)

@@ -1,6 +1,6 @@
 """The cost of a collective of another size: curves through the measured transfers, with their uncertainty.
 
-One line through all sizes is not enough on gloo (science.md 4.3: 20 % mean error held out, 68 % at worst), so between
+One line through all sizes is not enough on gloo (20 % mean error held out, 68 % at worst), so between
 neighbouring sizes the curve is interpolated in the logarithms; beyond all of them the last segment continues straight.
 """
 
@@ -19,7 +19,7 @@ from diag.replay.program import Collective, Program
 from diag.tables.collectives import bus_factor
 
 _SPAN = 8  # the largest over the smallest size, from which on a curve separates latency from bandwidth
-# Errors at a size that was left out, gloo on a noisy machine (science.md 4.3): the mean, and the worst, which here
+# Errors at a size that was left out, gloo on a noisy machine: the mean, and the worst, which here
 # stands for sizes far from all measured ones.
 _BETWEEN, _FAR = 0.17, 0.34
 

@@ -1,4 +1,4 @@
-"""The knobs: functions from a case to the changes that they propose, by name in KNOBS. Rules: science.md 3.2."""
+"""The knobs: functions from a case to the changes that they propose, by name in KNOBS."""
 
 from __future__ import annotations
 
@@ -311,7 +311,7 @@ def gradient_sync(case: Case) -> Sequence[Candidate]:
 def gradient_dtype(case: Case) -> Sequence[Candidate]:
     finding = case.communication
     types = {c.dtype for c in case.program.collectives() if c.role in GRADIENTS}
-    # On a CPU bf16 is emulated: ten times slower than fp32 [measured, trainer.md].
+    # On a CPU bf16 is emulated: ten times slower than fp32 [measured].
     if finding is None or case.program.gloo:
         return ()
     if not types or any(dtype_bytes(dtype) != 4 for dtype in types):

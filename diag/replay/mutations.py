@@ -109,7 +109,7 @@ def more_workers(now: int, new: int, batches_per_step: int = 1) -> Mutation:
                 bursty = True  # the loader keeps up on average: how long a batch takes it is not known
                 left = (0.0, wait / 2, wait)[level]
             else:
-                # Who always waits takes batches as fast as they come: `now` at a time (science.md rule 18).
+                # Who always waits takes batches as fast as they come: `now` at a time.
                 load = now * step if now else wait
                 load *= (1 - _MODEL, 1.0, 1 + _MODEL)[level]
                 ready = (0, _READY_NS // 2, _READY_NS)[level] * batches_per_step

@@ -238,7 +238,7 @@ class Meeting(Struct, frozen=True):
 def transfers(meetings: Iterable[Meeting], latency_overlaps: bool) -> list[Collective]:
     """The collectives with the transfer that, replayed, ends them when they ended.
 
-    Collectives of one group follow each other on a rank's wire (science.md 3.1). ``latency_overlaps``: only their bytes
+    Collectives of one group follow each other on a rank's wire. ``latency_overlaps``: only their bytes
     do; gloo works at two collectives of a group at a time, NCCL's kernels share a stream.
     """
     ordered = sorted(meetings, key=lambda m: (m.arrival_ns, m.first_done_ns, m.key))
@@ -446,7 +446,7 @@ def _alone(collectives: Sequence[Collective], size_of: Mapping[str, int]) -> flo
 # -- prediction --------------------------------------------------------------------------------------------------------
 
 
-MAX_ERROR = 0.05  # of the unmodified replay: above it nothing is predicted (science.md 4.3)
+MAX_ERROR = 0.05  # of the unmodified replay: above it nothing is predicted (docs/concepts/replay.md)
 # How far measured gains lie beyond the interval of the costs, parts of the step and of the gain: with both, 35 of 36
 # real changes are inside; 17 without (tests/bench/PREDICTIONS.md).
 STEP_ERROR = 0.05

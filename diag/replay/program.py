@@ -158,7 +158,7 @@ def without(stretch: Stretch, gone: Callable[[Collective], bool]) -> Stretch:
 #
 # No record names the unit, and a trace does so only in its few steps, in ranges of the host. But the order tells it:
 # forward gathers the units one after the other, backward gathers them in reverse, those that were kept excepted, and
-# reduces their gradients in reverse. Sizes settle who was left out (science.md 3.1).
+# reduces their gradients in reverse. Sizes settle who was left out (docs/concepts/sharding.md).
 
 _SMALL = 64  # bytes: norms, losses and flags, which are no gradients
 

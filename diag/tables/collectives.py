@@ -37,13 +37,13 @@ from .all_to_alls import all_to_all_table
 # about 20, and torch.distributed's own estimate for it never goes below 100 MB.
 SATURATING_BYTES: Final = 32 << 20
 _SATURATED = 0.8  # of the asymptotic bandwidth
-_LEAST_SIZES, _LEAST_SPAN = 3, 8  # below these a line through the sizes is not meaningful (science.md 4.3)
+_LEAST_SIZES, _LEAST_SPAN = 3, 8  # below these a line through the sizes is not meaningful (docs/concepts/replay.md)
 
 
 def bus_factor(op: str, ranks: int | None, gloo: bool = False) -> float | None:
     """Bus bandwidth over algorithm bandwidth; None for operations without one, or a group of unknown size.
 
-    gloo runs a reduce-scatter as an all-reduce of the full input (measured, science.md finding 6).
+    gloo runs a reduce-scatter as an all-reduce of the full input (measured).
     """
     if ranks is None or ranks < 2:
         return None
@@ -79,7 +79,7 @@ def best_bandwidth(sizes: Sequence[int], transfers_ns: Sequence[int], bus_gb_s: 
 
 # -- collective table --------------------------------------------------------------------------------------------------
 #
-# The per-collective table: waits, transfers and bandwidths of each group, operation and size (science.md 2.5).
+# The per-collective table: waits, transfers and bandwidths of each group, operation and size (docs/concepts/clocks.md).
 
 _MOST_CALLS = 10  # listed by themselves
 _MOST_SIZES = 8  # of one group, operation and type; more are put into classes of powers of two

@@ -1,5 +1,5 @@
 """MFU and HFU: how much of the device's dense peak the model's own arithmetic, and all of it, makes use of
-(science.md 4.4)."""
+(docs/concepts/sharding.md)."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def _mfu(
     per_token = flops_per_token(manifest)
     if per_token is None:
         return Measure(None, "the manifest does not give the model's parameters, layers, dim and seq_len")
-    # The profiler slows what it records (science.md 2.9), so steps without it are better; their median, since the
+    # The profiler slows what it records, so steps without it are better; their median, since the
     # host runs ahead of the device in some and catches up in others.
     first = min((record.step for record in records), default=0) + WARMUP_STEPS
     untraced = [record for record in records if record.window == WINDOW_NONE and record.step >= first]

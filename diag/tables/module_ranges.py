@@ -79,7 +79,7 @@ PYTHON_FUNCTION = "python_function"
 PYTHON_MODULES = "nn.Module"  # the source of ranges that a profiler with stacks saw
 _PYTHON_MODULE = r"^nn\.Module: "
 
-# FSDP2's hooks are short ranges before and after a unit's forward and backward (science.md 3.1).
+# FSDP2's hooks are short ranges before and after a unit's forward and backward (docs/concepts/sharding.md).
 _FSDP = (
     r"^FSDP::(pre_forward|post_forward|pre_backward|post_backward_accumulate|post_backward_reshard|"
     r"post_backward_reduce|root_post_backward_callback)(?: \((.*?)\))?(?: \[pg=.*\])?$"

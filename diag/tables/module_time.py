@@ -22,7 +22,7 @@ from diag.account.critical_path import label_of, labels_of, of_label
 from diag.account.gpu import COMM, COMPUTE, COPY, NEVER, device_work
 from diag.account.intervals import Window, covers
 from diag.account.kept_steps import windows_of
-from diag.account.trace_ranges import host_windows
+from diag.account.trace_ranges import Thread, host_windows
 from diag.model.breakdown import ModuleStat, ModuleTable, PathStat, PathTable
 from diag.model.steps import Attribution, Detail, Kind, RankStep, StepAccount
 from diag.rundir.run import RankTables, Tables
@@ -197,6 +197,13 @@ def tracks_of(trace: Trace) -> ModuleTracks | None:
     code = calls["name"].replace_strict(modules, np.arange(len(modules)), return_dtype=pl.Int64).to_numpy()
     device = _device_tracks(trace, calls, code) if trace.has_gpu else {}
     return ModuleTracks(modules, _host_track(trace, calls, code), device)
+
+
+def module_at(trace: Trace, thread: Thread, at_ns: int) -> str:
+    """The innermost module whose range is open on the thread; "" outside of all."""
+    calls = _calls(trace)
+    row = int(nesting.enclosing(calls, np.array([at_ns], dtype=np.int64), np.array([thread], dtype=np.int64))[0])
+    return str(calls["name"][row]) if row >= 0 else UNATTRIBUTED
 
 
 def _calls(trace: Trace) -> pl.DataFrame:
@@ -437,7 +444,7 @@ def _overlaps(track: Track, start: Times, end: Times) -> tuple[Times, Times, Tim
 
 # -- path table --------------------------------------------------------------------------------------------------------
 #
-# The critical path by rank, category and module: every nanosecond of the step charged once (science.md 2.6).
+# The critical path by rank, category and module: every nanosecond of the step charged once.
 
 _KEYS = ("step", "rank", "label")
 

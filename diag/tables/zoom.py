@@ -1,4 +1,4 @@
-"""All ranks over time at any zoom: sums once, then reads that cost as much as there are pixels. Pure."""
+"""All ranks over time as lanes: sums once, then reads that cost as much as there are pixels. Pure."""
 
 from __future__ import annotations
 
@@ -21,17 +21,20 @@ from diag.account.gpu import of_device, part_of
 from diag.account.intervals import Covered, Intervals, Times
 from diag.account.kept_steps import windows_of
 from diag.account.match import by_key
+from diag.model.breakdown import KernelKind
 from diag.model.steps import Attribution, Detail, Kind, RankStep, by_cause
 from diag.rundir.run import RankTables
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
+
+from .kernels import KERNELS, OPERATORS, Patterns, kinds_of
 
 # -- zoom lane ---------------------------------------------------------------------------------------------------------
 #
 # A lane: what one rank did of one kind, laid out so that any part of it is read at once.
 #
 # Events are sorted by their starts, and the time that they cover is summed up once; how much of it lies in each pixel
-# is then a search for the pixel's edges, whatever the zoom (design.md, "Figures for the dashboard").
+# is then a search for the pixel's edges, whatever the zoom.
 
 Codes = npt.NDArray[np.uint32]
 
@@ -52,10 +55,18 @@ class Category(StrEnum):
     HOST = "host"  # operators, ranges and calls on the host, which may wait themselves
 
 
+# What an event does, which decides its colour: a part of the step, a kind of kernel, an operation of communication, or
+# the phase in which the host does it.
+FORWARD, BACKWARD, CALL = "forward", "backward", "runtime call"
+WORK = tuple(dict.fromkeys((*Category, *KernelKind, *names.OPERATIONS, FORWARD, BACKWARD, CALL)))
+_CODE = {work: code for code, work in enumerate(WORK)}
+Works = npt.NDArray[np.uint8]
+
+
 @dataclass(frozen=True, eq=False)
 class Lane:
-    """Events by start, in ns since the run's begin; ``name`` indexes ``names``. ``covered``: the time in which there is
-    at least one of them. ``title`` and ``names`` may come from a trace: untrusted text."""
+    """Events by start, in ns since the run's begin; ``name`` indexes ``names``, ``work`` WORK. ``covered``: the time in
+    which there is at least one of them. ``title`` and ``names`` may come from a trace: untrusted text."""
 
     title: str
     category: Category
@@ -63,6 +74,7 @@ class Lane:
     end_ns: Times
     name: Codes
     names: Sequence[str]
+    work: Works
     covered: Covered
 
     def __len__(self) -> int:
@@ -83,16 +95,28 @@ class Lane:
         return int(self.busy_ns(np.array([begin_ns, end_ns], dtype=np.int64))[0])
 
 
+def work_code(work: str) -> int:
+    """Its place in WORK."""
+    return _CODE[work]
+
+
 def make_lane(
-    title: str, category: Category, events: Intervals, name: Codes | None = None, names: Sequence[str] = ("",)
+    title: str,
+    category: Category,
+    events: Intervals,
+    name: Codes | None = None,
+    names: Sequence[str] = ("",),
+    work: Works | None = None,
 ) -> Lane:
-    """The lane of any (start, end) pairs. Without names all events have the same."""
+    """The lane of any (start, end) pairs. Without names all events have the same; without work they do what the
+    category says."""
     codes = name if name is not None else np.zeros(len(events), dtype=np.uint32)
+    works = work if work is not None else np.full(len(events), _CODE[category], dtype=np.uint8)
     # The longer one of two that start together first: it is the outer one.
     order = np.lexsort((-events[:, 1], events[:, 0]))
     events = events[order]
     start, end = np.ascontiguousarray(events[:, 0]), np.ascontiguousarray(events[:, 1])
-    return Lane(title, category, start, end, codes[order], names, Covered(iv.normal(events)))
+    return Lane(title, category, start, end, codes[order], names, works[order], Covered(iv.normal(events)))
 
 
 # -- zoom ranks --------------------------------------------------------------------------------------------------------
@@ -167,20 +191,6 @@ class AllRanks:
     ranks: Mapping[int, RankLanes]
     steps: tuple[StepSpan, ...]
     loose: tuple[int, ...]
-
-    @property
-    def categories(self) -> tuple[Category, ...]:
-        present = {lane.category for rank in self.ranks.values() for lane in rank.lanes}
-        return tuple(category for category in Category if category in present)
-
-    def shares(self, category: Category, edges: Times) -> npt.NDArray[np.float64]:
-        """The part of each pixel that each rank spends on the category: ranks by pixels."""
-        shares = np.zeros((len(self.ranks), len(edges) - 1))
-        for row, rank in enumerate(self.ranks.values()):
-            lane = rank.lane(category)
-            if lane is not None:
-                shares[row] = lane.busy_ns(edges) / np.diff(edges)
-        return shares
 
 
 def all_ranks(attribution: Attribution) -> AllRanks:
@@ -282,6 +292,7 @@ _OF_CLASS = {
     gpu.COMM: ("communication", Category.COMMUNICATION),
     gpu.COPY: ("copies", Category.COPY),
 }
+Clock = Callable[[Times], Times]
 
 
 class _Part(NamedTuple):
@@ -289,34 +300,60 @@ class _Part(NamedTuple):
     category: Category
     events: Intervals
     name: Codes
+    work: Works
 
 
 def event_lanes(tables: RankTables, account: RankLanes) -> tuple[Lane, ...]:
     """The lanes of the traces that the rank's account rests on, on the clock of the account. Empty without a trace.
 
-    Kernels and copies have the classes of the partition; communication is kernels on a device and gloo's, MPI's or
-    UCC's ranges on a CPU. Functions of Python (traces with stacks) are left out.
+    Kernels and copies have the classes of the partition, a lane for each stream; communication is kernels on a device
+    and gloo's, MPI's or UCC's ranges on a CPU. Functions of Python (traces with stacks) are left out.
     """
     texts: list[str] = []
     by_lane: dict[tuple[str, Category], list[_Part]] = defaultdict(list)
-    for trace in tables.traces:
-        clock = _clock(trace, account.steps, account.moved_ns)
-        if clock is None:
-            continue
+    for trace, clock in clocked_traces(tables, account):
         for part in _parts(trace):
             placed = part._replace(events=clock(part.events), name=part.name + np.uint32(len(texts)))
             by_lane[part.title, part.category].append(placed)
         texts.extend(trace.stored.names.to_list())
     lanes = [
         make_lane(
-            title, category, np.concatenate([p.events for p in parts]), np.concatenate([p.name for p in parts]), texts
+            title,
+            category,
+            np.concatenate([p.events for p in parts]),
+            np.concatenate([p.name for p in parts]),
+            texts,
+            np.concatenate([p.work for p in parts]),
         )
         for (title, category), parts in by_lane.items()
     ]
     return tuple(lane for lane in lanes if len(lane))
 
 
-def _clock(trace: Trace, steps: Sequence[RankStep], moved_ns: int) -> Callable[[Times], Times] | None:
+def clocked_traces(tables: RankTables, account: RankLanes) -> Iterator[tuple[Trace, Clock]]:
+    """The traces that the rank's account rests on, each with the way from its clock to that of the account."""
+    for trace in tables.traces:
+        clock = _clock(trace, account.steps, account.moved_ns)
+        if clock is not None:
+            yield trace, clock
+
+
+def recorded_lane(account: RankLanes) -> Lane | None:
+    """The collectives of the steps that no trace covers, as the collectors recorded them; None without any."""
+    calls = [call for step in account.steps if step.source != "trace" for call in step.collectives]
+    if not calls:
+        return None
+    ops = sorted({call.op for call in calls})
+    name = np.array([ops.index(call.op) for call in calls], dtype=np.uint32)
+    work = np.array([_CODE.get(op, _CODE[Category.COMMUNICATION]) for op in ops], dtype=np.uint8)
+    events = iv.make((call.start_ns + account.moved_ns, call.end_ns + account.moved_ns) for call in calls)
+    return make_lane(RECORDED, Category.COMMUNICATION, events, name, ops, work[name])
+
+
+RECORDED = "recorded collectives"
+
+
+def _clock(trace: Trace, steps: Sequence[RankStep], moved_ns: int) -> Clock | None:
     """From the trace's clock to that of the account, by the ends of the steps that both have; None without any. The
     ends: a step that begins before an earlier trace was done begins later in the account."""
     placed: dict[int, list[RankStep]] = defaultdict(list)
@@ -342,105 +379,85 @@ def _parts(trace: Trace) -> Iterator[_Part]:
     if trace.has_gpu:
         yield from _device_parts(trace)
     else:
-        yield _part("communication", Category.COMMUNICATION, trace.select(names.ANNOTATION, name=names.WIRE_PATTERN))
+        wire = trace.select(names.ANNOTATION, name=names.WIRE_PATTERN)
+        yield _part("communication", Category.COMMUNICATION, wire, _by_name(trace, wire, names.collective_op))
     main, autograd = ranges.main_thread(trace), ranges.autograd_threads(trace)
     operators = trace.unsorted(names.CPU_OP, columns=_STORED)
     of_main = operators["thread"] == (main if main is not None else -1)
     of_autograd = operators["thread"].is_in(sorted(autograd)) & ~of_main
-    yield _part("operators, main thread", Category.HOST, operators.filter(of_main))
-    yield _part("operators, autograd", Category.HOST, operators.filter(of_autograd))
-    yield _part("operators, other threads", Category.HOST, operators.filter(~of_main & ~of_autograd))
-    yield _part("calls of the runtime", Category.HOST, trace.unsorted(*names.LAUNCH_CATEGORIES, columns=_STORED))
+    for title, chosen in (
+        (MAIN_THREAD, of_main),
+        ("operators, autograd", of_autograd),
+        ("operators, other threads", ~of_main & ~of_autograd),
+    ):
+        own = operators.filter(chosen)
+        yield _part(title, Category.HOST, own, _phases(trace, own) if trace.has_gpu else _kinds(trace, own, OPERATORS))
+    calls = trace.unsorted(*names.LAUNCH_CATEGORIES, columns=_STORED)
+    yield _part("calls of the runtime", Category.HOST, calls, np.full(len(calls), _CODE[CALL], dtype=np.uint8))
     annotations = trace.unsorted(names.ANNOTATION, columns=_STORED)
     if not trace.has_gpu:  # the others are in the lane of communication
         annotations = annotations.filter(~pl.Series(trace.stored.matching(names.WIRE_PATTERN))[annotations["name"]])
-    yield _part("ranges", Category.HOST, annotations)
+    yield _part("ranges", Category.HOST, annotations, _phases(trace, annotations))
+
+
+MAIN_THREAD = "operators, main thread"
 
 
 def _device_parts(trace: Trace) -> Iterator[_Part]:
     work = gpu.device_work(trace)
     gpu.forget(trace)
     for kind, (title, category) in _OF_CLASS.items():
-        yield _part(title, category, work.filter(pl.col("class") == kind))
+        own = work.filter(pl.col("class") == kind)
+        streams = own["stream"].fill_null(-1)
+        several = streams.n_unique() > 1
+        for stream in streams.unique().sort().to_list():
+            events = own.filter(streams == stream) if several else own
+            if category == Category.COMPUTE:
+                code = _kinds(trace, events, KERNELS)
+            elif category == Category.COMMUNICATION:
+                code = _by_name(trace, events, names.collective_op)
+            else:
+                code = np.full(len(events), _CODE[category], dtype=np.uint8)
+            yield _part(f"{title}, stream {stream}" if several else title, category, events, code)
 
 
-def _part(title: str, category: Category, events: pl.DataFrame) -> _Part:
-    return _Part(title, category, ranges.spans(events), events["name"].to_physical().to_numpy().astype(np.uint32))
+def _kinds(trace: Trace, events: pl.DataFrame, patterns: Patterns) -> Works:
+    return _by_name(trace, events, lambda name: kinds_of([name], patterns)[name])
 
 
-# -- zoom detail -------------------------------------------------------------------------------------------------------
-#
-# Reads lanes in a window: as real events where these are few, as pixels where they are not.
-
-# design.md: above about 3,000 bars the browser stalls.
-MOST_BARS = 3000
-MOST_PIXELS = 1200
-MOST_ROWS = 16  # events that are open at once; a lane with more is drawn in pixels
-
-
-@dataclass(frozen=True, eq=False)
-class Pixels:
-    """A lane as the time that it is busy between each two edges. ``events``: how many the window holds."""
-
-    lane: Lane
-    edges: Times
-    busy_ns: Times
-    events: int
-
-    @property
-    def share(self) -> npt.NDArray[np.float64]:
-        busy_share: npt.NDArray[np.float64] = self.busy_ns / np.diff(self.edges)
-        return busy_share
+def _by_name(trace: Trace, events: pl.DataFrame, work: Callable[[str], str]) -> Works:
+    """What each event does by its name, found once a distinct name."""
+    code = events["name"].to_physical().to_numpy()
+    texts = trace.stored.names
+    of_name = np.zeros(len(texts) + 1, dtype=np.uint8)
+    for one in np.unique(code).tolist():
+        found = work(texts[one])
+        of_name[one] = _CODE[found if found != names.UNKNOWN_OP else Category.COMMUNICATION]
+    works: Works = of_name[code]
+    return works
 
 
-@dataclass(frozen=True, eq=False)
-class Bars:
-    """A lane as its events, by start. ``row``: 0 is the outermost of those that are open at once."""
-
-    lane: Lane
-    start_ns: Times
-    end_ns: Times
-    names: tuple[str, ...]
-    row: npt.NDArray[np.int64]
-
-    @property
-    def rows(self) -> int:
-        return int(self.row.max()) + 1 if len(self.row) else 1
-
-
-def pixel_edges(begin_ns: int, end_ns: int, most: int = MOST_PIXELS) -> Times:
-    """The edges of at most ``most`` pixels of (almost) equal length, none shorter than a nanosecond."""
-    count = max(1, min(most, end_ns - begin_ns))
-    edges: Times = begin_ns + np.arange(count + 1, dtype=np.int64) * (end_ns - begin_ns) // count
-    return edges
+def _phases(trace: Trace, events: pl.DataFrame) -> Works:
+    """The phase of the step in which each of the host's events begins."""
+    at = events["ts_ns"].to_numpy()
+    works = np.full(len(at), _CODE[Category.HOST], dtype=np.uint8)
+    main = ranges.main_thread(trace)
+    for work, spans in (
+        (FORWARD, ranges.forward(trace)),
+        (BACKWARD, ranges.backward(trace)),
+        (KernelKind.OPTIMIZER, ranges.optimizer(trace)),
+        (Category.DATA, ranges.data_wait(trace, {main} if main is not None else set())),
+    ):
+        works[iv.covers(iv.normal(spans), at)] = _CODE[work]
+    return works
 
 
-def read_lanes(
-    lanes: Sequence[Lane], begin_ns: int, end_ns: int, most_bars: int = MOST_BARS, most_pixels: int = MOST_PIXELS
-) -> tuple[Pixels | Bars, ...]:
-    """Each lane in the window. Those with the fewest events are bars, as long as these are few together."""
-    edges = pixel_edges(begin_ns, end_ns, most_pixels)
-    visible = [lane.visible(begin_ns, end_ns) for lane in lanes]
-    left = most_bars
-    drawn: dict[int, Pixels | Bars] = {}
-    for i in sorted(range(len(lanes)), key=lambda i: len(visible[i])):
-        left -= len(visible[i])
-        bars = _bars(lanes[i], visible[i]) if left >= 0 else None
-        drawn[i] = bars or Pixels(lanes[i], edges, lanes[i].busy_ns(edges), len(visible[i]))
-    return tuple(drawn[i] for i in range(len(lanes)))
+def _part(title: str, category: Category, events: pl.DataFrame, work: Works) -> _Part:
+    name = events["name"].to_physical().to_numpy().astype(np.uint32)
+    return _Part(title, category, ranges.spans(events), name, work)
 
 
-def read_bars(lanes: Sequence[Lane], begin_ns: int, end_ns: int, most_bars: int = MOST_BARS) -> tuple[Bars, ...] | None:
-    """All lanes in the window as bars; None where these would be too many."""
-    drawn: list[Bars] = []
-    for lane in lanes:
-        visible = lane.visible(begin_ns, end_ns)
-        most_bars -= len(visible)
-        bars = _bars(lane, visible) if most_bars >= 0 else None
-        if bars is None:
-            return None
-        drawn.append(bars)
-    return tuple(drawn)
+# -- totals by name ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -466,28 +483,3 @@ def by_name(lanes: Sequence[Lane], begin_ns: int, end_ns: int, most: int = 10) -
             if total[code] > 0:
                 totals.append(NameTotal(lane, lane.names[code], int(total[code]), int(count[code])))
     return sorted(totals, key=lambda one: -one.total_ns)[:most]
-
-
-def _bars(lane: Lane, visible: npt.NDArray[np.int64]) -> Bars | None:
-    """The events as bars; None where too many are open at once."""
-    start, end = lane.start_ns[visible], lane.end_ns[visible]
-    row = _rows(start.tolist(), end.tolist())
-    if row is None:
-        return None
-    names = tuple(lane.names[code] for code in lane.name[visible].tolist())
-    return Bars(lane, start, end, names, np.array(row, dtype=np.int64))
-
-
-def _rows(start: Sequence[int], end: Sequence[int]) -> list[int] | None:
-    """A row for each event, sorted by start: the first one in which no earlier event is still open."""
-    open_until: list[int] = []
-    rows = []
-    for begin, until in zip(start, end, strict=True):
-        row = next((i for i, time in enumerate(open_until) if time <= begin), len(open_until))
-        if row == MOST_ROWS:
-            return None
-        if row == len(open_until):
-            open_until.append(until)
-        open_until[row] = until
-        rows.append(row)
-    return rows

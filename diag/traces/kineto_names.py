@@ -363,7 +363,7 @@ NOT_KERNEL_PATTERN: Final = (
     rf"|{_QUALIFIED}(?:(?:warp|block|cluster|wave|cta|thread|local)_?all_?(?:reduce|gather)|local_?reduce"
     r"|kernel_ring_reduce|Convert(?:Dispatch|Combine))"
 )
-# Between devices: copy-engine collectives, DataParallel, symmetric memory (science.md 2.1, CUPTI's "PtoP" in Kineto).
+# Between devices: copy-engine collectives, DataParallel, symmetric memory (CUPTI's "PtoP" in Kineto).
 PEER_COPY_PATTERN: Final = r"(?i)PtoP|PeerToPeer|^Memcpy!"
 # Within one device as far as the profiler knows; ordinary work (see diag.account.gpu), unless a collective made it
 # (diag.account.trace_collectives.engine_copies). D2D: Intel.
@@ -379,7 +379,7 @@ SYMM_MEM_COPIES: Final = "symm_mem::_low_contention"
 _ON_DEVICE: Final = "nccl2?|nccl-lazy|ncclx|xccl"
 CALL_PATTERN: Final = rf"^(?:record_param_comms$|(?:{_ON_DEVICE}|ucc):|{SYMM_MEM_COPIES})"
 PARAM_COMMS: Final = "record_param_comms"
-# Operators on the host that only hand a collective over or wait for it (science.md 2.3).
+# Operators on the host that only hand a collective over or wait for it (docs/concepts/partition.md).
 CALL_OP_PATTERN: Final = (
     rf"^(?:c10d::|_?c10d_functional(?:_autograd)?::|record_param_comms|(?:gloo|mpi|ucc|{_ON_DEVICE}):)"
 )

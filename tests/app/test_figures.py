@@ -11,13 +11,11 @@ from diag.app import figures as common
 from diag.app.run_view import Part, RunView, split, view_of
 from diag.app.theme import DARK, LIGHT
 from diag.app.views import loading, memory
-from diag.app.views.time_figures import Window, overview
 from diag.collectors.records import MemoryRecord
 from diag.model.steps import Bottleneck, Parts
 from diag.show.page import metrics_of
 from diag.tables.efficiency import token_rate, tokens_of
 from diag.tables.memory import peak_memory
-from diag.tables.zoom import Category
 from diag.words.formatting import duration, share, size
 from tests.app.runs import MS, TOKENS, write_run, write_stalled_trace
 from tests.copies import replace
@@ -190,16 +188,6 @@ def test_profiler_windows_are_shaded_in_every_plot_over_steps(theme) -> None:
         assert {shape.fillcolor for shape in shades} == {theme.ink}
         assert common.PROFILER_WINDOW in [trace.name for trace in figure.data]
         assert figure.layout.showlegend
-
-
-def test_a_window_is_shaded_in_the_timeline() -> None:
-    timeline = open_run(SAMPLE).timeline
-    (step,) = (step for step in timeline.steps if step.window)
-    window = Window(step.begin_ns - 10 * MS, step.end_ns + 10 * MS)
-    figure = overview(timeline, window, Category.COMPUTE, LIGHT)
-    (shade,) = (shape for shape in figure.layout.shapes if shape.type == "rect")
-    assert (shade.x0, shade.x1) == (step.begin_ns / MS, step.end_ns / MS)
-    assert f"step {TRACED}, profiled" in [note.text for note in figure.layout.annotations]
 
 
 def test_nothing_is_shaded_where_no_step_was_left_out_for_a_profiler(view: RunView) -> None:

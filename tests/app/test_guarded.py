@@ -104,6 +104,15 @@ def test_every_path_is_guarded(served: Served, method: str, path: str) -> None:
         assert "access-control-allow-origin" not in headers
 
 
+@pytest.mark.parametrize("path", ["/", "/timeline?step=3"])
+def test_a_page_knows_where_its_server_is(served: Served, path: str) -> None:
+    status, headers, body = served.ask(path, accept="text/html,*/*", accept_encoding="gzip")
+    assert status == 200
+    assert int(headers["content-length"]) == len(body)
+    assert body.index(b"BACKEND_BASE_URL") < body.index(b"<script type"), "before Streamlit's own script asks"
+    assert b"BACKEND_BASE_URL" not in served.ask("/_stcore/health", accept="text/html")[2]
+
+
 def test_the_websocket_is_guarded(served: Served) -> None:
     own = f"localhost:{served.port}"
     assert upgrade(served, own, f"http://{own}").startswith(b"HTTP/1.1 101 ")

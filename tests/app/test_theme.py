@@ -45,6 +45,18 @@ def test_parts_can_be_told_apart(theme: Theme, sight: str) -> None:
     assert {pair: distance for pair, distance in alike.items() if distance < JUST_TOLD_APART} == {}
 
 
+def contrast(one: str, other: str) -> float:
+    """WCAG's ratio of two colours: 1 to 21."""
+    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    srgb = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    return float(linear @ np.array([0.2126, 0.7152, 0.0722]))
+
+
 def test_numbers_on_the_bars_can_be_read() -> None:
     assert ink_on("#ffffff") == "#000000"
     assert ink_on("#0072b2") == "#ffffff"

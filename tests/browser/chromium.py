@@ -71,10 +71,13 @@ class Visit:
 
 
 @contextmanager
-def visit(browser: Browser, scheme: Scheme = "light", height: int = 1100, offline: bool = False) -> Iterator[Visit]:
-    """A fresh page in a window of 1400 pixels by ``height``. Without animations, which the processor would draw."""
+def visit(
+    browser: Browser, scheme: Scheme = "light", height: int = 1100, offline: bool = False, width: int = 1400
+) -> Iterator[Visit]:
+    """A fresh page in a window of ``width`` pixels by ``height``. Without animations, which the processor would
+    draw."""
     context = browser.new_context(
-        viewport={"width": 1400, "height": height},
+        viewport={"width": width, "height": height},
         color_scheme=scheme,
         reduced_motion="reduce",
         offline=offline,

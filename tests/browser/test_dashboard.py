@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import Browser
@@ -45,33 +44,6 @@ def test_a_click_on_a_rank_shows_that_rank(opened: Visit) -> None:
     opened.settle()
     assert page.get_by_text("Every step of rank 1").first.is_visible()
     assert opened.complaints == []
-
-
-@pytest.mark.matrix
-def test_a_drag_over_the_timeline_looks_closer(browser: Browser, served: Served) -> None:
-    with visit(browser) as found:
-        found.open(served.at("timeline"), until="Timeline")
-        page = found.page
-        layer = page.locator(".js-plotly-plot .nsewdrag").first
-        layer.wait_for()
-        box = layer.bounding_box()
-        assert box is not None
-        whole, before = page.url, _window(page.url)
-        middle = box["y"] + box["height"] / 2
-        page.mouse.move(box["x"] + box["width"] * 0.4, middle)
-        page.mouse.down()
-        page.mouse.move(box["x"] + box["width"] * 0.6, middle + 10, steps=5)
-        page.mouse.up()
-        page.wait_for_function("before => location.href !== before", arg=whole)
-        found.settle()
-        after = _window(page.url)
-        assert after[1] - after[0] == pytest.approx(0.2 * (before[1] - before[0]), rel=0.15)
-        assert found.complaints == []
-
-
-def _window(url: str) -> tuple[float, float]:
-    asked = parse_qs(urlsplit(url).query)
-    return float(asked["from"][0]), float(asked["to"][0])
 
 
 @pytest.mark.matrix

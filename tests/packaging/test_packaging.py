@@ -64,9 +64,10 @@ def test_wheel_holds_every_module_once_under_diag(built: dict[str, Path]) -> Non
     assert sorted(name for name in names if name.endswith(".py")) == expected_modules()
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"diag"}
     assert "diag/py.typed" in names
-    assets = [path.name for path in (ROOT / "app/html_report").iterdir() if path.suffix in (".html", ".css", ".js")]
-    assert len(assets) >= 3
-    assert {f"diag/app/html_report/{name}" for name in assets} <= set(names)
+    folders = (ROOT / "app/html_report", ROOT / "app/views")
+    assets = [path for folder in folders for path in folder.iterdir() if path.suffix in (".html", ".css", ".js")]
+    assert len(assets) >= 5
+    assert {f"diag/{path.relative_to(ROOT).as_posix()}" for path in assets} <= set(names)
     # The script that records them, and what an analysis left beside them, stay behind.
     folder = ROOT / "sample_traces"
     recorded = [folder / "README.md", *folder.glob("*/manifest.json"), *folder.glob("*/ranks/*/*")]

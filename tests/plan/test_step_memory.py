@@ -138,7 +138,7 @@ def sharded(account: Account, **other: object) -> Sharded:
 
 
 def test_three_units_at_most_in_forward() -> None:
-    """science.md 4.1: the last flat one, the next flat one or the next one's parameters, beside the root's."""
+    """The last flat one, the next flat one or the next one's parameters, beside the root's."""
     account = Account()
     units = sharded(account)
     units.begin_forward()

@@ -32,7 +32,7 @@ def of(strategy: str, wire: Link, units: int = 6, micro_batches: int = 1, bucket
 
 @pytest.mark.parametrize("bandwidth", [1e9, 5e9, 1e11])
 def test_fully_sharded_by_the_recursion(bandwidth: float) -> None:
-    """science.md 4.3, gathers and reductions on one communicator."""
+    """Gathers and reductions on one communicator."""
     wire = Link(4, 1, bandwidth)
     each = wire.ns(SPEED, 2_000_000)
     forward, backward = 1_000_000, 2_000_000

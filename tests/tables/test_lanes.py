@@ -1,4 +1,4 @@
-"""Whatever the zoom: pixels add up to exactly the time that is covered, and bars are exactly the events."""
+"""Whatever the zoom: cells hold exactly the time that is covered, and events are exactly the events."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ from collections import Counter
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diag.tables.zoom import (
-    MOST_ROWS,
-    Bars,
-    Category,
-    Lane,
-    Pixels,
-    by_name,
-    make_lane,
-    pixel_edges,
-    read_bars,
-    read_lanes,
+from diag.tables import tiles
+from diag.tables.tiles import (
+    CELLS,
+    FULL,
+    MOST_DEPTH,
+    MOST_EVENTS,
+    Cells,
+    Events,
+    edges_of,
+    read_row,
+    rows_of,
+    search,
 )
+from diag.tables.zoom import Category, Lane, by_name, make_lane
 
 NAMES = ("a", "b", "c")
 SPANS = st.lists(st.tuples(st.integers(-20, 120), st.integers(0, 40), st.integers(0, 2)), max_size=40)
@@ -29,7 +32,8 @@ WINDOWS = st.tuples(st.integers(-30, 150), st.integers(1, 120)).map(lambda w: (w
 
 def lane_of(spans: list[tuple[int, int, int]]) -> Lane:
     events = np.array([(start, start + dur) for start, dur, _ in spans], dtype=np.int64).reshape(-1, 2)
-    return make_lane("lane", Category.HOST, events, np.array([code for *_, code in spans], dtype=np.uint32), NAMES)
+    codes = np.array([code for *_, code in spans], dtype=np.uint32)
+    return make_lane("lane", Category.HOST, events, codes, NAMES, codes.astype(np.uint8))
 
 
 def covered(spans: list[tuple[int, int, int]]) -> set[int]:
@@ -37,49 +41,14 @@ def covered(spans: list[tuple[int, int, int]]) -> set[int]:
 
 
 @given(SPANS, WINDOWS, st.integers(1, 50))
-def test_pixels_add_up_to_the_covered_time(
+def test_pieces_add_up_to_the_covered_time(
     spans: list[tuple[int, int, int]], window: tuple[int, int], most: int
 ) -> None:
     lane, (begin, end) = lane_of(spans), window
-    edges = pixel_edges(begin, end, most)
-    assert (edges[0], edges[-1]) == (begin, end)
-    assert (np.diff(edges) > 0).all()
-    assert len(edges) - 1 == min(most, end - begin)
+    edges = np.unique(np.linspace(begin, end, most + 1).astype(np.int64))
     busy = covered(spans)
     assert lane.busy_ns(edges).tolist() == [len(busy & set(range(a, b))) for a, b in pairwise(edges)]
     assert lane.busy_in(begin, end) == len(busy & set(range(begin, end)))
-
-
-@given(SPANS, WINDOWS)
-def test_bars_are_the_events(spans: list[tuple[int, int, int]], window: tuple[int, int]) -> None:
-    begin, end = window
-    (row,) = read_lanes([lane_of(spans)], begin, end)
-    expected = Counter(
-        (start, start + dur, NAMES[code]) for start, dur, code in spans if start < end and start + dur > begin
-    )
-    if isinstance(row, Pixels):
-        assert row.events == sum(expected.values())
-        deepest = max(sum(a <= t < b for a, b, _ in expected.elements()) for t in range(-20, 160))
-        assert deepest > MOST_ROWS
-        return
-    assert Counter(zip(row.start_ns.tolist(), row.end_ns.tolist(), row.names, strict=True)) == expected
-    for number in range(row.rows):
-        own = row.row == number
-        assert (row.start_ns[own][1:] >= row.end_ns[own][:-1]).all(), "two events of one row overlap"
-
-
-@given(st.lists(SPANS, min_size=1, max_size=5), WINDOWS, st.integers(0, 60))
-def test_no_more_bars_than_allowed(many: list[list[tuple[int, int, int]]], window: tuple[int, int], most: int) -> None:
-    lanes = [lane_of(spans) for spans in many]
-    rows = read_lanes(lanes, *window, most_bars=most, most_pixels=10)
-    assert [row.lane for row in rows] == lanes
-    bars = [row for row in rows if isinstance(row, Bars)]
-    assert sum(len(row.names) for row in bars) <= most
-    for row in rows:
-        if isinstance(row, Pixels):
-            assert row.busy_ns.sum() == row.lane.busy_in(*window)
-    together = read_bars(lanes, *window, most_bars=most)
-    assert (together is None) == any(isinstance(row, Pixels) for row in rows)
 
 
 @given(SPANS, WINDOWS)
@@ -93,21 +62,111 @@ def test_names_add_up(spans: list[tuple[int, int, int]], window: tuple[int, int]
     }
 
 
-def test_nested_events_stand_below_what_calls_them() -> None:
-    (row,) = read_lanes([lane_of([(0, 100, 0), (0, 40, 1), (10, 10, 2), (50, 20, 1)])], 0, 100)
-    assert isinstance(row, Bars)
-    assert list(zip(row.names, row.row.tolist(), strict=True)) == [("a", 0), ("b", 1), ("c", 2), ("b", 1)]
-
-
 def test_an_event_that_began_long_before_the_window_is_seen() -> None:
     lane = lane_of([(0, 1000, 0), *((start, 1, 1) for start in range(1, 900, 2))])
     assert lane.visible(950, 960).tolist() == [0]
     assert lane.busy_in(950, 960) == 10
 
 
+# -- tiles -------------------------------------------------------------------------------------------------------------
+
+
+@given(SPANS)
+def test_rows_hold_every_event_once_and_none_overlap(spans: list[tuple[int, int, int]]) -> None:
+    rows = rows_of([lane_of(spans)])
+    for row in rows:
+        assert (row.start_ns[1:] >= row.end_ns[:-1]).all(), "two events of one row overlap"
+    if len(rows) < MOST_DEPTH:
+        held = Counter(pair for row in rows for pair in zip(row.start_ns.tolist(), row.end_ns.tolist(), strict=True))
+        assert held == Counter((start, start + dur) for start, dur, _ in spans)
+
+
+@given(SPANS, st.integers(0, 4), st.integers(-1, 1))
+def test_cells_are_the_shares_of_each_kind_of_work(spans: list[tuple[int, int, int]], level: int, tile: int) -> None:
+    """Against every nanosecond of every event."""
+    for row in rows_of([lane_of(spans)]):
+        expected = np.zeros((len(NAMES), CELLS), dtype=np.int64)
+        for start, end, code in zip(row.start_ns.tolist(), row.end_ns.tolist(), row.work.tolist(), strict=True):
+            for ns in range(start, end):
+                cell = (ns >> level) - tile * CELLS
+                if 0 <= cell < CELLS:
+                    expected[code, cell] += 1
+        with pytest.MonkeyPatch.context() as few:
+            few.setattr(tiles, "MOST_EVENTS", -1)
+            read = read_row(row, level, tile)
+        assert isinstance(read, Cells)
+        shares = np.zeros_like(expected)
+        for code, share in read.shares.items():
+            shares[code] = share
+        np.testing.assert_array_equal(shares, np.ceil(expected * FULL / (1 << level)).astype(np.int64))
+
+
+@given(SPANS, st.integers(-1, 1))
+def test_few_events_are_the_events_of_the_window(spans: list[tuple[int, int, int]], tile: int) -> None:
+    begin, end = int(edges_of(3, tile)[0]), int(edges_of(3, tile)[-1])
+    for row in rows_of([lane_of(spans)]):
+        read = read_row(row, 3, tile)
+        assert isinstance(read, Events)
+        seen = [i for i, (a, b) in enumerate(zip(row.start_ns, row.end_ns, strict=True)) if a < end and b > begin]
+        assert read.index.tolist() == seen
+
+
+def test_many_events_are_cells() -> None:
+    lane = lane_of([(2 * i, 1, i % 3) for i in range(MOST_EVENTS + 1)])
+    (row,) = rows_of([lane])
+    read = read_row(row, 1, 0)
+    assert isinstance(read, Cells)
+    assert sorted(read.shares) == [0, 1, 2]
+    assert sum(int(share.astype(int).sum()) for share in read.shares.values()) == (MOST_EVENTS + 1) * 128
+
+
+def test_what_is_called_lies_below_what_calls_it() -> None:
+    rows = rows_of([lane_of([(0, 100, 0), (0, 40, 1), (10, 10, 2), (50, 20, 1)])])
+    names = [[NAMES[code] for code in row.lane.name[row.place].tolist()] for row in rows]
+    assert names == [["a"], ["b", "b"], ["c"]]
+
+
+def test_what_is_called_too_deep_is_counted() -> None:
+    rows = rows_of([lane_of([(i, 100 - 2 * i, 0) for i in range(MOST_DEPTH + 3)])])
+    assert len(rows) == MOST_DEPTH
+    assert [row.deeper for row in rows] == [0] * (MOST_DEPTH - 1) + [3]
+
+
+def test_the_longest_event_of_a_window() -> None:
+    (row,) = rows_of([lane_of([(0, 10, 0), (20, 50, 1), (80, 1, 2)])])
+    assert row.longest(5, 30) == 1
+    assert row.longest(78, 90) == 2
+    assert row.longest(12, 15) is None
+
+
+@given(SPANS, st.integers(-30, 150))
+def test_a_search_finds_every_event_of_the_name_in_turn(spans: list[tuple[int, int, int]], after: int) -> None:
+    rows = rows_of([lane_of(spans)])
+    found = search(rows, "B")
+    starts = sorted(
+        int(row.start_ns[i]) for row in rows for i in range(len(row.place)) if row.lane.name[row.place[i]] == 1
+    )
+    assert found.start_ns.tolist() == starts
+    at = found.beside(after, forward=True)
+    later = [start for start in starts if start > after]
+    assert at is None if not starts else found.start_ns[at] == (later or starts)[0]
+    at = found.beside(after, forward=False)
+    earlier = [start for start in starts if start < after]
+    assert at is None if not starts else found.start_ns[at] == (earlier or starts)[-1]
+
+
+def test_found_events_are_marked() -> None:
+    rows = rows_of([lane_of([(0, 4, 0), (8, 4, 1), (16, 4, 0)])])
+    found = search(rows, "b")
+    read = read_row(rows[0], 2, 0, found.rows[0])
+    assert isinstance(read, Events)
+    assert read.found is not None
+    assert read.found.tolist() == [False, True, False]
+
+
 def test_nothing() -> None:
     empty = make_lane("nothing", Category.IDLE, np.zeros((0, 2), dtype=np.int64))
-    (row,) = read_lanes([empty], 0, 10)
-    assert isinstance(row, Bars)
-    assert (row.rows, row.names) == (1, ())
-    assert empty.busy_ns(pixel_edges(0, 10)).tolist() == [0] * 10
+    assert rows_of([empty]) == ()
+    assert len(search((), "a")) == 0
+    assert search((), "a").beside(0, forward=True) is None
+    assert empty.busy_ns(np.arange(11)).tolist() == [0] * 10

@@ -10,7 +10,7 @@ import pytest
 from diag.api import Result, open_run
 from diag.model.steps import Detail, Parts
 from diag.serve.server import SAMPLES
-from diag.tables.zoom import DETAILS, Category, event_lanes, pixel_edges
+from diag.tables.zoom import DETAILS, WORK, AllRanks, Category, event_lanes
 from tests.account.kineto_builder import BASE_NS, KinetoBuilder
 from tests.app.runs import MS, write_run, write_stalled_trace
 from tests.copies import replace
@@ -34,6 +34,11 @@ def expected(parts: Parts) -> dict[Category, int]:
     return {category: ns for category, ns in found.items() if ns}
 
 
+def waiting_ns(timeline: AllRanks, rank: int) -> int:
+    lane = timeline.ranks[rank].lane(Category.WAITING)
+    return lane.busy_in(0, timeline.end_ns) if lane is not None else 0
+
+
 def lanes_hold_the_account(result: Result) -> None:
     timeline = result.timeline
     assert tuple(timeline.ranks) == result.attribution.ranks
@@ -52,11 +57,11 @@ def test_the_parts_of_every_step_of_recorded_runs(name: str) -> None:
     result = open_run(SAMPLES / name)
     lanes_hold_the_account(result)
     timeline = result.timeline
-    edges = pixel_edges(0, timeline.end_ns, 700)
-    together = sum(timeline.shares(category, edges) * np.diff(edges) for category in timeline.categories)
-    covered = [sum(step.dur_ns for step in rank.steps) for rank in timeline.ranks.values()]
-    assert np.rint(together.sum(axis=1)).astype(int).tolist() == covered
-    assert (together <= np.diff(edges) + 1e-6).all(), "two categories at one moment"
+    edges = np.linspace(0, timeline.end_ns, 701).astype(np.int64)
+    for rank in timeline.ranks.values():
+        together = sum(lane.busy_ns(edges) for lane in rank.lanes)
+        assert together.sum() == sum(step.dur_ns for step in rank.steps)
+        assert (together <= np.diff(edges)).all(), "two categories at one moment"
 
 
 def test_idle_time_of_a_device_is_named_by_its_cause(tmp_path: Path) -> None:
@@ -77,9 +82,8 @@ def test_who_is_waited_for_is_the_pale_stripe(tmp_path: Path) -> None:
     result = open_run(write_run(tmp_path / "run", ranks=3, slow_data_ms={1: 40}))
     lanes_hold_the_account(result)
     timeline = result.timeline
-    waiting = timeline.shares(Category.WAITING, pixel_edges(0, timeline.end_ns)).sum(axis=1)
-    assert waiting[1] == 0
-    assert min(waiting[0], waiting[2]) > 0
+    assert waiting_ns(timeline, 1) == 0
+    assert min(waiting_ns(timeline, 0), waiting_ns(timeline, 2)) > 0
     assert [(span.begin_ns, span.end_ns) for span in timeline.steps[:2]] == [(0, 105 * MS), (105 * MS, 210 * MS)]
     assert not timeline.loose
 
@@ -102,6 +106,11 @@ def test_traces_lie_where_their_steps_do(tmp_path: Path) -> None:
         first = of_rank.steps[0].begin_ns + of_rank.moved_ns
         assert events["kernels"].start_ns[0] - first == 100 * US
         assert [events["kernels"].names[code] for code in events["kernels"].name] == ["gemm"] * 3
+        works = {title: {WORK[code] for code in lane.work.tolist()} for title, lane in events.items()}
+        assert works["kernels"] == {"gemm"}
+        assert works["communication"] == {"all_reduce"}
+        assert works["copies"] == {"copy"}
+        assert works["calls of the runtime"] == {"runtime call"}
 
 
 def test_a_trace_of_a_run_directory_is_on_the_clock_of_its_records() -> None:
@@ -160,8 +169,8 @@ def test_ranks_whose_clocks_are_not_tied_begin_a_step_together(tmp_path: Path) -
 def test_a_rank_alone_does_not_say_that_it_waits(tmp_path: Path) -> None:
     gpu_trace(0).write(tmp_path, "rank-0.json")
     result = open_run(tmp_path)
-    assert Category.WAITING not in result.timeline.categories
-    assert Category.COMMUNICATION in result.timeline.categories
+    assert result.timeline.ranks[0].lane(Category.WAITING) is None
+    assert result.timeline.ranks[0].lane(Category.COMMUNICATION) is not None
     lanes_hold_the_account(result)
 
 
@@ -172,3 +181,12 @@ def test_only_the_last_ranks_are_kept(tmp_path: Path) -> None:
     for rank in (1, 2, 3):
         result.events_of(rank)
     assert sorted(result._events) == [2, 3]
+
+
+def test_each_stream_is_a_lane(tmp_path: Path) -> None:
+    made = KinetoBuilder(0, 1).op("aten::mm", 0, 100 * US)
+    made.kernel(20 * US, 50 * US, "gemm", launch=US).kernel(30 * US, 60 * US, "flash_fwd", launch=2 * US, stream=9)
+    made.write(tmp_path, "rank-0.json")
+    lanes = {lane.title: lane for lane in open_run(tmp_path).events_of(0)}
+    assert [title for title in lanes if "kernels" in title] == ["kernels, stream 7", "kernels, stream 9"]
+    assert WORK[int(lanes["kernels, stream 9"].work[0])] == "attention"

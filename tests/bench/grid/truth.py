@@ -1,7 +1,7 @@
 """What the right answer to a case is, from what was planted and what it costs: never from what diag says.
 
 A cost's share is measured on the schedule itself: the same run is simulated without that cost, and the part of the step
-that is saved is the share. Which class wins, and when two are "mixed", follows the rule in science.md 2.7. Near the
+that is saved is the share. Which class wins, and when two are "mixed", follows docs/concepts/verdict.md. Near the
 edges of that rule (1.5 points either side) both answers are right: a share of 9.9 % is no error where 10.1 % would be
 none. Costs of one class add up, and any cause within 1.5 points of the class's largest one is a right one. Below 11.5 %
 a rank that is at fault may be left unnamed, but no other may be named. A fault of 5 % is below what is called ill, so
@@ -98,7 +98,7 @@ def _answer(bottleneck: str, costs: list[Cost]) -> Answer:
     named = [cost for cost in costs if cost.share >= largest - GREY]
     causes = frozenset().union(*(cost.causes for cost in named))
     culprits = tuple(dict.fromkeys(ranks for cost in named for ranks in cost.culprits))
-    # A tenth of the step is what it takes to name a rank (science.md 2.8).
+    # A tenth of the step is what it takes to name a rank (docs/concepts/verdict.md).
     if largest < WARN + GREY and () not in culprits:
         culprits = (*culprits, ())
     return Answer(bottleneck, causes, culprits)

@@ -1,4 +1,4 @@
-"""Flight Recorder dumps of simulated programs, in the containers of versions 2.9 and 2.10, as pickle or JSON (hang.md 2)."""
+"""Flight Recorder dumps of simulated programs, in the containers of versions 2.9 and 2.10, as pickle or JSON."""
 
 # ruff: noqa: E501  (messages stand as they are printed)
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What looks alarming in healthy runs: spread over every case, and alone in the healthy ones (hang.md, rule 7)."""
+"""What looks alarming in healthy runs: spread over every case, and alone in the healthy ones."""
 
 # ruff: noqa: E501  (messages stand as they are printed)
 from __future__ import annotations

@@ -14,7 +14,7 @@ from diag.hang.text import read_logs
 from .logs import call, init, nccl, read, write
 
 HEAD = "gpu0:100:150 [0] NCCL INFO "
-# hang.md 1.3: an Init line of every version, its commId and whether it says that initialisation ended.
+# An Init line of every version, its commId and whether it says that initialisation ended.
 VERSIONS = {
     "2.10": ("comm 0x5500 rank 1 nranks 4 cudaDev 2 busId 3b000 - Init COMPLETE", "", True),
     "2.16": ("comm 0x5500 rank 1 nranks 4 cudaDev 2 busId 3b000 commId 0xabc - Init COMPLETE", "0xabc", True),

@@ -21,7 +21,7 @@ from tests.copies import replace
 Change = Callable[[Job], Job]
 
 _UNHIDDEN = frozenset({"exposed-communication", "communication-not-overlapped"})
-REFERENCE_MFU = 0.35  # science.md 2.7
+REFERENCE_MFU = 0.35  # Llama-8B in torchtitan on H100s
 _HOST_CAUSES = {Planted.TINY: "launch-bound", Planted.ITEM: "synchronising-calls", Planted.ALLOCATOR: "allocator-stall"}
 _SOCKETS_GB_S = 0.5  # below this even a poor network is ill
 

@@ -275,7 +275,7 @@ def run(programs: Mapping[int, Program]) -> None:
 
 
 def ring_ns(op: str, size: int, ranks: int, alpha_ns: int, gb_s: float) -> int:
-    """A ring's time for ``size`` bytes of the full tensor (science.md 4.3)."""
+    """A ring's time for ``size`` bytes of the full tensor (docs/concepts/replay.md)."""
     if ranks < 2:
         return 2 * US
     factor = (2 if op == "all_reduce" else 1) * (ranks - 1) / ranks

@@ -1,6 +1,6 @@
 """What DDP, FSDP2 and HSDP do in a step.
 
-FSDP2 as torch 2.13 schedules it (science.md 3.1): a unit's all-gather waits, in forward, for the copy-out of the unit
+FSDP2 as torch 2.13 schedules it: a unit's all-gather waits, in forward, for the copy-out of the unit
 before the last one; in backward it is asked for as soon as the unit after it has been copied out. Gradients are reduced
 when a unit's backward is done, and the computation waits for the reduction before that one. All-gathers and
 reduce-scatters share a communicator, unless set_separate_reduce_scatter_group gives the latter one of their own: then

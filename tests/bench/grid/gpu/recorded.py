@@ -27,7 +27,7 @@ from tests.bench.grid.gpu.loop import FIRST_STEP, WARM_STEPS
 
 BOOT_NS = 7_000_000_000  # what the monotonic clocks show at the traces' zero
 DEVICE = "NVIDIA H100 80GB HBM3"
-PEAK_FLOPS = 989e12  # dense BF16, science.md 4.4
+PEAK_FLOPS = 989e12  # dense BF16 of an H100 SXM
 _TOKENS, _LONGEST = 4096, 5632  # of a rank in a step
 _CAPACITY = 80 << 30
 

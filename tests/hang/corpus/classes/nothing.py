@@ -201,7 +201,7 @@ def undetermined(rng: random.Random, index: int) -> Story:
         )
         story.blame_nobody("Nobody is told apart.")
         lacking = set(range(job.world)) - set(kept)
-        if len(lacking) == 1:  # as with a lost file: hang.md, section 2, ranks without a dump are the first suspects
+        if len(lacking) == 1:  # as with a lost file: ranks without a dump are the first suspects
             story.accept = ("missing_rank",)
             story.blames = (Blame(), Blame(ranks=frozenset(lacking)))
         return story

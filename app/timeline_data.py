@@ -1,0 +1,358 @@
+"""What the timeline's canvas asks the server for while one zooms: tiles, events, searches. No page is drawn for it.
+
+The page shares an analysed run under a random name (`share`); the canvas asks for its parts at ``timeline-data/WHAT``,
+on the same server and behind the same guard as everything else. Tiles are binary: the length of a JSON header as
+uint32, the header, padding to 8 bytes, then arrays, each at an offset that the header gives, a multiple of 8.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import struct
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from diag.api import Result
+from diag.app.timeline_theme import work_words
+from diag.errors import DiagError
+from diag.model.steps import CollectiveCall
+from diag.tables.event_facts import EventFacts, facts_of
+from diag.tables.tiles import (
+    CELLS,
+    MOST_LEVEL,
+    Cells,
+    Row,
+    Search,
+    heading_of,
+    lanes_of,
+    rank_cells,
+    read_row,
+    rows_of,
+    search,
+)
+from diag.tables.zoom import Lane, RankLanes
+from diag.words.formatting import duration, rank_ranges, size, visible
+
+_SOURCES_KEPT = 4  # runs, or states of a run that trains, that pages still show
+_RANKS_KEPT, _SEARCHES_KEPT = 2, 4
+_MOST_RANKS = 128  # of one answer
+MOST_TEXT = 200  # characters of a search
+_MOST_NAME = 2000  # characters of a name that are sent
+_LAST_NS = 1 << 53  # a browser's numbers are exact up to here
+
+_Kept = TypeVar("_Kept")
+
+
+class RefusedError(Exception):
+    """A request that cannot be answered: what is wrong, as text."""
+
+    def __init__(self, message: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+# -- sources -----------------------------------------------------------------------------------------------------------
+
+
+class Source:
+    """An analysed run, for any number of threads: what its timeline was asked for last is kept."""
+
+    def __init__(self, result: Result) -> None:
+        self.result = result
+        self._lock = threading.RLock()
+        self._rows: OrderedDict[int, tuple[Row, ...]] = OrderedDict()
+        self._searches: OrderedDict[tuple[int, str], Search] = OrderedDict()
+
+    def account(self, rank: int) -> RankLanes:
+        account = self.result.timeline.ranks.get(rank)
+        if account is None:
+            raise RefusedError(f"the run has no rank {rank}")
+        return account
+
+    def events(self, rank: int) -> tuple[Lane, ...]:
+        """The lanes of the rank's traces; read when they are first asked for."""
+        with self._lock:
+            return self.result.events_of(rank)
+
+    def rows(self, rank: int) -> tuple[Row, ...]:
+        account = self.account(rank)
+        with self._lock:
+            return _kept(self._rows, rank, _RANKS_KEPT, lambda: rows_of(lanes_of(account, self.events(rank))))
+
+    def search(self, rank: int, text: str) -> Search:
+        rows = self.rows(rank)
+        with self._lock:
+            return _kept(self._searches, (rank, text), _SEARCHES_KEPT, lambda: search(rows, text))
+
+    def traced_step(self, rank: int, begin_ns: int, end_ns: int) -> int | None:
+        """The first step in the window that a trace of the rank covers, else the first of all; None without a trace."""
+        traced = self.account(rank).traced
+        seen = [s.step for s in self.result.timeline.steps if s.begin_ns < end_ns and s.end_ns > begin_ns]
+        return next((step for step in seen if step in traced), traced[0] if traced else None)
+
+    def facts(self, rank: int, row: int, index: int) -> EventFacts:
+        with self._lock:
+            return facts_of(self.rows(rank)[row], index, self.result.tables.ranks[rank], self.account(rank))
+
+
+def _kept(held: OrderedDict[Any, _Kept], key: object, most: int, make: Callable[[], _Kept]) -> _Kept:
+    if key not in held:
+        held[key] = make()
+        while len(held) > most:
+            held.popitem(last=False)
+    held.move_to_end(key)
+    return held[key]
+
+
+_SOURCES: OrderedDict[str, Source] = OrderedDict()
+_SOURCES_LOCK = threading.Lock()
+
+
+def share(result: Result) -> str:
+    """The name under which the canvas asks for parts of the run."""
+    with _SOURCES_LOCK:
+        name = next((name for name, source in _SOURCES.items() if source.result is result), secrets.token_hex(8))
+        _kept(_SOURCES, name, _SOURCES_KEPT, lambda: Source(result))
+    return name
+
+
+def source_of(name: str) -> Source:
+    """The run of this name. RefusedError where no page has shown it lately."""
+    with _SOURCES_LOCK:
+        source = _SOURCES.get(name)
+        if source is None:
+            raise RefusedError("the page has to be drawn again", HTTPStatus.GONE)
+        _SOURCES.move_to_end(name)
+        return source
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+def ranks_tile(source: Source, asked: Mapping[str, str]) -> Response:
+    """What the steps of several ranks consist of, in one tile: for each rank, shares by the code of the work."""
+    level, tile = _tile(asked)
+    ranks = [_whole(text, "ranks") for text in asked.get("ranks", "").split(",")]
+    if len(ranks) > _MOST_RANKS:
+        raise RefusedError(f"ranks: at most {_MOST_RANKS}")
+    packed = _Packed()
+    rows = [{"rank": rank, **packed.cells(rank_cells(source.account(rank), level, tile))} for rank in ranks]
+    return packed.answer({"rows": rows})
+
+
+def rows_tile(source: Source, asked: Mapping[str, str]) -> Response:
+    """All rows of one rank in one tile, the events that a search finds marked."""
+    level, tile = _tile(asked)
+    rank = _whole(asked.get("rank", ""), "rank")
+    found = source.search(rank, text) if (text := _text(asked)) else None
+    packed, names = _Packed(), _Names()
+    rows = []
+    for number, row in enumerate(source.rows(rank)):
+        read = read_row(row, level, tile, found.rows[number] if found is not None else None)
+        drawn = packed.cells(read) if isinstance(read, Cells) else packed.events(row, read.index, read.found, names)
+        about = {"title": visible(row.title), "heading": heading_of(row), "depth": row.depth, "deeper": row.deeper}
+        rows.append({**about, **drawn})
+    return packed.answer({"rows": rows, "names": names.texts})
+
+
+def event(source: Source, asked: Mapping[str, str]) -> Response:
+    """The event of a row that takes most of a window, or the one of an index: all that is known of it."""
+    rank, number = _whole(asked.get("rank", ""), "rank"), _whole(asked.get("row", ""), "row")
+    rows = source.rows(rank)
+    if not 0 <= number < len(rows):
+        raise RefusedError(f"row: rank {rank} has {len(rows)}")
+    row = rows[number]
+    if "index" in asked:
+        index: int | None = _whole(asked["index"], "index")
+        if index is None or not 0 <= index < len(row.start_ns):
+            raise RefusedError("index: the row has no such event")
+    else:
+        index = row.longest(_moment(asked, "from"), _moment(asked, "to"))
+    if index is None:
+        return JSONResponse({"event": None})
+    return JSONResponse({"event": _described(source, rank, number, index)})
+
+
+def find(source: Source, asked: Mapping[str, str]) -> Response:
+    """How many events of a rank a search finds, and the next one after a moment, or after the one of a ``number``
+    (``back``: the one before it)."""
+    rank, text = _whole(asked.get("rank", ""), "rank"), _text(asked)
+    if not text:
+        raise RefusedError("find: no text to search for")
+    found = source.search(rank, text)
+    back = asked.get("back") == "1"
+    at = found.beside(_moment(asked, "from"), not back)
+    if "number" in asked and len(found):  # several may begin at one moment
+        at = (_whole(asked["number"], "number") - (2 if back else 0)) % len(found)
+    if at is None:
+        return JSONResponse({"count": 0, "number": None, "event": None})
+    shown = _described(source, rank, int(found.row[at]), int(found.index[at]))
+    return JSONResponse({"count": len(found), "number": at + 1, "event": shown})
+
+
+def trace(source: Source, asked: Mapping[str, str]) -> Response:
+    """The step of a rank's trace that Perfetto is to show, as a Kineto trace: the first one in the window that a trace
+    covers, else the first of the run."""
+    from diag.perfetto import excerpt_text, step_of  # read by few
+
+    rank = _whole(asked.get("rank", ""), "rank")
+    step = source.traced_step(rank, _moment(asked, "from"), _moment(asked, "to"))
+    if step is None:
+        raise RefusedError(f"no trace of rank {rank} was recorded", HTTPStatus.NOT_FOUND)
+    try:
+        text = b"".join(excerpt_text(step_of(source.result.tables.root, rank, step)))
+    except DiagError as error:
+        raise RefusedError(error.message, HTTPStatus.NOT_FOUND) from error
+    name = f"rank{rank}-step{step}.json"
+    return Response(text, media_type="application/json", headers={"cache-control": "no-store", "x-diag-title": name})
+
+
+def _described(source: Source, rank: int, row: int, index: int) -> dict[str, Any]:
+    facts = source.facts(rank, row, index)
+    return {
+        "rank": rank,
+        "row": row,
+        "index": index,
+        "start_ns": facts.start_ns,
+        "dur_ns": facts.dur_ns,
+        "title": visible(facts.name[:_MOST_NAME]) or work_words(facts.work),
+        "facts": [[label, visible(text)] for label, text in _lines(facts, rank)],
+    }
+
+
+def _lines(facts: EventFacts, rank: int) -> list[tuple[str, str]]:
+    lines = [
+        ("Kind", work_words(facts.work)),
+        ("Duration", duration(facts.dur_ns)),
+        ("Start", f"{facts.start_ns / 1e6:,.6f} ms"),
+        ("Rank", str(rank)),
+        ("Step", str(facts.step) if facts.step is not None else "between steps"),
+        ("Lane", facts.lane),
+    ]
+    if facts.stream is not None:
+        lines.append(("Stream", str(facts.stream)))
+    if facts.launch is not None:
+        around = " > ".join(facts.launch.operators) or "no operator around the call"
+        lines.append(("Launched by", around))
+        lines.append(("Launch to start", duration(facts.launch.delay_ns)))
+    if facts.module:
+        lines.append(("Module", facts.module))
+    if facts.collective is not None:
+        lines += _of_collective(facts.collective)
+    return [(label, text[:_MOST_NAME]) for label, text in lines]
+
+
+def _of_collective(call: CollectiveCall) -> list[tuple[str, str]]:
+    ranks = f" ({rank_ranges(call.group_ranks)})" if call.group_ranks else ""
+    lines = [("Collective", call.op), ("Process group", f"{call.group}{ranks}")]
+    if call.bytes:
+        lines.append(("Bytes", f"{call.bytes:,} ({size(call.bytes)}){f', {call.dtype}' if call.dtype else ''}"))
+    return lines
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+
+def _tile(asked: Mapping[str, str]) -> tuple[int, int]:
+    level, tile = _whole(asked.get("level", ""), "level"), _whole(asked.get("tile", ""), "tile")
+    if not 0 <= level <= MOST_LEVEL:
+        raise RefusedError(f"level: 0 to {MOST_LEVEL}")
+    if (abs(tile) + 1) * CELLS << level > _LAST_NS * 2:
+        raise RefusedError("tile: too far away")
+    return level, tile
+
+
+def _whole(text: str, name: str) -> int:
+    digits = text[1:] if text.startswith("-") else text
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= 16):
+        raise RefusedError(f"{name}: no whole number")
+    return int(text)
+
+
+def _moment(asked: Mapping[str, str], name: str) -> int:
+    return max(-_LAST_NS, min(_LAST_NS, _whole(asked.get(name, ""), name)))
+
+
+def _text(asked: Mapping[str, str]) -> str:
+    text = asked.get("find", "")
+    if len(text) > MOST_TEXT:
+        raise RefusedError(f"find: at most {MOST_TEXT} characters")
+    return text
+
+
+class _Names:
+    """The names that a tile mentions, each once."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self._place: dict[str, int] = {}
+
+    def place(self, name: str) -> int:
+        if name not in self._place:
+            self._place[name] = len(self.texts)
+            self.texts.append(visible(name[:_MOST_NAME]))
+        return self._place[name]
+
+
+class _Packed:
+    """Arrays one after the other, each at a multiple of 8 bytes."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def add(self, array: npt.NDArray[Any]) -> int:
+        data = array.tobytes()
+        padded = data + bytes(-len(data) % 8)
+        self._parts.append(padded)
+        self._size += len(padded)
+        return self._size - len(padded)
+
+    def cells(self, cells: Cells) -> dict[str, Any]:
+        shares = [[code, self.add(share)] for code, share in cells.shares.items()]
+        found = self.add(cells.found) if cells.found is not None and cells.found.any() else None
+        return {"cells": shares, "found": found}
+
+    def events(
+        self, row: Row, index: npt.NDArray[np.int64], found: npt.NDArray[np.bool_] | None, names: _Names
+    ) -> dict[str, Any]:
+        codes = row.lane.name[row.place[index]].tolist()
+        place = np.array([names.place(row.lane.names[code]) for code in codes], dtype=np.uint32)
+        return {
+            "count": len(index),
+            "start": self.add(row.start_ns[index].astype("<f8")),
+            "end": self.add(row.end_ns[index].astype("<f8")),
+            "index": self.add(index.astype("<u4")),
+            "name": self.add(place.astype("<u4")),
+            "work": self.add(row.work[index]),
+            "found": self.add(found.astype(np.uint8)) if found is not None else None,
+        }
+
+    def answer(self, header: Mapping[str, Any]) -> Response:
+        text = json.dumps(header, separators=(",", ":")).encode()
+        begin = struct.pack("<I", len(text)) + text
+        body = b"".join((begin, bytes(-len(begin) % 8), *self._parts))
+        return Response(body, media_type="application/octet-stream", headers={"cache-control": "no-store"})
+
+
+_ANSWERS = {"ranks": ranks_tile, "rows": rows_tile, "event": event, "find": find, "trace": trace}
+
+
+def answer(request: Request) -> Response:
+    """What the canvas asks for; an error in words where there is none."""
+    found = _ANSWERS.get(request.path_params["what"])
+    if found is None:
+        return JSONResponse({"error": "there is no such part of the timeline"}, status_code=HTTPStatus.NOT_FOUND)
+    try:
+        return found(source_of(request.query_params.get("source", "")), request.query_params)
+    except RefusedError as refusal:
+        return JSONResponse({"error": str(refusal)}, status_code=refusal.status)

@@ -1,0 +1,1047 @@
+// The timeline: every rank over time, and all lanes of up to two pinned ranks, on one canvas.
+//
+// The server cuts the run into tiles of 512 cells (diag/tables/tiles.py). A tile is painted into a picture once; a frame
+// copies the pictures of the visible tiles and draws the few events that a tile holds as events, so that a frame costs
+// as much as there are pixels, however many events there are. Until a tile has come, a coarser one is stretched.
+//
+// Times are nanoseconds since the run's begin. Names come from traces: they are drawn, or set as textContent, never HTML.
+
+const CELLS = 512, FULL = 255;
+const SHORTEST_NS = 100, MOST_LEVEL = 52;
+const MOST_TILES = 600, MOST_REQUESTS = 6;
+const SETTLE_MS = 400; // after the last movement the page learns of the new window
+const AXIS_PX = 22, STEPS_PX = 16, LANE_PX = 16, HOST_PX = 15, GAP_PX = 10, TITLE_PX = 20;
+const SIDE_BY_SIDE_PX = 900; // narrower, the pinned ranks are drawn one below the other
+const PAGE_OF_RANKS = 64;
+const CHAR_PX = 6.6, FONT = "11px ui-sans-serif, system-ui, sans-serif", BOLD = `600 ${FONT}`;
+const HELP = "Wheel or W and S: zoom. Drag, A and D, or arrow keys left and right: pan. Shift and drag: zoom to a window. " +
+  "Arrow keys up and down: choose a row. Click or Enter: details. [ and ]: the event before and after. " +
+  "P and Shift+P, or a click on a rank's label: pin a rank left or right. /: search by name, N and Shift+N: next and previous. " +
+  "0 or Home: the whole run, which follows new steps. Over the labels the wheel scrolls the page.";
+
+const VIEWS = new WeakMap();
+
+export default function ({ data, parentElement, setStateValue, setTriggerValue }) {
+  let view = VIEWS.get(parentElement);
+  if (!view || !view.root.isConnected) {
+    view = new Timeline(parentElement);
+    VIEWS.set(parentElement, view);
+  }
+  view.update(data, setStateValue, setTriggerValue);
+  return () => setTimeout(() => { if (!view.root.isConnected) view.destroy(); }, 0);
+}
+
+// -- tiles -----------------------------------------------------------------------------------------------------------
+
+const spanOf = level => CELLS * 2 ** level;
+const mod = (a, n) => ((a % n) + n) % n;
+
+/** Tiles by what they show, level and number: asked for where they are missing, the least used forgotten. */
+class Tiles {
+  constructor(arrived, gone) {
+    this.held = new Map();
+    this.wanted = [];
+    this.running = 0;
+    this.arrived = arrived;
+    this.gone = gone;
+    this.source = "";
+  }
+
+  key(group, level, tile) { return `${group.key}|${level}|${tile}`; }
+
+  /** The tile, if it is here; asked for if it is not, or if the run has grown since. */
+  get(group, level, tile) {
+    const key = this.key(group, level, tile);
+    const held = this.held.get(key);
+    if (!held || held.source !== this.source) this.wanted.push({ key, group, level, tile });
+    if (!held || !held.rows) return null;
+    this.held.delete(key); // the most recently used ones are last
+    this.held.set(key, held);
+    return held;
+  }
+
+  /** The finest coarser tile that is here and covers this one. */
+  coarser(group, level, tile) {
+    for (let up = 1; level + up <= group.top + 1; up++) {
+      const held = this.held.get(this.key(group, level + up, Math.floor(tile / 2 ** up)));
+      if (held && held.rows) return held;
+    }
+    return null;
+  }
+
+  /** Asks for what the last frame missed, in its order. */
+  pump() {
+    const wanted = this.wanted;
+    this.wanted = [];
+    for (const one of wanted) {
+      if (this.running >= MOST_REQUESTS) return;
+      const held = this.held.get(one.key);
+      if (held && (held.asked === this.source || held.source === this.source)) continue;
+      this.ask(one, held);
+    }
+  }
+
+  async ask({ key, group, level, tile }, before) {
+    const source = this.source;
+    const entry = before || { key, level, tile, source: "", rows: null };
+    entry.asked = source;
+    this.held.set(key, entry);
+    this.running++;
+    try {
+      const answer = await fetch(address(group.what, { ...group.query, source, level, tile }));
+      if (answer.status === 410) { this.held.delete(key); this.gone(source); return; }
+      if (!answer.ok) return; // stays empty: asked for again with the next state of the run
+      const fresh = { key, level, tile, source, asked: source, ...unpacked(await answer.arrayBuffer()), picture: null };
+      this.held.set(key, fresh);
+      for (const old of this.held.keys()) {
+        if (this.held.size <= MOST_TILES) break;
+        this.held.delete(old);
+      }
+      this.arrived(group, fresh);
+    } catch {
+      this.held.delete(key); // the server is away; the next frame asks again
+    } finally {
+      this.running--;
+      this.arrived(null, null);
+    }
+  }
+
+  repaint() { for (const tile of this.held.values()) tile.picture = null; }
+}
+
+function address(what, query) {
+  const url = new URL(`timeline-data/${what}`, location.href.split(/[?#]/)[0]);
+  for (const [name, value] of Object.entries(query)) url.searchParams.set(name, value);
+  return url;
+}
+
+function unpacked(buffer) {
+  const size = new DataView(buffer).getUint32(0, true);
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, size)));
+  const base = Math.ceil((4 + size) / 8) * 8;
+  const bytes = at => at === null || at === undefined ? null : new Uint8Array(buffer, base + at, CELLS);
+  for (const row of header.rows) {
+    if (row.cells) {
+      row.cells = row.cells.map(([work, at]) => [work, bytes(at)]);
+      row.found = bytes(row.found);
+      continue;
+    }
+    const n = row.count;
+    row.start = new Float64Array(buffer, base + row.start, n);
+    row.end = new Float64Array(buffer, base + row.end, n);
+    row.index = new Uint32Array(buffer, base + row.index, n);
+    row.name = new Uint32Array(buffer, base + row.name, n);
+    row.work = new Uint8Array(buffer, base + row.work, n);
+    row.found = row.found === null ? null : new Uint8Array(buffer, base + row.found, n);
+  }
+  return header;
+}
+
+// -- words -----------------------------------------------------------------------------------------------------------
+
+const UNITS = [["s", 1e9], ["ms", 1e6], ["µs", 1e3], ["ns", 1]];
+
+function unitOf(ns) { return UNITS.find(([, size]) => Math.abs(ns) >= size) || UNITS[3]; }
+
+function duration(ns) {
+  const [unit, size] = unitOf(ns);
+  const value = ns / size;
+  return `${value.toLocaleString("en", { maximumFractionDigits: unit === "ns" ? 0 : value < 10 ? 2 : value < 100 ? 1 : 0 })} ${unit}`;
+}
+
+function moment(ns, step) {
+  const [unit, size] = unitOf(step);
+  const digits = Math.max(0, Math.round(Math.log10(size) - Math.floor(Math.log10(step) + 1e-9)));
+  return `${(ns / size).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })} ${unit}`;
+}
+
+/** Ticks of the axis: 1, 2 or 5 times a power of ten apart. Deep inside a long run they count from `base`. */
+function ticksOf(begin, end, width) {
+  const least = (end - begin) / Math.max(2, width / 95);
+  const power = 10 ** Math.floor(Math.log10(least));
+  const step = Math.max(1, [1, 2, 5, 10].map(n => n * power).find(n => n >= least));
+  const far = Math.abs(begin) > 1000 * (end - begin);
+  const grid = 10 ** Math.ceil(Math.log10(end - begin) + 1);
+  const base = far ? Math.floor(begin / grid) * grid : 0;
+  const ticks = [];
+  for (let at = Math.ceil(begin / step) * step; at <= end; at += step) {
+    ticks.push([at, (far ? "+" : "") + moment(at - base, step)]);
+  }
+  return { ticks, base: far ? moment(base, grid) : "" };
+}
+
+// -- the view --------------------------------------------------------------------------------------------------------
+
+function element(name, attributes = {}, text = "") {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.textContent = text;
+  return made;
+}
+
+class Timeline {
+  constructor(parent) {
+    this.root = element("div", { class: "timeline" });
+    this.bar = element("div", { class: "bar", role: "toolbar", "aria-label": "Timeline" });
+    this.stage = element("div", { class: "stage" });
+    this.canvas = element("canvas", { tabindex: "0", role: "application", "aria-describedby": "timeline-help" });
+    this.tip = element("div", { class: "tip", hidden: "" });
+    this.details = element("section", { class: "details", "aria-live": "polite", "aria-label": "Details of an event", hidden: "" });
+    this.legend = element("div", { class: "legend", "aria-label": "Colours" });
+    this.status = element("div", { class: "hidden", role: "status" });
+    this.help = element("p", { class: "help", id: "timeline-help" }, HELP);
+    this.stage.append(this.canvas, this.tip);
+    this.root.append(this.bar, this.stage, this.details, this.legend, this.help, this.status);
+    parent.append(this.root);
+    this.context = this.canvas.getContext("2d", { alpha: false });
+    this.tiles = new Tiles((group, tile) => this.arrived(group, tile), source => this.gone(source));
+    this.window = null;
+    this.pinned = [];
+    this.lanes = new Map(); // rank: the titles of its rows, once they are known
+    this.find = "";
+    this.firstRank = 0;
+    this.everyRank = false;
+    this.cursor = null;
+    this.pointer = null;
+    this.selected = null;
+    this.works = new Set();
+    this.makeBar();
+    this.listen();
+  }
+
+  destroy() { this.resizes.disconnect(); cancelAnimationFrame(this.frame); }
+
+  /** What the page says, each time that it is drawn. */
+  update(data, setState, trigger) {
+    const before = this.data;
+    const wasWhole = before && this.isWhole();
+    this.data = data;
+    this.setState = setState;
+    this.trigger = trigger;
+    this.tiles.source = data.source;
+    if (!before || before.turn !== data.turn) { // the page chose: a link, a step, a button, a list
+      this.window = { begin: data.window[0], end: data.window[1] };
+      this.pinned = [...data.pinned];
+      if (this.find !== data.find) { this.find = data.find; this.search.value = data.find; }
+    } else if (wasWhole) {
+      this.window = { begin: data.begin, end: data.end };
+    }
+    if (!before || before.ranks.length !== data.ranks.length) this.firstRank = 0;
+    if (!before || before.theme.name !== data.theme.name) { this.dress(); this.tiles.repaint(); }
+    this.perfettoButton();
+    this.byRank = new Map(data.ranks.map(rank => [rank.rank, rank]));
+    this.rankButtons();
+    this.layout();
+  }
+
+  dress() {
+    const { theme, colours } = this.data;
+    for (const [name, value] of Object.entries(theme)) this.root.style.setProperty(`--${name}`, value);
+    this.colours = colours;
+    this.packed = colours.map(colour => rgb(colour));
+    this.inks = colours.map(colour => inkOn(colour));
+    this.ground = rgb(theme.ground);
+  }
+
+  gone(source) {
+    if (this.staleSource === source) return;
+    this.staleSource = source;
+    this.trigger("stale", source);
+  }
+
+  // -- tool bar
+
+  makeBar() {
+    const button = (label, title, act) => {
+      const made = element("button", { type: "button", title }, label);
+      made.addEventListener("click", act);
+      return made;
+    };
+    this.search = element("input", { type: "search", placeholder: "Search by name", "aria-label": "Search events of the pinned ranks by name" });
+    this.search.addEventListener("keydown", event => this.searchKey(event));
+    this.search.addEventListener("search", () => this.setFind(this.search.value));
+    this.found = element("span", { class: "found", role: "status" });
+    this.shownRanks = element("span", { class: "ranks" });
+    this.bar.append(
+      this.search,
+      button("Previous", "The match before (Shift+N)", () => this.goToFound(true)),
+      button("Next", "The next match (N)", () => this.goToFound(false)),
+      this.found,
+      button("+", "Zoom in (W)", () => this.zoom(0.5)),
+      button("−", "Zoom out (S)", () => this.zoom(2)),
+      this.wholeButton = button("Whole run", "Show the whole run, and follow it while it trains (0)", () => this.whole()),
+      this.perfetto = button("Open in Perfetto", "The first profiled step in the window, with everything that its trace holds. Nothing is uploaded: Perfetto's page gets it from this one.", () => this.openInPerfetto()),
+      this.shownRanks,
+    );
+    for (const [label, name] of [["+", "Zoom in"], ["−", "Zoom out"]]) {
+      [...this.bar.querySelectorAll("button")].find(one => one.textContent === label).setAttribute("aria-label", name);
+    }
+  }
+
+  perfettoButton() {
+    const rank = this.pinned.find(one => this.data.traced.includes(one));
+    this.perfetto.disabled = rank === undefined;
+    this.perfetto.textContent = this.pinned.length > 1 && rank !== undefined ? `Open rank ${rank} in Perfetto` : "Open in Perfetto";
+  }
+
+  /** Perfetto's page says PONG once it listens; then it is given the trace, which leaves this browser nowhere. */
+  async openInPerfetto() {
+    const { perfetto: site, traced, source } = this.data;
+    const rank = this.pinned.find(one => traced.includes(one));
+    const page = window.open(site);
+    if (!page || rank === undefined) return;
+    const answer = await fetch(address("trace", { source, rank, from: Math.floor(this.window.begin), to: Math.ceil(this.window.end) }));
+    if (!answer.ok) {
+      page.close();
+      this.found.textContent = answer.status === 410 ? "" : (await answer.json()).error;
+      if (answer.status === 410) this.gone(source);
+      return;
+    }
+    const title = answer.headers.get("x-diag-title"), buffer = await answer.arrayBuffer();
+    const asking = setInterval(() => { if (page.closed) stop(); else page.postMessage("PING", site); }, 100);
+    const listen = event => {
+      if (event.source !== page || event.origin !== site || event.data !== "PONG") return;
+      stop();
+      page.postMessage({ perfetto: { buffer, title, fileName: title } }, site);
+    };
+    const stop = () => { clearInterval(asking); window.removeEventListener("message", listen); };
+    window.addEventListener("message", listen);
+  }
+
+  rankButtons() {
+    const count = this.data.ranks.length;
+    this.shownRanks.replaceChildren();
+    if (count <= PAGE_OF_RANKS) return;
+    const last = this.everyRank ? count : Math.min(count, this.firstRank + PAGE_OF_RANKS);
+    const shown = last - (this.everyRank ? 0 : this.firstRank);
+    const range = this.everyRank || this.firstRank === 0 ? "" : ` (places ${this.firstRank + 1} to ${last})`;
+    this.shownRanks.append(element("span", {}, `${shown.toLocaleString("en")} of ${count.toLocaleString("en")} ranks shown, ${this.data.order}${range} `));
+    const turn = (label, first, every = false) => {
+      const made = element("button", { type: "button" }, label);
+      made.addEventListener("click", () => { this.firstRank = first; this.everyRank = every; this.rankButtons(); this.layout(); });
+      this.shownRanks.append(made);
+    };
+    if (this.firstRank > 0 || this.everyRank) turn(`First ${PAGE_OF_RANKS}`, 0);
+    if (!this.everyRank && last < count) turn(`Next ${Math.min(PAGE_OF_RANKS, count - last)}`, last);
+    if (!this.everyRank) turn("All", 0, true);
+  }
+
+  // -- layout
+
+  layout() {
+    if (!this.data) return;
+    const width = Math.max(320, this.stage.clientWidth || 320);
+    const label = width < 700 ? 96 : 150;
+    const shown = this.everyRank ? this.data.ranks : this.data.ranks.slice(this.firstRank, this.firstRank + PAGE_OF_RANKS);
+    this.sections = [];
+    let y = AXIS_PX + STEPS_PX;
+    const ranks = this.ranksSection(shown, label, width - label - 8, y);
+    this.sections.push(ranks);
+    y += ranks.height + GAP_PX;
+    const pinned = this.pinned.filter(rank => this.byRank.has(rank));
+    const beside = pinned.length > 1 && width >= SIDE_BY_SIDE_PX;
+    const column = beside ? (width - GAP_PX) / 2 : width;
+    let lowest = y;
+    pinned.forEach((rank, place) => {
+      const left = beside ? place * (column + GAP_PX) : 0;
+      const section = this.lanesSection(rank, left, label, column - label - 8, beside ? y : lowest);
+      this.sections.push(section);
+      lowest = Math.max(lowest, section.y + section.height + GAP_PX);
+    });
+    this.resize(width, lowest);
+    this.draw();
+  }
+
+  resize(width, height) {
+    const scale = window.devicePixelRatio || 1;
+    const [wide, high] = [Math.round(width * scale), Math.round(height * scale)];
+    if (this.canvas.width !== wide || this.canvas.height !== high) {
+      this.canvas.width = wide;
+      this.canvas.height = high;
+      this.canvas.style.width = `${width}px`;
+      this.canvas.style.height = `${height}px`;
+    }
+    this.scale = scale;
+    this.size = { width, height };
+  }
+
+  ranksSection(shown, label, width, y) {
+    const high = shown.length <= 16 ? 22 : shown.length <= 64 ? 12 : shown.length <= 128 ? 8 : shown.length <= 320 ? 3 : 1;
+    const rows = [], groups = [], hosts = [];
+    let at = 0;
+    shown.forEach((rank, place) => {
+      if (this.data.by_host && (place === 0 || shown[place - 1].host !== rank.host)) {
+        if (high >= 8) { hosts.push({ host: rank.host, y: at, count: shown.filter(one => one.host === rank.host).length }); at += HOST_PX; }
+      }
+      if (place % PAGE_OF_RANKS === 0) {
+        const chunk = shown.slice(place, place + PAGE_OF_RANKS).map(one => one.rank).join(",");
+        groups.push({ key: `ranks ${chunk}`, what: "ranks", query: { ranks: chunk }, top: this.top(), rows: [], stacked: high > 3, shape: `${high} ${place}` });
+      }
+      const row = { rank: rank.rank, row: 0, y: at, height: high, draws: high > 4 ? high - 1 : high };
+      rows.push(row);
+      groups[groups.length - 1].rows.push(row);
+      at += high;
+    });
+    return { kind: "ranks", left: 0, x: label, width, y, height: at, rows, groups, hosts, label };
+  }
+
+  lanesSection(rank, left, label, width, y) {
+    const known = this.lanes.get(rank);
+    const rows = (known || []).map((lane, row) => ({
+      rank, row, title: lane.deeper ? `${lane.deeper.toLocaleString("en")} deeper: not drawn` : lane.depth ? "" : lane.title, heading: lane.heading, y: TITLE_PX + AXIS_PX + row * LANE_PX, height: LANE_PX, draws: LANE_PX - 2,
+    }));
+    const find = this.find;
+    const group = { key: `rank ${rank} ${find}`, what: "rows", query: find ? { rank, find } : { rank }, top: this.top(), rows, stacked: false, shape: "", rank };
+    return { kind: "lanes", rank, left, x: left + label, width, y, label, known: Boolean(known),
+      height: TITLE_PX + AXIS_PX + Math.max(3, rows.length) * LANE_PX, rows, groups: [group], hosts: [] };
+  }
+
+  top() { return this.levelOf((this.data.end - this.data.begin) / CELLS); }
+
+  levelOf(nsPerCell) { return Math.max(0, Math.min(MOST_LEVEL, Math.ceil(Math.log2(Math.max(1, nsPerCell))))); }
+
+  arrived(group, tile) {
+    if (group && group.what === "rows") {
+      const known = this.lanes.get(group.rank);
+      if (!known || known.length !== tile.rows.length) {
+        this.lanes.set(group.rank, tile.rows.map(({ title, heading, depth, deeper }) => ({ title, heading, depth, deeper })));
+        this.layout();
+      }
+    }
+    this.draw();
+  }
+
+  // -- drawing
+
+  draw() {
+    if (this.frame || !this.sections) return;
+    this.frame = requestAnimationFrame(() => {
+      this.frame = 0;
+      this.paint();
+      this.tiles.pump();
+    });
+  }
+
+  paint() {
+    const { context, size, data } = this;
+    const { theme } = data;
+    context.setTransform(this.scale, 0, 0, this.scale, 0, 0);
+    context.fillStyle = theme.ground;
+    context.fillRect(0, 0, size.width, size.height);
+    context.imageSmoothingEnabled = false;
+    context.textBaseline = "middle";
+    const works = new Set();
+    this.paintAxis(this.sections[0], 0, true);
+    for (const section of this.sections) {
+      this.paintLabels(section);
+      for (const group of section.groups) this.paintGroup(section, group, works);
+      this.paintSteps(section);
+      this.paintCursor(section);
+    }
+    this.paintBox();
+    this.canvas.setAttribute("aria-label", this.description());
+    if (works.size !== this.works.size || [...works].some(work => !this.works.has(work))) { this.works = works; this.paintLegend(); }
+  }
+
+  description() {
+    const { begin, end } = this.window;
+    const step = Math.max(1, (end - begin) / 1000);
+    const pinned = this.pinned.length ? `; all lanes of rank ${this.pinned.join(" and rank ")}` : "";
+    return `Timeline of ${this.data.ranks.length} ranks from ${moment(begin, step)} to ${moment(end, step)}${pinned}`;
+  }
+
+  at(section, ns) { return section.x + (ns - this.window.begin) / (this.window.end - this.window.begin) * section.width; }
+  ns(section, x) { return this.window.begin + (x - section.x) / section.width * (this.window.end - this.window.begin); }
+
+  paintAxis(section, y, withSteps) {
+    const { context, data: { theme, steps }, window: { begin, end } } = this;
+    const { ticks, base } = ticksOf(begin, end, section.width);
+    context.font = FONT;
+    context.fillStyle = theme.soft;
+    context.textAlign = "right";
+    if (base) context.fillText(fitted(`${base} +`, section.label - 8), section.x - 6, y + AXIS_PX / 2);
+    else if (withSteps) context.fillText(fitted("since the run's begin", section.label - 8), section.x - 6, y + AXIS_PX / 2);
+    context.textAlign = "left";
+    for (const [at, text] of ticks) {
+      const x = this.at(section, at);
+      context.fillStyle = theme.faint;
+      context.fillRect(Math.round(x), y + AXIS_PX - 5, 1, 5);
+      context.fillStyle = theme.soft;
+      if (x + 4 + text.length * CHAR_PX < section.x + section.width + 8) context.fillText(text, x + 3, y + AXIS_PX / 2 - 1);
+    }
+    if (!withSteps) return;
+    this.eachStep(section, ([number, from, to, traced], x, wide) => {
+      if (traced) {
+        context.fillStyle = theme.traced;
+        context.fillRect(x, y + AXIS_PX, Math.max(1, Math.min(wide, section.x + section.width - x)), STEPS_PX - 2);
+      }
+      const text = wide > 58 ? `step ${number}` : String(number);
+      if (wide > text.length * CHAR_PX + 6) {
+        context.fillStyle = theme.ink;
+        context.fillText(text, Math.max(x, section.x) + 3, y + AXIS_PX + STEPS_PX / 2 - 1);
+      }
+    });
+    context.textAlign = "right";
+    context.fillStyle = theme.soft;
+    context.fillText(fitted(steps.some(step => step[3]) ? "steps; shaded: profiled" : "steps", section.label - 8), section.x - 6, y + AXIS_PX + STEPS_PX / 2 - 1);
+  }
+
+  eachStep(section, each) {
+    const { steps } = this.data, { begin, end } = this.window;
+    let low = 0, high = steps.length;
+    while (low < high) { const middle = (low + high) >> 1; if (steps[middle][2] < begin) low = middle + 1; else high = middle; }
+    let last = -Infinity;
+    for (let i = low; i < steps.length && steps[i][1] <= end; i++) {
+      const x = Math.max(section.x, this.at(section, steps[i][1]));
+      const wide = Math.min(section.x + section.width, this.at(section, steps[i][2])) - x;
+      if (x - last < 1.5 && wide < 1.5) continue;
+      last = x;
+      each(steps[i], x, wide);
+    }
+  }
+
+  paintSteps(section) {
+    const { context, data: { theme } } = this;
+    const top = section.kind === "ranks" ? 0 : TITLE_PX + AXIS_PX;
+    context.fillStyle = theme.faint;
+    context.globalAlpha = 0.55;
+    this.eachStep(section, ([, from], x, wide) => {
+      if (from >= this.window.begin && wide > 4) context.fillRect(Math.round(x), section.y + top, 1, section.height - top);
+    });
+    context.globalAlpha = 1;
+  }
+
+  paintLabels(section) {
+    const { context, data: { theme } } = this;
+    context.textAlign = "left";
+    if (section.kind === "lanes") {
+      context.font = BOLD;
+      context.fillStyle = theme.ink;
+      const host = this.byRank.get(section.rank).host;
+      context.fillText(fitted(`Rank ${section.rank}${host ? ` on ${host}` : ""}`, section.label + section.width), section.left, section.y + TITLE_PX / 2);
+      this.paintAxis(section, section.y + TITLE_PX, false);
+      if (!section.known) {
+        context.font = FONT;
+        context.fillStyle = theme.soft;
+        context.fillText("Reading the trace…", section.x, section.y + TITLE_PX + AXIS_PX + LANE_PX);
+      }
+    }
+    for (const host of section.hosts) {
+      context.font = BOLD;
+      context.fillStyle = theme.soft;
+      context.fillText(fitted(`${host.host || "unknown host"}: ${host.count} ${host.count === 1 ? "rank" : "ranks"}`, section.label + section.width), section.left, section.y + host.y + HOST_PX / 2);
+    }
+    section.rows.forEach((row, place) => {
+      const middle = section.y + row.y + row.height / 2;
+      context.textAlign = "right";
+      if (section.kind === "lanes") {
+        context.font = FONT;
+        context.fillStyle = theme.soft;
+        if (row.title) context.fillText(fitted(row.title, section.label - 10), section.x - 6, middle);
+        return;
+      }
+      const rank = this.byRank.get(row.rank);
+      const named = row.height >= 11 || (row.height >= 3 ? place % Math.ceil(12 / row.height) === 0 : place % 32 === 0) || rank.at_fault;
+      if (!named) return;
+      context.font = rank.at_fault ? BOLD : FONT;
+      context.fillStyle = rank.at_fault || this.pinned.includes(row.rank) ? theme.ink : theme.soft;
+      const pin = this.pinned.includes(row.rank) ? "● " : "";
+      context.fillText(`${pin}${rank.at_fault && section.label > 100 ? "at fault ▸ " : ""}rank ${row.rank}`, section.x - 6, middle);
+    });
+    context.textAlign = "left";
+  }
+
+  paintGroup(section, group, works) {
+    if (!group.rows.length && group.what === "ranks") return;
+    const { window: { begin, end }, context } = this;
+    const level = this.levelOf((end - begin) / section.width);
+    const span = spanOf(level);
+    const drawn = group.rows.map(() => -1); // the last event of each row, which several tiles hold
+    context.save();
+    context.beginPath();
+    context.rect(section.x, section.y, section.width, section.height);
+    context.clip();
+    for (let tile = Math.floor(begin / span); tile * span < end; tile++) {
+      const [from, to] = [Math.max(begin, tile * span), Math.min(end, (tile + 1) * span)];
+      const held = this.tiles.get(group, level, tile);
+      const shown = held || this.tiles.coarser(group, level, tile);
+      if (shown) this.paintTile(section, group, shown, from, to, works, held ? drawn : group.rows.map(() => -1));
+    }
+    context.restore();
+    this.tiles.get(group, group.top, 0); // what is stretched wherever one jumps to
+    if (!group.rows.length) return;
+    for (const tile of [Math.floor(begin / span) - 1, Math.floor(end / span) + 1]) this.tiles.get(group, level, tile);
+  }
+
+  paintTile(section, group, tile, from, to, works, drawn) {
+    if (tile.rows.length !== group.rows.length) return;
+    const { context } = this;
+    const cell = 2 ** tile.level, begin = tile.tile * spanOf(tile.level);
+    for (const row of tile.rows) for (const [work] of row.cells || []) works.add(work);
+    if (tile.rows.some(row => row.cells && row.cells.length)) {
+      if (!tile.picture || tile.shape !== group.shape) {
+        tile.picture = this.pictureOf(tile, group);
+        tile.shape = group.shape; // ranks that are shown otherwise have other heights and gaps
+      }
+      const [x, until] = [this.at(section, from), this.at(section, to)];
+      context.drawImage(tile.picture, (from - begin) / cell, 0, Math.max(1e-3, (to - from) / cell), tile.picture.height,
+        x, section.y + group.rows[0].y, until - x, tile.picture.height);
+    }
+    if (group.what === "rows") {
+      tile.rows.forEach((row, place) => { if (!row.cells) this.paintEvents(section, group.rows[place], tile, row, from, to, works, drawn, place); });
+    }
+  }
+
+  paintEvents(section, row, tile, events, from, to, works, drawn, place) {
+    const { context, colours, data: { theme } } = this;
+    const y = section.y + row.y, right = section.x + section.width;
+    let reach = -Infinity;
+    context.font = FONT;
+    for (let i = 0; i < events.count; i++) {
+      if (events.index[i] <= drawn[place] || events.end[i] < from || events.start[i] > to) continue;
+      drawn[place] = events.index[i];
+      const work = events.work[i];
+      works.add(work);
+      const x = Math.max(section.x - 1, this.at(section, events.start[i])), until = Math.min(right + 1, this.at(section, events.end[i]));
+      const found = events.found && events.found[i];
+      if (until < reach && !found) continue; // nothing of it would be seen
+      const wide = Math.max(1, until - x - (until - x > 3 ? 0.6 : 0));
+      reach = x + wide - 0.4;
+      context.globalAlpha = events.found && !found ? 0.28 : 1;
+      context.fillStyle = colours[work];
+      context.fillRect(x, y, wide, row.draws);
+      if (wide > 22) {
+        context.globalAlpha = 1;
+        context.fillStyle = events.found && !found ? theme.ink : this.inks[work];
+        context.fillText(fitted(tile.names[events.name[i]] || this.data.works[work], wide - 5), x + 3, y + row.draws / 2 + 0.5);
+      }
+      context.globalAlpha = 1;
+      if (found || this.isSelected(row, events.index[i])) {
+        const wider = this.isSelected(row, events.index[i]) ? 1 : 0; // around the chosen one, where the ground shows it
+        context.strokeStyle = theme.ink;
+        context.lineWidth = 1 + wider;
+        context.strokeRect(x + 0.5 - wider, y + 0.5 - wider, Math.max(1, wide - 1 + 2 * wider), row.draws - 1 + 2 * wider);
+      }
+    }
+  }
+
+  isSelected(row, index) {
+    const chosen = this.selected;
+    return Boolean(chosen) && chosen.rank === row.rank && chosen.row === row.row && chosen.index === index;
+  }
+
+  /** The cells of a tile as a picture: one pixel wide each, every row as high as it is drawn. */
+  pictureOf(tile, group) {
+    const first = group.rows[0].y, last = group.rows[group.rows.length - 1];
+    const height = last.y + last.height - first;
+    const picture = document.createElement("canvas");
+    picture.width = CELLS;
+    picture.height = height;
+    const context = picture.getContext("2d");
+    const image = context.createImageData(CELLS, height);
+    const pixels = new Uint32Array(image.data.buffer);
+    pixels.fill(pixel(this.ground));
+    tile.rows.forEach((row, place) => {
+      if (!row.cells || !row.cells.length) return;
+      const { y, draws } = group.rows[place];
+      if (group.stacked) this.stack(pixels, row.cells, y - first, draws);
+      else this.blend(pixels, row, y - first, draws);
+    });
+    context.putImageData(image, 0, 0);
+    return picture;
+  }
+
+  /** Every kind of work in each cell, one above the other, as high as its part of the time. */
+  stack(pixels, cells, y, high) {
+    const inks = cells.map(([work]) => pixel(this.packed[work]));
+    for (let x = 0; x < CELLS; x++) {
+      let total = 0, filled = 0;
+      for (let k = 0; k < cells.length; k++) total += cells[k][1][x];
+      if (!total) continue;
+      const scale = high / Math.max(total, FULL);
+      let sum = 0;
+      for (let k = 0; k < cells.length; k++) {
+        sum += cells[k][1][x];
+        const until = Math.min(high, Math.round(sum * scale));
+        for (; filled < until; filled++) pixels[(y + high - 1 - filled) * CELLS + x] = inks[k];
+      }
+    }
+  }
+
+  /** The kind of work that takes most of each cell, fainter the less of the cell is busy. */
+  blend(pixels, row, y, high) {
+    for (let x = 0; x < CELLS; x++) {
+      let total = 0, most = 0, chosen = -1;
+      for (const [work, shares] of row.cells) {
+        total += shares[x];
+        if (shares[x] > most) { most = shares[x]; chosen = work; }
+      }
+      if (chosen < 0) continue;
+      let strength = 0.4 + 0.6 * Math.min(1, total / FULL);
+      if (this.find && row.heading) strength = row.found && row.found[x] ? 1 : strength * 0.28;
+      const colour = this.packed[chosen], ink = pixel(colour.map((part, i) => Math.round(part * strength + this.ground[i] * (1 - strength))));
+      for (let line = 0; line < high; line++) pixels[(y + line) * CELLS + x] = ink;
+      if (row.found && row.found[x]) pixels[(y + high - 1) * CELLS + x] = pixel(rgb(this.data.theme.ink));
+    }
+  }
+
+  paintCursor(section) {
+    const { cursor, context, data: { theme } } = this;
+    if (!cursor || this.shadowFocus() !== this.canvas) return;
+    const row = section.rows.find(one => one.rank === cursor.rank && one.row === cursor.row);
+    if (!row || section.kind !== cursor.kind) return;
+    context.strokeStyle = theme.ink;
+    context.lineWidth = 1;
+    context.strokeRect(section.x + 0.5, section.y + row.y - 0.5, section.width - 1, row.height);
+    context.fillStyle = theme.ink;
+    context.fillRect(section.x + section.width / 2, section.y + row.y - 3, 1, row.height + 6);
+  }
+
+  shadowFocus() { return this.root.getRootNode().activeElement; }
+
+  paintBox() {
+    if (!this.box) return;
+    const { context, box, data: { theme } } = this;
+    context.fillStyle = theme.accent;
+    context.globalAlpha = 0.25;
+    context.fillRect(Math.min(box.from, box.to), box.section.y, Math.abs(box.to - box.from), box.section.height);
+    context.globalAlpha = 1;
+  }
+
+  paintLegend() {
+    const entries = [...this.works].sort((a, b) => a - b).map(work => {
+      const entry = element("span", { class: "entry" });
+      const swatch = element("i");
+      swatch.style.background = this.colours[work];
+      entry.append(swatch, element("span", {}, this.data.works[work]));
+      return entry;
+    });
+    this.legend.replaceChildren(...entries);
+  }
+
+  // -- moving
+
+  isWhole() { return this.window.begin <= this.data.begin && this.window.end >= this.data.end; }
+
+  whole() { this.moveTo(this.data.begin, this.data.end); }
+
+  moveTo(begin, end) {
+    const whole = this.data.end - this.data.begin;
+    const span = Math.min(Math.max(end - begin, SHORTEST_NS), Math.max(whole, SHORTEST_NS));
+    const room = span / 2;
+    const from = Math.min(Math.max((begin + end - span) / 2, this.data.begin - room), this.data.end + room - span);
+    this.window = span >= whole ? { begin: this.data.begin, end: this.data.end } : { begin: from, end: from + span };
+    this.tip.hidden = true;
+    this.changed();
+    this.draw();
+  }
+
+  zoom(factor, share = 0.5) {
+    const { begin, end } = this.window;
+    const fixed = begin + share * (end - begin), span = Math.max(SHORTEST_NS, (end - begin) * factor);
+    this.moveTo(fixed - share * span, fixed + (1 - share) * span);
+  }
+
+  pan(share) {
+    const { begin, end } = this.window;
+    const by = share * (end - begin);
+    const [low, high] = [this.data.begin - begin, this.data.end - end];
+    const kept = this.isWhole() ? 0 : Math.min(Math.max(by, Math.min(0, low - (end - begin) / 2)), Math.max(0, high + (end - begin) / 2));
+    this.moveTo(begin + kept, end + kept);
+  }
+
+  changed() {
+    clearTimeout(this.settling);
+    this.settling = setTimeout(() => {
+      this.status.textContent = this.description();
+      this.setState("look", {
+        from: Math.round(this.window.begin), to: Math.round(this.window.end), whole: this.isWhole(),
+        pinned: this.pinned, find: this.find,
+      });
+    }, SETTLE_MS);
+  }
+
+  pin(rank, place) {
+    const others = this.pinned.filter(one => one !== rank);
+    if (place === 0) this.pinned = [rank, ...others.slice(this.pinned.includes(rank) ? 0 : 1)].slice(0, 2);
+    else this.pinned = this.pinned.length && this.pinned[0] !== rank ? [this.pinned[0], rank] : this.pinned;
+    this.changed();
+    this.perfettoButton();
+    this.layout();
+  }
+
+  // -- search
+
+  searchKey(event) {
+    if (event.key === "Enter") {
+      event.preventDefault();
+      if (this.search.value !== this.find) this.setFind(this.search.value);
+      else this.goToFound(event.shiftKey);
+    } else if (event.key === "Escape") {
+      this.search.value = "";
+      this.setFind("");
+      this.canvas.focus();
+    }
+    event.stopPropagation();
+  }
+
+  setFind(text) {
+    if (text === this.find) return;
+    this.find = text;
+    this.found.textContent = "";
+    this.tiles.repaint();
+    this.changed();
+    this.layout();
+    if (text) this.goToFound(false, true);
+  }
+
+  /** The next event in time that the search finds on a pinned rank; the window moves to it. */
+  async goToFound(back, first = false) {
+    if (!this.find || !this.pinned.length) return;
+    const { selected } = this;
+    const here = !first && selected && selected.found === this.find ? this.pinned.indexOf(selected.rank) : -1;
+    const now = here >= 0 ? selected.start_ns : first ? Math.round(this.window.begin) : Math.round((this.window.begin + this.window.end) / 2);
+    // What begins together comes in the order of the pinned ranks.
+    const from = place => here < 0 ? now - 1 : back ? now + (place < here ? 1 : 0) : now - (place > here ? 1 : 0);
+    const answers = await Promise.all(this.pinned.map((rank, place) => this.ask("find", {
+      rank, find: this.find, from: from(place), back: back ? 1 : 0, ...(place === here ? { number: selected.number } : {}),
+    })));
+    const whole = this.data.end - this.data.begin + 1;
+    const distance = (event, place) => {
+      const ahead = (event.start_ns - now) * (back ? -1 : 1);
+      const passed = ahead < 0 || (ahead === 0 && here > place !== back && place !== here);
+      return ahead + (passed || (place === here && ahead === 0 && answers[place].count === 1) ? whole : 0);
+    };
+    const places = answers.map((_, place) => place).filter(place => answers[place] && answers[place].event);
+    places.sort((a, b) => distance(answers[a].event, a) - distance(answers[b].event, b) || (back ? b - a : a - b));
+    if (!places.length) { this.found.textContent = "nothing found"; return; }
+    const best = answers[places[0]];
+    this.found.textContent = `${this.pinned.length > 1 ? `rank ${best.event.rank}: ` : ""}${best.number.toLocaleString("en")} of ${best.count.toLocaleString("en")}`;
+    this.show({ ...best.event, found: this.find, number: best.number });
+    this.bringIntoView(best.event);
+  }
+
+  bringIntoView({ start_ns, dur_ns }) {
+    const { begin, end } = this.window, span = end - begin;
+    if (start_ns >= begin && start_ns + dur_ns <= end && dur_ns > span / 400) { this.draw(); return; }
+    const wanted = dur_ns > span / 400 && dur_ns < span ? span : Math.max(SHORTEST_NS, dur_ns * 20);
+    const middle = start_ns + dur_ns / 2;
+    this.moveTo(middle - wanted / 2, middle + wanted / 2);
+  }
+
+  async ask(what, query) {
+    try {
+      const answer = await fetch(address(what, { ...query, source: this.data.source }));
+      if (answer.status === 410) this.gone(this.data.source);
+      return answer.ok ? await answer.json() : null;
+    } catch {
+      return null;
+    }
+  }
+
+  // -- details
+
+  async inspect(rank, row, from, to) {
+    const answer = await this.ask("event", { rank, row, from: Math.floor(from), to: Math.ceil(to) });
+    if (answer) this.show(answer.event);
+  }
+
+  async neighbour(by) {
+    if (!this.selected) return;
+    const { rank, row, index } = this.selected;
+    const answer = index + by >= 0 ? await this.ask("event", { rank, row, index: index + by }) : null;
+    if (!answer || !answer.event) return;
+    this.show(answer.event);
+    this.bringIntoView(answer.event);
+  }
+
+  show(event) {
+    this.selected = event;
+    this.details.hidden = !event;
+    this.details.replaceChildren();
+    if (event) {
+      const list = element("dl");
+      for (const [label, text] of event.facts) list.append(element("dt", {}, label), element("dd", {}, text));
+      const act = (label, does) => {
+        const made = element("button", { type: "button" }, label);
+        made.addEventListener("click", does);
+        return made;
+      };
+      const buttons = element("div", { class: "actions" });
+      buttons.append(
+        act("Zoom to it", () => this.moveTo(event.start_ns - event.dur_ns, event.start_ns + 2 * event.dur_ns)),
+        act("Find all of this name", () => { this.search.value = event.title.slice(0, 200); this.setFind(this.search.value); }),
+        act("Close", () => { this.show(null); this.canvas.focus(); }),
+      );
+      if (!this.pinned.includes(event.rank)) buttons.prepend(act(`Pin rank ${event.rank}`, () => this.pin(event.rank, 0)));
+      this.details.append(element("h4", {}, event.title), list, buttons);
+    }
+    this.draw();
+  }
+
+  // -- input
+
+  listen() {
+    const { canvas } = this;
+    this.resizes = new ResizeObserver(() => { if (this.data && this.stage.clientWidth !== this.size?.width) this.layout(); });
+    this.resizes.observe(this.stage);
+    canvas.addEventListener("wheel", event => this.wheel(event), { passive: false });
+    canvas.addEventListener("pointerdown", event => this.press(event));
+    canvas.addEventListener("pointermove", event => this.move(event));
+    canvas.addEventListener("pointerup", event => this.release(event));
+    canvas.addEventListener("pointercancel", () => { this.grip = this.box = null; this.draw(); });
+    canvas.addEventListener("pointerleave", () => { this.tip.hidden = true; this.pointer = null; });
+    canvas.addEventListener("keydown", event => this.key(event));
+    canvas.addEventListener("focus", () => { this.cursor = this.cursor || this.cursors()[0] || null; this.draw(); });
+    canvas.addEventListener("blur", () => this.draw());
+  }
+
+  place(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const x = event.clientX - box.left, y = event.clientY - box.top;
+    const section = this.sections.find(one => y >= one.y && y < one.y + one.height && x >= one.left && x <= one.x + one.width + 8)
+      || (y < AXIS_PX + STEPS_PX ? this.sections[0] : null);
+    const row = section && section.rows.find(one => y >= section.y + one.y && y < section.y + one.y + one.height);
+    return { x, y, section, row: row || null, inPlot: Boolean(section) && x >= section.x };
+  }
+
+  wheel(event) {
+    const at = this.place(event);
+    if (!at.inPlot) return;
+    event.preventDefault();
+    const unit = event.deltaMode === 1 ? 16 : 1;
+    if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
+      this.pan((event.deltaX || event.deltaY) * unit / at.section.width);
+      return;
+    }
+    this.zoom(Math.exp(Math.max(-240, Math.min(240, event.deltaY * unit)) * 0.0022), (at.x - at.section.x) / at.section.width);
+  }
+
+  press(event) {
+    if (event.button !== 0) return;
+    const at = this.place(event);
+    this.grip = { ...at, moved: false, begin: this.window.begin, end: this.window.end, boxes: event.shiftKey && at.inPlot };
+    this.canvas.setPointerCapture(event.pointerId);
+  }
+
+  move(event) {
+    const at = this.place(event);
+    this.pointer = at;
+    const { grip } = this;
+    if (!grip) { this.hover(at); return; }
+    if (Math.abs(at.x - grip.x) > 4 || grip.moved) grip.moved = true; else return;
+    if (!grip.inPlot) return;
+    if (grip.boxes) { this.box = { section: grip.section, from: grip.x, to: at.x }; this.draw(); return; }
+    const by = (grip.x - at.x) / grip.section.width * (grip.end - grip.begin);
+    this.moveTo(grip.begin + by, grip.end + by);
+  }
+
+  release(event) {
+    const { grip, box } = this;
+    this.grip = this.box = null;
+    if (!grip) return;
+    if (box) {
+      const [from, to] = [box.from, box.to].map(x => this.ns(box.section, x)).sort((a, b) => a - b);
+      this.moveTo(from, to);
+    } else if (!grip.moved && grip.row) {
+      this.cursor = { kind: grip.section.kind, rank: grip.row.rank, row: grip.row.row };
+      if (grip.inPlot) this.inspect(grip.row.rank, grip.row.row, this.ns(grip.section, grip.x - 1.5), this.ns(grip.section, grip.x + 1.5));
+      else if (grip.section.kind === "ranks") this.pin(grip.row.rank, event.shiftKey ? 1 : 0);
+    }
+    this.draw();
+  }
+
+  hover(at) {
+    const text = at.row && at.inPlot ? this.under(at) : at.row && at.section.kind === "ranks" ? this.byRank.get(at.row.rank).about : "";
+    this.tip.hidden = !text;
+    if (!text) return;
+    this.tip.textContent = text;
+    const right = at.x > this.size.width / 2;
+    this.tip.style.left = right ? "" : `${at.x + 14}px`;
+    this.tip.style.right = right ? `${this.size.width - at.x + 14}px` : "";
+    this.tip.style.top = `${at.y + 14}px`;
+  }
+
+  /** What is drawn at a place, in words. */
+  under(at) {
+    const { section, row } = at, now = this.ns(section, at.x);
+    const level = this.levelOf((this.window.end - this.window.begin) / section.width);
+    const group = section.groups.find(one => one.rows.includes(row));
+    const number = Math.floor(now / spanOf(level));
+    const tile = this.tiles.held.get(this.tiles.key(group, level, number));
+    if (!tile || !tile.rows || tile.rows.length !== group.rows.length) return "";
+    const held = tile.rows[group.rows.indexOf(row)];
+    if (held.cells) {
+      const cell = Math.min(CELLS - 1, Math.floor((now - number * spanOf(level)) / 2 ** level));
+      const parts = held.cells.filter(([, shares]) => shares[cell]).map(([work, shares]) => `${this.data.works[work]} ${Math.round(shares[cell] / FULL * 100)} %`);
+      return parts.length ? `${section.kind === "ranks" ? `rank ${row.rank}, ` : ""}${duration(2 ** level)} at ${moment(now, 2 ** level)}: ${parts.join(", ")}` : "";
+    }
+    const slack = 1.5 / section.width * (this.window.end - this.window.begin);
+    for (let i = held.count - 1; i >= 0; i--) {
+      if (held.start[i] <= now + slack && held.end[i] >= now - slack) {
+        return `${tile.names[held.name[i]] || this.data.works[held.work[i]]}\n${this.data.works[held.work[i]]}, ${duration(held.end[i] - held.start[i])}`;
+      }
+    }
+    return "";
+  }
+
+  cursors() {
+    return this.sections.flatMap(section => section.rows.map(row => ({ kind: section.kind, rank: row.rank, row: row.row })));
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const share = this.pointer && this.pointer.inPlot ? (this.pointer.x - this.pointer.section.x) / this.pointer.section.width : 0.5;
+    const lower = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+    const acts = {
+      w: () => this.zoom(0.8, share), "+": () => this.zoom(0.8, share), "=": () => this.zoom(0.8, share),
+      s: () => this.zoom(1.25, share), "-": () => this.zoom(1.25, share),
+      a: () => this.pan(-0.1), ArrowLeft: () => this.pan(-0.1), d: () => this.pan(0.1), ArrowRight: () => this.pan(0.1),
+      ArrowUp: () => this.step(-1), ArrowDown: () => this.step(1),
+      Enter: () => this.enter(), "[": () => this.neighbour(-1), "]": () => this.neighbour(1),
+      p: () => this.cursor && this.pin(this.cursor.rank, event.shiftKey ? 1 : 0),
+      n: () => this.goToFound(event.shiftKey), "/": () => this.search.focus(),
+      0: () => this.whole(), Home: () => this.whole(), f: () => this.whole(),
+      Escape: () => this.show(null),
+    };
+    const act = acts[lower];
+    if (!act) return;
+    event.preventDefault();
+    event.stopPropagation(); // Streamlit has keys of its own
+    act();
+  }
+
+  step(by) {
+    const all = this.cursors();
+    if (!all.length) return;
+    const here = all.findIndex(one => this.cursor && one.kind === this.cursor.kind && one.rank === this.cursor.rank && one.row === this.cursor.row);
+    this.cursor = all[here < 0 ? 0 : mod(here + by, all.length)];
+    const title = (this.lanes.get(this.cursor.rank) || [])[this.cursor.row];
+    this.status.textContent = `rank ${this.cursor.rank}${this.cursor.kind === "lanes" && title ? `, ${title.title}` : ""}`;
+    this.draw();
+  }
+
+  enter() {
+    if (!this.cursor) return;
+    const middle = (this.window.begin + this.window.end) / 2, near = (this.window.end - this.window.begin) / 400;
+    this.inspect(this.cursor.rank, this.cursor.row, middle - near, middle + near);
+  }
+}
+
+// -- colours and text ------------------------------------------------------------------------------------------------
+
+function rgb(colour) { return [1, 3, 5].map(at => parseInt(colour.slice(at, at + 2), 16)); }
+
+function pixel([red, green, blue]) { return (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0; }
+
+/** Black or white, whichever can be read on the colour (WCAG's relative luminance). */
+function inkOn(colour) {
+  const [red, green, blue] = rgb(colour).map(part => part / 255).map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.179 ? "#ffffff" : "#000000";
+}
+
+function fitted(text, width) {
+  const most = Math.floor(width / CHAR_PX);
+  if (text.length <= most) return text;
+  return most > 2 ? `${text.slice(0, most - 1)}…` : "";
+}

@@ -1,0 +1,253 @@
+"""The timeline cut into tiles: what a canvas draws at one zoom, and what a search in it finds. Pure.
+
+A tile is CELLS cells of 2**level nanoseconds each; tile 0 of every level begins at the run's begin. A row of a tile
+with few events is those events, any other one the part of each cell that each kind of work takes: a search for the
+cells' edges in sums that are made once, so a tile costs the same at every zoom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from diag.account.intervals import Covered, Times
+
+from . import nesting
+from .zoom import RECORDED, WORK, Category, Lane, RankLanes, Works, make_lane, recorded_lane
+
+CELLS = 512
+MOST_EVENTS = 256  # of a row in a tile; more are cells
+MOST_LEVEL = 52  # a cell of 52 days
+MOST_DEPTH = 10  # rows of a lane; the last says how many events are called deeper
+FULL = 255  # a cell that one kind of work fills
+
+Shares = npt.NDArray[np.uint8]
+Places = npt.NDArray[np.int64]
+
+
+def edges_of(level: int, tile: int) -> Times:
+    """The edges of the tile's cells, in ns. Shape (CELLS + 1,)."""
+    edges: Times = (np.arange(CELLS + 1, dtype=np.int64) + tile * CELLS) << level
+    return edges
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """Events of a lane that never overlap: those with as many others open around them. ``place``: where they are in
+    the lane; ``deeper``: of the last row of a lane, how many events lie deeper still, in no row."""
+
+    lane: Lane
+    depth: int
+    place: Places
+    start_ns: Times
+    end_ns: Times
+    work: Works
+    deeper: int = 0
+
+    @property
+    def title(self) -> str:
+        return self.lane.title
+
+    @cached_property
+    def covered(self) -> Mapping[int, Covered]:
+        """By the code of the work, the time in which it is done."""
+        order = np.argsort(self.work, kind="stable")
+        codes, first = np.unique(self.work[order], return_index=True)
+        spans = np.stack((self.start_ns, self.end_ns), axis=1)[order]
+        return {
+            code: Covered(own) for code, own in zip(codes.tolist(), np.split(spans, first[1:]), strict=True) if len(own)
+        }
+
+    def visible(self, begin_ns: int, end_ns: int) -> slice:
+        """The events that overlap the window, or begin and end in it."""
+        first = int(np.searchsorted(self.end_ns, begin_ns, side="right"))
+        return slice(first, max(first, int(np.searchsorted(self.start_ns, end_ns, side="left"))))
+
+    def longest(self, begin_ns: int, end_ns: int) -> int | None:
+        """The index of the event that takes most of the window; None where nothing is in it."""
+        seen = self.visible(begin_ns, max(end_ns, begin_ns + 1))
+        if seen.stop <= seen.start:
+            return None
+        inside = np.minimum(self.end_ns[seen], end_ns) - np.maximum(self.start_ns[seen], begin_ns)
+        return int(seen.start) + int(np.argmax(inside))
+
+
+def rows_of(lanes: Sequence[Lane]) -> tuple[Row, ...]:
+    """The rows of the lanes, in their order, the outermost events first."""
+    return tuple(row for lane in lanes for row in _rows(lane))
+
+
+def _rows(lane: Lane) -> list[Row]:
+    depth = _depths(lane.start_ns, lane.end_ns)
+    rows = []
+    for level in range(min(int(depth.max(initial=-1)) + 1, MOST_DEPTH)):
+        place = np.flatnonzero(depth == level)
+        deeper = int((depth > level).sum()) if level == MOST_DEPTH - 1 else 0
+        rows.append(Row(lane, level, place, lane.start_ns[place], lane.end_ns[place], lane.work[place], deeper))
+    return rows
+
+
+def _depths(start: Times, end: Times) -> Places:
+    """How deep each event lies, so that no two of one depth overlap. By start, the longer one of two first."""
+    # Calls nest: as deep as there are events open. Three million take half a second, a tenth of what `nesting` takes.
+    ends = np.sort(np.maximum(end, start + 1))
+    depth: Places = np.arange(len(start), dtype=np.int64) - np.searchsorted(ends, start, side="right")
+    if not _overlap(start, end, depth):
+        return depth
+    # Events that do not nest: one deeper than the latest that is open when the event begins.
+    events = pl.DataFrame({"ts_ns": start, "dur_ns": end - start}).with_columns(pl.lit(0).alias("thread"))
+    return nesting.depths(nesting.parents(events))
+
+
+def _overlap(start: Times, end: Times, depth: Places) -> bool:
+    """Whether two events of one depth do."""
+    order = np.argsort(depth, kind="stable")
+    same = depth[order][1:] == depth[order][:-1]
+    return bool((same & (start[order][1:] < end[order][:-1])).any())
+
+
+STEPS = "steps"  # the row of what the rank's steps consist of
+
+
+def lanes_of(account: RankLanes, events: Sequence[Lane]) -> list[Lane]:
+    """All lanes of a rank: what its steps consist of, the recorded collectives, the events of its traces."""
+    lanes = [_steps_lane(account)] if account.lanes else []
+    recorded = recorded_lane(account)
+    return [*lanes, *([recorded] if recorded is not None else []), *events]
+
+
+def _steps_lane(account: RankLanes) -> Lane:
+    parts = account.lanes
+    events = np.concatenate([np.stack((lane.start_ns, lane.end_ns), axis=1) for lane in parts])
+    return make_lane(
+        STEPS,
+        Category.COMPUTE,
+        events,
+        np.concatenate([lane.name for lane in parts]),
+        parts[0].names,  # of all parts the same
+        np.concatenate([lane.work for lane in parts]),
+    )
+
+
+def heading_of(row: Row) -> str:
+    """Where the row's events were recorded."""
+    return "account" if row.title in (STEPS, RECORDED) else "trace"
+
+
+# -- tiles -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """``shares``: by the code of the work, the part of each cell in FULL-ths, rounded up, so that nothing is lost.
+    ``found``: the same for the events that a search found; None without a search."""
+
+    shares: Mapping[int, Shares]
+    found: Shares | None
+
+
+@dataclass(frozen=True, eq=False)
+class Events:
+    """``index``: of the events in their row; ``found``: whether a search found each; None without a search."""
+
+    index: Places
+    found: npt.NDArray[np.bool_] | None
+
+
+def rank_cells(account: RankLanes, level: int, tile: int) -> Cells:
+    """What the rank's steps consist of."""
+    edges = edges_of(level, tile)
+    return Cells(_shares({int(lane.work[0]): lane.covered for lane in account.lanes}, edges), None)
+
+
+def read_row(row: Row, level: int, tile: int, found: Found | None = None) -> Cells | Events:
+    """One row of a tile. ``found``: what a search in this row found."""
+    edges = edges_of(level, tile)
+    seen = row.visible(int(edges[0]), int(edges[-1]))
+    if seen.stop - seen.start <= MOST_EVENTS:
+        marked = found.mask[seen] if found is not None else None
+        return Events(np.arange(seen.start, seen.stop, dtype=np.int64), marked)
+    marks = _quantised(found.covered, edges) if found is not None else None
+    return Cells(_shares(row.covered, edges), marks)
+
+
+def _shares(covered: Mapping[int, Covered], edges: Times) -> dict[int, Shares]:
+    shares = {code: _quantised(one, edges) for code, one in covered.items()}
+    return {code: share for code, share in shares.items() if share.any()}
+
+
+def _quantised(covered: Covered, edges: Times) -> Shares:
+    width = int(edges[1] - edges[0])
+    busy = np.diff(covered.until(edges))
+    shares: Shares = np.ceil(busy * (FULL / width)).astype(np.uint8)
+    return shares
+
+
+# -- search ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What a search found in one row."""
+
+    mask: npt.NDArray[np.bool_]
+    covered: Covered
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """All events of a rank whose name contains a text, whatever the case. ``row`` and ``index`` by start, the outer
+    one of two that start together first."""
+
+    rows: tuple[Found, ...]
+    start_ns: Times
+    row: Places
+    index: Places
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def beside(self, time_ns: int, forward: bool) -> int | None:
+        """The next one that begins after the moment, or the last that begins before it; from the other end of the run
+        where there is none. None where nothing was found."""
+        if not len(self):
+            return None
+        at = int(np.searchsorted(self.start_ns, time_ns, side="right" if forward else "left"))
+        return (at if forward else at - 1) % len(self)
+
+
+def search(rows: Sequence[Row], text: str) -> Search:
+    """Costs a comparison for each distinct name."""
+    wanted = text.casefold()
+    by_names: dict[int, npt.NDArray[np.bool_]] = {}
+    found, starts, of_row, indices = [], [], [], []
+    for number, row in enumerate(rows):
+        names = row.lane.names
+        if id(names) not in by_names:
+            by_names[id(names)] = np.array([wanted in name.casefold() for name in names], dtype=np.bool_)
+        mask = by_names[id(names)][row.lane.name[row.place]]
+        index = np.flatnonzero(mask)
+        spans = np.stack((row.start_ns[index], row.end_ns[index]), axis=1)
+        found.append(Found(mask, Covered(spans)))
+        starts.append(row.start_ns[index])
+        of_row.append(np.full(len(index), number, dtype=np.int64))
+        indices.append(index)
+    if not found:
+        nothing = np.zeros(0, dtype=np.int64)
+        return Search((), nothing, nothing, nothing)
+    start, number_of, index_of = (np.concatenate(parts) for parts in (starts, of_row, indices))
+    order = np.lexsort((number_of, start))
+    return Search(tuple(found), start[order], number_of[order], index_of[order])
+
+
+def work_name(row: Row, index: int) -> str:
+    """What the event does, as WORK says it."""
+    return str(WORK[int(row.work[index])])

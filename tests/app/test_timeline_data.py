@@ -1,0 +1,192 @@
+"""What the server answers to the timeline's canvas: the numbers of the analysis, and no more than was asked."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from diag.api import Result, open_run
+from diag.app.server import ROUTES
+from diag.app.timeline_data import share, source_of
+from diag.tables.tiles import CELLS, FULL
+from diag.tables.zoom import WORK
+from tests.app.runs import write_run
+from tests.poisoned import POISON, is_harmless
+from tests.tables.lane_traces import STEP_US, STEPS, US, write_gpu_traces
+
+KERNEL = f"gemm{POISON}"
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return open_run(
+        write_gpu_traces(tmp_path_factory.mktemp("traces") / "run", names=(KERNEL, "ncclDevKernel_AllReduce"))
+    )
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[TestClient]:
+    with TestClient(Starlette(routes=ROUTES)) as found:
+        yield found
+
+
+def asked(client: TestClient, what: str, result: Result, **query: object) -> Any:
+    return client.get(f"/timeline-data/{what}", params={"source": share(result), **query})
+
+
+def tile(client: TestClient, what: str, result: Result, **query: object) -> tuple[dict[str, Any], bytes]:
+    """The header of a tile, and its arrays."""
+    answer = asked(client, what, result, **query)
+    assert answer.status_code == 200, answer.text
+    (size,) = struct.unpack_from("<I", answer.content)
+    return json.loads(answer.content[4 : 4 + size]), answer.content[-(-(4 + size) // 8) * 8 :]
+
+
+def array(body: bytes, offset: int, kind: str, count: int) -> list[float]:
+    assert offset % 8 == 0
+    return np.frombuffer(body, dtype=kind, count=count, offset=offset).tolist()
+
+
+def test_the_ranks_shares_are_those_of_the_account(client: TestClient, result: Result) -> None:
+    level = 13  # 512 cells of 8192 ns
+    header, body = tile(client, "ranks", result, level=level, tile=0, ranks="0,1")
+    assert [row["rank"] for row in header["rows"]] == [0, 1]
+    for row in header["rows"]:
+        account = result.timeline.ranks[row["rank"]]
+        assert {WORK[code] for code, _ in row["cells"]} == {lane.category.value for lane in account.lanes}
+        for code, offset in row["cells"]:
+            lane = next(lane for lane in account.lanes if lane.category == WORK[code])
+            busy = lane.busy_ns(np.arange(CELLS + 1, dtype=np.int64) << level)
+            assert array(body, offset, "u1", CELLS) == np.ceil(busy * FULL / (1 << level)).tolist()
+
+
+def test_the_rows_of_a_rank_are_its_events(client: TestClient, result: Result) -> None:
+    header, body = tile(client, "rows", result, rank=0, level=13, tile=0, find="GEMM")
+    kernels = next(row for row in header["rows"] if row["title"] == "kernels")
+    assert kernels["heading"] == "trace"
+    assert kernels["count"] == len(STEPS)
+    starts = [(i * STEP_US + 100) * US for i in range(len(STEPS))]
+    assert array(body, kernels["start"], "<f8", 3) == starts
+    assert array(body, kernels["end"], "<f8", 3) == [start + 300 * US for start in starts]
+    assert [WORK[int(code)] for code in array(body, kernels["work"], "u1", 3)] == ["gemm"] * 3
+    assert array(body, kernels["found"], "u1", 3) == [1, 1, 1]
+    (name,) = {header["names"][int(place)] for place in array(body, kernels["name"], "<u4", 3)}
+    assert name.startswith("gemm")
+    assert is_harmless(name)
+
+
+def test_an_event_has_its_launch_and_its_collective(client: TestClient, result: Result) -> None:
+    titles = [row["title"] for row in tile(client, "rows", result, rank=1, level=13, tile=0)[0]["rows"]]
+    begin = (STEP_US + 600) * US
+    query = {"rank": 1, "row": titles.index("communication"), "from": begin, "to": begin + 1}
+    event = asked(client, "event", result, **query).json()["event"]
+    facts = dict(event["facts"])
+    assert event["title"] == "ncclDevKernel_AllReduce"
+    assert (event["start_ns"], event["dur_ns"]) == ((STEP_US + 500) * US, 200 * US)
+    assert (facts["Step"], facts["Stream"], facts["Rank"]) == (str(STEPS[1]), "20", "1")
+    assert facts["Launched by"] == "aten::outer > aten::mm"
+    assert facts["Launch to start"] == "470\u00a0µs"
+    assert facts["Collective"] == "all_reduce"
+    assert facts["Bytes"].startswith("4,000 ")
+    assert facts["Process group"] == "0 (ranks 0-1)"
+    index = event["index"]
+    before = asked(client, "event", result, rank=1, row=query["row"], index=index - 1).json()["event"]
+    assert before["start_ns"] == 500 * US
+    nothing = asked(client, "event", result, **{**query, "from": 800 * US, "to": 801 * US})
+    assert nothing.json() == {"event": None}
+
+
+def test_a_module_is_named(client: TestClient) -> None:
+    result = open_run(Path(__file__).parents[2] / "sample_traces" / "fsdp2-straggler-rank0")
+    found = asked(client, "find", result, rank=0, find="aten::_to_copy", **{"from": 3_587_000_000}).json()
+    assert dict(found["event"]["facts"])["Module"] == "blocks.0"
+
+
+def test_a_run_without_a_trace_has_its_steps_and_collectives(client: TestClient, tmp_path: Path) -> None:
+    result = open_run(write_run(tmp_path / "run"))
+    header, _ = tile(client, "rows", result, rank=0, level=30, tile=0)
+    assert [row["title"] for row in header["rows"]] == ["steps", "recorded collectives"]
+    found = asked(client, "find", result, rank=0, find="all_reduce", **{"from": -1}).json()
+    assert (found["count"], found["number"]) == (12, 1)
+    assert dict(found["event"]["facts"])["Bytes"].startswith("4,000,000 ")
+
+
+def test_a_search_goes_on_and_begins_again(client: TestClient, result: Result) -> None:
+    at = {"rank": 0, "find": "gemm"}
+    numbers = []
+    now = -1
+    for _ in range(4):
+        found = asked(client, "find", result, **at, **{"from": now}).json()
+        numbers.append(found["number"])
+        now = found["event"]["start_ns"]
+    assert numbers == [1, 2, 3, 1]
+    assert asked(client, "find", result, **at, **{"from": now, "back": 1}).json()["number"] == 3
+    assert asked(client, "find", result, **at, **{"from": now, "number": 1}).json()["number"] == 2
+    assert asked(client, "find", result, **at, **{"from": now, "number": 1, "back": 1}).json()["number"] == 3
+    assert asked(client, "find", result, rank=0, find="nowhere", **{"from": 0}).json()["count"] == 0
+
+
+def test_a_step_for_perfetto(client: TestClient, result: Result, tmp_path: Path) -> None:
+    window = {"from": (STEP_US + 10) * US, "to": (STEP_US + 20) * US}
+    answer = asked(client, "trace", result, rank=1, **window)
+    assert answer.headers["x-diag-title"] == f"rank1-step{STEPS[1]}.json"
+    names = [event["name"] for event in answer.json()["traceEvents"] if event.get("cat") == "kernel"]
+    assert names == [KERNEL, "ncclDevKernel_AllReduce"]
+    without = open_run(write_run(tmp_path / "run"))
+    assert asked(client, "trace", without, rank=0, **window).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("what", "query"),
+    [
+        ("ranks", {"level": 13, "tile": 0, "ranks": ""}),
+        ("ranks", {"level": 13, "tile": 0, "ranks": "0,9"}),
+        ("ranks", {"level": 13, "tile": 0, "ranks": "0,x"}),
+        ("ranks", {"level": 13, "tile": 0, "ranks": ",".join(["0"] * 129)}),
+        ("ranks", {"level": -1, "tile": 0, "ranks": "0"}),
+        ("ranks", {"level": 53, "tile": 0, "ranks": "0"}),
+        ("ranks", {"level": 52, "tile": 10**15, "ranks": "0"}),
+        ("ranks", {"level": "1e3", "tile": 0, "ranks": "0"}),
+        ("ranks", {"level": "٣", "tile": 0, "ranks": "0"}),
+        ("rows", {"level": 13, "tile": 0}),
+        ("rows", {"level": 13, "tile": "9" * 400, "rank": 0}),
+        ("rows", {"level": 13, "tile": 0, "rank": 0, "find": "x" * 201}),
+        ("event", {"rank": 0, "row": 99, "from": 0, "to": 1}),
+        ("event", {"rank": 0, "row": -1, "from": 0, "to": 1}),
+        ("event", {"rank": 0, "row": 0, "index": 10**9}),
+        ("event", {"rank": 0, "row": 0}),
+        ("find", {"rank": 0, "find": "", "from": 0}),
+        ("find", {"rank": 77, "find": "x", "from": 0}),
+        ("trace", {"rank": 0}),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    client: TestClient, result: Result, what: str, query: dict[str, object]
+) -> None:
+    answer = asked(client, what, result, **query)
+    assert answer.status_code == 400
+    assert answer.json()["error"]
+
+
+def test_only_what_a_page_shows_is_answered(client: TestClient, result: Result) -> None:
+    query = {"level": 13, "tile": 0, "ranks": "0"}
+    assert client.get("/timeline-data/ranks", params=query).status_code == 410
+    assert client.get("/timeline-data/ranks", params={**query, "source": "0" * 16}).status_code == 410
+    assert client.post("/timeline-data/ranks", params={**query, "source": share(result)}).status_code == 405
+
+
+def test_the_last_runs_are_kept(result: Result, tmp_path: Path) -> None:
+    first = share(result)
+    assert share(result) == first
+    others = [open_run(write_run(tmp_path / str(i), steps=4)) for i in range(4)]
+    names = [share(other) for other in others]
+    assert [source_of(name).result for name in names] == others
+    assert share(result) != first

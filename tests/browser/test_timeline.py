@@ -1,0 +1,278 @@
+"""The timeline as a person uses it: zoom by wheel and keys, search, details, two pinned ranks, a deep link."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from diag.collectors.layout import RunLayout
+from tests.app.runs import write_run
+from tests.app.served import Served, dashboard
+from tests.app.test_live import cut, unended
+from tests.browser.chromium import PATIENCE_MS, Scheme, Visit, visit
+from tests.poisoned import POISON
+from tests.tables.lane_traces import write_gpu_traces
+
+EVIL = f"<img src=https://evil.example/i onerror=document.title='owned'>{POISON}"
+# Of the canvas: how many colours a part of it holds, which are as many as what is drawn there.
+_COLOURS = """(canvas, [x, y, width, height]) => {
+    const scale = window.devicePixelRatio;
+    const {data} = canvas.getContext("2d").getImageData(x * scale, y * scale, width * scale, height * scale);
+    const found = new Set();
+    for (let i = 0; i < data.length; i += 4) found.add(`${data[i]},${data[i + 1]},${data[i + 2]}`);
+    return [...found];
+}"""
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Two ranks with a GPU each, of which the kernels have a hostile name."""
+    run = write_gpu_traces(
+        tmp_path_factory.mktemp("runs") / "traces", names=(f"gemm {EVIL}", "ncclDevKernel_AllReduce")
+    )
+    with dashboard(run) as running:
+        yield running
+
+
+def canvas_of(page: Page) -> Locator:
+    return page.locator("canvas").first
+
+
+def open_timeline(found: Visit, served: Served, query: str = "") -> Locator:
+    found.open(served.at(f"timeline{query}"), until="In this window")
+    canvas = canvas_of(found.page)
+    expect(canvas).to_have_attribute("aria-label", re.compile("Timeline of"), timeout=PATIENCE_MS)
+    found.page.wait_for_function(
+        f"canvas => ({_COLOURS})(canvas, [160, 40, 400, 38]).length > 1", arg=canvas.element_handle()
+    )
+    return canvas
+
+
+def window_of(page: Page) -> tuple[float, float]:
+    """In ms, as the address has it."""
+    asked = parse_qs(urlsplit(page.url).query)
+    return float(asked["from"][0]), float(asked["to"][0])
+
+
+def moved(page: Page, before: str) -> tuple[float, float]:
+    """The window once the address is another than before, and stays as it is."""
+    page.wait_for_function("before => location.href !== before", arg=before, timeout=PATIENCE_MS)
+    seen = [page.url]
+    while len(seen) < 4 or len({*seen[-4:]}) > 1:  # the page sets one part of it after the other
+        page.wait_for_timeout(200)
+        seen.append(page.url)
+    return window_of(page)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "width"),
+    [("light", 1440), ("dark", 800), pytest.param("light", 800, marks=pytest.mark.matrix),
+     pytest.param("dark", 1440, marks=pytest.mark.matrix)],
+)  # fmt: skip
+def test_all_ranks_and_the_lanes_of_two(browser: Browser, traces: Served, scheme: Scheme, width: int) -> None:
+    with visit(browser, scheme, width=width) as found:
+        asked: list[str] = []
+        missing: list[str] = []
+        found.page.on("request", lambda request: asked.append(request.url))
+        found.page.on("response", lambda answer: missing.append(answer.url) if answer.status >= 400 else None)
+        canvas = open_timeline(found, traces, "?rank=0&beside=1&step=4")
+        expect(canvas).to_have_attribute(
+            "aria-label", "Timeline of 2 ranks from 1,000 µs to 2,000 µs; all lanes of rank 0 and rank 1"
+        )
+        box = canvas.bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= width
+        for half in (0, box["width"] / 2) if box["width"] >= 900 else (0,):
+            lanes = canvas.evaluate(_COLOURS, [half, 130, box["width"] / 2, 120])
+            assert len(lanes) > 8, "every kind of lane has its colour"
+        legend = found.page.get_by_label("Colours")
+        for kind in (
+            "compute",
+            "communication: waiting for a rank",
+            "matrix product",
+            "all-reduce",
+            "copy to the device",
+        ):
+            expect(legend.get_by_text(kind, exact=True)).to_be_visible()
+        assert {urlsplit(url).hostname for url in asked if not url.startswith(("blob:", "data:"))} == {"127.0.0.1"}
+        assert missing == [], "a deep link finds everything where it looks first"
+        assert found.complaints == []
+
+
+def test_wheel_drag_and_keys(browser: Browser, traces: Served) -> None:
+    with visit(browser) as found:
+        page = found.page
+        canvas = open_timeline(found, traces, "?rank=0")
+        box = canvas.bounding_box()
+        assert box is not None
+        assert window_of(page) == (0, 3)
+        middle = box["x"] + 150 + (box["width"] - 158) / 2
+        page.mouse.move(middle, box["y"] + 50)
+        before = page.url
+        page.mouse.wheel(0, -600)
+        begin, end = moved(page, before)
+        assert end - begin < 2.9
+        assert (begin + end) / 2 == pytest.approx(1.5, abs=0.02), "the moment under the pointer stays where it is"
+        before = page.url
+        page.mouse.down()
+        page.mouse.move(middle + 100, box["y"] + 50, steps=4)
+        page.mouse.up()
+        assert moved(page, before)[0] < begin
+        before = page.url
+        canvas.focus()
+        width = window_of(page)[1] - window_of(page)[0]
+        page.keyboard.press("w")
+        narrower = moved(page, before)
+        assert narrower[1] - narrower[0] == pytest.approx(0.8 * width, rel=0.01)
+        before = page.url
+        page.keyboard.press("d")
+        assert moved(page, before)[0] > narrower[0]
+        before = page.url
+        page.keyboard.press("ArrowLeft")
+        assert moved(page, before)[0] == pytest.approx(narrower[0], abs=0.01)
+        before = page.url
+        page.keyboard.press("Home")
+        assert moved(page, before) == (0, 3)
+        before = page.url
+        page.keyboard.down("Shift")
+        page.mouse.move(box["x"] + 150, box["y"] + 50)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 150 + (box["width"] - 158) / 3, box["y"] + 50, steps=4)
+        page.mouse.up()
+        page.keyboard.up("Shift")
+        assert moved(page, before) == pytest.approx((0, 1), abs=0.02)
+        found.settle()
+        assert found.complaints == []
+
+
+def test_a_click_shows_launch_and_module_and_a_hostile_name_stays_text(browser: Browser, traces: Served) -> None:
+    with visit(browser) as found:
+        page = found.page
+        canvas = open_timeline(found, traces, "?rank=0&step=4")
+        page.get_by_label("Search events of the pinned ranks by name").fill("gemm")
+        page.keyboard.press("Enter")
+        details = page.get_by_label("Details of an event")
+        expect(details.get_by_role("heading")).to_contain_text("gemm <img src=https", timeout=PATIENCE_MS)
+        expect(details).to_contain_text("aten::outer > aten::mm")
+        expect(details).to_contain_text("300\u00a0µs")
+        expect(page.get_by_text("2 of 3")).to_be_visible()
+        page.get_by_role("button", name="Next", exact=True).click()
+        expect(page.get_by_text("3 of 3")).to_be_visible()
+        page.wait_for_url("**find=gemm**", timeout=PATIENCE_MS)
+        page.get_by_role("button", name="Close").click()
+        expect(details).to_be_hidden()
+        expect(canvas).to_be_focused()
+        found.settle()
+        box = canvas.bounding_box()
+        assert box is not None
+        canvas.click(position={"x": 150 + (box["width"] - 158) / 2, "y": 50})
+        expect(details).to_contain_text("Duration", timeout=PATIENCE_MS)
+        assert page.title() != "owned"
+        assert page.locator("img[src*=evil]").count() == 0
+        found.settle()
+        assert found.complaints == []
+
+
+@pytest.mark.matrix
+def test_details_by_keyboard_alone(browser: Browser, traces: Served) -> None:
+    with visit(browser) as found:
+        page = found.page
+        canvas = open_timeline(found, traces, "?rank=0&from=0.150&to=0.350")
+        canvas.focus()
+        for _ in range(3):  # from the first rank over the second to the rows of the pinned one
+            page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        details = page.get_by_label("Details of an event")
+        expect(details).to_contain_text("gemm", timeout=PATIENCE_MS)
+        page.keyboard.press("]")
+        expect(details).to_contain_text("1.100000 ms", timeout=PATIENCE_MS)
+        page.keyboard.press("Escape")
+        expect(details).to_be_hidden()
+        before = page.url
+        page.keyboard.press("ArrowUp")
+        page.keyboard.press("ArrowUp")
+        page.keyboard.press("Shift+P")
+        page.wait_for_url("**beside=1**", timeout=PATIENCE_MS)
+        assert page.url != before
+        expect(canvas).to_have_attribute("aria-label", re.compile("all lanes of rank 0 and rank 1"))
+        page.keyboard.press("0")
+        page.keyboard.press("/")
+        page.keyboard.type("gemm")
+        page.keyboard.press("Enter")
+        expect(page.get_by_text("rank 0: 1 of 3", exact=True)).to_be_visible(timeout=PATIENCE_MS)
+        canvas.focus()
+        for shown in ("rank 1: 1 of 3", "rank 0: 2 of 3", "rank 1: 2 of 3"):
+            page.keyboard.press("n")
+            expect(page.get_by_text(shown, exact=True)).to_be_visible(timeout=PATIENCE_MS)
+        for shown in ("rank 0: 2 of 3", "rank 1: 1 of 3"):
+            page.keyboard.press("Shift+N")
+            expect(page.get_by_text(shown, exact=True)).to_be_visible(timeout=PATIENCE_MS)
+        found.settle()
+        assert found.complaints == []
+
+
+@pytest.mark.matrix
+def test_perfetto_is_given_the_trace_in_the_browser(browser: Browser, traces: Served) -> None:
+    """A page in the place of Perfetto's, which answers as that does and says what it was given."""
+    stand_in = """<script>onmessage = event => {
+        if (event.data === "PING") event.source.postMessage("PONG", event.origin);
+        else if (event.data.perfetto) document.title = event.data.perfetto.title + " " +
+            new TextDecoder().decode(event.data.perfetto.buffer).includes("ncclDevKernel_AllReduce");
+    };</script>"""
+    with visit(browser) as found:
+        found.page.context.route(
+            "https://ui.perfetto.dev/**", lambda route: route.fulfill(body=stand_in, content_type="text/html")
+        )
+        open_timeline(found, traces, "?rank=1&step=4")
+        with found.page.context.expect_page() as opened:
+            found.page.get_by_role("button", name="Open in Perfetto").click()
+        expect(opened.value).to_have_title("rank1-step4.json true", timeout=PATIENCE_MS)
+        assert found.complaints == []
+
+
+@pytest.mark.matrix
+def test_hundreds_of_ranks_are_paged(browser: Browser, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", ranks=130, steps=3, slow_data_ms={77: 40})
+    with dashboard(run) as served, visit(browser) as found:
+        open_timeline(found, served)
+        page = found.page
+        shown = page.get_by_text(re.compile("ranks shown, worst first"))
+        expect(shown).to_contain_text("64 of 130 ranks shown")
+        page.get_by_role("button", name="Next 64").click()
+        expect(shown).to_contain_text("(places 65 to 128)")
+        page.get_by_role("button", name="All", exact=True).click()
+        expect(shown).to_contain_text("130 of 130 ranks shown")
+        canvas = canvas_of(page)
+        page.wait_for_function(  # the last rows are painted, too
+            f"canvas => ({_COLOURS})(canvas, [160, 300, 400, 100]).length > 2", arg=canvas.element_handle()
+        )
+        assert found.complaints == []
+
+
+def test_the_whole_of_a_run_that_trains_is_followed_until_one_zooms(browser: Browser, tmp_path: Path) -> None:
+    run = unended(write_run(tmp_path / "run", steps=12))
+    whole = {rank: files.steps.read_text() for rank, files in RunLayout(run).ranks().items()}
+    cut(run, 6)
+    with dashboard(run) as served, visit(browser) as found:
+        os.utime(RunLayout(run).rank(0).steps)
+        canvas = open_timeline(found, served)
+        label = canvas.get_attribute("aria-label") or ""
+        for rank, files in RunLayout(run).ranks().items():
+            files.steps.write_text(whole[rank])
+        expect(canvas).not_to_have_attribute("aria-label", label, timeout=PATIENCE_MS)
+        expect(found.page.get_by_text("12 steps").first).to_be_visible()
+        label = canvas.get_attribute("aria-label") or ""
+        canvas.focus()
+        found.page.keyboard.press("w")
+        expect(canvas).not_to_have_attribute("aria-label", label)
+        closer = canvas.get_attribute("aria-label") or ""
+        cut(run, 9)
+        found.page.get_by_text("9 steps").first.wait_for(timeout=PATIENCE_MS)
+        expect(canvas).to_have_attribute("aria-label", closer)
+        assert found.complaints == []
