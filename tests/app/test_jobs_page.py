@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from diag.api import open_run
-from diag.app.address import name_of, opened, runs_of
+from diag.api import open_run, state_of
+from diag.app.address import bytes_of, name_of, opened, runs_of
 from diag.app.markup import plain
+from diag.app.outlines import row_for
 from tests.app.shown import shown, text
 from tests.app.test_pages import page, said
 from tests.app.test_runs_page import outlined
@@ -69,6 +70,23 @@ def test_the_list_holds_the_answer_of_each_and_the_files_of_none(two: Path, monk
     assert plain("notes.json") in text(test)
 
 
+def test_the_size_of_a_job_is_that_of_its_files(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list with many jobs analyses each of them, however much the folder holds; a row has its ranks at once."""
+    put_job(two / "many", pid=5000, at_ns=9 * HOUR)
+    runs, _ = runs_of(two)
+    assert [bytes_of(run) for run in runs] == [
+        sum(file.stat().st_size for file in two.rglob(f"{pattern}.json"))
+        for pattern in ("fast_rank[01]", "rank[01]", "slow_rank[01]")
+    ]
+    monkeypatch.setattr("diag.app.outlines._MOST_BYTES", 1000)
+    assert outlined(runs[0]).why == "more than 0 MiB of records; open it to analyse it"
+    row = row_for(two, state_of(runs[0]))
+    assert (row.name, row.ranks, row.world_size, row.headline) == ("fast", 2, 2, "")
+    assert row.changed_ns == max(
+        trace.end_ns for own in open_run(runs[0]).tables.ranks.values() for trace in own.traces
+    )
+
+
 def test_one_job_is_compared_with_the_other(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs_of(two)
     test = shown("compare", Path(f"{two}::slow"), monkeypatch, two)
@@ -109,3 +127,19 @@ def test_names_of_files_stay_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert not test.exception
     assert plain(evil) in text(test)
     assert evil not in text(test)
+
+
+def test_a_job_is_waited_for_with_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = page(Path(f"{tmp_path / 'later'}::slow"), monkeypatch)
+    assert "Waiting for" in said(test)
+    put_job(tmp_path / "later", "fast_rank{}.json")
+    put_job(tmp_path / "later", "slow_rank{}.json", pid=900, at_ns=HOUR)
+    test.run()
+    assert not test.exception
+    assert not test.error
+    assert test.title[0].value.endswith("slow")
+
+
+def test_a_name_that_no_job_has_is_an_error(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = page(Path(f"{two}::other"), monkeypatch)
+    assert "there is no job" in test.error[0].value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 import diag as diag_api
 from diag.api import Jobs, SeveralJobsError, find_jobs, list_runs, open_run, split_job
 from diag.errors import DiagError
+from diag.rundir.run import tables_of_job
 from tests.account.kineto_builder import BASE_NS, PID, KinetoBuilder, nccl_args
 from tests.app.runs import write_run
 from tests.command import analyze_json, diag
@@ -236,6 +238,18 @@ def test_every_file_that_is_not_used_is_named(two: Path) -> None:
     assert {Path(gap.path).name for gap in slow.coverage.skipped} >= {"broken.json", "other.json"}
 
 
+def test_a_memory_snapshot_is_of_one_job_or_named(tmp_path: Path) -> None:
+    snapshot = pickle.dumps({"segments": [], "device_traces": []}, protocol=2)
+    put_job(tmp_path / "a")
+    (tmp_path / "a" / "rank0.pickle").write_bytes(snapshot)
+    assert open_run(tmp_path).tables.snapshots == (str(tmp_path / "a" / "rank0.pickle"),)
+    put_job(tmp_path / "b", pid=900, at_ns=HOUR)
+    (tmp_path / "rank1.pickle").write_bytes(snapshot)
+    found = find_jobs([tmp_path])
+    assert [gap.path for gap in found.unused] == [str(tmp_path / "rank1.pickle")]
+    assert [len(tables_of_job(job).snapshots) for job in found.jobs] == [1, 0]
+
+
 def test_a_part_of_a_trace_is_left_out_for_the_whole(tmp_path: Path) -> None:
     whole = put(tmp_path / "z" / "rank0.json")
     content = json.loads(whole.read_text())
@@ -259,6 +273,17 @@ def test_hostile_names_and_clocks(tmp_path: Path) -> None:
     ended = diag("analyze", tmp_path)
     assert "3 jobs" in ended.stdout
     assert "\x1b" not in ended.stdout
+
+
+def test_a_run_and_a_job_have_different_names(tmp_path: Path) -> None:
+    put_job(tmp_path, "fast_rank{}.json")
+    put_job(tmp_path, "slow_rank{}.json", pid=900, at_ns=HOUR)
+    write_run(tmp_path / "fast")
+    found = {job.name: job.paths for job in find_jobs([tmp_path]).jobs}
+    assert found == {
+        "fast": (str(tmp_path / "fast"),), "fast-2": (f"{tmp_path}::fast-2",), "slow": (f"{tmp_path}::slow",),
+    }  # fmt: skip
+    assert open_run(f"{tmp_path}::fast-2").tables.manifest is None
 
 
 def test_the_name_of_a_job(tmp_path: Path) -> None:
