@@ -253,7 +253,9 @@ def _lines(facts: EventFacts, rank: int) -> list[tuple[str, str]]:
 
 def _of_collective(call: CollectiveCall) -> list[tuple[str, str]]:
     ranks = f" ({rank_ranges(call.group_ranks)})" if call.group_ranks else ""
-    lines = [("Collective", call.op), ("Process group", f"{call.group}{ranks}")]
+    lines = [("Collective", call.op)]
+    if group := f"{call.group}{ranks}".strip():
+        lines.append(("Process group", group))
     if call.bytes:
         lines.append(("Bytes", f"{call.bytes:,} ({size(call.bytes)}){f', {call.dtype}' if call.dtype else ''}"))
     return lines
