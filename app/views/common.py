@@ -19,7 +19,7 @@ from diag.words.wording import ONLY_DURATIONS
 
 CONFIG: dict[str, Any] = {"displaylogo": False, "displayModeBar": False, "typesetMath": False}
 EMPTY = "-"  # a cell of which nothing is known
-METRIC_PX = 176  # of a card with a number
+METRIC_PX = 168  # of a card with a number
 _DELTA_COLOUR: dict[str, Literal["normal", "inverse", "off"]] = {"good": "normal", "bad": "inverse", "neither": "off"}
 
 
