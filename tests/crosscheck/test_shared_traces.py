@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from diag.api import open_run
+from diag.api import find_jobs, open_job, open_run
 from diag.crosscheck.analyses import critical_path, cross_check, kernel_sequences
 from diag.crosscheck.model import AGREE_PERCENT, CrossCheck
 from tests.bench.hta_differences import Explained, explain
@@ -32,10 +32,11 @@ def assert_explained(check: CrossCheck) -> None:
 @pytest.mark.parametrize("folder", FOLDERS)
 @pytest.mark.matrix
 def test_every_number_is_equal_or_its_difference_explained(folder: str) -> None:
-    run = open_run(TRACES / folder)
-    check = explain(cross_check(run), run)
-    assert_explained(check)
-    assert all(rank.comparisons or "no device event" in rank.error for rank in check.ranks)
+    for job in find_jobs([TRACES / folder]).jobs:
+        run = open_job(job)
+        check = explain(cross_check(run), run)
+        assert_explained(check)
+        assert all(rank.comparisons or "no device event" in rank.error for rank in check.ranks)
 
 
 def test_the_critical_path_of_one_rank() -> None:
