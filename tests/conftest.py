@@ -12,7 +12,7 @@ from hypothesis import settings
 settings.register_profile(
     "diag", deadline=None, max_examples=40
 )  # what an example takes is a matter of what else the machine does
-settings.register_profile("thorough", deadline=None, max_examples=300)  # for `make test-all`
+settings.register_profile("thorough", deadline=None, max_examples=150)  # for `make test-all`
 settings.load_profile("diag")  # --hypothesis-profile comes after it
 
 # Folders of tests that start trainings or browsers, the longest first. Begun first, they leave short files for the end,

@@ -167,7 +167,7 @@ NAMES = ["op", "autograd", "gloo", "data", "h2d", "checkpoint", "optimizer", "gc
 EVENTS = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 180), st.integers(1, 20)), max_size=25)
 
 
-@settings(max_examples=examples(25, thorough=120), deadline=None)
+@settings(max_examples=examples(25, thorough=60), deadline=None)
 @given(EVENTS)
 def test_parts_sum_to_the_step_and_match_a_bitmap(events: list[tuple[str, int, int]]) -> None:
     build = cpu().step(1, 0, 100).step(2, 100, 200)

@@ -201,7 +201,7 @@ PHASES = st.lists(
 )
 
 
-@settings(max_examples=examples(25, thorough=120), deadline=None)
+@settings(max_examples=examples(25, thorough=60), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 6), NUMBERS, PHASES), max_size=6),
     st.lists(st.tuples(st.integers(0, 3), NUMBERS, NUMBERS, st.none() | NUMBERS, st.booleans()), max_size=6),

@@ -98,7 +98,7 @@ RANGES = st.lists(
 )
 
 
-@settings(max_examples=examples(25, thorough=120), deadline=None)
+@settings(max_examples=examples(25, thorough=60), deadline=None)
 @given(RANGES, st.booleans(), st.booleans())
 def test_any_marks_give_disjoint_windows_with_exact_sums(
     marks: list[tuple[int, int, int, int]], ours: bool, device: bool

@@ -224,7 +224,8 @@ def test_a_recording_that_fails_costs_one_line(tmp_path: Path) -> None:
     assert all(line.startswith("diag: rank 0: ") for line in done.stderr.splitlines()), done.stderr
 
 
-@pytest.mark.parametrize("form", ["script", pytest.param("command", marks=pytest.mark.matrix)])
+@pytest.mark.matrix
+@pytest.mark.parametrize("form", ["script", "command"])
 def test_sigterm_is_passed_on(tmp_path: Path, form: str) -> None:
     arguments = [str(TRAIN), "--strategy", "none", "--slow-loader", "0.5", "--steps", "1000"]
     own = arguments if form == "script" else ["--", sys.executable, *arguments]

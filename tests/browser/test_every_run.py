@@ -37,11 +37,11 @@ def real(folder: Path) -> Path:
 
 
 KINDS: dict[str, tuple[Callable[[Path], Path], tuple[tuple[int, Scheme], ...]]] = {
-    "sample": (lambda _: SAMPLES / "ddp-straggler-rank0", (WIDE, NARROW)),
+    "sample": (lambda _: SAMPLES / "ddp-straggler-rank0", (WIDE,)),
     "traces of a device": (traces, (NARROW,)),
     "real traces": (real, (WIDE,)),
     "died": (run_that, (NARROW,)),
-    "hung": (lambda folder: written(folder / "logs", "duplicate_gpu"), (WIDE, NARROW)),
+    "hung": (lambda folder: written(folder / "logs", "duplicate_gpu"), (WIDE,)),
     "live": (lambda folder: unended(write_run(folder / "run", slow_data_ms={1: 40})), (NARROW,)),
 }
 

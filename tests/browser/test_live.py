@@ -53,6 +53,7 @@ def test_new_steps_appear_by_themselves(browser: Browser, tmp_path: Path) -> Non
         assert found.complaints == []
 
 
+@pytest.mark.matrix
 def test_a_run_that_does_not_exist_yet_is_waited_for(browser: Browser, tmp_path: Path) -> None:
     with dashboard(tmp_path / "later") as served, visit(browser) as found:
         found.open(served.at(), until="Waiting for later")

@@ -255,6 +255,7 @@ def test_hundreds_of_ranks_are_paged(browser: Browser, tmp_path: Path) -> None:
         assert found.complaints == []
 
 
+@pytest.mark.matrix
 def test_the_whole_of_a_run_that_trains_is_followed_until_one_zooms(browser: Browser, tmp_path: Path) -> None:
     run = unended(write_run(tmp_path / "run", steps=12))
     whole = {rank: files.steps.read_text() for rank, files in RunLayout(run).ranks().items()}

@@ -156,7 +156,8 @@ def test_a_log_is_uploaded(browser: Browser, served: Served, tmp_path: Path) -> 
         assert found.complaints == []
 
 
-@pytest.mark.parametrize("token", ["--token", pytest.param("--no-token", marks=pytest.mark.matrix)])
+@pytest.mark.matrix
+@pytest.mark.parametrize("token", ["--token", "--no-token"])
 def test_pages_of_others_learn_nothing(browser: Browser, token: str) -> None:
     """A page that is on a name which leads here (DNS rebinding), and one of another server of this machine."""
     with (

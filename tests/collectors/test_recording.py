@@ -283,6 +283,7 @@ def test_a_loss_that_is_no_number_costs_the_recording_only(tmp_path: Path, capfd
     assert "could not convert" in capfd.readouterr().err
 
 
+@pytest.mark.matrix
 def test_under_diag_run_it_is_its_recording(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(

@@ -67,7 +67,7 @@ def places(value: Any, place: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
     return set()
 
 
-@settings(max_examples=examples(25, thorough=120), deadline=None)
+@settings(max_examples=examples(25, thorough=60), deadline=None)
 @given(st.dictionaries(st.text(max_size=8), JSON_VALUES, max_size=4), st.sampled_from([None, 1, 3]))
 def test_every_key_of_any_json_has_its_line(values: dict[str, Any], indent: int | None) -> None:
     document = parse(json.dumps(values, indent=indent), "x")

@@ -146,7 +146,7 @@ def checked(document: dict[str, Any] | str, gpus: int | None, folder: Path) -> N
     assert json.loads(to_json(files))
 
 
-@settings(max_examples=examples(25, thorough=120), deadline=None)
+@settings(max_examples=examples(25, thorough=60), deadline=None)
 @given(st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=5), VALUES, max_size=8), GPUS)
 def test_no_json_breaks_it(tmp_path_factory: pytest.TempPathFactory, values: dict[str, Any], gpus: int | None) -> None:
     checked(values, gpus, tmp_path_factory.getbasetemp())
@@ -156,7 +156,7 @@ TITAN_KEYS = sorted({key for keys in TABLES.values() for key in keys or ()} | {k
 TITAN_VALUES = st.integers(-2, 64) | st.booleans() | st.sampled_from(["op", "never", "1F1B", "float32", ""])
 
 
-@settings(max_examples=examples(25, thorough=120), deadline=None)
+@settings(max_examples=examples(25, thorough=60), deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from([*TABLES, "float8"]),
@@ -177,7 +177,7 @@ def test_no_toml_breaks_it(
     checked(text, gpus, tmp_path_factory.getbasetemp())
 
 
-@settings(max_examples=examples(25, thorough=120), deadline=None)
+@settings(max_examples=examples(25, thorough=60), deadline=None)
 @given(st.text(max_size=60))
 def test_no_text_breaks_it(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     checked(text.encode("utf-8", "replace").decode(), None, tmp_path_factory.getbasetemp())
