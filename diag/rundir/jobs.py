@@ -352,9 +352,16 @@ def _unlike(one: Group, other: Group, apart: int, named: bool) -> str:
         return "different processes that say no rank, and not both communicate"
     if not _alike(one.processes[0], other.processes[0]):
         return "different programs: few operators and kernels are in both"
-    if apart > _ONE_JOB_NS and _clocks_agree(one, other):
+    if apart > _ONE_JOB_NS and _clocks_agree(one, other) and not _same_steps_elsewhere(one, other):
         return f"recorded {elapsed(apart)} apart"
     return ""
+
+
+def _same_steps_elsewhere(one: Group, other: Group) -> bool:
+    """Whether ranks of one world recorded the same steps on other hosts, whose clocks may be off by any time."""
+    mine, theirs = ({trace.host for trace in group.traces} for group in (one, other))
+    known = None not in mine | theirs and not mine & theirs and bool(one.worlds & other.worlds)
+    return known and _same_steps(one.processes[0].traces[0], other.processes[0].traces[0])
 
 
 def _repeated(ranks: Sequence[int], one: Group, other: Group, apart: int) -> str:

@@ -367,3 +367,15 @@ def test_two_jobs_of_a_folder_are_compared(two: Path) -> None:
     assert "The step" in ended.stdout
     found = diag_api.compare(f"{two}::fast", f"{two}::slow")
     assert found.before_ns == found.after_ns == 50 * MS
+
+
+@pytest.mark.parametrize(("first_step", "jobs"), [(0, 1), (20, 2)])
+def test_the_clock_of_another_host_may_be_off_by_any_time(tmp_path: Path, first_step: int, jobs: int) -> None:
+    """The same steps of the same world: one job, and the coverage says how far apart they seem to be."""
+    put(tmp_path / "a.json", rank=0)
+    put(tmp_path / "b.json", rank=1, pid=900, at_ns=48 * HOUR, host="node-b", first_step=first_step)
+    found = find_jobs([tmp_path])
+    assert len(found.jobs) == jobs
+    if jobs == 1:
+        skipped = open_run(tmp_path).coverage.skipped
+        assert any("recorded 2\u00a0d from the others: taken as of one job" in gap.reason for gap in skipped)
