@@ -1,12 +1,11 @@
-"""What a person waits for in the browser: the verdict of many ranks, and a zoom into a trace of six million events.
+"""What a person waits for in the browser until the verdict of many ranks is there. `timeline.py` measures zooming.
 
-    python tests/bench/dashboard.py [--ranks 64 1024] [--events 6000000] [--follow 60] [--repeats 3] [--keep FOLDER]
+    python tests/bench/dashboard.py [--ranks 64 1024] [--follow 60] [--repeats 3] [--keep FOLDER]
 
-Makes runs of that many ranks (40 steps of 20 collectives, beyond 256 ranks 10 steps of 2) and a long trace
-(`_tiled.py`), analyses them once as ``diag analyze`` does, starts the dashboard, and opens each run in a fresh headless
-Chromium. Seconds are from the call of the address until the text is on the page, and until Streamlit has nothing left
-to do; a zoom is from letting go of the mouse until all figures are drawn again. "Blocked" is the longest task on the
-browser's main thread. Each first visit finds a server that has not opened the run yet. An empty Streamlit page,
+Makes runs of that many ranks (40 steps of 20 collectives, beyond 256 ranks 10 steps of 2), analyses them once as
+``diag analyze`` does, starts the dashboard, and opens each run in a fresh headless Chromium. Seconds are from the call
+of the address until the text is on the page, and until Streamlit has nothing left to do. "Blocked" is the longest task
+on the browser's main thread. Each first visit finds a server that has not opened the run yet. An empty Streamlit page,
 measured in the same way, is the peer: what no page can be faster than. "Launch" is of a sample run that was not
 analysed before: seconds from the start of ``diag dashboard`` until its address is printed, until the verdict is on the
 page and until all is, with the CPU time of its processes until the verdict. ``--follow S`` measures the CPU time of the
@@ -41,7 +40,6 @@ from diag.show.json import save  # noqa: E402
 from tests.app.runs import write_run  # noqa: E402
 from tests.app.served import dashboard, streamlit  # noqa: E402
 from tests.bench._growing import growing  # noqa: E402
-from tests.bench._tiled import write_tiled  # noqa: E402
 from tests.browser.chromium import chromium, visit  # noqa: E402
 
 _STEPS, _CALLS = 40, 20
@@ -87,33 +85,6 @@ def launched(browser: Browser, run: Path) -> dict[str, float]:
         found.page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for(timeout=300_000)
         whole = time.perf_counter() - begin
     return {"printed_s": printed, "verdict_s": verdict, "whole_s": whole, "cpu_s": cpu_s}
-
-
-def zoomed(browser: Browser, address: str) -> list[dict[str, float]]:
-    """Three drags over the figure of all ranks, each into the middle third."""
-    with visit(browser) as found:
-        page = found.page
-        page.add_init_script(_LONG_TASKS)
-        page.goto(address)
-        page.get_by_text("Longest by name").first.wait_for(timeout=300_000)
-        found.settle()
-        taken = []
-        for _ in range(3):
-            page.evaluate("window.longest = 0")
-            layer = page.locator(".js-plotly-plot .nsewdrag").first
-            box = layer.bounding_box()
-            assert box is not None
-            middle, before = box["y"] + box["height"] / 2, page.url
-            page.mouse.move(box["x"] + box["width"] * 0.33, middle)
-            page.mouse.down()
-            page.mouse.move(box["x"] + box["width"] * 0.66, middle + 5, steps=4)
-            page.mouse.up()
-            begin = time.perf_counter()
-            page.wait_for_function("before => location.href !== before", arg=before)
-            page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for(timeout=60_000)
-            page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-            taken.append({"redrawn_s": time.perf_counter() - begin, "blocked_s": _blocked(page)})
-        return taken
 
 
 def followed(browser: Browser, folder: Path, seconds: float) -> dict[str, float]:
@@ -186,17 +157,6 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             }
             _print(f"{ranks} ranks, opened first", _median(first))
             _print(f"{ranks} ranks, again", _median(again))
-        if options.events:
-            trace = folder / f"{options.events}.json.gz"
-            if not trace.exists():
-                write_tiled(options.source, options.events, folder / "plain.json", trace)
-                (folder / "plain.json").unlink()
-            open_run(trace)
-            with dashboard(trace) as served:
-                zooms = zoomed(browser, served.at("timeline"))
-            rows["zoom"] = zooms
-            for number, one in enumerate(zooms, 1):
-                _print(f"zoom {number}, {options.events / 1e6:.0f}M events", one)
         if options.follow:
             rows["following"] = followed(browser, folder, options.follow)
             _print(f"following, {options.follow:.0f} s", rows["following"])
@@ -213,16 +173,12 @@ def _print(name: str, row: dict[str, float]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="*", default=[64, 1024])
-    parser.add_argument("--events", type=int, default=6_000_000)
     parser.add_argument("--follow", type=float, default=60, help="seconds; 0: nothing is followed")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
         "--keep", type=Path, help="where runs and traces are made and left; without: a temporary folder"
     )
     options = parser.parse_args()
-    samples = sorted((HERE.parents[1] / "sample_traces").glob("*/ranks/*/trace*.json.gz"))
-    shared = HERE.parents[2] / "shared" / "traces" / "ddp_v100_rank1of2" / "df_index_resolver.json.gz"
-    options.source = shared if shared.exists() else samples[0]
     with tempfile.TemporaryDirectory() as temporary:
         folder = (options.keep or Path(temporary)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
