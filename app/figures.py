@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 
 from diag.app.run_view import Grid
 from diag.app.theme import Theme
+from diag.words.formatting import spans as spans
 
 # Below about 3,000 things draw real bars, above that the browser stalls: a heat map or an area.
 MOST_BARS = 3000
@@ -95,14 +96,6 @@ def shade_windows(
         figure.add_scatter(x=[None], y=[None], mode="markers", marker=marker, name=PROFILER_WINDOW, hoverinfo="skip")
         figure.update_layout(showlegend=True)
     return figure
-
-
-def spans(places: Sequence[int]) -> list[tuple[int, int]]:
-    """The first and last of each run of consecutive places."""
-    chosen = set(places)
-    first = [at for at in places if at - 1 not in chosen]
-    last = [at for at in places if at + 1 not in chosen]
-    return list(zip(first, last, strict=True))
 
 
 def finish(figure: go.Figure, theme: Theme, height: int, **layout: Any) -> go.Figure:

@@ -87,15 +87,20 @@ def rank_ranges(ranks: Sequence[int]) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + number_ranges(ranks)
 
 
+def spans(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """The first and the last of each run of consecutive numbers, which are sorted."""
+    found: list[tuple[int, int]] = []
+    for value in numbers:
+        if found and value == found[-1][1] + 1:
+            found[-1] = found[-1][0], value
+        else:
+            found.append((value, value))
+    return found
+
+
 def number_ranges(numbers: Sequence[int]) -> str:
     """``3``, or ``1, 4-6``: the same for any sorted numbers."""
-    spans: list[list[int]] = []
-    for value in numbers:
-        if spans and value == spans[-1][1] + 1:
-            spans[-1][1] = value
-        else:
-            spans.append([value, value])
-    texts = [str(a) if a == b else f"{a}-{b}" for a, b in spans]
+    texts = [str(a) if a == b else f"{a}-{b}" for a, b in spans(numbers)]
     more = f" and {len(texts) - 8} more spans" if len(texts) > 8 else ""
     return ", ".join(texts[:8]) + more
 
