@@ -302,17 +302,18 @@ class Collector(AbstractContextManager["Collector"]):
         """Whether moments have marks in a device's stream."""
         return self._clock is not None
 
-    def pass_boundary(self) -> Moment | None:
+    def pass_boundary(self) -> Stamp | None:
         """The end of the step under way and the begin of the next, if its record may wait and nothing else has to be
         done there; else None, and nothing has happened."""
-        now, index = time.monotonic_ns(), self._index + 1
-        if self._clock is not None or self._broken or self._lines.due(index, now):
+        index = self._index + 1
+        if self._clock is not None or self._broken or self._timer.crowded or not self._windows.quiet(index):
             return None
-        if self._timer.crowded or not self._windows.quiet(index):
+        now = self._thread.stamp()
+        if self._lines.due(index, now[0]):
             return None
         self._index = index
         self._step = self._timer.step = self._step + 1
-        return Moment(now, None, self._thread.read())
+        return now
 
     def followed_by(self, follower: Follower) -> None:
         """It is asked to catch up before steps are written at last, and by another thread now and then."""

@@ -31,8 +31,8 @@ _STILL_NS = 500_000_000  # without an event: the training makes no progress
 # The phases that heartbeats report from an event on.
 _AHEAD = {"backward_begins": BACKWARD, "backward_ends": OPTIMIZER, "fetch_begins": DATA, "fetch_ends": FORWARD}
 
-# Name, values, when it was heard (None: nobody asks), and the boundary between steps that it was.
-_Event = tuple[str, tuple[Any, ...], Moment | Stamp | None, Moment | None]
+# Name, values, when it was heard (None: nobody asks), and whether that was a boundary between steps.
+_Event = tuple[str, tuple[Any, ...], Moment | Stamp | None, bool]
 
 
 def _time_only() -> Stamp:
@@ -53,7 +53,7 @@ class Recorder(Protocol):
     def moment_of(self, stamp: Stamp, /) -> Moment: ...
     def passed(self, name: str, start: Moment, end: Moment, /) -> None: ...
     def step(self, step: int, passed: Callable[[], Moment | None], /) -> AbstractContextManager[StepRecord]: ...
-    def pass_boundary(self) -> Moment | None: ...
+    def pass_boundary(self) -> Stamp | None: ...
 
 
 class Events:
@@ -173,7 +173,7 @@ class Events:
 
     def fetch_begins(self, loader: int, gradients: bool) -> None:
         if self._steady and gradients and loader in self._loaders and get_ident() == self.thread:
-            self._last = event = ("fetch_begins", (loader, True), self._at(), None)
+            self._last = event = ("fetch_begins", (loader, True), self._at(), False)
             self._waiting.append(event)
             self._optimizing = None
         else:
@@ -181,13 +181,13 @@ class Events:
 
     def queue_seen(self, queue: LoaderQueue) -> None:
         if self._steady and get_ident() == self.thread:
-            self._waiting.append(("queue_seen", (queue,), None, None))
+            self._waiting.append(("queue_seen", (queue,), None, False))
         else:
             self._tell("queue_seen", queue)
 
     def fetch_ends(self) -> None:
         if self._steady and get_ident() == self.thread:
-            self._last = event = ("fetch_ends", (), self._at(), None)
+            self._last = event = ("fetch_ends", (), self._at(), False)
             self._waiting.append(event)
             if len(self._waiting) >= _MOST_WAITING:
                 self._tell("too_many")
@@ -196,7 +196,7 @@ class Events:
 
     def backward_begins(self) -> None:
         if self._steady and get_ident() == self.thread:
-            self._last = event = ("backward_begins", (), self._at(), None)
+            self._last = event = ("backward_begins", (), self._at(), False)
             self._waiting.append(event)
             self._in_backward = self._fresh = True
             self._unhooked = False
@@ -210,7 +210,7 @@ class Events:
             except Exception as error:
                 self._fail(error)
                 return
-            self._last = event = ("backward_ends", (), self._at(), None)
+            self._last = event = ("backward_ends", (), self._at(), False)
             self._waiting.append(event)
             self._in_backward = False
             if len(self._waiting) >= _MOST_WAITING:
@@ -220,7 +220,7 @@ class Events:
 
     def optimizer_begins(self, optimizer: int) -> None:
         if self._steady and get_ident() == self.thread:
-            self._waiting.append(("optimizer_begins", (optimizer,), self._at(), None))
+            self._waiting.append(("optimizer_begins", (optimizer,), self._at(), False))
             if self._optimizing is None:
                 self._optimizing = optimizer
         else:
@@ -235,7 +235,7 @@ class Events:
                 if self._spare > 0 and optimizer == self._base and self._fresh and not self._in_backward:
                     self._spare -= stepped
                     self._optimizing = None
-                    self._waiting.append(("optimizer_ends", (optimizer, stepped), self._at(), None))
+                    self._waiting.append(("optimizer_ends", (optimizer, stepped), self._at(), False))
                 else:
                     self._tell("optimizer_ends", optimizer, stepped)
                 return
@@ -248,21 +248,21 @@ class Events:
                 if boundary is None:
                     self._tell("optimizer_ends", optimizer, stepped)
                     return
-                self._last = event = ("optimizer_ends", (optimizer, True), boundary, boundary)
+                self._last = event = ("optimizer_ends", (optimizer, True), boundary, True)
                 self._waiting.append(event)
                 self._optimizer, self._fresh, self._spare = self._next_optimizer, self._unhooked, 0
-                self._optimizing, self.looks = None, boundary.ns >= self._look_ns
+                self._optimizing, self.looks = None, boundary[0] >= self._look_ns
                 if self.looks:
-                    self._look_ns = boundary.ns + _LOOK_NS
-                if boundary.ns >= self._phases_ns:
-                    self._at, self._phases_ns = self._stamp, boundary.ns + _PHASES_NS
+                    self._look_ns = boundary[0] + _LOOK_NS
+                if boundary[0] >= self._phases_ns:
+                    self._at, self._phases_ns = self._stamp, boundary[0] + _PHASES_NS
                 else:
                     self._at = self._unscheduled
                 return
             self._optimizing = None
             if stepped:
                 self._optimizer, self._fresh, self._spare = self._next_optimizer, self._unhooked, 0
-        self._waiting.append(("optimizer_ends", (optimizer, stepped), self._at(), None))
+        self._waiting.append(("optimizer_ends", (optimizer, stepped), self._at(), False))
 
     def gradients_cleared(self) -> None:
         if self._base is None:  # means nothing in a training whose optimizer is known
@@ -276,7 +276,7 @@ class Events:
             self.catch_up(if_still=False)
             return None
         if self._steady and name == "note" and values[1] is None:  # a loss may be overwritten
-            self._waiting.append((name, values, None, None))
+            self._waiting.append((name, values, None, False))
             return None
         if name == "backward_ends":
             self._reduced()
@@ -304,7 +304,7 @@ class Events:
 
     def _now(self, name: str, values: tuple[Any, ...]) -> Any:
         if self._is_telling():  # it is the handler, which saves, say
-            self._waiting.append((name, values, self._recorder.moment(), None))
+            self._waiting.append((name, values, self._recorder.moment(), False))
             return None
         if self._last is not None:
             self._recorder.doing, self._last = self.doing(), None
@@ -334,8 +334,9 @@ class Events:
         self._teller = get_ident()
         try:
             while self._waiting:
-                name, values, at, self._boundary = self._waiting.popleft()
+                name, values, at, is_boundary = self._waiting.popleft()
                 self._moment = at if at is None or isinstance(at, Moment) else self._recorder.moment_of(at)
+                self._boundary = self._moment if is_boundary else None
                 getattr(self.timeline, name)(*values)
         finally:
             self._teller, self._moment, self._boundary = 0, None, None

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from diag.collectors import step_lines
 from diag.collectors.accelerator import accelerator_of
-from diag.collectors.attach import hooks
+from diag.collectors.attach import events, hooks
 from diag.collectors.attach.life import Attachment
 from diag.collectors.layout import RunLayout
 from diag.collectors.recording import record
@@ -87,7 +87,7 @@ class Training:
         life.begin()
         for _ in range(WARM_UP):
             self.step(module)
-        step_lines._LONGEST_NS *= len(TURNS)  # of which a recorded step is one
+        stretch(len(TURNS))  # one step of so many is recorded
         hooks = _Hooks(life)
         barrier = _get_default_group().barrier  # that nobody records
         order = random.Random(0)  # the same on all ranks
@@ -101,7 +101,7 @@ class Training:
                 found[mode].append((seconds(), time.process_time() - cpu))
         hooks.place(True)
         life.finish(None)
-        step_lines._LONGEST_NS //= len(TURNS)
+        stretch(1 / len(TURNS))
         recorded = RunLayout(run).rank(dist.get_rank()).steps.read_bytes().count(b"\n")
         assert turns <= recorded <= turns + 2 * WARM_UP
         return found
@@ -142,6 +142,12 @@ class _Hooks:
             handles.pop().remove()
         if ours:
             handles.extend(hooks.install_optimizers(self._life))
+
+
+def stretch(factor: float) -> None:
+    """Times after which a recording does more than to keep a step: those of a training whose every step is recorded."""
+    for module, name in ((step_lines, "_LONGEST_NS"), (events, "_PHASES_NS"), (events, "_LOOK_NS")):
+        setattr(module, name, round(getattr(module, name) * factor))
 
 
 def stopwatch(device: torch.device) -> Callable[[], float]:
