@@ -7,8 +7,8 @@ anew for each turn: bare; bare again, the noise; and recorded without profiler w
 which are taken out for the others. A barrier before and after each step puts what a rank does late into its own step,
 and the slowest rank counts. Two processes after each other differ by ten percent without any reason of their own, and
 the machine's speed changes from second to second; steps after each other have both in common. What a window costs is
-measured in blocks of steps, with one and without, which take turns, too. What is done after so many seconds (records are
-written, the scheduler is asked at every phase, the loader's queue is looked at) is done after as many seconds of
+measured in blocks of steps, with one and without, which take turns, too. What is done after so many seconds (records
+are written, the scheduler is asked at every phase, the loader's queue is looked at) is done after as many seconds of
 recorded steps, as it would be if no others lay between.
 
 Prints the mean of what a recorded step takes longer than the two bare ones of its turn, as a ratio to theirs, with a
