@@ -82,16 +82,22 @@ def _run_at_import(node: ast.AST) -> Iterator[ast.AST]:
 def _imported(nodes: Iterator[ast.AST], package: str, modules: dict[str, Path]) -> Iterator[str]:
     for node in nodes:
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in modules)
+            yield from (_folder(alias.name) for alias in node.names if _folder(alias.name) in modules)
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
                 parents = package.split(".")[: len(package.split(".")) - node.level + 1]
                 base = ".".join([*parents, *([base] if base else [])])
+            base = _folder(base)
             for alias in node.names:
                 whole = f"{base}.{alias.name}"
                 if whole in modules or base in modules:
                     yield whole if whole in modules else base
+
+
+def _folder(name: str) -> str:
+    """A module by the folder that it lies in: ``diag.collectors`` and ``diag.app`` are links to folders at the top."""
+    return name.removeprefix("diag.") if name.startswith(("diag.collectors", "diag.app")) else name
 
 
 def _depth(graph: networkx.DiGraph) -> int:
