@@ -12,7 +12,7 @@ from diag.app.figures import finish
 from diag.app.markup import label
 from diag.app.run_view import Part
 from diag.app.theme import Theme
-from diag.tables.memory_curve import BACKWARD, BEFORE_BACKWARD, FORWARD, OPTIMIZER, MemoryCurve
+from diag.tables.memory import BACKWARD, BEFORE_BACKWARD, FORWARD, OPTIMIZER, MemoryCurve
 from diag.tables.snapshots import SnapshotAccount
 from diag.words.formatting import size
 

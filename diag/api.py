@@ -70,8 +70,7 @@ if TYPE_CHECKING:  # what is imported where it is first needed: all of it takes 
     from diag.replay.predict import Baseline
     from diag.replay.program import Refusal
     from diag.tables.loading import LoadingTable
-    from diag.tables.memory import MemoryTable
-    from diag.tables.memory_curve import MemoryCurve
+    from diag.tables.memory import MemoryCurve, MemoryTable
     from diag.tables.snapshots import SnapshotTable
     from diag.tables.zoom import AllRanks, Lane
 
@@ -188,7 +187,7 @@ class Result(Struct, frozen=True, dict=True):
     def memory_curves(self) -> tuple[MemoryCurve, ...]:
         """Device memory over time from each trace that was recorded with ``profile_memory``, with its peak and what was
         allocated there; made when they are first asked for."""
-        from diag.tables.memory_curve import memory_curves
+        from diag.tables.memory import memory_curves
 
         return memory_curves(self.tables)
 

@@ -157,7 +157,7 @@ class LintReport(tuple[Linted, ...]):
         )
 
     def _repr_html_(self) -> str:
-        from diag.show.lint import print_lint
+        from diag.show.plan import print_lint
 
         return _html(lambda screen: print_lint(self, screen))
 

@@ -19,7 +19,7 @@ REASONS = {
     "app/html_report/render.py": "its own template",
     "app/views/timeline.py": "its own script and style",
     "diag/linting/model.py": "its own list of keys",
-    "diag/account/kept_steps.py": "its own sources, for the version of what it keeps",
+    "diag/account/attribute.py": "its own sources, for the version of what it keeps",
     # What the user names may be a pipe.
     "diag/hang/text/streams.py": "a path of the command line, as `<(zcat log.gz)`",
     # Not by a path at all.

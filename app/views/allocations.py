@@ -25,7 +25,7 @@ from diag.show.memory import (
     state_sentence,
 )
 from diag.show.page import Metric
-from diag.tables.memory_curve import MemoryCurve, Share, fullest
+from diag.tables.memory import MemoryCurve, Share, fullest
 from diag.tables.snapshots import SnapshotAccount, SnapshotTable
 from diag.words.formatting import share, size
 

@@ -190,10 +190,12 @@ _NEVER = np.iinfo(np.int64).max
 def _begins(timed: Sequence[_Timed]) -> list[int]:
     """When the device began each step, on the host's clock."""
     begins: list[int] = []
-    ended = -_NEVER
+    began = ended = -_NEVER
     for step in timed:
-        begin = max(int((step.at_ns - step.since_ns).max()), ended - round(_DRIFT * step.own.dur_ns))
+        # A long step may drift by more than a very short one before it has taken.
+        begin = max(int((step.at_ns - step.since_ns).max()), ended - round(_DRIFT * step.own.dur_ns), began)
         begins.append(begin)
+        began = begin
         ended = begin + step.own.dur_ns
     return begins
 

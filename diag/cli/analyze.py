@@ -54,8 +54,7 @@ class _Asked:
     def of(cls, tool: Tool | None, analyses: Sequence[str]) -> _Asked:
         if tool is None and not analyses:
             return cls(False, ())
-        from diag.crosscheck.analyses import parse_request
-        from diag.crosscheck.process import hta_version
+        from diag.crosscheck.analyses import hta_version, parse_request
 
         requests = [parse_request(text) for text in analyses]
         hta_version()  # before minutes of analysis
@@ -207,8 +206,8 @@ def _print_snapshots(paths: list[str], as_json: bool) -> bool:
 def _list_jobs(found: Jobs, reading: Reading, as_json: bool) -> ExitCode:
     """Analyses and prints each of several jobs."""
     from diag.api import Result
-    from diag.show.jobs import exit_code, listed, print_jobs, to_json
     from diag.show.json import save
+    from diag.show.text import exit_code, listed, print_jobs, to_json
     from diag.summaries import open_each
 
     jobs = []

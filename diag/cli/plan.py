@@ -52,11 +52,11 @@ def lint_command(paths: Sequence[Path], gpus: int | None, per_host: int, as_json
 
     from diag.linting.lint import lint
     from diag.linting.model import Severity
-    from diag.show.lint import print_lint, to_json
+    from diag.show.plan import lint_to_json, print_lint
 
     files = lint(paths, gpus, per_host)
     if as_json:
-        put(to_json(files) + "\n")
+        put(lint_to_json(files) + "\n")
     else:
         print_lint(files)
     errors = any(notice.severity is Severity.ERROR for linted in files for notice in linted.notices)
@@ -138,7 +138,7 @@ def plan(
     """
     options = PlanOptions(**given)
     if options.recipe == "list":
-        from diag.planning.recipe import RECIPES
+        from diag.planning.shape import RECIPES
 
         say("\n".join(f"  {name:22} {recipe.about}" for name, recipe in RECIPES.items()))
         return

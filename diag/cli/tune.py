@@ -26,7 +26,7 @@ def tune(
     Takes every option of `diag run` as well: they describe the training to be tuned. What was predicted and what was
     measured of each change stays in the folder, which `diag dashboard` shows.
     """
-    from diag.show.tune import print_history
+    from diag.show.compare import print_history
     from diag.tune.loop import train
     from diag.tune.loop import tune as tune_training
 

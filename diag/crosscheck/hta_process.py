@@ -1,6 +1,6 @@
 """The process in which HTA runs: jobs as JSON on standard input, one line of JSON per answer on standard output.
 
-Started by diag.crosscheck.process as a script. It imports nothing of diag, and HTA only once it runs: HTA logs, warns,
+Started by diag.crosscheck.analyses as a script. It imports nothing of diag, and HTA only once it runs: HTA logs, warns,
 prints, configures logging for the whole process, and keeps about five times the file in memory.
 """
 

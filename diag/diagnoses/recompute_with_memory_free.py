@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diag.account import gpu
-from diag.account.kept_steps import windows_of
+from diag.account.attribute import windows_of
 from diag.model.steps import Evidence, Finding, Kind, Severity
 from diag.tables.efficiency import recomputed, totals
 from diag.tables.kernels import work_of

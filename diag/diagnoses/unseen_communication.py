@@ -7,7 +7,7 @@ from collections import Counter
 import polars as pl
 
 from diag.account import gpu
-from diag.account.kept_steps import windows_of
+from diag.account.attribute import windows_of
 from diag.model.breakdown import KernelKind
 from diag.model.steps import Attribution, Kind, NotLooked
 from diag.rundir.run import Tables

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from .recipe import Recipe
+from .shape import Recipe
 
 # -- account -----------------------------------------------------------------------------------------------------------
 #

@@ -23,8 +23,7 @@ from diag.traces.event_table import MEMORY_EVENT
 from diag.traces.text_stream import blocks, damaged, opened
 
 from .gathering import FlatUnits, MemoryUse, Peak
-from .recipe import RECIPES
-from .shape import Shape
+from .shape import RECIPES, Shape
 from .step_memory import LINEAR_AND_HEAD, Kernels, Step, states_of, step_peak
 
 # -- allocations -------------------------------------------------------------------------------------------------------

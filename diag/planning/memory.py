@@ -2,7 +2,7 @@
 
 Sources: ZeRO (arXiv 1910.02054, section 3.1) for the states; torch 2.13's source for FSDP2's units: three gathered at
 most in forward, the gathered, the next and one of gradients in backward. A bound, not a measurement: activations come
-on top (diag.planning.memory), and so do the allocator's gaps, NCCL's buffers and the CUDA context.
+on top (``activations``, below), and so do the allocator's gaps, NCCL's buffers and the CUDA context.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from diag.errors import DiagError
 from diag.model.states import ModelStates, Sharding, model_states
 
 from .cluster import Cluster, Topology
-from .recipe import Recipe
-from .shape import Shape, Size
+from .shape import Recipe, Shape, Size
 from .step_memory import Kernels, block_ops
 
 # -- activations -------------------------------------------------------------------------------------------------------

@@ -30,8 +30,7 @@ from .memory import (
     shares,
     traffic,
 )
-from .recipe import RECIPES, Recipe
-from .shape import Size, size_of
+from .shape import RECIPES, Recipe, Size, size_of
 from .step_memory import Step, modelled, step_peak
 from .throughput import Schedule, Speed, StepWork, Throughput, in_flight, speed_of, throughput
 

@@ -18,8 +18,7 @@ from msgspec import Struct
 from diag.model.states import ModelStates, Sharding, model_states
 
 from .gathering import Account, Flat, FlatUnits, Gathering, MemoryUse, Peak, Sharded, Whole
-from .recipe import RECIPES, Recipe
-from .shape import Shape
+from .shape import RECIPES, Recipe, Shape
 
 # -- decoder ops -------------------------------------------------------------------------------------------------------
 #

@@ -28,7 +28,7 @@ from diag.replay.program import (
 
 from .cluster import Cluster, Topology, ring, stride
 from .memory import BUCKET_BYTES, ZERO_BUCKET, Checkpointing, Need, ShardingUnit, Share, Strategy, units
-from .recipe import Recipe
+from .shape import Recipe
 
 # -- pipeline ----------------------------------------------------------------------------------------------------------
 #

@@ -12,8 +12,7 @@ from rich.padding import Padding
 
 from diag.api import Result
 from diag.collectors.layout import ASKED, NEAR_OOM, OOM, SCHEMA_VERSION
-from diag.tables.memory import peak_memory, rank_peaks
-from diag.tables.memory_curve import HOST_MEMORY, MemoryCurve, Share
+from diag.tables.memory import HOST_MEMORY, MemoryCurve, Share, peak_memory, rank_peaks
 from diag.tables.snapshots import Comparison, OutOfMemory, SnapshotAccount, SnapshotTable
 from diag.traces.memory_snapshots import rank_of
 from diag.traces.text_stream import file_name

@@ -19,7 +19,7 @@ from diag.model import Gap
 from diag.traces import memory_snapshots as of
 from diag.traces.memory_snapshots import DeviceSnapshot, Snapshot, Stack
 
-from .memory_curve import MOST_POINTS, Share, shares_of
+from .memory import MOST_POINTS, Share, shares_of
 
 MOST_OOMS = 20
 _MOST_COMPARED = 5

@@ -15,11 +15,10 @@ import polars as pl
 from diag.account import gpu
 from diag.account import intervals as iv
 from diag.account import trace_ranges as ranges
-from diag.account.attribute import waiting
+from diag.account.attribute import waiting, windows_of
 from diag.account.critical_path import labels_of, of_label
 from diag.account.gpu import of_device, part_of
 from diag.account.intervals import Covered, Intervals, Times
-from diag.account.kept_steps import windows_of
 from diag.account.match import by_key
 from diag.model.breakdown import KernelKind
 from diag.model.steps import Attribution, Detail, Kind, RankStep, by_cause

@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from diag.account import intervals as iv
@@ -207,6 +207,7 @@ PHASES = st.lists(
     st.lists(st.tuples(st.integers(0, 3), NUMBERS, NUMBERS, st.none() | NUMBERS, st.booleans()), max_size=6),
     st.lists(st.tuples(NUMBERS, st.integers(-5, 300)), max_size=4),
 )
+@example([(0, 25850001, []), (1, 1, []), (2, 4150000, [])], [], [])
 def test_any_numbers_leave_steps_that_add_up(
     own: list[tuple[int, int, list[PhaseRow]]],
     calls: list[tuple[int, int, int, int | None, bool]],

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from diag.collectors.amd_smi import AmdSmiSampler
+from diag.collectors.device_sampler import AmdSmiSampler
 from diag.collectors.records import DeviceHealth
 
 ADDRESS = "0000:c1:00.0"

@@ -9,8 +9,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from diag.collectors import nvml
-from diag.collectors.nvml import NvmlSampler
+from diag.collectors import device_sampler
+from diag.collectors.device_sampler import NvmlSampler
 from diag.collectors.records import DeviceHealth
 
 
@@ -134,7 +134,7 @@ def test_an_older_gpu_retires_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nvml_has_what_is_asked_of_it() -> None:
     """Every function and constant of NVML that the sampler names exists in nvidia-ml-py."""
     pynvml = pytest.importorskip("pynvml")
-    source = inspect.getsource(nvml)
+    source = inspect.getsource(NvmlSampler) + repr((device_sampler._NVML_REASONS, device_sampler._LINK_ERRORS))
     names = set(re.findall(r"\b(?:nvml[A-Z]\w+|NVML_[A-Z_]+[A-Z])\b(?!\{)", source))
     names |= {f"nvmlDeviceGet{name}" for name in re.findall(r'_get\("(\w+)"\)', source)}
     names -= {"nvmlDeviceGet", "NVML_MEMORY_ERROR_TYPE", "NVML_PAGE_RETIREMENT_CAUSE"}

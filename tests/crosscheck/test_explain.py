@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from diag.account import gpu
-from diag.crosscheck.analyses import parse_request
+from diag.crosscheck.analyses import hta_version, parse_request, run_jobs
 from diag.crosscheck.model import Measures, Quantity, difference
-from diag.crosscheck.process import hta_version, run_jobs
 from diag.errors import DiagError, ExitCode
 from diag.model.steps import Kind
 from diag.traces.kineto import read_trace
@@ -92,7 +91,7 @@ def test_without_hta_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("diag.crosscheck.process.version", missing)
+    monkeypatch.setattr("diag.crosscheck.analyses.version", missing)
     with pytest.raises(DiagError) as raised:
         hta_version()
     assert raised.value.hint == "pip install 'diag[hta]'"

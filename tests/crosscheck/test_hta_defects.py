@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
+from diag.crosscheck.analyses import Answer
 from diag.crosscheck.hta_process import main
 from diag.crosscheck.model import Quantity
-from diag.crosscheck.process import Answer
 from tests.account.kineto_builder import KinetoBuilder
 from tests.crosscheck.traces import MS, US, checked, make_compact, numbers, profiled, why
 

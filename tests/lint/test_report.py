@@ -23,7 +23,7 @@ from diag.linting.fsdp import KNOWN as FSDP
 from diag.linting.lint import lint
 from diag.linting.model import Linted, Severity
 from diag.linting.torchtitan import MOVED, TABLES
-from diag.show.lint import print_lint, to_json
+from diag.show.plan import lint_to_json, print_lint
 from tests.examples import examples
 from tests.lint.test_clean import ACCELERATE_FSDP1, ZERO_2
 
@@ -63,7 +63,7 @@ def test_json_holds_every_notice(tmp_path: Path) -> None:
     path = tmp_path / "accelerate.yaml"
     path.write_text(SHOWN)
     files = lint([path, path])
-    found = json.loads(to_json(files))
+    found = json.loads(lint_to_json(files))
     assert found["schema_version"] == 1
     assert len(found["lint"]) == 2
     one = found["lint"][0]
@@ -143,7 +143,7 @@ def checked(document: dict[str, Any] | str, gpus: int | None, folder: Path) -> N
     order = [notice.severity for notice in files[0].notices]
     assert order == sorted(order, key=list(Severity).index)
     assert text_of(files)
-    assert json.loads(to_json(files))
+    assert json.loads(lint_to_json(files))
 
 
 @settings(max_examples=examples(25, thorough=60), deadline=None)

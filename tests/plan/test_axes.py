@@ -9,8 +9,7 @@ from diag.model.axes import bubble
 from diag.planning.cluster import axis_traffic, bandwidth_of, cluster_of, stride, topology_of
 from diag.planning.memory import Checkpointing, activations, cut, shares
 from diag.planning.plan import Batch, Plan, plan
-from diag.planning.recipe import RECIPES
-from diag.planning.shape import PRESETS, size_of
+from diag.planning.shape import PRESETS, RECIPES, size_of
 from diag.planning.throughput import Schedule, in_flight, turns
 
 MIXED = RECIPES["mixed"]

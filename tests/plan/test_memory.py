@@ -8,8 +8,7 @@ from diag.errors import DiagError
 from diag.planning.cluster import Cluster, check_world, cluster_of, topology_of
 from diag.planning.memory import STRATEGIES, Checkpointing, activations, fewest, need, traffic, unit_of
 from diag.planning.plan import USABLE, Batch, plan
-from diag.planning.recipe import PUBLISHED, RECIPES
-from diag.planning.shape import PRESETS, Shape, Size, size_of
+from diag.planning.shape import PRESETS, PUBLISHED, RECIPES, Shape, Size, size_of
 
 GB = 10**9
 MIXED = RECIPES["mixed"]

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from diag.model.states import Sharding
 from diag.planning.gathering import Account, Flat, FlatUnits, MemoryUse, Sharded, Whole
-from diag.planning.recipe import RECIPES
-from diag.planning.shape import PRESETS, Shape
+from diag.planning.shape import PRESETS, RECIPES, Shape
 from diag.planning.step_memory import (
     LINEAR_AND_HEAD,
     Kernels,

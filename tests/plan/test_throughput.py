@@ -8,8 +8,7 @@ from diag.model.axes import bubble
 from diag.planning.cluster import cluster_of, topology_of
 from diag.planning.memory import STRATEGIES, Checkpointing, ShardingUnit
 from diag.planning.plan import Batch, Plan, plan
-from diag.planning.recipe import RECIPES
-from diag.planning.shape import size_of
+from diag.planning.shape import RECIPES, size_of
 from diag.planning.throughput import Data, Job, Link, Schedule, Speed, Stage, link, program, speed_of
 from diag.replay.program import replay
 

@@ -11,7 +11,7 @@ import pytest
 from diag.api import open_run
 from diag.show.json import to_dict
 from diag.show.memory import curve_sentence, curves_to_dict
-from diag.tables.memory_curve import BEFORE_BACKWARD, HOST_MEMORY, MOST_POINTS, MOST_ROWS, MemoryCurve, Share
+from diag.tables.memory import BEFORE_BACKWARD, HOST_MEMORY, MOST_POINTS, MOST_ROWS, MemoryCurve, Share
 from tests.account.kineto_builder import AUTOGRAD, LAYOUTS, KinetoBuilder, Layout
 
 MS, MB = 1_000_000, 1_000_000

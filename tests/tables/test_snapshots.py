@@ -12,7 +12,7 @@ import pytest
 from diag.api import open_memory_snapshots
 from diag.errors import DiagError
 from diag.show.memory import oom_sentence, peak_sentence, state_sentence
-from diag.tables.memory_curve import Share
+from diag.tables.memory import Share
 from diag.tables.snapshots import WITHOUT_STACK, SnapshotAccount
 from diag.traces.memory_snapshots import rank_of, read_snapshot, snapshots_alone
 from tests.allocator import FORWARD, MIB, Allocator, frame, train

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from diag.errors import DiagError
-from diag.show.tune import print_history
+from diag.show.compare import print_history
 from diag.tune.history import FILE_NAME, History, Outcome, load
 from diag.tune.loop import gain, loss_difference, measured, tune
 from tests.command import diag
