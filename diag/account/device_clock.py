@@ -157,7 +157,8 @@ def _timed(tables: RankTables) -> list[_Timed]:
 def _in_order(own: DeviceStepRecord) -> bool:
     phases = all(0 <= row.start_ns <= row.end_ns <= own.dur_ns for row in own.phases)
     calls = all(
-        0 <= call.start_ns <= call.end_ns
+        (call.own_stream or call.start_ns >= 0)  # another stream may be ahead of the one that begins the step
+        and call.start_ns <= call.end_ns
         and (call.wait_start_ns is None or 0 <= call.wait_start_ns <= (call.wait_end_ns or 0))
         for call in own.collectives
     )
@@ -177,7 +178,7 @@ def _clocked(tables: RankTables, timed: Sequence[_Timed], waits_known: bool) -> 
         steps.append(_record(step, begin, end))
         for call in sorted(step.own.collectives, key=lambda call: (call.group, call.seq)):
             if (row := rows.get((call.group, call.seq))) is not None:
-                calls.append(_row(row, begin, call, free.get(call.group, 0)))
+                calls.append(_row(row, begin, call, free.get(call.group, -_NEVER)))
                 free[call.group] = begin + call.end_ns
     clocked = replace(tables, steps=tuple(steps), rows=tuple(calls))
     not_launched = _not_launched(timed, begins)
