@@ -22,7 +22,7 @@ MAX_CHANCE_STEADY = 0.01
 LEAST_FOR_STEADY = 3  # steps
 LEAST_FOR_BLOCKS = 20  # steps, for blocks of them and an interval (docs/concepts/verdict.md)
 MOST_SHOWN = 4  # ranks
-# At most: the fraction of affected steps in which another rank is, by chance, late by at least half as much as the
+# Upper bound: the fraction of affected steps in which another rank is, by chance, late by at least half as much as the
 # one that always is. With planted stragglers among CPU ranks on two cores it was 5 in 164 [measured].
 ANOTHER_BY_CHANCE = 0.1
 # By time: three quarters of all the waiting was for these ranks. A rank that is stopped for long in every third step is

@@ -132,8 +132,8 @@ def _straggler(account: Durations, late: Late, read: DurationRecords) -> Finding
             ),
         ),
         bottleneck=None,
-        action=f"Record what {names} does between {'its' if len(late.ranks) == 1 else 'their'} collectives: `diag run`, "
-        "or profiler traces of it and of one other rank. Compare clocks, temperature and host load with others'.",
+        action=f"Record what {names} does between {'its' if len(late.ranks) == 1 else 'their'} collectives: `diag run`"
+        ", or profiler traces of it and of one other rank. Compare clocks, temperature and host load with others'.",
     )
 
 

@@ -129,8 +129,8 @@ def of_late_ranks(subject: Subject, ranks: tuple[int, ...]) -> ExpertLoad | None
 
 
 def of_changing_ranks(subject: Subject) -> ExpertLoad | None:
-    """The load as the reason why the late rank changes; None where that is not proven. ``ranks``: those that receive most,
-    if they are always the same, one in each group."""
+    """The load as the reason why the late rank changes; None where that is not proven. ``ranks``: those that receive
+    most, if they are always the same, one in each group."""
     groups = by_group(uneven(subject.once(_exchanges)))
     tables = [
         table
@@ -290,7 +290,7 @@ def _beyond(values: Series, late: npt.NDArray[np.bool_], steps: int) -> float:
 
 def _slope(table: _Table, late: npt.NDArray[np.bool_], precise: float) -> tuple[float, float]:
     """The fraction of the computation that is proportional to the load, and the half-width of its 95 % interval. From
-    the other ranks if that is at most ``precise``, since the time per token of a late rank may differ; else from all."""
+    the other ranks if it is at most ``precise``, since the time per token of a late rank may differ; else from all."""
     fits = _within(table, ~late), _across(table, late)
     best = min(fits, key=lambda fit: fit[1])
     return best if best[1] <= precise else min((*fits, _within(table)), key=lambda fit: fit[1])
@@ -419,8 +419,8 @@ def open_title(load: ExpertLoad, cost: str) -> str:
         part = f", which explains about {min(1.0, load.explained[0]):.0%} of the lateness"
     be, reason = ("is", "the rank itself is slow") if single else ("are", "the ranks themselves are slow")
     return (
-        f"{names} {be} slower than the others and received {load.over_mean:.2f} times the mean in the all-to-alls{part}; "
-        f"whether the load is the reason or {reason} is not decided: {cost}"
+        f"{names} {be} slower than the others and received {load.over_mean:.2f} times the mean in the all-to-alls{part}"
+        f"; whether the load is the reason or {reason} is not decided: {cost}"
     )
 
 
