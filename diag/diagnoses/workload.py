@@ -1,8 +1,7 @@
 """The kind of work of a run, and its device, so that no advice is already followed or inapplicable.
 
 Facts come from the names in a few ranks' traces, which all run the same program, and from the manifest; unknown facts
-are None or "". Texts that depend on several facts are here as well: no diagnosis decides
-by itself.
+are None or "". Texts that depend on several facts are here as well: no diagnosis decides by itself.
 """
 
 from __future__ import annotations
