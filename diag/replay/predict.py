@@ -465,7 +465,7 @@ class Prediction(Struct, frozen=True):
 
     @property
     def expected_ns_per_step(self) -> tuple[int, int, int]:
-        """(low, likely, high) of a measured gain: includes what the model leaves out, and how much equal runs differ."""
+        """(low, likely, high) of a measured gain: includes what the model leaves out and how much equal runs differ."""
         low, likely, high = self.gain_ns_per_step
         if not any(self.gain_ns_per_step):
             return self.gain_ns_per_step
