@@ -504,7 +504,7 @@ def cannot_tell_parts(subject: Subject) -> str:
 
 
 def not_recorded(subject: Subject) -> str:
-    """Why nothing is known of communication; "" where something is."""
+    """Why nothing is known about the communication; "" where something is."""
     if subject.tables.world_size == 1:
         return "the run has one rank"
     if not subject.attribution.comm_known:

@@ -108,7 +108,7 @@ def of_late_ranks(subject: Subject, ranks: tuple[int, ...]) -> ExpertLoad | None
         if suspects and len(suspects) < len(members):
             late_ns = float(np.mean([late[rank].mean() if rank in late else 0.0 for rank in suspects]))
             answers.append((set(suspects), _of_group(subject, group_exchanges, suspects, late_ns)))
-    # Ranks may exchange equal parts in other groups as well (sequence parallelism), which says nothing of their load.
+    # Ranks may exchange equal parts in other groups as well (sequence parallelism), which is no evidence of their load.
     known = [(covered, answer) for covered, answer in answers if answer is None or answer.dispatches]
     answers = known if set(ranks) == set().union(*(covered for covered, _ in known)) else answers
     judged = [answer for _, answer in answers if answer is not None]
@@ -156,7 +156,7 @@ def _changing(table: _Table, late_ns: float) -> ExpertLoad | None:
     slope, seen_ns = min(max(slope, 0.0), 1.0), max(1.0, _longest_ns(table))
     explained, half = slope * load_ns / seen_ns, error * load_ns / seen_ns
     often = int((table.load[rows, longest] >= table.load.max(axis=1)).sum())
-    # Of many ranks the one that computes longest is also the one that happened to be disturbed.
+    # Among many ranks, the one that computes longest may be one that happened to be disturbed.
     proven = often >= PERSISTENT * len(rows) and at_least(often, len(rows), 1 / len(table.ranks)) <= MAX_CHANCE
     if not proven or explained - half < _HALF or not 0 < half <= _PRECISE or slope * load_ns < _SEEN * late_ns:
         return None

@@ -96,8 +96,8 @@ def missing_ranks(subject: Subject) -> Missing | None:
         numbers.append(lacking[lacking >= 0])
     if not sorts:
         return None
-    took = _by_sort(sorts, np.concatenate(numbers), np.concatenate(spans))
-    floors = _floors(took)
+    durations = _by_sort(sorts, np.concatenate(numbers), np.concatenate(spans))
+    floors = _floors(durations)
     floor = np.array([floors[sort] for sort in sorts], dtype=np.int64)
     longer = [
         step_spans - np.stack((np.zeros_like(at), floor[at]), axis=1)
@@ -105,11 +105,11 @@ def missing_ranks(subject: Subject) -> Missing | None:
     ]
     exposed_ns = of_missing = waiting = 0
     for rank in seen:
-        mine = [at for at, step in enumerate(steps) if step.rank == rank]
-        exposed = iv.union(*(intervals_of(steps[at].segments, Kind.COMM) for at in mine))
+        indices = [at for at, step in enumerate(steps) if step.rank == rank]
+        exposed = iv.union(*(intervals_of(steps[at].segments, Kind.COMM) for at in indices))
         exposed_ns += iv.total(exposed)
-        of_missing += iv.total(iv.intersect(exposed, iv.union(*(spans[at] for at in mine))))
-        waiting += iv.total(iv.intersect(exposed, iv.union(*(longer[at] for at in mine))))
+        of_missing += iv.total(iv.intersect(exposed, iv.union(*(spans[at] for at in indices))))
+        waiting += iv.total(iv.intersect(exposed, iv.union(*(longer[at] for at in indices))))
     if not of_missing or of_missing < _MOSTLY * exposed_ns:
         return None
     absent = set().union(*groups) or set(range(subject.tables.world_size or 0))
@@ -117,7 +117,7 @@ def missing_ranks(subject: Subject) -> Missing | None:
         tuple(sorted(absent - seen)),
         of_missing / exposed_ns,
         waiting / exposed_ns,
-        _evidence(took, floors, waiting / exposed_ns),
+        _evidence(durations, floors, waiting / exposed_ns),
     )
 
 
@@ -125,20 +125,20 @@ def _by_sort(
     sorts: Mapping[tuple[_Sort, int], int], numbers: npt.NDArray[np.int64], spans: iv.Intervals
 ) -> dict[tuple[_Sort, int], npt.NDArray[np.int64]]:
     """Durations of the calls in nanoseconds by sort and size. ``numbers``: the calls' numbers in ``sorts``."""
-    took = (spans[:, 1] - spans[:, 0])[np.argsort(numbers, kind="stable")]
+    durations = (spans[:, 1] - spans[:, 0])[np.argsort(numbers, kind="stable")]
     ends = np.cumsum(np.bincount(numbers, minlength=len(sorts)))
-    return dict(zip(sorts, np.split(took, ends[:-1]), strict=True))
+    return dict(zip(sorts, np.split(durations, ends[:-1]), strict=True))
 
 
-def _floors(took: Mapping[tuple[_Sort, int], npt.NDArray[np.int64]]) -> dict[tuple[_Sort, int], int]:
-    """Upper bound of the transfer of each sort and size in nanoseconds. ``took``: durations by sort and size."""
+def _floors(durations: Mapping[tuple[_Sort, int], npt.NDArray[np.int64]]) -> dict[tuple[_Sort, int], int]:
+    """Upper bound of the transfer of each sort and size in nanoseconds. ``durations``: by sort and size."""
     fastest: dict[_Sort, dict[int, int]] = defaultdict(dict)
-    for (sort, size), durations_ns in took.items():
+    for (sort, size), durations_ns in durations.items():
         fastest[sort][size] = int(durations_ns.min())
     floors = {}
     for sort, by_size in fastest.items():
         latency = min(by_size.values())  # or more
-        ns_a_byte = min((took / size for size, took in by_size.items() if size), default=0.0)
+        ns_a_byte = min((ns / size for size, ns in by_size.items() if size), default=0.0)
         larger = max(by_size.values())
         for size in sorted(by_size, reverse=True):
             larger = min(larger, by_size[size])
@@ -148,13 +148,15 @@ def _floors(took: Mapping[tuple[_Sort, int], npt.NDArray[np.int64]]) -> dict[tup
 
 
 def _evidence(
-    took: Mapping[tuple[_Sort, int], npt.NDArray[np.int64]], floors: Mapping[tuple[_Sort, int], int], waiting: float
+    durations: Mapping[tuple[_Sort, int], npt.NDArray[np.int64]],
+    floors: Mapping[tuple[_Sort, int], int],
+    waiting: float,
 ) -> tuple[Evidence, ...]:
     whole = "longer than the fastest call, of the exposed communication"
     evidence = [Evidence("collectives", whole, round(waiting, 3), "share")]
-    for key in sorted(took, key=lambda key: -int(took[key].sum()))[:_SHOWN]:
+    for key in sorted(durations, key=lambda key: -int(durations[key].sum()))[:_SHOWN]:
         (_, op, _), size = key
-        call_text, durations_ns = f"{op} of {size} bytes", took[key]
+        call_text, durations_ns = f"{op} of {size} bytes", durations[key]
         median = round(float(np.median(durations_ns)) / 1e6, 3)
         evidence.append(Evidence("collectives", f"{call_text}, fastest", round(floors[key] / 1e6, 3), "ms"))
         evidence.append(Evidence("collectives", f"{call_text}, median of {len(durations_ns)}", median, "ms"))

@@ -59,8 +59,8 @@ def phases_of(
     phase_frontier = frontier(ranks, counted, tables.on_device and not clocked, attribution.axes.stages())
     if phase_frontier is None:
         return None
-    met = {collective.step for collective in attribution.collectives} & counted
-    tied = attribution.comm_known if tables.on_device and not clocked else len(met) >= _TIED * len(counted)
+    connected = {collective.step for collective in attribution.collectives} & counted
+    tied = attribution.comm_known if tables.on_device and not clocked else len(connected) >= _TIED * len(counted)
     shares = _shares(phase_frontier, tables.on_device, noise)
     return PhaseAccount(phase_frontier, _with_idle(shares, attribution) if clocked else shares, alone=not tied)
 
@@ -73,16 +73,16 @@ def phases_alone(found: Frontier, on_device: bool, noise: Noise) -> PhaseAccount
 def disagreement(phases: PhaseAccount | None, shares: Shares) -> str:
     """How the phases contradict the timelines about a class or a rank; "" where they do not."""
     if phases is None or phases.alone or shares.on_device:
-        return ""  # on a device the phases are the host's: what it waits for is not what the device does
-    ours, theirs = _claim(shares, _told_by_phases(shares)), _claim(phases.shares, tuple(Cost))
-    if ours is None or theirs is None:
-        return _one_alone(ours or theirs, phases if theirs is None else None, shares, phases.shares)
-    unseen = phases.shares.of_class(ours.name) < _HALF * ours.share
-    unshared = shares.of_class(theirs.name) < _HALF * theirs.share
-    if theirs.name != ours.name and unseen and unshared:
-        return f"the ranks' timelines say {ours.name.value}, the durations of their phases say {theirs.name.value}"
-    if ours.ranks and theirs.ranks and not set(ours.ranks) & set(theirs.ranks):
-        timeline_ranks, phase_ranks = ranks_text(ours.ranks), ranks_text(theirs.ranks)
+        return ""  # on a device, the phases are the host's, which waits for other things than the device does
+    timeline, phase = _claim(shares, _told_by_phases(shares)), _claim(phases.shares, tuple(Cost))
+    if timeline is None or phase is None:
+        return _one_alone(timeline or phase, phases if phase is None else None, shares, phases.shares)
+    unseen = phases.shares.of_class(timeline.name) < _HALF * timeline.share
+    unshared = shares.of_class(phase.name) < _HALF * phase.share
+    if phase.name != timeline.name and unseen and unshared:
+        return f"the ranks' timelines say {timeline.name.value}, the durations of their phases say {phase.name.value}"
+    if timeline.ranks and phase.ranks and not set(timeline.ranks) & set(phase.ranks):
+        timeline_ranks, phase_ranks = ranks_text(timeline.ranks), ranks_text(phase.ranks)
         return f"the ranks' timelines name {timeline_ranks}, the durations of their phases name {phase_ranks}"
     return ""
 

@@ -15,7 +15,7 @@ ID = "reduce-scatter-stall"
 QUESTION = "backward stalled by reduce-scatter"
 # torch/distributed/fsdp/_fully_shard: the compute stream waits while the most inputs of reductions allowed are
 # alive.
-_GOES_ON = 0.2  # of the stalled time: less work after it (copies of the last gradients) is no backward that goes on
+_GOES_ON = 0.2  # of the stalled time: with less work after it (copies of gradients), the backward does not go on
 _WAIT = r"^FSDP::post_backward_rs_wait"
 
 

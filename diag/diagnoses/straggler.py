@@ -329,7 +329,7 @@ def _load_or_itself(subject: Subject, culprits: Culprits, cost: str, load: Exper
 
 
 def _always_the_same(subject: Subject, culprits: Culprits, cost: str, load: ExpertLoad | None) -> Finding:
-    """``load``: what it received in all-to-alls, which is not why it is late; None where that is not known."""
+    """``load``: what the ranks received in all-to-alls, which is not why they are late; None where it is not known."""
     ranks = culprits.ranks
     place, inside = _place(subject, ranks)
     be = "is" if len(ranks) == 1 else "are"
@@ -406,7 +406,7 @@ def _longer_batches(subject: Subject, cost: str, steps: int, affected: int) -> F
 
 
 def _for_no_known_reason(subject: Subject, culprits: Culprits, cost: str, unknown: float) -> Finding:
-    """The rank is known, what it did is not: better an open question than a wrong cause."""
+    """The rank is known, but not what it did: an open question is better than a wrong cause."""
     leads, affected = culprits.steps
     late_ranks = who_is_late(culprits).capitalize()
     late = "arrives" if len(culprits.ranks) < 2 else "arrive"

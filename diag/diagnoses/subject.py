@@ -139,7 +139,7 @@ class Subject(Struct, frozen=True):
         )
 
     def _confidence(self, series: Series) -> float:
-        """How sure it is that a cost is above the threshold for a warning: its share over resampled steps."""
+        """How certain it is that a cost is above the threshold for a warning: its share over resampled steps."""
         share = resampled(series, self.shares.dur_ns)
         most = PHASES_ALONE if self.phases_alone else 0.99
         return round(min(most, float((share >= min(WARN, float(np.median(share)) / 2)).mean())), 2)

@@ -91,7 +91,9 @@ def throttled_ranks(subject: Subject) -> tuple[Throttled, ...]:
             if (known := [medians[peer][quantity][0] for peer in others if quantity in medians[peer]])
         )
         lower = tuple(
-            quantity for quantity, value, theirs, _ in measured if quantity in _LOWER and value < _SLOWER * theirs
+            quantity
+            for quantity, value, peer_median, _ in measured
+            if quantity in _LOWER and value < _SLOWER * peer_median
         )
         often, reported = _often(samples[rank]), _reported(samples[rank])
         slow = any(quantity != _LIMIT for quantity in lower) and not _works_more(reported, lower, measured)
@@ -104,7 +106,9 @@ def throttled_ranks(subject: Subject) -> tuple[Throttled, ...]:
 def _works_more(
     reported: set[str], lower: tuple[str, ...], measured: tuple[tuple[str, float, float, str], ...]
 ) -> bool:
-    more = any(quantity == "power" and value > _MORE_POWER * theirs for quantity, value, theirs, _ in measured)
+    more = any(
+        quantity == "power" and value > _MORE_POWER * peer_median for quantity, value, peer_median, _ in measured
+    )
     return more and _CAP in reported and _LIMIT not in lower
 
 
@@ -164,9 +168,9 @@ def _evidence(each: Throttled) -> list[Evidence]:
         evidence.append(
             Evidence("device", f"rank == {each.rank}, samples with a reason", round(each.often, 3), "share")
         )
-    for quantity, value, theirs, unit in each.measured:
+    for quantity, value, peer_median, unit in each.measured:
         evidence.append(Evidence("device", f"rank == {each.rank}, median {quantity}", value, unit))
-        evidence.append(Evidence("device", f"the other ranks, median {quantity}", theirs, unit))
+        evidence.append(Evidence("device", f"the other ranks, median {quantity}", peer_median, unit))
     return evidence
 
 

@@ -411,8 +411,8 @@ def _placed(
     marks = np.flatnonzero(phased | (kinds == Kind.DATA))
     passes = np.flatnonzero(phased)
     # A forward after a backward begins the next micro-batch; DDP enters no collective in it.
-    again = (details[passes][1:] == Detail.FORWARD) & (details[passes][:-1] == Detail.BACKWARD)
-    batches = np.concatenate(([0], np.cumsum(again)))
+    next_batch = (details[passes][1:] == Detail.FORWARD) & (details[passes][:-1] == Detail.BACKWARD)
+    batches = np.concatenate(([0], np.cumsum(next_batch)))
 
     def micro_batch(segment: int, begin_ns: int) -> int:
         """Index of the micro-batch that the segment belongs to, from 0 in the step that begins then."""

@@ -270,13 +270,13 @@ def _split(stretch: Stretch, units: int, root_share: float, costs: Costs, level:
                 scatter_of[c.step, c.micro_batch] = c.key
         if c.role in GATHERS or c.role == Role.SCATTER:
             del collectives[c.key]
-    again: dict[Key, list[Collective]] = {}
+    regathers: dict[Key, list[Collective]] = {}
     for key, parts in pieces.items():
         if parts[0].role == Role.GATHER_FORWARD:
-            again[key] = [_again(c) for c in parts]
-    collectives.update((c.key, c) for parts in (*pieces.values(), *again.values()) for c in parts)
+            regathers[key] = [_again(c) for c in parts]
+    collectives.update((c.key, c) for parts in (*pieces.values(), *regathers.values()) for c in parts)
     lines = {
-        rank: tuple(_split_line(line, stretch, units, pieces, again, scatter_of))
+        rank: tuple(_split_line(line, stretch, units, pieces, regathers, scatter_of))
         for rank, line in stretch.lines.items()
     }
     entered = {op.key for line in lines.values() for op in line if isinstance(op, Issue)}
@@ -307,7 +307,7 @@ def _split_line(
     stretch: Stretch,
     units: int,
     pieces: dict[Key, list[Collective]],
-    again: dict[Key, list[Collective]],
+    regathers: dict[Key, list[Collective]],
     scatter_of: dict[tuple[int, int], Key],
 ) -> list[Op]:
     """Between the gather and the reduction lie forward and backward: each is cut into equal parts of time."""
@@ -332,7 +332,7 @@ def _split_line(
             ops += [Issue(gather.key), Wait(gather.key), *part]
         reductions = pieces[scatter]
         for unit, part in zip(reversed(range(units)), _equal_parts(line[middle:end], units), strict=True):
-            gather, reduction = again[key][root + unit], reductions[root + unit]
+            gather, reduction = regathers[key][root + unit], reductions[root + unit]
             ops += [Issue(gather.key), Wait(gather.key), *part, Issue(reduction.key), Wait(reduction.key)]
         ops += [step for reduction in reductions[:root] for step in (Issue(reduction.key), Wait(reduction.key))]
         place = max(wait_at.get(scatter, end), end) + 1

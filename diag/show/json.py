@@ -37,7 +37,7 @@ def to_json(
 
 
 def save(result: Result) -> None:
-    """Leaves verdict.json in the run directory, if it is one and can be written."""
+    """Writes verdict.json, if the result is of a run directory that can be written."""
     layout = RunLayout(result.tables.root)
     if layout.is_run():
         with contextlib.suppress(OSError):
