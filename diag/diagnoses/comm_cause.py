@@ -1,9 +1,9 @@
 """Why communication is exposed: it is slow, there is too much or too little of it at a time, or nothing overlaps it.
 
 ``cause_of`` returns one cause for all of it. Where there is none, parts of it may have causes of their own: each such
-diagnosis claims collectives that no other one claims (gathers of the forward, gathers of the backward, reductions of
-all micro-batches but the last, those of the last one). ``exposed_communication`` collects the claims and reports the
-rest.
+diagnosis claims collectives that no other diagnosis claims (gathers of the forward, gathers of the backward, reductions
+of all micro-batches but the last, reductions of the last one). ``exposed_communication`` collects the claims and
+reports the rest.
 """
 
 from __future__ import annotations

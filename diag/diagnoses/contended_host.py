@@ -1,5 +1,4 @@
-"""Ranks that are ready to run and wait for a CPU core: other processes run on their host, or too many of
-their own."""
+"""Ranks that are ready to run and wait for a CPU core: other processes run on their host, or too many of their own."""
 
 from __future__ import annotations
 

@@ -37,9 +37,7 @@ _LATE_AS = {
     OPTIMIZER: (Cost.STRAGGLER, Kind.COMPUTE, Detail.OPTIMIZER),
     REST: (Cost.STRAGGLER, Kind.IDLE, Detail.OTHER),
 }
-_ON_HOST = frozenset(
-    {DATA, CHECKPOINT}
-)  # the host does these itself, also where it only launches the work of the other phases
+_ON_HOST = frozenset({DATA, CHECKPOINT})  # the host does these itself, even if it only launches the rest
 
 
 class PhaseAccount(Struct, frozen=True):

@@ -87,9 +87,8 @@ def last_arrivals(subject: Subject) -> LastArrivals | None:
         durations_ns = np.array([call.end_ns - call.start_ns for call in members.values()], dtype=np.int64)
         waited = np.maximum(median_of_others(durations_ns[:, None])[:, 0] - durations_ns, 0)
         least = max(_NOISE_NS, round(_NOISE * int(durations_ns.min())))
-        last = (durations_ns <= durations_ns.min() + least) & (
-            waited > least
-        )  # ranks that arrive earlier wait for it, too
+        # Ranks that arrive before the last one wait for it, too.
+        last = (durations_ns <= durations_ns.min() + least) & (waited > least)
         late[i, [place[rank] for rank in members]] = np.where(last, waited, 0)
     worst = late.max(axis=1, initial=0)
     has_late = worst > 0
