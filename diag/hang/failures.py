@@ -408,7 +408,7 @@ _FAILED = (
 
 
 def failed(job: JobLogs) -> bool:
-    """Whether a line says that a process was ended or ended with an error."""
+    """Whether a line reports that a process was ended or ended with an error."""
     endings = [
         name for fault_class in CLASSES.values() if fault_class.ending for name in fault_class.patterns_of(Role.ROOT)
     ]

@@ -1,4 +1,4 @@
-"""A job as its logs show it: who printed which line, which host has which address, which line came first."""
+"""A job as its logs show it: the process that printed a line, the addresses of hosts, the order of lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from diag.hang.classes import hits_of
 from diag.hang.classes.base import Hit
 from diag.hang.model import Communicator, Culprit, Line, Logs, Process, Speaker, grouped
 
-# Clocks of two hosts: NTP keeps milliseconds, but nobody promises it, and log lines are written late.
+# Clocks of two hosts: NTP usually keeps them within milliseconds, without a guarantee, and log lines are written late.
 CLOCKS_NS = 2_000_000_000
 
 _INTERFACE = re.compile(r"(?P<name>[\w.@-]+):(?P<address>[0-9a-fA-F.:]+(?:%\w+)?)<\d+>")
@@ -110,7 +110,7 @@ class JobLogs:
             by_host[self.logs.processes[process].host if process is not None else ""].append(communicator)
         return [group for host, group in by_host.items() if host]
 
-    # Who
+    # Processes and culprits
 
     @cached_property
     def _by_path(self) -> dict[str, list[int]]:
@@ -258,7 +258,7 @@ class JobLogs:
                     return rank
         return group_rank if communicator.size == self.logs.world_size else None
 
-    # Where
+    # Interfaces and addresses
 
     @cached_property
     def interfaces(self) -> tuple[Interface, ...]:
@@ -287,7 +287,7 @@ class JobLogs:
         known = [host for host in self.hosts if host in (name, name.partition(".")[0])]
         return known[0] if known and not hosts else ""
 
-    # When
+    # Order in time
 
     def first_timeout(self) -> Line | None:
         """The earliest report of a collective that timed out, by clock where there is one."""

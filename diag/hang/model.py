@@ -16,7 +16,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Where something was read: a line of a file (from 1; 0 for a dump, whose ``text`` says which entry)."""
+    """Where something was read: a line of a file (from 1; 0 for a dump, whose ``text`` names the entry)."""
 
     path: str
     line: int
@@ -25,7 +25,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """Who printed a line, as far as the line shows. Five numbers that are never mixed."""
+    """The process that printed a line, as far as the line shows. Five numbers that are never mixed."""
 
     host: str = ""
     pid: int | None = None
@@ -129,7 +129,7 @@ def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, set[V]]:
 
 class Role(StrEnum):
     ROOT = "root"  # can be the cause
-    CONFIRMATION = "confirmation"  # supports a cause, is none by itself
+    CONFIRMATION = "confirmation"  # supports a cause but is none by itself
     CASCADE = "cascade"  # what happens to others because of it: never a root
     HARMLESS = "harmless"  # looks alarming in healthy runs
 

@@ -329,7 +329,7 @@ def _also_ruled_out(job: JobLogs, chosen: str, reports: Sequence[Timeout]) -> li
 
 
 def _victims(job: JobLogs, clues: Sequence[Clue], culprits: set[int], reports: Sequence[Timeout]) -> tuple[int, ...]:
-    """Ranks that waited or were told to stop, without the culprits."""
+    """Ranks that waited or were asked to stop, without the culprits."""
     victims = {rank for clue in clues for rank in clue.victims}
     victims |= {report.rank for report in reports if report.rank is not None}
     for hit in job.hits:

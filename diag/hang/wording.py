@@ -18,7 +18,7 @@ _MOST = 8
 
 
 def who(culprits: Sequence[Culprit]) -> str:
-    """``rank 3 on gpu004 (GPU 1)``, ``ranks 0, 1 on gpu004``, ``host gpu004``; "" for nobody."""
+    """``rank 3 on gpu004 (GPU 1)``, ``ranks 0, 1 on gpu004``, ``host gpu004``; "" for no culprits."""
     if len(culprits) == 1:
         return _one(culprits[0])
     links = {frozenset((c.host or "", c.peer)) for c in culprits if c.peer and c.host}

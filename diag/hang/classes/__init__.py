@@ -24,7 +24,7 @@ PATTERNS: tuple[tuple[FaultClass, str, LogPattern], ...] = tuple(
 
 @cache
 def anchors() -> tuple[str, ...]:
-    """Every literal that a pattern or a rule looks for, without repetitions: what a reader of logs must keep."""
+    """Every literal that a pattern or a rule searches for, once each: a reader of logs must keep lines with one."""
     literals = [anchor.strip("\n") for *_, pattern in PATTERNS for anchor in pattern.anchors]
     return tuple(
         dict.fromkeys((*literals, *(text for fault_class in CLASSES.values() for text in fault_class.context)))

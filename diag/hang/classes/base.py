@@ -106,9 +106,7 @@ class FaultClass:
 
     # A single line that decides (rules.direct)
     by_line: bool = False  # one line names the class
-    speaker_is_culprit: bool = (
-        True  # the process that prints it is at fault; False where the line does not show which side is
-    )
+    speaker_is_culprit: bool = True  # the printing process is at fault; False where the line does not show the side
     optional: bool = False  # NCCL continues without it if it reports the failure at level INFO
     busy: str = ""  # what a rank of this class was doing while the others waited: "was still loading"
 

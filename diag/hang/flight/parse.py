@@ -95,7 +95,7 @@ def _texts(value: object) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class JoinedEntries:
-    """What the entries of one dump hold. ``pending``: in the order of the calls."""
+    """The contents of one dump's entries. ``pending``: in the order of the calls."""
 
     histories: dict[str, History] = field(default_factory=dict)
     pending: list[RecordedOp] = field(default_factory=list)

@@ -69,7 +69,7 @@ def pending_collectives(board: Board) -> list[PendingCall]:
 
 
 def circle(calls_of: dict[int, list[int]], ranks_of: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """The ranks of a circle that waits for nobody outside it; empty where there is none.
+    """The ranks of a circle that waits for no rank outside it; empty where there is none.
 
     ``calls_of``: by rank, the calls in which it waits; ``ranks_of``: by call, the ranks that it waits for. The rank
     that a search against the waits finishes last lies in a component without outgoing waits (Kosaraju).
@@ -173,7 +173,7 @@ class Waits:
     stopped: dict[int, tuple[RecordedOp, ...]]  # ranks with ops that they have not finished and their peers have
     absent: tuple[int, ...]  # ranks that others wait for and that wait for nothing
     silent: tuple[int, ...]  # ranks without a dump that others wait for
-    circle: tuple[int, ...]  # ranks that wait for each other and for nobody else, if none of the above is found
+    circle: tuple[int, ...]  # ranks that wait for each other and for no other rank, if none of the above is found
     stuck: tuple[RecordedOp, ...]  # ops that all members have called and none has finished
     behind: tuple[int, ...]  # ranks that are late, which their own waiting does not explain
     waited_for: dict[int, tuple[PendingCall, ...]]

@@ -75,7 +75,7 @@ def judged(found: Reports, logs: Logs) -> Findings:
 
 
 def completed(triage: Triage, findings: Findings) -> Triage:
-    """The triage with what the reports cover, and with their headline where nothing else names a cause."""
+    """The triage with the reports' coverage, and with their headline where nothing else names a cause."""
     triage = replace(
         triage, coverage=(*triage.coverage, *map(spaced, findings.coverage)), gaps=(*triage.gaps, *findings.gaps)
     )

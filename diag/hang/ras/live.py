@@ -274,7 +274,7 @@ class _Job:
 
 
 def recorded_ns(run: Path) -> int:
-    """When the last report was written into the run directory, Unix time in ns; 0 where there is none."""
+    """The time at which the last report was written into the run directory, Unix time in ns; 0 where there is none."""
     times = [0]
     for path in _files(RunLayout(run).newest()):
         with suppress(OSError):  # taken back meanwhile
@@ -418,7 +418,7 @@ def _silent(comm: Comm, at: _Place) -> Iterator[Row]:
 
 
 def _faults(comm: Comm, at: _Place) -> Iterator[Row]:
-    """Errors, and ranks whose status is not that of most."""
+    """Errors, and ranks whose status differs from that of most ranks."""
     for kind, levels in (("initialisation", comm.init_errors), ("asynchronous", comm.async_errors)):
         for level in levels:
             yield at.row(level.members, level.number, f"NCCL reports an {kind} error: {level.value}", trouble=True)

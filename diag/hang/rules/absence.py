@@ -112,8 +112,8 @@ def _coordination(job: JobLogs) -> list[Clue]:
 
 
 def _lacking(job: JobLogs, hit: Hit) -> set[int]:
-    """The ranks that lack a tensor. Older versions list the ranks that are ready: the others are those below the
-    highest of them."""
+    """The ranks that lack a tensor. Older versions list the ranks that are ready: without a world size, only ranks
+    below the highest of these are known to exist."""
     if "ranks" in hit.groups:
         return set(ranks_in(hit.groups["ranks"]))
     ready = ranks_in(hit.groups["ready"])

@@ -197,7 +197,7 @@ def _by_watchdog(job: JobLogs, group: GroupTimeouts, reports: dict[int, Timeout]
 
 
 def _transport(job: JobLogs) -> list[Clue]:
-    """Receivers that got another size than they posted: each knows its two ends only."""
+    """Receivers that got another size than they posted: each shows its two ends only."""
     checked = job.named("mismatched-collective")
     if checked:
         near = sorted({int(hit.groups["near"]) for hit in checked if "near" in hit.groups})

@@ -66,9 +66,7 @@ def who_ended(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culprit
         if process is not None:
             return culprit_of(process)
         if len(job.hosts) <= 1 and len({block.host for block in blocks} - {""}) <= 1:
-            return Culprit(
-                local, host or (job.hosts[0] if job.hosts else "")
-            )  # one host: local and global ranks are equal
+            return Culprit(local, host or (job.hosts[0] if job.hosts else ""))  # one host: equal numbers
     return Culprit(host=host)
 
 
@@ -175,7 +173,7 @@ def _kernel_alone(kernel: list[_Ended]) -> Clue | None:
 
 
 def _bus_error_in_nccl(job: JobLogs, blocks: tuple[FailedRank, ...]) -> list[Clue]:
-    """A bus error with NCCL's frames on its stack: NCCL's shared memory is what it mapped."""
+    """A bus error with NCCL's frames on its stack: it comes from NCCL's shared memory."""
     for hit in job.named("caught-sigbus"):
         for line in job.logs.lines:
             near = line.path == hit.line.path and 0 <= line.number - hit.line.number <= _STACK_REACH

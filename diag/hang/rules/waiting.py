@@ -51,7 +51,8 @@ class _Busy:
 
 @dataclass(frozen=True)
 class _Wait:
-    """What the others waited in. ``absent``: ranks that do not wait; ``known``: these are all of them."""
+    """The call in which the others waited. ``absent``: ranks that do not wait; ``known``: whether these are all of
+    them."""
 
     words: str
     ranks: frozenset[int]
@@ -293,7 +294,7 @@ def silent(job: JobLogs) -> list[Clue]:
 
 
 def _blocked_watchdog(job: JobLogs) -> list[Clue]:
-    """The heartbeat monitor ends a process whose watchdog does not move: CUDA or Python's lock (GIL) blocks it. A
+    """The heartbeat monitor ends a process whose watchdog makes no progress: CUDA or Python's lock (GIL) blocks it. A
     collective that timed out as well is the better clue."""
     hits = job.named("heartbeat", "gil")
     reports = job.once(timeouts_of)
@@ -357,7 +358,7 @@ def _all_in_the_first(group: GroupTimeouts) -> bool:
 
 
 def _last_call_is_the_first(job: JobLogs) -> bool:
-    """Without time-outs: every rank's first call is its last, and nobody ended in order."""
+    """Without time-outs: every rank's first call is its last, and no process ended in order."""
     members = [m for c in job.communicators if c.size > 1 for m in c.members]
     called = [m for m in members if m.calls]
     return (

@@ -46,7 +46,7 @@ class KeptLines:
         self.left_out: Counter[tuple[int, object]] = Counter()  # (file, kind): lines
 
     def add(self, kind: object, who: object, lines: RawLines, block: bool = False) -> None:
-        """Keeps lines. ``kind``: why; ``who``: the process, as far as it is known without parsing."""
+        """Keeps lines. ``kind``: the reason; ``who``: the process, as far as it is known without parsing."""
         key = (kind, who)
         bucket = self._buckets.get(key)
         if bucket is None:

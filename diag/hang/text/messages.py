@@ -173,14 +173,14 @@ class Facts:
         if parsed.source == "nccl":
             # Where host and pid were cut off, only Init lines can be attributed.
             if parsed.pid is not None or event_of(text) is not None:
-                heard = self.process(who)
-                heard.files.add(file)
+                process = self.process(who)
+                process.files.add(file)
                 if parsed.outer_host and parsed.outer_host != parsed.host:
                     self.aliases.setdefault(parsed.outer_host, set()).add(parsed.host)
-                heard.local_rank = parsed.local_rank if heard.local_rank is None else heard.local_rank
+                process.local_rank = parsed.local_rank if process.local_rank is None else process.local_rank
                 if parsed.time_ns is not None:
-                    heard.last_ns = max(heard.last_ns or 0, parsed.time_ns)
-                self._nccl(text, who, heard, file, line)
+                    process.last_ns = max(process.last_ns or 0, parsed.time_ns)
+                self._nccl(text, who, process, file, line)
             return
         if (size := world_size_of(text)) is not None:
             self.worlds[size] += 1
@@ -189,20 +189,20 @@ class Facts:
             before = self.nodes.get(file, (None, None))
             self.nodes[file] = int(nodes[1]) if nodes else before[0], int(each[1]) if each else before[1]
 
-    def _nccl(self, text: str, who: Who, heard: ProcessFacts, file: int, line: int) -> None:
+    def _nccl(self, text: str, who: Who, process: ProcessFacts, file: int, line: int) -> None:
         if variable := _ENV.search(text):
-            if len(heard.env) < MOST_VARIABLES:  # NCCL adds a dot behind the value
-                heard.env[self._one(variable[1])] = self._one(variable[2].rstrip().removesuffix("."))
+            if len(process.env) < MOST_VARIABLES:  # NCCL adds a dot behind the value
+                process.env[self._one(variable[1])] = self._one(variable[2].rstrip().removesuffix("."))
         elif " - " in text or "- Init" in text:
             event = event_of(text)
             if event is not None:
-                self._event(event, who, heard, file, line)
+                self._event(event, who, process, file, line)
             elif "Init COMPLETE" in text or "Init START" in text:
                 self.unread_events[file] += 1
         elif version := _VERSION.search(text):
-            heard.version = self._one(version[1])
+            process.version = self._one(version[1])
 
-    def _event(self, event: CommunicatorEvent, who: Who, heard: ProcessFacts, file: int, line: int) -> None:
+    def _event(self, event: CommunicatorEvent, who: Who, process: ProcessFacts, file: int, line: int) -> None:
         known = self._owns.setdefault((who, event.comm), [])
         side = next((side for side in reversed(known) if _same(side, event)), None)
         if side is None:
@@ -212,7 +212,7 @@ class Facts:
             self._communicators += 1
             side = OneSided(event, file, line)
             known.append(side)
-            heard.owns.append(side)
+            process.owns.append(side)
         elif event.comm_id and not side.event.comm_id:
             side.event = event
         # A communicator that ends was initialised; before 2.18 nothing is printed at the start.

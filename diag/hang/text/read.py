@@ -63,16 +63,16 @@ def processes_of(
     facts: Facts, names: list[NamedRank], files: list[str], size: int | None, renamed: dict[Who, Who], gaps: Gaps
 ) -> JoinedProcesses:
     merged: dict[Who, ProcessFacts] = {}
-    for old, heard in facts.heard.items():
+    for old, process in facts.heard.items():
         new = renamed[old]
-        merged[new] = heard if new not in merged else _merged(merged[new], heard)
+        merged[new] = process if new not in merged else _merged(merged[new], process)
     hinted = {(host, pid) for host, pid, hint in merged if hint is not None}
     unhinted = {(host, pid) for host, pid, hint in merged if hint is None and pid is not None}
     for name, number in sorted(unhinted & hinted, key=str):
         gaps.say("", f"{name}: pid {number} is used by several ranks, and some of its lines do not say by which")
     joined = JoinedProcesses(aliases={outer: min(hosts) for outer, hosts in facts.aliases.items() if len(hosts) == 1})
-    for (host, pid, hint), heard in merged.items():
-        for owns in _lives(heard, size, joined, host, pid, gaps):
+    for (host, pid, hint), process in merged.items():
+        for owns in _lives(process, size, joined, host, pid, gaps):
             world = {side.event.rank for side in owns if side.event.size == size}
             rank = hint[1] if hint is not None else min(world) if len(world) == 1 else None
             devices = {side.event.device for side in owns if side.event.device is not None}
@@ -82,13 +82,13 @@ def processes_of(
                     host=host,
                     pid=pid,
                     rank=rank,
-                    local_rank=heard.local_rank if heard.local_rank is not None else _local_rank(heard, names),
-                    gpu=min(devices) if len(devices) == 1 else heard.device,
+                    local_rank=process.local_rank if process.local_rank is not None else _local_rank(process, names),
+                    gpu=min(devices) if len(devices) == 1 else process.device,
                     bus_id=min(buses) if len(buses) == 1 else "",
-                    nccl_version=heard.version,
-                    env=heard.env,
-                    paths=tuple(files[file] for file in sorted(heard.files)),
-                    last_time_ns=heard.last_ns,
+                    nccl_version=process.version,
+                    env=process.env,
+                    paths=tuple(files[file] for file in sorted(process.files)),
+                    last_time_ns=process.last_ns,
                 ),
                 owns,
             )
@@ -123,17 +123,17 @@ def _once(owns: list[OneSided]) -> list[OneSided]:
 
 
 def _lives(
-    heard: ProcessFacts, size: int | None, joined: JoinedProcesses, host: str, pid: int | None, gaps: Gaps
+    process: ProcessFacts, size: int | None, joined: JoinedProcesses, host: str, pid: int | None, gaps: Gaps
 ) -> list[list[OneSided]]:
     """The communicators of each process behind one host and pid.
 
     Usually one process. Where one communicator has several ranks there, a process drives several GPUs (each counts as
     one here), or containers share the host's name: then the device distinguishes them, or nothing does.
     """
-    if not _conflict(heard.owns, size):
-        return [heard.owns]
+    if not _conflict(process.owns, size):
+        return [process.owns]
     by_device: dict[int | None, list[OneSided]] = defaultdict(list)
-    for side in heard.owns:
+    for side in process.owns:
         by_device[side.event.device].append(side)
     lives: list[list[OneSided]] = []
     for owns in by_device.values():
@@ -156,8 +156,8 @@ def _conflict(owns: list[OneSided], size: int | None) -> bool:
     return False
 
 
-def _local_rank(heard: ProcessFacts, names: list[NamedRank]) -> int | None:
-    local_ranks = {names[file].local_rank for file in heard.files} - {None}
+def _local_rank(process: ProcessFacts, names: list[NamedRank]) -> int | None:
+    local_ranks = {names[file].local_rank for file in process.files} - {None}
     return local_ranks.pop() if len(local_ranks) == 1 else None
 
 
@@ -329,7 +329,7 @@ NAMES = {"srun": "the task of srun", "mpirun": "the rank of mpirun", "file": "th
 def world_size(facts: Facts, manifest: set[int], gaps: Gaps) -> int | None:
     """The world size from a run's manifest, else as launchers print it, else the largest communicator's; None where
     unknown."""
-    largest = max((side.event.size for heard in facts.heard.values() for side in heard.owns), default=0)
+    largest = max((side.event.size for process in facts.heard.values() for side in process.owns), default=0)
     hints = {who[2] for who in facts.heard if who[2] is not None} | facts.by_rank
     seen = max((rank for kind, rank in hints if kind in ("[rankN]", "mpirun")), default=-1) + 1
     printed = set(facts.worlds)
@@ -358,12 +358,12 @@ def doubtful_hints(facts: Facts, size: int | None, gaps: Gaps) -> set[str]:
     """
     side_by_side: dict[Hint, list[OneSided]] = defaultdict(list)
     doubtful: set[str] = set()
-    for (_, pid, hint), heard in facts.heard.items():
+    for (_, pid, hint), process in facts.heard.items():
         if hint is None or hint[0] == "[rankN]" or pid is None:
             continue
         if size is not None and hint[1] >= size:
             doubtful.add(hint[0])
-        for side in heard.owns:
+        for side in process.owns:
             side_by_side[hint].append(side)
             if side.event.size == size and side.event.rank != hint[1]:
                 doubtful.add(hint[0])
@@ -421,8 +421,8 @@ def take_run(run: RunLayout, facts: Facts, gaps: Gaps) -> int | None:
         refused.append(gap)
         if identity is None:
             continue
-        heard = facts.process((identity.host.partition(".")[0], identity.pid, ("file", rank)))
-        heard.local_rank, heard.device = identity.local_rank, identity.device_index
+        process = facts.process((identity.host.partition(".")[0], identity.pid, ("file", rank)))
+        process.local_rank, process.device = identity.local_rank, identity.device_index
     for gap in refused:
         if gap is not None:
             gaps.say(gap.path, gap.reason)
