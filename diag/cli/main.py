@@ -129,7 +129,7 @@ def main() -> NoReturn:
     """Runs the command line; never shows a traceback for a mistake of the user."""
     # Most objects are small and without cycles: a collection after every 700 of them took 5 % of an analysis.
     gc.set_threshold(_OBJECTS_UNTIL_GC)
-    if isinstance(sys.stdout, TextIOWrapper):  # the terminal's encoding may not have a file's name
+    if isinstance(sys.stdout, TextIOWrapper):  # the name of a file may not be encodable
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:

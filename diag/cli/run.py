@@ -160,9 +160,7 @@ class RunOptions(RecordingOptions, TrainerOptions):
 
 # Options that describe the bundled training, and those of torchrun: a command of the user's starts its own ranks.
 _OF_TRAINER = frozenset(field.name for field in fields(TrainerOptions))
-_OF_TORCHRUN = frozenset(field.name for field, about in options_of(RunOptions) if about.panel == LAUNCH) - {
-    "hang_timeout"
-}
+_OF_TORCHRUN = frozenset(key.name for key, about in options_of(RunOptions) if about.panel == LAUNCH) - {"hang_timeout"}
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
