@@ -330,7 +330,7 @@ def world_size(facts: Facts, manifest: set[int], gaps: Gaps) -> int | None:
     """The world size from a run's manifest, else as launchers print it, else the largest communicator's; None where
     unknown."""
     largest = max((side.event.size for process in facts.heard.values() for side in process.owns), default=0)
-    hints = {who[2] for who in facts.heard if who[2] is not None} | facts.by_rank
+    hints = {key[2] for key in facts.heard if key[2] is not None} | facts.by_rank
     seen = max((rank for kind, rank in hints if kind in ("[rankN]", "mpirun")), default=-1) + 1
     printed = set(facts.worlds)
     printed |= {nodes * each for nodes, each in facts.nodes.values() if nodes and each}
