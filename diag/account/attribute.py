@@ -44,7 +44,7 @@ from .records import WARMUP_STEPS, loader_settings
 from .trace_ranges import agreed, compiling, host_windows, iterations_of, marks_steps, outside_of_iterations
 
 _FEWEST_COMMON_STEPS = 10
-MAX_QUEUED_STEPS = 8  # of the steps left out after a trace was written
+MAX_QUEUED_STEPS = 8  # at most these many steps are left out after a trace was written
 IN_WINDOW = "in a profiler window"  # why a step does not count
 _LEAST_OUTSIDE = 3  # steps outside of profiler windows: with fewer, those inside count, too
 
@@ -481,7 +481,7 @@ def steps_of(
     data = trace.derived.load(name)
     if data is not None:
         try:
-            return [_step(rank, kept) for kept in msgspec.msgpack.decode(data, type=list[_Kept])]
+            return [_step(rank, cached) for cached in msgspec.msgpack.decode(data, type=list[_Kept])]
         except (msgspec.DecodeError, ValueError):
             pass
     steps = account()
@@ -498,15 +498,15 @@ def _kept(step: RankStep) -> _Kept:
     )  # fmt: skip
 
 
-def _step(rank: int, kept: _Kept) -> RankStep:
-    edges = np.frombuffer(kept.edges, dtype=np.int64)
-    kind, detail = (np.frombuffer(data, dtype=np.int8) for data in (kept.kind, kept.detail))
+def _step(rank: int, cached: _Kept) -> RankStep:
+    edges = np.frombuffer(cached.edges, dtype=np.int64)
+    kind, detail = (np.frombuffer(data, dtype=np.int8) for data in (cached.kind, cached.detail))
     if not len(kind) == len(detail) == max(0, len(edges) - 1):
         raise ValueError("arrays of different lengths")
     return RankStep(
-        rank, kept.step, kept.begin_ns, kept.end_ns, "trace", Segments(edges[:-1], edges[1:], kind, detail),
-        kept.overlapped_comm_ns, kept.optimizer_ns, tuple(kept.collectives),
-        stalls=tuple(kept.stalls), pieces=kept.pieces, fused_ns=kept.fused_ns,
+        rank, cached.step, cached.begin_ns, cached.end_ns, "trace", Segments(edges[:-1], edges[1:], kind, detail),
+        cached.overlapped_comm_ns, cached.optimizer_ns, tuple(cached.collectives),
+        stalls=tuple(cached.stalls), pieces=cached.pieces, fused_ns=cached.fused_ns,
     )  # fmt: skip
 
 

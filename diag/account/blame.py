@@ -1,12 +1,12 @@
 """Blame: which rank made the others wait in a collective, and what it did meanwhile (docs/concepts/critical-path.md).
 
 Waiting is never a cause. For each collective on the critical path, the activity of the ranks since they were last in
-step is compared: a rank is charged what it did beyond the median of its peers, and at most as long as others waited.
+step is compared: a rank is charged its excess over the median of its peers, at most as long as others waited.
 Ranks are in step at the end of a collective that blocked all of them. A collective that is overlapped with compute on
 some rank does not tie the ranks together: a pause before it shows only later, where the waiting is exposed. Time
 between the two without records (it lies outside of the steps) is charged without a reason.
 
-Pipeline stages run different layers, so a rank is compared with the ranks of its own stage; where it has no such peer,
+Pipeline stages run different layers, so a rank is compared with the ranks of its own stage; if it has no such peer,
 with its own usual activity up to that point, in steps of the same source: a trace calls idle what records count as
 compute, and the profiler makes steps longer. Activity that does not depend on the layers is compared across all ranks:
 data wait, copies, checkpoints, garbage collection.
@@ -32,13 +32,13 @@ from .match import Key, is_handed_over, is_pair
 
 # -- others ------------------------------------------------------------------------------------------------------------
 #
-# What the others did: the median over all ranks but one, for each of them.
+# Activity of the others: for each rank, the median over all other ranks.
 
 Values = npt.NDArray[np.int64]
 
 
 def median_of_others(values: Values) -> Values:
-    """For each row the median of all other rows, column by column, rounded down; itself where there is only one.
+    """For each row the median of all other rows, column by column, rounded down; a single row itself.
 
     In linear time: which of the middle values it is depends only on which side of them the row itself is. Where rows
     are equal to a middle value, it does not matter which of them is left out.

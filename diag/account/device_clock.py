@@ -50,10 +50,10 @@ _DRIFT = 50e-6
 _WAITED, _NEARLY_ALL = 0.5, 0.9
 _SAMPLE, _SAMPLED_RANKS = 200, 16  # steps and ranks
 _LEAST_OUTSIDE = 10  # steps outside of windows: fewer do not represent the run
-_LEAST_STEPS = 0.5  # of the recorded steps: times on the device are known
+_LEAST_STEPS = 0.5  # fraction of the recorded steps whose times on the device must be known
 _NOTHING_LAUNCHED = (DATA, H2D, CHECKPOINT)
 _RESOLVED_NS = 5_000  # between two events with nothing between them
-_UNMEASURED = 0.02  # of the time: the error of the driver's samples
+_UNMEASURED = 0.02  # fraction of the time: the error of the driver's samples
 
 Times = npt.NDArray[np.int64]
 

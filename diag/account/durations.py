@@ -26,9 +26,9 @@ _LEAST: Final = 24  # collectives of a rank in each part: more than in most step
 _DUMPS: Final = 8
 # Ranks of one collective end that far apart without anybody being late [measured: 11 us on four MI300s].
 _TAIL_NS: Final = 20_000
-_HARDLY: Final = 0.25  # of what most ranks wait: a straggler waits no longer
+_HARDLY: Final = 0.25  # fraction of the wait of most ranks: a straggler waits no longer
 _AS_LATE: Final = 0.9  # as the latest of a part: ranks that were made late by one are as late in their other groups
-_TELLING: Final = 0.5  # of the mean cost: in parts with less, no rank was late
+_TELLING: Final = 0.5  # fraction of the mean cost: in parts with less, no rank was late
 
 Series = npt.NDArray[np.float64]
 

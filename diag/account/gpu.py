@@ -31,7 +31,7 @@ from .trace_ranges import Thread, as_intervals, host_windows, loading, marks_ste
 
 # The device needs a few microseconds from a launch, or from the end of the kernel before (HTA's "kernel wait").
 HANDOVER_NS = 10_000
-NEVER = -(1 << 62)  # launch of work whose launch the trace does not hold
+NEVER = -(1 << 62)  # launch time of work without a launch in the trace
 # A launch takes 2 to 20 us. If the first launch of a kernel takes a millisecond while the device is idle, it loads the
 # kernel's code (4.2 s in one call on a first convolution); a later launch of that length is a stalled host. A call of
 # 10 ms that neither launches, copies nor waits creates a context or loads a library (cudaFree: 981 ms and 8.0 s;
@@ -226,7 +226,7 @@ def _runtime(trace: Trace, threads: set[Thread], pattern: str) -> pl.DataFrame:
 
 LONG_NS = 1_000_000  # a stall worth a name: a hundred times the gap that a late launch leaves
 _MOST_A_STEP, _MOST = 4, 32  # the longest stalls, of a step and of a trace
-_COVERS = 0.5  # of a stall: it gets the name of the innermost event that spans this fraction of it
+_COVERS = 0.5  # a stall gets the name of the innermost event that spans this fraction of it
 _HOST = (names.CPU_OP, names.ANNOTATION, names.PYTHON, *names.LAUNCH_CATEGORIES)
 _PYTHON_FUNCTION = re.compile(r"^(.*?)\.py\(\d+\): (.+)$")
 _NOT_A_CAUSE = f"{names.STEP_PATTERN}|{names.PROFILER_STEP_PATTERN}|^PyTorch Profiler|^Profiler"

@@ -105,7 +105,7 @@ class Covered:
         return covered_ns
 
     def between(self, start: Times, end: Times) -> Times:
-        """Nanoseconds of the set in each ``[start, end)``; 0 where that is empty."""
+        """Nanoseconds of the set in each ``[start, end)``; 0 for an empty window."""
         return self.until(np.maximum(start, end)) - self.until(start)
 
     def stretch_begin(self, time_ns: int) -> int:

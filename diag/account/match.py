@@ -315,7 +315,7 @@ def _steepest(above: Real, at: Real) -> Real:
 # Ranks of one host whose calls contradict their common clock by more than this are treated as on separate clocks.
 CONTRADICTION_NS = 20_000_000
 _LEAST_ENDS = 4  # collectives of two clocks
-_MOST_APART = 0.9  # of the ends are closer to their median than the value used as uncertainty
+_MOST_APART = 0.9  # fraction of the ends that are closer to their median than the uncertainty
 
 
 class Alignment(Struct, frozen=True):
@@ -441,4 +441,4 @@ def _honest_domains(ranks: Sequence[int], domains: Mapping[int, str], met: Seque
     return [f"{domains[rank]}#{rank}" if domains[rank] in contradicted else domains[rank] for rank in ranks]
 
 
-MAX_UNCERTAINTY = 0.25  # of the mean exposed communication of a step (docs/concepts/clocks.md)
+MAX_UNCERTAINTY = 0.25  # fraction of the mean exposed communication of a step (docs/concepts/clocks.md)

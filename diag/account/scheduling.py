@@ -44,13 +44,11 @@ _APART = 2.5  # times as much as any other rank
 _COLUMNS = (*PHASES, EVALUATION, REST)
 _DATA, _REST = _COLUMNS.index(DATA), _COLUMNS.index(REST)
 _COMPUTING = tuple(_COLUMNS.index(name) for name in (FORWARD, BACKWARD, OPTIMIZER))
-_LARGE = 0.05  # of the step: a phase that is long enough to be stopped in
-_PAUSED = 0.05  # of the time: less is no pause
-_LEAST_SEEN, _MOSTLY_EMPTY = (
-    3,
-    0.6,
-)  # steps with a look at the loader's queue, and the fraction of them that found it empty
-_QUEUED_WORKERS = 0.3  # of the waiting for data
+_LARGE = 0.05  # fraction of the step: a phase that is long enough to contain a stop
+_PAUSED = 0.05  # fraction of the time: less is not a pause
+# Steps with a look at the loader's queue, and the fraction of them that found it empty.
+_LEAST_SEEN, _MOSTLY_EMPTY = 3, 0.6
+_QUEUED_WORKERS = 0.3  # fraction of the data wait
 _EXPLAINED = (DATA, CHECKPOINT, EVALUATION)  # phases whose blocked time has a known reason
 
 
@@ -186,7 +184,7 @@ def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | Non
 
 def _starved(steps: Sequence[StepRecord], loading: Series, data: Times, wall: Times) -> bool:
     """Whether the loader has worker processes that are never ahead of the training, and do not wait for cores: then it
-    determines the step time, and other delays of the ranks are hidden behind it."""
+    determines the step time, and other delays of the ranks do not show."""
     empty = [step.queue.ready == 0 for step in steps if step.queue is not None]
     if len(empty) < _LEAST_SEEN or sum(empty) < _MOSTLY_EMPTY * len(empty):
         return False

@@ -218,7 +218,7 @@ class _Told(Struct, frozen=True):
     bytes: int
     dtype: str
     group_size: int
-    sent_bytes: int | None  # of an all-to-all, as received_bytes
+    sent_bytes: int | None  # for an all-to-all, as received_bytes
     received_bytes: int | None
 
 

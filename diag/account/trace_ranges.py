@@ -32,12 +32,11 @@ Times = npt.NDArray[np.int64]
 # Two iterations can be equal by chance. Operators repeat within an iteration as well (the layers of a model), so more
 # iterations are required for them.
 _LEAST, _LEAST_OF_OPERATORS = 3, 4
-_COVERED = (
-    0.5  # of the time from the first to the last range of one name: with less, the ranges are parts of an iteration
-)
-_ALL_WORK = 0.8  # of the work on the device lies between the first and the last iteration
+# Fraction of the time from the first to the last range of one name: with less, the ranges are parts of an iteration.
+_COVERED = 0.5
+_ALL_WORK = 0.8  # fraction of the device's work between the first and the last iteration
 _STEADY = 3.0  # times as long as another: iterations differ in length, but not like the parts of one
-_ALIKE = 0.8  # of the periods have as many operators as the median period
+_ALIKE = 0.8  # fraction of the periods with as many operators as the median period
 _NUMBERS = re.compile(r"\d+")
 _PHASES = (
     f"{names.DATA_PATTERN}|{names.FORWARD_PATTERN}|{names.BACKWARD_PATTERN}"

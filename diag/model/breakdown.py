@@ -61,7 +61,7 @@ class CollectiveStat(Struct, frozen=True):
     wait_mean_ns: int | None
     wait_max_ns: int | None
     last_rank: int | None  # the rank that arrived last most often
-    last_share: float | None  # of the matched ones, the fraction at which it did
+    last_share: float | None  # the fraction of the matched collectives at which it did
     transfer_mean_ns: int | None
     transfer_bound_ns: int
     tail_mean_ns: int | None
@@ -73,7 +73,7 @@ class CollectiveStat(Struct, frozen=True):
     hidden_ns: int
     inferred: bool  # matched by the order of calls, not by the library's sequence number
     last_counts: tuple[tuple[int, int], ...] = ()  # ranks that arrived last, and at how many of the matched ones
-    axis: str = ""  # of the device mesh that the group lies along (diag.model.axes), "" if unknown
+    axis: str = ""  # the axis of the device mesh along which the group lies (diag.model.axes), "" if unknown
     members: tuple[int, ...] = ()  # global ranks of the group, if the list is known
 
 

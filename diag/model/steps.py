@@ -134,7 +134,7 @@ class RankStep(Struct, frozen=True):
     # False: some collectives were recorded at their end only; overlapped_comm_ns is a lower bound
     hidden_known: bool = True
     stalls: tuple[Stall, ...] = ()  # the longest pieces of idle time of a device
-    pieces: int = 0  # of device work that began in it: kernels, copies, collectives
+    pieces: int = 0  # number of pieces of device work that began in it: kernels, copies, collectives
     fused_ns: int = 0  # part of compute: kernels that compute and communicate at once
     beneath_ns: int = 0  # part of compute: the device may have been idle beneath a collective
     waits_known: bool = True  # False: some waits for collectives were not recorded and count as compute
@@ -346,7 +346,7 @@ class Attribution(Struct, frozen=True):
     untied: tuple[int, ...] = ()  # ranks that no collective ties to the common clock of the others
     rank_steps: tuple[RankStep, ...] = ()  # the steps behind the accounts, on the common clock if there is one
     clock_drift: float = 0.0  # the largest difference between the rates of two clocks that was corrected; 1e-6 is 1 ppm
-    axes: Axes = field(default_factory=Axes)  # of the device mesh
+    axes: Axes = field(default_factory=Axes)  # axes of the device mesh
     division: Division = Division.RECORDED
     step_marker: str = ""  # what repeats, if the steps are inferred
     idle_known: bool = True  # False: part of what counts as compute was idle time of a device, of unknown length
@@ -423,7 +423,7 @@ class MatchedCollective(Struct, frozen=True):
     tail_ns: tuple[int, ...]
     complete: bool  # the collective was recorded on every rank of the group
     inferred: bool
-    sizes: tuple[int, ...] = ()  # of the full tensor in bytes on each of ``ranks``, 0 if unknown
+    sizes: tuple[int, ...] = ()  # bytes of the full tensor on each of ``ranks``, 0 if unknown
 
 
 class Evidence(Struct, frozen=True):

@@ -17,7 +17,7 @@ from diag.collectors.layout import MOST_NS, RankLayout, RunLayout
 
 from .lines import RestartedError, Tail
 
-_MOST_BYTES = 64 << 20  # of a rank's steps, on the first read: about 100,000 steps, in half a second
+_MOST_BYTES = 64 << 20  # of a rank's steps on the first read: about 100,000 steps, in half a second
 _MOST_RUNS = 32  # readers that are kept
 _RECENT = 100  # steps, for the remaining time
 _STARTING = 5  # first steps, which take longer than the others

@@ -36,7 +36,7 @@ _CLOCK_SET_NS: Final = 10**18
 # Names that two traces have in common, as a fraction of all their names. Ranks of one job: 0.9 and more. Different
 # programs: mostly 0.25 and less (public traces of five repositories, November 2026).
 _ALIKE: Final = 0.3
-_COPIED: Final = 0.5  # of the start times of the shorter trace: a copy shares more; two processes share a few by chance
+_COPIED: Final = 0.5  # fraction of start times: a copy shares more; two processes share a few by chance
 # Names that differ from process to process: addresses, numbers of steps.
 _OWN_NAME: Final = re.compile(r"0x[0-9a-f]{4,}|#\d")
 

@@ -1,6 +1,6 @@
-"""Reads each file of a run directory into its own type, tolerating what a crash leaves behind.
+"""Reads each file of a run directory into its own type, tolerating incomplete files after a crash.
 
-A missing file is None, or no records; one that cannot be read, or is damaged, is a ``Gap`` that says why.
+A missing file is None, or no records; one that cannot be read, or is damaged, is a ``Gap`` with the reason.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ def _verdict(file: Path, changed_ns: int) -> Verdict | None:
     judged, culprit = answer.verdict, answer.verdict.culprit or Culprit(())
     try:
         bottleneck, severity = Bottleneck(judged.bottleneck), Severity(judged.severity)
-    except ValueError:  # of another version
+    except ValueError:  # written by another version
         return None
     return Verdict(
         bottleneck, severity, judged.cause, judged.share, judged.confidence, culprit.ranks, culprit.hosts,

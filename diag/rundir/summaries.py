@@ -39,7 +39,7 @@ COLUMNS = (BEGIN, STEP, TOKENS, *PHASES_AND_REST, *(phase + STILL for phase in P
 # Steps times ranks: 100 steps of 24,576 ranks, whose table takes 170 MB. The newest steps are read.
 MOST_CELLS = 2_500_000
 LEAST_STEPS, MOST_STEPS = 20, 1000
-_STRAGGLING = 0.05  # of the ranks may be behind: the newest step is one that all others have reached
+_STRAGGLING = 0.05  # fraction of ranks that may be behind: all others have reached the newest step
 _TAIL_BYTES = 1 << 14  # four lines of 50 steps; more is read if these are not enough
 _CHUNK = 64  # files
 _READERS = 8  # threads: opening a file on shared storage takes a millisecond, nearly all of it waiting
@@ -208,7 +208,7 @@ def _decoded(rank: int, path: Path, tail: _Tail | OSError, steps: int, decode: C
         except (*DAMAGED, ValueError):
             bad += 1
             continue
-        if lines and line.end > lines[-1].told.first:  # of an earlier process
+        if lines and line.end > lines[-1].told.first:  # written by an earlier process
             break
         lines.append(line)
         have += line.told.count

@@ -36,7 +36,7 @@ from .all_to_alls import all_to_all_table
 # Used without enough sizes to see where bandwidth saturates: NVLink's latency times bandwidth is about 2 MB,
 # InfiniBand's about 20, and torch.distributed's own estimate for it never goes below 100 MB.
 SATURATING_BYTES: Final = 32 << 20
-_SATURATED = 0.8  # of the asymptotic bandwidth
+_SATURATED = 0.8  # fraction of the asymptotic bandwidth
 _LEAST_SIZES, _LEAST_SPAN = 3, 8  # below these a line through the sizes is not meaningful (docs/concepts/replay.md)
 
 
@@ -81,7 +81,7 @@ def best_bandwidth(sizes: Sequence[int], transfers_ns: Sequence[int], bus_gb_s: 
 # The per-collective table: waits, transfers and bandwidths of each group, operation and size (docs/concepts/clocks.md).
 
 _MOST_CALLS = 10  # listed individually
-_MOST_SIZES = 8  # of one group, operation and type; more are put into classes of powers of two
+_MOST_SIZES = 8  # sizes of one group, operation and type; more are put into classes of powers of two
 
 _Key = tuple[str, int, str]
 _Row = tuple[str, str, str, int, int]  # group, op, dtype, bytes from, to

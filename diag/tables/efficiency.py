@@ -106,7 +106,7 @@ def _forward_in_nodes(trace: Trace) -> pl.DataFrame:
     )
 
 
-LEAST_COVERED = 0.8  # of the time in matrix products, convolutions and attention, for HFU
+LEAST_COVERED = 0.8  # fraction of the time in matrix products, convolutions and attention, for HFU
 _ON_CPU = "the run is on a CPU"
 
 
@@ -121,7 +121,7 @@ class Totals(Struct, frozen=True):
     compute_ns: int
     recomputed_ns: int
     basis: str  # evidence of recomputation, "" without
-    beside_ns: int = 0  # of kernels that overlapped communication; only kernels that also ran without
+    beside_ns: int = 0  # time of kernels while they overlapped communication, if they also ran without
     alone_ns: int = 0  # the time that as many of the same kernels take without it
     beside: int = 0  # the number of these kernels
 
@@ -193,8 +193,8 @@ def efficiency(
 def flops_per_token(manifest: Manifest) -> float | None:
     """6 N + 12 L H d S; N as the manifest counts it, or all parameters if it has no count of its own."""
     model = manifest.model
-    if isinstance(given := model.get("flops_per_token"), int | float):
-        return float(given)
+    if isinstance(recorded := model.get("flops_per_token"), int | float):
+        return float(recorded)
     values = [model.get(key) for key in ("parameters", "layers", "dim", "seq_len")]
     if not all(isinstance(value, int | float) for value in values):
         return None

@@ -497,7 +497,7 @@ def kernel_table(parts: Sequence[pl.DataFrame], unit: str, rank_steps: int, peak
         .sort("total_ns", descending=True, maintain_order=True)
         .group_by(*_KEYS, maintain_order=True)
         .agg(
-            pl.col("operator").first(),  # of the largest total
+            pl.col("operator").first(),  # the one with the largest total
             *(pl.col(key).sum() for key in ("count", "total_ns", "exposed_ns", "flops", "bytes", "covered_ns")),
             pl.col("max_ns").max(),
             pl.col("element").max(),

@@ -86,7 +86,7 @@ def _telling(record: StepRecord) -> LoaderQueue | None:
 #
 # The input of each rank: waits for its loader, copies to the device, and waiting of the others.
 
-_WAITED = 0.02  # of a step: from here on the step counts as one that waited for data
+_WAITED = 0.02  # fraction of a step from which on it counts as one that waited for data
 
 
 class RankLoading(Struct, frozen=True):

@@ -29,7 +29,7 @@ from .module_ranges import PYTHON_MODULES, class_of, module_ranges
 _LEAST_STEPS = 8  # for a slope: with fewer, one large batch makes one
 _PARTS, _MOST_OF, _CONTINUES = 5, 0.75, 0.25  # parts of the run, most of which grow by a quarter of the slope or more,
 # as the run does without its largest rise
-_JUMP, _LEAST_JUMP = 0.5, 1_000_000  # of a run's growth, and bytes: a larger rise in one step is a jump
+_JUMP, _LEAST_JUMP = 0.5, 1_000_000  # fraction of a run's growth, and bytes: a larger rise in one step is a jump
 
 
 class RankMemory(Struct, frozen=True):
@@ -295,9 +295,9 @@ def _lasting(held: Sequence[tuple[int, int]], slope: float) -> bool:
 
 HOST = 0  # c10::DeviceType of host memory
 HOST_MEMORY = -1  # as a device, in the profiler's numbering
-MOST_POINTS = 2_000  # of a curve: more than the pixels of a page
+MOST_POINTS = 2_000  # points of a curve: more than the pixels of a page
 MOST_BANDS = 400  # phases of a curve that are kept, the longest ones
-MOST_ROWS = 10  # of a table of live allocations
+MOST_ROWS = 10  # rows of a table of live allocations
 FORWARD, BACKWARD, OPTIMIZER = records.FORWARD, records.BACKWARD, records.OPTIMIZER
 OTHER = "other"  # a phase
 BEFORE_BACKWARD = "before the backward"  # a phase, if nothing marks the forward

@@ -146,7 +146,7 @@ def _rows(
 
 Times = npt.NDArray[np.int64]
 
-OUTSIDE = -1  # of any module
+OUTSIDE = -1  # outside of any module
 _COLUMNS = ("ts_ns", "dur_ns", "thread", "name")
 _UNKNOWN_THREAD = -1
 

@@ -48,8 +48,8 @@ def own_time(ranges: pl.DataFrame, parent: Rows) -> Times:
     inside = np.minimum(end[inner], end[parent[inner]]) - start[inner]
     covered = np.zeros(len(start), dtype=np.int64)
     np.add.at(covered, parent[inner], inside)
-    own: Times = np.maximum(0, end - start - covered)
-    return own
+    own_ns: Times = np.maximum(0, end - start - covered)
+    return own_ns
 
 
 def depths(parent: Rows) -> Rows:

@@ -42,7 +42,8 @@ _WORK = (*_HOST, *names.DEVICE_CATEGORIES)
 # A process with a smaller share of the operators did not run the model: a stray event, or damage.
 _LEAST_SHARE = 0.01
 # The process that owns a device must have launched this share of the device's launched work, and this share of it must
-# begin after its launch. If ranks count their launches alike, some launches of another rank come after their work.
+# begin after its launch. If ranks number their launches alike, some launches of another rank come after the work that
+# they seem to launch.
 _LAUNCHED, _CAUSAL = 0.9, 0.99
 _HINT = "Give the ranks' own files, one each, or merge them with ids that differ."
 

@@ -285,7 +285,7 @@ _LIBRARIES: Final = (
     "deep_ep",
     "(?:nv|roc)shmem",  # nvshmemi_* and torch's c10d::nvshmem_extension
     "symm(?:etric)?_mem",  # c10d::symmetric_memory::barrier_kernel, put_signal_kernel, wait_signal_kernel
-    "multimem_",  # torch's symmetric memory; its one_shot_ and two_shot_ kernels say all_reduce
+    "multimem_",  # torch's symmetric memory; its one_shot_ and two_shot_ kernels contain all_reduce
     "k?userbuffers_",  # TransformerEngine: comm_gemm_overlap/userbuffers/userbuffers.cu
     "cross_device_reduce",  # vLLM, SGLang, FlashInfer and AMD's aiter
     "quickreduce::",  # vLLM on AMD
@@ -388,7 +388,7 @@ P2P_PATTERN: Final = r"(?i)^(?:send|recv|batch_isend_irecv)"
 P2P_RANGE_PATTERN: Final = rf"^(?:{_ON_DEVICE}|gloo|mpi|ucc):(?:send|recv)"
 # Sends and receives in one NCCL group, as dist.batch_isend_irecv makes: a SendRecv kernel launched in such a range.
 COALESCED_PATTERN: Final = rf"^(?:{_ON_DEVICE}):coalesced$"
-COALESCED_CALL_PATTERN: Final = rf"(?i)^(?:{_ON_DEVICE}):\w*coalesced$"  # of any operation
+COALESCED_CALL_PATTERN: Final = rf"(?i)^(?:{_ON_DEVICE}):\w*coalesced$"  # any operation
 SEND_RECV_KERNEL_PATTERN: Final = r"(?i)^nccl\w*SendRecv"
 _PEERS: Final = re.compile(r"^[\w-]+:(?:send|recv) (\d+)(->|<-)(\d+)$")
 
@@ -451,13 +451,13 @@ def peers(title: str | None) -> tuple[int, int] | None:
 #
 # The user's own names of communication kernels: ``REGEX=operation``, for kernels that the rules above do not know.
 #
-# The expressions may come with a folder that somebody else made, so they must not be able to hang an analysis. polars'
+# The expressions may come with a folder from another user, so they must not be able to hang an analysis. polars'
 # engine matches them, which takes time linear in the text and never backtracks, and only against the first characters
 # of each distinct name. They are short, few, and without counted repetitions, so that the automaton stays small.
 
 MOST_RULES: Final = 50
-MOST_CHARS: Final = 200  # of an expression
-NAME_CHARS: Final = 1000  # of a kernel's name are matched
+MOST_CHARS: Final = 200  # length of an expression
+NAME_CHARS: Final = 1000  # first characters of a kernel's name, which are matched
 _COUNTED: Final = re.compile(r"(?<!\\)\{\d")
 
 

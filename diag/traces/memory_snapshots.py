@@ -43,7 +43,7 @@ _ACTIONS = {
     "free_requested": FREE_REQUESTED,
     "free_completed": FREE_COMPLETED,
     "segment_alloc": SEGMENT_ALLOC,
-    "segment_map": SEGMENT_ALLOC,  # of expandable segments, part by part
+    "segment_map": SEGMENT_ALLOC,  # expandable segments, part by part
     "segment_free": SEGMENT_FREE,
     "segment_unmap": SEGMENT_FREE,
     "oom": OOM,

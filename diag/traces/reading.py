@@ -1,4 +1,4 @@
-"""Reads many trace files: from the cache where it knows them, here, in several processes, or on a Dask cluster."""
+"""Reads many trace files: from the cache if possible, else here, in several processes, or on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Found(msgspec.Struct):
 _CACHED_FROM_BYTES, _CACHED_FROM_GZIP_BYTES = 16 << 20, 1 << 20
 # A process needs a third of a second to start: it pays from about this much text.
 _POOL_FROM_BYTES = 400 << 20
-_GZIP_RATIO = 15  # of a trace, for estimates
+_GZIP_RATIO = 15  # compression of a trace, for estimates
 _CLUSTER_TIMEOUT_S = 10
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt, see malloc.h
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # options of mallopt, see malloc.h
 _BYTES_A_PROCESS = 600 << 20  # of memory, at least
 
 

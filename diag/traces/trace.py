@@ -1,8 +1,8 @@
-"""One rank's Kineto trace: a header in memory and a table of stored events, read by the part that is asked for.
+"""One rank's Kineto trace: a header in memory and a table of stored events, of which only the selected part is read.
 
 Five million events are a gigabyte of text, and an analysis needs few columns of some categories. So events are stored
-as codes instead of text, by category, in Parquet (or in memory, for small files), and `Trace.select` reads only what
-it is asked for.
+as codes instead of text, by category, in Parquet (or in memory, for small files), and `Trace.select` reads only the
+selected part.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ ARGUMENTS: dict[str, type[pl.DataType]] = {
     "seq": pl.Int64,
     "input_dims": pl.String,
     "input_type": pl.String,
-    "told_stream": pl.Int64,  # of an operator of Triton's, on the host
+    "told_stream": pl.Int64,  # the stream of a Triton operator on the host
 }
-ARGS_ROW = "args_row"  # of an event: its row in the table of arguments
-ROW = "row"  # of a stored event: its place among those of its category in the file
+ARGS_ROW = "args_row"  # an event's row in the table of arguments
+ROW = "row"  # a stored event's place among those of its category in the file
 STORED: dict[str, type[pl.DataType]] = {
     "ts_ns": pl.Int64,
     "dur_ns": pl.Int64,
@@ -273,7 +273,7 @@ class Trace(Struct, frozen=True, eq=False, dict=True, weakref=True):
     descriptions: dict[str, str] = {}  # process group name: its purpose, as set by its creator
     undivided: bool = False  # no iterations are inferred: other ranks, or other windows, show different ones
     step_shift: int = 0  # added to its step numbers, which continue those of an earlier window of its rank
-    host_pids: tuple[str, ...] = ()  # of the processes that have operators or runtime calls
+    host_pids: tuple[str, ...] = ()  # processes that have operators or runtime calls
     process_names: tuple[str, ...] = ()  # set if the file is not printed in Kineto's layout
     comm_kernels: tuple[CommRule, ...] = ()  # the user's rules for kernels that communicate
 

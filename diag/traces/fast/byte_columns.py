@@ -36,7 +36,7 @@ _LONGEST_NUMBER = 24
 
 
 class Text:
-    """A text between two pads of PAD bytes. The pads are newlines where they touch the text and spaces otherwise, so
+    """A text between two pads of PAD bytes. The pads are newlines next to the text and spaces otherwise, so
     that each line of the text lies between two newlines."""
 
     def __init__(self, *pieces: bytes) -> None:
@@ -129,7 +129,7 @@ class Text:
         blocks = np.maximum(-(-length // _BLOCK_BYTES), 1)
         first = np.cumsum(blocks) - blocks
         line = np.repeat(np.arange(len(blocks)), blocks)
-        number = np.arange(len(line)) - first[line]  # of each block, from the end
+        number = np.arange(len(line)) - first[line]  # the block's number, from the end
         at = end[line] - _BLOCK_BYTES * (number + 1)
         # The block at the beginning may overlap the next; that of a shorter text reaches back and is masked.
         at = np.where(number > 0, np.maximum(at, begin[line]), at)

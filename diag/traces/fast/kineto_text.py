@@ -194,7 +194,7 @@ ABSENT = -(1 << 62)  # stands for null
 # A key of the arguments with the separator before its value, and the index of a byte in it that is rare in a trace.
 Key = tuple[bytes, int]
 
-_EXAMPLES = 8  # of events; a chunk has kernels, copies, their launches, and few other kinds
+_EXAMPLES = 8  # events; a chunk has kernels, copies, their launches, and few other kinds
 # Of an example, in bytes: the part that must contain the keys, the text between two numbers, and a number.
 _LONGEST, _LONGEST_BETWEEN, _WIDEST = 1024, 40, 24
 _NUMBER = re.compile(rb'(?<=: )"?-?\d[\d.]*')
@@ -384,7 +384,7 @@ def _times_searched(text: Text, begin: Positions, end: Positions, ends_well: Mas
 
 _PHASE, _DURATION = b'    "ph": "', b'    "ph": "X", '
 _SAMPLE_END = f'"{MEMORY_EVENT}",'.encode()
-_MOST_ODD = 0.2  # of the events may have another layout before the chunk goes to the general decoder
+_MOST_ODD = 0.2  # fraction of events with another layout, above which the general decoder is used
 _CORRELATION: Key = (b'"correlation": ', 3)
 # Present in the arguments that are kept: those that describe communication or the shapes of an operator.
 _TELLING = (b'"Collective name": ', b'"Input Dims": ')
