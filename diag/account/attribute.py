@@ -403,7 +403,7 @@ def _compiling(ranks: Mapping[int, RankTables]) -> dict[int, str]:
 
 
 def queued_steps(manifest: Manifest | None) -> int:
-    """Steps that the loaders' queues can feed, rounded up; 0 where unknown."""
+    """Steps that the loaders' queues can feed, rounded up; 0 if unknown."""
     loader = loader_settings(manifest)
     batches = manifest.trainer.get("micro_batches") if manifest is not None else None
     if loader.workers is None or loader.prefetch_factor is None or not isinstance(batches, int) or batches <= 0:

@@ -268,7 +268,7 @@ class PathTable(Struct, frozen=True):
 
 
 class MemoryPeak(Struct, frozen=True):
-    """The peak of one rank's allocator over all steps, in bytes; None where unknown."""
+    """The peak of one rank's allocator over all steps, in bytes; None if unknown."""
 
     rank: int
     allocated: int

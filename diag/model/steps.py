@@ -125,7 +125,7 @@ class RankStep(Struct, frozen=True):
     step: int
     begin_ns: int
     end_ns: int
-    source: str  # "trace" or "records"
+    source: str  # "trace", "records", or "events": records on the device's clock
     segments: Segments
     overlapped_comm_ns: int
     optimizer_ns: int  # part of compute or idle
