@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """``record``, found when it is first used: launchers and the analyser import this package, and not torch."""
+    """Imports ``record`` on first use: launchers and the analyser import this package without torch."""
     if name == "record":
         from .recording import record
 
