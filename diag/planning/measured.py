@@ -29,27 +29,28 @@ from .step_memory import LINEAR_AND_HEAD, Kernels, Step, states_of, step_peak
 
 # -- allocations -------------------------------------------------------------------------------------------------------
 #
-# The peak of one profiler window's allocations on the host, read from the allocations themselves.
+# The peak of one profiler window's allocations on the host, computed from the allocations themselves.
 #
-# The profiler's own running total is too high where gloo's threads free what a training thread allocated: the profiler
-# sees frees of threads that it records only, and gloo's are not. Measured with fully_shard on two ranks: the copy that
-# a reduce-scatter works on (``c10d::_reduce_scatter_base_``) stays in the total for good in some calls and not in
-# others, whichever thread drops it last. On a loaded machine the same happens to what an all-gather writes to.
+# The profiler's own running total is too high if gloo's threads free memory that a training thread allocated: the
+# profiler records frees only of the threads that it profiles, which gloo's are not. Measured with fully_shard on two
+# ranks: the copy that a reduce-scatter works on (``c10d::_reduce_scatter_base_``) stays in the total forever in some
+# calls and not in others, depending on the thread that drops it last. On a loaded machine the same happens to the
+# output buffer of an all-gather.
 
 _HOST = 0  # the profiler's number of the CPU
 _COLLECTIVE = "c10d::"
-_GATHERING = "FSDP::all_gather ("  # fully_shard's scope, in which it takes the buffer to gather into
+_GATHERING = "FSDP::all_gather ("  # fully_shard's scope, in which it allocates the all-gather's output buffer
 
 
 class Allocations(Struct, frozen=True):
-    """``peak``: bytes above what was held when the window began. ``unseen``: bytes whose freeing nobody recorded."""
+    """``peak``: bytes above those held when the window began. ``unseen``: bytes whose free was not recorded."""
 
     peak: int
     unseen: int
 
 
 class MemoryChange(Struct, frozen=True):
-    """Bytes taken at an address, or given back (negative)."""
+    """Bytes allocated at an address, or freed (negative)."""
 
     at_us: float
     address: int
