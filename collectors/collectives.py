@@ -718,8 +718,8 @@ def watch_streams(timer: CollectiveTimer, event_type: Any, clock: DeviceClock, p
     @functools.wraps(record)
     def recorded(event: Any, stream: Any = None) -> Any:
         call = timer.last_on.get(_number_of(stream, clock)) if timer.last_on else None
-        behind = call is not None and call.marks is not None and call.marks.end.recorded
-        event.diag_call = call if behind else None
+        is_after_call = call is not None and call.marks is not None and call.marks.end.recorded
+        event.diag_call = call if is_after_call else None
         return record(event) if stream is None else record(event, stream)
 
     @functools.wraps(wait)

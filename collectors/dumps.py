@@ -77,8 +77,8 @@ def write_flight_recorders(path_of: Callable[[str], Path]) -> str:
             dumps, problems = flight_recorder.dumps(stacks)
             if not dumps:
                 return "; ".join(problems) or "the Flight Recorder holds nothing"
-            for place, (name, content) in enumerate(dumps.items()):
-                replace_file(path_of((name or "generic") if place else ""), content)
+            for index, (name, content) in enumerate(dumps.items()):
+                replace_file(path_of((name or "generic") if index else ""), content)
     except OSError as error:  # a full disk
         return repr(error)
     return ""

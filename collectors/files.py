@@ -142,22 +142,22 @@ class LineFile:
         if not self._budget.take(len(lines)):
             self._stop("byte budget used up")
             return 0
-        whole = 0  # bytes
+        whole_bytes = 0  # of complete lines
         try:
             if self._fd is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 self._fd = os.open(self._path, _APPEND, 0o644)
             written = os.write(self._fd, lines)
-            whole = lines.rfind(b"\n", 0, written) + 1
+            whole_bytes = lines.rfind(b"\n", 0, written) + 1
             if written != len(lines):  # whole lines stay; a partial one is cut, as the next would continue it
-                os.ftruncate(self._fd, os.fstat(self._fd).st_size - written + whole)
+                os.ftruncate(self._fd, os.fstat(self._fd).st_size - written + whole_bytes)
                 raise disk_full("short write")
         except OSError as error:
             if is_full(error):
                 self._leave_out(error)
             else:
                 self._stop(error)
-        return lines.count(b"\n", 0, whole)
+        return lines.count(b"\n", 0, whole_bytes)
 
     def close(self) -> None:
         if self._fd is not None and os.getpid() == self._pid:

@@ -86,8 +86,8 @@ def is_folder(path: Path | str) -> bool:
 def run_of(path: Path | str) -> Path | None:
     """The innermost run directory above a file, by its path; None where there is none. A rank's folder is recognized by
     its name, so leaving a file out of the run does not bypass the check."""
-    place = Path(os.path.abspath(path))  # noqa: PTH100  (resolves no links)
-    for rank, folder in zip((place, *place.parents), place.parents, strict=False):
+    absolute = Path(os.path.abspath(path))  # noqa: PTH100  (resolves no links)
+    for rank, folder in zip((absolute, *absolute.parents), absolute.parents, strict=False):
         if folder.name == RANKS and _RANK_NAME.fullmatch(rank.name) and len(folder.parts) > 1:
             return folder.parent
         if is_folder(folder / RANKS) and is_regular(folder / MANIFEST):

@@ -151,9 +151,9 @@ def _place(descriptor: int, path: Path | str) -> str:
         return os.path.realpath(path)
 
 
-def _is_below(place: str, folder: Path | str) -> bool:
+def _is_below(real_path: str, folder: Path | str) -> bool:
     root = os.path.realpath(folder)
-    return place.startswith(root if root.endswith("/") else root + "/")
+    return real_path.startswith(root if root.endswith("/") else root + "/")
 
 
 # -- folders -----------------------------------------------------------------------------------------------------------
@@ -193,10 +193,10 @@ def walk(
         current, run = waiting.pop()
         try:
             if follow_folders:
-                about = Path(current).stat()
-                if (about.st_dev, about.st_ino) in visited:
+                status = Path(current).stat()
+                if (status.st_dev, status.st_ino) in visited:
                     continue
-                visited.add((about.st_dev, about.st_ino))
+                visited.add((status.st_dev, status.st_ino))
             with os.scandir(current) as listing:
                 entries = list(listing)
             if order is not None:
@@ -206,7 +206,7 @@ def walk(
             continue
         if fenced and run is None and any(entry.name in MARKS for entry in entries):
             run = current
-        below: list[tuple[str, Path | str | None]] = []
+        subfolders: list[tuple[str, Path | str | None]] = []
         for entry in entries:
             looked_at += 1
             if looked_at > most:
@@ -226,7 +226,7 @@ def walk(
                 if is_link and run is not None and not _is_below(os.path.realpath(path), run):
                     say(path, f"cannot be read: {_OUTSIDE}")
                     continue
-                below.append((path, run))
+                subfolders.append((path, run))
             elif wanted is None or wanted(entry.name):
                 try:
                     _must_be_regular(path, mode)
@@ -236,7 +236,7 @@ def walk(
                     say(path, f"cannot be read: {error.strerror}")
                     continue
                 yield path
-        waiting += reversed(below)
+        waiting += reversed(subfolders)
 
 
 def linked_folders(folder: Path | str) -> list[str]:

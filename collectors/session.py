@@ -388,10 +388,10 @@ class Collector(AbstractContextManager["Collector"]):
             self._complaints.add("nothing more is recorded", repr(error))
             self._write_the_rest()
 
-    def _begin_step(self, record: StepRecord, passed: Moment | None) -> None:
+    def _begin_step(self, record: StepRecord, boundary: Moment | None) -> None:
         self._phases, self._cpu = [], {}
-        if passed is not None:
-            record.begin_ns, self._begun = passed.ns, passed
+        if boundary is not None:
+            record.begin_ns, self._begun = boundary.ns, boundary
             return
         step = record.step
         record.window = self._windows.before_step(self._index, step)
@@ -403,21 +403,21 @@ class Collector(AbstractContextManager["Collector"]):
         self._begun = Moment(time.monotonic_ns(), None, self._thread.read())
         record.begin_ns = self._begun.ns
 
-    def _end_step(self, record: StepRecord, passed: Moment | None) -> None:
-        ended = passed or Moment(time.monotonic_ns(), None, self._thread.read())
+    def _end_step(self, record: StepRecord, boundary: Moment | None) -> None:
+        ended = boundary or Moment(time.monotonic_ns(), None, self._thread.read())
         record.end_ns = ended.ns
         record.on_cpu_ns, record.queued_ns = _between(self._begun, ended)
         record.phases, record.cpu = self._phases, self._cpu
         record.gc = [pause for pause in self._gc_pauses if pause[0] < record.end_ns]
         del self._gc_pauses[: len(record.gc)]
-        if passed is None:
+        if boundary is None:
             record.memory = self._memory.read()
             self._snapshots.look(record.memory, record.step)
             if self._clock is not None:
                 self._clock.end_step(self._timer.take_marks(record.step))
                 self._write_device_steps()
         self._lines.add(record, self._taken(record.step))
-        if passed is None:
+        if boundary is None:
             self._step_ended(record)
 
     def _step_ended(self, record: StepRecord) -> None:

@@ -72,13 +72,13 @@ class _Line:
         """Stores the values of the next step, in whole ``unit``s."""
         columns, count = self.columns, self.count
         for name, value in values.items():
-            whole = (value + unit // 2) // unit
-            if whole <= 0:
+            rounded = (value + unit // 2) // unit
+            if rounded <= 0:
                 continue
             column = columns.get(name)
             if column is None:
                 column = columns[name] = array(_WORD, bytes(4 * most_steps))
-            column[count] = whole if whole < _MOST else _MOST
+            column[count] = rounded if rounded < _MOST else _MOST
 
 
 class StepSummary:
@@ -303,8 +303,8 @@ class StepLines:
         for line in lines[written:]:  # later calls only name their groups
             self._groups = line.groups | self._groups
             self._dropped += line.dropped
-        whole = [end <= written or begin == end for begin, end in pairwise([0, *ends])]
-        self._steps.write(*(record for (record, _), complete in zip(waiting, whole, strict=True) if complete))
+        all_written = [end <= written or begin == end for begin, end in pairwise([0, *ends])]
+        self._steps.write(*(record for (record, _), complete in zip(waiting, all_written, strict=True) if complete))
         for (record, _), step_rows in zip(waiting, rows, strict=True):
             self._summary.add(record, step_rows)
 

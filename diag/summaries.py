@@ -110,9 +110,11 @@ def open_newest(path: Path | str, most_steps: int) -> Result:
         return open_summaries(path)
     tables = open_paths((path,))
     of_ranks = [rank.recorded for rank in tables.ranks.values() if rank.steps]
-    every = set().union(*of_ranks)
-    common = set.intersection(*of_ranks) if of_ranks else every  # ranks write their newest steps at different times
-    recorded = sorted(common if 2 * len(common) >= len(every) else every)
+    all_steps = set().union(*of_ranks)
+    common_steps = (
+        set.intersection(*of_ranks) if of_ranks else all_steps
+    )  # ranks write their newest steps at different times
+    recorded = sorted(common_steps if 2 * len(common_steps) >= len(all_steps) else all_steps)
     if len(recorded) <= WARMUP_STEPS + most_steps:
         return analyze(tables)
     kept_steps = {*recorded[:WARMUP_STEPS], *recorded[-most_steps:]}

@@ -305,8 +305,8 @@ class Wire:
 
 
 def _is_async(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    place = 3 if name == "all_reduce" else 4  # (tensor, op, group, async_op) or (output, input, op, group, async_op)
-    return bool(kwargs.get("async_op", args[place] if len(args) > place else False))
+    index = 3 if name == "all_reduce" else 4  # (tensor, op, group, async_op) or (output, input, op, group, async_op)
+    return bool(kwargs.get("async_op", args[index] if len(args) > index else False))
 
 
 def _half(value: Any) -> Any:

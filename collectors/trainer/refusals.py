@@ -185,11 +185,11 @@ def refuse_resume(checkpoint: Checkpoint, options: TrainerOptions, world_size: i
 
 def refuse_data(checkpoint: Checkpoint, data: dict[str, Any]) -> None:
     """OptionError if the text is not the one that the checkpoint was trained on."""
-    was = checkpoint.manifest.data
-    if was.get("fingerprint") != data["fingerprint"]:
+    saved = checkpoint.manifest.data
+    if saved.get("fingerprint") != data["fingerprint"]:
         raise OptionError(
-            f"--resume {checkpoint.folder} was trained on {was.get('source')} ({was.get('documents')} documents, "
-            f"{was.get('bytes')} bytes); {data['source']} is not the same now ({data['documents']} documents, "
+            f"--resume {checkpoint.folder} was trained on {saved.get('source')} ({saved.get('documents')} documents, "
+            f"{saved.get('bytes')} bytes); {data['source']} is not the same now ({data['documents']} documents, "
             f"{data['bytes']} bytes), so where it stopped means nothing. Give the same text with --data"
         )
 
@@ -211,9 +211,9 @@ def differences(checkpoint: Checkpoint, options: TrainerOptions, world_size: int
         )
     now = asdict(options)
     for name in _NUMERIC:
-        was, new = saved.options.get(name), now[name]
-        if was != (list(new) if isinstance(new, tuple) else new):
-            notes.append(f"{name} was {was} and is {new}")
+        before, new = saved.options.get(name), now[name]
+        if before != (list(new) if isinstance(new, tuple) else new):
+            notes.append(f"{name} was {before} and is {new}")
     notes += STRATEGIES[options.strategy].not_resumed(options)
     for name, version in versions.items():
         if saved.versions.get(name) not in (None, version):
@@ -231,13 +231,13 @@ def carried_over(cursor: Mapping[str, int], layout: Mapping[str, int], where: st
 
     Layout and cursor: see ``ShardedSampler.state_dict``. OptionError if no round of the new batches begins there.
     """
-    was, now = (each["batch_size"] * each["world_size"] for each in (cursor, layout))
-    epoch, rounds = divmod(cursor["consumed"], cursor["samples"] // was)
-    sequences = rounds * was
-    if sequences % now:
+    old_batch, new_batch = (counts["batch_size"] * counts["world_size"] for counts in (cursor, layout))
+    epoch, rounds = divmod(cursor["consumed"], cursor["samples"] // old_batch)
+    sequences = rounds * old_batch
+    if sequences % new_batch:
         raise OptionError(
-            f"{where} stopped after {sequences} sequences of an epoch, and this run takes {now} at a time "
+            f"{where} stopped after {sequences} sequences of an epoch, and this run takes {new_batch} at a time "
             f"({layout['world_size']} x {layout['batch_size']}): no round begins there. Give a --batch-size and number "
             f"of ranks whose product divides {sequences}; as saved: {cursor['world_size']} x {cursor['batch_size']}"
         )
-    return epoch * (layout["samples"] // now) + sequences // now
+    return epoch * (layout["samples"] // new_batch) + sequences // new_batch

@@ -79,7 +79,7 @@ def run_jobs(jobs: Sequence[dict[str, Any]], exact: bool = False, script: Path =
     while len(answers) < len(jobs):
         rest = jobs[len(answers) :]
         # -P: the folder of the script stays off the path, so that its modules cannot shadow HTA's.
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-P", str(script)],
             input=json.dumps(rest),
             capture_output=True,
@@ -88,10 +88,10 @@ def run_jobs(jobs: Sequence[dict[str, Any]], exact: bool = False, script: Path =
             check=False,
             env=environment,
         )
-        whole = [line for line in done.stdout.splitlines(keepends=True) if line.endswith("\n")]
-        answers.extend(_answer(line) for line in whole)
-        if len(whole) < len(rest):
-            answers.append(Answer({}, _death(done)))
+        whole_lines = [line for line in process.stdout.splitlines(keepends=True) if line.endswith("\n")]
+        answers.extend(_answer(line) for line in whole_lines)
+        if len(whole_lines) < len(rest):
+            answers.append(Answer({}, _death(process)))
     return answers
 
 
@@ -100,11 +100,11 @@ def _answer(line: str) -> Answer:
     return Answer(content.get("found") or {}, content.get("error", ""))
 
 
-def _death(done: subprocess.CompletedProcess[str]) -> str:
-    last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "it said nothing")
-    if done.returncode < 0:
-        return f"HTA's process was ended by {signal.Signals(-done.returncode).name}: {last}"
-    return f"HTA's process ended with exit code {done.returncode}: {last}"
+def _death(process: subprocess.CompletedProcess[str]) -> str:
+    last = next((line for line in reversed(process.stderr.splitlines()) if line.strip()), "it said nothing")
+    if process.returncode < 0:
+        return f"HTA's process was ended by {signal.Signals(-process.returncode).name}: {last}"
+    return f"HTA's process ended with exit code {process.returncode}: {last}"
 
 
 # -- comparison --------------------------------------------------------------------------------------------------------
@@ -168,8 +168,8 @@ def _check(rank: int, trace: Trace, answer: Answer) -> RankCheck:
 
 def _ns(us: float) -> int:
     """Nanoseconds, exact also for microseconds since 1970, which as nanoseconds do not fit a float64."""
-    whole = int(us)
-    return whole * _NS_PER_US + round((us - whole) * _NS_PER_US)
+    whole_us = int(us)
+    return whole_us * _NS_PER_US + round((us - whole_us) * _NS_PER_US)
 
 
 def _uncompared(rank: int | None, path: Path, error: str) -> RankCheck:

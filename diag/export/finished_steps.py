@@ -109,10 +109,10 @@ class FinishedSteps:
             self._rows.setdefault(line.step, []).extend(line.rows)
         calls = [self._call(row) for line in lines for row in line.rows]
         calls += (call for record in self._device.read() for call in self._ended(record))
-        waits = self._lines.exists and not ended
-        patient, finished = (new, self._waiting) if new else (self._waiting, [])
-        self._waiting = [record for record in patient if waits and record.step > self._seen]
-        finished = finished + [record for record in patient if not waits or record.step <= self._seen]
+        may_wait = self._lines.exists and not ended
+        candidates, finished = (new, self._waiting) if new else (self._waiting, [])
+        self._waiting = [record for record in candidates if may_wait and record.step > self._seen]
+        finished = finished + [record for record in candidates if not may_wait or record.step <= self._seen]
         return list(self._split([record for record in finished if record.end_ns > record.begin_ns])), calls
 
     def _split(self, finished: Sequence[StepRecord]) -> Iterator[FinishedStep]:
@@ -324,8 +324,8 @@ class _Step(Struct):
 
     def values(self) -> dict[str, float]:
         curves = _mean_and_max(of.STEP_DURATION.name, self.dur_ns)
-        for part, each in self.part_ns.items():
-            curves |= _mean_and_max(f"{of.PART_DURATION.name}/{part}", each)
+        for part, ns_of_ranks in self.part_ns.items():
+            curves |= _mean_and_max(f"{of.PART_DURATION.name}/{part}", ns_of_ranks)
         if self.tokens:
             curves[of.TOKEN_RATE.name] = token_rate(self.tokens, max(self.dur_ns))
         return curves | {f"{metric.name}/max": float(size) for metric, size in self.memory.items()}

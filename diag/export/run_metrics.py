@@ -206,7 +206,7 @@ class RunMetrics:
             if rank not in self._ranks:
                 self._ranks[rank] = _Rank(rank, files, keeps_records=not self._ranks)
             self._tell(self._ranks[rank].read(ended))
-        signs = [each.heartbeat.unix_ns for each in self._ranks.values() if each.heartbeat is not None]
+        signs = [follower.heartbeat.unix_ns for follower in self._ranks.values() if follower.heartbeat is not None]
         signs.append(manifest.created_unix_ns if manifest is not None else 0)  # the first heartbeat comes later
         self.live = not ended and now_ns - max(signs) < SILENT_S * 1e9
         samples = self._samples(manifest, now_ns)
@@ -229,10 +229,10 @@ class RunMetrics:
 
     def _samples(self, manifest: Manifest | None, now_ns: int) -> Iterator[Sample]:
         yield from self._of_run(manifest)
-        for each in self._ranks.values():
-            yield from each.samples(self._run, now_ns)
+        for follower in self._ranks.values():
+            yield from follower.samples(self._run, now_ns)
         yield from self._analysis.samples(
-            self._run, {rank: each.labels(self._run) for rank, each in self._ranks.items()}
+            self._run, {rank: follower.labels(self._run) for rank, follower in self._ranks.items()}
         )
 
     def _of_run(self, manifest: Manifest | None) -> Iterator[Sample]:
@@ -251,7 +251,9 @@ class RunMetrics:
 
     @property
     def _device(self) -> str:
-        return next((each.identity.device for each in self._ranks.values() if each.identity is not None), "")
+        return next(
+            (follower.identity.device for follower in self._ranks.values() if follower.identity is not None), ""
+        )
 
     def _mfu(self, manifest: Manifest) -> float | None:
         """MFU from the last steps of one rank: all ranks have the same FLOPs."""

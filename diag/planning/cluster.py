@@ -250,15 +250,15 @@ def axis_traffic(
     traffics = []
     if tensor > 1:
         activation = local * shape.hidden * width
-        each = block_gathers(activation, tensor)
-        traffics.append(_traffic("tp", each * shape.layers * micro_batches, topology, cluster))
+        block_bytes = block_gathers(activation, tensor)
+        traffics.append(_traffic("tp", block_bytes * shape.layers * micro_batches, topology, cluster))
     if context > 1:
         traffics.append(
             _traffic("cp", ring(shape, local, width, context) * shape.layers * micro_batches, topology, cluster)
         )
     if stages > 1:
-        between = 2 * chunks * micro_batches * (local * shape.hidden * width // tensor)
-        traffics.append(_traffic("pp", between, topology, cluster))
+        stage_bytes = 2 * chunks * micro_batches * (local * shape.hidden * width // tensor)
+        traffics.append(_traffic("pp", stage_bytes, topology, cluster))
     return traffics
 
 

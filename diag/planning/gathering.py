@@ -135,9 +135,9 @@ class Whole(Gathering):
         self._drop(self._outside)
 
     def _drop(self, size: int) -> None:
-        done = min(size, self._outside)
-        self._account.give(MemoryUse.BUFFERS, done)
-        self._outside -= done
+        dropped = min(size, self._outside)
+        self._account.give(MemoryUse.BUFFERS, dropped)
+        self._outside -= dropped
 
 
 class Sharded(Gathering):
@@ -182,8 +182,8 @@ class Sharded(Gathering):
         size = self._copy_out(unit)
         if self._ahead:  # explicit prefetch: asynchronous, and freed at once
             self._account.give(MemoryUse.BUFFERS, size)
-            place = self._order.index(unit)
-            for following in self._order[place + 1 : place + 1 + self._ahead]:
+            index = self._order.index(unit)
+            for following in self._order[index + 1 : index + 1 + self._ahead]:
                 self._gather(following)
         else:
             self._copied = size
@@ -216,8 +216,8 @@ class Sharded(Gathering):
 
     def gradient(self, unit: int, parameters: int, _reduce: bool, /) -> None:
         """In the gathered parameters' type; it is added to another micro-batch's gradient, if there is one."""
-        size, whole = parameters * self._recipe.computed, self._parameters(unit)
-        grown = min(size, max(0, whole - self._made.get(unit, 0)))
+        size, unit_bytes = parameters * self._recipe.computed, self._parameters(unit)
+        grown = min(size, max(0, unit_bytes - self._made.get(unit, 0)))
         self._account.take(MemoryUse.BUFFERS, grown)
         self._account.passing(MemoryUse.BUFFERS, size - grown)
         self._made[unit] = self._made.get(unit, 0) + grown
@@ -237,10 +237,10 @@ class Sharded(Gathering):
 
     # -- common parts ----------------------------------------------------------------------------------------------
 
-    def _prefetch(self, place: int) -> None:
+    def _prefetch(self, index: int) -> None:
         """Gathers the next units of backward, those before this one in forward; by default PyTorch prefetches one. The
         root is gathered already."""
-        for unit in reversed(self._order[max(1, place - max(1, self._ahead)) : place]):
+        for unit in reversed(self._order[max(1, index - max(1, self._ahead)) : index]):
             self._gather(unit)
 
     def _gather(self, unit: int) -> None:
@@ -379,9 +379,9 @@ class Flat(Gathering):
 
     def _ahead(self, unit: int, way: int) -> None:
         """Gathers the neighbouring unit in order of forward, if there is one below the root."""
-        place = self._order.index(unit) + way if unit in self._order else 0
-        if 0 < place < len(self._order):
-            self._gather(self._order[place])
+        index = self._order.index(unit) + way if unit in self._order else 0
+        if 0 < index < len(self._order):
+            self._gather(self._order[index])
 
     def _computed(self, unit: int) -> int:
         """Bytes of the unsharded flat parameter with its padding."""
@@ -414,15 +414,15 @@ class Flat(Gathering):
 
     def _end(self, unit: int, reduce: bool) -> None:
         """Joins the gradients, frees the unit, and reduces."""
-        account, single = self._account, self._single.pop(unit, 0)
-        if not single:
+        account, single_bytes = self._account, self._single.pop(unit, 0)
+        if not single_bytes:
             return
-        whole = self._sizes[unit] * self._recipe.computed
-        account.take(MemoryUse.BUFFERS, whole)
-        account.give(MemoryUse.BUFFERS, single)
+        flat_bytes = self._sizes[unit] * self._recipe.computed
+        account.take(MemoryUse.BUFFERS, flat_bytes)
+        account.give(MemoryUse.BUFFERS, single_bytes)
         if unit in self._joined:
-            account.give(MemoryUse.BUFFERS, whole)  # added to that of another micro-batch
-        self._joined[unit] = whole
+            account.give(MemoryUse.BUFFERS, flat_bytes)  # added to that of another micro-batch
+        self._joined[unit] = flat_bytes
         if reduce or not self._how.keeps:
             self._free(unit)
         if unit and self._how.backward_prefetch == "post":

@@ -149,8 +149,8 @@ def _within(changes: Sequence[MemoryChange], spans: Sequence[Span]) -> Callable[
     begins = [begin for begin, _ in spans]
 
     def within(number: int) -> bool:
-        place = bisect_right(begins, changes[number].at_us) - 1
-        return place >= 0 and changes[number].at_us <= spans[place][1]
+        index = bisect_right(begins, changes[number].at_us) - 1
+        return index >= 0 and changes[number].at_us <= spans[index][1]
 
     return within
 
@@ -344,8 +344,8 @@ def _rest(estimate: Peak, states: ModelStates, step: Step) -> int:
 
 def _above(peak: int, held: HeldRecord, step: Step) -> int:
     """The part of the peak above the states that stay for the whole step: gradients outside of buckets do not."""
-    stays = held.gradients if step.in_buckets else 0
-    return peak - held.parameters - held.optimizer - stays
+    permanent = held.gradients if step.in_buckets else 0
+    return peak - held.parameters - held.optimizer - permanent
 
 
 def _held(steps: Sequence[StepRecord]) -> HeldRecord | None:
@@ -372,8 +372,8 @@ def _on_cpu(rank_tables: RankTables, manifest: Manifest | None) -> RankPeak | st
     held = _held(rank_tables.steps)
     if held is None:
         return "what model and optimizer held is not recorded: the run did not reach its last step"
-    stays = held.parameters + held.optimizer + held.buffers + _buckets(held, manifest)
-    return RankPeak(rank_tables.rank, stays + allocations.peak, None, held, allocations.unseen)
+    permanent = held.parameters + held.optimizer + held.buffers + _buckets(held, manifest)
+    return RankPeak(rank_tables.rank, permanent + allocations.peak, None, held, allocations.unseen)
 
 
 def _buckets(held: HeldRecord, manifest: Manifest | None) -> int:

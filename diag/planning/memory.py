@@ -77,13 +77,13 @@ def activations(
     attention = _of_attention(shape, width) * tokens
     if scores_of_length is not None:
         attention += (2 * width + 1) * shape.heads * tokens * scores_of_length
-    whole = attention + _of_the_rest(shape, width, tensor) * tokens
+    all_saved = attention + _of_the_rest(shape, width, tensor) * tokens
     entry = shape.hidden * width * tokens // tensor
     products = attention + entry + _of_products(shape, width, tensor) * tokens
     saved, working = {
-        Checkpointing.NONE: (whole, 0),
-        Checkpointing.SELECTIVE: (products, whole - attention),
-        Checkpointing.FULL: (entry, whole),
+        Checkpointing.NONE: (all_saved, 0),
+        Checkpointing.SELECTIVE: (products, all_saved - attention),
+        Checkpointing.FULL: (entry, all_saved),
     }[checkpointing]
     logits = tokens * shape.vocab if last else 0
     return Activations(round(saved * shape.layers * in_flight), working, logits * (width + 4), logits * 8)
@@ -201,9 +201,9 @@ def units(
     shape = share.size.shape
     if shape is None:
         forward = 2.0 * share.size.parameters * tokens / _OF_A_NUMBER
-        again = forward if checkpointing == Checkpointing.FULL else 0.0
+        recompute_flops = forward if checkpointing == Checkpointing.FULL else 0.0
         fractions = [
-            ShardingUnit(share.size.parameters // _OF_A_NUMBER, 1, forward, 2 * forward + again)
+            ShardingUnit(share.size.parameters // _OF_A_NUMBER, 1, forward, 2 * forward + recompute_flops)
             for _ in range(_OF_A_NUMBER)
         ]
         return ShardingUnit(0, 0, 0, 0), _merged(fractions, wrap)
@@ -317,8 +317,8 @@ def need(
     if ranks > 1 and strategy.sharding == Sharding.NONE:
         buffers = min(BUCKET_BYTES, size.parameters * recipe.gradients)
     elif strategy.sharding == Sharding.PARAMETERS:
-        whole = size.parameters * recipe.computed
-        gathered = whole if strategy.keeps else min(_GATHERED_AT_ONCE * unit * recipe.computed, whole)
+        all_bytes = size.parameters * recipe.computed
+        gathered = all_bytes if strategy.keeps else min(_GATHERED_AT_ONCE * unit * recipe.computed, all_bytes)
         buffers = unit * (recipe.computed + recipe.reduced)
     elif ranks > 1:
         buffers = ZERO_BUCKET * recipe.reduced  # DeepSpeed allocates it whole, also for a small model

@@ -147,8 +147,8 @@ def _worth(row: Row, gpus: int) -> tuple[str, ...]:
         return ()
     times = gpus * row.expected.compute_ns / row.expected.step_ns
     if times < _LEAST_GAIN:
-        more = "with more micro-batches or a larger one they reduce gradients less often"
-        return (f"but {gpus} of them do only {times:.1f} times the work of one: do not distribute, or {more}",)
+        alternative = "with more micro-batches or a larger one they reduce gradients less often"
+        return (f"but {gpus} of them do only {times:.1f} times the work of one: do not distribute, or {alternative}",)
     return (f"{gpus} of them do {times:.1f} times the work of one",)
 
 
@@ -175,14 +175,14 @@ def _quickest(fitting: Sequence[Row]) -> tuple[Row, list[str]]:
 
 
 def _nothing(axes: Topology, estimate: int | None) -> tuple[str, ...]:
-    less = "activation checkpointing, a smaller micro-batch or offload need less memory on each"
+    remedy = "activation checkpointing, a smaller micro-batch or offload need less memory on each"
     if not axes.plain:
-        return ("no strategy fits with these axes", less)
+        return ("no strategy fits with these axes", remedy)
     if estimate is not None:
-        return (f"{estimate} GPUs hold it with ZeRO-3", less)
+        return (f"{estimate} GPUs hold it with ZeRO-3", remedy)
     return (
         "no number of GPUs holds it: the gathered units and what lies outside the states do not fit on one",
-        less,
+        remedy,
     )
 
 
@@ -283,17 +283,17 @@ def plan(
     tables = [StageTable(part, recipe, cluster, batch, axes, wrap, outside) for part in parts]
     room = round(cluster.memory * USABLE)
     rows = tuple(strategy_row(strategy, tables, room, speed, size) for strategy in STRATEGIES)
-    beside = max(row.outside for row in rows)
-    estimate = _estimate(size, recipe, cluster, wrap, beside) if axes.plain else None
-    whole = StageTable(Share(size, 0), recipe, cluster, batch, Topology({}), wrap, outside)
-    alone = size.parameters * recipe.total + whole.beside <= room
-    chosen, reasons = choice(rows, cluster, axes, alone=alone, estimate=estimate)
+    max_outside = max(row.outside for row in rows)
+    estimate = _estimate(size, recipe, cluster, wrap, max_outside) if axes.plain else None
+    unsplit_table = StageTable(Share(size, 0), recipe, cluster, batch, Topology({}), wrap, outside)
+    fits_on_one = size.parameters * recipe.total + unsplit_table.beside <= room
+    chosen, reasons = choice(rows, cluster, axes, alone=fits_on_one, estimate=estimate)
     if chosen is None and axes.plain and size.shape is not None:
         reasons += _other_axes(size, recipe, cluster, batch, wrap, outside)
-    bound = fewest(size, recipe, cluster.memory, beside) if axes.plain else None
+    bound = fewest(size, recipe, cluster.memory, max_outside) if axes.plain else None
     fullest = max(tables, key=lambda table: table.beside)
     return Plan(
-        size, recipe, cluster, batch, fullest.kept, beside, rows, bound, estimate, chosen, reasons, axes, speed,
+        size, recipe, cluster, batch, fullest.kept, max_outside, rows, bound, estimate, chosen, reasons, axes, speed,
         _likely(size, recipe, batch, wrap, rows, chosen) if axes.plain and outside is None else None,
     )  # fmt: skip
 
@@ -340,14 +340,14 @@ def _other_axes(
     return ()
 
 
-def _estimate(size: Size, recipe: Recipe, cluster: Cluster, wrap: str, beside: int) -> int | None:
+def _estimate(size: Size, recipe: Recipe, cluster: Cluster, wrap: str, outside: int) -> int | None:
     """The fewest GPUs with which ZeRO-3 fits: any number on one host, whole hosts beyond."""
     room = cluster.memory * USABLE
-    least = need(size, recipe, ZERO_3, _MOST_GPUS, cluster.per_host, wrap).total + beside
+    least = need(size, recipe, ZERO_3, _MOST_GPUS, cluster.per_host, wrap).total + outside
     if least > room:
         return None
     gpus = 1
-    while need(size, recipe, ZERO_3, gpus, cluster.per_host, wrap).total + beside > room:
+    while need(size, recipe, ZERO_3, gpus, cluster.per_host, wrap).total + outside > room:
         gpus += 1 if gpus < cluster.per_host else cluster.per_host
     return gpus
 

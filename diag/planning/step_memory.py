@@ -110,8 +110,8 @@ def _norm(name: str, block: int, weight: int, hidden: int, kernels: Kernels) -> 
 def final_norm(shape: Shape, block: int, width: int, kernels: Kernels) -> Op:
     """The final norm: without a residual around it, its backward replaces one gradient by another."""
     hidden = shape.hidden * width
-    whole = _norm("final norm", block, shape.norm, hidden, kernels)
-    return Op(whole.name, block, whole.weight, whole.kept, makes=hidden, spends=hidden, beside=whole.beside)
+    norm = _norm("final norm", block, shape.norm, hidden, kernels)
+    return Op(norm.name, block, norm.weight, norm.kept, makes=hidden, spends=hidden, beside=norm.beside)
 
 
 def kept_of_block(shape: Shape, width: int, kernels: Kernels) -> int:
@@ -202,10 +202,10 @@ def states_of(step: Step) -> ModelStates:
     states = model_states(step.shape.parameters, step.sharding, step.shards, step.recipe.each)
     if step.sharding != Sharding.OPTIMIZER:
         return states
-    dealt = [0] * step.shards
+    elements_by_rank = [0] * step.shards
     for size in sorted((op.weight for op in operations(step)), reverse=True):
-        dealt[dealt.index(min(dealt))] += size
-    return replace(states, optimizer=max(dealt) * step.recipe.each.optimizer)
+        elements_by_rank[elements_by_rank.index(min(elements_by_rank))] += size
+    return replace(states, optimizer=max(elements_by_rank) * step.recipe.each.optimizer)
 
 
 def operations(step: Step) -> list[Op]:
@@ -227,23 +227,23 @@ def modelled(shape: Shape) -> bool:
     return sum(op.weight for op in operations(step)) == shape.parameters
 
 
-def unit_of_op(op: Op, wrap: str, place: int) -> int:
+def unit_of_op(op: Op, wrap: str, index: int) -> int:
     """The sharding unit of an operation: 0 is the root's, the others are numbered in order of forward."""
     if wrap == LINEAR_AND_HEAD and op.name == "head" and op.weight:
-        return place
+        return index
     if op.block < 0 or wrap == "root":
         return 0
     if wrap in ("linear", LINEAR_AND_HEAD):
-        return place if op.weight and "norm" not in op.name else 0
+        return index if op.weight and "norm" not in op.name else 0
     return 1 + op.block // (int(wrap) if wrap.isdecimal() else 1)
 
 
 def unit_sizes(ops: Sequence[Op], wrap: str) -> dict[int, int]:
     """Parameters of each unit."""
     sizes: dict[int, int] = {0: 0}
-    for place, op in enumerate(ops):
+    for index, op in enumerate(ops):
         if op.weight:
-            unit = unit_of_op(op, wrap, place)
+            unit = unit_of_op(op, wrap, index)
             sizes[unit] = sizes.get(unit, 0) + op.weight
     return sizes
 
@@ -251,7 +251,7 @@ def unit_sizes(ops: Sequence[Op], wrap: str) -> dict[int, int]:
 def _runs(step: Step, ops: Sequence[Op]) -> list[tuple[int, list[Op]]]:
     """Consecutive operations of one unit. An operation without parameters runs in its block's unit, or outside of any
     unit if each matrix is a unit."""
-    placed = [(unit_of_op(op, step.wrap, place), op) for place, op in enumerate(ops)]
+    placed = [(unit_of_op(op, step.wrap, index), op) for index, op in enumerate(ops)]
     return [(unit, [op for _, op in run]) for unit, run in groupby(placed, key=lambda pair: pair[0])]
 
 
@@ -302,8 +302,8 @@ def _backward(step: Step, ops: Sequence[Op], units: Gathering, account: Account,
         units.enter_backward(unit)
         for op in reversed(run):
             account.moment = f"backward of block {op.block}" if op.block >= 0 else f"backward of the {op.name}"
-            again = step.recompute and op.block >= 0
-            if again and op.name == "down":
+            recomputes = step.recompute and op.block >= 0
+            if recomputes and op.name == "down":
                 _recompute(step, ops, op.block, account)
             account.take(MemoryUse.PASSING, op.makes * tokens)
             units.gradient(unit, _gradient(step, op), reduce)
@@ -323,8 +323,8 @@ def _gradient(step: Step, op: Op) -> int:
 
 def _recompute(step: Step, ops: Sequence[Op], block: int, account: Account) -> None:
     """Takes all that the block would have saved, at once; its input exists already."""
-    whole = sum(op.kept for op in ops if op.block == block)
-    account.take(MemoryUse.ACTIVATIONS, (whole - step.shape.hidden * step.width) * step.tokens)
+    saved = sum(op.kept for op in ops if op.block == block)
+    account.take(MemoryUse.ACTIVATIONS, (saved - step.shape.hidden * step.width) * step.tokens)
 
 
 def _optimizer(step: Step, ops: Sequence[Op], account: Account, units: Gathering) -> None:

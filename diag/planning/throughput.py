@@ -288,8 +288,8 @@ class _Line:
         units, root = self._of_chunk(turn.chunk)
         gathers = self._gathers(units, root, Role.GATHER_FORWARD)
         yield from _first(gathers)
-        for place, unit in enumerate(units):
-            yield from _next(gathers, place)
+        for index, unit in enumerate(units):
+            yield from _next(gathers, index)
             yield from self._computed(unit, unit.forward, Detail.FORWARD)
         yield self._work(root.forward if root else 0.0, Detail.FORWARD)
         yield from self._send(turn)
@@ -299,12 +299,12 @@ class _Line:
         units, root = self._of_chunk(turn.chunk)
         units = units[::-1]
         sharded = self._plan.data.strategy.sharding == Sharding.PARAMETERS
-        again = sharded and not self._plan.data.keeps
-        gathers = self._gathers(units, None, Role.GATHER_BACKWARD) if again else []
+        gathers_again = sharded and not self._plan.data.keeps
+        gathers = self._gathers(units, None, Role.GATHER_BACKWARD) if gathers_again else []
         yield from _first(gathers)
         yield self._work(root.backward if root else 0.0, Detail.BACKWARD)
-        for place, unit in enumerate(units):
-            yield from _next(gathers, place)
+        for index, unit in enumerate(units):
+            yield from _next(gathers, index)
             yield from self._computed(unit, unit.backward, Detail.BACKWARD)
             if last:
                 yield from self._reduced(unit.parameters, sharded)
@@ -362,10 +362,10 @@ class _Line:
         communicator after the one among shards; both are issued together here, as nothing waits in between."""
         data, speed = self._plan.data, self._plan.speed
         size = parameters * data.reduced
-        whole = data.strategy.sharding == Sharding.NONE
-        op, role = ("all_reduce", Role.REDUCE) if whole else ("reduce_scatter", Role.SCATTER)
+        unsharded = data.strategy.sharding == Sharding.NONE
+        op, role = ("all_reduce", Role.REDUCE) if unsharded else ("reduce_scatter", Role.SCATTER)
         if data.shards.ranks > 1:
-            key = self._collective(op, role, "data", size, data.shards.ns(speed, size, 2 if whole else 1))
+            key = self._collective(op, role, "data", size, data.shards.ns(speed, size, 2 if unsharded else 1))
             self._pending.append(key)
             yield Issue(key)
         if data.replicas.ranks > 1:
@@ -379,17 +379,17 @@ class _Line:
     # -- between stages --------------------------------------------------------------------------------------------
 
     def _receive(self, turn: Turn) -> Iterator[Op]:
-        place = self._place(turn)
-        before = place - 1 if turn.forward else place + 1
+        position = self._place(turn)
+        before = position - 1 if turn.forward else position + 1
         if 0 <= before < self._places:
-            key = self._passed(turn, before, place)
+            key = self._passed(turn, before, position)
             yield from (Issue(key), Wait(key))
 
     def _send(self, turn: Turn) -> Iterator[Op]:
-        place = self._place(turn)
-        after = place + 1 if turn.forward else place - 1
+        position = self._place(turn)
+        after = position + 1 if turn.forward else position - 1
         if 0 <= after < self._places:
-            yield Issue(self._passed(turn, place, after))
+            yield Issue(self._passed(turn, position, after))
 
     def _passed(self, turn: Turn, source: int, target: int) -> Key:
         """The transfer's key, the same on both ranks."""
@@ -447,12 +447,12 @@ def _first(gathers: Sequence[Key]) -> Iterator[Op]:
         yield Issue(gathers[0])
 
 
-def _next(gathers: Sequence[Key], place: int) -> Iterator[Op]:
+def _next(gathers: Sequence[Key], index: int) -> Iterator[Op]:
     """Waits for this all-gather, and issues the next one."""
     if gathers:
-        yield Wait(gathers[place])
-        if place + 1 < len(gathers):
-            yield Issue(gathers[place + 1])
+        yield Wait(gathers[index])
+        if index + 1 < len(gathers):
+            yield Issue(gathers[index + 1])
 
 
 _SIMULATED = 3  # simulated micro-batches without pipeline stages: each further one takes as long as the third
@@ -502,28 +502,35 @@ def throughput(
             _times(_plan(parts, need, recipe, cluster, topology, work, speed, count))
             for count in (_SIMULATED - 1, _SIMULATED)
         )
-        more = micro_batches - _SIMULATED
-        times = [last + more * (last - before) for last, before in zip(three, two, strict=True)]
+        further = micro_batches - _SIMULATED
+        times = [last + further * (last - before) for last, before in zip(three, two, strict=True)]
     step, compute, bubble = times
     gpus = topology.world_size
     tokens = work.sequences * work.length * micro_batches * topology.data_parallel
-    each = tokens / gpus / (step / 1e9)
-    return Throughput(step, compute, step - compute - bubble, bubble, each, each * work.flops_per_token / speed.peak)
+    tokens_per_gpu = tokens / gpus / (step / 1e9)
+    return Throughput(
+        step,
+        compute,
+        step - compute - bubble,
+        bubble,
+        tokens_per_gpu,
+        tokens_per_gpu * work.flops_per_token / speed.peak,
+    )
 
 
 def _times(plan: Job) -> list[int]:
     """Times of the step, of the work of the busiest stage, and of that stage's waiting if communication takes no
     time."""
-    whole = program(plan)
-    busiest = max(_worked(whole, rank) for rank in whole.ranks)
-    step = int(replay(whole).dur_ns[0])
-    free = int(replay(with_collectives(whole, _at_once)).dur_ns[0])
-    return [step, busiest, free - busiest]
+    job_program = program(plan)
+    busiest = max(_worked(job_program, rank) for rank in job_program.ranks)
+    step = int(replay(job_program).dur_ns[0])
+    free_ns = int(replay(with_collectives(job_program, _at_once)).dur_ns[0])
+    return [step, busiest, free_ns - busiest]
 
 
-def _worked(whole: Program, rank: int) -> int:
+def _worked(job_program: Program, rank: int) -> int:
     return sum(
-        getattr(op, "ns", 0) for op in whole.stretches[0].lines[rank] if getattr(op, "kind", None) == Kind.COMPUTE
+        getattr(op, "ns", 0) for op in job_program.stretches[0].lines[rank] if getattr(op, "kind", None) == Kind.COMPUTE
     )
 
 
@@ -563,7 +570,7 @@ def _stage(part: Share, need: Need, cluster: Cluster, topology: Topology, work: 
     root, unit_list = units(part, work.wrap, local, work.length, work.checkpointing)
     shape = part.size.shape
     cut = around = (0, 0)
-    passed = 0
+    transfer_ns = 0
     if shape is not None:
         activation = local * shape.hidden * work.width
         if tensor > 1:
@@ -574,13 +581,20 @@ def _stage(part: Share, need: Need, cluster: Cluster, topology: Topology, work: 
         if context > 1:
             wire = link(cluster, context, tensor)
             turns = context - 1
-            each = ring(shape, local, work.width, context) // (3 * turns)
-            once = turns * wire.passed_ns(speed, each)
+            shard_bytes = ring(shape, local, work.width, context) // (3 * turns)
+            once = turns * wire.passed_ns(speed, shard_bytes)
             around = (once, 2 * once)
         if topology.size("pp") > 1:
             wire = link(cluster, 2, stride(topology, "pp"))
-            passed = wire.passed_ns(speed, activation // tensor)
+            transfer_ns = wire.passed_ns(speed, activation // tensor)
     touched = 2 * need.states.total  # read and written
     return Stage(
-        root, tuple(unit_list), part.first, part.last, cut, around, passed, optimizer_ns=speed.optimizer_ns(touched)
+        root,
+        tuple(unit_list),
+        part.first,
+        part.last,
+        cut,
+        around,
+        transfer_ns,
+        optimizer_ns=speed.optimizer_ns(touched),
     )

@@ -130,7 +130,7 @@ def load(folder: Path) -> History | None:
 def _plain(history: History) -> dict[str, Any]:
     content = asdict(history)
     content["arguments"] = masked_arguments(history.arguments)
-    for plain, done in zip(content["rounds"], history.rounds, strict=True):
-        plain["gain_share"] = done.gain_share
-        plain["prediction_error"] = done.prediction_error
+    for plain, original in zip(content["rounds"], history.rounds, strict=True):
+        plain["gain_share"] = original.gain_share
+        plain["prediction_error"] = original.prediction_error
     return content

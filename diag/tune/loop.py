@@ -182,15 +182,17 @@ def tune(
                 break
             tried.append(dict(advice.settings))
             tell(f"round {len(tuning.history.rounds) + 1}: {advice.change}")
-            done, last = _try(tuning, diagnosed.result, advice, fresh, repeats)
-            tell(f"{done.outcome}: {done.reason}")
+            this_round, last_run = _try(tuning, diagnosed.result, advice, fresh, repeats)
+            tell(f"{this_round.outcome}: {this_round.reason}")
             fresh = None
-            if done.outcome == Outcome.KEPT and last is not None:
-                diagnosed = last
+            if this_round.outcome == Outcome.KEPT and last_run is not None:
+                diagnosed = last_run
                 settings = tuning.history.settings | advice.settings
-                tuning.note(rounds=(*tuning.history.rounds, done), settings=settings, command=tuning.command(settings))
+                tuning.note(
+                    rounds=(*tuning.history.rounds, this_round), settings=settings, command=tuning.command(settings)
+                )
             else:
-                tuning.note(rounds=(*tuning.history.rounds, done))
+                tuning.note(rounds=(*tuning.history.rounds, this_round))
         else:
             tuning.note(stopped=f"{rounds} {'round was' if rounds == 1 else 'rounds were'} asked for")
     except KeyboardInterrupt:
@@ -228,7 +230,7 @@ def _try(
                     failed = str(error)
         if failed:
             break
-    done = Round(
+    this_round = Round(
         number=number,
         verdict=diagnosed.verdict.headline,
         advice=advice.id,
@@ -243,19 +245,19 @@ def _try(
         with_it=tuple(t.run for t in with_it),
     )
     if failed:
-        return done, None
+        return this_round, None
     measured_gain = gain([t.times for t in without], [t.times for t in with_it])
     difference = loss_difference(without[-1].result, with_it[-1].result)
     outcome, reason = _judged(measured_gain, difference)
-    done = replace(
-        done,
+    this_round = replace(
+        this_round,
         outcome=outcome,
         reason=reason,
         gain_ns=measured_gain,
-        memory_delta_bytes=_memory_delta(done),
+        memory_delta_bytes=_memory_delta(this_round),
         loss_difference=difference,
     )
-    return done, with_it[-1]
+    return this_round, with_it[-1]
 
 
 def _judged(interval: Interval, difference: float | None) -> tuple[Outcome, str]:
@@ -268,9 +270,9 @@ def _judged(interval: Interval, difference: float | None) -> tuple[Outcome, str]
     return Outcome.REVERTED, "its gain is within what equal runs differ by"
 
 
-def _memory_delta(done: Round) -> int | None:
+def _memory_delta(this_round: Round) -> int | None:
     """The highest reserved peak of the runs with the change, minus that of the runs without."""
-    before, after = ([run.reserved_bytes for run in runs] for runs in (done.without, done.with_it))
+    before, after = ([run.reserved_bytes for run in runs] for runs in (this_round.without, this_round.with_it))
     if any(value is None for value in (*before, *after)):
         return None
     return max(v for v in after if v is not None) - max(v for v in before if v is not None)

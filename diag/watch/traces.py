@@ -72,8 +72,8 @@ def ask(
             "no rank has finished a step yet", path=layout.root, hint="ask again when the training is under way"
         )
     ahead = ahead_s if ahead_s is not None else 2 * settings.interval_s + _MARGIN_S
-    aged = max(0.0, now() - min(beat.unix_ns for beat in beats.values()) / 1e9)
-    first = current_step + ceil((ahead + min(aged, SILENT_S)) / step_s) + settings.trace_warmup + 1
+    age_s = max(0.0, now() - min(beat.unix_ns for beat in beats.values()) / 1e9)
+    first = current_step + ceil((ahead + min(age_s, SILENT_S)) / step_s) + settings.trace_warmup + 1
     trace_request = TraceAsked(
         number=before.number + 1 if before is not None else 1,
         first_step=first,
@@ -213,9 +213,9 @@ def _alive(layout: RunLayout, files: Mapping[int, RankLayout], manifest: Manifes
             hint="start the training without --no-collect",
         )
     ages = {rank: now_s - _seen_s(files[rank].heartbeat, beat) for rank, beat in beats.items()}
-    going = {rank: beat for rank, beat in beats.items() if not beat.done and ages[rank] < SILENT_S}
-    if going:
-        return going
+    active = {rank: beat for rank, beat in beats.items() if not beat.done and ages[rank] < SILENT_S}
+    if active:
+        return active
     if all(beat.done for beat in beats.values()):
         raise DiagError("the training is over", path=layout.root)
     raise DiagError(

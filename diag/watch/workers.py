@@ -49,12 +49,12 @@ class Worker:
 
 def recorded_workers_of(layout: RunLayout) -> tuple[Worker, ...]:
     """Processes that this one or its children started, and that recorded themselves as ranks of this run."""
-    below = {process.pid: process for process in psutil.Process().children(recursive=True)}
+    descendants = {process.pid: process for process in psutil.Process().children(recursive=True)}
     workers = []
     for rank, files in layout.newest().ranks().items():
         _, pid = recorded_process(files)
-        if pid in below:
-            workers.append(Worker(rank, below[pid]))
+        if pid in descendants:
+            workers.append(Worker(rank, descendants[pid]))
     return tuple(workers)
 
 
@@ -88,10 +88,10 @@ def end(workers: Iterable[Worker], grace_s: float, sleep: Callable[[float], None
 
 def _signal_all(worker: Worker, number: int) -> None:
     try:
-        leads = os.getpgid(worker.pid) == worker.pid
+        is_group_leader = os.getpgid(worker.pid) == worker.pid
     except OSError:
         return
-    if not leads:
+    if not is_group_leader:
         worker.send(number)
         return
     with contextlib.suppress(OSError):
@@ -158,14 +158,16 @@ class ExitWatch:
     def _run(self) -> None:
         assert self._poll is not None
         assert self._wake is not None
-        wait_s, last, came_s = _LEAST_S, False, time.monotonic()
+        wait_s, last, last_new_s = _LEAST_S, False, time.monotonic()
         while not last:
             last = self._stopped.is_set()  # one more time: a process may have exited just before
-            came_s = time.monotonic() if self._look() else came_s
-            wait_s = _LEAST_S if time.monotonic() - came_s < _SETTLE_S else min(2 * wait_s, _MOST_S)
-            ended = [descriptor for descriptor, _ in self._poll.poll(wait_s * 1000) if descriptor != self._wake[0]]
-            self._note(ended)
-            wait_s = _LEAST_S if ended else wait_s  # a restart may follow
+            last_new_s = time.monotonic() if self._look() else last_new_s
+            wait_s = _LEAST_S if time.monotonic() - last_new_s < _SETTLE_S else min(2 * wait_s, _MOST_S)
+            descriptors = [
+                descriptor for descriptor, _ in self._poll.poll(wait_s * 1000) if descriptor != self._wake[0]
+            ]
+            self._note(descriptors)
+            wait_s = _LEAST_S if descriptors else wait_s  # a restart may follow
 
     def _look(self) -> bool:
         """Looks for new ranks. Returns whether to look again soon: no rank has appeared yet, or one has just now."""
@@ -200,16 +202,16 @@ class ExitWatch:
         self._watched[descriptor] = attempt, rank, pid
         self._poll.register(descriptor, select.POLLIN)
 
-    def _note(self, ended: Sequence[int]) -> None:
+    def _note(self, descriptors: Sequence[int]) -> None:
         """Notes exits. Of processes that exited together, the first is not known."""
         assert self._poll is not None
-        codes = [(attempt, rank, _exit_code(pid)) for attempt, rank, pid in map(self._watched.__getitem__, ended)]
+        codes = [(attempt, rank, _exit_code(pid)) for attempt, rank, pid in map(self._watched.__getitem__, descriptors)]
         for attempt in {attempt for attempt, _, _ in codes}:
             codes_of_attempt = {rank: code for owner, rank, code in codes if owner is attempt}
             if not any(attempt.ended.values()) and None not in {*attempt.ended.values(), *codes_of_attempt.values()}:
                 attempt.first = frozenset(rank for rank, code in codes_of_attempt.items() if code)
             attempt.ended |= codes_of_attempt
-        for descriptor in ended:
+        for descriptor in descriptors:
             self._poll.unregister(descriptor)
             del self._watched[descriptor]
             os.close(descriptor)

@@ -84,9 +84,9 @@ _CLASSES["torch.serialization", "_get_layout"] = torch.serialization._get_layout
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """The classes that the pickle may name: those of a checkpoint, and torch's dtypes."""
-        if (known := _class_of(module, name)) is None:
+        if (allowed := _class_of(module, name)) is None:
             raise IncompleteError(f".metadata asks for {module}.{name}, which no checkpoint of tensors needs: not read")
-        return known
+        return allowed
 
 
 def _class_of(module: str, name: str) -> Any:
@@ -195,9 +195,9 @@ def _plain(model: nn.Module, name: str) -> str:
 
 def _tensors(values: dict[str, Any]) -> dict[str, Any]:
     """Returns the values unchanged. TypeError if one is not a tensor: loading it would unpickle it."""
-    strange = [name for name, value in values.items() if not isinstance(value, Tensor)]
-    if strange:
-        raise TypeError(f"only tensors can be saved, and these are none: {', '.join(strange[:3])}")
+    non_tensors = [name for name, value in values.items() if not isinstance(value, Tensor)]
+    if non_tensors:
+        raise TypeError(f"only tensors can be saved, and these are none: {', '.join(non_tensors[:3])}")
     return values
 
 

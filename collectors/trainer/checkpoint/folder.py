@@ -226,8 +226,8 @@ def complete(draft: Path, names: list[str], manifest: CheckpointManifest, start_
             f"{error.filename} is not there, though its rank has written it: all ranks must write into one folder, "
             "on storage that their hosts share"
         ) from error
-    took = {"until_published_ns": time.monotonic_ns() - start_ns}
-    write_manifest(draft, replace(manifest, files=files, saving={**manifest.saving, **took}))
+    timing = {"until_published_ns": time.monotonic_ns() - start_ns}
+    write_manifest(draft, replace(manifest, files=files, saving={**manifest.saving, **timing}))
     final = publish(draft, manifest.steps)
     point_latest(final)
     with contextlib.suppress(OSError):  # an old checkpoint that cannot be removed does not affect the new one

@@ -51,10 +51,10 @@ def set_prefetch(root: FSDPModule, units: Sequence[FSDPModule], depth: int) -> N
     The root is the first in forward; it stays gathered, so backward does not gather it.
     """
     order = [root, *units]
-    for place, unit in enumerate(order):
-        unit.set_modules_to_forward_prefetch(list(order[place + 1 : place + 1 + depth]))
-    for place, unit in enumerate(units):
-        unit.set_modules_to_backward_prefetch(list(reversed(units[max(0, place - depth) : place])))
+    for index, unit in enumerate(order):
+        unit.set_modules_to_forward_prefetch(list(order[index + 1 : index + 1 + depth]))
+    for index, unit in enumerate(units):
+        unit.set_modules_to_backward_prefetch(list(reversed(units[max(0, index - depth) : index])))
     root.set_modules_to_backward_prefetch(list(reversed(units))[:depth])
 
 
