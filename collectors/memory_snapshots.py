@@ -90,14 +90,14 @@ class MemorySnapshots:
             step, self._near_oom_step = self._near_oom_step, None
             self._once(NEAR_OOM, step)
 
-    def ask(self, trace_request: TraceAsked) -> None:
+    def ask(self, asked: TraceAsked) -> None:
         """Writes the requested snapshot at once; called by the background thread."""
-        self.answer = (trace_request.number, TRACE_PENDING)
+        self.answer = (asked.number, TRACE_PENDING)
         try:
             why_not = self.write(ASKED, self._step())
         except Exception as error:
             why_not = f"the snapshot could not be written: {error!r}"
-        self.answer = (trace_request.number, why_not or TRACE_RECORDED)
+        self.answer = (asked.number, why_not or TRACE_RECORDED)
 
     def _allocation_failed(self, _device: int, _asked: int, _allocated: int, _free: int) -> None:
         """PyTorch's observer, on the thread whose allocation failed, before the exception is raised."""

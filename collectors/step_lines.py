@@ -196,17 +196,17 @@ def _add(times: dict[str, int], phase: str, start: int, end: int, waits: Sequenc
         times[phase + STILL] = times.get(phase + STILL, 0) + still
 
 
-def highest(before: MemoryRecord | None, record: MemoryRecord) -> MemoryRecord:
+def highest(one: MemoryRecord | None, other: MemoryRecord) -> MemoryRecord:
     """The higher peaks of both records; counters only grow, so their highest value is the last."""
-    if before is None:
-        return record
+    if one is None:
+        return other
     return MemoryRecord(
-        rss=max(before.rss, record.rss),
-        allocated=_most(before.allocated, record.allocated),
-        reserved=_most(before.reserved, record.reserved),
-        alloc_retries=_most(before.alloc_retries, record.alloc_retries),
-        ooms=_most(before.ooms, record.ooms),
-        capacity=_most(before.capacity, record.capacity),
+        rss=max(one.rss, other.rss),
+        allocated=_most(one.allocated, other.allocated),
+        reserved=_most(one.reserved, other.reserved),
+        alloc_retries=_most(one.alloc_retries, other.alloc_retries),
+        ooms=_most(one.ooms, other.ooms),
+        capacity=_most(one.capacity, other.capacity),
     )
 
 
@@ -253,9 +253,9 @@ class StepLines:
         self._dropped = 0  # for the next line of collectives
         self._writing = threading.Lock()
 
-    def add(self, record: StepRecord, calls: Taken) -> None:
+    def add(self, record: StepRecord, taken: Taken) -> None:
         """Adds a step that has ended, and the calls that became known with it."""
-        self._waiting.append((record, calls))
+        self._waiting.append((record, taken))
         self._seen += 1
         if self.due(self._seen, record.end_ns):
             self.write()
@@ -272,13 +272,13 @@ class StepLines:
             finally:
                 self._writing.release()
 
-    def close(self, calls: Taken) -> None:
+    def close(self, taken: Taken) -> None:
         """Writes the rest when the training has ended or fails. ``calls``: those since its last step."""
         if self._writing.acquire(timeout=_PATIENCE_S):  # in a forked child the lock may be held by no thread
             try:
                 self._write()
                 lines: list[CollectiveLine] = []
-                rows = self._rows(calls, lines)
+                rows = self._rows(taken, lines)
                 self._collectives.write(*lines)
                 self._summary.close(rows)
             finally:

@@ -112,16 +112,16 @@ class TraceWindows:
             return sys.maxsize
         return index + self._period - (index - settings.trace_skip) % self._period
 
-    def ask(self, trace_request: TraceAsked) -> None:
+    def ask(self, asked: TraceAsked) -> None:
         """Accepts a request, which ``before_step`` carries out; called by another thread. The window covers the
         requested steps, the same on all ranks, or there is none, and the answer has the reason."""
         if self._failed:
-            self.answer = (trace_request.number, self._failed)
+            self.answer = (asked.number, self._failed)
         elif self._asked is not None and self._profiler is not None:
-            self.answer = (trace_request.number, "the window that was asked for before was being recorded")
+            self.answer = (asked.number, "the window that was asked for before was being recorded")
         else:
-            self.answer = (trace_request.number, TRACE_PENDING)
-            self._wanted = trace_request
+            self.answer = (asked.number, TRACE_PENDING)
+            self._wanted = asked
 
     def _before_asked(self, step: int) -> str:
         """The state of a step in a requested window; WINDOW_NONE for other steps."""

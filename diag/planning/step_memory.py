@@ -227,14 +227,14 @@ def modelled(shape: Shape) -> bool:
     return sum(op.weight for op in operations(step)) == shape.parameters
 
 
-def unit_of_op(op: Op, wrap: str, index: int) -> int:
+def unit_of_op(op: Op, wrap: str, place: int) -> int:
     """The sharding unit of an operation: 0 is the root's, the others are numbered in order of forward."""
     if wrap == LINEAR_AND_HEAD and op.name == "head" and op.weight:
-        return index
+        return place
     if op.block < 0 or wrap == "root":
         return 0
     if wrap in ("linear", LINEAR_AND_HEAD):
-        return index if op.weight and "norm" not in op.name else 0
+        return place if op.weight and "norm" not in op.name else 0
     return 1 + op.block // (int(wrap) if wrap.isdecimal() else 1)
 
 

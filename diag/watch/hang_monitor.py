@@ -233,9 +233,9 @@ class Judgement:
         return tuple((rank, phase) for rank, phase in self.away if phase in BUSY_PHASES)
 
 
-def observed(before_look: Ranks, beats: Mapping[int, Beat | None], now_s: float) -> Ranks:
+def observed(seen: Ranks, beats: Mapping[int, Beat | None], now_s: float) -> Ranks:
     """All ranks after a look at the heartbeats. A rank whose heartbeat cannot be read stays as it was."""
-    ranks = dict(before_look)
+    ranks = dict(seen)
     for rank, beat in beats.items():
         before = ranks.get(rank)
         if before is None:
@@ -439,25 +439,23 @@ def _beat(files: RankLayout) -> Beat | None:
     return beat_of(heartbeat) if heartbeat is not None else None
 
 
-def busy_words(judgement: Judgement) -> str:
+def busy_words(found: Judgement) -> str:
     """``rank 1 has been in its checkpoint phase for 24 s, 3 ranks wait for it: it may take 90 s``."""
-    ranks = [rank for rank, _ in judgement.busy]
-    phases = " and ".join(dict.fromkeys(phase for _, phase in judgement.busy))
+    ranks = [rank for rank, _ in found.busy]
+    phases = " and ".join(dict.fromkeys(phase for _, phase in found.busy))
     return (
         f"{spaced(listing(ranks))} {'is' if len(ranks) == 1 else 'are'} busy with {phases}, "
-        f"{spaced(counted(len(judgement.waiting), 'rank'))} waiting for {judgement.still_s:.0f} s: "
-        f"no hang before {judgement.limit_s:.0f} s"
+        f"{spaced(counted(len(found.waiting), 'rank'))} waiting for {found.still_s:.0f} s: "
+        f"no hang before {found.limit_s:.0f} s"
     )
 
 
-def hang_words(judgement: Judgement) -> str:
+def hang_words(found: Judgement) -> str:
     """``hang: nothing has moved for 31 s; ranks 0, 2, 3 wait in a collective, rank 1 is in data``."""
     parts = []
-    if judgement.waiting:
-        parts.append(
-            f"{spaced(listing(judgement.waiting))} wait{'s' if len(judgement.waiting) == 1 else ''} in a collective"
-        )
-    parts += [f"rank {rank} is in {phase}" for rank, phase in judgement.away[:4]]
-    if len(judgement.away) > 4:
-        parts.append(f"{len(judgement.away) - 4} more ranks elsewhere")
-    return f"hang: no progress for {judgement.still_s:.0f} s; {', '.join(parts)}"
+    if found.waiting:
+        parts.append(f"{spaced(listing(found.waiting))} wait{'s' if len(found.waiting) == 1 else ''} in a collective")
+    parts += [f"rank {rank} is in {phase}" for rank, phase in found.away[:4]]
+    if len(found.away) > 4:
+        parts.append(f"{len(found.away) - 4} more ranks elsewhere")
+    return f"hang: no progress for {found.still_s:.0f} s; {', '.join(parts)}"

@@ -147,15 +147,15 @@ def _answered(layout: RunLayout, current_step: int) -> TraceAsked | None:
     )
 
 
-def answers(layout: RunLayout, trace_request: TraceAsked) -> list[Answer]:
+def answers(layout: RunLayout, asked: TraceAsked) -> list[Answer]:
     """The current answers of the requested ranks, in order of rank."""
     ended = _is_over(read_manifest(layout)[0])
-    return [_answer(rank, files, trace_request, ended) for rank, files in _asked_ranks(layout, trace_request).items()]
+    return [_answer(rank, files, asked, ended) for rank, files in _asked_ranks(layout, asked).items()]
 
 
 def wait(
     layout: RunLayout,
-    trace_request: TraceAsked,
+    asked: TraceAsked,
     progress: Callable[[int, int, str], None] | None = None,
     interval_s: float = 0.5,
     patience_s: float = _PATIENCE_S,
@@ -164,14 +164,14 @@ def wait(
     reached, since = -1, time.monotonic()
     while True:
         looked = time.monotonic()
-        replies = answers(layout, trace_request)
+        replies = answers(layout, asked)
         waiting = sum(answer.open for answer in replies)
-        step = max((beat.step for beat in _beats(_some(_asked_ranks(layout, trace_request))).values()), default=-1)
+        step = max((beat.step for beat in _beats(_some(_asked_ranks(layout, asked))).values()), default=-1)
         if progress is not None:
             progress(
                 len(replies) - waiting,
                 len(replies),
-                f"ranks; the job is at step {step}, asked from {trace_request.first_step}",
+                f"ranks; the job is at step {step}, asked from {asked.first_step}",
             )
         if not waiting:
             return replies
