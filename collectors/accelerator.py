@@ -37,7 +37,7 @@ class Kind:
     sampler: str = ""  # the library that reads its clocks and errors: "NVML", "amdsmi"; see ``device_sampler``
     # The library and its function that set a thread's stream capture mode; "": there is no such restriction.
     capture_mode: tuple[str, str] = ("", "")
-    lacks: str = ""  # without a sampler: what is not recorded
+    lacks: str = ""  # without a sampler: the missing records, in words
 
 
 CUDA = Kind(

@@ -358,7 +358,7 @@ def _refusal(data: bytes, position: int) -> RefusedError:
         for opcode, value, _ in islice(pickletools.genops(BytesIO(data[position : position + _LOOK_AHEAD])), 1000):
             if opcode.name in ("GLOBAL", "INST"):
                 return RefusedError(f"asks for {_printable(str(value).replace(' ', '.'))}")
-    except (ValueError, AssertionError, IndexError, struct.error):  # what genops raises where the data is malformed
+    except (ValueError, AssertionError, IndexError, struct.error):  # raised by genops for malformed data
         pass
     code = data[position]
     name = next(

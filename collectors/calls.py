@@ -20,7 +20,7 @@ from .records import CollectiveRow
 
 
 class Patches:
-    """Remembers what it replaced and puts it back."""
+    """Replaces attributes, and restores the originals."""
 
     def __init__(self) -> None:
         self._replaced: list[tuple[Any, str, Any, Any]] = []

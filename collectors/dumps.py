@@ -1,5 +1,4 @@
-"""What a process writes about itself when the training hangs or dies: stacks, the Flight Recorder's dump, its
-exception.
+"""Diagnostics that a process writes when the training hangs or dies: stacks, the Flight Recorder's dump, its exception.
 
 Nothing here waits for the training's thread, which may never come back. Stacks are written by ``faulthandler`` inside a
 signal handler in C, also while another thread holds the GIL. The background thread dumps the Flight Recorder.

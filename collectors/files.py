@@ -57,7 +57,7 @@ class Budget:
 
 
 class Complaints:
-    """What went wrong in the collectors, printed once on standard error and kept for the heartbeat."""
+    """Errors of the collectors, printed once on standard error and kept for the heartbeat."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank

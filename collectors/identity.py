@@ -1,4 +1,4 @@
-"""Who this process is: rank, host, device, and how its monotonic clock maps to the wall clock."""
+"""The identity of this process: rank, host, device, and the mapping of its monotonic clock to the wall clock."""
 
 from __future__ import annotations
 

@@ -1,36 +1,36 @@
-"""The run directory: the one module that knows its file names. Standard library only.
+"""The run directory. Its file names are defined only in this module. Standard library only.
 
-Everything a run leaves behind lies under one folder, written by the training processes and read by the analyser:
+All files of a run are in one folder, written by the training processes and read by the analyser:
 
     <run>/manifest.json                    what was run: see ``diag.collectors.records.Manifest``
-    <run>/ranks/00017/rank.json            who this rank is: host, pid, device, clock anchor
-    <run>/ranks/00017/steps.jsonl          one line a step
-    <run>/ranks/00017/summary.jsonl        one line every 50 steps: what of them the verdict over all ranks needs
-    <run>/ranks/00017/device_steps.jsonl   one line a step, on the device's clock (CUDA only)
+    <run>/ranks/00017/rank.json            the rank's identity: host, pid, device, clock anchor
+    <run>/ranks/00017/steps.jsonl          one line per step
+    <run>/ranks/00017/summary.jsonl        one line every 50 steps: their sums for the verdict over all ranks
+    <run>/ranks/00017/device_steps.jsonl   one line per step, on the device's clock (CUDA only)
     <run>/ranks/00017/durations.jsonl      durations of collectives on the device, from PyTorch's Flight Recorder
-    <run>/ranks/00017/collectives.jsonl    one line a step, one row a collective
-    <run>/ranks/00017/checkpoints.jsonl    one line a checkpoint: what it cost
+    <run>/ranks/00017/collectives.jsonl    one line per step, one row per collective
+    <run>/ranks/00017/checkpoints.jsonl    one line per checkpoint, with its cost
     <run>/ranks/00017/device.jsonl         samples of the device, or the reason why there are none
-    <run>/ranks/00017/host.jsonl           what the CPU scheduler gave the process's threads and its workers (Linux)
+    <run>/ranks/00017/host.jsonl           CPU time and run queue time of the process's threads and workers (Linux)
     <run>/ranks/00017/trace-step000100.json.gz   a torch.profiler window, named after its first step
     <run>/ranks/00017/memory-oom-step000123.pickle   a snapshot of the device's allocator: asked, near-oom or oom
-    <run>/ranks/00017/stdout.txt, log.txt  what the process printed on standard output and on standard error
+    <run>/ranks/00017/stdout.txt, log.txt  the process's standard output and standard error
     <run>/ranks/00017/nccl.log             NCCL_DEBUG_FILE
-    <run>/ranks/00017/heartbeat.json       where the process was a second ago
+    <run>/ranks/00017/heartbeat.json       the state of the process a second ago
     <run>/ranks/00017/inspector/           durations of collectives, written by NCCL Inspector
-    <run>/ranks/00017/stacks.txt           stacks of all threads, when asked for and when the process crashed
-    <run>/ranks/00017/py-spy.txt           the same as py-spy sees it, where it may
-    <run>/ranks/00017/flight_recorder17    PyTorch's own dump; flight_recorder_asked_17 is one that we asked for,
+    <run>/ranks/00017/stacks.txt           stacks of all threads, on request and when the process crashed
+    <run>/ranks/00017/py-spy.txt           stacks of all threads from py-spy, if it is permitted
+    <run>/ranks/00017/flight_recorder17    PyTorch's own dump; flight_recorder_asked_17 is one requested by diag,
                                            flight_recorder_asked_gloo_17 that of a second recorder
-    <run>/asked.json                       the launcher asks every rank for stacks, dump and a last heartbeat
-    <run>/trace_asked.json                 `diag trace` asks some ranks for a profiler window or a memory snapshot
-    <run>/exits.json                       how the processes ended, where not all ended well
-    <run>/unrecorded.jsonl                 one line a process that trained and was not recorded
+    <run>/asked.json                       the launcher's request to every rank for stacks, dump and a last heartbeat
+    <run>/trace_asked.json                 a request of `diag trace` for a profiler window or a memory snapshot
+    <run>/exits.json                       the exit codes of the processes, if not all succeeded
+    <run>/unrecorded.jsonl                 one line per process that trained and was not recorded
     <run>/nvidia-smi-<host>.txt            the driver's view of the GPUs during a hang
-    <run>/nccl-ras-<host>-<number>.txt     what NCCL RAS answered during a hang or a crash
+    <run>/nccl-ras-<host>-<number>.txt     a report of NCCL RAS during a hang or a crash
     <run>/hang.json                        the triage of a run that hung or crashed
-    <run>/checkpoints/                     where the bundled trainer saves: see ``trainer.checkpoint``
-    <run>/verdict.json                     the analyser's last answer
+    <run>/checkpoints/                     checkpoints of the bundled trainer: see ``trainer.checkpoint``
+    <run>/verdict.json                     the result of the last analysis
     <run>/restart-1/                       a run directory like this one: the training after torchrun's first restart
 """
 
@@ -166,7 +166,7 @@ class RankLayout:
         return self._by_step(_SNAPSHOT_NAME)
 
     def _by_step(self, pattern: re.Pattern[str]) -> list[Path]:
-        """The files whose names match; the first group is the step."""
+        """The files whose names match the pattern, by step; its first group is the step."""
         try:
             names = os.listdir(self.folder)  # noqa: PTH208  (ten times faster, which ten thousand ranks notice)
         except OSError:
@@ -183,7 +183,7 @@ class RunLayout:
 
     manifest = _Entry(MANIFEST)
     ranks_folder = _Entry(RANKS)
-    tables = _Entry("tables")  # what an analysis derived from large traces: disposable
+    tables = _Entry("tables")  # the cache of an analysis of large traces: disposable
     verdict = _Entry("verdict.json")
     asked = _Entry("asked.json")  # the launcher's request to the collectors; see ``records.Asked``
     trace_asked = _Entry("trace_asked.json")  # a request for a profiler window; see ``records.TraceAsked``
@@ -227,7 +227,7 @@ class RunLayout:
         return RunLayout(self.root / f"restart-{number}") if number else self
 
     def restarts(self) -> list[RunLayout]:
-        """What was recorded after each restart, in order. Step numbers and clocks begin anew in each."""
+        """The run directories of the restarts, in order. Step numbers and clocks start again in each."""
         try:
             names = os.listdir(self.root)  # noqa: PTH208  (as above; a hung training's launcher asks every second)
         except OSError:

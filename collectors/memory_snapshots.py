@@ -68,7 +68,7 @@ class MemorySnapshots:
             self._complaints.add("the allocator's history is not recorded", repr(error))
 
     def stop(self, error: BaseException | None) -> None:
-        """Ends the recording; ``error``: what ended the training."""
+        """Ends the recording; ``error``: the exception that ended the training."""
         self.serve()
         if self._recording and isinstance(error, torch.OutOfMemoryError):
             self._once(OOM)  # where no observer was called
@@ -116,7 +116,7 @@ class MemorySnapshots:
             self._complaints.add(f"the memory snapshot ({reason}) could not be written", why_not)
 
     def write(self, reason: str, step: int) -> str:
-        """Writes a snapshot. Returns "" or why there is none. Raises what torch raises."""
+        """Writes a snapshot. Returns "" or why there is none. Passes torch's exceptions on."""
         if self._accelerator is None:
             return _NO_ALLOCATOR
         if not self._writing.acquire(blocking=False):

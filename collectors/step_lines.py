@@ -273,7 +273,7 @@ class StepLines:
                 self._writing.release()
 
     def close(self, taken: Taken) -> None:
-        """Writes the rest when the training has ended or fails. ``calls``: those since its last step."""
+        """Writes the rest when the training has ended or fails. ``taken``: the calls since its last step."""
         if self._writing.acquire(timeout=_PATIENCE_S):  # in a forked child the lock may be held by no thread
             try:
                 self._write()

@@ -1,4 +1,4 @@
-"""Hooks on what a training calls: backward, optimizers, loaders, saving, evaluation, groups, profilers, DDP."""
+"""Hooks on the calls of a training: backward, optimizers, loaders, saving, evaluation, groups, profilers, DDP."""
 
 from __future__ import annotations
 

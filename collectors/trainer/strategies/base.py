@@ -113,11 +113,11 @@ class Strategy(ABC):
     ``model`` is set by ``build``: the wrapped model; with a pipeline, a list of this rank's stages.
     """
 
-    # -- what it is ------------------------------------------------------------------------------------------------
+    # -- properties ------------------------------------------------------------------------------------------------
 
     id: ClassVar[str]  # of --strategy
     about: ClassVar[str]  # one line for `--set list`
-    settings: ClassVar[tuple[Key, ...]] = ()  # what --set takes
+    settings: ClassVar[tuple[Key, ...]] = ()  # the keys of --set
     # By name in a manifest: the states that are sharded over the ranks of a sharding group.
     shards: ClassVar[Mapping[str, tuple[str, ...]]]
     api: ClassVar[str]  # the ``id`` of the strategy whose API its users call
@@ -125,7 +125,7 @@ class Strategy(ABC):
     no_sync: ClassVar[bool] = False  # inside ``model.no_sync()`` a backward reduces no gradients
     flat_parameters: ClassVar[bool] = False  # each sharding unit is one flat parameter
 
-    # -- what it refuses -------------------------------------------------------------------------------------------
+    # -- refused options -------------------------------------------------------------------------------------------
 
     not_taken: ClassVar[tuple[str, ...]] = ()  # options that do not apply to it,
     why_not_taken: ClassVar[str] = ""
