@@ -212,7 +212,7 @@ def device_in_use() -> torch.device:
 
 
 def device_is_settled() -> bool:
-    """Whether ``device_in_use`` will not return another one later."""
+    """Whether the result of ``device_in_use`` is final."""
     kind, module = _available()
     if kind is None:
         return True

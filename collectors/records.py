@@ -161,8 +161,8 @@ class LoaderQueue(NamedTuple):
 class HeldRecord:
     """Bytes that model and optimizer hold on one rank between the optimizer's step and the clearing of gradients.
 
-    ``gathered``: unsharded parameters of sharding units that are gathered at that moment; the others are this rank's
-    shards.
+    ``gathered``: unsharded parameters of sharding units that are gathered at that moment; the other fields count this
+    rank's own part.
     """
 
     parameters: int

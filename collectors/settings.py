@@ -30,16 +30,16 @@ class CollectorSettings:
     trace_memory: bool = False
     memory_snapshots: bool = False  # record the allocator's history; write it near out-of-memory and at an error
     memory_history: int = 100_000  # events of the allocator that torch keeps
-    auto_traces: int = 3  # windows at most that the launcher asks for because something changed for the worse
+    auto_traces: int = 3  # most windows that the launcher requests because the verdict became worse
     collectives: bool = True
     max_collectives_per_step: int = 4096
     # What records durations of collectives on GPUs: NCCL Inspector where it is installed ("auto"), else PyTorch's
     # Flight Recorder ("recorder"); or nothing ("off").
     collective_timing: Literal["auto", "recorder", "off"] = "auto"
     nvml: bool = True  # sample the device: NVML, or amdsmi of an AMD GPU
-    summary_steps: int = 50  # in one line of summary.jsonl; 0: none
-    interval_s: float = 1.0  # heartbeat and samples of the device
-    byte_budget: int = 1 << 30  # of one rank, everything included
+    summary_steps: int = 50  # steps in one line of summary.jsonl; 0: none
+    interval_s: float = 1.0  # between heartbeats and samples of the device
+    byte_budget: int = 1 << 30  # of all files of one rank
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -139,7 +139,7 @@ def around(
 # Tokens of a step, only where the inputs are certain: Hugging Face's Trainer passes those of every micro-batch.
 
 _INPUTS = argument(2, "inputs")  # of Trainer.training_step
-_SHARED_BY = ("get_tp_size", "get_cp_size", "get_sp_size")  # how many ranks work on one batch
+_SHARED_BY = ("get_tp_size", "get_cp_size", "get_sp_size")  # number of ranks that work on one batch
 
 
 def install_tokens(trainer_module: ModuleType, patches: Patches, life: Attachment) -> None:

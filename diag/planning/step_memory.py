@@ -119,7 +119,7 @@ def kept_of_block(shape: Shape, width: int, kernels: Kernels) -> int:
     return sum(op.kept for op in block_ops(shape, 0, width, kernels))
 
 
-LINEAR_AND_HEAD = "linear and head"  # FSDP1's units of one matrix; fully_shard's, "linear", are those in blocks
+LINEAR_AND_HEAD = "linear and head"  # FSDP1: each matrix is a unit; with fully_shard's "linear", only those in blocks
 
 
 class Step(Struct, frozen=True):
@@ -182,7 +182,7 @@ def walk(step: Step, account: Account) -> None:
         units = Sharded(account, step.recipe, step.shards, sizes, kept=step.kept, ahead=step.ahead, gloo=step.gloo)
     else:
         units = Whole(account, step.recipe, states.gradients, views=step.bucket_views)
-    micro_batches = min(step.micro_batches, 2)  # from the second on they are alike
+    micro_batches = min(step.micro_batches, 2)  # from the second on they are equal
     kept_logits = 0
     for number in range(micro_batches):
         account.moment = "forward"

@@ -195,7 +195,7 @@ class Limits:
 
     @classmethod
     def of(cls, hang_s: float, collective_timeout_s: float) -> Limits:
-        """``hang_s``: the requested limit, which is lowered to a little before the collectives' own timeout."""
+        """``hang_s``: the requested limit; lowered to a little before the collectives' own timeout if that is earlier."""
         ahead = collective_timeout_s - min(_AHEAD_S, _AHEAD_SHARE * collective_timeout_s)
         hang_s = min(hang_s, ahead)
         return cls(hang_s, max(hang_s, LEAST_SETUP_S), BUSY_TIMES * hang_s)
@@ -251,7 +251,7 @@ def judged(ranks: Ranks, now_s: float, limits: Limits) -> Judgement:
     if not any(status.beat for status in ranks.values()):
         return Judgement(
             HangState.MOVING
-        )  # no collectors, or all ranks are still joining: that has a time-out of its own
+        )  # no collectors, or the ranks are still joining the process group, which has its own timeout
     alive = {rank: status for rank, status in ranks.items() if status.beat is None or not status.beat.done}
     standing = {rank: status for rank, status in sorted(alive.items()) if status.says_so(now_s)}
     if not standing:
@@ -440,7 +440,7 @@ def _beat(files: RankLayout) -> Beat | None:
 
 
 def busy_words(found: Judgement) -> str:
-    """``rank 1 has been in its checkpoint phase for 24 s, 3 ranks wait for it: it may take 90 s``."""
+    """``rank 1 is busy with checkpoint, 3 ranks waiting for 24 s: no hang before 90 s``."""
     ranks = [rank for rank, _ in found.busy]
     phases = " and ".join(dict.fromkeys(phase for _, phase in found.busy))
     return (
@@ -451,7 +451,7 @@ def busy_words(found: Judgement) -> str:
 
 
 def hang_words(found: Judgement) -> str:
-    """``hang: nothing has moved for 31 s; ranks 0, 2, 3 wait in a collective, rank 1 is in data``."""
+    """``hang: no progress for 31 s; ranks 0, 2, 3 wait in a collective, rank 1 is in data``."""
     parts = []
     if found.waiting:
         parts.append(f"{spaced(listing(found.waiting))} wait{'s' if len(found.waiting) == 1 else ''} in a collective")
