@@ -195,7 +195,7 @@ class Limits:
 
     @classmethod
     def of(cls, hang_s: float, collective_timeout_s: float) -> Limits:
-        """``hang_s``: the requested limit; lowered to a little before the collectives' own timeout if that is earlier."""
+        """``hang_s``: the requested limit; lowered to a little before the collectives' own timeout if this is less."""
         ahead = collective_timeout_s - min(_AHEAD_S, _AHEAD_SHARE * collective_timeout_s)
         hang_s = min(hang_s, ahead)
         return cls(hang_s, max(hang_s, LEAST_SETUP_S), BUSY_TIMES * hang_s)
