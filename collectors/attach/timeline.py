@@ -314,7 +314,7 @@ class Timeline:
             self._end_evaluation(self._began)
 
     def _for_evaluation(self, loader: int, gradients: bool) -> bool:
-        if loader in self.loaders:  # a frozen teacher may call eval() in every step
+        if loader in self.loaders:  # a frozen teacher may be set to eval() in every step
             return not gradients and self._eval_called is not None
         return not gradients or self._eval_called is not None
 
