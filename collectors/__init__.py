@@ -1,4 +1,4 @@
-"""What runs inside the training processes: collectors, fault injection and the bundled trainer.
+"""The code that runs inside the training processes: collectors, fault injection and the bundled trainer.
 
 Imported as ``diag.collectors``. Needs the standard library and torch (2.6 or later); NVML is used where it is present.
 """
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """``record``, found when it is first used: launchers and the analyser import this package, and not torch."""
+    """Imports ``record`` on first use: launchers and the analyser import this package without torch."""
     if name == "record":
         from .recording import record
 

@@ -1,8 +1,8 @@
-"""The accelerator that a rank computes on. The one module that knows the types of accelerators.
+"""The accelerator that a rank computes on. No other module knows the types of accelerators.
 
-``Kind`` is the table of a type: what torch has no common name for. Everything else comes from ``torch.accelerator`` and
-``torch.get_device_module``, looked up once for each device. A type without a table counts as no accelerator: its
-training is recorded as one on the CPU.
+A ``Kind`` holds what differs between types and has no common name in torch. Everything else comes from
+``torch.accelerator`` and ``torch.get_device_module``, looked up once for each device. A type without a ``Kind`` counts
+as no accelerator: its training is recorded as one on the CPU.
 
 Times on the device come from the accelerator's events, without ever synchronising with it. A mark is an event recorded
 on the current stream. The host never waits for one: after each step it asks whether the step's last event has passed
@@ -35,9 +35,9 @@ class Kind:
     activity: str  # of ``torch.profiler.ProfilerActivity``
     version: str  # the name of its runtime's version in ``torch.version``
     sampler: str = ""  # the library that reads its clocks and errors: "NVML", "amdsmi"; see ``device_sampler``
-    # The library and its function by which a thread says what it may do while another captures a graph; "": anything.
+    # The library and its function that set a thread's stream capture mode; "": there is no such restriction.
     capture_mode: tuple[str, str] = ("", "")
-    lacks: str = ""  # without a sampler: what is not recorded
+    lacks: str = ""  # without a sampler: the missing records, in words
 
 
 CUDA = Kind(
@@ -104,7 +104,7 @@ class Accelerator:
         self._module.set_device(self.device)
 
     def current_stream(self) -> int:
-        """A number that tells the streams of the device apart."""
+        """The id of the current stream, unique on the device."""
         return int(self._module.current_stream(self.device).stream_id)
 
     def event(self, timed: bool = True) -> Event:
@@ -112,7 +112,7 @@ class Accelerator:
         return event
 
     def memory_stats(self) -> dict[str, Any]:
-        """The allocator's, with peaks since the last reset. Does not wait for the device."""
+        """The allocator's statistics, with peaks since the last reset. Does not wait for the device."""
         stats: dict[str, Any] = self._module.memory_stats(self.device)
         return stats
 
@@ -122,8 +122,8 @@ class Accelerator:
         return snapshot
 
     def record_memory_history(self, most_events: int | None) -> None:
-        """Makes torch keep the allocator's last events, with the Python stacks of allocations; None ends it. Without
-        C++ frames: to name them takes minutes when the snapshot is made."""
+        """Makes torch keep the allocator's last events, with the Python stacks of allocations; None ends it. C++ frames
+        are left out: symbolizing them takes minutes when the snapshot is made."""
         record = self._module.memory._record_memory_history
         if most_events is None:
             record(None)
@@ -131,8 +131,8 @@ class Accelerator:
             record("all", context="alloc", stacks="python", max_entries=most_events)
 
     def observe_out_of_memory(self, observer: Callable[[int, int, int, int], None]) -> bool:
-        """Has it called when an allocation fails, with (device, bytes asked for, bytes allocated, bytes free). Whether
-        this torch can; it cannot be undone."""
+        """Registers an observer of failed allocations, called with (device, bytes requested, bytes allocated, bytes
+        free). Returns whether this torch supports it. It cannot be removed."""
         attach = getattr(torch._C, f"_{self.kind.type}_attach_out_of_memory_observer", None)
         if attach is None:
             return False
@@ -152,22 +152,23 @@ class Accelerator:
 
 
 def _unpatched(event_type: Any) -> Any:
-    """The type of our own events: what is done to the methods of the training's does not happen to them."""
+    """An event type for our own events, which keeps the original methods when the training's are replaced."""
     if not isinstance(event_type, type):
         return event_type
-    own = {name: getattr(event_type, name) for name in ("record", "wait") if hasattr(event_type, name)}
-    return type("Event", (event_type,), own)
+    methods = {name: getattr(event_type, name) for name in ("record", "wait") if hasattr(event_type, name)}
+    return type("Event", (event_type,), methods)
 
 
 @cache
 def accelerator_of(device: torch.device) -> Accelerator | None:
-    """None: the CPU, or a type without a table."""
+    """None for the CPU, and for a type without a ``Kind``."""
     kind = _KINDS.get(device.type)
     return Accelerator(device, kind) if kind is not None else None
 
 
 def _available() -> tuple[Kind | None, Any]:
-    """The type that this build of torch has and this host, too, with its module; (None, None) without any."""
+    """The accelerator type that this build of torch supports and this host has, with its torch module; (None, None)
+    without any."""
     built = torch.accelerator.current_accelerator()
     kind = _KINDS.get(built.type) if built is not None else None
     if kind is None:
@@ -180,8 +181,8 @@ _THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, hipStreamCaptureModeTh
 
 
 def query_beside_captures(kind: Kind) -> bool:
-    """Lets the calling thread ask for events while another thread captures a graph, which would fail otherwise. Whether
-    it may from now on."""
+    """Lets the calling thread query events while another thread captures a graph; otherwise the capture would fail.
+    Returns whether the mode was set."""
     library, function = kind.capture_mode
     if not library:
         return True
@@ -192,26 +193,26 @@ def query_beside_captures(kind: Kind) -> bool:
         return False
 
 
-# NCCL's own: several ranks may share a GPU. Without it NCCL refuses them ("Duplicate GPU detected").
+# NCCL's variable that lets several ranks share a GPU. Without it NCCL refuses them ("Duplicate GPU detected").
 MULTI_RANK_VARIABLE = "NCCL_MULTI_RANK_GPU_ENABLE"
 
 # -- devices of this process -------------------------------------------------------------------------------------------
 
 
 def current_device() -> torch.device:
-    """The current accelerator, which begins to be used by this question; else the CPU."""
+    """The current accelerator, which this call initializes; else the CPU."""
     kind, module = _available()
     return torch.device(kind.type, module.current_device()) if kind is not None else CPU
 
 
 def device_in_use() -> torch.device:
-    """Where this process computes as far as it has begun to: does not begin to use an accelerator."""
+    """The device that this process has initialized so far, else the CPU. Does not initialize an accelerator."""
     kind, module = _available()
     return current_device() if kind is not None and module.is_initialized() else CPU
 
 
 def device_is_settled() -> bool:
-    """Whether ``device_in_use`` will not return another one later."""
+    """Whether the result of ``device_in_use`` is final."""
     kind, module = _available()
     if kind is None:
         return True
@@ -221,7 +222,7 @@ def device_is_settled() -> bool:
 
 
 def device_of_rank(local_rank: int, local_world_size: int) -> torch.device:
-    """A rank's own accelerator, or the CPU where the host has fewer of them than ranks and NCCL lets none share."""
+    """A rank's accelerator; the CPU where the host has fewer accelerators than ranks and NCCL does not share them."""
     kind, module = _available()
     count = module.device_count() if kind is not None else 0
     if kind is not None and (count >= local_world_size or (count and os.environ.get(MULTI_RANK_VARIABLE) == "1")):
@@ -230,13 +231,13 @@ def device_of_rank(local_rank: int, local_world_size: int) -> torch.device:
 
 
 def backend_of(device: torch.device) -> str:
-    """The backend of process groups whose tensors are there."""
+    """The backend of process groups whose tensors are on this device."""
     accelerator = accelerator_of(device)
     return accelerator.kind.backend if accelerator is not None else "gloo"
 
 
 def profiler_activities() -> list[Any]:
-    """What a profiler window records: operators, and the accelerator's work where there is one."""
+    """The activities of a profiler window: operators, and the accelerator's work where there is one."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     kind, _ = _available()
     if kind is not None:
@@ -246,15 +247,15 @@ def profiler_activities() -> list[Any]:
 
 def runtime_versions() -> dict[str, str]:
     """The versions of the accelerators' runtimes that this torch was built for."""
-    known = {kind.version: getattr(torch.version, kind.version, None) for kind in _KINDS.values()}
-    return {name: version for name, version in known.items() if version}
+    versions = {kind.version: getattr(torch.version, kind.version, None) for kind in _KINDS.values()}
+    return {name: version for name, version in versions.items() if version}
 
 
 # -- times on the device -----------------------------------------------------------------------------------------------
 
 
 class Event(Protocol):
-    """What is used of an accelerator's ``Event``."""
+    """The methods of an accelerator's ``Event`` that this module uses."""
 
     def record(self) -> Any: ...
     def query(self) -> bool: ...
@@ -278,7 +279,7 @@ class Mark:
 
 @dataclass(slots=True)
 class CallMarks:
-    """Of a collective; see ``DeviceCall``."""
+    """The marks of a collective; see ``DeviceCall``."""
 
     start: Mark
     end: Mark
@@ -295,7 +296,7 @@ class _Step:
     collectives: list[tuple[str, int, CallMarks]] = field(default_factory=list)
 
     def marks(self) -> Iterator[Mark]:
-        if self.end is not None:  # mostly the last that the device gets to, so the first to ask for
+        if self.end is not None:  # usually the last one that passes, so it is queried first
             yield self.end
         yield self.begin
         for _, start, end in self.phases:
@@ -307,11 +308,11 @@ class _Step:
 
 
 class DeviceClock:
-    """Collects marks step by step. ``make_event`` gives an event with timing on; passed events are used again.
-    ``current_stream`` tells streams apart; ``capturing``: whether work is captured into a graph, where no event can be
-    timed."""
+    """Collects marks step by step. ``make_event`` returns an event with timing enabled; events that have passed are
+    reused. ``current_stream`` returns the id of the current stream; ``capturing``: whether work is captured into a
+    graph, where no event can be timed."""
 
-    MAX_PENDING = 64  # steps that the device may lag behind before the oldest is given up
+    MAX_PENDING = 64  # steps that the device may lag behind before the oldest is dropped
 
     def __init__(
         self,
@@ -321,7 +322,7 @@ class DeviceClock:
     ) -> None:
         self._make_event = make_event
         self.current_stream, self.capturing = current_stream, capturing
-        self.training_stream = 0  # that steps are marked on
+        self.training_stream = 0  # the stream that steps are marked on
         self._free: list[Event] = []
         self._current: _Step | None = None
         self._pending: deque[_Step] = deque()
@@ -347,7 +348,7 @@ class DeviceClock:
         self._pending.append(self._current)
         self._current = None
         if len(self._pending) > self.MAX_PENDING:
-            self._pending.popleft()  # its events may still be in flight: not used again
+            self._pending.popleft()  # its events may still be in flight, so they are not reused
 
     def passed(self) -> Iterator[DeviceStepRecord]:
         """The steps that the device has finished, oldest first. Never blocks."""

@@ -1,5 +1,5 @@
-"""One daemon thread a rank: the heartbeat file, and samples of the device, about once a second; the launcher's
-requests, which it answers while the training's own thread hangs; requests for profiler windows, handed on; and
+"""One daemon thread per rank. About once a second it writes the heartbeat file and a sample of the device. It answers
+the launcher's requests, also while the training's own thread hangs, hands on requests for profiler windows, and writes
 durations of collectives."""
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .scheduling import PauseWatch
 
 
 class TraceRequests:
-    """Hands each new request for a profiler window to ``take``, and one for a memory snapshot to ``snapshot``, if it
-    asks this rank."""
+    """Hands each new request for a profiler window to ``take``, and each for a memory snapshot to ``snapshot``, if it
+    is addressed to this rank."""
 
     def __init__(
         self,
@@ -35,26 +35,28 @@ class TraceRequests:
         self._written_ns = 0
 
     def look(self) -> None:
-        """One call of the system where there is nothing new."""
+        """Reads the request file if it has changed. One system call where there is nothing new."""
         try:
             written_ns = self._path.stat().st_mtime_ns
             if written_ns == self._written_ns:
                 return
             request = read_object(self._path, None)
             number, first_step, count = (int(request[name]) for name in ("number", "first_step", "count"))
-            asked = TraceAsked(number, first_step, count, request.get("ranks"), memory=request.get("memory") is True)
-            mine = asked.ranks is None or self._rank in asked.ranks
+            trace_request = TraceAsked(
+                number, first_step, count, request.get("ranks"), memory=request.get("memory") is True
+            )
+            for_this_rank = trace_request.ranks is None or self._rank in trace_request.ranks
         except (OSError, ValueError, KeyError, TypeError):
             return
         self._written_ns = written_ns
-        if mine and asked.memory:
-            self._snapshot(asked)
-        elif mine and asked.count > 0:
-            self._take(asked)
+        if for_this_rank and trace_request.memory:
+            self._snapshot(trace_request)
+        elif for_this_rank and trace_request.count > 0:
+            self._take(trace_request)
 
 
 class Background:
-    """Runs until ``stop``. What it needs of the training it reads from plain attributes, without locks."""
+    """Runs until ``stop``. Reads the training's state from plain attributes, without locks."""
 
     def __init__(
         self,
@@ -73,18 +75,18 @@ class Background:
         trains: Callable[[], int] = threading.get_native_id,
         durations: Callable[[bool], object] = lambda _last: None,
     ) -> None:
-        """``write``: writes what the training's thread has not written, if it makes no progress. ``host``: the next
-        sample for ``host_file``, with the pauses since the last one. ``trains``: the native id of the thread that
-        trains. ``durations``: writes durations of collectives; of True, for the last time."""
+        """``write``: writes what the training's thread has not written, if it makes no progress. ``host``: returns the
+        next sample for ``host_file``, given the pauses since the last one. ``trains``: returns the native id of the
+        training's thread. ``durations``: writes durations of collectives; its argument is True in the last call."""
         self._durations = durations
         self._pauses, self._trains = PauseWatch(), trains
         self._host, self._host_file = host, host_file
         self._write = write
         self._traces = traces
         self._asked = asked
-        self._asked_ns = 0  # when the request that was answered last was written
+        self._asked_ns = 0  # modification time of the last answered request
         self._answer = answer
-        self.answering = False  # while there is a request, heartbeats hold more
+        self.answering = False  # while there is a request, heartbeats hold groups and calls as well
         self.answered = 0
         self._layout = layout
         self._interval_s = interval_s
@@ -93,7 +95,7 @@ class Background:
         self._device_file = device_file
         self._complaints = complaints
         self._beating = True
-        self._late = False  # the last one could not be written
+        self._late = False  # the last heartbeat could not be written
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="diag-background", daemon=True)
 
@@ -110,8 +112,8 @@ class Background:
             self._durations(True)
         self.beat()
         if self._sampler is not None:
-            # Twice: what only one reading says proves nothing, and the last one before a failure matters most. Not
-            # where the thread hangs in the driver: so would this one.
+            # Two readings: a value in only one of them proves nothing, and the last one before a failure matters most.
+            # None where the thread hangs in the driver: this one would hang, too.
             for _ in range(0 if self._thread.is_alive() else 2):
                 self._device_file.write(self._sampler.sample(everything=True))
             self._sampler.close()
@@ -148,17 +150,17 @@ class Background:
                 return
 
     def _waits(self) -> bool:
-        """For the interval, looking for pauses of the process. Whether the thread is to stop."""
+        """Sleeps for the interval, and looks for pauses of the process. Returns whether the thread is to stop."""
         until = time.monotonic() + self._interval_s
         self._pauses.begin(self._trains())
-        while (left := until - time.monotonic()) > 0:
-            if self._stop.wait(min(left, PauseWatch.TICK_S)):
+        while (remaining_s := until - time.monotonic()) > 0:
+            if self._stop.wait(min(remaining_s, PauseWatch.TICK_S)):
                 return True
             self._pauses.look()
         return self._stop.is_set()
 
     def _look_for_requests(self) -> None:
-        """Answers a new request; the heartbeat after it says so. One call of the system where there is none."""
+        """Answers a new request; the heartbeat after it has its number. One system call where there is none."""
         if self._asked is None or self._answer is None:
             return
         try:

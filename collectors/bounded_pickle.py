@@ -1,13 +1,13 @@
-"""Checks what a pickle would do before Python's own reader does it.
+"""Checks what a pickle would do before Python's own unpickler does it.
 
 A pickle is a program, and ``pickle.Unpickler`` obeys it even where ``find_class`` refuses every class: a memo index of
 2^31 takes gigabytes, a key made of shared tuples is hashed for ever, a deep one overflows the C stack. Limits on size
 and on the instructions of ``pickletools.genops`` do not help: of the hostile dumps of the tests, 2 MB of integer keys
 with one hash, and a key of 40 shared tuples (300 bytes), still ran for more than 60 s of CPU time.
 
-So ``check`` runs the program on sizes instead of values: for each value, its depth and the number of values it holds,
-where shared ones count each time. Nothing may change once it is in use, so these figures are exact, and whoever walks
-through what the pickle makes takes at most ``MAX_EXPANDED`` steps."""
+So ``check`` runs the program on sizes instead of values: each value has a depth and the number of values it holds,
+where shared ones count each time. No value may change once another one holds it, so these figures are exact, and a walk
+through the unpickled values takes at most ``MAX_EXPANDED`` steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from itertools import islice
 from typing import NoReturn
 
 MAX_BYTES = 128 << 20  # 2,000 entries of a recorder take 0.3 to 1 MB
-MAX_MEMORY = 384 << 20  # of the values; 50 MB of a recorder's frames, none shared, take 230
+MAX_MEMORY = 384 << 20  # of the values; 50 MB of a recorder's frames, none shared, take 230 MB
 MAX_CONTAINERS = 1_000_000
 MAX_ITEMS = 1_000_000  # of one container
 MAX_EXPANDED = 100_000_000  # 20,000 stacks of 100 shared frames are 14 million
@@ -28,8 +28,8 @@ MAX_TEXT = 1 << 20
 _MAX_DEPTH = 64  # a recorder's is 6
 _MAX_INT_BYTES = 16
 _MAX_MEMO = 2_000_000
-_MEMO_GAP = 1024  # writers number what they remember from 0 on
-_BETWEEN_LOOKS = 1 << 16  # instructions; after as many, the sums are compared with the limits
+_MEMO_GAP = 1024  # picklers number memo entries from 0
+_BETWEEN_LOOKS = 1 << 16  # instructions between two comparisons of the sums with the limits
 _LOOK_AHEAD = 1 << 16
 
 # Memory of Python 3.11, in bytes.
@@ -37,19 +37,19 @@ _CONTAINER_BYTES, _OBJECT_BYTES, _TEXT_BYTES, _NUMBER_BYTES = 80, 320, 60, 32
 _ITEM_BYTES, _PAIR_BYTES = 9, 80
 
 _LIST, _DICT, _TUPLE, _OBJECT, _CLASS, _UNSET = range(6)
-_SCALARS = {0x4E: 0, 0x88: 0, 0x89: 0, 0x4B: 1, 0x4D: 2, 0x4A: 4, 0x47: 8}  # and the bytes behind each
+_SCALARS = {0x4E: 0, 0x88: 0, 0x89: 0, 0x4B: 1, 0x4D: 2, 0x4A: 4, 0x47: 8}  # opcode: bytes of its argument
 
 
 class RefusedError(Exception):
-    """Asks for something that is never needed. The text ends a sentence that begins with "refused: "."""
+    """The pickle asks for something that is never needed. The text completes a sentence that begins "refused: "."""
 
 
 class TruncatedError(Exception):
-    """Ends before its end."""
+    """The pickle is truncated."""
 
 
 class _Value:
-    """A container, an object or a class. On the stack, a text is the position where it stands, and a number None."""
+    """A container, an object or a class. On the stack, a text is the position of its instruction, and a number None."""
 
     __slots__ = ("depth", "kind", "sealed", "weight")
 
@@ -57,7 +57,7 @@ class _Value:
         self.kind, self.weight, self.depth, self.sealed = kind, 1, 1, False
 
     def hold(self, items: list[_Item]) -> None:
-        """Takes the items in. Raises ``RefusedError`` where that makes it too deep, or changes what is in use."""
+        """Adds the items. Raises ``RefusedError`` if the value is in use already, or becomes too deep."""
         if self.sealed:
             raise RefusedError("changes a value that is in use")
         weight, depth = len(items), 0
@@ -81,14 +81,14 @@ _NOT_SET = _Value(_UNSET)
 
 
 def load(data: bytes, *, times: int = 1, most_bytes: int = MAX_BYTES) -> object:
-    """The containers, texts and numbers that a pickle holds; it may name no class. ``times``, ``most_bytes``: as of
-    ``check``. Raises ``RefusedError`` or ``TruncatedError``."""
+    """The containers, texts and numbers that a pickle holds; it may name no class. ``times`` and ``most_bytes`` are
+    those of ``check``. Raises ``RefusedError`` or ``TruncatedError``."""
     check(data, times=times, most_bytes=most_bytes)
     return load_checked(data)
 
 
 def load_checked(data: bytes) -> object:
-    """What a pickle without classes holds, which somebody has looked through. Raises ``RefusedError``."""
+    """Loads a pickle without classes that has passed ``check``. Raises ``RefusedError``."""
     try:
         return _Plain(BytesIO(data)).load()
     except (pickle.UnpicklingError, TypeError, IndexError, ValueError, EOFError, KeyError, AttributeError) as problem:
@@ -112,10 +112,10 @@ def check(
     times: int = 1,
     most_bytes: int = MAX_BYTES,
 ) -> None:
-    """Returns where the pickle is safe to load. ``allows`` says which classes and functions, by module and name, it may
-    use; without it there are none. Keys are texts, or objects of these classes. ``times``: how many times as much as
-    the limits above the values may take; ``most_bytes``: of the pickle. Raises ``RefusedError`` with what the pickle
-    asks for, or ``TruncatedError``."""
+    """Returns if the pickle is safe to load. ``allows`` returns whether it may use a class or function, by module and
+    name; without it none is allowed. Keys are texts, or objects of these classes. ``times`` multiplies the limits above
+    on the values; ``most_bytes`` limits the size of the pickle. Raises ``RefusedError`` with what the pickle asks for,
+    or ``TruncatedError``."""
     if len(data) > most_bytes:
         raise RefusedError(f"{len(data) >> 20} MiB, more than {most_bytes >> 20}")
     walk = _Walk(data, allows, times)
@@ -129,7 +129,7 @@ def check(
 
 
 class _Walk:
-    """A pickle's program on sizes: what it has on its stack, and what the values would take so far."""
+    """Runs a pickle's program on sizes: its stack, and what the values would take so far."""
 
     def __init__(self, data: bytes, allows: Callable[[str, str], bool] | None, times: int) -> None:
         self.data, self.position, self.ended = data, 0, False
@@ -144,7 +144,7 @@ class _Walk:
         self.memory = self.expanded = self.containers = 0
 
     def instructions(self) -> None:
-        """Obeys some, the frequent ones first; then ``compare`` is due."""
+        """Runs ``_BETWEEN_LOOKS`` instructions, trying the frequent ones first; then ``compare`` is due."""
         data = self.data
         for _ in range(_BETWEEN_LOOKS):
             code = data[self.position]
@@ -315,7 +315,8 @@ def _target(stack: list[_Item], kind: int, otherwise: str) -> _Value:
 
 
 def _set(target: _Value, items: list[_Item]) -> None:
-    """Numbers and tuples of them can be chosen so that all have one hash; the hash of a text is secret."""
+    """Adds keys and values. Keys must not be numbers or tuples, which can be chosen so that all have one hash; the hash
+    of a text is randomized."""
     if len(items) % 2:
         raise RefusedError("sets items of what is no dict")
     for key in items[::2]:
@@ -325,7 +326,7 @@ def _set(target: _Value, items: list[_Item]) -> None:
 
 
 def _behind_count(data: bytes, position: int, width: int, limit: int) -> tuple[int, int]:
-    """Where the bytes behind their count end, and how many they are."""
+    """The end of a length-prefixed run of bytes, and its length."""
     start = position + width
     if start > len(data):
         raise IndexError
@@ -338,7 +339,7 @@ def _behind_count(data: bytes, position: int, width: int, limit: int) -> tuple[i
 
 
 def _text(data: bytes, item: _Item) -> str:
-    """The text whose instruction stands there."""
+    """The text that the instruction at this position pushes."""
     if not isinstance(item, int):
         raise RefusedError("asks for a class whose name is no text")
     width = _TEXTS[data[item]]
@@ -352,13 +353,15 @@ def _printable(text: str) -> str:
 
 
 def _refusal(data: bytes, position: int) -> RefusedError:
-    """What an instruction that has no place here asks for: its class where it names one, else itself."""
+    """The error for an unexpected instruction: names the class that it asks for, else the instruction."""
     try:
         for opcode, value, _ in islice(pickletools.genops(BytesIO(data[position : position + _LOOK_AHEAD])), 1000):
             if opcode.name in ("GLOBAL", "INST"):
                 return RefusedError(f"asks for {_printable(str(value).replace(' ', '.'))}")
-    except (ValueError, AssertionError, IndexError, struct.error):  # what genops raises where the data is malformed
+    except (ValueError, AssertionError, IndexError, struct.error):  # raised by genops for malformed data
         pass
     code = data[position]
-    name = next((known.name for known in pickletools.opcodes if known.code == chr(code)), hex(code))
+    name = next(
+        (known_opcode.name for known_opcode in pickletools.opcodes if known_opcode.code == chr(code)), hex(code)
+    )
     return RefusedError(f"the pickle instruction {name}")

@@ -1,4 +1,4 @@
-"""A collective, or a send or receive, of this process, recorded from its call until its end is known."""
+"""The record of one collective, send or receive of this process, from its call until its end is known."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .records import CollectiveRow
 
 # -- patches -----------------------------------------------------------------------------------------------------------
 #
-# Functions of other modules and classes that are replaced for a time.
+# Temporary replacements of functions of other modules and classes.
 
 
 class Patches:
-    """Remembers what it replaced and puts it back."""
+    """Replaces attributes, and restores the originals."""
 
     def __init__(self) -> None:
         self._replaced: list[tuple[Any, str, Any, Any]] = []
 
     def replace(self, owner: Any, name: str, value: Any) -> None:
-        # From the namespace itself: a class hands out the methods that C++ gave it without what makes them methods.
+        # From the namespace itself: ``getattr`` of a class unwraps methods defined in C++.
         self._replaced.append((owner, name, vars(owner).get(name, getattr(owner, name)), value))
         setattr(owner, name, value)
 
@@ -34,7 +34,8 @@ class Patches:
         return bool(self._replaced)
 
     def undo(self) -> None:
-        """Leaves alone what somebody else has replaced since: theirs calls ours, which calls the original."""
+        """Restores the originals. A function that other code has replaced since stays: it calls ours, which calls the
+        original."""
         while self._replaced:
             owner, name, original, value = self._replaced.pop()
             if vars(owner).get(name, value) is value:
@@ -85,8 +86,8 @@ class RecordedCall:
 
 
 def describe(payload: Any) -> tuple[int, str, bool]:
-    """Bytes, dtype and whether the device runs it, of a tensor or a list of tensors."""
-    if isinstance(payload, torch.Tensor):  # in every call but those of lists, so without a look at the device's name
+    """Bytes and dtype of a tensor or a list of tensors, and whether the collective runs on the device."""
+    if isinstance(payload, torch.Tensor):  # the common case, so it does not look at the device's name
         return payload.nbytes, _name(payload.dtype), not payload.is_cpu
     tensors = list(payload or ())
     if not tensors:
@@ -100,8 +101,8 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def time_wait(work: Any, call: RecordedCall, plain: WeakKeyDictionary[Any, RecordedCall], wait_for: Function) -> None:
-    """Lets the wait for ``work`` be timed: of a plain one the class's own, which is replaced and looks into ``plain``;
-    of a subclass, which has another that the class's never sees, by ``wait_for(call, its wait)``."""
+    """Times the wait for ``work``. A plain ``Work`` is added to ``plain``, where the replaced ``Work.wait`` looks it
+    up. A subclass has a ``wait`` of its own, which becomes ``wait_for(call, its wait)``."""
     if type(work) is dist.Work:
         plain[work] = call
     else:  # under its own name, which DeepSpeed asks for
@@ -109,11 +110,10 @@ def time_wait(work: Any, call: RecordedCall, plain: WeakKeyDictionary[Any, Recor
 
 
 def storage_of(tensor: Any) -> int:
-    """The address of the storage, which views share, also of a result that has still to be waited for; 0 where there is
-    none."""
+    """The address of a tensor's storage, which views share; also of an asynchronous result. 0 where there is none."""
     try:
         return int(getattr(tensor, "elem", tensor).untyped_storage()._cdata)
-    except (AttributeError, RuntimeError, NotImplementedError):  # what is no tensor, or one without memory
+    except (AttributeError, RuntimeError, NotImplementedError):  # not a tensor, or one without memory
         return 0
 
 

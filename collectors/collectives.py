@@ -1,10 +1,10 @@
 """Times every collective that the training calls through ``torch.distributed``, always on.
 
 The functions of ``torch.distributed`` are replaced by timed ones while the collector runs, and ``Work.wait`` is timed
-too. A row says when this rank called the collective, when its result was there, and how long a thread of the training
-waited for it. Sends and receives, and the functional collectives of DTensor, have sections of their own below. Not seen
-here: what C++ calls by itself. DDP's reducer does; ``watch_ddp`` registers a communication hook that does what the
-reducer would do, in Python, and ``attach.hooks`` calls ``reduced`` with what the reducer reports.
+too. A row has the time of the call, the time of the result, and how long a thread of the training waited for it. Sends
+and receives, and the functional collectives of DTensor, have sections of their own below. Collectives that C++ calls by
+itself are not seen here. DDP's reducer is such a caller: ``watch_ddp`` registers a communication hook that does the
+same in Python, and ``attach.hooks`` calls ``reduced`` with what the reducer reports.
 """
 
 from __future__ import annotations
@@ -31,20 +31,19 @@ from .records import P2P_PREFIX, RECV, SEND, CollectiveRow
 
 # -- functional --------------------------------------------------------------------------------------------------------
 #
-# Times functional collectives: those of DTensor, so of tensor parallelism and of ``clip_grad_norm_`` on shards.
+# Times functional collectives: those of DTensor, and so of tensor parallelism and of ``clip_grad_norm_`` on shards.
 #
-# ``torch.distributed._functional_collectives`` calls the backend in C++ and hands out a tensor that waits when it is
-# first used. The functions are timed and so is ``wait_tensor``; which collective a wait is for is known by the storage
-# of the tensor, as in C++. No ``Work`` reaches Python, so a collective ends here when the wait for it does: exact where
-# the rank was blocked by it, as it is for every redistribution that is not asked to be asynchronous, else an upper
-# bound.
+# ``torch.distributed._functional_collectives`` calls the backend in C++ and returns a tensor that waits when it is
+# first used. The functions are timed and so is ``wait_tensor``; the storage of the tensor identifies the collective, as
+# in C++. No ``Work`` reaches Python, so a collective ends here when the wait for it does. That is exact where the rank
+# was blocked by it, as in every redistribution that is not asynchronous, else an upper bound.
 #
-# Compiled code calls the operators without these functions; while it is traced they do nothing. Not seen either: the
-# backward of a functional collective called on a tensor that needs a gradient (DTensor's own backward is seen, and that
-# of an all-to-all, by its wait, from torch 2.13 on), and on a device DTensor's all-to-all from one sharded dimension to
-# another. Both are in the profiler windows.
+# Compiled code calls the operators without these functions; while it is traced they do nothing. Two more cases are not
+# seen: the backward of a functional collective called on a tensor that needs a gradient (DTensor's own backward is
+# seen, and that of an all-to-all, by its wait, from torch 2.13 on), and, on a device, DTensor's all-to-all from one
+# sharded dimension to another. Both are in the profiler windows.
 
-# Function: (operation, position of ``group``). torch 2.13 calls ..._single what was ..._tensor before.
+# Function: (operation, position of ``group``). torch 2.13 renamed ..._tensor to ..._single.
 _FUNCTIONAL: dict[str, tuple[str, int]] = {
     "all_reduce": ("all_reduce", 2),
     "all_reduce_coalesced": ("all_reduce", 2),
@@ -64,18 +63,19 @@ _FUNCTIONAL: dict[str, tuple[str, int]] = {
     "all_to_all_single_autograd": ("all_to_all", 3),
     "broadcast": ("broadcast", 2),
 }
-_MOST_OPEN = 4096  # results that nobody has waited for; a training that never does keeps no more than these
+_MOST_OPEN = 4096  # results that are not waited for yet; bounds the memory of a training that never waits
 
 
 class Functional:
-    """Installs the timed functions; what they record goes to the timer of all collectives."""
+    """Installs the timed functions; their records go to the timer of all collectives."""
 
     def __init__(self, timer: CollectiveTimer) -> None:
         self._timer = timer
         self._open: dict[int, RecordedCall] = {}  # by the storage of the result
         self._within = threading.local()
         self._tracing: Function = torch.compiler.is_compiling
-        self._backward: CodeType | None = None  # of an all-to-all: torch has registered it, so it cannot be replaced
+        # The backward of an all-to-all: torch has registered it, so it cannot be replaced.
+        self._backward: CodeType | None = None
 
     def install(self, patches: Patches) -> None:
         try:
@@ -114,8 +114,8 @@ class Functional:
         return timed
 
     def _begin(self, op: str, payload: Any, group: Any) -> RecordedCall | None:
-        """None for arguments that we do not understand: the library shall judge them; and for tensors without data,
-        which nobody sends."""
+        """None for arguments that we do not understand, on which the library raises, and for meta tensors, which are
+        not sent."""
         try:
             if (payload if isinstance(payload, torch.Tensor) else payload[0]).is_meta:
                 return None
@@ -145,7 +145,7 @@ class Functional:
             outer = getattr(self._within, "call", None)
             call = self._open.pop(storage_of(tensor), None) if self._open else None
             if call is None:
-                call, outer = outer, None  # some functions wait for their result before they hand it out
+                call, outer = outer, None  # some functions wait for their result before they return it
             if call is None:
                 call = self._of_backward(sys._getframe(1))
             if call is not None and call.device:
@@ -178,8 +178,8 @@ _output_splits = argument(1, "output_split_sizes")
 
 
 def _received(payload: Any, splits: Any) -> int | None:
-    """Bytes that a functional all-to-all receives: as many as it sends, or so many rows. None where these are no
-    integers: they are not waited for."""
+    """Bytes that a functional all-to-all receives: as many as it sends without ``splits``, else these rows. None where
+    the splits are not integers: reading them would wait."""
     if splits is None:
         return int(payload.nbytes)
     if not isinstance(splits, (list, tuple)) or not all(isinstance(rows, int) for rows in splits):
@@ -188,7 +188,7 @@ def _received(payload: Any, splits: Any) -> int | None:
 
 
 def _process_group(group: Any) -> Any:
-    """Of all the ways in which functional collectives name a group."""
+    """The process group, from any form in which functional collectives take one."""
     if isinstance(group, dist.ProcessGroup):
         return group
     if isinstance(group, str):
@@ -203,33 +203,33 @@ def _process_group(group: Any) -> Any:
 
 # -- point to point ----------------------------------------------------------------------------------------------------
 #
-# Times sends and receives: what the stages of a pipeline hand to each other.
+# Times sends and receives: the traffic between pipeline stages.
 #
-# ``ProcessGroup.send`` and ``ProcessGroup.recv`` are timed, which ``send``, ``recv``, ``isend``, ``irecv`` and
-# ``batch_isend_irecv`` all end in. The functions themselves stay as they are: ``P2POp`` checks that it is given
-# ``isend`` or ``irecv`` itself, and ``batch_isend_irecv`` asks which of the two by identity, so that a training that
-# imported them before would break. torch 2.13's pipeline schedules call them by way of ``P2POp.op`` anyway, where all
-# operations of a batch go in one direction.
+# ``ProcessGroup.send`` and ``ProcessGroup.recv`` are timed; ``send``, ``recv``, ``isend``, ``irecv`` and
+# ``batch_isend_irecv`` all call them. The public functions are not replaced: ``P2POp`` checks that its op is ``isend``
+# or ``irecv`` itself, and ``batch_isend_irecv`` distinguishes them by identity, so a training that imported them before
+# would break. torch 2.13's pipeline schedules call them by way of ``P2POp.op`` anyway, where all operations of a batch
+# go in one direction.
 #
-# Sender and receiver count what goes from one to the other, so the sender's k-th send is the receiver's k-th receive.
-# Not recorded: a receive from whoever sends first, and what the same group receives after one, as the counts then
+# Sender and receiver count the messages from one to the other, so the sender's k-th send is the receiver's k-th
+# receive. A receive from any source is not recorded, nor what the same group receives after one, as the counts then
 # differ.
 
-# A wait that returns sooner found everything done: what the call itself takes, and a thread switch.
+# A wait that returns sooner did not block: this is the cost of the call itself and a thread switch.
 BLOCKED_NS = 50_000
 
 _tensors, _tag = argument(0, "tensors"), argument(2, "tag")
-# pybind's own names of the second argument.
+# pybind's names of the second argument.
 _PEERS = {SEND: argument(1, "dstRank"), RECV: argument(1, "srcRank")}
 
 
 class PointToPoint:
-    """Installs the timed methods; what they record goes to the timer of all collectives."""
+    """Installs the timed methods; their records go to the timer of all collectives."""
 
     def __init__(self, timer: CollectiveTimer) -> None:
         self._timer = timer
         self._labels: dict[tuple[str, str, int, int], str] = {}
-        self._uncounted: set[str] = set()  # groups that received from anybody
+        self._uncounted: set[str] = set()  # groups that received from any source
         self._by_work: weakref.WeakKeyDictionary[Any, RecordedCall] = weakref.WeakKeyDictionary()
 
     def install(self, patches: Patches) -> None:
@@ -266,7 +266,7 @@ class PointToPoint:
         return uncounting
 
     def _begin(self, op: str, group: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall | None:
-        """None for arguments that we do not understand: the library shall judge them."""
+        """None for arguments that we do not understand, on which the library raises."""
         try:
             name = self._timer.group_name(group)
             if op == RECV and name in self._uncounted:
@@ -280,15 +280,15 @@ class PointToPoint:
         return call
 
     def _label(self, name: str, op: str, peer: int, tag: int) -> str:
-        """``p2p 2>3``, from rank 2 to rank 3; the group's name behind it where it is not the one of all ranks."""
+        """``p2p 2>3``, from rank 2 to rank 3; followed by the group's name unless it is the default group."""
         key = name, op, peer, tag
         if key not in self._labels:
             ranks = self._timer.ranks_of(name)
-            here, there = dist.get_rank(), ranks[peer]
-            source, target = (here, there) if op == SEND else (there, here)
+            own_rank, peer_rank = dist.get_rank(), ranks[peer]
+            source, target = (own_rank, peer_rank) if op == SEND else (peer_rank, own_rank)
             world = dist.group.WORLD
-            of = "" if world is not None and name == world.group_name else f" of {name}"
-            label = f"{P2P_PREFIX}{source}>{target}{of}{f' tag {tag}' if tag else ''}"
+            suffix = "" if world is not None and name == world.group_name else f" of {name}"
+            label = f"{P2P_PREFIX}{source}>{target}{suffix}{f' tag {tag}' if tag else ''}"
             self._timer.add_group(label, [source, target])
             self._labels[key] = label
         return self._labels[key]
@@ -296,13 +296,13 @@ class PointToPoint:
     def _launched(self, call: RecordedCall, work: Any) -> None:
         if call.device:
             return
-        if call.op == SEND:  # handed over; only the wait shows whether the receiver was there
+        if call.op == SEND:  # handed over; only the wait shows whether the receiver was ready
             call.end_ns = time.monotonic_ns()
-        self._timer.last_finished[call.group] = call.seq  # nobody waits for it yet
+        self._timer.last_finished[call.group] = call.seq  # no thread waits for it yet
         time_wait(work, call, self._by_work, self._wait)
 
     def waited(self, work: Any, wait: Function, *args: Any, **kwargs: Any) -> Any:
-        """Runs ``wait`` of any work, timed if it is of a send or a receive."""
+        """Runs ``wait`` of any work; times it for a send or a receive."""
         call = self._by_work.get(work)
         if call is None:
             return wait(work, *args, **kwargs)
@@ -323,14 +323,14 @@ class PointToPoint:
 
 
 def _bytes_of(payload: Any) -> int | None:
-    """Of a tensor or a list of tensors; None for what is neither, which the library shall judge."""
+    """Bytes of a tensor or a list of tensors; None for anything else, on which the library raises."""
     try:
         return describe(payload)[0]
     except (TypeError, ValueError, AttributeError, RuntimeError):
         return None
 
 
-# ``group_desc`` of groups whose calls are no part of a step: background threads talk on them.
+# ``group_desc`` of groups whose calls are not part of a step: background threads use them.
 APART = "diag.apart"
 
 
@@ -340,8 +340,8 @@ def _nothing(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
 
 _BUFFERS = "_distributed_broadcast_coalesced"
 
-# Function: (operation, where the full tensor or list of tensors is, position of ``group``).
-# The full tensor is what nccl-tests call the size: output of an all-gather, input of a reduce-scatter.
+# Function: (operation, argument with the full tensor or list of tensors, position of ``group``).
+# The full tensor has what nccl-tests call the size: output of an all-gather, input of a reduce-scatter.
 _FUNCTIONS: dict[str, tuple[str, Callable[[tuple[Any, ...], dict[str, Any]], Any], int]] = {
     "all_reduce": ("all_reduce", argument(0, "tensor"), 2),
     "all_gather_single": ("all_gather", argument(0, "output_tensor"), 2),
@@ -358,7 +358,7 @@ _FUNCTIONS: dict[str, tuple[str, Callable[[tuple[Any, ...], dict[str, Any]], Any
     "scatter": ("scatter", argument(1, "scatter_list"), 3),
     "barrier": ("barrier", _nothing, 0),
 }
-# Function: where the tensor or the list of tensors is that it receives, of those whose ranks may receive unequal parts.
+# Functions whose ranks may receive unequal parts: the argument with the tensor or list of tensors that is received.
 _RECEIVED: dict[str, Function] = {
     "all_to_all_single": argument(0, "output"),
     "all_to_all": argument(0, "output_tensor_list"),
@@ -366,17 +366,17 @@ _RECEIVED: dict[str, Function] = {
 
 
 class CollectiveTimer:
-    """Installs the timed functions and hands out what they recorded.
+    """Installs the timed functions and returns their records.
 
-    Thread-safe under the interpreter's lock: the training's threads append, backend threads fill in ends, and one
-    thread at a time takes the finished calls of the steps that are over.
+    Thread-safe under the GIL: the training's threads append, backend threads fill in ends, and one thread at a time
+    takes the finished calls of the steps that are over.
     """
 
     def __init__(self, max_calls_per_step: int, device_clock: DeviceClock | None = None) -> None:
         self.step = -1
         self._limit = max_calls_per_step
         self.device_clock = device_clock
-        self.last_on: dict[int, RecordedCall] = {}  # by the device's stream, its last call
+        self.last_on: dict[int, RecordedCall] = {}  # the last call on each stream of the device
         self._backward_computed: Mark | None = None
         self._calls: deque[RecordedCall] = deque()
         self._dropped = 0
@@ -398,14 +398,14 @@ class CollectiveTimer:
     # -- installing ------------------------------------------------------------------------------------------------
 
     def install(self) -> None:
-        """Everything; what is in place already stays."""
+        """Installs all timed functions; those in place already stay."""
         self.install_calls()
         if not self._complete:
             self._complete = True
             self._functional.install(self._patches)
 
     def install_calls(self) -> None:
-        """The functions that ``import torch`` brings: before the training imports them under names of its own."""
+        """Times the functions that ``import torch`` brings, before the training imports them under names of its own."""
         if self._patches:
             return
         for name, (op, payload, group_position) in _FUNCTIONS.items():
@@ -416,7 +416,7 @@ class CollectiveTimer:
             for module in (c10d, dist):
                 if getattr(module, name, None) is original:
                     self._patches.replace(module, name, timed)
-        # Before each forward DDP sends the buffers of rank 0 to the others, in C++.
+        # Before each forward DDP broadcasts the buffers of rank 0, in C++.
         if (send := getattr(DistributedDataParallel, _BUFFERS, None)) is not None:
             timed = self._timed(send, "broadcast", argument(1, "tensors"), lambda args, _kwargs: args[0].process_group)
             self._patches.replace(DistributedDataParallel, _BUFFERS, timed)
@@ -424,7 +424,8 @@ class CollectiveTimer:
         self._point_to_point.install(self._patches)
 
     def install_streams(self, event_type: Any) -> None:
-        """``event_type``: the accelerator's ``Event``. What cannot hold an attribute stays as it is."""
+        """Times waits for events. ``event_type``: the accelerator's ``Event``; one without ``__dict__`` is left as it
+        is."""
         clock = self.device_clock
         if clock is not None and not self._streams and bool(getattr(event_type, "__dictoffset__", 0)):
             self._streams = True
@@ -439,7 +440,7 @@ class CollectiveTimer:
 
     @property
     def inside(self) -> bool:
-        """Whether this thread is inside a timed call: one public function built on another."""
+        """Whether this thread is inside a timed call: some public functions call others."""
         return getattr(self._inside, "now", False)
 
     def enter(self) -> None:
@@ -470,8 +471,8 @@ class CollectiveTimer:
         return timed
 
     def _begin(self, op: str, payload: Any, group: Any) -> RecordedCall | None:
-        """None for what is not of the training's steps, and for arguments that we do not understand: the library shall
-        judge them."""
+        """None for calls that are not part of the training's steps, and for arguments that we do not understand, on
+        which the library raises."""
         if getattr(group, "group_desc", "") == APART:
             return None
         try:
@@ -480,7 +481,8 @@ class CollectiveTimer:
             return None
 
     def begin(self, op: str, group: str, size: int, dtype: str, on_device: bool, marked: bool = False) -> RecordedCall:
-        """A call that starts now, counted among those of its group. ``marked``: on a device with marks around it."""
+        """Records a call that starts now, with the next number in its group. ``marked``: on a device, put marks around
+        it."""
         seq = self._sequence.get(group, 0)
         self._sequence[group] = seq + 1
         call = RecordedCall(self.step, group, seq, op, size, dtype, 0, on_device)
@@ -501,7 +503,7 @@ class CollectiveTimer:
 
     def _launched(self, call: RecordedCall, work: Any) -> None:
         now = time.monotonic_ns()
-        if work is None:  # synchronous: the caller was blocked all the time, unless the device does the work
+        if work is None:  # synchronous: the caller was blocked for the whole call, unless the device does the work
             if call.marks is not None:
                 self._ended(call.marks)
             if not call.device:
@@ -518,7 +520,7 @@ class CollectiveTimer:
     def _timed_wait(self, original: Function) -> Function:
         @functools.wraps(original)
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.inside:  # of a synchronous call, which is timed as a whole
+            if self.inside:  # in a synchronous call, which is timed as a whole
                 return original(work, *args, **kwargs)
             call = self._by_work.get(work)
             if call is None:
@@ -537,8 +539,8 @@ class CollectiveTimer:
         return result
 
     def marked(self, call: RecordedCall, wait: Callable[[], Any]) -> Any:
-        """Runs ``wait``, which lets the current stream wait for a call on the device, between two marks: if nobody has
-        waited for it before, and it is the training's stream."""
+        """Runs ``wait``, which makes the current stream wait for a call on the device. Puts marks around it if it is
+        the first wait for the call and on the training's stream."""
         marks, clock = call.marks, self.device_clock
         if marks is None or marks.wait is not None or clock is None or call.step != self.step:
             return wait()
@@ -551,13 +553,13 @@ class CollectiveTimer:
         begin = clock.mark()
         result = wait()
         marks.wait = begin, clock.mark()
-        if not marks.end.recorded:  # an asynchronous call, on a stream of its library's
+        if not marks.end.recorded:  # an asynchronous call, on a stream of the library
             marks.end = marks.wait[1]
         return result
 
     def waited_beside(self, call: RecordedCall, stream: int) -> None:
-        """Another stream than the training's has waited for the call: who waits for that stream does so for the call.
-        Not of a call for which the training's stream itself stood still."""
+        """Called when a stream other than the training's has waited for the call: waiting for that stream is then
+        waiting for the call. Ignored for a call that blocked the training's stream itself."""
         marks, clock = call.marks, self.device_clock
         if marks is None or clock is None or call.step != self.step:
             return
@@ -567,7 +569,8 @@ class CollectiveTimer:
             self.last_on[stream] = call
 
     def _ended(self, marks: CallMarks) -> None:
-        """The calling stream has waited for it: the training's, or one that this waits for later."""
+        """Records the end: the calling stream has waited for the call. It is the training's stream, or one that this
+        waits for later."""
         clock = self.device_clock
         if clock is not None and not clock.capturing():
             marks.own_stream = clock.current_stream() != clock.training_stream
@@ -599,13 +602,13 @@ class CollectiveTimer:
     # -- DDP -------------------------------------------------------------------------------------------------------
 
     def watch_ddp(self, module: Any, hook: tuple[Any, Function] | None = None) -> None:
-        """Lets DDP's reducer call the collective through Python, so that it is timed like the others. ``hook``: what it
-        shall call, with its state, if not what DDP does by itself."""
+        """Makes DDP's reducer call the collective through Python, so that it is timed like the others. ``hook``: a
+        communication hook to call, with its state, instead of DDP's default all-reduce."""
         state, reduce = hook if hook is not None else (module.process_group, reduce_bucket)
         module.register_comm_hook(state, self.timed_bucket(reduce))
 
     def timed_bucket(self, reduce: Function) -> Function:
-        """The communication hook, with what it calls counted among DDP's buckets."""
+        """Wraps a communication hook: the collectives that it calls count as DDP's buckets."""
 
         def timed_bucket(state, bucket):  # type: ignore[no-untyped-def]  # see reduce_bucket
             self._in_bucket = True
@@ -617,7 +620,7 @@ class CollectiveTimer:
         return timed_bucket
 
     def reduced(self, group: str, size: int, dtype: str, on_device: bool, start_ns: int, end_ns: int) -> None:
-        """Gradients that C++ has reduced, bucket by bucket: from the launch of the last one to the end of backward,
+        """Records the buckets that C++ has reduced as one call: from the launch of the last one to the end of backward,
         which waited for all of them."""
         call = self.begin("all_reduce", group, size, dtype, on_device)
         call.start_ns, call.whole = start_ns, False
@@ -630,13 +633,14 @@ class CollectiveTimer:
             self._backward_computed = None
 
     def backward_computed(self) -> None:
-        """The device is here when it has computed all gradients; what the reducer's end adds is waiting for them to be
+        """Marks the point at which the device has computed all gradients; the reducer then waits until they are
         reduced. Called when a backward is about to return, before the reducer ends."""
         if self.device_clock is not None and not self.device_clock.capturing():
             self._backward_computed = self.device_clock.mark()
 
     def end_backward(self, end_ns: int) -> None:
-        """The reducer waits for all buckets once the last is launched: from there to the end of backward it waited."""
+        """Fills in the waits: the reducer waited for all buckets from the launch of the last one to the end of
+        backward."""
         buckets, self.ddp_buckets = self.ddp_buckets, []
         if not buckets:
             return
@@ -651,34 +655,35 @@ class CollectiveTimer:
     # -- handing out -----------------------------------------------------------------------------------------------
 
     def take(self, step: int, everything: bool = False) -> list[tuple[int, list[RecordedCall]]]:
-        """(step, calls) of what has ended in a step or before it, oldest step first; what is still under way
-        stays for two more steps. ``everything``: the run is over, or fails; nothing stays."""
+        """Removes and returns (step, calls) of the calls that have ended in this step or before it, oldest step first.
+        A call that is still under way stays for two more steps. ``everything``: the run is over, or fails; no call
+        stays."""
         calls, waiting = self._calls, []
-        ready: dict[int, list[RecordedCall]] = {}
-        while calls and (everything or calls[0].step <= step):  # they lie there by step
+        calls_by_step: dict[int, list[RecordedCall]] = {}
+        while calls and (everything or calls[0].step <= step):  # they are in order of steps
             call = calls.popleft()
             if everything or call.step < step - 1 or call.settled:
-                if call.step in ready:
-                    ready[call.step].append(call)
+                if call.step in calls_by_step:
+                    calls_by_step[call.step].append(call)
                 else:
-                    ready[call.step] = [call]
+                    calls_by_step[call.step] = [call]
             else:
                 waiting.append(call)
         calls.extendleft(reversed(waiting))
-        return sorted(ready.items())
+        return sorted(calls_by_step.items())
 
     def take_marks(self, step: int) -> list[tuple[str, int, CallMarks]]:
-        """The marks of a step's calls on the device: (group, seq, marks). No others are put there any more."""
-        taken = []
+        """Removes and returns the marks of a step's calls on the device: (group, seq, marks). The step gets no more."""
+        marks_of_calls = []
         for call in list(self._calls):
             if call.step == step and call.marks is not None:
-                taken.append((call.group, call.seq, call.marks))
+                marks_of_calls.append((call.group, call.seq, call.marks))
                 call.marks = None
         self.last_on.clear()
-        return taken
+        return marks_of_calls
 
     def under_way(self, step: int) -> list[CollectiveRow]:
-        """What this rank has called in a step so far, in order; the training's thread may be anywhere."""
+        """The calls of this rank in a step so far, in order; the training's thread may be anywhere."""
         return [call.row() for call in list(self._calls) if call.step == step]
 
     def groups(self) -> dict[str, list[int]]:
@@ -687,7 +692,7 @@ class CollectiveTimer:
 
     @property
     def crowded(self) -> bool:
-        """Whether calls of several steps together may be more than one step is allowed."""
+        """Whether the calls of several steps together may soon reach the limit of one step."""
         return 2 * len(self._calls) >= self._limit
 
     def take_groups(self) -> dict[str, list[int]]:
@@ -701,9 +706,9 @@ class CollectiveTimer:
 
 # -- streams -----------------------------------------------------------------------------------------------------------
 #
-# FSDP lets the training's stream wait for an event behind a collective, not for the collective's ``Work``. Which
-# collective: the last one that was called on the stream that the event was recorded on, or that this has waited for. An
-# event is behind an asynchronous call only where its stream has waited for that.
+# FSDP makes the training's stream wait for an event recorded after a collective, not for the collective's ``Work``. The
+# collective is the last one that was called on the event's stream, or that this stream has waited for. An event is
+# after an asynchronous call only where its stream has waited for the call.
 
 
 def watch_streams(timer: CollectiveTimer, event_type: Any, clock: DeviceClock, patches: Patches) -> None:
@@ -713,8 +718,8 @@ def watch_streams(timer: CollectiveTimer, event_type: Any, clock: DeviceClock, p
     @functools.wraps(record)
     def recorded(event: Any, stream: Any = None) -> Any:
         call = timer.last_on.get(_number_of(stream, clock)) if timer.last_on else None
-        behind = call is not None and call.marks is not None and call.marks.end.recorded
-        event.diag_call = call if behind else None
+        is_after_call = call is not None and call.marks is not None and call.marks.end.recorded
+        event.diag_call = call if is_after_call else None
         return record(event) if stream is None else record(event, stream)
 
     @functools.wraps(wait)
@@ -737,10 +742,10 @@ def _number_of(stream: Any, clock: DeviceClock) -> int:
     return clock.current_stream() if stream is None else int(getattr(stream, "stream_id", -1))
 
 
-# Without annotations: DDP compares those of a hook with its own classes, and here they would be strings.
+# Without annotations: DDP compares a hook's annotations with its own classes, and here they would be strings.
 def reduce_bucket(group, bucket):  # type: ignore[no-untyped-def]
-    """A communication hook that does what DDP does without one, through ``torch.distributed.all_reduce``: divides the
-    gradients by the size of the group and sums them. Register it with the process group as its state."""
+    """A communication hook equal to DDP's default, through ``torch.distributed.all_reduce``: divides the gradients by
+    the size of the group and sums them. Register it with the process group as its state."""
     gradients = bucket.buffer().div_(group.size())
     work = dist.all_reduce(gradients, group=group, async_op=True)
     return work.get_future().then(lambda future: future.value()[0])

@@ -1,8 +1,8 @@
 """Samples of one device: clocks, power and throttling about once a second, errors and links every half minute.
 
-What a diagnosis or its evidence reads is sampled, and nothing else. Throughput of PCIe and NVLink is not: a trace has
-it by transfer, and NVML takes 20 ms for each direction of PCIe to measure it. Nor is the memory in use: the allocator's
-peaks are in the step records.
+Only what a diagnosis or its evidence reads is sampled. Throughput of PCIe and NVLink is left out: a trace has it by
+transfer, and NVML takes 20 ms for each direction of PCIe to measure it. The memory in use is left out as well: the
+allocator's peaks are in the step records.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ T = TypeVar("T")
 
 
 class DeviceSampler:
-    """Reads nothing by itself: a class for each library does. What the device or its driver does not offer stays None.
-    ``unavailable``: why nothing can be read."""
+    """Base class; the classes of the libraries do the reading. A value that the device or its driver does not offer
+    stays None. ``unavailable``: why nothing can be read."""
 
-    SELDOM_NS = 30 * 10**9  # between two readings of what changes seldom
+    SELDOM_NS = 30 * 10**9  # between two readings of values that change seldom
 
     def __init__(self, unavailable: str | None = None) -> None:
         self.unavailable = unavailable
         self._due_ns = 0  # the next such reading
 
     def sample(self, everything: bool = False) -> DeviceRecord:
-        """``everything``: what changes seldom as well, whenever it was read last."""
+        """``everything``: also reads the values that change seldom, whenever they were read last."""
         now = time.monotonic_ns()
         record = DeviceRecord(now, unavailable=self.unavailable)
         if self.unavailable is None:
@@ -44,10 +44,10 @@ class DeviceSampler:
         pass
 
     def _read(self, record: DeviceRecord) -> None:
-        """What changes from second to second."""
+        """Reads the values that change from second to second."""
 
     def _read_seldom(self, record: DeviceRecord, health: DeviceHealth) -> None:
-        """ECC errors, and all of ``health``."""
+        """Reads ECC errors, and all of ``health``."""
 
 
 def sampler_of(accelerator: Accelerator | None) -> DeviceSampler:
@@ -63,7 +63,8 @@ def sampler_of(accelerator: Accelerator | None) -> DeviceSampler:
 
 
 def value_of(read: Callable[[], T]) -> T | None:
-    """None where the device does not offer it: the libraries make their classes of errors when they are imported."""
+    """None where the device does not offer it. Catches every exception: the libraries create their error classes when
+    they are imported."""
     try:
         return read()
     except Exception:
@@ -107,7 +108,7 @@ class NvmlSampler(DeviceSampler):
                 self._handle = pynvml.nvmlDeviceGetHandleByIndex(device_index)
         except ImportError:
             self.unavailable = "nvidia-ml-py is not installed"
-        except Exception as error:  # pynvml makes its error classes at import time, so none can be named here
+        except Exception as error:  # pynvml creates its error classes at import time, so none can be named here
             self.unavailable = _nvml_reason(error)
 
     def close(self) -> None:
@@ -170,7 +171,7 @@ class NvmlSampler(DeviceSampler):
         return int(self._nvml.nvmlDeviceGetNvLinkErrorCounter(self._handle, link, getattr(self._nvml, name)))
 
     def _get(self, name: str) -> Any:
-        """What a function of NVML returns that takes nothing but the device."""
+        """The result of an NVML function that takes only the device."""
         return value_of(lambda: getattr(self._nvml, f"nvmlDeviceGet{name}")(self._handle))
 
     def _ecc(self, kind: str) -> int | None:
@@ -191,11 +192,11 @@ class NvmlSampler(DeviceSampler):
 
 
 def _by_link(links: Iterable[int], read: Callable[[int], int]) -> list[int | None]:
-    """Of link 0, 1 and so on to the last that answers; None for those between that do not."""
-    found = [value_of(partial(read, link)) for link in links]
-    while found and found[-1] is None:
-        found.pop()
-    return found
+    """The values of links 0, 1, ... up to the last that answers; None for those between that do not."""
+    values = [value_of(partial(read, link)) for link in links]
+    while values and values[-1] is None:
+        values.pop()
+    return values
 
 
 def _nvml_reason(error: Exception) -> str:
@@ -238,10 +239,11 @@ class AmdSmiSampler(DeviceSampler):
             self._handle = amdsmi.amdsmi_get_processor_handle_from_bdf(pci_address)
         except ImportError:
             self.unavailable = "amdsmi is not installed"
-        except Exception as error:  # its library may be missing, and its classes of errors with it
+        except Exception as error:  # its library may be missing, and its error classes with it
             self.unavailable = f"amdsmi: {error}"
 
-    # Never shut down: the training may use the library as well (torch.cuda.utilization does), and it does not count.
+    # Never shut down: the training may use the library as well (torch.cuda.utilization does), and amdsmi does not count
+    # its users.
 
     def _read(self, record: DeviceRecord) -> None:
         smi = self._amdsmi
@@ -281,18 +283,18 @@ class AmdSmiSampler(DeviceSampler):
         health.pcie_replays = _amd_number(now, "pcie_replay_count")
 
     def _get(self, name: str) -> Any:
-        """What a function of amdsmi returns that takes nothing but the device."""
+        """The result of an amdsmi function that takes only the device."""
         return value_of(lambda: getattr(self._amdsmi, f"amdsmi_get_{name}")(self._handle))
 
     def _clock(self, domain: str) -> int | None:
         smi = self._amdsmi
-        found = value_of(lambda: smi.amdsmi_get_clock_info(self._handle, getattr(smi.AmdSmiClkType, domain)))
-        return _amd_number(found, "clk")
+        clock_info = value_of(lambda: smi.amdsmi_get_clock_info(self._handle, getattr(smi.AmdSmiClkType, domain)))
+        return _amd_number(clock_info, "clk")
 
 
-def _amd_number(found: Any, name: str) -> int | None:
-    """A field of a dictionary; None where it is "N/A", as amdsmi says what a GPU does not offer."""
-    value = found.get(name) if isinstance(found, dict) else None
+def _amd_number(fields: Any, name: str) -> int | None:
+    """A field of a dictionary; None where it is "N/A", amdsmi's value for what a GPU does not offer."""
+    value = fields.get(name) if isinstance(fields, dict) else None
     return value if isinstance(value, int) else None
 
 

@@ -1,8 +1,7 @@
-"""What a process reports of itself when the training hangs or dies: stacks, the Flight Recorder's dump, its exception.
+"""Diagnostics that a process writes when the training hangs or dies: stacks, the Flight Recorder's dump, its exception.
 
 Nothing here waits for the training's thread, which may never come back. Stacks are written by ``faulthandler`` inside a
-signal handler in C: also while another thread holds the interpreter's lock. The Flight Recorder is asked for by the
-background thread.
+signal handler in C, also while another thread holds the GIL. The background thread dumps the Flight Recorder.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Stacks:
         self._crashes = False
 
     def install(self, path: Path, complaints: Complaints) -> int | None:
-        """The signal to send, or None: the system has none, the training uses it itself, or the file cannot be made."""
+        """The signal to send. None where the system has none, the training uses it, or the file cannot be created."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = append_to(path)
@@ -42,20 +41,21 @@ class Stacks:
         if not faulthandler.is_enabled():
             faulthandler.enable(self._file)
             self._crashes = True
-        # Ignored: as the process that started this one, or a recording before in this one, has left it.
+        # SIG_IGN may come from the parent process, or from an earlier recording in this one.
         if self._signal is None or signal.getsignal(self._signal) not in (signal.SIG_DFL, signal.SIG_IGN):
             self._signal = None
         else:
-            faulthandler.unregister(self._signal)  # of a recording before: else it is thought to be in place
-            # What faulthandler puts back when the interpreter ends: a signal that comes then must not end the process.
-            with contextlib.suppress(ValueError):  # only the main thread may
+            # Of an earlier recording: else ``register`` takes the handler for installed.
+            faulthandler.unregister(self._signal)
+            # faulthandler restores this when the interpreter ends: a signal that comes then must not end the process.
+            with contextlib.suppress(ValueError):  # only the main thread may set it
                 signal.signal(self._signal, signal.SIG_IGN)
             faulthandler.register(self._signal, self._file, all_threads=True, chain=False)
         return int(self._signal) if self._signal is not None else None
 
     def uninstall(self, path: Path, keep: bool) -> None:
-        """Removes the file if nothing was written, or unless it is to be kept. The handler stays, with the file open: a
-        signal already on its way must not end a process that has just finished."""
+        """Removes the file if it is empty or not to be kept. The handler stays, with the file open: a signal already on
+        its way must not end a process that has just finished."""
         if self._crashes:
             faulthandler.disable()
             self._crashes = False
@@ -65,19 +65,19 @@ class Stacks:
 
 
 def write_flight_recorders(path_of: Callable[[str], Path]) -> str:
-    """Writes the dumps of all Flight Recorders as PyTorch's own pickles; "" or the reason why there is none.
-    ``path_of``: the file for a recorder's name, "" for the first one, which of an accelerator's backend comes first.
+    """Writes the dumps of all Flight Recorders as PyTorch's own pickles. Returns "" or the reason why there is none.
+    ``path_of``: the file for a recorder's name, "" for the first recorder; those of accelerators come first.
 
-    First without stacks, which takes 20 ms for 2,000 collectives: with stacks the first dump of a process took more
-    than a second, and up to six on a busy host, and a process that dies may not have them.
+    The first pass has no stacks and takes 20 ms for 2,000 collectives. With stacks the first dump of a process took
+    more than a second, up to six on a busy host, and a dying process may not have that long.
     """
     try:
         for stacks in (False, True):
             dumps, problems = flight_recorder.dumps(stacks)
             if not dumps:
                 return "; ".join(problems) or "the Flight Recorder holds nothing"
-            for place, (name, content) in enumerate(dumps.items()):
-                replace_file(path_of((name or "generic") if place else ""), content)
+            for index, (name, content) in enumerate(dumps.items()):
+                replace_file(path_of((name or "generic") if index else ""), content)
     except OSError as error:  # a full disk
         return repr(error)
     return ""
@@ -85,13 +85,13 @@ def write_flight_recorders(path_of: Callable[[str], Path]) -> str:
 
 # -- exceptions --------------------------------------------------------------------------------------------------------
 #
-# The training's own exception: its traceback as it would be without our hooks, and a copy in the run directory.
+# The training's own exception: its traceback without our frames, and a copy in the run directory.
 
 _OURS = str(Path(__file__).parent)
 
 
 def install_excepthook() -> None:
-    """For the rest of the process: a training may fail after the recording has ended."""
+    """Stays for the rest of the process: a training may fail after the recording has ended."""
     sys.excepthook = _without_ours(sys.excepthook)
 
 
@@ -107,7 +107,7 @@ def _without_ours(print_it: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def write_exception(path: Path, error: BaseException) -> None:
-    """Writes the exception as torchrun's ``record`` does, secrets masked. Raises OSError."""
+    """Writes the exception as torchrun's ``record`` does, with secrets masked. Raises OSError."""
     text = masked("".join(traceback.format_exception(error)))
     message = masked(f"{type(error).__name__}: {error}")
     details = {"message": message, "extraInfo": {"py_callstack": text, "timestamp": _now()}}
@@ -119,7 +119,7 @@ def _now() -> str:
 
 
 def clean(error: BaseException | None, seen: set[int]) -> None:
-    """Takes our frames out of an exception, and out of those that it came from."""
+    """Removes our frames from an exception, and from its causes and contexts."""
     if error is None or id(error) in seen:
         return
     seen.add(id(error))
@@ -129,12 +129,12 @@ def clean(error: BaseException | None, seen: set[int]) -> None:
 
 
 def _cleaned(trace: TracebackType | None) -> TracebackType | None:
-    kept = []
+    entries = []
     while trace is not None:
         if not trace.tb_frame.f_code.co_filename.startswith(_OURS):
-            kept.append(trace)
+            entries.append(trace)
         trace = trace.tb_next
     result: TracebackType | None = None
-    for one in reversed(kept):
-        result = TracebackType(result, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    for entry in reversed(entries):
+        result = TracebackType(result, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return result

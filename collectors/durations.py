@@ -1,10 +1,10 @@
 """Durations of collectives on the device, from the accelerator's Flight Recorder.
 
 ProcessGroupNCCL and XCCL time each collective with two events once timing is enabled, and their watchdog puts the
-elapsed time into the recorder's entry when the collective has ended. The recorder's JSON dump is the one way to read
-it. A dump holds the whole ring, and Python stands still while C++ writes it [measured: 10 us an entry, so 20 ms for
-2,000]. So the ring is read as seldom as ``MOST_CPU`` demands. All ranks read at the same moments of the wall clock:
-where the ring wraps in between, they lose the same calls, and what they keep can be compared.
+elapsed time into the recorder's entry when the collective has ended. The recorder's JSON dump is the only way to read
+it. A dump holds the whole ring buffer, and Python is blocked while C++ writes it [measured: 10 us an entry, so 20 ms
+for 2,000]. So the ring is read only as often as ``MOST_CPU`` allows. All ranks read at the same moments of the wall
+clock: where the ring wraps in between, they lose the same calls, and the remaining calls can be compared.
 
 Members of a coalesced launch have no events of their own, and sends and receives do not wait for all ranks: both are
 left out.
@@ -29,19 +29,19 @@ from .files import Complaints, LineFile
 from .flight_recorder import Recorder, native_recorder
 from .records import DurationLine, DurationRow
 
-TIMING_VARIABLE = "TORCH_NCCL_ENABLE_TIMING"  # of all groups that are made after it was set
-MOST_CPU = 0.002  # of one core
-_MOST_STILL_S = 0.5  # in which Python stands still; what 30,000 entries take
-_RESERVE = 1.1  # that the next reading may take longer than the last one
+TIMING_VARIABLE = "TORCH_NCCL_ENABLE_TIMING"  # applies to groups that are created after it was set
+MOST_CPU = 0.002  # fraction of one core
+_MOST_STILL_S = 0.5  # longest time that Python may be blocked; the time for 30,000 entries
+_RESERVE = 1.1  # factor by which the next reading may take longer than the last one
 _ROWS = 2_000  # in a line
 _IN_VAIN = 10  # readings with ended collectives, none of which has a duration
-_TORCH = (2, 7)  # before, events were freed when their collective ended, also while a dump asked them
+_TORCH = (2, 7)  # earlier versions freed events when their collective ended, also while a dump queried them
 _NUMBER = b'"record_id":'
 _FALSE = frozenset({"0", "N", "NO", "F", "FALSE"})
 
 
 def no_timing_because(wanted: bool, environ: Mapping[str, str] = os.environ) -> str:
-    """Why the Flight Recorder shall not time collectives; "" where it may. ``wanted``: by the settings."""
+    """Why the Flight Recorder must not time collectives; "" if it may. ``wanted``: the settings ask for it."""
     if not wanted:
         return "switched off"
     if "NCCL_PROFILER_PLUGIN" in environ and environ.get("NCCL_INSPECTOR_ENABLE", "0") not in ("", "0"):
@@ -59,7 +59,7 @@ def no_timing_because(wanted: bool, environ: Mapping[str, str] = os.environ) -> 
 def poll_of(
     accelerator: Accelerator | None, wanted: bool, file: LineFile, complaints: Complaints
 ) -> tuple[DurationPoll | None, str]:
-    """What reads the recorder of this process; or None, and why durations are not recorded."""
+    """The poll that reads this process's recorder; or None, and why durations are not recorded."""
     if accelerator is None:
         return None, "this rank uses no GPU"
     if why := no_timing_because(wanted):
@@ -76,7 +76,7 @@ def poll_of(
 
 
 class _Timing:
-    """Enables the timing of groups that were made before TIMING_VARIABLE was set."""
+    """Enables the timing of groups that were created before TIMING_VARIABLE was set."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -96,7 +96,7 @@ class _Timing:
 
 
 class DurationPoll:
-    """Writes the duration of each collective once. ``look`` never raises: what goes wrong ends the polling."""
+    """Writes the duration of each collective once. ``look`` never raises: an error ends the polling."""
 
     def __init__(
         self,
@@ -106,16 +106,16 @@ class DurationPoll:
         enable: Callable[[], object] = lambda: None,
         safe: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``enable``: called before each reading, as groups are made at any time. ``safe``: called once by the thread
-        that polls, whether it may ask for events while another one captures a graph."""
+        """``enable``: called before each reading, as groups are created at any time. ``safe``: called once by the
+        polling thread; returns whether it may query events while another thread captures a graph."""
         self._recorder, self._file, self._complaints = recorder, file, complaints
         self._enable, self._safe = enable, safe
         self._off = self._checked = False
         self._due_s = self._period_s = 0
         self._next: int | None = None  # the number of the first entry that was not there yet
         self._pending: dict[int, bool] = {}  # see ``_Reading.left``
-        self._ranks: dict[str, tuple[object, list[int]]] = {}  # of groups: the recorder's text, and what it says
-        self._named: dict[str, list[int]] = {}  # groups in the file
+        self._ranks: dict[str, tuple[object, list[int]]] = {}  # ranks of groups: the recorder's text, and parsed
+        self._named: dict[str, list[int]] = {}  # groups whose ranks are in the file
         self._in_vain = 0
 
     def poll(self, now_s: float | None = None) -> None:
@@ -141,7 +141,7 @@ class DurationPoll:
             self._enable()
             for line in self._lines():
                 self._file.write(line)
-        except Exception as error:  # whatever C++ raises, or a format that we do not know: no training ends by it
+        except Exception as error:  # whatever C++ raises, or an unknown format: it must not end the training
             self._stop(repr(error))
 
     def _stop(self, why: str) -> None:
@@ -162,15 +162,15 @@ class DurationPoll:
         self._read_groups(rest.get("pg_config") or {})
         rows = [row for row in reading.rows if len(self._ranks.get(row.group, ("", [0, 1]))[1]) != 1]
         for start in range(0, max(len(rows), min(lost, 1)), _ROWS):
-            some = rows[start : start + _ROWS]
-            yield DurationLine(some, self._new_groups(some), self._recorder.name, 0 if start else lost)
+            chunk = rows[start : start + _ROWS]
+            yield DurationLine(chunk, self._new_groups(chunk), self._recorder.name, 0 if start else lost)
         self._next, self._pending = reading.next, reading.left()
         self._in_vain = 0 if reading.rows else self._in_vain + bool(reading.last)
         if self._in_vain >= _IN_VAIN:
             self._stop(f"the recorder of {self._recorder.name or 'this backend'} holds none")
 
     def _is_new(self, last: int) -> bool:
-        """Whether there is anything to read in a dump whose last entry has this number."""
+        """Whether a dump whose last entry has this number holds anything to read."""
         if self._next is not None and last < self._next - 1:  # the recorder was reset, and counts anew
             self._next, self._pending = 0, {}
         if last < 0:
@@ -185,7 +185,7 @@ class DurationPoll:
                 self._ranks[name] = text, _ranks_of(text)
 
     def _new_groups(self, rows: list[DurationRow]) -> dict[str, list[int]]:
-        """Of groups in the rows, those whose ranks are in no line yet, or have changed."""
+        """The groups of these rows whose ranks are in no line yet, or have changed."""
         names = {row.group for row in rows} & self._ranks.keys()
         new = {name: self._ranks[name][1] for name in names if self._ranks[name][1] != self._named.get(name)}
         self._named.update(new)
@@ -193,8 +193,8 @@ class DurationPoll:
 
 
 def period_of(cpu_s: float) -> int:
-    """Seconds between two readings that take about so much CPU time: 1, 2, 3, 4, 6, 8, 12, 16, ..., so that ranks with
-    different periods have moments in common."""
+    """Seconds between two readings that take this CPU time: 1, 2, 3, 4, 6, 8, 12, 16, ..., so that ranks with different
+    periods have moments in common."""
     least = max(1, math.ceil(_RESERVE * cpu_s / MOST_CPU))
     power = 1 << (least - 1).bit_length()
     return power * 3 // 4 if power > 2 and power * 3 // 4 >= least else power
@@ -202,19 +202,21 @@ def period_of(cpu_s: float) -> int:
 
 def last_number(text: bytes) -> int:
     """The number of a dump's last entry; -1 where it has none."""
-    at = text.rfind(_NUMBER)
-    found = re.match(rb"\s*(\d+)", text[at + len(_NUMBER) : at + len(_NUMBER) + 20]) if at >= 0 else None
-    return int(found[1]) if found else -1
+    position = text.rfind(_NUMBER)
+    match = (
+        re.match(rb"\s*(\d+)", text[position + len(_NUMBER) : position + len(_NUMBER) + 20]) if position >= 0 else None
+    )
+    return int(match[1]) if match else -1
 
 
 def read_dump(text: bytes, first: int, take: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    """Gives ``take`` the entries of a dump from number ``first`` on, for which only the text from there on is parsed;
-    where that is not found, the whole text. What the dump holds behind them. ValueError for what is no dump.
+    """Passes the entries of a dump from number ``first`` on to ``take``; returns what the dump holds after them. Parses
+    only the text from entry ``first`` on, or the whole text where that is not found. ValueError for other text.
 
-    One entry after the other: thousands of them at once would make Python's garbage collector run.
+    Entries are parsed one at a time: thousands of them at once would trigger Python's garbage collector.
     """
-    at = text.rfind(b"%s%d," % (_NUMBER, first))
-    begin = text.rfind(b"{", 0, at) if at >= 0 else -1
+    position = text.rfind(b"%s%d," % (_NUMBER, first))
+    begin = text.rfind(b"{", 0, position) if position >= 0 else -1
     if begin >= 0:
         tail = text[begin:].decode()
         try:
@@ -241,15 +243,16 @@ _decode = json.JSONDecoder().raw_decode
 
 
 class _Reading:
-    """One reading of the recorder. ``rows``: the collectives that have ended since the one before. ``next``: the number
-    of the first entry that is still to come. ``last``: by group the last entry that was retired.
+    """One reading of the recorder. ``rows``: the collectives that have ended since the previous reading. ``next``: the
+    number of the next entry to come. ``last``: the last retired entry of each group.
 
-    A watchdog adds the duration just after it retires an entry, and retires a group's entries nearly in order. What was
-    retired without a duration, or passed over as members of a coalesced launch are, gets one more reading.
+    A watchdog adds the duration just after it retires an entry, and retires a group's entries nearly in order. An entry
+    that was retired without a duration, or skipped as members of a coalesced launch are, gets one more reading.
     """
 
     def __init__(self, new: int, before: Mapping[int, bool]) -> None:
-        """``new``: the number of the first entry that was in no reading yet; ``before``: those left by the last one."""
+        """``new``: the number of the first entry that was in no reading yet; ``before``: what ``left`` of the previous
+        reading returned."""
         self._new, self._before = new, before
         self._apart_ns = time.time_ns() - time.monotonic_ns()
         self._first = -1
@@ -279,13 +282,13 @@ class _Reading:
         return max(0, self._first - self._new) + sum(number < self._first for number in self._before)
 
     def left(self) -> dict[int, bool]:
-        """The entries that the next reading has to look at again, and whether for the last time."""
+        """The entries that the next reading has to look at again; True for those that it looks at for the last time."""
         return {number: number <= self.last.get(group, -1) for number, group in self._open}
 
 
 # -- entries -----------------------------------------------------------------------------------------------------------
 
-# Parts of the operations' names, of which the first that is found counts: "nccl:_all_gather_base".
+# Parts of operation names such as "nccl:_all_gather_base"; the first match counts.
 _OPS = (
     ("barrier", "barrier"),
     ("reducescatter", "reduce_scatter"),
@@ -297,7 +300,7 @@ _OPS = (
     ("gather", "gather"),
     ("scatter", "scatter"),
 )
-# c10::toString's names of types, as torch spells them, and the bytes of an element.
+# The names of types in c10::toString: their names in torch, and the bytes of an element.
 _TYPES = {
     "Float": ("float32", 4),
     "BFloat16": ("bfloat16", 2),
@@ -318,14 +321,14 @@ _TYPES = {
 
 
 def _row(entry: Mapping[str, Any], apart_ns: int) -> DurationRow | None:
-    """None without a duration. ``apart_ns``: how far the wall clock is ahead of the monotonic one."""
+    """The row of an entry; None without a duration. ``apart_ns``: the wall clock's lead over the monotonic clock."""
     took_ms = entry.get("duration_ms")
     if not isinstance(took_ms, float | int) or not 0 <= took_ms < 1e12:
         return None
     op = _op(str(entry["profiling_name"]))
     side = "output" if op == "all_gather" else "input"
     names = entry.get(f"{side}_dtypes") or [""]
-    dtype, size = _TYPES.get(names[0], (names[0].lower(), 1))  # what is not in the table are types of one byte
+    dtype, size = _TYPES.get(names[0], (names[0].lower(), 1))  # types that are not in the table have one byte
     elements = sum(math.prod(sizes) for sizes in entry.get(f"{side}_sizes") or ())
     created_ns = int(entry["time_created_ns"]) - apart_ns
     group, seq = str(entry["process_group"][0]), int(entry["collective_seq_id"])
@@ -340,7 +343,7 @@ def _op(title: str) -> str:
 
 
 def _ranks_of(text: object) -> list[int]:
-    """The ranks in a text like "[0, 1]"; none where it is another."""
+    """The ranks in a text like "[0, 1]"; empty for any other text."""
     try:
         ranks = json.loads(text) if isinstance(text, str) else []
     except ValueError:

@@ -1,8 +1,8 @@
 """Writing that survives a crash: append-only lines, atomic replacement, a byte budget, and no exception ever.
 
 A training job must not fail because its profiler could not write. The first error of a stream (permission, budget)
-switches that stream off; a full disk costs the lines that do not fit, for it may be emptied. The reason is kept for the
-heartbeat and printed once on standard error.
+switches that stream off. A full disk costs only the lines that do not fit, as space may become free. The reason goes
+into the heartbeat and is printed once on standard error.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from .text import visible
 
 
 def is_full(error: object) -> bool:
-    """Whether no space is left, for anybody or for this user."""
+    """Whether the disk, or this user's quota, is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def disk_full(what: str) -> OSError:
-    """The error for what the system did not call one: less was written than was to be."""
+    """The error for a short write, which the system does not report as an error."""
     return OSError(errno.ENOSPC, f"{what}, is the disk full?")
 
 
 _BLOCK = 4096  # bytes, of most file systems
 _PRIVATE = 0o600
-# A link under one of our names is somebody else's: what it leads to is neither appended to nor emptied. Nor does a pipe
-# without a reader make a training wait.
+# A link under one of our names was put there by someone else: its target is neither appended to nor truncated. A pipe
+# without a reader does not block the training either.
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | _NO_LINK
 
 
 class Budget:
-    """Bytes that one rank may still write. ``whole``: the budget that this one is a part of."""
+    """Bytes that one rank may still write. ``whole``: the larger budget that this one is part of."""
 
     def __init__(self, limit: int, whole: Budget | None = None) -> None:
         self._left = limit
         self._whole = whole
 
     def take(self, size: int) -> bool:
-        """Whether ``size`` more bytes fit; they are then taken."""
+        """Takes ``size`` bytes if they fit; returns whether they do."""
         if size > self._left or (self._whole is not None and not self._whole.take(size)):
             return False
         self._left -= size
@@ -57,7 +57,7 @@ class Budget:
 
 
 class Complaints:
-    """What went wrong in the collectors, printed once on standard error and kept for the heartbeat."""
+    """Errors of the collectors, printed once on standard error and kept for the heartbeat."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -67,7 +67,7 @@ class Complaints:
     def add(self, what: str, why: object) -> None:
         message = f"{what}: {why}"
         self.messages.append(message)
-        if is_full(why):  # which costs one file after the other something: one line for all
+        if is_full(why):  # a full disk affects one file after the other: one line for all
             if self._full:
                 return
             self._full = True
@@ -78,16 +78,16 @@ class Complaints:
 
 
 def encode(record: Any) -> bytes:
-    """One JSON line of a record (a dataclass or plain containers). Names no machine's locale, never NaN."""
+    """One JSON line of a record (a dataclass or plain containers). Independent of the locale; never contains NaN."""
     try:
         text = _ENCODER.encode(record)
-    except ValueError:  # a loss of NaN is news, but not JSON
+    except ValueError:  # a loss of NaN is worth recording, but not JSON
         text = json.dumps(_finite(json.loads(json.dumps(record, default=_fields))), separators=(",", ":"))
     return text.encode() + b"\n"
 
 
 def _fields(record: Any) -> dict[str, Any]:
-    """The fields of a dataclass as they are: ``asdict`` copies them deeply, which took most of a step's recording."""
+    """The fields of a dataclass without copying: ``asdict`` copies deeply, which took most of a step's recording."""
     names, values_of = _getters(record.__class__)
     return dict(zip(names, values_of(record), strict=True))
 
@@ -95,8 +95,8 @@ def _fields(record: Any) -> dict[str, Any]:
 @functools.cache
 def _getters(kind: Any) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
     names = tuple(kind.__dataclass_fields__)
-    one = operator.attrgetter(names[0])
-    return names, operator.attrgetter(*names) if len(names) > 1 else lambda record: (one(record),)
+    first_value = operator.attrgetter(names[0])
+    return names, operator.attrgetter(*names) if len(names) > 1 else lambda record: (first_value(record),)
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_fields)
@@ -113,8 +113,9 @@ def _finite(value: Any) -> Any:
 
 
 class LineFile:
-    """An append-only file of JSON lines. Lines are handed to the system in one write, so a kill leaves at most one cut
-    line, at the end, which readers skip and count. Opened at the first line; forked children do not write."""
+    """An append-only file of JSON lines. Lines are written with one system call, so a kill leaves at most one truncated
+    line, at the end, which readers skip and count. The file is opened at the first line; forked children do not write.
+    """
 
     def __init__(self, path: Path, budget: Budget, complaints: Complaints) -> None:
         self._path = path
@@ -126,37 +127,37 @@ class LineFile:
         self._refused = False
 
     def write(self, *records: Any) -> int:
-        """A line of each, all in one write; where the disk has no room for all of them, the first that fit. How many
-        lines were written."""
+        """Writes one line per record, all in one write; on a full disk, the first ones that fit. Returns the number of
+        lines written."""
         if self._off or os.getpid() != self._pid:
             return 0
         lines = b""
         for record in records:
             try:
                 lines += encode(record)
-            except (TypeError, ValueError, AttributeError) as error:  # a field that is no JSON: a tensor as loss, say
+            except (TypeError, ValueError, AttributeError) as error:  # a field that is not JSON, such as a tensor
                 self._leave_out(error)
         if not lines:
             return 0
         if not self._budget.take(len(lines)):
             self._stop("byte budget used up")
             return 0
-        whole = 0  # bytes
+        whole_bytes = 0  # of complete lines
         try:
             if self._fd is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 self._fd = os.open(self._path, _APPEND, 0o644)
             written = os.write(self._fd, lines)
-            whole = lines.rfind(b"\n", 0, written) + 1
-            if written != len(lines):  # what fits stays, but no part of a line, which a later one must not go on from
-                os.ftruncate(self._fd, os.fstat(self._fd).st_size - written + whole)
+            whole_bytes = lines.rfind(b"\n", 0, written) + 1
+            if written != len(lines):  # whole lines stay; a partial one is cut, as the next would continue it
+                os.ftruncate(self._fd, os.fstat(self._fd).st_size - written + whole_bytes)
                 raise disk_full("short write")
         except OSError as error:
             if is_full(error):
                 self._leave_out(error)
             else:
                 self._stop(error)
-        return lines.count(b"\n", 0, whole)
+        return lines.count(b"\n", 0, whole_bytes)
 
     def close(self) -> None:
         if self._fd is not None and os.getpid() == self._pid:
@@ -176,13 +177,13 @@ class LineFile:
 
 
 def open_private(path: Path) -> io.FileIO:
-    """A file to write anew, not buffered, that only its owner may read if this makes it: for what holds command lines,
-    the environment or what a training prints. Raises OSError."""
+    """An unbuffered file, truncated for writing. If this creates it, only its owner may read it: for command lines, the
+    environment and a training's output. Raises OSError."""
     return io.FileIO(path, "wb", opener=_private_descriptor)
 
 
 def append_to(path: Path) -> io.FileIO:
-    """A file to append to, not buffered, made if there is none. Raises OSError, also where a link is in its place."""
+    """An unbuffered file opened for appending, created if there is none. Raises OSError, also for a symbolic link."""
     return io.FileIO(path, "ab", opener=lambda name, _flags: os.open(name, _APPEND, 0o644))
 
 
@@ -191,15 +192,16 @@ def _private_descriptor(path: str, flags: int) -> int:
 
 
 def replace_file(path: Path, data: bytes, private: bool = False) -> None:
-    """Writes a file so that readers see the old content or the new, never a part. ``private``: only its owner may read
-    it. Raises OSError."""
+    """Replaces a file atomically: readers see the old content or the new, never a part. ``private``: only its owner may
+    read it. Raises OSError."""
     with _beside(path, data, private) as temporary:
         temporary.replace(path)
 
 
 def rewrite_file(path: Path, data: bytes, private: bool = False) -> None:
-    """As ``replace_file``, and where the disk has no room for a second file in place: a reader that comes in between
-    sees a part. What takes no more than a block fits where the old content was. Raises OSError."""
+    """As ``replace_file``, but overwrites the file in place if the disk has no room for a second one: a concurrent
+    reader may see a part. This needs content of at most one block, which fits where the old content was. Raises
+    OSError."""
     try:
         replace_file(path, data, private)
     except OSError as error:
@@ -211,15 +213,15 @@ def rewrite_file(path: Path, data: bytes, private: bool = False) -> None:
 
 
 def create_file(path: Path, data: bytes, private: bool = False) -> bool:
-    """Writes a file that nobody has made yet, so that readers see none or all of it; False where there is one, which
-    stays as it is. Of several processes, also on hosts that share a file system, one succeeds. ``private``: as of
-    ``replace_file``. Raises OSError."""
+    """Creates a file atomically: readers see none or all of it. Returns False if it exists, and leaves it unchanged. Of
+    several processes, also on hosts that share a file system, one succeeds. ``private``: see ``replace_file``. Raises
+    OSError."""
     with _beside(path, data, private) as temporary:
         try:
             path.hardlink_to(temporary)
         except FileExistsError:
             return False
-        except OSError:  # a file system without hard links: a reader may come upon a part
+        except OSError:  # a file system without hard links: a reader may see a part
             try:
                 with open(path, "xb", opener=_private_descriptor if private else None) as file:
                     file.write(data)
@@ -230,7 +232,7 @@ def create_file(path: Path, data: bytes, private: bool = False) -> bool:
 
 @contextlib.contextmanager
 def _beside(path: Path, data: bytes, private: bool) -> Iterator[Path]:
-    """A file with ``data`` next to ``path``, under a name of its own; gone afterwards."""
+    """A temporary file with ``data`` in the folder of ``path``; removed afterwards."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,10 @@
 """PyTorch's Flight Recorders in this process.
 
-There is more than one. ProcessGroupNCCL has a recorder of its own (``_dump_nccl_trace``), which a build without NCCL
-does not even have, and so has XCCL (``_dump_xccl_trace``). The generic one (``_dump_fr_trace``, torch 2.8 and newer) is
-in every build: gloo records there, and after NCCL collectives it is empty. Where it takes ``backend=``, each backend
-without native recording has another (pytorch/pytorch#192233). So all of them are asked, those of accelerators first,
-and those without an entry are left out.
+There are several. ProcessGroupNCCL has a recorder of its own (``_dump_nccl_trace``, missing from a build without NCCL),
+and so has XCCL (``_dump_xccl_trace``). The generic one (``_dump_fr_trace``, torch 2.8 and newer) is in every build:
+gloo records there, and it stays empty after NCCL collectives. Where it takes ``backend=``, each backend without native
+recording has a recorder of its own there (pytorch/pytorch#192233). So all of them are read, those of accelerators
+first, and those without an entry are left out.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-# The name of the recorder, and of its functions without and with "_json": those of accelerators first.
+# The name of the recorder, and of its dump function; with "_json" appended, the JSON dump. Accelerators first.
 _NATIVE = (("nccl", "_dump_nccl_trace"), ("xccl", "_dump_xccl_trace"))
 _GENERIC = "_dump_fr_trace"
-# The first field of an entry, in the pickled form as in JSON: what no dump of an empty recorder contains.
+# The first field of an entry, in the pickle and in JSON; the dump of an empty recorder does not contain it.
 _ENTRY = b"record_id"
 
 Status = dict[str, tuple[int, int]]
@@ -28,15 +28,15 @@ Status = dict[str, tuple[int, int]]
 
 @dataclass(frozen=True)
 class Recorder:
-    """``name``: of its backend; "" for the generic one, which several backends may share."""
+    """``name``: its backend; "" for the generic recorder, which several backends may share."""
 
     name: str
     pickled: Callable[..., bytes] | None
     json: Callable[..., bytes] | None
 
     def status(self) -> Status:
-        """(last enqueued, last completed) of every process group, by the recorder's number for it; empty where it does
-        not report them. Without the entries this is a few hundred bytes."""
+        """(last enqueued, last completed) of every process group, by the recorder's number for the group; empty where
+        it does not report them. The dump without entries is a few hundred bytes."""
         if self.json is None:
             return {}
         try:
@@ -45,12 +45,12 @@ class Recorder:
                 str(name): (int(group["last_enqueued_collective"]), int(group["last_completed_collective"]))
                 for name, group in groups.items()
             }
-        except Exception:  # an older signature, another format, or whatever C++ raises: it only makes a report precise
+        except Exception:  # an older signature, another format, or whatever C++ raises: the report works without it
             return {}
 
 
 def recorders() -> Iterator[Recorder]:
-    """Every recorder that this build of torch has, those of accelerators first, whether it holds anything or not."""
+    """Every recorder of this build of torch, those of accelerators first, also empty ones."""
     c10d = getattr(torch._C, "_distributed_c10d", None)
     for name, function in _NATIVE:
         pickled, as_json = getattr(c10d, function, None), getattr(c10d, f"{function}_json", None)
@@ -68,34 +68,34 @@ def recorders() -> Iterator[Recorder]:
 def native_recorder() -> Recorder | None:
     """The recorder of the accelerator's backend with a JSON dump; None where this build of torch has none."""
     native = {name for name, _ in _NATIVE}
-    return next((one for one in recorders() if one.name in native and one.json is not None), None)
+    return next((recorder for recorder in recorders() if recorder.name in native and recorder.json is not None), None)
 
 
 def dumps(stacks: bool) -> tuple[dict[str, bytes], list[str]]:
     """The pickled dump of every recorder that holds an entry, by the recorder's name, those of accelerators first; and
-    what went wrong. Two names for one recorder give one dump."""
-    found: dict[str, bytes] = {}
+    the errors. Two names for one recorder give one dump."""
+    contents: dict[str, bytes] = {}
     problems = []
     for recorder in recorders():
-        if recorder.pickled is None or recorder.name in found:
+        if recorder.pickled is None or recorder.name in contents:
             continue
         try:
             content = recorder.pickled(includeStackTraces=stacks)
         except Exception as error:  # whatever C++ raises: the next one may answer
             problems.append(f"{recorder.name or 'generic'}: {error!r}")
             continue
-        if content and _ENTRY in content and content not in found.values():
-            found[recorder.name] = content
-    return found, problems
+        if content and _ENTRY in content and content not in contents.values():
+            contents[recorder.name] = content
+    return contents, problems
 
 
 def status() -> Status:
-    """``Recorder.status`` of all recorders; where two have a group of one name, the accelerator's counts."""
-    found: Status = {}
+    """``Recorder.status`` of all recorders; where two have a group of the same name, the accelerator's counts."""
+    counts_by_group: Status = {}
     for recorder in recorders():
         for group, counts in recorder.status().items():
-            found.setdefault(group, counts)
-    return found
+            counts_by_group.setdefault(group, counts)
+    return counts_by_group
 
 
 def _backends() -> list[str]:
@@ -108,7 +108,7 @@ def _backends() -> list[str]:
 
 
 def _takes_backend(function: Any) -> bool:
-    """pybind puts the signature into the docstring; there is no other way to see it."""
+    """Whether a function takes ``backend=``. pybind puts the signature into the docstring; it is nowhere else."""
     return "backend:" in (getattr(function, "__doc__", None) or "").partition("\n")[0]
 
 

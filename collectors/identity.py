@@ -1,4 +1,4 @@
-"""Who this process is: rank, host, device, and how its monotonic clock maps to the wall clock."""
+"""The identity of this process: rank, host, device, and the mapping of its monotonic clock to the wall clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .layout import RankLayout
 from .records import RankRecord
 from .settings import settings_from
 
-# Before torch 2.9 it had another name, of which later ones complain.
+# torch 2.9 renamed it, and warns about the old name.
 _RECORDED_CALLS = (
     "TORCH_FR_BUFFER_SIZE"
     if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 9)
@@ -25,16 +25,16 @@ _RECORDED_CALLS = (
 )
 
 
-# Rank, local rank and world size, in the launchers' own variables: torchrun and those that do as it does, Open MPI,
-# MPICH and Intel MPI, Slurm. Slurm comes last: what mpirun starts within a job has the variables of both, and Slurm's
-# are then those of the step that mpirun runs in.
+# Rank, local rank and world size in the launchers' variables: torchrun and compatible launchers, Open MPI, MPICH and
+# Intel MPI, Slurm. Slurm comes last: processes that mpirun starts within a Slurm job have the variables of both, and
+# Slurm's then describe the step that mpirun runs in.
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 _LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 _WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 
 
 def rank_and_world(environ: Mapping[str, str] = os.environ) -> tuple[int, int, int]:
-    """(rank, local rank, world size): the process group's where there is one, else the launcher's variables."""
+    """(rank, local rank, world size): from the process group where there is one, else from the launcher's variables."""
     local = _first(environ, _LOCAL_RANK, 0)
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), local, dist.get_world_size()
@@ -72,8 +72,8 @@ def identify(device: torch.device) -> RankRecord:
 
 
 def prepare_environment(layout: RankLayout, nccl_log: bool = True) -> None:
-    """Sends NCCL's log and the Flight Recorder's dumps into the run directory, unless the user sent them elsewhere, and
-    lets one of the two record durations of collectives.
+    """Sends NCCL's log and the Flight Recorder's dumps to the run directory, unless the user sent them elsewhere, and
+    makes either NCCL Inspector or the Flight Recorder record durations of collectives.
 
     Must run before ``init_process_group``: both libraries read these variables once.
     """
@@ -91,22 +91,22 @@ def prepare_environment(layout: RankLayout, nccl_log: bool = True) -> None:
         os.environ.setdefault(name, value)
 
 
-# NCCL loads one profiler plugin. It and RCCL's are built with the library, and installed beside it or anywhere.
+# NCCL loads one profiler plugin. NCCL's and RCCL's are built with the library, and installed next to it or anywhere.
 _PLUGINS = ("libnccl-profiler-inspector.so", "librccl-profiler-inspector.so")
 _PLUGIN_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/lib", "/opt/nccl/lib", "/opt/rocm/lib")
 _DUMP_EVERY_US = 1_000_000
 
 
 def _collective_timing(layout: RankLayout) -> dict[str, str]:
-    """The variables by which durations of collectives are recorded: by NCCL Inspector where its plugin is found, else
-    by PyTorch's Flight Recorder where that is wanted."""
-    wanted = settings_from().collective_timing
-    inspector = _inspector(layout) if wanted != "off" else {}
-    return inspector or ({} if no_timing_because(wanted == "recorder") else {TIMING_VARIABLE: "1"})
+    """The variables that enable recording of collective durations: by NCCL Inspector if its plugin is found, else by
+    PyTorch's Flight Recorder if the settings ask for it."""
+    timing = settings_from().collective_timing
+    inspector = _inspector(layout) if timing != "off" else {}
+    return inspector or ({} if no_timing_because(timing == "recorder") else {TIMING_VARIABLE: "1"})
 
 
 def _inspector(layout: RankLayout) -> dict[str, str]:
-    """The variables by which NCCL Inspector writes into the rank's folder; none where its plugin is not found, or the
+    """The variables that make NCCL Inspector write into the rank's folder; none where its plugin is not found, or the
     user has chosen a plugin."""
     if "NCCL_PROFILER_PLUGIN" in os.environ:
         return {}
@@ -123,8 +123,8 @@ def _inspector(layout: RankLayout) -> dict[str, str]:
 
 
 def inspector_plugin() -> Path | None:
-    """The Inspector's library: on LD_LIBRARY_PATH, beside the NCCL that torch was installed with, or where systems keep
-    libraries."""
+    """The Inspector's library: on LD_LIBRARY_PATH, next to the NCCL that torch was installed with, or in the usual
+    library folders."""
     beside_torch = Path(torch.__file__).parent
     folders: list[str | Path] = [
         *filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)),
@@ -132,5 +132,5 @@ def inspector_plugin() -> Path | None:
         beside_torch.parent / "nvidia" / "nccl" / "lib",
         *_PLUGIN_FOLDERS,
     ]
-    found = (Path(folder, name) for folder in folders for name in _PLUGINS)
-    return next((path for path in found if os.path.isfile(path)), None)  # noqa: PTH113  (no error without permission)
+    candidates = (Path(folder, name) for folder in folders for name in _PLUGINS)
+    return next((path for path in candidates if os.path.isfile(path)), None)  # noqa: PTH113  (no error without permission)

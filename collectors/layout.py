@@ -1,36 +1,36 @@
-"""The run directory: the one module that knows its file names. Standard library only.
+"""The run directory. Its file names are defined only in this module. Standard library only.
 
-Everything a run leaves behind lies under one folder, written by the training processes and read by the analyser:
+All files of a run are in one folder, written by the training processes and read by the analyser:
 
     <run>/manifest.json                    what was run: see ``diag.collectors.records.Manifest``
-    <run>/ranks/00017/rank.json            who this rank is: host, pid, device, clock anchor
-    <run>/ranks/00017/steps.jsonl          one line a step
-    <run>/ranks/00017/summary.jsonl        one line every 50 steps: what of them the verdict over all ranks needs
-    <run>/ranks/00017/device_steps.jsonl   one line a step, on the device's clock (CUDA only)
+    <run>/ranks/00017/rank.json            the rank's identity: host, pid, device, clock anchor
+    <run>/ranks/00017/steps.jsonl          one line per step
+    <run>/ranks/00017/summary.jsonl        one line every 50 steps: their sums for the verdict over all ranks
+    <run>/ranks/00017/device_steps.jsonl   one line per step, on the device's clock (CUDA only)
     <run>/ranks/00017/durations.jsonl      durations of collectives on the device, from PyTorch's Flight Recorder
-    <run>/ranks/00017/collectives.jsonl    one line a step, one row a collective
-    <run>/ranks/00017/checkpoints.jsonl    one line a checkpoint: what it cost
+    <run>/ranks/00017/collectives.jsonl    one line per step, one row per collective
+    <run>/ranks/00017/checkpoints.jsonl    one line per checkpoint, with its cost
     <run>/ranks/00017/device.jsonl         samples of the device, or the reason why there are none
-    <run>/ranks/00017/host.jsonl           what the CPU scheduler gave the process's threads and its workers (Linux)
+    <run>/ranks/00017/host.jsonl           CPU time and run queue time of the process's threads and workers (Linux)
     <run>/ranks/00017/trace-step000100.json.gz   a torch.profiler window, named after its first step
     <run>/ranks/00017/memory-oom-step000123.pickle   a snapshot of the device's allocator: asked, near-oom or oom
-    <run>/ranks/00017/stdout.txt, log.txt  what the process printed on standard output and on standard error
+    <run>/ranks/00017/stdout.txt, log.txt  the process's standard output and standard error
     <run>/ranks/00017/nccl.log             NCCL_DEBUG_FILE
-    <run>/ranks/00017/heartbeat.json       where the process was a second ago
+    <run>/ranks/00017/heartbeat.json       the state of the process a second ago
     <run>/ranks/00017/inspector/           durations of collectives, written by NCCL Inspector
-    <run>/ranks/00017/stacks.txt           stacks of all threads, when asked for and when the process crashed
-    <run>/ranks/00017/py-spy.txt           the same as py-spy sees it, where it may
-    <run>/ranks/00017/flight_recorder17    PyTorch's own dump; flight_recorder_asked_17 is one that we asked for,
+    <run>/ranks/00017/stacks.txt           stacks of all threads, on request and when the process crashed
+    <run>/ranks/00017/py-spy.txt           stacks of all threads from py-spy, if it is permitted
+    <run>/ranks/00017/flight_recorder17    PyTorch's own dump; flight_recorder_asked_17 is one requested by diag,
                                            flight_recorder_asked_gloo_17 that of a second recorder
-    <run>/asked.json                       the launcher asks every rank for stacks, dump and a last heartbeat
-    <run>/trace_asked.json                 `diag trace` asks some ranks for a profiler window or a memory snapshot
-    <run>/exits.json                       how the processes ended, where not all ended well
-    <run>/unrecorded.jsonl                 one line a process that trained and was not recorded
+    <run>/asked.json                       the launcher's request to every rank for stacks, dump and a last heartbeat
+    <run>/trace_asked.json                 a request of `diag trace` for a profiler window or a memory snapshot
+    <run>/exits.json                       the exit codes of the processes, if not all succeeded
+    <run>/unrecorded.jsonl                 one line per process that trained and was not recorded
     <run>/nvidia-smi-<host>.txt            the driver's view of the GPUs during a hang
-    <run>/nccl-ras-<host>-<number>.txt     what NCCL RAS answered during a hang or a crash
+    <run>/nccl-ras-<host>-<number>.txt     a report of NCCL RAS during a hang or a crash
     <run>/hang.json                        the triage of a run that hung or crashed
-    <run>/checkpoints/                     where the bundled trainer saves: see ``trainer.checkpoint``
-    <run>/verdict.json                     the analyser's last answer
+    <run>/checkpoints/                     checkpoints of the bundled trainer: see ``trainer.checkpoint``
+    <run>/verdict.json                     the result of the last analysis
     <run>/restart-1/                       a run directory like this one: the training after torchrun's first restart
 """
 
@@ -44,7 +44,7 @@ from pathlib import Path
 
 SCHEMA_VERSION = 1
 
-MOST_RANKS = 1 << 20  # ten times the largest training that is known; a document with more is damaged
+MOST_RANKS = 1 << 20  # ten times the largest known training; a document with more is damaged
 MOST_NS = 3 * 10**18  # the year 2065, since 1970; sums of three fit 64 bits
 
 _TRACE_NAME = re.compile(r"trace-step([0-9]{1,18})\.json(?:\.gz)?$")
@@ -58,13 +58,13 @@ _RESTART_NAME = re.compile(r"restart-([0-9]{1,9})$")
 
 
 def _rank_of(name: str) -> int:
-    """The rank of a folder's name in digits; -1 for a name that no rank's folder has."""
+    """The rank in a folder's name of digits; -1 for a name that is not a rank's."""
     rank = int(name) if len(name) < 10 else MOST_RANKS
     return rank if rank < MOST_RANKS and name == f"{rank:05d}" else -1
 
 
 def world_size_of(value: object) -> int | None:
-    """A number of ranks as a document has it; None for anything that is none, or more than any training has."""
+    """A number of ranks from a document; None for anything else, and for more ranks than any training has."""
     return value if type(value) is int and 0 < value <= MOST_RANKS else None
 
 
@@ -74,20 +74,20 @@ MARKS = (MANIFEST, RANKS)  # a folder with one of these is a run directory
 
 
 def is_regular(path: Path | str) -> bool:
-    """Whether a regular file is there, possibly behind links. Never raises: False for what cannot be looked at."""
+    """Whether the path is a regular file, possibly behind links. Never raises: False where that cannot be read."""
     return os.path.isfile(path)  # noqa: PTH113  (Path.is_file raises where a folder above cannot be searched)
 
 
 def is_folder(path: Path | str) -> bool:
-    """Whether a folder is there, possibly behind links. Never raises: False for what cannot be looked at."""
+    """Whether the path is a folder, possibly behind links. Never raises: False where that cannot be read."""
     return os.path.isdir(path)  # noqa: PTH112  (Path.is_dir raises where a folder above cannot be searched)
 
 
 def run_of(path: Path | str) -> Path | None:
-    """The run directory that a file lies in by its path, the innermost; None where it lies in none. A rank's folder is
-    known by its name, so nobody gets around the check by leaving a file out of the run."""
-    place = Path(os.path.abspath(path))  # noqa: PTH100  (resolves no links)
-    for rank, folder in zip((place, *place.parents), place.parents, strict=False):
+    """The innermost run directory above a file, by its path; None where there is none. A rank's folder is recognized by
+    its name, so leaving a file out of the run does not bypass the check."""
+    absolute = Path(os.path.abspath(path))  # noqa: PTH100  (resolves no links)
+    for rank, folder in zip((absolute, *absolute.parents), absolute.parents, strict=False):
         if folder.name == RANKS and _RANK_NAME.fullmatch(rank.name) and len(folder.parts) > 1:
             return folder.parent
         if is_folder(folder / RANKS) and is_regular(folder / MANIFEST):
@@ -96,7 +96,7 @@ def run_of(path: Path | str) -> Path | None:
 
 
 class _Entry:
-    """A file or folder by its name, as an attribute of the layout of the folder that it lies in."""
+    """The path of a file or folder of this name, as an attribute of its folder's layout."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -135,17 +135,17 @@ class RankLayout:
 
     @property
     def run(self) -> Path:
-        """The run directory, which none of these files may lead out of."""
+        """The run directory; no link among these files may lead out of it."""
         return self.folder.parent.parent
 
     def flight_recorder_asked(self, rank: int, recorder: str = "") -> Path:
-        """A dump that the launcher asked for, or that the process wrote when it failed. The rank is last in its name:
-        that is how readers of dumps know it. ``recorder``: whose dump it is, where the process has several."""
+        """A dump that the launcher asked for, or that the process wrote when it failed. Its name ends with the rank,
+        where readers of dumps expect it. ``recorder``: the recorder's name, where the process has several."""
         of_recorder = re.sub(r"\W", "-", recorder) + "_" if recorder else ""
         return self.folder / f"{_ASKED_DUMP}{of_recorder}{rank}"
 
     def remove_flight_recorders_asked(self) -> None:
-        """Dumps that were asked for in a doubt that has passed. What cannot be removed stays."""
+        """Removes dumps that were asked for because of a suspected hang that has passed. Errors are ignored."""
         for path in self.folder.glob(f"{_ASKED_DUMP}*"):
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -162,17 +162,17 @@ class RankLayout:
         return self.folder / f"memory-{reason}-step{step:06d}.pickle"
 
     def memory_snapshots(self) -> list[Path]:
-        """Those of this rank, by step."""
+        """The memory snapshots of this rank, by step."""
         return self._by_step(_SNAPSHOT_NAME)
 
     def _by_step(self, pattern: re.Pattern[str]) -> list[Path]:
-        """The files whose names match; the first group is the step."""
+        """The files whose names match the pattern, by step; its first group is the step."""
         try:
             names = os.listdir(self.folder)  # noqa: PTH208  (ten times faster, which ten thousand ranks notice)
         except OSError:
             return []
-        found = [(int(match.group(1)), name) for name in names if (match := pattern.match(name))]
-        return [self.folder / name for _, name in sorted(found)]
+        steps_and_names = [(int(match.group(1)), name) for name in names if (match := pattern.match(name))]
+        return [self.folder / name for _, name in sorted(steps_and_names)]
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class RunLayout:
 
     manifest = _Entry(MANIFEST)
     ranks_folder = _Entry(RANKS)
-    tables = _Entry("tables")  # what an analysis derived from large traces: disposable
+    tables = _Entry("tables")  # the cache of an analysis of large traces: disposable
     verdict = _Entry("verdict.json")
     asked = _Entry("asked.json")  # the launcher's request to the collectors; see ``records.Asked``
     trace_asked = _Entry("trace_asked.json")  # a request for a profiler window; see ``records.TraceAsked``
@@ -208,26 +208,26 @@ class RunLayout:
         return RankLayout(self.ranks_folder / f"{rank:05d}")
 
     def ranks(self) -> dict[int, RankLayout]:
-        """Every rank that left a folder, in order of rank. OSError where that cannot be looked at."""
+        """Every rank that left a folder, in order of rank. OSError where the folder cannot be read."""
         return {int(name): RankLayout(self.ranks_folder / name) for name in sorted(self._rank_names(), key=_rank_of)}
 
     def folders_of_no_rank(self) -> list[str]:
-        """Names in digits that are no rank's: of ``MOST_RANKS`` and more, or another name of the same rank."""
+        """Folders named by digits that are not a rank's: of ``MOST_RANKS`` and more, or another spelling of a rank."""
         return sorted(self._rank_names(of_ranks=False))
 
     def _rank_names(self, of_ranks: bool = True) -> list[str]:
         if not is_folder(self.ranks_folder):
             return []
-        with os.scandir(self.ranks_folder) as entries:  # which asks for no file's status: there may be thousands
+        with os.scandir(self.ranks_folder) as entries:  # needs no stat call per entry: there may be thousands
             names = [entry.name for entry in entries if entry.is_dir() and _RANK_NAME.match(entry.name)]
         return [name for name in names if (_rank_of(name) >= 0) == of_ranks]
 
     def restart(self, number: int) -> RunLayout:
-        """The run that began with the launcher's restart of this number; of number 0 this one."""
+        """The run that began with the launcher's restart of this number; this run for number 0."""
         return RunLayout(self.root / f"restart-{number}") if number else self
 
     def restarts(self) -> list[RunLayout]:
-        """What was recorded after each restart, in order. Step numbers and clocks begin anew in each."""
+        """The run directories of the restarts, in order. Step numbers and clocks start again in each."""
         try:
             names = os.listdir(self.root)  # noqa: PTH208  (as above; a hung training's launcher asks every second)
         except OSError:
@@ -236,12 +236,12 @@ class RunLayout:
         return [self.restart(number) for number in sorted(numbers)]
 
     def newest(self) -> RunLayout:
-        """Where the training that is running, or ended last, is recorded."""
+        """The run directory of the training that is running, or ended last."""
         return [self, *self.restarts()][-1]
 
     @property
     def is_restart(self) -> bool:
-        """Whether it lies in the run that it restarted, which is another one."""
+        """Whether this run directory is a restart, inside the run that was restarted."""
         return bool(_RESTART_NAME.match(self.root.name)) and RunLayout(self.root.parent).is_run()
 
     def is_run(self) -> bool:
@@ -249,7 +249,7 @@ class RunLayout:
 
 
 def data_names() -> str:
-    """A regular expression for the names of what is data: no log, no stack, and no exception's text."""
+    """A regular expression for the names of data files: not logs, stacks or an exception's text."""
     entries = [entry for layout in (RunLayout, RankLayout) for entry in vars(layout).values()]
     names = [entry.name for entry in entries if isinstance(entry, _Entry) and entry is not vars(RankLayout)["error"]]
     data = [re.escape(name) for name in names if name.endswith((".json", ".jsonl"))]

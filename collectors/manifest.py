@@ -17,12 +17,12 @@ _COMMAND_LINES = ("argv", "command")  # the launcher's, and that of an attached 
 
 
 def read_fields(layout: RunLayout) -> dict[str, Any]:
-    """What manifest.json holds; empty where there is none or it does not parse."""
+    """The fields of manifest.json; empty where there is none or it does not parse."""
     return read_object(layout.manifest, layout.root)
 
 
 def make_manifest(layout: RunLayout, **values: Any) -> bool:
-    """Makes manifest.json with these fields, secrets masked; False, and nothing is touched, where there is one. Raises
+    """Creates manifest.json with these fields, secrets masked. Returns False and changes nothing if it exists. Raises
     OSError."""
     return create_file(layout.manifest, encode(_new() | _known(values)), private=True)
 
@@ -30,7 +30,7 @@ def make_manifest(layout: RunLayout, **values: Any) -> bool:
 def update_manifest(layout: RunLayout, **changes: Any) -> None:
     """Merges fields into manifest.json, secrets masked, dictionaries key by key, and replaces the file. Raises OSError.
 
-    Unknown names are a mistake of the caller: TypeError.
+    Raises TypeError for unknown names, a mistake of the caller.
     """
     content = _new() | read_fields(layout)
     for name, value in _known(changes).items():
@@ -57,5 +57,5 @@ def _without_secrets(name: str, value: Any) -> Any:
         return masked_arguments(value)
     if isinstance(value, dict):
         return {key: _without_secrets(key, item) for key, item in value.items()}
-    # By its rendezvous another node finds the run: it stays as it is.
+    # Other nodes find the run by its rendezvous, so it is not masked.
     return masked(value) if isinstance(value, str) and name != "rendezvous" else value

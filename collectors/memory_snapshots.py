@@ -1,10 +1,9 @@
-"""Snapshots of the accelerator's caching allocator: when somebody asks for one, near out-of-memory, and when an
-allocation fails.
+"""Snapshots of the accelerator's caching allocator: on request, near out-of-memory, and when an allocation fails.
 
-Each is PyTorch's own (``torch.cuda.memory._snapshot``), with a key "diag" for who wrote it and why;
-pytorch.org/memory_viz shows it as any other. With ``CollectorSettings.memory_snapshots`` PyTorch records the
+Each is PyTorch's own (``torch.cuda.memory._snapshot``), with a key "diag" for rank, step and reason;
+pytorch.org/memory_viz shows it like any other. With ``CollectorSettings.memory_snapshots`` PyTorch records the
 allocator's last events with Python stacks: about 2 us an allocation and some kilobytes of host memory an event, by
-PyTorch's documentation. Without it a snapshot has the state alone. Nothing here raises into the training.
+PyTorch's documentation. Without it a snapshot has only the state. Nothing here raises into the training.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from .settings import CollectorSettings
 NEAR_FULL = 0.9  # of the device's memory allocated in a step: one snapshot of the first such step
 _NO_ALLOCATOR = "this rank computes on the CPU, whose allocator has no snapshots"
 _BUSY = "another snapshot was being written"
-_PROTOCOL = 4  # that torch writes, and its viewer reads
+_PROTOCOL = 4  # the pickle protocol that torch writes, and its viewer reads
 
 
 class MemorySnapshots:
-    """Of one rank. ``step``: the one under way. One snapshot is written for the first failed allocation, one for the
-    first step near the device's capacity, and one for each request."""
+    """Writes the snapshots of one rank: one for the first failed allocation, one for the first step near the device's
+    capacity, and one for each request. ``step``: returns the step under way."""
 
     def __init__(
         self,
@@ -50,12 +49,12 @@ class MemorySnapshots:
         self._budget, self._complaints = budget, complaints
         self._writing = threading.Lock()
         self._recording = False
-        self._seen: set[str] = set()  # reasons for which there is a snapshot, or was to be one
-        self._near_oom_step: int | None = None  # of which a snapshot is wanted
+        self._seen: set[str] = set()  # reasons for which a snapshot was written or tried
+        self._near_oom_step: int | None = None  # a snapshot of this step is to be written
         self.answer = (0, "")  # to the last request: its number, and Heartbeat.trace_answer
 
     def start(self) -> None:
-        """Begins to record the allocator's history, if it is wanted; called by the training's thread."""
+        """Begins to record the allocator's history, if the settings ask for it; called by the training's thread."""
         if not self._history:
             return
         if self._accelerator is None:
@@ -69,30 +68,30 @@ class MemorySnapshots:
             self._complaints.add("the allocator's history is not recorded", repr(error))
 
     def stop(self, error: BaseException | None) -> None:
-        """Ends the recording; ``error``: what ended the training."""
+        """Ends the recording; ``error``: the exception that ended the training."""
         self.serve()
         if self._recording and isinstance(error, torch.OutOfMemoryError):
-            self._once(OOM)  # where no observer did
+            self._once(OOM)  # where no observer was called
         if self._recording and self._accelerator is not None:
             with contextlib.suppress(Exception):
                 self._accelerator.record_memory_history(None)
         self._recording = False
 
     def look(self, memory: MemoryRecord, step: int) -> None:
-        """Whether a step came near the device's capacity; the background thread writes the snapshot."""
+        """Checks whether a step came near the device's capacity; the background thread then writes the snapshot."""
         if not self._recording or not memory.capacity or NEAR_OOM in self._seen:
             return
         if (memory.allocated or 0) >= NEAR_FULL * memory.capacity:
             self._near_oom_step = step
 
     def serve(self) -> None:
-        """Writes what ``look`` wants; called by the background thread."""
+        """Writes the snapshot that ``look`` asked for; called by the background thread."""
         if self._near_oom_step is not None and self._recording:
             step, self._near_oom_step = self._near_oom_step, None
             self._once(NEAR_OOM, step)
 
     def ask(self, asked: TraceAsked) -> None:
-        """Writes the snapshot that was asked for, at once; called by the background thread."""
+        """Writes the requested snapshot at once; called by the background thread."""
         self.answer = (asked.number, TRACE_PENDING)
         try:
             why_not = self.write(ASKED, self._step())
@@ -117,7 +116,7 @@ class MemorySnapshots:
             self._complaints.add(f"the memory snapshot ({reason}) could not be written", why_not)
 
     def write(self, reason: str, step: int) -> str:
-        """Why there is no snapshot; "" where it is written. Raises what torch raises."""
+        """Writes a snapshot. Returns "" or why there is none. Passes torch's exceptions on."""
         if self._accelerator is None:
             return _NO_ALLOCATOR
         if not self._writing.acquire(blocking=False):

@@ -1,11 +1,12 @@
-"""Reading what others left: regular files only, no more of one than a cap, and nothing that lies outside of its run.
+"""Reads files that other processes left: regular files only, up to a size cap, and none that lies outside of its run.
 
-A run directory may lie on storage that others write to, so any name in it may be a named pipe (opening it waits for
-ever), a device (reading it never ends), or a link to a file of the reader's that its writer may not see. The rules:
+A run directory may be on storage that others write to, so any name in it may be a named pipe (opening it blocks
+forever), a device (reading it never ends), or a link to a file of the reader that its writer may not see. The rules:
 
-- What a run directory holds is a regular file, and lies in that directory once all links are resolved.
-- In a folder that is no run directory, links to regular files are followed: people collect traces and logs that way.
-- A path that the user names may itself be a link; whoever also takes a pipe from a user opens it without this module.
+- A file of a run directory is a regular file, and lies in that directory once all links are resolved.
+- In a folder that is not a run directory, links to regular files are followed: people collect traces and logs that way.
+- A path that the user names may itself be a link; code that also accepts a pipe from a user opens it without
+  ``open_regular``.
 
 Refusals are OSErrors whose ``strerror`` is the reason, so they are reported like a file that cannot be read. Standard
 library only.
@@ -24,9 +25,9 @@ from typing import Any, BinaryIO
 
 from .layout import MARKS, is_folder, run_of
 
-# Caps by kind of file. Collectors stop at ``Settings.byte_budget`` for all files of a rank together.
+# Caps by kind of file. Collectors stop at ``CollectorSettings.byte_budget`` for all files of a rank together.
 DOCUMENT_BYTES = 16 << 20  # one JSON document: rank.json of 24,576 ranks with all their groups takes 1 MB
-ANSWER_BYTES = 512 << 20  # what an analysis wrote: a row for each step and rank
+ANSWER_BYTES = 512 << 20  # the result of an analysis: a row for each step and rank
 LINES_BYTES = 4 << 30  # a .jsonl file, which is read line by line
 LINE_BYTES = 64 << 20  # a step of 4,096 collectives takes 400 kB
 LOG_TAIL_BYTES = 1 << 20  # the end of a log of which a few lines are shown
@@ -48,12 +49,12 @@ _OUTSIDE = "a link that leads out of the run directory"
 
 
 def open_regular(path: Path | str, within: Path | str | None = None, buffering: int = -1) -> BinaryIO:
-    """The file, opened for reading. OSError where it cannot be opened or is no regular file, and where it lies outside
-    of the run directory ``within`` once links are resolved."""
+    """The file, opened for reading. OSError if it cannot be opened, is not a regular file, or lies outside of the run
+    directory ``within`` once links are resolved."""
     _must_be_regular(path, Path(path).stat().st_mode)  # opening a pipe or a device may change it
     descriptor = os.open(path, _FLAGS)
     try:
-        _must_be_regular(path, os.fstat(descriptor).st_mode)  # what was opened: the name may have changed hands
+        _must_be_regular(path, os.fstat(descriptor).st_mode)  # the opened file: the name may point elsewhere by now
         if within is not None and not _is_below(_place(descriptor, path), within):
             raise OSError(errno.EXDEV, _OUTSIDE, str(path))
         return os.fdopen(descriptor, "rb", buffering=buffering)
@@ -73,17 +74,17 @@ def read_regular(path: Path | str, most: int, within: Path | str | None = None) 
 
 
 def read_object(path: Path | str, within: Path | str | None) -> dict[str, Any]:
-    """The JSON object in a file of the training's own; empty where there is none, or it cannot be read. The analyser
-    reads with ``diag.rundir.lines``, which says what is wrong."""
+    """The JSON object in a file that the training wrote; empty where there is none, or it cannot be read. The analyser
+    reads with ``diag.rundir.lines``, which reports errors."""
     try:
-        found = json.loads(read_regular(path, DOCUMENT_BYTES, within))
+        content = json.loads(read_regular(path, DOCUMENT_BYTES, within))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def read_given(path: Path | str, most: int) -> bytes:
-    """All bytes of what the user named, who may name a pipe. OSError where it cannot be read or holds more than
+    """All bytes of a path that the user named, which may be a pipe. OSError where it cannot be read or holds more than
     ``most``."""
     with Path(path).open("rb") as file:
         content = file.read(most + 1)
@@ -93,7 +94,7 @@ def read_given(path: Path | str, most: int) -> bytes:
 
 
 def too_large(most: int) -> str:
-    """The reason for which a file of more bytes is refused."""
+    """The reason given for refusing a file of more than ``most`` bytes."""
     return f"too large (more than {most >> 20:,} MiB)" if most >= 1 << 20 else f"too large (more than {most:,} bytes)"
 
 
@@ -106,7 +107,7 @@ def read_tail(path: Path | str, most: int, within: Path | str | None = None) -> 
 
 
 def _read(file: BinaryIO, most: int, size: int) -> bytes:
-    """Up to ``most`` bytes of a file of about this size: one call of the system may return less."""
+    """Up to ``most`` bytes of a file of about this size: one system call may return less."""
     parts = []
     while most and (part := file.read(min(most, max(size + 1, _PIECE)))):
         parts.append(part)
@@ -115,7 +116,7 @@ def _read(file: BinaryIO, most: int, size: int) -> bytes:
 
 
 def folder_refusal(folder: Path, run: Path) -> str:
-    """Why nothing of a folder of a run directory can be read; "" where it can be."""
+    """Why a folder of a run directory cannot be read; "" if it can."""
     try:
         os.listdir(folder)  # noqa: PTH208  (ten times faster, which ten thousand ranks notice)
     except OSError as error:
@@ -137,29 +138,29 @@ def _must_be_regular(path: Path | str, mode: int) -> None:
 
 
 def is_no_file(reason: str) -> bool:
-    """Whether a refusal says that there is a pipe, a device or a socket: nothing that could hold a record or a log."""
+    """Whether the reason for a refusal is a pipe, a device or a socket, which cannot hold a record or a log."""
     return reason.endswith(_NOT_REGULAR)
 
 
 def _place(descriptor: int, path: Path | str) -> str:
-    """Where the opened file lies, without links. Linux names the file that is open, so a link that is changed between
-    opening and looking deceives nobody; other systems answer for the path as it is now."""
+    """The real path of the opened file. Linux names the open file, so changing a link after opening has no effect;
+    other systems resolve the path as it is now."""
     try:
         return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115
     except OSError:
         return os.path.realpath(path)
 
 
-def _is_below(place: str, folder: Path | str) -> bool:
+def _is_below(real_path: str, folder: Path | str) -> bool:
     root = os.path.realpath(folder)
-    return place.startswith(root if root.endswith("/") else root + "/")
+    return real_path.startswith(root if root.endswith("/") else root + "/")
 
 
 # -- folders -----------------------------------------------------------------------------------------------------------
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """A key of names for an order in which numbers count by their value."""
+    """A sort key for names in natural order: rank10 comes after rank9."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", name) if part]
 
 
@@ -174,14 +175,14 @@ def walk(
     order: Callable[[str], Any] | None = natural,
     most: int = MOST_ENTRIES,
 ) -> Iterator[str]:
-    """The path of every regular file below a folder whose name is ``wanted``, each folder's own files first, sorted by
-    ``order`` of their names: rank10 comes after rank9. None: in no order, which is faster.
+    """The path of every regular file below a folder whose name satisfies ``wanted``. Each folder's files come first,
+    sorted by ``order`` of their names: rank10 comes after rank9. ``order`` None: unsorted, which is faster.
 
-    ``refused`` is told of each wanted file and each folder that is left out, and why: it cannot be read, is a pipe or a
-    device, or is a link that leads out of the run directory in which it lies. ``enter``: whether a folder of this path
-    is looked into. ``fenced`` False: links may lead out of run directories, for folders that are the user's alone.
-    ``follow_folders``: links to folders are followed too, each folder once, so loops end. Neither depth
-    nor number of entries costs more than a stated gap: no recursion, and the walk ends after ``most`` entries.
+    ``refused`` is called with each wanted file and each folder that is left out, and the reason: it cannot be read, is
+    a pipe or a device, or is a link that leads out of its run directory. ``enter`` returns whether to descend into a
+    folder of this path. ``fenced`` False: links may lead out of run directories, for folders that are the user's alone.
+    ``follow_folders``: links to folders are followed too, each folder once, so loops end. The walk does not recurse and
+    ends after ``most`` entries, which it reports to ``refused``.
     """
     say = refused if refused is not None else _say_nothing
     # Folders, each with the run directory that it lies in.
@@ -189,29 +190,29 @@ def walk(
     visited: set[tuple[int, int]] = set()
     looked_at = 0
     while waiting:
-        here, run = waiting.pop()
+        current, run = waiting.pop()
         try:
             if follow_folders:
-                about = Path(here).stat()
-                if (about.st_dev, about.st_ino) in visited:
+                status = Path(current).stat()
+                if (status.st_dev, status.st_ino) in visited:
                     continue
-                visited.add((about.st_dev, about.st_ino))
-            with os.scandir(here) as listing:
+                visited.add((status.st_dev, status.st_ino))
+            with os.scandir(current) as listing:
                 entries = list(listing)
             if order is not None:
                 entries.sort(key=lambda entry: order(entry.name))
         except OSError as error:
-            say(here, f"cannot be read: {error.strerror}")
+            say(current, f"cannot be read: {error.strerror}")
             continue
         if fenced and run is None and any(entry.name in MARKS for entry in entries):
-            run = here
-        below: list[tuple[str, Path | str | None]] = []
+            run = current
+        subfolders: list[tuple[str, Path | str | None]] = []
         for entry in entries:
             looked_at += 1
             if looked_at > most:
                 say(str(folder), f"holds more than {most:,} files and folders: the others were not looked at")
                 return
-            path = here + entry.name if here.endswith("/") else f"{here}/{entry.name}"
+            path = current + entry.name if current.endswith("/") else f"{current}/{entry.name}"
             is_link = entry.is_symlink()
             try:
                 mode = _mode(entry)
@@ -225,7 +226,7 @@ def walk(
                 if is_link and run is not None and not _is_below(os.path.realpath(path), run):
                     say(path, f"cannot be read: {_OUTSIDE}")
                     continue
-                below.append((path, run))
+                subfolders.append((path, run))
             elif wanted is None or wanted(entry.name):
                 try:
                     _must_be_regular(path, mode)
@@ -235,11 +236,11 @@ def walk(
                     say(path, f"cannot be read: {error.strerror}")
                     continue
                 yield path
-        waiting += reversed(below)
+        waiting += reversed(subfolders)
 
 
 def linked_folders(folder: Path | str) -> list[str]:
-    """The links to folders in a folder, which `walk` does not follow, by name; none where it cannot be read."""
+    """The links to folders in a folder, which `walk` does not follow, by name; empty where it cannot be read."""
     try:
         with os.scandir(folder) as listing:
             names = sorted((entry.name for entry in listing if entry.is_symlink()), key=natural)
@@ -249,7 +250,7 @@ def linked_folders(folder: Path | str) -> list[str]:
 
 
 def _mode(entry: os.DirEntry[str]) -> int:
-    """Of which kind it is, behind links. A folder's listing mostly tells, at no call of the system for each entry."""
+    """The kind of an entry, with links resolved. The listing usually has it, without a system call for each entry."""
     if entry.is_file(follow_symlinks=False):
         return stat.S_IFREG
     return stat.S_IFDIR if entry.is_dir(follow_symlinks=False) else entry.stat().st_mode

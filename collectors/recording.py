@@ -1,11 +1,11 @@
-"""``record``: a training that asks for its recording itself, in two lines.
+"""``record``: records a training from its own script, in two lines.
 
     with record("R") as recording:
         for batch in recording.steps(loader):
             ...
 
-The hooks are those of ``attach``, put in place in this process; the loop says where a step ends, so that it need not be
-inferred.
+The hooks are those of ``attach``, installed in this process; the loop marks the end of each step, so that it need not
+be inferred.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _Batch = TypeVar("_Batch")
 
 
 def record(run_dir: Path | str | None = None, settings: CollectorSettings | None = None) -> Recording:
-    """The recording of this process, which begins with ``with``: after ``init_process_group`` where there is one, and
-    before the model is wrapped.
+    """The recording of this process. Enter it with ``with``: after ``init_process_group``, if there is one, and before
+    the model is wrapped.
 
-    Under ``diag run`` and ``diag attach`` it is theirs, which began before and goes on afterwards, in their run
-    directory and with their settings. With neither them nor a ``run_dir``, and with DIAG_COLLECT=off, nothing is
-    recorded, and the recording's methods do nothing.
+    Under ``diag run`` and ``diag attach`` it is the launcher's recording, which began earlier and continues afterwards,
+    in the launcher's run directory and with its settings. Without a launcher and without ``run_dir``, and with
+    DIAG_COLLECT=off, nothing is recorded, and the recording's methods do nothing.
     """
     if not collecting():
         return Recording(None)
     attached = getattr(sys.modules.get(_ATTACHED), "armed", None)
     if attached is not None:
-        return Recording(attached, own=False)  # one of each process is enough
+        return Recording(attached, own=False)  # one recording per process is enough
     launched = run_dir_from()
     where = launched or (Path(run_dir) if run_dir is not None else None)
     if where is None:
@@ -50,17 +50,17 @@ def record(run_dir: Path | str | None = None, settings: CollectorSettings | None
         from .attach.life import Attachment
 
         return Recording(Attachment(where, settings if settings and not launched else settings_from(), asked=True))
-    except Exception as error:  # a torch that the collectors are not prepared for, or settings that do not parse
+    except Exception as error:  # an unsupported torch, or settings that do not parse
         Complaints(rank_and_world()[0]).add("nothing is recorded", repr(error))
         return Recording(None)
 
 
 class Recording(AbstractContextManager["Recording"]):
-    """Never raises, and lets through what the training raises. Without ``steps`` and ``told_steps`` a step ends with
-    the optimizer's."""
+    """Never raises, and does not catch exceptions of the training. Without ``steps`` and ``told_steps`` a step ends
+    with the optimizer's step."""
 
     def __init__(self, prepared: Attachment | None, own: bool = True) -> None:
-        """``own``: nobody else begins and ends it."""
+        """``own``: this object begins and ends the recording, not a launcher."""
         self._prepared, self._own = prepared, own
         self._life: Attachment | None = None  # between begin and end
 
@@ -76,7 +76,7 @@ class Recording(AbstractContextManager["Recording"]):
         self.close(error)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Ends the recording, for which ``with`` is not needed then. ``error``: what the training fails with."""
+        """Ends the recording; for use without ``with``. ``error``: the exception that ended the training."""
         life, self._life = self._life, None
         if life is not None and self._own:
             life.finish(error)
@@ -84,8 +84,8 @@ class Recording(AbstractContextManager["Recording"]):
             life.tell("inferred_steps")
 
     def steps(self, batches: Iterable[_Batch], micro_batches: int = 1) -> Iterator[_Batch]:
-        """The batches. Waiting for each is timed, and a step ends after every ``micro_batches`` turns of the loop, with
-        whatever the loop does after its optimizer."""
+        """Yields the batches. The wait for each is timed. A step ends after every ``micro_batches`` iterations of the
+        loop, including what the loop does after its optimizer."""
         life = self._life
         if life is None:
             yield from batches
@@ -107,8 +107,8 @@ class Recording(AbstractContextManager["Recording"]):
             life.tell("step_ends", False)
 
     def told_steps(self, loader: int | None = None) -> None:
-        """From here on a step ends with ``end_step``, and no longer with the optimizer's: for loops that ``steps`` does
-        not fit. ``loader``: ``id`` of what the batches come from, if it is no DataLoader."""
+        """From here on a step ends with ``end_step`` instead of the optimizer's step: for loops that ``steps`` does not
+        fit. ``loader``: ``id`` of the source of the batches, if it is not a DataLoader."""
         if self._life is not None:
             self._life.tell("told_steps", loader)
 
@@ -117,6 +117,6 @@ class Recording(AbstractContextManager["Recording"]):
             self._life.tell("step_ends")
 
     def note(self, tokens: int = 0, loss: float | None = None) -> None:
-        """What nobody else can know of the step under way; tokens of its micro-batches are added up."""
+        """Adds tokens and loss to the record of the step under way; tokens of its micro-batches are summed."""
         if self._life is not None:
             self._life.tell("note", tokens, loss)

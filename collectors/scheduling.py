@@ -1,6 +1,6 @@
-"""What a training waits for on its host: how long its threads are on a core or wait for one, and its loader's queue.
+"""Waiting of a training on its host: how long its threads run or wait for a core, and its DataLoader's queue.
 
-What is left of a thread's time is blocked: it sleeps, waits for I/O, for a lock or for another process, or is stopped.
+In the rest of its time a thread is blocked: it sleeps, waits for I/O, a lock or another process, or is stopped.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from .records import HostRecord, LoaderQueue
 
 # -- proc --------------------------------------------------------------------------------------------------------------
 #
-# Numbers that Linux has of a process, read once a step from a file that stays open: four times cheaper.
+# Numbers of a process from Linux's /proc, read once a step from a file that stays open: four times cheaper.
 
-_forks = 0  # that led to this process, of those this module has seen: cheaper than to ask the system for its number
+_forks = 0  # forks since this module was imported, up to this process: cheaper to compare than its pid
 
 
 def _forked() -> None:
@@ -32,26 +32,26 @@ os.register_at_fork(after_in_child=_forked)
 
 
 class ProcFile:
-    """A small file of fields; ``path`` is asked again in a forked child, whose file is another."""
+    """A small file of fields. ``path`` is called again in a forked child, which has another file."""
 
     def __init__(self, path: Callable[[], str]) -> None:
         self._path = path
         self._fd: int | None = None
-        self.process = -1  # whose file was read: how many forks lie before it
+        self.process = -1  # the process whose file is open, as its value of ``_forks``
 
     def number(self, field: int) -> int | None:
-        """The integer in a field, counted from 0; None where the system does not say."""
+        """The integer in a field, counted from 0; None where the system does not report it."""
         return number_in(self.read(), field)
 
     def numbers(self) -> list[int] | None:
-        """All fields; None where the system does not say, or one is no integer."""
+        """All fields; None where the system does not report them, or one is not an integer."""
         try:
             return [int(field) for field in self.read().split()] or None
         except ValueError:
             return None
 
     def read(self) -> bytes:
-        """Its fields, not yet parsed; empty where the system does not say."""
+        """Its fields, not yet parsed; empty where the system does not report them."""
         if self.process != _forks:
             self.process = _forks
             try:
@@ -81,7 +81,7 @@ def number_in(fields: bytes, field: int) -> int | None:
 
 
 _ON_CPU, _QUEUED = 0, 1  # "on a core, waiting for one, slices": Documentation/scheduler/sched-stats.rst
-_MOST_THREADS = 16  # each costs a call of the system a sample; those that ran most are looked at
+_MOST_THREADS = 16  # each costs a system call per sample; those that ran most are sampled
 _MOST_LISTED = 256
 _MOST_WORKERS = 32
 _LEAST_PAUSE_NS = 30_000_000
@@ -89,7 +89,7 @@ _MOST_PAUSES = 64  # between two samples
 
 
 class _Elsewhere(threading.local):
-    """Of each thread by itself."""
+    """Simulated device time, per thread."""
 
     ns = 0
 
@@ -98,26 +98,26 @@ _elsewhere = _Elsewhere()
 
 
 def computed_elsewhere(ns: int) -> None:
-    """The thread that calls slept so long while a device that is only imitated computed for it: counted as its own CPU
-    time, as that of a CPU that is the device."""
+    """Adds to the calling thread's CPU time the time that it slept while a simulated device computed for it, as if the
+    CPU were that device."""
     _elsewhere.ns += ns
 
 
 class CpuTime(NamedTuple):
-    """Nanoseconds since the thread began; None where the system does not say."""
+    """Nanoseconds since the thread began; None where the system does not report them."""
 
     on_cpu_ns: int | None
     queued_ns: int | None
 
 
-# Nanoseconds of the monotonic clock, those on a core since the thread began, and what schedstat said, not yet read.
-# None, both of them: the scheduler was not asked.
+# Nanoseconds of the monotonic clock, nanoseconds on a core since the thread began, and the unparsed text of schedstat.
+# The last two are None if the scheduler was not read.
 Stamp = tuple[int, int | None, bytes | None]
 
 
 class ThreadTime:
-    """The CPU time of the thread that reads, and the time that it was ready to run and waited for a core (Linux only).
-    A read takes two microseconds."""
+    """The CPU time of the calling thread, and the time that it was ready to run and waited for a core (Linux only). A
+    read takes two microseconds."""
 
     def __init__(self) -> None:
         self._file = self._file_of_this_thread()
@@ -130,8 +130,8 @@ class ThreadTime:
         return self.read_at(self.stamp())
 
     def stamp(self) -> Stamp:
-        """Now, for ``read_at`` to parse later: between two parts of a step the code of every function that is called
-        is no longer in the caches of the core, and that is what a reading costs there."""
+        """The current values, for ``read_at`` to parse later: between two parts of a step the code of the called
+        functions is no longer in the core's caches, and these misses are the cost of a reading."""
         if get_ident() != self._thread:
             self._file.close()
             self._file = self._file_of_this_thread()
@@ -140,7 +140,7 @@ class ThreadTime:
 
     @staticmethod
     def read_at(stamp: Stamp) -> CpuTime:
-        """What ``read`` would have returned then; nothing of a time only."""
+        """The result of ``read`` at the time of the stamp; ``queued_ns`` is None for a stamp without schedstat."""
         return CpuTime(stamp[1], number_in(stamp[2], _QUEUED) if stamp[2] is not None else None)
 
     def close(self) -> None:
@@ -148,8 +148,8 @@ class ThreadTime:
 
 
 class PauseWatch:
-    """Finds out that the process did not run at all: stopped by SIGSTOP, a debugger or a container that is frozen. For
-    a thread that does little else, and looks every ``TICK_S``."""
+    """Detects that the process did not run at all: stopped by SIGSTOP, a debugger or a frozen container. For a thread
+    that does little else, and looks every ``TICK_S``."""
 
     TICK_S = 0.05
 
@@ -159,7 +159,7 @@ class PauseWatch:
         self._seen: list[tuple[int, int]] = []
 
     def begin(self, trains: int) -> None:
-        """The thread has done something else, and begins to look. ``trains``: the native id of the one that trains."""
+        """Begins to look, after the thread did something else. ``trains``: the native id of the training's thread."""
         if self._own is None:
             self._own = ThreadTime()
         if self._trains is None or self._trains[0] != trains:
@@ -169,9 +169,9 @@ class PauseWatch:
         self._queued_ns = own_ns + trains_ns if own_ns is not None and trains_ns is not None else None
 
     def look(self) -> None:
-        """The thread was to wake up a tick after it last looked or began. It wakes up later where it is queued for a
-        core; and where the training keeps the interpreter's lock, which takes CPU time or is queued itself. What is
-        left is a pause."""
+        """The thread should wake up one tick after it last looked or began. It wakes up later if it is queued for a
+        core, or if the training holds the GIL, and then the training runs or is queued itself. The rest of the delay
+        is a pause."""
         if self._trains is None:
             return
         ns, busy_ns, queued_ns = self._ns, self._busy_ns, self._queued_ns
@@ -186,8 +186,8 @@ class PauseWatch:
 
     def take(self) -> list[tuple[int, int]]:
         """The pauses since the last call."""
-        seen, self._seen = self._seen, []
-        return seen
+        pauses, self._seen = self._seen, []
+        return pauses
 
     def close(self) -> None:
         if self._own is not None:
@@ -197,7 +197,7 @@ class PauseWatch:
 
 
 class _Task:
-    """A thread of this process, or the first one of another: the change of its times since they were last read."""
+    """A thread of this process, or the first thread of another: the change of its times since the last read."""
 
     def __init__(self, path: str) -> None:
         self._file = ProcFile(lambda: path)
@@ -206,7 +206,7 @@ class _Task:
         self.spent_ns = 0  # since it began
 
     def read(self) -> bool:
-        """Whether it still exists."""
+        """Reads the times; returns whether the thread still exists."""
         fields = self._file.numbers()
         if fields is None or len(fields) <= _QUEUED:
             return False
@@ -222,7 +222,7 @@ class _Task:
 
 class HostSampler:
     """Samples the threads of this process other than the training's, and the processes that it has started (a
-    DataLoader's workers). For one thread of its own."""
+    DataLoader's workers). To be used by one thread."""
 
     def __init__(self) -> None:
         self._process = os.getpid()
@@ -232,11 +232,11 @@ class HostSampler:
         self._before_ns = 0
 
     def sample(self, trains: int, pauses: list[tuple[int, int]] | None = None) -> HostRecord | None:
-        """What happened since the last sample; None in the first one, and where the system does not say.
-        ``trains``: the native id of the thread that trains; ``pauses``: of the process since then."""
+        """The changes since the last sample; None for the first one, and where the system does not report them.
+        ``trains``: the native id of the training's thread; ``pauses``: those of the process since then."""
         if os.getpid() != self._process:
             return None
-        # The threads of a training are started in its first steps.
+        # A training starts its threads in its first steps.
         if self._samples & (self._samples - 1) == 0 or self._samples % 64 == 0:
             self._find_threads(trains)
         self._find_workers(trains)
@@ -270,24 +270,24 @@ class HostSampler:
         self._threads, self._workers = {}, {}
 
     def _find_threads(self, trains: int) -> None:
-        """Those that ran most, this one not among them."""
+        """Selects the threads that ran most, other than this one and the training's."""
         try:
             numbers = [int(name) for name in os.listdir("/proc/self/task")][:_MOST_LISTED]  # noqa: PTH208
         except (OSError, ValueError):
             return
-        own = threading.get_native_id()
+        own_id = threading.get_native_id()
         tasks = {}
         for number in numbers:
-            if number not in (own, trains):
+            if number not in (own_id, trains):
                 task = self._threads.pop(number, None) or _Task(f"/proc/self/task/{number}/schedstat")
                 if task.spent_ns or task.read():
                     tasks[number] = task
         for task in self._threads.values():
             task.close()
-        kept = sorted(tasks, key=lambda number: -tasks[number].spent_ns)[:_MOST_THREADS]
-        for number in tasks.keys() - set(kept):
+        busiest = sorted(tasks, key=lambda number: -tasks[number].spent_ns)[:_MOST_THREADS]
+        for number in tasks.keys() - set(busiest):
             tasks[number].close()
-        self._threads = {number: tasks[number] for number in kept}
+        self._threads = {number: tasks[number] for number in busiest}
 
     def _find_workers(self, trains: int) -> None:
         try:
@@ -313,23 +313,24 @@ def _runnable() -> int | None:
 
 # -- loader ------------------------------------------------------------------------------------------------------------
 #
-# How many batches lie ready in a DataLoader's queue when the training asks for one. Read from private fields of
+# The number of batches ready in a DataLoader's queue when the training asks for one. Read from private fields of
 # ``torch.utils.data``, which has no public ones for it.
 
 
 def queue_of(iterator: Any) -> LoaderQueue | None:
-    """The queue of a DataLoader's iterator that is asked for a batch now. None without worker processes; while it fills
-    up at the begin of an epoch, and runs dry at its end, because no batch is left to load; and where it is not known.
+    """The queue of a DataLoader's iterator that is asked for a batch now. None without worker processes; while the
+    queue fills up at the begin of an epoch, or drains at its end because no batch is left to load; and where it is not
+    known.
 
-    One semaphore is read, and as many tuples are looked at as the queue has places.
+    Reads one semaphore, and as many tuples as the queue has places.
     """
     try:
         workers = iterator._num_workers
         capacity = workers * iterator._prefetch_factor
-        tasks = iterator._task_info  # asked of the workers and not given to the training; with the batch, if received
+        tasks = iterator._task_info  # requested from the workers, not yet yielded; with the batch, if received
         if len(tasks) != capacity or iterator._num_yielded < capacity:
             return None
-        received = sum(len(task) > 1 for task in tasks.values())  # early: batches are given in order
+        received = sum(len(task) > 1 for task in tasks.values())  # out of order: batches are yielded in order
         return LoaderQueue(min(received + iterator._data_queue.qsize(), capacity), capacity, workers)
     except Exception:  # another torch, a loader of another kind, or a system whose queues cannot be counted
         return None

@@ -1,4 +1,4 @@
-"""``Collector``: everything that is recorded of one rank, behind one context manager.
+"""``Collector``: records one rank, behind one context manager.
 
     dist.init_process_group(...)
     with Collector.from_env() as collector:
@@ -68,7 +68,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class MemoryReader:
-    """Peaks are of one step: reading resets them. No call here waits for the device."""
+    """Reads peaks of one step: reading resets them. No call here waits for the device."""
 
     def __init__(self, accelerator: Accelerator | None) -> None:
         self._accelerator = accelerator
@@ -102,8 +102,8 @@ _LEAST_GC_PAUSE_NS = 200_000  # the youngest generation is collected in microsec
 
 
 class Moment(NamedTuple):
-    """A point in time on the host's clock and, where the rank computes on a device, in its stream; and what the CPU
-    scheduler had given the training's thread by then."""
+    """A point in time on the host's clock and, where the rank computes on a device, in its stream; with the CPU times
+    of the training's thread by then."""
 
     ns: int
     mark: Mark | None = None
@@ -111,10 +111,10 @@ class Moment(NamedTuple):
 
 
 class Follower(Protocol):
-    """Reports to a collector the boundaries that were passed."""
+    """Reports boundaries of steps and phases to a collector, some time after they were passed."""
 
     def catch_up(self, if_still: bool) -> None:
-        """Reports them. With ``if_still``, from another thread, only where the training seems to make no progress."""
+        """Reports them. ``if_still``: called by another thread, and only if the training seems to make no progress."""
 
     def doing(self) -> tuple[str, int]:
         """The phase under way, and since when."""
@@ -130,7 +130,7 @@ class Collector(AbstractContextManager["Collector"]):
         device: torch.device | None = None,
         timer: CollectiveTimer | None = None,
     ) -> None:
-        """``timer``: one whose timed functions are in place already."""
+        """``timer``: a timer whose timed functions are installed already."""
         device = device or current_device()
         accelerator = accelerator_of(device)
         rank, _, _ = rank_and_world()
@@ -152,7 +152,7 @@ class Collector(AbstractContextManager["Collector"]):
                 self._layout.host,
             )
         )
-        # A quarter at most: what is written as long as the training runs must not end what else is.
+        # At most a quarter: durations are written as long as the training runs, and must not use up the whole budget.
         part = Budget(settings.byte_budget // 4, budget)
         self._durations_file = LineFile(self._layout.durations, part, self._complaints)
         steps, self._device_steps_file, collectives, self._device_file, self._saved_file, summary, host = self._files
@@ -192,12 +192,12 @@ class Collector(AbstractContextManager["Collector"]):
             self._poll_durations,
         )
         self._stacks = Stacks()
-        self._standstill: tuple[object, ...] = ()  # what the last heartbeat said
-        self._stands_still = False  # it said the same as the one before
+        self._standstill: tuple[object, ...] = ()  # the progress in the last heartbeat
+        self._stands_still = False  # it was the same as in the one before
         self._failed_in = ""
-        self._index = 0  # steps of this process so far
+        self._index = 0  # number of steps of this process so far
         self._step = -1
-        # The phase under way, for heartbeats, and since when; a follower may know of a later one.
+        # The phase under way, for heartbeats, and since when; a follower may know a later one.
         self.doing = "setup", time.monotonic_ns()
         self._phases: list[PhaseRow] = []
         self._gc_start_ns = time.monotonic_ns()
@@ -209,7 +209,7 @@ class Collector(AbstractContextManager["Collector"]):
 
     @classmethod
     def from_env(cls, device: torch.device | None = None) -> Collector:
-        """The collector of the run that ``diag run`` started this process for. ``device``: where this rank computes."""
+        """The collector of the run that ``diag run`` started this process for. ``device``: the device of this rank."""
         run_dir = run_dir_from()
         if run_dir is None:
             raise RuntimeError(
@@ -253,7 +253,7 @@ class Collector(AbstractContextManager["Collector"]):
         self._guarded(lambda: self._lines.close(self._taken(self._step, everything=True)))
         self._write_device_steps()
         self._background.stop()
-        # What was asked for in a doubt that passed is no evidence of anything.
+        # Dumps that were requested because of a suspected hang that has passed are no evidence.
         self._stacks.uninstall(self._layout.stacks, keep=kind is not None)
         if kind is None:
             self._layout.remove_flight_recorders_asked()
@@ -264,7 +264,7 @@ class Collector(AbstractContextManager["Collector"]):
         self._sampler.close()
 
     def describe(self, **fields: Any) -> None:
-        """Puts fields of ``Manifest`` into manifest.json; only rank 0 writes."""
+        """Writes fields of ``Manifest`` into manifest.json; only rank 0 writes."""
         if self._rank != 0:
             return
         collector = {"settings": asdict(self._settings), "without_nvml_because": self._nvml_missing}
@@ -279,7 +279,7 @@ class Collector(AbstractContextManager["Collector"]):
     def watch_ddp(self, module: Any, hook: tuple[Any, Any] | None = None) -> None:
         """Times the gradient buckets of a DistributedDataParallel module; see ``CollectiveTimer.watch_ddp``.
 
-        ``hook``: a communication hook of the training's own, with its state, which is registered whatever happens.
+        ``hook``: the training's own communication hook, with its state, which is registered in any case.
         """
         if not self._settings.collectives or not dist.is_initialized():
             if hook is not None:
@@ -287,14 +287,14 @@ class Collector(AbstractContextManager["Collector"]):
             return
         try:
             self._timer.watch_ddp(module, hook)
-        except Exception as error:  # a module with a hook of its own, or whatever else this DDP refuses
+        except Exception as error:  # a module that has a hook already, or anything else that DDP refuses
             self._complaints.add("DDP's gradient buckets are not timed", error)
 
     # -- a step ----------------------------------------------------------------------------------------------------
 
     def step(self, step: int, passed: Callable[[], Moment | None] = lambda: None) -> _StepContext:
-        """One optimizer step, everything in it included. Its record takes tokens, loss and micro_batches. ``passed``,
-        asked when it is entered and when it is left: the boundary, where it lies in the past; None: now."""
+        """One whole optimizer step. The caller fills in tokens, loss and micro_batches of its record. ``passed`` is
+        called on entry and on exit, and returns a boundary that lies in the past; None for now."""
         return _StepContext(self, step, passed)
 
     @property
@@ -303,8 +303,8 @@ class Collector(AbstractContextManager["Collector"]):
         return self._clock is not None
 
     def pass_boundary(self) -> Stamp | None:
-        """The end of the step under way and the begin of the next, if its record may wait and nothing else has to be
-        done there; else None, and nothing has happened."""
+        """Ends the step under way and begins the next, if the record may be written later and nothing else is to be
+        done between them. Returns the boundary; else None, and nothing has changed."""
         index = self._index + 1
         if self._clock is not None or self._broken or self._timer.crowded or not self._windows.quiet(index):
             return None
@@ -316,7 +316,8 @@ class Collector(AbstractContextManager["Collector"]):
         return now
 
     def followed_by(self, follower: Follower) -> None:
-        """It is asked to catch up before steps are written at last, and by another thread now and then."""
+        """Sets the follower. It is asked to catch up before the last steps are written, and now and then by another
+        thread."""
         self._follower = follower
 
     def phase(self, name: str) -> _PhaseContext:
@@ -324,7 +325,7 @@ class Collector(AbstractContextManager["Collector"]):
         return _PhaseContext(self, name)
 
     def moment(self, ahead: str = "") -> Moment:
-        """Now. ``ahead``: the phase that heartbeats report from here on."""
+        """The current moment. ``ahead``: the phase that heartbeats report from here on."""
         mark = self._clock.mark() if self._clock is not None and not self._clock.capturing() else None
         now = Moment(time.monotonic_ns(), mark, self._thread.read())
         if ahead:
@@ -333,7 +334,7 @@ class Collector(AbstractContextManager["Collector"]):
 
     @property
     def stamp(self) -> Callable[[], Stamp]:
-        """As ``moment``, of a rank that computes on the CPU, and cheaper; ``moment_of`` says which moment it was."""
+        """A cheaper ``moment`` for a rank that computes on the CPU; ``moment_of`` converts its result."""
         return self._thread.stamp
 
     @staticmethod
@@ -341,7 +342,7 @@ class Collector(AbstractContextManager["Collector"]):
         return Moment(stamp[0], None, ThreadTime.read_at(stamp))
 
     def passed(self, name: str, start: Moment, end: Moment) -> None:
-        """Records a phase of the step under way, which was known only when it ended."""
+        """Records a phase of the step under way, after its end."""
         if self._broken:
             return
         self._phases.append(PhaseRow(name, start.ns, end.ns))
@@ -354,15 +355,15 @@ class Collector(AbstractContextManager["Collector"]):
             self._guarded(lambda: clock.phase(name, first, last))
 
     def no_windows(self, why: str) -> None:
-        """Ends a profiler window that is open, and records no other."""
+        """Ends an open profiler window, and records no more."""
         self._windows.stand_back(why)
 
     def profiles(self, profiler: Any) -> bool:
-        """Whether this is the profiler of a window of ours."""
+        """Whether this is the profiler of one of our windows."""
         return self._windows.uses(profiler)
 
     def give_up(self, why: str) -> None:
-        """Stops recording; heartbeats go on and say why."""
+        """Stops recording; heartbeats go on and contain the reason."""
         with contextlib.suppress(Exception):
             self._catch_up(if_still=False)
         self._broken = True
@@ -372,25 +373,25 @@ class Collector(AbstractContextManager["Collector"]):
         self._write_the_rest()
 
     def checkpoint(self, record: CheckpointRecord) -> None:
-        """What a checkpoint cost, when it has ended; called by the training's thread."""
+        """Writes the cost of a checkpoint that has ended; called by the training's thread."""
         self._saved_file.write(record)
 
     def _guarded(self, action: Callable[[], object]) -> None:
-        """Runs a part of the recording. Whatever it raises is a bug of ours and switches the collector off."""
+        """Runs a part of the recording. An exception there is a bug of the collector and switches it off."""
         if self._broken:
             return
         try:
             action()
-        except Exception as error:  # a mistake here must not cost anybody a training
+        except Exception as error:  # a bug here must not end a training
             self._broken = True
             self._timer.uninstall()
             self._complaints.add("nothing more is recorded", repr(error))
             self._write_the_rest()
 
-    def _begin_step(self, record: StepRecord, passed: Moment | None) -> None:
+    def _begin_step(self, record: StepRecord, boundary: Moment | None) -> None:
         self._phases, self._cpu = [], {}
-        if passed is not None:
-            record.begin_ns, self._begun = passed.ns, passed
+        if boundary is not None:
+            record.begin_ns, self._begun = boundary.ns, boundary
             return
         step = record.step
         record.window = self._windows.before_step(self._index, step)
@@ -402,25 +403,25 @@ class Collector(AbstractContextManager["Collector"]):
         self._begun = Moment(time.monotonic_ns(), None, self._thread.read())
         record.begin_ns = self._begun.ns
 
-    def _end_step(self, record: StepRecord, passed: Moment | None) -> None:
-        ended = passed or Moment(time.monotonic_ns(), None, self._thread.read())
+    def _end_step(self, record: StepRecord, boundary: Moment | None) -> None:
+        ended = boundary or Moment(time.monotonic_ns(), None, self._thread.read())
         record.end_ns = ended.ns
         record.on_cpu_ns, record.queued_ns = _between(self._begun, ended)
         record.phases, record.cpu = self._phases, self._cpu
         record.gc = [pause for pause in self._gc_pauses if pause[0] < record.end_ns]
         del self._gc_pauses[: len(record.gc)]
-        if passed is None:
+        if boundary is None:
             record.memory = self._memory.read()
             self._snapshots.look(record.memory, record.step)
             if self._clock is not None:
                 self._clock.end_step(self._timer.take_marks(record.step))
                 self._write_device_steps()
         self._lines.add(record, self._taken(record.step))
-        if passed is None:
+        if boundary is None:
             self._step_ended(record)
 
     def _step_ended(self, record: StepRecord) -> None:
-        """Now; ``pass_boundary`` has seen to it where it was before."""
+        """Moves on after a step that ends now; ``pass_boundary`` does this for a boundary in the past."""
         self._index += 1
         self.doing = BETWEEN_STEPS, record.end_ns
         self._ranges = False
@@ -436,7 +437,7 @@ class Collector(AbstractContextManager["Collector"]):
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def _write_the_rest(self) -> None:
-        """The steps before a failure of the recording."""
+        """Writes the steps before a failure of the recording."""
         with contextlib.suppress(Exception):
             self._lines.write()
 
@@ -469,7 +470,7 @@ class Collector(AbstractContextManager["Collector"]):
             self._gc_pauses.append((self._gc_start_ns, now))
 
     def _dump(self) -> None:
-        """Leaves the Flight Recorders' dumps, which others need to see who called what."""
+        """Writes the Flight Recorders' dumps, which show the collectives that each rank called."""
 
         def path_of(recorder: str) -> Path:
             return self._layout.flight_recorder_asked(self._rank, recorder)
@@ -478,7 +479,7 @@ class Collector(AbstractContextManager["Collector"]):
             self._complaints.messages.append(f"{path_of('').name} could not be written: {why}")
 
     def _poll_durations(self, last: bool) -> None:
-        """Not while the training hangs, or after it failed: asking the device for events might hang, too."""
+        """Polls durations, but not while the training hangs or after it failed: querying events might hang, too."""
         if self._durations is None or self._broken or self._failed_in:
             return
         if last:
@@ -520,7 +521,7 @@ class Collector(AbstractContextManager["Collector"]):
         )
 
     def _trace_metadata(self) -> dict[str, str]:
-        """Rank and world size for readers that know nothing of run directories; JSON texts."""
+        """Rank and world size as JSON, for readers of traces that do not use run directories."""
         rank, _, world_size = rank_and_world()
         return {"diag": f'{{"rank": {rank}, "world_size": {world_size}, "pid": {os.getpid()}}}'}
 
@@ -542,7 +543,7 @@ class _StepContext:
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if self._range is not None:
             self._range.__exit__(None, None, None)
-        if kind is None:  # a step that raised is no step; what it called is written when the collector closes
+        if kind is None:  # a step that raised does not count; its calls are written when the collector closes
             self._collector._guarded(lambda: self._collector._end_step(self._record, self._passed()))
 
 
@@ -574,8 +575,8 @@ def _clock_of(accelerator: Accelerator | None) -> DeviceClock | None:
 
 
 def _between(start: Moment, end: Moment) -> tuple[int | None, int | None]:
-    """Nanoseconds that the training's thread was on a core, and queued for one. None where the system does not say, or
-    where the two were not read by one thread."""
+    """Nanoseconds that the training's thread was on a core, and queued for one. None where the system does not report
+    them, or where different threads read the two moments."""
     (ran, waited), (had_run, had_waited) = end.cpu, start.cpu
     on_cpu_ns = ran - had_run if ran is not None and had_run is not None else None
     queued_ns = waited - had_waited if waited is not None and had_waited is not None else None

@@ -1,4 +1,4 @@
-"""The environment by which a launcher says what to collect, and where. Standard library only."""
+"""The environment variables with which a launcher sets what to collect, and where. Standard library only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .layout import RunLayout
 RUN_DIR_VARIABLE = "DIAG_RUN_DIR"
 SETTINGS_VARIABLE = "DIAG_COLLECTOR"
 COLLECT_VARIABLE = "DIAG_COLLECT"  # "off" trains without any collector
-RESTARTS_VARIABLE = "TORCHELASTIC_RESTART_COUNT"  # torchrun's: how often it has started the training anew
+RESTARTS_VARIABLE = "TORCHELASTIC_RESTART_COUNT"  # torchrun's: how often it has restarted the training
 
 
 @dataclass(frozen=True)
@@ -30,36 +30,36 @@ class CollectorSettings:
     trace_memory: bool = False
     memory_snapshots: bool = False  # record the allocator's history; write it near out-of-memory and at an error
     memory_history: int = 100_000  # events of the allocator that torch keeps
-    auto_traces: int = 3  # windows at most that the launcher asks for because something changed for the worse
+    auto_traces: int = 3  # most windows that the launcher requests because the verdict became worse
     collectives: bool = True
     max_collectives_per_step: int = 4096
-    # Who records durations of collectives on GPUs: NCCL Inspector where it is installed ("auto"), else PyTorch's Flight
-    # Recorder ("recorder"); or nobody ("off").
+    # What records durations of collectives on GPUs: NCCL Inspector where it is installed ("auto"), else PyTorch's
+    # Flight Recorder ("recorder"); or nothing ("off").
     collective_timing: Literal["auto", "recorder", "off"] = "auto"
     nvml: bool = True  # sample the device: NVML, or amdsmi of an AMD GPU
-    summary_steps: int = 50  # in one line of summary.jsonl; 0: none
-    interval_s: float = 1.0  # heartbeat and samples of the device
-    byte_budget: int = 1 << 30  # of one rank, everything included
+    summary_steps: int = 50  # steps in one line of summary.jsonl; 0: none
+    interval_s: float = 1.0  # between heartbeats and samples of the device
+    byte_budget: int = 1 << 30  # of all files of one rank
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> CollectorSettings:
-        """Ignores what this version does not know, so that launcher and workers may differ in version."""
-        known = {f.name for f in fields(cls)}
-        return cls(**{key: value for key, value in json.loads(text).items() if key in known})
+        """Ignores settings that this version does not know, so that launcher and workers may differ in version."""
+        names = {f.name for f in fields(cls)}
+        return cls(**{key: value for key, value in json.loads(text).items() if key in names})
 
 
 def run_dir_from(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The run directory that the launcher named, or of a training that torchrun has restarted the one within for that;
-    None outside ``diag run``."""
+    """The run directory that the launcher set, or the one inside it for a restart by torchrun; None outside
+    ``diag run``."""
     value = environ.get(RUN_DIR_VARIABLE)
     return RunLayout(Path(value)).restart(restarts(environ)).root if value else None
 
 
 def restarts(environ: Mapping[str, str] = os.environ) -> int:
-    """How often torchrun has started this process's training anew."""
+    """How often torchrun has restarted this process's training."""
     counted = environ.get(RESTARTS_VARIABLE, "")
     return int(counted) if counted.isdecimal() else 0
 
@@ -75,16 +75,16 @@ def collecting(environ: Mapping[str, str] = os.environ) -> bool:
 
 # -- attached ----------------------------------------------------------------------------------------------------------
 #
-# The environment that makes a process and its children record themselves.
+# The environment variables that make a process and its children record themselves.
 
-ATTACH_VARIABLE = "DIAG_ATTACH"  # anything but empty: processes that train shall be recorded
-OWNER_VARIABLE = "DIAG_ATTACH_OWNER"  # the process that records; what it starts does not
+ATTACH_VARIABLE = "DIAG_ATTACH"  # anything but empty: processes that train are recorded
+OWNER_VARIABLE = "DIAG_ATTACH_OWNER"  # the process that records; its children do not
 
 SITE = Path(__file__).resolve().parent / "attach" / "site"
 
 
 def attached(run_dir: Path, settings: CollectorSettings) -> dict[str, str]:
-    """What to add to the environment, PYTHONPATH apart: see ``python_path``."""
+    """The variables to add to the environment, except PYTHONPATH: see ``python_path``."""
     return {
         ATTACH_VARIABLE: "1",
         RUN_DIR_VARIABLE: str(run_dir.resolve()),
@@ -94,8 +94,8 @@ def attached(run_dir: Path, settings: CollectorSettings) -> dict[str, str]:
 
 def python_path(environ: Mapping[str, str] = os.environ) -> str:
     """PYTHONPATH with our folder first and the user's behind it."""
-    others = environ.get("PYTHONPATH", "")
-    return f"{SITE}{os.pathsep}{others}" if others else str(SITE)
+    inherited = environ.get("PYTHONPATH", "")
+    return f"{SITE}{os.pathsep}{inherited}" if inherited else str(SITE)
 
 
 def wanted(environ: Mapping[str, str] = os.environ) -> bool:

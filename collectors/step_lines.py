@@ -1,11 +1,12 @@
-"""Steps that are over: their lines and their summary, written a few at a time.
+"""Lines and summary of the steps that are over, written several steps at a time.
 
-In a training the code that writes finds its instructions and data out of the caches: ten steps then cost hardly twice
-what one does. A step waits for others of two seconds, and for a heartbeat where none ends; the first ones do not wait,
-for many a training dies early.
+In a training the code that writes has its instructions and data out of the caches, so that writing ten steps costs
+hardly twice as much as one. The steps of two seconds are written together, or with a heartbeat where no step ends. The
+first steps are written at once, as many trainings die early.
 
 All ranks write after the same steps, those whose number is a multiple of a power of two: a rank that writes is late by
-a millisecond or two, and the others wait for it. If each wrote when it pleased, every step of many ranks would be late.
+a millisecond or two, and the others wait for it. If each rank wrote at its own steps, every step of a large job would
+be late.
 """
 
 from __future__ import annotations
@@ -43,15 +44,15 @@ from .records import (
 
 # -- summary -----------------------------------------------------------------------------------------------------------
 #
-# A rank's steps in a few kilobytes a window: what the verdict over all ranks needs of them, and nothing else. A job of
-# ten thousand ranks writes gigabytes of step records that nobody can read while it trains. Each rank therefore adds up
-# its own: per step and phase, how long it worked and how long it waited for others; see ``records.SummaryLine``.
-# ``diag analyze --summary`` reads these lines alone.
+# A rank's steps in a few kilobytes a line: only what the verdict over all ranks needs. A job of ten thousand ranks
+# writes gigabytes of step records, too much to read while it trains. Each rank therefore sums up its own: per step and
+# phase, how long it worked and how long it waited for others; see ``records.SummaryLine``. ``diag analyze --summary``
+# reads only these lines.
 
 _WORD = "I" if array("I").itemsize == 4 else "L"
 _START = itemgetter(PhaseRow._fields.index("start_ns"))
 _MOST = (1 << 32) - 1  # microseconds: 71 minutes
-# A collective that is still under way when its step ends is known two steps later: ``CollectiveTimer.take``.
+# A collective that is still under way when its step ends is reported up to two steps later: ``CollectiveTimer.take``.
 _LATER = 2
 
 
@@ -68,16 +69,16 @@ class _Line:
     memory: MemoryRecord | None = None
 
     def put(self, values: Mapping[str, int], unit: int, most_steps: int) -> None:
-        """The values of the step that is next, in whole ``unit``s."""
+        """Stores the values of the next step, in whole ``unit``s."""
         columns, count = self.columns, self.count
         for name, value in values.items():
-            whole = (value + unit // 2) // unit
-            if whole <= 0:
+            rounded = (value + unit // 2) // unit
+            if rounded <= 0:
                 continue
             column = columns.get(name)
             if column is None:
                 column = columns[name] = array(_WORD, bytes(4 * most_steps))
-            column[count] = whole if whole < _MOST else _MOST
+            column[count] = rounded if rounded < _MOST else _MOST
 
 
 class StepSummary:
@@ -89,11 +90,11 @@ class StepSummary:
         self._length = steps
         self._line = _Line()
         self._begun_ns = 0  # when the step before began
-        self._records: list[StepRecord] = []  # whose waits may not be known yet
+        self._records: list[StepRecord] = []  # steps whose waits may not be known yet
         self._waits: list[tuple[int, int, bool]] = []  # start, end, whether for a collective
 
     def add(self, record: StepRecord, rows: Iterable[CollectiveRow]) -> None:
-        """A step that has ended, and the calls that became known with it."""
+        """Adds a step that has ended, and the calls that became known with it."""
         if not self._length:
             return
         self._wait(rows)
@@ -102,7 +103,7 @@ class StepSummary:
             self._condense(self._records.pop(0))
 
     def close(self, rows: Iterable[CollectiveRow] = ()) -> None:
-        """Writes what is left: the last steps of a training that ends or fails."""
+        """Writes the last steps of a training that ends or fails."""
         if not self._length:
             return
         self._wait(rows)
@@ -128,7 +129,7 @@ class StepSummary:
         line.waits += len(waits)
         values = {BEGIN: record.begin_ns - self._begun_ns, STEP: record.end_ns - record.begin_ns}
         line.put(values | phase_times(record, waits), 1000, self._length)
-        if type(record.tokens) is int:  # a training may count what it likes: a tensor would wait for its device
+        if type(record.tokens) is int:  # a training may set any type: reading a tensor would wait for its device
             line.put({TOKENS: record.tokens}, 1, self._length)
         if record.window:
             line.marked.setdefault(record.window, []).append(record.step)
@@ -160,43 +161,43 @@ class StepSummary:
 
 
 def phase_times(record: StepRecord, waits: Sequence[tuple[int, int, bool]]) -> dict[str, int]:
-    """Nanoseconds of each phase of a step in which the rank worked, and under the phase's name with STILL those in
-    which it waited for collectives. ``waits``: (start, end, whether for a collective), by start. Waiting for a
-    peer's message is neither. What no phase has is REST."""
+    """Nanoseconds that the rank worked in each phase of a step, and, under the phase's name with STILL, that it waited
+    for collectives. ``waits``: (start, end, whether for a collective), by start. Waiting for a peer's message is
+    neither. Time outside of phases is REST."""
     times: dict[str, int] = {}
-    at, last = record.begin_ns, record.end_ns
+    position, last = record.begin_ns, record.end_ns
     for phase, start, end in sorted(record.phases, key=_START):
-        start, end = max(at, start), min(end, last)
-        if end <= start:  # inside of another phase
+        start, end = max(position, start), min(end, last)
+        if end <= start:  # inside another phase
             continue
-        if start > at:
-            _add(times, REST, at, start, waits)
+        if start > position:
+            _add(times, REST, position, start, waits)
         _add(times, phase if phase in PHASES else REST, start, end, waits)
-        at = end
-    if last > at:
-        _add(times, REST, at, last, waits)
+        position = end
+    if last > position:
+        _add(times, REST, position, last, waits)
     return times
 
 
 def _add(times: dict[str, int], phase: str, start: int, end: int, waits: Sequence[tuple[int, int, bool]]) -> None:
-    """The time from ``start`` to ``end``, of which no nanosecond is waited twice, where waits overlap."""
+    """Adds the time from ``start`` to ``end``. Where waits overlap, no nanosecond is counted twice."""
     waited = still = 0
-    at = start
+    position = start
     for begin, until, collective in waits:
         if begin >= end:
             break
-        begin, until = max(begin, at), min(until, end)
+        begin, until = max(begin, position), min(until, end)
         if until > begin:
             waited += until - begin
             still += until - begin if collective else 0
-            at = until
+            position = until
     times[phase] = times.get(phase, 0) + end - start - waited
     if still:
         times[phase + STILL] = times.get(phase + STILL, 0) + still
 
 
 def highest(one: MemoryRecord | None, other: MemoryRecord) -> MemoryRecord:
-    """The peaks of both; a counter grows, so that its last value is its highest."""
+    """The higher peaks of both records; counters only grow, so their highest value is the last."""
     if one is None:
         return other
     return MemoryRecord(
@@ -209,12 +210,12 @@ def highest(one: MemoryRecord | None, other: MemoryRecord) -> MemoryRecord:
     )
 
 
-def _most(one: int | None, other: int | None) -> int | None:
-    return max(one or 0, other or 0) if one is not None or other is not None else None
+def _most(before: int | None, value: int | None) -> int | None:
+    return max(before or 0, value or 0) if before is not None or value is not None else None
 
 
 def packed(columns: Iterable[array[int]]) -> str:
-    """Unsigned 32-bit integers, column by column, the lowest byte first, in base64."""
+    """Little-endian unsigned 32-bit integers, column by column, in base64."""
     values = array(_WORD)
     for column in columns:
         values.extend(column)
@@ -231,7 +232,7 @@ _PATIENCE_S = 5.0
 
 
 class Taken(NamedTuple):
-    """What the timer hands out when a step is over; see ``CollectiveTimer``."""
+    """The timer's records when a step is over; see ``CollectiveTimer``."""
 
     calls: list[tuple[int, list[RecordedCall]]]
     groups: dict[str, list[int]]
@@ -245,26 +246,26 @@ class StepLines:
     def __init__(self, steps: LineFile, collectives: LineFile, summary: StepSummary) -> None:
         self._steps, self._collectives, self._summary = steps, collectives, summary
         self._waiting: deque[tuple[StepRecord, Taken]] = deque()
-        self._due = 0  # as many steps, or more, are to be written at once,
-        self._due_ns = 0  # and so is one that ends then, or later
-        self._seen = 0  # steps
+        self._due = 0  # write once this many steps have ended,
+        self._due_ns = 0  # or a step ends at this time or later
+        self._seen = 0  # number of steps so far
         self._groups: dict[str, list[int]] = {}  # for the next line of collectives
-        self._dropped = 0  # as well
+        self._dropped = 0  # for the next line of collectives
         self._writing = threading.Lock()
 
     def add(self, record: StepRecord, taken: Taken) -> None:
-        """A step that has ended, and the calls that became known with it."""
+        """Adds a step that has ended, and the calls that became known with it."""
         self._waiting.append((record, taken))
         self._seen += 1
         if self.due(self._seen, record.end_ns):
             self.write()
 
     def due(self, steps: int, end_ns: int) -> bool:
-        """Whether so many, of which the last ends then, are not to wait any longer."""
+        """Whether this many steps, the last of which ends at ``end_ns``, are to be written now."""
         return steps >= self._due or end_ns >= self._due_ns
 
     def write(self) -> None:
-        """Whatever waits, unless another thread is about it."""
+        """Writes all waiting steps, unless another thread is writing."""
         if self._writing.acquire(blocking=False):
             try:
                 self._write()
@@ -272,8 +273,8 @@ class StepLines:
                 self._writing.release()
 
     def close(self, taken: Taken) -> None:
-        """The training has ended, or fails. ``taken``: what it called since its last step."""
-        if self._writing.acquire(timeout=_PATIENCE_S):  # a forked child may find it taken, and nobody to give it back
+        """Writes the rest when the training has ended or fails. ``taken``: the calls since its last step."""
+        if self._writing.acquire(timeout=_PATIENCE_S):  # in a forked child the lock may be held by no thread
             try:
                 self._write()
                 lines: list[CollectiveLine] = []
@@ -289,26 +290,26 @@ class StepLines:
             waiting.append(self._waiting.popleft())
         lines: list[CollectiveLine] = []
         rows, ends = [], []
-        for _, taken in waiting:
-            rows.append(self._rows(taken, lines))
+        for _, calls in waiting:
+            rows.append(self._rows(calls, lines))
             ends.append(len(lines))
         if waiting and self._seen >= _AT_ONCE:
             begin_ns, end_ns = waiting[0][0].begin_ns, waiting[-1][0].end_ns
             together = _power_of_two(_LONGEST_NS * len(waiting) // max(1, end_ns - begin_ns))
             self._due = (self._seen // together + 1) * together
             self._due_ns = end_ns + 3 * _LONGEST_NS // 2  # ranks agree on the number, and not on the time
-        # First the collectives: a reader takes a step that has none for computation only.
-        kept = self._collectives.write(*lines)
-        for line in lines[kept:]:  # later calls only name their groups
+        # Collectives first: a reader takes a step without them for a step without communication.
+        written = self._collectives.write(*lines)
+        for line in lines[written:]:  # later calls only name their groups
             self._groups = line.groups | self._groups
             self._dropped += line.dropped
-        whole = [end <= kept or begin == end for begin, end in pairwise([0, *ends])]
-        self._steps.write(*(record for (record, _), known in zip(waiting, whole, strict=True) if known))
-        for (record, _), own in zip(waiting, rows, strict=True):
-            self._summary.add(record, own)
+        all_written = [end <= written or begin == end for begin, end in pairwise([0, *ends])]
+        self._steps.write(*(record for (record, _), complete in zip(waiting, all_written, strict=True) if complete))
+        for (record, _), step_rows in zip(waiting, rows, strict=True):
+            self._summary.add(record, step_rows)
 
     def _rows(self, taken: Taken, lines: list[CollectiveLine]) -> list[CollectiveRow]:
-        """The rows of these calls, added to the lines. A group may be known before a call on it is."""
+        """The rows of these calls, which are added to the lines. A group may be known before its first call is."""
         self._groups |= taken.groups
         self._dropped += taken.dropped
         rows: list[CollectiveRow] = []
@@ -320,5 +321,5 @@ class StepLines:
 
 
 def _power_of_two(most: int) -> int:
-    """The largest up to it, 1 at least."""
+    """The largest power of two up to ``most``, at least 1."""
     return 1 << max(0, most.bit_length() - 1)

@@ -1,4 +1,4 @@
-"""Text that came from elsewhere, made fit to be kept and shown: secrets are masked, and nothing in it acts on a
+"""Sanitizes text from elsewhere before it is stored and printed: masks secrets, and escapes characters that act on a
 terminal. Standard library only."""
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections.abc import Iterable
 
 MASK = "<masked>"
 
-# What a word of a name says of its value, and the pairs of words that say it together.
+# Words of a name that mark its value as secret; words that do so before "key", or at the end of the name.
 _SECRET_WORDS = frozenset(
     ("password", "passwd", "passphrase", "secret", "secrets", "credential", "credentials", "apikey")
 )
 _SECRET_KEYS = frozenset(("access", "account", "api", "auth", "encryption", "license", "private", "signing"))
 _LAST_WORDS = frozenset(("token", "authtoken", "accesstoken", "pwd"))
-# A value of these is a place, a kind or a measure of the secret.
+# As the last word: the value is a place, a kind or a measure of the secret.
 _ABOUT = frozenset(
     ("count", "dim", "dir", "file", "folder", "format", "id", "len", "length", "limit", "name", "path", "prefix",
      "size", "type")
 )  # fmt: skip
-# Tokens of a text that a model reads.
+# Words that mark tokens of a text that a model reads.
 _OF_TEXT = frozenset(
     ("audio", "bos", "cls", "end", "eos", "image", "mask", "max", "min", "new", "next", "num", "pad", "per", "sep",
      "special", "start", "stop", "text", "unk", "video", "word")
@@ -29,7 +29,7 @@ _OF_TEXT = frozenset(
 _NO_SECRETS = frozenset(("", "true", "false", "yes", "no", "on", "off", "none", "null", MASK))
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-# Bounded, and begun where a name begins: each character is looked at a bounded number of times.
+# Bounded, and anchored at the begin of a name: each character is matched a bounded number of times.
 _ASSIGNED = re.compile(
     r"""(?<![\w.-])(?P<name>-{0,2}[A-Za-z_][\w.-]{0,100})(?P<between>["']?\s{0,4}=\s{0,4}|["']\s{0,4}:\s{0,4}|\s{1,4})"""
     r"""(?P<value>"[^"\n]{0,4096}"|'[^'\n]{0,4096}'|[^\s,;&"'\[\](){}]{1,4096})"""
@@ -41,7 +41,7 @@ _SHAPES = re.compile(
     r"|sk-(?=[\w-]{0,200}\d)[\w-]{16,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|xox[abeoprs]-[\w-]{10,}|AIza[\w-]{30,}"
     r"|nvapi-[\w-]{16,}|npm_[A-Za-z0-9]{30,}|pypi-[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,})"
 )
-# Of the signed address of a file in a store.
+# In the signed URL of a file in an object store.
 _SIGNED = re.compile(r"(?i)(?<=[?&])(sig|signature|x-(?:amz|goog)-(?:signature|credential|security-token))=[^\s&\"']+")
 _MAY_HOLD = re.compile(
     r"(?i)pass|token|secret|key|credential|pwd|bearer|authorization|://|sig|hf_|gh[pousr]_|github_pat|glpat|sk-|a[ks]ia|xox|aiza"
@@ -56,7 +56,7 @@ def is_secret(name: str, value: str = "") -> bool:
     access, of an account, private and the like (``--api-key``, ``AWS_SECRET_ACCESS_KEY``); and those that end with
     token or pwd (``HF_TOKEN``). Not the tokens of a text (``--pad-token``, ``--max-tokens``, ``--tokenizer``), and no
     place, kind or length of a secret (``--token-type``, ``--private-key-path``). A number is a secret only as a
-    password; a truth value and nothing are none.
+    password; a boolean or an empty value is not a secret.
     """
     words = [word.lower() for word in _WORDS.findall(name)]
     value = value.strip("\"'")
@@ -80,8 +80,8 @@ def _is_number(text: str) -> bool:
 
 def masked(text: str) -> str:
     """The text without the secrets in it: values of names that ``is_secret`` knows (``--name value``, ``name=value``,
-    ``"name": "value"``), passwords and signatures in addresses, authorization headers, and what has the shape of a
-    token of Hugging Face, GitHub, GitLab, OpenAI, AWS, Slack, Google, NVIDIA, npm or PyPI, or of a JSON web token."""
+    ``"name": "value"``), passwords and signatures in URLs, authorization headers, and text in the format of a token of
+    Hugging Face, GitHub, GitLab, OpenAI, AWS, Slack, Google, NVIDIA, npm or PyPI, or of a JSON web token."""
     if not _MAY_HOLD.search(text):
         return text
     text = _LOGIN.sub(rf"\1:{MASK}@", text)
@@ -91,7 +91,7 @@ def masked(text: str) -> str:
     position, parts = 0, []
     while match := _ASSIGNED.search(text, position):
         name, between, value = match["name"], match["between"], match["value"]
-        # After a blank only an option's value follows, and not where another option does.
+        # A value after a space counts only behind an option, and not if it is another option.
         if (between.strip() or (name[0] == "-" and value[0] != "-")) and is_secret(name, value):
             quote = value[0] if value[0] in "\"'" else ""
             parts += [text[position : match.start("value")], quote, MASK, quote]
@@ -103,19 +103,19 @@ def masked(text: str) -> str:
 
 
 def masked_arguments(arguments: Iterable[str]) -> list[str]:
-    """A command line without the values of options and variables that are secret; the names stay. See ``masked``."""
-    shown: list[str] = []
-    option = ""  # whose value this argument may be
+    """A command line with the secret values of options and variables masked; the names stay. See ``masked``."""
+    masked_words: list[str] = []
+    option = ""  # the option whose value this argument may be
     for argument in arguments:
         name, assigned, value = argument.partition("=")
         if option and not argument.startswith("--") and is_secret(option, argument):
-            shown.append(MASK)
+            masked_words.append(MASK)
         elif assigned and is_secret(name, value):
-            shown.append(f"{name}={MASK}")
+            masked_words.append(f"{name}={MASK}")
         else:
-            shown.append(masked(argument))
+            masked_words.append(masked(argument))
         option = argument if argument.startswith("-") and not assigned else ""
-    return shown
+    return masked_words
 
 
 def option_of_mask(arguments: Iterable[str]) -> str:
@@ -129,7 +129,7 @@ def option_of_mask(arguments: Iterable[str]) -> str:
 
 
 def visible(text: str) -> str:
-    """The text on one line, with every character that a terminal would act on written as an escape."""
+    """The text on one line, with every character that a terminal would act on escaped."""
     if text.isprintable():
         return text
     return "".join(_shown(character) for character in text)
@@ -143,7 +143,7 @@ def visible_lines(text: str) -> str:
 def _shown(character: str) -> str:
     if character == "\t":
         return " "
-    # Controls, formats (which turn the direction of writing around), surrogates, separators of lines.
+    # Controls, formats (such as bidirectional overrides), surrogates, line separators.
     if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"):
         code = ord(character)
         return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"

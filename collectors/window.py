@@ -1,8 +1,8 @@
-"""torch.profiler windows: a few steps recorded, exported as gzip, named after their first step. On a schedule, and when
-somebody asks for one.
+"""torch.profiler windows: a few recorded steps, exported as gzip, named after their first step. On a schedule and on
+request.
 
-Starting, stopping and exporting happen between steps, so that no step contains them; the step after a window is marked,
-because ranks leave the export at different times. A thread packs the trace while the training goes on.
+Starting, stopping and exporting happen between steps, so that no step contains them. The step after a window is marked,
+because ranks leave the export at different times. A thread compresses the trace while the training goes on.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ class TraceWindows:
         self._complaints = complaints
         self._metadata = metadata
         self._length = settings.trace_warmup + settings.trace_active  # of a window, in steps
-        self._period = max(settings.trace_every, self._length + 1)  # from begin to begin, where the schedule has many
+        self._period = max(settings.trace_every, self._length + 1)  # from begin to begin, with several windows
         self._on = settings.trace and settings.trace_active > 0
         self._failed = ""  # why no window is recorded any more
         self._profiler: Any = None
         self._packing: threading.Thread | None = None  # the last one
         self._first_active = -1
-        self._wanted: TraceAsked | None = None  # not begun
-        self._asked: TraceAsked | None = None  # begun, and its last step is not over
-        self._next_scheduled = 0  # no step before it, from the last that was asked for on, is one of the schedule's
+        self._wanted: TraceAsked | None = None  # a request whose window has not begun
+        self._asked: TraceAsked | None = None  # a request whose window has begun, and its last step is not over
+        self._next_scheduled = 0  # the schedule has no step between the last ``quiet`` index and this one
         self.answer = (0, "")  # to the last request: its number, and Heartbeat.trace_answer
 
     def state_of(self, step: int) -> str:
-        """What the schedule says of a step, counted from the first step of this process."""
+        """The schedule's state of a step, counted from the first step of this process."""
         settings = self._settings
         since = step - settings.trace_skip
         if not self._on or self._failed or since < 0:
@@ -79,12 +79,12 @@ class TraceWindows:
         return WINDOW_AFTER if since == self._length else WINDOW_NONE
 
     def before_step(self, index: int, step: int) -> str:
-        """Starts a window where somebody asked for it, or the schedule wants one. ``index`` counts the steps of this
-        process, ``step`` the run's."""
+        """Starts a window that was requested or is scheduled; returns the state of the step. ``index`` counts the steps
+        of this process, ``step`` the run's."""
         if (self._asked is not None or self._wanted is not None) and (state := self._before_asked(step)) != WINDOW_NONE:
             return state
         state = self.state_of(index)
-        # Where a window that was asked for lay over its begin, the scheduled one is left out.
+        # A scheduled window is left out if a requested one overlapped its begin.
         begins = state in _RECORDING and self.state_of(index - 1) not in _RECORDING
         if begins and self._profiler is None:
             self._first_active = step + (self._settings.trace_warmup if state == WINDOW_WARMUP else 0)
@@ -92,7 +92,7 @@ class TraceWindows:
         return state if self._profiler is not None or state == WINDOW_AFTER else WINDOW_NONE
 
     def quiet(self, index: int) -> bool:
-        """Whether nothing has to be done before a step but to train: no window, neither begun nor asked for."""
+        """Whether there is nothing to do before a step: no window is open, requested or scheduled."""
         if self._profiler is not None or self._asked is not None or self._wanted is not None:
             return False
         if index >= self._next_scheduled:
@@ -100,7 +100,7 @@ class TraceWindows:
         return index < self._next_scheduled
 
     def _scheduled_from(self, index: int) -> int:
-        """The first step, from this one on, of which the schedule wants something."""
+        """The first step, from this one on, that is in the schedule."""
         settings = self._settings
         if not self._on or self._failed:
             return sys.maxsize
@@ -113,8 +113,8 @@ class TraceWindows:
         return index + self._period - (index - settings.trace_skip) % self._period
 
     def ask(self, asked: TraceAsked) -> None:
-        """Takes a request up, for ``before_step`` to see to; called by another thread. The window comes at the steps
-        that were asked for, which all ranks agree on, or not at all: the answer says why."""
+        """Accepts a request, which ``before_step`` carries out; called by another thread. The window covers the
+        requested steps, the same on all ranks, or there is none, and the answer has the reason."""
         if self._failed:
             self.answer = (asked.number, self._failed)
         elif self._asked is not None and self._profiler is not None:
@@ -124,36 +124,36 @@ class TraceWindows:
             self._wanted = asked
 
     def _before_asked(self, step: int) -> str:
-        """The state of a step that belongs to a window that was asked for; WINDOW_NONE of another."""
+        """The state of a step in a requested window; WINDOW_NONE for other steps."""
         if self._asked is None and self._wanted is not None and step >= self._begin(self._wanted):
-            wanted, self._wanted = self._wanted, None
-            why_not = self._take_up(wanted, step)
+            trace_request, self._wanted = self._wanted, None
+            why_not = self._take_up(trace_request, step)
             if why_not:
-                self.answer = (wanted.number, why_not)
-        asked = self._asked
-        if asked is None:
+                self.answer = (trace_request.number, why_not)
+        current = self._asked
+        if current is None:
             return WINDOW_NONE
-        if step < asked.first_step:
+        if step < current.first_step:
             return WINDOW_WARMUP
-        if step < asked.first_step + asked.count:
+        if step < current.first_step + current.count:
             return WINDOW_ACTIVE
         self._asked = None
         return WINDOW_AFTER
 
-    def _begin(self, asked: TraceAsked) -> int:
+    def _begin(self, trace_request: TraceAsked) -> int:
         """The step with which the profiler starts."""
-        return asked.first_step - self._settings.trace_warmup
+        return trace_request.first_step - self._settings.trace_warmup
 
-    def _take_up(self, asked: TraceAsked, step: int) -> str:
-        """Starts the window; why not, where it cannot be."""
+    def _take_up(self, trace_request: TraceAsked, step: int) -> str:
+        """Starts the window; returns "" or why it cannot start."""
         if self._failed:
             return self._failed
-        if step > self._begin(asked):
+        if step > self._begin(trace_request):
             return f"step {step} had begun when the request was read"
         if self._profiler is not None:
             return "the scheduled window was being recorded"
-        self._first_active, self._asked = asked.first_step, asked
-        if not self._guard(lambda: self._start(asked.count)):
+        self._first_active, self._asked = trace_request.first_step, trace_request
+        if not self._guard(lambda: self._start(trace_request.count)):
             self._asked = None
         return self._failed
 
@@ -163,7 +163,7 @@ class TraceWindows:
             self._guard(self._profiler.step)
 
     def close(self) -> None:
-        """Exports a window that the end of the training cut short, and waits until the last one is packed."""
+        """Exports a window that the end of the training cut short, and waits until the last one is compressed."""
         if self._profiler is not None:
             self._guard(self._profiler.stop)
             self._profiler = None
@@ -172,7 +172,7 @@ class TraceWindows:
             self.answer = (self._wanted.number, "the training ended before")
 
     def stand_back(self, why: str) -> None:
-        """Leaves the profiler to the training, of which only one can run: an open window is thrown away."""
+        """Leaves the profiler to the training, as only one can run: an open window is discarded."""
         profiler, self._profiler = self._profiler, None
         if profiler is not None:
             profiler.on_trace_ready = None
@@ -182,7 +182,7 @@ class TraceWindows:
         self._failed = self._failed or f"no window is recorded: {why}"
 
     def uses(self, profiler: Any) -> bool:
-        """Whether it is the one of our open window."""
+        """Whether this is the profiler of our open window."""
         return self._profiler is not None and getattr(self._profiler, "profiler", None) in (None, profiler)
 
     def _start(self, active: int) -> None:
@@ -206,7 +206,7 @@ class TraceWindows:
         target = self._layout.trace(self._first_active)
         plain = target.with_name(f".{target.name}.json.tmp")
         try:
-            # Exporting plain and packing afterwards is ten times faster than letting the profiler write .json.gz.
+            # Exporting plain and compressing afterwards is ten times faster than letting the profiler write .json.gz.
             profiler.export_chrome_trace(str(plain))
         except BaseException:
             _remove(plain, _part(plain))
@@ -218,18 +218,18 @@ class TraceWindows:
         )
         self._packing.start()
 
-    def _pack(self, plain: Path, target: Path, asked: TraceAsked | None) -> None:
-        """In a thread of its own, which needs the interpreter's lock hardly at all."""
+    def _pack(self, plain: Path, target: Path, trace_request: TraceAsked | None) -> None:
+        """Compresses the trace, in a thread of its own that hardly needs the GIL."""
         packed = target.with_name(f".{target.name}.tmp")
         try:
             _pack(plain, packed)
             if self._budget.take(packed.stat().st_size):
                 packed.replace(target)
-                self._answer(asked, TRACE_RECORDED)
+                self._answer(trace_request, TRACE_RECORDED)
             else:
-                self._end(asked, "byte budget used up")
+                self._end(trace_request, "byte budget used up")
         except Exception as error:
-            self._end(asked, error)
+            self._end(trace_request, error)
         finally:
             _remove(plain, packed, _part(plain))
 
@@ -238,13 +238,13 @@ class TraceWindows:
             self._packing.join()
             self._packing = None
 
-    def _answer(self, asked: TraceAsked | None, answer: str) -> None:
-        """Unless somebody has asked for another window since."""
-        if asked is not None and self.answer[0] == asked.number:
-            self.answer = (asked.number, answer)
+    def _answer(self, trace_request: TraceAsked | None, answer: str) -> None:
+        """Sets the answer, unless another window has been requested since."""
+        if trace_request is not None and self.answer[0] == trace_request.number:
+            self.answer = (trace_request.number, answer)
 
     def _guard(self, action: Callable[[], object]) -> bool:
-        """Whether it went well."""
+        """Runs the action; returns whether it succeeded."""
         try:
             action()
         except Exception as error:  # the profiler's errors have no common type, and none may end the training
@@ -256,16 +256,16 @@ class TraceWindows:
         self._profiler = None
         self._end(self._asked, why)
 
-    def _end(self, asked: TraceAsked | None, why: object) -> None:
-        """No other window begins. ``asked``: the request that gets no window for it."""
+    def _end(self, trace_request: TraceAsked | None, why: object) -> None:
+        """No more windows are recorded. ``trace_request``: the request that gets no window because of it."""
         self._failed = f"profiler windows are no longer recorded: {why}"
-        self._answer(asked, self._failed)
+        self._answer(trace_request, self._failed)
         self._complaints.add("profiler windows are no longer recorded", why)
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps the profiler's own messages out of the training's output. It asks for the level when it is first used."""
+    """Keeps the profiler's own messages out of the training's output. It reads the level when it is first used."""
     if "KINETO_LOG_LEVEL" in os.environ:
         yield
         return
@@ -277,7 +277,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _pack(plain: Path, packed: Path) -> None:
-    if not _is_whole(plain):  # the profiler says nothing of what it could not write
+    if not _is_whole(plain):  # the profiler does not report that it could not write
         raise disk_full("the profiler could not write its trace")
     with plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=1) as sink:
         shutil.copyfileobj(source, sink, 1 << 20)
@@ -295,7 +295,7 @@ def _remove(*files: Path) -> None:
 
 
 def _is_whole(plain: Path) -> bool:
-    """Whether there is such a file, and it ends as a JSON object does."""
+    """Whether the file exists and ends as a JSON object does."""
     if not plain.exists():
         return False
     with plain.open("rb") as file:
@@ -306,6 +306,6 @@ def _is_whole(plain: Path) -> bool:
 def _experimental_config(settings: CollectorSettings) -> Any:
     """Private options of the profiler that help, where this torch has them."""
     make: Any = torch._C._profiler._ExperimentalConfig
-    wanted = {"trace_only": True, "record_python_gc_info": settings.trace_stacks}
-    known = make.__init__.__doc__ or ""
-    return make(**{key: value for key, value in wanted.items() if value and key in known})
+    options = {"trace_only": True, "record_python_gc_info": settings.trace_stacks}
+    signature = make.__init__.__doc__ or ""
+    return make(**{key: value for key, value in options.items() if value and key in signature})

@@ -1,4 +1,4 @@
-"""What notebooks, the command line and the dashboard share: a run opened, analysed, and ready to be shown."""
+"""The API of notebooks, the command line and the dashboard: opens a run, analyses it, and returns the result."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ from diag.traces.reading import Reading as Reading
 from diag.words.formatting import NBSP, counted, masked, rank_ranges
 from diag.words.wording import ONLY_DURATIONS, run_facts
 
-_RANKS_KEPT = 2  # whose events stay in memory; a rank of a million events takes 50 MB
+_RANKS_KEPT = 2  # ranks whose events stay in memory; a rank with a million events takes 50 MB
 
-if TYPE_CHECKING:  # what is imported where it is first needed: all of it takes a tenth of a second
+if TYPE_CHECKING:  # imported at run time where first needed: all of it takes a tenth of a second
     import polars as pl
 
     from diag.diagnoses.compare import Comparison, RankDifference
@@ -97,12 +97,13 @@ class Result(Struct, frozen=True, dict=True):
 
     @cached_property
     def outcome(self) -> Outcome | None:
-        """How the run ended, where it failed or left no end; None of one that ended well, still trains, or was recorded
-        by another tool."""
+        """How the run ended, if it failed or its end was not recorded; None for a run that succeeded, still trains, or
+        was recorded by another tool."""
         return _outcome(self.tables, len(self.attribution.steps))
 
     def share_of(self, bottleneck: Bottleneck) -> float:
-        """Part of the critical path that a change in this class could remove, 0 to 1: what the verdict compares."""
+        """Fraction of the critical path that a change in this class could remove, 0 to 1. The verdict compares these
+        shares."""
         return faults_first(self.examination.shares).of_class(bottleneck)
 
     @cached_property
@@ -114,20 +115,20 @@ class Result(Struct, frozen=True, dict=True):
 
     @cached_property
     def breakdowns(self) -> Breakdowns:
-        """The tables behind the verdict, made when they are first asked for: they read the traces again."""
+        """The tables behind the verdict, computed on first access: they read the traces again."""
         from diag.tables.breakdowns import breakdowns  # a tenth of a second that most callers need not wait
 
         return breakdowns(self.tables, self.attribution)
 
     @cached_property
     def timeline(self) -> AllRanks:
-        """What every rank did when, at any zoom: made when it is first asked for."""
+        """The timeline of every rank, at any zoom; computed on first access."""
         from diag.tables.zoom import all_ranks
 
         return all_ranks(self.attribution)
 
     def events_of(self, rank: int) -> tuple[Lane, ...]:
-        """The events of a rank's traces on the same clock; those of the last ranks asked for are kept."""
+        """The events of a rank's traces on the timeline's clock; those of the last requested ranks stay in memory."""
         lanes = self._events.get(rank)
         if lanes is None:
             from diag.tables.zoom import event_lanes
@@ -144,33 +145,33 @@ class Result(Struct, frozen=True, dict=True):
 
     @cached_property
     def recommendation(self) -> Recommendation:
-        """What to change first, with what it gains by replay: made when it is first asked for."""
+        """The changes to make first, with their gains predicted by replay; computed on first access."""
         from diag.replay.advice import recommend
 
         return recommend(self.attribution, self.tables, self.examination, lambda: self.baseline)
 
     @cached_property
     def baseline(self) -> Baseline | Refusal:
-        """The run replayed unmodified, which every prediction starts from; why not, where it cannot be."""
+        """The run replayed unmodified, the basis of every prediction; or the reason why it cannot be replayed."""
         from diag.replay.predict import baseline
 
         return baseline(self.attribution, self.tables)
 
     @property
     def baseline_refusal(self) -> str:
-        """Why the run cannot be replayed; "" where it can."""
+        """Why the run cannot be replayed; "" if it can."""
         return getattr(self.baseline, "reason", "")
 
     @cached_property
     def what_if(self) -> WhatIf:
-        """The changes that can be chosen for this run, and what any of them together would gain."""
+        """The changes that can be chosen for this run, and the gain of any combination of them."""
         from diag.replay.advice import what_if
 
         return what_if(self.baseline, self.attribution, self.tables, self.examination)
 
     @cached_property
     def cost_curves(self) -> tuple[CostCurve, ...]:
-        """What collectives cost by their size, as the replay has it; none where the run cannot be replayed."""
+        """The cost of collectives by their size in the replay's model; empty if the run cannot be replayed."""
         from diag.replay.advice import curves_of
         from diag.replay.predict import Baseline
 
@@ -178,27 +179,27 @@ class Result(Struct, frozen=True, dict=True):
 
     @cached_property
     def memory_table(self) -> MemoryTable:
-        """Peaks, growth and fragmentation of each rank, and what the model's states take by formula."""
+        """Peaks, growth and fragmentation of each rank, and the size of the model states by formula."""
         from diag.tables.memory import memory_table
 
         return memory_table(self.tables, self.attribution)
 
     @cached_property
     def memory_curves(self) -> tuple[MemoryCurve, ...]:
-        """Device memory over time from each trace that was recorded with ``profile_memory``, with its peak and what was
-        allocated there; made when they are first asked for."""
+        """Device memory over time from each trace that was recorded with ``profile_memory``, with its peak and the
+        allocations at the peak; computed on first access."""
         from diag.tables.memory import memory_curves
 
         return memory_curves(self.tables)
 
     @cached_property
     def memory_snapshots(self) -> SnapshotTable:
-        """The snapshots of PyTorch's allocator that lie with the run, read when they are first asked for."""
+        """The snapshots of PyTorch's allocator in the run's folder, read on first access."""
         return _snapshots(self.tables.snapshots)
 
     @cached_property
     def loading(self) -> LoadingTable:
-        """What each rank waited for its loader, and the others for that."""
+        """The time that each rank waited for its DataLoader, and that the other ranks waited because of it."""
         from diag.tables.loading import loading_table
 
         return loading_table(self.tables, self.attribution, self.examination.shares.charged_means(Cost.DATA))
@@ -210,34 +211,34 @@ class Result(Struct, frozen=True, dict=True):
 
     @cached_property
     def differences(self) -> tuple[RankDifference, ...]:
-        """What each rank does more of, or less, than the median of the others."""
+        """Where each rank's times differ from the median of the other ranks."""
         from diag.diagnoses.compare import differences
 
         return differences(self.attribution, {rank: tables.host or "" for rank, tables in self.tables.ranks.items()})
 
     @property
     def scheduled(self) -> dict[str, dict[int, float]]:
-        """What the CPU scheduler did not give the ranks, mean milliseconds by column and rank, where it is a fiftieth
-        of the step or more."""
+        """CPU time that the scheduler withheld from the ranks: mean milliseconds by column and rank, where it is at
+        least a fiftieth of the step."""
         dur_ns = self.examination.shares.dur_ns
         return self.examination.scheduling.columns(float(dur_ns.mean()) / 1e6 / 50) if len(dur_ns) else {}
 
     @cached_property
     def why(self) -> str:
-        """What the step consists of, in a sentence; "" where nothing was recorded."""
+        """The parts of the step in a sentence; "" if nothing was recorded."""
         from diag.diagnoses.compare import path_sentence
 
         return path_sentence(self.attribution)
 
     def bottleneck_of(self, step: StepAccount) -> Bottleneck:
-        """The class of one step, by the account that the verdict rests on; undetermined where all of it is."""
+        """The class of one step, by the account that the verdict rests on; undetermined if the verdict is."""
         if self.verdict.bottleneck == Bottleneck.UNDETERMINED:
             return Bottleneck.UNDETERMINED
         return self._classes.get(step.step) or step_bottleneck(step, self.on_device)
 
     @cached_property
     def _classes(self) -> dict[int, Bottleneck]:
-        """Of all steps at once, where more than their accounts decides: the phases, or what the CPU scheduler did."""
+        """The classes of all steps, if not only their accounts decide but also the phases or CPU scheduling."""
         phases, shares = self.examination.phases, self.examination.shares
         if phases is not None and phases.alone:
             return classes_of(phases.shares)
@@ -247,12 +248,12 @@ class Result(Struct, frozen=True, dict=True):
 
     @cached_property
     def steps(self) -> pl.DataFrame:
-        """What every rank spent its time on in every step: a row for each rank of each step."""
+        """The time of every rank in every step, by part: a row for each rank of each step."""
         return frames.steps(self.attribution, self.bottleneck_of)
 
     @cached_property
     def ranks(self) -> pl.DataFrame:
-        """The same as means over the counted steps: a row for each rank."""
+        """The same as ``steps``, as means over the counted steps: a row for each rank."""
         return frames.ranks(self.attribution, self.tables, self.verdict.culprit_ranks)
 
     @cached_property
@@ -262,12 +263,12 @@ class Result(Struct, frozen=True, dict=True):
 
     @cached_property
     def all_to_alls(self) -> pl.DataFrame:
-        """What each rank sent and received in all-to-alls, and how long the others waited for it."""
+        """Bytes that each rank sent and received in all-to-alls, and how long the others waited for it."""
         return frames.all_to_alls(self.breakdowns.collectives)
 
     @cached_property
     def kernels(self) -> pl.DataFrame:
-        """Kernels by name; of a run on a CPU, operators."""
+        """Kernels by name; for a run on a CPU, operators."""
         return frames.kernels(self.breakdowns.kernels)
 
     @cached_property
@@ -282,23 +283,23 @@ class Result(Struct, frozen=True, dict=True):
 
     @cached_property
     def findings(self) -> pl.DataFrame:
-        """What was found, the most expensive first."""
+        """The findings, the most expensive first."""
         return frames.findings(self.examination.findings)
 
     def evidence(self, finding: Finding | str) -> pl.DataFrame:
-        """The rows that a finding, or the one of this id, rests on. DiagError where there is none of this id."""
-        own = self.examination.findings
+        """The rows that a finding (or its id) rests on. DiagError if there is no finding with this id."""
+        findings = self.examination.findings
         if isinstance(finding, str):
-            found = next((f for f in own if f.id == finding), None)
-            if found is None:
-                raise DiagError(f"there is no finding {finding!r}", hint="one of " + ", ".join(f.id for f in own))
-            finding = found
+            match = next((f for f in findings if f.id == finding), None)
+            if match is None:
+                raise DiagError(f"there is no finding {finding!r}", hint="one of " + ", ".join(f.id for f in findings))
+            finding = match
         return frames.evidence(finding, lambda name: getattr(self, name))
 
     def __repr__(self) -> str:
         facts = ", ".join(run_facts(describe_run(self), self.coverage))
-        found = ", ".join(f"{f.id} ({f.share:.0%})" for f in self.examination.findings) or "none"
-        return f"Run: {facts}\n{self.verdict.headline}\nFindings: {found}".replace(NBSP, " ")
+        findings_text = ", ".join(f"{f.id} ({f.share:.0%})" for f in self.examination.findings) or "none"
+        return f"Run: {facts}\n{self.verdict.headline}\nFindings: {findings_text}".replace(NBSP, " ")
 
     def _repr_html_(self) -> str:
         from diag.show.notebook import to_html
@@ -307,16 +308,16 @@ class Result(Struct, frozen=True, dict=True):
 
 
 def open_run(*paths: Path | str, reading: Reading | None = None) -> Result:
-    """Analyses a run directory; folders, files, archives or addresses of Kineto traces; or files of NCCL Inspector.
-    ``reading``: how they are read, where not as usual. DiagError where there is nothing to analyse; SeveralJobsError
-    where the traces are of several jobs: FOLDER::NAME is one of them."""
+    """Analyses a run directory; folders, files, archives or URLs of Kineto traces; or files of NCCL Inspector.
+    ``reading``: options of reading, if not the default ones. DiagError if there is nothing to analyse; SeveralJobsError
+    if the traces belong to several jobs: FOLDER::NAME selects one of them."""
     if files := alone(paths):
         return open_inspector(paths[0], files)
     return analyze(open_paths(paths, reading))
 
 
 def open_job(job: Job, reading: Reading | None = None) -> Result:
-    """The analysis of one of the jobs that `find_jobs` found. DiagError where it recorded nothing."""
+    """The analysis of one of the jobs that `find_jobs` returned. DiagError if it recorded nothing."""
     return analyze(tables_of_job(job, reading))
 
 
@@ -349,8 +350,8 @@ def analyze(tables: Tables) -> Result:
 
 
 def _with_durations(result: Result) -> Result:
-    """The result of a run on GPUs without any profiler window: communication is known from the durations of
-    collectives alone. They answer where nothing else does."""
+    """The result of a run on GPUs without any profiler window, whose communication is known only from the durations of
+    collectives. They decide where nothing else does."""
     if result.tables.durations is None:
         return result
     read, ranks = result.tables.durations
@@ -368,8 +369,7 @@ def _with_durations(result: Result) -> Result:
 
 
 class DurationResult(Result, frozen=True, dict=True):
-    """A job of which NCCL Inspector's files are all there is: it has no steps. ``durations``: what the verdict rests
-    on."""
+    """A job with only NCCL Inspector's files, which has no steps. ``durations``: the basis of the verdict."""
 
     durations: Durations
 
@@ -395,7 +395,7 @@ class DurationResult(Result, frozen=True, dict=True):
 
 
 def open_inspector(root: Path | str, files: Sequence[Path]) -> DurationResult:
-    """The verdict from these files of NCCL Inspector. DiagError where no collective of two ranks can be compared."""
+    """The verdict from these files of NCCL Inspector. DiagError if no collective of two ranks can be compared."""
     read = newest_job(read_inspector(files))
     ranks, numbered = ranks_of(read)
     account = durations_of(with_ranks(read, ranks), read.sizes)
@@ -419,7 +419,7 @@ def open_inspector(root: Path | str, files: Sequence[Path]) -> DurationResult:
 
 def open_memory_snapshots(*paths: Path | str) -> SnapshotTable:
     """The snapshots of PyTorch's caching allocator (``torch.cuda.memory._dump_snapshot``) at or below the paths, with
-    their ranks compared. DiagError where none can be read."""
+    their ranks compared. DiagError if none can be read."""
     must_exist([str(path) for path in paths])
     files = snapshot_files(paths)
     table = _snapshots(files)
@@ -443,7 +443,7 @@ def _snapshots(files: Iterable[Path | str]) -> SnapshotTable:
 
 
 def compare_runs(before: Result, after: Result) -> Comparison:
-    """In which part of the step the second run differs from the first. DiagError where one of them has no steps."""
+    """The difference between two runs, by part of the step. DiagError if one of them has no steps."""
     for result in (before, after):
         if not result.attribution.steps:
             raise DiagError(f"has no steps to compare: {ONLY_DURATIONS}", path=result.tables.root)
@@ -453,14 +453,14 @@ def compare_runs(before: Result, after: Result) -> Comparison:
 
 
 def describe_run(result: Result) -> dict[str, Any]:
-    """What was run, as far as the manifest, the ranks and their traces say; None where nothing does."""
+    """A description of the run from the manifest, the ranks and their traces; None for unknown values."""
     tables, manifest = result.tables, result.tables.manifest
     traces = [trace for rank in tables.ranks.values() for trace in rank.traces]
     identities = [rank.identity for rank in tables.ranks.values() if rank.identity is not None]
     devices = [i.device for i in identities] + [name for trace in traces for name in trace.device_names[:1]]
     backends = [manifest.backend] if manifest is not None else []
     return {
-        "path": masked(str(tables.root)),  # an address may hold a password
+        "path": masked(str(tables.root)),  # a URL may contain a password
         "run_id": manifest.run_id if manifest is not None else None,
         "world_size": tables.world_size,
         "ranks": sorted(tables.ranks),
@@ -470,7 +470,7 @@ def describe_run(result: Result) -> dict[str, Any]:
         "device": next(iter(devices), "GPU" if result.on_device else "CPU" if traces else None),
         "mesh": manifest.mesh if manifest is not None else {},
         "model": manifest.model if manifest is not None else {},
-        # What was planted is for people who read the manifest; an analysis must not know it.
+        # Planted faults are for readers of the manifest; an analysis must not know them.
         "trainer": {k: v for k, v in manifest.trainer.items() if k != "inject"} if manifest is not None else {},
         "versions": manifest.versions if manifest is not None else {},
         "steps": len(result.attribution.steps),
@@ -481,8 +481,10 @@ def describe_run(result: Result) -> dict[str, Any]:
 
 
 def _named(tables: Tables) -> list[str]:
-    """Rules of the user's own by which kernels count as communication."""
-    rules = dict.fromkeys(rule for own in tables.ranks.values() for trace in own.traces for rule in trace.comm_kernels)
+    """Notes on the user's own rules for kernels that count as communication."""
+    rules = dict.fromkeys(
+        rule for rank_tables in tables.ranks.values() for trace in rank_tables.traces for rule in trace.comm_kernels
+    )
     return [
         f"kernels that match {rule.pattern} count as {rule.op}, as --comm-kernels or diag.toml says" for rule in rules
     ]
@@ -497,10 +499,12 @@ def _notes_on_steps(attribution: Attribution) -> list[str]:
 
 
 def _notes_on_ends(tables: Tables) -> list[str]:
-    """Ranks that were killed, or still train: they write their steps every two seconds."""
+    """A note on ranks that were killed, or still train: they write their steps every two seconds."""
     if tables.manifest is not None and tables.manifest.exit_code == 0:
         return []
-    beats = {rank: own.heartbeat for rank, own in tables.ranks.items() if own.heartbeat is not None}
+    beats = {
+        rank: rank_tables.heartbeat for rank, rank_tables in tables.ranks.items() if rank_tables.heartbeat is not None
+    }
     cut = [rank for rank, beat in beats.items() if not (beat.done or beat.failed_in)]
     return [f"{rank_ranges(cut)} did not end the recording: steps of the last seconds may be missing"] if cut else []
 
@@ -520,19 +524,19 @@ def _outcome(tables: Tables, steps: int) -> Outcome | None:
     if manifest.exit_code is not None:
         ended = f"The training failed after {after} (exit code {manifest.exit_code})"
     try:
-        found = triage([str(tables.root)])
+        hang_triage = triage([str(tables.root)])
     except DiagError:
         return Outcome(ended, manifest.exit_code)
-    if not CLASSES[found.fault_class].names_a_cause:
+    if not CLASSES[hang_triage.fault_class].names_a_cause:
         return Outcome(ended, manifest.exit_code)
     return Outcome(
         ended,
         manifest.exit_code,
-        f"{found.headline.rstrip('.')}.",
-        found.fault_class,
-        found.confidence,
-        tuple(sorted({culprit.rank for culprit in found.culprits if culprit.rank is not None})),
-        found.next_steps[0] if found.next_steps else "",
+        f"{hang_triage.headline.rstrip('.')}.",
+        hang_triage.fault_class,
+        hang_triage.confidence,
+        tuple(sorted({culprit.rank for culprit in hang_triage.culprits if culprit.rank is not None})),
+        hang_triage.next_steps[0] if hang_triage.next_steps else "",
     )
 
 
@@ -544,8 +548,9 @@ def _left_out(attribution: Attribution) -> list[NotLooked]:
 
 
 def list_runs(folder: Path | str) -> list[Path]:
-    """The folder itself if it is a run, with what was recorded after restarts, or holds the traces of one job; else the
-    runs and the jobs in it, by name, each as the path that opens it. DiagError where nothing is there."""
+    """The paths of the runs in a folder: the folder itself if it is a run, with its restarts, or if it holds the traces
+    of one job; else the runs and the jobs in it, by name, each as the path that opens it. DiagError if there is
+    nothing."""
     folder = Path(folder)
     if (layout := RunLayout(folder)).is_run():
         return [folder, *(restart.root for restart in layout.restarts())]

@@ -1,4 +1,4 @@
-"""One error type for everything a user can mend, caught once, at the command line."""
+"""One error type for everything that a user can fix, caught once, at the command line."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 
 
 class ExitCode(IntEnum):
-    """What ``diag`` ends with; ``diag run`` passes the training's own code through instead."""
+    """Exit codes of ``diag``; ``diag run`` passes the training's own code through instead."""
 
     OK = 0
     ERROR = 1
     USAGE = 2
     GATE_EXCEEDED = 3
     DATA_INCOMPLETE = 4
-    HANG = 5  # of ``diag run``: the training stood still and was ended
+    HANG = 5  # of ``diag run``: the training hung and was ended
 
 
 class DiagError(Exception):
-    """Something the user can act on: what happened, in which file, and what to do next. Never a bug of ours."""
+    """An error that the user can act on: what happened, in which file, and what to do next. Never a bug in diag."""
 
     def __init__(
         self, message: str, *, hint: str = "", path: Path | str | None = None, exit_code: ExitCode = ExitCode.ERROR
@@ -33,7 +33,7 @@ class DiagError(Exception):
 
 
 def unreadable(error: OSError, path: Path | str) -> DiagError:
-    """The error for a file or a folder that the system, or a rule of ours, does not let us read."""
+    """The error for a file or a folder that cannot be read, because of the system or of our own rules."""
     where = error.filename if isinstance(error.filename, str) else path
     hint = "ask its owner for permission to read it" if isinstance(error, PermissionError) else ""
     return DiagError(f"cannot be read: {error.strerror or error}", path=where, hint=hint)
@@ -41,7 +41,7 @@ def unreadable(error: OSError, path: Path | str) -> DiagError:
 
 @contextmanager
 def readable(path: Path | str) -> Iterator[None]:
-    """Turns an OSError of reading ``path`` into the DiagError of ``unreadable``."""
+    """Converts an OSError from reading ``path`` into the DiagError of ``unreadable``."""
     try:
         yield
     except OSError as error:

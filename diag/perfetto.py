@@ -1,4 +1,4 @@
-"""A step of one rank in Perfetto: a part of its trace as a file of its own, served once to the browser."""
+"""Opens a step of one rank in Perfetto: cuts it out of the trace into a file, and serves that once to the browser."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from diag.words.formatting import number_ranges, rank_ranges
 
 # -- one rank ----------------------------------------------------------------------------------------------------------
 #
-# The traces of one rank, without reading those of the others where they need not be.
+# The traces of one rank, without reading those of other ranks unless necessary.
 
 _RECORD = "`diag run` records a few steps with torch.profiler unless it is told --no-trace"
 
 
 def traces_of(path: Path | str, rank: int, reading: Reading | None = None) -> tuple[Trace, ...]:
-    """The traces of a rank of a run directory, or under a path, in order of time. DiagError without any."""
+    """The traces of a rank in a run directory, or under a path, in order of time. DiagError if there are none."""
     must_exist([str(path)])
     if is_remote(str(path)) or not RunLayout(Path(path)).is_run():
         ranks = open_paths([path], reading).ranks
@@ -58,15 +58,15 @@ def traces_of(path: Path | str, rank: int, reading: Reading | None = None) -> tu
         return ranks[rank].traces
     layout = RunLayout(Path(path))
     with readable(layout.ranks_folder):
-        files = {number: own.traces() for number, own in layout.ranks().items()}
+        files = {number: rank_layout.traces() for number, rank_layout in layout.ranks().items()}
     if not files.get(rank):
-        raise _no_trace(path, rank, [number for number, own in files.items() if own])
+        raise _no_trace(path, rank, [number for number, rank_layout in files.items() if rank_layout])
     reading = with_settings(reading or Reading(), [str(path)])
     reading = replace(reading, cache=run_cache(layout, reading.cache))
-    found = list(read_traces([str(file) for file in files[rank]], reading))
-    traces = tuple(item for item in found if not isinstance(item, Gap))
+    traces_and_gaps = list(read_traces([str(file) for file in files[rank]], reading))
+    traces = tuple(item for item in traces_and_gaps if not isinstance(item, Gap))
     if not traces:
-        reason, broken = next((item.reason, item.path) for item in found if isinstance(item, Gap))
+        reason, broken = next((item.reason, item.path) for item in traces_and_gaps if isinstance(item, Gap))
         raise DiagError(reason, path=broken, hint=_RECORD)
     return traces
 
@@ -78,9 +78,9 @@ def _no_trace(path: Path | str, rank: int, traced: Sequence[int]) -> DiagError:
 
 # -- trimming ----------------------------------------------------------------------------------------------------------
 #
-# The text of a trace with only the events of a window, written while it is read.
+# Reduces a trace to the events of a window, written while the trace is read.
 #
-# What is kept keeps its text. Only a chunk of the file is in memory at a time, whatever the file holds.
+# The text of the kept events is not changed. Only one chunk of the file is in memory at a time, for any size.
 
 METADATA = "M"  # names of processes and threads
 _EVENTS = "traceEvents"
@@ -89,8 +89,8 @@ _Texts = list[msgspec.Raw]
 
 
 class Trimming(Struct):
-    """Of the trace ``name``, the window ``[begin_ns, end_ns)`` on the file's own clock (without its base time).
-    ``events`` counts what was kept of it, without metadata; it is complete when `text` is exhausted."""
+    """Cuts the window ``[begin_ns, end_ns)`` out of the trace ``name``, on the file's own clock (without its base
+    time). ``events``: number of kept events, without metadata; it is complete when `text` is exhausted."""
 
     name: str
     begin_ns: int
@@ -100,11 +100,11 @@ class Trimming(Struct):
     _empty: bool = True
 
     def text(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
-        """The trace as pieces of valid JSON: metadata and whatever overlaps the window. DiagError for what is no whole
-        trace; what came before it is of no use then."""
+        """The trace as pieces of valid JSON: metadata, and all events that overlap the window. DiagError for an
+        incomplete trace; the pieces before it are then useless."""
         cutter = Cutter(blocks, self.name)
         chunk = cutter.next_chunk()
-        if not chunk and not cutter.documents()[1]:  # the key may be written with escapes
+        if not chunk and not cutter.documents()[1]:  # the key may contain escapes
             yield from self._whole(kineto_json.fields(cutter.header, self.name))
             return
         yield from self._before({} if cutter.is_array else kineto_json.fields(cutter.header + b"]}", self.name))
@@ -117,7 +117,7 @@ class Trimming(Struct):
 
     def _whole(self, document: dict[str, msgspec.Raw]) -> Iterator[bytes]:
         if _EVENTS not in document:
-            kineto_json.document(b"{}", self.name)  # says what is missing, as for every reader
+            kineto_json.document(b"{}", self.name)  # raises the same error as for every reader
         yield from self._before({})
         yield self._chosen(*kineto_json.spans(_inside(document), self.name))
         yield from self._after(document)
@@ -135,7 +135,7 @@ class Trimming(Struct):
         yield b"\n}\n"
 
     def _fields(self, fields: dict[str, msgspec.Raw]) -> Iterator[tuple[bytes, bytes]]:
-        """What else than events the document holds, each key once."""
+        """The fields of the document other than events, each key once."""
         for key, value in fields.items():
             text = kineto_json.valid(bytes(value))
             if key != _EVENTS and key not in self._told and text is not None:
@@ -143,32 +143,32 @@ class Trimming(Struct):
                 yield msgspec.json.encode(key), text
 
     def _chosen(self, spans: list[kineto_json.Span], texts: _Texts) -> bytes:
-        """The texts of the events to keep, with a comma before them where some came before."""
+        """The texts of the events to keep, preceded by a comma unless they are the first."""
         metadata = np.array([span.ph == METADATA for span in spans], dtype=np.bool_)
         inside = self._inside_window(spans) & ~metadata
-        found = []
+        kept_texts = []
         for i in np.flatnonzero(inside | metadata).tolist():
             text = kineto_json.valid(bytes(texts[i]))
             if text is not None:
-                found.append(text)
+                kept_texts.append(text)
                 self.events += int(inside[i])
-        if not found:
+        if not kept_texts:
             return b""
         before = b"" if self._empty else b",\n"
         self._empty = False
-        return before + b",\n".join(found)
+        return before + b",\n".join(kept_texts)
 
     def _inside_window(self, spans: list[kineto_json.Span]) -> npt.NDArray[np.bool_]:
         start = exact_ns(span.ts for span in spans).fill_null(_NEVER).to_numpy()
         dur = exact_ns(span.dur for span in spans).fill_null(0).clip(0, -_NEVER).to_numpy()
-        # What has no duration (marks, arrows, counters) is inside where it is not before the window.
+        # Events without a duration (marks, arrows, counters) at the begin of the window are inside.
         ends = (start + dur > self.begin_ns) | ((dur == 0) & (start == self.begin_ns))
-        found: npt.NDArray[np.bool_] = (start < self.end_ns) & ends & (start != _NEVER)
-        return found
+        overlaps: npt.NDArray[np.bool_] = (start < self.end_ns) & ends & (start != _NEVER)
+        return overlaps
 
 
 def _spans(cutter: Cutter, chunk: bytes, name: str) -> tuple[list[kineto_json.Span], _Texts]:
-    """Of a chunk; cut again where the guess of a boundary was wrong."""
+    """The events of a chunk; the chunk is cut again if the guessed boundary was wrong."""
     try:
         return kineto_json.spans(chunk, name)
     except DiagError as error:
@@ -190,9 +190,9 @@ _COMPRESSION = 2  # of isal's 0 to 3
 
 @dataclass(frozen=True)
 class Excerpt:
-    """What to cut out of which file. Nanoseconds on the file's own clock, ``[begin_ns, end_ns)``."""
+    """A window to cut out of a file. Nanoseconds on the file's own clock, ``[begin_ns, end_ns)``."""
 
-    path: str  # a file, an address, or an archive and its member
+    path: str  # a file, a URL, or an archive and its member
     rank: int
     begin_ns: int
     end_ns: int
@@ -200,7 +200,7 @@ class Excerpt:
 
 
 def step_of(path: Path | str, rank: int, step: int, reading: Reading | None = None) -> Excerpt:
-    """A step of a rank: from its begin on the host to its end on the device. DiagError where no trace covers it."""
+    """A step of a rank: from its begin on the host to its end on the device. DiagError if no trace covers it."""
     traces = traces_of(path, rank, reading)
     windows = {number: (trace, begin, end) for trace in reversed(traces) for number, begin, end in _windows(trace)}
     if step not in windows:
@@ -218,8 +218,8 @@ def step_of(path: Path | str, rank: int, step: int, reading: Reading | None = No
 def window_of(
     path: Path | str, rank: int, from_ms: float | None, to_ms: float | None, reading: Reading | None = None
 ) -> Excerpt:
-    """A window of a rank's trace in milliseconds since its first event; None: from its begin, to its end. Of several
-    traces of a rank, the one in which the window begins, or the next."""
+    """A window of a rank's trace in milliseconds since its first event; None stands for its begin or end. With several
+    traces, the one in which the window begins, or the next one."""
     traces = traces_of(path, rank, reading)
     origin = traces[0].begin_ns
     begin = origin + _ns(from_ms) if from_ms is not None else origin
@@ -238,14 +238,14 @@ def window_of(
 
 
 def excerpt_text(excerpt: Excerpt) -> Iterator[bytes]:
-    """The excerpt as a Kineto trace, piece by piece. DiagError where the trace is damaged."""
+    """The excerpt as a Kineto trace, piece by piece. DiagError if the trace is damaged."""
     with _source(excerpt.path) as source:
         yield from Trimming(excerpt.path, excerpt.begin_ns, excerpt.end_ns).text(blocks(source, excerpt.path))
 
 
 def write_excerpt(excerpt: Excerpt, target: Path) -> int:
-    """Writes the excerpt as a Kineto trace, gzip where the name ends in .gz; how many events it has. The file is there
-    when it is whole. DiagError where the trace is damaged or the file cannot be written."""
+    """Writes the excerpt as a Kineto trace, compressed if the name ends in .gz; returns the number of its events. The
+    file appears when it is complete. DiagError if the trace is damaged or the file cannot be written."""
     if Path(excerpt.path.split("!")[0]).resolve() == target.resolve():
         raise DiagError("this is the trace itself", path=target, hint="give another file", exit_code=ExitCode.USAGE)
     trimming = Trimming(excerpt.path, excerpt.begin_ns, excerpt.end_ns)
@@ -280,15 +280,15 @@ def _covered(traces: Sequence[Trace], origin: int) -> str:
 
 @contextmanager
 def _source(path: str) -> Iterator[BinaryIO]:
-    """The bytes of a trace: a file, or an archive's member."""
-    archive, inside, wanted = path.partition("!")
+    """The bytes of a trace: a file, or a member of an archive."""
+    archive, inside, member_name = path.partition("!")
     if not inside or Path(path).is_file():
         with opened(path) as file:
             yield file
         return
     with opened(archive) as file:
         for name, content in members(file, archive):
-            if name == wanted and content is not None:
+            if name == member_name and content is not None:
                 yield content
                 return
     raise damaged(path, "is no longer in the archive")
@@ -296,7 +296,7 @@ def _source(path: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _replacing(target: Path) -> Iterator[BinaryIO]:
-    """A file that takes the target's place when it is written to its end."""
+    """A temporary file that replaces the target when it is complete."""
     part = target.with_name(f".{target.name}.part")
     try:
         with part.open("wb") as plain:
@@ -319,24 +319,24 @@ def _replacing(target: Path) -> Iterator[BinaryIO]:
 #
 # Shows a trace file in https://ui.perfetto.dev: serves it once, on this machine only.
 #
-# The page runs in the browser and fetches the file itself from the address in its link; nothing is uploaded. Its
-# Content-Security-Policy lets it connect to ``http://127.0.0.1:9001`` and to no other port of this machine
-# (github.com/google/perfetto, ui/src/frontend/index.ts, setupContentSecurityPolicy), which is why its own
-# tools/open_trace_in_ui uses that port, too; the link's form is from there, and ``visStart`` and ``visEnd`` from
-# docs/visualization/deep-linking-to-perfetto-ui.md. A file from 127.0.0.1 is fetched once and kept by the page
-# (trace_url_handler.ts, loadTraceFromUrl), so the server can go right after.
+# The page runs in the browser and fetches the file from the URL in its link; nothing is uploaded. Its
+# Content-Security-Policy allows connections to ``http://127.0.0.1:9001`` and to no other port of this machine
+# (github.com/google/perfetto, ui/src/frontend/index.ts, setupContentSecurityPolicy), so its own
+# tools/open_trace_in_ui uses that port, too. The form of the link comes from there, ``visStart`` and ``visEnd`` from
+# docs/visualization/deep-linking-to-perfetto-ui.md. The page fetches a file from 127.0.0.1 once and keeps it
+# (trace_url_handler.ts, loadTraceFromUrl), so the server can stop right after.
 
 ADDRESS = "127.0.0.1"
 PORT = 9001
 UI = "https://ui.perfetto.dev"
-_PATIENCE_S = 30  # with a connection that says nothing
+_PATIENCE_S = 30  # timeout of a silent connection
 # Chrome asks since version 142 (google/perfetto issue 7425).
 _ASKED = "If the browser asks whether ui.perfetto.dev may access this device: allow it, the trace comes from here."
 
 
 class TraceServer(ThreadingHTTPServer):
-    """Serves one file under one address, which nobody can guess: other users of the machine reach the port as well.
-    ``fetched`` is set when somebody has all of it."""
+    """Serves one file under one URL that cannot be guessed, as other users of the machine can reach the port.
+    ``fetched`` is set when a client has received the whole file."""
 
     daemon_threads = True
 
@@ -360,16 +360,16 @@ class TraceServer(ThreadingHTTPServer):
         return f"http://{self.host}{self.path}"
 
     def server_bind(self) -> None:
-        """Without the look-up of a name for the address, which waits for a name server that may not be there."""
+        """Skips the reverse DNS lookup of the address, which may block without a name server."""
         socketserver.TCPServer.server_bind(self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that hangs up is none."""
+        """Ignores a browser that disconnects."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """The connection is closed; only now has the other side surely got everything."""
+        """Sets ``fetched`` when the connection is closed: only then has the client received everything."""
         super().shutdown_request(request)
         if self.sent:
             self.fetched.set()
@@ -380,7 +380,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _PATIENCE_S
 
     def do_GET(self) -> None:
-        # A page of another site may call itself by a name that leads here; it does not call itself 127.0.0.1.
+        # Another site's page may use a host name that resolves to this address (DNS rebinding), but not 127.0.0.1.
         if self.headers.get("Host") != self.server.host or self.path != self.server.path:
             self.send_error(HTTPStatus.NOT_FOUND)
             return
@@ -396,15 +396,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.sent = True
 
     def do_POST(self) -> None:
-        """The page first asks for a trace_processor at this port, which we are not."""
+        """Answers the page's first request, for a trace_processor at this port: there is none."""
         self.send_error(HTTPStatus.NOT_FOUND)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing: the terminal is the user's."""
+        """Logs nothing: the terminal is the user's."""
 
 
 def link(url: str, begin_ns: int, end_ns: int) -> str:
-    """The address that opens the trace at ``url`` on the window, in ns of the trace's own clock."""
+    """The URL that opens the trace at ``url`` on the window, in ns of the trace's own clock."""
     view = f"&{urlencode({'visStart': begin_ns, 'visEnd': end_ns})}" if begin_ns >= 0 else ""
     return f"{UI}/#!/?url={url}{view}"
 
@@ -418,8 +418,8 @@ def show(
     say: Callable[[str], None],
     port: int = PORT,
 ) -> bool:
-    """Serves the file until it has been fetched once; whether it was, False after Ctrl-C. DiagError where the port is
-    taken."""
+    """Serves the file until it has been fetched once; returns whether it was, False after Ctrl-C. DiagError if the port
+    is in use."""
     with TraceServer(file, port) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
         address = link(server.url, begin_ns, end_ns)

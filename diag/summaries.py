@@ -1,5 +1,5 @@
-"""Runs that nobody would wait for: of very many ranks, opened from what each of them added up itself, and of very many
-steps while they train, opened from the newest."""
+"""Opens runs that would take too long as a whole: those of very many ranks from the ranks' own summaries, and those of
+very many steps, while they train, from the newest steps."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from diag.words.formatting import rank_ranges
 if TYPE_CHECKING:
     from diag.replay.advice import WhatIf
 
-MANY_RANKS = 512  # 64 ranks of 40 steps take 4 s to account for, and the time grows with the collectives of them all
-_LOOKED_AT = 64  # ranks, of all, for traces: a folder of shared storage takes a millisecond
-_ALL_LOOKED_AT = 4_096  # ranks: of more only the telling ones: looking into 24,576 folders takes seconds
+MANY_RANKS = 512  # accounting for 64 ranks of 40 steps takes 4 s, and the time grows with the collectives of all ranks
+_LOOKED_AT = 64  # ranks that are checked for traces: a folder on shared storage takes a millisecond
+_ALL_LOOKED_AT = 4_096  # of more ranks only the shown ones are checked: 24,576 folders take seconds
 _NO_REPLAY = "summaries hold no collectives to replay"
 
 
 class SummaryResult(Result, frozen=True, dict=True):
-    """A run analysed from summaries: nothing of it can be replayed, and steps are known of some ranks only."""
+    """A run analysed from summaries: it cannot be replayed, and only some ranks have steps."""
 
     from_summaries: ClassVar[bool] = True
 
@@ -49,34 +49,40 @@ class SummaryResult(Result, frozen=True, dict=True):
 def open_summaries(
     path: Path | str, progress: Callable[[int, int, str], None] | None = None, most_steps: int = MOST_STEPS
 ) -> SummaryResult:
-    """The verdict over all ranks from their own summaries of the newest steps, one small file a rank: for jobs of
-    thousands of ranks, also while they train. DiagError where there are none, or fewer than two ranks'."""
+    """The verdict over all ranks from their own summaries of the newest steps, one small file per rank: for jobs of
+    thousands of ranks, also while they train. DiagError if fewer than two ranks have summaries."""
     must_exist([str(path)])
-    found = read_summaries(RunLayout(Path(path)), progress, most_steps)
-    ranks = {rank: RankTables(rank, own) for rank, own in zip(found.ranks, found.identities, strict=True)}
-    tables = Tables(found.root, found.manifest, found.world_size, ranks, found.gaps)
-    axes, left_out = axes_of(tables), steps_left_out(found)
-    frontier = summary_frontier(found, set(found.numbers) - set(left_out) or set(found.numbers), axes.stages())
+    summaries = read_summaries(RunLayout(Path(path)), progress, most_steps)
+    ranks = {
+        rank: RankTables(rank, identity) for rank, identity in zip(summaries.ranks, summaries.identities, strict=True)
+    }
+    tables = Tables(summaries.root, summaries.manifest, summaries.world_size, ranks, summaries.gaps)
+    axes, left_out = axes_of(tables), steps_left_out(summaries)
+    frontier = summary_frontier(
+        summaries, set(summaries.numbers) - set(left_out) or set(summaries.numbers), axes.stages()
+    )
     if frontier is None:
-        steps = f"steps {found.numbers[0]} to {found.numbers[-1]}"
+        steps = f"steps {summaries.numbers[0]} to {summaries.numbers[-1]}"
         raise DiagError(
             f"one rank left a summary of {steps}, and it takes two to compare", path=path, hint="leave out --summary"
         )
-    shown = telling_ranks(frontier)
-    attribution = summary_attribution(found, left_out, shown, axes)
-    examination = examine_summary(found, frontier, attribution, tables)
-    notes = [f"the verdict rests on the ranks' summaries of steps {found.numbers[0]} to {found.numbers[-1]}"]
-    if len(shown) < len(ranks):
-        notes.append(f"the steps of {len(shown)} ranks are shown: the latest, and some of the others")
-    layout = RunLayout(found.root)
-    looked_at = found.ranks if len(found.ranks) <= _ALL_LOOKED_AT else shown
+    shown_ranks = telling_ranks(frontier)
+    attribution = summary_attribution(summaries, left_out, shown_ranks, axes)
+    examination = examine_summary(summaries, frontier, attribution, tables)
+    notes = [f"the verdict rests on the ranks' summaries of steps {summaries.numbers[0]} to {summaries.numbers[-1]}"]
+    if len(shown_ranks) < len(ranks):
+        notes.append(f"the steps of {len(shown_ranks)} ranks are shown: the latest, and some of the others")
+    layout = RunLayout(summaries.root)
+    looked_at = summaries.ranks if len(summaries.ranks) <= _ALL_LOOKED_AT else shown_ranks
     if traced := [rank for rank in looked_at if layout.rank(rank).traces()]:
-        one = layout.rank(traced[0]).folder
-        notes.append(f"profiler windows of {rank_ranges(traced)} are not in it: diag analyze {one} reads a rank's")
+        traced_folder = layout.rank(traced[0]).folder
+        notes.append(
+            f"profiler windows of {rank_ranges(traced)} are not in it: diag analyze {traced_folder} reads a rank's"
+        )
     coverage = Coverage(
-        ranks_used=found.ranks,
-        ranks_missing=found.missing,
-        skipped=found.gaps,
+        ranks_used=summaries.ranks,
+        ranks_missing=summaries.missing,
+        skipped=summaries.gaps,
         clock_uncertainty_ns=None,
         not_looked=examination.not_looked,
         notes=tuple(notes),
@@ -86,55 +92,59 @@ def open_summaries(
 
 
 def summaries_suffice(path: Path | str) -> bool:
-    """Whether a run has so many ranks that its summaries are the way to read it, and has them; most ranks have no
-    trace then."""
+    """Whether to read a run from its summaries: it has very many ranks and summaries, and at most half of the ranks
+    have traces."""
     layout = RunLayout(Path(path))
     with readable(layout.ranks_folder):
         files = layout.ranks()
     if len(files) <= MANY_RANKS or not has_summaries(files.values()):
         return False
-    some = list(files.values())[:: len(files) // _LOOKED_AT]
-    return sum(bool(own.traces()) for own in some) <= len(some) // 2
+    sample = list(files.values())[:: len(files) // _LOOKED_AT]
+    return sum(bool(rank_layout.traces()) for rank_layout in sample) <= len(sample) // 2
 
 
 def open_newest(path: Path | str, most_steps: int) -> Result:
-    """A run that still trains, by its first and its newest steps: what it costs does not grow with the run. The first
-    ones are its warm-up, by which the others are known not to be."""
+    """Opens a run that still trains, by its first and its newest steps, so that the cost does not grow with the run.
+    The first steps are included so that they, and not the newest, count as warm-up."""
     if summaries_suffice(path):
         return open_summaries(path)
     tables = open_paths((path,))
     of_ranks = [rank.recorded for rank in tables.ranks.values() if rank.steps]
-    every = set().union(*of_ranks)
-    common = set.intersection(*of_ranks) if of_ranks else every  # a rank writes its newest steps later than another
-    recorded = sorted(common if 2 * len(common) >= len(every) else every)
+    all_steps = set().union(*of_ranks)
+    common_steps = (
+        set.intersection(*of_ranks) if of_ranks else all_steps
+    )  # ranks write their newest steps at different times
+    recorded = sorted(common_steps if 2 * len(common_steps) >= len(all_steps) else all_steps)
     if len(recorded) <= WARMUP_STEPS + most_steps:
         return analyze(tables)
-    kept = {*recorded[:WARMUP_STEPS], *recorded[-most_steps:]}
-    result = analyze(replace(tables, ranks={rank: _of_steps(own, kept) for rank, own in tables.ranks.items()}))
+    kept_steps = {*recorded[:WARMUP_STEPS], *recorded[-most_steps:]}
+    result = analyze(
+        replace(tables, ranks={rank: _of_steps(rank_tables, kept_steps) for rank, rank_tables in tables.ranks.items()})
+    )
     note = f"the run still trains: the newest {most_steps:,} of {len(recorded):,} steps are analysed"
     return replace(result, coverage=replace(result.coverage, notes=(note, *result.coverage.notes)))
 
 
-def _of_steps(rank: RankTables, kept: set[int]) -> RankTables:
-    rows = [(row, step) for row, step in zip(rank.rows, rank.row_steps, strict=True) if step in kept]
+def _of_steps(rank: RankTables, steps: set[int]) -> RankTables:
+    rows = [(row, step) for row, step in zip(rank.rows, rank.row_steps, strict=True) if step in steps]
     return replace(
         rank,
-        steps=tuple(record for record in rank.steps if record.step in kept),
+        steps=tuple(record for record in rank.steps if record.step in steps),
         rows=tuple(row for row, _ in rows),
         row_steps=tuple(step for _, step in rows),
-        device_steps=tuple(record for record in rank.device_steps if record.step in kept),
+        device_steps=tuple(record for record in rank.device_steps if record.step in steps),
     )
 
 
 def open_by_size(*paths: Path | str, reading: Reading | None = None) -> Result:
-    """The run: of so many ranks that nobody would wait for their records from the summaries, else from all there is."""
+    """Opens a run from its summaries if it has very many ranks, else from all its records."""
     if len(paths) == 1 and summaries_suffice(paths[0]):
         return open_summaries(paths[0], reading.progress if reading is not None else None)
     return open_run(*paths, reading=reading)
 
 
 def open_each(found: Jobs, reading: Reading | None = None) -> Iterator[tuple[Job, Result | DiagError]]:
-    """The analysis of each of several jobs, one after the other; the error of one that cannot be analysed."""
+    """Each job with its analysis, one after the other, or with the error if it cannot be analysed."""
     for job in found.jobs:
         try:
             if job.tables is None and summaries_suffice(job.paths[0]):

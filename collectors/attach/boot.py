@@ -1,4 +1,4 @@
-"""From a process's first line to ``import torch``: hardly anything is done. Standard library only."""
+"""Waits, from a process's first line, for ``import torch``; does as little as possible. Standard library only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LAUNCHERS = frozenset(
 
 
 def boot() -> None:
-    """Waits for torch where this process may be one that trains."""
+    """Waits for torch if this process may be one that trains."""
     if not wanted():
         return
     imports = AfterImport()
@@ -46,13 +46,14 @@ def launches(command: Sequence[str]) -> bool:
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """Waits for modules by name. Finds nothing itself: it asks the other finders and looks over their shoulder."""
+    """Runs actions after the import of named modules. Finds no module itself: it asks the other finders and wraps the
+    loader that they return."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, list[Callable[[ModuleType], object]]] = {}
 
     def call(self, name: str, action: Callable[[ModuleType], object]) -> None:
-        """``action(module)`` once the module is there: at once if it is already. It must not raise."""
+        """Calls ``action(module)`` after the module's import, or now if it is imported already. It must not raise."""
         module = sys.modules.get(name)
         if module is not None:
             action(module)
@@ -80,7 +81,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
         return None
 
     def _look_over(self, name: str, spec: ModuleSpec) -> None:
-        """On this very loader, which is of this module only; it is as it was when the module is there."""
+        """Wraps ``exec_module`` of this loader, which belongs to this module only; undone when the module runs."""
         loader: Any = spec.loader
         run = getattr(loader, "exec_module", None)
         if run is None:
@@ -97,5 +98,5 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
         try:
             loader.exec_module = exec_module
-        except AttributeError:  # a loader without a namespace: its module is not seen
+        except AttributeError:  # a loader without ``__dict__``: its module is not noticed
             return

@@ -1,11 +1,11 @@
 """The events of a training, on their way to the timeline.
 
-What happens in an ordinary training is kept with its time and interpreted some steps at a time. Between two kernels of
-a training our code finds its instructions and data out of the caches: interpreting an event then takes 20 to 50 us, and
-every function on the way to it 3; for one after the other it takes 1 to 4. The hooks that are called in every step
-therefore call the methods here that are named after their events, which keep them if they may wait. Whatever begins an
-evaluation, asks for a profiler window or for a record to be written is told at once, as is everything before the
-timeline knows the training, and on a device each end of a step.
+Regular events of a training are queued with their time and interpreted several steps at a time. Between two kernels of
+a training our code has its instructions and data out of the caches: interpreting a single event then takes 20 to 50 us,
+and each function call on the way 3 us; interpreting many in a row takes 1 to 4 us each. The hooks that are called in
+every step therefore call the methods here that are named after their events, which queue an event if it may wait. Other
+events go to the timeline at once: those that begin an evaluation, request a profiler window or a record to be written,
+all events before the timeline knows the training, and on a device each end of a step.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from ..session import BETWEEN_STEPS, Moment
 from .timeline import Timeline
 
 _MOST_WAITING = 1024
-_LOOK_NS = 200_000_000  # shorter steps do not all look at the loader's queue, which changes slowly
-# Shorter steps do not all ask the scheduler at each of their phases, which takes a third of recording one.
+_LOOK_NS = 200_000_000  # of shorter steps, only some read the loader's queue, which changes slowly
+# Of shorter steps, only some read the CPU times at each phase, which is a third of the cost of recording a phase.
 _PHASES_NS = 100_000_000
-_STILL_NS = 500_000_000  # without an event: the training makes no progress
-# The phases that heartbeats report from an event on.
+_STILL_NS = 500_000_000  # after this time without an event the training makes no progress
+# The phase that heartbeats report after an event.
 _AHEAD = {"backward_begins": BACKWARD, "backward_ends": OPTIMIZER, "fetch_begins": DATA, "fetch_ends": FORWARD}
 
-# Name, values, when it was heard (None: nobody asks), and whether that was a boundary between steps.
+# Name, values, time (None: not needed), and whether it is a boundary between steps.
 _Event = tuple[str, tuple[Any, ...], Moment | Stamp | None, bool]
 
 
 def _time_only() -> Stamp:
-    """Now, without asking the scheduler."""
+    """The current time, without CPU times."""
     return monotonic_ns(), None, None
 
 
 class Recorder(Protocol):
-    """What is used of ``Collector``."""
+    """The part of ``Collector`` that is used here."""
 
     doing: tuple[str, int]  # the phase under way and since when, as far as the timeline knows
 
@@ -57,7 +57,7 @@ class Recorder(Protocol):
 
 
 class Events:
-    """Tells them to ``timeline``, all in their order and with the time at which they were heard.
+    """Passes events to ``timeline``, in order and with the time at which they occurred.
 
     The methods that are named after events never raise. Any thread of the process may call them.
     """
@@ -104,39 +104,39 @@ class Events:
     def __init__(
         self, tell: Callable[..., Any], reduced: Callable[[], object], fail: Callable[[Exception], object]
     ) -> None:
-        """``tell`` takes the name and values of an event that may not wait, and brings it to ``hear`` if it is to be
-        heard. ``reduced`` is called when a backward has returned. ``fail`` takes what goes wrong."""
+        """``tell`` takes the name and values of an event that may not wait, and passes it to ``hear`` unless it is to
+        be ignored. ``reduced`` is called when a backward has returned. ``fail`` takes an exception."""
         self._tell = tell
         self._reduced = reduced
         self._fail = fail
-        self.thread = get_ident()  # the one that trains
-        self.looks = True  # whether the loader's queue is looked at in this step
+        self.thread = get_ident()  # the training's thread
+        self.looks = True  # whether this step reads the loader's queue
         self._look_ns = self._phases_ns = 0
         self._waiting: deque[_Event] = deque()
-        self._last: _Event | None = None  # of those that wait, from which heartbeats take the phase
+        self._last: _Event | None = None  # the last queued event from which heartbeats take the phase
         self._at: Callable[[], Moment | Stamp] = self._now_here
-        self._moment: Moment | None = None  # when what is told belatedly was heard
-        self._boundary: Moment | None = None  # which it was
-        # The training's thread passes events on, or the heartbeat's where that makes no progress. A signal handler of
-        # the training's may come between any two lines.
+        self._moment: Moment | None = None  # the time of the queued event that is being passed on
+        self._boundary: Moment | None = None  # the same, if it is a boundary
+        # The training's thread passes events on, or the heartbeat's thread if the training makes no progress. A signal
+        # handler of the training may run between any two lines.
         self._telling = threading.RLock()
-        self._teller = 0  # which of them is in the middle of it
-        # As of the timeline, when it has been told of what waits:
+        self._teller = 0  # the thread that is passing events on
+        # The state that the timeline will have after the queued events:
         self._steady, self._stopped = False, False
         self._optimizing: int | None = None
         self._in_backward = False
-        self._loaders: Set[int] = frozenset()  # whose batches the training trains with
+        self._loaders: Set[int] = frozenset()  # the loaders of the training's batches
         self._base: int | None = None  # the fastest optimizer,
         self._spare = 0  # and how often it may step without ending a step
-        # The one whose step ends one of the training, after a backward and unless the training says itself where one
-        # ends, and the one that does it afterwards. None: the timeline decides.
+        # The optimizer whose next step after a backward ends a step of the training, if steps are inferred; and the one
+        # after that. None: the timeline decides.
         self._optimizer: int | None = None
         self._next_optimizer: int | None = None
         self._infers = True
         self._fresh = self._unhooked = False
 
     def record(self, recorder: Recorder) -> None:
-        """From here on they are told to a timeline that tells ``recorder``."""
+        """From here on events go to a timeline that reports to ``recorder``."""
         self._recorder = recorder
         self.passed = recorder.passed
         self._stamp: Callable[[], Moment | Stamp] = self._mark if recorder.on_device else recorder.stamp
@@ -146,20 +146,20 @@ class Events:
         self._loaders = self.timeline.loaders
 
     def stop(self) -> None:
-        """Nothing is kept any more: ``tell`` is told everything."""
+        """Ends queueing: every event goes to ``tell``."""
         self._steady, self._stopped = False, True
 
     def _mark(self) -> Moment:
         try:
             return self._recorder.moment()
-        except Exception as error:  # whatever a device that fails raises
+        except Exception as error:  # whatever a failing device raises
             self._fail(error)
             return Moment(monotonic_ns())
 
     def _now_here(self) -> Moment:
         return Moment(monotonic_ns())
 
-    # -- what the timeline asks ------------------------------------------------------------------------------------
+    # -- called by the timeline ------------------------------------------------------------------------------------
 
     def moment(self, ahead: str = "") -> Moment:
         return self._moment or self._recorder.moment(ahead)
@@ -167,9 +167,9 @@ class Events:
     def step(self, step: int) -> AbstractContextManager[StepRecord]:
         return self._recorder.step(step, lambda: self._boundary)
 
-    # -- what happens in every step --------------------------------------------------------------------------------
-    # As few calls as can be. An event is kept before what it means is: a signal handler may come in between, and its
-    # events are told after those that wait.
+    # -- events of every step --------------------------------------------------------------------------------------
+    # As few calls as possible. An event is queued before the state changes: a signal handler may run in between, and
+    # its events are passed on after the queued ones.
 
     def fetch_begins(self, loader: int, gradients: bool) -> None:
         if self._steady and gradients and loader in self._loaders and get_ident() == self.thread:
@@ -230,7 +230,7 @@ class Events:
         if not self._steady or get_ident() != self.thread:
             self._tell("optimizer_ends", optimizer, stepped)
             return
-        if self._optimizing is None or self._optimizing == optimizer:  # else it is inside of another
+        if self._optimizing is None or self._optimizing == optimizer:  # else it is inside another optimizer's step
             if self._in_backward or optimizer != self._optimizer or not self._fresh:
                 if self._spare > 0 and optimizer == self._base and self._fresh and not self._in_backward:
                     self._spare -= stepped
@@ -265,13 +265,14 @@ class Events:
         self._waiting.append(("optimizer_ends", (optimizer, stepped), self._at(), False))
 
     def gradients_cleared(self) -> None:
-        if self._base is None:  # means nothing in a training whose optimizer is known
+        if self._base is None:  # without meaning once an optimizer is known
             self._tell("gradients_cleared")
 
-    # -- telling ---------------------------------------------------------------------------------------------------
+    # -- passing on ------------------------------------------------------------------------------------------------
 
     def hear(self, name: str, values: tuple[Any, ...]) -> Any:
-        """What the timeline's method of this name returns, None of what waits. For the training's thread."""
+        """Calls the timeline's method of this name and returns its result; None for an event that is queued. For the
+        training's thread."""
         if name == "too_many":
             self.catch_up(if_still=False)
             return None
@@ -283,27 +284,28 @@ class Events:
         return self._now(name, values)
 
     def doing(self) -> tuple[str, int]:
-        """The phase under way, and since when, whatever waits."""
+        """The phase under way, and since when, including queued events."""
         last = self._last
         if last is None:
             return self._recorder.doing
-        name, _, at, _ = last
-        return _AHEAD.get(name, BETWEEN_STEPS), at[0] if at is not None else 0
+        name, _, moment, _ = last
+        return _AHEAD.get(name, BETWEEN_STEPS), moment[0] if moment is not None else 0
 
     def catch_up(self, if_still: bool) -> None:
-        """Tells what waits; by another thread only ``if_still``: where no event has come for a while."""
+        """Passes queued events on. ``if_still``: called by another thread, and only if no event has come for a
+        while."""
         if if_still and monotonic_ns() - self.doing()[1] < _STILL_NS:
             return
         if self._is_telling():
             return
-        if self._telling.acquire(blocking=False):  # a forked child may find it taken, and nobody to give it back
+        if self._telling.acquire(blocking=False):  # in a forked child the lock may be held by no thread
             try:
                 self._tell_waiting()
             finally:
                 self._telling.release()
 
     def _now(self, name: str, values: tuple[Any, ...]) -> Any:
-        if self._is_telling():  # it is the handler, which saves, say
+        if self._is_telling():  # a signal handler that saves a checkpoint, for example
             self._waiting.append((name, values, self._recorder.moment(), False))
             return None
         if self._last is not None:
@@ -327,15 +329,17 @@ class Events:
         return answer
 
     def _is_telling(self) -> bool:
-        """Whether this thread is in the middle of it."""
+        """Whether this thread is passing events on already."""
         return self._teller == get_ident()
 
     def _tell_waiting(self) -> None:
         self._teller = get_ident()
         try:
             while self._waiting:
-                name, values, at, is_boundary = self._waiting.popleft()
-                self._moment = at if at is None or isinstance(at, Moment) else self._recorder.moment_of(at)
+                name, values, moment, is_boundary = self._waiting.popleft()
+                self._moment = (
+                    moment if moment is None or isinstance(moment, Moment) else self._recorder.moment_of(moment)
+                )
                 self._boundary = self._moment if is_boundary else None
                 getattr(self.timeline, name)(*values)
         finally:

@@ -1,4 +1,4 @@
-"""Hooks on what a training calls: backward, optimizers, loaders, saving, evaluation, groups, profilers, DDP."""
+"""Hooks on the calls of a training: backward, optimizers, loaders, saving, evaluation, groups, profilers, DDP."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .events import Events
 
 
 class Attachment(Protocol):
-    """What the hooks call: the recording of one process (``life.Attachment``)."""
+    """The part of ``life.Attachment``, the recording of one process, that the hooks call."""
 
     run_dir: Path
     events: Events
@@ -53,13 +53,13 @@ class Attachment(Protocol):
 
 # -- evaluation --------------------------------------------------------------------------------------------------------
 #
-# A hook on ``Module.train``, which ``Module.eval`` calls, too: after ``train(False)`` an evaluation may follow.
+# A hook on ``Module.train``, which ``Module.eval`` also calls: after ``train(False)`` an evaluation may follow.
 
 
 def install_evaluation(patches: Patches, life: Attachment) -> None:
     original = torch.nn.Module.train
 
-    # Called once for every module within: it does nothing else on the way into the training.
+    # Called once for every submodule: it does nothing when the model returns to training mode.
     @functools.wraps(original)
     def train(module: Any, /, mode: bool = True) -> Any:
         if not mode and not torch.compiler.is_compiling():
@@ -71,13 +71,13 @@ def install_evaluation(patches: Patches, life: Attachment) -> None:
 
 # -- hooking -----------------------------------------------------------------------------------------------------------
 #
-# Replacing functions of libraries by ones that report their calls, and what could not be replaced.
+# Replaces functions of libraries by ones that report their calls, and lists those that could not be replaced.
 
 Function = Callable[..., Any]
 
 
 class Hooks:
-    """Patches that name themselves: the manifest says which are in place and which are not, and why."""
+    """Patches with names: the manifest lists which are installed, which are not, and why."""
 
     def __init__(self) -> None:
         self.patches = Patches()
@@ -85,10 +85,10 @@ class Hooks:
         self.missing: dict[str, str] = {}
 
     def place(self, what: str, put: Callable[[Patches], object]) -> None:
-        """Runs ``put``. A library that is not as expected costs this hook and nothing else."""
+        """Runs ``put``. An unexpected version of a library costs only this hook."""
         try:
             put(self.patches)
-        except Exception as error:  # whatever a library of another version raises
+        except Exception as error:  # whatever another version of the library raises
             self.missing[what] = repr(error)
         else:
             self.placed.append(what)
@@ -98,7 +98,7 @@ class Hooks:
 
 
 class Inside(threading.local):
-    """Whether this thread is in a call of a kind, of which only the outermost counts."""
+    """Whether this thread is in a call of one kind; only the outermost call counts."""
 
     now = False
 
@@ -110,7 +110,8 @@ def around(
     end: Callable[[Any], object],
     interrupted: Callable[[], object],
 ) -> Function:
-    """The function, with ``begin()`` before it and ``end(what begin returned)`` when it has returned."""
+    """Wraps a function: calls ``begin()`` before it, and ``end`` with the result of ``begin`` when it has returned;
+    ``interrupted()`` if it raises."""
     compiling = torch.compiler.is_dynamo_compiling
 
     @functools.wraps(original)
@@ -135,10 +136,10 @@ def around(
 
 # -- tokens ------------------------------------------------------------------------------------------------------------
 #
-# Tokens of a step, where it is certain what is trained with: Hugging Face's Trainer says so for every micro-batch.
+# Tokens of a step, only where the inputs are certain: Hugging Face's Trainer passes those of every micro-batch.
 
 _INPUTS = argument(2, "inputs")  # of Trainer.training_step
-_SHARED_BY = ("get_tp_size", "get_cp_size", "get_sp_size")  # how many ranks work on one batch
+_SHARED_BY = ("get_tp_size", "get_cp_size", "get_sp_size")  # number of ranks that work on one batch
 
 
 def install_tokens(trainer_module: ModuleType, patches: Patches, life: Attachment) -> None:
@@ -153,7 +154,7 @@ def install_tokens(trainer_module: ModuleType, patches: Patches, life: Attachmen
 
 
 def _tokens(trainer: Any, inputs: Any) -> int:
-    """Positions, padding included, for they are computed, too; 0 where it is no text."""
+    """Number of positions, including padding, which is computed, too; 0 for inputs that are not text."""
     ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
     if not isinstance(ids, torch.Tensor) or any(_size(trainer, name) > 1 for name in _SHARED_BY):
         return 0
@@ -167,7 +168,7 @@ def _size(trainer: Any, name: str) -> int:
 
 # -- groups ------------------------------------------------------------------------------------------------------------
 #
-# Hooks on the process group's beginning and end: between them the ranks know each other.
+# Hooks on the creation and the destruction of the process group.
 
 _RANK = argument(4, "rank")  # of init_process_group
 _GROUP = argument(0, "group")  # of destroy_process_group
@@ -189,7 +190,7 @@ def install_process_group(patches: Patches, life: Attachment) -> None:
     def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
         group = _GROUP(args, kwargs)
         if group is None or group is dist.group.WORLD:
-            life.finish(sys.exc_info()[1])  # while the group still knows of a failure
+            life.finish(sys.exc_info()[1])  # before the group is gone, with the exception that is being handled
         return destroy(*args, **kwargs)
 
     for module in (c10d, dist):
@@ -198,23 +199,23 @@ def install_process_group(patches: Patches, life: Attachment) -> None:
 
 
 def _rank(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-    given = _RANK(args, kwargs)
-    if isinstance(given, int) and given >= 0:
-        return given
-    named = os.environ.get("RANK", "")
-    return int(named) if named.isdecimal() else None
+    argument_rank = _RANK(args, kwargs)
+    if isinstance(argument_rank, int) and argument_rank >= 0:
+        return argument_rank
+    variable = os.environ.get("RANK", "")
+    return int(variable) if variable.isdecimal() else None
 
 
 def _prepare(life: Attachment, rank: int) -> None:
-    """NCCL's log and the Flight Recorder's dumps into the run directory; NCCL's log not where the user asked for one,
-    which stays where it would be."""
+    """Sends NCCL's log and the Flight Recorder's dumps to the run directory; NCCL's log only if the user has not asked
+    for one."""
     prepare_environment(RunLayout(life.run_dir).rank(rank), nccl_log="NCCL_DEBUG" not in os.environ)
 
 
 # -- backwards ---------------------------------------------------------------------------------------------------------
 #
-# Hooks on backward, outermost calls only: activation checkpointing calls it again from within, and DeepSpeed's engine
-# calls PyTorch's, whose gradients it reduces before it returns.
+# Hooks on backward, outermost calls only: activation checkpointing calls it again inside, and DeepSpeed's engine calls
+# PyTorch's backward and reduces the gradients before it returns.
 
 
 def install_backward(hooks: Hooks, imports: AfterImport, life: Attachment) -> None:
@@ -240,27 +241,28 @@ def install_backward(hooks: Hooks, imports: AfterImport, life: Attachment) -> No
 
 # -- loaders -----------------------------------------------------------------------------------------------------------
 #
-# When a batch is asked for and when it is there: hooks on ``torch.utils.data.DataLoader``.
+# The time of each request for a batch and of its arrival: hooks on ``torch.utils.data.DataLoader``.
 
 _Batch = TypeVar("_Batch")
 
 
 class Fetches:
-    """Tells of the batches that a training waits for, outermost only: a dataset may read from a loader of its own."""
+    """Reports the batches that a training waits for; only outermost calls, as a dataset may use a loader itself."""
 
     def __init__(self, life: Attachment) -> None:
         self._life = life
         self._events = life.events
         self._inside = Inside()
         self._asked = 0  # the outermost loader
-        self._settings: dict[int, dict[str, Any]] = {}  # by loader, as far as it has any
+        self._settings: dict[int, dict[str, Any]] = {}  # by loader, if it has any
 
     def told(self, loader: int, iterator: Any, fetch: Callable[[], _Batch]) -> _Batch:
-        """What ``fetch`` returns, the next of ``iterator``; StopIteration and whatever else it raises goes through."""
+        """Calls ``fetch`` for the next batch of ``iterator``, reports it and returns it. Exceptions, StopIteration
+        included, are passed through."""
         inside = self._inside
         if inside.now:
             if self._events.looks:
-                self._look_at(iterator)  # what wraps a DataLoader has no queue of its own
+                self._look_at(iterator)  # a wrapper of a DataLoader has no queue of its own
             return fetch()
         inside.now = True
         try:
@@ -283,10 +285,14 @@ class Fetches:
         return batch
 
     def settings(self, loaders: Collection[int]) -> dict[str, Any]:
-        """In what these loaders agree, or all that were asked if it is not known which those are: ``num_workers``,
-        ``prefetch_factor``, ``pin_memory``."""
-        own = [self._settings.get(loader, {}) for loader in loaders or self._settings] or [{}]
-        return {name: value for name, value in own[0].items() if all(one.get(name) == value for one in own)}
+        """The settings that are equal in these loaders, or in all loaders seen if ``loaders`` is empty:
+        ``num_workers``, ``prefetch_factor``, ``pin_memory``."""
+        loader_settings = [self._settings.get(loader, {}) for loader in loaders or self._settings] or [{}]
+        return {
+            name: value
+            for name, value in loader_settings[0].items()
+            if all(other_settings.get(name) == value for other_settings in loader_settings)
+        }
 
     def _look_at(self, iterator: Any) -> None:
         if self._asked not in self._settings and (settings := _settings_of(iterator)):
@@ -303,14 +309,14 @@ def install_loader(patches: Patches, fetches: Fetches) -> None:
 
     @functools.wraps(original)
     def fetch(iterator: Any) -> Any:
-        # The loader's number: an epoch makes a new iterator, but of the same sampler.
+        # Identifies the loader: each epoch has a new iterator, but the same sampler.
         return fetches.told(id(getattr(iterator, "_index_sampler", iterator)), iterator, lambda: original(iterator))
 
     patches.replace(_BaseDataLoaderIter, "__next__", fetch)
 
 
 def _settings_of(iterator: Any) -> dict[str, Any]:
-    """Empty of what is no DataLoader's iterator, whose fields these are, public in none."""
+    """The settings of a DataLoader's iterator, from its private fields; empty for any other iterator."""
     workers = getattr(iterator, "_num_workers", None)
     if not isinstance(workers, int):
         return {}
@@ -321,7 +327,7 @@ def _settings_of(iterator: Any) -> dict[str, Any]:
 
 # -- profiling ---------------------------------------------------------------------------------------------------------
 #
-# Only one profiler can run: where the training uses one of its own, ours stands back for good.
+# Only one profiler can run: if the training uses one of its own, ours is disabled for the rest of the run.
 
 
 def install_profiler(patches: Patches, life: Attachment) -> None:
@@ -338,12 +344,12 @@ def install_profiler(patches: Patches, life: Attachment) -> None:
 
 # -- optimizers --------------------------------------------------------------------------------------------------------
 #
-# Hooks on optimizers: PyTorch's own, gradient scalers that may skip them, and DeepSpeed's engine around them.
+# Hooks on optimizers: PyTorch's own, gradient scalers that may skip their step, and DeepSpeed's engine around them.
 
 
 def install_optimizers(life: Attachment) -> list[RemovableHandle]:
-    """PyTorch's own hooks, which every subclass of ``Optimizer`` calls, whoever wraps it. They must not be removed from
-    within one of them."""
+    """Registers PyTorch's own hooks, which every subclass of ``Optimizer`` calls, wrapped or not. They must not be
+    removed inside one of them."""
 
     events, compiling = life.events, torch.compiler.is_dynamo_compiling
 
@@ -361,7 +367,7 @@ def install_optimizers(life: Attachment) -> list[RemovableHandle]:
 
 
 def install_zeroing(patches: Patches, life: Attachment) -> None:
-    """``zero_grad``: the only sign of an optimizer whose step is compiled, for compiled code runs no hooks."""
+    """Hooks ``zero_grad``, the only sign of an optimizer whose step is compiled: compiled code runs no hooks."""
     for owner in (Optimizer, torch.nn.Module):
         patches.replace(owner, "zero_grad", _told(owner.zero_grad, life))
 
@@ -379,14 +385,14 @@ def _told(original: Any, life: Attachment) -> Any:
 
 
 def install_scaler(patches: Patches, life: Attachment) -> None:
-    """A step that the scaler skips, because gradients overflowed, is a step of the training all the same."""
+    """Hooks the gradient scaler: a step that it skips because of overflowed gradients still counts as a step."""
     from torch.amp.grad_scaler import GradScaler
 
     original = GradScaler.step
 
     @functools.wraps(original)
     def step(scaler: Any, /, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        around = -id(optimizer)  # another number than the optimizer's own, whose step is within
+        around = -id(optimizer)  # differs from the optimizer's own number, whose step is inside
         life.events.optimizer_begins(around)
         result = original(scaler, optimizer, *args, **kwargs)
         life.events.optimizer_ends(around)
@@ -396,8 +402,8 @@ def install_scaler(patches: Patches, life: Attachment) -> None:
 
 
 def install_engine(engine_module: ModuleType, patches: Patches, life: Attachment) -> None:
-    """DeepSpeed's engine, whose ZeRO optimizers call the one inside once for every group of parameters, and which is
-    called after every micro-batch."""
+    """Hooks DeepSpeed's engine. Its step is called after every micro-batch, and its ZeRO optimizers call the inner
+    optimizer once for every group of parameters."""
     engine_class = engine_module.DeepSpeedEngine
     original = engine_class.step
 
@@ -415,10 +421,10 @@ def install_engine(engine_module: ModuleType, patches: Patches, life: Attachment
 
 # -- checkpoints -------------------------------------------------------------------------------------------------------
 #
-# Hooks on saving: on what PyTorch and safetensors write files with, and on what frameworks call around it.
+# Hooks on saving: the functions of PyTorch and safetensors that write files, and those of frameworks around them.
 
 _DISTRIBUTED = "torch.distributed.checkpoint"
-# By the module that defines it: the class whose methods save, or "" for functions of the module, and their names.
+# Module: the class whose methods save, or "" for functions of the module, and the names.
 _SAVERS = {
     "safetensors.torch": ("", ("save_file",)),
     "accelerate.accelerator": ("Accelerator", ("save_state",)),
@@ -430,14 +436,14 @@ _SAVERS = {
 
 
 class Saving:
-    """One of these for all: whoever saves calls others who do, and only the outermost counts."""
+    """Hooks all functions that save. They call each other, so they share one guard: only the outermost call counts."""
 
     def __init__(self, life: Attachment) -> None:
         self._life = life
         self._inside = Inside()
 
     def install(self, hooks: Hooks, imports: AfterImport) -> None:
-        """On ``torch.save`` at once, on the others when the training imports them."""
+        """Hooks ``torch.save`` at once, the others when the training imports them."""
         hooks.place("torch.save", lambda patches: self._put(patches, (torch, torch.serialization), ("save",)))
 
         def on_import(module: ModuleType) -> None:
@@ -456,7 +462,7 @@ class Saving:
             self._put(patches, (module,), names)
 
     def _put(self, patches: Patches, owners: Sequence[Any], names: Sequence[str]) -> None:
-        """``owners``: modules that hand out the same functions, or a class."""
+        """``owners``: modules that export the same functions, or a class."""
         for name in names:
             original = getattr(owners[0], name, None)
             if original is None:
@@ -475,37 +481,37 @@ class Saving:
 
 # -- DDP ---------------------------------------------------------------------------------------------------------------
 #
-# DistributedDataParallel's gradients, which C++ reduces while nobody in Python looks.
+# DistributedDataParallel's gradients, which C++ reduces without calling Python.
 #
-# The reducer stays as it is: with a communication hook of ours it would divide each bucket in a kernel of its own and
-# make its views anew. It reports how long after the end of forward each gradient was ready, and backward returns when
-# the last bucket is reduced. The rank waited in between, which is the only part of the reduction that is seen: a row a
-# backward, not one a bucket. A communication hook of the training's own is called through one of ours, which times
-# what it calls.
+# The reducer is not changed: with a communication hook of ours it would divide each bucket in a kernel of its own and
+# create its views anew. It reports how long after the end of forward each gradient was ready, and backward returns when
+# the last bucket is reduced. The rank waits in between, which is the only visible part of the reduction: one row per
+# backward, not one per bucket. A communication hook of the training is called through one of ours, which times its
+# calls.
 
 
 @dataclass(slots=True, eq=False)
 class _Reduced:
-    """What one reducer reduces."""
+    """The gradients of one reducer."""
 
     reducer: weakref.ref[Any]
     module: weakref.ref[Any]
     bytes: int
     dtype: str
     on_device: bool
-    ready_ns: int  # the sum of what it last reported of its gradients: changes with every backward of its own
-    group: str = ""  # asked for when it is needed: it may be gone, and the module not yet
-    hooked: bool = False  # a hook of the training's own reduces, and is timed
+    ready_ns: int  # the sum of the ready times that it last reported: changes with every backward of its module
+    group: str = ""  # looked up when it is needed: the group may be destroyed before the module
+    hooked: bool = False  # a communication hook of the training reduces, and is timed
     prepared_ns: int = 0  # when it was last prepared for a backward
 
 
 class Reducers:
-    """Knows the DDP modules of the process."""
+    """The DDP modules of the process."""
 
     def __init__(self, timer: CollectiveTimer) -> None:
         self._timer = timer
         self._reduced: dict[int, _Reduced] = {}  # by the reducer's id
-        self._prepared: list[_Reduced] = []  # those whose backward is to come
+        self._prepared: list[_Reduced] = []  # those whose backward has not ended
         self.seen = False  # whether there was a DDP module
         self.not_timed: list[str] = []
         self._noting: Callable[..., None] | None = None  # in place of the reducer's function
@@ -514,7 +520,7 @@ class Reducers:
         from torch._C._distributed_c10d import Reducer  # not in every build of torch
 
         make, register = DistributedDataParallel.__init__, DistributedDataParallel.register_comm_hook
-        prepare, known, prepared = Reducer.prepare_for_backward, self._reduced.get, self._prepared
+        prepare, get_reduced, prepared = Reducer.prepare_for_backward, self._reduced.get, self._prepared
 
         @functools.wraps(make)
         def init(module: Any, /, *args: Any, **kwargs: Any) -> None:
@@ -530,9 +536,9 @@ class Reducers:
                 reduced.hooked = True
 
         def prepare_for_backward(reducer: Any, /, *args: Any, **kwargs: Any) -> None:
-            reduced = known(id(reducer))
+            reduced = get_reduced(id(reducer))
             if reduced is not None:
-                reduced.prepared_ns = monotonic_ns()  # it counts from here
+                reduced.prepared_ns = monotonic_ns()  # the reducer counts its times from here
                 if reduced not in prepared:
                     prepared.append(reduced)
             prepare(reducer, *args, **kwargs)
@@ -543,15 +549,15 @@ class Reducers:
         self._noting = prepare_for_backward
 
     def keep_from(self, dynamo: ModuleType) -> None:
-        """Not to be compiled, as the forward that calls it is not. torch's own decorator for that would wrap it in what
-        takes three times as long as all of it."""
+        """Excludes our function from compilation, like the forward that calls it. torch's decorator for that would wrap
+        it in code that takes three times as long as the function itself."""
         dynamo.skip(self._noting)
 
     def find(self) -> None:
-        """The modules that were there before ``install``."""
-        for thing in gc.get_objects():
-            if issubclass(type(thing), DistributedDataParallel):
-                self._add(thing)
+        """Adds the modules that were created before ``install``."""
+        for candidate in gc.get_objects():
+            if issubclass(type(candidate), DistributedDataParallel):
+                self._add(candidate)
 
     def _add(self, module: Any) -> None:
         self.seen = True
@@ -562,20 +568,21 @@ class Reducers:
         owned = [p for name, p in module.named_parameters() if p.requires_grad and name not in ignored]
         size, dtype, on_device = describe(owned)
         if getattr(module, "_comm_hooks", ()):
-            size = 0  # what its hook calls has rows of its own
-        if on_device:  # a hook of a gradient runs before the reducer is done with it
+            size = 0  # the collectives of its hook have rows of their own
+        if on_device:  # a gradient's hook runs before the reducer handles the gradient
             owned[-1].register_hook(self._before_the_end)
         reducer = module.reducer
         number, ready_ns = id(reducer), sum(reducer.get_backward_stats())
-        own = weakref.ref(reducer, lambda _gone: self._reduced.pop(number, None))  # another may get its number
-        self._reduced[number] = _Reduced(own, weakref.ref(module), size, dtype, on_device, ready_ns)
+        reducer_ref = weakref.ref(reducer, lambda _gone: self._reduced.pop(number, None))  # another may get its number
+        self._reduced[number] = _Reduced(reducer_ref, weakref.ref(module), size, dtype, on_device, ready_ns)
 
     def _before_the_end(self, _gradient: torch.Tensor) -> None:
-        """Callbacks run in the order in which they are queued, and the reducer queues its own with the last bucket."""
+        """Queues a callback that runs before the reducer's: callbacks run in order, and the reducer queues its own with
+        the last bucket."""
         torch.autograd.Variable._execution_engine.queue_callback(self._timer.backward_computed)
 
     def backward_ends(self) -> None:
-        """A backward has returned, of whichever modules."""
+        """Called when a backward of any modules has returned."""
         now, timer = monotonic_ns(), self._timer
         if timer.ddp_buckets:
             timer.end_backward(now)
@@ -584,18 +591,18 @@ class Reducers:
             if reducer is None:
                 self._prepared.remove(reduced)
                 continue
-            ready = reducer.get_backward_stats()
-            ready_ns = sum(ready)
-            if ready_ns == reduced.ready_ns:  # its own backward is still to come
+            ready_times = reducer.get_backward_stats()
+            ready_ns = sum(ready_times)
+            if ready_ns == reduced.ready_ns:  # its module's backward has not run yet
                 continue
             reduced.ready_ns = ready_ns
             self._prepared.remove(reduced)
             if not reduced.hooked and (group := reduced.group or self._group_of(reduced)):
-                last = min(reduced.prepared_ns + max(ready), now)
+                last = min(reduced.prepared_ns + max(ready_times), now)
                 timer.reduced(group, reduced.bytes, reduced.dtype, reduced.on_device, last, now)
 
     def _group_of(self, reduced: _Reduced) -> str:
-        """Empty where the module is gone."""
+        """The name of the module's group; empty if the module is gone."""
         module = reduced.module()
         if module is not None:
             reduced.group = self._timer.group_name(module.process_group)

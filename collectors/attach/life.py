@@ -1,8 +1,8 @@
-"""From ``import torch`` to the end of the process: when recording begins, what it hears, and how it ends.
+"""The recording of a process from ``import torch`` to its end: when it begins, which events it gets, and how it ends.
 
-The hooks are put in place when torch is there, so that the training never gets hold of a function without one. They do
-nothing until the process joins a process group, or trains without one. Nothing of ours may end a training: whatever
-raises here switches the recording off, with one line on standard error.
+The hooks are installed when torch is imported, so that the training never gets a function without one. They do nothing
+until the process joins a process group, or trains without one. The recording must not end a training: an exception here
+switches the recording off, with one line on standard error.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from .hooks import Hooks, Reducers, Saving
 
 # -- strategy ----------------------------------------------------------------------------------------------------------
 #
-# How a training is parallel, inferred from the objects that exist when it first steps. Names are those that the
-# classes of ``collectors/trainer/strategies`` write into a manifest, spelled again here: the bundled trainer's package
-# is not loaded into somebody else's training. ``tests/attach/test_strategies.py`` holds them equal.
+# The parallelism of a training, inferred from the objects that exist at its first step. The names are those that the
+# classes of ``collectors/trainer/strategies`` write into a manifest. They are repeated here, as the bundled trainer's
+# package is not loaded into another training. ``tests/attach/test_strategies.py`` checks that they are equal.
 
 
 def strategy_of(optimizer: Any, engine: Any, ddp: bool) -> tuple[str, dict[str, int]]:
@@ -66,11 +66,11 @@ def _sizes(mesh: Any) -> dict[str, int]:
     return dict(zip(names, map(int, mesh.shape), strict=False))
 
 
-# What begins the recording of a process without a process group: a process that trains.
+# Events that begin the recording of a process without a process group: they show that it trains.
 _TRAINS = frozenset({"backward_begins", "optimizer_begins", "told_steps"})
-# Steps of an optimizer after which a process that is not recorded is known to train: one may load its state.
+# Optimizer steps after which an unrecorded process is known to train: a single one may come from loading its state.
 _TRAINING_STEPS = 3
-# Phases that no call announces: they are inferred from what lies around them.
+# Phases without a call of their own: they are inferred from the events around them.
 _INFERRED = {
     "forward": "from the arrival of the last batch to the begin of backward",
     "optimizer": "from the end of the last backward to the end of the optimizer's step",
@@ -85,7 +85,7 @@ _NOT_HOOKED = {
 
 
 class Attachment:
-    """The recording of one process, which its launcher wanted, or which it has ``asked`` for itself."""
+    """The recording of one process, started by its launcher, or by its own script (``asked``)."""
 
     def __init__(self, run_dir: Path, settings: CollectorSettings, asked: bool = False) -> None:
         self.run_dir = run_dir
@@ -99,25 +99,25 @@ class Attachment:
         self._child_ends: Finalize[Any] | None = None  # set in a process of multiprocessing
         self._hooks = Hooks()
         self._collector: Collector | None = None
-        self._over = False  # nothing more is heard
+        self._over = False  # further events are ignored
         self._closed = False
-        self._unrecorded = ""  # why, of a process that is to be reported when it trains
+        self._unrecorded = ""  # why the process is not recorded; reported if it trains
         self._unrecorded_steps = 0
         self._optimizer: Any = None
         self._engine: Any = None
         self._imports: AfterImport | None = None
         self.described = False
-        self._own_profiler = False  # the training has one
+        self._own_profiler = False  # the training has a profiler of its own
 
     # -- beginning -------------------------------------------------------------------------------------------------
 
     def install(self, imports: AfterImport) -> None:
-        """Everything that ``import torch`` brought, and the rest when the training imports it."""
+        """Hooks everything that ``import torch`` brought, and the rest when the training imports it."""
         self._imports = imports
         place = self._hooks.place
 
-        def on_import(module: str, what: str, put: Callable[[ModuleType, Patches, Attachment], None]) -> None:
-            imports.call(module, lambda library: place(what, lambda patches: put(library, patches, self)))
+        def on_import(module: str, hook: str, put: Callable[[ModuleType, Patches, Attachment], None]) -> None:
+            imports.call(module, lambda library: place(hook, lambda patches: put(library, patches, self)))
 
         place("loader", lambda patches: hooks.install_loader(patches, self.fetches))
         hooks.install_backward(self._hooks, imports, self)
@@ -142,13 +142,14 @@ class Attachment:
         os.register_at_fork(after_in_child=self._forked)
 
     def begin(self) -> None:
-        """The training asks for it. Without a process group the recording begins with the first step. Never raises."""
+        """Called by a script that records itself. Without a process group the recording begins with the first step.
+        Never raises."""
         self.safely(lambda: self.install(AfterImport()))
         if _joined():
             self.joined()
 
     def joined(self) -> None:
-        """The process group is there."""
+        """Called when the process group has been initialized."""
         if device_is_settled():
             self.safely(self._begin)
 
@@ -170,7 +171,8 @@ class Attachment:
         collector.followed_by(self.events)
         self._collector = collector
         if multiprocessing.parent_process() is not None:
-            # A forked one ends by os._exit, without atexit. What multiprocessing inherits it forgets: not before here.
+            # A forked process ends by os._exit, without atexit. multiprocessing clears inherited finalizers in the
+            # child, so this one is registered here and not earlier.
             self._child_ends = Finalize(None, self._at_end_of_child, exitpriority=0)
         if self._asked:
             self._reducers.find()
@@ -180,7 +182,7 @@ class Attachment:
         collector.describe(world_size=world_size, backend=backend, collector={"attached": self._about()})
 
     def _recorded_otherwise(self) -> str:
-        """How, where the process is recorded already or is not to be."""
+        """Why nothing is to be recorded here: the process is recorded already, or must not be; "" otherwise."""
         owner = os.environ.get(OWNER_VARIABLE, "")
         if self._asked and owner == str(os.getpid()):
             return "this process is recorded already"
@@ -191,16 +193,16 @@ class Attachment:
         return ""
 
     def _why_not(self, rank: int) -> str:
-        """Why this process is not recorded; "" makes the rank's folder this process's from here on."""
+        """Why this process cannot be recorded; "" if it can, and then the rank's folder belongs to this process."""
         if os.environ.get(OWNER_VARIABLE, str(os.getpid())) != str(os.getpid()):
             return "a process that started this one is recorded"
         files = RunLayout(self.run_dir).rank(rank)
         files.folder.mkdir(parents=True, exist_ok=True)
-        taken = files.identity.exists()
-        if not taken:
+        occupied = files.identity.exists()
+        if not occupied:
             with contextlib.suppress(OSError):  # which the collector reports
-                taken = not create_file(files.identity, encode(identify(device_in_use())))
-        return f"there is a rank {rank} in {self.run_dir} already" if taken else ""
+                occupied = not create_file(files.identity, encode(identify(device_in_use())))
+        return f"there is a rank {rank} in {self.run_dir} already" if occupied else ""
 
     def _about(self) -> dict[str, Any]:
         missing = _NOT_HOOKED | self._hooks.missing
@@ -214,10 +216,10 @@ class Attachment:
             "inferred": _INFERRED,
         }
 
-    # -- what it hears ---------------------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------------------------
 
     def tell(self, event: str, *values: Any) -> Any:
-        """Hands an event of the training's thread to the timeline. Never raises."""
+        """Passes an event of the training's thread to the timeline. Never raises."""
         if self._unrecorded and event == "optimizer_ends":
             self._trains_unrecorded()
         if self._over or (threading.get_ident() != self.events.thread and not self._moves(event)):
@@ -236,7 +238,7 @@ class Attachment:
             return None
 
     def _trains_unrecorded(self) -> None:
-        """Leaves word of it in the run directory, once."""
+        """Writes a line about this unrecorded process into the run directory, once."""
         self._unrecorded_steps += 1
         if self._unrecorded_steps < _TRAINING_STEPS:
             return
@@ -246,14 +248,14 @@ class Attachment:
             file.write(encode(line))
 
     def _moves(self, event: str) -> bool:
-        """A training may run in a thread of its own: it is the one that steps first."""
+        """Whether the training runs in this thread instead: it is the thread that steps first."""
         if event != "optimizer_begins" or (self._collector is not None and self.events.timeline.steps):
             return False
         self.events.thread = threading.get_ident()
         return True
 
     def optimizer_stepped(self, optimizer: Any) -> None:
-        """Remembers the first one, until the first step is over."""
+        """Remembers the first optimizer, until the first step is over."""
         if self._optimizer is None and not (self.described or self._over):
             self._optimizer = optimizer
 
@@ -262,7 +264,7 @@ class Attachment:
             self._engine = engine
 
     def profiler_starts(self, profiler: Any) -> None:
-        """One of the training's own, unless it is ours."""
+        """Called when any profiler starts. Unless it is ours, it is the training's own."""
         if self._own_profiler or self._over or (self._collector is not None and self._collector.profiles(profiler)):
             return
         self._own_profiler = True
@@ -271,7 +273,7 @@ class Attachment:
             self.safely(lambda: collector.no_windows("the training has a profiler of its own"))
 
     def _describe(self, trained_with: Collection[int]) -> None:
-        """Once, after the first step: what is known by then."""
+        """Describes the training in the manifest, once, after the first step."""
         self.described = True
         assert self._collector is not None
         strategy, mesh = strategy_of(self._optimizer, self._engine, self._reducers.seen)
@@ -301,7 +303,7 @@ class Attachment:
             if self._collector is not None:
                 self._collector.__exit__(type(error) if error is not None else None, error, None)
                 files = RunLayout(self.run_dir).rank(rank_and_world()[0])
-                if error is not None and not files.log.exists():  # nobody keeps what the process prints
+                if error is not None and not files.log.exists():  # the process's output is not recorded
                     write_exception(files.error, error)
         except Exception as ours:
             if not failed:  # else it has been reported
@@ -311,7 +313,7 @@ class Attachment:
             self._let_go()
 
     def _let_go(self) -> None:
-        """Of a process that goes on and may ask for another recording."""
+        """Undoes the rest in a process that goes on and may start another recording."""
         for handle in self._handles:
             handle.remove()
         atexit.unregister(self._at_exit)
@@ -336,7 +338,7 @@ class Attachment:
         self.events.stop()
 
     def _remove(self) -> None:
-        """Takes the patches away. The optimizers' hooks stay, and do nothing: this may be called from one of them."""
+        """Removes the patches. The optimizers' hooks stay, and do nothing: this may be called from one of them."""
         self._timer.uninstall()
         self._hooks.remove()
         if self._imports is not None:
@@ -347,15 +349,16 @@ class Attachment:
         self.finish(getattr(sys, "last_exc", None) or getattr(sys, "last_value", None))
 
     def _at_end_of_child(self) -> None:
-        # The exception that ends the process is on its way. torch.multiprocessing hands it to the parent and turns it
-        # into an exit code.
+        # The exception that ends the process is being handled. torch.multiprocessing sends it to the parent and turns
+        # it into an exit code.
         error = sys.exc_info()[1]
         if isinstance(error, SystemExit) and error.code not in (None, 0):
             error = error.__context__ or error
         self.finish(error)
 
     def _forked(self) -> None:
-        """A child of a process that records does not; one of a process that does not yet may be the one that trains."""
+        """Called in a forked child. A child of a recorded process is not recorded; a child of a process that is not
+        recorded yet may be the one that trains."""
         if self._collector is not None and not self._over:
             self._closed = True
             self._hear_no_more()
@@ -365,11 +368,11 @@ class Attachment:
         self.events.thread = threading.get_ident()
 
 
-armed: Attachment | None = None  # of this process; ``recording`` looks for it
+armed: Attachment | None = None  # the attachment of this process; ``recording`` looks it up
 
 
 def arm(imports: AfterImport) -> None:
-    """Puts the hooks in place. Never raises."""
+    """Installs the hooks. Never raises."""
     global armed
     try:
         run_dir = run_dir_from()

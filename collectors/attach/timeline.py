@@ -1,10 +1,10 @@
-"""Steps and phases, inferred from what a training calls anyway: its loader, backward, optimizer, and saving.
+"""Steps and phases, inferred from the calls of a training: its loader, backward, optimizer, and saving.
 
 A step ends when the step of its last optimizer has returned (see ``iterations``), and the next one begins there. An
-optimizer's step counts only after a backward: the state of an optimizer is made by a step with gradients of zero.
-What lies before a backward, from the last batch's arrival, was the forward; what lies between the last backward and
-the end of the optimizer's step was the optimizer. An evaluation is known by batches that no backward follows. A
-training that says itself where its steps end has the last word.
+optimizer's step counts only after a backward: some code initializes an optimizer's state by a step with zero gradients.
+The time from the last batch's arrival to a backward is the forward; the time from the last backward to the end of the
+optimizer's step is the optimizer. An evaluation is recognized by batches that no backward follows. If the training
+marks the ends of its steps itself, nothing is inferred for them.
 """
 
 from __future__ import annotations
@@ -18,36 +18,38 @@ from ..session import Moment
 
 # -- iterations --------------------------------------------------------------------------------------------------------
 #
-# Which optimizer's step ends a step of the training, where there are several optimizers.
+# With several optimizers: the optimizer whose step ends a step of the training.
 #
 # A step is an iteration of the optimizers that step most seldom but regularly, once in up to 64 steps of the fastest,
-# which is called base here: of the generator of a WGAN, after five critic steps. Where all step once an iteration, as
-# of a GAN or with one optimizer for every layer, it ends when all have. An optimizer takes part once its interval was
-# seen twice. One that steps once or irregularly never does for long, and a step ends without those that are overdue.
+# which is called base here. In a WGAN this is the generator, after five critic steps. Where all optimizers step once
+# per iteration, as in a GAN or with one optimizer for every layer, it ends when all have. An optimizer takes part once
+# its interval was seen twice. One that steps once or irregularly does not take part for long, and a step ends without
+# those that are overdue.
 
-_LONGEST = 64  # steps of the base between two of an optimizer that is waited for; optimizers that step once in a step
+# The most steps of the base between two steps of a waited-for optimizer; also the most optimizers in an iteration.
+_LONGEST = 64
 _SEEN = 2  # how often an interval is seen before it counts as regular
-_MOST_SEEN = 16  # of an optimizer that was taken for regular and was not
-_FAULTS = 3  # unexpected intervals, less expected ones, after which an optimizer is no longer waited for
+_MOST_SEEN = 16  # the same, for an optimizer that was wrongly taken for regular
+_FAULTS = 3  # unexpected intervals, minus expected ones, after which an optimizer is no longer waited for
 
 
 class _Rhythm:
-    """When an optimizer steps, in steps of the base."""
+    """The interval of an optimizer's steps, in steps of the base."""
 
     __slots__ = ("backwards", "faults", "interval", "longest", "needed", "seen", "tick")
 
     def __init__(self) -> None:
-        self.backwards = 0  # there had been at its last step
+        self.backwards = 0  # number of backwards before its last step
         self.needed = _SEEN
         self.forget()
 
     def forget(self) -> None:
-        self.tick: int | None = None  # of its last step
+        self.tick: int | None = None  # the base's step count at its last step
         self.interval = self.longest = self.seen = self.faults = 0
 
     def step(self, tick: int, keeps: bool) -> bool:
-        """Whether the interval since its last step was about as before: the order of optimizers may change. If not, the
-        new interval is the one that counts, unless it ``keeps`` the one that it has."""
+        """Notes a step. Returns whether the interval since the last one was about the same as before; not exactly, as
+        the order of optimizers may change. If it was not, the new interval replaces the old one, unless ``keeps``."""
         last, self.tick = self.tick, tick
         if last is None:
             return True
@@ -61,33 +63,33 @@ class _Rhythm:
         return False
 
     def due(self, tick: int) -> bool:
-        """Whether it has not stopped to step."""
+        """Whether the optimizer is still stepping."""
         return self.tick is not None and tick - self.tick <= self.interval + 1
 
 
 class Iterations:
-    """Is called for every step of an optimizer. Numbers identify the optimizers."""
+    """Called for every step of an optimizer. Numbers identify the optimizers."""
 
     def __init__(self) -> None:
         self.base: int | None = None
         self._ticks = 0  # steps of the base
         self._rhythms: dict[int, _Rhythm] = {}
-        self._slowest: set[int] = set()  # all of them step in an iteration
-        self._interval = 1  # of them
-        self._most = 1  # steps of the base in an iteration that is not overdue
+        self._slowest: set[int] = set()  # the optimizers that all step in each iteration
+        self._interval = 1  # their interval
+        self._most = 1  # the most steps of the base in an iteration that is not overdue
         self._missing: set[int] = set()  # of the slowest, those that have not stepped yet in this iteration
         self._counts: dict[int, int] = {}  # steps of each optimizer in this iteration
-        self._joining: set[int] = set()  # the slowest, from the next iteration on
-        self._sole: int | None = None  # the base, while nothing else is waited for, nor from the next iteration on
+        self._joining: set[int] = set()  # optimizers that join the slowest from the next iteration on
+        self._sole: int | None = None  # the base, while no other optimizer is waited for or joins
 
     @property
     def last(self) -> int | None:
-        """The optimizer whose next step ends the iteration, given a backward before it; None where that depends."""
+        """The optimizer whose next step ends the iteration, if a backward precedes it; None where it is not certain."""
         return next(iter(self._missing)) if len(self._missing) == 1 and not self._joining else None
 
     @property
     def next_last(self) -> int | None:
-        """What ``last`` will be when ``last`` has stepped."""
+        """The value of ``last`` after ``last`` has stepped."""
         return next(iter(self._slowest)) if len(self._slowest) == 1 and not self._joining else None
 
     @property
@@ -98,8 +100,8 @@ class Iterations:
         return self._most - self._counts.get(self.base, 0)
 
     def stepped(self, optimizer: int, backwards: int, fresh: bool, within_backward: bool) -> bool:
-        """Whether the iteration ends here. ``backwards``: how many there have been. ``fresh``: one of them in this
-        iteration; without, the step belongs to the iteration before, or to none."""
+        """Whether the iteration ends with this step. ``backwards``: their number so far. ``fresh``: at least one of
+        them was in this iteration; otherwise the step belongs to the previous iteration, or to none."""
         if fresh and optimizer == self._sole:
             self._ticks += 1
             self._counts.clear()
@@ -125,9 +127,9 @@ class Iterations:
         return self._end(optimizer, early)
 
     def _follow(self, base: int) -> None:
-        """From here on time is counted in steps of ``base``, and who is waited for is found out again."""
+        """From here on time is counted in steps of ``base``, and the optimizers to wait for are determined again."""
         rhythm = self._rhythms.get(base)
-        as_fast = rhythm is not None and rhythm.seen > 0 and rhythm.interval == 1  # as the base before
+        as_fast = rhythm is not None and rhythm.seen > 0 and rhythm.interval == 1  # as fast as the previous base
         self.base = base
         self._only(base)
         self._joining.discard(base)
@@ -140,12 +142,12 @@ class Iterations:
         self._slowest, self._missing, self._interval, self._most = {base}, {base}, 1, 1
 
     def _notice(self, optimizer: int, backwards: int, within_backward: bool) -> bool:
-        """Whether it is waited for and stepped earlier than expected."""
+        """Notes a step. Returns whether the optimizer is waited for and stepped earlier than expected."""
         rhythm = self._rhythms.get(optimizer)
         if rhythm is None:
             rhythm = self._rhythms[optimizer] = _Rhythm()
         elif backwards == rhythm.backwards:
-            return False  # twice with the same gradients: its state is made, say
+            return False  # a second step with the same gradients: for example, its state is initialized
         rhythm.backwards = backwards
         if optimizer == self.base:
             self._ticks += 1
@@ -160,7 +162,7 @@ class Iterations:
         return False
 
     def _end(self, optimizer: int, early: bool) -> bool:
-        """Whether the iteration ends. One in which others are found to step as often goes on until they have."""
+        """Whether the iteration ends. If other optimizers join in it, it goes on until they have stepped."""
         if self._slowest != {self.base}:
             self._expel(self._missing | {optimizer} if early else self._missing)
         joined = bool(self._joining) and self._join()
@@ -168,7 +170,7 @@ class Iterations:
             longest = max(self._rhythms[member].longest for member in self._slowest if member != self.base)
             self._most = longest + (longest > 1)
         self._missing = set(self._slowest)
-        if joined and len(self._slowest) > 1:  # the others follow on this one, as from the first iteration on
+        if joined and len(self._slowest) > 1:  # the others step after this one, in this iteration as in later ones
             self._missing.discard(optimizer)
             self._counts = {optimizer: 1}
             return False
@@ -176,7 +178,8 @@ class Iterations:
         return True
 
     def _expel(self, unexpected: set[int]) -> None:
-        """Those that did not step, or stepped early, too often: their next steps must be regular for longer."""
+        """Drops optimizers that were unexpected too often, by no step or an early one. To join again, their steps must
+        be regular for longer."""
         for member in tuple(self._slowest):
             rhythm = self._rhythms[member]
             rhythm.faults = rhythm.faults + 1 if member in unexpected else max(0, rhythm.faults - 1)
@@ -188,7 +191,7 @@ class Iterations:
             self._only(self.base)
 
     def _join(self) -> bool:
-        """Whether others, or more, are waited for from here on."""
+        """Adds the joining optimizers; returns whether the set of waited-for optimizers has changed."""
         due = {
             member: rhythm.interval for member in self._joining if (rhythm := self._rhythms[member]).due(self._ticks)
         }
@@ -203,14 +206,14 @@ class Iterations:
         return True
 
 
-# Steps of an optimizer without any backward, after which the training is taken for one that computes its gradients
-# otherwise: torch.autograd.grad, torch.func, compiled steps. Loading an optimizer's state makes up to three.
-_UNHOOKED_BATCHES = 3  # with another batch before each
+# Steps of an optimizer without a backward, after which the training is assumed to compute its gradients in another
+# way: torch.autograd.grad, torch.func, compiled steps. Loading an optimizer's state makes up to three.
+_UNHOOKED_BATCHES = 3  # each after another batch
 _UNHOOKED_STEPS = 10
 
 
 class Recorder(Protocol):
-    """What is used of ``Events``."""
+    """The part of ``Events`` that is used here."""
 
     def moment(self, ahead: str = "") -> Moment: ...
     def passed(self, name: str, start: Moment, end: Moment, /) -> None: ...
@@ -218,7 +221,7 @@ class Recorder(Protocol):
 
 
 class _Edge(Enum):
-    """What the time that nothing has explained yet came after."""
+    """The event after which the time not yet assigned to a phase began."""
 
     STEP = auto()
     FETCH = auto()
@@ -234,15 +237,15 @@ class _Fetch(NamedTuple):
 
 
 class _Evaluation:
-    """Batches that were fetched as if for an evaluation, until something shows that the training goes on."""
+    """Batches that may belong to an evaluation, until an event shows that the training goes on."""
 
     def __init__(self, start: Moment) -> None:
         self.start = start
         self.fetches: list[_Fetch] = []
 
     def of_the_training(self) -> list[_Fetch]:
-        """The batches that a backward follows, of a loader that was not known yet: the last one, and those before it
-        that Accelerate's loader, which is a batch ahead, and gradient accumulation have fetched with it."""
+        """The batches for the backward that follows, of a loader not known before: the last one, and those fetched with
+        it by Accelerate's loader, which is a batch ahead, or for gradient accumulation."""
         fetches = self.fetches[-1:]
         for fetch in reversed(self.fetches[:-1]):
             if fetch.loader != fetches[0].loader or not fetch.gradients:
@@ -257,54 +260,54 @@ class Timeline:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._open: tuple[AbstractContextManager[StepRecord], StepRecord] | None = None
-        self.steps = 0  # that are over
-        self._told = False  # the training says where its steps end
+        self.steps = 0  # number of steps that are over
+        self._told = False  # the training marks the ends of its steps
         self._optimized = False  # the optimizers have stepped in this step
         self._edge_kind, self._edge = _Edge.STEP, recorder.moment()
         self._step_began = self._edge
-        self._began = self._edge  # of what is under way: a fetch, a backward, a save
+        self._began = self._edge  # begin of the fetch or backward under way
         self._loader, self._gradients = 0, True  # of the last fetch
-        self.loaders: set[int] = set()  # of the training: a backward has followed their batches
-        self._fetched: set[int] = set()  # since the last backward
+        self.loaders: set[int] = set()  # the training's loaders: a backward has followed their batches
+        self._fetched: set[int] = set()  # loaders used since the last backward
         self._eval_called: Moment | None = None  # since the last backward
         self._evaluation: _Evaluation | None = None
-        self.optimizing: int | None = None  # the outermost that is stepping
+        self.optimizing: int | None = None  # the outermost optimizer that is stepping
         self._optimizer_began = self._edge
-        self._backwards = 0  # of this step
+        self._backwards = 0  # number of backwards in this step
         self._in_backward = False
         self._ends_with_backward = False  # an optimizer has stepped within the backward
         self.iterations = Iterations()
         self._all_backwards = 0
         self.fresh = False  # a backward has begun since the last iteration of the optimizers
-        self.unhooked = False  # the gradients come from no backward that is heard of
+        self.unhooked = False  # the gradients come from no backward that is hooked
         self._batches = 0
         self._unexplained: dict[int, list[int]] = {}  # the batch of each optimizer's steps since the last backward
 
     @property
     def steady(self) -> bool:
-        """Whether nothing ends a step or begins an evaluation but an optimizer's step, where steps are inferred, and a
-        batch without gradients or from another loader than ``loaders``."""
+        """Whether only an optimizer's step can end a step, where steps are inferred, and only a batch without gradients
+        or from a loader not in ``loaders`` can begin an evaluation."""
         if self._open is None or self.iterations.base is None or self._in_backward or self._ends_with_backward:
             return False
         return self._evaluation is None and self._eval_called is None
 
     @property
     def infers(self) -> bool:
-        """Whether a step ends with an optimizer's, and not where the training says so."""
+        """Whether the end of a step is inferred from optimizers, not marked by the training."""
         return not self._told
 
     # -- the loader ------------------------------------------------------------------------------------------------
 
     def fetch_begins(self, loader: int, gradients: bool) -> None:
-        """``gradients``: whether what follows would record for a backward."""
+        """``gradients``: whether autograd is enabled."""
         self._begin_step()
-        self.optimizing = None  # the end of a step that raised is not heard of
+        self.optimizing = None  # an optimizer's step that raised reports no end
         self._loader, self._gradients = loader, gradients
         self._began = self._recorder.moment(ahead=DATA)
         if self._for_evaluation(loader, gradients):
             if self._evaluation is None:
                 called = self._eval_called
-                within = called is not None and called.ns >= self._step_began.ns  # a model is loaded in that mode, too
+                within = called is not None and called.ns >= self._step_began.ns  # models are also loaded in that mode
                 self._evaluation = _Evaluation(called if called is not None and within else self._began)
             self._recorder.moment(ahead=EVALUATION)
         elif loader in self.loaders:
@@ -316,7 +319,7 @@ class Timeline:
         return not gradients or self._eval_called is not None
 
     def queue_seen(self, queue: LoaderQueue) -> None:
-        """Of the loader that is asked now. What comes first in a step counts: several batches in a row empty it."""
+        """Records the queue of the current loader. The first in a step counts: several batches in a row empty it."""
         if self._evaluation is None and self._open is not None and self._open[1].queue is None:
             self._open[1].queue = queue
 
@@ -341,10 +344,10 @@ class Timeline:
         self._begin_step()
         self._began = self._recorder.moment(ahead=BACKWARD)
         if self._evaluation is not None and self._evaluation.fetches:
-            own = self._evaluation.of_the_training()
-            self._fetched.add(own[0].loader)
-            self._end_evaluation(own[0].start)
-            for fetch in own:
+            fetches = self._evaluation.of_the_training()
+            self._fetched.add(fetches[0].loader)
+            self._end_evaluation(fetches[0].start)
+            for fetch in fetches:
                 self._recorder.passed(DATA, fetch.start, fetch.end)
         self._end_evaluation(self._edge)
         self._recorder.passed(FORWARD, self._edge, self._began)
@@ -366,25 +369,25 @@ class Timeline:
             self._optimized_until(now)
 
     def interrupted(self) -> None:
-        """A fetch, a backward or a save has raised: heartbeats keep saying where."""
+        """A fetch, a backward or a save has raised: heartbeats keep reporting its phase."""
         self._in_backward = False
 
     # -- the optimizer ---------------------------------------------------------------------------------------------
 
     def optimizer_begins(self, optimizer: int) -> None:
-        """Of optimizers within optimizers only the outermost counts."""
+        """Of nested optimizers only the outermost counts."""
         if self.optimizing in (None, optimizer):
             self.optimizing, self._optimizer_began = optimizer, self._recorder.moment()
 
     def optimizer_ends(self, optimizer: int, stepped: bool = True) -> None:
-        """``stepped``: it was not the call of an engine that only counts micro-batches."""
+        """``stepped`` False: the call of an engine that only counted a micro-batch."""
         if self.optimizing not in (None, optimizer):
             return
         self.optimizing = None
         if not stepped:
             return
         fresh = self.fresh or self.unhooked or self._becomes_unhooked(optimizer)
-        self._all_backwards += self.unhooked  # each step has gradients of its own
+        self._all_backwards += self.unhooked  # then each step counts as one with new gradients
         last = self.iterations.stepped(optimizer, self._all_backwards, fresh, self._in_backward)
         self.fresh = self.fresh and not last
         if self._in_backward:
@@ -401,14 +404,14 @@ class Timeline:
             self._optimized_until(now)
 
     def _becomes_unhooked(self, optimizer: int) -> bool:
-        """Whether it has stepped often enough without a backward."""
+        """Whether this optimizer has stepped often enough without a backward."""
         batches = self._unexplained.setdefault(optimizer, [])
         batches.append(self._batches)
         self.unhooked = len(batches) >= _UNHOOKED_STEPS or len(set(batches)) >= _UNHOOKED_BATCHES
         return self.unhooked
 
     def gradients_cleared(self) -> None:
-        """Ends a step where no optimizer is ever seen to: then it is compiled, and what clears its gradients is not."""
+        """Ends a step if no optimizer's step is ever seen: then it is compiled, but ``zero_grad`` is not."""
         if self.iterations.base is None and self.optimizing is None and self._edge_kind is _Edge.BACKWARD:
             now = self._recorder.moment()
             self._recorder.passed(OPTIMIZER, self._edge, now)
@@ -419,7 +422,7 @@ class Timeline:
     # -- saving ----------------------------------------------------------------------------------------------------
 
     def checkpoint_begins(self) -> Moment | None:
-        """None before the first step, of which it is no part."""
+        """The begin; None before the first step, as the checkpoint is not part of one."""
         return self._recorder.moment(ahead=CHECKPOINT) if self._open is not None else None
 
     def checkpoint_ends(self, start: Moment) -> None:
@@ -431,22 +434,22 @@ class Timeline:
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def told_steps(self, loader: int | None = None) -> None:
-        """From here on the training says where its steps end, and whose batches it trains with if it gives a loader."""
+        """From here on the training marks the ends of its steps. ``loader``: the source of its batches, if given."""
         self._told = True
         if loader is not None:
             self.loaders.add(loader)
 
     def inferred_steps(self) -> None:
-        """From here on a step ends with the optimizer's again."""
+        """From here on a step ends with the optimizer's step again."""
         self._told = False
 
     def step_ends(self, whole: bool = True) -> None:
-        """The training says so. Not ``whole``: it stops in the middle of a step, unless an optimizer has stepped."""
+        """Called by the training. Not ``whole``: it stops in the middle of a step, unless an optimizer has stepped."""
         if whole or self._optimized:
             self._end_step(self._recorder.moment())
 
     def note(self, tokens: int, loss: float | None) -> None:
-        """What the training says of the step under way."""
+        """Adds values reported by the training to the record of the step under way."""
         self._begin_step()
         assert self._open is not None
         record = self._open[1]
@@ -454,8 +457,8 @@ class Timeline:
         if loss is not None:
             record.loss = float(loss)
 
-    def _reach(self, kind: _Edge, at: Moment) -> None:
-        self._edge_kind, self._edge = kind, at
+    def _reach(self, kind: _Edge, moment: Moment) -> None:
+        self._edge_kind, self._edge = kind, moment
 
     def _end_evaluation(self, end: Moment) -> None:
         evaluation, self._evaluation = self._evaluation, None

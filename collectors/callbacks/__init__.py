@@ -1,1 +1,2 @@
-"""Recordings that a framework begins and ends. Each module needs its framework; nothing else imports them."""
+"""Callbacks with which a framework begins and ends a recording. Each module needs its framework; none is imported by
+other modules."""

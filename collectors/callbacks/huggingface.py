@@ -12,9 +12,9 @@ from ..settings import CollectorSettings
 
 
 class DiagCallback(TrainerCallback):  # type: ignore[misc]
-    """Records from the Trainer's beginning, so that wrapping the model is seen, to the end of its first training.
+    """Records from the Trainer's creation, before the model is wrapped, to the end of its first training.
 
-    A step is what the Trainer counts as one. Arguments as of ``record``.
+    A step is one of the Trainer's steps. The arguments are those of ``record``.
     """
 
     def __init__(self, run_dir: Path | str | None = None, settings: CollectorSettings | None = None) -> None:
@@ -25,7 +25,7 @@ class DiagCallback(TrainerCallback):  # type: ignore[misc]
         self._enter()
 
     def on_train_begin(self, *_args: Any, **_state: Any) -> None:
-        self._enter()  # a callback that was added later
+        self._enter()  # for a callback that was added later
         self._recording.told_steps()
 
     def on_step_end(self, *_args: Any, **_state: Any) -> None:

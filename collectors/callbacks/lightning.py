@@ -12,8 +12,8 @@ from ..settings import CollectorSettings
 
 
 class DiagCallback(Callback):  # type: ignore[misc]
-    """Records ``fit``, from before the model is wrapped. A step is what ``global_step`` counts; with several
-    optimizers, what they do with one batch. Arguments as of ``record``.
+    """Records ``fit``, from before the model is wrapped. A step is one batch that increases ``global_step``, also with
+    several optimizers. The arguments are those of ``record``.
     """
 
     def __init__(self, run_dir: Path | str | None = None, settings: CollectorSettings | None = None) -> None:

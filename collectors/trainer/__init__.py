@@ -1,4 +1,4 @@
-"""The bundled trainer: a small language model, real text and real collectives, with faults that can be planted in it.
+"""The bundled trainer: a small language model, real text and real collectives, with optional planted faults.
 
-``options`` and ``faults`` import the standard library only, because the command line reads them without torch.
+``options`` and ``faults`` import only the standard library, because the command line reads them without torch.
 """

@@ -1,7 +1,7 @@
 """``python -m diag.collectors.trainer``, one process a rank, under torchrun or alone.
 
 The options come from the environment variable DIAG_TRAINER_OPTIONS, which ``diag run`` sets; without it, the defaults.
-Ends with 2 when the options cannot work, with 1 on an exception, which torchrun's error file then holds.
+Exits with 2 when the options cannot work, and with 1 on an exception, which torchrun's error file then holds.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from .options import OPTIONS_ENV, TrainerOptions
 
 # -- leave -------------------------------------------------------------------------------------------------------------
 #
-# How a training process ends. Standard library only.
+# The end of a training process. Standard library only.
 
 
 def leave(code: int) -> NoReturn:
-    """End with this exit code, without finalising the interpreter.
+    """Exits with this code, without finalizing the interpreter.
 
-    gloo's threads drop their last reference to a collective's tensor some time after it was waited for, and need the
-    interpreter's lock for that. Once the interpreter finalises, asking for the lock ends a thread by unwinding it
-    through code that must not throw: "terminate called without an active exception", SIGABRT. Measured with torch 2.13
-    on Python 3.11: 5 of 8 two-rank runs that had trained without an error ended so.
+    gloo's threads drop their last reference to a collective's tensor some time after the wait for it, and need the GIL
+    for that. Once the interpreter finalizes, acquiring the GIL ends a thread by unwinding it through code that must not
+    throw: "terminate called without an active exception", SIGABRT. Measured with torch 2.13 on Python 3.11: 5 of 8
+    two-rank runs that had trained without an error ended like this.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -36,8 +36,8 @@ def leave(code: int) -> NoReturn:
 def main() -> int:
     try:
         if sys.argv[1:]:
-            given = " ".join(sys.argv[1:])
-            raise OptionError(f"{given}: the trainer takes no arguments, its options are in {OPTIONS_ENV}")
+            arguments = " ".join(sys.argv[1:])
+            raise OptionError(f"{arguments}: the trainer takes no arguments, its options are in {OPTIONS_ENV}")
         text = os.environ.get(OPTIONS_ENV)
         options = TrainerOptions() if text is None else TrainerOptions.from_json(text)
 
@@ -47,7 +47,7 @@ def main() -> int:
 
         record(train)(options)
     except OptionError as error:
-        if os.environ.get("RANK", "0") == "0":  # every rank has the same to say
+        if os.environ.get("RANK", "0") == "0":  # every rank has the same message
             print(visible(f"error: {error}"), file=sys.stderr)
         return 2
     except Exception:

@@ -1,7 +1,7 @@
-"""Real text, byte by byte: a corpus, a sampler that can stop and go on, and the loader that joins them.
+"""Real text, byte by byte: a corpus, a sampler that can be resumed, and the loader that joins them.
 
-One item of the dataset is one batch. The sampler hands the loader's processes a numbered request and they read and
-tokenise it, so a slow dataset is slow where a user's would be, and everyone knows which batch of the run it works on.
+One item of the dataset is one batch. The sampler sends numbered requests to the loader's processes, which read and
+tokenize it. So a slow dataset is slow where a user's would be, and each process knows the number of its batch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SKIPPED_FOLDERS = frozenset({"site-packages", "dist-packages", "test", "tests",
 
 
 class BatchRequest(NamedTuple):
-    """What a loader process is asked for: the batch's number on this rank, counted from 0, and its samples."""
+    """A request to a loader process: the batch's number on this rank, counted from 0, and its samples."""
 
     number: int
     samples: tuple[int, ...]
@@ -66,8 +66,8 @@ def documents(data: str | None) -> list[Document]:
 
 
 def described(texts: list[Document], data: str | None) -> dict[str, Any]:
-    """What the text is, for a checkpoint: a later run must cut the same documents into the same samples. Names and
-    sizes are compared, not contents."""
+    """A description of the text for a checkpoint: a resumed run must cut the same documents into the same samples.
+    Names and sizes are compared, not contents."""
     root = os.path.commonpath([str(Path(document.path).parent) for document in texts])
     digest = hashlib.sha256()
     for document in texts:
@@ -88,15 +88,15 @@ def _walk(root: Path, suffix: str = "") -> list[Document]:
     def wanted(name: str) -> bool:
         return name.endswith(suffix) and not name.startswith(".")
 
-    # By plain names: samples are drawn in this order, also by a run that resumes.
+    # Sorted by plain names: samples are drawn in this order, also in a resumed run.
     paths = walk(root, wanted=wanted, enter=enter, fenced=False, order=str, most=sys.maxsize)
     return [Document(path, Path(path).stat().st_size) for path in paths]
 
 
 class ByteCorpus(Dataset[Tensor]):
-    """Documents end to end, cut into samples of ``seq_len`` + 1 tokens of which neighbours share one.
+    """Concatenated documents, cut into samples of ``seq_len`` + 1 tokens; neighbouring samples share one token.
 
-    Holds an index of offsets and no text. Item: a BatchRequest to an int64 tensor (batch, seq_len + 1).
+    Holds an index of offsets, not the text. An item maps a BatchRequest to an int64 tensor (batch, seq_len + 1).
     """
 
     def __init__(self, texts: list[Document], seq_len: int) -> None:
@@ -105,7 +105,7 @@ class ByteCorpus(Dataset[Tensor]):
         self.ends = list(accumulate(document.size + 1 for document in texts))  # in tokens, with the separators
 
     def __len__(self) -> int:
-        """Samples, which is what the sampler draws from."""
+        """Number of samples, from which the sampler draws."""
         return max(0, (self.ends[-1] - 1) // self.seq_len)
 
     def __getitem__(self, request: BatchRequest) -> Tensor:
@@ -120,10 +120,10 @@ class ByteCorpus(Dataset[Tensor]):
         while position < end:
             document = self.documents[index]
             offset = position - (self.ends[index] - document.size - 1)
-            wanted = min(end - position, document.size - offset)
-            if wanted > 0:
-                parts.append(_read(document, offset, wanted))
-                position += wanted
+            count = min(end - position, document.size - offset)
+            if count > 0:
+                parts.append(_read(document, offset, count))
+                position += count
             if position < end:
                 parts.append(torch.tensor([SEPARATOR]))
                 position += 1
@@ -141,10 +141,10 @@ def _read(document: Document, offset: int, size: int) -> Tensor:
 
 
 class ShardedSampler(Sampler[BatchRequest]):
-    """This rank's requests, without end: every epoch a new permutation, cut into batches that the ranks take in turn.
+    """This rank's requests, endlessly: every epoch has a new permutation, cut into batches that the ranks take in turn.
 
     All ranks draw the same permutation, so they see disjoint samples of it. The incomplete last round of an epoch is
-    dropped. The cursor counts batches that training took (``advance``), not those the loader fetched ahead.
+    dropped. The cursor counts batches that the training took (``advance``), not those that the loader prefetched.
     """
 
     def __init__(self, samples: int, batch_size: int, rank: int, world_size: int, seed: int) -> None:
@@ -170,7 +170,7 @@ class ShardedSampler(Sampler[BatchRequest]):
                 number += 1
 
     def advance(self) -> None:
-        """Training took one more batch."""
+        """Counts a batch that the training took."""
         self.consumed += 1
 
     def _layout(self) -> dict[str, int]:
@@ -182,10 +182,10 @@ class ShardedSampler(Sampler[BatchRequest]):
         return {**self._layout(), "consumed": self.consumed}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on after the consumed samples; takes effect at the next ``iter``.
+        """Continues after the consumed samples; takes effect at the next ``iter``.
 
-        With other ranks or batches too, where one of their rounds begins at that sample. The last, incomplete round of
-        an epoch is then another, so that from the next epoch on the samples are.
+        The number of ranks and the batch size may change if one of the new rounds begins at that sample. The
+        incomplete last round of an epoch then differs, so that from the next epoch on the samples differ.
         """
         layout = self._layout()
         changed = [
@@ -199,7 +199,7 @@ class ShardedSampler(Sampler[BatchRequest]):
 
 
 class Batches:
-    """The loader as an endless iterator that keeps the sampler's cursor at what was taken from it."""
+    """The loader as an endless iterator that advances the sampler's cursor with each batch taken."""
 
     def __init__(self, loader: DataLoader[Tensor], sampler: ShardedSampler) -> None:
         self.sampler = sampler
@@ -214,11 +214,11 @@ class Batches:
         return batch
 
     def queue(self) -> LoaderQueue | None:
-        """How many batches are ready; see ``scheduling.queue_of``."""
+        """The number of ready batches; see ``scheduling.queue_of``."""
         return queue_of(self._iterator)
 
     def close(self) -> None:
-        """End the loader's processes, which would otherwise wait for the interpreter's exit."""
+        """Ends the loader's processes, which would otherwise live until the interpreter exits."""
         self._iterator = iter(())
 
 
@@ -230,10 +230,10 @@ def build_loader(
     prefetch_factor: int,
     pin_memory: bool,
 ) -> DataLoader[Tensor]:
-    """A DataLoader over requests. Batches come ready-made from the dataset, so its own batching is off.
+    """A DataLoader over requests. The dataset returns whole batches, so the loader's own batching is off.
 
-    It has its own generator: the loader draws a base seed from it, and drawing that from torch's global generator would
-    make a resumed run's random numbers differ from an uninterrupted one's.
+    The loader has its own generator, from which it draws a base seed. Drawing that from torch's global generator would
+    make a resumed run's random numbers differ from an uninterrupted run's.
     """
     return DataLoader(
         dataset,

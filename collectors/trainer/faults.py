@@ -1,4 +1,4 @@
-"""The faults that can be planted in a run, and how they are written: ``NAME:key=value,...``. Standard library only."""
+"""The faults that can be planted in a run, and their syntax ``NAME:key=value,...``. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from .keys import ALL_RANKS, CHOICE, INTEGER, NUMBER, RANK, RANKS, Key, values_o
 
 
 class FaultError(ValueError):
-    """A fault that does not exist, or a key or value it does not take. The message lists what exists."""
+    """An unknown fault, or a key or value that it does not take. The message lists the valid ones."""
 
 
 @dataclass(frozen=True)
 class FaultKind:
-    """What a fault does, in one line, and the keys it takes."""
+    """A kind of fault: its effect in one line, and its keys."""
 
     name: str
     help: str
     keys: tuple[Key, ...]
 
     def usage(self) -> str:
-        """``straggler:rank=0,ms=200,phase=forward,rotate=no``: the fault with its defaults, or with what to fill in."""
+        """``straggler:rank=0,ms=200,phase=forward,rotate=no``: the fault with its defaults, or placeholders."""
         return f"{self.name}:" + ",".join(map(str, self.keys))
 
 
@@ -102,7 +102,7 @@ class Fault:
         return None if self.text("rank") == ALL_RANKS else self.integer("rank")
 
     def strikes(self, rank: int) -> bool:
-        """Whether this rank is one that the fault names; a rotating straggler names every rank in its turn."""
+        """Whether the fault names this rank. (A rotating straggler moves on to other ranks.)"""
         return self.rank is None or self.rank == rank
 
     def __str__(self) -> str:
@@ -117,7 +117,7 @@ def parse_faults(specs: Iterable[str], world_size: int | None = None) -> tuple[F
 def parse_fault(spec: str, world_size: int | None = None) -> Fault:
     """``slow-loader:ms=300,rank=1`` as a Fault with its defaults filled in.
 
-    ``world_size`` of None leaves the rank unchecked. FaultError says what is wrong and what exists.
+    ``world_size`` None: the rank is not checked. FaultError has the mistake and the valid choices.
     """
     name, _, rest = spec.strip().partition(":")
     if name not in FAULTS:

@@ -1,4 +1,4 @@
-"""Plants the faults of one rank in the training process. Sleeps rather than burns, so that cores stay free for peers.
+"""Plants the faults of one rank in the training process. Sleeps instead of spinning, so cores stay free for peers.
 
 ``Injector`` is called by the loop: ``install`` before the collectors, ``dataset`` before the loader's processes start,
 ``install_calls`` after the collectors, ``attach`` on the finished model, ``begin_step`` in every step.
@@ -34,24 +34,24 @@ from .keys import OptionError
 
 # -- wire --------------------------------------------------------------------------------------------------------------
 #
-# A wire in front of torch.distributed's collectives, on which faults act: delays, omissions, cut tensors, hangs.
+# A wrapper around torch.distributed's collectives that injects delays, omissions, truncated tensors and hangs.
 #
-# Delays act on everything that passes the network: collectives, those that DTensors call, and what stages of a pipeline
-# receive. The rest acts on gradient reductions, which are collectives.
+# Delays affect all network traffic: collectives, those that DTensors call, and receives of pipeline stages. The other
+# faults affect gradient reductions, which are collectives.
 #
 # ``Wire.install`` replaces the functions of ``torch.distributed`` and ``torch.distributed.distributed_c10d``.
-# Collectors that replace them afterwards time a slow wire; what is installed after the collectors is what the training
-# itself does, and a call that it leaves out they do not see.
+# Collectors that replace them afterwards time a slow wire. A wire installed after the collectors acts as the training
+# itself: the collectors do not see a call that it omits.
 
-# Older and newer names; those that a torch lacks are skipped. The newer `*_into_tensor` and `*_tensor` call the
-# `*_single` ones, which is why only the outermost call counts.
+# Older and newer names; those that this torch lacks are skipped. The newer `*_into_tensor` and `*_tensor` call the
+# `*_single` ones, so only the outermost call counts.
 COLLECTIVES = (
     "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "all_gather_single", "reduce_scatter",
     "reduce_scatter_tensor", "reduce_scatter_single", "all_to_all", "all_to_all_single", "barrier",
 )  # fmt: skip
 _REDUCTIONS = frozenset({"all_reduce", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single"})
 
-# What DTensors call; of older and newer versions, as above.
+# The functions that DTensors call; older and newer names, as above.
 FUNCTIONAL = (
     "all_reduce", "all_gather_tensor", "all_gather_single", "reduce_scatter_tensor", "reduce_scatter_single",
     "all_to_all_single",
@@ -64,7 +64,7 @@ Action = Callable[[], None]
 
 
 def full_bytes(arguments: tuple[Any, ...]) -> int:
-    """Bytes of the full tensor: the largest argument, be it a tensor or a list of them."""
+    """Bytes of the full tensor: the largest argument, a tensor or a list of tensors."""
     sizes = [0]
     for argument in arguments:
         tensors = argument if isinstance(argument, (list, tuple)) else (argument,)
@@ -73,9 +73,9 @@ def full_bytes(arguments: tuple[Any, ...]) -> int:
 
 
 class Link:
-    """When a transfer that the real backend finished would have finished on a slower link.
+    """Models a slower link: when a transfer that the real backend has finished would finish there.
 
-    Latencies of concurrent transfers overlap; their bytes do not, one link carries them in turn.
+    Latencies of concurrent transfers overlap; their bytes do not, as the link carries one transfer after the other.
     """
 
     def __init__(self, latency_s: float, megabits_per_s: float) -> None:
@@ -85,19 +85,19 @@ class Link:
         self._lock = threading.Lock()
 
     def deadline_ns(self, done_ns: int, size: int) -> int:
-        """Monotonic time at which ``size`` bytes are through, never before ``done_ns`` + latency + their transfer."""
+        """Monotonic time at which ``size`` bytes have arrived, at least ``done_ns`` + latency + transfer time."""
         with self._lock:
             self._free_ns = max(done_ns, self._free_ns) + round(size * self._ns_per_byte)
             return self._free_ns + self._latency_ns
 
 
 def sleep_until(deadline_ns: int) -> None:
-    while (left := deadline_ns - time.monotonic_ns()) > 0:
-        time.sleep(left / 1e9)
+    while (remaining_ns := deadline_ns - time.monotonic_ns()) > 0:
+        time.sleep(remaining_ns / 1e9)
 
 
 class SlowWork(dist.Work):
-    """A collective under way on a slow link. It is done at the deadline, which counts from the real completion."""
+    """A collective on a slow link. It completes at the deadline, which counts from the real completion."""
 
     def __init__(self, inner: dist.Work, link: Link, size: int) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class SlowWork(dist.Work):
         self._real.add_done_callback(self._completed)
 
     def _deadline_ns(self) -> int:
-        """Fixed when it is first asked for, which the backend's thread does on completion."""
+        """The deadline, fixed at the first call, which the backend's thread makes on completion."""
         with self._lock:
             if self._known_deadline_ns is None:
                 self._known_deadline_ns = self._link.deadline_ns(time.monotonic_ns(), self._size)
@@ -138,7 +138,7 @@ class SlowWork(dist.Work):
         return self._inner.result()
 
     def get_future(self) -> Future[Any]:
-        """Completes at the deadline. The backend's thread sleeps until then, as it would on a busy wire."""
+        """A future that completes at the deadline. The backend's thread sleeps until then, as on a busy wire."""
         if self._slow is None:
 
             def arrive(real: Future[Any]) -> Any:
@@ -150,7 +150,7 @@ class SlowWork(dist.Work):
 
 
 class SlowReceive(dist.Work):
-    """A receive on a slow link. A send is done when the host has taken it, whatever the link."""
+    """A receive on a slow link. A send completes when the host has taken it, on any link."""
 
     def __init__(self, inner: dist.Work, link: Link, size: int) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ class SlowReceive(dist.Work):
 
 
 class OmittedWork(dist.Work):
-    """A collective that never took place and claims to be done."""
+    """A collective that never ran and claims to be complete."""
 
     def __init__(self, tensors: list[Tensor]) -> None:
         super().__init__()
@@ -193,9 +193,9 @@ class OmittedWork(dist.Work):
 
 
 class Wire:
-    """The collectives of this process, with what goes wrong in them.
+    """The collectives of this process, with their faults.
 
-    ``link`` delays each. ``arm_*`` let one thing happen to the next gradient reduction.
+    ``link`` delays each call. ``arm_*`` plants one fault in the next gradient reduction.
     """
 
     def __init__(self, link: Link | None = None) -> None:
@@ -205,7 +205,7 @@ class Wire:
         self._before: Action | None = None
         self._inside = threading.local()
         self._patches = Patches()
-        self._sent: dict[int, int] = {}  # by the storage of a functional collective's result: bytes
+        self._sent: dict[int, int] = {}  # bytes, by the storage of a functional collective's result
 
     def arm_omission(self) -> None:
         self._omit = True
@@ -243,7 +243,7 @@ class Wire:
         return receive
 
     def _sized(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A functional collective that remembers what it sends until somebody waits for its result."""
+        """Wraps a functional collective: remembers its bytes until its result is waited for."""
 
         @wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -305,12 +305,12 @@ class Wire:
 
 
 def _is_async(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    place = 3 if name == "all_reduce" else 4  # (tensor, op, group, async_op) or (output, input, op, group, async_op)
-    return bool(kwargs.get("async_op", args[place] if len(args) > place else False))
+    index = 3 if name == "all_reduce" else 4  # (tensor, op, group, async_op) or (output, input, op, group, async_op)
+    return bool(kwargs.get("async_op", args[index] if len(args) > index else False))
 
 
 def _half(value: Any) -> Any:
-    """A copy of the first half of a tensor, which leaves the real one without its result."""
+    """A copy of the first half of a tensor; the real tensor does not get the result."""
     if not isinstance(value, Tensor):
         return value
     return value.flatten()[: max(1, value.numel() // 2)].clone(memory_format=torch.contiguous_format)
@@ -318,13 +318,13 @@ def _half(value: Any) -> Any:
 
 # -- faults ------------------------------------------------------------------------------------------------------------
 
-_DEVICE = "device"  # where a straggler's time is spent
-_USUAL_CLOCK_KHZ = 1_500_000  # of a GPU, where torch does not report it
+_DEVICE = "device"  # the place where a straggler's time is spent
+_USUAL_CLOCK_KHZ = 1_500_000  # clock of a GPU, if torch does not report it
 _IN_A_CALL = frozenset({"skip-collective", "mismatched-shape"})
 
 
 class FaultyDataset(Dataset[Tensor]):
-    """A dataset that is slow or stuck on some batches, in whichever process reads it."""
+    """A dataset that is slow or stuck on some batches, in any process that reads it."""
 
     def __init__(self, dataset: Dataset[Tensor], faults: tuple[Fault, ...], micro_batches: int) -> None:
         self.dataset = dataset
@@ -343,28 +343,28 @@ class FaultyDataset(Dataset[Tensor]):
 
 
 def sleep_while_parent_lives(seconds: float) -> None:
-    """Sleep, but not longer than the parent process: a loader process left asleep would outlive a killed run."""
+    """Sleeps, but not longer than the parent process lives: a sleeping loader process would outlive a killed run."""
     parent, deadline = os.getppid(), time.monotonic() + seconds
-    while (left := deadline - time.monotonic()) > 0 and os.getppid() == parent:
-        time.sleep(min(left, 0.5))
+    while (remaining_s := deadline - time.monotonic()) > 0 and os.getppid() == parent:
+        time.sleep(min(remaining_s, 0.5))
 
 
 class Injector:
-    """The faults that strike this rank, of all that were asked for."""
+    """Those of the requested faults that strike this rank."""
 
     def __init__(self, faults: Iterable[Fault], rank: int, world_size: int, device: torch.device) -> None:
         self.rank, self.world_size, self.device = rank, world_size, device
         self.faults = tuple(f for f in faults if f.strikes(rank) or _rotates(f))
         self.step = 0
-        self.wire: Wire | None = None  # the network's faults
-        self.calls: Wire | None = None  # the training's own: what it calls wrongly, late or not at all
+        self.wire: Wire | None = None  # faults of the network
+        self.calls: Wire | None = None  # faults of the training: calls that are wrong, late or missing
         self._heap: list[Any] = []
 
     def _of(self, *names: str) -> tuple[Fault, ...]:
         return tuple(fault for fault in self.faults if fault.name in names)
 
     def install(self) -> None:
-        """Put the slow wire in place where this rank has one. Before the collectors, which time it."""
+        """Installs the slow wire if this rank has one. Call it before the collectors, which time it."""
         links = self._of("slow-wire")
         if links and self.device.type != "cpu":
             raise OptionError(
@@ -378,29 +378,29 @@ class Injector:
             self.wire.install()
 
     def install_calls(self) -> None:
-        """Put in place what the training shall call wrongly. After the collectors: a call that a training leaves out,
-        or comes late to, is one that they do not see."""
+        """Installs faults of the training's own calls. Call it after the collectors: they do not see a call that the
+        training omits, or makes late."""
         if any(f.name in _IN_A_CALL or _hangs_in(f, "collective") for f in self.faults):
             self.calls = Wire()
             self.calls.install()
 
     def uninstall_calls(self) -> None:
-        """Before the collectors end."""
+        """Call it before the collectors end."""
         if self.calls is not None:
             self.calls.uninstall()
 
     def uninstall(self) -> None:
-        """Give torch.distributed its own functions back. After the collectors have done so."""
+        """Restores torch.distributed's own functions. Call it after the collectors have done so."""
         if self.wire is not None:
             self.wire.uninstall()
 
     def dataset(self, dataset: Dataset[Tensor], micro_batches: int) -> Dataset[Tensor]:
-        """The dataset with the faults of this rank's loader; a rank without any keeps its dataset."""
+        """The dataset with the faults of this rank's loader; the same dataset if there are none."""
         faults = tuple(f for f in self.faults if f.name == "slow-loader" or _hangs_in(f, "loader"))
         return FaultyDataset(dataset, faults, micro_batches) if faults else dataset
 
     def attach(self, blocks: Sequence[nn.Module]) -> None:
-        """Plant what happens inside forward and backward of this rank's blocks, most of it in the one in the middle.
+        """Plants faults inside forward and backward of this rank's blocks, most of them in the middle block.
 
         The heap for the garbage collector is filled here and not earlier: the loader's processes must not inherit it.
         """
@@ -423,7 +423,7 @@ class Injector:
                     block.register_forward_hook(_read_back)
 
     def begin_step(self, step: int) -> None:
-        """Arm what strikes in this step, or die in it."""
+        """Arms the faults of this step, or ends the process."""
         self.step = step
         for fault in self.faults:
             if fault.name == "die" and fault.integer("step") == step:
@@ -439,15 +439,15 @@ class Injector:
                     self.calls.arm_before(partial(time.sleep, fault.number("seconds")))
 
     def checkpoint_stall_s(self) -> float:
-        """Seconds for which a checkpoint would hold up the end of this step; 0: none is due."""
+        """Seconds by which a checkpoint would delay the end of this step; 0: none is due."""
         due = [f for f in self._of("checkpoint-stall") if (self.step + 1) % f.integer("every") == 0]
         return sum(fault.number("ms") for fault in due) / 1e3
 
     def route(self, model: DistributedDataParallel, hook: tuple[Any, Any] | None) -> None:
-        """Let DDP's reductions pass the wire. Its reducer calls the backend directly unless it has a hook.
+        """Routes DDP's reductions through the wire. Its reducer calls the backend directly unless it has a hook.
 
-        ``hook``: the training's own, with its state, which calls torch.distributed anyhow. Only for runs without
-        collectors: they register a hook themselves, and DDP takes one.
+        ``hook``: the training's own, with its state, which calls torch.distributed anyway. Only for runs without
+        collectors: they register a hook themselves, and DDP accepts only one.
         """
         if hook is not None:
             model.register_comm_hook(*hook)
@@ -459,7 +459,7 @@ class Injector:
         spend: Action = partial(_compute_for if fault.name == "straggler" else time.sleep, seconds)
         if fault.name == "straggler" and fault.text("on") == _DEVICE:
             kilohertz = getattr(torch.cuda.get_device_properties(self.device), "clock_rate", _USUAL_CLOCK_KHZ)
-            # torch's own kernel for tests, which spins for so many cycles; behind the work in flight, as any kernel.
+            # torch's own kernel for tests, which spins for a number of cycles; queued like any other kernel.
             spend = partial(torch.cuda._sleep, round(seconds * kilohertz * 1e3))
 
         def forward(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
@@ -504,7 +504,7 @@ def _hangs_in(fault: Fault, where: str) -> bool:
 
 
 def _slow_down(seconds: float) -> Any:
-    """A forward hook that computes, and again for twice as long when the gradient of the output arrives."""
+    """A forward hook that delays, and twice as long again when the gradient of the output arrives."""
 
     def forward(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
         _compute_for(seconds)
@@ -515,7 +515,7 @@ def _slow_down(seconds: float) -> Any:
 
 
 def _compute_for(seconds: float) -> None:
-    """As long as a slower device would; asleep, so that cores stay free for peers."""
+    """Takes as long as a slower device would; sleeps, so that cores stay free for peers."""
     begun = time.monotonic_ns()
     time.sleep(seconds)
     computed_elsewhere(time.monotonic_ns() - begun)

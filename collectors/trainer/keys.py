@@ -1,4 +1,4 @@
-"""``key=value``: how faults and a strategy's settings are declared, written and checked. Standard library only."""
+"""``key=value`` syntax: declares and checks the keys of faults and of strategies. Standard library only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class OptionError(ValueError):
-    """A choice the trainer cannot follow. The message says what, and what to do instead."""
+    """An option that the trainer cannot use. The message has the reason, and what to do instead."""
 
 
 ALL_RANKS = "all"
@@ -26,7 +26,7 @@ TEXT = "text"
 
 @dataclass(frozen=True)
 class Key:
-    """What can be given a value. ``default`` of None: it must be given. ``least`` bounds numbers from below."""
+    """A key that takes a value. ``default`` None: a value is required. ``least``: lower bound of numbers."""
 
     name: str
     kind: str
@@ -36,7 +36,7 @@ class Key:
     least: float = 0
 
     def __str__(self) -> str:
-        """``ms=300``: the key with its default, or with what to fill in."""
+        """``ms=300``: the key with its default, or with a placeholder."""
         return f"{self.name}={self.kind.upper() if self.default is None else self.default}"
 
 
@@ -48,24 +48,24 @@ def values_of(
     error: type[ValueError],
     world_size: int | None = None,
 ) -> tuple[tuple[str, str], ...]:
-    """Every key of ``owner`` with its value, from parts like ``ms=300``; defaults for what is not given.
+    """Every key of ``owner`` with its value, from parts like ``ms=300``; the default for a missing key.
 
-    Raises ``error``, which says what is wrong and, as ``usage``, what could be written.
+    Raises ``error`` with the mistake and ``usage``, the valid syntax.
     """
-    known = {key.name: key for key in keys}
-    given: dict[str, str] = {}
+    keys_by_name = {key.name: key for key in keys}
+    assigned: dict[str, str] = {}
     for part in parts:
         key, equals, value = (p.strip() for p in part.partition("="))
-        if key not in known:
+        if key not in keys_by_name:
             raise error(f"{owner} takes no {key!r}: write {usage}")
         if not equals or not value:
             raise error(f"{owner}: {key} has no value: write {usage}")
-        if key in given:
+        if key in assigned:
             raise error(f"{owner}: {key} is given twice")
-        given[key] = value
+        assigned[key] = value
     values = []
-    for spec in known.values():
-        text = given.get(spec.name, spec.default)
+    for spec in keys_by_name.values():
+        text = assigned.get(spec.name, spec.default)
         if text is None:
             raise error(f"{owner} needs {spec.name}= ({spec.help}): write {usage}")
         if wrong := _wrong(spec, text, world_size):
@@ -75,7 +75,7 @@ def values_of(
 
 
 def _wrong(key: Key, text: str, world_size: int | None) -> str:
-    """What is wrong with a value, to be read behind it; "" for a good one."""
+    """What is wrong with a value, as text that follows it; "" for a valid one."""
     if key.kind == TEXT or (key.kind == RANKS and text == ALL_RANKS):
         return ""
     if key.kind == CHOICE:
@@ -98,7 +98,7 @@ def _wrong(key: Key, text: str, world_size: int | None) -> str:
 
 
 class KnobError(ValueError):
-    """A setting that the strategy does not have, or a value it does not take."""
+    """A setting that the strategy does not have, or a value that it does not take."""
 
 
 @dataclass(frozen=True)
@@ -120,20 +120,20 @@ class Knobs:
         return self.text(name) == "yes"
 
     def get(self, name: str, otherwise: str) -> str:
-        """The value, or ``otherwise`` of a strategy that has no such setting."""
+        """The value, or ``otherwise`` if the strategy has no such setting."""
         return dict(self.values).get(name, otherwise)
 
 
 # -- options -----------------------------------------------------------------------------------------------------------
 #
-# Fields of a dataclass of options, of which a command line is made: name, default, bounds and help, each once.
+# Fields of a dataclass of options, from which the command line is generated: name, default, bounds and help.
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Option:
-    """How a field is given on the command line. ``panel`` of "": it is not. ``path``: a file or folder."""
+    """The command-line option of a field. ``panel`` "": it has none. ``path``: a file or folder."""
 
     help: str
     panel: str
@@ -146,20 +146,20 @@ class Option:
 
 
 def option(default: T, panel: str, help: str = "", flag: str = "", **more: Any) -> T:
-    """A field of a dataclass of options, with the rest of ``Option`` in ``more``. ``flag``: else ``--`` and the field's
-    name."""
-    made: T = field(default=default, metadata={"option": Option(help, panel, flag, **more)})
-    return made
+    """A field of a dataclass of options, with the rest of ``Option`` in ``more``. ``flag``: by default ``--`` and the
+    field's name."""
+    result: T = field(default=default, metadata={"option": Option(help, panel, flag, **more)})
+    return result
 
 
 def options_of(cls: type[DataclassInstance]) -> Iterator[tuple[Field[Any], Option]]:
     """The fields of a dataclass of options, each with its flag filled in."""
-    for one in fields(cls):
-        about: Option = one.metadata["option"]
-        yield one, replace(about, flag=about.flag or f"--{one.name.replace('_', '-')}")
+    for option_field in fields(cls):
+        about: Option = option_field.metadata["option"]
+        yield option_field, replace(about, flag=about.flag or f"--{option_field.name.replace('_', '-')}")
 
 
 def listed(names: Iterable[str]) -> str:
-    """``a, b or c``: a choice in words."""
-    *others, last = names
-    return f"{', '.join(others)} or {last}" if others else last
+    """The names as a choice: ``a, b or c``."""
+    *first_names, last = names
+    return f"{', '.join(first_names)} or {last}" if first_names else last

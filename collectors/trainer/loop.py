@@ -1,4 +1,4 @@
-"""The training loop: process group, data, model, steps. Recording and faults are attached to it from outside."""
+"""The training loop: process group, data, model, steps. Recording and faults are attached from outside."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 # -- progress ----------------------------------------------------------------------------------------------------------
 #
-# One line a step on standard output, without waiting for the accelerator.
+# Prints one line per step on standard output, without waiting for the accelerator.
 
 
 class _Line(NamedTuple):
@@ -67,18 +67,18 @@ class Progress:
         """
         if self._silent:
             return
-        ready = None
+        copied = None
         if (accelerator := accelerator_of(loss.device)) is not None:
             on_device, loss = loss, torch.empty((), dtype=loss.dtype, pin_memory=True)
             loss.copy_(on_device, non_blocking=True)
-            ready = accelerator.event(timed=False)
-            ready.record()
-        self._waiting.append(_Line(step, loss, ready, dur_ns, tokens))
+            copied = accelerator.event(timed=False)
+            copied.record()
+        self._waiting.append(_Line(step, loss, copied, dur_ns, tokens))
         while self._waiting and self._waiting[0].arrived():
             self._print(self._waiting.popleft())
 
     def finish(self) -> None:
-        """Wait for what is under way and print it."""
+        """Waits for the pending losses and prints them."""
         for line in self._waiting:
             if line.ready is not None:
                 line.ready.synchronize()
@@ -92,13 +92,13 @@ class Progress:
 
 # -- held --------------------------------------------------------------------------------------------------------------
 #
-# What model and optimizer hold on this rank, in bytes of distinct storages: shards of DTensors, not the whole.
+# Memory of model and optimizer on this rank, in bytes of distinct storages; of DTensors only the local shards.
 
 
 def held(model: nn.Module, optimizer: Any, batch: Tensor | None = None) -> HeldRecord:
-    """Counted now. Call it where gradients and the optimizer's states are both there: after ``step``, before
-    ``zero_grad``. A storage counts once, for the first of the components that has it: gradients that are views of one
-    bucket count as the bucket, a shard's padding counts with the shard."""
+    """Bytes that are held now. Call it when both gradients and the optimizer's states exist: after ``step``, before
+    ``zero_grad``. A storage counts once, for the first component that has it: gradients that are views of one bucket
+    count as the bucket, and a shard's padding counts with the shard."""
     seen: set[int] = set()
     parameters = list(model.parameters())
     return HeldRecord(
@@ -125,9 +125,9 @@ def _bytes(tensors: Iterable[Tensor], seen: set[int]) -> int:
 
 
 def _gathered(model: nn.Module) -> Iterator[Tensor]:
-    """Whole parameters of fully_shard's units that are gathered at this moment; freed ones have an empty storage.
+    """Unsharded parameters of fully_shard's units that are gathered at this moment; freed ones have an empty storage.
 
-    torch has no public way to them; where its private one is gone, none are found.
+    torch has no public API for them; without its private attributes the result is empty.
     """
     for module in model.modules():
         state = getattr(module, "_get_fsdp_state", lambda: None)()
@@ -137,10 +137,10 @@ def _gathered(model: nn.Module) -> Iterator[Tensor]:
 
 
 def _states(optimizer: Any) -> Iterator[Tensor]:
-    """Also of an optimizer inside (ZeroRedundancyOptimizer keeps its own part in ``optim``), and of what DeepSpeed has
-    in addition to both."""
-    for one in (optimizer, getattr(optimizer, "optim", None)):
-        yield from _tensors(getattr(one, "state", None))
+    """The tensors of an optimizer's state, including those of an inner optimizer (ZeroRedundancyOptimizer keeps its
+    part in ``optim``) and DeepSpeed's flat partitions."""
+    for holder in (optimizer, getattr(optimizer, "optim", None)):
+        yield from _tensors(getattr(holder, "state", None))
     yield from _tensors(getattr(optimizer, "flat", list)())
 
 
@@ -156,7 +156,7 @@ def _tensors(value: object) -> Iterator[Tensor]:
 
 
 class CollectorLike(Protocol):
-    """What the loop calls of ``diag.collectors.session.Collector``."""
+    """The part of ``diag.collectors.session.Collector`` that the loop calls."""
 
     def __enter__(self) -> Any: ...
     def __exit__(self, *error: Any) -> Any: ...
@@ -168,7 +168,7 @@ class CollectorLike(Protocol):
 
 
 class NullCollector:
-    """Records nothing, for runs that measure what recording costs and for those outside ``diag run``."""
+    """Records nothing: for runs that measure the cost of recording, and for those outside ``diag run``."""
 
     def __enter__(self) -> NullCollector:
         return self
@@ -194,7 +194,7 @@ class NullCollector:
 
 @dataclass(frozen=True)
 class Place:
-    """Where this process stands among the others, as torchrun says it. Without torchrun it is alone."""
+    """The rank of this process and its peers, from torchrun's variables. Without torchrun it is a single process."""
 
     rank: int
     world_size: int
@@ -218,12 +218,12 @@ class Place:
 
 
 def connect(place: Place, device: torch.device, timeout_s: float) -> str:
-    """Initialise the process group. The backend: the accelerator's, else gloo."""
+    """Initializes the process group; returns the backend: the accelerator's, else gloo."""
     backend, accelerator = backend_of(device), accelerator_of(device)
     if accelerator is not None:
         accelerator.select()
     elif "OMP_NUM_THREADS" not in os.environ:
-        # torchrun sets it for several ranks; a process for itself would otherwise take every core of a shared host.
+        # torchrun sets it for several ranks; otherwise a process would use every core of a shared host.
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // place.local_world_size))
     dist.init_process_group(
         backend,
@@ -237,7 +237,7 @@ def connect(place: Place, device: torch.device, timeout_s: float) -> str:
 
 
 def train(options: TrainerOptions) -> None:
-    """Run ``options.steps`` steps on this rank, from joining the others to leaving them.
+    """Runs ``options.steps`` steps on this rank, from creating the process group to destroying it.
 
     OptionError where the options cannot work here.
     """
@@ -254,7 +254,7 @@ def train(options: TrainerOptions) -> None:
 
 
 def run(options: TrainerOptions, corpus: ByteCorpus, place: Place, device: torch.device, backend: str) -> None:
-    """One run in a process group that is there already."""
+    """One run in an existing process group."""
     shape, axes = options.shape(), options.axes(place.world_size)
     sampler = ShardedSampler(len(corpus), shape.batch_size, axes.data_rank(place.rank), axes.data, options.seed)
     data = described(corpus.documents, options.data)
@@ -334,7 +334,7 @@ class Trainer:
         self.first_step, self.saver = self._begin(data or {}, resumed)
 
     def _begin(self, data: dict[str, Any], resumed: Checkpoint | None) -> tuple[int, Saver | None]:
-        """The first step, after a checkpoint if there is one, and who saves. See ``checkpoint.begin``."""
+        """The number of the first step, after a checkpoint if there is one, and the saver. See ``saver.begin``."""
         options, collector = self.options, self.collector
         if resumed is None and not options.checkpoint_every:
             return 0, None
@@ -361,7 +361,8 @@ class Trainer:
         self.progress.finish()
 
     def step(self, step: int, record: StepRecord) -> Tensor:
-        """One optimizer step over its micro-batches. The loss, averaged over them and over the ranks, on the device."""
+        """One optimizer step over its micro-batches. Returns the loss on the device, averaged over them and the
+        ranks."""
         collector, strategy = self.collector, self.strategy
         record.micro_batches = self.options.micro_batches
         self.injector.begin_step(step)
@@ -384,7 +385,7 @@ class Trainer:
                 time.sleep(stall_s)
                 if saver is not None:
                     saver.save(step + 1)
-        if self.device.type == "cpu":  # on an accelerator reading it would wait for the step
+        if self.device.type == "cpu":  # on an accelerator, reading it would wait for the step
             record.loss = total.item()
         return total
 

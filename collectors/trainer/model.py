@@ -31,7 +31,7 @@ _PRODUCTS = {
 
 
 def _keep_products() -> Any:
-    """Contexts for selective recomputation: what is expensive to compute again and small to keep is kept."""
+    """Contexts for selective recomputation: saves results that are expensive to compute again and small."""
 
     def policy(_context: Any, op: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
         return CheckpointPolicy.MUST_SAVE if op in _PRODUCTS else CheckpointPolicy.PREFER_RECOMPUTE
@@ -89,11 +89,11 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer. ``recompute``: "none", or which of its activations are computed again in backward: "full" for all,
+    """One layer. ``recompute``: the activations that are computed again in backward: "none", "full" for all, or
     "selective" for all but the results of matrix multiplications and attention.
 
-    The recomputation is inside forward, so a sharding hook on the block stays outside of it, as
-    ``fully_shard(checkpoint_wrapper(block))`` would have it, and the block keeps its name.
+    The recomputation is inside forward, so a sharding hook on the block stays outside of it, as with
+    ``fully_shard(checkpoint_wrapper(block))``, and the block keeps its name.
     """
 
     def __init__(self, shape: ModelShape) -> None:
@@ -121,7 +121,7 @@ class Decoder(nn.Module):
     """Token ids (batch, seq) to logits (batch, seq, vocab), or a stage of that.
 
     ``layers``: the blocks of this stage. Only the first stage has the embedding, only the last the norm and the output
-    projection; what lies between takes and gives (batch, seq, dim). Names are those of the whole model.
+    projection; stages in between map (batch, seq, dim) to the same. Parameter names are those of the whole model.
     """
 
     def __init__(self, shape: ModelShape, layers: range | None = None) -> None:
@@ -133,14 +133,14 @@ class Decoder(nn.Module):
         self.blocks = nn.ModuleDict({str(number): Block(shape) for number in layers})
         is_last = layers.stop == shape.layers
         self.norm = nn.RMSNorm(shape.dim, eps=1e-5) if is_last else None
-        # A tied model has no second parameter: one object under two names would come apart when it leaves the meta
+        # A tied model has no second parameter: one object under two names would become two when it leaves the meta
         # device.
         self.head = nn.Linear(shape.dim, shape.vocab, bias=False) if is_last and not shape.tied else None
         self._table: Tensor | None = None
 
     def table(self, device: torch.device) -> Tensor:
-        """The rotations, computed once. Not a buffer: DDP would broadcast it in every forward, and a model that leaves
-        the meta device would lose it."""
+        """The rotary table, computed once. Not a buffer: DDP would broadcast it in every forward, and a model that
+        leaves the meta device would lose it."""
         if self._table is None or self._table.device != device:
             shape = self.shape
             self._table = rotary_table(shape.dim // shape.heads, shape.seq_len, shape.rope_theta, device)
@@ -159,12 +159,12 @@ class Decoder(nn.Module):
             assert self.embedding is not None
             return functional.linear(x, self.embedding.weight)
         logits: Tensor = self.head(x)
-        # Gathered from the ranks of a tensor-parallel axis it is a view, which FSDP2's hooks warn of.
+        # Gathered from the ranks of a tensor-parallel axis it is a view, which FSDP2's hooks warn about.
         return logits.clone() if isinstance(self.head.weight, DTensor) and logits._is_view() else logits
 
 
 def build(shape: ModelShape, seed: int, layers: range | None = None) -> Decoder:
-    """The model, or a stage of it, on the CPU with the weights of this seed, or on the meta device where the shape is
+    """The model, or a stage of it: on the CPU with the weights of this seed, or on the meta device if the shape is
     deferred."""
     with torch.device("meta" if shape.deferred else "cpu"):
         model = Decoder(shape, layers)
@@ -174,17 +174,18 @@ def build(shape: ModelShape, seed: int, layers: range | None = None) -> Decoder:
 
 
 def materialize(model: Decoder, device: torch.device, seed: int, shard: int = 0) -> None:
-    """Give a model that was built (and perhaps sharded) on the meta device its memory and its weights."""
+    """Allocates and initializes the weights of a model that was built (and perhaps sharded) on the meta device."""
     model.to_empty(device=device)
     reset_parameters(model, seed, shard)
 
 
 @torch.no_grad()
 def reset_parameters(model: Decoder, seed: int, shard: int = 0) -> None:
-    """Norms to 1, everything else normal with GPT-2's deviation, the two projections into the residual scaled down.
+    """Sets norms to 1, everything else to a normal distribution with GPT-2's standard deviation, scaled down for the
+    two projections into the residual.
 
     Each tensor has its own generator, seeded by its name, so no weight depends on the order or number of the others.
-    Of a sharded parameter the local part is filled; ``shard`` keeps the parts of different ranks different.
+    Only the local part of a sharded parameter is filled; ``shard`` makes the parts of different ranks different.
     """
     residual_std = INIT_STD / (2 * model.shape.layers) ** 0.5
     for name, parameter in model.named_parameters():
@@ -203,28 +204,29 @@ def reset_parameters(model: Decoder, seed: int, shard: int = 0) -> None:
 
 
 class Schedule:
-    """Step ``n``, counted from 0, has ``(n + 1) / steps`` of the rate, and all of it from ``steps`` on."""
+    """Linear warm-up: step ``n``, counted from 0, has ``(n + 1) / steps`` of the rate, and from ``steps`` on all of
+    it."""
 
     def __init__(self, optimizer: Optimizer, steps: int) -> None:
         self._optimizer = optimizer
         self._scheduler = LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / steps))
 
     def step(self) -> None:
-        """After the optimizer's."""
+        """Call it after the optimizer's step."""
         self._scheduler.step()
 
     def state(self) -> dict[str, Any]:
-        """Numbers only, for a manifest."""
+        """The state as plain numbers, for a manifest."""
         state = self._scheduler.state_dict()
         return {name: state[name] for name in ("last_epoch", "base_lrs", "_last_lr", "_step_count")}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Where it was: the state of a scheduler does not set the rates of its optimizer's groups by itself."""
+        """Restores the state and the rates of the optimizer's groups, which the scheduler's state does not set."""
         self._scheduler.load_state_dict({**state, "lr_lambdas": [None]})  # a function has no state
         for group, rate in zip(self._optimizer.param_groups, state["_last_lr"], strict=True):
             group["lr"] = rate
 
 
 def schedule_of(optimizer: Optimizer, warmup_steps: int) -> Schedule | None:
-    """None: the rate is constant."""
+    """The warm-up schedule; None for a constant rate."""
     return Schedule(optimizer, warmup_steps) if warmup_steps else None

@@ -1,4 +1,4 @@
-"""What the bundled trainer can be asked to do, and the shapes of its models. Standard library only."""
+"""The bundled trainer's options, and the shapes of its models. Standard library only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BYTE_VOCAB = 264
 class ModelShape:
     """The shape of a decoder. ``seq_len`` is in tokens, ``batch_size`` in sequences of one rank and micro-batch.
 
-    ``deferred``: too large to be built whole on every rank, so its parameters are first created where they end up.
+    ``deferred``: too large to be built whole on every rank, so parameters are created on the rank that keeps them.
     """
 
     dim: int
@@ -60,7 +60,8 @@ PRESETS: Mapping[str, ModelShape] = {
 
 
 def matmul_parameter_count(shape: ModelShape) -> int:
-    """The weights that a token is multiplied with: all linear layers and the output projection, no table, no norm."""
+    """The weights that each token is multiplied with: all linear layers and the output projection, without embedding
+    table and norms."""
     kv_dim = shape.dim // shape.heads * shape.kv_heads
     attention = 2 * shape.dim * shape.dim + 2 * shape.dim * kv_dim
     return shape.layers * (attention + 3 * shape.dim * shape.ffn_dim) + shape.vocab * shape.dim
@@ -89,7 +90,7 @@ LAUNCH, FAULT, COLLECT = "Launch", "Faults", "Collectors"
 
 @dataclass(frozen=True)
 class TrainerOptions:
-    """What the trainer can be asked to do. ``batch_size`` and ``seq_len`` of None mean the preset's."""
+    """The trainer's options. ``batch_size`` and ``seq_len`` None: the preset's."""
 
     strategy: str = option("fsdp2", TRAINING, f"Data parallelism: {listed(STRATEGIES)}.", choices=tuple(STRATEGIES))
     settings: tuple[str, ...] = option(
@@ -165,7 +166,7 @@ class TrainerOptions:
     max_grad_norm: float = option(1.0, "", least=0)  # 0: do not clip
 
     def shape(self) -> ModelShape:
-        """The model's shape, with the batch and sequence that were asked for."""
+        """The model's shape, with the batch size and sequence length of the options."""
         preset = PRESETS[self.preset]
         values = asdict(preset)
         values["batch_size"] = preset.batch_size if self.batch_size is None else self.batch_size
@@ -173,17 +174,17 @@ class TrainerOptions:
         return ModelShape(**values)
 
     def blocks_per_unit(self) -> int | None:
-        """Blocks in one unit of sharding; None where the unit is not made of whole blocks."""
+        """Blocks in one FSDP unit; None if units do not consist of whole blocks."""
         if self.wrap == "block":
             return 1
         return int(self.wrap) if self.wrap.isdecimal() else None
 
     def knobs(self) -> Knobs:
-        """The strategy's own settings. KnobError where there is no such setting or value."""
+        """The strategy's own settings. KnobError for an unknown setting or value."""
         return knobs_of(self.strategy, self.settings)
 
     def axes(self, world_size: int) -> Axes:
-        """How the ranks are cut. ValueError where they do not divide."""
+        """The axes of the ranks. ValueError if they do not divide the world size."""
         return Axes.of(
             world_size,
             stages=self.pipeline_parallel,
@@ -192,7 +193,7 @@ class TrainerOptions:
         )
 
     def stages(self) -> int:
-        """Parts that the layers are cut into."""
+        """Number of pipeline stages."""
         return self.pipeline_parallel * self.stages_per_rank
 
     def to_json(self) -> str:
@@ -201,16 +202,16 @@ class TrainerOptions:
 
     @classmethod
     def from_json(cls, text: str) -> TrainerOptions:
-        """The options that ``to_json`` wrote. What is missing has its default; an unknown name is an OptionError."""
+        """The options that ``to_json`` wrote. Missing names have their defaults; an unknown name is an OptionError."""
         try:
             values: Any = json.loads(text)
         except json.JSONDecodeError as error:
             raise OptionError(f"{OPTIONS_ENV} is not JSON ({error}): start the trainer with `diag run`") from error
         if not isinstance(values, dict):
             raise OptionError(f"{OPTIONS_ENV} holds no JSON object: start the trainer with `diag run`")
-        known = {f.name for f in fields(cls)}
-        if unknown := sorted(set(values) - known):
-            known_names = ", ".join(sorted(known))
+        names = {f.name for f in fields(cls)}
+        if unknown := sorted(set(values) - names):
+            known_names = ", ".join(sorted(names))
             raise OptionError(f"{OPTIONS_ENV} has unknown names {', '.join(unknown)}; known: {known_names}")
         for name in ("inject", "settings"):
             values[name] = tuple(values.get(name, ()))

@@ -1,4 +1,4 @@
-"""What cannot work together, refused before anything is launched, with the reason. Standard library only."""
+"""Checks options before anything is launched, and refuses combinations that cannot work. Standard library only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .strategies.base import Axes
 
 
 def validate(options: TrainerOptions, world_size: int | None = None) -> None:
-    """Raise OptionError on the first choice that cannot work. ``world_size`` of None skips what depends on it."""
+    """Raises OptionError for the first option that cannot work. ``world_size`` None skips the checks that need it."""
     _values(options)
     try:
         options.knobs()
@@ -25,8 +25,8 @@ def validate(options: TrainerOptions, world_size: int | None = None) -> None:
     except (KnobError, FaultError) as error:
         raise OptionError(str(error)) from error
     strategy = STRATEGIES[options.strategy]
-    if given := _given(options, *strategy.not_taken):
-        raise OptionError(f"--strategy {strategy.id} cannot use {', '.join(given)}: {strategy.why_not_taken}")
+    if refused := _given(options, *strategy.not_taken):
+        raise OptionError(f"--strategy {strategy.id} cannot use {', '.join(refused)}: {strategy.why_not_taken}")
     strategy.refuse(options)
     _precision(options)
     _model_parallel(options)
@@ -37,13 +37,13 @@ def validate(options: TrainerOptions, world_size: int | None = None) -> None:
 
 
 def validate_backend(options: TrainerOptions, backend: str) -> None:
-    """Raise OptionError on what this backend cannot do. Of options that ``validate`` let pass."""
+    """Raises OptionError for options that this backend does not support. Call it after ``validate``."""
     STRATEGIES[options.strategy].refuse_backend(options, backend)
 
 
 def _values(options: TrainerOptions) -> None:
-    for one, about in options_of(TrainerOptions):
-        value = getattr(options, one.name)
+    for option_field, about in options_of(TrainerOptions):
+        value = getattr(options, option_field.name)
         if about.choices and value not in about.choices:
             raise OptionError(f"{about.flag} {value} is unknown: use {listed(about.choices)}")
         if about.least is not None and value is not None and value < about.least:
@@ -56,7 +56,7 @@ def _values(options: TrainerOptions) -> None:
 
 
 def _given(options: TrainerOptions, *names: str) -> list[str]:
-    """Of options that differ from their defaults, the flags."""
+    """The flags of those options that differ from their defaults."""
     default = TrainerOptions()
     return [
         f"--{name.replace('_', '-')} {getattr(options, name)}"
@@ -78,14 +78,14 @@ def _model_parallel(options: TrainerOptions) -> None:
             raise OptionError(f"--strategy {options.strategy} cannot use --tp: {why}")
         if shape.tied:
             raise OptionError(f"--tp: {options.preset} has one table for embedding and output; use tiny, small or 8b")
-        for what, size in (("heads", shape.heads), ("key-value heads", shape.kv_heads)):
+        for name, size in (("heads", shape.heads), ("key-value heads", shape.kv_heads)):
             if size % parts:
-                raise OptionError(f"--tp {parts} does not divide the {size} {what} of {options.preset}")
+                raise OptionError(f"--tp {parts} does not divide the {size} {name} of {options.preset}")
         if options.shape().seq_len % parts:
             raise OptionError(f"--tp {parts} does not divide sequences of {options.shape().seq_len} tokens")
     if stages == 1:
-        if given := _given(options, "pipeline_schedule", "stages_per_rank"):
-            raise OptionError(f"{', '.join(given)} needs a pipeline: give --pp 2 or more")
+        if flags := _given(options, "pipeline_schedule", "stages_per_rank"):
+            raise OptionError(f"{', '.join(flags)} needs a pipeline: give --pp 2 or more")
         return
     _pipeline(options)
 
@@ -125,8 +125,8 @@ def _world(options: TrainerOptions, world_size: int) -> None:
             "--tp": options.tensor_parallel,
             "replicas": int(options.knobs().get("replicas", "1")),
         }
-        what = " x ".join(f"{flag} {size}" for flag, size in factors.items() if size > 1)
-        raise OptionError(f"{what} = {prod(factors.values())} does not divide {world_size} ranks") from None
+        product = " x ".join(f"{flag} {size}" for flag, size in factors.items() if size > 1)
+        raise OptionError(f"{product} = {prod(factors.values())} does not divide {world_size} ranks") from None
     if axes.replicas > 1 and axes.shards == 1:
         raise OptionError(
             f"--set replicas={axes.replicas} leaves one rank to each replica, so nothing is sharded: that is "
@@ -137,12 +137,12 @@ def _world(options: TrainerOptions, world_size: int) -> None:
 
 # -- resume ------------------------------------------------------------------------------------------------------------
 #
-# Whether a run can go on from a checkpoint, and what will then differ.
+# Whether a run can resume from a checkpoint, and what will then differ.
 
-# Fields of the model's shape that must be equal; the others are about its data.
+# Fields of the model's shape that must be equal; the others concern its data.
 _SHAPE = ("dim", "layers", "heads", "kv_heads", "ffn_dim", "vocab", "tied", "rope_theta")
 
-# Options that change the numbers a training computes, except those that are refused or reported separately.
+# Options that change the numerical results, except those that are refused or reported separately.
 _NUMERIC = (
     "learning_rate", "warmup_steps", "max_grad_norm", "precision", "reduce_dtype", "grad_sync", "micro_batches",
     "batch_size", "settings", "wrap", "compile", "activation_checkpointing", "pipeline_schedule",
@@ -150,7 +150,7 @@ _NUMERIC = (
 
 
 def refuse_resume(checkpoint: Checkpoint, options: TrainerOptions, world_size: int | None) -> None:
-    """OptionError where the run that ``options`` ask for cannot be the continuation of the checkpoint's."""
+    """OptionError if a run with these options cannot continue from the checkpoint."""
     saved, where = checkpoint.manifest, f"--resume {checkpoint.folder}"
     shape = asdict(options.shape())
     changed = [
@@ -184,12 +184,12 @@ def refuse_resume(checkpoint: Checkpoint, options: TrainerOptions, world_size: i
 
 
 def refuse_data(checkpoint: Checkpoint, data: dict[str, Any]) -> None:
-    """OptionError where the text is not the one that the checkpoint was trained on."""
-    was = checkpoint.manifest.data
-    if was.get("fingerprint") != data["fingerprint"]:
+    """OptionError if the text is not the one that the checkpoint was trained on."""
+    saved = checkpoint.manifest.data
+    if saved.get("fingerprint") != data["fingerprint"]:
         raise OptionError(
-            f"--resume {checkpoint.folder} was trained on {was.get('source')} ({was.get('documents')} documents, "
-            f"{was.get('bytes')} bytes); {data['source']} is not the same now ({data['documents']} documents, "
+            f"--resume {checkpoint.folder} was trained on {saved.get('source')} ({saved.get('documents')} documents, "
+            f"{saved.get('bytes')} bytes); {data['source']} is not the same now ({data['documents']} documents, "
             f"{data['bytes']} bytes), so where it stopped means nothing. Give the same text with --data"
         )
 
@@ -200,7 +200,8 @@ def _layout(options: TrainerOptions, axes: Axes) -> dict[str, int]:
 
 def differences(checkpoint: Checkpoint, options: TrainerOptions, world_size: int, strategy: str, mesh: dict[str, int],
                 versions: dict[str, str]) -> list[str]:  # fmt: skip
-    """What is not as it was, each in words: without any, the losses are those of an uninterrupted run, bit for bit."""
+    """What differs from the saved run, in words. If nothing does, the losses equal those of an uninterrupted run, bit
+    for bit."""
     saved = checkpoint.manifest
     notes = []
     if (saved.strategy, saved.world_size, saved.mesh) != (strategy, world_size, mesh):
@@ -210,9 +211,9 @@ def differences(checkpoint: Checkpoint, options: TrainerOptions, world_size: int
         )
     now = asdict(options)
     for name in _NUMERIC:
-        was, new = saved.options.get(name), now[name]
-        if was != (list(new) if isinstance(new, tuple) else new):
-            notes.append(f"{name} was {was} and is {new}")
+        before, new = saved.options.get(name), now[name]
+        if before != (list(new) if isinstance(new, tuple) else new):
+            notes.append(f"{name} was {before} and is {new}")
     notes += STRATEGIES[options.strategy].not_resumed(options)
     for name, version in versions.items():
         if saved.versions.get(name) not in (None, version):
@@ -226,17 +227,17 @@ def _ranks(world_size: int, mesh: dict[str, int]) -> str:
 
 
 def carried_over(cursor: Mapping[str, int], layout: Mapping[str, int], where: str = "the data") -> int:
-    """The batches of a rank that are behind a sampler of another layout, at the same sample of the same epoch.
+    """The number of batches that a rank has consumed under another layout, at the same sample of the same epoch.
 
-    Layout and cursor: see ``ShardedSampler.state_dict``. OptionError where no round of its batches begins there.
+    Layout and cursor: see ``ShardedSampler.state_dict``. OptionError if no round of the new batches begins there.
     """
-    was, now = (each["batch_size"] * each["world_size"] for each in (cursor, layout))
-    epoch, rounds = divmod(cursor["consumed"], cursor["samples"] // was)
-    taken = rounds * was
-    if taken % now:
+    old_batch, new_batch = (counts["batch_size"] * counts["world_size"] for counts in (cursor, layout))
+    epoch, rounds = divmod(cursor["consumed"], cursor["samples"] // old_batch)
+    sequences = rounds * old_batch
+    if sequences % new_batch:
         raise OptionError(
-            f"{where} stopped after {taken} sequences of an epoch, and this run takes {now} at a time "
+            f"{where} stopped after {sequences} sequences of an epoch, and this run takes {new_batch} at a time "
             f"({layout['world_size']} x {layout['batch_size']}): no round begins there. Give a --batch-size and number "
-            f"of ranks whose product divides {taken}; as saved: {cursor['world_size']} x {cursor['batch_size']}"
+            f"of ranks whose product divides {sequences}; as saved: {cursor['world_size']} x {cursor['batch_size']}"
         )
-    return epoch * (layout["samples"] // now) + taken // now
+    return epoch * (layout["samples"] // new_batch) + sequences // new_batch

@@ -1,1 +1,1 @@
-"""Our numbers beside those of HolisticTraceAnalysis (HTA), and the analyses that are HTA's: the extra ``hta``."""
+"""Compares our numbers with those of HolisticTraceAnalysis (HTA), and runs HTA's own analyses: the extra ``hta``."""

@@ -1,4 +1,4 @@
-"""HTA's numbers next to ours for every trace of a run, and two analyses that are HTA's own."""
+"""Compares HTA's numbers with ours for every trace of a run, and runs two of HTA's own analyses."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from .model import (
 #
 # Runs HTA in a process of its own.
 #
-# Why not in ours: HTA prints, logs, warns and reconfigures the logging of its process; it holds about five times the
-# file in memory and gives it back only at the end; and a trace that kills it must cost one line of the report, not the
-# report. One process reads all traces, one after the other (importing HTA takes a second); when it dies, the trace that
-# it died of has its answer, and another process goes on with the rest.
+# Reasons: HTA prints, logs, warns and reconfigures the logging of its process; it holds about five times the file in
+# memory and frees it only at the end; and a trace that crashes it must cost one line of the report, not the report. One
+# process reads all traces, one after the other (importing HTA takes a second). When it dies, the trace that caused it
+# gets an error as its answer, and another process continues with the rest.
 
 SCRIPT = Path(__file__).with_name("hta_process.py")
 _ROUNDING_OFF = "HTA_DISABLE_NS_ROUNDING"
@@ -53,14 +53,14 @@ _ROUNDING_OFF = "HTA_DISABLE_NS_ROUNDING"
 
 @dataclass(frozen=True)
 class Answer:
-    """What HTA found, or the exception that it raised."""
+    """HTA's result, or the exception that it raised."""
 
     found: dict[str, Any]
     error: str = ""
 
 
 def hta_version() -> str:
-    """The version of the installed HTA. DiagError where it is not installed."""
+    """The version of the installed HTA. DiagError if it is not installed."""
     try:
         return version("HolisticTraceAnalysis")
     except PackageNotFoundError as error:
@@ -73,13 +73,13 @@ def job(analysis: str, rank: int, path: Path, **settings: Any) -> dict[str, Any]
 
 
 def run_jobs(jobs: Sequence[dict[str, Any]], exact: bool = False, script: Path = SCRIPT) -> list[Answer]:
-    """One answer per job, in order. ``exact``: HTA keeps nanoseconds, where it rounds to microseconds by default."""
+    """One answer per job, in order. ``exact``: HTA keeps nanoseconds; by default it rounds to microseconds."""
     environment = {**os.environ, **({_ROUNDING_OFF: "1"} if exact else {})}
     answers: list[Answer] = []
     while len(answers) < len(jobs):
         rest = jobs[len(answers) :]
-        # -P: the folder of the script stays off the path, so that no module of it can hide one of HTA's.
-        done = subprocess.run(
+        # -P: the folder of the script stays off the path, so that its modules cannot shadow HTA's.
+        process = subprocess.run(
             [sys.executable, "-P", str(script)],
             input=json.dumps(rest),
             capture_output=True,
@@ -88,10 +88,10 @@ def run_jobs(jobs: Sequence[dict[str, Any]], exact: bool = False, script: Path =
             check=False,
             env=environment,
         )
-        whole = [line for line in done.stdout.splitlines(keepends=True) if line.endswith("\n")]
-        answers.extend(_answer(line) for line in whole)
-        if len(whole) < len(rest):
-            answers.append(Answer({}, _death(done)))
+        whole_lines = [line for line in process.stdout.splitlines(keepends=True) if line.endswith("\n")]
+        answers.extend(_answer(line) for line in whole_lines)
+        if len(whole_lines) < len(rest):
+            answers.append(Answer({}, _death(process)))
     return answers
 
 
@@ -100,14 +100,14 @@ def _answer(line: str) -> Answer:
     return Answer(content.get("found") or {}, content.get("error", ""))
 
 
-def _death(done: subprocess.CompletedProcess[str]) -> str:
-    last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "it said nothing")
-    if done.returncode < 0:
-        return f"HTA's process was ended by {signal.Signals(-done.returncode).name}: {last}"
-    return f"HTA's process ended with exit code {done.returncode}: {last}"
+def _death(process: subprocess.CompletedProcess[str]) -> str:
+    last = next((line for line in reversed(process.stderr.splitlines()) if line.strip()), "it said nothing")
+    if process.returncode < 0:
+        return f"HTA's process was ended by {signal.Signals(-process.returncode).name}: {last}"
+    return f"HTA's process ended with exit code {process.returncode}: {last}"
 
 
-# -- next to ours ------------------------------------------------------------------------------------------------------
+# -- comparison --------------------------------------------------------------------------------------------------------
 
 _NS_PER_US = 1000
 
@@ -116,7 +116,7 @@ def cross_check(result: Result) -> CrossCheck:
     """Our numbers and HTA's for every trace of the run.
 
     Both measure from the first to the last device event that HTA keeps; only the window itself is compared with all
-    device events that we read. A trace that HTA fails on is a line, not an error. DiagError where HTA is not installed.
+    device events that we read. A trace on which HTA fails is a line, not an error. DiagError if HTA is not installed.
     """
     tool = hta_version()
     traces = [(rank, trace) for rank, tables in sorted(result.tables.ranks.items()) for trace in tables.traces]
@@ -137,7 +137,7 @@ def cross_check(result: Result) -> CrossCheck:
 
 
 def ours_in(trace: Trace, begin_ns: int, end_ns: int) -> Measures:
-    """The account that `diag analyze` rests on, of a window, in HTA's terms. Its own window: all device work."""
+    """Our account of a window, as in `diag analyze`, in HTA's terms. ``window_ns`` spans all device work."""
     times = gpu.device_work(trace).select("ts_ns", "end_ns").to_numpy()
     step = gpu.partition(trace, [(0, begin_ns, end_ns)], 0)[0]
     exposed, hidden = step.segments.total(Kind.COMM), step.overlapped_comm_ns
@@ -154,22 +154,22 @@ def _check(rank: int, trace: Trace, answer: Answer) -> RankCheck:
     if answer.error:
         why = "" if trace.has_gpu else " (the trace holds no device event)"
         return _uncompared(rank, Path(trace.path), answer.error + why)
-    found = answer.found
-    begin, end = (_ns(found[key]) + trace.base_ns for key in ("begin_us", "end_us"))
-    window, compute, idle = (_ns(found[key]) for key in ("window_us", "compute_us", "idle_us"))
-    hta = Measures(window, compute, _ns(found["non_compute_us"]), idle, found["overlap_percent"])
-    ours = ours_in(trace, begin, end)
+    hta_values = answer.found
+    begin, end = (_ns(hta_values[key]) + trace.base_ns for key in ("begin_us", "end_us"))
+    window, compute, idle = (_ns(hta_values[key]) for key in ("window_us", "compute_us", "idle_us"))
+    hta = Measures(window, compute, _ns(hta_values["non_compute_us"]), idle, hta_values["overlap_percent"])
+    own_measures = ours_in(trace, begin, end)
     comparisons = []
     for quantity in Quantity:
-        values = ours.value(quantity), hta.value(quantity)
+        values = own_measures.value(quantity), hta.value(quantity)
         comparisons.append(Comparison(quantity, *values, difference(*values, quantity)))
     return RankCheck(rank, str(trace.path), begin, end, tuple(comparisons))
 
 
 def _ns(us: float) -> int:
-    """Exactly, also for microseconds since 1970: as nanoseconds they do not fit a float64."""
-    whole = int(us)
-    return whole * _NS_PER_US + round((us - whole) * _NS_PER_US)
+    """Nanoseconds, exact also for microseconds since 1970, which as nanoseconds do not fit a float64."""
+    whole_us = int(us)
+    return whole_us * _NS_PER_US + round((us - whole_us) * _NS_PER_US)
 
 
 def _uncompared(rank: int | None, path: Path, error: str) -> RankCheck:
@@ -177,7 +177,7 @@ def _uncompared(rank: int | None, path: Path, error: str) -> RankCheck:
 
 
 def _unread(result: Result, read: Sequence[Path]) -> list[Path]:
-    """Trace files that we could not read: a run's own records are not among them."""
+    """Trace files that we could not read, without a run's own records."""
     layout = RunLayout(result.tables.root)
     if layout.is_run():
         files = {path for rank in layout.ranks().values() for path in rank.traces()}
@@ -187,15 +187,15 @@ def _unread(result: Result, read: Sequence[Path]) -> list[Path]:
 
 
 def _mixed_up(traces: Sequence[tuple[int, Trace]], answers: Sequence[Answer]) -> tuple[str, ...]:
-    """What HTA would have made of the folder, where that is not what it was told here."""
+    """A note if HTA would assign ranks to the folder's files in another way than they were passed here."""
     if not answers or answers[0].error:
         return ()
-    taken = {Path(path): int(rank) for rank, path in answers[0].found.items()}
-    lost = sorted({rank for rank, trace in traces if taken.get(Path(trace.path).absolute()) != rank})
+    by_path = {Path(path): int(rank) for rank, path in answers[0].found.items()}
+    lost = sorted({rank for rank, trace in traces if by_path.get(Path(trace.path).absolute()) != rank})
     if not lost:
         return ()
     return (
-        f"given the folder, HTA reads {len(taken)} of {len(traces)} traces, and {rank_ranges(lost)} not as such: it "
+        f"given the folder, HTA reads {len(by_path)} of {len(traces)} traces, and {rank_ranges(lost)} not as such: it "
         "keeps one file a rank, and takes for rank 0 what says no rank or says it without a blank "
         '("rank":3, compact JSON). Here it was told the ranks.',
     )
@@ -203,16 +203,16 @@ def _mixed_up(traces: Sequence[tuple[int, Trace]], answers: Sequence[Answer]) ->
 
 # -- HTA's own analyses ------------------------------------------------------------------------------------------------
 #
-# Analyses that are taken from HTA instead of being written again: the critical path inside one rank's step, and
-# kernel sequences that come again and again.
+# Analyses that are taken from HTA instead of being implemented again: the critical path inside one rank's step, and
+# frequent kernel sequences.
 #
-# Both run with HTA's rounding off and the last step kept. Rounding turns events shorter than a microsecond inside out,
-# and HTA's call stacks then raise: on three of the real traces that this was tried on, no sequence was found otherwise.
+# Both run without HTA's rounding and with the last step. Rounding gives events shorter than a microsecond an end before
+# their begin, and HTA's call stacks then raise: on three of the tested real traces, no sequence was found with it.
 
-OPERATOR = "autograd::engine::evaluate_function"  # under every node of a backward, in every trace of a training
+OPERATOR = "autograd::engine::evaluate_function"  # around every node of a backward, in every trace of a training
 LENGTH = 3
 _MOST = 10
-# HTA's types of edges that are no work.
+# HTA's types of edges that are not work.
 _WAITS = {
     "critical_path_kernel_launch_delay": "launch delay",
     "critical_path_kernel_kernel_delay": "gap between kernels",
@@ -222,8 +222,8 @@ _WAITS = {
 
 
 def critical_path(result: Result, rank: int | None = None, step: int | None = None) -> CriticalPath:
-    """HTA's critical path through a step of one rank: by default the lowest rank and its second step, because the
-    first lacks what was launched before the trace. Ranks are not tied together; ``diag.account`` does that.
+    """HTA's critical path through a step of one rank: by default the lowest rank and its second step, because the first
+    lacks work that was launched before the trace. It does not connect ranks; ``diag.account`` does that.
 
     DiagError for a rank or step that has no trace, or without HTA; HTA's own failure is in ``error``.
     """
@@ -241,23 +241,23 @@ def critical_path(result: Result, rank: int | None = None, step: int | None = No
 def kernel_sequences(
     result: Result, rank: int | None = None, operator: str = OPERATOR, length: int = LENGTH
 ) -> KernelSequences:
-    """The most frequent sequences of at least ``length`` kernels that one rank's operators launch, whose names contain
-    ``operator``; of nested ones HTA takes the outermost. By default of the lowest rank.
+    """The most frequent sequences of at least ``length`` kernels, launched by one rank's operators whose names contain
+    ``operator``; of nested operators HTA takes the outermost. By default of the lowest rank.
 
     DiagError for a rank that has no trace, or without HTA; HTA's own failure is in ``error``.
     """
     hta_version()
     rank, traces = _of_rank(result, rank)
     path = str(traces[0].path)
-    asked = job("sequences", rank, Path(traces[0].path), operator=operator, length=length, most=_MOST)
-    answer = run_jobs([asked], exact=True)[0]
+    hta_job = job("sequences", rank, Path(traces[0].path), operator=operator, length=length, most=_MOST)
+    answer = run_jobs([hta_job], exact=True)[0]
     if answer.error:
         return KernelSequences(rank, path, operator, length, 0, (), answer.error)
-    found = tuple(
+    sequences = tuple(
         KernelSequence(pattern.split("|")[0], tuple(pattern.split("|")[1:]), int(count), _ns(device), _ns(host))
         for pattern, count, device, host in answer.found["sequences"]
     )
-    return KernelSequences(rank, path, operator, length, answer.found["found"], found)
+    return KernelSequences(rank, path, operator, length, answer.found["found"], sequences)
 
 
 def _of_rank(result: Result, rank: int | None) -> tuple[int, Sequence[Trace]]:
@@ -270,22 +270,22 @@ def _of_rank(result: Result, rank: int | None) -> tuple[int, Sequence[Trace]]:
     return chosen, traced[chosen]
 
 
-def _step(traces: Sequence[Trace], wanted: int | None) -> tuple[Trace, int, str]:
+def _step(traces: Sequence[Trace], number: int | None) -> tuple[Trace, int, str]:
     """The trace that holds the step, the step's number and the name of its range."""
     marked = [(trace, *row) for trace in traces for row in step_ranges(trace).select("step", "name").iter_rows()]
     if not marked:
         raise DiagError("the trace marks no steps", hint="call prof.step() once a step", path=traces[0].path)
-    if wanted is None:
+    if number is None:
         return marked[min(1, len(marked) - 1)]
-    found = next((entry for entry in marked if entry[1] == wanted), None)
-    if found is None:
+    match = next((entry for entry in marked if entry[1] == number), None)
+    if match is None:
         steps = ", ".join(str(step) for _, step, _ in marked)
-        raise DiagError(f"step {wanted} is not in the trace", hint=f"there are steps {steps}", path=traces[0].path)
-    return found
+        raise DiagError(f"step {number} is not in the trace", hint=f"there are steps {steps}", path=traces[0].path)
+    return match
 
 
 def _kind(edge: str, category: str, on_stream: bool, name: str) -> str:
-    """What an edge of HTA's path is. HTA knows communication by one vendor's prefix; we use our own pattern."""
+    """The kind of an edge of HTA's path. HTA detects communication by one vendor's prefix; we use our own pattern."""
     if edge in _WAITS:
         return _WAITS[edge]
     category = names.category(category)
@@ -310,7 +310,7 @@ def _shares(pieces: Iterable[tuple[str, int, int]]) -> tuple[PathShare, ...]:
 
 # -- requests ----------------------------------------------------------------------------------------------------------
 #
-# What ``--hta`` asks for: ``critical-path:rank=3,step=7``.
+# The syntax of ``--hta``: ``critical-path:rank=3,step=7``.
 
 _HINT = "for example: --hta critical-path:rank=0,step=5   --hta sequences:rank=0,operator=aten::linear,length=3"
 _ASKED: dict[str, tuple[Callable[..., CriticalPath | KernelSequences], dict[str, Callable[[str], Any]]]] = {
@@ -321,7 +321,7 @@ Request = Callable[[Result], CriticalPath | KernelSequences]
 
 
 def parse_request(text: str) -> Request:
-    """The analysis that the text asks for, ready to be run on a result. DiagError, exit code 2, for any other text."""
+    """The requested analysis, as a function of a result. DiagError, exit code 2, for an invalid text."""
     name, _, settings = text.partition(":")
     if name not in _ASKED:
         raise _usage(f"--hta {text}: no such analysis; there are {' and '.join(_ASKED)}")

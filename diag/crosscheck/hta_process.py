@@ -1,7 +1,7 @@
 """The process in which HTA runs: jobs as JSON on standard input, one line of JSON per answer on standard output.
 
-Started by diag.crosscheck.analyses as a script. It imports nothing of diag, and HTA only once it runs: HTA logs, warns,
-prints, configures logging for the whole process, and keeps about five times the file in memory.
+Started by diag.crosscheck.analyses as a script. It does not import diag, and it imports HTA only while it runs a job:
+HTA logs, warns, prints, configures logging for the whole process, and keeps about five times the file in memory.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Found = dict[str, Any]
 
 
 def breakdown(job: Found) -> Found:
-    """HTA's temporal breakdown and overlap as it gives them by default, and the window that it keeps. Microseconds."""
+    """HTA's temporal breakdown and overlap with default settings, and the window of its events. Microseconds."""
     analysis = _analysis(job, last_step=False)
     times = analysis.get_temporal_breakdown(visualize=False).iloc[0]
     overlap = float(analysis.get_comm_comp_overlap(visualize=False).iloc[0]["comp_comm_overlap_pctg"])
     trace = analysis.t.get_trace(job["rank"])
-    kept = trace[trace["stream"].ne(-1)]
+    device_events = trace[trace["stream"].ne(-1)]
     return {
-        "begin_us": float(kept["ts"].min() + analysis.t.min_ts),
-        "end_us": float((kept["ts"] + kept["dur"]).max() + analysis.t.min_ts),
+        "begin_us": float(device_events["ts"].min() + analysis.t.min_ts),
+        "end_us": float((device_events["ts"] + device_events["dur"]).max() + analysis.t.min_ts),
         "window_us": float(times["kernel_time(us)"]),
         "compute_us": float(times["compute_time(us)"]),
         "non_compute_us": float(times["non_compute_time(us)"]),
@@ -38,7 +38,7 @@ def breakdown(job: Found) -> Found:
 
 
 def ranks(job: Found) -> Found:
-    """The file that HTA takes for each rank when it is given a folder and reads the ranks from the files."""
+    """The file that HTA chooses for each rank when it gets a folder and reads the ranks from the files."""
     from hta.common.trace_file import create_rank_to_trace_dict
 
     return {str(rank): path for rank, path in create_rank_to_trace_dict(job["paths"])[1].items()}
@@ -46,7 +46,7 @@ def ranks(job: Found) -> Found:
 
 def critical_path(job: Found) -> Found:
     """The edges on the critical path through one annotated range, summed by (type, category, on a stream, name), and
-    the longest ones. Microseconds. With the last step: a step that is asked for is not left out."""
+    the longest ones. Microseconds. Includes the last step, so that any step can be requested."""
     analysis = _analysis(job, last_step=True)
     instance = _instance(analysis, job["rank"], job["annotation"])
     graph, succeeded = analysis.critical_path_analysis(job["rank"], job["annotation"], instance)
@@ -56,8 +56,10 @@ def critical_path(job: Found) -> Found:
     sums: dict[tuple[str, str, bool, str], list[float]] = {}
     edges = []
     for edge in graph.get_critical_path_breakdown().itertuples():
-        known = edge.event_idx is not None and edge.event_idx == edge.event_idx  # NaN: an edge between two events
-        key = (edge.type, names[int(edge.cat)], edge.stream >= 0, edge.s_name) if known else (edge.type, "", False, "")
+        is_event = edge.event_idx is not None and edge.event_idx == edge.event_idx  # NaN: an edge between two events
+        key = (
+            (edge.type, names[int(edge.cat)], edge.stream >= 0, edge.s_name) if is_event else (edge.type, "", False, "")
+        )
         total = sums.setdefault(key, [0.0, 0])
         total[0] += float(edge.duration)
         total[1] += 1
@@ -69,10 +71,10 @@ def critical_path(job: Found) -> Found:
 
 
 def sequences(job: Found) -> Found:
-    """The most frequent kernel sequences below operators whose name contains a text. Microseconds."""
+    """The most frequent kernel sequences under operators whose name contains a text. Microseconds."""
     analysis = _analysis(job, last_step=True)
     with tempfile.TemporaryDirectory() as folder:  # HTA insists on writing a copy of the trace
-        found = analysis.get_frequent_cuda_kernel_sequences(
+        patterns = analysis.get_frequent_cuda_kernel_sequences(
             operator_name=job["operator"],
             output_dir=folder,
             min_pattern_len=job["length"],
@@ -80,23 +82,23 @@ def sequences(job: Found) -> Found:
             top_k=1,
             visualize=False,
         )
-    rows = found.head(job["most"]).itertuples(index=False, name=None)
-    return {"found": len(found), "sequences": [[row[0], *map(float, row[1:])] for row in rows]}
+    rows = patterns.head(job["most"]).itertuples(index=False, name=None)
+    return {"found": len(patterns), "sequences": [[row[0], *map(float, row[1:])] for row in rows]}
 
 
 def _analysis(job: Found, last_step: bool) -> Any:
-    """HTA on one file. The rank is given: HTA's own search for it needs a blank after ``"rank":``."""
+    """HTA on one file. The rank is passed in: HTA's own search for it needs a blank after ``"rank":``."""
     from hta.trace_analysis import TraceAnalysis
 
     return TraceAnalysis(trace_files={job["rank"]: job["path"]}, include_last_profiler_step=last_step)
 
 
 def _instance(analysis: Any, rank: int, annotation: str) -> int:
-    """Which of the events that HTA finds for an annotation is the range of that very name on the host. HTA takes every
-    name that contains the text (#1 finds #10) and the device's copy of a range as well."""
+    """The index, among the events that HTA finds for an annotation, of the host range with exactly this name. HTA also
+    matches every name that contains the text (#1 finds #10), and the device's copy of a range."""
     trace, names = analysis.t.get_trace(rank), analysis.t.symbol_table.get_sym_table()
-    found = trace[trace["name"].isin([code for code, name in enumerate(names) if annotation in name])]
-    for position, (name, category) in enumerate(zip(found["name"], found["cat"], strict=True)):
+    matches = trace[trace["name"].isin([code for code, name in enumerate(names) if annotation in name])]
+    for position, (name, category) in enumerate(zip(matches["name"], matches["cat"], strict=True)):
         if names[name] == annotation and not names[category].startswith("gpu"):
             return position
     raise LookupError(f"HTA keeps no range {annotation}")
@@ -106,7 +108,7 @@ def _answer(job: Found) -> Found:
     jobs = {"breakdown": breakdown, "ranks": ranks, "critical_path": critical_path, "sequences": sequences}
     try:
         return {"found": jobs[job["job"]](job)}
-    except Exception as error:  # whatever HTA raises is an answer: the line that the report shows
+    except Exception as error:  # any exception of HTA is an answer, shown as a line of the report
         return {"error": f"{type(error).__name__}: {error}".strip().rstrip(":")}
 
 
@@ -115,7 +117,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what HTA prints goes nowhere
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # discards what HTA prints
     for job in json.load(sys.stdin):
         answers.write(json.dumps(_answer(job)) + "\n")
         answers.flush()

@@ -1,4 +1,4 @@
-"""What a cross-check says. Frozen; durations in integer nanoseconds, shares in percent."""
+"""The result of a cross-check. Frozen; durations in integer nanoseconds, shares in percent."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ AGREE_PERCENT = 0.1  # numbers closer than this are equal
 
 
 class Quantity(StrEnum):
-    """What both measure. All but the window are measured inside HTA's window."""
+    """The quantities that both measure. All except the window are measured inside HTA's window."""
 
     WINDOW = "window"  # from the first to the last device event
     COMPUTE = "compute"
-    NON_COMPUTE = "non-compute"  # communication and copies that no compute hides
+    NON_COMPUTE = "non-compute"  # exposed communication and copies
     IDLE = "idle"
-    OVERLAP = "overlap"  # percent of the communication that compute hides
+    OVERLAP = "overlap"  # percent of the communication that is overlapped with compute
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class Comparison:
 
 @dataclass(frozen=True)
 class RankCheck:
-    """One trace file. ``error`` is HTA's exception and what of the trace may cause it; then nothing is compared."""
+    """One trace file. ``error``: HTA's exception and its possible cause in the trace; then nothing is compared."""
 
-    rank: int | None  # None: the file could not be read by us either
+    rank: int | None  # None: we could not read the file either
     path: str
     begin_ns: int  # HTA's window, on the trace's clock
     end_ns: int
@@ -66,7 +66,7 @@ class RankCheck:
 
 @dataclass(frozen=True)
 class CrossCheck:
-    """Every trace of a run, read by both. ``notes``: what concerns no single number."""
+    """Every trace of a run, read by both. ``notes``: general remarks."""
 
     tool: str
     version: str
@@ -76,7 +76,7 @@ class CrossCheck:
 
 @dataclass(frozen=True)
 class PathShare:
-    """How long one kind of work lies on a critical path, and in how many pieces."""
+    """The time of one kind of work on a critical path, and the number of its pieces."""
 
     kind: str
     ns: int
@@ -118,7 +118,7 @@ class KernelSequence:
 
 @dataclass(frozen=True)
 class KernelSequences:
-    """HTA's frequent kernel sequences of one rank, most frequent first; ``found`` is how many there are in all."""
+    """HTA's frequent kernel sequences of one rank, most frequent first; ``found`` is their total number."""
 
     rank: int
     path: str
@@ -130,8 +130,8 @@ class KernelSequences:
 
 
 def difference(ours: float | None, hta: float | None, quantity: Quantity) -> float:
-    """HTA's value minus ours: in points for the overlap, else in percent of the larger of the two, so between -100 and
-    100 whatever is zero. 100 where only one of the two has a value."""
+    """HTA's value minus ours: in percentage points for the overlap, else in percent of the larger of the two, so
+    between -100 and 100 even if one is zero. 100 if only one of the two has a value."""
     if ours is None or hta is None:
         return 0.0 if ours is hta else 100.0
     if quantity == Quantity.OVERLAP:

@@ -1,1 +1,1 @@
-"""A run's numbers for other systems: Prometheus, OpenTelemetry, JSON lines, TensorBoard and W&B."""
+"""Exports a run's metrics to other systems: Prometheus, OpenTelemetry, JSON lines, TensorBoard and W&B."""

@@ -1,4 +1,4 @@
-"""Every metric that leaves ``diag``, defined once: name, kind, unit, meaning; and the Grafana dashboard of them.
+"""Every exported metric, defined once: name, kind, unit, meaning; and the Grafana dashboard of them.
 
 Names follow Prometheus: base units at the end, ``_total`` on counters. Standard library only.
 """
@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 
 class Kind(StrEnum):
-    """Of a metric; the values are Prometheus' names. A counter only grows while the run lasts."""
+    """Kinds of metrics, by Prometheus' names. A counter only grows while the run lasts."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
 
 
 class MetricUnit(StrEnum):
-    """The values are OpenTelemetry's (UCUM)."""
+    """Units of metrics; the values are OpenTelemetry's (UCUM)."""
 
     SECONDS = "s"
     BYTES = "By"
@@ -29,9 +29,9 @@ class MetricUnit(StrEnum):
     NONE = ""
 
 
-@dataclass(frozen=True, eq=False)  # there is one of each: compared by identity, in dictionaries of a million samples
+@dataclass(frozen=True, eq=False)  # compared by identity, which is faster with a million samples
 class Metric:
-    """``per_rank``: it has a value for each rank; the others are the run's."""
+    """A metric. ``per_rank``: it has one value per rank; otherwise one per run."""
 
     name: str
     kind: Kind
@@ -48,12 +48,12 @@ class Sample(NamedTuple):
     value: float
 
 
-# Labels. What is not known is an empty label, which is none in Prometheus.
+# Labels. An unknown value is an empty label, which Prometheus treats as missing.
 RUN, RANK, HOST, GPU = "run", "rank", "host", "gpu"
 PART, OP, GROUP = "part", "op", "group"
 STAT = "stat"  # of a summary: min, mean, max over the ranks
 
-RECENT = 20  # steps: what "lately" means below
+RECENT = 20  # number of the last finished steps in "recent" metrics
 
 _LATELY = f"mean of the last {RECENT} finished steps"
 _PARTS = "by part; parts add up to the step"
@@ -166,14 +166,15 @@ METRICS = (
 # -- Grafana -----------------------------------------------------------------------------------------------------------
 
 
-# In the queries below, a name in capitals is a metric defined above, of the chosen run.
+# In the queries below, a name in capitals is a metric defined above, for the selected run.
 
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _COLUMNS = 24
 
 
 class _Panel(NamedTuple):
-    """``queries``: (expression, legend). ``kind``: "stat" a number, "name" a text, "lines" or "stacked" over time."""
+    """A panel. ``queries``: (expression, legend). ``kind``: "stat" shows a number, "name" a text, "lines" and "stacked"
+    a time series."""
 
     title: str
     unit: str
@@ -302,7 +303,7 @@ _PANELS = (
 
 
 def dashboard() -> str:
-    """The dashboard's JSON, for Grafana's import."""
+    """The dashboard as JSON, to import into Grafana."""
     runs = f"label_values({RUN_INFO.name}, run)"
     variables: list[dict[str, Any]] = [
         {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"},
@@ -362,13 +363,13 @@ def _drawn(panel: _Panel) -> dict[str, Any]:
         "fieldConfig": {"defaults": defaults, "overrides": []},
         "options": options,
         "targets": [
-            {"refId": "ABC"[at], "datasource": _SOURCE, "expr": _query(query), "legendFormat": legend}
-            for at, (query, legend) in enumerate(panel.queries)
+            {"refId": "ABC"[index], "datasource": _SOURCE, "expr": _query(query), "legendFormat": legend}
+            for index, (query, legend) in enumerate(panel.queries)
         ],
     }
 
 
 def _query(query: str) -> str:
-    """PromQL: each metric with the run's label, and the range that ``rate`` needs."""
-    named = re.sub(r"\b[A-Z][A-Z_]+\b", lambda match: globals()[match[0]].name + '{run="$run"}', query)
-    return re.sub(r"rate\((\w+\{[^}]*\})\)", r"rate(\1[$__rate_interval])", named)
+    """The query in PromQL: each metric with the run's label, and the range for ``rate``."""
+    with_names = re.sub(r"\b[A-Z][A-Z_]+\b", lambda match: globals()[match[0]].name + '{run="$run"}', query)
+    return re.sub(r"rate\((\w+\{[^}]*\})\)", r"rate(\1[$__rate_interval])", with_names)

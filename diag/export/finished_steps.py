@@ -1,4 +1,4 @@
-"""A run's steps as they are finished, each split into its parts: their totals by rank, and curves by step."""
+"""A run's finished steps, each split into its parts: totals by rank, and curves by step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from diag.tables.efficiency import token_rate
 
 
 def must_be_run(layout: RunLayout) -> None:
-    """DiagError where the folder is none that the collectors wrote."""
+    """DiagError if the folder is not a run directory."""
     must_exist([str(layout.root)])
     if not layout.is_run():
         raise DiagError(
@@ -43,13 +43,13 @@ def must_be_run(layout: RunLayout) -> None:
         layout.ranks()
 
 
-_AT_ONCE = 32  # steps: splitting looks at every collective of the batch for every step of it
+_AT_ONCE = 32  # steps in a batch: splitting compares every step of it with every collective of it
 _MOST_OPEN = 10_000  # collectives whose end on the device is not known yet
 
 
 class FinishedStep(Struct, frozen=True):
-    """``parts``: nanoseconds by kind of time, which add up to the step. ``comm_known`` False: communication ran on a
-    device, unseen by the host, and is a part of its computation."""
+    """A finished step. ``parts``: nanoseconds by kind of time, which add up to the step. ``comm_known`` False:
+    communication ran on a device and was not recorded, so it is included in computation."""
 
     record: StepRecord
     parts: tuple[tuple[Kind, int], ...]
@@ -65,7 +65,8 @@ class FinishedStep(Struct, frozen=True):
 
 
 class FinishedCall(Struct, frozen=True):
-    """``ns`` None: its end is not known, yet or for good; it may come as a FinishedCall of its own with ``count`` 0."""
+    """A finished collective. ``ns`` None: its end is not known, or not yet; it may follow as another FinishedCall with
+    ``count`` 0."""
 
     group: str
     op: str
@@ -83,8 +84,8 @@ class FinishedSteps:
         self._lines = Tail(files.collectives, CollectiveLine)
         self._device = Tail(files.device_steps, DeviceStepRecord)
         self._waiting: list[StepRecord] = []
-        self._rows: dict[int, list[CollectiveRow]] = {}  # by step: of those that wait, and of the one before
-        self._before = -1  # that step
+        self._rows: dict[int, list[CollectiveRow]] = {}  # by step: rows of waiting steps and of the step before them
+        self._before = -1  # the step before the waiting ones
         self._seen = -1  # step of the last line of collectives
         self._open: dict[tuple[str, int], str] = {}  # operations whose end on the device is to come
 
@@ -94,13 +95,13 @@ class FinishedSteps:
 
     @property
     def refusals(self) -> dict[Path, str]:
-        """The files that could not be read the last time, and why."""
+        """The files that could not be read in the last reading, and why."""
         return {tail.path: tail.refusal for tail in (self._records, self._lines, self._device) if tail.refusal}
 
     def read(self, ended: bool) -> tuple[list[FinishedStep], list[FinishedCall]]:
-        """What is new. Steps beyond the last collectives wait for theirs, which a network file system may show later,
-        until there are newer steps: these may have none. If the run has ``ended`` none waits. RestartedError where the
-        files are others by now."""
+        """Reads new steps and collectives. A step after the last line of collectives waits for its own, which a network
+        file system may show later, until there are newer steps: it may have none. If the run has ``ended``, no step
+        waits. RestartedError if the files have been replaced."""
         new = self._records.read()
         lines = self._lines.read()
         for line in lines:
@@ -108,22 +109,22 @@ class FinishedSteps:
             self._rows.setdefault(line.step, []).extend(line.rows)
         calls = [self._call(row) for line in lines for row in line.rows]
         calls += (call for record in self._device.read() for call in self._ended(record))
-        waits = self._lines.exists and not ended
-        patient, ready = (new, self._waiting) if new else (self._waiting, [])
-        self._waiting = [record for record in patient if waits and record.step > self._seen]
-        ready = ready + [record for record in patient if not waits or record.step <= self._seen]
-        return list(self._split([record for record in ready if record.end_ns > record.begin_ns])), calls
+        may_wait = self._lines.exists and not ended
+        candidates, finished = (new, self._waiting) if new else (self._waiting, [])
+        self._waiting = [record for record in candidates if may_wait and record.step > self._seen]
+        finished = finished + [record for record in candidates if not may_wait or record.step <= self._seen]
+        return list(self._split([record for record in finished if record.end_ns > record.begin_ns])), calls
 
-    def _split(self, ready: Sequence[StepRecord]) -> Iterator[FinishedStep]:
-        cuts = [*range(0, len(ready), _AT_ONCE), len(ready)]
+    def _split(self, finished: Sequence[StepRecord]) -> Iterator[FinishedStep]:
+        cuts = [*range(0, len(finished), _AT_ONCE), len(finished)]
         for first, end in pairwise(cuts):
-            batch = ready[first:end]
+            batch = finished[first:end]
             # A collective of one step can be waited for in the next.
             numbers = dict.fromkeys((self._before, *(record.step for record in batch)))
             rows = [row for step in numbers for row in self._rows.get(step, ())]
-            for record, found in zip(batch, partition(self._rank, batch, rows, {}, self._on_device), strict=True):
-                parts = tuple((kind, found.segments.total(kind)) for kind in Kind)
-                yield FinishedStep(record, parts, found.comm_known)
+            for record, account in zip(batch, partition(self._rank, batch, rows, {}, self._on_device), strict=True):
+                parts = tuple((kind, account.segments.total(kind)) for kind in Kind)
+                yield FinishedStep(record, parts, account.comm_known)
             self._before = batch[-1].step
             for step in numbers:
                 if step != self._before:
@@ -143,7 +144,7 @@ class FinishedSteps:
 
 # -- rank totals -------------------------------------------------------------------------------------------------------
 #
-# What one rank's steps and collectives add up to, as samples.
+# Totals of one rank's steps and collectives, as samples.
 
 PARTS = {
     Kind.COMPUTE: "compute",
@@ -153,7 +154,7 @@ PARTS = {
     Kind.CHECKPOINT: "checkpoint",
     Kind.IDLE: "idle",
 }
-HIDDEN_COMM = "compute_or_comm"  # on a device without its own records of communication
+HIDDEN_COMM = "compute_or_comm"  # on a device without records of communication
 MESSAGES = "p2p"  # one group for all pairs of ranks
 
 _S = 1e9  # nanoseconds
@@ -164,13 +165,13 @@ def part_name(kind: Kind, comm_known: bool) -> str:
 
 
 def parts_of(step: FinishedStep) -> dict[str, int]:
-    """Nanoseconds by the name of the part; without communication where it is not known."""
-    known = step.comm_known
-    return {part_name(kind, known): ns for kind, ns in step.parts if known or kind != Kind.COMM}
+    """Nanoseconds by name of the part; without communication if it is not known."""
+    comm_known = step.comm_known
+    return {part_name(kind, comm_known): ns for kind, ns in step.parts if comm_known or kind != Kind.COMM}
 
 
 class RankTotals:
-    """Grows with what is added; the samples are of now."""
+    """Accumulates steps and calls of a rank; ``samples`` returns the current values."""
 
     def __init__(self) -> None:
         self._steps = self._step_ns = self._tokens = 0
@@ -207,7 +208,7 @@ class RankTotals:
         unreadable: int,
         now_ns: int,
     ) -> Iterator[Sample]:
-        """Of this rank; what is not known has no sample."""
+        """The samples of this rank; unknown values have no sample."""
         yield Sample(of.STEPS, labels, self._steps)
         yield Sample(of.UNREADABLE, labels, unreadable)
         if self._last_step is not None:
@@ -215,11 +216,11 @@ class RankTotals:
         if self._memory is not None:
             yield from _of_memory(labels, self._memory)
         for (op, group), count in sorted(self._calls.items()):
-            own = {**labels, of.OP: op, of.GROUP: group}
-            yield Sample(of.COLLECTIVES, own, count)
-            yield Sample(of.COLLECTIVE_BYTES, own, self._call_bytes[op, group])
+            call_labels = {**labels, of.OP: op, of.GROUP: group}
+            yield Sample(of.COLLECTIVES, call_labels, count)
+            yield Sample(of.COLLECTIVE_BYTES, call_labels, self._call_bytes[op, group])
             if (op, group) in self._call_ns:
-                yield Sample(of.COLLECTIVE_SECONDS, own, self._call_ns[op, group] / _S)
+                yield Sample(of.COLLECTIVE_SECONDS, call_labels, self._call_ns[op, group] / _S)
         if heartbeat is not None:
             yield Sample(of.HEARTBEAT_TIME, labels, heartbeat.unix_ns / _S)
             yield Sample(of.HEARTBEAT_AGE, labels, max(0, now_ns - heartbeat.unix_ns) / _S)
@@ -236,9 +237,9 @@ class RankTotals:
         for _, _, _, parts in self._recent:
             lately.update(parts)
         for part, ns in self._part_ns.items():
-            own = {**labels, of.PART: part}
-            yield Sample(of.PART_SECONDS, own, ns / _S)
-            yield Sample(of.PART_DURATION, own, lately[part] / _S / recent)
+            part_labels = {**labels, of.PART: part}
+            yield Sample(of.PART_SECONDS, part_labels, ns / _S)
+            yield Sample(of.PART_DURATION, part_labels, lately[part] / _S / recent)
         if self._tokens:
             yield Sample(of.TOKENS, labels, self._tokens)
             tokens = sum(tokens for _, _, tokens, _ in self._recent)
@@ -261,7 +262,7 @@ def _of_memory(labels: Mapping[str, str], memory: MemoryRecord) -> Iterator[Samp
 
 
 class StepCurves(Struct, frozen=True):
-    """One step. ``values`` by curve: `diag_step_duration_seconds/max` and the like."""
+    """One step. ``values`` by name of the curve, such as `diag_step_duration_seconds/max`."""
 
     step: int
     end_unix_s: float
@@ -270,8 +271,8 @@ class StepCurves(Struct, frozen=True):
 
 def history(run: Path, say: Callable[[str, str], object] | None = None) -> Iterator[StepCurves]:
     """Every recorded step, in order: its time and parts as mean and max over the ranks, the largest memory, and tokens
-    a second of all ranks. ``say`` is called with each file that cannot be read, and why. DiagError where it is no run
-    directory."""
+    per second of all ranks. ``say`` is called with each file that cannot be read, and why. DiagError if ``run`` is not
+    a run directory."""
     layout = RunLayout(run)
     must_be_run(layout)
     return _curves(layout, say)
@@ -284,18 +285,18 @@ def _curves(layout: RunLayout, say: Callable[[str, str], object] | None) -> Iter
         if gap is not None and say is not None:
             say(gap.path, gap.reason)
         recorded = FinishedSteps(rank, files, identity is not None and identity.device != "cpu")
-        found, _ = recorded.read(ended=True)
+        finished, _ = recorded.read(ended=True)
         for path, reason in recorded.refusals.items():
             if say is not None:
                 say(str(path), f"cannot be read: {reason}")
-        for one in found:
-            steps.setdefault(one.record.step, _Step()).add(one, identity)
+        for finished_step in finished:
+            steps.setdefault(finished_step.record.step, _Step()).add(finished_step, identity)
     for number, step in sorted(steps.items()):
         yield StepCurves(number, step.end_unix_s, step.values())
 
 
 class _Step(Struct):
-    """One step, as far as its ranks are read."""
+    """One step, accumulated over the ranks read so far."""
 
     end_unix_s: float = 0.0
     dur_ns: list[int] = field(default_factory=list)
@@ -303,19 +304,19 @@ class _Step(Struct):
     tokens: int = 0
     memory: dict[Metric, int] = field(default_factory=dict)
 
-    def add(self, one: FinishedStep, identity: RankRecord | None) -> None:
+    def add(self, finished_step: FinishedStep, identity: RankRecord | None) -> None:
         if identity is not None:
-            end_ns = identity.unix_ns + one.record.end_ns - identity.monotonic_ns
+            end_ns = identity.unix_ns + finished_step.record.end_ns - identity.monotonic_ns
             self.end_unix_s = max(self.end_unix_s, end_ns / 1e9)
-        self.dur_ns.append(one.dur_ns)
-        for part, ns in parts_of(one).items():
+        self.dur_ns.append(finished_step.dur_ns)
+        for part, ns in parts_of(finished_step).items():
             self.part_ns.setdefault(part, []).append(ns)
-        self.tokens += one.record.tokens
-        if one.memory is not None:
+        self.tokens += finished_step.record.tokens
+        if finished_step.memory is not None:
             held = (
-                (of.ALLOCATED, one.memory.allocated),
-                (of.RESERVED, one.memory.reserved),
-                (of.RESIDENT, one.memory.rss),
+                (of.ALLOCATED, finished_step.memory.allocated),
+                (of.RESERVED, finished_step.memory.reserved),
+                (of.RESIDENT, finished_step.memory.rss),
             )
             for metric, size in held:
                 if size is not None:
@@ -323,8 +324,8 @@ class _Step(Struct):
 
     def values(self) -> dict[str, float]:
         curves = _mean_and_max(of.STEP_DURATION.name, self.dur_ns)
-        for part, each in self.part_ns.items():
-            curves |= _mean_and_max(f"{of.PART_DURATION.name}/{part}", each)
+        for part, ns_of_ranks in self.part_ns.items():
+            curves |= _mean_and_max(f"{of.PART_DURATION.name}/{part}", ns_of_ranks)
         if self.tokens:
             curves[of.TOKEN_RATE.name] = token_rate(self.tokens, max(self.dur_ns))
         return curves | {f"{metric.name}/max": float(size) for metric, size in self.memory.items()}

@@ -34,26 +34,26 @@ _PATIENCE_S = 30  # with a silent connection
 
 
 def to_text(samples: Iterable[Sample]) -> str:
-    """The exposition: each metric with its HELP and TYPE, labels escaped."""
+    """Prometheus' text format: each metric with its HELP and TYPE, labels escaped."""
     registry = CollectorRegistry()
     registry.register(_Fixed(samples))
     return generate_latest(registry).decode()
 
 
 def families(samples: Iterable[Sample]) -> Iterator[Family]:
-    """By metric, in the order of the definitions."""
+    """The samples as metric families, in the order of the definitions."""
     by_name: dict[str, list[Sample]] = {}
     for sample in samples:
         by_name.setdefault(sample.metric.name, []).append(sample)
     for metric in METRICS:
-        own = by_name.get(metric.name)
-        if not own:
+        samples_of_metric = by_name.get(metric.name)
+        if not samples_of_metric:
             continue
-        # The library puts the ending of a counter on itself.
+        # The library appends the suffix of a counter itself.
         name = metric.name.removesuffix(_TOTAL) if metric.kind is Kind.COUNTER else metric.name
         family = Family(name, metric.help, metric.kind.value)
-        for _, labels, value in own:
-            # Prometheus takes any text as a label; people print what this writes, and look at it in terminals.
+        for _, labels, value in samples_of_metric:
+            # Prometheus accepts any text as a label, but this output may be printed in a terminal.
             family.add_sample(metric.name, {key: visible_lines(text) for key, text in dict(labels).items()}, value)
         yield family
 
@@ -61,8 +61,8 @@ def families(samples: Iterable[Sample]) -> Iterator[Family]:
 def serve(
     metrics: RunMetrics, host: str, port: int, *, token: str | None = None, allowed_hosts: Iterable[str] = ()
 ) -> tuple[WSGIServer, threading.Thread]:
-    """Serves /metrics from a thread; every scrape reads what is new in the run. ``token``: who does not send it is
-    refused. DiagError where the port is taken or the host is none."""
+    """Serves /metrics from a thread; every scrape reads the new records of the run. ``token``: requests without it are
+    refused. DiagError if the port is in use or the host is invalid."""
     registry = CollectorRegistry()
     registry.register(_Live(metrics))
     family, address = resolved(host, port)
@@ -104,7 +104,7 @@ class _Handler(WSGIRequestHandler):
     timeout = _PATIENCE_S
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing: an address may hold the token, and the terminal is the user's."""
+        """Logs nothing: an address may contain the token, and the terminal is the user's."""
 
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
@@ -116,12 +116,12 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         self.set_app(app)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Scrapers that hang up or stay silent are no errors."""
+        """Ignores scrapers that disconnect or time out."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
     def server_bind(self) -> None:
-        """Without the look-up of a name for the address, which waits for a name server that may not be there."""
+        """Skips the reverse DNS lookup of the address, which may block without a name server."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
@@ -138,10 +138,10 @@ class _Fixed(Collector):
 class _Live(Collector):
     def __init__(self, metrics: RunMetrics) -> None:
         self._metrics = metrics
-        self._reading = threading.Lock()  # two scrapes at once must not both count what is new
+        self._reading = threading.Lock()  # two concurrent scrapes must not both count the new records
 
     def describe(self) -> Iterator[Family]:
-        """Nothing: registering it need not read the run."""
+        """Yields nothing, so that registering does not read the run."""
         yield from ()
 
     def collect(self) -> Iterator[Family]:
@@ -153,14 +153,14 @@ class _Live(Collector):
 # -- OpenTelemetry -----------------------------------------------------------------------------------------------------
 
 
-# Through its own SDK to a collector, by OTLP over HTTP. Needs the extra `otel`.
+# Exports through OpenTelemetry's SDK to a collector, by OTLP over HTTP. Needs the extra `otel`.
 
-_MOST_SERIES = 1_000_000  # of an instrument; the SDK's own limit is 2,000, and a run can have 24,576 ranks
+_MOST_SERIES = 1_000_000  # per instrument; the SDK's own limit is 2,000, and a run can have 24,576 ranks
 DEFAULT_ENDPOINT = "http://localhost:4318/v1/metrics"
 
 
 class OtlpSender:
-    """``send`` exports samples at once; ``endpoint`` None: what OTEL_EXPORTER_OTLP_* say, else the SDK's default."""
+    """``send`` exports samples at once. ``endpoint`` None: from OTEL_EXPORTER_OTLP_*, else the SDK's default."""
 
     def __init__(self, run: str, endpoint: str | None = None) -> None:
         try:
@@ -171,7 +171,7 @@ class OtlpSender:
         except ImportError as error:
             raise DiagError("OpenTelemetry's SDK is not installed", hint="pip install 'diag[otel]'") from error
         self._samples: dict[str, list[Sample]] = {}
-        # Read when we say so: nothing is sent twice, and a failure is known here.
+        # Read on demand: nothing is sent twice, and failures are reported here.
         limits: CardinalityLimits = {ObservableCounter: _MOST_SERIES, ObservableGauge: _MOST_SERIES}
         self._reader = InMemoryMetricReader(cardinality_limits=limits)
         resource = Resource.create({"service.name": "diag", "service.instance.id": run})
@@ -183,7 +183,7 @@ class OtlpSender:
             create(metric.name.removesuffix("_total"), [self._callback(metric)], metric.unit.value, metric.help)
 
     def send(self, samples: Iterable[Sample]) -> None:
-        """DiagError where the collector does not take them."""
+        """Exports the samples. DiagError if the collector does not accept them."""
         from opentelemetry.sdk.metrics.export import MetricExportResult
 
         self._samples = {}
@@ -211,11 +211,11 @@ class OtlpSender:
 
 # -- jsonl -------------------------------------------------------------------------------------------------------------
 #
-# Samples as JSON lines: one object a sample, all of one reading with one time.
+# Samples as JSON lines: one object per sample; all samples of one reading have the same time.
 
 
 def to_lines(samples: Iterable[Sample], now_ns: int) -> str:
-    """Each line ends with a line feed."""
+    """The samples as JSON lines; each ends with a line feed."""
     return "".join(
         json.dumps(
             {
@@ -235,12 +235,12 @@ def to_lines(samples: Iterable[Sample], now_ns: int) -> str:
 
 # -- wandb -------------------------------------------------------------------------------------------------------------
 #
-# A run's steps as a run of Weights & Biases, where its client is installed. Offline, unless WANDB_MODE is set:
-# `wandb sync` uploads it.
+# A run's steps as a run of Weights & Biases, if its client is installed. Offline unless WANDB_MODE is set; `wandb sync`
+# uploads it.
 
 
 def write_run(steps: Iterable[StepCurves], name: str, folder: Path) -> int:
-    """How many steps were written into the folder. DiagError where wandb is missing."""
+    """Writes a W&B run into the folder; returns the number of steps. DiagError if wandb is missing."""
     try:
         import wandb
     except ImportError as error:
@@ -256,11 +256,11 @@ def write_run(steps: Iterable[StepCurves], name: str, folder: Path) -> int:
 
 # -- tensorboard -------------------------------------------------------------------------------------------------------
 #
-# A run's steps as TensorBoard's event files, where TensorBoard is installed.
+# A run's steps as TensorBoard's event files, if TensorBoard is installed.
 
 
 def write_events(steps: Iterable[StepCurves], folder: Path) -> int:
-    """How many steps were written into the folder. DiagError where TensorBoard is missing."""
+    """Writes event files into the folder; returns the number of steps. DiagError if TensorBoard is missing."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:

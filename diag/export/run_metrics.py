@@ -1,4 +1,4 @@
-"""All samples of a run, finished or under way, read again and again for what is new in it."""
+"""All samples of a run, finished or under way; reads its new records each time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from .definitions import Kind, Metric, Sample
 
 # -- last analysis -----------------------------------------------------------------------------------------------------
 #
-# The last ``diag analyze`` of a run as samples: the verdict, and the analysed parts of each rank's step.
+# The last ``diag analyze`` of a run as samples: the verdict, and the parts of each rank's step.
 
 
 class _Step(msgspec.Struct):
@@ -42,7 +42,7 @@ class _Step(msgspec.Struct):
 
 
 class LastAnalysis:
-    """Reads verdict.json again when it has changed."""
+    """Reads verdict.json, and again when it has changed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -51,8 +51,8 @@ class LastAnalysis:
         self._parts_s: dict[int, dict[str, float]] = {}
 
     def samples(self, run: Mapping[str, str], ranks: Mapping[int, Mapping[str, str]]) -> Iterator[Sample]:
-        """None where nothing was analysed, or what is there cannot be read. ``ranks``: the labels of those that are
-        exported."""
+        """The samples; none if the run was not analysed, or verdict.json cannot be read. ``ranks``: labels of the
+        exported ranks."""
         self._refresh()
         if self._verdict is None:
             return
@@ -82,7 +82,7 @@ class LastAnalysis:
 
 
 def _means(steps: tuple[_Step, ...]) -> dict[int, dict[str, float]]:
-    """Seconds by rank and part, over the steps that count."""
+    """Mean seconds by rank and part, over the counted steps."""
     sums: dict[int, Counter[str]] = {}
     counts: Counter[int] = Counter()
     for step in [step for step in steps if step.usable] or steps:
@@ -93,7 +93,7 @@ def _means(steps: tuple[_Step, ...]) -> dict[int, dict[str, float]]:
 
 
 def _split(parts: Parts) -> dict[str, int]:
-    """Nanoseconds by part, which add up to the step; wait and transfer where the clocks separate them."""
+    """Nanoseconds by part, which add up to the step; wait and transfer separately if the clocks allow it."""
     if parts.exposed_wait_ns is None or parts.exposed_transfer_ns is None:
         comm = {"exposed_comm": parts.exposed_comm_ns}
     else:
@@ -110,17 +110,17 @@ def _split(parts: Parts) -> dict[str, int]:
 
 # -- summary -----------------------------------------------------------------------------------------------------------
 #
-# Samples of many ranks as a few of the whole run: as many series for 24,576 ranks as for two.
+# Aggregates samples over the ranks: as many series for 24,576 ranks as for two.
 
 _OF_A_RANK = (of.RANK, of.HOST, of.GPU)
-MOST_GROUPS = 64  # of collectives, those with most bytes; the others are one group
+MOST_GROUPS = 64  # process groups with the most bytes; the others are merged into one
 OTHERS = "other"
 
 _Labels = tuple[tuple[str, str], ...]
 
 
 class _Merged:
-    """The values of one metric and set of labels, over the ranks."""
+    """The aggregated values of one metric and set of labels, over the ranks."""
 
     __slots__ = ("count", "high", "low", "sum")
 
@@ -135,8 +135,8 @@ class _Merged:
 
 
 def summarised(samples: Iterable[Sample]) -> list[Sample]:
-    """Counters added up over the ranks; of gauges the min, mean and max, by the label ``stat``. What is the run's own
-    stays as it is. Queries that sum counters and take the max of gauges give the same answer for both forms."""
+    """Sums of counters over the ranks, and min, mean and max of gauges, by the label ``stat``. Samples of the run stay
+    unchanged. Queries that sum counters and take the max of gauges give the same answer for both forms."""
     combined: list[Sample] = []
     merged: dict[tuple[Metric, _Labels], _Merged] = {}
     for metric, labels, value in samples:
@@ -170,12 +170,12 @@ def _largest_groups(merged: Mapping[tuple[Metric, _Labels], _Merged]) -> set[str
     return set(sorted(sizes, key=lambda group: (-sizes[group], group))[:MOST_GROUPS])
 
 
-MOST_RANKS = 64  # with series of their own, unless somebody asks for more
+MOST_RANKS = 64  # by default up to this number of ranks have their own series
 
 
 class RunMetrics:
-    """Follows one run. ``per_rank``: each rank has its own series; False: sums, and min, mean and max over the ranks;
-    None: the former up to MOST_RANKS ranks, since 24,576 of them have 786,000 series. ``only``: the ranks to
+    """Follows one run. ``per_rank`` True: each rank has its own series; False: sums, and min, mean and max over the
+    ranks; None: own series up to MOST_RANKS ranks, since 24,576 ranks have 786,000 series. ``only``: the ranks to
     export, None for all. ``say`` is called once with each file that cannot be read, and why."""
 
     def __init__(
@@ -192,10 +192,10 @@ class RunMetrics:
         self._say, self._said = say, set[tuple[str, str]]()
         self._ranks: dict[int, _Rank] = {}
         self._analysis = LastAnalysis(self._layout.verdict)
-        self.live = False  # when it was last read
+        self.live = False  # whether the run was live in the last reading
 
     def read(self, now_ns: int | None = None) -> list[Sample]:
-        """Everything that is known now."""
+        """Reads the run; returns all current samples."""
         now_ns = time.time_ns() if now_ns is None else now_ns
         manifest, gap = read_manifest(self._layout)
         self._tell([gap])
@@ -206,8 +206,8 @@ class RunMetrics:
             if rank not in self._ranks:
                 self._ranks[rank] = _Rank(rank, files, keeps_records=not self._ranks)
             self._tell(self._ranks[rank].read(ended))
-        signs = [each.heartbeat.unix_ns for each in self._ranks.values() if each.heartbeat is not None]
-        signs.append(manifest.created_unix_ns if manifest is not None else 0)  # a launcher needs a while
+        signs = [follower.heartbeat.unix_ns for follower in self._ranks.values() if follower.heartbeat is not None]
+        signs.append(manifest.created_unix_ns if manifest is not None else 0)  # the first heartbeat comes later
         self.live = not ended and now_ns - max(signs) < SILENT_S * 1e9
         samples = self._samples(manifest, now_ns)
         per_rank = self._per_rank if self._per_rank is not None else len(self._ranks) <= MOST_RANKS
@@ -216,7 +216,7 @@ class RunMetrics:
     def _readable_ranks(self) -> dict[int, RankLayout]:
         try:
             return self._layout.ranks()
-        except OSError as error:  # a later reading may be allowed again
+        except OSError as error:  # a later reading may succeed
             self._tell([Gap(str(self._layout.ranks_folder), f"cannot be read: {error.strerror}")])
             return {}
 
@@ -229,10 +229,10 @@ class RunMetrics:
 
     def _samples(self, manifest: Manifest | None, now_ns: int) -> Iterator[Sample]:
         yield from self._of_run(manifest)
-        for each in self._ranks.values():
-            yield from each.samples(self._run, now_ns)
+        for follower in self._ranks.values():
+            yield from follower.samples(self._run, now_ns)
         yield from self._analysis.samples(
-            self._run, {rank: each.labels(self._run) for rank, each in self._ranks.items()}
+            self._run, {rank: follower.labels(self._run) for rank, follower in self._ranks.items()}
         )
 
     def _of_run(self, manifest: Manifest | None) -> Iterator[Sample]:
@@ -251,10 +251,12 @@ class RunMetrics:
 
     @property
     def _device(self) -> str:
-        return next((each.identity.device for each in self._ranks.values() if each.identity is not None), "")
+        return next(
+            (follower.identity.device for follower in self._ranks.values() if follower.identity is not None), ""
+        )
 
     def _mfu(self, manifest: Manifest) -> float | None:
-        """Of one rank's last steps: all have the same arithmetic to do."""
+        """MFU from the last steps of one rank: all ranks have the same FLOPs."""
         first = next(iter(self._ranks.values()), None)
         if first is None or not first.recent:
             return None
@@ -267,7 +269,7 @@ class RunMetrics:
 
 
 class _Rank:
-    """One rank under way. ``recent``: its last records, if it ``keeps_records``."""
+    """Follows one rank. ``recent``: its last records, if ``keeps_records``."""
 
     def __init__(self, rank: int, files: RankLayout, keeps_records: bool) -> None:
         self._rank, self._files, self._keeps_records = rank, files, keeps_records
@@ -292,12 +294,12 @@ class _Rank:
         }
 
     def read(self, ended: bool) -> list[Gap | None]:
-        """Takes in what is new. What could not be read."""
+        """Reads new records; returns what could not be read."""
         self.heartbeat, gap = read_heartbeat(self._files)
         self._gaps = [gap]
         try:
             self._add(ended)
-        except RestartedError:  # the counters begin again, as they do when a process restarts
+        except RestartedError:  # the counters start at 0 again, as after a restart of a process
             self.identity = None
             self._start()
             self._add(ended)
@@ -314,7 +316,7 @@ class _Rank:
             self._gaps.append(gap)
         if self._steps is None:
             if self.identity is None and not ended:
-                return  # without it nobody knows whether the host's times are the device's
+                return  # without it, it is not known whether the rank computes on a device
             on_device = self.identity is not None and self.identity.device != "cpu"
             self._steps = FinishedSteps(self._rank, self._files, on_device)
         steps, calls = self._steps.read(ended)

@@ -1,1 +1,1 @@
-"""Budgets of a run: what may cost how much at most, and whether a run keeps to it."""
+"""Budgets of a run: limits on its costs, and the check whether a run exceeds them."""

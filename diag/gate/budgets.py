@@ -1,6 +1,6 @@
-"""What a budget can be set for, and limits as people write them: `20%`, `350ms`, `70GB`.
+"""The quantities that can have a budget, and the syntax of limits: `20%`, `350ms`, `70GB`.
 
-The command line needs these definitions for its help: the standard library only.
+The command line needs these definitions for its help, so they import only the standard library.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from diag.words.formatting import duration, number, size, spaced
 
 
 class LimitUnit(StrEnum):
-    """What a limit is written in; the values are what the help calls it."""
+    """The unit of a limit; the values are its names in the help."""
 
     SHARE = "SHARE"
     DURATION = "TIME"
@@ -28,7 +28,8 @@ class LimitUnit(StrEnum):
 
 @dataclass(frozen=True)
 class Quantity:
-    """``name``: the option and the key of the file. ``what``: what is measured, in the words of the reports."""
+    """A quantity. ``name``: its option, and its key in the file. ``what``: what is measured, in the words of the
+    reports."""
 
     name: str
     unit: LimitUnit
@@ -36,7 +37,7 @@ class Quantity:
 
     @property
     def is_floor(self) -> bool:
-        """The budget is a minimum, not a maximum."""
+        """Whether the budget is a minimum, not a maximum."""
         return self.name.startswith("min-")
 
     @property
@@ -78,7 +79,8 @@ BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}
 
 @dataclass(frozen=True)
 class Budget:
-    """``limit``: of 1, in nanoseconds, in bytes, or a second; ``written``: as somebody wrote it."""
+    """``limit``: a fraction of 1, nanoseconds, bytes, or a rate per second; ``written``: the limit as the user wrote
+    it."""
 
     quantity: Quantity
     limit: float
@@ -103,13 +105,13 @@ _FACTORS: dict[LimitUnit, dict[str, float]] = {
 
 
 def parse_limit(quantity: Quantity, written: object, path: str | None = None, line: int | None = None) -> Budget:
-    """The budget that was written, in a file (``path``, ``line``) or on the command line. DiagError where it is none: a
-    bare 5 could be five per cent or five hundred, so units are required."""
-    found = _WRITTEN.fullmatch(written) if isinstance(written, str) else None
+    """The budget written in a file (``path``, ``line``) or on the command line. DiagError for an invalid limit: a bare
+    5 could be five per cent or five hundred, so units are required."""
+    match = _WRITTEN.fullmatch(written) if isinstance(written, str) else None
     if isinstance(written, int | float) and not isinstance(written, bool) and quantity.unit is LimitUnit.RATE:
-        found = _WRITTEN.fullmatch(str(written))
-    factor = _FACTORS[quantity.unit].get(found[2]) if found else None
-    if found is None or factor is None:
+        match = _WRITTEN.fullmatch(str(written))
+    factor = _FACTORS[quantity.unit].get(match[2]) if match else None
+    if match is None or factor is None:
         where = f"line {line}: " if line is not None else ""
         raise DiagError(
             f"{where}{quantity.name} = {written!r} is no limit",
@@ -117,11 +119,11 @@ def parse_limit(quantity: Quantity, written: object, path: str | None = None, li
             path=path,
             exit_code=ExitCode.USAGE,
         )
-    return Budget(quantity, float(found[1]) * factor, found[0].strip())
+    return Budget(quantity, float(match[1]) * factor, match[0].strip())
 
 
 def shown(value: float, unit: LimitUnit) -> str:
-    """A measured value in words."""
+    """A measured value as text."""
     if unit is LimitUnit.SHARE:
         return f"{value:.1%}"
     if unit is LimitUnit.DURATION:
@@ -140,15 +142,15 @@ _EXPECTED = 'one budget a line, for example max-exposed-comm = "20%"'
 
 @dataclass(frozen=True)
 class BudgetFile:
-    """``baseline``: the run to compare with, None where the file names none."""
+    """``baseline``: the run to compare with; None if the file names none."""
 
     budgets: tuple[Budget, ...]
     baseline: Path | None
 
 
 def read_budgets(path: Path) -> BudgetFile:
-    """The file's budgets. DiagError with the line that cannot be understood; an unknown key is an error, since its
-    budget would never be checked."""
+    """The file's budgets. DiagError with the line that is invalid; an unknown key is an error, since its budget would
+    never be checked."""
     try:
         text = read_given(path, _MOST_BYTES).decode("utf-8")
         values = tomllib.loads(text)
@@ -177,6 +179,6 @@ def _refusal(path: Path, line: int, message: str, hint: str) -> DiagError:
 
 
 def _line(text: str, key: str) -> int:
-    """Where a key at the top, or a table of that name, stands, from 1."""
-    wanted = re.compile(rf"\s*\[*\s*[\"']?{re.escape(key)}(?![\w-])")
-    return next((number for number, line in enumerate(text.splitlines(), start=1) if wanted.match(line)), 1)
+    """The line, from 1, of a top-level key or of a table with this name."""
+    pattern = re.compile(rf"\s*\[*\s*[\"']?{re.escape(key)}(?![\w-])")
+    return next((number for number, line in enumerate(text.splitlines(), start=1) if pattern.match(line)), 1)

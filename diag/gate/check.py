@@ -1,4 +1,4 @@
-"""Whether a run keeps to its budgets. Pure."""
+"""Checks a run against its budgets. Pure."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from .budgets import Budget, Quantity
 
 # -- measure -----------------------------------------------------------------------------------------------------------
 #
-# What a run shows for each quantity that a budget can be set for: a 95 % interval from its own steps, or why not.
+# Measures each quantity that can have a budget: a 95 % interval from the run's own steps, or the reason why not.
 #
-# Steps are drawn in blocks, as everywhere (diag.diagnoses.subject): neighbours are alike.
+# Steps are resampled in blocks, as everywhere (diag.diagnoses.subject), because neighbouring steps are correlated.
 
 LEAST_STEPS = 5  # with fewer the spread of the steps means little, as in diag.diagnoses.compare
 _SURE = 0.95
@@ -44,7 +44,7 @@ _SHARES = {
 
 
 class Interval(Struct, frozen=True):
-    """``note``: what the reader should know of it, "" where nothing."""
+    """A 95 % interval. ``note``: a remark for the reader, or ""."""
 
     low: float
     likely: float
@@ -53,7 +53,7 @@ class Interval(Struct, frozen=True):
 
 
 class Unknown(Struct, frozen=True):
-    """It cannot be measured, and why."""
+    """The quantity cannot be measured, for this reason."""
 
     reason: str
 
@@ -62,7 +62,7 @@ Measured = Interval | Unknown
 
 
 def measure(quantity: Quantity, result: Result, baseline: Result | None = None) -> Measured:
-    """The quantity's interval in the units of its budget, or the reason why it is not known. ``baseline``: for
+    """The quantity's interval in the units of its budget, or the reason why it is not known. ``baseline``: the run for
     the regression."""
     if quantity is budgets.PEAK_MEMORY:
         return _peak_memory(result)
@@ -90,13 +90,13 @@ def _share(quantity: Quantity, result: Result) -> Measured:
         return Unknown("ranks are missing, and waiting for one of them looks like communication")
     shares = result.examination.shares
     late = np.zeros_like(shares.dur_ns)
-    if cost == Cost.STRAGGLER:  # whatever makes the rank slow
+    if cost == Cost.STRAGGLER:  # for any cause of the slowness
         late = shares.cost(Cost.HOST_STRAGGLER) + shares.late(Cost.CONTENTION) + shares.late(Cost.STALL)
     return _ratio(shares.cost(cost) + late, shares.dur_ns)
 
 
 def _mfu(result: Result, steps: tuple[StepAccount, ...]) -> Measured:
-    """Its spread is that of the step: the arithmetic of a step is always the same."""
+    """MFU, with the relative spread of the step time: the FLOPs of a step are constant."""
     mfu = result.mfu
     if mfu.value is None:
         return Unknown(mfu.reason)
@@ -111,20 +111,22 @@ def _tokens(result: Result, steps: tuple[StepAccount, ...]) -> Measured:
     tokens = tokens_of(result.tables, result.attribution)
     if isinstance(tokens, str):
         return Unknown(tokens)
-    found = _ratio(np.array(tokens, dtype=np.float64), _durations(steps))
-    return Interval(found.low * 1e9, found.likely * 1e9, found.high * 1e9)
+    rate = _ratio(np.array(tokens, dtype=np.float64), _durations(steps))
+    return Interval(rate.low * 1e9, rate.likely * 1e9, rate.high * 1e9)
 
 
 def _peak_memory(result: Result) -> Measured:
-    """Of all steps, those that the verdict leaves out as well: memory runs out in any of them."""
+    """The peak over all steps, including those that the verdict leaves out: any step can run out of memory."""
     if result.from_summaries:
         return Unknown(_SUMMARIES)
-    found = peak_memory(result.tables, result.attribution)
-    if found is None:
+    memory_peak = peak_memory(result.tables, result.attribution)
+    if memory_peak is None:
         return Unknown("no memory was recorded")
-    peak = float(found.bytes)
-    if found.unknown or not found.of_steps:
-        reason = f"{found.unknown} ranks recorded none" if found.unknown else "only profiler windows recorded it"
+    peak = float(memory_peak.bytes)
+    if memory_peak.unknown or not memory_peak.of_steps:
+        reason = (
+            f"{memory_peak.unknown} ranks recorded none" if memory_peak.unknown else "only profiler windows recorded it"
+        )
         return Interval(peak, peak, np.inf, f"{reason}: the true peak may be higher")
     return Interval(peak, peak, peak)
 
@@ -132,12 +134,12 @@ def _peak_memory(result: Result) -> Measured:
 def _regression(result: Result, baseline: Result | None) -> Measured:
     if baseline is None:
         return Unknown("no baseline was given")
-    found = compare_runs(baseline, result)
-    if found.not_comparable:
-        return Unknown("not comparable with the baseline: " + "; ".join(found.not_comparable))
-    if found.steps[0] < LEAST_STEPS:
-        return Unknown(f"only {found.steps[0]} of the baseline's steps count")
-    low, likely, high = (ns / found.before_ns for ns in found.ns)
+    comparison = compare_runs(baseline, result)
+    if comparison.not_comparable:
+        return Unknown("not comparable with the baseline: " + "; ".join(comparison.not_comparable))
+    if comparison.steps[0] < LEAST_STEPS:
+        return Unknown(f"only {comparison.steps[0]} of the baseline's steps count")
+    low, likely, high = (ns / comparison.before_ns for ns in comparison.ns)
     return Interval(low, likely, high)
 
 
@@ -145,11 +147,11 @@ def _durations(steps: tuple[StepAccount, ...]) -> Series:
     return np.array([step.dur_ns for step in steps], dtype=np.float64)
 
 
-def _ratio(of: Series, to: Series) -> Interval:
-    """The sum of the one over that of the other."""
-    drawn = resampled(of, to, rounds=2000)
+def _ratio(numerator: Series, denominator: Series) -> Interval:
+    """The ratio of the sums of two series."""
+    drawn = resampled(numerator, denominator, rounds=2000)
     low, high = np.quantile(drawn, [(1 - _SURE) / 2, (1 + _SURE) / 2])
-    likely = float(of.sum() / to.sum()) if to.sum() else 0.0
+    likely = float(numerator.sum() / denominator.sum()) if denominator.sum() else 0.0
     return Interval(min(float(low), likely), likely, max(float(high), likely))
 
 
@@ -160,7 +162,7 @@ RULE = (
 
 
 class Status(StrEnum):
-    """Of one budget."""
+    """The status of one budget."""
 
     KEPT = "kept"
     NOISE = "within noise"
@@ -169,8 +171,8 @@ class Status(StrEnum):
 
 
 class Checked(Struct, frozen=True):
-    """One budget and what was found; ``interval`` None where nothing could be measured. ``reason``: why the status is
-    not known, or what to know of the interval."""
+    """One budget and its result; ``interval`` None if nothing could be measured. ``reason``: why the status is not
+    known, or a remark on the interval."""
 
     budget: Budget
     status: Status
@@ -179,7 +181,7 @@ class Checked(Struct, frozen=True):
 
 
 class Gate(Struct, frozen=True):
-    """All budgets, in the order in which they were asked for. ``strict``: within noise is a failure, too."""
+    """All requested budgets, in their order. ``strict``: within noise is a failure, too."""
 
     checked: tuple[Checked, ...]
     strict: bool = False
@@ -189,37 +191,37 @@ class Gate(Struct, frozen=True):
 
     @property
     def exit_code(self) -> ExitCode:
-        """A budget that is surely exceeded decides, even if others are not known."""
-        if any(self.failed(one) for one in self.checked):
+        """An exceeded budget decides, even if others are not known."""
+        if any(self.failed(budget_check) for budget_check in self.checked):
             return ExitCode.GATE_EXCEEDED
-        if any(one.status is Status.UNKNOWN for one in self.checked):
+        if any(budget_check.status is Status.UNKNOWN for budget_check in self.checked):
             return ExitCode.DATA_INCOMPLETE
         return ExitCode.OK
 
 
 def check(result: Result, asked: Sequence[Budget], baseline: Result | None = None, strict: bool = False) -> Gate:
-    """Checks the run against the budgets. ``baseline``: the run that a regression is measured from."""
+    """Checks the run against the budgets. ``baseline``: the run to compare with for a regression."""
     return Gate(tuple(_checked(budget, result, baseline) for budget in asked), strict)
 
 
 def _checked(budget: Budget, result: Result, baseline: Result | None) -> Checked:
-    found = measure(budget.quantity, result, baseline)
-    if isinstance(found, Unknown):
-        return Checked(budget, Status.UNKNOWN, None, found.reason)
-    status = _status(budget, found)
+    measured = measure(budget.quantity, result, baseline)
+    if isinstance(measured, Unknown):
+        return Checked(budget, Status.UNKNOWN, None, measured.reason)
+    status = _status(budget, measured)
     if status is Status.EXCEEDED:
-        return Checked(budget, status, found, found.note)
-    # What is missing can only make it worse: an unseen rank may be the slow one.
+        return Checked(budget, status, measured, measured.note)
+    # Missing data can only make it worse: an unseen rank may be the slow one.
     missing = incomplete(result.coverage)
     if not missing and baseline is not None and budget.quantity is budgets.REGRESSION:
         missing = incomplete(baseline.coverage).replace("Incomplete:", "The baseline is incomplete:")
-    if missing or found.note:
-        return Checked(budget, Status.UNKNOWN, found, missing or found.note)
-    return Checked(budget, status, found)
+    if missing or measured.note:
+        return Checked(budget, Status.UNKNOWN, measured, missing or measured.note)
+    return Checked(budget, status, measured)
 
 
-def _status(budget: Budget, found: Interval) -> Status:
-    low, high, limit = found.low, found.high, budget.limit
+def _status(budget: Budget, interval: Interval) -> Status:
+    low, high, limit = interval.low, interval.high, budget.limit
     if budget.quantity.is_floor:
         low, high, limit = -high, -low, -limit
     if low > limit:

@@ -1,1 +1,1 @@
-"""What a training will need before it is booked: memory, communication, devices. Formulas, nothing measured."""
+"""Estimates a training's memory, communication and devices before it runs, by formulas."""

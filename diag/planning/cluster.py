@@ -1,4 +1,4 @@
-"""The devices that a training is to run on: memory, arithmetic, links."""
+"""The cluster of a planned training: the GPUs' memory, peak FLOP/s and links."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .shape import Shape
 
 
 class Gpu(Struct, frozen=True):
-    """A device by the name that people order it by. ``within_gb_s``: what collectives reach between the GPUs of a host,
-    each way and for each of them (bus bandwidth)."""
+    """A GPU by its product name. ``within_gb_s``: bus bandwidth of collectives between the GPUs of a host, in each
+    direction and for each GPU."""
 
     name: str
     memory_gb: float
@@ -24,8 +24,8 @@ class Gpu(Struct, frozen=True):
 
 
 # Capacities are the vendors'. Bandwidths are three quarters of one direction of the links (NVLink 2 to 5, Infinity
-# Fabric, PCIe 3 to 5), which is what nccl-tests and rccl-tests print for large all-reduces: a default, to be replaced
-# by what diag analyze measures (--within).
+# Fabric, PCIe 3 to 5), which is what nccl-tests and rccl-tests print for large all-reduces: defaults, to be replaced by
+# the values that diag analyze measures (--within).
 GPUS = {
     gpu.name: gpu
     for gpu in (
@@ -44,12 +44,12 @@ GPUS = {
         Gpu("MI300X", 192, "AMD Instinct MI300X", 336),
     )
 }
-ACROSS_GB_S = 40.0  # a 400 Gbit/s adapter for each GPU reaches about that
+ACROSS_GB_S = 40.0  # about the bandwidth of a 400 Gbit/s adapter per GPU
 
 
 class Cluster(Struct, frozen=True):
-    """``memory``: bytes of a GPU. Bandwidths in bytes a second for each GPU; ``tflop_s``: dense bf16;
-    ``memory_gb_s``: of a GPU's own memory."""
+    """A cluster. ``memory``: bytes per GPU. Bandwidths: bytes per second for each GPU. ``tflop_s``: dense bf16.
+    ``memory_gb_s``: bandwidth of a GPU's memory."""
 
     gpus: int
     per_host: int
@@ -65,7 +65,7 @@ class Cluster(Struct, frozen=True):
         return -(-self.gpus // self.per_host)
 
     def bandwidth(self, ranks: int) -> float:
-        """Of a collective among so many neighbouring ranks: that of the slowest link on its way."""
+        """The bandwidth of a collective among this many neighbouring ranks: that of the slowest link."""
         return self.within if ranks <= self.per_host else min(self.within, self.across)
 
 
@@ -79,29 +79,31 @@ def cluster_of(
     across_gb_s: float | None = None,
     peak_tflop_s: float | None = None,
 ) -> Cluster:
-    """From a GPU's name and numbers, which go before what is known of it. DiagError for a name that is not known, or
-    numbers that are none."""
-    found = _gpu(gpu) if gpu else None
-    memory = memory_gb if memory_gb is not None else found.memory_gb if found else 80.0
-    within = within_gb_s if within_gb_s is not None else found.within_gb_s if found else GPUS["A100-80"].within_gb_s
+    """A cluster from a GPU's name and numbers; numbers override the known values of the GPU. DiagError for an unknown
+    name, or a number that is not positive and finite."""
+    known_gpu = _gpu(gpu) if gpu else None
+    memory = memory_gb if memory_gb is not None else known_gpu.memory_gb if known_gpu else 80.0
+    within = (
+        within_gb_s if within_gb_s is not None else known_gpu.within_gb_s if known_gpu else GPUS["A100-80"].within_gb_s
+    )
     across = across_gb_s if across_gb_s is not None else ACROSS_GB_S
-    peak = peak_of(found.driver_name) if found else None
+    peak = peak_of(known_gpu.driver_name) if known_gpu else None
     tflop_s = peak_tflop_s if peak_tflop_s is not None else peak.tflop_s if peak else None
-    given = {"--gpus": gpus, "--per-host": per_host, "--memory": memory, "--within": within, "--across": across}
-    for name, value in (given | {"--peak": tflop_s}).items():
+    numbers = {"--gpus": gpus, "--per-host": per_host, "--memory": memory, "--within": within, "--across": across}
+    for name, value in (numbers | {"--peak": tflop_s}).items():
         if value is not None and not 0 < value < float("inf"):
             raise DiagError(f"{name} {value:g}: give a number above 0")
     return Cluster(
         gpus, min(per_host, gpus), round(memory * 1e9), tflop_s, within * 1e9, across * 1e9,
-        found.name if found else "", peak.gb_s if peak else None,
+        known_gpu.name if known_gpu else "", peak.gb_s if peak else None,
     )  # fmt: skip
 
 
 def _gpu(name: str) -> Gpu:
-    found = next((gpu for gpu in GPUS.values() if _plain(gpu.name) == _plain(name)), None)
-    if found is None:
+    match = next((gpu for gpu in GPUS.values() if _plain(gpu.name) == _plain(name)), None)
+    if match is None:
         raise DiagError(f"--gpu: no device called {name!r}", hint=f"one of {', '.join(GPUS)}; or give --memory alone")
-    return found
+    return match
 
 
 def _plain(name: str) -> str:
@@ -110,7 +112,7 @@ def _plain(name: str) -> str:
 
 # -- topology ----------------------------------------------------------------------------------------------------------
 #
-# How ranks are cut into axes: dp=8,tp=4,pp=2,cp=2.
+# The axes of the ranks: dp=8,tp=4,pp=2,cp=2.
 
 # In the order of torchtitan and Megatron, outermost first: neighbours in the last axis are neighbours on a host.
 AXES = {
@@ -123,11 +125,11 @@ AXES = {
     "ep": "parts of the experts, cut out of the data-parallel ranks",
 }
 _MOST_STAGES = 1 << 14  # a hundred times the blocks of the deepest models
-_WITHIN_DATA = ("ep",)  # takes its ranks from others, so it does not multiply the world
+_WITHIN_DATA = ("ep",)  # uses the ranks of other axes, so it does not multiply the world size
 
 
 class Topology(Struct, frozen=True):
-    """Sizes of the axes that were given."""
+    """Sizes of the given axes."""
 
     axes: dict[str, int]
 
@@ -140,12 +142,12 @@ class Topology(Struct, frozen=True):
 
     @property
     def data_parallel(self) -> int:
-        """Ranks with batches of their own."""
+        """Ranks that read different batches."""
         return self.size("dp") * self.size("dp_replicate") * self.size("dp_shard")
 
     @property
     def plain(self) -> bool:
-        """Whether there is nothing but data parallelism: each rank works on the whole model and whole sequences."""
+        """Whether there is only data parallelism: each rank works on the whole model and whole sequences."""
         return all(self.size(axis) == 1 for axis in ("tp", "pp", "cp"))
 
     def __str__(self) -> str:
@@ -154,13 +156,14 @@ class Topology(Struct, frozen=True):
 
 
 def topology_of(text: str) -> Topology:
-    """From "dp=8,tp=4,pp=2". DiagError for an unknown axis, one given twice, or a size that is none."""
+    """The topology in a text like "dp=8,tp=4,pp=2". DiagError for an unknown axis, one given twice, or an invalid
+    size."""
     axes: dict[str, int] = {}
     for part in text.split(","):
         axis, _, size = (word.strip() for word in part.partition("="))
         if axis not in AXES:
-            known = ", ".join(f"{name} ({about})" for name, about in AXES.items())
-            raise DiagError(f"--topology: no axis called {axis or part!r}", hint=f"axes: {known}")
+            known_axes = ", ".join(f"{name} ({about})" for name, about in AXES.items())
+            raise DiagError(f"--topology: no axis called {axis or part!r}", hint=f"axes: {known_axes}")
         if axis in axes:
             raise DiagError(f"--topology: {axis} is given twice")
         if not size.isdecimal() or not size.strip("0"):
@@ -172,41 +175,41 @@ def topology_of(text: str) -> Topology:
         raise DiagError("--topology: dp is dp_replicate x dp_shard: give it, or the two of them")
     if axes.get("pp", 1) > _MOST_STAGES:
         raise DiagError(f"--topology: pp={axes['pp']} is more than {_MOST_STAGES:,} stages")
-    found = Topology(axes)
-    if found.world_size > MOST_RANKS:
-        raise DiagError(f"--topology: {found} is {found.world_size:,} ranks, more than {MOST_RANKS:,}")
-    expert, data = found.size("ep"), found.data_parallel * found.size("cp")
+    topology = Topology(axes)
+    if topology.world_size > MOST_RANKS:
+        raise DiagError(f"--topology: {topology} is {topology.world_size:,} ranks, more than {MOST_RANKS:,}")
+    expert, data = topology.size("ep"), topology.data_parallel * topology.size("cp")
     if data % expert:
         raise DiagError(f"--topology: ep={expert} does not divide the {data} ranks of dp and cp")
-    return found
+    return topology
 
 
 def check_world(topology: Topology, world_size: int) -> None:
-    """DiagError, with what would fit, where the axes do not make up the world."""
-    made = topology.world_size
-    if made == world_size:
+    """DiagError, with sizes that would fit, if the product of the axes is not the world size."""
+    needed = topology.world_size
+    if needed == world_size:
         return
-    without = made // topology.data_parallel
+    without = needed // topology.data_parallel
     data = f", or {world_size // without} data-parallel ranks" if world_size % without == 0 else ""
-    hint = f"give {made} GPUs{data}"
+    hint = f"give {needed} GPUs{data}"
     raise DiagError(f"--topology: {topology}, but there are {world_size} GPUs", hint=hint)
 
 
-# -- what the axes send ------------------------------------------------------------------------------------------------
+# -- traffic of the axes -----------------------------------------------------------------------------------------------
 #
-# What the axes beside data parallelism send in a step, and over which links.
+# Communication in a step of the axes other than data parallelism, and the links that it uses.
 #
 # Bytes that a rank sends. Tensor parallelism with sequence parallelism: Korthikanti et al. (arXiv 2205.05198, section
-# 4.2.2): all-gathers and reduce-scatters in place of Megatron's four all-reduces a block, as many bytes; and inputs of
-# the two first matrices gathered once more in backward, because only a part of each is kept. Pipeline: the activation
-# between stages, each rank its own part (Narayanan et al., 2104.04473, section 4.1), and its gradient back. Context:
-# ring attention (Liu et al., 2310.01889): keys and values go round in forward and in backward, their gradients in
-# backward.
+# 4.2.2): all-gathers and reduce-scatters in place of Megatron's four all-reduces per block, with the same bytes; and
+# the inputs of the two first matrices are gathered once more in backward, because only a shard of each is kept.
+# Pipeline: the activation between stages, each rank its own part (Narayanan et al., 2104.04473, section 4.1), and its
+# gradient back. Context: ring attention (Liu et al., 2310.01889): keys and values go around the ring in forward and in
+# backward, their gradients in backward.
 
 
 class AxisTraffic(Struct, frozen=True):
-    """Of one axis: bytes that a rank sends in a step, the bandwidth of the slowest link among its ranks, and the time
-    if nothing hides it. ``across``: the axis leaves the host."""
+    """Communication of one axis: bytes that a rank sends in a step, the bandwidth of the slowest link among its ranks,
+    and the time without overlap. ``across``: the axis spans hosts."""
 
     axis: str
     bytes: int
@@ -223,52 +226,52 @@ _INNERMOST_FIRST = [axis for axis in reversed(AXES) if axis != "ep"]
 
 
 def stride(topology: Topology, axis: str) -> int:
-    """How far neighbours of an axis lie apart in the numbering of ranks."""
-    found = 1
+    """The difference in rank between neighbours of an axis."""
+    distance = 1
     for inner in _INNERMOST_FIRST:
         if inner == axis:
             break
-        found *= topology.size(inner)
-    return found
+        distance *= topology.size(inner)
+    return distance
 
 
 def bandwidth_of(topology: Topology, axis: str, cluster: Cluster) -> float:
-    """Of the slowest link among the ranks of one group of the axis."""
+    """The bandwidth of the slowest link among the ranks of one group of the axis."""
     return cluster.bandwidth(stride(topology, axis) * topology.size(axis))
 
 
 def axis_traffic(
     shape: Shape, topology: Topology, cluster: Cluster, tokens: int, width: int, micro_batches: int, chunks: int = 1
 ) -> list[AxisTraffic]:
-    """Of the axes that are larger than 1. ``shape``: one stage's, cut; ``tokens``: of a micro-batch before the
-    sequence is cut."""
+    """The traffic of the axes larger than 1. ``shape``: one stage's, after tensor parallelism; ``tokens``: of a
+    micro-batch, before context parallelism."""
     tensor, context, stages = (topology.size(axis) for axis in ("tp", "cp", "pp"))
     local = -(-tokens // context)
-    found = []
+    traffics = []
     if tensor > 1:
         activation = local * shape.hidden * width
-        each = block_gathers(activation, tensor)
-        found.append(_traffic("tp", each * shape.layers * micro_batches, topology, cluster))
+        block_bytes = block_gathers(activation, tensor)
+        traffics.append(_traffic("tp", block_bytes * shape.layers * micro_batches, topology, cluster))
     if context > 1:
-        found.append(
+        traffics.append(
             _traffic("cp", ring(shape, local, width, context) * shape.layers * micro_batches, topology, cluster)
         )
     if stages > 1:
-        between = 2 * chunks * micro_batches * (local * shape.hidden * width // tensor)
-        found.append(_traffic("pp", between, topology, cluster))
-    return found
+        stage_bytes = 2 * chunks * micro_batches * (local * shape.hidden * width // tensor)
+        traffics.append(_traffic("pp", stage_bytes, topology, cluster))
+    return traffics
 
 
 def block_gathers(activation: int, tensor: int) -> int:
-    """Bytes of a block and micro-batch: four times an all-gather and a reduce-scatter, and two all-gathers again."""
+    """Bytes per block and micro-batch: four pairs of an all-gather and a reduce-scatter, and two more all-gathers."""
     return 10 * activation * (tensor - 1) // tensor
 
 
 def ring(shape: Shape, local: int, width: int, context: int) -> int:
-    """Bytes of a block and micro-batch: this rank's keys and values once round in forward, once in backward with their
-    gradients beside them."""
-    own = 2 * shape.kv_heads * shape.head_size * width * local
-    return 3 * own * (context - 1)
+    """Bytes per block and micro-batch: this rank's keys and values go around the ring once in forward, and once in
+    backward together with their gradients."""
+    keys_and_values = 2 * shape.kv_heads * shape.head_size * width * local
+    return 3 * keys_and_values * (context - 1)
 
 
 def _traffic(axis: str, count: int, topology: Topology, cluster: Cluster) -> AxisTraffic:

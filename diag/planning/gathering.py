@@ -1,4 +1,4 @@
-"""Parameters and gradients in the course of a step: whole on every rank (DDP), or gathered unit by unit (fully_shard).
+"""Parameters and gradients during a step: whole on every rank (DDP), or gathered unit by unit (fully_shard).
 
 Read from torch 2.13: ``Reducer`` with gradient_as_bucket_view; ``foreach_all_gather``, ``foreach_reduce``,
 ``wait_for_unshard`` and ``post_backward`` of fully_shard; ProcessGroupGloo's all-gather (its output once more, flat)
@@ -17,22 +17,22 @@ from .shape import Recipe
 
 # -- account -----------------------------------------------------------------------------------------------------------
 #
-# Live bytes by what they are for, and the moment when they were most.
+# Live bytes by use, and the moment of their peak.
 
 
 class MemoryUse(StrEnum):
     PARAMETERS = "parameters"
     GRADIENTS = "gradients"
     OPTIMIZER = "optimizer"
-    GATHERED = "gathered"  # parameters of units that are whole for a while
+    GATHERED = "gathered"  # parameters of units that are temporarily unsharded
     BUFFERS = "buffers"  # of collectives, and gradients that are not reduced yet
-    ACTIVATIONS = "activations"  # kept from forward for backward
-    LOGITS = "logits"  # of the last layer, and what the loss keeps of them
-    PASSING = "passing"  # outputs and gradients on their way between operations
+    ACTIVATIONS = "activations"  # saved by forward for backward
+    LOGITS = "logits"  # of the last layer, and the tensors that the loss saves
+    PASSING = "passing"  # outputs and gradients between operations
 
 
 class Peak(Struct, frozen=True):
-    """The most that is alive at once: how much, in which part of the step, and what it consists of."""
+    """The peak of live memory: its bytes, its moment in the step, and its parts."""
 
     bytes: int
     moment: str
@@ -40,7 +40,7 @@ class Peak(Struct, frozen=True):
 
 
 class Account:
-    """What is taken and given back, in order."""
+    """Counts live bytes as they are taken and given back, in order."""
 
     def __init__(self) -> None:
         self._live: Counter[MemoryUse] = Counter()
@@ -48,7 +48,7 @@ class Account:
         self._most = 0
         self._parts: dict[MemoryUse, int] = {}
         self._moment = ""
-        self.moment = ""  # what the step is doing, for the peak's name
+        self.moment = ""  # the current part of the step, to name the peak
 
     def take(self, part: MemoryUse, count: int) -> None:
         self._live[part] += count
@@ -61,13 +61,13 @@ class Account:
         self._total -= count
 
     def passing(self, part: MemoryUse, count: int) -> None:
-        """Taken and given back at once."""
+        """Takes bytes and gives them back at once."""
         self.take(part, count)
         self.give(part, count)
 
     @property
     def live(self) -> dict[MemoryUse, int]:
-        """What is alive now; empty after a step but for what stays."""
+        """The bytes that are live now; after a step, those that stay."""
         return {part: count for part, count in self._live.items() if count}
 
     @property
@@ -76,43 +76,44 @@ class Account:
 
 
 class Gathering:
-    """What a step tells the owner of parameters and gradients. Units count in order of forward, 0 is the root's."""
+    """Memory of parameters and gradients; a step calls its methods. Units are numbered in order of forward, 0 is the
+    root's."""
 
     def begin_forward(self) -> None:
         """The root is entered."""
 
     def enter(self, unit: int, /) -> None:
-        """Its parameters are needed."""
+        """The unit's parameters are needed."""
 
     def leave(self, unit: int, /) -> None:
-        """They are not, until backward."""
+        """The unit's parameters are not needed until backward."""
 
     def end_forward(self) -> None:
         """The root's forward is over."""
 
     def begin_backward(self) -> None:
-        """The gradient of the root's output is there."""
+        """The gradient of the root's output exists."""
 
     def enter_backward(self, unit: int, /) -> None:
-        """As in forward."""
+        """The unit's parameters are needed."""
 
     def gradient(self, unit: int, parameters: int, reduce: bool, /) -> None:
-        """Of so many parameters; ``reduce``: this micro-batch's gradients are reduced."""
+        """Creates the gradient of this many parameters; ``reduce``: this micro-batch's gradients are reduced."""
 
     def leave_backward(self, unit: int, reduce: bool, /) -> None:
-        """All its gradients are there."""
+        """All gradients of the unit exist."""
 
     def end_backward(self, reduce: bool, /) -> None:
-        """The root's, too."""
+        """All gradients of the root exist, too."""
 
     def clear(self) -> None:
         """The optimizer is done with the gradients."""
 
 
 class Whole(Gathering):
-    """DDP: gradients live in buckets for good. Autograd makes each anew, and the reducer's hook copies it into its
-    bucket and frees it. Between reductions (no_sync), and where gradients are no ``views`` of the buckets, they stay
-    where autograd put them."""
+    """DDP: gradients live in buckets that stay allocated. Autograd creates each gradient anew, and the reducer's hook
+    copies it into its bucket and frees it. Between reductions (no_sync), and if gradients are not ``views`` of the
+    buckets, autograd's tensors stay."""
 
     def __init__(self, account: Account, recipe: Recipe, buckets: int, *, views: bool = True) -> None:
         self._account, self._each, self._all, self._views = account, recipe.gradients, buckets, views
@@ -127,16 +128,16 @@ class Whole(Gathering):
             return
         grown = min(size, self._all - self._outside)
         self._account.take(MemoryUse.BUFFERS, grown)
-        self._account.passing(MemoryUse.BUFFERS, size - grown)  # added to another micro-batch's
+        self._account.passing(MemoryUse.BUFFERS, size - grown)  # added to those of another micro-batch
         self._outside += grown
 
     def clear(self) -> None:
         self._drop(self._outside)
 
     def _drop(self, size: int) -> None:
-        done = min(size, self._outside)
-        self._account.give(MemoryUse.BUFFERS, done)
-        self._outside -= done
+        dropped = min(size, self._outside)
+        self._account.give(MemoryUse.BUFFERS, dropped)
+        self._outside -= dropped
 
 
 class Sharded(Gathering):
@@ -157,11 +158,11 @@ class Sharded(Gathering):
         self._sizes, self._kept, self._ahead, self._gloo = sizes, kept, ahead, gloo and shards > 1
         self._order = sorted(sizes)
         self._whole: set[int] = set()
-        self._flat: set[int] = set()  # gathered, not copied out yet
-        self._part: dict[int, int] = {}  # resharded to fewer ranks after forward
-        self._copied = 0  # the last flat one, which the next one frees
-        self._made: dict[int, int] = {}  # gradients that are not reduced
-        self._reducing = 0  # the last reduction's input, which the next one frees
+        self._flat: set[int] = set()  # units that are gathered, not copied out yet
+        self._part: dict[int, int] = {}  # bytes of units that are resharded to fewer ranks after forward
+        self._copied = 0  # bytes of the last flat buffer, which the next unit frees
+        self._made: dict[int, int] = {}  # bytes of gradients that are not reduced
+        self._reducing = 0  # bytes of the last reduction's input, which the next reduction frees
         self._gradients = 0
 
     def _parameters(self, unit: int) -> int:
@@ -179,10 +180,10 @@ class Sharded(Gathering):
         self._account.give(MemoryUse.BUFFERS, self._copied)
         self._copied = 0
         size = self._copy_out(unit)
-        if self._ahead:  # asked for: asynchronous, and freed at once
+        if self._ahead:  # explicit prefetch: asynchronous, and freed at once
             self._account.give(MemoryUse.BUFFERS, size)
-            place = self._order.index(unit)
-            for following in self._order[place + 1 : place + 1 + self._ahead]:
+            index = self._order.index(unit)
+            for following in self._order[index + 1 : index + 1 + self._ahead]:
                 self._gather(following)
         else:
             self._copied = size
@@ -214,9 +215,9 @@ class Sharded(Gathering):
         self._prefetch(self._order.index(unit))
 
     def gradient(self, unit: int, parameters: int, _reduce: bool, /) -> None:
-        """In the gathered parameters' type; where it comes on top of another micro-batch's, it is added to that."""
-        size, whole = parameters * self._recipe.computed, self._parameters(unit)
-        grown = min(size, max(0, whole - self._made.get(unit, 0)))
+        """In the gathered parameters' type; it is added to another micro-batch's gradient, if there is one."""
+        size, unit_bytes = parameters * self._recipe.computed, self._parameters(unit)
+        grown = min(size, max(0, unit_bytes - self._made.get(unit, 0)))
         self._account.take(MemoryUse.BUFFERS, grown)
         self._account.passing(MemoryUse.BUFFERS, size - grown)
         self._made[unit] = self._made.get(unit, 0) + grown
@@ -234,12 +235,12 @@ class Sharded(Gathering):
         self._account.give(MemoryUse.GRADIENTS, self._gradients)
         self._gradients = 0
 
-    # -- parts of both ---------------------------------------------------------------------------------------------
+    # -- common parts ----------------------------------------------------------------------------------------------
 
-    def _prefetch(self, place: int) -> None:
-        """The units before this one in forward are next in backward; PyTorch gathers one ahead unless told otherwise.
-        The root needs nothing."""
-        for unit in reversed(self._order[max(1, place - max(1, self._ahead)) : place]):
+    def _prefetch(self, index: int) -> None:
+        """Gathers the next units of backward, those before this one in forward; by default PyTorch prefetches one. The
+        root is gathered already."""
+        for unit in reversed(self._order[max(1, index - max(1, self._ahead)) : index]):
             self._gather(unit)
 
     def _gather(self, unit: int) -> None:
@@ -251,7 +252,7 @@ class Sharded(Gathering):
             self._account.passing(MemoryUse.BUFFERS, self._parameters(unit))
 
     def _copy_out(self, unit: int) -> int:
-        """The parameters in their own tensors. Bytes of the flat one that they were copied from."""
+        """Copies the parameters into their own tensors; returns the bytes of the flat buffer."""
         self._account.take(MemoryUse.GATHERED, self._parameters(unit))
         self._whole.add(unit)
         if unit not in self._flat:
@@ -272,9 +273,9 @@ class Sharded(Gathering):
         account.give(MemoryUse.BUFFERS, self._reducing)
         account.take(MemoryUse.BUFFERS, size)
         account.give(MemoryUse.BUFFERS, self._made.pop(unit))
-        own = -(-self._sizes[unit] * self._recipe.gradients // self._shards)
-        account.take(MemoryUse.GRADIENTS, own)
-        self._gradients += own
+        shard_bytes = -(-self._sizes[unit] * self._recipe.gradients // self._shards)
+        account.take(MemoryUse.GRADIENTS, shard_bytes)
+        self._gradients += shard_bytes
         if self._gloo:
             account.passing(MemoryUse.BUFFERS, size)
         self._reducing = size
@@ -285,14 +286,14 @@ class Sharded(Gathering):
 # Parameters and gradients of FSDP1: each unit is one flat parameter, gathered and reduced as a whole.
 #
 # Read from torch 2.13's ``_flat_param.py`` and ``_runtime_utils.py``: the original parameters are views of the gathered
-# flat one, so autograd joins their gradients into a flat gradient when the last of them is there, and both exist for a
-# moment; the unit is freed before that is reduced. Where the unit's size is no multiple of the ranks and no padding is
-# part of it (``use_orig_params=False``), the gradient is copied once more to pad it. Gradients live until the next
-# forward. Without sharding nothing is gathered, and the flat gradient is reduced where it lies.
+# flat parameter, so autograd joins their gradients into a flat gradient when the last one exists, and both are live for
+# a moment; the unit is freed before the flat gradient is reduced. If the unit's size is not a multiple of the ranks and
+# padding is not part of it (``use_orig_params=False``), the gradient is copied once more to pad it. Gradients live
+# until the next forward. Without sharding nothing is gathered, and the flat gradient is reduced in place.
 
 
 class FlatUnits(Struct, frozen=True):
-    """How FSDP1 was told to work. ``keeps``: a unit stays gathered from forward to backward (SHARD_GRAD_OP).
+    """Settings of FSDP1. ``keeps``: a unit stays gathered from forward to backward (SHARD_GRAD_OP).
     ``backward_prefetch``: the next unit is gathered before ("pre") or after ("post") this one's gradients, or not ahead
     ("none"). ``padded``: padding is part of the flat parameter (``use_orig_params``)."""
 
@@ -312,10 +313,10 @@ class Flat(Gathering):
         self._sizes, self._order = sizes, sorted(unit for unit, size in sizes.items() if size)
         self._gloo = gloo and shards > 1
         self._whole: set[int] = set()
-        self._single: dict[int, int] = {}  # gradients that are not joined yet
-        self._joined: dict[int, int] = {}  # flat gradients that are not reduced, from one micro-batch to the next
-        self._gradients: dict[int, int] = {}  # reduced
-        self._late = 0  # the unit whose gradients are there and not joined yet
+        self._single: dict[int, int] = {}  # bytes of gradients that are not joined yet
+        self._joined: dict[int, int] = {}  # bytes of flat gradients that are not reduced, across micro-batches
+        self._gradients: dict[int, int] = {}  # bytes of reduced gradients
+        self._late = 0  # the unit whose gradients exist and are not joined yet
 
     # -- forward ---------------------------------------------------------------------------------------------------
 
@@ -347,19 +348,19 @@ class Flat(Gathering):
             self._ahead(unit, -1)
 
     def gradient(self, unit: int, parameters: int, _reduce: bool, /) -> None:
-        """In the gathered parameters' type. A second one of a tied table is added to the first."""
-        size, made = parameters * self._recipe.computed, self._single.get(unit, 0)
-        grown = min(size, self._sizes[unit] * self._recipe.computed - made)
+        """In the gathered parameters' type. The second gradient of a tied table is added to the first."""
+        size, existing = parameters * self._recipe.computed, self._single.get(unit, 0)
+        grown = min(size, self._sizes[unit] * self._recipe.computed - existing)
         self._account.take(MemoryUse.BUFFERS, grown)
         self._account.passing(MemoryUse.BUFFERS, size - grown)
-        self._single[unit] = made + grown
+        self._single[unit] = existing + grown
 
     def leave_backward(self, unit: int, reduce: bool, /) -> None:
         if not unit:
             return
         if self._how.forward_prefetch:
-            # The views of this unit were made before the unit ahead of it computed, and autograd goes back in order of
-            # making: that unit's backward comes first.
+            # The views of this unit were created before the previous unit computed, and autograd runs backward in
+            # reverse order of creation: that unit's backward comes first.
             unit, self._late = self._late, unit
         if unit:
             self._end(unit, reduce)
@@ -374,16 +375,16 @@ class Flat(Gathering):
         self._account.give(MemoryUse.GRADIENTS, sum(self._gradients.values()))
         self._gradients.clear()
 
-    # -- parts of both ---------------------------------------------------------------------------------------------
+    # -- common parts ----------------------------------------------------------------------------------------------
 
     def _ahead(self, unit: int, way: int) -> None:
-        """Gathers the neighbour in order of forward, if there is one below the root."""
-        place = self._order.index(unit) + way if unit in self._order else 0
-        if 0 < place < len(self._order):
-            self._gather(self._order[place])
+        """Gathers the neighbouring unit in order of forward, if there is one below the root."""
+        index = self._order.index(unit) + way if unit in self._order else 0
+        if 0 < index < len(self._order):
+            self._gather(self._order[index])
 
     def _computed(self, unit: int) -> int:
-        """Bytes of the whole flat parameter with its padding."""
+        """Bytes of the unsharded flat parameter with its padding."""
         return self._own(unit) * self._shards * self._recipe.computed
 
     def _own(self, unit: int) -> int:
@@ -391,8 +392,8 @@ class Flat(Gathering):
         return -(-self._sizes[unit] // self._shards)
 
     def _gather(self, unit: int) -> None:
-        """From a copy of the shard in the computed type, where that is another. Unsharded, that copy is all there
-        is."""
+        """Gathers from a copy of the shard in the computed type, if that differs. Without sharding there is only that
+        copy."""
         if unit in self._whole or not self._sizes[unit]:
             return
         account, size, cast = self._account, self._computed(unit), self._recipe.computed != self._recipe.parameters
@@ -413,15 +414,15 @@ class Flat(Gathering):
 
     def _end(self, unit: int, reduce: bool) -> None:
         """Joins the gradients, frees the unit, and reduces."""
-        account, single = self._account, self._single.pop(unit, 0)
-        if not single:
+        account, single_bytes = self._account, self._single.pop(unit, 0)
+        if not single_bytes:
             return
-        whole = self._sizes[unit] * self._recipe.computed
-        account.take(MemoryUse.BUFFERS, whole)
-        account.give(MemoryUse.BUFFERS, single)
+        flat_bytes = self._sizes[unit] * self._recipe.computed
+        account.take(MemoryUse.BUFFERS, flat_bytes)
+        account.give(MemoryUse.BUFFERS, single_bytes)
         if unit in self._joined:
-            account.give(MemoryUse.BUFFERS, whole)  # added to another micro-batch's
-        self._joined[unit] = whole
+            account.give(MemoryUse.BUFFERS, flat_bytes)  # added to that of another micro-batch
+        self._joined[unit] = flat_bytes
         if reduce or not self._how.keeps:
             self._free(unit)
         if unit and self._how.backward_prefetch == "post":
@@ -434,18 +435,18 @@ class Flat(Gathering):
         joined, size = self._joined.pop(unit), self._sizes[unit] * recipe.reduced
         cast = size if recipe.reduced != recipe.computed else 0
         account.take(MemoryUse.BUFFERS, cast)
-        own = self._own(unit) * recipe.gradients
+        shard_bytes = self._own(unit) * recipe.gradients
         if self._shards > 1:
             padded = self._own(unit) * self._shards * recipe.reduced
             copy = padded if padded > size and not self._how.padded else 0
             account.take(MemoryUse.BUFFERS, copy)
-            account.take(MemoryUse.GRADIENTS, own)
+            account.take(MemoryUse.GRADIENTS, shard_bytes)
             if self._gloo:
                 account.passing(MemoryUse.BUFFERS, padded)
             account.give(MemoryUse.BUFFERS, joined + cast + copy)
         else:  # the flat gradient itself stays
             account.give(MemoryUse.BUFFERS, joined + cast)
-            account.take(MemoryUse.GRADIENTS, own)
+            account.take(MemoryUse.GRADIENTS, shard_bytes)
         if unit in self._gradients:
-            account.give(MemoryUse.GRADIENTS, own)  # added to an earlier reduction's
-        self._gradients[unit] = own
+            account.give(MemoryUse.GRADIENTS, shard_bytes)  # added to that of an earlier reduction
+        self._gradients[unit] = shard_bytes

@@ -1,8 +1,9 @@
-"""Measured peaks beside the estimate: of each rank the allocator's on a device, the profiler's on a CPU.
+"""Measured memory peaks compared with the estimate: for each rank, the allocator's on a device, the profiler's on a
+CPU.
 
-On a CPU the resident size says little: it holds the interpreter, and pages that were freed stay in it. The profiler's
-allocations of a window (``diag run --trace-memory``) say how far the peak lies above the window's start; what was held
-then (``collectors/trainer/loop.py``) is added.
+On a CPU the resident size is not a good measure: it includes the interpreter, and freed pages stay in it. The
+profiler's allocations of a window (``diag run --trace-memory``) give the height of the peak above the window's start;
+the bytes held at that time (``collectors/trainer/loop.py``) are added.
 """
 
 from __future__ import annotations
@@ -28,27 +29,28 @@ from .step_memory import LINEAR_AND_HEAD, Kernels, Step, states_of, step_peak
 
 # -- allocations -------------------------------------------------------------------------------------------------------
 #
-# The peak of one profiler window's allocations on the host, read from the allocations themselves.
+# The peak of one profiler window's allocations on the host, computed from the allocations themselves.
 #
-# The profiler's own running total is too high where gloo's threads free what a training thread allocated: the profiler
-# sees frees of threads that it records only, and gloo's are not. Measured with fully_shard on two ranks: the copy that
-# a reduce-scatter works on (``c10d::_reduce_scatter_base_``) stays in the total for good in some calls and not in
-# others, whichever thread drops it last. On a loaded machine the same happens to what an all-gather writes to.
+# The profiler's own running total is too high if gloo's threads free memory that a training thread allocated: the
+# profiler records frees only of the threads that it profiles, which gloo's are not. Measured with fully_shard on two
+# ranks: the copy that a reduce-scatter works on (``c10d::_reduce_scatter_base_``) stays in the total forever in some
+# calls and not in others, depending on the thread that drops it last. On a loaded machine the same happens to the
+# output buffer of an all-gather.
 
 _HOST = 0  # the profiler's number of the CPU
 _COLLECTIVE = "c10d::"
-_GATHERING = "FSDP::all_gather ("  # fully_shard's scope, in which it takes the buffer to gather into
+_GATHERING = "FSDP::all_gather ("  # fully_shard's scope, in which it allocates the all-gather's output buffer
 
 
 class Allocations(Struct, frozen=True):
-    """``peak``: bytes above what was held when the window began. ``unseen``: bytes whose freeing nobody recorded."""
+    """``peak``: bytes above those held when the window began. ``unseen``: bytes whose free was not recorded."""
 
     peak: int
     unseen: int
 
 
 class MemoryChange(Struct, frozen=True):
-    """Bytes taken at an address, or given back (negative)."""
+    """Bytes allocated at an address, or freed (negative)."""
 
     at_us: float
     address: int
@@ -77,8 +79,8 @@ class _Document(Struct):
 
 
 def host_allocations(path: str) -> Allocations | None:
-    """Of a trace that torch exported with ``profile_memory``; None where no allocation is in it. DiagError for a file
-    that is no such trace."""
+    """The allocations in a trace that torch exported with ``profile_memory``; None if it has none. DiagError for any
+    other file."""
     with opened(path) as file:
         text = b"".join(blocks(file, path))
     try:
@@ -89,9 +91,9 @@ def host_allocations(path: str) -> Allocations | None:
     changes, calls, gathers = [], [], []
     for event in events:
         if event.name == MEMORY_EVENT:
-            own = decode(event.args)
-            if own.device == _HOST:
-                changes.append(MemoryChange(event.ts, own.address, own.bytes))
+            allocation = decode(event.args)
+            if allocation.device == _HOST:
+                changes.append(MemoryChange(event.ts, allocation.address, allocation.bytes))
         elif event.ph == "X" and event.name.startswith(_COLLECTIVE):
             calls.append((event.ts, event.ts + event.dur))
         elif event.ph == "X" and event.name.startswith(_GATHERING):
@@ -101,16 +103,17 @@ def host_allocations(path: str) -> Allocations | None:
 
 
 def peak_of(changes: Sequence[MemoryChange], calls: Sequence[Span], gathers: Sequence[Span] = ()) -> Allocations:
-    """``changes`` in order of time; ``calls``: when collectives were being called, and ``gathers``: when fully_shard
-    began an all-gather, each disjoint and in order.
+    """The peak of ``changes``, which are in order of time. ``calls``: the spans of collective calls; ``gathers``: the
+    spans in which fully_shard began an all-gather; each disjoint and in order.
 
-    A block whose address is taken again while it is alive was freed unseen. So was one that was taken in a collective's
-    call and never freed: since the training waits for its collectives, it is gone when the next block is taken. A
-    buffer that was gathered into and never freed is gone when a later one of its size is: they are freed in turn.
+    A block whose address is allocated again while it is live was freed without a record. So was a block that was
+    allocated in a collective's call and never freed: since the training waits for its collectives, it is free when the
+    next block is allocated. An all-gather's output buffer that was never freed is free when a later one of its size is:
+    they are freed in order.
     """
-    alive: dict[int, int] = {}  # address: the change that took it
-    freed: dict[int, int] = {}  # the change that took it: the one that gave it back
-    lost: dict[int, int] = {}  # the change that took it: the one by which it was gone
+    alive: dict[int, int] = {}  # address: the change that allocated it
+    freed: dict[int, int] = {}  # the change that allocated a block: the one that freed it
+    lost: dict[int, int] = {}  # the change that allocated a block: the one by which it must be free
     in_collective, gathering = _within(changes, calls), _within(changes, gathers)
     for number, change in enumerate(changes):
         before = alive.pop(change.address, None)
@@ -122,7 +125,7 @@ def peak_of(changes: Sequence[MemoryChange], calls: Sequence[Span], gathers: Seq
             lost[before] = before + 1 if in_collective(before) else number
         alive[change.address] = number
     lost |= {number: number + 1 for number in alive.values() if in_collective(number)}
-    next_freed: dict[int, int] = {}  # bytes: when the next buffer of an all-gather is given back
+    next_freed: dict[int, int] = {}  # bytes: the change that frees the next buffer of an all-gather
     for number in reversed(range(len(changes))):
         size = changes[number].bytes
         if size <= 0 or not gathering(number) or in_collective(number):
@@ -131,33 +134,32 @@ def peak_of(changes: Sequence[MemoryChange], calls: Sequence[Span], gathers: Seq
             next_freed[size] = freed[number]
         elif size in next_freed:
             lost[number] = min(next_freed[size], lost.get(number, len(changes)))
-    gone: dict[int, int] = {}
-    for taken, at in lost.items():
-        gone[at] = gone.get(at, 0) + changes[taken].bytes
+    lost_bytes: dict[int, int] = {}
+    for begin, end in lost.items():
+        lost_bytes[end] = lost_bytes.get(end, 0) + changes[begin].bytes
     level = most = 0
     for number, change in enumerate(changes):
-        level += change.bytes - gone.get(number, 0)
+        level += change.bytes - lost_bytes.get(number, 0)
         most = max(most, level)
     return Allocations(most, sum(changes[number].bytes for number in lost))
 
 
 def _within(changes: Sequence[MemoryChange], spans: Sequence[Span]) -> Callable[[int], bool]:
-    """Whether a change, by its number, falls into one of the spans, which are disjoint and in order."""
+    """A function that returns whether a change, by its number, is in one of the spans (disjoint and in order)."""
     begins = [begin for begin, _ in spans]
 
     def within(number: int) -> bool:
-        place = bisect_right(begins, changes[number].at_us) - 1
-        return place >= 0 and changes[number].at_us <= spans[place][1]
+        index = bisect_right(begins, changes[number].at_us) - 1
+        return index >= 0 and changes[number].at_us <= spans[index][1]
 
     return within
 
 
 # -- of run ------------------------------------------------------------------------------------------------------------
 #
-# What a run trained, as the planner counts it: from the manifest that the bundled trainer wrote.
+# The step of a run as the planner's input, from the manifest of the bundled trainer.
 
-# Strategies whose step is walked through, as the manifest names them. The planner's own knowledge and not the
-# strategies': ``step_memory`` has the formulas of these.
+# Names, in the manifest, of the strategies whose step ``step_memory`` models.
 _WALKED = ("ddp", "zero1", "fsdp2", "hsdp", "fsdp1", "fsdp1-no_shard")
 _NUMBERS = ("layers", "dim", "heads", "kv_heads", "ffn_dim", "vocab", "seq_len", "batch_size")
 
@@ -213,8 +215,8 @@ def step_of_run(manifest: Manifest | None, on_device: bool) -> Step | str:
 
 
 _FOREIGN = "it is no run of the bundled trainer: which optimizer, types and units it used is not recorded"
-# torch 2.13: RMSNorm is composed, AdamW takes one parameter at a time. Attention is flash attention there, too, also
-# where queries share keys.
+# torch 2.13 on a CPU: RMSNorm is a composition, AdamW updates one parameter at a time. Attention is flash attention
+# there, too, also with grouped queries.
 ON_CPU = Kernels(fused_norms=False, foreach=False)
 
 
@@ -248,18 +250,18 @@ def _flat(setup: dict[str, Any]) -> FlatUnits:
 
 
 def _kept(reshard: str) -> float:
-    """Of a unit's parameters, after forward."""
+    """The fraction of a unit's parameters that stays gathered after forward."""
     if reshard == "no":
         return 1.0
     return 1 / int(reshard) if reshard.isdecimal() and int(reshard) else 0.0
 
 
-_WARM_UP = 2  # steps in which optimizer states, buckets and the allocator's blocks come to be
+_WARM_UP = 2  # first steps, in which optimizer states, buckets and the allocator's blocks are created
 
 
 class RankPeak(Struct, frozen=True):
-    """Bytes of one rank. ``reserved``: what the allocator took from the device for it; None on a CPU. ``unseen``: freed
-    by other threads than the profiler records, and taken off its total."""
+    """Bytes of one rank. ``reserved``: by the allocator on the device; None on a CPU. ``unseen``: freed by threads that
+    the profiler does not record, and subtracted from its total."""
 
     rank: int
     peak: int
@@ -269,7 +271,7 @@ class RankPeak(Struct, frozen=True):
 
 
 class Compared(Struct, frozen=True):
-    """``estimate`` and ``measured`` of one thing, in bytes. ``error``: the estimate's, relative."""
+    """``estimate`` and ``measured`` of one quantity, in bytes. ``error``: relative error of the estimate."""
 
     name: str
     estimate: int
@@ -282,8 +284,8 @@ class Compared(Struct, frozen=True):
 
 
 class Measured(Struct, frozen=True):
-    """``step``: what was trained, or ``unknown``: why it is not known, and then there is no estimate. ``how``: where
-    the measured peaks come from. ``missing``: ranks without one, and why."""
+    """``step``: the step of the run; without one ``unknown`` is the reason, and there is no estimate. ``how``: the
+    source of the measured peaks. ``missing``: ranks without a peak, and why."""
 
     step: Step | None
     unknown: str
@@ -295,28 +297,28 @@ class Measured(Struct, frozen=True):
 
 
 def measured(tables: Tables) -> Measured:
-    """DiagError where nothing was measured."""
+    """Measured peaks of a run, compared with the estimate. DiagError if nothing was measured."""
     on_device = tables.on_device
-    found, missing = [], []
-    for rank, own in sorted(tables.ranks.items()):
-        peak = _on_device(own) if on_device else _on_cpu(own, tables.manifest)
+    peaks, missing = [], []
+    for rank, rank_tables in sorted(tables.ranks.items()):
+        peak = _on_device(rank_tables) if on_device else _on_cpu(rank_tables, tables.manifest)
         if isinstance(peak, str):
             missing.append(f"rank {rank}: {peak}")
         else:
-            found.append(peak)
-    if not found:
+            peaks.append(peak)
+    if not peaks:
         hint = "record it again" if on_device else "record it with diag run --trace-memory"
         raise DiagError(f"no rank recorded a peak of memory: {missing[0]}", path=str(tables.root), hint=hint)
     step = step_of_run(tables.manifest, on_device)
     how = "the CUDA allocator's peak" if on_device else "the profiler's allocations above what was held"
     if isinstance(step, str):
-        return Measured(None, step, None, tuple(found), (), how, tuple(missing))
+        return Measured(None, step, None, tuple(peaks), (), how, tuple(missing))
     estimate = step_peak(step)
-    return Measured(step, "", estimate, tuple(found), tuple(_rows(step, estimate, found)), how, tuple(missing))
+    return Measured(step, "", estimate, tuple(peaks), tuple(_rows(step, estimate, peaks)), how, tuple(missing))
 
 
 def _rows(step: Step, estimate: Peak, ranks: Sequence[RankPeak]) -> list[Compared]:
-    """The peak of the fullest rank, and of the components what each rank held."""
+    """Rows for the peak of the fullest rank, and for its components."""
     fullest = max(ranks, key=lambda rank: rank.peak)
     rows = [Compared("peak", estimate.bytes, fullest.peak, fullest.rank)]
     held = fullest.held
@@ -341,41 +343,41 @@ def _rest(estimate: Peak, states: ModelStates, step: Step) -> int:
 
 
 def _above(peak: int, held: HeldRecord, step: Step) -> int:
-    """What lies above the states that stay all through the step: gradients outside of buckets come and go."""
-    stays = held.gradients if step.in_buckets else 0
-    return peak - held.parameters - held.optimizer - stays
+    """The part of the peak above the states that stay for the whole step: gradients outside of buckets do not."""
+    permanent = held.gradients if step.in_buckets else 0
+    return peak - held.parameters - held.optimizer - permanent
 
 
 def _held(steps: Sequence[StepRecord]) -> HeldRecord | None:
     return next((record.held for record in reversed(steps) if record.held is not None), None)
 
 
-def _on_device(own: RankTables) -> RankPeak | str:
-    steps = own.steps[_WARM_UP:] if len(own.steps) > _WARM_UP else own.steps
+def _on_device(rank_tables: RankTables) -> RankPeak | str:
+    steps = rank_tables.steps[_WARM_UP:] if len(rank_tables.steps) > _WARM_UP else rank_tables.steps
     memories = [record.memory for record in steps if record.memory is not None]
     allocated = [memory.allocated for memory in memories if memory.allocated is not None]
     if not allocated:
         return "no step recorded the allocator's peak"
     reserved = max((memory.reserved for memory in memories if memory.reserved is not None), default=None)
-    return RankPeak(own.rank, max(allocated), reserved, _held(own.steps))
+    return RankPeak(rank_tables.rank, max(allocated), reserved, _held(rank_tables.steps))
 
 
-def _on_cpu(own: RankTables, manifest: Manifest | None) -> RankPeak | str:
-    if not own.traces:
+def _on_cpu(rank_tables: RankTables, manifest: Manifest | None) -> RankPeak | str:
+    if not rank_tables.traces:
         return "no profiler window was recorded"
-    # Of the first window: the profiler does not see the end of what an earlier window left.
-    found = host_allocations(own.traces[0].path)
-    if found is None:
+    # The first window only: the profiler does not record the free of memory that was allocated in an earlier window.
+    allocations = host_allocations(rank_tables.traces[0].path)
+    if allocations is None:
         return "the profiler window has no allocations in it"
-    held = _held(own.steps)
+    held = _held(rank_tables.steps)
     if held is None:
         return "what model and optimizer held is not recorded: the run did not reach its last step"
-    stays = held.parameters + held.optimizer + held.buffers + _buckets(held, manifest)
-    return RankPeak(own.rank, stays + found.peak, None, held, found.unseen)
+    permanent = held.parameters + held.optimizer + held.buffers + _buckets(held, manifest)
+    return RankPeak(rank_tables.rank, permanent + allocations.peak, None, held, allocations.unseen)
 
 
 def _buckets(held: HeldRecord, manifest: Manifest | None) -> int:
-    """DDP's stay allocated between steps, whether gradients are views of them or lie beside them."""
+    """Bytes of DDP's buckets, which stay allocated between steps, whether gradients are views of them or not."""
     setup = manifest.trainer.get("setup", {}) if manifest is not None else {}
     if not isinstance(setup, dict) or "gradient_as_bucket_view" not in setup:
         return 0

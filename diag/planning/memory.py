@@ -1,8 +1,8 @@
-"""How much memory each strategy takes on a rank: states of the model, and what is alive for a while beside them.
+"""Memory of each strategy on a rank: model states and temporary buffers.
 
-Sources: ZeRO (arXiv 1910.02054, section 3.1) for the states; torch 2.13's source for FSDP2's units: three gathered at
-most in forward, the gathered, the next and one of gradients in backward. A bound, not a measurement: activations come
-on top (``activations``, below), and so do the allocator's gaps, NCCL's buffers and the CUDA context.
+Sources: ZeRO (arXiv 1910.02054, section 3.1) for the states; torch 2.13's source for FSDP2's units: at most three
+gathered in forward; in backward the current one, the next one and one of gradients. A bound, not a measurement:
+activations come on top (``activations``, below), and so do fragmentation, NCCL's buffers and the CUDA context.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from .step_memory import Kernels, block_ops
 
 # -- activations -------------------------------------------------------------------------------------------------------
 #
-# What forward keeps for backward, by formula: bytes of one rank and one micro-batch.
+# Activations that forward saves for backward, by formula: bytes of one rank and one micro-batch.
 #
-# Counted tensor by tensor for a pre-norm decoder whose attention keeps no scores (FlashAttention, SDPA), without
-# dropout: of each token and block the inputs of both norms and of what follows them, queries, keys and values,
-# attention's output, and the MLP's hidden layer before and after its function, with a gate its other factor and the
-# product, too. Korthikanti et al. (arXiv 2205.05198, equation 1) count the same for GPT with dropout: 34 x tokens x
-# hidden in 16 bits, and 5 x heads x length^2 more where scores are kept.
+# Counted tensor by tensor for a pre-norm decoder whose attention does not save scores (FlashAttention, SDPA), without
+# dropout. Per token and block: the inputs and outputs of both norms, queries, keys and values, attention's output, and
+# the MLP's hidden layer before and after its activation function; with a gate, also its other factor and the product.
+# Korthikanti et al. (arXiv 2205.05198, equation 1) count the same for GPT with dropout: 34 x tokens x hidden in 16
+# bits, and 5 x heads x length^2 more if scores are saved.
 
 
 class Checkpointing(StrEnum):
     NONE = "none"
-    SELECTIVE = "selective"  # what is no matrix product and no attention is computed again
-    FULL = "full"  # of each block only its input is kept
+    SELECTIVE = "selective"  # everything except matrix products and attention is recomputed
+    FULL = "full"  # only the input of each block is saved
 
 
 class Activations(Struct, frozen=True):
-    """Bytes. ``blocks``: kept until backward; ``working``: alive at once in the block that is recomputed, or in none;
-    ``logits``: of the last layer and its loss, in the computed type and in fp32; ``loss``: the two gradients in fp32
-    that the loss's backward makes before any block is recomputed."""
+    """Bytes. ``blocks``: saved until backward; ``working``: live at once in the block that is recomputed; 0 without
+    recomputation; ``logits``: of the last layer and its loss, in the computed type and in fp32; ``loss``: the two fp32
+    gradients that the loss's backward creates before any block is recomputed."""
 
     blocks: int
     working: int
@@ -53,7 +53,7 @@ class Activations(Struct, frozen=True):
 
     @property
     def peak(self) -> int:
-        """At once: the loss is over when the first block is recomputed."""
+        """The peak: the loss's backward is over when the first block is recomputed."""
         return self.blocks + self.logits + max(self.working, self.loss)
 
 
@@ -68,50 +68,50 @@ def activations(
     in_flight: float = 1.0,
     last: bool = True,
 ) -> Activations:
-    """For ``tokens`` (micro-batch x length) on a rank, ``width`` bytes an element. ``scores_of_length``: the length,
-    where attention keeps its scores.
+    """Activations of ``tokens`` (micro-batch x length) on a rank, with ``width`` bytes per element.
+    ``scores_of_length``: the length, if attention saves its scores.
 
-    ``shape``: of the rank's own matrices where ``tensor`` ranks cut them; what is not in them is cut along the sequence
-    (Korthikanti et al., 2205.05198, equation 4). ``in_flight``: micro-batches that a pipeline stage holds at once;
-    ``last``: whether it has the logits."""
+    ``shape``: of the rank's own matrices after tensor parallelism over ``tensor`` ranks; all other activations are
+    sharded along the sequence (Korthikanti et al., 2205.05198, equation 4). ``in_flight``: micro-batches that a
+    pipeline stage holds at once; ``last``: whether it has the logits."""
     attention = _of_attention(shape, width) * tokens
     if scores_of_length is not None:
         attention += (2 * width + 1) * shape.heads * tokens * scores_of_length
-    whole = attention + _of_the_rest(shape, width, tensor) * tokens
+    all_saved = attention + _of_the_rest(shape, width, tensor) * tokens
     entry = shape.hidden * width * tokens // tensor
     products = attention + entry + _of_products(shape, width, tensor) * tokens
-    kept, working = {
-        Checkpointing.NONE: (whole, 0),
-        Checkpointing.SELECTIVE: (products, whole - attention),
-        Checkpointing.FULL: (entry, whole),
+    saved, working = {
+        Checkpointing.NONE: (all_saved, 0),
+        Checkpointing.SELECTIVE: (products, all_saved - attention),
+        Checkpointing.FULL: (entry, all_saved),
     }[checkpointing]
     logits = tokens * shape.vocab if last else 0
-    return Activations(round(kept * shape.layers * in_flight), working, logits * (width + 4), logits * 8)
+    return Activations(round(saved * shape.layers * in_flight), working, logits * (width + 4), logits * 8)
 
 
 def _of_attention(shape: Shape, width: int) -> int:
-    """Bytes of a token: queries, keys, values, the output, and a number per head and token for the softmax."""
+    """Bytes per token: queries, keys, values, the output, and one number per head for the softmax."""
     queries, keys = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
     return width * (2 * queries + 2 * keys) + 4 * shape.heads
 
 
 def _of_products(shape: Shape, width: int, tensor: int) -> int:
-    """Bytes of a token: results of the matrix products beside queries, keys and values, each kept once: attention's
-    output projection, the MLP's hidden layer, with a gate the other factor, and its result."""
+    """Bytes per token: results of the matrix products other than queries, keys and values, each saved once: attention's
+    output projection, the MLP's hidden layer (with a gate also the other factor), and its result."""
     hidden = shape.experts_used * shape.ffn * (2 if shape.gated else 1)
     return width * (2 * shape.hidden // tensor + hidden)
 
 
 def _of_the_rest(shape: Shape, width: int, tensor: int) -> int:
-    """Bytes of a token: input and output of both norms, and the MLP's hidden layer: before and after its function, and
-    with a gate the other factor and the product, which eager PyTorch keeps all four."""
+    """Bytes per token: input and output of both norms, and the MLP's hidden layer before and after its activation
+    function; with a gate, also the other factor and the product: eager PyTorch saves all four."""
     hidden = shape.experts_used * shape.ffn * (4 if shape.gated else 2)
     return width * (2 * 2 * shape.hidden // tensor + hidden)
 
 
 # -- share -------------------------------------------------------------------------------------------------------------
 #
-# What of the model one rank works on: matrices cut by tp, layers by pp, the sequence by cp.
+# The part of the model that one rank works on: matrices are split by tp, layers by pp, the sequence by cp.
 #
 # Tensor parallelism as in Megatron-LM (arXiv 1909.08053, section 3) and torchtitan: attention by heads, the MLP by its
 # hidden layer, table and head by vocabulary; norms are whole on every rank. Pipeline stages get equal numbers of
@@ -119,8 +119,8 @@ def _of_the_rest(shape: Shape, width: int, tensor: int) -> int:
 
 
 class Share(Struct, frozen=True):
-    """One stage's part of the model on one rank. ``size``: the parameters that it holds, with the shape of its cut
-    matrices and its own number of layers; ``first`` and ``last``: whether it has the table, norm and head."""
+    """One stage's part of the model on one rank. ``size``: the parameters that it holds, with the shape of its sharded
+    matrices and its own number of layers; ``first``: it has the table; ``last``: it has the norm and the head."""
 
     size: Size
     stage: int
@@ -129,28 +129,28 @@ class Share(Struct, frozen=True):
 
 
 def shares(size: Size, topology: Topology | None) -> list[Share]:
-    """One a stage. DiagError where the axes do not divide the model."""
+    """One share per stage. DiagError if the axes do not divide the model."""
     tensor = topology.size("tp") if topology else 1
     stages = topology.size("pp") if topology else 1
     if tensor == stages == 1:
         return [Share(size, 0)]
     if size.shape is None:
-        # Of a number alone: everything is cut evenly.
+        # With only a number of parameters, everything is split evenly.
         part = Size(size.name, -(-size.parameters // (tensor * stages)))
         return [Share(part, stage, stage == 0, stage == stages - 1) for stage in range(stages)]
     return list(_stages(cut(size.shape, tensor), stages))
 
 
 def check_chunks(parts: list[Share], chunks: int) -> None:
-    """DiagError where a stage has fewer layers than parts."""
+    """DiagError if a stage has fewer layers than virtual stages."""
     layers = [part.size.shape.layers for part in parts if part.size.shape is not None]
     if len(parts) > 1 and layers and min(layers) < chunks:
         raise DiagError(f"--virtual-stages {chunks}: a stage of pp={len(parts)} has {min(layers)} layers")
 
 
 def cut(shape: Shape, tensor: int) -> Shape:
-    """The shape of the matrices on one rank of ``tensor``. Heads of keys and values that are fewer than ranks are
-    repeated, as Megatron-LM does."""
+    """The shape of the matrices on one of ``tensor`` ranks. If there are fewer key-value heads than ranks, they are
+    repeated, as in Megatron-LM."""
     for name, count in (("query heads", shape.heads), ("hidden layer of the MLP", shape.ffn)):
         if count % tensor:
             raise DiagError(f"--topology: tp={tensor} does not divide the {count} of the {name}")
@@ -172,19 +172,20 @@ def _stages(shape: Shape, stages: int) -> Iterator[Share]:
         # With the table on another stage, a tied head is a copy of it.
         head = (shape.head if first or not shape.tied else shape.vocab * shape.hidden) + shape.norm if last else 0
         rest = (shape.table if first else 0) + head
-        own = replace(shape, layers=layers)
-        yield Share(Size(shape.name, layers * shape.block + rest, own, rest), stage, first, last)
+        stage_shape = replace(shape, layers=layers)
+        yield Share(Size(shape.name, layers * shape.block + rest, stage_shape, rest), stage, first, last)
 
 
 # -- units -------------------------------------------------------------------------------------------------------------
 #
-# A stage's sharding units with the arithmetic of each, for the program that is replayed.
+# A stage's FSDP units with the FLOPs of each, for the program that is replayed.
 
-_OF_A_NUMBER = 50  # units of a model of which only the number of parameters is known
+_OF_A_NUMBER = 50  # units of a model if only its number of parameters is known
 
 
 class ShardingUnit(Struct, frozen=True):
-    """``blocks``: of the model, that it holds (a part of one where a matrix is a unit). FLOPs of one micro-batch."""
+    """An FSDP unit. ``blocks``: number of the model's blocks in it (a fraction if a matrix is a unit). FLOPs of one
+    micro-batch."""
 
     parameters: int
     blocks: float
@@ -195,17 +196,17 @@ class ShardingUnit(Struct, frozen=True):
 def units(
     share: Share, wrap: str, tokens: int, length: int, checkpointing: Checkpointing
 ) -> tuple[ShardingUnit, list[ShardingUnit]]:
-    """The root's, whose arithmetic (the head's) comes last, and the others in order of forward. ``tokens``: of the rank
-    and micro-batch; ``length``: of the whole sequence, which each of them attends to."""
+    """The root's unit, whose computation (the head) comes last, and the others in order of forward. ``tokens``: of the
+    rank and micro-batch; ``length``: of the whole sequence, to which each token attends."""
     shape = share.size.shape
     if shape is None:
         forward = 2.0 * share.size.parameters * tokens / _OF_A_NUMBER
-        again = forward if checkpointing == Checkpointing.FULL else 0.0
-        own = [
-            ShardingUnit(share.size.parameters // _OF_A_NUMBER, 1, forward, 2 * forward + again)
+        recompute_flops = forward if checkpointing == Checkpointing.FULL else 0.0
+        fractions = [
+            ShardingUnit(share.size.parameters // _OF_A_NUMBER, 1, forward, 2 * forward + recompute_flops)
             for _ in range(_OF_A_NUMBER)
         ]
-        return ShardingUnit(0, 0, 0, 0), _merged(own, wrap)
+        return ShardingUnit(0, 0, 0, 0), _merged(fractions, wrap)
     products = 2.0 * (shape.multiplied - shape.vocab * shape.hidden) / shape.layers * tokens
     scores = 4.0 * shape.heads * shape.head_size * length * tokens
     recomputed = {Checkpointing.NONE: 0.0, Checkpointing.SELECTIVE: 0.0, Checkpointing.FULL: products + scores}
@@ -224,19 +225,19 @@ def _part(unit: ShardingUnit, part: float, parameters: int) -> ShardingUnit:
     return ShardingUnit(parameters, unit.blocks * part, unit.forward * part, unit.backward * part)
 
 
-def _merged(own: list[ShardingUnit], wrap: str) -> list[ShardingUnit]:
-    size = len(own) if wrap == "root" else int(wrap) if wrap.isdecimal() else 1
-    return list(_groups(own, size))
+def _merged(single_units: list[ShardingUnit], wrap: str) -> list[ShardingUnit]:
+    size = len(single_units) if wrap == "root" else int(wrap) if wrap.isdecimal() else 1
+    return list(_groups(single_units, size))
 
 
-def _groups(own: list[ShardingUnit], size: int) -> Iterator[ShardingUnit]:
-    for first in range(0, len(own), size):
-        some = own[first : first + size]
+def _groups(single_units: list[ShardingUnit], size: int) -> Iterator[ShardingUnit]:
+    for first in range(0, len(single_units), size):
+        group = single_units[first : first + size]
         yield ShardingUnit(
-            sum(unit.parameters for unit in some),
-            sum(unit.blocks for unit in some),
-            sum(unit.forward for unit in some),
-            sum(unit.backward for unit in some),
+            sum(unit.parameters for unit in group),
+            sum(unit.blocks for unit in group),
+            sum(unit.forward for unit in group),
+            sum(unit.backward for unit in group),
         )
 
 
@@ -246,8 +247,8 @@ _GATHERED_AT_ONCE = 3
 
 
 class Strategy(Struct, frozen=True):
-    """A way of data parallelism. ``keeps``: gathered parameters stay until backward. ``within_host``: the states are
-    shared by the GPUs of one host only."""
+    """A strategy of data parallelism. ``keeps``: gathered parameters stay until backward. ``within_host``: the states
+    are sharded over the GPUs of one host only."""
 
     name: str
     about: str
@@ -274,8 +275,8 @@ class Need(Struct, frozen=True):
     strategy: Strategy
     shards: int
     states: ModelStates
-    gathered: int  # parameters of units that are whole for a while
-    buffers: int  # gradients on their way: buckets, or a unit's
+    gathered: int  # parameters of units that are temporarily unsharded
+    buffers: int  # gradients during their reduction: buckets, or those of a unit
 
     @property
     def total(self) -> int:
@@ -283,14 +284,14 @@ class Need(Struct, frozen=True):
 
 
 def unit_of(size: Size, wrap: str) -> int:
-    """Parameters of the largest unit of sharding: "block", "root" (all in one), "linear" (the largest matrix), or so
-    many blocks. Of a model of which only the number of parameters is known, a fiftieth stands for a block."""
+    """Parameters of the largest FSDP unit: "block", "root" (all in one), "linear" (the largest matrix), or a number of
+    blocks. If only the number of parameters is known, a fiftieth of it stands for a block."""
     if wrap == "root":
         return size.parameters
     shape = size.shape
     if shape is None:
         return -(-size.parameters // 50) * (int(wrap) if wrap.isdecimal() else 1)
-    # With the blocks in units of their own, the root's.
+    # The root's unit, as the blocks have units of their own.
     rest = shape.table + shape.head + shape.norm if size.rest is None else size.rest
     if wrap == "linear":
         return max(shape.hidden * shape.ffn, shape.vocab * shape.hidden if rest else 0)
@@ -307,8 +308,8 @@ def need(
     wrap: str = "block",
     replica: int | None = None,
 ) -> Need:
-    """What a rank of ``ranks`` holds, ``per_host`` of which share a host. Optimizer and units as the recipe says.
-    ``replica``: the ranks that hybrid sharding cuts one copy over, where that is given."""
+    """The memory of one of ``ranks`` ranks, ``per_host`` of which share a host. Bytes per parameter are the recipe's.
+    ``replica``: the ranks over which hybrid sharding shards one copy, if given."""
     shards = (replica or min(ranks, per_host)) if strategy.within_host else ranks
     states = model_states(size.parameters, strategy.sharding, shards, recipe.each)
     unit = unit_of(size, wrap)
@@ -316,27 +317,27 @@ def need(
     if ranks > 1 and strategy.sharding == Sharding.NONE:
         buffers = min(BUCKET_BYTES, size.parameters * recipe.gradients)
     elif strategy.sharding == Sharding.PARAMETERS:
-        whole = size.parameters * recipe.computed
-        gathered = whole if strategy.keeps else min(_GATHERED_AT_ONCE * unit * recipe.computed, whole)
+        all_bytes = size.parameters * recipe.computed
+        gathered = all_bytes if strategy.keeps else min(_GATHERED_AT_ONCE * unit * recipe.computed, all_bytes)
         buffers = unit * (recipe.computed + recipe.reduced)
     elif ranks > 1:
-        buffers = ZERO_BUCKET * recipe.reduced  # DeepSpeed takes it whole, however small the model
+        buffers = ZERO_BUCKET * recipe.reduced  # DeepSpeed allocates it whole, also for a small model
     return Need(strategy, shards, states, gathered, buffers)
 
 
 def fewest(size: Size, recipe: Recipe, memory: int, outside: int = 0) -> int | None:
-    """The smallest number of GPUs among which all states, shared evenly, fit beside ``outside`` bytes of other peaks:
-    a bound, below which nothing that keeps the states on GPUs can work. None where ``outside`` leaves no room."""
+    """The smallest number of GPUs on which all states, sharded evenly, fit together with ``outside`` bytes per GPU. A
+    lower bound: with fewer GPUs no strategy that keeps the states on GPUs fits. None if ``outside`` leaves no room."""
     room = memory - outside
     return -(-size.parameters * recipe.total // room) if room > 0 else None
 
 
 # -- communication -----------------------------------------------------------------------------------------------------
 #
-# What data parallelism sends over the links in a step, and the least time that takes.
+# Communication of data parallelism in a step, and its minimum time.
 #
-# Volumes are those of ring algorithms; a rank sends and receives each of them. Times: volume over bandwidth, no
-# latency and nothing overlapped: what a step must hide to lose nothing.
+# Volumes are those of ring algorithms; each rank sends and receives them. Times are volume over bandwidth, without
+# latency and without overlap: the time that must be overlapped so that communication costs no step time.
 
 
 class Traffic(Struct, frozen=True):
@@ -361,15 +362,15 @@ def traffic(
     ranks: int | None = None,
     apart: int = 1,
 ) -> Traffic:
-    """Gradients are reduced in the last of the ``micro_batches``, sharded parameters gathered in each. ``ranks``: data
-    parallel ones, all without other axes, which lie ``apart`` in the numbering of ranks."""
+    """Gradients are reduced in the last of the ``micro_batches``, sharded parameters gathered in each. ``ranks``: the
+    data-parallel ranks, by default all GPUs; ``apart``: the difference in rank between neighbours."""
     gathered, reduced = parameters * recipe.computed, parameters * recipe.reduced
     ranks = ranks or cluster.gpus
     replicas = ranks // need.shards
     if need.strategy.sharding == Sharding.PARAMETERS:
         within = (_gathers(need.strategy) * gathered * micro_batches + reduced) * _ring(need.shards)
         across = 2 * reduced / need.shards * _ring(replicas)
-    else:  # an all-reduce is a reduce-scatter and an all-gather; what ZeRO gathers are the new parameters
+    else:  # an all-reduce is a reduce-scatter and an all-gather; ZeRO gathers the updated parameters
         second = reduced if need.strategy.sharding == Sharding.NONE else gathered
         within, across = (reduced + second) * _ring(need.shards), 0.0
     seconds = within / cluster.bandwidth(need.shards * apart) + across / cluster.bandwidth(ranks * apart)
@@ -377,7 +378,7 @@ def traffic(
 
 
 def _gathers(strategy: Strategy) -> int:
-    """In forward, and once more in backward unless they are kept."""
+    """All-gathers per micro-batch: in forward, and once more in backward unless the parameters stay gathered."""
     return 1 if strategy.keeps else 2
 
 

@@ -1,4 +1,4 @@
-"""What fits, what it costs in communication, and what to use: a plan for one model, recipe and cluster."""
+"""A plan for one model, recipe and cluster: the strategies that fit, their communication, and the one to use."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from .throughput import Schedule, Speed, StepWork, Throughput, in_flight, speed_
 
 # -- result ------------------------------------------------------------------------------------------------------------
 #
-# A plan as data: what fits, what it costs, what to use.
+# A plan as data.
 
-# Of a GPU's memory: the rest is for the allocator's gaps, NCCL's buffers and the context.
+# Fraction of a GPU's memory; the rest is for fragmentation, NCCL's buffers and the CUDA context.
 USABLE = 0.9
 
 
 class Batch(Struct, frozen=True):
-    """What a rank computes at once. ``width``: bytes of an activation."""
+    """The work of a rank in a step. ``width``: bytes of an activation element."""
 
     sequences: int = 1
     length: int = 4096
@@ -59,9 +59,9 @@ class Batch(Struct, frozen=True):
 
 
 class Row(Struct, frozen=True):
-    """A strategy on this cluster. ``peak``: bytes of states, of what is alive for a while, and of ``outside``: the
-    activations, or what was given for all that lies outside the states. ``stage``: the pipeline stage that needs most;
-    ``axes``: what the other axes send; ``expected``: how long a step takes, None where that cannot be told."""
+    """A strategy on this cluster. ``peak``: bytes of states, of temporary buffers, and of ``outside``: the activations,
+    or the given bytes of everything outside the states. ``stage``: the pipeline stage that needs most; ``axes``:
+    traffic of the other axes; ``expected``: the time of a step, None if it is not known."""
 
     need: Need
     outside: int
@@ -77,19 +77,19 @@ class Row(Struct, frozen=True):
 
     @property
     def sent(self) -> int:
-        """Bytes of a rank in a step, on all axes."""
+        """Bytes that a rank sends in a step, on all axes."""
         return self.traffic.total + sum(axis.bytes for axis in self.axes)
 
     @property
     def seconds(self) -> float:
-        """That the links need, if nothing hides it and the axes take turns."""
+        """Time of the communication without overlap, the axes one after the other."""
         return self.traffic.seconds + sum(axis.seconds for axis in self.axes)
 
 
 class Plan(Struct, frozen=True):
-    """``bound``: the fewest GPUs whose memory holds the states, shared evenly, and ``outside``. ``estimate``:
-    the fewest with which ZeRO-3 leaves a tenth of each free, None where no number does. ``chosen``: what to use, and
-    for which ``reasons``; None where nothing fits, with the reasons for that."""
+    """A plan. ``bound``: the fewest GPUs whose memory holds the states, shared evenly, and ``outside``. ``estimate``:
+    the fewest with which ZeRO-3 leaves a tenth of each free, None if no number does. ``chosen``: the strategy to use,
+    with ``reasons``; None if nothing fits, with the reasons for that."""
 
     size: Size
     recipe: Recipe
@@ -109,18 +109,18 @@ class Plan(Struct, frozen=True):
 
 # -- choice ------------------------------------------------------------------------------------------------------------
 #
-# What to use of what fits, and why.
+# Chooses among the strategies that fit, with reasons.
 
-# A strategy that is simpler to run is used where it costs no more of a step than this.
+# A simpler strategy is chosen if its step is longer by no more than this fraction.
 WORTH_IT = 0.1
-_LEAST_GAIN = 1.5  # times the work of one GPU, from which on several are advised
+_LEAST_GAIN = 1.5  # least speedup over one GPU for which several are advised
 
 
 def choice(
     rows: Sequence[Row], cluster: Cluster, axes: Topology, *, alone: bool, estimate: int | None
 ) -> tuple[Strategy | None, tuple[str, ...]]:
-    """The strategy and the reasons; None where nothing fits, with the reasons for that. ``alone``: one GPU holds all.
-    ``rows``: from simple to involved."""
+    """The strategy and the reasons; None if nothing fits, with the reasons for that. ``alone``: everything fits on one
+    GPU. ``rows``: from simple to complex."""
     fitting = [row for row in rows if row.fits]
     if not fitting:
         return None, _nothing(axes, estimate)
@@ -142,57 +142,57 @@ def choice(
 
 
 def _worth(row: Row, gpus: int) -> tuple[str, ...]:
-    """How many times the work of one GPU they do, where that is known: below two, they are not worth it."""
+    """The speedup over one GPU in words, if it is known; below ``_LEAST_GAIN`` several GPUs are not worth it."""
     if row.expected is None:
         return ()
     times = gpus * row.expected.compute_ns / row.expected.step_ns
     if times < _LEAST_GAIN:
-        more = "with more micro-batches or a larger one they reduce gradients less often"
-        return (f"but {gpus} of them do only {times:.1f} times the work of one: do not distribute, or {more}",)
+        alternative = "with more micro-batches or a larger one they reduce gradients less often"
+        return (f"but {gpus} of them do only {times:.1f} times the work of one: do not distribute, or {alternative}",)
     return (f"{gpus} of them do {times:.1f} times the work of one",)
 
 
 def _quickest(fitting: Sequence[Row]) -> tuple[Row, list[str]]:
-    """By the time of a step where it is known, else by what the links need; the simplest of those that are about as
-    good."""
+    """The best row by the time of a step, or by the time of the communication if that is not known; among about equal
+    ones the simplest."""
     if len(fitting) == 1:
         return fitting[0], ["nothing else fits"]
     times = {row.need.strategy.name: row.expected.step_ns for row in fitting if row.expected is not None}
     if len(times) < len(fitting):
-        # The first of those that send as little: they are ordered from simple to involved.
+        # ``min`` returns the first of equal rows, which are ordered from simple to complex.
         return min(fitting, key=lambda row: round(row.seconds, 6)), ["it sends least of those that fit"]
     fastest = min(fitting, key=lambda row: times[row.need.strategy.name])
     least = times[fastest.need.strategy.name]
     best = next(row for row in fitting if times[row.need.strategy.name] <= (1 + WORTH_IT) * least)
-    own = times[best.need.strategy.name]
+    best_ns = times[best.need.strategy.name]
     if best is fastest:
-        return best, [f"its step is the shortest of those that fit ({duration(own)})"]
-    more = share(own / least - 1)
+        return best, [f"its step is the shortest of those that fit ({duration(best_ns)})"]
+    more = share(best_ns / least - 1)
     return best, [
-        f"its step takes {duration(own)}, {more} more than the shortest ({fastest.need.strategy.name}), and it is "
+        f"its step takes {duration(best_ns)}, {more} more than the shortest ({fastest.need.strategy.name}), and it is "
         "simpler"
     ]
 
 
 def _nothing(axes: Topology, estimate: int | None) -> tuple[str, ...]:
-    less = "activation checkpointing, a smaller micro-batch or offload need less memory on each"
+    remedy = "activation checkpointing, a smaller micro-batch or offload need less memory on each"
     if not axes.plain:
-        return ("no strategy fits with these axes", less)
+        return ("no strategy fits with these axes", remedy)
     if estimate is not None:
-        return (f"{estimate} GPUs hold it with ZeRO-3", less)
+        return (f"{estimate} GPUs hold it with ZeRO-3", remedy)
     return (
         "no number of GPUs holds it: the gathered units and what lies outside the states do not fit on one",
-        less,
+        remedy,
     )
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
 #
-# The table of strategies: each on the stage of the topology that needs most.
+# The table of strategies: each for the stage of the topology that needs most.
 
 
 class StageTable:
-    """One stage's own numbers, from which the rows of all strategies are made."""
+    """The numbers of one stage, from which the rows of all strategies are computed."""
 
     def __init__(
         self,
@@ -228,35 +228,35 @@ class StageTable:
         ranks = axes.data_parallel * self.context
         replica = axes.size("dp_shard") * self.context if "dp_shard" in axes.axes else None
         per_host = max(1, cluster.per_host // self.tensor)
-        wanted = need(part.size, self.recipe, strategy, ranks, per_host, self.wrap, replica)
+        needed = need(part.size, self.recipe, strategy, ranks, per_host, self.wrap, replica)
         sent = traffic(
-            part.size.parameters, self.recipe, wanted, cluster, self.batch.micro_batches, ranks=ranks, apart=self.tensor
+            part.size.parameters, self.recipe, needed, cluster, self.batch.micro_batches, ranks=ranks, apart=self.tensor
         )
-        others: list[AxisTraffic] = []
+        axis_traffics: list[AxisTraffic] = []
         if part.size.shape is not None and not axes.plain:
-            others = axis_traffic(
+            axis_traffics = axis_traffic(
                 part.size.shape, axes, cluster, self.batch.tokens, self.batch.width, self.batch.micro_batches,
                 self.batch.chunks if self.batch.schedule == Schedule.INTERLEAVED else 1,
             )  # fmt: skip
-        fits = wanted.total + self.beside <= room
-        return Row(wanted, self.beside, sent, fits, part.stage, tuple(others))
+        fits = needed.total + self.beside <= room
+        return Row(needed, self.beside, sent, fits, part.stage, tuple(axis_traffics))
 
 
 def strategy_row(strategy: Strategy, tables: Sequence[StageTable], room: int, speed: Speed | None, size: Size) -> Row:
-    """Of the stage that needs most; it fits where all do."""
+    """The row of the stage that needs most memory; if it fits, all stages do."""
     row = max((table.row(strategy, room) for table in tables), key=lambda row: row.peak)
     if speed is None:
         return row
-    one = tables[0]
-    batch = one.batch
+    first_table = tables[0]
+    batch = first_table.batch
     per_token = size.shape.flops_per_token(batch.length) if size.shape else 6 * size.parameters
     work = StepWork(
-        batch.sequences, batch.length, batch.micro_batches, batch.checkpointing, one.wrap, batch.width,
+        batch.sequences, batch.length, batch.micro_batches, batch.checkpointing, first_table.wrap, batch.width,
         per_token, batch.schedule, batch.chunks,
     )  # fmt: skip
     parts = [table.part for table in tables]
-    found = throughput(parts, row.need, one.recipe, one.cluster, one.axes, work, speed)
-    return replace(row, expected=found)
+    expected = throughput(parts, row.need, first_table.recipe, first_table.cluster, first_table.axes, work, speed)
+    return replace(row, expected=expected)
 
 
 _MOST_GPUS = 1 << 16
@@ -274,26 +274,26 @@ def plan(
     topology: Topology | None = None,
     speed: Speed | None = None,
 ) -> Plan:
-    """``outside``: bytes of the peak outside the model's states, where it is known; else the activations by formula,
-    where the model's shape is known; else nothing is counted for them. ``topology``: all GPUs are data-parallel without
-    one. ``speed``: without it nothing is said about time."""
+    """Plans a training. ``outside``: bytes of the peak outside the model's states, if known; else the activations by
+    formula, if the model's shape is known; else 0. ``topology``: by default all GPUs are data-parallel. ``speed``:
+    without it no time is estimated."""
     axes = topology or Topology({"dp": cluster.gpus})
     parts = shares(size, axes)
     check_chunks(parts, batch.chunks)
     tables = [StageTable(part, recipe, cluster, batch, axes, wrap, outside) for part in parts]
     room = round(cluster.memory * USABLE)
     rows = tuple(strategy_row(strategy, tables, room, speed, size) for strategy in STRATEGIES)
-    beside = max(row.outside for row in rows)
-    estimate = _estimate(size, recipe, cluster, wrap, beside) if axes.plain else None
-    whole = StageTable(Share(size, 0), recipe, cluster, batch, Topology({}), wrap, outside)
-    alone = size.parameters * recipe.total + whole.beside <= room
-    chosen, reasons = choice(rows, cluster, axes, alone=alone, estimate=estimate)
+    max_outside = max(row.outside for row in rows)
+    estimate = _estimate(size, recipe, cluster, wrap, max_outside) if axes.plain else None
+    unsplit_table = StageTable(Share(size, 0), recipe, cluster, batch, Topology({}), wrap, outside)
+    fits_on_one = size.parameters * recipe.total + unsplit_table.beside <= room
+    chosen, reasons = choice(rows, cluster, axes, alone=fits_on_one, estimate=estimate)
     if chosen is None and axes.plain and size.shape is not None:
         reasons += _other_axes(size, recipe, cluster, batch, wrap, outside)
-    bound = fewest(size, recipe, cluster.memory, beside) if axes.plain else None
+    bound = fewest(size, recipe, cluster.memory, max_outside) if axes.plain else None
     fullest = max(tables, key=lambda table: table.beside)
     return Plan(
-        size, recipe, cluster, batch, fullest.kept, beside, rows, bound, estimate, chosen, reasons, axes, speed,
+        size, recipe, cluster, batch, fullest.kept, max_outside, rows, bound, estimate, chosen, reasons, axes, speed,
         _likely(size, recipe, batch, wrap, rows, chosen) if axes.plain and outside is None else None,
     )  # fmt: skip
 
@@ -301,8 +301,8 @@ def plan(
 def _likely(
     size: Size, recipe: Recipe, batch: Batch, wrap: str, rows: Sequence[Row], chosen: Strategy | None
 ) -> Peak | None:
-    """The peak of the chosen strategy with everything alive only as long as it is; None where a step of it is not
-    modelled so closely."""
+    """The simulated peak of the chosen strategy, which counts each tensor only while it is live; None if its step is
+    not modelled."""
     walked = chosen is not None and chosen.sharding in (Sharding.NONE, Sharding.PARAMETERS)
     if chosen is None or not walked or size.shape is None or batch.checkpointing == Checkpointing.SELECTIVE:
         return None
@@ -319,40 +319,40 @@ def _likely(
 def _other_axes(
     size: Size, recipe: Recipe, cluster: Cluster, batch: Batch, wrap: str, outside: int | None
 ) -> tuple[str, ...]:
-    """Where data parallelism alone does not fit: the least cutting of the model that does, tensor parallelism within a
-    host first."""
+    """A topology that fits where data parallelism alone does not: the least model parallelism, tensor parallelism
+    within a host first."""
     shape = size.shape
     assert shape is not None
     room = round(cluster.memory * USABLE)
     for tensor, stages in sorted(((t, p) for t in _CUTS for p in _CUTS), key=lambda pair: (pair[0] * pair[1], pair[1])):
-        ranks, left = divmod(cluster.gpus, tensor * stages)
+        ranks, remainder = divmod(cluster.gpus, tensor * stages)
         fits = (
             tensor <= cluster.per_host and stages <= shape.layers and not (shape.heads % tensor or shape.ffn % tensor)
         )
-        if tensor * stages == 1 or left or not ranks or not fits:
+        if tensor * stages == 1 or remainder or not ranks or not fits:
             continue
         axes = Topology({"pp": stages, "dp": ranks, "tp": tensor})
         tables = [StageTable(part, recipe, cluster, batch, axes, wrap, outside) for part in shares(size, axes)]
         row = next((r for r in (strategy_row(s, tables, room, None, size) for s in STRATEGIES) if r.fits), None)
         if row is not None:
-            named = ",".join(f"{axis}={count}" for axis, count in axes.axes.items() if count > 1)
-            return (f"these {cluster.gpus} GPUs hold it with --topology {named} and {row.need.strategy.name}",)
+            axes_text = ",".join(f"{axis}={count}" for axis, count in axes.axes.items() if count > 1)
+            return (f"these {cluster.gpus} GPUs hold it with --topology {axes_text} and {row.need.strategy.name}",)
     return ()
 
 
-def _estimate(size: Size, recipe: Recipe, cluster: Cluster, wrap: str, beside: int) -> int | None:
+def _estimate(size: Size, recipe: Recipe, cluster: Cluster, wrap: str, outside: int) -> int | None:
     """The fewest GPUs with which ZeRO-3 fits: any number on one host, whole hosts beyond."""
     room = cluster.memory * USABLE
-    least = need(size, recipe, ZERO_3, _MOST_GPUS, cluster.per_host, wrap).total + beside
+    least = need(size, recipe, ZERO_3, _MOST_GPUS, cluster.per_host, wrap).total + outside
     if least > room:
         return None
     gpus = 1
-    while need(size, recipe, ZERO_3, gpus, cluster.per_host, wrap).total + beside > room:
+    while need(size, recipe, ZERO_3, gpus, cluster.per_host, wrap).total + outside > room:
         gpus += 1 if gpus < cluster.per_host else cluster.per_host
     return gpus
 
 
-# -- as it is asked for ------------------------------------------------------------------------------------------------
+# -- from options ------------------------------------------------------------------------------------------------------
 
 
 def plan_for(
@@ -383,10 +383,10 @@ def plan_for(
 
     ``model``: a number of parameters ("7B"), a preset ("llama-3-8b") or the path of a model's config.json. The others
     are the options of ``diag plan``, by name: sizes in GB (1e9 bytes), bandwidths in GB/s, latencies in microseconds.
-    DiagError names the option whose value is none of the possible ones.
+    DiagError names the option with an invalid value.
     """
     if recipe not in RECIPES:
-        listed = "\n".join(f"  {name:22} {own.about}" for name, own in RECIPES.items())
+        listed = "\n".join(f"  {name:22} {chosen_recipe.about}" for name, chosen_recipe in RECIPES.items())
         raise DiagError(f"--recipe: there is no {recipe!r}", hint=f"one of\n{listed}")
     if checkpointing not in list(Checkpointing):
         raise DiagError(f"--checkpointing: there is no {checkpointing!r}", hint=f"one of {', '.join(Checkpointing)}")
@@ -406,21 +406,21 @@ def plan_for(
         across_gb_s=across_gb_s,
         peak_tflop_s=peak_tflop_s,
     )
-    own = RECIPES[recipe]
+    chosen_recipe = RECIPES[recipe]
     batch = Batch(
         sequences=batch_size,
         length=seq_len,
         checkpointing=Checkpointing(checkpointing),
         micro_batches=micro_batches,
-        width=own.computed,
+        width=chosen_recipe.computed,
         schedule=Schedule(schedule),
         chunks=virtual_stages if schedule == Schedule.INTERLEAVED else 1,
     )
-    # The peaks that are known are of 16-bit arithmetic.
-    timed = own.computed == 2 or peak_tflop_s is not None
+    # The known peak FLOP/s are for 16-bit arithmetic.
+    timed = chosen_recipe.computed == 2 or peak_tflop_s is not None
     return plan(
         size_of(model),
-        own,
+        chosen_recipe,
         cluster,
         batch,
         wrap=wrap,

@@ -1,5 +1,5 @@
-"""The size of a decoder: parameters by component, from its numbers, a preset's name or a Hugging Face config.json; and
-what training keeps for each of them."""
+"""The size of a decoder: parameters by component, from its dimensions, a preset's name or a Hugging Face config.json;
+and the bytes of training states per parameter."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _SUFFIX = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 
 
 class Shape(Struct, frozen=True):
-    """A decoder-only transformer. ``experts`` MLPs stand side by side in each block, of which a token passes
-    ``experts_used``; ``biases``: of linear layers and norms; ``qkv_biases``: of the three projections only."""
+    """A decoder-only transformer. Each block has ``experts`` MLPs, of which a token uses ``experts_used``. ``biases``:
+    linear layers and norms have biases; ``qkv_biases``: only the three projections have."""
 
     name: str
     layers: int
@@ -31,23 +31,23 @@ class Shape(Struct, frozen=True):
     ffn: int
     vocab: int
     gated: bool = True  # three matrices in the MLP (SwiGLU, GeGLU), or two
-    tied: bool = False  # the output projection is the table of the tokens
+    tied: bool = False  # the output projection shares the token embedding
     biases: bool = False
     qkv_biases: bool = False
     qk_norms: bool = False  # norms of each head's queries and keys
-    positions: int = 0  # learned ones
+    positions: int = 0  # learned position embeddings
     experts: int = 1
     experts_used: int = 1
 
     @property
     def attention(self) -> int:
         """Parameters of one block's attention."""
-        found = self._attention_weights
+        count = self._attention_weights
         if self.biases or self.qkv_biases:
-            found += self.head_size * (self.heads + 2 * self.kv_heads)
+            count += self.head_size * (self.heads + 2 * self.kv_heads)
         if self.qk_norms:
-            found += 2 * self.head_size
-        return found + (self.hidden if self.biases else 0)
+            count += 2 * self.head_size
+        return count + (self.hidden if self.biases else 0)
 
     @property
     def expert(self) -> int:
@@ -56,7 +56,7 @@ class Shape(Struct, frozen=True):
 
     @property
     def mlp(self) -> int:
-        """Parameters of one block's MLPs, with what chooses among them."""
+        """Parameters of one block's MLPs and their router."""
         return self.experts * self.expert + (self.experts * self.hidden if self.experts > 1 else 0)
 
     @property
@@ -70,12 +70,12 @@ class Shape(Struct, frozen=True):
 
     @property
     def table(self) -> int:
-        """Parameters of the tokens' table and of learned positions."""
+        """Parameters of the token embedding and of learned positions."""
         return (self.vocab + self.positions) * self.hidden
 
     @property
     def head(self) -> int:
-        """Parameters of the output projection: none where the table serves for it."""
+        """Parameters of the output projection; 0 if it is tied to the token embedding."""
         return 0 if self.tied else self.vocab * self.hidden
 
     @property
@@ -84,7 +84,7 @@ class Shape(Struct, frozen=True):
 
     @property
     def multiplied(self) -> int:
-        """The weights that a token is multiplied with: those of linear layers, of the experts it passes, and of the
+        """The weights that a token is multiplied with: those of linear layers, of the experts that it uses, and of the
         output projection."""
         block = self._attention_weights + self.experts_used * self._expert_weights
         return self.layers * block + self.vocab * self.hidden
@@ -98,13 +98,15 @@ class Shape(Struct, frozen=True):
         return (3 if self.gated else 2) * self.hidden * self.ffn
 
     def flops_per_token(self, seq_len: int) -> int:
-        """Forward and backward: 6 a weight and 12 x layers x width of attention x length; causality is not discounted
-        and recomputation not counted (torchtitan, PaLM)."""
+        """FLOPs of forward and backward: 6 per weight, and 12 x layers x width of attention x length. Causality is not
+        discounted and recomputation not counted (torchtitan, PaLM)."""
         return 6 * self.multiplied + 12 * self.layers * self.heads * self.head_size * seq_len
 
 
-def _llama(name: str, layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, **other: Any) -> Shape:
-    return Shape(name, layers, hidden, heads, kv_heads, hidden // heads, ffn, vocab, **other)
+def _llama(
+    name: str, layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, **fields: Any
+) -> Shape:
+    return Shape(name, layers, hidden, heads, kv_heads, hidden // heads, ffn, vocab, **fields)
 
 
 def _gpt2(name: str, layers: int, hidden: int, heads: int) -> Shape:
@@ -136,8 +138,8 @@ PRESETS: dict[str, Shape] = {
 
 
 class Size(Struct, frozen=True):
-    """A model of which only the number of parameters is known, or its whole ``shape``. ``rest``: parameters outside of
-    blocks, where it is a part of a model; None: table, norm and head."""
+    """A model, by its number of parameters alone or with its ``shape``. ``rest``: parameters outside of blocks, if it
+    is a part of a model; None: table, norm and head."""
 
     name: str
     parameters: int
@@ -147,7 +149,7 @@ class Size(Struct, frozen=True):
 
 def size_of(model: str) -> Size:
     """A model by a preset's name, by its number of parameters ("7B", "350M", "1.5e9") or by the path of a Hugging Face
-    config.json. DiagError where it is none of them, or the file describes none that is known here."""
+    config.json. DiagError for anything else, and for a file with an unknown type of model."""
     preset = PRESETS.get(model.lower())
     if preset is not None:
         return Size(preset.name, preset.parameters, preset)
@@ -168,14 +170,14 @@ def size_of(model: str) -> Size:
 
 def parameters_of(text: str) -> int | None:
     """ "7B", "350m", "1.5e9" as a number; None for anything else."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d{1,2})?)([kmbt]?)", text.strip().lower().replace("_", ""))
-    return round(float(found[1]) * _SUFFIX.get(found[2], 1)) or None if found else None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d{1,2})?)([kmbt]?)", text.strip().lower().replace("_", ""))
+    return round(float(match[1]) * _SUFFIX.get(match[2], 1)) or None if match else None
 
 
 # -- Hugging Face ------------------------------------------------------------------------------------------------------
 
 _GATED = {"llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma", "smollm3", "phi3"}
-# Of types that say in their code, not in config.json, that projections of queries, keys and values have biases.
+# Types whose code, not config.json, gives the projections of queries, keys and values biases.
 _QKV_BIASES = {"qwen2"}
 # Other names for the same numbers.
 _NAMES = {
@@ -193,8 +195,8 @@ _KNOWN = ("gpt2", "gpt_neox", *sorted(_GATED))
 
 
 def read_config(path: Path) -> Shape:
-    """The shape that a Hugging Face config.json describes. DiagError where it is no such file or of a type that is not
-    known here: a wrong count would be worse than none."""
+    """The shape in a Hugging Face config.json. DiagError for any other file, and for an unknown type of model: a wrong
+    count would be worse than none."""
     try:
         config = msgspec.json.decode(read_regular(path, _MOST_BYTES))
     except OSError as error:
@@ -251,16 +253,16 @@ def _needed(numbers: dict[str, int | None], name: str, path: Path) -> int:
 
 # -- recipe ------------------------------------------------------------------------------------------------------------
 #
-# What training keeps for each parameter: bytes of parameters, gradients, fp32 copies and optimizer moments.
+# Training states per parameter: bytes of parameters, gradients, fp32 copies and optimizer moments.
 #
-# Published tables disagree because they count with different recipes; `PUBLISHED` says which counts what, so that a
-# number from one is not held against a number from another.
+# Published tables disagree because they count with different recipes; `PUBLISHED` lists what each counts, so that
+# numbers from different tables are not compared directly.
 
 
 class Recipe(Struct, frozen=True):
-    """Bytes per parameter where nothing is sharded. ``master``: the fp32 copy that the optimizer updates where the
-    parameters are in a 16-bit type; ``moments``: the optimizer's own states. ``computed``: bytes of a parameter when it
-    is gathered to compute with, and ``reduced`` of a gradient when it is reduced."""
+    """Bytes per parameter without sharding. ``master``: the fp32 copy that the optimizer updates if the parameters have
+    a 16-bit type; ``moments``: the optimizer's own states. ``computed``: bytes of a parameter in computation, when it
+    is gathered; ``reduced``: bytes of a gradient when it is reduced."""
 
     name: str
     about: str
@@ -295,7 +297,7 @@ RECIPES = {
 
 
 class Published(Struct, frozen=True):
-    """A way of counting that published tables use."""
+    """The way in which a published table counts."""
 
     where: str
     each: BytesPerParameter

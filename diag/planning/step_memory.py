@@ -1,10 +1,10 @@
-"""A step of training walked through, operation by operation: what is alive when, and how much at most.
+"""Simulates the memory of a training step, operation by operation: what is live at each moment, and the peak.
 
-The table of strategies (diag.planning.memory) adds up the most of everything; here each thing lives as long as it does.
-Read from torch 2.13's own source: DistributedDataParallel's buckets (gradient_as_bucket_view), fully_shard's
-all-gathers and reduce-scatters (_fsdp_collectives.py, _fsdp_param_group.py) and the unit it keeps for the next one to
-free, FSDP1's flat parameters, ZeroRedundancyOptimizer's partition, torch's loss, gloo's copies, and AdamW's
-temporaries. Nothing is fitted.
+The table of strategies (diag.planning.memory) adds up the maxima of all components; here each tensor is counted only
+while it is live. Read from torch 2.13's own source: DistributedDataParallel's buckets (gradient_as_bucket_view),
+fully_shard's all-gathers and reduce-scatters (_fsdp_collectives.py, _fsdp_param_group.py) and the unit that it keeps
+until the next one frees it, FSDP1's flat parameters, ZeroRedundancyOptimizer's partition, torch's loss, gloo's copies,
+and AdamW's temporaries. Nothing is fitted.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from .shape import RECIPES, Recipe, Shape
 
 # -- decoder ops -------------------------------------------------------------------------------------------------------
 #
-# A decoder's operations as autograd meets them: what each keeps for backward, and the gradients it makes there.
+# A decoder's operations in autograd: the tensors that each saves for backward, and the gradients that it creates there.
 #
 # Counted in torch 2.13's eager mode for a pre-norm decoder with flash attention (SDPA) and without dropout. The sum of
-# what is kept equals, to the byte, what torch.autograd.graph.saved_tensors_hooks sees of the bundled trainer's model on
-# a CPU (tests/plan/test_saved_tensors.py). Korthikanti et al. (arXiv 2205.05198, section 4.1) count the same way for
-# GPT.
+# the saved tensors equals, to the byte, what torch.autograd.graph.saved_tensors_hooks reports for the bundled trainer's
+# model on a CPU (tests/plan/test_saved_tensors.py). Korthikanti et al. (arXiv 2205.05198, section 4.1) count the same
+# way for GPT.
 
 
 class Kernels(Struct, frozen=True):
-    """How torch computes here. ``fused_norms``: RMSNorm and LayerNorm are one kernel that keeps its input and a
-    statistic; torch's RMSNorm on a CPU is a composition that keeps the normalised input, too. ``foreach``: the
+    """torch's implementations on a device. ``fused_norms``: RMSNorm and LayerNorm are one kernel that saves its input
+    and a statistic; torch's RMSNorm on a CPU is a composition that also saves the normalized input. ``foreach``: the
     optimizer updates all parameters at once."""
 
     fused_norms: bool = True
@@ -40,9 +40,9 @@ class Kernels(Struct, frozen=True):
 
 
 class Op(Struct, frozen=True):
-    """``weight``: parameters; ``block``: -1 for what belongs to none. Bytes a token: ``kept`` from forward until
-    its backward is over, gradients that its backward ``makes`` and those that it ``spends``, and what is there
-    ``beside`` them while it computes."""
+    """An operation. ``weight``: parameters; ``block``: -1 outside of blocks. Bytes per token: ``kept``: saved from
+    forward until its backward is over; ``makes`` and ``spends``: gradients that its backward creates and frees;
+    ``beside``: temporaries of its backward."""
 
     name: str
     block: int
@@ -54,21 +54,21 @@ class Op(Struct, frozen=True):
 
 
 def block_ops(shape: Shape, block: int, width: int, kernels: Kernels) -> Iterator[Op]:
-    """Of one block, in order of forward. Backward enters the last with the gradient of the block's output (``hidden``
-    elements), which stays for the residual, and leaves the first with that of its input."""
+    """The operations of one block, in order of forward. Backward enters the last with the gradient of the block's
+    output (``hidden`` elements), which stays for the residual, and leaves the first with that of its input."""
     hidden, norm = shape.hidden * width, shape.norm
     queries, keys = shape.heads * shape.head_size * width, shape.kv_heads * shape.head_size * width
     ffn = shape.experts_used * shape.ffn * width
     biases = [size // width if shape.biases or shape.qkv_biases else 0 for size in (queries, keys)]
     yield _norm("attention norm", block, norm, hidden, kernels)
-    # The first projection is the last in backward: the normalised input goes with it.
+    # The first projection is the last in backward: the normalized input is freed with it.
     weight = shape.hidden * queries // width + biases[0]
-    # Rotation by angles keeps the angles only, and makes a second gradient of what it turned.
+    # The rotary embedding saves only its angles, and creates a second gradient of its input.
     yield Op("queries", block, weight, kept=hidden, makes=hidden, spends=queries + hidden, beside=queries)
     weight = shape.hidden * keys // width + biases[1]
     yield Op("keys", block, weight, makes=hidden, spends=keys + hidden, beside=keys)
     yield Op("values", block, weight, makes=hidden, spends=keys)
-    statistic = 4 * shape.heads  # the softmax's, in fp32
+    statistic = 4 * shape.heads  # of the softmax, in fp32
     yield Op("attention", block, kept=queries + 2 * keys + statistic, makes=queries + 2 * keys, spends=queries)
     weight = shape.hidden * queries // width + (shape.hidden if shape.biases else 0)
     yield Op("output", block, weight, kept=queries, makes=queries)
@@ -77,7 +77,7 @@ def block_ops(shape: Shape, block: int, width: int, kernels: Kernels) -> Iterato
 
 
 def _feed_forward(shape: Shape, block: int, ffn: int, width: int) -> Iterator[Op]:
-    """gate, its function, up, their product, down; without a gate: up, its function, down."""
+    """Operations: gate, its activation function, up, their product, down; without a gate: up, the function, down."""
     hidden, weight = shape.hidden * width, shape.experts * shape.hidden * shape.ffn
     down = weight + (shape.hidden if shape.biases else 0)
     up = weight + (shape.ffn if shape.biases else 0)
@@ -94,33 +94,39 @@ def _feed_forward(shape: Shape, block: int, ffn: int, width: int) -> Iterator[Op
 
 
 def _norm(name: str, block: int, weight: int, hidden: int, kernels: Kernels) -> Op:
-    """Its gradient joins the residual's."""
-    kept = hidden + 4 if kernels.fused_norms else 2 * hidden + 4
+    """A norm of a block: its gradient is added to the residual's."""
+    saved = hidden + 4 if kernels.fused_norms else 2 * hidden + 4
     return Op(
-        name, block, weight, kept, makes=hidden, spends=2 * hidden, beside=hidden if kernels.fused_norms else 2 * hidden
+        name,
+        block,
+        weight,
+        saved,
+        makes=hidden,
+        spends=2 * hidden,
+        beside=hidden if kernels.fused_norms else 2 * hidden,
     )
 
 
 def final_norm(shape: Shape, block: int, width: int, kernels: Kernels) -> Op:
-    """No residual runs past it: it gives one gradient for one."""
+    """The final norm: without a residual around it, its backward replaces one gradient by another."""
     hidden = shape.hidden * width
-    whole = _norm("final norm", block, shape.norm, hidden, kernels)
-    return Op(whole.name, block, whole.weight, whole.kept, makes=hidden, spends=hidden, beside=whole.beside)
+    norm = _norm("final norm", block, shape.norm, hidden, kernels)
+    return Op(norm.name, block, norm.weight, norm.kept, makes=hidden, spends=hidden, beside=norm.beside)
 
 
 def kept_of_block(shape: Shape, width: int, kernels: Kernels) -> int:
-    """Bytes a token that one block keeps."""
+    """Bytes per token that one block saves for backward."""
     return sum(op.kept for op in block_ops(shape, 0, width, kernels))
 
 
-LINEAR_AND_HEAD = "linear and head"  # FSDP1's units of one matrix; fully_shard's, "linear", are those in blocks
+LINEAR_AND_HEAD = "linear and head"  # FSDP1: each matrix is a unit; with fully_shard's "linear", only those in blocks
 
 
 class Step(Struct, frozen=True):
-    """What a rank does. ``shards``: ranks that share one copy of the states. ``wrap``: as in ``unit_of``, or
-    ``LINEAR_AND_HEAD``; ``kept``: parts of a unit's parameters that stay from forward to backward (1: all, 0: none,
-    1/k: resharded to k ranks). ``ahead``: units gathered ahead on demand, 0 leaves it to PyTorch. ``gloo``: collectives
-    run on the host. ``flat``: the units are FSDP1's."""
+    """A step of one rank. ``shards``: ranks that share one copy of the states. ``wrap``: as in ``unit_of``, or
+    ``LINEAR_AND_HEAD``. ``kept``: fraction of a unit's parameters that stays gathered from forward to backward (1: all,
+    0: none, 1/k: resharded to k ranks). ``ahead``: units that are prefetched explicitly; 0 leaves it to PyTorch.
+    ``gloo``: collectives run on the host. ``flat``: the units are FSDP1's."""
 
     shape: Shape
     recipe: Recipe
@@ -136,13 +142,13 @@ class Step(Struct, frozen=True):
     gloo: bool = False
     kernels: Kernels = Kernels()
     reduce_each: bool = False  # gradients are reduced in every micro-batch
-    bucket_views: bool = True  # DDP: gradients are views of its buckets, not copies beside them
-    keeps_logits: bool = True  # the training's own variable keeps them until the next ones are there
+    bucket_views: bool = True  # DDP: gradients are views of its buckets, not separate copies
+    keeps_logits: bool = True  # a variable of the training keeps them until the next micro-batch's logits exist
     flat: FlatUnits | None = None
 
     @property
     def in_buckets(self) -> bool:
-        """Whether gradients have a place that stays allocated between steps."""
+        """Whether gradients have buckets that stay allocated between steps."""
         return self.flat is None and self.sharding != Sharding.PARAMETERS
 
     @property
@@ -155,14 +161,14 @@ class Step(Struct, frozen=True):
 
 
 def step_peak(step: Step) -> Peak:
-    """The peak of a step in which the optimizer's states are there already."""
+    """The peak of a step in which the optimizer's states exist already."""
     account = Account()
     walk(step, account)
     return account.peak
 
 
 def walk(step: Step, account: Account) -> None:
-    """One step; what ``account`` has alive afterwards is what stays between steps."""
+    """Simulates one step; the bytes live in ``account`` afterwards stay between steps."""
     states = states_of(step)
     account.take(MemoryUse.PARAMETERS, states.parameters)
     account.take(MemoryUse.OPTIMIZER, states.optimizer)
@@ -176,53 +182,53 @@ def walk(step: Step, account: Account) -> None:
         units = Sharded(account, step.recipe, step.shards, sizes, kept=step.kept, ahead=step.ahead, gloo=step.gloo)
     else:
         units = Whole(account, step.recipe, states.gradients, views=step.bucket_views)
-    micro_batches = min(step.micro_batches, 2)  # from the second on they are alike
-    left = 0
+    micro_batches = min(step.micro_batches, 2)  # from the second on they are equal
+    kept_logits = 0
     for number in range(micro_batches):
         account.moment = "forward"
         _forward(step, ops, units, account)
-        account.give(MemoryUse.LOGITS, left)
+        account.give(MemoryUse.LOGITS, kept_logits)
         last = number == micro_batches - 1
-        left = _loss(step, account)
+        kept_logits = _loss(step, account)
         _backward(step, ops, units, account, last or step.reduce_each)
-    account.give(MemoryUse.LOGITS, left)
+    account.give(MemoryUse.LOGITS, kept_logits)
     account.moment = "optimizer"
     _optimizer(step, ops, account, units)
 
 
 def states_of(step: Step) -> ModelStates:
-    """Bytes of the states on the fullest rank. ZeroRedundancyOptimizer deals out whole parameters, the largest first,
+    """Bytes of the states on the fullest rank. ZeroRedundancyOptimizer assigns whole parameters, the largest first,
     each to the rank with the least."""
     states = model_states(step.shape.parameters, step.sharding, step.shards, step.recipe.each)
     if step.sharding != Sharding.OPTIMIZER:
         return states
-    dealt = [0] * step.shards
+    elements_by_rank = [0] * step.shards
     for size in sorted((op.weight for op in operations(step)), reverse=True):
-        dealt[dealt.index(min(dealt))] += size
-    return replace(states, optimizer=max(dealt) * step.recipe.each.optimizer)
+        elements_by_rank[elements_by_rank.index(min(elements_by_rank))] += size
+    return replace(states, optimizer=max(elements_by_rank) * step.recipe.each.optimizer)
 
 
 def operations(step: Step) -> list[Op]:
-    """The whole model's, in order of forward; the table's and the head's belong to no block."""
+    """The operations of the whole model, in order of forward; the table's and the head's belong to no block."""
     shape, width = step.shape, step.width
-    found = [Op("table", -1, shape.table)]
+    ops = [Op("table", -1, shape.table)]
     for block in range(shape.layers):
-        found += block_ops(shape, block, width, step.kernels)
+        ops += block_ops(shape, block, width, step.kernels)
     hidden = shape.hidden * width
-    found.append(final_norm(shape, -1, width, step.kernels))
+    ops.append(final_norm(shape, -1, width, step.kernels))
     # A tied head's gradient is one of the table's.
-    found.append(Op("head", -1, shape.head, kept=hidden, makes=hidden, spends=shape.vocab * width))
-    return found
+    ops.append(Op("head", -1, shape.head, kept=hidden, makes=hidden, spends=shape.vocab * width))
+    return ops
 
 
 def modelled(shape: Shape) -> bool:
-    """Whether these operations are all that the model has: not with experts, nor norms of queries and keys."""
+    """Whether these operations cover the whole model: not with experts, nor with norms of queries and keys."""
     step = Step(shape, RECIPES["fp32"], Sharding.NONE, 1, 1, 1)
     return sum(op.weight for op in operations(step)) == shape.parameters
 
 
 def unit_of_op(op: Op, wrap: str, place: int) -> int:
-    """The sharding unit of an operation: 0 is the root's, others count in order of forward."""
+    """The sharding unit of an operation: 0 is the root's, the others are numbered in order of forward."""
     if wrap == LINEAR_AND_HEAD and op.name == "head" and op.weight:
         return place
     if op.block < 0 or wrap == "root":
@@ -235,17 +241,17 @@ def unit_of_op(op: Op, wrap: str, place: int) -> int:
 def unit_sizes(ops: Sequence[Op], wrap: str) -> dict[int, int]:
     """Parameters of each unit."""
     sizes: dict[int, int] = {0: 0}
-    for place, op in enumerate(ops):
+    for index, op in enumerate(ops):
         if op.weight:
-            unit = unit_of_op(op, wrap, place)
+            unit = unit_of_op(op, wrap, index)
             sizes[unit] = sizes.get(unit, 0) + op.weight
     return sizes
 
 
 def _runs(step: Step, ops: Sequence[Op]) -> list[tuple[int, list[Op]]]:
-    """Neighbouring operations of one unit. An operation without parameters of its own runs in its block's unit, or
-    outside of any where each matrix is one."""
-    placed = [(unit_of_op(op, step.wrap, place), op) for place, op in enumerate(ops)]
+    """Consecutive operations of one unit. An operation without parameters runs in its block's unit, or outside of any
+    unit if each matrix is a unit."""
+    placed = [(unit_of_op(op, step.wrap, index), op) for index, op in enumerate(ops)]
     return [(unit, [op for _, op in run]) for unit, run in groupby(placed, key=lambda pair: pair[0])]
 
 
@@ -254,11 +260,11 @@ def _forward(step: Step, ops: Sequence[Op], units: Gathering, account: Account) 
     for unit, run in _runs(step, ops):
         units.enter(unit)
         for op in run:
-            kept = op.kept
+            saved = op.kept
             if step.recompute and op.block >= 0:
-                # Of a recomputed block its input stays; the rest is there while the block runs, and less matters.
-                kept = step.shape.hidden * step.width if op.name == "attention norm" else 0
-            account.take(MemoryUse.ACTIVATIONS, kept * step.tokens)
+                # A recomputed block keeps only its input; the rest is live while the block runs, below the peak.
+                saved = step.shape.hidden * step.width if op.name == "attention norm" else 0
+            account.take(MemoryUse.ACTIVATIONS, saved * step.tokens)
             if op.name == "head":
                 account.take(MemoryUse.LOGITS, step.shape.vocab * step.width * step.tokens)
         units.leave(unit)
@@ -266,19 +272,19 @@ def _forward(step: Step, ops: Sequence[Op], units: Gathering, account: Account) 
 
 
 def _loss(step: Step, account: Account) -> int:
-    """Cross-entropy forward and backward. The bytes of logits that the training's variable keeps, or 0.
+    """Cross-entropy, forward and backward. Returns the bytes of logits that the training's variable keeps, or 0.
 
-    The softmax's logarithm is kept in fp32; backward makes the gradient of that, then of the logits (in fp32 first).
+    The log-softmax is kept in fp32; backward creates its gradient, then that of the logits (in fp32 first).
     """
     logits = step.shape.vocab * step.tokens
     account.moment = "the loss's backward"
     if step.width < 4:
-        account.take(MemoryUse.LOGITS, 4 * logits)  # the copy in fp32, until the softmax is there
+        account.take(MemoryUse.LOGITS, 4 * logits)  # the copy in fp32, until the softmax exists
     account.take(MemoryUse.LOGITS, 4 * logits)
     if step.width < 4:
         account.give(MemoryUse.LOGITS, 4 * logits)
-    kept = step.width * logits if step.keeps_logits else 0
-    account.give(MemoryUse.LOGITS, step.width * logits - kept)
+    kept_logits = step.width * logits if step.keeps_logits else 0
+    account.give(MemoryUse.LOGITS, step.width * logits - kept_logits)
     account.take(MemoryUse.PASSING, 4 * logits)
     account.take(MemoryUse.PASSING, 4 * logits)
     account.give(MemoryUse.PASSING, 4 * logits)
@@ -286,7 +292,7 @@ def _loss(step: Step, account: Account) -> int:
     if step.width < 4:
         account.take(MemoryUse.PASSING, step.width * logits)
         account.give(MemoryUse.PASSING, 4 * logits)
-    return kept
+    return kept_logits
 
 
 def _backward(step: Step, ops: Sequence[Op], units: Gathering, account: Account, reduce: bool) -> None:
@@ -296,8 +302,8 @@ def _backward(step: Step, ops: Sequence[Op], units: Gathering, account: Account,
         units.enter_backward(unit)
         for op in reversed(run):
             account.moment = f"backward of block {op.block}" if op.block >= 0 else f"backward of the {op.name}"
-            again = step.recompute and op.block >= 0
-            if again and op.name == "down":
+            recomputes = step.recompute and op.block >= 0
+            if recomputes and op.name == "down":
                 _recompute(step, ops, op.block, account)
             account.take(MemoryUse.PASSING, op.makes * tokens)
             units.gradient(unit, _gradient(step, op), reduce)
@@ -311,19 +317,19 @@ def _backward(step: Step, ops: Sequence[Op], units: Gathering, account: Account,
 
 
 def _gradient(step: Step, op: Op) -> int:
-    """Parameters whose gradient the operation makes; of a tied head, the table's once more."""
+    """Number of parameters whose gradient the operation creates; for a tied head, the table's once more."""
     return step.shape.vocab * step.shape.hidden if op.name == "head" else op.weight
 
 
 def _recompute(step: Step, ops: Sequence[Op], block: int, account: Account) -> None:
-    """All that the block would have kept, at once; its input is there already."""
-    whole = sum(op.kept for op in ops if op.block == block)
-    account.take(MemoryUse.ACTIVATIONS, (whole - step.shape.hidden * step.width) * step.tokens)
+    """Takes all that the block would have saved, at once; its input exists already."""
+    saved = sum(op.kept for op in ops if op.block == block)
+    account.take(MemoryUse.ACTIVATIONS, (saved - step.shape.hidden * step.width) * step.tokens)
 
 
 def _optimizer(step: Step, ops: Sequence[Op], account: Account, units: Gathering) -> None:
-    """AdamW in torch 2.13: by ``foreach`` the square roots of all second moments at once; without, two temporaries of
-    one parameter (the root, and the root over its correction)."""
+    """AdamW in torch 2.13: with ``foreach`` the square roots of all second moments at once; without, two temporaries
+    of one parameter (the root, and the root over its correction)."""
     if step.kernels.foreach:
         local = step.shape.parameters // (step.shards if step.sharding != Sharding.NONE else 1)
         account.passing(MemoryUse.PASSING, 4 * local)
@@ -333,8 +339,8 @@ def _optimizer(step: Step, ops: Sequence[Op], account: Account, units: Gathering
 
 
 def _largest(step: Step, ops: Sequence[Op]) -> int:
-    """Elements of the largest parameter that the optimizer updates on a rank: of FSDP1 the part of one that lies in the
-    rank's shard of a unit, or that shard itself."""
+    """Elements of the largest parameter that the optimizer updates on a rank; for FSDP1, the part of a parameter in the
+    rank's shard of a unit, or the shard itself."""
     if step.flat is None:
         return max(_gradient(step, op) for op in ops) // (step.shards if step.sharding == Sharding.PARAMETERS else 1)
     shard = max(unit_sizes(ops, step.wrap).values()) // step.shards

@@ -1,4 +1,4 @@
-"""How long a step takes by the replay's cost model, and what that is in tokens a second and in MFU."""
+"""The time of a step by the replay's cost model, with tokens per second and MFU."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from .shape import Recipe
 
 # -- pipeline ----------------------------------------------------------------------------------------------------------
 #
-# Pipeline schedules: how many micro-batches a stage holds at once, and in which order they come.
+# Pipeline schedules: the number of micro-batches that a stage holds at once, and their order.
 #
-# GPipe (arXiv 1811.06965): all forwards, then all backwards. 1F1B (PipeDream-flush, arXiv 2104.04473, section 2.2): a
-# backward as soon as one is there. Interleaved (2104.04473, section 2.2.2): each rank has ``chunks`` parts of the model
-# that are no neighbours.
+# GPipe (arXiv 1811.06965): all forwards, then all backwards. 1F1B (PipeDream-flush, arXiv 2104.04473, section 2.2):
+# each backward as early as possible. Interleaved (2104.04473, section 2.2.2): each rank has ``chunks`` parts of the
+# model that are not adjacent.
 
 
 class Schedule(StrEnum):
@@ -46,7 +46,7 @@ class Schedule(StrEnum):
 
 
 class Turn(NamedTuple):
-    """One pass of a rank: of which micro-batch, through which of its chunks."""
+    """One pass of a rank: forward or backward of a micro-batch through one of its chunks."""
 
     forward: bool
     micro_batch: int
@@ -54,10 +54,10 @@ class Turn(NamedTuple):
 
 
 def in_flight(schedule: Schedule, stage: int, stages: int, micro_batches: int, chunks: int = 1) -> float:
-    """Micro-batches whose activations of the stage's layers are alive at once.
+    """Micro-batches whose activations of the stage's layers are live at once.
 
-    1F1B: as many as stages lie behind it, itself included. Interleaved, Korthikanti et al. (2205.05198, section 4.2.3):
-    1 + (p - 1) / (p v) of p on the first stage; counted here by the schedule itself.
+    1F1B: the number of stages from this one to the last. Interleaved, Korthikanti et al. (2205.05198, section 4.2.3):
+    1 + (p - 1) / (p v) of p on the first stage; counted here from the schedule itself.
     """
     if schedule == Schedule.GPIPE or stages == 1:
         return float(micro_batches) if stages > 1 else 1.0
@@ -69,7 +69,7 @@ def in_flight(schedule: Schedule, stage: int, stages: int, micro_batches: int, c
 
 
 def turns(schedule: Schedule, stage: int, stages: int, micro_batches: int, chunks: int = 1) -> list[Turn]:
-    """What a rank does, in order. DiagError where the interleaved schedule cannot be."""
+    """The passes of a rank, in order. DiagError if the interleaved schedule is impossible."""
     if schedule == Schedule.INTERLEAVED and micro_batches % stages:
         hint = f"give a multiple of {stages} micro-batches, or --schedule 1f1b"
         raise DiagError(
@@ -80,20 +80,20 @@ def turns(schedule: Schedule, stage: int, stages: int, micro_batches: int, chunk
     ahead = {
         Schedule.GPIPE: total,
         Schedule.ONE_F_ONE_B: stages - stage - 1,
-        # Megatron-LM's warm-up: two for each stage behind it, and all but one chunk of the first micro-batches.
+        # Megatron-LM's warm-up: two for each later stage, and all but one chunk of the first micro-batches.
         Schedule.INTERLEAVED: 2 * (stages - stage - 1) + (chunks - 1) * stages,
     }[schedule]
     ahead = min(ahead, total)
     forwards = [_turn(True, number, stages, chunks) for number in range(total)]
     backwards = [_turn(False, number, stages, chunks) for number in range(total)]
-    found = forwards[:ahead]
+    order = forwards[:ahead]
     for forward, backward in zip(forwards[ahead:], backwards, strict=False):
-        found += [forward, backward]
-    return found + backwards[total - ahead :]
+        order += [forward, backward]
+    return order + backwards[total - ahead :]
 
 
 def _turn(forward: bool, number: int, stages: int, chunks: int) -> Turn:
-    """Groups of as many micro-batches as stages pass one chunk after the other."""
+    """The pass of this number: groups of ``stages`` micro-batches pass through one chunk after the other."""
     if chunks == 1:
         return Turn(forward, number, 0)
     chunk = number // stages % chunks
@@ -103,13 +103,13 @@ def _turn(forward: bool, number: int, stages: int, chunks: int) -> Turn:
 
 # -- speed -------------------------------------------------------------------------------------------------------------
 #
-# How fast things go on a cluster, where nothing was measured: arithmetic, collectives, the optimizer's memory traffic.
+# Assumed speeds of a cluster, without measurements: computation, collectives, the optimizer's memory traffic.
 #
-# Collectives as NCCL's own model has them (src/graph/tuning.cc, ring and Simple protocol): a base latency, one for each
-# hop of the ring, those between hosts slower, and the bytes over the bandwidth of the slowest link.
+# Collectives follow NCCL's own model (src/graph/tuning.cc, ring and Simple protocol): a base latency, a latency for
+# each hop of the ring, higher between hosts, and the bytes over the bandwidth of the slowest link.
 
-# Of a rank's arithmetic alone, where nothing better is known. torchtitan's published runs of Llama 3.1 8B on H100s,
-# which hide nearly all communication, reach 33 % (eager) and 39 % (compiled); Llama 3 405B 38 to 43 % (2407.21783).
+# MFU of a rank's computation alone, if nothing better is known. torchtitan's published runs of Llama 3.1 8B on H100s,
+# which overlap nearly all communication, reach 33 % (eager) and 39 % (compiled); Llama 3 405B 38 to 43 % (2407.21783).
 MFU = 0.4
 _BASE_US = 8.4  # NCCL's base latency of a ring in the Simple protocol
 WITHIN_US = 3.4  # a hop over NVLink
@@ -117,8 +117,8 @@ ACROSS_US = 14.0  # a hop over the network
 
 
 class Speed(Struct, frozen=True):
-    """``peak``: FLOP/s of a GPU, dense; ``mfu``: the part of it that computation alone reaches; ``memory_bandwidth``:
-    bytes a second of its memory, None where that is not known. Latencies in microseconds a hop."""
+    """Speeds of a cluster. ``peak``: dense FLOP/s of a GPU; ``mfu``: the fraction of it that computation alone reaches;
+    ``memory_bandwidth``: bytes per second of its memory, None if unknown. Latencies in microseconds per hop."""
 
     peak: float
     mfu: float = MFU
@@ -137,8 +137,8 @@ class Speed(Struct, frozen=True):
 def speed_of(
     cluster: Cluster, mfu: float | None = None, within_us: float | None = None, across_us: float | None = None
 ) -> Speed | None:
-    """With what is given in place of what is assumed; None where the GPU's peak is not known. DiagError for numbers
-    that are none."""
+    """The assumed speeds, with given values in their place; None if the GPU's peak is not known. DiagError for values
+    out of range."""
     for name, value, most in (
         ("--mfu", mfu, 1.0),
         ("--latency-within", within_us, 1e6),
@@ -159,14 +159,15 @@ def speed_of(
 
 
 class Link(Struct, frozen=True):
-    """The ring of one group: how many ranks, on how many hosts, and the bytes a second of its slowest link."""
+    """The ring of one group: the numbers of its ranks and hosts, and the bytes per second of its slowest link."""
 
     ranks: int
     hosts: int
     bandwidth: float
 
     def ns(self, speed: Speed, size: int, passes: int = 1) -> int:
-        """An all-gather or reduce-scatter whose full tensor has ``size`` bytes; an all-reduce is two ``passes``."""
+        """Time of an all-gather or reduce-scatter with a full tensor of ``size`` bytes; an all-reduce is two
+        ``passes``."""
         if self.ranks < 2 or not size:
             return 0
         hops, across = passes * (self.ranks - 1), passes * (self.hosts - 1)
@@ -175,13 +176,13 @@ class Link(Struct, frozen=True):
         return round(latency_us * 1e3 + sent / self.bandwidth * 1e9)
 
     def passed_ns(self, speed: Speed, size: int) -> int:
-        """From one rank to a neighbour."""
+        """Time of a transfer from one rank to a neighbour."""
         hop = speed.across_us if self.hosts > 1 else speed.within_us
         return round((_BASE_US + hop) * 1e3 + size / self.bandwidth * 1e9)
 
 
 def link(cluster: Cluster, ranks: int, apart: int = 1) -> Link:
-    """Of a group whose neighbours lie ``apart`` in the numbering of ranks."""
+    """The ring of a group. ``apart``: the difference in rank between neighbours."""
     span = ranks * apart
     hosts = min(ranks, -(-span // cluster.per_host)) if span > cluster.per_host else 1
     return Link(ranks, hosts, cluster.bandwidth(span))
@@ -189,12 +190,13 @@ def link(cluster: Cluster, ranks: int, apart: int = 1) -> Link:
 
 # -- job ---------------------------------------------------------------------------------------------------------------
 #
-# What is to be replayed of a step that nobody has run yet: stages, data parallelism, schedule.
+# The input of the replay for a step that has not been run: stages, data parallelism, schedule.
 
 
 class Stage(Struct, frozen=True):
-    """What one stage computes and sends, for one micro-batch. ``tensor_ns``: of one block's collectives in forward and
-    in backward, which nothing hides; ``context_ns``: of its ring, beside the block; ``passed_ns``: to the next.
+    """Computation and communication of one stage, for one micro-batch. ``tensor_ns``: one block's collectives of tensor
+    parallelism in forward and in backward, which are exposed; ``context_ns``: its ring, which overlaps with the block;
+    ``passed_ns``: transfer to the next stage.
     """
 
     root: ShardingUnit
@@ -208,8 +210,8 @@ class Stage(Struct, frozen=True):
 
 
 class Data(Struct, frozen=True):
-    """Data parallelism of a stage. ``bucket``: elements reduced at once where nothing is gathered by units; ``keeps``:
-    gathered parameters stay until backward, by the strategy or because the root's unit holds them all."""
+    """Data parallelism of a stage. ``bucket``: elements reduced at once if parameters are not gathered by units;
+    ``keeps``: gathered parameters stay until backward, by the strategy or because the root's unit holds them all."""
 
     strategy: Strategy
     keeps: bool
@@ -221,7 +223,7 @@ class Data(Struct, frozen=True):
 
 
 class Job(Struct, frozen=True):
-    """One step. ``chunks``: parts of the model on each rank, where the schedule interleaves them."""
+    """One step. ``chunks``: parts of the model on each rank, if the schedule interleaves them."""
 
     stages: tuple[Stage, ...]
     data: Data
@@ -233,11 +235,11 @@ class Job(Struct, frozen=True):
 
 # -- synthetic ---------------------------------------------------------------------------------------------------------
 #
-# A step that nobody has run yet, as the replay's own program: the replay then says how long it takes.
+# A step that has not been run, as a program of the replay, which computes its time.
 #
-# One line a pipeline stage stands for all its ranks, which are alike. Schedules as torch's: fully_shard gathers the
-# next unit while one computes, and reduces behind it on the same communicator; DDP and ZeRO reduce
-# buckets beside backward and wait for all; ZeRO gathers the new parameters after the optimizer.
+# One line per pipeline stage stands for all its ranks, which are equal. Schedules follow torch: fully_shard gathers the
+# next unit while one computes, and reduces after it on the same communicator; DDP and ZeRO reduce buckets during
+# backward and wait for all at its end; ZeRO gathers the updated parameters after the optimizer.
 
 
 def program(plan: Job) -> Program:
@@ -273,7 +275,7 @@ class _Line:
         yield from (Wait(key) for key in self._pending)
         yield Work(self._stage.optimizer_ns, Kind.COMPUTE, Detail.OPTIMIZER)
         if plan.data.strategy.sharding in (Sharding.OPTIMIZER, Sharding.GRADIENTS):
-            # The new parameters: nothing is left to hide it.
+            # The updated parameters: no computation is left to overlap with.
             size = self._parameters() * plan.data.computed
             key = self._collective("all_gather", Role.OTHER, "data", size, plan.data.shards.ns(plan.speed, size))
             yield from (Issue(key), Wait(key))
@@ -286,8 +288,8 @@ class _Line:
         units, root = self._of_chunk(turn.chunk)
         gathers = self._gathers(units, root, Role.GATHER_FORWARD)
         yield from _first(gathers)
-        for place, unit in enumerate(units):
-            yield from _next(gathers, place)
+        for index, unit in enumerate(units):
+            yield from _next(gathers, index)
             yield from self._computed(unit, unit.forward, Detail.FORWARD)
         yield self._work(root.forward if root else 0.0, Detail.FORWARD)
         yield from self._send(turn)
@@ -297,12 +299,12 @@ class _Line:
         units, root = self._of_chunk(turn.chunk)
         units = units[::-1]
         sharded = self._plan.data.strategy.sharding == Sharding.PARAMETERS
-        again = sharded and not self._plan.data.keeps
-        gathers = self._gathers(units, None, Role.GATHER_BACKWARD) if again else []
+        gathers_again = sharded and not self._plan.data.keeps
+        gathers = self._gathers(units, None, Role.GATHER_BACKWARD) if gathers_again else []
         yield from _first(gathers)
         yield self._work(root.backward if root else 0.0, Detail.BACKWARD)
-        for place, unit in enumerate(units):
-            yield from _next(gathers, place)
+        for index, unit in enumerate(units):
+            yield from _next(gathers, index)
             yield from self._computed(unit, unit.backward, Detail.BACKWARD)
             if last:
                 yield from self._reduced(unit.parameters, sharded)
@@ -311,7 +313,8 @@ class _Line:
         yield from self._send(turn)
 
     def _computed(self, unit: ShardingUnit, flops: float, detail: Detail) -> Iterator[Op]:
-        """With the ring beside it and the tensor-parallel collectives in between."""
+        """Computation of a unit, overlapped with the ring of context parallelism and followed by the tensor-parallel
+        collectives."""
         backward = detail == Detail.BACKWARD
         ring = round(self._stage.context_ns[backward] * unit.blocks)
         cut = round(self._stage.tensor_ns[backward] * unit.blocks)
@@ -328,7 +331,8 @@ class _Line:
     # -- parameters and gradients ----------------------------------------------------------------------------------
 
     def _gathers(self, units: Sequence[ShardingUnit], root: ShardingUnit | None, role: Role) -> list[Key]:
-        """Of each unit, and before them of the root's own parameters; none where parameters are whole."""
+        """The all-gathers of the units, the first one with the root's own parameters; none if parameters are not
+        sharded."""
         data = self._plan.data
         if data.strategy.sharding != Sharding.PARAMETERS or data.shards.ranks < 2 or not units:
             return []
@@ -354,39 +358,41 @@ class _Line:
             self._bucket = 0
 
     def _reduction(self, parameters: int) -> Iterator[Op]:
-        """Waited for at the end of backward. Among replicas it follows on a communicator of its own, when the one among
-        shards is done: here as one, since nobody waits in between."""
+        """Reduces gradients; the end of backward waits for it. The reduction among replicas runs on its own
+        communicator after the one among shards; both are issued together here, as nothing waits in between."""
         data, speed = self._plan.data, self._plan.speed
         size = parameters * data.reduced
-        whole = data.strategy.sharding == Sharding.NONE
-        op, role = ("all_reduce", Role.REDUCE) if whole else ("reduce_scatter", Role.SCATTER)
+        unsharded = data.strategy.sharding == Sharding.NONE
+        op, role = ("all_reduce", Role.REDUCE) if unsharded else ("reduce_scatter", Role.SCATTER)
         if data.shards.ranks > 1:
-            key = self._collective(op, role, "data", size, data.shards.ns(speed, size, 2 if whole else 1))
+            key = self._collective(op, role, "data", size, data.shards.ns(speed, size, 2 if unsharded else 1))
             self._pending.append(key)
             yield Issue(key)
         if data.replicas.ranks > 1:
-            own = size // data.shards.ranks
-            key = self._collective("all_reduce", Role.REDUCE, "replicas", own, data.replicas.ns(speed, own, 2))
+            shard_bytes = size // data.shards.ranks
+            key = self._collective(
+                "all_reduce", Role.REDUCE, "replicas", shard_bytes, data.replicas.ns(speed, shard_bytes, 2)
+            )
             self._pending.append(key)
             yield Issue(key)
 
     # -- between stages --------------------------------------------------------------------------------------------
 
     def _receive(self, turn: Turn) -> Iterator[Op]:
-        place = self._place(turn)
-        before = place - 1 if turn.forward else place + 1
+        position = self._place(turn)
+        before = position - 1 if turn.forward else position + 1
         if 0 <= before < self._places:
-            key = self._passed(turn, before, place)
+            key = self._passed(turn, before, position)
             yield from (Issue(key), Wait(key))
 
     def _send(self, turn: Turn) -> Iterator[Op]:
-        place = self._place(turn)
-        after = place + 1 if turn.forward else place - 1
+        position = self._place(turn)
+        after = position + 1 if turn.forward else position - 1
         if 0 <= after < self._places:
-            yield Issue(self._passed(turn, place, after))
+            yield Issue(self._passed(turn, position, after))
 
     def _passed(self, turn: Turn, source: int, target: int) -> Key:
-        """The same key on both ranks."""
+        """The transfer's key, the same on both ranks."""
         stages = len(self._plan.stages)
         wire = f"stages {source % stages} to {target % stages}"
         key = (wire, turn.micro_batch, f"send_recv {source} to {target}")
@@ -406,14 +412,14 @@ class _Line:
         return self._plan.chunks if self._plan.schedule == Schedule.INTERLEAVED else 1
 
     def _place(self, turn: Turn) -> int:
-        """Of the chunk in the whole model."""
+        """The position of the turn's chunk in the whole model."""
         return turn.chunk * len(self._plan.stages) + self._number
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def _of_chunk(self, chunk: int) -> tuple[Sequence[ShardingUnit], ShardingUnit | None]:
-        """Its units, and the root's with the chunk that has it: the first stage's table in the first, the head in the
-        last."""
+        """The units of a chunk, and the root's unit if this chunk has it: the first chunk of the first stage has the
+        table, the last chunk of the last stage the head."""
         units, chunks = self._stage.units, self._chunks
         size = -(-len(units) // chunks)
         with_root = chunk == (0 if self._stage.first and not self._stage.last else chunks - 1)
@@ -426,7 +432,7 @@ class _Line:
         return Work(self._plan.speed.compute_ns(flops), Kind.COMPUTE, detail)
 
     def _collective(self, op: str, role: Role, group: str, size: int, transfer_ns: int) -> Key:
-        """One that the stage's ranks enter together: this line stands for all of them."""
+        """Adds a collective that the stage's ranks enter together, as this line stands for all of them."""
         self._count += 1
         name = f"{group} of stage {self._number}"
         key = (name, self._count, op)
@@ -441,20 +447,20 @@ def _first(gathers: Sequence[Key]) -> Iterator[Op]:
         yield Issue(gathers[0])
 
 
-def _next(gathers: Sequence[Key], place: int) -> Iterator[Op]:
-    """Wait for this one, and let the one after it come while it is used."""
+def _next(gathers: Sequence[Key], index: int) -> Iterator[Op]:
+    """Waits for this all-gather, and issues the next one."""
     if gathers:
-        yield Wait(gathers[place])
-        if place + 1 < len(gathers):
-            yield Issue(gathers[place + 1])
+        yield Wait(gathers[index])
+        if index + 1 < len(gathers):
+            yield Issue(gathers[index + 1])
 
 
-_SIMULATED = 3  # micro-batches without pipeline stages: each further one takes as long as the third
+_SIMULATED = 3  # simulated micro-batches without pipeline stages: each further one takes as long as the third
 
 
 class Throughput(Struct, frozen=True):
-    """Of a step: its time, the arithmetic and the optimizer of the busiest stage, exposed communication, and
-    the waiting of stages for each other (``bubble_ns``); these add up to the step. ``tokens_s``: of each GPU."""
+    """The time of a step and its parts: computation and optimizer of the busiest stage, exposed communication, and the
+    waiting of stages for each other (``bubble_ns``); the parts add up to the step. ``tokens_s``: per GPU."""
 
     step_ns: int
     compute_ns: int
@@ -465,7 +471,7 @@ class Throughput(Struct, frozen=True):
 
 
 class StepWork(Struct, frozen=True):
-    """What one step is to do: ``sequences`` of ``length`` tokens a micro-batch and data-parallel rank."""
+    """The work of one step: ``sequences`` of ``length`` tokens per micro-batch and data-parallel rank."""
 
     sequences: int
     length: int
@@ -487,36 +493,44 @@ def throughput(
     work: StepWork,
     speed: Speed,
 ) -> Throughput:
-    """Of the ``parts`` of a model, a stage each, under the strategy of ``need``."""
+    """The throughput of a model with one of ``parts`` per stage, under the strategy of ``need``."""
     micro_batches = work.micro_batches
     if len(parts) > 1 or micro_batches <= _SIMULATED:
-        found = _times(_plan(parts, need, recipe, cluster, topology, work, speed, micro_batches))
+        times = _times(_plan(parts, need, recipe, cluster, topology, work, speed, micro_batches))
     else:
         two, three = (
             _times(_plan(parts, need, recipe, cluster, topology, work, speed, count))
             for count in (_SIMULATED - 1, _SIMULATED)
         )
-        more = micro_batches - _SIMULATED
-        found = [last + more * (last - before) for last, before in zip(three, two, strict=True)]
-    step, compute, bubble = found
+        further = micro_batches - _SIMULATED
+        times = [last + further * (last - before) for last, before in zip(three, two, strict=True)]
+    step, compute, bubble = times
     gpus = topology.world_size
     tokens = work.sequences * work.length * micro_batches * topology.data_parallel
-    each = tokens / gpus / (step / 1e9)
-    return Throughput(step, compute, step - compute - bubble, bubble, each, each * work.flops_per_token / speed.peak)
+    tokens_per_gpu = tokens / gpus / (step / 1e9)
+    return Throughput(
+        step,
+        compute,
+        step - compute - bubble,
+        bubble,
+        tokens_per_gpu,
+        tokens_per_gpu * work.flops_per_token / speed.peak,
+    )
 
 
 def _times(plan: Job) -> list[int]:
-    """Step, work of the busiest stage, and what that stage waits if nothing takes time on the wire."""
-    whole = program(plan)
-    busiest = max(_worked(whole, rank) for rank in whole.ranks)
-    step = int(replay(whole).dur_ns[0])
-    free = int(replay(with_collectives(whole, _at_once)).dur_ns[0])
-    return [step, busiest, free - busiest]
+    """Times of the step, of the work of the busiest stage, and of that stage's waiting if communication takes no
+    time."""
+    job_program = program(plan)
+    busiest = max(_worked(job_program, rank) for rank in job_program.ranks)
+    step = int(replay(job_program).dur_ns[0])
+    free_ns = int(replay(with_collectives(job_program, _at_once)).dur_ns[0])
+    return [step, busiest, free_ns - busiest]
 
 
-def _worked(whole: Program, rank: int) -> int:
+def _worked(job_program: Program, rank: int) -> int:
     return sum(
-        getattr(op, "ns", 0) for op in whole.stretches[0].lines[rank] if getattr(op, "kind", None) == Kind.COMPUTE
+        getattr(op, "ns", 0) for op in job_program.stretches[0].lines[rank] if getattr(op, "kind", None) == Kind.COMPUTE
     )
 
 
@@ -553,25 +567,34 @@ def _plan(
 def _stage(part: Share, need: Need, cluster: Cluster, topology: Topology, work: StepWork, speed: Speed) -> Stage:
     tensor, context = topology.size("tp"), topology.size("cp")
     local = -(-work.sequences * work.length // context)
-    root, own = units(part, work.wrap, local, work.length, work.checkpointing)
+    root, unit_list = units(part, work.wrap, local, work.length, work.checkpointing)
     shape = part.size.shape
     cut = around = (0, 0)
-    passed = 0
+    transfer_ns = 0
     if shape is not None:
         activation = local * shape.hidden * work.width
         if tensor > 1:
-            # Of the ten collectives of a block (diag.planning.cluster) four are in forward.
+            # Four of the ten collectives of a block (diag.planning.cluster) are in forward.
             wire = link(cluster, tensor)
-            one = wire.ns(speed, activation)
-            cut = (4 * one, 6 * one)
+            collective_ns = wire.ns(speed, activation)
+            cut = (4 * collective_ns, 6 * collective_ns)
         if context > 1:
             wire = link(cluster, context, tensor)
             turns = context - 1
-            each = ring(shape, local, work.width, context) // (3 * turns)
-            once = turns * wire.passed_ns(speed, each)
+            shard_bytes = ring(shape, local, work.width, context) // (3 * turns)
+            once = turns * wire.passed_ns(speed, shard_bytes)
             around = (once, 2 * once)
         if topology.size("pp") > 1:
             wire = link(cluster, 2, stride(topology, "pp"))
-            passed = wire.passed_ns(speed, activation // tensor)
+            transfer_ns = wire.passed_ns(speed, activation // tensor)
     touched = 2 * need.states.total  # read and written
-    return Stage(root, tuple(own), part.first, part.last, cut, around, passed, optimizer_ns=speed.optimizer_ns(touched))
+    return Stage(
+        root,
+        tuple(unit_list),
+        part.first,
+        part.last,
+        cut,
+        around,
+        transfer_ns,
+        optimizer_ns=speed.optimizer_ns(touched),
+    )

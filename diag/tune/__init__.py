@@ -1,1 +1,1 @@
-"""``diag tune``: applies the advice to the run it was given for, and measures what it promised."""
+"""``diag tune``: applies the advice to its run, and measures the predicted gain."""

@@ -1,4 +1,4 @@
-"""What a tuning did, as it is kept in ``tune.json``: every run, every change, predicted and measured."""
+"""The history of a tuning, stored in ``tune.json``: every run and every change, predicted and measured."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILE_NAME = "tune.json"
 
 
 class Interval(NamedTuple):
-    """Nanoseconds a step: 95 % of the probability lies between ``low`` and ``high``."""
+    """Nanoseconds per step: 95 % of the probability lies between ``low`` and ``high``."""
 
     low: int
     likely: int
@@ -29,14 +29,14 @@ class Interval(NamedTuple):
 
 class Outcome(StrEnum):
     KEPT = "kept"
-    REVERTED = "reverted"  # measured, and not surely a gain
+    REVERTED = "reverted"  # measured, and not a significant gain
     FAILED = "failed"  # did not run to its end, or did not fit
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training. ``folder``: of the run directory, within the tuning's. ``step_ns``: mean of the steps that count;
-    ``reserved_bytes``: peak of the device's allocator, None without a device."""
+    """One training. ``folder``: name of the run directory in the tuning's folder. ``step_ns``: mean of the counted
+    steps; ``reserved_bytes``: peak of the device's allocator, None without a device."""
 
     folder: str
     settings: dict[str, str | int]
@@ -47,9 +47,9 @@ class Run:
 
 @dataclass(frozen=True)
 class Round:
-    """One change, tried. ``settings``: the options that it sets. ``predicted_gain_ns``: before it was applied.
-    ``gain_share``: the measured gain, of the step without the change. ``memory_delta_bytes``: measured on the device.
-    ``reason``: of the outcome, a sentence."""
+    """One change that was tried. ``settings``: the options that it sets. ``predicted_gain_ns``: before it was applied.
+    ``gain_share``: the measured gain as a fraction of the step without the change. ``memory_delta_bytes``: measured on
+    the device. ``reason``: the reason for the outcome, a sentence."""
 
     number: int
     verdict: str
@@ -73,7 +73,7 @@ class Round:
 
     @property
     def prediction_error(self) -> float | None:
-        """Of the likely gain, as a part of the step: what the prediction missed the measurement by."""
+        """The difference between predicted and measured likely gain, as a fraction of the step."""
         if self.gain_ns is None or not self.baseline_ns:
             return None
         return abs(self.predicted_gain_ns.likely - self.gain_ns.likely) / self.baseline_ns
@@ -81,15 +81,16 @@ class Round:
 
 @dataclass(frozen=True)
 class History:
-    """``arguments``: of ``diag run``, before tuning; in the file secrets are masked. ``settings``: what was kept.
-    ``command``: to train with these, secrets masked. ``stopped``: why no further change was tried; "" while tuning."""
+    """A tuning. ``arguments``: those of ``diag run`` before tuning; in the file secrets are masked. ``settings``: the
+    kept changes. ``command``: the command that trains with these, secrets masked. ``stopped``: why no further change
+    was tried; "" while tuning."""
 
     arguments: tuple[str, ...]
     rounds: tuple[Round, ...] = ()
     settings: dict[str, str | int] = field(default_factory=dict)
     command: str = ""
     stopped: str = ""
-    remaining: tuple[str, ...] = ()  # what the last diagnosis would change that ``diag run`` has no option for
+    remaining: tuple[str, ...] = ()  # further advice of the last diagnosis without an option of ``diag run``
     schema_version: int = SCHEMA_VERSION
 
     @property
@@ -98,23 +99,23 @@ class History:
 
     @property
     def step_ns_now(self) -> int | None:
-        """A step with what was kept, as measured in the last round that was; None where nothing was kept."""
+        """The step with all kept changes, as measured in the last kept round; None if no change was kept."""
         last = self.kept[-1] if self.kept else None
         return last.baseline_ns - last.gain_ns.likely if last is not None and last.gain_ns is not None else None
 
 
 def save(history: History, folder: Path) -> None:
-    """Replaces the file as a whole: whoever reads it sees all of one round or nothing of it. Raises OSError."""
+    """Replaces the file atomically: readers see all of a round or nothing of it. Raises OSError."""
     replace_file(folder / FILE_NAME, encode(_plain(history)), private=True)
 
 
 def is_tuned(folder: Path) -> bool:
-    """Whether something was tuned in this folder."""
+    """Whether this folder holds a tuning."""
     return is_regular(folder / FILE_NAME)
 
 
 def load(folder: Path) -> History | None:
-    """None where nothing was tuned in this folder; DiagError where the file is not one of ours."""
+    """The tuning in this folder; None if there is none; DiagError if the file is invalid."""
     path = folder / FILE_NAME
     try:
         return msgspec.json.decode(read_regular(path, ANSWER_BYTES, folder), type=History)
@@ -129,7 +130,7 @@ def load(folder: Path) -> History | None:
 def _plain(history: History) -> dict[str, Any]:
     content = asdict(history)
     content["arguments"] = masked_arguments(history.arguments)
-    for plain, done in zip(content["rounds"], history.rounds, strict=True):
-        plain["gain_share"] = done.gain_share
-        plain["prediction_error"] = done.prediction_error
+    for plain, original in zip(content["rounds"], history.rounds, strict=True):
+        plain["gain_share"] = original.gain_share
+        plain["prediction_error"] = original.prediction_error
     return content

@@ -1,4 +1,4 @@
-"""Round by round: diagnose, apply the best advice, run with and without it in turns, keep what surely gains."""
+"""Round by round: diagnose, apply the best advice, run with and without it in turns, keep significant gains."""
 
 from __future__ import annotations
 
@@ -27,44 +27,45 @@ from .history import History, Interval, Outcome, Round, Run, save
 
 # -- measure -----------------------------------------------------------------------------------------------------------
 #
-# What a change really gained: step times of runs with it and without it, which took turns on the same machine.
+# The measured gain of a change: step times of runs with and without it, alternating on the same machine.
 
 Series = npt.NDArray[np.float64]
 
 _RESAMPLED = 2000
-# Untraced steps after those that the full queue fed; runs with fewer are measured from their beginning on.
+# Least number of untraced steps after those fed by the full queue; runs with fewer are measured from their first step.
 _LEAST_STEPS_AFTER_QUEUE = 6
 _SURE = 0.95
 
 
 def measured(result: Result) -> tuple[Series, int | None]:
     """Step times and the peak of device memory of one run: nanoseconds of each undisturbed, untraced step, from the end
-    of the step before to its own, mean over the ranks (on a device the host's steps keep its pace); and bytes reserved
-    by the allocator, the most of all ranks and steps, None without a device.
+    of the step before to its own, mean over the ranks (with a device, the host's steps follow its pace); and bytes
+    reserved by the allocator, the maximum over all ranks and steps, None without a device.
 
-    The first batches were loaded while the training set itself up: steps that a full queue feeds are left out too.
+    The first batches were loaded during setup: steps that a full queue feeds are left out, too.
     """
     by_rank = [sorted(tables.steps, key=lambda record: record.step) for tables in result.tables.ranks.values()]
-    numbers = sorted({record.step for own in by_rank for record in own})
+    numbers = sorted({record.step for records in by_rank for record in records})
     left_out = steps_left_out(result.tables, numbers)
     times: dict[int, list[int]] = {}
-    for own in by_rank:
-        for before, record in pairwise(own):
+    for records in by_rank:
+        for before, record in pairwise(records):
             if record.step == before.step + 1 and record.window == WINDOW_NONE and record.step not in left_out:
                 times.setdefault(record.step, []).append(record.end_ns - before.end_ns)
     queued = queued_steps(result.tables.manifest)
     late = [step for step in times if step >= numbers[0] + queued] if numbers else []
     counted = late if len(late) >= _LEAST_STEPS_AFTER_QUEUE else sorted(times)
-    reserved = [r.memory.reserved for own in by_rank for r in own if r.memory is not None and r.memory.reserved]
+    reserved = [r.memory.reserved for records in by_rank for r in records if r.memory is not None and r.memory.reserved]
     return np.array([np.mean(times[step]) for step in counted]), max(reserved, default=None)
 
 
 def gain(without: Sequence[Series], with_it: Sequence[Series], seed: int = 0) -> Interval:
-    """Nanoseconds a step that the change gains: of the means of all runs, with a 95 % interval from resampling runs
-    and steps within them. Two runs of one configuration differ by more than their steps say: both count."""
+    """Nanoseconds per step that the change gains: the difference of the means of all runs, with a 95 % interval from
+    resampling runs and steps within them. Runs of one configuration differ by more than the spread of their steps, so
+    both are resampled."""
     random = np.random.default_rng(seed)
-    found = np.array([_resampled(without, random) - _resampled(with_it, random) for _ in range(_RESAMPLED)])
-    low, high = np.quantile(found, [(1 - _SURE) / 2, (1 + _SURE) / 2])
+    gains = np.array([_resampled(without, random) - _resampled(with_it, random) for _ in range(_RESAMPLED)])
+    low, high = np.quantile(gains, [(1 - _SURE) / 2, (1 + _SURE) / 2])
     likely = np.mean([s.mean() for s in without]) - np.mean([s.mean() for s in with_it])
     return Interval(round(float(low)), round(float(likely)), round(float(high)))
 
@@ -75,8 +76,9 @@ def _resampled(runs: Sequence[Series], random: np.random.Generator) -> float:
 
 
 def loss_difference(without: Result, with_it: Result) -> float | None:
-    """The largest difference between the losses of equal steps and ranks, of the loss; None where none was recorded in
-    both. Floating-point sums in another order differ by a millionth or so: far more, and another thing was trained."""
+    """The largest relative difference between the losses of equal steps and ranks; None if no loss was recorded in
+    both. Floating-point sums in another order differ by about a millionth; a far larger difference means that another
+    computation was trained."""
     before = _losses(without)
     worst = None
     for key, loss in _losses(with_it).items():
@@ -87,7 +89,7 @@ def loss_difference(without: Result, with_it: Result) -> float | None:
 
 
 def mean_ns(runs: Sequence[Run]) -> int:
-    """Of the runs' mean steps."""
+    """The mean of the runs' mean steps."""
     return round(float(np.mean([run.step_ns for run in runs])))
 
 
@@ -100,9 +102,9 @@ def _losses(result: Result) -> dict[tuple[int, int], float]:
     }
 
 
-# Losses of equal steps that differ by more are of another training, not of another order of sums.
+# A larger difference in loss between equal steps comes from another computation, not from another order of sums.
 MAX_LOSS_DIFFERENCE = 0.01
-LEAST_STEPS_OF_A_RUN = 3  # undisturbed ones: the mean of fewer is not worth comparing
+LEAST_STEPS_OF_A_RUN = 3  # undisturbed steps: a mean of fewer is not worth comparing
 
 Train = Callable[[Sequence[str], Path], str]
 """Trains with these arguments of ``diag run`` into this run directory; returns why it failed, "" where it did not."""
@@ -111,7 +113,7 @@ Tell = Callable[[str], None]
 
 
 class TrainingFailedError(Exception):
-    """A training that was to be measured did not run to its end."""
+    """A training that should be measured did not run to its end."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +132,7 @@ class _Tuning:
     _runs: int = field(default=0)
 
     def run(self, settings: dict[str, str | int], note: str) -> _Trained:
-        """Trains with these settings. TrainingFailedError where that does not work or cannot be measured."""
+        """Trains with these settings. TrainingFailedError if the training fails or cannot be measured."""
         name = f"{self._runs:02}-{note}"
         self._runs += 1
         self.tell(f"training: {name}")
@@ -148,7 +150,7 @@ class _Tuning:
         save(self.history, self.folder)
 
     def command(self, settings: dict[str, str | int]) -> str:
-        """To be shown and kept: secrets are masked."""
+        """The command for these settings, to be shown and stored: secrets are masked."""
         return "diag run " + shlex.join(masked_arguments(changed_arguments(self.history.arguments, settings)))
 
 
@@ -156,7 +158,7 @@ def tune(
     arguments: Sequence[str], folder: Path, rounds: int, repeats: int, train: Train, tell: Tell = lambda _: None
 ) -> History:
     """Tries up to ``rounds`` changes, each measured in ``repeats`` runs with it and as many without. ``folder`` holds
-    every run and, after each round, the history. DiagError where the training does not run as it was given."""
+    every run and, after each round, the history. DiagError if the training fails without any change."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -180,42 +182,44 @@ def tune(
                 break
             tried.append(dict(advice.settings))
             tell(f"round {len(tuning.history.rounds) + 1}: {advice.change}")
-            done, last = _try(tuning, diagnosed.result, advice, fresh, repeats)
-            tell(f"{done.outcome}: {done.reason}")
+            this_round, last_run = _try(tuning, diagnosed.result, advice, fresh, repeats)
+            tell(f"{this_round.outcome}: {this_round.reason}")
             fresh = None
-            if done.outcome == Outcome.KEPT and last is not None:
-                diagnosed = last
+            if this_round.outcome == Outcome.KEPT and last_run is not None:
+                diagnosed = last_run
                 settings = tuning.history.settings | advice.settings
-                tuning.note(rounds=(*tuning.history.rounds, done), settings=settings, command=tuning.command(settings))
+                tuning.note(
+                    rounds=(*tuning.history.rounds, this_round), settings=settings, command=tuning.command(settings)
+                )
             else:
-                tuning.note(rounds=(*tuning.history.rounds, done))
+                tuning.note(rounds=(*tuning.history.rounds, this_round))
         else:
             tuning.note(stopped=f"{rounds} {'round was' if rounds == 1 else 'rounds were'} asked for")
     except KeyboardInterrupt:
         tuning.note(stopped="interrupted")
         raise
-    except TrainingFailedError as failed:  # as it is: nothing can be compared any more
+    except TrainingFailedError as failed:  # without the change, so nothing more can be compared
         tuning.note(stopped=f"the training without the change failed: {failed}")
     tuning.note(remaining=tuple(a.change for a in diagnosed.result.advice if not a.settings))
     return tuning.history
 
 
 def _next(result: Result, tried: Sequence[dict[str, str | int]]) -> Advice | None:
-    """The best advice that ``diag run`` can follow and that was not tried."""
+    """The best advice that ``diag run`` has options for and that was not tried yet."""
     return next((a for a in result.advice if a.settings and dict(a.settings) not in tried), None)
 
 
 def _try(
     tuning: _Tuning, diagnosed: Result, advice: Advice, first: _Trained | None, repeats: int
 ) -> tuple[Round, _Trained | None]:
-    """The round, and the last run with the change. TrainingFailedError where a run without it fails."""
+    """The round, and the last run with the change. TrainingFailedError if a run without it fails."""
     number = len(tuning.history.rounds) + 1
     settings = tuning.history.settings
     without: list[_Trained] = [first] if first is not None else []
     with_it: list[_Trained] = []
     failed = ""
     for turn in range(repeats):
-        # Whoever comes second in one turn comes first in the next: a machine that warms up or fills favours nobody.
+        # The order alternates from turn to turn, so that a machine that warms up or fills favours neither variant.
         for changed in (False, True) if turn % 2 == 0 else (True, False):
             if not changed and len(without) <= turn:
                 without.append(tuning.run(settings, f"round{number}-without"))
@@ -226,7 +230,7 @@ def _try(
                     failed = str(error)
         if failed:
             break
-    done = Round(
+    this_round = Round(
         number=number,
         verdict=diagnosed.verdict.headline,
         advice=advice.id,
@@ -241,34 +245,34 @@ def _try(
         with_it=tuple(t.run for t in with_it),
     )
     if failed:
-        return done, None
+        return this_round, None
     measured_gain = gain([t.times for t in without], [t.times for t in with_it])
     difference = loss_difference(without[-1].result, with_it[-1].result)
     outcome, reason = _judged(measured_gain, difference)
-    done = replace(
-        done,
+    this_round = replace(
+        this_round,
         outcome=outcome,
         reason=reason,
         gain_ns=measured_gain,
-        memory_delta_bytes=_memory_delta(done),
+        memory_delta_bytes=_memory_delta(this_round),
         loss_difference=difference,
     )
-    return done, with_it[-1]
+    return this_round, with_it[-1]
 
 
-def _judged(found: Interval, difference: float | None) -> tuple[Outcome, str]:
+def _judged(interval: Interval, difference: float | None) -> tuple[Outcome, str]:
     if difference is not None and difference > MAX_LOSS_DIFFERENCE:
         return Outcome.REVERTED, f"the losses differ by {difference:.1%}: something else was trained"
-    if found.low > 0:
+    if interval.low > 0:
         return Outcome.KEPT, "all of the 95 % interval of its gain is above zero"
-    if found.high < 0:
+    if interval.high < 0:
         return Outcome.REVERTED, "it made the steps longer"
     return Outcome.REVERTED, "its gain is within what equal runs differ by"
 
 
-def _memory_delta(done: Round) -> int | None:
-    """Of the peaks reserved on a device: the most of the runs with the change, less the most of those without."""
-    before, after = ([run.reserved_bytes for run in runs] for runs in (done.without, done.with_it))
+def _memory_delta(this_round: Round) -> int | None:
+    """The highest reserved peak of the runs with the change, minus that of the runs without."""
+    before, after = ([run.reserved_bytes for run in runs] for runs in (this_round.without, this_round.with_it))
     if any(value is None for value in (*before, *after)):
         return None
     return max(v for v in after if v is not None) - max(v for v in before if v is not None)
@@ -282,8 +286,8 @@ _LINES = 3
 
 
 def train(arguments: Sequence[str], folder: Path) -> str:
-    """``diag run`` with these arguments into this run directory; what it printed is kept beside it. Returns why it
-    failed, "" where it did not."""
+    """Runs ``diag run`` with these arguments into this run directory; its output is in a .log file next to it. Returns
+    why it failed, "" if it did not."""
     command = [sys.executable, "-m", "diag", "run", *arguments, "--out", str(folder)]
     printed = folder.with_suffix(".log")
     with open_private(printed) as log:
@@ -291,5 +295,5 @@ def train(arguments: Sequence[str], folder: Path) -> str:
     if code == 0:
         return ""
     tail, _ = read_tail(printed, LOG_TAIL_BYTES)
-    said = [line for line in tail.decode(errors="replace").splitlines() if line.startswith("diag: ")]
-    return f"exit code {code}" + (f", {said[-1].removeprefix('diag: ')}" if said else f"; see {printed}")
+    messages = [line for line in tail.decode(errors="replace").splitlines() if line.startswith("diag: ")]
+    return f"exit code {code}" + (f", {messages[-1].removeprefix('diag: ')}" if messages else f"; see {printed}")

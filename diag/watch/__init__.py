@@ -1,1 +1,1 @@
-"""Starts trainings, watches them while they run, asks for traces, and says how they ended."""
+"""Starts trainings, watches them while they run, requests traces, and reports how they ended."""

@@ -1,5 +1,5 @@
 """The launcher's thread that reads the heartbeats once a second, gathers evidence in time, and ends a hung training,
-or only says that it hangs."""
+or only reports that it hangs."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from .workers import Worker, end, workers_of
 
 # -- hang gather -------------------------------------------------------------------------------------------------------
 #
-# Evidence of a training that hangs or dies, taken while its processes live: stacks, dumps, the driver's view.
+# Evidence of a training that hangs or dies, collected while its processes live: stacks, dumps, the driver's view.
 
 ANSWER_S = 10.0  # a second until the collectors look, and up to six for the first dump of a process on a busy host
-TOOL_S = 10.0  # nvidia-smi took 1 to 3 s on hosts with 8 GPUs; on a GPU that fell off the bus it never ends
+TOOL_S = 10.0  # nvidia-smi took 1 to 3 s on hosts with 8 GPUs; with a GPU that fell off the bus it never ends
 RAS_S = 12.0  # a report: RAS waits 5 s, and at most 10 s, for ranks that do not answer
 _POLL_S = 0.1
 _PID = re.compile(rb'"pid": (\d{1,10})')
 
 
 def gather(layout: RunLayout, workers: Iterable[Worker], why: str, number: int = 1, answer_s: float = ANSWER_S) -> None:
-    """Asks every rank for its stacks, its Flight Recorder and a last heartbeat; py-spy and nvidia-smi run meanwhile,
-    where they are installed, and NCCL RAS is asked where it listens. Waits until the living have answered, ``answer_s``
-    seconds at most, and for a second report of NCCL RAS where there was a first. Never raises.
-    ``number``: another one than of any request before in this run."""
+    """Requests from every rank its stacks, its Flight Recorder dump and a heartbeat. Meanwhile py-spy and nvidia-smi
+    run, if installed, and NCCL RAS is queried, if it listens. Waits until the live ranks have answered, at most
+    ``answer_s`` seconds, and for a second report of NCCL RAS if there was a first. Never raises. ``number``: different
+    from all earlier requests of this run."""
     workers = tuple(workers)
     with contextlib.suppress(OSError):  # no request on a full disk: the signal below needs no space
         replace_file(layout.asked, encode(Asked(number, why, time.time_ns())))
@@ -59,21 +59,22 @@ def gather(layout: RunLayout, workers: Iterable[Worker], why: str, number: int =
 
 
 def _ask_for_stacks(layout: RunLayout, worker: Worker) -> None:
-    """Only where the process itself said that it takes this signal: any other process would be ended by it."""
+    """Sends the signal only to a process that has recorded that it handles it: any other would be ended by it."""
     identity, _ = read_identity(layout.rank(worker.rank))
     if identity is not None and identity.pid == worker.pid and identity.stack_signal is not None:
         worker.send(identity.stack_signal)
 
 
 def _answered(layout: RunLayout, worker: Worker, number: int) -> bool:
-    """A rank without a heartbeat has no collectors, and nobody to answer."""
+    """Whether a rank has answered. A rank without a heartbeat has no collectors and will not answer."""
     heartbeat, _ = read_heartbeat(layout.rank(worker.rank))
     return heartbeat is None or heartbeat.answered == number
 
 
 def take_back(layout: RunLayout) -> None:
-    """The training goes on: no more requests, and nothing is left that a later triage would take for a hang. Without a
-    request the ranks' heartbeats are short again. stacks.txt is emptied: the processes have it open."""
+    """Called when the training goes on: removes the request, and the evidence that a later triage would take for a
+    hang. Without a request the ranks' heartbeats are short again. stacks.txt is emptied, not removed: the processes
+    have it open."""
     paths = [layout.asked, layout.nvidia_smi(_host()), *layout.all_nccl_ras(_host())]
     for files in layout.ranks().values():
         files.remove_flight_recorders_asked()
@@ -91,8 +92,8 @@ def _host() -> str:
 
 @contextmanager
 def _tool(command: list[str], output: Path) -> Iterator[None]:
-    """Runs a program beside the block, at most ``TOOL_S`` seconds after it, its output into a file. What is not
-    installed, not allowed or too slow leaves no file."""
+    """Runs a program during the block, and at most ``TOOL_S`` seconds longer, with its output into a file. A program
+    that is not installed, not permitted or too slow leaves no file."""
     if shutil.which(command[0]) is None:
         yield
         return
@@ -121,8 +122,8 @@ def _tool(command: list[str], output: Path) -> Iterator[None]:
 
 @contextmanager
 def _reports_of_ras(layout: RunLayout, workers: Iterable[Worker], twice: bool, number: int) -> Iterator[None]:
-    """Asks the job's NCCL RAS beside the block. ``twice``: two reports tell a hang from a snapshot; a crash has no time
-    for a second one."""
+    """Queries the job's NCCL RAS during the block. ``twice``: two reports distinguish a hang from a moment without
+    progress; in a crash there is no time for a second one."""
 
     def keep() -> None:
         pids = {worker.pid for worker in workers}
@@ -133,9 +134,9 @@ def _reports_of_ras(layout: RunLayout, workers: Iterable[Worker], twice: bool, n
                 report = ras.ask(answer_s=RAS_S).data
             except DiagError:  # no NCCL, an older one, or RAS is switched off
                 return
-            # Several jobs of a host may listen on one port; the one that answers may be another one.
-            named = {int(pid) for pid in _PID.findall(report)}
-            if not named or not pids or named & pids:
+            # Several jobs of a host may listen on one port; another job may have answered.
+            report_pids = {int(pid) for pid in _PID.findall(report)}
+            if not report_pids or not pids or report_pids & pids:
                 with contextlib.suppress(OSError):
                     replace_file(layout.nccl_ras(_host(), 2 * number - 1 + turn), report, private=True)
 
@@ -155,23 +156,24 @@ def _wait(done: Callable[[], bool], seconds: float) -> None:
 
 # -- hang rules --------------------------------------------------------------------------------------------------------
 #
-# When a training is called hung: rules on what each rank's successive heartbeats say. Pure; the clock is the caller's.
+# Rules for when a training counts as hung, from each rank's successive heartbeats. Pure; the caller passes the time.
 #
-# A rank that waits in a collective for as long as the limit hangs, whatever the others do: the collective's own time-
-# out would say the same. Three things get more time. Before any rank has finished a step, models are built and
-# compiled. A rank that announced a checkpoint or an evaluation is busy, and the others wait for it. And where nobody
-# waits in a collective, all ranks may be at something long that they did not announce.
+# A rank that waits in a collective for as long as the limit hangs, whatever the others do: the collective's own timeout
+# would end it, too. Three cases get more time. Before any rank has finished a step, models are built and compiled. A
+# rank that announced a checkpoint or an evaluation is busy, and the others wait for it. And if no rank waits in a
+# collective, all ranks may be in a long phase that they did not announce.
 #
-# Only heartbeats that keep coming say that a rank stands still. Where none come any more, the disk may be full, and the
-# training as well as ever.
+# Only heartbeats that keep coming show that a rank makes no progress. If they stop, the disk may be full while the
+# training runs normally.
 
-BUSY_TIMES = 3  # the limit of the busy, in limits of a hang
+BUSY_TIMES = 3  # factor of the limit for busy ranks over the limit of a hang
 LEAST_SETUP_S = 120.0
-DOUBT_SHARE = 0.8  # of the limit: evidence is gathered while everybody still lives
+DOUBT_SHARE = 0.8  # fraction of the limit at which evidence is gathered, while all processes still live
 NO_HEARTBEAT = "no heartbeat yet"
-HEARD_SHARE = 0.5  # of a standstill: so long heartbeats must have come. An answer can hold them up for seconds
+# Fraction of a standstill for which heartbeats must have come. A rank's answer can delay them for seconds.
+HEARD_SHARE = 0.5
 
-# The process group ends the job itself at its time-out, and what it leaves is worth less: be there before it.
+# The process group ends the job itself at its timeout, and leaves less evidence: the limit is this much earlier.
 _AHEAD_S = 10.0
 _AHEAD_SHARE = 0.2
 
@@ -179,13 +181,13 @@ _AHEAD_SHARE = 0.2
 class HangState(StrEnum):
     MOVING = "moving"
     DOUBTFUL = "doubtful"  # most of the limit is over: time to gather evidence
-    BUSY = "busy"  # some wait for one that is at a checkpoint or an evaluation
+    BUSY = "busy"  # some ranks wait for one that is in a checkpoint or an evaluation
     HUNG = "hung"
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds without progress."""
+    """Limits of the time without progress, in seconds."""
 
     hang_s: float
     setup_s: float
@@ -193,7 +195,7 @@ class Limits:
 
     @classmethod
     def of(cls, hang_s: float, collective_timeout_s: float) -> Limits:
-        """``hang_s``: what was asked for; a little before the collectives' own time-out, where that is not later."""
+        """``hang_s``: the requested limit; lowered to a little before the collectives' own timeout if this is less."""
         ahead = collective_timeout_s - min(_AHEAD_S, _AHEAD_SHARE * collective_timeout_s)
         hang_s = min(hang_s, ahead)
         return cls(hang_s, max(hang_s, LEAST_SETUP_S), BUSY_TIMES * hang_s)
@@ -201,15 +203,15 @@ class Limits:
 
 @dataclass(frozen=True)
 class Seen:
-    """A rank's last heartbeat by the watcher's clock: when it first said so, and when the last one came that said so.
-    ``beat`` of None: none has come."""
+    """A rank's last heartbeat, with times on the watcher's clock. ``since_s``: the first heartbeat with this progress;
+    ``heard_s``: the last one. ``beat`` None: no heartbeat has come."""
 
     beat: Beat | None
     since_s: float
     heard_s: float
 
     def says_so(self, now_s: float) -> bool:
-        """Whether it is the rank that stands still, and not its heartbeats that stopped coming."""
+        """Whether the rank makes no progress, as opposed to its heartbeats having stopped."""
         return self.beat is not None and self.heard_s - self.since_s >= HEARD_SHARE * (now_s - self.since_s)
 
 
@@ -218,7 +220,7 @@ Ranks = Mapping[int, Seen]  # all ranks
 
 @dataclass(frozen=True)
 class Judgement:
-    """``still_s``: how long nothing that counts has happened; ``limit_s``: how long it may."""
+    """The state of the training. ``still_s``: time without progress that counts; ``limit_s``: its limit."""
 
     state: HangState
     still_s: float = 0.0
@@ -232,7 +234,7 @@ class Judgement:
 
 
 def observed(seen: Ranks, beats: Mapping[int, Beat | None], now_s: float) -> Ranks:
-    """All ranks after a look at the heartbeats. A heartbeat that cannot be read leaves what was seen before."""
+    """All ranks after a look at the heartbeats. A rank whose heartbeat cannot be read stays as it was."""
     ranks = dict(seen)
     for rank, beat in beats.items():
         before = ranks.get(rank)
@@ -245,44 +247,44 @@ def observed(seen: Ranks, beats: Mapping[int, Beat | None], now_s: float) -> Ran
 
 
 def judged(ranks: Ranks, now_s: float, limits: Limits) -> Judgement:
-    """What to think of the training now."""
-    if not any(seen.beat for seen in ranks.values()):
+    """The state of the training now."""
+    if not any(status.beat for status in ranks.values()):
         return Judgement(
             HangState.MOVING
-        )  # no collectors, or all ranks are still joining: that has a time-out of its own
-    alive = {rank: seen for rank, seen in ranks.items() if seen.beat is None or not seen.beat.done}
-    heard = {rank: seen for rank, seen in sorted(alive.items()) if seen.says_so(now_s)}
-    if not heard:
+        )  # no collectors, or the ranks are still joining the process group, which has its own timeout
+    alive = {rank: status for rank, status in ranks.items() if status.beat is None or not status.beat.done}
+    standing = {rank: status for rank, status in sorted(alive.items()) if status.says_so(now_s)}
+    if not standing:
         return Judgement(HangState.MOVING)
-    waiting = tuple(rank for rank, seen in heard.items() if seen.beat is not None and seen.beat.in_collective)
+    waiting = tuple(rank for rank, status in standing.items() if status.beat is not None and status.beat.in_collective)
     away = tuple(
-        (rank, seen.beat.phase if seen.beat else NO_HEARTBEAT)
-        for rank, seen in sorted(alive.items())
+        (rank, status.beat.phase if status.beat else NO_HEARTBEAT)
+        for rank, status in sorted(alive.items())
         if rank not in waiting
     )
     since = [alive[rank].since_s for rank in waiting]
-    still_s = now_s - (min(since) if since else max(seen.since_s for seen in alive.values()))
+    still_s = now_s - (min(since) if since else max(status.since_s for status in alive.values()))
     busy = any(phase in BUSY_PHASES for _, phase in away)
-    trained = any(seen.beat is not None and seen.beat.steps > 0 for seen in ranks.values())
+    trained = any(status.beat is not None and status.beat.steps > 0 for status in ranks.values())
     limit_s = limits.hang_s if trained else limits.setup_s
     if busy or not waiting:
         limit_s = max(limit_s, limits.busy_s)
-    found = Judgement(HangState.MOVING, still_s, limit_s, waiting, away)
+    judgement = Judgement(HangState.MOVING, still_s, limit_s, waiting, away)
     if still_s >= limit_s:
-        return _with_state(found, HangState.HUNG)
+        return _with_state(judgement, HangState.HUNG)
     if busy and waiting and still_s >= DOUBT_SHARE * limits.hang_s:
-        return _with_state(found, HangState.BUSY)
-    return _with_state(found, HangState.DOUBTFUL) if still_s >= DOUBT_SHARE * limit_s else found
+        return _with_state(judgement, HangState.BUSY)
+    return _with_state(judgement, HangState.DOUBTFUL) if still_s >= DOUBT_SHARE * limit_s else judgement
 
 
-def _with_state(found: Judgement, state: HangState) -> Judgement:
-    return Judgement(state, found.still_s, found.limit_s, found.waiting, found.away)
+def _with_state(judgement: Judgement, state: HangState) -> Judgement:
+    return Judgement(state, judgement.still_s, judgement.limit_s, judgement.waiting, judgement.away)
 
 
 INTERVAL_S = 1.0
 GRACE_S = 5.0  # between SIGTERM and SIGKILL
-# Ranks of other nodes are looked at when those of this one have stood still for this share of the limit: with 64 nodes
-# on shared storage, 64 launchers would else read 512 files a second each.
+# Ranks of other nodes are read when those of this node have made no progress for this fraction of the limit: with 64
+# nodes on shared storage, 64 launchers would otherwise read 512 files a second each.
 FAR_SHARE = 0.5
 
 Say = Callable[[str], None]
@@ -290,7 +292,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Hang:
-    """A training that was found hung, or that failed while it was about to be."""
+    """A training that hung, or that failed shortly before it would have counted as hung."""
 
     still_s: float
     limit_s: float
@@ -330,8 +332,8 @@ class Monitor:
         self._seen: Ranks = {}
         self._far: Ranks = {}
         self._before_failure = Judgement(HangState.MOVING)
-        self._gathered: object = None  # the standstill that evidence was gathered of
-        self._said: object = None
+        self._gathered: object = None  # the standstill for which evidence was gathered
+        self._said: object = None  # the standstill that was reported
         self._requests = 0
         self._gathering = threading.Lock()
         self._stopped = threading.Event()
@@ -342,8 +344,8 @@ class Monitor:
         self._thread.start()
 
     def stop(self, *, ended_well: bool = False) -> None:
-        """Returns when the thread has ended; of a hang that it is ending, when that is over. ``ended_well``: what was
-        gathered in a doubt that passed with the last steps is taken back."""
+        """Waits until the thread has ended, and has finished ending a hang. ``ended_well``: evidence of a suspected
+        hang that passed with the last steps is removed."""
         self._stopped.set()
         self._thread.join()
         if ended_well and self.hang is None and self._gathered is not None:
@@ -351,47 +353,48 @@ class Monitor:
             take_back(self._layout)
 
     def look(self) -> Judgement:
-        """One round: reads, judges, gathers; ends the training and keeps ``hang`` when it is one."""
+        """One round: reads heartbeats, judges, gathers evidence; for a hang, ends the training and sets ``hang``."""
         self._follow()
         now_s = self._clock()
         ranks = self._look_around(now_s)
-        found = judged(ranks, now_s, self._limits)
-        failing = any(seen.beat is not None and seen.beat.failed for seen in ranks.values())
+        judgement = judged(ranks, now_s, self._limits)
+        failing = any(status.beat is not None and status.beat.failed for status in ranks.values())
         if not failing:
-            self._before_failure = found
-        if found.state == HangState.MOVING:
-            # Ranks whose collective has timed out move for the last time: what was gathered is all there is.
+            self._before_failure = judgement
+        if judgement.state == HangState.MOVING:
+            # Ranks whose collective has timed out move for the last time: the gathered evidence is kept.
             if self._gathered is not None and not failing:
                 self._gathered = None
                 take_back(self._layout)
-            return found
-        standstill = {rank: seen.since_s for rank, seen in self._seen.items()}  # of this node
+            return judgement
+        standstill = {rank: status.since_s for rank, status in self._seen.items()}  # of this node
         if self._gathered != standstill:
             self._gathered = standstill
             self._gather(HANG)
-        if found.state == HangState.BUSY and self._said != standstill:
+        if judgement.state == HangState.BUSY and self._said != standstill:
             self._said = standstill
-            self._say(busy_words(found))
-        if found.state == HangState.HUNG and not self._ends and self._said != standstill:
+            self._say(busy_words(judgement))
+        if judgement.state == HangState.HUNG and not self._ends and self._said != standstill:
             self._said = standstill
-            self._say(hang_words(found))
-        if found.state == HangState.HUNG and self._ends and not self._stopped.is_set():
-            self._say(hang_words(found))
-            self.hang = Hang.of(found, ended_by_diag=True)
+            self._say(hang_words(judgement))
+        if judgement.state == HangState.HUNG and self._ends and not self._stopped.is_set():
+            self._say(hang_words(judgement))
+            self.hang = Hang.of(judgement, ended_by_diag=True)
             end(self._workers(), self._grace_s)
-        return found
+        return judgement
 
     def others_die(self) -> None:
-        """A process has failed, and the launcher is about to end the others: what they know is asked for first. Of a
-        hang it is being asked for already, or has been: whoever fails now only gives up."""
+        """Called when a process has failed, before the launcher ends the others: gathers their evidence first. In a
+        hang this is under way or done already, and the failed process has only timed out."""
         if self.failed() is None:
             self._gather(CRASH)
         else:
-            with self._gathering:  # until they have answered
+            with self._gathering:  # wait until they have answered
                 pass
 
     def failed(self) -> Hang | None:
-        """The hang that a training which has failed was in: its own, or the collectives' time-out that came first."""
+        """The hang of a training that has failed: the one that was ended, or one cut short by the collectives'
+        timeout."""
         if self.hang is None and self._before_failure.state != HangState.MOVING:
             return Hang.of(self._before_failure, ended_by_diag=False)
         return self.hang
@@ -402,7 +405,7 @@ class Monitor:
                 return
 
     def _follow(self) -> None:
-        """To where the training is recorded after its launcher has restarted it."""
+        """Moves on to the new run directory if the launcher has restarted the training."""
         newest = self._layout.newest()
         if newest != self._layout:
             self._layout, self._near, self._gathered, self._said = newest, frozenset(), None, None
@@ -414,14 +417,14 @@ class Monitor:
             gather(self._layout, self._workers(), why, self._requests)
 
     def _look_around(self, now_s: float) -> Ranks:
-        """This node's ranks, and those of the others where these stand still."""
+        """The status of this node's ranks; if these make no progress, also of other nodes' ranks."""
         ranks = set(self._layout.ranks())
         if not self._near:
             self._near = frozenset(worker.rank for worker in self._workers())
         near = ranks & self._near or ranks
         self._seen = observed(self._seen, self._beats(near), now_s)
-        here = judged(self._seen, now_s, self._limits)
-        if near == ranks or here.still_s < FAR_SHARE * self._limits.hang_s:
+        near_judgement = judged(self._seen, now_s, self._limits)
+        if near == ranks or near_judgement.still_s < FAR_SHARE * self._limits.hang_s:
             self._far = {}
             return self._seen
         self._far = observed(self._far, self._beats(ranks - near), now_s)
@@ -437,7 +440,7 @@ def _beat(files: RankLayout) -> Beat | None:
 
 
 def busy_words(found: Judgement) -> str:
-    """``rank 1 has been in its checkpoint phase for 24 s, 3 ranks wait for it: it may take 90 s``."""
+    """``rank 1 is busy with checkpoint, 3 ranks waiting for 24 s: no hang before 90 s``."""
     ranks = [rank for rank, _ in found.busy]
     phases = " and ".join(dict.fromkeys(phase for _, phase in found.busy))
     return (
@@ -448,7 +451,7 @@ def busy_words(found: Judgement) -> str:
 
 
 def hang_words(found: Judgement) -> str:
-    """``hang: nothing has moved for 31 s; ranks 0, 2, 3 wait in a collective, rank 1 is in data``."""
+    """``hang: no progress for 31 s; ranks 0, 2, 3 wait in a collective, rank 1 is in data``."""
     parts = []
     if found.waiting:
         parts.append(f"{spaced(listing(found.waiting))} wait{'s' if len(found.waiting) == 1 else ''} in a collective")

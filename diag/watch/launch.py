@@ -1,4 +1,4 @@
-"""Starts a training under torchrun's own API with the collectors attached, and keeps its run directory in order."""
+"""Starts a training under torchrun's own API with the collectors attached, and manages its run directory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TRAINER_MODULE = "diag.collectors.trainer"
 
 @dataclass(frozen=True)
 class Launch:
-    """Where and how many: what torchrun calls by the same names. ``rdzv_endpoint`` is host:port of the first node."""
+    """The number and place of processes, with torchrun's names. ``rdzv_endpoint`` is host:port of the first node."""
 
     nproc: int
     nnodes: int = 1
@@ -56,9 +56,9 @@ class Launch:
     rdzv_endpoint: str = ""
     rdzv_id: str = ""
     environment: dict[str, str] = field(default_factory=dict)
-    hang_timeout_s: float = 0  # without progress, before the training is called hung; 0: it never is
-    ends_hung: bool = True  # a training that is called hung; else it is only said, and evidence gathered
-    say: Callable[[str], None] = say  # what the monitor has to tell while the training runs
+    hang_timeout_s: float = 0  # time without progress after which the training counts as hung; 0: never
+    ends_hung: bool = True  # ends a hung training; otherwise the hang is only reported, and evidence gathered
+    say: Callable[[str], None] = say  # prints the monitor's messages while the training runs
 
     @property
     def world_size(self) -> int:
@@ -66,14 +66,14 @@ class Launch:
 
     @property
     def rendezvous(self) -> str:
-        """What the nodes of one job have in common; "" on a single node."""
+        """An identifier that the nodes of one job share; "" on a single node."""
         return f"{self.rdzv_id}@{self.rdzv_endpoint}" if self.nnodes > 1 else ""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the training ended. ``exit_code`` is its own, 128 + N for a process that signal N ended, or
-    ``ExitCode.HANG``. ``interrupted``: from outside, so there is nothing to find out."""
+    """How the training ended. ``exit_code``: the training's own, 128 + N for a process ended by signal N, or
+    ``ExitCode.HANG``. ``interrupted``: ended from outside, so there is nothing to diagnose."""
 
     exit_code: int
     reason: str = ""
@@ -84,23 +84,23 @@ class Outcome:
 
 @contextmanager
 def after_training(say: Callable[[str], None]) -> Iterator[None]:
-    """Around what ``diag run`` does when the training has ended. Whatever fails there is printed in one line, with its
-    place in our code, and changes neither the exit code of the training nor what follows. Ctrl-C ends it early."""
+    """Context of the work of ``diag run`` after the training has ended. An exception there is printed in one line, with
+    its place in our code, and changes neither the training's exit code nor what follows. Ctrl-C ends it early."""
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
-        what = error.message if isinstance(error, DiagError) else f"{type(error).__name__} {error}".strip()
+        problem = error.message if isinstance(error, DiagError) else f"{type(error).__name__} {error}".strip()
         place = "" if isinstance(error, DiagError) else f" ({Path(where.filename).name}:{where.lineno})"
         with suppress(OSError, ValueError):  # standard error may be closed, or its disk full
-            say(f"after the training: {what}{place}; its exit code is passed on all the same")
+            say(f"after the training: {problem}{place}; its exit code is passed on all the same")
 
 
 def open_run_directory(out: Path | None, launch: Launch, argv: Sequence[str], name: str, **described: Any) -> RunLayout:
-    """A fresh run directory, or on shared storage the one that another node of this job has just made. Any other run is
-    refused: records are never mixed or lost. The manifest comes into being first and whole, so that of nodes that start
-    in the same moment one makes it and the others find it. ``name``: of the folder, where ``out`` is None;
-    ``described``: what the manifest can tell already."""
+    """A new run directory, or on shared storage the one that another node of this job has just created. Any other run
+    is refused: records are never mixed or lost. The manifest is created first and atomically, so if nodes start at the
+    same moment, one creates it and the others find it. ``name``: of the folder, if ``out`` is None; ``described``:
+    fields of the manifest that are known already."""
     option = option_of_mask(argv)
     if option:
         raise DiagError(
@@ -113,14 +113,14 @@ def open_run_directory(out: Path | None, launch: Launch, argv: Sequence[str], na
     if layout.is_run() and not _is_of_this_job(layout, launch):
         raise _taken(root)
     try:
-        made = make_manifest(
+        created = make_manifest(
             layout,
             argv=list(argv),
             nnodes=launch.nnodes,
             rendezvous=launch.rendezvous,
             **described,
         )
-        if not made and not _is_of_this_job(layout, launch):
+        if not created and not _is_of_this_job(layout, launch):
             raise _taken(root)
         layout.ranks_folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -146,7 +146,8 @@ def _is_of_this_job(layout: RunLayout, launch: Launch) -> bool:
 
 
 def close(layout: RunLayout, launch: Launch, outcome: Outcome) -> Outcome:
-    """The outcome, written into the manifest. Of several nodes, the one that failed decides the exit code."""
+    """Writes the outcome into the manifest, and returns it. Of several nodes, the one that failed decides the exit
+    code."""
     from diag.rundir.lines import read_manifest
 
     with after_training(launch.say):
@@ -174,8 +175,8 @@ def log_tail(layout: RunLayout, rank: int, lines: int = 15) -> list[str]:
 
 
 class Watch:
-    """A context around a training, whoever started it: looks for hangs and asks for profiler windows while it runs.
-    ``workers``: the training's processes on this node. Set ``ended_well`` where the training did."""
+    """A context around a training, under any launcher: looks for hangs and requests profiler windows while it runs.
+    ``workers``: the training's processes on this node. Set ``ended_well`` if the training succeeded."""
 
     def __init__(
         self,
@@ -212,16 +213,16 @@ class Watch:
 
     @property
     def ended_hang(self) -> Hang | None:
-        """The hang that this watch has ended."""
+        """The hang that this watch ended."""
         hang = self._monitor.hang if self._monitor is not None else None
         return hang if hang is not None and hang.ended_by_diag else None
 
     def last_look(self) -> AbstractContextManager[list[int] | None]:
-        """As ``before_others_end``: evidence is gathered from the ranks that live when one has failed."""
+        """As ``before_others_end``: gathers evidence from the live ranks when one has failed."""
         return before_others_end(self._monitor.others_die) if self._monitor is not None else nullcontext()
 
     def failure(self, error: ChildFailedError, failed_first: Collection[int]) -> Outcome:
-        """How torchrun's workers failed. Leaves exits.json."""
+        """The outcome for failed workers of torchrun. Writes exits.json."""
         hang = None
         with after_training(self._launch.say):
             if self._monitor is not None and self._launch.ends_hung:
@@ -229,50 +230,52 @@ class Watch:
         with after_training(self._launch.say):
             by_diag = hang is not None and hang.ended_by_diag
             exits = [
-                RankExit(rank, one.exitcode, first=rank in failed_first and not by_diag, by_launcher=by_diag)
-                for rank, one in sorted(error.failures.items())
+                RankExit(rank, worker_failure.exitcode, first=rank in failed_first and not by_diag, by_launcher=by_diag)
+                for rank, worker_failure in sorted(error.failures.items())
             ]
             write_exits(self._layout, exits)
         return hung(hang) if hang is not None else self._failed_rank(error)
 
     def _failed_rank(self, error: ChildFailedError) -> Outcome:
-        """The failure to report. The first that torchrun reports is often a victim: a process that was killed goes
-        before one that raised, that before one that aborted or left no reason; one that lost its connection to another
-        goes after these, and SIGTERM, which torchrun sends, goes last."""
+        """The failure to report. The first one in torchrun's report is often a victim. The order: a process that was
+        killed, one that raised, one that aborted or left no reason, one that lost its connection to a peer, and last
+        one ended by SIGTERM, which torchrun sends."""
         from diag.hang.rundir import RAISED_ITSELF, culprit_order
 
         order: dict[int, int] = {}
         with after_training(self._launch.say):
-            order = culprit_order(self._layout, {rank: one.exitcode for rank, one in error.failures.items()})
+            order = culprit_order(
+                self._layout, {rank: worker_failure.exitcode for rank, worker_failure in error.failures.items()}
+            )
         rank, failure = min(error.failures.items(), key=lambda item: (order.get(item[0], 0), item[1].timestamp))
         code = failure.exitcode
         if code == -signal.SIGTERM and order.get(rank) == RAISED_ITSELF:
-            return Outcome(1, failed_rank=rank, reason="an exception")  # its victims had ended before it had
+            return Outcome(1, failed_rank=rank, reason="an exception")  # its victims had exited before it
         return Outcome(*_ended(code), failed_rank=rank)
 
 
 def hung(hang: Hang) -> Outcome:
-    """A hang has no failed rank: the processes were ended."""
+    """The outcome of a hang, which has no failed rank: the processes were ended."""
     return Outcome(ExitCode.HANG, reason=f"hung: no progress for {hang.still_s:.0f} s", hang=hang)
 
 
 def _ended(code: int) -> tuple[int, str]:
-    """A shell's exit code for that of a process, which is -N where signal N ended it; and the reason in words."""
+    """A shell's exit code for that of a process (-N if ended by signal N), and the reason in words."""
     if code < 0:
         return 128 - code, f"killed by {signal.Signals(-code).name}"
     return code, f"exit code {code}" if code else ""
 
 
-# -- how torchrun's workers end ----------------------------------------------------------------------------------------
+# -- exits of torchrun's workers ---------------------------------------------------------------------------------------
 
 
 @contextmanager
 def before_others_end(hook: Callable[[], None]) -> Iterator[list[int]]:
     """Calls ``hook`` when some workers have failed and others live, before torchrun ends those. Yields a list that then
-    holds the ranks that had failed: any of them may be the cause, no rank that ends later is.
+    holds the failed ranks: any of them may be the cause, and no rank that exits later is.
 
-    torchrun has no interface for this. It ends workers through ``PContext.close``, which still does what it did; with
-    a torch that ends them otherwise, the hook is not called and the list stays empty.
+    torchrun has no interface for this. It ends workers through ``PContext.close``, which is wrapped; with a torch that
+    ends them in another way, the hook is not called and the list stays empty.
     """
     from torch.distributed.elastic.multiprocessing.api import PContext
 
@@ -298,7 +301,7 @@ def before_others_end(hook: Callable[[], None]) -> Iterator[list[int]]:
 
 
 def _exit_codes(context: Any) -> dict[int, int | None]:
-    """Exit codes by rank, None of processes that live; empty where this torch keeps them elsewhere."""
+    """Exit codes by rank, None for live processes; empty if this torch keeps them elsewhere."""
     try:
         return {
             int(context.envs[local_rank]["RANK"]): handler.proc.poll()
@@ -309,13 +312,13 @@ def _exit_codes(context: Any) -> dict[int, int | None]:
 
 
 def write_exits(layout: RunLayout, exits: Sequence[RankExit]) -> None:
-    """exits.json: what the triage needs and no log says. On shared storage another node's ranks may be there already.
-    Nothing where the disk is full: the logs remain."""
+    """Writes exits.json, which the triage needs as no log has it. On shared storage it may have another node's ranks
+    already. On a full disk nothing is written: the logs remain."""
     from diag.rundir.lines import read_exits
 
-    by_rank = read_exits(layout)[0] | {one.rank: one for one in exits}
+    by_rank = read_exits(layout)[0] | {rank_exit.rank: rank_exit for rank_exit in exits}
     with suppress(OSError):
-        replace_file(layout.exits, encode([asdict(one) for one in by_rank.values()]))
+        replace_file(layout.exits, encode([asdict(rank_exit) for rank_exit in by_rank.values()]))
 
 
 # -- launching ---------------------------------------------------------------------------------------------------------
@@ -334,7 +337,8 @@ def bundled(layout: RunLayout, launch: Launch, settings: CollectorSettings, opti
 
 
 def environment_of(layout: RunLayout, settings: CollectorSettings, collect: bool = True) -> dict[str, str]:
-    """What the processes of a training need in their environment to record it; without ``collect`` nothing."""
+    """The environment variables with which a training's processes record it; without ``collect``, those that switch
+    recording off."""
     if not collect:
         return {COLLECT_VARIABLE: "off"}
     return {**attached(layout.root, settings), "PYTHONPATH": python_path()}
@@ -356,7 +360,8 @@ def torchrun(
     collective_timeout_s: float = math.inf,
     show_all: bool = False,
 ) -> Outcome:
-    """Runs the command once for every rank; returns when all have ended. ``show_all``: what every rank prints."""
+    """Runs the command once for every rank; returns when all have ended. ``show_all``: show the output of every
+    rank."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -364,7 +369,7 @@ def torchrun(
     from .logs import RunLogs
     from .workers import workers_of
 
-    os.environ.update(launch.environment)  # torchrun hands its own environment to the workers
+    os.environ.update(launch.environment)  # torchrun passes its own environment to the workers
     if launch.nproc > 1:
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun's command line does
     logs = RunLogs(layout, launch.say, everything=show_all)
@@ -397,8 +402,8 @@ def torchrun(
 
 
 def run_command(layout: RunLayout, launch: Launch, settings: CollectorSettings, command: Sequence[str]) -> Outcome:
-    """Runs the command, which starts the training's processes itself. It gets this process's signals; its output is
-    left alone."""
+    """Runs the command, which starts the training's processes itself. Passes this process's signals on; its output is
+    not redirected."""
     from .workers import ExitWatch, recorded_workers_of
 
     try:
@@ -425,22 +430,22 @@ def run_command(layout: RunLayout, launch: Launch, settings: CollectorSettings, 
         return close(layout, launch, hung(watch.ended_hang))
     with after_training(launch.say):
         for attempt, ends in failed if not passed else ():
-            if code or attempt.root != layout.newest().root:  # else its launcher does not count it as a failure
+            if code or attempt.root != layout.newest().root:  # otherwise its launcher does not count it as a failure
                 write_exits(attempt, ends)
     return close(layout, launch, Outcome(*_ended(code), interrupted=bool(passed)))
 
 
-# Asking a training's launcher to end, or whatever it makes of them. SIGINT reaches it by itself from a terminal.
+# Signals for the training's launcher, to end or for other uses. From a terminal SIGINT reaches it by itself.
 _PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
 @contextmanager
 def _signals_to(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """Passes signals on instead of dying of them; yields those that came."""
-    came: list[int] = []
+    """Passes signals on instead of being ended by them; yields a list of those received."""
+    received: list[int] = []
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
-        came.append(number)
+        received.append(number)
         # A terminal sends SIGINT and SIGQUIT to all processes in its foreground, so the command has it already.
         if number not in (signal.SIGINT, signal.SIGQUIT) or not sys.stdin.isatty():
             process.send_signal(number)
@@ -448,7 +453,7 @@ def _signals_to(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
     numbers = [getattr(signal, name) for name in _PASSED_ON if hasattr(signal, name)]
     before = {number: signal.signal(number, pass_on) for number in numbers}
     try:
-        yield came
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,6 +1,6 @@
-"""Takes what each rank prints through a pipe, shows it, and keeps it in the run directory while that can be written.
+"""Reads each rank's output through a pipe, shows it, and writes it into the run directory while that is possible.
 
-torchrun would redirect the ranks into files. Then a full disk raises in the training, where it prints."""
+torchrun would redirect the ranks into files. Then a full disk raises in the training when it prints."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     pass
 
 _CHUNK = 1 << 16
-_LINGER_S = 1.0  # for what a process that outlives its rank still prints
+_LINGER_S = 1.0  # time to wait for output of a process that outlives its rank
 
 
 class RunLogs(LogsSpecs):
-    """Logs under the run directory, from entering the context to leaving it. The first rank's standard output is shown
-    as well: it prints the progress; ``everything``: all that all ranks print. ``say`` is told once where a log can no
-    longer be written."""
+    """Writes logs into the run directory, from entering the context to leaving it. The first rank's standard output,
+    which has the progress, is also shown; ``everything``: all output of all ranks is shown. ``say`` is called once if a
+    log can no longer be written."""
 
     def __init__(self, layout: RunLayout, say: Callable[[str], None], everything: bool = False) -> None:
         super().__init__(log_dir=str(layout.root))
@@ -54,7 +54,7 @@ class RunLogs(LogsSpecs):
         for stream in self._streams:
             stream.drain(deadline)
         for files in self._layout.ranks().values():
-            with contextlib.suppress(OSError):  # torch makes it, for everybody to read
+            with contextlib.suppress(OSError):  # torch creates it readable for all users
                 files.error.chmod(0o600)
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
@@ -62,19 +62,19 @@ class RunLogs(LogsSpecs):
         for local_rank, environment in envs.items():
             rank = int(environment["RANK"])
             files = self._layout.rank(rank)
-            with contextlib.suppress(OSError):  # then its logs cannot be written either, which is said
+            with contextlib.suppress(OSError):  # then its logs cannot be written either, which is reported
                 files.folder.mkdir(parents=True, exist_ok=True)
             out = sys.stdout if rank == 0 or self._everything else None
             errors = sys.stderr if self._everything else None
             destinations.stdouts[local_rank] = self._stream(files.stdout, out, rank)
             destinations.stderrs[local_rank] = self._stream(files.log, errors, rank)
-            # Where ``record`` puts the exception that ended the process, with its time.
+            # The file into which ``record`` writes the exception that ended the process, with its time.
             destinations.error_files[local_rank] = environment["TORCHELASTIC_ERROR_FILE"] = str(files.error)
         return destinations
 
-    def _stream(self, kept: Path, shown: TextIO | None, rank: int) -> str:
-        """The path that torchrun opens for it."""
-        stream = _Stream(kept, shown, f"[rank{rank}] ", self._complain)
+    def _stream(self, log_path: Path, terminal: TextIO | None, rank: int) -> str:
+        """The path that torchrun opens for the stream."""
+        stream = _Stream(log_path, terminal, f"[rank{rank}] ", self._complain)
         self._streams.append(stream)
         return stream.path
 
@@ -85,24 +85,26 @@ class RunLogs(LogsSpecs):
 
 
 class _Stream:
-    """One of the outputs of one rank."""
+    """One output stream of one rank."""
 
-    def __init__(self, kept: Path, shown: TextIO | None, prefix: str, complain: Callable[[OSError], None]) -> None:
-        self._kept = kept
-        self._shown = shown
+    def __init__(
+        self, log_path: Path, terminal: TextIO | None, prefix: str, complain: Callable[[OSError], None]
+    ) -> None:
+        self._kept = log_path
+        self._shown = terminal
         self._prefix = prefix
         self._complain = complain
         self._reading, self._writing = os.pipe()
-        self.path = f"/dev/fd/{self._writing}"  # opens the pipe once more
-        self._thread = threading.Thread(target=self._run, name=f"diag-{kept.name}", daemon=True)
+        self.path = f"/dev/fd/{self._writing}"  # opening it opens the pipe once more
+        self._thread = threading.Thread(target=self._run, name=f"diag-{log_path.name}", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """It ends when the last process that can print has ended."""
+        """Closes our end; the stream ends when the last process that can print has exited."""
         os.close(self._writing)
 
     def drain(self, deadline: float) -> None:
-        """Returns when everything has been read that the rank had printed."""
+        """Waits until all output of the rank has been read, or until the deadline."""
         self._thread.join(max(0.0, deadline - time.monotonic()))
 
     def _run(self) -> None:
@@ -126,7 +128,7 @@ class _Stream:
             return None
 
     def _keep(self, file: IO[bytes] | None, chunk: bytes) -> IO[bytes] | None:
-        """The file; None from the first error on."""
+        """Writes to the file, and returns it; None from the first error on."""
         if file is None:
             return None
         try:
@@ -141,6 +143,6 @@ class _Stream:
     def _show(self, lines: list[str]) -> None:
         if self._shown is None or not lines:
             return
-        with contextlib.suppress(OSError, ValueError):  # nobody looks any more
+        with contextlib.suppress(OSError, ValueError):  # the terminal is gone
             self._shown.write("".join(f"{self._prefix}{line}\n" for line in lines))
             self._shown.flush()

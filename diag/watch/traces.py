@@ -1,8 +1,8 @@
-"""Asks ranks of a running job for a profiler window at the same steps, or for a snapshot of their device's allocator,
-and waits for what they say.
+"""Requests from ranks of a running job a profiler window at the same steps, or a snapshot of their device's allocator,
+and waits for their answers.
 
 The request is a file in the run directory. Each rank looks for one about once a second, in the thread that writes its
-heartbeat; so the first step is chosen far enough ahead for all of them to have read it.
+heartbeat; so the first step is chosen far enough ahead for all of them to have read the request.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from diag.words.formatting import rank_ranges
 
 from .workers import Worker
 
-_MARGIN_S = 1.0  # beyond two intervals of the ranks' threads: one until they look, one that a heartbeat may be old
-_LOOKED_AT = 64  # ranks, to see how far the job is: they are in step
-_FAST = 0.25  # quantile of the steps' durations: that the steps ahead may be faster than the last ones on the whole
-_PATIENCE_S = 120.0  # without a step of any rank, before nobody is waited for any longer
+_MARGIN_S = 1.0  # beyond two intervals of the ranks' threads: one until they look, one for the age of a heartbeat
+_LOOKED_AT = 64  # ranks whose heartbeats give the job's step: ranks advance together
+_FAST = 0.25  # quantile of the step durations that is used, as the next steps may be faster than the last ones
+_PATIENCE_S = 120.0  # time without a step of any rank after which the wait ends
 
 Beats = Mapping[int, Heartbeat]
 
 
 class Answer(Struct, frozen=True):
-    """What became of a request on one rank: the file, or why there is none. Neither: it is not known yet."""
+    """One rank's answer to a request: the file, or why there is none; neither before the answer is known."""
 
     rank: int
     path: Path | None = None
@@ -58,23 +58,23 @@ def ask(
     ahead_s: float | None = None,
     now: Callable[[], float] = time.time,
 ) -> TraceAsked:
-    """Leaves a request for ``count`` steps that these ranks, or all, will have read in time. ``ahead_s``: how far
-    ahead the window begins, where two of the ranks' intervals and a second are not enough (storage that shows new
-    files late). DiagError where it would come to nothing."""
+    """Writes a request for a window of ``count`` steps, far enough ahead for these ranks, or all, to read it in time.
+    ``ahead_s``: how far ahead the window begins, by default two of the ranks' intervals and a second; give more for
+    storage that shows new files late. DiagError if the request cannot succeed."""
     manifest, _ = read_manifest(layout)
     settings = _settings(manifest)
     files, beats = _reachable(layout, ranks, manifest, now())
-    at = max(beat.step for beat in beats.values())
-    before = _answered(layout, at)
+    current_step = max(beat.step for beat in beats.values())
+    before = _answered(layout, current_step)
     step_s = _step_s([files[rank] for rank in beats])
     if step_s is None:
         raise DiagError(
             "no rank has finished a step yet", path=layout.root, hint="ask again when the training is under way"
         )
     ahead = ahead_s if ahead_s is not None else 2 * settings.interval_s + _MARGIN_S
-    aged = max(0.0, now() - min(beat.unix_ns for beat in beats.values()) / 1e9)
-    first = at + ceil((ahead + min(aged, SILENT_S)) / step_s) + settings.trace_warmup + 1
-    asked = TraceAsked(
+    age_s = max(0.0, now() - min(beat.unix_ns for beat in beats.values()) / 1e9)
+    first = current_step + ceil((ahead + min(age_s, SILENT_S)) / step_s) + settings.trace_warmup + 1
+    trace_request = TraceAsked(
         number=before.number + 1 if before is not None else 1,
         first_step=first,
         count=count,
@@ -83,26 +83,27 @@ def ask(
         unix_ns=int(now() * 1e9),
     )
     try:
-        replace_file(layout.trace_asked, encode(asked))
+        replace_file(layout.trace_asked, encode(trace_request))
         update_manifest(
-            layout, windows=[asdict(one) for one in (*(manifest.windows if manifest is not None else ()), asked)]
+            layout,
+            windows=[asdict(window) for window in (*(manifest.windows if manifest is not None else ()), trace_request)],
         )
     except OSError as error:
         raise DiagError(f"the request cannot be written: {error.strerror}", path=layout.root) from error
-    return asked
+    return trace_request
 
 
 def ask_for_memory(
     layout: RunLayout, ranks: Sequence[int] | None = None, why: str = "", now: Callable[[], float] = time.time
 ) -> TraceAsked:
-    """Leaves a request for a memory snapshot of these ranks, or all, which each writes when it reads of it. DiagError
-    where it would come to nothing."""
+    """Writes a request for a memory snapshot of these ranks, or all; each writes it when it reads the request.
+    DiagError if the request cannot succeed."""
     files, beats = _reachable(layout, ranks, read_manifest(layout)[0], now())
-    at = max(0, *(beat.step for beat in beats.values()))
-    before = _answered(layout, at)
-    asked = TraceAsked(
+    current_step = max(0, *(beat.step for beat in beats.values()))
+    before = _answered(layout, current_step)
+    trace_request = TraceAsked(
         number=before.number + 1 if before is not None else 1,
-        first_step=at,
+        first_step=current_step,
         count=0,
         ranks=sorted(files) if ranks is not None else None,
         why=why,
@@ -110,44 +111,44 @@ def ask_for_memory(
         memory=True,
     )
     try:
-        replace_file(layout.trace_asked, encode(asked))
+        replace_file(layout.trace_asked, encode(trace_request))
     except OSError as error:
         raise DiagError(f"the request cannot be written: {error.strerror}", path=layout.root) from error
-    return asked
+    return trace_request
 
 
 def _reachable(
     layout: RunLayout, ranks: Sequence[int] | None, manifest: Manifest | None, now_s: float
 ) -> tuple[Mapping[int, RankLayout], Beats]:
-    """The ranks that are asked, which have room for an answer, and the heartbeats of those that train."""
+    """The requested ranks, which have budget left for an answer, and the heartbeats of those that train."""
     with readable(layout.ranks_folder):
-        layout.ranks_folder.exists()  # raises where that cannot be seen
-        found = layout.ranks()
-    files = _chosen(layout, found, ranks)
+        layout.ranks_folder.exists()  # raises without permission
+        rank_files = layout.ranks()
+    files = _chosen(layout, rank_files, ranks)
     beats = _alive(layout, files, manifest, now_s)
     _check_room(files, _settings(manifest).byte_budget)
     return files, beats
 
 
-def _answered(layout: RunLayout, at: int) -> TraceAsked | None:
-    """The last request. DiagError where it is still under way, by the heartbeats: they are up to a second old, so the
-    ranks may have delivered by then."""
+def _answered(layout: RunLayout, current_step: int) -> TraceAsked | None:
+    """The last request. DiagError if it is still under way by the heartbeats, which are up to a second old, so the
+    ranks may have answered since."""
     before, _ = read_trace_asked(layout)
     if before is None or not any(answer.open for answer in answers(layout, before)):
         return before
-    if before.first_step + before.count <= at and not before.memory:
+    if before.first_step + before.count <= current_step and not before.memory:
         return before
     last = before.first_step + before.count - 1
-    what = "a memory snapshot" if before.memory else f"a window of steps {before.first_step} to {last}"
+    request_text = "a memory snapshot" if before.memory else f"a window of steps {before.first_step} to {last}"
     raise DiagError(
-        f"{what} has been asked for already; the job is at step {at}",
+        f"{request_text} has been asked for already; the job is at step {current_step}",
         path=layout.root,
         hint="ask again when it is over",
     )
 
 
 def answers(layout: RunLayout, asked: TraceAsked) -> list[Answer]:
-    """What the ranks that were asked say by now, in order of rank."""
+    """The current answers of the requested ranks, in order of rank."""
     ended = _is_over(read_manifest(layout)[0])
     return [_answer(rank, files, asked, ended) for rank, files in _asked_ranks(layout, asked).items()]
 
@@ -159,47 +160,49 @@ def wait(
     interval_s: float = 0.5,
     patience_s: float = _PATIENCE_S,
 ) -> list[Answer]:
-    """The answers, when all ranks have one, or when no rank has moved for so long."""
+    """Waits for the answers of all ranks, or until no rank has begun a step for ``patience_s`` seconds."""
     reached, since = -1, time.monotonic()
     while True:
         looked = time.monotonic()
-        found = answers(layout, asked)
-        waiting = sum(answer.open for answer in found)
+        replies = answers(layout, asked)
+        waiting = sum(answer.open for answer in replies)
         step = max((beat.step for beat in _beats(_some(_asked_ranks(layout, asked))).values()), default=-1)
         if progress is not None:
             progress(
-                len(found) - waiting, len(found), f"ranks; the job is at step {step}, asked from {asked.first_step}"
+                len(replies) - waiting,
+                len(replies),
+                f"ranks; the job is at step {step}, asked from {asked.first_step}",
             )
         if not waiting:
-            return found
+            return replies
         if step > reached:
             reached, since = step, time.monotonic()
         if time.monotonic() - since > patience_s:
             reason = f"has not answered, and no rank has begun a step for {patience_s:.0f} s"
-            return [Answer(a.rank, why_not=reason) if a.open else a for a in found]
-        time.sleep(max(interval_s, time.monotonic() - looked))  # of very many ranks a look takes seconds
+            return [Answer(a.rank, why_not=reason) if a.open else a for a in replies]
+        time.sleep(max(interval_s, time.monotonic() - looked))  # with very many ranks a look takes seconds
 
 
 def _chosen(
-    layout: RunLayout, found: Mapping[int, RankLayout], ranks: Sequence[int] | None
+    layout: RunLayout, rank_files: Mapping[int, RankLayout], ranks: Sequence[int] | None
 ) -> Mapping[int, RankLayout]:
-    if not found:
+    if not rank_files:
         raise DiagError(
             "no run of diag is here, or no rank of it has started",
             path=layout.root,
             hint="give the run directory of a job that was started with `diag run`, or whose ranks have a Collector",
         )
     if ranks is None:
-        return found
-    if unknown := sorted(set(ranks) - set(found)):
+        return rank_files
+    if unknown := sorted(set(ranks) - set(rank_files)):
         raise DiagError(
-            f"the run has no {rank_ranges(unknown)}: {rank_ranges(sorted(found))} are there", path=layout.root
+            f"the run has no {rank_ranges(unknown)}: {rank_ranges(sorted(rank_files))} are there", path=layout.root
         )
-    return {rank: found[rank] for rank in sorted(set(ranks))}
+    return {rank: rank_files[rank] for rank in sorted(set(ranks))}
 
 
 def _alive(layout: RunLayout, files: Mapping[int, RankLayout], manifest: Manifest | None, now_s: float) -> Beats:
-    """The heartbeats of ranks that are training; DiagError where none is."""
+    """The heartbeats of ranks that are training; DiagError if none is."""
     if _is_over(manifest):
         raise DiagError("the run is over", path=layout.root, hint="`diag run --trace` records a window on a schedule")
     beats = _beats(_some(files))
@@ -210,9 +213,9 @@ def _alive(layout: RunLayout, files: Mapping[int, RankLayout], manifest: Manifes
             hint="start the training without --no-collect",
         )
     ages = {rank: now_s - _seen_s(files[rank].heartbeat, beat) for rank, beat in beats.items()}
-    going = {rank: beat for rank, beat in beats.items() if not beat.done and ages[rank] < SILENT_S}
-    if going:
-        return going
+    active = {rank: beat for rank, beat in beats.items() if not beat.done and ages[rank] < SILENT_S}
+    if active:
+        return active
     if all(beat.done for beat in beats.values()):
         raise DiagError("the training is over", path=layout.root)
     raise DiagError(
@@ -223,7 +226,7 @@ def _alive(layout: RunLayout, files: Mapping[int, RankLayout], manifest: Manifes
 
 
 def _seen_s(path: Path, beat: Heartbeat) -> float:
-    """When a heartbeat was written, by the later of two clocks: the rank's, and that of the storage."""
+    """The time at which a heartbeat was written, by the rank's clock or the storage's, whichever is later."""
     try:
         return max(beat.unix_ns / 1e9, path.stat().st_mtime)
     except OSError:
@@ -231,7 +234,7 @@ def _seen_s(path: Path, beat: Heartbeat) -> float:
 
 
 def _check_room(files: Mapping[int, RankLayout], byte_budget: int) -> None:
-    full = [rank for rank, own in _some(files).items() if _written(own.folder) >= byte_budget]
+    full = [rank for rank, rank_layout in _some(files).items() if _written(rank_layout.folder) >= byte_budget]
     if full:
         raise DiagError(
             f"{rank_ranges(full)} may write nothing more: the budget of {byte_budget / 1e6:,.0f} MB a rank is used up",
@@ -249,12 +252,12 @@ def _written(folder: Path) -> int:
 
 
 def _step_s(files: Iterable[RankLayout]) -> float | None:
-    """Seconds from the begin of a step to that of the next, of steps that are rather fast."""
-    found: list[float] = []
-    for own in list(files)[:8]:
-        begins = [step.begin_ns for step in last_steps(own.steps)]
-        found.extend((after - before) / 1e9 for before, after in pairwise(begins))
-    positive = sorted(seconds for seconds in found if seconds > 0)
+    """Seconds from the begin of a step to that of the next, a low quantile of recent steps."""
+    durations: list[float] = []
+    for rank_layout in list(files)[:8]:
+        begins = [step.begin_ns for step in last_steps(rank_layout.steps)]
+        durations.extend((after - before) / 1e9 for before, after in pairwise(begins))
+    positive = sorted(seconds for seconds in durations if seconds > 0)
     return positive[int(_FAST * len(positive))] if positive else None
 
 
@@ -264,17 +267,17 @@ def _is_over(manifest: Manifest | None) -> bool:
 
 def _settings(manifest: Manifest | None) -> CollectorSettings:
     recorded = manifest.collector.get("settings", {}) if manifest is not None else {}
-    known = {key: value for key, value in recorded.items() if key in CollectorSettings.__dataclass_fields__}
-    return CollectorSettings(**known)
+    values = {key: value for key, value in recorded.items() if key in CollectorSettings.__dataclass_fields__}
+    return CollectorSettings(**values)
 
 
-def _asked_ranks(layout: RunLayout, asked: TraceAsked) -> dict[int, RankLayout]:
-    found = layout.ranks()
-    return found if asked.ranks is None else {rank: layout.rank(rank) for rank in asked.ranks}
+def _asked_ranks(layout: RunLayout, trace_request: TraceAsked) -> dict[int, RankLayout]:
+    rank_files = layout.ranks()
+    return rank_files if trace_request.ranks is None else {rank: layout.rank(rank) for rank in trace_request.ranks}
 
 
 def _some(files: Mapping[int, RankLayout]) -> Mapping[int, RankLayout]:
-    """Few of many ranks, from all over the job."""
+    """At most ``_LOOKED_AT`` of the ranks, spread over the job."""
     if len(files) <= _LOOKED_AT:
         return files
     ranks = sorted(files)
@@ -282,53 +285,54 @@ def _some(files: Mapping[int, RankLayout]) -> Mapping[int, RankLayout]:
 
 
 def _beats(files: Mapping[int, RankLayout]) -> dict[int, Heartbeat]:
-    read = ((rank, read_heartbeat(own)[0]) for rank, own in files.items())
+    read = ((rank, read_heartbeat(rank_layout)[0]) for rank, rank_layout in files.items())
     return {rank: beat for rank, beat in read if beat is not None}
 
 
-def _answer(rank: int, files: RankLayout, asked: TraceAsked, ended: bool) -> Answer:
+def _answer(rank: int, files: RankLayout, trace_request: TraceAsked, ended: bool) -> Answer:
     beat, _ = read_heartbeat(files)
-    path = _newest_snapshot(files, asked) if asked.memory else files.trace(asked.first_step)
-    told = beat.trace_answer if beat is not None and beat.trace_number == asked.number else TRACE_PENDING
-    if told == TRACE_RECORDED or (told == TRACE_PENDING and is_regular(path)):
+    path = _newest_snapshot(files, trace_request) if trace_request.memory else files.trace(trace_request.first_step)
+    reply = beat.trace_answer if beat is not None and beat.trace_number == trace_request.number else TRACE_PENDING
+    if reply == TRACE_RECORDED or (reply == TRACE_PENDING and is_regular(path)):
         return Answer(rank, path)
-    if told != TRACE_PENDING:
-        return Answer(rank, why_not=told)
+    if reply != TRACE_PENDING:
+        return Answer(rank, why_not=reply)
     if ended or (beat is not None and (beat.done or beat.failed_in)):
         return Answer(rank, why_not="the training ended before")
     return Answer(rank)
 
 
-def _newest_snapshot(files: RankLayout, asked: TraceAsked) -> Path:
-    """The snapshot that was written for the request, as far as there is one: its step is a later one, or the same."""
-    earliest = files.memory_snapshot(ASKED, asked.first_step)
+def _newest_snapshot(files: RankLayout, trace_request: TraceAsked) -> Path:
+    """The snapshot that was written for the request, at its step or a later one; without one, the earliest possible
+    path."""
+    earliest = files.memory_snapshot(ASKED, trace_request.first_step)
     asked_for = [path for path in files.memory_snapshots() if path.name.startswith(f"memory-{ASKED}-")]
     return next((path for path in asked_for if natural(path.name) >= natural(earliest.name)), earliest)
 
 
-# -- asked for by the launcher -----------------------------------------------------------------------------------------
+# -- requests by the launcher ------------------------------------------------------------------------------------------
 #
-# Asks for a profiler window by itself when the verdict over all ranks turns bad: a thread of the launcher.
+# A thread of the launcher requests a profiler window when the verdict over all ranks becomes bad.
 #
-# It rests on the ranks' summaries of their newest steps alone, so it costs the training nothing, and the launcher a
-# moment every fifty steps.
+# It reads only the ranks' summaries of their newest steps, so it costs the training nothing, and the launcher a moment
+# every fifty steps.
 
 INTERVAL_S = 2.0
-STEPS = 3  # of a window
-_STEPS_SEEN = 50  # the newest
-_SURE = 0.5  # the least confidence: what the phases say at most, where collectives are not known
-_MANY = 512  # ranks: from there on a look takes seconds
+STEPS = 3  # in a window
+_STEPS_SEEN = 50  # newest steps that are analysed
+_SURE = 0.5  # least confidence of the verdict; the most that phases alone give, where collectives are not known
+_MANY = 512  # number of ranks from which on a look takes seconds
 _INTERVAL_OF_MANY_S = 60.0
-_CULPRITS, _OTHERS = 4, 4  # ranks that are recorded of a large job: without others nothing is slow
-_ALL = 16  # ranks of a job that is recorded whole
+_CULPRITS, _OTHERS = 4, 4  # recorded ranks of a large job; the others are needed for comparison
+_ALL = 16  # up to this number of ranks all are recorded
 
 State = tuple[str, tuple[int, ...]]  # cause, culprits
 
 
 class AutoTrace:
-    """Watches a run from ``start`` to ``stop``. Where a scheduled window shows what the run is like from its begin,
-    only a change asks for another. ``workers``: of this launcher; of those of several nodes, that of rank 0 is the
-    one."""
+    """Watches a run from ``start`` to ``stop``. If a scheduled window records the begin of the run, only a change of
+    the verdict leads to a request. ``workers``: those of this launcher; of several nodes' launchers, only that of rank
+    0 requests windows."""
 
     def __init__(
         self,
@@ -343,8 +347,8 @@ class AutoTrace:
         self._say = say
         self._workers = workers
         self._size = 0  # of the first rank's summary
-        self._seen = -1  # the last step that was looked at
-        self._known: set[State] = set()  # what a window has been recorded of
+        self._seen = -1  # the last step that was analysed
+        self._known: set[State] = set()  # states of which a window has been recorded
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="diag-auto-trace", daemon=True)
 
@@ -358,16 +362,16 @@ class AutoTrace:
             self._thread.join()
 
     def look(self) -> TraceAsked | None:
-        """One round: the request, where something was asked for."""
+        """One round; returns the request, if one was made."""
         if self._left <= 0 or not self._grown() or not self._is_first():
             return None
-        from diag.model.steps import Bottleneck, Severity  # numpy and more: not before the first steps are summed up
+        from diag.model.steps import Bottleneck, Severity  # numpy and more: not before the first summary
         from diag.summaries import open_summaries
 
         try:
             result = open_summaries(self._layout.root, most_steps=_STEPS_SEEN)
         except DiagError:
-            return None  # one rank's, so far
+            return None  # summaries of one rank only, so far
         newest = result.attribution.steps[-1].step
         if newest <= self._seen:
             return None
@@ -382,14 +386,18 @@ class AutoTrace:
             return None
         why = f"automatic: {verdict.headline}"
         try:
-            asked = ask(self._layout, STEPS, ranks_to_record(result.attribution.ranks, verdict.culprit_ranks), why)
+            trace_request = ask(
+                self._layout, STEPS, ranks_to_record(result.attribution.ranks, verdict.culprit_ranks), why
+            )
         except (DiagError, OSError):
-            return None  # another window is under way, the run is ending, or no disk is free: the next round sees
+            return None  # another window is under way, the run is ending, or the disk is full: the next round retries
         self._known.add(state)
         self._left -= 1
-        last = asked.first_step + asked.count - 1
-        self._say(f"{verdict.headline} A profiler window of steps {asked.first_step} to {last} is being recorded.")
-        return asked
+        last = trace_request.first_step + trace_request.count - 1
+        self._say(
+            f"{verdict.headline} A profiler window of steps {trace_request.first_step} to {last} is being recorded."
+        )
+        return trace_request
 
     def _grown(self) -> bool:
         """Whether the first rank has written another line."""
@@ -414,16 +422,16 @@ class AutoTrace:
                 continue
             try:
                 self.look()
-            except Exception as error:  # analysing what is half written must not show in the training's output
+            except Exception as error:  # half-written records must not cause a traceback in the training's output
                 reason = f"{type(error).__name__}: {error}"
                 self._say(f"No more profiler windows are asked for by themselves ({reason}); diag trace asks for one.")
                 return
 
 
 def ranks_to_record(ranks: Sequence[int], culprits: Sequence[int]) -> list[int] | None:
-    """All of a small job (None); of a large one the culprits, and some others from all over it to hold them against."""
+    """The ranks to record: all of a small job (None); of a large one the culprits, and some others for comparison."""
     if len(ranks) <= _ALL:
         return None
-    named = list(culprits[:_CULPRITS])
+    chosen = list(culprits[:_CULPRITS])
     rest = [rank for rank in ranks if rank not in culprits] or list(ranks)
-    return sorted({*named, *rest[:: max(1, len(rest) // _OTHERS)][:_OTHERS]})
+    return sorted({*chosen, *rest[:: max(1, len(rest) // _OTHERS)][:_OTHERS]})

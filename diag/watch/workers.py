@@ -1,4 +1,4 @@
-"""The training processes that this launcher started: their ranks, their end."""
+"""The training processes that this launcher started: their ranks and exits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True)
 class Worker:
-    """A training process, child of this one. A pid that was given to another process meanwhile is recognised."""
+    """A training process, child of this one. A reused pid is detected."""
 
     rank: int
     process: psutil.Process
@@ -48,34 +48,34 @@ class Worker:
 
 
 def recorded_workers_of(layout: RunLayout) -> tuple[Worker, ...]:
-    """Processes that this one or its children started, and that said themselves which rank of this run they are."""
-    below = {process.pid: process for process in psutil.Process().children(recursive=True)}
-    found = []
+    """Processes that this one or its children started, and that recorded themselves as ranks of this run."""
+    descendants = {process.pid: process for process in psutil.Process().children(recursive=True)}
+    workers = []
     for rank, files in layout.newest().ranks().items():
         _, pid = recorded_process(files)
-        if pid in below:
-            found.append(Worker(rank, below[pid]))
-    return tuple(found)
+        if pid in descendants:
+            workers.append(Worker(rank, descendants[pid]))
+    return tuple(workers)
 
 
 def recorded_process(files: RankLayout) -> tuple[str, int]:
-    """Host and pid, as the rank has written them; ("", 0) before that."""
+    """Host and pid that the rank has written; ("", 0) before that."""
     identity, _ = read_identity(files)
     return (identity.host, identity.pid) if identity is not None else ("", 0)
 
 
 def workers_of(layout: RunLayout) -> tuple[Worker, ...]:
-    """Children of this process that train into this run directory, by rank. Those of other nodes are not among them."""
-    found = []
+    """Children of this process that record into this run directory, by rank, without those of other nodes."""
+    workers = []
     for process in psutil.Process().children():
         environment = recording_environment(layout, process.pid)
         if environment.get("RANK", "").isdecimal():
-            found.append(Worker(int(environment["RANK"]), process))
-    return tuple(sorted(found, key=lambda worker: worker.rank))
+            workers.append(Worker(int(environment["RANK"]), process))
+    return tuple(sorted(workers, key=lambda worker: worker.rank))
 
 
 def end(workers: Iterable[Worker], grace_s: float, sleep: Callable[[float], None] = time.sleep) -> None:
-    """SIGTERM, and after ``grace_s`` seconds SIGKILL, to the processes and what they started (sessions)."""
+    """Sends SIGTERM, and after ``grace_s`` seconds SIGKILL, to the processes and their process groups."""
     workers = tuple(workers)
     for number, seconds in ((signal.SIGTERM, grace_s), (signal.SIGKILL, grace_s)):
         living = [worker for worker in workers if worker.alive]
@@ -88,10 +88,10 @@ def end(workers: Iterable[Worker], grace_s: float, sleep: Callable[[float], None
 
 def _signal_all(worker: Worker, number: int) -> None:
     try:
-        leads = os.getpgid(worker.pid) == worker.pid
+        is_group_leader = os.getpgid(worker.pid) == worker.pid
     except OSError:
         return
-    if not leads:
+    if not is_group_leader:
         worker.send(number)
         return
     with contextlib.suppress(OSError):
@@ -100,25 +100,25 @@ def _signal_all(worker: Worker, number: int) -> None:
 
 # -- hang exits --------------------------------------------------------------------------------------------------------
 #
-# How the training's processes end under a launcher that is not ours: who failed first, and with which exit code.
+# Exits of the training's processes under another launcher: the first one to fail, and the exit codes.
 #
-# Their launcher takes them away and says little of it, and then ends the others. Linux tells when any process has ended
-# (a pidfd), and how for as long as nobody has taken it away (/proc). Elsewhere nothing is watched.
+# That launcher reaps them, reports little, and then ends the others. Linux reports when any process has exited (a
+# pidfd), and its exit code until it is reaped (/proc). On other systems nothing is watched.
 
-_LEAST_S, _MOST_S = 0.25, 16.0  # between two looks for ranks; longer when some have come, and no others
-_SETTLE_S = 10.0  # after a rank has come the others do: on a busy host seconds later, and may end in their first second
-_MOST_RANKS = 4_096  # the launcher of every node reads who they are
-_EXIT_CODE = 49  # of /proc/PID/stat, behind the name of the program
+_LEAST_S, _MOST_S = 0.25, 16.0  # between two looks for ranks; grows when no further ranks appear
+_SETTLE_S = 10.0  # the other ranks appear within this time, seconds later on a busy host, and may exit at once
+_MOST_RANKS = 4_096  # the launcher of every node reads the identities of all ranks
+_EXIT_CODE = 49  # index in /proc/PID/stat, after the name of the program
 
 
-@dataclass(eq=False)  # one is itself only
+@dataclass(eq=False)  # compared by identity
 class _Attempt:
-    """The ranks of one run directory: a restart has one of its own."""
+    """The ranks of one run directory; each restart has its own."""
 
     layout: RunLayout
-    seen: set[int] = field(default_factory=set)  # ranks, of whichever host
-    ended: dict[int, int | None] = field(default_factory=dict)  # exit codes; None: somebody was faster
-    first: frozenset[int] = frozenset()  # that failed before anybody else did
+    seen: set[int] = field(default_factory=set)  # ranks of any host
+    ended: dict[int, int | None] = field(default_factory=dict)  # exit codes; None: reaped before it was read
+    first: frozenset[int] = frozenset()  # ranks that failed before all others
 
 
 class ExitWatch:
@@ -127,7 +127,7 @@ class ExitWatch:
     def __init__(self, layout: RunLayout) -> None:
         self._layout = layout
         self._attempts: dict[Path, _Attempt] = {}
-        self._watched: dict[int, tuple[_Attempt, int, int]] = {}  # by pidfd: of which attempt, rank, pid
+        self._watched: dict[int, tuple[_Attempt, int, int]] = {}  # by pidfd: attempt, rank, pid
         self._poll = select.poll() if hasattr(select, "poll") else None
         self._stopped = threading.Event()
         self._wake: tuple[int, int] | None = None
@@ -140,7 +140,7 @@ class ExitWatch:
             self._thread.start()
 
     def stop(self) -> list[tuple[RunLayout, list[RankExit]]]:
-        """The attempts in which a process failed, with the processes whose end was seen."""
+        """The attempts in which a process failed, with the processes whose exit was seen."""
         if self._wake is None:
             return []
         self._stopped.set()
@@ -148,30 +148,32 @@ class ExitWatch:
         self._thread.join()
         for descriptor in (*self._wake, *self._watched):
             os.close(descriptor)
-        return [(one.layout, _exits(one)) for one in self._attempts.values() if any(one.ended.values())]
+        return [(attempt.layout, _exits(attempt)) for attempt in self._attempts.values() if any(attempt.ended.values())]
 
     @property
     def awaited(self) -> frozenset[int]:
-        """Ranks whose end will be seen."""
+        """Ranks whose exit will be seen."""
         return frozenset(rank for _, rank, _ in list(self._watched.values()))
 
     def _run(self) -> None:
         assert self._poll is not None
         assert self._wake is not None
-        wait_s, last, came_s = _LEAST_S, False, time.monotonic()
+        wait_s, last, last_new_s = _LEAST_S, False, time.monotonic()
         while not last:
-            last = self._stopped.is_set()  # one more time: somebody may have ended just before
-            came_s = time.monotonic() if self._look() else came_s
-            wait_s = _LEAST_S if time.monotonic() - came_s < _SETTLE_S else min(2 * wait_s, _MOST_S)
-            ended = [descriptor for descriptor, _ in self._poll.poll(wait_s * 1000) if descriptor != self._wake[0]]
-            self._note(ended)
-            wait_s = _LEAST_S if ended else wait_s  # a restart may follow
+            last = self._stopped.is_set()  # one more time: a process may have exited just before
+            last_new_s = time.monotonic() if self._look() else last_new_s
+            wait_s = _LEAST_S if time.monotonic() - last_new_s < _SETTLE_S else min(2 * wait_s, _MOST_S)
+            descriptors = [
+                descriptor for descriptor, _ in self._poll.poll(wait_s * 1000) if descriptor != self._wake[0]
+            ]
+            self._note(descriptors)
+            wait_s = _LEAST_S if descriptors else wait_s  # a restart may follow
 
     def _look(self) -> bool:
-        """Whether to look again soon: nobody has come yet, or somebody has just now."""
+        """Looks for new ranks. Returns whether to look again soon: no rank has appeared yet, or one has just now."""
         layout = self._layout.newest()
         attempt = self._attempts.setdefault(layout.root, _Attempt(layout))
-        found = False
+        has_new = False
         ranks = layout.ranks()
         if len(ranks) > _MOST_RANKS:
             return False
@@ -181,35 +183,35 @@ class ExitWatch:
             host, pid = recorded_process(files)
             if pid:
                 attempt.seen.add(rank)
-                found = True
+                has_new = True
             if pid and host == socket.gethostname():
                 self._watch(attempt, rank, pid)
-        return found or not attempt.seen
+        return has_new or not attempt.seen
 
     def _watch(self, attempt: _Attempt, rank: int, pid: int) -> None:
         assert self._poll is not None
         try:
             descriptor = os.pidfd_open(pid)
-        except OSError:  # it was faster than we
+        except OSError:  # it has exited already
             attempt.ended[rank] = None
             return
-        if not recording_environment(self._layout, pid):  # of another container, or another process has its number
+        if not recording_environment(self._layout, pid):  # in another container, or the pid was reused
             os.close(descriptor)
             attempt.ended[rank] = None
             return
         self._watched[descriptor] = attempt, rank, pid
         self._poll.register(descriptor, select.POLLIN)
 
-    def _note(self, ended: Sequence[int]) -> None:
-        """Of those that ended at once nobody is known to be the first."""
+    def _note(self, descriptors: Sequence[int]) -> None:
+        """Notes exits. Of processes that exited together, the first is not known."""
         assert self._poll is not None
-        codes = [(attempt, rank, _exit_code(pid)) for attempt, rank, pid in map(self._watched.__getitem__, ended)]
+        codes = [(attempt, rank, _exit_code(pid)) for attempt, rank, pid in map(self._watched.__getitem__, descriptors)]
         for attempt in {attempt for attempt, _, _ in codes}:
-            own = {rank: code for one, rank, code in codes if one is attempt}
-            if not any(attempt.ended.values()) and None not in {*attempt.ended.values(), *own.values()}:
-                attempt.first = frozenset(rank for rank, code in own.items() if code)
-            attempt.ended |= own
-        for descriptor in ended:
+            codes_of_attempt = {rank: code for owner, rank, code in codes if owner is attempt}
+            if not any(attempt.ended.values()) and None not in {*attempt.ended.values(), *codes_of_attempt.values()}:
+                attempt.first = frozenset(rank for rank, code in codes_of_attempt.items() if code)
+            attempt.ended |= codes_of_attempt
+        for descriptor in descriptors:
             self._poll.unregister(descriptor)
             del self._watched[descriptor]
             os.close(descriptor)
@@ -221,8 +223,8 @@ def _exits(attempt: _Attempt) -> list[RankExit]:
 
 
 def _exit_code(pid: int) -> int | None:
-    """Of a process that has ended and was not taken away yet."""
+    """The exit code of a process that has exited and is not reaped yet."""
     with contextlib.suppress(OSError, ValueError, IndexError):
-        told = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        return os.waitstatus_to_exitcode(int(told[_EXIT_CODE]))
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return os.waitstatus_to_exitcode(int(fields[_EXIT_CODE]))
     return None

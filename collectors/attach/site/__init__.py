@@ -1,1 +1,2 @@
-"""Put first on PYTHONPATH by the launcher: holds ``sitecustomize`` and nothing else that could be imported from it."""
+"""The folder that the launcher puts first on PYTHONPATH. It holds only ``sitecustomize``, so nothing else is importable
+from it."""

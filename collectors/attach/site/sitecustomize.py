@@ -1,6 +1,6 @@
-"""Runs when a Python process starts under ``diag run``: prepares the recording, then gives way to the user's own.
+"""Runs when a Python process starts under ``diag run``: prepares the recording, then runs the user's sitecustomize.
 
-Whatever goes wrong here costs the recording, never the process.
+An error here costs the recording, never the process.
 """
 
 import importlib
@@ -26,17 +26,17 @@ def _prepare() -> None:
 
 
 def _give_way() -> None:
-    """Imports the sitecustomize that this one hides, as if this one were not there."""
+    """Imports the sitecustomize that this one shadows."""
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != _HERE]  # noqa: PTH100
-    own = sys.modules.pop("sitecustomize", None)
+    this_module = sys.modules.pop("sitecustomize", None)
     try:
         importlib.import_module("sitecustomize")
     except ModuleNotFoundError as error:
         if error.name != "sitecustomize":
             raise
     finally:
-        if own is not None:  # the import under way looks for a module of this name when it ends
-            sys.modules.setdefault("sitecustomize", own)
+        if this_module is not None:  # the import under way looks for a module of this name when it ends
+            sys.modules.setdefault("sitecustomize", this_module)
 
 
 try:

@@ -1,10 +1,10 @@
-"""What is saved of a training, and how it is put back.
+"""The saved state of a training: what a checkpoint contains, and how it is restored.
 
 Model and optimizer are ``Stateful``: torch.distributed.checkpoint saves them with ``async_save`` and fills them with
-``load``. The rest is JSON of ours, and .metadata is read by an unpickler of ours, because torch.distributed.checkpoint
-reads .metadata and every value that is not a tensor with pickle, which executes what the file says. Drafts and their
-renaming are ours, too (``folder``): it writes into the final folder and marks no checkpoint as complete, so that a
-resume after a kill could not tell a whole checkpoint from half of one.
+``load``. The rest is our own JSON, and our own unpickler reads .metadata: torch.distributed.checkpoint reads .metadata
+and every value that is not a tensor with pickle, which executes code from the file. Drafts and their renaming are ours,
+too (``folder``): torch.distributed.checkpoint writes into the final folder and does not mark a checkpoint as complete,
+so a resume after a kill could not distinguish a whole checkpoint from half of one.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ from .folder import DCP, Checkpoint, CheckpointManifest, IncompleteError, rank_f
 
 # -- safe --------------------------------------------------------------------------------------------------------------
 #
-# Reading torch.distributed.checkpoint's files without executing what they say.
+# Reads torch.distributed.checkpoint's files without executing code from them.
 #
-# A checkpoint may come from anywhere. The tensors are read with ``weights_only=True`` by torch itself. Two things are
-# not: ``.metadata`` is a plain pickle, and values that are no tensors are unpickled by the load planner. So the first
-# is read by an unpickler that knows the few classes of a checkpoint of tensors, and the second is refused: such values
-# are in manifest.json instead.
+# A checkpoint may come from anywhere. torch itself reads the tensors with ``weights_only=True``. Two things are not
+# safe: ``.metadata`` is a plain pickle, and the load planner unpickles values that are not tensors. So the first is
+# read by an unpickler that allows only the few classes of a checkpoint of tensors, and the second is refused: such
+# values are in manifest.json instead.
 
-_TIMES = 8  # as much as a recorder's dump may hold: 1,500 tensors in 256 shards each
+_TIMES = 8  # factor on the limits of a Flight Recorder's dump: enough for 1,500 tensors in 256 shards each
 
 _CLASSES: dict[tuple[str, str], Any] = {
     (known.__module__, known.__qualname__): known
@@ -83,10 +83,10 @@ _CLASSES["torch.serialization", "_get_layout"] = torch.serialization._get_layout
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """What the pickle may name: the classes of a checkpoint, and torch's dtypes."""
-        if (known := _class_of(module, name)) is None:
+        """The classes that the pickle may name: those of a checkpoint, and torch's dtypes."""
+        if (allowed := _class_of(module, name)) is None:
             raise IncompleteError(f".metadata asks for {module}.{name}, which no checkpoint of tensors needs: not read")
-        return known
+        return allowed
 
 
 def _class_of(module: str, name: str) -> Any:
@@ -96,7 +96,7 @@ def _class_of(module: str, name: str) -> Any:
 
 
 def read_metadata(path: Path, files: Collection[str]) -> metadata.Metadata:
-    """The metadata of a checkpoint that consists of these files. IncompleteError where it wants anything else."""
+    """The metadata of a checkpoint that consists of these files. IncompleteError if it refers to anything else."""
     try:
         data = read_regular(path, bounded_pickle.MAX_BYTES, path.parent)
         bounded_pickle.check(data, lambda module, name: _class_of(module, name) is not None, times=_TIMES)
@@ -105,7 +105,7 @@ def read_metadata(path: Path, files: Collection[str]) -> metadata.Metadata:
         raise
     except bounded_pickle.RefusedError as refused:
         raise IncompleteError(f".metadata {refused}, which no checkpoint of tensors needs: not read") from refused
-    except Exception as error:  # a damaged pickle can raise about anything
+    except Exception as error:  # a damaged pickle can raise almost anything
         raise IncompleteError(f".metadata cannot be read ({type(error).__name__}: {error})") from error
     if not isinstance(content, metadata.Metadata) or not isinstance(content.storage_data, dict):
         raise IncompleteError(".metadata holds no checkpoint")
@@ -130,7 +130,7 @@ class SafeReader(FileSystemReader):
 
 
 class TensorsOnly(DefaultLoadPlanner):
-    """A load planner that unpickles nothing."""
+    """A load planner that never unpickles."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:  # noqa: ARG002
         raise IncompleteError(f"{read_item.dest_index.fqn} is not a tensor: not read")
@@ -138,19 +138,19 @@ class TensorsOnly(DefaultLoadPlanner):
 
 # -- state -------------------------------------------------------------------------------------------------------------
 #
-# The tensors of a training by the names of the whole model, whatever spreads it over the ranks.
+# The tensors of a training by their names in the whole model, independent of the strategy.
 #
-# torch's own functions give each parameter and its optimizer state under the name it has in the plain model, as a shard
-# that says where it belongs. So a checkpoint of one strategy and number of ranks loads into another.
+# torch's own functions return each parameter and its optimizer state under its name in the plain model, as a shard with
+# its place in the whole. So a checkpoint of one strategy and number of ranks loads into another.
 
-# FSDP1 answers with what torch has deprecated: nobody who reads these can do anything about it.
+# FSDP1 uses deprecated functions of torch; readers of these warnings cannot do anything about it.
 for _message in ("Please use DTensor instead", "`_get_pg_default_device` will be", "Multiple backends are registered"):
     warnings.filterwarnings("ignore", message=_message)
 
 
 def holder(optimizer: Optimizer) -> Optimizer:
-    """Who holds the states of this rank's parameters. ZeroRedundancyOptimizer has an optimizer for its own part of
-    them, ``optim``; its own ``state_dict`` would first gather everybody's on one rank."""
+    """The optimizer that holds the states of this rank's parameters. ZeroRedundancyOptimizer has an inner optimizer for
+    its part, ``optim``; its own ``state_dict`` would first gather the states of all ranks on one."""
     inner = getattr(optimizer, "optim", None)
     return inner if isinstance(inner, Optimizer) else optimizer
 
@@ -166,7 +166,7 @@ class ModelState(Stateful):
         return _tensors({_plain(self.model, name): value for name, value in self._state.items()})
 
     def load_state_dict(self, _loaded: dict[str, Any]) -> None:
-        """What ``state_dict`` returned has been filled in place."""
+        """The tensors that ``state_dict`` returned have been filled in place."""
         set_model_state_dict(self.model, self._state)
 
 
@@ -175,7 +175,7 @@ class OptimizerState(Stateful):
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         self.model, self.optimizer = model, holder(optimizer)
-        # Makes the states first of an optimizer that has made no step.
+        # Initializes the states of an optimizer that has not stepped yet.
         has_parameters = any(group["params"] for group in self.optimizer.param_groups)
         self._state: dict[str, Any] = get_optimizer_state_dict(model, self.optimizer) if has_parameters else {}
 
@@ -189,16 +189,15 @@ class OptimizerState(Stateful):
 
 
 def _plain(model: nn.Module, name: str) -> str:
-    """A rank's stages of a pipeline are in a list, and its names begin with the place in it; those of the stages are
-    the whole model's."""
+    """The name in the whole model: a rank's pipeline stages are in a list, whose names begin with the index in it."""
     return name.partition(".")[2] if isinstance(model, nn.ModuleList) else name
 
 
 def _tensors(values: dict[str, Any]) -> dict[str, Any]:
-    """The same values. TypeError where one is not a tensor: reading it would unpickle it."""
-    strange = [name for name, value in values.items() if not isinstance(value, Tensor)]
-    if strange:
-        raise TypeError(f"only tensors can be saved, and these are none: {', '.join(strange[:3])}")
+    """Returns the values unchanged. TypeError if one is not a tensor: loading it would unpickle it."""
+    non_tensors = [name for name, value in values.items() if not isinstance(value, Tensor)]
+    if non_tensors:
+        raise TypeError(f"only tensors can be saved, and these are none: {', '.join(non_tensors[:3])}")
     return values
 
 
@@ -213,11 +212,11 @@ def settings_of(optimizer: Optimizer) -> dict[str, Any]:
 
 # -- rng ---------------------------------------------------------------------------------------------------------------
 #
-# The random numbers of one rank as plain JSON: nothing in it is ever executed.
+# The states of one rank's random number generators as plain JSON, which is never executed.
 
 
 def seed(number: int) -> None:
-    """Sets every generator that ``capture`` would save: what nobody sets begins at random in each process."""
+    """Seeds every generator that ``capture`` would save: unseeded ones start at random in each process."""
     random.seed(number)
     torch.manual_seed(number)
     if (numpy := sys.modules.get("numpy")) is not None:
@@ -225,7 +224,7 @@ def seed(number: int) -> None:
 
 
 def capture(device: torch.device) -> dict[str, Any]:
-    """The state of every generator that a training may draw from: Python's, NumPy's if it is there, torch's."""
+    """The state of every generator that a training may use: Python's, NumPy's if it is imported, torch's."""
     state: dict[str, Any] = {"python": random.getstate(), "torch": _text(torch.get_rng_state())}
     if (numpy := sys.modules.get("numpy")) is not None:
         kind, keys, *rest = numpy.random.get_state()
@@ -236,7 +235,7 @@ def capture(device: torch.device) -> dict[str, Any]:
 
 
 def restore(state: dict[str, Any], device: torch.device) -> None:
-    """Puts the generators where they were. What one of the two processes does not have is left alone."""
+    """Restores the generators. A generator that one of the two processes lacks is left alone."""
     version, keys, gauss = state["python"]
     random.setstate((version, tuple(keys), gauss))
     torch.set_rng_state(_tensor(state["torch"]))
@@ -255,11 +254,11 @@ def _tensor(text: str) -> Tensor:
     return torch.tensor(list(base64.b64decode(text)), dtype=torch.uint8)
 
 
-_NOT_KEPT = ("inject", "resume", "checkpoint_dir")  # of the options: they belong to the run, not to the training
+_NOT_KEPT = ("inject", "resume", "checkpoint_dir")  # options that belong to the run, not to the training
 
 
 class Contents:
-    """A training, seen by those who save and restore it."""
+    """The parts of a training that are saved and restored."""
 
     def __init__(
         self,
@@ -279,12 +278,13 @@ class Contents:
         return self.strategy.checkpoint_kind
 
     def state(self) -> dict[str, Any]:
-        """What torch.distributed.checkpoint saves and fills. Under these two names a checkpoint has the tensors."""
+        """The state that torch.distributed.checkpoint saves and fills; a checkpoint has the tensors under these two
+        names."""
         model = self.strategy.model
         return {"model": ModelState(model), "optimizer": OptimizerState(model, self.optimizer)}
 
     def manifest(self, steps: int, **saving: Any) -> CheckpointManifest:
-        """The manifest of a checkpoint after so many steps, without its files."""
+        """The manifest of a checkpoint after this number of steps, without its files."""
         options = {name: value for name, value in asdict(self.options).items() if name not in _NOT_KEPT}
         return CheckpointManifest(
             steps=steps,
@@ -308,7 +308,7 @@ class Contents:
         return {"rank": dist.get_rank(), "rng": capture(self.strategy.device)}
 
     def _consumed(self, steps: int) -> dict[str, int]:
-        """Samples and tokens of all ranks since the training began, in this run and those that it resumes."""
+        """Samples and tokens of all ranks since the training began, in this run and those that it resumed."""
         shape = self.options.shape()
         samples = (
             (steps - self._before["steps"]) * shape.batch_size * self.strategy.axes.data * self.options.micro_batches
@@ -319,15 +319,15 @@ class Contents:
         }
 
     def differences(self, checkpoint: Checkpoint) -> list[str]:
-        """What is not as it was when the checkpoint was saved; see ``refusals.differences``."""
+        """What differs from the run that saved the checkpoint; see ``refusals.differences``."""
         strategy = self.strategy
         return differences(
             checkpoint, self.options, dist.get_world_size(), strategy.name, strategy.axes.sizes(), _versions()
         )
 
     def restore(self, checkpoint: Checkpoint, group: dist.ProcessGroup) -> None:
-        """Model, optimizer, schedule and random numbers as they were; the sampler was set before its loader began.
-        OptionError, on every rank, where a file is not what it should be."""
+        """Restores model, optimizer, schedule and random numbers; the sampler was set before its loader started.
+        OptionError, on every rank, if a file is invalid."""
         saved = checkpoint.manifest
         if saved.kind != DCP:
             self.strategy.load_checkpoint(self.optimizer, checkpoint)
@@ -338,7 +338,7 @@ class Contents:
                     self.state(),
                     storage_reader=SafeReader(checkpoint.folder, names),
                     planner=TensorsOnly(),
-                    process_group=group,  # one that can pass objects of the CPU
+                    process_group=group,  # one that can send CPU objects
                 )
             except CheckpointException as error:
                 raise OptionError(f"--resume {checkpoint.folder}: {first_failure(error)}") from None
@@ -346,9 +346,11 @@ class Contents:
             self.schedule.restore(saved.scheduler)
         self._before = {"steps": saved.steps, **saved.consumed}
         rank = dist.get_rank()
-        if rank < saved.world_size:  # a rank that was not there keeps the numbers of its seed
-            own = json.loads(read_regular(checkpoint.folder / rank_file(rank), DOCUMENT_BYTES, checkpoint.folder))
-            restore(own["rng"], self.strategy.device)
+        if rank < saved.world_size:  # a rank that was not saved keeps the random numbers of its seed
+            rank_state = json.loads(
+                read_regular(checkpoint.folder / rank_file(rank), DOCUMENT_BYTES, checkpoint.folder)
+            )
+            restore(rank_state["rng"], self.strategy.device)
 
 
 def _versions() -> dict[str, str]:
@@ -356,13 +358,13 @@ def _versions() -> dict[str, str]:
 
 
 def first_failure(error: CheckpointException) -> str:
-    """One line of what went wrong on the first rank where something did."""
+    """One line with the error of the first rank that failed."""
     rank, (cause, _) = min(error.failures.items(), key=lambda item: item[0])
     kind = "" if isinstance(cause, IncompleteError) else f"{type(cause).__name__}: "
     return f"rank {rank}: {kind}{str(cause).splitlines()[0] if str(cause) else ''}"
 
 
 def say(text: str) -> None:
-    """Among the lines of the steps, of the first rank: its standard output is what `diag run` shows."""
+    """Prints a line on the first rank, whose standard output `diag run` shows, among the lines of the steps."""
     if dist.get_rank() == 0:
         print(visible(f"diag: {text}"), flush=True)

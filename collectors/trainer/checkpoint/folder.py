@@ -1,7 +1,7 @@
-"""A folder of checkpoints: which are complete, which is the newest, how a new one takes its place. Standard library.
+"""A folder of checkpoints: finds complete ones and the newest, and publishes new ones. Standard library only.
 
-A checkpoint is written into a draft, a folder of another name, and renamed when its manifest is there: what has the
-name of a checkpoint is complete. Readers check nevertheless, since folders are copied and disks lose files.
+A checkpoint is written into a draft, a folder with another name, and renamed when its manifest is written: a folder
+with the name of a checkpoint is complete. Readers still check it, since folders are copied and disks lose files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..keys import OptionError
 
 # -- manifest ----------------------------------------------------------------------------------------------------------
 #
-# manifest.json of a checkpoint: everything a resume needs that is no tensor. Standard library only.
+# manifest.json of a checkpoint: everything that a resume needs except tensors. Standard library only.
 
 NAME = MANIFEST
 FORMAT = 1
@@ -36,12 +36,12 @@ _SHARDS = (".distcp", ".pt")  # large: their size is checked, not their content
 
 
 class IncompleteError(Exception):
-    """Not a checkpoint to trust. The message says why, without the folder."""
+    """Not a valid checkpoint. The message has the reason, without the folder."""
 
 
 @dataclass(frozen=True)
 class File:
-    """A file of the checkpoint. ``sha256`` of all but the shards."""
+    """A file of the checkpoint. ``sha256``: None for shards."""
 
     name: str
     bytes: int
@@ -49,7 +49,7 @@ class File:
 
     @classmethod
     def of(cls, folder: Path, name: str) -> File:
-        """OSError where it cannot be read, is no regular file, or leads out of the folder."""
+        """OSError if the file cannot be read, is not a regular file, or a link out of the folder."""
         with open_regular(folder / name, folder) as file:
             digest = (
                 None
@@ -59,12 +59,12 @@ class File:
             return cls(name, os.fstat(file.fileno()).st_size, digest)
 
     def check(self, folder: Path) -> None:
-        """IncompleteError where the file on the disk is another."""
+        """IncompleteError if the file on disk differs."""
         try:
             actual = File.of(folder, self.name)
         except OSError as error:
-            what = "is missing" if isinstance(error, FileNotFoundError) else "cannot be read"
-            raise IncompleteError(f"{self.name} {what} ({error.strerror})") from error
+            problem = "is missing" if isinstance(error, FileNotFoundError) else "cannot be read"
+            raise IncompleteError(f"{self.name} {problem} ({error.strerror})") from error
         if actual.bytes != self.bytes:
             raise IncompleteError(f"{self.name} has {actual.bytes} bytes instead of {self.bytes}")
         if actual.sha256 != self.sha256:
@@ -96,7 +96,7 @@ class CheckpointManifest:
 
     @property
     def size(self) -> int:
-        """Bytes of all files but this one."""
+        """Bytes of all files except the manifest."""
         return sum(file.bytes for file in self.files)
 
     def to_json(self) -> bytes:
@@ -104,7 +104,7 @@ class CheckpointManifest:
 
     @classmethod
     def read(cls, folder: Path) -> CheckpointManifest:
-        """The manifest of a complete checkpoint, every file of which is there. Else IncompleteError."""
+        """The manifest of a checkpoint whose files are all present and intact; otherwise IncompleteError."""
         try:
             content = json.loads(read_regular(folder / NAME, DOCUMENT_BYTES, folder))
         except FileNotFoundError:
@@ -124,10 +124,10 @@ class CheckpointManifest:
             raise IncompleteError("manifest.json is not that of a checkpoint")
         if content["checkpoint_format"] > FORMAT:
             raise IncompleteError(f"its format is {content['checkpoint_format']}, and this diag reads up to {FORMAT}")
-        known = {f.name for f in fields(cls)}
+        names = {f.name for f in fields(cls)}
         try:
             files = tuple(File(str(f["name"]), int(f["bytes"]), f["sha256"]) for f in content.get("files", ()))
-            manifest = cls(**{**{k: v for k, v in content.items() if k in known}, "files": files})
+            manifest = cls(**{**{k: v for k, v in content.items() if k in names}, "files": files})
         except (TypeError, KeyError, ValueError) as error:
             raise IncompleteError(f"manifest.json lacks something ({error})") from error
         if any(PurePosixPath(file.name).is_absolute() or ".." in PurePosixPath(file.name).parts for file in files):
@@ -138,7 +138,7 @@ class CheckpointManifest:
 LATEST = "latest"
 OF_RUN = "checkpoints"  # the folder of a run directory
 
-# ".old": one that a new checkpoint of the same step is about to replace.
+# ".old": a checkpoint that a new one of the same step is about to replace.
 _NAME = re.compile(r"step-(\d{8,})(?:\.old)?")
 _DRAFT = re.compile(r"\.step-.*\.(draft|removed)")
 
@@ -156,7 +156,7 @@ def name_of(steps: int) -> str:
 
 
 def draft_of(folder: Path, steps: int, run: str) -> Path:
-    """Where a checkpoint is written. ``run`` keeps what a killed run left apart from what this one writes."""
+    """The folder in which a checkpoint is written. ``run`` separates this run's drafts from those of a killed run."""
     return folder / f".{name_of(steps)}.{run}.draft"
 
 
@@ -164,9 +164,9 @@ def draft_of(folder: Path, steps: int, run: str) -> Path:
 
 
 def find(path: Path) -> Checkpoint:
-    """The checkpoint itself, or the newest of a folder of them, of a run directory, or of ``latest`` in one.
+    """The checkpoint at this path, or the newest in a folder of checkpoints, in a run directory, or next to ``latest``.
 
-    OptionError where there is none, with the reason why each that looks like one is none.
+    OptionError if there is none, with the reason for each candidate that is invalid.
     """
     if not path.exists() and path.name != LATEST:
         raise OptionError(f"--resume {path}: no such folder. Give a checkpoint, a folder of them, or a run directory")
@@ -189,35 +189,35 @@ def find(path: Path) -> Checkpoint:
 
 
 def _candidates(folder: Path) -> list[Path]:
-    """Folders that could be complete: the one that ``latest`` names, then the others, newest first."""
+    """Folders that may be complete checkpoints: the one that ``latest`` names, then the others, newest first."""
     folders = steps_in(folder)
     try:
-        named = read_regular(folder / LATEST, DOCUMENT_BYTES, folder).decode().strip()
+        latest_name = read_regular(folder / LATEST, DOCUMENT_BYTES, folder).decode().strip()
     except (OSError, ValueError):
-        named = ""
-    return sorted(folders, key=lambda path: path.name != named)
+        latest_name = ""
+    return sorted(folders, key=lambda path: path.name != latest_name)
 
 
 def steps_in(folder: Path) -> list[Path]:
     """The folders with the name of a checkpoint, newest first."""
     try:
-        named = [(match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+        matches = [(match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
     except OSError:
         return []
-    # Of two of one step the one being replaced comes second.
-    return [path for _, path in sorted(named, key=lambda item: (-int(item[0][1]), item[1].name))]
+    # Of two folders of one step, the one being replaced comes second.
+    return [path for _, path in sorted(matches, key=lambda item: (-int(item[0][1]), item[1].name))]
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
 def rank_file(rank: int) -> str:
-    """The file of what a rank saves by itself."""
+    """The name of the file with a rank's own state."""
     return f"rank-{rank:05d}.json"
 
 
 def complete(draft: Path, names: list[str], manifest: CheckpointManifest, start_ns: int, keep: int) -> None:
-    """Makes a checkpoint of a draft to which all ranks have written. OSError where something is not there."""
+    """Turns a draft into a checkpoint, after all ranks have written to it. OSError if a file is missing."""
     names = [*names, *(rank_file(rank) for rank in range(manifest.world_size))]
     try:
         files = tuple(File.of(draft, name) for name in names)
@@ -226,16 +226,17 @@ def complete(draft: Path, names: list[str], manifest: CheckpointManifest, start_
             f"{error.filename} is not there, though its rank has written it: all ranks must write into one folder, "
             "on storage that their hosts share"
         ) from error
-    took = {"until_published_ns": time.monotonic_ns() - start_ns}
-    write_manifest(draft, replace(manifest, files=files, saving={**manifest.saving, **took}))
+    timing = {"until_published_ns": time.monotonic_ns() - start_ns}
+    write_manifest(draft, replace(manifest, files=files, saving={**manifest.saving, **timing}))
     final = publish(draft, manifest.steps)
     point_latest(final)
-    with contextlib.suppress(OSError):  # an old one that stays is no reason to doubt the new one
+    with contextlib.suppress(OSError):  # an old checkpoint that cannot be removed does not affect the new one
         prune(final, keep)
 
 
 def publish(draft: Path, steps: int) -> Path:
-    """Gives a finished draft its name. At every moment what was there before is there, under one name or another."""
+    """Renames a finished draft. The previous checkpoint of this step exists at every moment until then, under one name
+    or another."""
     final = draft.parent / name_of(steps)
     old = None
     if final.exists():
@@ -254,22 +255,22 @@ def point_latest(final: Path) -> None:
 
 
 def prune(newest: Path, keep: int) -> None:
-    """Removes all but the last ``keep`` up to this one. Those after it are of a run that went further before this one
-    resumed from an earlier step: they stay until it comes there."""
+    """Removes all but the last ``keep`` checkpoints up to this one. Later ones belong to a run that went further before
+    this one resumed from an earlier step: they stay until this run reaches them."""
     folders = steps_in(newest.parent)
     for old in folders[folders.index(newest) :][keep:]:
         remove(old)
 
 
 def clear_drafts(folder: Path) -> None:
-    """Removes what killed runs left: a folder belongs to one run at a time."""
+    """Removes the drafts of killed runs: a folder belongs to one run at a time."""
     for path in folder.iterdir():
         if _DRAFT.fullmatch(path.name):
             shutil.rmtree(path, ignore_errors=True)
 
 
 def remove(path: Path) -> None:
-    """Takes a checkpoint out of sight first: a kill halfway leaves nothing that looks like one."""
+    """Renames a checkpoint before it is removed: a kill halfway leaves nothing with the name of a checkpoint."""
     if not path.exists():
         return
     hidden = path.with_name(f".{path.name}.removed")
@@ -279,7 +280,7 @@ def remove(path: Path) -> None:
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """Writes a file that is on the disk, whole, when this returns; readers see the old content or the new."""
+    """Writes a file atomically and syncs it to disk; readers see the old content or the new."""
     temporary = path.with_name(f".{path.name}.tmp")
     with temporary.open("wb") as file:
         file.write(data)
@@ -290,7 +291,7 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """A rename is on the disk when its folder is."""
+    """Syncs a folder: only then a rename in it is on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -303,8 +304,8 @@ def write_manifest(draft: Path, manifest: CheckpointManifest) -> None:
 
 
 def first_error(error: BaseException) -> BaseException:
-    """What was raised first. On a full disk torch.save closes its archive while the system's error passes, and raises
-    an error of its own over it: "unexpected pos 704 vs 598" (torch 2.13)."""
+    """The exception that was raised first. On a full disk torch.save closes its archive while the system's error
+    propagates, and raises another error from it: "unexpected pos 704 vs 598" (torch 2.13)."""
     while error.__context__ is not None:
         error = error.__context__
     return error

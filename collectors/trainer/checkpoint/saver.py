@@ -1,4 +1,5 @@
-"""``Saver``: saves every so many steps, in the background where it can, and never stops a training that cannot save."""
+"""``Saver``: saves at a fixed interval of steps, in the background if possible. A failed save does not end a
+training."""
 
 from __future__ import annotations
 
@@ -31,31 +32,31 @@ from . import folder
 from .contents import Contents, first_failure, say
 from .folder import OF_RUN, Checkpoint, CheckpointManifest
 
-# The ranks wait for each other's writing on it, and one disk may be much slower than the others. A rank that died is
-# noticed by whoever started it.
+# In this group ranks wait until all have written, and one disk may be much slower than the others. The launcher detects
+# a dead rank.
 _PATIENCE = timedelta(hours=1)
 
 
 def checkpoint_group() -> dist.ProcessGroup:
-    """A group of all ranks that only checkpoints use. Saving in the background on the training's own would mix its
-    messages with the training's: with FSDP2 on gloo that deadlocked in 2 of 2 runs."""
+    """A group of all ranks that only checkpoints use. Saving in the background on the training's own group would mix
+    both kinds of messages: with FSDP2 on gloo that deadlocked in 2 of 2 runs."""
     group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=_PATIENCE, group_desc=APART)
     return group
 
 
 # -- writer ------------------------------------------------------------------------------------------------------------
 #
-# ``CheckpointWriter``: torch.distributed.checkpoint's writer of files, whose end is a published checkpoint.
+# ``CheckpointWriter``: torch.distributed.checkpoint's file writer, which also publishes the checkpoint.
 #
 # torch's saving has three parts: every rank plans, every rank writes its shard, and when all have reported to the first
-# rank that their shard is on the disk, that rank writes the metadata. The files that are ours ride along in the last
-# two, so no rank waits once more for the others, and an error of one rank is an error of all.
+# rank that their shard is on the disk, that rank writes the metadata. Our own files are written in the last two parts,
+# so no rank waits once more for the others, and an error of one rank is an error of all.
 
 
 class CheckpointWriter(FileSystemWriter):
     """Writes into a draft; on the first rank ``finish`` turns it into a checkpoint.
 
-    ``own``: what this rank's file shall hold. ``bytes``: of this rank's shard, when it has been written.
+    ``own``: the content of this rank's file. ``bytes``: size of this rank's shard, once it is written.
     """
 
     def __init__(self, draft: Path, rank: int, own: dict[str, Any], manifest: CheckpointManifest, keep: int) -> None:
@@ -65,7 +66,7 @@ class CheckpointWriter(FileSystemWriter):
         self.bytes = 0
 
     def storage_meta(self) -> StorageMeta | None:
-        """Without the folder's name, which will be another, and which a reader has no use for."""
+        """Leaves out the folder's name, which will change and which readers do not use."""
         return StorageMeta(save_id=self.save_id)
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> TorchFuture[list[WriteResult]]:
@@ -96,16 +97,16 @@ class _UnderWay:
     ended: bool = False
 
     def note_end(self, _: object = None) -> None:
-        """Called by the thread that wrote, and by whoever waits for it: the first one counts."""
+        """Called by the thread that wrote, and by the thread that waits for it: the first call counts."""
         if not self.ended:
             self.ended = True
             self.record.background_ns = time.monotonic_ns() - self.record.start_ns - self.record.blocking_ns
 
 
 class Saver:
-    """Saves into ``root``. ``record`` takes the record of each checkpoint when it has ended, well or not.
+    """Saves into ``root``. ``record`` takes the record of each checkpoint when it has ended, with or without success.
 
-    Every rank calls the same methods after the same steps. OptionError where nothing can be written at all.
+    Every rank calls the same methods after the same steps. OptionError if nothing can be written at all.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class Saver:
         return steps % self.every == 0
 
     def save(self, steps: int) -> None:
-        """Starts a checkpoint after so many steps; returns when the training may change what is saved."""
+        """Starts a checkpoint after this number of steps; returns when the training may change the saved state."""
         record = CheckpointRecord(steps - 1, asynchronous=self.in_background, start_ns=time.monotonic_ns())
         self._settle()  # one at a time: a second copy of the state might not fit
         record.waited_ns = time.monotonic_ns() - record.start_ns
@@ -161,7 +162,7 @@ class Saver:
             self._settle()
 
     def finish(self) -> None:
-        """Waits for what is under way."""
+        """Waits for the checkpoint under way."""
         self._settle()
 
     # -- torch.distributed.checkpoint ------------------------------------------------------------------------------
@@ -193,7 +194,7 @@ class Saver:
         done.add_done_callback(self._under_way.note_end)
 
     def _settle(self) -> None:
-        """Waits for the checkpoint under way, says what became of it, and clears up after one that failed."""
+        """Waits for the checkpoint under way, records its result, and removes the files of a failed one."""
         if self._under_way is None:
             return
         ending, self._under_way = self._under_way, None
@@ -238,7 +239,7 @@ class Saver:
 
 # -- begin -------------------------------------------------------------------------------------------------------------
 #
-# What comes between a training that is built and its first step: going on from a checkpoint, getting ready to save.
+# Between building a training and its first step: resumes from a checkpoint and prepares saving.
 
 
 def begin(
@@ -247,10 +248,10 @@ def begin(
     describe: Callable[..., None],
     record: Callable[[CheckpointRecord], None],
 ) -> tuple[int, Saver | None]:
-    """The number of the first step, and who saves, if somebody shall.
+    """The number of the first step, and the saver, if checkpoints are to be saved.
 
     ``describe`` takes fields of the run's manifest, ``record`` the record of each checkpoint. OptionError, on every
-    rank, where a checkpoint cannot be read or none could be written.
+    rank, if the checkpoint cannot be read or none could be written.
     """
     options = contents.options
     group = checkpoint_group()
@@ -268,7 +269,7 @@ def begin(
 
 
 def folder_of(options: TrainerOptions) -> Path:
-    """Where this run saves. OptionError where nothing says it."""
+    """The folder that this run saves into. OptionError if none is set."""
     if options.checkpoint_dir is not None:
         return Path(options.checkpoint_dir)
     run_dir = run_dir_from()

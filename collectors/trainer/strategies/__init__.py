@@ -1,6 +1,6 @@
-"""Ways of spreading the model over the ranks, one file each. The loop knows them only through ``base.Strategy``.
+"""Strategies of parallelism, one file each. The loop uses them only through ``base.Strategy``.
 
-Importing this package imports no torch: what a strategy is called, takes and refuses is asked by commands, too.
+Importing this package does not import torch: commands also read the strategies' names, settings and refusals.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ STRATEGIES: Mapping[str, type[Strategy]] = {kind.id: kind for kind in (Ddp, Zero
 
 
 def named(name: str | None) -> type[Strategy] | None:
-    """The strategy that a manifest names, None for what is not of this package. A variant's name is ``id-variant``, as
-    "deepspeed-zero2"; ``collectors/attach/life.py`` names trainings that it attaches to in the same way."""
+    """The strategy that a manifest names; None for a name that is not in this package. A variant's name is
+    ``id-variant``, as in "deepspeed-zero2"; ``collectors/attach/life.py`` uses the same names for attached
+    trainings."""
     return STRATEGIES.get((name or "").partition("-")[0])
 
 
@@ -46,10 +47,13 @@ def usage(strategy: str) -> str:
 
 
 def knobs_of(strategy: str, given: tuple[str, ...]) -> Knobs:
-    """The settings of a strategy from ``KEY=VALUE`` texts. KnobError says what is wrong, and whose a strange key is."""
+    """The settings of a strategy from ``KEY=VALUE`` texts. KnobError has the mistake, and the strategies that do have
+    an unknown key."""
     for part in given:
         name = part.partition("=")[0].strip()
-        owners = [other for other, kind in STRATEGIES.items() if name in {key.name for key in kind.settings}]
+        owners = [
+            name_of_owner for name_of_owner, kind in STRATEGIES.items() if name in {key.name for key in kind.settings}
+        ]
         if owners and strategy not in owners:
             raise KnobError(
                 f"--set {part} is a setting of --strategy {' and '.join(owners)}, not of {strategy}, which takes: "

@@ -1,7 +1,7 @@
-"""``Strategy``: a way of spreading a training over the ranks.
+"""``Strategy``: base class of the strategies of parallelism.
 
-A strategy is one file: its class says what it is called, what ``--set`` can change, which options it refuses and why,
-and how it wraps a model, trains and saves. Methods import torch, modules do not.
+A strategy is one file: its class has its name, the settings for ``--set``, the options that it refuses and why, and how
+it wraps a model, trains and saves. Methods import torch, modules do not.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 # -- axes --------------------------------------------------------------------------------------------------------------
 #
-# How the ranks are cut into axes: stages of a pipeline, replicas, shards, parts of each matrix. The order is
-# torchtitan's, outermost first, so that the ranks that talk most are neighbours: rank =
+# The axes of the ranks: pipeline stages, replicas, shards, parts of each matrix. The order is torchtitan's, outermost
+# first, so that the ranks that communicate most are neighbours: rank =
 # ((stage x replicas + replica) x shards + shard) x parts + part.
 
 PP, DP, DP_REPLICATE, DP_SHARD, TP = "pp", "dp", "dp_replicate", "dp_shard", "tp"
@@ -39,7 +39,7 @@ PP, DP, DP_REPLICATE, DP_SHARD, TP = "pp", "dp", "dp_replicate", "dp_shard", "tp
 
 @dataclass(frozen=True)
 class Axes:
-    """Sizes of the axes. ``replicas`` x ``shards`` ranks read data of their own."""
+    """Sizes of the axes. ``replicas`` x ``shards`` ranks read different data."""
 
     stages: int = 1
     replicas: int = 1
@@ -48,15 +48,15 @@ class Axes:
 
     @classmethod
     def of(cls, world_size: int, *, stages: int = 1, replicas: int = 1, parts: int = 1) -> Axes:
-        """What is left of the world are shards. ValueError where nothing fits."""
-        taken = stages * replicas * parts
-        if world_size % taken:
-            raise ValueError(f"{world_size} ranks are no multiple of {taken}")
-        return cls(stages, replicas, world_size // taken, parts)
+        """The axes of a world; the remaining factor is ``shards``. ValueError if the sizes do not divide it."""
+        ranks_per_shard = stages * replicas * parts
+        if world_size % ranks_per_shard:
+            raise ValueError(f"{world_size} ranks are no multiple of {ranks_per_shard}")
+        return cls(stages, replicas, world_size // ranks_per_shard, parts)
 
     @property
     def data(self) -> int:
-        """Ranks with batches of their own."""
+        """Ranks that read different batches."""
         return self.replicas * self.shards
 
     @property
@@ -68,14 +68,14 @@ class Axes:
         return rank // self.parts % self.data
 
     def shard(self, rank: int) -> int:
-        """Equal on ranks that hold the same numbers: replicas of a shard."""
+        """The number of a rank's shard, equal on ranks that hold the same parameters (replicas)."""
         return rank // self.parts % self.shards * self.parts + rank % self.parts
 
     def stage(self, rank: int) -> int:
         return rank // (self.parts * self.data)
 
     def sizes(self) -> dict[str, int]:
-        """The axes of the mesh, outermost first: those of one rank are left out, except the one of the data."""
+        """The axes of the mesh, outermost first. Axes of size 1 are left out, except the data axis."""
         sizes = {PP: self.stages} if self.stages > 1 else {}
         if self.replicas > 1:
             sizes |= {DP_REPLICATE: self.replicas, DP_SHARD: self.shards}
@@ -93,10 +93,10 @@ class Axes:
 
 Phase = Callable[[str], AbstractContextManager[None]]
 
-# What a strategy may shard; see ``Strategy.shards``.
+# The states that a strategy may shard; see ``Strategy.shards``.
 PARAMETERS, GRADIENTS, OPTIMIZER = "parameters", "gradients", "optimizer states"
 
-UNIT_OPTIONS = ("wrap", "prefetch", "reshard_after_forward")  # of TrainerOptions: they are about sharding units
+UNIT_OPTIONS = ("wrap", "prefetch", "reshard_after_forward")  # the TrainerOptions that concern FSDP units
 YES_NO = ("no", "yes")
 PLAIN_TENSORS = (
     "its buckets and flat parameters hold plain tensors, and --tp makes each parameter a DTensor. Use --strategy fsdp2"
@@ -108,41 +108,41 @@ def switch(name: str, default: str, what: str) -> Key:
 
 
 class Strategy(ABC):
-    """One way. Created on every rank after the process group; ``build`` is collective.
+    """One strategy. Created on every rank after the process group; ``build`` is collective.
 
-    ``model`` is there after ``build``: what the loss is computed with. With a pipeline, a list of this rank's stages.
+    ``model`` is set by ``build``: the wrapped model; with a pipeline, a list of this rank's stages.
     """
 
-    # -- what it is ------------------------------------------------------------------------------------------------
+    # -- properties ------------------------------------------------------------------------------------------------
 
     id: ClassVar[str]  # of --strategy
     about: ClassVar[str]  # one line for `--set list`
-    settings: ClassVar[tuple[Key, ...]] = ()  # what --set takes
-    # By the name that a manifest has: what is cut over the ranks of a sharding group.
+    settings: ClassVar[tuple[Key, ...]] = ()  # the keys of --set
+    # By name in a manifest: the states that are sharded over the ranks of a sharding group.
     shards: ClassVar[Mapping[str, tuple[str, ...]]]
-    api: ClassVar[str]  # the ``id`` of the strategy in whose interface its users write a change
-    by_engine: ClassVar[bool] = False  # an engine of its own decides when gradients are reduced, and saves
+    api: ClassVar[str]  # the ``id`` of the strategy whose API its users call
+    by_engine: ClassVar[bool] = False  # its own engine decides when gradients are reduced, and saves
     no_sync: ClassVar[bool] = False  # inside ``model.no_sync()`` a backward reduces no gradients
     flat_parameters: ClassVar[bool] = False  # each sharding unit is one flat parameter
 
-    # -- what it refuses -------------------------------------------------------------------------------------------
+    # -- refused options -------------------------------------------------------------------------------------------
 
-    not_taken: ClassVar[tuple[str, ...]] = ()  # options that mean nothing to it,
+    not_taken: ClassVar[tuple[str, ...]] = ()  # options that do not apply to it,
     why_not_taken: ClassVar[str] = ""
     no_tensor_parallel: ClassVar[str] = ""  # why --tp is refused; "": it is not
     no_pipeline: ClassVar[str] = ""  # why --pp is refused; "": it is not
 
     @classmethod  # noqa: B027
     def refuse(cls, options: TrainerOptions) -> None:
-        """OptionError where the options cannot work with this strategy, whatever the number of ranks."""
+        """OptionError if the options cannot work with this strategy, on any number of ranks."""
 
     @classmethod  # noqa: B027
     def refuse_shards(cls, options: TrainerOptions, shards: int) -> None:
-        """OptionError where they cannot work on so many ranks of a sharding group."""
+        """OptionError if the options cannot work with a sharding group of this size."""
 
     @classmethod  # noqa: B027
     def refuse_backend(cls, options: TrainerOptions, backend: str) -> None:
-        """OptionError where they cannot work with this backend."""
+        """OptionError if the options cannot work with this backend."""
 
     # -- the model -------------------------------------------------------------------------------------------------
 
@@ -156,7 +156,7 @@ class Strategy(ABC):
         self.mesh: DeviceMesh = _mesh(self.axes.sizes(), device)
 
     def build(self) -> list[nn.Module]:
-        """Makes the model, ready to train. The blocks of it that this rank computes, in order."""
+        """Creates the model, ready to train. Returns the blocks that this rank computes, in order."""
         from ..model import build
 
         decoder = build(self.options.shape(), self.options.seed)
@@ -166,10 +166,10 @@ class Strategy(ABC):
 
     @abstractmethod
     def wrap(self, model: Decoder) -> nn.Module:
-        """A model, or a stage of one, on its device, with its weights, spread over the ranks of the data axes."""
+        """Moves a model, or a stage of one, to its device, and parallelizes it over the ranks of the data axes."""
 
     def prepare(self, model: Decoder) -> None:
-        """What comes before sharding: recomputation and compilation of the blocks."""
+        """Prepares the blocks before sharding: recomputation and compilation."""
         from ..model import NO_RECOMPUTATION
 
         options = self.options
@@ -194,7 +194,7 @@ class Strategy(ABC):
     def accumulate(self, batches: Iterable[Tensor], phase: Phase) -> Tensor:
         """Forward and backward of a step's micro-batches, (batch, seq + 1) token ids each, recorded in phases.
 
-        Their mean loss, on the device; 0 on a rank that computes none.
+        Returns their mean loss, on the device; 0 on a rank that computes no loss.
         """
         import torch
 
@@ -210,11 +210,11 @@ class Strategy(ABC):
         return total
 
     def forward_context(self) -> AbstractContextManager[Any]:
-        """Around forward and loss."""
+        """The context of forward and loss."""
         return nullcontext()
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """For models whose parameters stay in fp32 when they compute in bf16."""
+        """Autocast for models that compute in bf16 with fp32 parameters."""
         import torch
 
         if self.options.precision == "bf16":
@@ -222,7 +222,7 @@ class Strategy(ABC):
         return nullcontext()
 
     def micro_step(self, is_last: bool) -> AbstractContextManager[Any]:  # noqa: ARG002
-        """Around forward and backward of one micro-batch: decides whether its gradients are reduced."""
+        """The context of one micro-batch's forward and backward: decides whether its gradients are reduced."""
         return nullcontext()
 
     def backward(self, loss: Tensor) -> None:
@@ -230,11 +230,11 @@ class Strategy(ABC):
 
     @abstractmethod
     def clip(self, max_norm: float) -> Tensor:
-        """Scale the gradients so that their norm over the whole model is at most ``max_norm``; the norm before that."""
+        """Scales the gradients to a norm of at most ``max_norm`` over the whole model; returns the norm before that."""
 
     @property
     def ranks_with_loss(self) -> int:
-        """Over how many ranks ``accumulate`` spreads the losses."""
+        """The number of ranks over which ``accumulate`` spreads the losses."""
         import torch.distributed as dist
 
         return dist.get_world_size() // self.axes.stages
@@ -248,41 +248,42 @@ class Strategy(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """What was really set up. After ``build``."""
+        """The actual setup, for the manifest. Call it after ``build``."""
 
     def ddp_hook(self) -> tuple[Any, Any] | None:
-        """(state, communication hook) that DDP's gradients go through; None: as PyTorch does by itself."""
+        """(state, communication hook) for DDP's gradients; None: PyTorch's default."""
         return None
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
-    # The format of its checkpoints. Those of torch.distributed.checkpoint are written and read for all strategies
-    # alike, and load into any other; a strategy with a format of its own has the two methods below.
+    # The format of its checkpoints. Those of torch.distributed.checkpoint are the same for all strategies and load into
+    # any other; a strategy with its own format has the two methods below.
     checkpoint_kind: ClassVar[str] = DCP
 
     def save_checkpoint(
         self, draft: Path, of_this_rank: dict[str, Any], manifest: CheckpointManifest, keep: int, group: Any
     ) -> tuple[int, str]:
-        """Saves and publishes. Bytes that this rank wrote, and why it failed on some rank; "" if it did not."""
+        """Saves and publishes. Returns the bytes that this rank wrote, and why saving failed on some rank; "" if it did
+        not."""
         raise NotImplementedError(f"--strategy {self.id} has no checkpoint format of its own")
 
     def load_checkpoint(self, optimizer: Optimizer, checkpoint: Checkpoint) -> None:
-        """Fills model and optimizer. OptionError where the files are not what they should be."""
+        """Fills model and optimizer. OptionError if the files are invalid."""
         raise NotImplementedError(f"--strategy {self.id} has no checkpoint format of its own")
 
     @classmethod  # noqa: B027
     def refuse_resume(
         cls, manifest: CheckpointManifest, where: str, options: TrainerOptions, world_size: int | None
     ) -> None:
-        """OptionError where a checkpoint of its own kind cannot be gone on from; ``where`` begins the message."""
+        """OptionError if a checkpoint of its own kind cannot be resumed; ``where`` begins the message."""
 
     @classmethod
     def not_resumed(cls, options: TrainerOptions) -> list[str]:  # noqa: ARG003
-        """What a checkpoint does not hold of its state, in words."""
+        """The parts of its state that a checkpoint does not hold, in words."""
         return []
 
     def close(self) -> None:  # noqa: B027  (most have nothing to end)
-        """End what the strategy started. Before the process group ends."""
+        """Ends what the strategy started. Call it before the process group is destroyed."""
 
 
 def _mesh(sizes: dict[str, int], device: torch.device) -> DeviceMesh:
@@ -301,11 +302,11 @@ def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
 def clip_spread_gradients(
     parameters: Iterable[nn.Parameter], max_norm: float, device: torch.device, copies: int = 1
 ) -> Tensor:
-    """As torch.nn.utils.clip_grad_norm_, for gradients of which each rank holds a part. ``copies``: ranks that hold the
-    same plain tensor; a DTensor's placements say it.
+    """As torch.nn.utils.clip_grad_norm_, for gradients that are sharded over the ranks. ``copies``: number of ranks
+    that hold the same plain tensor; for a DTensor it follows from its placements.
 
-    One all-reduce over all ranks, whatever the axes: torch's own is one for each axis, and those of DTensors never pass
-    torch.distributed's functions, where the injected faults act.
+    Uses one all-reduce over all ranks, for any axes. torch's function has one for each axis, and those of DTensors
+    bypass torch.distributed's functions, where the injected faults act.
     """
     import torch
     import torch.distributed as dist
@@ -321,7 +322,7 @@ def clip_spread_gradients(
             if isinstance(gradient, DTensor):
                 if any(isinstance(place, Partial) for place in gradient.placements):
                     gradient = parameter.grad = gradient.redistribute(placements=parameter.placements)  # type: ignore[attr-defined]
-                # Ranks outside the mesh, as those of other stages, hold other parameters.
+                # Ranks outside the mesh, such as those of other stages, hold other parameters.
                 sizes = zip(gradient.placements, gradient.device_mesh.shape, strict=True)
                 held = prod(size for place, size in sizes if isinstance(place, Replicate))
                 shards.append(gradient.to_local())
@@ -338,7 +339,7 @@ def clip_spread_gradients(
 
 
 def refuse_recomputed_layers(options: TrainerOptions) -> None:
-    """OptionError where sharding units lie inside of what is recomputed."""
+    """OptionError if FSDP units lie inside recomputed blocks."""
     if options.wrap == "linear" and options.activation_checkpointing:
         raise OptionError(
             "--activation-checkpointing recomputes whole blocks, and with --wrap linear the units lie inside "

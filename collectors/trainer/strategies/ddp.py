@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Replicated(Strategy):
-    """What DDP and those that build on it have in common."""
+    """The common part of DDP and the strategies that build on it."""
 
     api = "ddp"
     no_sync = True
@@ -61,7 +61,7 @@ class Replicated(Strategy):
         else:
             model.to(self.device)
         if self.axes.data == 1 and self.axes.model > 1:
-            return model  # there is nobody to average with
+            return model  # there is no other rank to average with
         knobs = self.knobs
         return DistributedDataParallel(
             model,

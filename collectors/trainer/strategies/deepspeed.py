@@ -1,7 +1,7 @@
 """DeepSpeed's ZeRO 1 to 3. The engine owns backward, reduction, clipping, the optimizer's step, and checkpoints.
 
-Only the engine reads and writes its checkpoints: in the foreground, for the same ranks and stage. They lie in a folder
-of their own inside the checkpoint, whose manifest, ``latest`` and renaming are as for all others.
+Only the engine reads and writes its checkpoints: in the foreground, for the same ranks and stage. They are in a folder
+of their own inside the checkpoint, whose manifest, ``latest`` and renaming are the same as for other strategies.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class DeepSpeed(Strategy):
         return _name(self.options)
 
     def config(self) -> dict[str, Any]:
-        """What a user would write into ds_config.json."""
+        """The content of an equivalent ds_config.json."""
         options, knobs = self.options, self.knobs
         stage = knobs.integer("stage")
         zero: dict[str, Any] = {
@@ -191,7 +191,7 @@ class DeepSpeed(Strategy):
         self.engine.backward(loss, scale_wrt_gas=False)  # the loop has divided by the micro-batches
 
     def clip(self, max_norm: float) -> Tensor:  # noqa: ARG002
-        """The engine clips in its step; what it reports is the norm of the step before."""
+        """The engine clips in its step; it reports the norm of the previous step."""
         import torch
 
         norm = self.engine.get_global_grad_norm()
@@ -216,11 +216,11 @@ class DeepSpeed(Strategy):
             folders.write_synced(draft / rank_file(rank), json.dumps(of_this_rank).encode())
         except OSError as error:
             errors.append(str(error))
-        everybodys: list[list[str]] = [[] for _ in range(dist.get_world_size())]
-        dist.all_gather_object(everybodys, errors, group=group)
-        for number, theirs in enumerate(everybodys):
-            if theirs:
-                return 0, f"rank {number}: {theirs[0]}"
+        errors_by_rank: list[list[str]] = [[] for _ in range(dist.get_world_size())]
+        dist.all_gather_object(errors_by_rank, errors, group=group)
+        for number, rank_errors in enumerate(errors_by_rank):
+            if rank_errors:
+                return 0, f"rank {number}: {rank_errors[0]}"
 
         def publish() -> None:
             names = [str(path.relative_to(draft)) for path in sorted((draft / TAG).rglob("*")) if path.is_file()]
@@ -251,7 +251,7 @@ def _name(options: TrainerOptions) -> str:
 
 
 def _engine_optimizer(engine: Any) -> Optimizer:
-    """The engine's step under the name that the loop knows. The engine zeroes gradients by itself."""
+    """The engine's step as an optimizer, for the loop. The engine zeroes gradients by itself."""
     from torch.optim import Optimizer
 
     class EngineOptimizer(Optimizer):
@@ -262,11 +262,14 @@ def _engine_optimizer(engine: Any) -> Optimizer:
             self.param_groups = engine.optimizer.param_groups  # a schedule sets the learning rate there
 
         def flat(self) -> list[Any]:
-            """Where the engine's ZeRO optimizer keeps tensors from one step to the next: its flat partitions of
-            parameters and gradients, in which neither the model nor PyTorch's optimizer has a part, and the buckets of
+            """The attributes in which the engine's ZeRO optimizer keeps tensors between steps: its flat partitions of
+            parameters and gradients, which belong neither to the model nor to PyTorch's optimizer, and the buckets of
             stage 3."""
-            own = vars(engine.optimizer)
-            return [own, [getattr(bucket, "buffer", None) for bucket in own.get("ipg_buckets", {}).values()]]
+            attributes = vars(engine.optimizer)
+            return [
+                attributes,
+                [getattr(bucket, "buffer", None) for bucket in attributes.get("ipg_buckets", {}).values()],
+            ]
 
         def step(self, closure: Any = None) -> None:  # type: ignore[override]
             assert closure is None
@@ -290,7 +293,7 @@ def _deepspeed(device: torch.device) -> Any:
     except ImportError as error:
         raise OptionError(f"--strategy deepspeed needs DeepSpeed ({error}): pip install 'diag[deepspeed]'") from error
     if device.type == "cpu":
-        # Its collectives in shared memory would be compiled at first use, for two minutes, and hide the wire.
+        # Its shared-memory collectives would be compiled at first use, for two minutes, and bypass the wire.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     if not deepspeed.comm.is_initialized():
         deepspeed.init_distributed(dist_backend=dist.get_backend(), dist_init_required=False, verbose=False)
@@ -298,7 +301,7 @@ def _deepspeed(device: torch.device) -> Any:
 
 
 def refuse_without_async_io() -> None:
-    """OptionError where DeepSpeed's asynchronous I/O is neither built nor can be."""
+    """OptionError if DeepSpeed's asynchronous I/O is neither built nor can be."""
     from deepspeed.ops.op_builder import AsyncIOBuilder
 
     if not AsyncIOBuilder().is_compatible(verbose=False):
@@ -309,7 +312,7 @@ def refuse_without_async_io() -> None:
 
 
 def _fill(deepspeed: Any, model: Decoder, seed: int) -> None:
-    """Gives a model that was sharded as it was built the weights of this seed."""
+    """Initializes a model that was sharded while it was built with the weights of this seed."""
     import torch.distributed as dist
 
     from ..model import reset_parameters
@@ -320,10 +323,10 @@ def _fill(deepspeed: Any, model: Decoder, seed: int) -> None:
 
 
 def _guard(engine: Any) -> list[str]:
-    """Puts a reader and writer of files into the engine that unpickles tensors and DeepSpeed's own few classes only,
-    and that keeps the first error of writing instead of raising it, since its peers wait for this rank at the end.
+    """Installs a checkpoint engine that unpickles only tensors and a few classes of DeepSpeed, and that collects errors
+    of writing instead of raising them, since the peers wait for this rank at the end.
 
-    The errors.
+    Returns the list of errors.
     """
     import torch
     from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
@@ -352,7 +355,7 @@ def _guard(engine: Any) -> list[str]:
 
 
 def _own_files(folder: Path, rank: int) -> list[Path]:
-    """What one rank wrote: its optimizer's part, and on the first one the model, or its part of it in stage 3."""
+    """The files that one rank wrote: its optimizer's part, and on the first rank the model, or its part in stage 3."""
     return [
         path
         for path in folder.glob("*.pt")
@@ -361,7 +364,7 @@ def _own_files(folder: Path, rank: int) -> list[Path]:
 
 
 def _first_rank(action: Callable[[], object], group: dist.ProcessGroup) -> str:
-    """Does it on the first rank. On every rank what went wrong there, "" if nothing did."""
+    """Runs the action on the first rank. Returns its error on every rank; "" without one."""
     import torch.distributed as dist
 
     outcome = [""]

@@ -81,7 +81,8 @@ class Fsdp1(Strategy):
         return FullyShardedDataParallel(
             model,
             process_group=None if hybrid else self.data_group(),
-            # A mesh says which ranks make up a replica. Without one FSDP1 asks the host, and falls silent when it errs.
+            # The mesh defines the ranks of a replica. Without one FSDP1 takes those of a host, and reports no error if
+            # that is wrong.
             device_mesh=self.mesh if hybrid else None,
             sharding_strategy=ShardingStrategy[knobs.text("sharding").upper()],
             auto_wrap_policy=ModuleWrapPolicy(units[options.wrap]) if options.wrap in units else None,

@@ -1,6 +1,6 @@
-"""fully_shard: parameters, gradients and optimizer state cut over the ranks, gathered unit by unit when used.
+"""fully_shard: parameters, gradients and optimizer states are sharded over the ranks, and gathered unit by unit.
 
-With ``--tp`` the matrices of the decoder are cut first, as Megatron cuts them, with sequence parallelism between them.
+With ``--tp`` the decoder's matrices are sharded first, as in Megatron, with sequence parallelism between them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def sharding_units(model: Decoder, options: TrainerOptions) -> list[list[nn.Module]]:
-    """The modules of each unit below the root, in the order of forward. What they leave belongs to the root's unit."""
+    """The modules of each unit below the root, in the order of forward. The rest belongs to the root's unit."""
     from torch import nn
 
     if options.wrap == "root":
@@ -46,15 +46,15 @@ def sharding_units(model: Decoder, options: TrainerOptions) -> list[list[nn.Modu
 
 
 def set_prefetch(root: FSDPModule, units: Sequence[FSDPModule], depth: int) -> None:
-    """Each unit gathers the next ``depth`` units: later ones in forward, earlier ones in backward.
+    """Makes each unit prefetch the next ``depth`` units: later ones in forward, earlier ones in backward.
 
-    The root is the first in forward; it stays gathered, so backward has nothing to fetch for it.
+    The root is the first in forward; it stays gathered, so backward does not gather it.
     """
     order = [root, *units]
-    for place, unit in enumerate(order):
-        unit.set_modules_to_forward_prefetch(list(order[place + 1 : place + 1 + depth]))
-    for place, unit in enumerate(units):
-        unit.set_modules_to_backward_prefetch(list(reversed(units[max(0, place - depth) : place])))
+    for index, unit in enumerate(order):
+        unit.set_modules_to_forward_prefetch(list(order[index + 1 : index + 1 + depth]))
+    for index, unit in enumerate(units):
+        unit.set_modules_to_backward_prefetch(list(reversed(units[max(0, index - depth) : index])))
     root.set_modules_to_backward_prefetch(list(reversed(units))[:depth])
 
 
@@ -102,15 +102,15 @@ class Fsdp2(Strategy):
 
     @classmethod
     def refuse_shards(cls, options: TrainerOptions, shards: int) -> None:
-        given = options.reshard_after_forward
-        if not given.isdecimal():
+        reshard = options.reshard_after_forward
+        if not reshard.isdecimal():
             return
-        if int(given) == shards:
-            raise OptionError(f"--reshard-after-forward {given} is all {shards} ranks: say yes for that")
-        if shards % int(given):
+        if int(reshard) == shards:
+            raise OptionError(f"--reshard-after-forward {reshard} is all {shards} ranks: say yes for that")
+        if shards % int(reshard):
             divisors = [d for d in range(2, shards) if shards % d == 0]
             choice = f"use yes, no or one of {', '.join(map(str, divisors))}" if divisors else "use yes or no"
-            raise OptionError(f"--reshard-after-forward {given} does not divide {shards} ranks: {choice}")
+            raise OptionError(f"--reshard-after-forward {reshard} does not divide {shards} ranks: {choice}")
 
     @classmethod
     def refuse_backend(cls, options: TrainerOptions, backend: str) -> None:
@@ -142,7 +142,7 @@ class Fsdp2(Strategy):
         return model
 
     def _home(self) -> torch.device:
-        """Where parameters are when they are not used."""
+        """The device that keeps parameters while they are not used."""
         import torch
 
         return torch.device("cpu") if self.knobs.on("offload") else self.device
@@ -193,10 +193,10 @@ class Fsdp2(Strategy):
             _since_2_13(root, "set_separate_reduce_scatter_group")
 
     def _enable_overlap(self, root: FSDPModule) -> str:
-        """Whether all-gathers can overlap with computation, in words for the manifest.
+        """Enables overlap of all-gathers with computation; returns whether they overlap, in words for the manifest.
 
         On an accelerator, streams overlap them. On the CPU fully_shard waits inside each all-gather, so that
-        prefetching changes only their order; the one way to issue them asynchronously is a private method.
+        prefetching changes only their order; only a private method issues them asynchronously.
         """
         if self.device.type != "cpu":
             return "streams"
@@ -239,7 +239,7 @@ class Fsdp2(Strategy):
 
 
 def _since_2_13(root: FSDPModule, method: str, *arguments: int) -> None:
-    """Calls a setting that PyTorch has had since 2.13. OptionError where it has none."""
+    """Calls a setting that PyTorch has since 2.13. OptionError in older versions."""
     setting = getattr(root, method, None)
     if setting is None:
         import torch
@@ -251,9 +251,9 @@ def _since_2_13(root: FSDPModule, method: str, *arguments: int) -> None:
 def cut_matrices(model: Decoder, mesh: DeviceMesh) -> None:
     """Makes the parameters of a decoder, or of a stage of one, DTensors over the ranks of ``mesh``, in place.
 
-    Each block gathers the sequence twice and scatters it twice in forward, and as often in backward. The ranks of one
-    part read the same data, so their losses are equal. A stage in the middle is given, and gives, the whole sequence's
-    part of this rank: (batch, seq / ranks, dim).
+    Each block gathers the sequence twice and scatters it twice in forward, and as often in backward. The ranks of the
+    mesh read the same data, so their losses are equal. Input and output of a middle stage are this rank's part of the
+    sequence: (batch, seq / ranks, dim).
     """
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import (
@@ -268,7 +268,7 @@ def cut_matrices(model: Decoder, mesh: DeviceMesh) -> None:
     cut_sequence = Shard(1)
 
     def gathered(inputs: int) -> PrepareModuleInput:
-        """The first input's sequence is gathered; further ones, as the rotary table, are left as they are."""
+        """Gathers the sequence of the first input; further ones, such as the rotary table, are unchanged."""
         rest = (None,) * (inputs - 1)
         return PrepareModuleInput(
             input_layouts=(cut_sequence, *rest), desired_input_layouts=(Replicate(), *rest), use_local_output=True

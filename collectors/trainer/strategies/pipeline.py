@@ -1,6 +1,6 @@
-"""Pipeline parallelism: the layers dealt to the ranks of an axis, the micro-batches in flight between them.
+"""Pipeline parallelism: the layers are split over the ranks of an axis, and micro-batches pass through them.
 
-Each stage is spread over its data-parallel ranks by another strategy. The schedules are PyTorch's. The forward and
+Another strategy parallelizes each stage over its data-parallel ranks. The schedules are PyTorch's. The forward and
 backward of each chunk are recorded as phases, so that the time between them is waiting for other stages.
 """
 
@@ -24,7 +24,7 @@ from .base import PP, Phase, Strategy, clip_spread_gradients, loss_of
 
 
 def cut_layers(layers: int, stages: int) -> list[range]:
-    """The blocks of each stage, as even as can be; what is over goes to the first ones."""
+    """The blocks of each stage, as even as possible; the first stages get the remainder."""
     least, over = divmod(layers, stages)
     ends = [0]
     for stage in range(stages):
@@ -33,14 +33,14 @@ def cut_layers(layers: int, stages: int) -> list[range]:
 
 
 class TimedStage(PipelineStage):
-    """A stage whose computation is recorded in phases, so that what lies between them is the waiting for others."""
+    """A stage whose computation is recorded in phases, so that the time between them is waiting for other stages."""
 
     phase: Phase = staticmethod(lambda _name: nullcontext())
     context: Any = staticmethod(nullcontext)
 
     def _prepare_forward_infra(self, *args: Any, **kwargs: Any) -> Any:
-        """Before its first step PyTorch runs the stage once, to learn the shapes. Without ``no_sync`` DDP's reducer
-        takes that for the beginning of a step, and fails in the second: "rebuilt parameter indices size is not same"
+        """Before its first step PyTorch runs the stage once, to infer the shapes. Without ``no_sync`` DDP's reducer
+        treats that as the begin of a step, and fails in the second: "rebuilt parameter indices size is not same"
         (torch 2.13)."""
         module = self.submod
         with module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext():
@@ -60,7 +60,7 @@ class TimedStage(PipelineStage):
 
 
 class PipelineStrategy(Strategy):
-    """``inner`` spreads each stage over its data-parallel ranks."""
+    """``inner`` parallelizes each stage over its data-parallel ranks."""
 
     def __init__(self, inner: Strategy) -> None:
         self.inner = inner
@@ -72,10 +72,10 @@ class PipelineStrategy(Strategy):
     def build(self) -> list[nn.Module]:
         options, axes = self.options, self.axes
         cut = cut_layers(options.shape().layers, options.stages())
-        mine = axes.stage(dist.get_rank())
+        own_stage = axes.stage(dist.get_rank())
         parts: list[nn.Module] = []
         blocks: list[nn.Module] = []
-        for number in range(mine, len(cut), axes.stages):
+        for number in range(own_stage, len(cut), axes.stages):
             decoder = build(options.shape(), options.seed, cut[number])
             blocks.extend(decoder.blocks.values())
             parts.append(self.wrap(decoder))

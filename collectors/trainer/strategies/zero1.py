@@ -1,4 +1,4 @@
-"""ZeRO 1 as PyTorch has it: DDP, with the optimizer's states sharded by parameter and the new values broadcast."""
+"""PyTorch's ZeRO 1: DDP, with optimizer states sharded by parameter, and updated values broadcast."""
 
 from __future__ import annotations
 
