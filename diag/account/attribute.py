@@ -44,7 +44,7 @@ from .records import WARMUP_STEPS, loader_settings
 from .trace_ranges import agreed, compiling, host_windows, iterations_of, marks_steps, outside_of_iterations
 
 _FEWEST_COMMON_STEPS = 10
-MAX_QUEUED_STEPS = 8  # of the steps left out after a trace was written
+MAX_QUEUED_STEPS = 8  # at most these many steps are left out after a trace was written
 IN_WINDOW = "in a profiler window"  # why a step does not count
 _LEAST_OUTSIDE = 3  # steps outside of profiler windows: with fewer, those inside count, too
 
@@ -53,15 +53,15 @@ _Matched = dict[Key, dict[int, CollectiveCall]]
 
 
 def attribute(tables: Tables, clocked: Mapping[int, DeviceClocked] | None = None) -> Attribution:
-    """Accounts for every step of the run. Pure: the same tables give the same account. ``clocked``: what
-    ``on_device_clocks`` makes of the tables, where it is there already."""
+    """Accounts for every step of the run. Pure: the same tables give the same account. ``clocked``: the result of
+    ``on_device_clocks(tables)``, if the caller has it already."""
     ranks = {rank: t for rank, t in tables.ranks.items() if not t.empty}
     clocked = on_device_clocks(tables) if clocked is None else clocked
     steps = {rank: _on_device_clock(clocked[rank]) if rank in clocked else rank_steps(t) for rank, t in ranks.items()}
     anchors = _anchors(ranks)
     alignment = _align(ranks, steps, anchors, bool(clocked))
     placed = {rank: _placed(of_rank, anchors[rank], alignment, rank) for rank, of_rank in steps.items()}
-    # Ranks off the common clock are accounted for by themselves: no waits, no blame.
+    # Ranks off the common clock are accounted for separately: no waits, no blame.
     tied = frozenset(alignment.offset_ns) if _sure_enough(alignment, placed) else frozenset()
     matched = by_key({rank: _calls(of_rank) for rank, of_rank in placed.items() if rank in tied})
     timelines = {rank: Timeline(of_rank) for rank, of_rank in placed.items() if of_rank}
@@ -117,13 +117,14 @@ def attribute(tables: Tables, clocked: Mapping[int, DeviceClocked] | None = None
         axes=axes,
         division=division,
         step_marker=marker,
-        idle_known=all(own.idle_known for own in clocked.values()),
+        idle_known=all(device.idle_known for device in clocked.values()),
     )
 
 
 def with_comparable_steps(tables: Tables) -> Tables:
     """The tables with steps numbered alike on all ranks; steps are inferred only where all ranks agree. Ranks that
-    recorded hardly any of the others' steps are left out, each as a gap: they would leave nothing to compare."""
+    recorded hardly any of the others' steps are left out, each with a gap: with them hardly any step could be
+    compared."""
     traces = agreed({rank: t.traces for rank, t in tables.ranks.items() if t.traces and not t.steps})
     ranks = {r: replace(t, traces=traces[r]) if r in traces else t for r, t in tables.ranks.items()}
     recorded = {rank: t.recorded for rank, t in ranks.items() if t.steps}
@@ -138,13 +139,13 @@ def with_comparable_steps(tables: Tables) -> Tables:
 
 
 def _enough_steps(recorded: Iterable[set[int]]) -> int:
-    """How many steps all ranks must have in common: half, and of a long run a few."""
+    """How many steps all ranks must have in common: half of all steps, at most ``_FEWEST_COMMON_STEPS``."""
     return min(_FEWEST_COMMON_STEPS, -(-len(set().union(*recorded)) // 2))
 
 
 def _division(ranks: Mapping[int, RankTables]) -> tuple[Division, str]:
-    """How the ranks' traces are divided into steps (the least certain of all), and the repeated range where that is
-    inferred."""
+    """How the ranks' traces are divided into steps (the least certain way of all ranks), and the repeated range if
+    steps are inferred from it."""
     if any(t.steps for t in ranks.values()):
         return Division.RECORDED, ""
     unmarked = [trace for t in ranks.values() for trace in t.traces if not marks_steps(trace)]
@@ -163,7 +164,7 @@ def _placed(steps: Sequence[RankStep], anchor_ns: int, alignment: Alignment, ran
 
 
 def _comparable(members: Mapping[int, RankStep], tied: frozenset[int]) -> dict[int, RankStep]:
-    """The ranks of a step whose ends can be compared; where there is no common clock, the one that took longest."""
+    """The ranks of a step that are on the common clock; without one, only the rank that took longest."""
     common = {rank: step for rank, step in members.items() if rank in tied}
     slowest = max(members, key=lambda rank: (members[rank].dur_ns, -rank))
     return common or {slowest: members[slowest]}
@@ -177,7 +178,7 @@ def rank_steps(tables: RankTables) -> list[RankStep]:
     recorded = records.partition(tables.rank, tables.steps, tables.rows, tables.groups, tables.on_device)
     traced_steps: list[RankStep] = []
     for trace in tables.traces:
-        # The device may still be at the last step of one file when the first step of the next begins on the host.
+        # The device may still run the last step of one file when the first step of the next begins on the host.
         traced_steps.extend(_from_trace(tables, trace, traced_steps[-1].end_ns if traced_steps else None))
     if not recorded:
         return traced_steps
@@ -189,25 +190,27 @@ def rank_steps(tables: RankTables) -> list[RankStep]:
     return steps
 
 
-def _on_device_clock(own: DeviceClocked) -> list[RankStep]:
-    tables = own.tables
-    steps = records.partition(tables.rank, tables.steps, tables.rows, tables.groups, on_device=False, idle=own.idle)
+def _on_device_clock(device: DeviceClocked) -> list[RankStep]:
+    tables = device.tables
+    steps = records.partition(tables.rank, tables.steps, tables.rows, tables.groups, on_device=False, idle=device.idle)
     begins, ends = (np.array([getattr(step, key) for step in steps], dtype=np.int64) for key in ("begin_ns", "end_ns"))
-    beneath = iv.Covered(own.beneath).between(begins, ends).tolist()
-    return [replace(step, beneath_ns=ns, waits_known=own.waits_known) for step, ns in zip(steps, beneath, strict=True)]
+    beneath = iv.Covered(device.beneath).between(begins, ends).tolist()
+    return [
+        replace(step, beneath_ns=ns, waits_known=device.waits_known) for step, ns in zip(steps, beneath, strict=True)
+    ]
 
 
 def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> list[RankStep]:
-    """The steps in a trace, on the monotonic clock of the records where there are any, else on the trace's own.
-    ``free_ns``: where the steps of an earlier trace of this rank end."""
+    """The steps in a trace, on the monotonic clock of the records if there are any, else on the trace's own.
+    ``free_ns``: when the last step of this rank's previous trace ended."""
     windows = windows_of(trace)
     begins = {record.step: record.begin_ns for record in tables.steps}
-    # On the host, as the records are: the device may be far behind it, and on each rank by something else.
+    # Host times, as in the records: the device may lag far behind the host, by a different amount on each rank.
     on_host = host_windows(trace) if begins else []
     ahead = [begin - begins[step] for step, begin, _ in on_host if step in begins]
     if tables.steps and not ahead:
-        return []  # none of its steps is ours
-    delta = int(np.median(ahead)) if ahead else 0  # what the trace's clock shows more than the records'
+        return []  # none of its steps was recorded
+    delta = int(np.median(ahead)) if ahead else 0  # the trace's clock minus the records'
     if free_ns is not None:
         free_ns += delta
         windows = [(step, max(begin, free_ns), end) for step, begin, end in windows if end > free_ns]
@@ -215,7 +218,7 @@ def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> list[R
         steps = steps_of(trace, windows, tables.rank, lambda: gpu.partition(trace, windows, tables.rank))
         gpu.forget(trace)
     else:
-        # Of what was recorded from its end only the trace has all.
+        # A row that is not whole stands for several calls and lacks their starts: then only the trace has all calls.
         rows = tables.rows if all(row.whole for row in tables.rows) else ()
         steps = cpu.partition(
             trace,
@@ -229,7 +232,7 @@ def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> list[R
 
 
 def parts_of(step: RankStep, waits: iv.Intervals | None) -> Parts:
-    """The sums that the JSON contract names. ``waits``: when this rank waited for a later one; None: not known."""
+    """The sums that the JSON contract names. ``waits``: when this rank waited for a later one; None if unknown."""
     segments = step.segments
     by_detail = by_cause(segments)
     spent = by_detail.sum(axis=1).tolist()
@@ -273,7 +276,8 @@ def _domains(ranks: Mapping[int, RankTables]) -> dict[int, str]:
 
 
 def _anchors(ranks: Mapping[int, RankTables]) -> dict[int, int]:
-    """Monotonic clock to wall clock, one value for all ranks that share a clock; 0 for traces, which are there."""
+    """Monotonic clock to wall clock, one value for all ranks that share a clock; 0 for traces, which use the wall
+    clock."""
     first: dict[str, int] = {}
     anchors = {}
     for rank, t in sorted(ranks.items()):
@@ -290,7 +294,7 @@ def _align(
     anchors: Mapping[int, int],
     clocked: bool,
 ) -> Alignment:
-    """``clocked``: the times are those of devices, as each one's host could place them."""
+    """``clocked``: the times are those of the devices, placed on each host's clock."""
     if len(ranks) < 2:
         return align({}, _domains(ranks))
     if clocked:
@@ -302,7 +306,7 @@ def _align(
 
 
 def waiting(matched: Mapping[Key, Mapping[int, CollectiveCall]]) -> dict[int, iv.Intervals]:
-    """For each rank, the intervals in which a collective it had entered still lacked a rank."""
+    """For each rank, the intervals in which it had entered a collective that another rank had not."""
     spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for members in matched.values():
         arrival = max([call.start_ns for call in members.values()])
@@ -331,7 +335,10 @@ def steps_left_out(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:
     warm_from = _first_warm_step(ranks, numbers)
     warming = {number: "warm-up" for number in numbers if number < warm_from}
     outside = {
-        step: why for t in ranks.values() for trace in t.traces for step, why in outside_of_iterations(trace).items()
+        step: reason
+        for t in ranks.values()
+        for trace in t.traces
+        for step, reason in outside_of_iterations(trace).items()
     }
     reasons = _incomplete(ranks) | _evaluating(ranks) | _compiling(ranks) | _disturbed(tables) | warming | outside
     windows = {record.step for t in ranks.values() for record in t.steps if record.window == WINDOW_ACTIVE}
@@ -340,8 +347,8 @@ def steps_left_out(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:
 
 def in_windows(windows: Collection[int], numbers: Sequence[int], reasons: Mapping[int, str]) -> dict[int, str]:
     """Steps to leave out because a profiler recorded them: it makes steps longer, and what counts as idle in a trace
-    counts as computation in the records. None where hardly any other of ``numbers`` counts; ``reasons``: those that do
-    not anyway."""
+    counts as computation in the records. Empty if hardly any other of ``numbers`` counts; ``reasons``: steps that are
+    left out in any case."""
     outside = [number for number in numbers if number not in windows and number not in reasons]
     if len(outside) < _LEAST_OUTSIDE:
         return {}
@@ -349,8 +356,8 @@ def in_windows(windows: Collection[int], numbers: Sequence[int], reasons: Mappin
 
 
 def _incomplete(ranks: Mapping[int, RankTables]) -> dict[int, str]:
-    """Steps that a rank did not record which recorded others, killed or out of room: who waits for it there seems to
-    transfer."""
+    """Steps that some ranks recorded and others did not (killed, or no room left): a rank that waits for an unrecorded
+    one seems to transfer."""
     recorded = {rank: t.recorded for rank, t in ranks.items() if t.steps}
     if not recorded:
         return {}
@@ -360,7 +367,7 @@ def _incomplete(ranks: Mapping[int, RankTables]) -> dict[int, str]:
 
 
 def _evaluating(ranks: Mapping[int, RankTables]) -> dict[int, str]:
-    """Steps with an evaluation in them, on any rank: work between steps belongs to none of them."""
+    """Steps with an evaluation in them, on any rank: work between steps belongs to no step."""
     return {
         record.step: "an evaluation ran in it"
         for tables in ranks.values()
@@ -373,7 +380,8 @@ def _disturbed(tables: Tables) -> dict[int, str]:
     records = [r for t in tables.ranks.values() for r in t.steps]
     reasons = {r.step: "the profiler was starting" for r in records if r.window == WINDOW_WARMUP}
     for after in {r.step for r in records if r.window == WINDOW_AFTER}:
-        # While the ranks wrote their traces the loaders went on: until their queues are empty again, no rank waits.
+        # The loaders went on while the ranks wrote their traces: until the queues are empty again, no rank waits for
+        # data.
         for step in range(after + 1, after + 1 + queued_steps(tables.manifest)):
             reasons.setdefault(step, "the loader's queue filled up while a trace was written")
         reasons[after] = "the profiler was writing a trace before it"
@@ -395,7 +403,7 @@ def _compiling(ranks: Mapping[int, RankTables]) -> dict[int, str]:
 
 
 def queued_steps(manifest: Manifest | None) -> int:
-    """Steps that the loaders' queues can feed, rounded up; 0 where unknown."""
+    """Steps that the loaders' queues can feed, rounded up; 0 if unknown."""
     loader = loader_settings(manifest)
     batches = manifest.trainer.get("micro_batches") if manifest is not None else None
     if loader.workers is None or loader.prefetch_factor is None or not isinstance(batches, int) or batches <= 0:
@@ -404,10 +412,10 @@ def queued_steps(manifest: Manifest | None) -> int:
 
 
 def _first_warm_step(ranks: Mapping[int, RankTables], steps: Sequence[int]) -> int:
-    """The first step that counts; steps before it are warm-up. A trace of its own has skipped the first ones already,
-    so that only the profiler's first active step is left out of it."""
+    """The first step that counts; steps before it are warm-up. A trace by itself has skipped the first steps already,
+    so only the profiler's first active step is left out of it."""
     recorded = sorted({r.step for t in ranks.values() for r in t.steps})
-    # What lies before the first inferred iteration is no step.
+    # Time before the first inferred iteration is not a step.
     outside = {step for t in ranks.values() for trace in t.traces for step in outside_of_iterations(trace)}
     steps = [step for step in steps if step not in outside]
     begin, warmup = (recorded, WARMUP_STEPS) if recorded else (steps, 1)
@@ -422,12 +430,12 @@ def _sure_enough(alignment: Alignment, placed: Mapping[int, Sequence[RankStep]])
     return alignment.uncertainty_ns == 0 or alignment.uncertainty_ns <= MAX_UNCERTAINTY * float(np.mean(exposed or [0]))
 
 
-# -- kept steps --------------------------------------------------------------------------------------------------------
+# -- cached steps ------------------------------------------------------------------------------------------------------
 #
 # The account of a large trace's steps, cached with its tables, so that a second analysis starts from there.
 #
-# An account depends on nothing but the trace, the kernels that the user calls communication, the windows and the code:
-# its name is a hash of these. The cache holds data (msgpack and bytes of arrays), never code: a run directory may come
+# An account depends only on the trace, the kernels that the user calls communication, the windows and the code: its
+# name is a hash of these. The cache holds data (msgpack and bytes of arrays), never code: a run directory may come
 # from anyone.
 
 
@@ -447,7 +455,7 @@ class _Kept(msgspec.Struct, array_like=True):
 
 
 def windows_of(trace: Trace) -> list[Window]:
-    """The windows of the trace's steps, kept or found."""
+    """The windows of the trace's steps, from the cache or computed."""
     name = f"windows-{_code()}-{int(trace.undivided)}-{trace.step_shift}{_named_by_user(trace)}"
     data = trace.derived.load(name) if trace.derived is not None else None
     if data is not None:
@@ -455,30 +463,30 @@ def windows_of(trace: Trace) -> list[Window]:
             return msgspec.msgpack.decode(data, type=list[tuple[int, int, int]])
         except msgspec.DecodeError:
             pass
-    found: list[Window] = gpu.step_windows(trace) if trace.has_gpu else cpu.step_windows(trace)
+    windows: list[Window] = gpu.step_windows(trace) if trace.has_gpu else cpu.step_windows(trace)
     if trace.derived is not None:
-        trace.derived.save(name, msgspec.msgpack.encode(found))
-    return found
+        trace.derived.save(name, msgspec.msgpack.encode(windows))
+    return windows
 
 
 def steps_of(
     trace: Trace, windows: Sequence[Window], rank: int, account: Callable[[], list[RankStep]]
 ) -> list[RankStep]:
-    """The accounts of the windows, kept or made."""
+    """The accounts of the windows, from the cache or computed."""
     if trace.derived is None:
         return account()
     shown = (list(windows), rank, trace.rank, trace.world_size, sorted(trace.groups.items()), trace.undivided)
-    asked = repr((*shown, trace.comm_kernels))
-    name = f"steps-{_code()}-{sha256(asked.encode()).hexdigest()[:16]}"
+    key = repr((*shown, trace.comm_kernels))
+    name = f"steps-{_code()}-{sha256(key.encode()).hexdigest()[:16]}"
     data = trace.derived.load(name)
     if data is not None:
         try:
-            return [_step(rank, kept) for kept in msgspec.msgpack.decode(data, type=list[_Kept])]
+            return [_step(rank, cached) for cached in msgspec.msgpack.decode(data, type=list[_Kept])]
         except (msgspec.DecodeError, ValueError):
             pass
-    found = account()
-    trace.derived.save(name, msgspec.msgpack.encode([_kept(step) for step in found]))
-    return found
+    steps = account()
+    trace.derived.save(name, msgspec.msgpack.encode([_kept(step) for step in steps]))
+    return steps
 
 
 def _kept(step: RankStep) -> _Kept:
@@ -490,20 +498,20 @@ def _kept(step: RankStep) -> _Kept:
     )  # fmt: skip
 
 
-def _step(rank: int, kept: _Kept) -> RankStep:
-    edges = np.frombuffer(kept.edges, dtype=np.int64)
-    kind, detail = (np.frombuffer(data, dtype=np.int8) for data in (kept.kind, kept.detail))
+def _step(rank: int, cached: _Kept) -> RankStep:
+    edges = np.frombuffer(cached.edges, dtype=np.int64)
+    kind, detail = (np.frombuffer(data, dtype=np.int8) for data in (cached.kind, cached.detail))
     if not len(kind) == len(detail) == max(0, len(edges) - 1):
         raise ValueError("arrays of different lengths")
     return RankStep(
-        rank, kept.step, kept.begin_ns, kept.end_ns, "trace", Segments(edges[:-1], edges[1:], kind, detail),
-        kept.overlapped_comm_ns, kept.optimizer_ns, tuple(kept.collectives),
-        stalls=tuple(kept.stalls), pieces=kept.pieces, fused_ns=kept.fused_ns,
+        rank, cached.step, cached.begin_ns, cached.end_ns, "trace", Segments(edges[:-1], edges[1:], kind, detail),
+        cached.overlapped_comm_ns, cached.optimizer_ns, tuple(cached.collectives),
+        stalls=tuple(cached.stalls), pieces=cached.pieces, fused_ns=cached.fused_ns,
     )  # fmt: skip
 
 
 def _named_by_user(trace: Trace) -> str:
-    """A part of a name for the user's own names of communication; "" without any."""
+    """The part of a cache name that stands for the user's own names of communication; "" without any."""
     return f"-{sha256(repr(trace.comm_kernels).encode()).hexdigest()[:16]}" if trace.comm_kernels else ""
 
 

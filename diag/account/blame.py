@@ -1,12 +1,12 @@
 """Blame: which rank made the others wait in a collective, and what it did meanwhile (docs/concepts/critical-path.md).
 
 Waiting is never a cause. For each collective on the critical path, the activity of the ranks since they were last in
-step is compared: a rank is charged what it did beyond the median of its peers, and at most as long as others waited.
-Ranks are in step at the end of a collective that blocked all of them. A collective that compute hides on some rank does
-not tie the ranks together: a pause before it shows only later, where the waiting is exposed. Time between the two of
-which nothing was recorded (it lies outside of the steps) is charged without a reason.
+step is compared: a rank is charged its excess over the median of its peers, at most as long as others waited.
+Ranks are in step at the end of a collective that blocked all of them. A collective that is overlapped with compute on
+some rank does not tie the ranks together: a pause before it shows only later, where the waiting is exposed. Time
+between the two without records (it lies outside of the steps) is charged without a reason.
 
-Pipeline stages run different layers, so a rank is compared with the ranks of its own stage; where it has no such peer,
+Pipeline stages run different layers, so a rank is compared with the ranks of its own stage; if it has no such peer,
 with its own usual activity up to that point, in steps of the same source: a trace calls idle what records count as
 compute, and the profiler makes steps longer. Activity that does not depend on the layers is compared across all ranks:
 data wait, copies, checkpoints, garbage collection.
@@ -32,13 +32,13 @@ from .match import Key, is_handed_over, is_pair
 
 # -- others ------------------------------------------------------------------------------------------------------------
 #
-# What the others did: the median over all ranks but one, for each of them.
+# Activity of the others: for each rank, the median over all other ranks.
 
 Values = npt.NDArray[np.int64]
 
 
 def median_of_others(values: Values) -> Values:
-    """For each row the median of all other rows, column by column, rounded down; itself where there is only one.
+    """For each row the median of all other rows, column by column, rounded down; a single row itself.
 
     In linear time: which of the middle values it is depends only on which side of them the row itself is. Where rows
     are equal to a middle value, it does not matter which of them is left out.
@@ -58,7 +58,7 @@ def median_of_others(values: Values) -> Values:
     return halved
 
 
-# What a stage has more of than another because it has other layers.
+# Labels of which one stage has more than another because it has other layers.
 _OF_LAYERS = np.zeros(LABELS, dtype=np.bool_)
 for _detail in Detail:
     _OF_LAYERS[label_of(Kind.COMPUTE, _detail)] = True
@@ -68,7 +68,7 @@ _Message = tuple[str, int | None, int | None, int]  # send or receive, own stage
 
 
 class StagePeers:
-    """``stages``: the stage of each rank, empty without a pipeline; ``steps``: of each rank; ``came``: the ranks'
+    """``stages``: the stage of each rank, empty without a pipeline; ``steps``: each rank's steps; ``came``: the ranks'
     arrivals at their collectives."""
 
     def __init__(
@@ -91,7 +91,7 @@ class StagePeers:
         self._usual: dict[tuple[int, str, int, str], Activity] = {}
 
     def step_begin(self, rank: int, time_ns: int) -> int:
-        """When the step began in which the moment just before ``time_ns`` lies; the first one, where none had."""
+        """Begin of the step that holds the moment just before ``time_ns``; of the first step, if none does."""
         begins = self._begins[rank]
         return int(begins[max(0, int(np.searchsorted(begins, time_ns, side="left")) - 1)])
 
@@ -104,8 +104,8 @@ class StagePeers:
         asked: Times,
         labels: Times,
     ) -> Activity:
-        """Activity of the other members of a meeting while each member in ``asked`` (by place) did its own: the median
-        over them, by label. ``activity``: of all members, in the order of ``came``; its columns are ``labels``."""
+        """What the other members of a meeting did before it, for each member in ``asked`` (places): the median over the
+        others, by label. ``activity``: that of all members, in the order of ``came``; its columns are ``labels``."""
         everybody = median_of_others(activity)
         pair = is_pair(members.values())
         stages = [self._stages.get(rank) for rank in came.rank.tolist()] if self._stages else []
@@ -116,15 +116,15 @@ class StagePeers:
         else:
             mates = np.copy(activity)
             for stage in set(stages) - {None}:
-                places = [at for at, other in enumerate(stages) if other == stage]
+                places = [at for at, stage_of_member in enumerate(stages) if stage_of_member == stage]
                 mates[places] = median_of_others(activity[places])
             alike = mates[asked]
         return np.where(_OF_LAYERS[labels], alike, everybody[asked])
 
     def _of_alike(self, rank: int, key: Key, members: Mapping[int, CollectiveCall]) -> Activity:
         """Activity of the other ranks of its stage up to the same call in their own pipelines; without such ranks, its
-        own usual activity up to that call. Comparing at the same time would not do: they do not wait for this rank, but
-        go on."""
+        own usual activity up to that call. Their activity at the same time would not compare: they do not wait for this
+        rank."""
         (other,) = (r for r in members if r != rank)
         call = members[rank].op, self._stages.get(rank), self._stages.get(other), key[1]
         place = self._messages.get(call, {}).get(rank)
@@ -140,7 +140,7 @@ class StagePeers:
 
     @cached_property
     def _messages(self) -> dict[_Message, dict[int, int]]:
-        """For each message of a pipeline, when each rank of the stage that sends, or receives, it was ready."""
+        """For each message of a pipeline: when each rank of the stage that sends (or receives) it was ready."""
         ready_ns: dict[_Message, dict[int, int]] = defaultdict(dict)
         for key, members in self._matched.items():
             if len(members) == 2 and is_pair(members.values()):
@@ -151,7 +151,7 @@ class StagePeers:
         return ready_ns
 
     def _own_usual(self, rank: int, key: Key) -> Activity:
-        """The rank's usual activity in a step up to this one of its sends, or receives."""
+        """The rank's usual activity from the step's begin to this send (or receive) of the step."""
         places = self._places(rank, key[0])
         place, begin = places[key]
         source = self._source[rank, begin]
@@ -192,15 +192,15 @@ class StagePeers:
 #
 # How long the others were blocked by a late rank, for all ranks of a collective at once.
 #
-# Mostly each rank is blocked from its arrival to the last one's. Then the wait for a rank grows with how
-# early the others were, so that the median of the waits is that of the one in the middle: in the order of arrival, and
-# not from every pair of ranks. Only ranks that came after somebody had left already are compared pair by pair.
+# Mostly each rank is blocked from its own arrival to the last rank's. Then the wait for a rank is longer the earlier
+# the others arrived, so the median of the waits is the wait of the middle one in the order of arrival, and no pair of
+# ranks needs to be compared. Only ranks that came after some rank had left already are compared pair by pair.
 
 _PAIRS = 1 << 22  # at a time: 32 MB an array
 
 
 class Standing:
-    """``sets``: for each rank, by row, when it did nothing but wait for collectives."""
+    """``sets``: for each rank, by row, the intervals in which it only waited for collectives."""
 
     def __init__(self, sets: Sequence[Intervals]) -> None:
         self._covered = CoveredOfMany(sets)
@@ -208,28 +208,29 @@ class Standing:
     def usual(
         self, rows: Times, idle_ns: Times, ready_ns: Times, asked: Times, counted_ns: Times, least_ns: int
     ) -> Times:
-        """For each member in ``asked`` (by place), how long the others were blocked until it was ready, while it was
-        not: the median over the others. ``rows``, ``idle_ns``, ``ready_ns``: of all members; ``counted_ns``: from when
-        it counts, for each member in ``asked``. Values below ``least_ns`` may be too small."""
+        """For each member in ``asked`` (places): how long the others were blocked before it was ready, without the time
+        in which it was blocked itself; the median over the others. ``rows``, ``idle_ns``, ``ready_ns``: of all members;
+        ``counted_ns``: for each member in ``asked``, the time from which blocking counts. Values below ``least_ns`` may
+        be too small."""
         until = self._covered.stretch_end(rows, idle_ns)
         blocked_ns = self._while_all_stand(rows, idle_ns, ready_ns, asked, counted_ns)
         first, second = np.partition(until, 1)[:2].tolist()
-        left_before = ready_ns[asked] > np.where(until[asked] == first, second, first)  # somebody else
-        # Standing in part is less than standing throughout.
+        left_before = ready_ns[asked] > np.where(until[asked] == first, second, first)  # some other rank
+        # Being blocked for part of the time gives a smaller value than being blocked throughout.
         pairs = np.flatnonzero(left_before & (blocked_ns > least_ns))
         if len(pairs):
-            for some in np.array_split(pairs, 1 + len(pairs) * len(rows) // _PAIRS):
-                blocked_ns[some] = self._by_pairs(rows, idle_ns, ready_ns, asked[some], counted_ns[some], until)
+            for chunk in np.array_split(pairs, 1 + len(pairs) * len(rows) // _PAIRS):
+                blocked_ns[chunk] = self._by_pairs(rows, idle_ns, ready_ns, asked[chunk], counted_ns[chunk], until)
         return blocked_ns
 
     def _while_all_stand(self, rows: Times, idle_ns: Times, ready_ns: Times, asked: Times, counted_ns: Times) -> Times:
-        """The same where all ranks are blocked from ``idle_ns`` until the rank is ready."""
+        """``usual`` if all ranks are blocked from ``idle_ns`` until the rank is ready."""
         order = np.argsort(idle_ns, kind="stable")
         place = np.empty(len(rows), dtype=np.int64)
         place[order] = np.arange(len(rows))
         others = len(rows) - 1
         middle = np.array([[(others - 1) // 2], [others // 2]])
-        middle = middle + (middle >= place[asked])  # without the rank itself
+        middle = middle + (middle >= place[asked])  # the rank itself is left out
         since = np.maximum(idle_ns[order][middle], counted_ns)
         stood = np.maximum(ready_ns[asked] - since, 0)
         blocked_ns: Times = (stood - self._covered.between(rows[asked], since, ready_ns[asked])).sum(axis=0) // 2
@@ -238,8 +239,8 @@ class Standing:
     def _by_pairs(
         self, rows: Times, idle_ns: Times, ready_ns: Times, asked: Times, counted_ns: Times, until: Times
     ) -> Times:
-        """The same for ranks that arrived when some of the others were no longer, or not yet, blocked. ``until``: the
-        end of the stretch in which each arrived."""
+        """``usual`` for ranks that arrived when some of the others were no longer, or not yet, blocked. ``until``: the
+        end of the stretch in which each rank arrived."""
         times = ready_ns[asked]
         since = np.maximum(idle_ns[:, None], counted_ns)
         stood = np.maximum(np.minimum(until[:, None], times) - since, 0)
@@ -247,7 +248,7 @@ class Standing:
         stood[at, of] = self._covered.between(rows[at], since[at, of], times[of])
         itself = self._covered.between(rows[asked], since.min(axis=0), times) > 0
         stood[:, itself] -= self._covered.between(rows[asked[itself]], since[:, itself], times[itself])
-        stood[asked, np.arange(len(asked))] = np.iinfo(np.int64).min  # itself: it comes before the others
+        stood[asked, np.arange(len(asked))] = np.iinfo(np.int64).min  # the rank itself sorts before the others
         others = len(rows) - 1
         low, high = 1 + (others - 1) // 2, 1 + others // 2
         stood.partition((low, high), axis=0)
@@ -261,8 +262,8 @@ _NEVER = np.iinfo(np.int64).min
 
 
 class Lateness(Struct, frozen=True):
-    """The late ranks of a step. ``explained_ns``: the part of ``waited_ns`` with a known reason; ``once_ns``: the same,
-    counting ranks that were late at one meeting once."""
+    """The late ranks of a step. ``explained_ns``: the part of ``waited_ns`` with a known reason; ``once_ns``: the
+    waiting if several ranks that were late at one meeting count once."""
 
     blames: tuple[Blame, ...]
     waited_ns: int
@@ -271,8 +272,8 @@ class Lateness(Struct, frozen=True):
 
 
 class _Late(NamedTuple):
-    """One meeting that ranks were late at. ``at``: their places in it; ``waited_ns``: for each of them; ``since_ns``:
-    since when each member is compared, until ``time_ns``."""
+    """A meeting with late ranks. ``at``: their places in it; ``waited_ns``: the waiting for each of them; ``since_ns``:
+    for each member, the begin of the compared window, which ends at ``time_ns``."""
 
     key: Key
     came: Attendance
@@ -321,7 +322,8 @@ class Meetings:
             waited += int(late.waited_ns.sum())
             explained += int((late.waited_ns - unseen).sum())
             unknown[rows] += np.where(unseen > EPSILON_NS, unseen, 0)
-            # What one group has waited for already, another one waits for later: it costs once.
+            # If one group has waited for a delay already, another group's later wait for the same delay costs nothing
+            # more.
             left = total - charged.after(rows, late.since_ns[late.at])
             share = np.maximum(0, np.minimum(late.waited_ns, left)) / np.maximum(total, 1)
             charged.add(rows, ready, np.rint(share * total).astype(np.int64))
@@ -329,7 +331,7 @@ class Meetings:
         return Lateness(self._blames(blame_ns, unknown), waited, explained, once)
 
     def _blames(self, blame_ns: Times, unknown: Times) -> tuple[Blame, ...]:
-        """By rank and label, without zeros. ``blame_ns``: by row and label in use."""
+        """By rank and label, without zeros. ``blame_ns``: shape (rows, labels in use)."""
         at, column = np.nonzero(blame_ns > 0)
         ranks, labels = self._ranks[at].tolist(), self._labels[column].tolist()
         blamed = list(zip(ranks, labels, blame_ns[at, column].tolist(), strict=True))
@@ -341,26 +343,26 @@ class Meetings:
         return tuple(Blame(rank, *of_label(label), ns) for rank, label, ns in sorted(blamed))
 
     def _late_ranks(self, met: Iterable[Key]) -> list[_Late]:
-        accounted_ns = np.full(len(self._ranks), _NEVER)  # by row, the time until which waiting for it is accounted for
+        accounted_ns = np.full(len(self._ranks), _NEVER)  # by row: waiting for the rank is accounted for until then
         late_ranks = []
         for key in met:
             came = self._came[key]
             at, waited_ns = self._late(came, accounted_ns)
-            if is_handed_over(self._matched[key].values()):  # then the sender did not wait for its receiver
+            if is_handed_over(self._matched[key].values()):  # a sender did not wait for its receiver
                 sent = [self._matched[key][rank].op == SEND for rank in came.rank[at].tolist()]
                 at, waited_ns = at[sent], waited_ns[sent]
             if not len(at):
                 continue
             rows, ready = came.row[at], came.ready_ns[at]
             accounted_ns[rows] = np.maximum(ready, accounted_ns[rows])
-            # Up to one moment on all ranks: what the late one did more of until then is what the others waited for.
-            # Their progress up to the meeting would not compare: some compute during the transfer.
+            # Every rank is compared up to the same moment: the late rank's excess until then is what the others waited
+            # for. Their progress up to the meeting would not compare: some compute during the transfer.
             late_ranks.append(_Late(key, came, at, waited_ns, self._last_met_ns(key, came), int(ready.max())))
         return late_ranks
 
     def _activities(self, late_ranks: list[_Late]) -> list[npt.NDArray[np.int64]]:
-        """For each of these meetings what its members did since they last met: shape (members, labels in use). Each
-        rank is asked once."""
+        """For each of these meetings, its members' activity since they last met: shape (members, labels in use). One
+        query per rank."""
         rows = np.concatenate([late.came.row for late in late_ranks])
         since = np.concatenate([late.since_ns for late in late_ranks])
         until = np.concatenate([np.full(len(late.came.row), late.time_ns) for late in late_ranks])
@@ -382,12 +384,12 @@ class Meetings:
 
     def _late(self, came: Attendance, accounted_ns: Times) -> tuple[Times, Times]:
         """Ranks for which most of the others were blocked, by place, and for how long. Waiting that compute overlaps
-        costs nothing, nor does time that the late rank waited as well; time in ``accounted_ns`` is charged already and
-        counts once."""
+        costs nothing, nor does waiting while the late rank waited as well. Time before ``accounted_ns`` is charged
+        already and counts once."""
         first = came.idle_ns.min()
         if came.ready_ns.max() - first <= EPSILON_NS:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-        # At most half of the others can have waited for one that was ready before the middle one.
+        # At most half of the others can have waited for a rank that was ready before the middle one.
         asked = np.flatnonzero(came.ready_ns >= np.median(came.ready_ns))
         before = accounted_ns[came.row[asked]]
         counted = np.where(before == _NEVER, first, before)
@@ -396,9 +398,9 @@ class Meetings:
         return asked[late], usual[late]
 
     def _last_met_ns(self, key: Key, came: Attendance) -> Times:
-        """When each rank last left an earlier meeting that blocked all ranks: its end, or its start if it was still
-        under way; the begin of its records, if there was none. A sender never waits for its receiver, so the two do not
-        meet: the step counts."""
+        """When each rank last left an earlier meeting that blocked all ranks: the meeting's end; its start, if it was
+        still running; the begin of the rank's records, if there was none. A sender never waits for its receiver, so the
+        two do not meet: then it is the begin of the step."""
         ready = came.ready_ns
         if is_pair(self._matched[key].values()):
             begins = (
@@ -410,8 +412,8 @@ class Meetings:
 
     @cached_property
     def _last_met(self) -> dict[Key, tuple[Times, Times]]:
-        """For each collective, when each of its ranks entered and left the previous one of the group that blocked all
-        its ranks; twice the begin of the rank's records, if there was none."""
+        """For each collective: when each of its ranks entered and left the group's previous collective that blocked all
+        its ranks. Both are the begin of the rank's records if there was none."""
         by_group: dict[str, list[Key]] = defaultdict(list)
         for key in self._came:
             by_group[key[0]].append(key)
@@ -447,6 +449,6 @@ class _Charged:
         self._count[rows] += 1
 
     def after(self, rows: Times, since_ns: Times) -> Times:
-        """The sum of what each was charged for when it was ready after this time."""
+        """The sum of the charges of each rank that was ready after ``since_ns``."""
         charged_ns: Times = np.where(self._at[rows] > since_ns[:, None], self._ns[rows], 0).sum(axis=1)
         return charged_ns

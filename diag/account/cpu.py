@@ -53,38 +53,38 @@ def partition(
     collectors, shifted to the trace's clock; each is united with the trace's own.
     """
     wire = trace.select(names.ANNOTATION, name=names.WIRE_PATTERN, arguments=True)
-    if any(is_transfer(call) for call in comm):  # sends and receives were recorded, with the blocked threads
+    if any(is_transfer(call) for call in comm):  # sends and receives are recorded, with the blocked threads
         wire = wire.filter(~_SENT)
     recorded = iv.make([span for call in comm if (span := _span(call)) is not None])
     talking = iv.union(ranges.as_intervals(wire), recorded, waits)
-    told = _Phases(trace, phases)
+    phase_times = _Phases(trace, phases)
     p2p = _point_to_point(wire, comm)
-    layers = disjoint(_layers(trace, talking, p2p, told))
+    layers = disjoint(_layers(trace, talking, p2p, phase_times))
     hidden = iv.intersect(talking, iv.union(*(layer.intervals for layer in layers if layer.kind == Kind.COMPUTE)))
     calls = in_windows(comm, windows) if comm else from_gloo(trace, wire, windows)
     # Idle is what no other kind covers, so it needs no layer of its own here.
     optimizing = iv.subtract(
-        told.optimizer, iv.union(*(layer.intervals for layer in layers if layer.kind not in _BUSY))
+        phase_times.optimizer, iv.union(*(layer.intervals for layer in layers if layer.kind not in _BUSY))
     )
     return traced_steps(rank, windows, layers, hidden, optimizing, calls)
 
 
 class _Phases:
-    """The host's phases, from the trace's ranges on the main thread united with recorded ones."""
+    """The host's phases: the trace's ranges on the main thread, united with recorded ones."""
 
     def __init__(self, trace: Trace, recorded: Sequence[tuple[str, int, int]]) -> None:
-        def told(name: str) -> Intervals:
+        def recorded_as(name: str) -> Intervals:
             return iv.make([(start, end) for phase, start, end in recorded if phase == name])
 
         main = ranges.main_thread(trace)
         threads = {main} if main is not None else set()
-        self.data = iv.union(ranges.data_wait(trace, threads), told(records.DATA))
-        self.checkpoint = iv.union(ranges.checkpoint(trace), told(records.CHECKPOINT))
-        self.copy = iv.union(ranges.phase(trace, records.H2D), told(records.H2D))
-        self.forward = iv.union(ranges.forward(trace), told(records.FORWARD))
-        self.backward = iv.union(ranges.backward(trace), told(records.BACKWARD))
-        self.optimizer = iv.union(ranges.optimizer(trace), told(records.OPTIMIZER))
-        self.collecting = iv.union(ranges.garbage_collection(trace), told(GC_PHASE))
+        self.data = iv.union(ranges.data_wait(trace, threads), recorded_as(records.DATA))
+        self.checkpoint = iv.union(ranges.checkpoint(trace), recorded_as(records.CHECKPOINT))
+        self.copy = iv.union(ranges.phase(trace, records.H2D), recorded_as(records.H2D))
+        self.forward = iv.union(ranges.forward(trace), recorded_as(records.FORWARD))
+        self.backward = iv.union(ranges.backward(trace), recorded_as(records.BACKWARD))
+        self.optimizer = iv.union(ranges.optimizer(trace), recorded_as(records.OPTIMIZER))
+        self.collecting = iv.union(ranges.garbage_collection(trace), recorded_as(GC_PHASE))
 
     def by_detail(self) -> list[tuple[Detail, Intervals]]:
         """Innermost first: recomputed forwards lie inside the backward, a fused optimizer step may, too."""
@@ -92,7 +92,7 @@ class _Phases:
 
 
 def _point_to_point(wire: pl.DataFrame, comm: Sequence[CollectiveCall]) -> Intervals:
-    """When only sends and receives were open: what a pipeline waits for its neighbours."""
+    """When only sends and receives were open: waiting for neighbours in a pipeline."""
     recorded = {
         flag: iv.make(
             [span for call in comm if (call.op in names.P2P_OPS) == flag and (span := _span(call)) is not None]
@@ -104,7 +104,7 @@ def _point_to_point(wire: pl.DataFrame, comm: Sequence[CollectiveCall]) -> Inter
 
 
 def _span(call: CollectiveCall) -> tuple[int, int] | None:
-    """When the call was on the wire, as far as that is known."""
+    """When the call was on the wire, if that is known."""
     return call.waited_ns if is_transfer(call) else (call.start_ns, call.end_ns)
 
 
@@ -126,11 +126,10 @@ def _layers(trace: Trace, talking: Intervals, p2p: Intervals, phases: _Phases) -
 def operator_time(trace: Trace) -> Intervals:
     """Time in which the main or an autograd thread works on an operator: an ``aten::`` one, or one with none inside.
 
-    Left out, also where they lie inside another operator, are those that hand a collective over or wait for one:
-    ``c10d::*`` lasts as long as the enqueue, ``_c10d_functional::wait_tensor`` as long as the wire; only operators
-    inside them count. Code that Inductor compiled counts like an operator: its own kernels leave no event. Operators
-    of other names with operators inside (the autograd engine's nodes, hooks of FSDP) may wait themselves, so they do
-    not count.
+    Operators that issue a collective or wait for one are left out, also inside another operator: ``c10d::*`` lasts as
+    long as the enqueue, ``_c10d_functional::wait_tensor`` as long as the wire; only operators inside them count. Code
+    that Inductor compiled counts like an operator: its own kernels leave no event. Operators of other names with
+    operators inside (the autograd engine's nodes, hooks of FSDP) may wait themselves, so they do not count.
     """
     main = ranges.main_thread(trace)
     threads = ranges.autograd_threads(trace) | ({main} if main is not None else set())
@@ -139,7 +138,7 @@ def operator_time(trace: Trace) -> Intervals:
 
 
 def _thread_time(operators: pl.DataFrame) -> Intervals:
-    """The same for one thread's operators, sorted like Trace.select: parents before their children."""
+    """``operator_time`` of one thread's operators, sorted as by Trace.select: parents before their children."""
     start, end = operators["ts_ns"].to_numpy(), (operators["ts_ns"] + operators["dur_ns"]).to_numpy()
     leaf = np.ones(len(start), dtype=np.bool_)
     leaf[:-1] = start[1:] >= end[:-1]  # ranges of one thread nest, so a child of an operator comes right after it

@@ -51,11 +51,11 @@ LABELS = len(Kind) * _DETAILS
 class Arrivals(NamedTuple):
     """Some calls of a rank, in order.
 
-    ``start_ns``, ``end_ns``: the calls' own. ``ready_ns``: when the rank had nothing left to do but wait for the call's
-    end: when it called, or when the compute that overlaps the transfer was done; when it called, too, if it was busy to
-    the end. Compute while the thread waits is the collective's own: gloo copies. ``idle_ns``: the same, or earlier,
-    where the rank was already blocked in earlier collectives. ``still``: whether it does nothing but wait when the call
-    ends.
+    ``start_ns``, ``end_ns``: those of the calls. ``ready_ns``: when the rank had nothing left to do but wait for the
+    call's end, that is when it called or when the compute that overlaps the transfer was done; when it called, if it
+    was busy to the end. Compute while the thread waits belongs to the collective: gloo copies. ``idle_ns``: as
+    ``ready_ns``, or earlier if the rank was already blocked in earlier collectives. ``still``: whether the rank only
+    waits when the call ends.
     """
 
     start_ns: Times
@@ -66,7 +66,7 @@ class Arrivals(NamedTuple):
 
 
 class Timeline:
-    """All segments of one rank on the common clock, in order. Time between steps belongs to nothing."""
+    """All segments of one rank on the common clock, in order. Time between steps has no segment."""
 
     def __init__(self, steps: Sequence[RankStep]) -> None:
         ordered = sorted(steps, key=lambda step: step.begin_ns)
@@ -83,20 +83,20 @@ class Timeline:
 
     @cached_property
     def _sums(self) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The labels in use; of each segment the place of its own among them; and, of shape (segments, labels in use),
-        the nanoseconds of each before each segment. A rank that meets no other needs none of it."""
-        used, own = np.unique(self.label, return_inverse=True)
-        spent = np.zeros((len(own), len(used)), dtype=np.int64)
-        spent[np.arange(len(own)), own] = self.end_ns - self.start_ns
-        return used, own, np.cumsum(spent, axis=0) - spent
+        """The labels in use; for each segment, its label's place among them; and the nanoseconds of each label before
+        each segment, shape (segments, labels in use). Not needed for a rank that meets no other."""
+        used, column = np.unique(self.label, return_inverse=True)
+        spent = np.zeros((len(column), len(used)), dtype=np.int64)
+        spent[np.arange(len(column)), column] = self.end_ns - self.start_ns
+        return used, column, np.cumsum(spent, axis=0) - spent
 
     def segment_before(self, time_ns: int) -> int | None:
-        """Index of the segment that the moment just before ``time_ns`` lies in; None between or before the steps."""
+        """Index of the segment that holds the moment just before ``time_ns``; None between or before the steps."""
         index = int(np.searchsorted(self.start_ns, time_ns, side="left")) - 1
         return index if index >= 0 and self.end_ns[index] >= time_ns else None
 
     def segment_after(self, time_ns: int) -> int:
-        """Index of the segment that the moment just after ``time_ns`` lies in, else of the next one."""
+        """Index of the segment that holds the moment just after ``time_ns``, else of the next one."""
         return int(np.searchsorted(self.end_ns, time_ns, side="right"))
 
     def last_communication(self, index: int, begin_ns: int) -> int | None:
@@ -107,7 +107,7 @@ class Timeline:
         return int(self._communication[at])
 
     def arrivals(self, calls: Sequence[CollectiveCall]) -> Arrivals:
-        """When the rank came to each call: one pass over all of them."""
+        """When the rank arrived at each call: one pass over all of them."""
         start, end = (np.array([getattr(c, key) for c in calls], dtype=np.int64) for key in ("start_ns", "end_ns"))
         waited = np.array([call.waited_ns is not None for call in calls], dtype=np.bool_)
         since, until = np.array([call.waited_ns or (0, 0) for call in calls], dtype=np.int64).reshape(-1, 2).T
@@ -117,13 +117,13 @@ class Timeline:
         idle = np.where(standing, self.start_ns[self._stretches[at]], np.where(waited, busy_until, start))
         at, inside = self._segments_before(end)
         still = np.where(waited, (since < end) & (end <= until), ~inside | self._communicating[at])
-        # A sender is ready when it sends: it may be blocked in that later, but the receiver need not wait until then.
+        # A sender is ready when it sends: it may be blocked later, but the receiver need not wait until then.
         sent = np.array([call.op == SEND for call in calls], dtype=np.bool_)
         ready = np.where(sent, start, np.maximum(start, np.where(waited, since, idle)))
         return Arrivals(start, end, ready, np.where(sent, start, idle), still & ~sent)
 
     def _segments_before(self, times: Times) -> tuple[Times, Mask]:
-        """Indices of the segments that the moments just before lie in, and whether there is one."""
+        """Indices of the segments that hold the moments just before ``times``, and whether there is one."""
         at = np.searchsorted(self.start_ns, times, side="left") - 1
         inside = at >= 0
         at = np.maximum(at, 0)
@@ -131,7 +131,7 @@ class Timeline:
 
     @cached_property
     def _stretches(self) -> npt.NDArray[np.int64]:
-        """For each segment the first segment of its unbroken communication."""
+        """For each segment, the first segment of its unbroken communication."""
         breaks = np.ones(len(self.start_ns), dtype=np.bool_)
         together = self._communicating[1:] & self._communicating[:-1]
         breaks[1:] = ~(together & (self.end_ns[:-1] == self.start_ns[1:]))
@@ -140,22 +140,22 @@ class Timeline:
     def activity(self, start_ns: int, end_ns: int) -> Activity:
         """The rank's activity in a window, nanoseconds by label."""
         window = np.array([start_ns], dtype=np.int64), np.array([end_ns], dtype=np.int64)
-        found: Activity = self.activities(*window)[0]
-        return found
+        totals: Activity = self.activities(*window)[0]
+        return totals
 
     def activities(self, start_ns: Times, end_ns: Times) -> Activity:
-        """The same for many windows: shape (windows, labels)."""
+        """``activity`` for many windows: shape (windows, labels)."""
         totals = np.zeros((len(start_ns), LABELS), dtype=np.int64)
         totals[:, self._sums[0]] = self._until(np.maximum(start_ns, end_ns)) - self._until(start_ns)
         return totals
 
     def _until(self, times_ns: Times) -> npt.NDArray[np.int64]:
         """Nanoseconds before each moment, by the labels in use."""
-        _, own, before = self._sums
+        _, column, before = self._sums
         index = np.searchsorted(self.start_ns, times_ns, side="right") - 1
         at = np.maximum(index, 0)
         done: npt.NDArray[np.int64] = before[at]
-        done[np.arange(len(at)), own[at]] += np.minimum(times_ns, self.end_ns[at]) - self.start_ns[at]
+        done[np.arange(len(at)), column[at]] += np.minimum(times_ns, self.end_ns[at]) - self.start_ns[at]
         done[index < 0] = 0
         return done
 
@@ -168,7 +168,7 @@ class Timeline:
         return np.stack((self.start_ns[self._communication], self.end_ns[self._communication]), axis=1)
 
     def releasing_call(self, start_ns: int, end_ns: int) -> CollectiveCall | None:
-        """The collective whose end freed the rank at ``end_ns``, among those open in the window."""
+        """The collective whose end released the rank at ``end_ns``, among those open in the window."""
         first = int(np.searchsorted(self._call_ends, start_ns, side="right"))
         best: CollectiveCall | None = None
         for number in range(first, len(self.calls)):
@@ -187,13 +187,13 @@ def _by_end(call: CollectiveCall) -> tuple[int, int]:
 # -- critical path -----------------------------------------------------------------------------------------------------
 
 
-# A wait shorter than this is the noise of two clocks readings and a thread's wake-up, not a reason to change ranks.
+# A shorter wait is noise of two clock readings and a thread's wake-up, not a reason to change ranks.
 EPSILON_NS = 50_000
 
 
 class Attendance(NamedTuple):
-    """One collective: arrays with a value for each rank that took part (``Arrivals``). ``row``: the rank's place among
-    all that have a timeline. ``in_step``: whether the collective blocked all of them when it ended."""
+    """One collective: arrays with a value for each rank that took part (see ``Arrivals``). ``row``: the rank's place
+    among all ranks with a timeline. ``in_step``: whether the collective blocked all of them when it ended."""
 
     rank: Times
     row: Times
@@ -208,19 +208,19 @@ class Attendance(NamedTuple):
 
 
 class Readiness(Struct, frozen=True):
-    """When the ranks came to their collectives.
+    """When the ranks arrived at their collectives.
 
-    The last one to be ready is not always the last one to call. Where transfers follow each other without a gap they
-    all begin at the end of the one before, on every rank, and a rank that was late shows by how little of them is left
-    to wait for. What the last one to be ready still waits is what a faster network would save.
+    The last rank to be ready is not always the last one to call. Back-to-back transfers all begin at the end of the
+    previous one, on every rank; a rank that was late then shows by its short remaining wait. The wait of the last rank
+    to be ready is the transfer: a faster network would save it.
     """
 
     of: Mapping[Key, Attendance]
-    ranks: tuple[int, ...]  # all that have a timeline, in the order of the rows
+    ranks: tuple[int, ...]  # all ranks with a timeline, in the order of the rows
 
 
 def readiness(matched: Mapping[Key, Mapping[int, CollectiveCall]], timelines: Mapping[int, Timeline]) -> Readiness:
-    """Asked of each rank once, for all of its collectives."""
+    """Each rank's arrivals at all its collectives, from one query per rank."""
     row = {rank: i for i, rank in enumerate(timelines)}
     calls: dict[int, list[CollectiveCall]] = {rank: [] for rank in row}
     places: dict[int, list[int]] = {rank: [] for rank in row}
@@ -232,33 +232,35 @@ def readiness(matched: Mapping[Key, Mapping[int, CollectiveCall]], timelines: Ma
         ranks.extend(members)
     columns = np.zeros((5, len(ranks)), dtype=np.int64)
     rows = np.zeros(len(ranks), dtype=np.int64)
-    for rank, own in calls.items():
-        if own:
-            columns[:, places[rank]] = timelines[rank].arrivals(own)
+    for rank, rank_calls in calls.items():
+        if rank_calls:
+            columns[:, places[rank]] = timelines[rank].arrivals(rank_calls)
             rows[places[rank]] = row[rank]
     rank_of = np.array(ranks, dtype=np.int64)
     start, end, ready, idle, still = columns
     edges = np.cumsum([0, *(len(members) for members in matched.values())])
-    found = {}
+    attendance = {}
     for key, first, last in zip(matched, edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         at = slice(first, last)
-        found[key] = Attendance(rank_of[at], rows[at], start[at], end[at], ready[at], idle[at], bool(still[at].all()))
-    return Readiness(found, tuple(row))
+        attendance[key] = Attendance(
+            rank_of[at], rows[at], start[at], end[at], ready[at], idle[at], bool(still[at].all())
+        )
+    return Readiness(attendance, tuple(row))
 
 
 def held_up_at(path: CriticalPath, arrivals: Iterable[tuple[Key, int, int]]) -> list[Key]:
     """Collectives whose last-arriving rank was on the critical path at its arrival. ``arrivals``: (key, rank,
     arrival_ns).
 
-    Collectives in which the path changes ranks are among them. A last rank that called, did something else and asked
-    for the result after the others had left was ready after them: at that time the path may be on one of them again.
+    Collectives at which the path changes ranks are included. A last rank that called, did something else and asked for
+    the result after the others had left was ready after them: at that time the path may be on one of them again.
     """
     arrivals = list(arrivals)
     if not arrivals or not len(path.start_ns):
         return []
     at = np.array([arrival for _, _, arrival in arrivals], dtype=np.int64)
     ranks = np.array([rank for _, rank, _ in arrivals], dtype=np.int64)
-    # An arrival is where a piece ends; the next one is the transfer, or the wait of somebody who came earlier.
+    # A piece of the path ends at an arrival; the next one is the transfer, or the wait of a rank that came earlier.
     before = np.searchsorted(path.start_ns, at, side="left") - 1
     met = at == path.start_ns[0]  # a rank whose step begins with its arrival leaves no piece before it
     for near in (before, before + 1):
@@ -276,17 +278,17 @@ def walk(
     """The path through one step. ``steps``: rank to its part of this step, on the common clock."""
     rank = _last_done(steps)
     time = steps[rank].end_ns
-    found = _Found()
-    # Where the path has gone to a late rank already. A collective may be cut in pieces, by gloo's copies for one: those
-    # after the arrival are this rank's, and only from the one around it the path jumps.
+    stretches = _Found()
+    # Collectives at which the path has changed to the late rank already. A collective may be cut in pieces (by gloo's
+    # copies, for example): pieces after the arrival belong to this rank, and only the one around it changes ranks.
     jumped: set[Key] = set()
     present = np.array([rank in steps for rank in came.ranks], dtype=np.bool_)
     if not came.of:  # no rank to wait for
         line, begin = timelines[rank], steps[rank].begin_ns
         index = line.segment_before(time)
         if index is not None and time > begin:
-            found.add(rank, line, line.segment_after(begin), index, begin, time)
-        return found.path(jumped)
+            stretches.add(rank, line, line.segment_after(begin), index, begin, time)
+        return stretches.path(jumped)
     while time > steps[rank].begin_ns:
         line, begin = timelines[rank], steps[rank].begin_ns
         index = line.segment_before(time)
@@ -295,35 +297,35 @@ def walk(
         comm = line.last_communication(index, begin)
         before = time
         if comm is None:
-            found.add(rank, line, line.segment_after(begin), index, begin, time)
+            stretches.add(rank, line, line.segment_after(begin), index, begin, time)
             break
         if comm < index:
-            found.add(rank, line, comm + 1, index, begin, time)
+            stretches.add(rank, line, comm + 1, index, begin, time)
             time = int(line.end_ns[comm])
         start = max(int(line.start_ns[comm]), begin)
         call = line.releasing_call(start, time)
         if call is not None and start < call.start_ns < time:
-            start = call.start_ns  # one stretch of communication, several collectives one after the other
+            start = call.start_ns  # one stretch of communication with several collectives back to back
         key = call.key if call is not None else None
         last = None
         if key is not None and key not in jumped:
             last = _last_ready(came.of.get(key), present)
         if last is None or last[0] == rank or min(last[1], time) - start <= EPSILON_NS:
-            found.add(rank, line, comm, comm, start, time, key)
+            stretches.add(rank, line, comm, comm, start, time, key)
             time = start
             if time >= before:
                 break  # steps that overlap: the path cannot be followed further back
             continue
         arrival = min(last[1], time)
-        found.add(rank, line, comm, comm, arrival, time, key)
+        stretches.add(rank, line, comm, comm, arrival, time, key)
         rank, time = last[0], arrival
         if key is not None:
             jumped.add(key)
-    return found.path(jumped)
+    return stretches.path(jumped)
 
 
 class _Found:
-    """Stretches of the path, last one first: runs of segments of one rank, the outer ones cut."""
+    """Stretches of the path, last one first: runs of segments of one rank, the first and last one cut."""
 
     def __init__(self) -> None:
         self.keys: dict[Key, int] = {}
@@ -350,20 +352,21 @@ class _Found:
 
 
 def nearly_last(came: Attendance) -> list[tuple[int, int]]:
-    """Rank and time of all ranks that were ready last. Where two arrive together the path is on either."""
+    """Rank and time of all ranks that were ready last. If two arrive together, the path may be on either."""
     late = came.ready_ns >= came.ready_ns.max() - EPSILON_NS
     return list(zip(came.rank[late].tolist(), came.ready_ns[late].tolist(), strict=True))
 
 
 def _last_done(steps: Mapping[int, RankStep]) -> int:
-    """The rank that ends last; of several, the one that waited least, whatever its number."""
+    """The rank that ends last; of several, the one that waited least (its number decides only between equals)."""
     end = max(step.end_ns for step in steps.values())
     last = [rank for rank in steps if steps[rank].end_ns == end]
     return min(last, key=lambda rank: (steps[rank].segments.total(Kind.COMM), rank)) if len(last) > 1 else last[0]
 
 
 def _last_ready(came: Attendance | None, present: npt.NDArray[np.bool_]) -> tuple[int, int] | None:
-    """The last of the ranks that are ``present`` to be ready, by row, and when; None where fewer than two took part."""
+    """The last rank to be ready among those that are ``present`` (by row), and when; None if fewer than two took
+    part."""
     if came is None:
         return None
     here = present[came.row]

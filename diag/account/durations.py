@@ -1,9 +1,9 @@
 """Who waits for whom, from the durations of collectives alone: no clocks, no steps.
 
 A collective ends on all its ranks at about the same time, and lasts on each from its own arrival. So the shortest
-duration is that of the last rank to arrive, and what another rank took longer is its waiting. A rank that others wait
-for waits less than they do: its total is what tells a straggler from a rank that was only made late by one, because
-ranks that a straggler holds up in one group wait for it there, and are late in their other groups.
+duration is that of the last rank to arrive, and the excess of another rank is its waiting. A rank that others wait for
+waits less than they do. The total waiting separates a straggler from a rank that was only made late by one: ranks that
+a straggler holds up in one group wait for it there, and are late in their other groups.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from diag.model.steps import Attribution
 
 from .match import SYNCHRONISING
 
-_CHUNKS: Final = 20  # parts of the job in which a straggler must be one again
-_LEAST: Final = 24  # collectives of a rank in each part: most steps have fewer, and being late comes once a step
+_CHUNKS: Final = 20  # parts of the job: a straggler must be one in most of them
+_LEAST: Final = 24  # collectives of a rank in each part: more than in most steps, and a rank is late once a step
 _DUMPS: Final = 8
 # Ranks of one collective end that far apart without anybody being late [measured: 11 us on four MI300s].
 _TAIL_NS: Final = 20_000
-_HARDLY: Final = 0.25  # of what most ranks wait: a straggler waits no longer
+_HARDLY: Final = 0.25  # fraction of the wait of most ranks: a straggler waits no longer
 _AS_LATE: Final = 0.9  # as the latest of a part: ranks that were made late by one are as late in their other groups
-_TELLING: Final = 0.5  # of the mean cost: in parts with less nobody was late
+_TELLING: Final = 0.5  # fraction of the mean cost: in parts with less, no rank was late
 
 Series = npt.NDArray[np.float64]
 
@@ -36,11 +36,11 @@ Series = npt.NDArray[np.float64]
 class Durations(Struct, frozen=True, eq=False):
     """The account of a job's collectives. Nanoseconds.
 
-    ``ranks``: those that took part in collectives. ``busy_ns``, ``wait_ns``: of each, over all complete collectives;
-    ``chunk_wait_ns[chunk, rank]``: the same by parts of the job, in order. ``complete`` of ``collectives`` were
-    recorded on all their ranks. ``wall_ns``: the time that the records span, None where they do not say. ``met``: a row
-    for each complete collective. ``sizes``: ranks of each group; ``members``: those of them that were recorded.
-    ``steps``: of the training in that time, 0 where they are not known.
+    ``ranks``: those that took part in collectives. ``busy_ns``, ``wait_ns``: by rank, over all complete collectives;
+    ``chunk_wait_ns[chunk, rank]``: the waiting by parts of the job, in order. ``complete`` of ``collectives`` were
+    recorded on all their ranks. ``wall_ns``: the time that the records span, None if they do not contain it. ``met``: a
+    row for each complete collective. ``sizes``: ranks of each group; ``members``: those of them that were recorded.
+    ``steps``: the training's steps in that time, 0 if unknown.
     """
 
     ranks: tuple[int, ...]
@@ -57,15 +57,15 @@ class Durations(Struct, frozen=True, eq=False):
 
     @property
     def share(self) -> float | None:
-        """Part of the time in which a rank is in collectives, on average; None where the records do not say."""
+        """Fraction of the time in which a rank is in collectives, on average; None if the records do not contain it."""
         return float(self.busy_ns.mean()) / self.wall_ns if self.wall_ns and len(self.ranks) else None
 
 
 class Late(Struct, frozen=True):
-    """Ranks that the others wait for. ``cost_ns``: what the others wait more than they do, over all records;
-    ``of_busy``: of the others' time in collectives. ``lasting``: of what the latest rank of each part of the job cost,
-    the fraction in parts in which it was one of them; ``led`` of ``telling`` parts were led by them, not counting those
-    in which nobody was late."""
+    """Ranks that the others wait for. ``cost_ns``: how much more the others wait than they do, over all records;
+    ``of_busy``: the same as a fraction of the others' time in collectives. ``lasting``: of the latest rank's cost in
+    each part of the job, the fraction in parts in which it was one of these ranks; ``led`` of ``telling`` parts were
+    led by them, not counting those in which no rank was late."""
 
     ranks: tuple[int, ...]
     cost_ns: float
@@ -107,13 +107,13 @@ def durations_of(rows: pl.DataFrame, size_of: Mapping[str, int]) -> Durations:
     a_rank = float(whole["size"].sum()) / max(1, calls["rank"].n_unique())
     chunks = max(1, min(_CHUNKS, int(a_rank / _LEAST)))
     whole = whole.with_columns(chunk=(pl.col("place") * chunks).floor().clip(0, chunks - 1).cast(pl.Int64))
-    own = calls.join(whole.select(*key, "transfer_ns", "chunk"), on=key, how="inner")
-    own = own.with_columns(wait_ns=pl.col("duration_ns") - pl.col("transfer_ns"))
-    ranks = tuple(own["rank"].unique().sort().to_list())
+    whole_calls = calls.join(whole.select(*key, "transfer_ns", "chunk"), on=key, how="inner")
+    whole_calls = whole_calls.with_columns(wait_ns=pl.col("duration_ns") - pl.col("transfer_ns"))
+    ranks = tuple(whole_calls["rank"].unique().sort().to_list())
     row_of = {rank: row for row, rank in enumerate(ranks)}
     busy, waits = np.zeros((chunks, len(ranks))), np.zeros((chunks, len(ranks)))
     for chunk, rank, busy_ns, wait_ns in (
-        own.group_by("chunk", "rank").agg(pl.sum("duration_ns", "wait_ns")).iter_rows()
+        whole_calls.group_by("chunk", "rank").agg(pl.sum("duration_ns", "wait_ns")).iter_rows()
     ):
         busy[chunk, row_of[rank]], waits[chunk, row_of[rank]] = busy_ns, wait_ns
     members = calls.group_by("group").agg(pl.col("rank").unique().sort())
@@ -127,21 +127,21 @@ def durations_of(rows: pl.DataFrame, size_of: Mapping[str, int]) -> Durations:
         wall_ns,
         whole,
         dict(size_of),
-        {group: tuple(own) for group, own in members.iter_rows()},
+        {group: tuple(whole_calls) for group, whole_calls in members.iter_rows()},
     )
 
 
 def of_steps(account: Durations, attribution: Attribution, seen: float = 1.0) -> Durations:
-    """The account of a run whose steps were recorded: what the records span is the steps' time. ``seen``: the part of
-    the collectives that was not lost; the others cost the same in the rest of the time."""
+    """The account of a run whose steps were recorded: the records span the steps' time. ``seen``: the fraction of the
+    collectives that was not lost; the lost ones cost the same in the rest of the time."""
     wall_ns = round(seen * sum(step.dur_ns for step in attribution.steps))
     steps = len(attribution.steps)
     return replace(account, wall_ns=wall_ns or None, steps=min(steps, max(1, round(seen * steps))))
 
 
 def _wall(rows: pl.DataFrame) -> int | None:
-    """What the records of a rank span on its host's clock, on average over the ranks: from end to end of calls, else
-    from dump to dump, where there are enough of them that what lies before the first hardly counts."""
+    """The time that a rank's records span on its host's clock, on average over the ranks: from end to end of calls,
+    else from dump to dump, if there are enough dumps that the time before the first one hardly counts."""
     spans = rows.group_by("rank").agg(
         ended=pl.col("end_ns").max() - pl.col("end_ns").min(),
         dumped=pl.col("dumped_ns").max() - pl.col("dumped_ns").min(),
@@ -152,17 +152,17 @@ def _wall(rows: pl.DataFrame) -> int | None:
     dumped = spans.filter((pl.col("dumps") >= _DUMPS) & (pl.col("dumped") > 0))
     if not len(dumped) or len(dumped) < len(spans):
         return None
-    # What was recorded before the first dump took about as long as what lies between two of them.
+    # The records before the first dump took about as long as the time between two dumps.
     return int((dumped["dumped"] * dumped["dumps"] / (dumped["dumps"] - 1)).mean())  # type: ignore[arg-type]
 
 
 def late_ranks(account: Durations, least: float = 0.1) -> Late | None:
-    """The ranks that the others wait for, in most parts of the job; None where nobody stands out, or what it costs is
-    below ``least`` of the time in collectives, or more ranks are late than wait."""
+    """The ranks that the others wait for, in most parts of the job; None if no rank stands out, if the cost is below
+    ``least`` of the time in collectives, or if more ranks are late than wait."""
     count = len(account.ranks)
     if count < 2 or not account.complete:
         return None
-    # Ranks that were made late by one have waited for it in another group: they wait less than the others, and more
+    # Ranks that were made late by another have waited for it in another group: they wait less than the others, but more
     # than hardly at all.
     usual_ns = float(np.percentile(account.wait_ns, 75))
     chosen = np.flatnonzero(account.wait_ns <= _HARDLY * usual_ns)

@@ -3,19 +3,19 @@
 After StageFrontier (arXiv 2606.06751). Let E be the time that a rank has spent of its step at the end
 of phase k. The frontier is F_k = max of E over the ranks; its increments partition the step. The last phase, REST, is
 the time between the phases, and waiting that no transfer explains. Only durations are compared, so no clock has to be
-aligned and no collective matched. A rank that begins a step later than usual, by its own clock against the others' own,
-is late by that much from the start (``head_starts``).
+aligned and no collective matched. If a rank begins a step later than usual (by its own clock, against the others'
+clocks), it is late by that much from the start (``head_starts``).
 
-Two rules keep waiting from being blamed. Where the records contain the time that a rank was blocked in collectives, it
-is left out of E, and the least of it over the ranks is communication. And a rank is late by how far its E exceeds the
+Two rules keep waiting from being blamed. If the records contain the time that a rank was blocked in collectives, that
+time is left out of E, and its minimum over the ranks is communication. And a rank is late by how far its E exceeds the
 others' median, so that it is charged only where it falls behind: ranks that wait for it in a later phase catch up, and
-are charged nothing. Time that all ranks spend alike makes none of them late. Where the waiting is unknown and every
-unit of the model synchronises (FSDP), a rank that is slow inside the forward looks like all others.
+are charged nothing. Time that all ranks spend alike makes none of them late. If the waiting is unknown and every unit
+of the model synchronises (FSDP), a rank that is slow inside the forward looks like all others.
 
 Runs recorded as summaries get the same frontiers with three differences. Times are whole microseconds. The phases of a
 step come in the order of PHASES_AND_REST, each once; micro-batches and the pieces of REST are summed. Single
-collectives are unknown: the least time that any rank is blocked in a phase counts as communication, which is too much
-where one rank is late for one collective of a phase and another rank for the next.
+collectives are unknown: the least time that any rank is blocked in a phase counts as communication. That is too much
+if one rank is late for one collective of a phase and another rank for the next.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ from .attribute import IN_WINDOW, in_windows, queued_steps
 from .blame import median_of_others
 from .records import WARMUP_STEPS, blocked, is_p2p
 
-_ROWS = 1024  # at a time: each value is copied once for each window that it is in
-_USUAL = 20  # steps around one that are its reference: clocks gain microseconds on each other in them
+_ROWS = 1024  # rows in one batch: each value is copied once for each window that holds it
+_USUAL = 20  # steps around a step that are its reference: clocks drift by microseconds in that time
 
 Times = npt.NDArray[np.int64]
 
@@ -97,7 +97,7 @@ def frontier(
     ranks: Mapping[int, RankTables], steps: Collection[int], on_device: bool, stages: Mapping[int, int] | None = None
 ) -> Frontier | None:
     """The frontiers of the steps that every recorded rank has; None with fewer than two ranks, or no such step.
-    ``stages``: pipeline stages by rank: a rank is late against the others of its stage."""
+    ``stages``: pipeline stages by rank: a rank's lateness is measured against the other ranks of its stage."""
     records = {rank: {s.step: s for s in tables.steps} for rank, tables in sorted(ranks.items()) if tables.steps}
     numbers = sorted(set(steps).intersection(*records.values())) if len(records) > 1 else []
     if not numbers:
@@ -141,8 +141,8 @@ def _head_starts(records: Mapping[int, Mapping[int, StepRecord]]) -> dict[int, T
 
 
 def head_starts(begin: Times) -> Times:
-    """For each rank (a row) and step, how much later than the first of the ranks it began the step, without what it
-    usually is: what every rank's own clock is off by is in that, and of a drift all but that of a few steps."""
+    """For each rank (a row) and step, how much later than the first rank it began the step, minus what is usual for it.
+    The usual value contains the offset of the rank's clock, and its drift but for that of a few steps."""
     offset = begin - begin[0]
     wide = min(_USUAL, offset.shape[1] - 1) // 2
     unusual = np.empty_like(offset)
@@ -164,20 +164,20 @@ class _Rank:
         self._begin, self._before = ordered[:, 0], np.concatenate(([0], np.cumsum(ordered[:, 1])))
 
     def worked(self, begin_ns: int, times: Times) -> Times:
-        """From ``begin_ns`` to each of the times."""
+        """Time not blocked in collectives, from ``begin_ns`` to each of the times."""
         worked_ns: Times = times - begin_ns - self._still.between(np.full_like(times, begin_ns), times)
         return worked_ns
 
     def transfers(self, begin_ns: int, end_ns: int) -> int:
-        """For the collectives that it began to wait for in the window."""
+        """Transfer time of the collectives that the rank began to wait for in the window."""
         first, last = np.searchsorted(self._begin, (begin_ns, end_ns))
         return int(self._before[last] - self._before[first])
 
 
 def _edges(members: Sequence[StepRecord], clocks: Sequence[_Rank]) -> tuple[list[int], Times]:
-    """The phases of a step in order, and for each rank how much it has worked when it leaves them.
+    """The phases of a step in order, and for each rank the time it has worked when it leaves them.
 
-    Micro-batches keep their order where all ranks went through the same phases; else each phase is taken as one.
+    Micro-batches keep their order if all ranks went through the same phases; else each phase is summed.
     """
     phases = [sorted(record.phases, key=lambda row: row.start_ns) for record in members]
     order = [row.phase for row in phases[0]]
@@ -206,13 +206,13 @@ def _sums(record: StepRecord, phases: Sequence[PhaseRow], clock: _Rank) -> Times
 
 
 def alike(ranks: Sequence[int], stages: Mapping[int, int]) -> list[npt.NDArray[np.intp]]:
-    """The places of the ranks that do the same work: those of one stage of a pipeline."""
+    """Places of the ranks that do the same work: one array per pipeline stage."""
     stage_of = np.array([stages.get(rank, -1) for rank in ranks])
     return [np.flatnonzero(stage_of == stage) for stage in np.unique(stage_of)]
 
 
 def behind(edges: Times, peers: Sequence[npt.NDArray[np.intp]] | None = None) -> Times:
-    """By how much each rank has spent more than the median of its peers at each edge; 0 where it has not."""
+    """By how much each rank's time exceeds the median of its peers at each edge; 0 if it does not."""
     excess = np.zeros_like(edges)
     for places in peers if peers is not None else (np.arange(len(edges)),):
         excess[places] = np.maximum(edges[places] - median_of_others(edges[places]), 0)
@@ -220,8 +220,8 @@ def behind(edges: Times, peers: Sequence[npt.NDArray[np.intp]] | None = None) ->
 
 
 def _transfers(rows: Mapping[int, Sequence[CollectiveRow]]) -> dict[int, list[tuple[int, int]]]:
-    """By rank, each collective as (begin of its wait, least time that any rank was blocked in it). The last to arrive
-    does not wait, so that is the transfer or more."""
+    """By rank, each collective as (begin of its wait, least time that any rank was blocked in it). The last rank to
+    arrive does not wait, so the least time is the transfer or more."""
     members: dict[tuple[str, int, str], dict[int, CollectiveRow]] = defaultdict(dict)
     for rank, of_rank in rows.items():
         for row in of_rank:
@@ -239,8 +239,8 @@ def _transfers(rows: Mapping[int, Sequence[CollectiveRow]]) -> dict[int, list[tu
 # -- runs recorded as summaries ----------------------------------------------------------------------------------------
 
 
-SHOWN = 16  # ranks with parts of each step
-_STEPS = 16  # at a time: 64 bytes of a rank and column
+SHOWN = 16  # ranks whose parts of each step are shown
+_STEPS = 16  # steps in one batch: 64 bytes of a rank and column
 _US = 1000  # nanoseconds
 
 _NO_TIMES: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
@@ -251,7 +251,7 @@ def summary_frontier(
     summaries: Summaries, counted: Collection[int], stages: Mapping[int, int] | None = None
 ) -> Frontier | None:
     """The frontiers of the counted steps; None with fewer than two ranks, or no such step. ``stages``: pipeline stages
-    by rank: a rank is late against the others of its stage."""
+    by rank: a rank's lateness is measured against the other ranks of its stage."""
     places = [at for at, number in enumerate(summaries.numbers) if number in counted]
     ranks, steps = len(summaries.ranks), len(places)
     if ranks < 2 or not steps:
@@ -306,7 +306,7 @@ def steps_left_out(summaries: Summaries) -> dict[int, str]:
 def summary_attribution(
     summaries: Summaries, left_out: Mapping[int, str], shown: Sequence[int], axes: Axes
 ) -> Attribution:
-    """Every step with how long it took and the parts of the ranks ``shown``. No path: that takes collectives."""
+    """Every step's duration, and the parts of the ranks ``shown``. No path: that needs collectives."""
     longest = summaries.column(STEP).max(axis=0)
     parts = [_parts(summaries, rank) for rank in sorted(shown)]
     return Attribution(
@@ -333,7 +333,7 @@ def summary_attribution(
 
 
 def telling_ranks(frontier: Frontier) -> tuple[int, ...]:
-    """The ranks whose parts are worth showing: those that were latest in sum, and some that were not late."""
+    """The ranks whose parts are worth showing: those with the most lateness in sum, and some that were not late."""
     late = frontier.late_ns.sum(axis=(0, 1))
     order = np.argsort(-late, kind="stable")
     few = max(1, SHOWN - SHOWN // 4)
@@ -345,11 +345,11 @@ _STILL = tuple(phase + STILL for phase in PHASES_AND_REST)
 
 
 def _by_step(summaries: Summaries, columns: Sequence[str], places: Sequence[int]) -> Iterator[Times]:
-    """For each of the steps at ``places`` the values of each rank (a row) and column. Some steps at a time: in the
-    table those of one rank lie side by side."""
+    """For each step at ``places``: the values, shape (ranks, columns). Steps are read in batches: in the table the
+    values of one rank are contiguous."""
     for first in range(0, len(places), _STEPS):
-        some = places[first : first + _STEPS]
-        block = np.stack([summaries.column(name)[:, some].T for name in columns], axis=2)
+        batch = places[first : first + _STEPS]
+        block = np.stack([summaries.column(name)[:, batch].T for name in columns], axis=2)
         yield from block.astype(np.int64)
 
 
@@ -368,7 +368,7 @@ def _parts(summaries: Summaries, rank: int) -> list[Parts]:
         Parts(
             rank=rank,
             source="summary",
-            dur_ns=max(dur, compute + still + copy + data + checkpoint),  # each is rounded
+            dur_ns=max(dur, compute + still + copy + data + checkpoint),  # each value is rounded separately
             compute_ns=compute,
             exposed_comm_ns=still,
             exposed_copy_ns=copy,

@@ -31,15 +31,15 @@ from .trace_ranges import Thread, as_intervals, host_windows, loading, marks_ste
 
 # The device needs a few microseconds from a launch, or from the end of the kernel before (HTA's "kernel wait").
 HANDOVER_NS = 10_000
-NEVER = -(1 << 62)  # launch of work whose launch the trace does not hold
-# A launch takes 2 to 20 us. The first one of a kernel that takes a millisecond while the device has nothing to do loads
-# its code (4.2 s in one call on a first convolution); a later one that does is a host that stalls. A call of 10 ms that
-# neither launches, copies nor waits creates a context or loads a library (cudaFree: 981 ms and 8.0 s;
+NEVER = -(1 << 62)  # launch time of work without a launch in the trace
+# A launch takes 2 to 20 us. If the first launch of a kernel takes a millisecond while the device is idle, it loads the
+# kernel's code (4.2 s in one call on a first convolution); a later launch of that length is a stalled host. A call of
+# 10 ms that neither launches, copies nor waits creates a context or loads a library (cudaFree: 981 ms and 8.0 s;
 # cudaStreamCreateWithFlags: 242 ms). A graph is one launch of up to thousands of kernels: 0.7 ms for 390 of them.
 _LOADING_LAUNCH_NS, _LOADING_GRAPH_NS, _LOADING_CALL_NS = 1_000_000, 100_000_000, 10_000_000
-_MOST_LOADING_ALLOCATIONS = 8  # long ones: 2 to 6 in start-ups of cuDNN, cuBLAS and the caching allocator
-# In a window that nothing divides into steps: one stall of this length, and of this part of all time in which nothing
-# was launched, is not typical of a step. It may be the first call of a library, and never come again.
+_MOST_LOADING_ALLOCATIONS = 8  # long allocations: 2 to 6 in start-ups of cuDNN, cuBLAS and the caching allocator
+# In a window that nothing divides into steps: a single stall of this length and this fraction of the time in which
+# nothing was launched is not typical of a step. It may be the first call of a library, and never come again.
 _ONCE_NS, _ONCE_SHARE = 10_000_000, 0.2
 
 Times = npt.NDArray[np.int64]
@@ -51,23 +51,22 @@ def gap_layers(
     """Idle layers (docs/concepts/idle.md) for the gaps between the device's ``work``, disjoint and covering every gap.
 
     ``work``: device events by start, with ``end_ns``, ``launch_known_ns`` and ``launch_until_ns``. The first gap begins
-    with the trace and the last one ends with it. ``explained``: time whose cause is known otherwise (data, checkpoint,
+    with the trace and the last one ends with it. ``explained``: time with another known cause (data, checkpoint,
     garbage collection), which splits a gap. ``marked``: whether the trace marks its steps; if it does not, the first
-    and the last gap are OUTSIDE. ``divided``: whether iterations were found in it all the same.
+    and the last gap are OUTSIDE. ``divided``: whether an unmarked trace was divided into iterations.
 
     Each gap is cut at the begin and the end of the call that launches the work after it.
     - Until the call begins, nothing was launched: ALLOCATOR or SYNC inside such a call of the host, LOADING while it
-      loads or compiles code, AFTER_SYNC from the return of a call that waited for the device, ONCE for a stall that an
-      undivided window shows once, else LAUNCH.
-    - During the call: IN_LAUNCH, or LOADING where the first launch of a kernel takes too long for a launch.
-    - From its end on: DEPENDENCY; or within the 10 us that the device takes to begin what was launched, LATENCY after a
-      late launch and NONE after another.
-    - OTHER where the trace lacks the launch.
+      loads or compiles code, AFTER_SYNC from the return of a call that waited for the device, ONCE for a stall that
+      occurs once in an undivided window, else LAUNCH.
+    - During the call: IN_LAUNCH, or LOADING if the first launch of a kernel takes too long for a launch.
+    - After its end: DEPENDENCY; within the 10 us that the device takes to start launched work, LATENCY after a late
+      launch and NONE after another.
+    - OTHER if the trace lacks the launch.
 
-    A dependency is not charged to the awaited stream's work: while that works, there is no gap. What is waited for in
-    a gap is a callback or a device that the trace does not show, and cudaStreamWaitEvent names no stream in it. Nor
-    is waiting for a peer in a pipeline a gap: NCCL's kernel waits, so that it is communication (P2P).
-    """
+    A dependency is not charged to the awaited stream's work: while that works, there is no gap. In a gap the device
+    waits for a callback or for another device, which the trace does not show, and cudaStreamWaitEvent names no stream
+    in it. Waiting for a peer in a pipeline is no gap either: NCCL's kernel waits, so it is communication (P2P)."""
     start, end = work["ts_ns"].to_numpy(), work["end_ns"].to_numpy()
     if not len(start):
         return []
@@ -80,8 +79,8 @@ def gap_layers(
     if not marked:
         outside = iv.make([(trace.begin_ns, int(start[0])), (int(reach[-1]), trace.end_ns)])
         inner = gap_begin > trace.begin_ns
-        gap_begin, gap_end, launch, until, new = (of[inner] for of in (gap_begin, gap_end, launch, until, new))
-    elif reach[-1] < trace.end_ns:  # nothing that was launched ends the last gap
+        gap_begin, gap_end, launch, until, new = (values[inner] for values in (gap_begin, gap_end, launch, until, new))
+    elif reach[-1] < trace.end_ns:  # no launched work ends the last gap
         gap_begin, gap_end = np.append(gap_begin, reach[-1]), np.append(gap_end, trace.end_ns)
         launch, until, new = np.append(launch, trace.end_ns), np.append(until, trace.end_ns), np.append(new, False)
 
@@ -113,7 +112,7 @@ def gap_layers(
         Layer(Kind.IDLE, Detail.LATENCY, _pairs(returned, gap_end, known & handed_over & late)),
         Layer(Kind.IDLE, Detail.NONE, _pairs(returned, gap_end, known & handed_over & ~late)),
         Layer(Kind.IDLE, Detail.DEPENDENCY, _pairs(returned, gap_end, known & ~handed_over)),
-    ]  # OTHER is what is left
+    ]  # OTHER is the remainder
 
 
 _PART_OF = {
@@ -144,7 +143,7 @@ def of_device(idle_ns: npt.NDArray[np.int64]) -> bool:
 
 
 def idle_parts(idle_ns: npt.NDArray[np.int64]) -> IdleParts:
-    """The idle time of a step, given by detail; what is not one of a device's causes is unknown."""
+    """The idle time of a step, given by detail; details that are not a device's causes count as unknown."""
     parts: dict[str, int] = {}
     device = of_device(idle_ns)
     for detail in np.flatnonzero(idle_ns).tolist():
@@ -159,7 +158,7 @@ class _Calls:
     def __init__(self, trace: Trace, work: pl.DataFrame, threads: set[Thread], begin: Times, end: Times) -> None:
         allocating = _runtime(trace, threads, names.ALLOCATOR_PATTERN)
         long = allocating.filter(pl.col("dur_ns") >= _LOADING_CALL_NS)["dur_ns"]
-        # A context is created once; memory that is too small is asked for again and again.
+        # A context is created once; allocations under memory pressure recur.
         least = _LOADING_CALL_NS if len(long) <= _MOST_LOADING_ALLOCATIONS else 10 * int(np.median(long))
         self.allocating = as_intervals(allocating.filter(pl.col("dur_ns") < least))
         columns = ("ts_ns", "dur_ns", "name", "thread")
@@ -199,7 +198,7 @@ def _holds(pieces: Intervals, times: Times) -> npt.NDArray[np.bool_]:
 
 
 def _blocking(trace: Trace, work: pl.DataFrame, threads: set[Thread]) -> pl.DataFrame:
-    """Calls in which the host waits for the device: those that synchronise by name, and copies that only return when
+    """Calls in which the host waits for the device: those that synchronise by name, and copies that return only when
     their data has arrived (.item(), pageable memory)."""
     calls = _runtime(trace, threads, names.SYNC_PATTERN).select("ts_ns", "dur_ns")
     copies = _runtime(trace, threads, "(?i)memcpy").select("ts_ns", "dur_ns", "correlation")
@@ -209,7 +208,7 @@ def _blocking(trace: Trace, work: pl.DataFrame, threads: set[Thread]) -> pl.Data
 
 
 def _returns(waits: Intervals, gap_begin: Times, gap_end: Times) -> Times:
-    """When the host came back, within a gap, from a call that it made while the device was still busy. Sorted."""
+    """When the host returned, within a gap, from a call that it made while the device was still busy. Sorted."""
     begin, back = waits[:, 0], waits[:, 1]
     if not len(gap_begin):
         return back[:0]
@@ -223,11 +222,11 @@ def _runtime(trace: Trace, threads: set[Thread], pattern: str) -> pl.DataFrame:
 
 # -- host activity -----------------------------------------------------------------------------------------------------
 #
-# What the host was doing while the device was idle: the name behind each long stall.
+# The host's activity while the device was idle: it names each long stall.
 
-LONG_NS = 1_000_000  # a stall worth a name: a hundred times what a late launch leaves
-_MOST_A_STEP, _MOST = 4, 32  # the longest ones, of a step and of a trace
-_COVERS = 0.5  # of a stall: the innermost event that spans this much of it names it
+LONG_NS = 1_000_000  # a stall worth a name: a hundred times the gap that a late launch leaves
+_MOST_A_STEP, _MOST = 4, 32  # the longest stalls, of a step and of a trace
+_COVERS = 0.5  # a stall gets the name of the innermost event that spans this fraction of it
 _HOST = (names.CPU_OP, names.ANNOTATION, names.PYTHON, *names.LAUNCH_CATEGORIES)
 _PYTHON_FUNCTION = re.compile(r"^(.*?)\.py\(\d+\): (.+)$")
 _NOT_A_CAUSE = f"{names.STEP_PATTERN}|{names.PROFILER_STEP_PATTERN}|^PyTorch Profiler|^Profiler"
@@ -254,8 +253,8 @@ def with_stalls(trace: Trace, steps: Sequence[RankStep], threads: set[Thread]) -
 
 
 def _innermost(trace: Trace, pieces: Sequence[tuple[int, int]], threads: set[Thread]) -> list[tuple[str, float]]:
-    """For each piece of time the shortest event of these threads that covers at least half of it, and the part of it
-    that the event covers; ("", 0) where there is none."""
+    """For each piece of time: the shortest event of these threads that covers at least half of it, and the fraction
+    that it covers; ("", 0) if there is none."""
     least = int(_COVERS * min(end - begin for begin, end in pieces))
     events = on_threads(trace.unsorted(*_HOST, columns=("ts_ns", "dur_ns", "name", "thread"), least_ns=least), threads)
     start, dur = events["ts_ns"].to_numpy(), events["dur_ns"].to_numpy()
@@ -274,7 +273,7 @@ def _innermost(trace: Trace, pieces: Sequence[tuple[int, int]], threads: set[Thr
 
 
 def short_name(name: str) -> str:
-    """A function of Python as ``module.function`` instead of its path; other names as they are."""
+    """A Python function as ``module.function`` instead of its path; other names unchanged."""
     called = _PYTHON_FUNCTION.match(name)
     if called is None:
         return name
@@ -286,21 +285,20 @@ def short_name(name: str) -> str:
 
 # -- trace offload -----------------------------------------------------------------------------------------------------
 #
-# Parameters, gradients and optimizer states that a GPU rank keeps on its host: their copies, and waiting for them.
+# Parameters, gradients and optimizer states that a GPU rank keeps on its host: the copies, and waiting for them.
 
 Flags = npt.NDArray[np.bool_]
 
-_MORE_THAN_A_NUMBER_NS = 20_000  # half a megabyte by PCIe; a loss or a norm takes two or three microseconds
+_MORE_THAN_A_NUMBER_NS = 20_000  # half a megabyte over PCIe; a loss or a norm takes two or three microseconds
 
 
 def offload_copies(trace: Trace, work: pl.DataFrame, computes: Flags) -> Flags:
-    """Which of the device's work, if it is a copy from or to the host, moves offloaded states.
+    """Which rows of the device's work copy offloaded states from or to the host.
 
-    Copies launched inside FSDP's own ranges. DeepSpeed has no ranges in a Kineto trace: there, of copies that are too
-    long for a single number that the host reads, those launched in the backward or the optimizer, and those launched in
-    a forward after its first kernel on another stream. Inputs are not copied then: DDP's side stream, too, copies them
-    before the first kernel.
-    """
+    Copies launched inside FSDP's own ranges. DeepSpeed has no ranges in a Kineto trace. There, among the copies that
+    are too long for a single number that the host reads: those launched in the backward or the optimizer, and those
+    launched in a forward after its first kernel on another stream. Input copies are not among them: they come before
+    the first kernel, also on DDP's side stream."""
     launch = work["launch_ns"].to_numpy()
     known = work["launch_known_ns"].to_numpy() != NEVER
     named = covers(ranges.as_intervals(ranges.named(trace, names.OFFLOAD_PATTERN)), launch)
@@ -314,10 +312,9 @@ def offload_copies(trace: Trace, work: pl.DataFrame, computes: Flags) -> Flags:
 def waits(trace: Trace, work: pl.DataFrame, offloading: Flags) -> Intervals:
     """When an idle device waits for its host to read, write or update offloaded states.
 
-    The host fetches a state, from a disk or slow memory, until it launches the copy to the device that ends a gap. And
-    where gradients were copied to the host it updates there: all idle time of the optimizer. The host's calls meanwhile
-    are in no trace: neither asynchronous I/O nor DeepSpeed's own optimizer.
-    """
+    The host fetches a state, from a disk or slow memory, until it launches the host-to-device copy that ends a gap. If
+    gradients were copied to the host, the update runs there: then all idle time of the optimizer counts. The host's
+    calls in that time are in no trace: neither asynchronous I/O nor DeepSpeed's own optimizer."""
     if not offloading.any():
         return iv.EMPTY
     inward = trace.says(work, names.TO_DEVICE_PATTERN).to_numpy()
@@ -330,7 +327,7 @@ def waits(trace: Trace, work: pl.DataFrame, offloading: Flags) -> Intervals:
 
 
 def _beside_forward(trace: Trace, work: pl.DataFrame, computes: Flags) -> Flags:
-    """Work launched in a forward behind its first kernel, on another stream than forwards compute on."""
+    """Work launched in a forward after its first kernel, on another stream than forwards compute on."""
     is_beside = np.zeros(len(work), dtype=np.bool_)
     launch, stream = work["launch_ns"].to_numpy(), work["stream"].to_numpy()
     in_forward = work["phase"].to_numpy() == Detail.FORWARD
@@ -355,9 +352,9 @@ def step_windows(trace: Trace) -> list[Window]:
     """(step, begin_ns, end_ns) of every step: our ``diag.step#N``, else ``ProfilerStep#N``, else iterations that
     repeat, else the whole trace.
 
-    On a GPU each edge moves to when the device had finished what the host launched before it. The host runs ahead of
-    the device by up to several steps (on the MI300 trace the last host step ends before the first kernel of the first
-    one), so the host's window of a step holds other steps' kernels and the last steps' are in none.
+    On a GPU each edge moves to the time when the device had finished all work launched before the edge. The host runs
+    ahead of the device by up to several steps (on the MI300 trace the last host step ends before the first kernel of
+    the first one). So the host's window of a step holds other steps' kernels, and the last steps' are in none.
     """
     host = host_windows(trace)
     if not trace.has_gpu or (len(host) == 1 and not marks_steps(trace)):
@@ -383,8 +380,8 @@ def partition(trace: Trace, windows: Sequence[Window], rank: int) -> list[RankSt
     layers = disjoint(_layers(trace, work, talking, threads, divided=len(windows) > 1))
     hidden = iv.intersect(ranges.as_intervals(talking), ranges.as_intervals(work.filter(pl.col("class") == COMPUTE)))
     optimizing = _optimizer_time(work, layers)
-    # What was queued before the trace began is another number of collectives on each rank: counting them from the
-    # first on would match what does not belong together.
+    # Each rank had a different number of collectives queued before the trace began: counting them from the first one
+    # would match unrelated calls.
     launched = talking.filter(pl.col("launch_known_ns") != NEVER) if "launch_known_ns" in talking.columns else talking
     calls = from_kernels(trace, launched if len(launched) else talking, windows)
     steps = traced_steps(rank, windows, layers, hidden, optimizing, calls, ranges.as_intervals(fused_work(trace)))
@@ -398,11 +395,11 @@ _WORK: WeakKeyDictionary[Trace, pl.DataFrame] = WeakKeyDictionary()
 
 
 def device_work(trace: Trace) -> pl.DataFrame:
-    """Device events by start, with end_ns, class, phase (a Detail) and the launch: launch_known_ns (NEVER where the
-    trace has none) and launch_until_ns, begin and end of the call; launch_ns, launch_thread.
+    """Device events by start, with end_ns, class, phase (a Detail) and the launch: launch_known_ns (NEVER if the trace
+    has none) and launch_until_ns, begin and end of the call; launch_ns, launch_thread.
 
-    Without a launch in the trace, ``launch_ns`` is the work's own start; but for work ahead of all that was launched
-    in the trace, it is just before the trace: it was queued by then, so no step of it did it.
+    Without a launch in the trace, ``launch_ns`` is the work's own start. For work ahead of all work launched in the
+    trace, it is just before the trace: that work was queued by then, and belongs to no step of the trace.
     """
     if trace not in _WORK:
         _WORK[trace] = _device_work(trace)
@@ -410,14 +407,14 @@ def device_work(trace: Trace) -> pl.DataFrame:
 
 
 def fused_work(trace: Trace) -> pl.DataFrame:
-    """The kernels that compute and communicate at once; by class they are compute."""
+    """Kernels that compute and communicate at once; their class is compute."""
     work = device_work(trace)
     named = trace.says(work, names.FUSED_PATTERN) & ~trace.says(work, names.FUSED_NOT_PATTERN)
     return work.filter(named & (work["cat"] == names.KERNEL) & (work["class"] == COMPUTE))
 
 
 def forget(trace: Trace) -> None:
-    """Lets go of the trace's device work: a folder of ranks would add up."""
+    """Drops the cached device work of the trace: that of a folder of ranks would add up."""
     _WORK.pop(trace, None)
 
 
@@ -439,8 +436,8 @@ def _device_work(trace: Trace) -> pl.DataFrame:
 
 
 def _launches(trace: Trace, correlation: pl.Series) -> list[pl.Series]:
-    """launch_known_ns, launch_until_ns and launch_thread of work with these correlations, from the first call that has
-    each; null where the trace has none. A join that keeps the order is too slow for a million calls."""
+    """launch_known_ns, launch_until_ns and launch_thread of work with these correlations, from the first call with
+    each; null if the trace has none. A join that keeps the order is too slow for a million calls."""
     calls = trace.unsorted(*names.LAUNCH_CATEGORIES, columns=("correlation", "ts_ns", "dur_ns", "thread"))
     calls = calls.filter(pl.col("correlation") > 0)
     keys, starts, durs, threads = (calls[key].to_numpy() for key in ("correlation", "ts_ns", "dur_ns", "thread"))
@@ -476,7 +473,7 @@ def _classes(trace: Trace, work: pl.DataFrame) -> pl.Series:
 
 
 def _phases(trace: Trace, work: pl.DataFrame) -> pl.Series:
-    """The Detail of each device event: the phase in which the host launched it; NONE where unknown."""
+    """The Detail of each device event: the phase in which the host launched it; NONE if unknown."""
     launch = work["launch_ns"].to_numpy()
     known = work["launch_known_ns"].to_numpy() != NEVER
     details = np.full(len(work), Detail.NONE, dtype=np.int8)

@@ -35,16 +35,16 @@ def make(pairs: Iterable[tuple[int, int]] | Intervals) -> Intervals:
 def normal(intervals: Intervals) -> Intervals:
     """Sorted, merged, without empty intervals. O(n log n)."""
     filled = intervals[:, 1] > intervals[:, 0]
-    kept = intervals if filled.all() else intervals[filled]
-    # Most sets that come here are normal already: a pass over them costs a tenth of sorting.
-    if len(kept) < 2 or (kept[1:, 0] > kept[:-1, 1]).all():
-        return kept
-    kept = kept[np.argsort(kept[:, 0], kind="stable")]
-    reach = np.maximum.accumulate(kept[:, 1])
-    opens = np.concatenate(([True], kept[1:, 0] > reach[:-1]))
+    spans = intervals if filled.all() else intervals[filled]
+    # Most sets passed in are normal already: checking costs a tenth of sorting.
+    if len(spans) < 2 or (spans[1:, 0] > spans[:-1, 1]).all():
+        return spans
+    spans = spans[np.argsort(spans[:, 0], kind="stable")]
+    reach = np.maximum.accumulate(spans[:, 1])
+    opens = np.concatenate(([True], spans[1:, 0] > reach[:-1]))
     first = np.flatnonzero(opens)
-    last = np.concatenate((first[1:] - 1, [len(kept) - 1]))
-    return np.stack((kept[first, 0], reach[last]), axis=1)
+    last = np.concatenate((first[1:] - 1, [len(spans) - 1]))
+    return np.stack((spans[first, 0], reach[last]), axis=1)
 
 
 def total(intervals: Intervals) -> int:
@@ -87,11 +87,11 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
 
 
 class Covered:
-    """How much of a set lies before a moment: a search for each question, all questions at once."""
+    """How much of a set lies before a moment: one search answers all queries."""
 
     def __init__(self, intervals: Intervals) -> None:
         spans = normal(intervals)
-        # Columns of their own: a search in one of two interleaved columns copies it first, each time.
+        # Contiguous columns: a search in one of two interleaved columns copies it first, each time.
         self._begin, self._end = np.ascontiguousarray(spans[:, 0]), np.ascontiguousarray(spans[:, 1])
         self._before = np.concatenate(([0], np.cumsum(self._end - self._begin)))
 
@@ -101,62 +101,64 @@ class Covered:
             return np.zeros(len(times), dtype=np.int64)
         at = np.maximum(np.searchsorted(self._begin, times, side="right") - 1, 0)
         begin, end = self._begin[at], self._end[at]
-        found: Times = self._before[at] + np.clip(times - begin, 0, end - begin)
-        return found
+        covered_ns: Times = self._before[at] + np.clip(times - begin, 0, end - begin)
+        return covered_ns
 
     def between(self, start: Times, end: Times) -> Times:
-        """Nanoseconds of the set in each ``[start, end)``; 0 where that is empty."""
+        """Nanoseconds of the set in each ``[start, end)``; 0 for an empty window."""
         return self.until(np.maximum(start, end)) - self.until(start)
 
     def stretch_begin(self, time_ns: int) -> int:
-        """Where the stretch of the set that the moment lies in begins; the moment itself where it lies in none."""
+        """Begin of the set's stretch that holds the moment; the moment itself if none does."""
         at = int(np.searchsorted(self._begin, time_ns, side="right")) - 1
         return int(self._begin[at]) if at >= 0 and self._end[at] > time_ns else time_ns
 
 
 class CoveredOfMany:
-    """The same for several sets at once: one search answers all questions."""
+    """``Covered`` for several sets at once: one search answers all queries."""
 
     def __init__(self, sets: Sequence[Intervals]) -> None:
-        spans = [normal(one) for one in sets]
-        counts = [len(one) for one in spans]
+        spans = [normal(span_set) for span_set in sets]
+        counts = [len(span_set) for span_set in spans]
         self._first = np.cumsum([0, *counts[:-1]]) if spans else np.zeros(0, dtype=np.int64)
         self._last = self._first + np.array(counts, dtype=np.int64)
         together = np.concatenate(spans) if spans else EMPTY
         self._begin, self._end = np.ascontiguousarray(together[:, 0]), np.ascontiguousarray(together[:, 1])
         self._before = np.concatenate(([0], np.cumsum(self._end - self._begin)))
-        # Moments since the first, and each set behind the one before it: one sorted line.
+        # Times relative to the first one, with each set placed after the previous one: one sorted line.
         self._zero = int(self._begin.min()) if len(together) else 0
         self._span = (int(self._end.max()) - self._zero + 1) if len(together) else 1
         self._line = np.repeat(np.arange(len(spans)), counts) * self._span + (self._begin - self._zero)
 
     def between(self, which: npt.NDArray[np.int64], start: Times, end: Times) -> Times:
-        """Nanoseconds of each set, by its index, in each ``[start, end)``; 0 where that is empty. The three arrays have
-        one shape, or one that broadcasts."""
+        """Nanoseconds of each set, by its index, in each ``[start, end)``; 0 for an empty window. The three arrays have
+        one shape, or broadcast to one."""
         return self._until(which, np.maximum(start, end)) - self._until(which, start)
 
     def stretch_end(self, which: npt.NDArray[np.int64], times: Times) -> Times:
-        """Where the stretch of each set that the moment lies in ends; the moment itself where it lies in none."""
+        """End of each set's stretch that holds the moment; the moment itself if none does."""
         if not len(self._begin):
             return times
         at = self._before_or_at(which, times)
         inside = (at >= self._first[which]) & (times >= self._zero) & (self._end[at] > times)
-        found: Times = np.where(inside, self._end[at], times)
-        return found
+        ends: Times = np.where(inside, self._end[at], times)
+        return ends
 
     def next_begin(self, which: npt.NDArray[np.int64], times: Times) -> Times:
-        """Where the first stretch of each set begins that begins after the moment; beyond all time where none does."""
+        """Begin of each set's first stretch after the moment; ``_NO_TIME`` if there is none."""
         if not len(self._begin):
             return np.full(len(times), _NO_TIME)
         at = np.where(times < self._zero, self._first[which], self._before_or_at(which, times) + 1)
-        found: Times = np.where(at < self._last[which], self._begin[np.minimum(at, len(self._begin) - 1)], _NO_TIME)
-        return found
+        begins: Times = np.where(at < self._last[which], self._begin[np.minimum(at, len(self._begin) - 1)], _NO_TIME)
+        return begins
 
     def _before_or_at(self, which: npt.NDArray[np.int64], times: Times) -> npt.NDArray[np.int64]:
-        """The last stretch that begins no later than the moment, in the line of all sets; it may be of a set before."""
-        asked = which * self._span + np.clip(times - self._zero, 0, self._span - 1)
-        found: npt.NDArray[np.int64] = np.searchsorted(self._line, asked.ravel(), side="right").reshape(asked.shape) - 1
-        return found
+        """The last stretch that begins no later than the moment, on the line of all sets; may be of an earlier set."""
+        on_line = which * self._span + np.clip(times - self._zero, 0, self._span - 1)
+        places: npt.NDArray[np.int64] = (
+            np.searchsorted(self._line, on_line.ravel(), side="right").reshape(on_line.shape) - 1
+        )
+        return places
 
     def _until(self, which: npt.NDArray[np.int64], times: Times) -> Times:
         which, times = np.broadcast_arrays(which, times)
@@ -166,15 +168,15 @@ class CoveredOfMany:
         none = (at < self._first[which]) | (times < self._zero)
         at = np.maximum(at, 0)
         begin, end = self._begin[at], self._end[at]
-        found = self._before[at] - self._before[self._first[which]] + np.clip(times - begin, 0, end - begin)
-        return np.where(none, 0, found)
+        covered_ns = self._before[at] - self._before[self._first[which]] + np.clip(times - begin, 0, end - begin)
+        return np.where(none, 0, covered_ns)
 
 
 # -- layers ------------------------------------------------------------------------------------------------------------
 
 
 Window = tuple[int, int, int]  # step, begin_ns, end_ns
-_BEFORE = -(1 << 62)  # any moment of any trace
+_BEFORE = -(1 << 62)  # before any moment of any trace
 
 
 class Layer(Struct, frozen=True):
@@ -186,21 +188,21 @@ class Layer(Struct, frozen=True):
 
 
 def disjoint(layers: Sequence[Layer]) -> list[Layer]:
-    """The same layers without overlap: each keeps the time that no earlier one covers."""
+    """The same layers without overlap: each keeps the time that no earlier layer covers."""
     covered = EMPTY
-    kept = []
+    remaining = []
     for layer in layers:
-        if not len(layer.intervals):  # as of most kinds in most traces
-            kept.append(layer)
+        if not len(layer.intervals):  # true for most kinds in most traces
+            remaining.append(layer)
             continue
-        kept.append(Layer(layer.kind, layer.detail, subtract(layer.intervals, covered)))
+        remaining.append(Layer(layer.kind, layer.detail, subtract(layer.intervals, covered)))
         covered = union(covered, layer.intervals)
-    return kept
+    return remaining
 
 
 class Painted:
-    """All time in consecutive labelled pieces; what no (disjoint) layer covers is idle with the detail ``rest``.
-    Neighbours with equal labels are one piece. Made once for all steps of a rank."""
+    """All time in consecutive labelled pieces; time that no (disjoint) layer covers is idle with the detail ``rest``.
+    Neighbours with equal labels are one piece. Built once for all steps of a rank."""
 
     def __init__(self, layers: Sequence[Layer], rest: Detail = Detail.OTHER) -> None:
         covered = union(*(layer.intervals for layer in layers)) if layers else EMPTY
@@ -224,7 +226,7 @@ class Painted:
 
 
 def cut(layers: Sequence[Layer], begin: int, end: int, rest: Detail = Detail.OTHER) -> Segments:
-    """One window of what the layers paint."""
+    """One window of the painted layers."""
     return Painted(layers, rest).cut(begin, end)
 
 
@@ -275,7 +277,7 @@ def covers(normal: Intervals, times: npt.NDArray[np.int64]) -> npt.NDArray[np.bo
 
 # -- segments ----------------------------------------------------------------------------------------------------------
 #
-# Reads and moves the consecutive pieces that a step of one rank is cut into.
+# Reads and shifts the consecutive pieces that a step of one rank is cut into.
 
 
 def intervals_of(segments: Segments, kind: Kind) -> Intervals:
@@ -291,7 +293,7 @@ def shift_call(call: CollectiveCall, delta_ns: int) -> CollectiveCall:
 
 
 def shift(step: RankStep, delta_ns: int) -> RankStep:
-    """The same step on a clock that shows ``delta_ns`` more."""
+    """The same step on a clock that is ``delta_ns`` ahead."""
     if delta_ns == 0:
         return step
     return replace(
@@ -306,7 +308,7 @@ def shift(step: RankStep, delta_ns: int) -> RankStep:
 
 
 def on_clock(step: RankStep, clock: Callable[[Times], Times]) -> RankStep:
-    """The same step with all its times read by ``clock``, which must not reverse any two of them."""
+    """The same step with all its times mapped by ``clock``, which must be monotonic."""
 
     def at(time_ns: int) -> int:
         return int(clock(np.array([time_ns], dtype=np.int64))[0])

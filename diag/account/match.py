@@ -7,8 +7,8 @@ Where the bounds of a long run contradict each other and constant rates of the c
 out first. Ranks that share a host's monotonic clock need none of this, unless their calls contradict it.
 
 On a device the kernels of one collective also end at about the same time (four MI300s: within 11 us [measured]). So the
-median difference of the ends is an offset, too, and a much closer one where one rank always arrives last: there the
-bounds are as wide as the others' waiting. It is used where the ends agree with each other and with the bounds.
+median difference of the ends is an offset, too. It is much closer if one rank always arrives last: then the bounds are
+as wide as the others' waiting. It is used where the ends agree with each other and with the bounds.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ SYNCHRONISING = frozenset({"all_reduce", "all_gather", "reduce_scatter", ALL_TO_
 
 SEND_RECV = "send_recv"  # a send and its receive as one transfer
 _PAIR = {SEND, RECV}
-BLOCKED_NS = 50_000  # a wait that returned sooner found everything done
+BLOCKED_NS = 50_000  # a shorter wait found everything done
 
 Calls = Mapping[int, Sequence[CollectiveCall]]  # rank: its calls
 Key = tuple[str, int, str]
 
 
 def by_key(calls: Calls) -> dict[Key, dict[int, CollectiveCall]]:
-    """Collectives that at least two ranks took part in: key, then rank. A call that was listed twice counts once."""
-    found: dict[Key, dict[int, CollectiveCall]] = {}
-    for rank, own in calls.items():
-        for call in own:
-            found.setdefault(call.key, {}).setdefault(rank, call)
-    return {key: members for key, members in found.items() if len(members) > 1}
+    """Collectives in which at least two ranks took part: key, then rank. A call that is listed twice counts once."""
+    collectives: dict[Key, dict[int, CollectiveCall]] = {}
+    for rank, rank_calls in calls.items():
+        for call in rank_calls:
+            collectives.setdefault(call.key, {}).setdefault(rank, call)
+    return {key: members for key, members in collectives.items() if len(members) > 1}
 
 
 def is_pair(calls: Iterable[CollectiveCall]) -> bool:
-    """Whether these are a send and its receive: the receiver waits for the sender, and hardly the other way round."""
+    """Whether these are a send and its receive: the receiver waits for the sender, hardly ever the reverse."""
     ops = set()
     for call in calls:
         if call.op not in _PAIR:
@@ -56,16 +56,15 @@ def is_pair(calls: Iterable[CollectiveCall]) -> bool:
 
 def is_handed_over(calls: Iterable[CollectiveCall]) -> bool:
     """Whether these are a send and its receive, and no thread was blocked in the send."""
-    own = list(calls)
-    return is_pair(own) and all(call.waited_ns is None for call in own if call.op == SEND)
+    pair = list(calls)
+    return is_pair(pair) and all(call.waited_ns is None for call in pair if call.op == SEND)
 
 
 def measure(step: int, key: Key, members: Mapping[int, CollectiveCall]) -> MatchedCollective:
     """Wait, transfer and tail of one collective whose calls are on the common clock.
 
-    For a send and its receive only the receiver's end counts, and only where a thread was blocked in it: otherwise the
-    data had arrived some time before. The sender waits no longer than its own call lasts.
-    """
+    For a send and its receive only the receiver's end counts, and only if a thread was blocked in it: otherwise the
+    data had arrived some time before. The sender waits no longer than its own call lasts."""
     ranks = tuple(sorted(members))
     starts = {rank: members[rank].start_ns for rank in ranks}
     ends = {rank: members[rank].end_ns for rank in ranks}
@@ -75,8 +74,8 @@ def measure(step: int, key: Key, members: Mapping[int, CollectiveCall]) -> Match
     pair = is_pair(members.values())
     if pair:
         received = next(call for call in members.values() if call.op == RECV)
-        stood_still = received.waited_ns is None or received.waited_ns[1] - received.waited_ns[0] >= BLOCKED_NS
-        first_end = received.end_ns if stood_still else arrival
+        blocked = received.waited_ns is None or received.waited_ns[1] - received.waited_ns[0] >= BLOCKED_NS
+        first_end = received.end_ns if blocked else arrival
         ends = dict.fromkeys(ranks, first_end)
     return MatchedCollective(
         step=step,
@@ -105,17 +104,17 @@ def measure(step: int, key: Key, members: Mapping[int, CollectiveCall]) -> Match
 
 # -- bounds ------------------------------------------------------------------------------------------------------------
 #
-# How far apart two clocks can be, as the collectives of their ranks bound it (docs/concepts/clocks.md).
+# How far apart two clocks can be: bounds from the collectives of their ranks (docs/concepts/clocks.md).
 
-_UNBOUNDED = (1 << 62) - 1  # two clocks may be further apart than all of this century so far
-_MOST_SUMS = 1 << 30  # of two bounds, once every clock is tied to every other
+_UNBOUNDED = (1 << 62) - 1  # larger than any difference of two clocks set within this century
+_MOST_SUMS = 1 << 30  # sums of two bounds, once every clock is tied to every other
 
 Bounds = npt.NDArray[np.int64]
 Known = npt.NDArray[np.bool_]
 
 
 class Met(NamedTuple):
-    """One synchronising collective: places of its ranks in the list of all, and when each entered and left it."""
+    """One synchronising collective: places of its ranks in the list of all ranks, and when each entered and left it."""
 
     who: Bounds
     start_ns: Bounds
@@ -125,24 +124,24 @@ class Met(NamedTuple):
 def meetings(
     ranks: Sequence[int], collectives: Sequence[Mapping[int, CollectiveCall]], shift_ns: Mapping[int, int]
 ) -> list[Met]:
-    """The collectives as arrays. ``ranks``: all of them, in the order of the places; ``shift_ns``: what is added to
-    the times of each."""
+    """The collectives as arrays. ``ranks``: all of them, in the order of the places; ``shift_ns``: added to each rank's
+    times."""
     index = {rank: i for i, rank in enumerate(ranks)}
     shift = np.array([shift_ns.get(rank, 0) for rank in ranks], dtype=np.int64)
-    found = []
+    met = []
     for members in collectives:
-        who = np.array([index[rank] for rank in members])
+        members_at = np.array([index[rank] for rank in members])
         times = ([getattr(call, key) for call in members.values()] for key in ("start_ns", "end_ns"))
-        found.append(Met(who, *(np.array(own, dtype=np.int64) + shift[who] for own in times)))
-    return found
+        met.append(Met(members_at, *(np.array(time_ns, dtype=np.int64) + shift[members_at] for time_ns in times)))
+    return met
 
 
 def clock_bounds(met: Iterable[Met], of_rank: Bounds) -> tuple[Bounds, Known]:
     """``bounds[a, b]``: the least observed end on clock a minus start on clock b, which ``o_b - o_a`` cannot exceed;
     and whether there is one. ``of_rank``: the clock of each rank.
 
-    Among the ranks of one clock in one collective only the first end and the last start matter, so that a collective
-    costs time by its ranks, and by its pairs of clocks, not by its pairs of ranks.
+    Among the ranks of one clock in one collective only the first end and the last start matter. So a collective costs
+    time by its ranks and by its pairs of clocks, not by its pairs of ranks.
     """
     count = int(of_rank.max()) + 1
     bounds = np.full((count, count), _UNBOUNDED, dtype=np.int64)
@@ -158,8 +157,8 @@ def clock_bounds(met: Iterable[Met], of_rank: Bounds) -> tuple[Bounds, Known]:
 
 
 def least_within(met: Iterable[Met], of_rank: Bounds) -> Bounds:
-    """For each clock, the least end minus start of any two of its ranks in one collective. Below 0, its ranks' calls
-    contradict each other."""
+    """For each clock, the least end minus start of any two of its ranks in one collective. If negative, the calls of
+    its ranks contradict each other."""
     least = np.full(int(of_rank.max()) + 1, _UNBOUNDED, dtype=np.int64)
     for clocks, first_end, last_start in by_clock(of_rank, met):
         least[clocks] = np.minimum(least[clocks], first_end - last_start)
@@ -168,8 +167,8 @@ def least_within(met: Iterable[Met], of_rank: Bounds) -> Bounds:
 
 def by_clock(of_rank: Bounds, met: Iterable[Met]) -> Iterator[tuple[Bounds, Bounds, Bounds]]:
     """For each collective, the clocks that took part, and the first end and the last start on each."""
-    for who, starts, ends in met:
-        of_member = of_rank[who]
+    for members, starts, ends in met:
+        of_member = of_rank[members]
         order = np.argsort(of_member, kind="stable")
         clocks = of_member[order]
         first = np.flatnonzero(np.concatenate(([True], clocks[1:] != clocks[:-1])))
@@ -177,9 +176,9 @@ def by_clock(of_rank: Bounds, met: Iterable[Met]) -> Iterator[tuple[Bounds, Boun
 
 
 def closure(bounds: Bounds, known: Known) -> tuple[Bounds, Known]:
-    """Floyd and Warshall: bounds over every path. A clock costs time by the clocks that it is tied to: thousands that
-    never met cost none. Among more than a thousand that are all tied, paths through some are left out, which leaves the
-    bounds true and wider: the cube of two thousand clocks took 20 s."""
+    """Floyd-Warshall: bounds over every path. A clock costs time by the clocks that it is tied to: thousands that never
+    met cost none. Among more than a thousand that are all tied, some paths are left out. The bounds stay valid but are
+    wider: the cube of two thousand clocks took 20 s."""
     closed, known = bounds.copy(), known.copy()
     for via in range(len(closed)):
         if via * closed.size > _MOST_SUMS and known.all():
@@ -207,24 +206,23 @@ def reference(closed: Bounds) -> int:
 #
 # Clocks that run at different rates (docs/concepts/clocks.md).
 #
-# Two clocks that differ by 20 parts in a million are a millisecond further apart after every minute: no offset fits a
-# long run. What one can be at a time is bounded by the collectives around it, above and below; the rate is that of the
-# straight line with the most room between these bounds. It is taken only where no constant offset fits and the line
-# does.
+# Two clocks whose rates differ by 20 parts per million move apart by a millisecond per minute: no offset fits a long
+# run. Collectives bound the offset around their time from above and below; the rate is the slope of the straight line
+# with the most room between these bounds. It is used only if no constant offset fits and the line does.
 
-# Bounds that contradict each other by less are two readings of two clocks, not a rate.
+# A smaller contradiction between bounds is reading noise of two clocks, not a rate.
 NOISE_NS = 50_000
-MAX_RATE = 500e-6  # an undisciplined quartz is off by 20 to 100 parts in a million; beyond this it is something else
+MAX_RATE = 500e-6  # an undisciplined quartz is off by 20 to 100 parts per million; beyond this it is something else
 _WINDOWS = 64
-_MIN_WINDOWS = 3  # two leave every line open
-_ROUNDS = 2  # within a window the bounds move, too; after one round they hardly do
+_MIN_WINDOWS = 3  # with two, every line fits
+_ROUNDS = 2  # the bounds drift within a window, too; after one round they hardly do
 _FAR = 1e18
 
 Real = npt.NDArray[np.float64]
 
 
 class Clocks(Struct, frozen=True):
-    """``rate`` times what has passed on a rank's clock since ``since_ns`` is to be added to its times. By place."""
+    """Time elapsed on a rank's clock since ``since_ns``, times ``rate``, is to be added to its times. By place."""
 
     rate: Real
     since_ns: Bounds
@@ -232,8 +230,8 @@ class Clocks(Struct, frozen=True):
     def corrected(self, met: Sequence[Met]) -> list[Met]:
         """The collectives on clocks of equal rate."""
         return [
-            Met(who, *(at + gained(at, self.rate[who], self.since_ns[who]) for at in (starts, ends)))
-            for who, starts, ends in met
+            Met(members, *(at + gained(at, self.rate[members], self.since_ns[members]) for at in (starts, ends)))
+            for members, starts, ends in met
         ]
 
 
@@ -249,16 +247,16 @@ def contradict(closed: Bounds, known: Known) -> bool:
 
 
 def fit(met: Sequence[Met], of_rank: Bounds) -> Clocks | None:
-    """The rates at which the clocks drift apart; None where constant rates do not resolve what contradicts a constant
-    offset. ``of_rank``: the clock of each rank."""
+    """The rates at which the clocks drift apart; None if constant rates do not resolve the contradiction. ``of_rank``:
+    the clock of each rank."""
     count = len(of_rank)
     # The first collective of a clock is its origin.
     first = np.full(count, np.iinfo(np.int64).max)
-    for who, starts, _ in met:
-        first[who] = np.minimum(first[who], starts)
+    for members, starts, _ in met:
+        first[members] = np.minimum(first[members], starts)
     since = np.array([first[of_rank == clock].min() for clock in of_rank])
-    # What has passed on the ranks' own clocks differs by no more than the rates that are looked for.
-    elapsed = np.array([float(np.mean(starts - since[who])) for who, starts, _ in met])
+    # Elapsed time on the ranks' own clocks differs by no more than the rates searched for.
+    elapsed = np.array([float(np.mean(starts - since[members])) for members, starts, _ in met])
     parts = np.array_split(np.argsort(elapsed, kind="stable"), min(_WINDOWS, len(met)))
     if len(parts) < _MIN_WINDOWS:
         return None
@@ -275,14 +273,14 @@ def fit(met: Sequence[Met], of_rank: Bounds) -> Clocks | None:
 
 
 def _rates(windows: Sequence[Sequence[Met]], at: Real, of_rank: Bounds) -> Real:
-    """By clock: the rate against one of them for which the bounds of the windows leave most room."""
+    """By clock: the rate against one of them for which the windows' bounds leave most room."""
     bounds = [closure(*clock_bounds(window, of_rank)) for window in windows]
     whole, known = closure(*clock_bounds([met for window in windows for met in window], of_rank))
     both = known & known.T
     middle = np.where(both, (whole - whole.T) // 2, 0)
     above = np.stack([np.where(tied, (closed - middle).astype(np.float64), _FAR) for closed, tied in bounds])
     pairs = _steepest(above, at[:, None, None])
-    # A mean over all others, as for the offsets, so that the numbers of the ranks change nothing.
+    # A mean over all others, as for the offsets, so that rank numbers do not change the result.
     mean = np.where(both, pairs, 0).sum(axis=0) / both.sum(axis=0)
     base = reference(whole)
     rates: Real = np.where(both[base], mean - mean[base], 0.0)
@@ -290,12 +288,12 @@ def _rates(windows: Sequence[Sequence[Met]], at: Real, of_rank: Bounds) -> Real:
 
 
 def _steepest(above: Real, at: Real) -> Real:
-    """For each pair of clocks the slope whose line has most room. ``above[w, r, s]``: what ``o_s - o_r`` cannot exceed
-    in window w; ``at``: when that is. Golden section: the room is concave in the slope."""
+    """For each pair of clocks the slope whose line has most room. ``above[w, r, s]``: the upper bound of ``o_s - o_r``
+    in window w; ``at``: the window's time. Golden section: the room is concave in the slope."""
 
     def room(slope: Real) -> Real:
         upper: Real = (above - slope * at).min(axis=0)
-        return upper + upper.T  # the bound from below is the one from above of the reversed pair
+        return upper + upper.T  # the lower bound is the upper one of the reversed pair
 
     ratio = (5**0.5 - 1) / 2
     shape = above.shape[1:]
@@ -305,7 +303,7 @@ def _steepest(above: Real, at: Real) -> Real:
     for _ in range(40):
         left, right = high - ratio * (high - low), low + ratio * (high - low)
         lower, upper = room(sign * left), room(sign * right)
-        # Where one window bounds both sides many slopes are equally good: both ends come in, so that rounding does not
+        # If one window bounds both sides, many slopes are equally good: both ends move in, so that rounding does not
         # choose between them, and neither rank of a pair is the first.
         rises, falls = lower <= upper + 1, upper <= lower + 1
         low, high = np.where(rises, left, low), np.where(falls, right, high)
@@ -314,24 +312,24 @@ def _steepest(above: Real, at: Real) -> Real:
 
 
 # Ends of one collective on one host agree to half a millisecond, to six when cores are oversubscribed [measured].
-# Ranks of one host whose calls contradict their common clock by more than this are on clocks of their own.
+# Ranks of one host whose calls contradict their common clock by more than this are treated as on separate clocks.
 CONTRADICTION_NS = 20_000_000
 _LEAST_ENDS = 4  # collectives of two clocks
-_MOST_APART = 0.9  # of the ends are closer to their median than what is taken for the uncertainty
+_MOST_APART = 0.9  # fraction of the ends that are closer to their median than the uncertainty
 
 
 class Alignment(Struct, frozen=True):
-    """``offset_ns[rank]`` is to be added to the rank's times, and so is ``rate[rank]`` times what its clock has gone
-    since ``since_ns[rank]``. Ranks that no collective ties to the first are absent. ``uncertainty_ns``: the widest half
-    width; 0 on one shared clock; None where fewer than two ranks could be tied."""
+    """``offset_ns[rank]`` is to be added to the rank's times, and so is ``rate[rank]`` times the time elapsed on its
+    clock since ``since_ns[rank]``. Ranks that no collective ties to the first are absent. ``uncertainty_ns``: the
+    widest half width; 0 on one shared clock; None if fewer than two ranks could be tied."""
 
     offset_ns: Mapping[int, int]
     uncertainty_ns: int | None
-    rate: Mapping[int, float] = field(default_factory=dict)  # 1e-6: one part in a million; empty: all clocks run alike
+    rate: Mapping[int, float] = field(default_factory=dict)  # 1e-6: one part per million; empty: equal rates
     since_ns: Mapping[int, int] = field(default_factory=dict)
 
     def on_common_clock(self, rank: int, times_ns: Bounds) -> Bounds:
-        """Times of a tied rank, or of one that stays on its own clock, as the common clock shows them."""
+        """Times of a tied rank, or of one that stays on its own clock, converted to the common clock."""
         moved = times_ns + self.offset_ns.get(rank, 0)
         if rank in self.rate:
             moved += gained(times_ns, self.rate[rank], self.since_ns[rank])
@@ -345,9 +343,9 @@ def align(
     on_device: bool = False,
     from_waits: bool = False,
 ) -> Alignment:
-    """Offsets of all ranks against the lowest. ``domains``: ranks with equal values share a clock; ``shift_ns``: what
-    is added to the times of each rank before they are compared; ``on_device``: whether the calls are kernels, or
-    (``from_waits``) ended when a device had waited for them: no later than the wait ended, and then if it waited."""
+    """Offsets of all ranks against the lowest. ``domains``: ranks with equal values share a clock; ``shift_ns``: added
+    to each rank's times before they are compared; ``on_device``: whether the calls are kernels, or (``from_waits``)
+    ended when a device had waited for them: no later than the end of the wait, and exactly then if it waited."""
     ranks = sorted(domains)
     if len(ranks) < 2:
         return Alignment(dict.fromkeys(ranks, 0), None)
@@ -366,7 +364,7 @@ def align(
     tied[0] = True
     offset, half = _middle(closed[np.ix_(tied, tied)])
     if from_waits:
-        waited = [own for members in synchronising if len(own := _waited_for(members)) > 1]
+        waited = [waiting_members for members in synchronising if len(waiting_members := _waited_for(members)) > 1]
     ended = meetings(ranks, waited, shift_ns or {}) if from_waits else met
     by_ends = _by_ends(ended, of_rank, closed) if on_device and clocks is None and bool(tied.all()) else None
     if by_ends is not None and by_ends[1] < half:
@@ -381,12 +379,12 @@ def align(
         {rank: column[i] for i, rank in enumerate(ranks) if rank in offsets}
         for column in (clocks.rate.tolist(), clocks.since_ns.tolist())
     )
-    # A slope that is a little off moves the ends of the run by as much again as the offset may be.
+    # A slope that is a little off moves the ends of the run by as much again as the offset may be off.
     return Alignment(offsets, 2 * half, rate, since)
 
 
 def _waited_for(members: Mapping[int, CollectiveCall]) -> dict[int, CollectiveCall]:
-    """The members who waited for the end of a collective: they saw it."""
+    """The members that waited for the end of a collective: they observed it."""
     return {
         rank: call
         for rank, call in members.items()
@@ -397,10 +395,9 @@ def _waited_for(members: Mapping[int, CollectiveCall]) -> dict[int, CollectiveCa
 def _middle(closed: Bounds) -> tuple[Bounds, int]:
     """Offsets in the middle of all bounds, and the widest half width.
 
-    Seen from domain r, the middle of what is left open for d is ``(closed[r, d] - closed[d, r]) / 2``. The mean of it
-    over all r keeps every bound, too, and does not depend on how the ranks are numbered. Rounded are the differences to
-    one domain that is chosen by the widths alone, so that a clock that is set differently changes nothing either.
-    """
+    Seen from domain r, the middle of the interval left for d is ``(closed[r, d] - closed[d, r]) / 2``. The mean of it
+    over all r keeps every bound, too, and does not depend on the numbering of the ranks. The differences to one domain
+    are rounded; it is chosen by the widths alone, so that a clock that is set differently changes nothing either."""
     count = len(closed)
     base = reference(closed)
     double = (closed - closed.T).sum(axis=0, dtype=object)  # times the count: beyond int64 for clocks decades apart
@@ -409,8 +406,8 @@ def _middle(closed: Bounds) -> tuple[Bounds, int]:
 
 
 def _by_ends(met: Sequence[Met], of_rank: Bounds, closed: Bounds) -> tuple[Bounds, int] | None:
-    """Offsets by which the clocks show the ends of their collectives at the same time, and how far nearly all of them
-    are from that; None where too few were seen, or where they break a bound."""
+    """Offsets for which the clocks show the ends of their collectives at the same time, and how far nearly all ends are
+    from that; None if too few were observed, or if they violate a bound."""
     count = len(closed)
     ends = np.zeros((len(met), count), dtype=np.int64)
     there = np.zeros((len(met), count), dtype=np.bool_)
@@ -419,7 +416,7 @@ def _by_ends(met: Sequence[Met], of_rank: Bounds, closed: Bounds) -> tuple[Bound
     offset = np.zeros(count, dtype=np.int64)
     placed, apart = [reference(closed)], 0
     while len(placed) < count:
-        # The clock next that shares most collectives with one that has its place already.
+        # Next: the clock that shares most collectives with one that is placed already.
         shared = there[:, placed].astype(np.int64).T @ there.astype(np.int64)
         shared[:, placed] = -1
         base, clock = (int(i) for i in np.unravel_index(int(shared.argmax()), shared.shape))
@@ -437,11 +434,11 @@ def _by_ends(met: Sequence[Met], of_rank: Bounds, closed: Bounds) -> tuple[Bound
 
 
 def _honest_domains(ranks: Sequence[int], domains: Mapping[int, str], met: Sequence[Met]) -> list[str]:
-    """The domains, with those taken apart whose ranks' calls contradict a common clock."""
+    """The domains, split where ranks' calls contradict a common clock."""
     number = {name: i for i, name in enumerate(dict.fromkeys(domains[rank] for rank in ranks))}
     least = least_within(met, np.array([number[domains[rank]] for rank in ranks]))
     contradicted = {name for name, i in number.items() if least[i] < -CONTRADICTION_NS}
     return [f"{domains[rank]}#{rank}" if domains[rank] in contradicted else domains[rank] for rank in ranks]
 
 
-MAX_UNCERTAINTY = 0.25  # of the mean exposed communication of a step (docs/concepts/clocks.md)
+MAX_UNCERTAINTY = 0.25  # fraction of the mean exposed communication of a step (docs/concepts/clocks.md)

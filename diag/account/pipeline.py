@@ -1,8 +1,8 @@
 """How long pipeline stages wait for each other, and how unequal their work is.
 
-The stage with the most work waits only because of the schedule: it has nothing to do until the first micro-batch
-reaches it, and after its last one. The other stages wait longer because they have less to do. So the least waiting of
-any stage is the bubble of the schedule.
+The stage with the most work waits only because of the schedule: it is idle until the first micro-batch reaches it,
+and after its last one. The other stages wait longer because they have less to do. So the least waiting of any stage
+is the bubble of the schedule.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .attribute import waiting
 from .intervals import intervals_of
 from .match import Key, by_key, is_pair
 
-# On a CPU what is not inside operators is the rank's own work, too; on a device what its host holds up.
+# On a CPU, time outside of operators is the rank's own work, too; on a device, so is idle time that its host causes.
 _OWN_IDLE = (
     Detail.FORWARD,
     Detail.BACKWARD,
@@ -34,10 +34,10 @@ Times = npt.NDArray[np.float64]
 
 
 class Pipeline(Struct, frozen=True, eq=False):
-    """``stages``: the ranks of each stage, in order. Arrays have one value for each step that was asked for.
+    """``stages``: the ranks of each stage, in order. Arrays have one value for each requested step.
 
-    ``waited_ns``: what a stage waited for the others, the mean over its ranks; ``work_ns``: what the fastest of its
-    ranks computed, so that a slow rank makes no slow stage where the stage has another.
+    ``waited_ns``: how long a stage waited for the others, the mean over its ranks; ``work_ns``: the compute time of its
+    fastest rank, so that a slow rank does not make its stage slow if the stage has another.
     """
 
     stages: tuple[tuple[int, ...], ...]
@@ -47,29 +47,32 @@ class Pipeline(Struct, frozen=True, eq=False):
 
     @property
     def waited_share(self) -> float:
-        """Fraction of the time of all ranks."""
+        """Waiting as a fraction of the time of all ranks."""
         ranks = sum(len(stage) for stage in self.stages)
-        waited = sum(len(stage) * float(own.sum()) for stage, own in zip(self.stages, self.waited_ns, strict=True))
+        waited = sum(
+            len(stage) * float(stage_waits.sum())
+            for stage, stage_waits in zip(self.stages, self.waited_ns, strict=True)
+        )
         return waited / (ranks * float(self.dur_ns.sum())) if self.dur_ns.sum() else 0.0
 
     @property
     def bubble_ns(self) -> Times:
         """The waiting of the stage that waited least."""
-        return min(self.waited_ns, key=lambda own: float(own.sum()))
+        return min(self.waited_ns, key=lambda stage_waits: float(stage_waits.sum()))
 
     @property
     def slowest(self) -> int:
-        return int(np.argmax([np.median(own) for own in self.work_ns]))
+        return int(np.argmax([np.median(stage_work) for stage_work in self.work_ns]))
 
     @property
     def imbalance_ns(self) -> float:
         """How much more work the slowest stage has in a step than the mean stage."""
-        typical = [float(np.median(own)) for own in self.work_ns]
+        typical = [float(np.median(stage_work)) for stage_work in self.work_ns]
         return max(typical) - float(np.mean(typical))
 
 
 def pipeline_of(attribution: Attribution, steps: Sequence[int]) -> Pipeline | None:
-    """None without a pipeline, or where a stage was not recorded."""
+    """None without a pipeline, or if a stage was not recorded."""
     stage_of = attribution.axes.stages()
     by_stage: dict[int, list[int]] = defaultdict(list)
     for rank in attribution.ranks:
@@ -88,9 +91,9 @@ def pipeline_of(attribution: Attribution, steps: Sequence[int]) -> Pipeline | No
     members = [[row[rank] for rank in by_stage[stage]] for stage in sorted(by_stage)]
     return Pipeline(
         stages=tuple(tuple(by_stage[stage]) for stage in sorted(by_stage)),
-        dur_ns=dur[[i for own in members for i in own]].mean(axis=0),
-        waited_ns=tuple(waited[own].mean(axis=0) for own in members),
-        work_ns=tuple(work[own].min(axis=0) for own in members),
+        dur_ns=dur[[i for stage_rows in members for i in stage_rows]].mean(axis=0),
+        waited_ns=tuple(waited[stage_rows].mean(axis=0) for stage_rows in members),
+        work_ns=tuple(work[stage_rows].min(axis=0) for stage_rows in members),
     )
 
 
@@ -107,7 +110,7 @@ def _waits(attribution: Attribution, stage_of: dict[int, int]) -> dict[int, iv.I
         if is_pair(members.values()):
             across[key] = members
         elif len({stage_of.get(rank) for rank in members}) > 1:
-            # Ranks of the same stage as the last one waited for a mate, the others for another stage.
+            # Ranks in the last rank's stage waited for a rank of their own stage, the others for another stage.
             others = {r: call for r, call in members.items() if r == last or stage_of.get(r) != stage_of.get(last)}
             across[key] = others
     return waiting(across)
@@ -116,8 +119,8 @@ def _waits(attribution: Attribution, stage_of: dict[int, int]) -> dict[int, iv.I
 def _waited(step: RankStep, waits: dict[int, iv.Intervals] | None) -> int:
     if waits is None:
         return step.segments.total(Kind.COMM, Detail.P2P)
-    found = waits.get(step.rank, iv.EMPTY)
-    return iv.total(iv.intersect(intervals_of(step.segments, Kind.COMM), found))
+    rank_waits = waits.get(step.rank, iv.EMPTY)
+    return iv.total(iv.intersect(intervals_of(step.segments, Kind.COMM), rank_waits))
 
 
 def _work(step: RankStep) -> int:

@@ -43,8 +43,9 @@ def partition(
     on_device: bool,
     idle: Mapping[Detail, iv.Intervals] | None = None,
 ) -> list[RankStep]:
-    """One ``RankStep`` a record, on the rank's own monotonic clock. ``rows`` are all collectives of the rank.
-    ``idle``: the records are of the device itself (``device_clock``), which was idle then, and else computes."""
+    """One ``RankStep`` per record, on the rank's own monotonic clock. ``rows`` are all collectives of the rank.
+    ``idle``: when the device was idle; given if the records are those of the device (``device_clock``), which computes
+    otherwise."""
     calls = calls_of(rows, groups)
     waits = iv.EMPTY if on_device else blocked(rows)
     p2p = iv.EMPTY if on_device else blocked([row for row in rows if is_p2p(row)])
@@ -54,15 +55,15 @@ def partition(
     wired = iv.Covered(on_wire).between(begins, ends).tolist()
     starts, until = (np.array([getattr(c, key) for c in calls], dtype=np.int64) for key in ("start_ns", "end_ns"))
     whole = all(row.whole for row in rows)
-    found = []
+    steps = []
     for record, on_wire_ns in zip(records, wired, strict=True):
         segments = painted.cut(record.begin_ns, record.end_ns)
-        # The call of the last rank to arrive has no duration where the transfer takes no time. At the edge of two steps
-        # it belongs to the first: if it were in neither, only the other ranks would have met.
+        # The call of the last rank to arrive has no duration if the transfer takes no time. At the edge of two steps it
+        # belongs to the first: if it were in neither, only the other ranks would have met.
         begun = int(np.searchsorted(starts, record.end_ns, side="right"))
         inside = (starts[:begun] < record.end_ns) | (starts[:begun] == until[:begun])
-        own = np.flatnonzero(inside & (until[:begun] > record.begin_ns)).tolist()
-        found.append(
+        inside_step = np.flatnonzero(inside & (until[:begun] > record.begin_ns)).tolist()
+        steps.append(
             RankStep(
                 rank=rank,
                 step=record.step,
@@ -72,18 +73,18 @@ def partition(
                 segments=segments,
                 overlapped_comm_ns=max(0, on_wire_ns - segments.total(Kind.COMM)),
                 optimizer_ns=segments.total(Kind.COMPUTE, Detail.OPTIMIZER),
-                collectives=tuple(calls[i] for i in own),
+                collectives=tuple(calls[i] for i in inside_step),
                 comm_known=not on_device,
                 hidden_known=whole,
             )
         )
-    return found
+    return steps
 
 
 def calls_of(rows: Sequence[CollectiveRow], groups: Mapping[str, Sequence[int]]) -> list[CollectiveCall]:
     """The collectives, sends and receives whose end is known, in order of start."""
-    # Of each group once: its ranks, its name, and whether it is of sends and receives. Two groups of one name (a mesh
-    # axis is named alike on all its groups) differ in their first member.
+    # For each group, read once: its ranks, its name, and whether it is of sends and receives. Two groups of one name (a
+    # mesh axis has the same name in all its groups) differ in their first member.
     known: dict[str, tuple[tuple[int, ...], str, bool]] = {}
     calls = []
     for row in rows:
@@ -102,7 +103,7 @@ def calls_of(rows: Sequence[CollectiveRow], groups: Mapping[str, Sequence[int]])
                 row.op,
                 group,
                 ranks,
-                row.bytes if row.whole else 0,  # all of them took longer than recorded
+                row.bytes if row.whole else 0,  # a sum over several calls, which took longer than recorded
                 row.start_ns,
                 row.end_ns,
                 dtype=row.dtype,
@@ -120,8 +121,8 @@ def is_p2p(row: CollectiveRow) -> bool:
 
 
 def is_transfer(call: CollectiveCall) -> bool:
-    """Whether it is a recorded send or receive. When its bytes were on the wire is unknown but for the time in which a
-    thread was blocked in it: an early receive is open for long, and the arrival of its data is not recorded."""
+    """Whether the call is a recorded send or receive. When its bytes were on the wire is unknown except for the time in
+    which a thread was blocked in it: an early receive is open for long, and the arrival of its data is not recorded."""
     return call.key[2] == _TRANSFER
 
 
@@ -133,7 +134,7 @@ def open_span(call: CollectiveCall) -> tuple[int, int]:
 
 
 def open_spans(calls: Sequence[CollectiveCall]) -> iv.Times:
-    """``open_span`` of each, [calls, 2]: made in a third of the time, for there are tens of thousands of them."""
+    """``open_span`` of each call, [calls, 2]: a third of the time of single calls, as there are tens of thousands."""
     spans = np.empty((len(calls), 2), dtype=np.int64)
     spans[:, 0] = [call.start_ns for call in calls]
     spans[:, 1] = [call.end_ns for call in calls]
@@ -198,13 +199,12 @@ def _layers(
 
 # -- loader settings ---------------------------------------------------------------------------------------------------
 #
-# What the manifest says of the training's DataLoader: an option of the bundled trainer, or seen by the hooks.
+# The manifest's settings of the training's DataLoader: options of the bundled trainer, or recorded by the hooks.
 
 
 class LoaderSettings(Struct, frozen=True):
-    """Settings of each rank's loader; None where unknown. ``workers``: its processes, 0 where the training loads its
-    batches itself. ``prefetch_factor``: batches that each of them keeps ready. ``pin_memory``: batches are
-    page-locked."""
+    """Settings of each rank's loader; None if unknown. ``workers``: its processes, 0 if the training loads its batches
+    itself. ``prefetch_factor``: batches that each worker keeps ready. ``pin_memory``: batches are page-locked."""
 
     workers: int | None
     prefetch_factor: int | None
@@ -213,8 +213,8 @@ class LoaderSettings(Struct, frozen=True):
 
 def loader_settings(manifest: Manifest | None) -> LoaderSettings:
     """Values that are not integers or booleans count as unknown."""
-    told = {**manifest.loader, **manifest.trainer} if manifest is not None else {}
-    workers, factor, pinned = (told.get(name) for name in ("num_workers", "prefetch_factor", "pin_memory"))
+    settings = {**manifest.loader, **manifest.trainer} if manifest is not None else {}
+    workers, factor, pinned = (settings.get(name) for name in ("num_workers", "prefetch_factor", "pin_memory"))
     return LoaderSettings(
         workers if isinstance(workers, int) else None,
         factor if isinstance(factor, int) else None,
@@ -222,5 +222,5 @@ def loader_settings(manifest: Manifest | None) -> LoaderSettings:
     )
 
 
-# Lazy initialisation, the allocator, first connections and full loader queues: not what the run is like.
+# Lazy initialisation, the allocator, first connections and full loader queues: not representative of the run.
 WARMUP_STEPS = 2

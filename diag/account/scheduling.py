@@ -34,20 +34,21 @@ if TYPE_CHECKING:
     from diag.rundir.run import RankTables, Tables
 
 
-Series = npt.NDArray[np.float64]  # one value a step
+Series = npt.NDArray[np.float64]  # one value per step
 
-# A thread shares the training's work if it runs for a quarter of the time that the training's own thread runs, and more
-# than a thread that only looks on: of a training that mostly sleeps a quarter is nothing, and its monitor's or gloo's
-# threads, queued on a busy host, would explain the sleep [measured: they run for 0.1 to 0.7 % of the time].
+# A thread shares the training's work if it runs for a quarter of the time that the training's own thread runs, and for
+# more than ``_LEAST_WORK`` of all time. If a training mostly sleeps, a quarter is nothing, and the queueing of its
+# monitor's or gloo's threads on a busy host would explain the sleep [measured: they run for 0.1 to 0.7 % of the time].
 _SHARES_WORK, _LEAST_WORK = 0.25, 0.02
 _APART = 2.5  # times as much as any other rank
 _COLUMNS = (*PHASES, EVALUATION, REST)
 _DATA, _REST = _COLUMNS.index(DATA), _COLUMNS.index(REST)
 _COMPUTING = tuple(_COLUMNS.index(name) for name in (FORWARD, BACKWARD, OPTIMIZER))
-_LARGE = 0.05  # of the step: a phase that is long enough to be stopped in
-_PAUSED = 0.05  # of the time: less is no pause
-_LEAST_SEEN, _MOSTLY_EMPTY = 3, 0.6  # steps that looked at the loader's queue, and those of them that found it empty
-_QUEUED_WORKERS = 0.3  # of the waiting for data
+_LARGE = 0.05  # fraction of the step: a phase that is long enough to contain a stop
+_PAUSED = 0.05  # fraction of the time: less is not a pause
+# Steps with a look at the loader's queue, and the fraction of them that found it empty.
+_LEAST_SEEN, _MOSTLY_EMPTY = 3, 0.6
+_QUEUED_WORKERS = 0.3  # fraction of the data wait
 _EXPLAINED = (DATA, CHECKPOINT, EVALUATION)  # phases whose blocked time has a known reason
 
 
@@ -56,7 +57,7 @@ class RankScheduling(Struct, frozen=True):
     thread that was queued longest; ``loading_ns``: the part of data wait in which the loader, or its worker processes,
     were queued; ``communicating_ns``: the part of waiting for collectives in which the threads that carry them were
     queued. ``blocked_ns``: outside of all known waits; ``blocked_in``: its mean by phase. ``paused_ns``: the part of
-    data wait in which the whole process was stopped, as observed, or concluded from its being blocked in forward and
+    data wait in which the whole process was stopped, as observed, or inferred because it was blocked in forward and
     backward alike. ``frozen_ns``: the part of waiting for collectives in which the process was observed to be
     stopped."""
 
@@ -68,12 +69,12 @@ class RankScheduling(Struct, frozen=True):
     frozen_ns: Series
     blocked_in: Mapping[str, float]
     runnable: float | None = None  # threads of the host, the median of the samples
-    starved: bool = False  # its loader's workers sleep or read all the time: no core would make the step shorter
+    starved: bool = False  # its loader's workers sleep or read all the time: more cores would not make the step shorter
     knows_blocked: bool = True  # False: CPU time was not recorded, so blocked time counts as compute
 
 
 class Scheduling(Struct, frozen=True):
-    """By rank; ranks whose system does not report it are left out. ``numbers``: the steps."""
+    """By rank, without ranks whose system does not report it. ``numbers``: the steps."""
 
     numbers: tuple[int, ...] = ()
     ranks: Mapping[int, RankScheduling] = field(default_factory=dict)
@@ -83,7 +84,7 @@ class Scheduling(Struct, frozen=True):
 
     def apart(self, ranks: Sequence[int], *names: str) -> bool:
         """Whether these ranks have so much more of these fields, together, than each of the others that they are the
-        culprits: on a busy host all ranks are queued, some of them always more than others."""
+        culprits: on a busy host all ranks are queued, and some always more than others."""
         spent = {
             rank: sum(float(getattr(of_rank, name).mean()) for name in names) for rank, of_rank in self.ranks.items()
         }
@@ -103,20 +104,20 @@ class Scheduling(Struct, frozen=True):
         return median
 
     def columns(self, least_ms: float) -> dict[str, dict[int, float]]:
-        """Mean milliseconds a step by column and rank, for a table: what costs a rank that much or more."""
+        """Mean milliseconds per step by column and rank, for a table: columns that cost some rank that much or more."""
         by_name = {"queued for a core": self.mean_ms("queued_ns"), "blocked": self.mean_ms("blocked_ns")}
         return {name: means for name, means in by_name.items() if max(means.values(), default=0.0) >= least_ms}
 
     def excess(self, name: str, rank: int) -> Series:
         """How much more of a field a rank has than the median of the others, per step."""
         of_rank: Series = getattr(self.ranks[rank], name)
-        others = [getattr(other, name) for number, other in self.ranks.items() if number != rank]
+        others = [getattr(peer, name) for peer_rank, peer in self.ranks.items() if peer_rank != rank]
         excess: Series = np.maximum(0.0, of_rank - np.median(others, axis=0)) if others else np.zeros_like(of_rank)
         return excess
 
 
 def scheduling_of(tables: Tables, numbers: Sequence[int]) -> Scheduling:
-    """For the steps with these numbers."""
+    """Scheduling in the steps with these numbers."""
     by_rank = {rank: of_rank for rank, each in tables.ranks.items() if (of_rank := _of_rank(each, numbers)) is not None}
     return Scheduling(tuple(numbers), by_rank)
 
@@ -130,7 +131,7 @@ def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | Non
     pauses = iv.make((start, end) for sample in tables.scheduling for start, end in sample.pauses if end > start)
     waits = records.blocked(tables.rows)
     dur, on_cpu, queued, waited = _filled(steps, *_by_phase(steps, iv.Covered(iv.subtract(waits, pauses))))
-    # Queued while a collective is waited for: it was done, and the thread was to wake up.
+    # Queued while waiting for a collective: it was done, and the thread was about to wake up.
     off_cpu = dur - on_cpu - queued
     waking = np.clip(waited - off_cpu, 0, queued)
     stalled = np.maximum(0, off_cpu - waited)
@@ -152,9 +153,9 @@ def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | Non
     paused = np.maximum(probably, np.minimum(idle, _while_loading(steps, iv.Covered(pauses))))
     begins = np.array([step.begin_ns for step in steps], dtype=np.int64)
     frozen = iv.Covered(iv.intersect(waits, pauses)).between(begins, ends)
-    blocked = np.maximum(0, blocked - frozen)  # which is counted by itself
+    blocked = np.maximum(0, blocked - frozen)  # counted separately
     known = np.array([step.on_cpu_ns is not None for step in steps])
-    # Recorded before 24 November 2026: the sum over the phases is all there is.
+    # Recorded before 24 November 2026: these records have only the sum over the phases.
     local = np.where(known, local, [step.queued_ns or 0 for step in steps])
     blocked, paused, loading, talking = (np.where(known, each, 0) for each in (blocked, paused, loading, talking))
 
@@ -182,8 +183,8 @@ def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | Non
 
 
 def _starved(steps: Sequence[StepRecord], loading: Series, data: Times, wall: Times) -> bool:
-    """Whether the loader has worker processes that are never ahead of the training, and do not wait for cores: it
-    determines the step time, and other delays of the ranks are hidden behind it."""
+    """Whether the loader has worker processes that are never ahead of the training, and do not wait for cores: then it
+    determines the step time, and other delays of the ranks do not show."""
     empty = [step.queue.ready == 0 for step in steps if step.queue is not None]
     if len(empty) < _LEAST_SEEN or sum(empty) < _MOSTLY_EMPTY * len(empty):
         return False
@@ -191,7 +192,7 @@ def _starved(steps: Sequence[StepRecord], loading: Series, data: Times, wall: Ti
 
 
 def _while_loading(steps: Sequence[StepRecord], pauses: iv.Covered) -> Series:
-    """How long the process was seen to be stopped while each step waited for data."""
+    """How long the process was observed to be stopped while each step waited for data."""
     rows = [(at, row.start_ns, row.end_ns) for at, step in enumerate(steps) for row in step.phases if row.phase == DATA]
     seen_ns = np.zeros(len(steps))
     place, begin, end = np.array(rows, dtype=np.int64).reshape(-1, 3).T
@@ -200,8 +201,8 @@ def _while_loading(steps: Sequence[StepRecord], pauses: iv.Covered) -> Series:
 
 
 def _pause(active: Times, stalled: Times) -> float:
-    """The fraction of the time in which a process was stopped as a whole: in so much of it, or more, every large phase
-    was blocked. 0 where there are not two of them, and where one was not blocked. Both by step and ``_COLUMNS``."""
+    """The fraction of the time in which a process was stopped as a whole: the smallest blocked fraction of its large
+    phases. 0 with fewer than two of them, or if one was not blocked. Both by step and ``_COLUMNS``."""
     spent, lost = active.sum(axis=0), stalled.sum(axis=0)
     large = [at for at in _COMPUTING if spent[at] >= _LARGE * spent.sum()]
     pause = min((float(lost[at] / spent[at]) for at in large), default=0.0)
@@ -244,7 +245,8 @@ def _filled(
     steps: Sequence[StepRecord], dur: Times, on_cpu: Times, queued: Times, waited: Times
 ) -> tuple[Times, Times, Times, Times]:
     """The tables of ``_by_phase``, with estimates for short steps that hold sums only: a phase takes about as much CPU
-    time as in the nearest step that has it by phase, and of the rest the same part is queueing. Scaled to the sums."""
+    time as in the nearest step that has it by phase, and the same fraction of the rest is queueing. Scaled to the
+    sums."""
     known = np.flatnonzero([bool(step.cpu) for step in steps])
     places = np.flatnonzero([not step.cpu and step.on_cpu_ns is not None for step in steps])
     if not len(known) or not len(places):
@@ -263,8 +265,7 @@ def _filled(
 
 
 def _scaled(parts: _Table, sums: Series, most: _Table) -> _Table:
-    """Rows like ``parts`` that add up to ``sums``, and no part above ``most``: what does not fit goes where there is
-    room."""
+    """Rows like ``parts`` that add up to ``sums``, with no part above ``most``: the excess goes to parts with room."""
     total = parts.sum(axis=1)
     factor = np.divide(sums, total, out=np.zeros(len(parts)), where=total > 0)
     scaled: _Table = np.minimum(most, parts * factor[:, None])
@@ -276,7 +277,7 @@ def _scaled(parts: _Table, sums: Series, most: _Table) -> _Table:
 
 
 class _Sampled:
-    """A fraction of the time, from samples: constant in the interval that each covers."""
+    """A fraction of the time, from samples: constant in the interval that each of them covers."""
 
     def __init__(self, ends_ns: Sequence[int], values: Sequence[float]) -> None:
         self._ends = np.array(ends_ns, dtype=np.int64)
@@ -291,8 +292,8 @@ class _Sampled:
 
 
 def _sampled(samples: Sequence[HostRecord], steps: Sequence[StepRecord]) -> tuple[_Sampled, _Sampled, _Sampled]:
-    """Fractions of the time: in which the thread that shares the training's work and was queued longest was queued; the
-    worker processes were, the mean of them; and the process's other threads were, instead of running."""
+    """Fractions of the time in which threads were queued: the thread that shares the training's work and was queued
+    longest; the worker processes, their mean; and the process's other threads, as a fraction of their time ready."""
     samples = [sample for sample in samples if sample.interval_ns > 0]
     wall = sum(step.end_ns - step.begin_ns for step in steps)
     trains = sum(step.on_cpu_ns or 0 for step in steps) / wall if wall else 0.0

@@ -28,7 +28,7 @@ from .trace_ranges import as_intervals, named, on_threads, spans, thread_set
 
 # -- trace callers -----------------------------------------------------------------------------------------------------
 #
-# Which call of the host a piece of communication belongs to: the range around its launch, and its arguments.
+# The host's call that a piece of communication belongs to: the range around its launch, and its arguments.
 
 ARGS: Final = ("coll_name", "in_elems", "out_elems", "dtype", "group_name", "group_ranks", "group_size", "seq")
 _NO_TRANSFER: Final = frozenset({"wait", "barrier"})  # coll_name of calls that no coalesced kernel carries out
@@ -40,9 +40,10 @@ Row = dict[str, Any]
 
 
 def with_callers(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
-    """The communication in order of time, with the columns ``param_start``, where the ``record_param_comms`` around its
-    launch begins, and ``caller_*``: start, name and shapes of the ``nccl:*`` or like range around it; null without one.
-    Arguments that the work itself lacks (profilers before torch 2.2) are filled in from the former."""
+    """The communication in order of time, with the columns ``param_start``, the begin of the ``record_param_comms``
+    around its launch, and ``caller_*``: start, name and shapes of the ``nccl:*`` or similar range around it; null
+    without one. Arguments that the work itself lacks (profilers before torch 2.2) are filled in from
+    ``record_param_comms``."""
     host = trace.with_arguments(_library_calls(trace))
     is_param = pl.col("name") == names.PARAM_COMMS
     shown = ("ts_ns", "dur_ns", "name", "cat", "launch_ns", "launch_thread")
@@ -56,7 +57,7 @@ def with_callers(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
         filled, host.filter(~is_param).with_columns(pl.col("name").cast(pl.String)), "caller", described
     )
     calls = filled.drop("caller_end").sort("ts_ns")
-    # Most traces have neither, and going through ten thousand calls one by one takes as long as all the rest here.
+    # Most traces have neither, and iterating over ten thousand calls takes as long as everything else here.
     coalesced = pl.col("group_name").is_null() & pl.col("caller_name").str.contains(names.COALESCED_CALL_PATTERN)
     if not calls.select((coalesced | _IS_PART).any()).item():
         return calls
@@ -66,7 +67,7 @@ def with_callers(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_range(work: pl.DataFrame, ranges: pl.DataFrame, prefix: str, columns: Mapping[str, str]) -> pl.DataFrame:
-    """``work``, which is in order of launches, with start, end and the columns of the range around each launch."""
+    """``work``, in order of launches, with start, end and the columns of the range around each launch."""
     around = ranges.select(
         pl.col("ts_ns").alias("launch_ns"),
         pl.col("thread").alias("launch_thread"),
@@ -105,9 +106,9 @@ def engine_copies(trace: Trace, work: pl.DataFrame) -> npt.NDArray[np.bool_]:
     """Whether each device event is a copy "within" a device by which a collective moves data between devices.
 
     NCCL's copy-engine collectives (src/ce_coll.cc) and torch's low-contention ones copy to mapped memory of the peers,
-    which a profiler may call DtoD. They are the copies launched in a call of the library, but by none of torch's own
-    operators in it: ``aten::copy_`` there copies results into a list of tensors. Calls of a single rank copy locally.
-    """
+    which a profiler may call DtoD. These are the copies launched in a call of the library, but not by one of torch's
+    own operators in it: ``aten::copy_`` there copies results into a list of tensors. Calls of a single rank copy
+    locally."""
     local = (work["cat"] == names.MEMCPY) & trace.says(work, names.LOCAL_COPY_PATTERN)
     candidates: npt.NDArray[np.bool_] = (local & work["launch_thread"].is_not_null()).to_numpy()
     if trace.world_size == 1 or not candidates.any():
@@ -125,7 +126,7 @@ def engine_copies(trace: Trace, work: pl.DataFrame) -> npt.NDArray[np.bool_]:
 
 
 def _local_within(trace: Trace, calls: pl.DataFrame) -> iv.Intervals:
-    """Time of one thread's calls that is this rank's alone: torch's own operators in them, and groups of one rank."""
+    """Time in one thread's calls that moves no data between ranks: torch's own operators, and groups of one rank."""
     symmetric = pl.col("name").cast(pl.String).str.starts_with(names.SYMM_MEM_COPIES)
     of_library = as_intervals(calls.filter(~symmetric))
     threads = thread_set(calls)
@@ -136,9 +137,9 @@ def _local_within(trace: Trace, calls: pl.DataFrame) -> iv.Intervals:
 
 
 def _one_a_call(rows: Iterable[Row]) -> list[Row]:
-    """A row for each collective: its copies are one, and with a kernel of the same call they are in the kernel's.
+    """A row for each collective: its copies are merged into one row, or into the row of the same call's kernel.
 
-    Copies without a call around them (``tensor.to("cuda:1")``) are no collective's.
+    Copies without a call around them (``tensor.to("cuda:1")``) belong to no collective.
     """
     rows = list(rows)
     with_kernel = {_call_of(row) for row in rows if not _is_part(row)}
@@ -164,7 +165,7 @@ def _is_part(row: Row) -> bool:
     return row["cat"] == names.MEMCPY or (row["caller_name"] or "").startswith(names.SYMM_MEM_COPIES)
 
 
-# The same of a column.
+# ``_is_part`` as an expression.
 _IS_PART: Final = (pl.col("cat") == names.MEMCPY) | pl.col("caller_name").str.starts_with(names.SYMM_MEM_COPIES)
 
 
@@ -174,9 +175,9 @@ def _call_of(row: Row) -> tuple[Any, Any]:
 
 
 def _describe_coalesced(rows: Iterable[Row], host: pl.DataFrame) -> None:
-    """Fill in what a coalesced launch is made of: the calls that its thread described since its last launch.
+    """Fills in the contents of a coalesced launch: the calls that its thread described since its previous launch.
 
-    ``record_param_comms`` of each call comes before the range that launches them all. Only where they agree.
+    ``record_param_comms`` of each call comes before the range that launches them all. Only if they agree.
     """
     params = None
     launched: dict[Any, int] = {}  # thread: its last launch
@@ -203,21 +204,21 @@ def _describe_coalesced(rows: Iterable[Row], host: pl.DataFrame) -> None:
                 row[key] = sum(call[key] or 0 for call in described)
 
 
-# Collectives without a number of the library's own are numbered by step and call: more calls than any step has.
+# Collectives without a sequence number are numbered by step and call: more than the calls of any step.
 CALLS_A_STEP = 1_000_000
 
 
 class _Told(Struct, frozen=True):
-    """A call's own description, beyond its time and number: the same for many calls."""
+    """A call's description without its time and number: the same for many calls."""
 
     op: str
-    key_op: str  # what has to be equal on all ranks
+    key_op: str  # the part of the key that has to be equal on all ranks
     group: str | None
     group_ranks: tuple[int, ...]
     bytes: int
     dtype: str
     group_size: int
-    sent_bytes: int | None  # of an all-to-all, as received_bytes
+    sent_bytes: int | None  # for an all-to-all, as received_bytes
     received_bytes: int | None
 
 
@@ -284,7 +285,7 @@ def full_bytes(op: str, in_elems: int | None, out_elems: int | None, element: in
 
 
 def _parts(op: str, row: Row) -> tuple[int | None, int | None]:
-    """Bytes that the rank sends and receives in an all-to-all, where its arguments say so: "In msg nelems" and
+    """Bytes that the rank sends and receives in an all-to-all, if its arguments contain them: "In msg nelems" and
     "Out msg nelems" are the sums of uneven splits as well."""
     element = names.dtype_bytes(row["dtype"])
     if op != ALL_TO_ALL or not element:
@@ -321,11 +322,11 @@ def _calls(
         for at in range(first, last):
             each, number = described[at], numbers[at]
             group, op = each.group or "", each.key_op
-            # A number that comes twice (several kernels of one grouped call) names no call: count instead. Those of
-            # sends and receives count what this rank did, which may be more than its peer.
+            # A number that occurs twice (several kernels of one grouped call) does not identify a call: count instead.
+            # Numbers of sends and receives count this rank's calls, which may be more than its peer's.
             numbered = number is not None and number >= 0 and each.op not in names.P2P_OPS
             known = numbered and (each.group, op) not in doubted
-            # Counted anew in each step, so that one call that a trace lacks shifts no other step's.
+            # Counted anew in each step: a call that a trace lacks then shifts no other step's numbers.
             key = (group, number if known else step * CALLS_A_STEP + counts[group, op], op)
             counts[group, op] += 1
             size, members = each.bytes, each.group_size
@@ -360,11 +361,10 @@ def _told(trace: Trace, row: Row, op: str, size: int) -> _Told:
 
 
 def _key_op(trace: Trace, op: str, group: str | None, caller: str | None) -> str:
-    """The part of the key that must be equal on all ranks besides group and number: mostly the operation.
+    """The part of the key that must be equal on all ranks, in addition to group and number: mostly the operation.
 
-    A send and its receive are one transfer, named after the two peers. Where the peers are unknown, or the group is and
-    there are several, counting calls would match calls that do not belong together: such a call stays alone.
-    """
+    A send and its receive are one transfer, named after the two peers. If the peers are unknown, or the group is
+    unknown and there are several, counting calls would match unrelated calls: such a call stays unmatched."""
     if op in names.P2P_OPS:
         pair = names.peers(caller)
         if pair and group:
@@ -375,7 +375,7 @@ def _key_op(trace: Trace, op: str, group: str | None, caller: str | None) -> str
 
 
 def _shape_bytes(dims: str | None, types: str | None) -> int:
-    """Bytes of the tensors in a range's "Input Dims" and "Input type"; 0 where either is not known."""
+    """Bytes of the tensors in a range's "Input Dims" and "Input type"; 0 if either is unknown."""
     try:
         shapes, kinds = json.loads(dims or "null"), json.loads(types or "null")
     except (ValueError, RecursionError):

@@ -25,17 +25,18 @@ from .intervals import Intervals, Window
 
 # -- iterations --------------------------------------------------------------------------------------------------------
 #
-# Iterations of a trace that marks no steps: found by what repeats once in each (docs/guides/traces.md).
+# Iterations of a trace without step marks, inferred from what repeats once in each (docs/guides/traces.md).
 
 Times = npt.NDArray[np.int64]
 
-# Two iterations can be equal by chance; of operators, which repeat within an iteration as well (the layers of a model),
-# more are asked for.
+# Two iterations can be equal by chance. Operators repeat within an iteration as well (the layers of a model), so more
+# iterations are required for them.
 _LEAST, _LEAST_OF_OPERATORS = 3, 4
-_COVERED = 0.5  # of the time from the first to the last range of one name: less, and they are a part of an iteration
-_ALL_WORK = 0.8  # of the work on the device lies between the first and the last iteration
-_STEADY = 3.0  # times as long as another: iterations differ, but not like the parts of one
-_ALIKE = 0.8  # of the periods have as many operators as the middle one
+# Fraction of the time from the first to the last range of one name: with less, the ranges are parts of an iteration.
+_COVERED = 0.5
+_ALL_WORK = 0.8  # fraction of the device's work between the first and the last iteration
+_STEADY = 3.0  # times as long as another: iterations differ in length, but not like the parts of one
+_ALIKE = 0.8  # fraction of the periods with as many operators as the median period
 _NUMBERS = re.compile(r"\d+")
 _PHASES = (
     f"{names.DATA_PATTERN}|{names.FORWARD_PATTERN}|{names.BACKWARD_PATTERN}"
@@ -45,7 +46,7 @@ _PHASES = (
 
 
 class Iterations(Struct, frozen=True):
-    """``edges``: n + 1 moments between which n iterations lie, on the host. ``marker``: what repeats."""
+    """``edges``: n + 1 host times that delimit n iterations. ``marker``: what repeats."""
 
     edges: tuple[int, ...]
     marker: str
@@ -55,11 +56,11 @@ _FOUND: WeakKeyDictionary[Trace, Iterations | None] = WeakKeyDictionary()
 
 
 def iterations_of(trace: Trace) -> Iterations | None:
-    """The iterations in the trace; None where nothing repeats.
+    """The iterations in the trace; None if nothing repeats.
 
-    Best first: ranges that span whole iterations (of Lightning, vLLM, SGLang, or a user's own), steps of the optimizer
-    (of several the one that steps least often), calls of the data loader, ``zero_grad``, and a sequence of operators
-    that comes back, each time with a copy from or to the host or with the launch of a graph: what a layer lacks.
+    In order of preference: ranges that span whole iterations (of Lightning, vLLM, SGLang, or a user's own), steps of
+    the optimizer (of several, the one that steps least often), calls of the data loader, ``zero_grad``, and a recurring
+    sequence of operators that contains a copy from or to the host, or a graph launch, each time: a layer has neither.
     """
     if trace not in _FOUND:
         _FOUND[trace] = _iterations_of(trace)
@@ -81,7 +82,7 @@ def _iterations_of(trace: Trace) -> Iterations | None:
 
 
 def _spanning(trace: Trace, ranges: pl.DataFrame) -> Iterations | None:
-    """Ranges of one name, but for its numbers, that follow each other through most of the time."""
+    """Ranges of one name (numbers in it aside) that follow each other through most of the time."""
     candidates = ranges.filter(~trace.says(ranges, _PHASES))
     texts = {name: _NUMBERS.sub("#", name) for name in candidates["name"].unique().cast(pl.String)}
     families = candidates.with_columns(pl.col("name").cast(pl.String).replace_strict(texts, default="").alias("family"))
@@ -104,7 +105,7 @@ def _steady(each: Times) -> bool:
 
 
 def _outermost_only(rows: pl.DataFrame) -> tuple[Times, Times]:
-    """Begins and ends of the ranges that lie in no other one of them."""
+    """Begins and ends of the ranges that lie in no other of the ranges."""
     begin = rows["ts_ns"].to_numpy()
     end = begin + rows["dur_ns"].to_numpy()
     outer = _in_no_other(begin, end)
@@ -112,14 +113,14 @@ def _outermost_only(rows: pl.DataFrame) -> tuple[Times, Times]:
 
 
 def _in_no_other(begin: Times, end: Times) -> npt.NDArray[np.bool_]:
-    """Which of the ranges, in order of time, begin when all before them have ended."""
+    """Which of the ranges, in order of time, begin when all earlier ones have ended."""
     separate: npt.NDArray[np.bool_] = begin >= np.concatenate((begin[:1], np.maximum.accumulate(end)[:-1]))
     return separate
 
 
 def _repeated(ranges: pl.DataFrame, pattern: str, last: bool = False) -> Iterations | None:
-    """Iterations that begin with a range of this name, or end with one (``last``): of the least frequent name, since a
-    part of an iteration (a micro-batch, one of two optimizers) may repeat in it."""
+    """Iterations that begin with a range of this name, or end with one (``last``). The least frequent matching name,
+    since a part of an iteration (a micro-batch, one of two optimizers) may repeat in it."""
     matching = ranges.filter(pl.col("name").cast(pl.String).str.contains(pattern))
     best: Iterations | None = None
     for (name, _), rows in matching.group_by("name", "thread", maintain_order=True):
@@ -130,7 +131,7 @@ def _repeated(ranges: pl.DataFrame, pattern: str, last: bool = False) -> Iterati
 
 
 def _of_operators(trace: Trace) -> Iterations | None:
-    """A sequence of outermost operators and graph launches of one thread that comes back at a steady pace."""
+    """A sequence of outermost operators and graph launches of one thread that recurs at a steady pace."""
     if not trace.has_gpu:
         return None
     calls = trace.select(*names.LAUNCH_CATEGORIES, name=f"{names.GRAPH_LAUNCH_PATTERN}|(?i)memcpy")
@@ -164,14 +165,14 @@ def _period(trace: Trace, rows: pl.DataFrame, exchanges: Times) -> Iterations | 
         exchanged = np.diff(np.searchsorted(exchanges, edges)) > 0
         if steady and alike and exchanged.mean() >= _ALIKE and _has_work(trace, edges.tolist()):
             return Iterations(tuple(edges.tolist()), str(trace.stored.names[int(code)]))
-        if counts[place] > 64:  # no iteration has so few operators that more names need a look
+        if counts[place] > 64:  # an iteration has more operators than that: more frequent names need no look
             break
     return None
 
 
 @lru_cache(maxsize=1)
 def _launches(trace: Trace) -> Times:
-    """When the host launched work, in order: asked for by each name that may mark iterations."""
+    """When the host launched work, in order. Cached: each candidate name needs it."""
     launches: Times = trace.select(*names.LAUNCH_CATEGORIES, name=names.LAUNCH_PATTERN)["ts_ns"].to_numpy()
     return launches
 
@@ -188,32 +189,31 @@ def _has_work(trace: Trace, edges: Sequence[int]) -> bool:
     return bool(inside >= _ALL_WORK * len(calls) and _steady(launched) and launched[1:].sum() >= launched.sum() / 2)
 
 
-# Old profilers write microseconds, so that one range's end can pass the next one's begin.
+# Old profilers write microseconds, so one range's end can be later than the next one's begin.
 ROUNDING_NS = 1000
 
 _STEP_PATTERNS = (names.STEP_PATTERN, names.PROFILER_STEP_PATTERN)
-# Beside a trace's tables: whether it marks its steps, by these patterns.
+# Cached with a trace's tables: whether it marks its steps, by these patterns.
 _MARKS = f"marks-{sha256(''.join(_STEP_PATTERNS).encode()).hexdigest()[:16]}"
 
 _RANGES: WeakKeyDictionary[Trace, pl.DataFrame] = WeakKeyDictionary()
 
 
 def step_ranges(trace: Trace) -> pl.DataFrame:
-    """Our own step ranges, else the profiler's; columns of the events and ``step``, in order of time. Maybe empty.
+    """Our own step ranges, else the profiler's; columns of the events and ``step``, in order of time. May be empty.
 
-    No step lies inside another, no number comes twice, and one thread marks them where several did at one time.
+    No step lies inside another, no number occurs twice, and if several threads marked steps at the same time, only one
+    thread's are returned.
 
-    The profiler closes with a stub of a step when it is stopped right after ``prof.step()``: a range without any
-    work inside. That one is left out; a last step with work is a step like the others (HTA drops it).
-    """
+    The profiler writes a stub of a step when it is stopped right after ``prof.step()``: a range without any work
+    inside. The stub is left out; a last step with work is a step like the others (HTA drops it)."""
     if trace not in _RANGES:
         _RANGES[trace] = _step_ranges(trace)
     return _RANGES[trace]
 
 
 def marks_steps(trace: Trace) -> bool:
-    """Whether the trace marks its steps. Known without reading an event from its names, where none of them is a step's,
-    and from cached results."""
+    """Whether the trace marks its steps. If no event name is a step's, or the result is cached, no event is read."""
     if not any(trace.stored.matching(pattern).any() for pattern in _STEP_PATTERNS):
         return False
     cached = trace.derived.load(_MARKS) if trace.derived is not None and trace not in _RANGES else None
@@ -231,7 +231,7 @@ def _inferred(trace: Trace) -> tuple[int, ...]:
 
 
 def outside_of_iterations(trace: Trace) -> dict[int, str]:
-    """The windows of inferred iterations that are none themselves, each with the reason."""
+    """The windows before and after the inferred iterations, each with the reason why it is not a step."""
     edges = _inferred(trace)
     if not edges:
         return {}
@@ -240,8 +240,8 @@ def outside_of_iterations(trace: Trace) -> dict[int, str]:
 
 
 def agreed(ranks: Mapping[int, Sequence[Trace]]) -> dict[int, tuple[Trace, ...]]:
-    """The traces of each rank, in order of time, so that their steps can be compared: undivided where the ranks show
-    different iterations, and with numbers that go on from window to window."""
+    """The traces of each rank, in order of time, so that their steps can be compared: undivided if the ranks show
+    different iterations, and with numbers that continue from window to window."""
     inferred = {
         rank: [(iterations.marker, len(iterations.edges)) if (iterations := iterations_of(trace)) is not None else None
                for trace in traces if not marks_steps(trace)]
@@ -275,15 +275,15 @@ def _step_ranges(trace: Trace) -> pl.DataFrame:
             marked = marked.with_columns(number.alias("step")).drop_nulls("step")
             marked = _outermost(_of_one_thread(marked))
             if pattern == names.STEP_PATTERN:
-                # Our own numbers are the run's: a second range of one number repeats it.
+                # Our own numbers are the run's: a second range with the same number repeats the step.
                 return marked.unique("step", keep="first", maintain_order=True)
             return _numbered_on(_without_stub(trace, marked)).with_columns(pl.col("step") + trace.step_shift)
     return marked.with_columns(pl.lit(0, pl.Int64).alias("step"))
 
 
 def host_windows(trace: Trace) -> list[Window]:
-    """(step, begin_ns, end_ns) on the host, without overlap. Where nothing marks steps, the iterations that repeat,
-    between what lies before the first and after the last of them; else the whole trace as one step."""
+    """(step, begin_ns, end_ns) on the host, without overlap. Without step marks: the inferred iterations, and the time
+    before the first and after the last of them; without these, the whole trace as one step."""
     marked = step_ranges(trace)
     if marked.is_empty():
         edges = [trace.begin_ns, *_inferred(trace), trace.end_ns]
@@ -298,7 +298,7 @@ def host_windows(trace: Trace) -> list[Window]:
 
 
 def _of_one_thread(ranges: pl.DataFrame) -> pl.DataFrame:
-    """The ranges of the thread that marked the longest time, where two threads' ranges overlap; else all."""
+    """The ranges of the thread that marked the longest time, if two threads' ranges overlap; else all."""
     reach = (pl.col("ts_ns") + pl.col("dur_ns")).cum_max().shift(1)
     overlaps = (pl.col("ts_ns") + ROUNDING_NS < reach) & (pl.col("thread") != pl.col("thread").shift(1))
     if not ranges.select(overlaps.any()).item():
@@ -316,7 +316,7 @@ def _outermost(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _numbered_on(ranges: pl.DataFrame) -> pl.DataFrame:
-    """With numbers that rise: where they start again (a second profiler in the file), they go on after the last."""
+    """With increasing numbers: if they restart (a second profiler in the file), they continue after the last."""
     shift, last = 0, None
     numbers: list[int] = []
     for step in ranges["step"]:
@@ -332,7 +332,7 @@ def _without_stub(trace: Trace, ranges: pl.DataFrame) -> pl.DataFrame:
         return ranges
     first, *_, last = zip(ranges["ts_ns"], ranges["ts_ns"] + ranges["dur_ns"], strict=True)
     for categories, name in ((names.LAUNCH_CATEGORIES, names.LAUNCH_PATTERN), ((names.CPU_OP,), None)):
-        if len(trace.select(*categories, name=name, within=first)):  # what the trace records of work
+        if len(trace.select(*categories, name=name, within=first)):  # the first of these kinds that the trace records
             return ranges if len(trace.select(*categories, name=name, within=last)) else ranges[:-1]
     return ranges
 
@@ -361,8 +361,8 @@ def named(trace: Trace, pattern: str, *categories: str) -> pl.DataFrame:
 
 @lru_cache(maxsize=1)
 def autograd_nodes(trace: Trace) -> pl.DataFrame:
-    """The engine's operators, one around each node of the backward. Remembers those of the last trace: an account asks
-    for them several times, and they are among the operators, of which there are most."""
+    """The engine's operators, one around each node of the backward. Cached for the last trace: an account reads them
+    several times, and they are among the operators, the most frequent events."""
     return named(trace, "^" + names.AUTOGRAD_PREFIX, names.CPU_OP)
 
 
@@ -396,15 +396,15 @@ def phase(trace: Trace, name: str, threads: set[Thread] | None = None) -> Interv
 
 
 def data_wait(trace: Trace, threads: set[Thread]) -> Intervals:
-    """Waiting for the loader on these threads: ``enumerate(DataLoader)#...__next__``, ``diag.data`` and the like, and
-    the loader's own function where the trace has Python's stacks."""
+    """Waiting for the loader on these threads: ``enumerate(DataLoader)#...__next__``, ``diag.data`` and similar ranges,
+    and the loader's own function if the trace has Python stacks."""
     waits = on_threads(named(trace, names.DATA_PATTERN), threads)
     called = on_threads(named(trace, names.DATA_FUNCTION_PATTERN, names.PYTHON), threads)
     return iv.union(as_intervals(waits), as_intervals(called), phase(trace, records.DATA, threads))
 
 
 def checkpoint(trace: Trace) -> Intervals:
-    """Saving: our own ranges, those of libraries, and ``torch.save`` where the trace has Python's stacks."""
+    """Saving: our own ranges, those of libraries, and ``torch.save`` if the trace has Python stacks."""
     return iv.union(
         phase(trace, records.CHECKPOINT),
         as_intervals(named(trace, names.CHECKPOINT_PATTERN)),
@@ -413,12 +413,12 @@ def checkpoint(trace: Trace) -> Intervals:
 
 
 def garbage_collection(trace: Trace) -> Intervals:
-    """Pauses of Python's collector; all threads, since each of them holds the interpreter's lock."""
+    """Pauses of Python's collector; all threads, since each pause holds the interpreter's lock."""
     return as_intervals(named(trace, names.GC_PATTERN, names.PYTHON, names.ANNOTATION))
 
 
 def forward(trace: Trace) -> Intervals:
-    """Our own ranges, else those of libraries. A forward that is run again in a backward is in both."""
+    """Our own ranges, else those of libraries. A forward that is recomputed in a backward is in both."""
     ours = phase(trace, records.FORWARD)
     if len(ours):
         return ours
@@ -437,8 +437,8 @@ def backward(trace: Trace) -> Intervals:
 def optimizer(trace: Trace) -> Intervals:
     """Our own ranges and those of libraries, without the forwards and backwards that begin inside one.
 
-    ``optimizer.step(closure)``, and so Lightning's ``optimizer_step``, encloses the whole step. What begins later is
-    further inside: a fused optimizer within the backward stays optimizer, a backward within a step is backward.
+    ``optimizer.step(closure)``, and so Lightning's ``optimizer_step``, encloses the whole step. The range that begins
+    later is the inner one: a fused optimizer within the backward stays optimizer, a backward within a step is backward.
     """
     outer = spans(named(trace, f"{_own(records.OPTIMIZER)}|{names.OPTIMIZER_PATTERN}"))
     either = (
@@ -458,7 +458,7 @@ def optimizer(trace: Trace) -> Intervals:
 
 
 def compiling(trace: Trace) -> Intervals:
-    """When ``torch.compile`` compiled or tuned something, on any thread: such a step is not what the run is like."""
+    """When ``torch.compile`` compiled or tuned something, on any thread: such a step does not represent the run."""
     return as_intervals(named(trace, names.COMPILING_PATTERN, names.CPU_OP, names.ANNOTATION))
 
 
@@ -487,7 +487,7 @@ def _own(name: str) -> str:
 def _fsdp2_forward(trace: Trace) -> Intervals:
     """From the root's pre-forward hook to the last post-forward hook before the next backward or forward.
 
-    Hooks of a forward that checkpointing runs again come after the backward has begun, and are left out by that.
+    Hooks of a forward that checkpointing recomputes come after the backward has begun, so they are left out.
     """
     begins = named(trace, f"^{names.FSDP2_FORWARD_BEGIN}$")["ts_ns"].to_numpy()
     if not len(begins):

@@ -45,7 +45,7 @@ class TableName(StrEnum):
 
 @dataclass(frozen=True)
 class _Asked:
-    """What another tool is asked for. Its modules are loaded only then."""
+    """The requests to another tool. Its modules are loaded only if there are any."""
 
     cross_check: bool
     requests: Sequence[Callable[[Result], Any]]
@@ -183,7 +183,7 @@ def analyze(
 
 
 def _print_snapshots(paths: list[str], as_json: bool) -> bool:
-    """Whether the paths hold memory snapshots and nothing to analyse: they are printed then."""
+    """Whether the paths hold memory snapshots and nothing to analyse; if so, prints them."""
     from diag.traces.memory_snapshots import snapshots_alone
 
     if not snapshots_alone(paths):
@@ -203,7 +203,7 @@ def _print_snapshots(paths: list[str], as_json: bool) -> bool:
     return True
 
 
-def _list_jobs(found: Jobs, reading: Reading, as_json: bool) -> ExitCode:
+def _list_jobs(several: Jobs, reading: Reading, as_json: bool) -> ExitCode:
     """Analyses and prints each of several jobs."""
     from diag.api import Result
     from diag.show.json import save
@@ -211,12 +211,12 @@ def _list_jobs(found: Jobs, reading: Reading, as_json: bool) -> ExitCode:
     from diag.summaries import open_each
 
     jobs = []
-    for job, outcome in open_each(found, reading):
+    for job, outcome in open_each(several, reading):
         jobs.append(listed(job, outcome))
         if isinstance(outcome, Result):
             save(outcome)
     if as_json:
-        put(to_json(found, jobs) + "\n")
+        put(to_json(several, jobs) + "\n")
     else:
-        print_jobs(found, jobs)
-    return exit_code(found, jobs)
+        print_jobs(several, jobs)
+    return exit_code(several, jobs)

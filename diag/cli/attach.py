@@ -29,7 +29,7 @@ def attach(
         ),
     ] = "shell",
     trace_skip: Annotated[int, typer.Option(help="Steps before the first window.", min=0)] = SKIP,
-    **given: Any,
+    **values: Any,
 ) -> None:
     """Print the environment in which any training records itself: for Slurm, Kubernetes and other launchers.
 
@@ -41,7 +41,7 @@ def attach(
     from diag.collectors.settings import SITE, attached, python_path
     from diag.watch.launch import Launch, open_run_directory
 
-    settings = RecordingOptions(trace_skip=trace_skip, **given).of_collectors()
+    settings = RecordingOptions(trace_skip=trace_skip, **values).of_collectors()
     layout = open_run_directory(out, Launch(nproc=1), sys.argv[1:], "attach")
     variables = attached(layout.root, settings)
     everything = {**variables, "PYTHONPATH": python_path()}
@@ -54,5 +54,5 @@ def attach(
         return
     for name, value in variables.items():
         put(f"export {name}={shlex.quote(value)}\n")
-    # What the shell that reads this has in PYTHONPATH stays behind ours.
+    # The PYTHONPATH of the shell that evaluates this comes after ours.
     put(f'export PYTHONPATH={shlex.quote(str(SITE))}"${{PYTHONPATH:+:$PYTHONPATH}}"\n')

@@ -1,4 +1,4 @@
-"""``diag check``: a run held against budgets, for CI."""
+"""``diag check``: checks a run against budgets, for CI."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def check(
     }  # fmt: skip
     if as_json and github:
         raise DiagError("--github and --json both want standard output", hint="leave one out", exit_code=ExitCode.USAGE)
-    given = [of.parse_limit(quantity, text) for quantity, text in written.items() if text is not None]
-    asked, against = _asked(given, baseline, budget)
+    limits = [of.parse_limit(quantity, text) for quantity, text in written.items() if text is not None]
+    asked, against = _asked(limits, baseline, budget)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in diag analyze
     from diag.api import Reading
     from diag.gate.check import check as check_budgets
@@ -103,16 +103,17 @@ def check(
     raise typer.Exit(gate.exit_code)
 
 
-def _asked(given: list[Budget], baseline: Path | None, file: Path | None) -> tuple[list[Budget], Path | None]:
-    """All budgets in the order of the definitions, and the baseline. Mistakes are told before minutes of analysis."""
+def _asked(limits: list[Budget], baseline: Path | None, file: Path | None) -> tuple[list[Budget], Path | None]:
+    """All budgets in the order of the definitions, and the baseline. Mistakes are reported before minutes of
+    analysis."""
     by_quantity = {}
     if file is not None:
         from diag.gate.budgets import read_budgets
 
-        kept = read_budgets(file)
-        by_quantity = {budget.quantity: budget for budget in kept.budgets}
-        baseline = baseline or kept.baseline
-    by_quantity |= {budget.quantity: budget for budget in given}
+        from_file = read_budgets(file)
+        by_quantity = {budget.quantity: budget for budget in from_file.budgets}
+        baseline = baseline or from_file.baseline
+    by_quantity |= {budget.quantity: budget for budget in limits}
     if not by_quantity:
         raise DiagError(
             "no budget was given", hint="for example --max-data-wait 5%, or --budget FILE", exit_code=ExitCode.USAGE

@@ -37,15 +37,15 @@ def compare(
     with reading_progress() as progress:
         reading = Reading(jobs=jobs, progress=progress, comm_kernels=comm_rules(comm_kernels))
         first, second = (open_by_size(path, reading=reading) for path in (before, after))
-    found = compare_runs(first, second)
-    if found.not_comparable and not anyway:
+    comparison = compare_runs(first, second)
+    if comparison.not_comparable and not anyway:
         raise DiagError(
-            f"{after} is not the same work as {before}: " + "; ".join(found.not_comparable),
+            f"{after} is not the same work as {before}: " + "; ".join(comparison.not_comparable),
             hint="--anyway compares them at your own risk",
         )
     if as_json:
-        put(to_json(found, first, second) + "\n")
+        put(to_json(comparison, first, second) + "\n")
     else:
-        print_comparison(found, first, second)
+        print_comparison(comparison, first, second)
     missing = first.coverage.incomplete or second.coverage.incomplete
     raise typer.Exit(ExitCode.DATA_INCOMPLETE if missing else ExitCode.OK)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from diag.export.definitions import Sample
     from diag.export.run_metrics import RunMetrics
 
-# A variable and no option: other users of the machine can read what is on a command line.
+# A variable and not an option: other users of the machine can read command lines.
 _TOKEN_VARIABLE = "DIAG_METRICS_TOKEN"
 
 
@@ -122,7 +122,7 @@ def _say_gap(path: str, reason: str) -> None:
 
 
 def _follow(metrics: RunMetrics, write: Callable[[list[Sample]], None], every_s: float) -> None:
-    """Until the run has ended. A collector that is away for a while is told, and tried again."""
+    """Exports until the run has ended. A failed export is printed, and tried again."""
     failed: DiagError | None = None
     while metrics.live:
         time.sleep(every_s)
@@ -241,22 +241,22 @@ def _serve(
 
     _, (address, _) = guard.resolved(host, port)
     local = guard.is_loopback(address)
-    given = os.environ.get(_TOKEN_VARIABLE, "")
+    chosen = os.environ.get(_TOKEN_VARIABLE, "")
     token = None
-    if with_token or (with_token is None and (given or not local)):
-        token = guard.checked_token(given, f"what {_TOKEN_VARIABLE} holds") if given else guard.new_token()
+    if with_token or (with_token is None and (chosen or not local)):
+        token = guard.checked_token(chosen, f"what {_TOKEN_VARIABLE} holds") if chosen else guard.new_token()
     with ended_by_signals(), suppress(KeyboardInterrupt):
-        followed.read()  # all that is there: no scrape would wait for so long
+        followed.read()  # everything so far: this takes longer than a scrape would wait
         server, thread = serve(followed, host, port, token=token, allowed_hosts=allowed_hosts)
         if token is None and not local:
             say(f"There is no token: whoever reaches {host} can read the metrics.", err=True)
         elif token is None and with_token is False:
             say("There is no token: every user of this machine can read the metrics.", err=True)
-        # One that the user has chosen is not printed: it is in the scraper's configuration already.
+        # A token that the user has chosen is not printed: it is in the scraper's configuration already.
         name = socket.gethostname() if guard.is_everywhere(address) else host
-        shown = guard.url(name, server.server_port, "/metrics", None if given else token)
+        shown = guard.url(name, server.server_port, "/metrics", None if chosen else token)
         say(f"Metrics of {run}: {shown} (Ctrl-C ends it)")
-        if token is not None and not given:
+        if token is not None and not chosen:
             say(
                 "Prometheus sends this token with `authorization: {credentials: TOKEN}` in its scrape_config. "
                 f"{_TOKEN_VARIABLE} in the environment sets one that stays the same.",

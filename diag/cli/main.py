@@ -23,10 +23,10 @@ from diag.words.terminal import drop_output, put, say
 _OBJECTS_UNTIL_GC = 1_000_000
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
-# All errors of the parser. Typer brings its own copy of click, or uses click, as the version may be.
+# All errors of the parser. Typer has its own copy of click or uses click, depending on its version.
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
 
-# What follows the name of a script is the script's own, and `diag tune` hands on options of `diag run`.
+# Arguments after a script's name belong to the script, and `diag tune` passes options of `diag run` on.
 _OF_OTHERS: dict[str, dict[str, Any]] = {
     "run": {"allow_interspersed_args": False},
     "tune": {"ignore_unknown_options": True, "allow_extra_args": True},
@@ -52,12 +52,12 @@ COMMANDS = {
 
 def _function(name: str) -> Callable[..., None]:
     module, function = COMMANDS[name]
-    found: Callable[..., None] = getattr(import_module(f"diag.cli.{module}"), function)
-    return found
+    command: Callable[..., None] = getattr(import_module(f"diag.cli.{module}"), function)
+    return command
 
 
 class _Made(Mapping[str, Any]):
-    """The commands as Typer makes them, each when it is first asked for: making all takes 60 ms."""
+    """The commands as Typer makes them, each on first use: making all takes 60 ms."""
 
     def __getitem__(self, name: str) -> Any:
         return _made(name)
@@ -72,16 +72,16 @@ class _Made(Mapping[str, Any]):
 @cache
 def _made(name: str) -> Any:
     function = _function(name)  # KeyError where there is no such command
-    one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    one.command(name, context_settings=_OF_OTHERS.get(name))(function)
-    return typer.main.get_command(one)
+    typer_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    typer_app.command(name, context_settings=_OF_OTHERS.get(name))(function)
+    return typer.main.get_command(typer_app)
 
 
 class _Commands(TyperGroup):
     """Lists the commands without making them, and without rich, whose import takes 70 ms."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
         self.commands = _Made()  # type: ignore[assignment]
 
     def list_commands(self, _context: Any) -> list[str]:
@@ -127,9 +127,9 @@ def _options(
 
 def main() -> NoReturn:
     """Runs the command line; never shows a traceback for a mistake of the user."""
-    # Tables of small objects, hardly a cycle among them: looking for some after every 700 took 5 % of an analysis.
+    # Most objects are small and without cycles: a collection after every 700 of them took 5 % of an analysis.
     gc.set_threshold(_OBJECTS_UNTIL_GC)
-    if isinstance(sys.stdout, TextIOWrapper):  # a file's name may be no text in the terminal's encoding, or in any
+    if isinstance(sys.stdout, TextIOWrapper):  # the name of a file may not be encodable
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
@@ -141,13 +141,13 @@ def main() -> NoReturn:
         except _UsageError as error:
             _report(_refusal(error))
             code = int(ExitCode.USAGE)
-        except PermissionError as error:  # of another user's file: nothing that a traceback would help with
+        except PermissionError as error:  # another user's file: a traceback would not help
             if error.filename is None:
                 raise
             _report(DiagError(f"{error.strerror}", path=str(error.filename), hint="ask its owner for permission"))
             code = int(ExitCode.ERROR)
         finally:
-            sys.stdout.flush()  # here, where an error is a message, and not as the interpreter ends
+            sys.stdout.flush()  # here, where an error becomes a message, and not when the interpreter ends
     except BrokenPipeError:  # `diag analyze ... | head`
         sys.stderr.close()
         drop_output()
@@ -159,19 +159,19 @@ def main() -> NoReturn:
         say(f"diag: the output cannot be written: {error.strerror}", err=True)
         sys.exit(int(ExitCode.ERROR))
     finally:
-        gc.freeze()  # or the interpreter looks for cycles among all that is left, as its last work: 15 ms
+        gc.freeze()  # else the interpreter searches all objects for cycles when it ends: 15 ms
     sys.exit(code)
 
 
 def _refusal(error: typer.BadParameter) -> DiagError:
-    """The error of Typer's parser as one of ours, so that it is reported as they are."""
+    """The error of Typer's parser as a ``DiagError``, so that it is reported like one."""
     command = error.ctx.command_path if error.ctx is not None else "diag"
     return DiagError(error.format_message(), hint=f"Try '{command} --help' for help.", exit_code=ExitCode.USAGE)
 
 
 def _refuse_empty_words() -> None:
-    """An empty path is a variable of the shell that is not set, and would be the current directory. What follows a
-    script's name is the script's."""
+    """DiagError for an empty argument: usually a shell variable that is not set, and as a path the current directory.
+    Arguments after a script's name belong to the script."""
     if "" in sys.argv[1:] and sys.argv[1] not in _OF_OTHERS:
         hint = "a variable of the shell that is not set? This folder is ."
         raise DiagError("an argument is empty", hint=hint, exit_code=ExitCode.USAGE)

@@ -40,7 +40,7 @@ def is_configuration(text: str) -> bool:
         if is_model(document.values):
             return False
         recognise(document)
-    except DiagError:  # what is broken in it is for its own reader to say
+    except DiagError:  # its own reader reports what is broken in it
         return named
     except OSError:
         return False
@@ -68,7 +68,7 @@ _MODEL, _CLUSTER = "Model and recipe", "Cluster"
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """The options of ``diag plan``, by the names that ``plan_for`` has for them."""
+    """The options of ``diag plan``, named like the parameters of ``plan_for``."""
 
     gpus: int | None = option(None, _CLUSTER, "Number of GPUs; by default 8.", least=1, most=MOST_RANKS)
     gpu: str | None = option(None, _CLUSTER, "Type of the GPUs: H100, A100-80, ...")
@@ -130,13 +130,13 @@ def plan(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output.")] = False,
-    **given: Any,
+    **values: Any,
 ) -> None:
     """Estimate memory, communication and step time of a model on a cluster, and recommend a sharding strategy.
 
     Checks configurations instead where it is given some; exit code 3 where one has errors.
     """
-    options = PlanOptions(**given)
+    options = PlanOptions(**values)
     if options.recipe == "list":
         from diag.planning.shape import RECIPES
 
@@ -160,12 +160,12 @@ def _plan(model: str, options: PlanOptions, as_json: bool) -> None:
     from diag.planning.plan import plan_for
     from diag.show.plan import print_plan, to_json
 
-    found = plan_for(model, **(asdict(options) | {"gpus": 8 if options.gpus is None else options.gpus}))
-    axes = found.topology if options.topology is not None else None
+    estimate = plan_for(model, **(asdict(options) | {"gpus": 8 if options.gpus is None else options.gpus}))
+    axes = estimate.topology if options.topology is not None else None
     if as_json:
-        put(to_json(found, axes) + "\n")
+        put(to_json(estimate, axes) + "\n")
     else:
-        print_plan(found, axes)
+        print_plan(estimate, axes)
 
 
 def _measured(run: Path, as_json: bool) -> None:
@@ -173,8 +173,8 @@ def _measured(run: Path, as_json: bool) -> None:
     from diag.rundir.run import open_paths
     from diag.show.plan import measured_to_json, print_measured
 
-    found = measured(open_paths([run]))
+    comparison = measured(open_paths([run]))
     if as_json:
-        put(measured_to_json(found, str(run)) + "\n")
+        put(measured_to_json(comparison, str(run)) + "\n")
     else:
-        print_measured(found, str(run))
+        print_measured(comparison, str(run))

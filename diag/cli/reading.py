@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 # -- progress ----------------------------------------------------------------------------------------------------------
 #
-# Progress on standard error, only where somebody watches.
+# Progress on standard error, only on a terminal.
 
 
 @contextmanager
 def reading_progress(what: str = "reading") -> Iterator[Callable[[int, int, str], None] | None]:
-    """A function that takes (files read, files in all, the file), or None where standard error is no terminal."""
+    """A function that takes (files read, files in all, the file), or None where standard error is not a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -46,10 +46,10 @@ def reading_progress(what: str = "reading") -> Iterator[Callable[[int, int, str]
     with Progress(*columns, console=console(err=True), transient=True) as bar:
         task = bar.add_task("", total=None)
 
-        def tell(done: int, total: int, path: str) -> None:
+        def update(done: int, total: int, path: str) -> None:
             bar.update(task, completed=done, total=total, description=path.rsplit("/", 1)[-1])
 
-        yield tell
+        yield update
 
 
 PathsArgument = Annotated[
@@ -122,15 +122,15 @@ def comm_rules(given: list[str] | None) -> tuple[CommRule, ...]:
 
 def ranks_by_path(given: list[str]) -> dict[str, int]:
     """Rank by path, from FILE=RANK."""
-    found = {}
+    ranks = {}
     for text in given:
         path, _, number = text.rpartition("=")
         if not path or not number.isdecimal() or len(number) > 18 or int(number) >= MOST_RANKS:
             raise typer.BadParameter(
                 f"{text[:200]}: give FILE=RANK, a rank below {MOST_RANKS:,}, for example --rank traces/a.json=3"
             )
-        found[path] = int(number)
-    return found
+        ranks[path] = int(number)
+    return ranks
 
 
 # -- options from a dataclass ------------------------------------------------------------------------------------------
@@ -139,30 +139,34 @@ def ranks_by_path(given: list[str]) -> dict[str, int]:
 def with_options(
     cls: type[DataclassInstance], panels: bool = True
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command that takes ``**given`` an option for each field of the dataclass, but for those that it declares
+    """Gives a command that takes ``**values`` an option for each field of the dataclass, except those that it declares
     itself. ``panels``: the help has the fields' panels, else one list."""
 
     def add(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
-        parameters = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        parameters = [
+            parameter
+            for parameter in signature.parameters.values()
+            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
         types = get_type_hints(cls)
-        for one, about in options_of(cls):
-            if about.panel and one.name not in signature.parameters:
-                kind: Any = types[one.name]
-                if isinstance(one.default, tuple):
+        for field, about in options_of(cls):
+            if about.panel and field.name not in signature.parameters:
+                kind: Any = types[field.name]
+                if isinstance(field.default, tuple):
                     kind = list[str] | None
                 elif about.path:
                     kind = Path | None
                 parameters.append(
                     inspect.Parameter(
-                        one.name,
+                        field.name,
                         inspect.Parameter.KEYWORD_ONLY,
-                        default=one.default or None if isinstance(one.default, tuple) else one.default,
+                        default=field.default or None if isinstance(field.default, tuple) else field.default,
                         annotation=Annotated[kind, _typer_option(about, about.panel if panels else None)],
                     )
                 )
         command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        command.__annotations__ = {one.name: one.annotation for one in parameters}
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return command
 
     return add

@@ -26,29 +26,29 @@ if TYPE_CHECKING:
 
 # -- why ---------------------------------------------------------------------------------------------------------------
 #
-# Why a run that has just ended hung or crashed: the triage of its directory, kept there and printed.
+# Why a run that has just ended hung or crashed: the triage of its directory, stored there and printed.
 
 
 def say_why(layout: RunLayout) -> None:
-    """Writes hang.json and prints the verdict on standard error. What the triage cannot read changes no exit code."""
+    """Writes hang.json and prints the verdict on standard error. A triage that fails changes no exit code."""
     from diag.hang.api import triage
     from diag.show.triage import print_triage, to_json
 
     try:
-        found = triage([str(layout.root)])
+        answer = triage([str(layout.root)])
     except DiagError as error:
         say(f"diag: no triage: {error.message}", err=True)
         return
     with suppress(OSError):
-        replace_file(layout.hang, to_json(found).encode() + b"\n", private=True)
+        replace_file(layout.hang, to_json(answer).encode() + b"\n", private=True)
     say(err=True)
-    print_triage(found, console(err=True))
+    print_triage(answer, console(err=True))
     say(err=True)
 
 
 # -- ended -------------------------------------------------------------------------------------------------------------
 #
-# What is said when a training has ended, and its exit code.
+# What is printed when a training has ended, and its exit code.
 
 
 def say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool = False) -> int:
@@ -65,10 +65,10 @@ def _say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool) ->
     from diag.watch.launch import after_training, log_tail
 
     newest = layout.newest()
-    # What a user's training prints on standard output is all that may be there.
+    # Standard output is left to the user's training.
     if outcome.exit_code:
-        who = f"rank {outcome.failed_rank}: " if outcome.failed_rank is not None else ""
-        _say(f"the training ended early: {who}{outcome.reason}")
+        rank = f"rank {outcome.failed_rank}: " if outcome.failed_rank is not None else ""
+        _say(f"the training ended early: {rank}{outcome.reason}")
         if outcome.failed_rank is not None and not shown:
             for line in log_tail(newest, outcome.failed_rank):
                 say(f"      {line}", err=True)
@@ -121,17 +121,17 @@ class RunOptions(RecordingOptions, TrainerOptions):
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> RunOptions:
-        """The options from what Typer makes of the command line."""
+        """The options from the values that Typer parsed."""
         values = dict(given)
-        for one, about in options_of(cls):
-            if about.path and values[one.name] is not None:
-                values[one.name] = str(values[one.name].resolve())
-            elif one.name in values and isinstance(one.default, tuple):
-                values[one.name] = tuple(values[one.name] or ())
+        for field, about in options_of(cls):
+            if about.path and values[field.name] is not None:
+                values[field.name] = str(values[field.name].resolve())
+            elif field.name in values and isinstance(field.default, tuple):
+                values[field.name] = tuple(values[field.name] or ())
         return cls(**values)
 
     def of_trainer(self) -> TrainerOptions:
-        return TrainerOptions(**{one.name: getattr(self, one.name) for one in fields(TrainerOptions)})
+        return TrainerOptions(**{field.name: getattr(self, field.name) for field in fields(TrainerOptions)})
 
     def of_collectors(self) -> CollectorSettings:
         return replace(
@@ -159,8 +159,8 @@ class RunOptions(RecordingOptions, TrainerOptions):
 
 
 # Options that describe the bundled training, and those of torchrun: a command of the user's starts its own ranks.
-_OF_TRAINER = frozenset(one.name for one in fields(TrainerOptions))
-_OF_TORCHRUN = frozenset(one.name for one, about in options_of(RunOptions) if about.panel == LAUNCH) - {"hang_timeout"}
+_OF_TRAINER = frozenset(field.name for field in fields(TrainerOptions))
+_OF_TORCHRUN = frozenset(key.name for key, about in options_of(RunOptions) if about.panel == LAUNCH) - {"hang_timeout"}
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def run(
             show_default=False,
         ),
     ] = None,
-    **given: Any,
+    **values: Any,
 ) -> None:
     """Train with collectors attached, and leave a run directory that `diag analyze` reads.
 
@@ -187,7 +187,7 @@ def run(
     The exit code is the training's own, or 5 if the training hung and was ended. After a hang or a crash it prints
     which rank is at fault, as `diag triage` does.
     """
-    options = RunOptions.of(given)
+    options = RunOptions.of(values)
     if options.nnodes > 1 and not (options.rdzv_endpoint and options.rdzv_id and options.out):
         raise DiagError(
             "--nnodes needs --rdzv-endpoint HOST:PORT, --rdzv-id and --out",
@@ -276,7 +276,7 @@ def _run_own(context: typer.Context, command: list[str], options: RunOptions) ->
         launch,
         nproc=launch.nproc if _given(context, "nproc") else 1,
         hang_timeout_s=(launch.hang_timeout_s if named else _HANG_S) if collect else 0,
-        ends_hung=named,  # only who says how long it may take wants it ended
+        ends_hung=named,  # a hung run is ended only if the user set the limit
     )
     world_size = launch.world_size if is_script else None
     layout = open_run_directory(options.out, launch, sys.argv[1:], Path(command[0]).stem, world_size=world_size)
@@ -293,12 +293,12 @@ def _given(context: typer.Context, name: str) -> bool:
 
 def _refuse_options_of_the_trainer(context: typer.Context, is_script: bool) -> None:
     """DiagError for an option that would have no effect: it describes the bundled training, or torchrun's ranks."""
-    what = "script" if is_script else "command"
+    kind = "script" if is_script else "command"
     without_effect = _OF_TRAINER if is_script else _OF_TRAINER | _OF_TORCHRUN
     for parameter in context.command.params:
         if parameter.name in without_effect and _given(context, parameter.name):
             raise DiagError(
-                f"{parameter.opts[0]} means nothing to a {what} of yours",
-                hint=f"options of the {what} itself go behind its name",
+                f"{parameter.opts[0]} means nothing to a {kind} of yours",
+                hint=f"options of the {kind} itself go behind its name",
                 exit_code=ExitCode.USAGE,
             )

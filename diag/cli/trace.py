@@ -63,34 +63,34 @@ def trace(
         asked = asking.ask_for_memory(layout, chosen, "diag trace --memory")
     else:
         asked = asking.ask(layout, steps, chosen, "diag trace", ahead)
-    found: list[Answer] = []
+    answers: list[Answer] = []
     if wait:
         with reading_progress("waiting") as progress:
-            found = asking.wait(layout, asked, progress)
+            answers = asking.wait(layout, asked, progress)
     if as_json:
-        put(json.dumps(_document(asked, found)) + "\n")
+        put(json.dumps(_document(asked, answers)) + "\n")
     else:
-        _print(run, asked, found)
-    done = sum(answer.path is not None for answer in found)
-    if wait and done < len(found):
+        _print(run, asked, answers)
+    done = sum(answer.path is not None for answer in answers)
+    if wait and done < len(answers):
         raise typer.Exit(ExitCode.DATA_INCOMPLETE if done else ExitCode.ERROR)
 
 
-def _print(run: Path, asked: TraceAsked, found: list[Answer]) -> None:
-    what = f"Steps {asked.first_step} to {asked.first_step + asked.count - 1}"
+def _print(run: Path, asked: TraceAsked, answers: list[Answer]) -> None:
+    request = f"Steps {asked.first_step} to {asked.first_step + asked.count - 1}"
     if asked.memory:
-        what = f"Memory snapshots at step {asked.first_step} or later"
-    say(what + ("." if found else f" are asked for; {run} will have them."))
-    for answer in found:
+        request = f"Memory snapshots at step {asked.first_step} or later"
+    say(request + ("." if answers else f" are asked for; {run} will have them."))
+    for answer in answers:
         if answer.path is not None:
             say(f"rank {answer.rank}: {answer.path} ({answer.path.stat().st_size / 1e6:.1f} MB)")
         else:
             say(f"rank {answer.rank}: no {'snapshot' if asked.memory else 'trace'}: {answer.why_not}")
-    if any(answer.path is not None for answer in found):
+    if any(answer.path is not None for answer in answers):
         say(f"Next: diag analyze {run}")
 
 
-def _document(asked: TraceAsked, found: list[Answer]) -> dict[str, object]:
+def _document(asked: TraceAsked, answers: list[Answer]) -> dict[str, object]:
     from diag.collectors.layout import SCHEMA_VERSION
 
     return {
@@ -104,6 +104,6 @@ def _document(asked: TraceAsked, found: list[Answer]) -> dict[str, object]:
         },
         "ranks": [
             {"rank": a.rank, "path": str(a.path) if a.path is not None else None, "reason": a.why_not or None}
-            for a in found
+            for a in answers
         ],
     }

@@ -55,9 +55,9 @@ def triage(
         paths = [path for path in paths if path not in addresses]
         reports = ask_twice("".join(addresses))
     with reading_progress() as progress:
-        found = triage_paths(paths, progress, reports)
+        answer = triage_paths(paths, progress, reports)
     if as_json:
-        put(to_json(found) + "\n")
+        put(to_json(answer) + "\n")
     else:
-        print_triage(found)
-    raise typer.Exit(ExitCode.DATA_INCOMPLETE if incomplete(found) else ExitCode.OK)
+        print_triage(answer)
+    raise typer.Exit(ExitCode.DATA_INCOMPLETE if incomplete(answer) else ExitCode.OK)

@@ -11,7 +11,7 @@ import typer
 from diag.errors import DiagError, ExitCode
 from diag.words.terminal import say
 
-# `diag run` has 20: after the full queues of more loader processes enough steps are left to measure.
+# `diag run` has 20: with more loader processes the first steps use their full queues, and enough others must be left.
 _STEPS = 48
 
 
@@ -35,14 +35,14 @@ def tune(
         arguments = ["--steps", str(_STEPS), *arguments]
     # Mistakes are reported before minutes of training.
     command = context.find_root().command.get_command(context, "run")  # type: ignore[attr-defined]
-    given = command.make_context("diag run", list(arguments)).params
-    if not given["trace"] or not given["collect"]:
+    options = command.make_context("diag run", list(arguments)).params
+    if not options["trace"] or not options["collect"]:
         raise DiagError(
             "tuning rests on what is recorded: leave out --no-trace and --no-collect", exit_code=ExitCode.USAGE
         )
-    if given["command"]:
+    if options["command"]:
         raise DiagError("tuning changes options of the bundled trainer: it takes no script", exit_code=ExitCode.USAGE)
-    if given["nnodes"] > 1:
+    if options["nnodes"] > 1:
         raise DiagError("tuning starts the ranks of one node", hint="leave out --nnodes", exit_code=ExitCode.USAGE)
     folder = out if out is not None else Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-tune"
     history = tune_training(arguments, folder, rounds, repeats, train, lambda text: say(f"diag: {text}", err=True))

@@ -1,8 +1,8 @@
 """The diagnoses: one file each, listed in ``DIAGNOSES``; diagnoses of a part of the communication are in
 ``exposed_communication.PARTS``.
 
-A diagnosis examines the account of the steps and returns findings: their cost, the culprits and the remedy. Diagnoses
-that are not found, and those that cannot be looked for, are results as well.
+A diagnosis examines the account of the steps and returns findings: their cost, the culprits and the remedy. Problems
+that were not found, and those that could not be looked for, are results as well.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Examination(Struct, frozen=True):
 def examine(
     attribution: Attribution, tables: Tables, clocked: Mapping[int, DeviceClocked] | None = None
 ) -> Examination:
-    """``clocked``: as of ``attribute``."""
+    """``clocked``: as in ``attribute``."""
     clocked, noise = on_device_clocks(tables) if clocked is None else clocked, noise_of(tables)
     shares, phases = shares_of(attribution, tables.on_device, noise), phases_of(attribution, tables, clocked, noise)
     scheduling = scheduling_of(tables, shares.numbers)
@@ -110,28 +110,28 @@ def examine(
         subject = Subject(attribution, tables, by_phases, phases_alone=True, scheduling=scheduling)
     else:
         subject = Subject(attribution, tables, shares, by_phases=by_phases, scheduling=scheduling)
-    found, not_found, not_looked = ask(subject, DIAGNOSES)
+    findings, not_found, not_looked = ask(subject, DIAGNOSES)
     not_looked += unseen_communication.inside_fused(attribution)
     doubts = tuple(doubt for doubt in (doubt, unlike_the_rest(attribution, tables)) if doubt)
-    return Examination(found, not_found, not_looked, subject.shares, phases, doubts, scheduling)
+    return Examination(findings, not_found, not_looked, subject.shares, phases, doubts, scheduling)
 
 
 def ask(
     subject: Subject, diagnoses: Iterable[Diagnosis]
 ) -> tuple[tuple[Finding, ...], tuple[str, ...], tuple[NotLooked, ...]]:
     """The first three fields of ``Examination``."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     not_found, not_looked = [], []
     for diagnosis in diagnoses:
         if reason := diagnosis.cannot_look(subject):
             not_looked.append(NotLooked(diagnosis.question, reason, diagnosis.id))
             continue
         answers = diagnosis.find(subject)
-        found.extend(answers)
+        findings.extend(answers)
         if not answers:
             not_found.append(diagnosis.question)
-    found.sort(key=lambda finding: (finding.id != ranks_train_alone.ID, -finding.share, finding.id))
-    return tuple(found), tuple(not_found), tuple(not_looked)
+    findings.sort(key=lambda finding: (finding.id != ranks_train_alone.ID, -finding.share, finding.id))
+    return tuple(findings), tuple(not_found), tuple(not_looked)
 
 
 # -- runs recorded as summaries ----------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def ask(
 _NOT_TOLD = "the ranks' summaries do not contain it; a profiler window does (`diag trace`)"
 _SHOWN = 4  # ranks at either end
 
-# Columns of a summary that are what ``Parts`` calls by these names.
+# Fields of ``Parts``, each with the columns of a summary that add up to it.
 _FIELDS = {
     "data_wait_ns": (DATA,),
     "exposed_copy_ns": (H2D,),
@@ -149,12 +149,12 @@ _FIELDS = {
 
 
 class _SummarySubject(Subject, frozen=True):
-    """``means``: mean milliseconds a step by field and rank, since parts of ten thousand ranks would take too long."""
+    """``means``: mean milliseconds a step by field and rank; ``Parts`` of ten thousand ranks would take too long."""
 
     means: Mapping[str, Mapping[int, float]] = {}
 
     def per_rank(self, field: str) -> tuple[Evidence, ...]:
-        """The ranks at both ends of the range, where there are many."""
+        """Where there are many ranks, only those with the highest and the lowest values."""
         values = self.means[field]
         shown = sorted(values, key=lambda rank: -values[rank])
         if len(shown) > 2 * _SHOWN:
@@ -163,7 +163,7 @@ class _SummarySubject(Subject, frozen=True):
 
 
 def examine_summary(found: Summaries, frontier: Frontier, attribution: Attribution, tables: Tables) -> Examination:
-    """Asks the diagnoses that the phases of the steps answer; the others are named, with the reason."""
+    """Runs the diagnoses that the phases of the steps can answer, and lists the others with the reason."""
     phases = phases_alone(frontier, found.on_device, noise_of(tables))
     subject = _SummarySubject(attribution, tables, phases.shares, True, means=_means(found, frontier.numbers))
     answers = ask(subject, map(_for_summary, DIAGNOSES))
@@ -176,12 +176,13 @@ def _for_summary(diagnosis: Diagnosis) -> Diagnosis:
     return replace(diagnosis, find=diagnosis.find_in_summary)
 
 
-def _means(found: Summaries, numbers: Sequence[int]) -> dict[str, dict[int, float]]:
-    places = np.flatnonzero(np.isin(found.numbers, numbers))
+def _means(summaries: Summaries, numbers: Sequence[int]) -> dict[str, dict[int, float]]:
+    places = np.flatnonzero(np.isin(summaries.numbers, numbers))
     means = {}
     for name, columns in _FIELDS.items():
         total = sum(
-            (found.column(column)[:, places].mean(axis=1) for column in columns), start=np.zeros(len(found.ranks))
+            (summaries.column(column)[:, places].mean(axis=1) for column in columns),
+            start=np.zeros(len(summaries.ranks)),
         )
-        means[name] = dict(zip(found.ranks, np.round(total / 1000, 3).tolist(), strict=True))
+        means[name] = dict(zip(summaries.ranks, np.round(total / 1000, 3).tolist(), strict=True))
     return means

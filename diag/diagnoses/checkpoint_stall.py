@@ -1,4 +1,4 @@
-"""Saving that stops the training."""
+"""Checkpoint saves that block the training."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def _action(records: list[CheckpointRecord], strategy: str | None) -> str:
 
 
 def _evidence(records: list[CheckpointRecord]) -> Iterable[Evidence]:
-    """Size, speed and the two parts of the time, of what was saved."""
+    """Size and write speed of the checkpoints, and their blocking and background time."""
     if not records:
         return
     by_step: dict[int, list[CheckpointRecord]] = {}
     for record in records:
         by_step.setdefault(record.step, []).append(record)
     size = mean(sum(record.bytes for record in ranks) for ranks in by_step.values())
-    # The slowest rank's: the others' shards are worth nothing without it.
+    # The slowest rank counts: the other ranks' shards are of no use without its own.
     writing = mean(max(_writing_ns(record) for record in ranks) for ranks in by_step.values())
     stopped = mean(max(record.blocking_ns for record in ranks) for ranks in by_step.values())
     yield Evidence("checkpoints", "size of one, all ranks", round(size / 1e6, 3), "MB")

@@ -1,8 +1,9 @@
 """Why communication is exposed: it is slow, there is too much or too little of it at a time, or nothing overlaps it.
 
 ``cause_of`` returns one cause for all of it. Where there is none, parts of it may have causes of their own: each such
-diagnosis claims collectives that no other one claims (gathers of the forward, gathers of the backward, reductions of
-all micro-batches but the last, those of the last one). ``exposed_communication`` collects the claims; the rest is its.
+diagnosis claims collectives that no other diagnosis claims (gathers of the forward, gathers of the backward, reductions
+of all micro-batches but the last, reductions of the last one). ``exposed_communication`` collects the claims and
+reports the rest.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ from .workload import workload
 
 # -- comm axes ---------------------------------------------------------------------------------------------------------
 #
-# Which axes of the mesh the exposed communication is of.
+# Which mesh axes the exposed communication belongs to.
 
 
 def exposed_along(subject: Subject) -> dict[str, float]:
-    """The part of the exposed communication on the critical path by axis; "" where none is known."""
+    """Fraction of the exposed communication on the critical path, by mesh axis; "" where the axis is unknown."""
     axes = subject.attribution.axes
     pipelined = bool(axes.stages())
     axis_of = {
-        met.key: PIPELINE if pipelined and met.op in P2P_OPS else axes.of(met.ranks) or ""
-        for met in subject.attribution.collectives
+        collective.key: PIPELINE if pipelined and collective.op in P2P_OPS else axes.of(collective.ranks) or ""
+        for collective in subject.attribution.collectives
     }
     spent: Counter[str] = Counter()
     for step in subject.attribution.usable or subject.attribution.steps:
         path = step.path
         chosen = path.kind == Kind.COMM
-        took = (path.end_ns - path.start_ns)[chosen].tolist()
-        for number, ns in zip(path.collective[chosen].tolist(), took, strict=True):
+        durations_ns = (path.end_ns - path.start_ns)[chosen].tolist()
+        for number, ns in zip(path.collective[chosen].tolist(), durations_ns, strict=True):
             spent[axis_of.get(path.keys[number], "") if number >= 0 else ""] += ns
     total = spent.total()
     return {axis: ns / total for axis, ns in spent.items()} if total else {}
@@ -65,12 +66,12 @@ def evidence_by_axis(subject: Subject) -> tuple[Evidence, ...]:
 
 _OF_SHARDED_PARAMETERS = frozenset({"all_gather", "reduce_scatter"})
 _HIDDEN_LITTLE = 0.05  # fraction of the communication that is overlapped
-_LATENCY_BOUND = 0.5  # part of the transfers that a collective of no size would take as well
+_LATENCY_BOUND = 0.5  # fraction of the transfer time that is latency: a collective of 0 bytes takes it as well
 _MANY = 64  # collectives a step
-_MOSTLY = 0.8  # part of the transfers
+_MOSTLY = 0.8  # fraction of the transfer time
 _HALF = 0.5
-_CROWDED = 4.0  # times what a rank waits for a core: a shorter tail of gloo's is not evidence of a slow link
-_IN_EVERY_STEP = 0.35  # of the same, for a tail that nine steps in ten have
+_CROWDED = 4.0  # times a rank's wait for a core: a shorter tail under gloo is not evidence of a slow link
+_IN_EVERY_STEP = 0.35  # times the same wait, for a tail that nine steps in ten have
 _TELLING = 1 << 16  # bytes: the time of smaller collectives is all latency, so they have no bandwidth
 
 
@@ -82,7 +83,7 @@ class _Network(Struct, frozen=True):
     at_bytes: int  # a bandwidth is only judged from this size on
 
 
-# Loopback and Ethernet of 1 Gbit under gloo, 10 Gbit under NCCL; far below what such a network gives when it is well.
+# Loopback and Ethernet of 1 Gbit under gloo, 10 Gbit under NCCL; far below what a healthy one reaches.
 _POOR = {"gloo": _Network(5.0, 0.05, 500_000), "nccl": _Network(2.0, 0.5, 16_000_000)}
 
 
@@ -100,13 +101,13 @@ class Cause(Struct, frozen=True):
 
 
 def slow_link_of(subject: Subject) -> Culprits:
-    """The ranks that get their results later than the others, where that is most of the exposed communication.
+    """Ranks that get their results later than the others, if that delay is most of the exposed communication.
 
-    Behind a planted slow link it was 68 % of it and more [50 simulated runs, 1 recorded]; on a healthy pair of ranks
-    whose gloo threads shared two cores, a rank was 3 ms later than the other, 20 % of it [measured].
+    Behind a planted slow link it was 68 % or more [50 simulated runs, 1 recorded]. On a healthy pair of ranks whose
+    gloo threads shared two cores, one rank was 3 ms later than the other, which was 20 % [measured].
     """
     late = _late_results(subject)
-    tails = {rank: float(own.mean()) for rank, own in subject.shares.tail_ns.items()}
+    tails = {rank: float(tail_ns.mean()) for rank, tail_ns in subject.shares.tail_ns.items()}
     others = [tails.get(rank, 0.0) for rank in subject.shares.ranks if rank not in late.ranks]
     later = max((tails[rank] for rank in late.ranks), default=0.0) - (float(np.median(others)) if others else 0.0)
     if later < _HALF * float(subject.shares.cost(Cost.COMM).mean()):
@@ -116,28 +117,29 @@ def slow_link_of(subject: Subject) -> Culprits:
 
 def _late_results(subject: Subject) -> Culprits:
     shares = subject.shares
-    # gloo moves bytes with the host's cores. Where ranks wait for a core, so do its threads, and whose is by chance:
-    # tails of 11 to 30 ms a step came with 5 to 10 ms of waiting beside another process; alone, 1.5 ms [measured].
-    waits = [] if shares.on_device else [float(own.mean()) for own in queued(subject).values()]
+    # gloo moves bytes on the host's cores. Where ranks wait for a core, gloo's threads do too, and it is chance which
+    # rank is delayed. Next to another process, tails of 11 to 30 ms a step came with 5 to 10 ms of waiting; alone,
+    # 1.5 ms [measured].
+    waits = [] if shares.on_device else [float(queued_ns.mean()) for queued_ns in queued(subject).values()]
     crowding = max(waits, default=0.0)
 
     def later_by(noise_ns: int) -> Culprits:
         return find_culprits(shares.tail_ns, shares.dur_ns, len(shares.ranks), noise_ns)
 
-    found = later_by(max(shares.noise.late_ns, round(_CROWDED * crowding)))
-    if found.ranks or not crowding:
-        return found
-    # What comes by chance does not come in every step. Of ranks that shared their cores, with and without another
-    # process, the tail of nine steps in ten was at most 0.27 of that waiting; behind a slow link 0.5 of it (DDP), 0.26
-    # (FSDP2, which stays untold) [20 runs].
+    late = later_by(max(shares.noise.late_ns, round(_CROWDED * crowding)))
+    if late.ranks or not crowding:
+        return late
+    # A chance delay does not recur in every step. For ranks that shared their cores, with and without another process,
+    # the tail of nine steps in ten was at most 0.27 of that waiting. Behind a slow link it was 0.5 (DDP) and 0.26
+    # (FSDP2, which is therefore not reported) [20 runs].
     steady = max(shares.noise.late_ns, round(_IN_EVERY_STEP * crowding))
-    again = later_by(steady)
-    always = all(np.percentile(shares.tail_ns[rank], 10) > steady for rank in again.ranks)
-    return again if again.ranks and always else found
+    steadily_late = later_by(steady)
+    always = all(np.percentile(shares.tail_ns[rank], 10) > steady for rank in steadily_late.ranks)
+    return steadily_late if steadily_late.ranks and always else late
 
 
 def cause_of(subject: Subject) -> Cause:
-    """The one cause of all of it, or that there is no one cause: ``refinable``."""
+    """The cause of all exposed communication; a ``refinable`` one if there is no single cause."""
     slow_link = subject.once(slow_link_of)
     collectives = [c for c in _of_usable_steps(subject) if c.complete]
     missing = subject.once(missing_ranks)
@@ -157,11 +159,11 @@ def cause_of(subject: Subject) -> Cause:
             _hidden_evidence(_hidden_share(subject)),
         )
     if slow_link.ranks:
-        who = ranks_text(slow_link.ranks)
+        slow_ranks = ranks_text(slow_link.ranks)
         return Cause(
             "slow-link",
-            f"{who} gets its results later than the others",
-            f"Check the network interface, cable and NUMA placement of {who}; the other links are faster.",
+            f"{slow_ranks} gets its results later than the others",
+            f"Check the network interface, cable and NUMA placement of {slow_ranks}; the other links are faster.",
         )
     slow = _slow_network(subject, collectives)
     if slow is not None:
@@ -235,7 +237,7 @@ def cause_of(subject: Subject) -> Cause:
 
 
 def _of_one_axis(subject: Subject) -> Cause | None:
-    """Most of it is of one kind of parallelism that no diagnosis of data parallelism has advice for."""
+    """The cause where most of it is tensor or pipeline parallelism, for which the diagnoses of parts have no advice."""
     along = subject.once(exposed_along)
     axis = max((TENSOR, PIPELINE), key=lambda name: along.get(name, 0.0))
     part = along.get(axis, 0.0)
@@ -285,10 +287,10 @@ def _slow_network(subject: Subject, collectives: Sequence[MatchedCollective]) ->
 
 
 def _queued_part(subject: Subject, collectives: Sequence[MatchedCollective]) -> float:
-    """The part of the transfers, 0 to 1, in which the CPU threads that carry them may have waited for a core: at either
-    end, one after the other. No network is slow because of that."""
+    """Fraction of the transfer time, 0 to 1, in which the CPU threads that move the bytes may have waited for a core,
+    first at one end, then at the other. The network is not slow because of that."""
     queued_ms = list(subject.scheduling.mean_ms("communicating_ns").values())
-    moved_ms = sum(met.transfer_ns for met in collectives) / 1e6 / max(1, len(subject.shares.numbers))
+    moved_ms = sum(collective.transfer_ns for collective in collectives) / 1e6 / max(1, len(subject.shares.numbers))
     if subject.shares.on_device or not queued_ms or not moved_ms:
         return 0.0
     return min(1.0, 2 * float(np.mean(queued_ms)) / moved_ms)
@@ -307,8 +309,8 @@ def _backend(subject: Subject) -> str:
     """From the manifest, else from the profiler's header."""
     manifest = subject.tables.manifest
     traces = (trace for rank in subject.tables.ranks.values() for trace in rank.traces)
-    told = [manifest.backend if manifest is not None else "", *(trace.backend for trace in traces)]
-    text = next((backend for backend in told if backend), "") or ""
+    backends = [manifest.backend if manifest is not None else "", *(trace.backend for trace in traces)]
+    text = next((backend for backend in backends if backend), "") or ""
     named = [name for name in _POOR if name in text]  # both in "cpu:gloo,cuda:nccl"
     return "nccl" if "nccl" in named and subject.shares.on_device else next(iter(named), "")
 
@@ -386,7 +388,8 @@ def _total(collectives: Sequence[MatchedCollective]) -> int:
 
 
 def _hidden_share(subject: Subject) -> float | None:
-    """Over the counted steps in which it is known, else over those in profiler windows; None where it is in none."""
+    """Overlapped fraction of the communication, over the counted steps in which it is known, else over the steps in
+    profiler windows; None where it is known in neither."""
     traced = (part for step in subject.attribution.traced for part in step.parts)
     parts = [part for part in subject.parts() if part.hidden_known] or [part for part in traced if part.hidden_known]
     if not parts:
@@ -403,7 +406,8 @@ def _hidden_evidence(share: float | None) -> tuple[Evidence, ...]:
 
 
 def _latency_share(collectives: Sequence[MatchedCollective]) -> float | None:
-    """The part of all transfers that remains at no size, from the smallest ones seen; None below three sizes."""
+    """Fraction of all transfer time that is latency, judged by the smallest collectives; None with fewer than three
+    sizes, or where the largest is less than 8 times the smallest."""
     sized = [(c.bytes, c.transfer_ns) for c in collectives if c.bytes > 0]
     sizes = sorted({size for size, _ in sized})
     if len(sizes) < 3 or sizes[-1] < 8 * sizes[0]:
@@ -439,11 +443,11 @@ def bus_factor(op: str, ranks: int) -> float:
 # -- parts of the communication ----------------------------------------------------------------------------------------
 
 
-TELLING = 1 << 10  # bytes: a loss or a norm is no part of the model
+TELLING = 1 << 10  # bytes: smaller collectives are a loss or a norm, not parameters or gradients
 
 
 class Claim(Struct, frozen=True):
-    """``part``: fraction of the exposed communication, 0 to 1. ``ms``: a step, that the title states."""
+    """``part``: fraction of the exposed communication, 0 to 1. ``ms``: milliseconds a step, as in the title."""
 
     id: str
     part: float
@@ -478,7 +482,7 @@ def is_reduction(call: PhasedCall) -> bool:
 
 
 def last_reductions(subject: Subject, op: str | None = None) -> list[PhasedCall]:
-    """The reductions of gradients in the last micro-batch that has any; those of one operation, where one is given."""
+    """Gradient reductions of the last micro-batch that has any; only those of operation ``op``, if given."""
     rows = [call for call in subject.once(calls_of).rows if op in (None, call.op) and is_reduction(call)]
     last = max((call.micro for call in rows), default=0)
     return [call for call in rows if call.micro == last]
@@ -500,7 +504,7 @@ def cannot_tell_parts(subject: Subject) -> str:
 
 
 def not_recorded(subject: Subject) -> str:
-    """Why nothing is known of communication; "" where something is."""
+    """Why nothing is known about the communication; "" where something is."""
     if subject.tables.world_size == 1:
         return "the run has one rank"
     if not subject.attribution.comm_known:
@@ -513,34 +517,34 @@ def not_recorded(subject: Subject) -> str:
 _NEXT_NS = 50_000  # between the end of one collective and the start of the one that queued behind it
 
 
-Queued = dict[tuple[int, int, int], int]  # rank, step, start: nanoseconds
+Queued = dict[tuple[int, int, int], int]  # exposed nanoseconds by (rank, step, start)
 
 
 def queued_behind(subject: Subject) -> Queued:
-    """Reductions that delay a gather: their exposed time, as far as the unit after the gather would overlap it.
+    """Reductions that delay a gather, with the part of their exposed time that the unit after the gather would overlap.
 
-    On one communicator a late gather queues behind the reduction of the previous unit, and the computation waits for
-    both. Parameters that are kept need no gather, so the computation goes on during the reduction.
+    On one communicator, a late gather queues behind the reduction of the previous unit, and the computation waits for
+    both. Without resharding after forward there is no gather, so the computation goes on during the reduction.
     """
     rows = [call for call in subject.once(calls_of).rows if call.phase == Detail.BACKWARD]
-    again = {(c.rank, c.step, c.start_ns): c for c in backward_gathers(rows)}
+    gathers = {(c.rank, c.step, c.start_ns): c for c in backward_gathers(rows)}
     following = {
         (a.rank, a.step, a.start_ns): b
-        for a, b in pairwise(again.values())
+        for a, b in pairwise(gathers.values())
         if (a.rank, a.step, a.micro) == (b.rank, b.step, b.micro)
     }
-    found: Queued = {}
+    delays: Queued = {}
     for before, call in pairwise(sorted(rows, key=lambda call: (call.rank, call.step, call.start_ns))):
         key = (call.rank, call.step, call.start_ns)
-        if key not in again or before.op != "reduce_scatter" or (before.rank, before.step) != key[:2]:
+        if key not in gathers or before.op != "reduce_scatter" or (before.rank, before.step) != key[:2]:
             continue
         if call.exposed_ns and before.exposed_ns and call.start_ns - before.end_ns <= _NEXT_NS:
             after = following.get(key)
             hidden = before.exposed_ns if after is None else min(before.exposed_ns, after.room_ns)
-            found[before.rank, before.step, before.start_ns] = hidden
-    return found
+            delays[before.rank, before.step, before.start_ns] = hidden
+    return delays
 
 
 def backward_gathers(rows: Sequence[PhasedCall]) -> list[PhasedCall]:
-    own = [c for c in rows if c.op in GATHERS and c.phase == Detail.BACKWARD and c.of_data]
-    return [c for c in own if c.bytes >= TELLING]
+    gathers = [c for c in rows if c.op in GATHERS and c.phase == Detail.BACKWARD and c.of_data]
+    return [c for c in gathers if c.bytes >= TELLING]

@@ -1,4 +1,4 @@
-"""Differences: of the ranks of one run, with its critical path in a sentence, and of two runs."""
+"""Differences between the ranks of one run, its critical path in a sentence, and differences between two runs."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _FIELD = {
     Kind.CHECKPOINT: "checkpoint_ns",
     Kind.IDLE: "idle_ns",
 }
-_WORTH_TELLING = 0.01  # of the path
-_MOSTLY = 0.6  # of a kind's time on one rank, where there are several
+_WORTH_TELLING = 0.01  # fraction of the path
+_MOSTLY = 0.6  # fraction of a kind's time that is on one rank, where there are several
 
 
 class RankDifference(Struct, frozen=True):
     """Time that a rank spends more (positive) or less than the median of the others, mean nanoseconds a step by kind.
 
-    Waiting for other ranks is left out: it mirrors what they do more. COMM is transfer alone, and missing where
-    transfer could not be separated from waiting.
+    Waiting for other ranks is left out: it mirrors the extra time of those ranks. COMM is transfer alone, and missing
+    where transfer could not be separated from waiting.
     """
 
     rank: int
@@ -48,21 +48,21 @@ class RankDifference(Struct, frozen=True):
 
     @property
     def total_ns(self) -> int:
-        """How much longer than the others this one is at work."""
+        """How much longer than the others this rank works."""
         return sum(self.more_ns.values())
 
 
 def differences(attribution: Attribution, hosts: dict[int, str]) -> tuple[RankDifference, ...]:
-    """For every rank, in their order, over the counted steps."""
+    """For every rank, in order, over the counted steps."""
     counted = attribution.usable or attribution.steps
     by_rank: dict[int, list[Parts]] = {rank: [] for rank in attribution.ranks}
     for step in counted:
         for parts in step.parts:
             by_rank[parts.rank].append(parts)
-    ranks = [rank for rank, own in by_rank.items() if own]
+    ranks = [rank for rank, rank_parts in by_rank.items() if rank_parts]
     if not ranks:
         return ()
-    transfers = all(p.exposed_transfer_ns is not None for own in by_rank.values() for p in own)
+    transfers = all(p.exposed_transfer_ns is not None for rank_parts in by_rank.values() for p in rank_parts)
     kinds = [kind for kind in Kind if kind != Kind.COMM or transfers]
     spent = np.array([[np.mean([getattr(p, _FIELD[kind]) for p in by_rank[rank]]) for kind in kinds] for rank in ranks])
     whole = np.rint(spent).astype(np.int64)
@@ -80,8 +80,8 @@ def path_sentence(attribution: Attribution) -> str:
     if not total:
         return ""
     spent = {kind: sum(step.path.total(kind) for step in counted) for kind in Kind}
-    told = sorted((kind for kind in Kind if spent[kind] >= _WORTH_TELLING * total), key=lambda kind: -spent[kind])
-    pieces = [_piece(counted, kind, spent[kind]) for kind in told]
+    kinds = sorted((kind for kind in Kind if spent[kind] >= _WORTH_TELLING * total), key=lambda kind: -spent[kind])
+    pieces = [_piece(counted, kind, spent[kind]) for kind in kinds]
     listed = " and ".join([", ".join(pieces[:-1]), pieces[-1]]) if len(pieces) > 1 else pieces[0]
     return f"The critical path of a step is, on average, {listed}."
 
@@ -91,9 +91,9 @@ def _piece(counted: Sequence[StepAccount], kind: Kind, ns: int) -> str:
     of_rank: dict[int, int] = {}
     for step in counted:
         chosen = step.path.kind == kind
-        ranks, own = step.path.rank[chosen], (step.path.end_ns - step.path.start_ns)[chosen]
+        ranks, durations_ns = step.path.rank[chosen], (step.path.end_ns - step.path.start_ns)[chosen]
         for rank in np.unique(ranks).tolist():
-            of_rank[rank] = of_rank.get(rank, 0) + int(own[ranks == rank].sum())
+            of_rank[rank] = of_rank.get(rank, 0) + int(durations_ns[ranks == rank].sum())
     most = max(of_rank, key=lambda rank: of_rank[rank])
     several = any(len(step.parts) > 1 for step in counted)
     share = of_rank[most] / ns
@@ -108,13 +108,13 @@ Series = npt.NDArray[np.float64]
 _ROUNDS = 2000
 _SURE = 0.95
 _LEAST_STEPS = 5  # with fewer, the spread of the steps is not meaningful
-# Of a model, what makes a step other work; names of the manifest.
+# Fields of the manifest's model: where they differ, a step is not the same work.
 _MODEL = ("parameters", "layers", "dim", "seq_len")
 
 
 class Difference(Struct, frozen=True):
     """Nanoseconds a step of one kind of time, on the critical path: means before and after, and ``after - before`` as
-    (low, likely, high), the 95 % interval from both runs' own steps. ``sure``: the interval leaves out zero."""
+    (low, likely, high), the 95 % interval from both runs' own steps. ``sure``: the interval excludes zero."""
 
     kind: Kind
     before_ns: int
@@ -154,9 +154,9 @@ def compare(before: tuple[Tables, Attribution], after: tuple[Tables, Attribution
     pathless = [name for name, steps in (("first", first), ("second", second)) if not any(s.path.dur_ns for s in steps)]
     parts = []
     for kind in Kind if not pathless else ():
-        own = _of_kind(first, kind), _of_kind(second, kind)
-        if own[0].any() or own[1].any():
-            parts.append(Difference(kind, round(own[0].mean()), round(own[1].mean()), _difference(*own, picks)))
+        spent = _of_kind(first, kind), _of_kind(second, kind)
+        if spent[0].any() or spent[1].any():
+            parts.append(Difference(kind, round(spent[0].mean()), round(spent[1].mean()), _difference(*spent, picks)))
     return Comparison(
         before_ns=round(_durations(first).mean()),
         after_ns=round(_durations(second).mean()),
@@ -200,8 +200,8 @@ def _difference(
 
 
 def reasons_against(before: Tables, after: Tables) -> tuple[str, ...]:
-    """Why the steps of two runs are not the same work, so that neither is better than the other; empty where nothing
-    speaks against comparing them."""
+    """Why the steps of two runs are not the same work, so that neither run is better; empty where nothing speaks
+    against comparing them."""
     reasons = []
     if before.world_size is not None and after.world_size is not None and before.world_size != after.world_size:
         reasons.append(f"one ran on {before.world_size} ranks, the other on {after.world_size}")
@@ -217,10 +217,10 @@ def reasons_against(before: Tables, after: Tables) -> tuple[str, ...]:
 
 def _models(before: Manifest, after: Manifest) -> list[str]:
     both = [name for name in _MODEL if name in before.model and name in after.model]
-    other = [name for name in both if before.model[name] != after.model[name]]
+    differing = [name for name in both if before.model[name] != after.model[name]]
     return [
         f"the models differ: {name.replace('_', ' ')} {_text(before.model[name])} and {_text(after.model[name])}"
-        for name in other
+        for name in differing
     ]
 
 
@@ -229,7 +229,7 @@ def _text(value: object) -> str:
 
 
 def _tokens(tables: Tables) -> int:
-    """The usual number of tokens of a rank and step; 0 where unknown."""
+    """The most frequent number of tokens per rank and step; 0 where unknown."""
     counts = [record.tokens for rank in tables.ranks.values() for record in rank.steps]
     return max(set(counts), key=counts.count) if counts else 0
 
@@ -242,7 +242,7 @@ def _whole(pathless: Sequence[str]) -> list[str]:
 
 
 def _hidden(before: Attribution, after: Attribution) -> list[str]:
-    unseen = [name for name, own in (("first", before), ("second", after)) if not own.comm_known]
+    unseen = [name for name, attribution in (("first", before), ("second", after)) if not attribution.comm_known]
     where = " and the ".join(unseen)
     return [f"communication was not recorded in the {where} run: there it is a part of compute"] if unseen else []
 
@@ -268,14 +268,14 @@ def _notes(before: Tables, after: Tables, steps: tuple[int, int]) -> list[str]:
 def _settings(before: Manifest | None, after: Manifest | None) -> list[str]:
     if before is None or after is None:
         return []
-    found = []
+    differing = []
     if before.strategy != after.strategy:
-        found.append(f"strategy {before.strategy} and {after.strategy}")
-    # What was planted an analysis must not know; "setup" repeats other settings in words.
+        differing.append(f"strategy {before.strategy} and {after.strategy}")
+    # An analysis must not know which fault was planted ("inject"); "setup" repeats other settings in words.
     skipped = {"inject", "setup", "strategy", "steps"}
     of_first, of_second = ({**manifest.loader, **manifest.trainer} for manifest in (before, after))
     for name in sorted({*of_first, *of_second} - skipped):
-        own, theirs = of_first.get(name), of_second.get(name)
-        if own != theirs:
-            found.append(f"{name.replace('_', ' ')} {_text(own)} and {_text(theirs)}")
-    return found
+        first, second = of_first.get(name), of_second.get(name)
+        if first != second:
+            differing.append(f"{name.replace('_', ' ')} {_text(first)} and {_text(second)}")
+    return differing

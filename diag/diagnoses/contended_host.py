@@ -1,4 +1,4 @@
-"""Ranks that are ready to run and wait for a CPU core: something else runs on their host, or too much of their own."""
+"""Ranks that are ready to run and wait for a CPU core: other processes run on their host, or too many of their own."""
 
 from __future__ import annotations
 
@@ -45,16 +45,17 @@ def dominates(shares: Shares) -> bool:
 
 
 def queued(subject: Subject) -> Mapping[int, Series]:
-    """Nanoseconds ready to run without a core, by rank and counted step. Ranks without this record are left out."""
-    return {rank: own.queued_ns for rank, own in subject.scheduling.ranks.items()}
+    """Nanoseconds in which a rank was ready to run without a core, by rank and counted step. Ranks without this record
+    are left out."""
+    return {rank: scheduling.queued_ns for rank, scheduling in subject.scheduling.ranks.items()}
 
 
 def _title(subject: Subject, culprits: Culprits, unequal: bool, cost: str) -> str:
     if unequal:
-        who = who_is_late(culprits).capitalize()
+        late_ranks = who_is_late(culprits).capitalize()
         wait = "wait" if len(culprits.ranks) > 1 else "waits"
         late = "" if culprits.ranks else f" ({waited_for(culprits, everybody=True)})"
-        return f"{who} {wait} for a CPU core: {cost}{subject.who_waits(culprits.ranks)}{late}"
+        return f"{late_ranks} {wait} for a CPU core: {cost}{subject.who_waits(culprits.ranks)}{late}"
     if len(subject.shares.ranks) == 1:
         return f"The training waits for CPU cores: {cost}: its threads are ready to run but have no core"
     return f"All ranks wait for CPU cores: {cost}: their threads are ready to run but have no core"
@@ -64,7 +65,11 @@ def _action(subject: Subject, ranks: tuple[int, ...]) -> str:
     asked = ranks or tuple(subject.scheduling.ranks)
     hosts = list(dict.fromkeys(host for rank in asked if (host := subject.host_of(rank))))
     where = f" on {', '.join(hosts[:3])}" if hosts else " on the host"
-    busy = [own.runnable for rank, own in subject.scheduling.ranks.items() if rank in asked and own.runnable]
+    busy = [
+        scheduling.runnable
+        for rank, scheduling in subject.scheduling.ranks.items()
+        if rank in asked and scheduling.runnable
+    ]
     cores = [t.identity.cpus for r, t in subject.tables.ranks.items() if r in asked and t.identity and t.identity.cpus]
     load = f" ({max(busy):.0f} threads were runnable there, on {min(cores)} cores)" if busy and cores else ""
     text = (
@@ -77,12 +82,12 @@ def _action(subject: Subject, ranks: tuple[int, ...]) -> str:
 
 
 def _evidence(subject: Subject, culprits: Culprits | None) -> list[Evidence]:
-    found = []
+    evidence = []
     if culprits is not None:
         leads, affected = culprits.steps
-        who = ranks_text(culprits.suspects) if culprits.suspects else "the most frequent one"
-        found.append(Evidence("steps", f"{who} last, of {affected} affected steps", float(leads), "steps"))
-    for name, what in (
+        suspects = ranks_text(culprits.suspects) if culprits.suspects else "the most frequent one"
+        evidence.append(Evidence("steps", f"{suspects} last, of {affected} affected steps", float(leads), "steps"))
+    for name, quantity in (
         ("queued_ns", "queued_ns"),
         ("loading_ns", "data wait while queued"),
         ("communicating_ns", "waiting for collectives while queued"),
@@ -90,8 +95,8 @@ def _evidence(subject: Subject, culprits: Culprits | None) -> list[Evidence]:
         means = subject.scheduling.mean_ms(name)
         if max(means.values(), default=0.0) * 1e6 >= MENTION * mean_ns(subject.shares.dur_ns) / 2:
             shown = sorted(means, key=lambda rank: -means[rank])[:8]
-            found += [Evidence("steps", f"rank == {r}, mean of {what}", round(means[r], 3), "ms") for r in shown]
-    return found
+            evidence += [Evidence("steps", f"rank == {r}, mean of {quantity}", round(means[r], 3), "ms") for r in shown]
+    return evidence
 
 
 DIAGNOSIS = Diagnosis(ID, "CPU contention", find, cannot_look)

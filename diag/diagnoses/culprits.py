@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 Series = npt.NDArray[np.float64]  # one value a step
 
-# In the same place in three steps of five. What is worth mentioning has somebody to mention: the cost
-# says whether it is worth a warning, and a rank that is always the last one is no less so where that is 9 %.
+# Late in three steps of five (PERSISTENT). MIN_SHARE is as low as the cost that is mentioned at all: the cost decides
+# whether a finding is a warning, but a rank that is always last is a culprit even where that costs 9 %.
 MIN_SHARE = 0.05
 PERSISTENT = 0.60
 AFFECTED = 0.05  # a step counts as affected when the delay is a twentieth of it
@@ -22,13 +22,13 @@ MAX_CHANCE_STEADY = 0.01
 LEAST_FOR_STEADY = 3  # steps
 LEAST_FOR_BLOCKS = 20  # steps, for blocks of them and an interval (docs/concepts/verdict.md)
 MOST_SHOWN = 4  # ranks
-# Of the affected steps, those in which a rank is late by half as much as the one that always is, or more: at most. With
-# planted stragglers among CPU ranks on two cores it was 5 in 164 [measured].
+# Upper bound: the fraction of affected steps in which another rank is, by chance, late by at least half as much as the
+# one that always is. With planted stragglers among CPU ranks on two cores it was 5 in 164 [measured].
 ANOTHER_BY_CHANCE = 0.1
 # By time: three quarters of all the waiting was for these ranks. A rank that is stopped for long in every third step is
-# seldom the last one, and all that matters.
+# seldom the last one, and yet the only one that matters.
 BY_TIME = 0.75
-_EXACT = 12  # blocks: so many signs are tried in all combinations, more of them at random
+_EXACT = 12  # blocks: up to this many, all combinations of signs are tried; beyond, random ones
 _FLIPS = 4000
 
 
@@ -47,7 +47,7 @@ class Culprits(Struct, frozen=True):
     chance: float
     suspects: tuple[int, ...] = ()
     moves: bool = False
-    late_ns: tuple[tuple[int, float], ...] = ()  # of each rank, how long others waited for it: (rank, mean a step)
+    late_ns: tuple[tuple[int, float], ...] = ()  # (rank, mean a step that others waited for it)
 
 
 def find_culprits(late_ns: Mapping[int, Series], dur_ns: Series, ranks: int, noise_ns: int = 0) -> Culprits:
@@ -58,7 +58,7 @@ def find_culprits(late_ns: Mapping[int, Series], dur_ns: Series, ranks: int, noi
         return Culprits((), 0.0, (0, 0), 1.0)
     names = sorted(late_ns)
     late = np.stack([late_ns[rank] for rank in names])
-    means = sorted(zip(names, late.mean(axis=1).tolist(), strict=True), key=lambda own: -own[1])
+    means = sorted(zip(names, late.mean(axis=1).tolist(), strict=True), key=lambda pair: -pair[1])
     return replace(_found(names, late, dur_ns, ranks, noise_ns), late_ns=tuple(means[:MOST_SHOWN]))
 
 
@@ -71,7 +71,7 @@ def _found(names: Sequence[int], late: Series, dur_ns: Series, ranks: int, noise
     count = int(affected.sum())
     each = late[:, affected].sum(axis=1)  # a rank that is late by no more than noise is not late
     most_often = int((affected & (late >= worst_each)).sum(axis=1).max())
-    # All that cost enough, and not much less than the worst, stand trial together.
+    # Ranks that cost enough, and at least half as much as the worst, are tested together.
     suspects = np.flatnonzero((each >= MIN_SHARE * total) & (each >= each.max() / 2))
     if not len(suspects) or not count:
         return Culprits((), share, (most_often, count), 1.0, moves=_others_too(late, [each.argmax()], least, ranks))
@@ -94,8 +94,8 @@ def _found(names: Sequence[int], late: Series, dur_ns: Series, ranks: int, noise
 
 
 def _others_too(late: Series, suspects: Sequence[np.intp] | npt.NDArray[np.intp], least: Series, ranks: int) -> bool:
-    """Whether other ranks are late as well: about as much, and in more steps than by chance; or instead of them, and as
-    much. ``least``: lateness that counts, by step."""
+    """Whether ranks other than the suspects are late as well: by half as much or more, in more steps than by chance; or
+    instead of the suspects, by a steady amount. ``least``: lateness that counts, by step."""
     others, worst = np.delete(late, suspects, axis=0).max(axis=0, initial=0.0), late.max(axis=0)
     affected = worst > least
     as_late = int((others > np.maximum(least, worst / 2)).sum())
@@ -105,7 +105,7 @@ def _others_too(late: Series, suspects: Sequence[np.intp] | npt.NDArray[np.intp]
 
 
 def _steadily(late: Series, suspects: npt.NDArray[np.intp], affected: npt.NDArray[np.bool_]) -> float:
-    """The probability that the suspects' lead over the other ranks is its own variation."""
+    """The probability that the suspects' lead over the other ranks is nothing but variation."""
     others = np.delete(late, suspects, axis=0)
     lead = late[suspects].min(axis=0) - (others.max(axis=0) if len(others) else 0.0)
     return _by_variation(lead[affected])
@@ -130,11 +130,11 @@ def _by_time(late: Series, suspects: npt.NDArray[np.intp]) -> float:
 
 
 def _by_variation(values: Series) -> float:
-    """The chance that their mean is above zero by nothing but their variation: Student's t-test.
+    """The probability that the mean of the values is above zero by chance: Student's t-test.
 
-    Counting steps proves nothing about two ranks in four steps (one in sixteen), and a profiler's window has no more.
-    But what strikes at random does not strike four times for 16 ms to within one per cent. With two degrees of freedom,
-    for which there is a formula; more of them would only make it surer.
+    Counting steps proves nothing about two ranks in four steps (one in sixteen), and a profiler window has no more.
+    But random delays are not 16 ms four times to within one per cent. The test uses two degrees of freedom, for which
+    there is a formula; more of them would only make it surer.
     """
     if len(values) < LEAST_FOR_STEADY or values.mean() <= 0:
         return 1.0
@@ -144,5 +144,5 @@ def _by_variation(values: Series) -> float:
 
 
 def at_least(successes: int, tries: int, probability: float) -> float:
-    """The chance of that many successes or more: the binomial tail."""
+    """The probability of that many successes or more: the binomial tail."""
     return sum(comb(tries, k) * probability**k * (1 - probability) ** (tries - k) for k in range(successes, tries + 1))

@@ -11,7 +11,7 @@ from .subject import MENTION, Subject
 ID = "ddp-buckets"
 QUESTION = "late DDP buckets"
 _OP = "all_reduce"  # of a bucket
-_LARGE = 0.5  # of the gradients in the last bucket: with four equal ones it is a quarter
+_LARGE = 0.5  # fraction of the gradients in the last bucket; with four equal buckets it is a quarter
 _WORTH_SPLITTING = 1 << 20  # bytes: DDP's own first bucket
 
 
@@ -23,13 +23,13 @@ def cannot_look(subject: Subject) -> str:
 
 
 def claim(subject: Subject) -> Claim | None:
-    """The last bucket of the last backward, where half of the gradients or more are in it."""
+    """The last bucket of the last backward, if it holds half of the gradients or more."""
     if not is_replicated(subject):
         return None
     calls = subject.once(calls_of)
     rows = last_reductions(subject, _OP)
     ends = {(call.rank, call.step): call.place for call in sorted(rows, key=lambda call: call.place)}
-    final = [call for call in rows if call.place == ends[call.rank, call.step]]  # a norm that is added up may follow
+    final = [call for call in rows if call.place == ends[call.rank, call.step]]  # the all-reduce of a norm may follow
     if not final:
         return None
     size, whole = max(call.bytes for call in final), sum(call.bytes for call in rows) / len(final)

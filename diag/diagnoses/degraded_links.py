@@ -1,9 +1,9 @@
-"""A GPU whose PCIe link is narrower or slower than it could be, or than the others' are; or that has fewer NVLinks than
-the others (XGMI links of an AMD GPU), or more and more errors on them. Costs no time by itself: copies and collectives
-are slower by it, and their findings have that time.
+"""A GPU whose PCIe link is narrower or slower than its maximum or than the other GPUs' links, or a GPU with fewer
+NVLinks than the others (XGMI links of an AMD GPU) or with growing errors on them. These findings have no cost of their
+own: copies and collectives are slower, and their findings carry that time.
 
-An idle GPU lowers the generation of its PCIe link to save power, so that only samples under load count. Counters since
-the driver was loaded prove nothing: only growth within the run, and in several readings, does.
+An idle GPU lowers the generation of its PCIe link to save power, so only samples under load count. Counters since the
+driver was loaded prove nothing; only growth within the run, seen in several readings, does.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from .device_samples import (
 from .subject import Diagnosis, Subject, ranks_text
 
 _LOADED = 50  # per cent utilisation
-_MOSTLY = 0.75  # of the readings under load show the lower generation
+_MOSTLY = 0.75  # fraction of the readings under load that show the lower generation
 _MOST_LANES, _MOST_GENERATION, _MOST_LINKS = 32, 15, 64
 _RISES = 2
-# DCGM's limits (dcgm_gpu_hardware_limits.h): 8 PCIe replays a minute, and 100 CRC errors a second on NVLinks; a replay
-# or a recovery of an NVLink is a failure at once, but for the number of readings that we want to see it in.
+# DCGM's limits (dcgm_gpu_hardware_limits.h): 8 PCIe replays a minute, and 100 CRC errors a second on NVLinks. One
+# replay or recovery of an NVLink is a failure there; here the counter must also rise between several readings.
 _REPLAYS_A_SECOND = 8 / 60
 _LINK_ERRORS_A_SECOND: Mapping[str, float] = {"recovery": 0.0, "replay": 0.0, "crc": 100.0}
-_SURE_WITHOUT_LINKS = 3  # other ranks with links: of two pairs of GPUs one may have no bridge
+_SURE_WITHOUT_LINKS = 3  # other ranks with links: with two pairs of GPUs, one pair may have no bridge
 
 
 class Sign(Struct, frozen=True):
-    """What is wrong with one rank's link, in words, with the numbers as (what, value, unit). ``below_own``: it is
-    below its own maximum, not only below the others."""
+    """What is wrong with one rank's link, in words, with the numbers as (quantity, value, unit). ``below_own``: it
+    is below its own maximum, not only below the others."""
 
     rank: int
     words: str
@@ -60,8 +60,8 @@ def find(subject: Subject) -> list[Finding]:
 def cannot_look(subject: Subject) -> str:
     recorded = any(
         health.pcie_width is not None or health.active_links is not None
-        for own in readings(subject).values()
-        for _, health in own
+        for samples in readings(subject).values()
+        for _, health in samples
     )
     return not_recorded(subject, recorded, "no state of the devices' links was recorded")
 
@@ -85,10 +85,10 @@ def _finding(subject: Subject, name: str, title: str, signs: Sequence[Sign], act
 def _evidence(signs: Sequence[Sign]) -> tuple[Evidence, ...]:
     shown = _ranks(signs)[:SHOWN]
     return tuple(
-        Evidence("device", f"rank == {sign.rank}, {what}", value, unit)
+        Evidence("device", f"rank == {sign.rank}, {quantity}", value, unit)
         for sign in signs
         if sign.rank in shown
-        for what, value, unit in sign.numbers
+        for quantity, value, unit in sign.numbers
     )
 
 
@@ -104,9 +104,9 @@ def _words(signs: Sequence[Sign]) -> str:
 
 
 def _pcie(subject: Subject) -> list[Finding]:
-    slower, found = _slower(subject), []
+    slower, findings = _slower(subject), []
     if _all_alike(subject, slower):
-        found, slower = [_everywhere(subject, slower)], []
+        findings, slower = [_everywhere(subject, slower)], []
     signs = [*slower, *_replays(subject)]
     if signs:
         ranks = _ranks(signs)
@@ -116,17 +116,17 @@ def _pcie(subject: Subject) -> list[Finding]:
             f"hosts under load ({_look(subject, ranks)}); errors of PCIe (AER) are in the kernel's log (dmesg)."
         )
         title = f"The PCIe {be.format(ranks_text(ranks))} degraded"
-        found.append(_finding(subject, "degraded-pcie", title, signs, action))
-    return found
+        findings.append(_finding(subject, "degraded-pcie", title, signs, action))
+    return findings
 
 
 def _everywhere(subject: Subject, signs: Sequence[Sign]) -> Finding:
-    """All ranks have the same: more likely how the hosts are built than a fault."""
+    """The same on all ranks: more likely how the hosts are built than a fault."""
     ranks = _ranks(signs)
-    who = f"link of {ranks_text(ranks)} runs" if len(ranks) == 1 else "links of all ranks run"
+    links = f"link of {ranks_text(ranks)} runs" if len(ranks) == 1 else "links of all ranks run"
     return Finding(
         id="degraded-pcie",
-        title=f"The PCIe {who} below the maximum: {_words(signs)}",
+        title=f"The PCIe {links} below the maximum: {_words(signs)}",
         severity=Severity.HEALTHY,
         share=0.0,
         cost_ns_per_step=0,
@@ -148,37 +148,37 @@ def _look(subject: Subject, ranks: tuple[int, ...]) -> str:
 
 def _slower(subject: Subject) -> list[Sign]:
     by_rank = readings(subject)
-    widths = {rank: width for rank, own in by_rank.items() if (width := _width(own))}
-    generations = {rank: number for rank, own in by_rank.items() if (number := _generation(own))}
-    found = []
+    widths = {rank: width for rank, samples in by_rank.items() if (width := _width(samples))}
+    generations = {rank: number for rank, samples in by_rank.items() if (number := _generation(samples))}
+    signs = []
     for rank, width in widths.items():
         most = max(plausible((h.pcie_max_width for _, h in by_rank[rank]), 1, _MOST_LANES), default=width)
         usual = usual_of_others(subject, rank, widths)
         if width < max(most, usual or 0):
             words = f"x{width} of x{most}" if width < most else f"x{width}, on the other ranks x{usual}"
             numbers = (("PCIe lanes", width, "lanes"), ("PCIe lanes at most", max(most, usual or 0), "lanes"))
-            found.append(Sign(rank, words, numbers, width < most))
+            signs.append(Sign(rank, words, numbers, width < most))
     for rank, number in generations.items():
         most = max(plausible((h.pcie_max_generation for _, h in by_rank[rank]), 1, _MOST_GENERATION), default=number)
         usual = usual_of_others(subject, rank, generations)
         if number < max(most, usual or 0):
-            other = f" of {most} under load" if number < most else f" under load, on the other ranks {usual}"
+            limit = f" of {most} under load" if number < most else f" under load, on the other ranks {usual}"
             numbers = (
                 ("PCIe generation under load", number, ""),
                 ("PCIe generation at most", max(most, usual or 0), ""),
             )
-            found.append(Sign(rank, f"generation {number}{other}", numbers, number < most))
-    return found
+            signs.append(Sign(rank, f"generation {number}{limit}", numbers, number < most))
+    return signs
 
 
-def _width(own: Readings) -> int | None:
+def _width(samples: Readings) -> int | None:
     """The widest of the last readings, whatever the load: NVIDIA's GPUs keep the width when they are idle."""
-    return max(latest(plausible((health.pcie_width for _, health in own), 1, _MOST_LANES), ENOUGH), default=None)
+    return max(latest(plausible((health.pcie_width for _, health in samples), 1, _MOST_LANES), ENOUGH), default=None)
 
 
-def _generation(own: Readings) -> int | None:
-    """What most of the readings under load do not exceed, nor the last two of them."""
-    loaded = [health for record, health in own if (record.utilization_percent or 0) >= _LOADED]
+def _generation(samples: Readings) -> int | None:
+    """The generation that neither most of the readings under load nor the last two of them exceed."""
+    loaded = [health for record, health in samples if (record.utilization_percent or 0) >= _LOADED]
     known = plausible((health.pcie_generation for health in loaded), 1, _MOST_GENERATION)
     if len(known) < ENOUGH:
         return None
@@ -186,15 +186,17 @@ def _generation(own: Readings) -> int | None:
 
 
 def _all_alike(subject: Subject, signs: Sequence[Sign]) -> bool:
-    by_rank: dict[int, list[str]] = {rank: [] for rank, own in readings(subject).items() if _width(own)}
+    by_rank: dict[int, list[str]] = {rank: [] for rank, samples in readings(subject).items() if _width(samples)}
     for sign in signs:
         by_rank.setdefault(sign.rank, []).append(sign.words)
-    return bool(signs) and all(sign.below_own for sign in signs) and len({tuple(own) for own in by_rank.values()}) == 1
+    return (
+        bool(signs) and all(sign.below_own for sign in signs) and len({tuple(words) for words in by_rank.values()}) == 1
+    )
 
 
 def _replays(subject: Subject) -> Iterator[Sign]:
-    for rank, own in readings(subject).items():
-        growth = growth_of((record, health.pcie_replays) for record, health in own)
+    for rank, samples in readings(subject).items():
+        growth = growth_of((record, health.pcie_replays) for record, health in samples)
         if growth.rises >= _RISES and growth.by > _REPLAYS_A_SECOND * growth.seconds:
             yield Sign(rank, "growing replays", (("PCIe replays in this run", growth.by, "replays"),))
 
@@ -220,11 +222,11 @@ def _gpu_links(subject: Subject) -> list[Finding]:
 
 
 def _fewer(subject: Subject) -> Iterator[Sign]:
-    """Ranks with fewer active links than most others with such a GPU. Two GPUs without a bridge between them have none
-    and lack nothing."""
+    """Ranks with fewer active links than most others with the same GPU. Two GPUs without a bridge between them have
+    no links, which is no fault."""
     active: dict[int, int] = {}
-    for rank, own in readings(subject).items():
-        last = latest(plausible((health.active_links for _, health in own), 0, _MOST_LINKS), ENOUGH)
+    for rank, samples in readings(subject).items():
+        last = latest(plausible((health.active_links for _, health in samples), 0, _MOST_LINKS), ENOUGH)
         if last:
             active[rank] = max(last)
     bridged = sum(count > 0 for count in active.values())
@@ -239,23 +241,25 @@ def _fewer(subject: Subject) -> Iterator[Sign]:
 
 
 def _link_errors(subject: Subject) -> Iterator[Sign]:
-    for rank, own in readings(subject).items():
+    for rank, samples in readings(subject).items():
         for counter, a_second in _LINK_ERRORS_A_SECOND.items():
             numbers = []
-            for link in _may_have_grown(own, counter):
-                growth = growth_of((record, _of_link(health, counter, link)) for record, health in own)
+            for link in _may_have_grown(samples, counter):
+                growth = growth_of((record, _of_link(health, counter, link)) for record, health in samples)
                 if growth.rises >= _RISES and growth.by > a_second * growth.seconds:
                     numbers.append((f"{counter} errors of link {link} in this run", growth.by, "errors"))
             if numbers:
                 yield Sign(rank, f"growing {counter} errors", tuple(numbers))
 
 
-def _may_have_grown(own: Readings, counter: str) -> list[int]:
+def _may_have_grown(samples: Readings, counter: str) -> list[int]:
     """Links whose counter is not the same at the end as at the start: a long run has many readings of many links."""
-    if not own:
+    if not samples:
         return []
-    links = range(min(_MOST_LINKS, len(own[-1][1].link_errors.get(counter, ()))))
-    return [link for link in links if len({_of_link(health, counter, link) for _, health in (own[0], own[-1])}) > 1]
+    links = range(min(_MOST_LINKS, len(samples[-1][1].link_errors.get(counter, ()))))
+    return [
+        link for link in links if len({_of_link(health, counter, link) for _, health in (samples[0], samples[-1])}) > 1
+    ]
 
 
 def _of_link(health: DeviceHealth, counter: str, link: int) -> int | None:

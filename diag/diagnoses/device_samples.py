@@ -1,4 +1,4 @@
-"""What the ranks' devices reported of themselves: the measures that the diagnoses of devices share."""
+"""What the ranks' devices reported about themselves; shared by the diagnoses of devices."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def samples_of(tables: RankTables) -> list[DeviceRecord]:
 
 
 def readings(subject: Subject) -> Mapping[int, Readings]:
-    """By rank, the samples with what changes seldom; those of an older version have the ECC errors alone."""
+    """By rank, the samples with a device's health; those that an older version recorded have ECC errors only."""
     return subject.once(_readings)
 
 
@@ -50,7 +50,7 @@ def _readings(subject: Subject) -> dict[int, Readings]:
 
 
 def not_recorded(subject: Subject, recorded: bool, missing: str) -> str:
-    """Why a diagnosis cannot look at the devices; "" where what it looks at was recorded of any."""
+    """Why a diagnosis cannot look at the devices; "" where what it needs was recorded for any rank."""
     if (reason := no_device(subject)) or recorded:
         return reason
     reasons = (r.unavailable for tables in subject.tables.ranks.values() for r in tables.device if r.unavailable)
@@ -58,18 +58,18 @@ def not_recorded(subject: Subject, recorded: bool, missing: str) -> str:
 
 
 def plausible(values: Iterable[int | None], least: int = 0, most: int = _PLAUSIBLE) -> list[int]:
-    """Those that were read, and lie within the bounds."""
+    """The values that were read and lie within the bounds."""
     return [value for value in values if value is not None and least <= value <= most]
 
 
 def latest(values: Sequence[int], count: int = 2) -> Sequence[int]:
-    """What a state is judged by, since a single reading proves nothing; () where there are fewer. A run ends with two
-    readings of the same moment, so that what may pass takes ``ENOUGH``."""
+    """The last ``count`` readings; () where there are fewer. A single one proves nothing about a state. A run ends with
+    two readings of the same moment, so a state that may be transient takes ``ENOUGH``."""
     return values[-count:] if len(values) >= count else ()
 
 
 def growth_of(counts: Iterable[tuple[DeviceRecord, int | None]]) -> Growth:
-    """None at all where a reading falls: the counter was reset or misread."""
+    """Zero where a reading is lower than the one before: the counter was reset or misread."""
     known = [(r.monotonic_ns, count) for r, count in counts if count is not None and 0 <= count <= _PLAUSIBLE]
     values = [count for _, count in known]
     steps = [later - earlier for earlier, later in pairwise(values)]
@@ -80,15 +80,15 @@ def growth_of(counts: Iterable[tuple[DeviceRecord, int | None]]) -> Growth:
 
 
 def usual_of_others(subject: Subject, rank: int, values: Mapping[int, int]) -> int | None:
-    """The value that most of the other ranks with the same device have; None without one."""
+    """The value that more than half of the other ranks with the same device have; None without one."""
     model = _model(subject, rank)
-    others = [value for other, value in values.items() if other != rank and _model(subject, other) == model]
+    others = [value for peer, value in values.items() if peer != rank and _model(subject, peer) == model]
     value, count = Counter(others).most_common(1)[0] if others else (None, 0)
     return value if 2 * count > len(others) else None
 
 
 def reads_amd(subject: Subject, ranks: tuple[int, ...]) -> bool:
-    """Whether amdsmi read the devices of these ranks, which has commands of its own."""
+    """Whether amdsmi read the devices of these ranks; advice then names its commands."""
     return any(health.source == "amdsmi" for rank in ranks for _, health in readings(subject)[rank])
 
 
@@ -99,7 +99,7 @@ def hosts_text(subject: Subject, ranks: tuple[int, ...]) -> str:
 
 
 def also_late(subject: Subject, ranks: tuple[int, ...]) -> str:
-    """A sentence where the others wait for some of these ranks: whether for this reason is not known."""
+    """A sentence if the other ranks wait for some of these; whether for this reason is not known."""
     shares = subject.shares
     late = {rank for cost in Cost if shares.share(cost) >= MENTION for rank in shares.culprits(cost).ranks}
     both = tuple(rank for rank in ranks if rank in late)

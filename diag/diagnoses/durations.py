@@ -1,4 +1,4 @@
-"""Who is late, from the durations of collectives alone (``diag.account.durations``).
+"""Which ranks are late, from the durations of collectives alone (``diag.account.durations``).
 
 NCCL Inspector and PyTorch's Flight Recorder record nothing of what a rank does between its collectives. So the verdict
 names the rank that the others wait for, and leaves open why it is late.
@@ -27,13 +27,13 @@ from .subject import WARN, ranks_text, severity
 _INTERVAL = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=1000000"
 _WINDOW = "record a profiler window (`diag run --trace`)"
 _MOST_SURE, _OF_MEANS, _OF_HOST_TIMES, _OF_PARTS = 0.97, 0.6, 0.8, 0.6
-_LASTING = 0.7  # of what late ranks cost: one that is the latest in less is not always the same one
+_LASTING = 0.7  # fraction of the cost of late ranks: below it, the latest rank is not always the same one
 
 
 def examine_durations(
     account: Durations, read: DurationRecords, tables: Tables, notes: Sequence[str]
 ) -> tuple[Examination, Coverage]:
-    """What was found. ``notes``: what else lowers the confidence."""
+    """The examination of a run with durations only. ``notes``: what else lowers the confidence."""
     findings = _findings(account, read)
     not_looked = tuple(NotLooked(d.question, ONLY_DURATIONS, d.id) for d in DIAGNOSES if d.id != STRAGGLER.id)
     nothing = np.zeros(0)
@@ -53,12 +53,12 @@ def examine_durations(
 def add_durations(
     account: Durations, read: DurationRecords, examination: Examination, coverage: Coverage
 ) -> tuple[Examination, Coverage]:
-    """What the durations add to a run of which the devices' work was not recorded."""
-    found = _findings(account, read)
+    """Adds the findings from durations to a run whose device work was not recorded."""
+    stragglers = _findings(account, read)
     others = tuple(f for f in examination.findings if f.id != STRAGGLER.id)
-    findings = tuple(sorted((*others, *found), key=lambda finding: (-finding.share, finding.id)))
+    findings = tuple(sorted((*others, *stragglers), key=lambda finding: (-finding.share, finding.id)))
     return (
-        replace(examination, findings=findings if found else examination.findings),
+        replace(examination, findings=findings if stragglers else examination.findings),
         replace(coverage, notes=(*coverage.notes, *_notes(account, read))),
     )
 
@@ -101,13 +101,13 @@ def _findings(account: Durations, read: DurationRecords) -> tuple[Finding, ...]:
 
 def _straggler(account: Durations, late: Late, read: DurationRecords) -> Finding:
     cost_share = min(1.0, late.cost_ns / account.wall_ns) if account.wall_ns else 0.0
-    who = ranks_text(late.ranks)
+    names = ranks_text(late.ranks)
     waits = account.wait_ns[[account.ranks.index(rank) for rank in late.ranks]]
     others = np.delete(account.wait_ns, [account.ranks.index(rank) for rank in late.ranks])
     per = account.complete
     return Finding(
         id=STRAGGLER.id,
-        title=f"{sentence(who)} come{'s' if len(late.ranks) == 1 else ''} last to the collectives: waiting for "
+        title=f"{sentence(names)} come{'s' if len(late.ranks) == 1 else ''} last to the collectives: waiting for "
         f"{'it' if len(late.ranks) == 1 else 'them'} is {share(late.of_busy)} of the other ranks' time in collectives",
         severity=severity(cost_share) if account.wall_ns else Severity.WARN,
         share=round(cost_share, 4),
@@ -115,7 +115,9 @@ def _straggler(account: Durations, late: Late, read: DurationRecords) -> Finding
         confidence=_confidence(account, late, read),
         ranks=late.ranks,
         evidence=(
-            Evidence("collectives", f"waiting of {who}", round(float(waits.mean()) / per / 1e6, 3), "ms a collective"),
+            Evidence(
+                "collectives", f"waiting of {names}", round(float(waits.mean()) / per / 1e6, 3), "ms a collective"
+            ),
             Evidence(
                 "collectives",
                 "waiting of the other ranks, median",
@@ -124,19 +126,19 @@ def _straggler(account: Durations, late: Late, read: DurationRecords) -> Finding
             ),
             Evidence(
                 "collectives",
-                f"{who} latest, of {late.telling} parts of the job with a late rank",
+                f"{names} latest, of {late.telling} parts of the job with a late rank",
                 float(late.led),
                 "parts",
             ),
         ),
         bottleneck=None,
-        action=f"Record what {who} does between {'its' if len(late.ranks) == 1 else 'their'} collectives: `diag run`, "
-        "or profiler traces of it and of one other rank. Compare clocks, temperature and host load with others'.",
+        action=f"Record what {names} does between {'its' if len(late.ranks) == 1 else 'their'} collectives: `diag run`"
+        ", or profiler traces of it and of one other rank. Compare clocks, temperature and host load with others'.",
     )
 
 
 def _confidence(account: Durations, late: Late, read: DurationRecords) -> float:
-    """The rule of succession over the parts of the job, and how much of it was seen."""
+    """The rule of succession over the parts of the job, bounded by how much of it was seen."""
     sure = (late.led + 1) / (late.telling + 2)
     return round(
         min(

@@ -1,14 +1,15 @@
 """Whether a rank that computes longer than the others of its expert-parallel group does so because it received more
-tokens, or by itself.
+tokens, or is slow itself.
 
-What a rank received in a dispatch is compared with how long it then computed, dispatch by dispatch and rank by rank.
-Time that follows the load is at most proportional to it. So a rank that received hardly more than the others is late by
-itself, however that fits. Else the time per token is measured: where the loads change from dispatch to dispatch, within
-each rank, so that a rank that is always slower than the others does not count; where they do not, over the other ranks.
-Without either, the load is the reason only if the rank computes as long per token as the others do, and is no slower
-than they are behind all-to-alls that are balanced.
+For each dispatch and rank, what the rank received is compared with how long it then computed. Compute time is at most
+proportional to the load, so a rank that received hardly more than the others is slow itself, however well load and time
+correlate. Otherwise the time per token is measured: within each rank, where the loads change from dispatch to dispatch
+(so that a rank that is always slower than the others does not count); where they do not, across the other ranks. If
+neither is possible, the load is the reason only if the rank computes as long per token as the others do, and is no
+slower than they are after balanced all-to-alls.
 
-The diagnosis of stragglers finds who is late, and asks here why: two diagnoses would count the same waiting twice.
+The diagnosis of stragglers finds which ranks are late, and asks this module why: two diagnoses would count the same
+waiting twice.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ Series = npt.NDArray[np.float64]
 
 ID = "expert-imbalance"
 
-_HARDLY = 0.3  # of the lateness: what the load explains at most of a rank that is late by itself
-_MOSTLY, _LITTLE = 0.7, 0.35  # the part that the load explains, from where on it is the reason, and up to where not
-_HALF = 0.5  # on the same side of it lies the whole 95 % interval
-_PRECISE = 0.3  # half of that interval: a wider one decides nothing
+_HARDLY = 0.3  # of the lateness: a rank is slow itself if the load explains at most this fraction
+_MOSTLY, _LITTLE = 0.7, 0.35  # fraction explained by the load: from 0.7 on it is the reason, up to 0.35 not
+_HALF = 0.5  # the whole 95 % interval must lie on one side of it
+_PRECISE = 0.3  # half-width of that interval: a wider one decides nothing
 _T95 = (12.7, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31)  # Student's t by degrees of freedom, from 1
-_SEEN = 0.5  # of the lateness: less of it behind the dispatches is lateness of another kind
-_KNOWN = 0.8  # of the dispatches: the computation behind them is known
-_SAME = (0.85, 1.1)  # time per token over the others'
-_ALIKE = 0.2  # of how much slower it is behind the dispatches: as much elsewhere is none
+_SEEN = 0.5  # of the lateness: if less of it comes after dispatches, it has another reason
+_KNOWN = 0.8  # of the dispatches: for at least so many, the computation that follows is known
+_SAME = (0.85, 1.1)  # time per token relative to the others'
+_ALIKE = 0.2  # of the slowdown after dispatches: a smaller slowdown elsewhere counts as none
 _LEAST = 4  # dispatches
-_ALWAYS = 0.9  # of the dispatches: a rank that receives most in them is always the one
-_AS_MUCH = 0.25  # of the lateness in the worst group: a group with less is not what the ranks wait for
+_ALWAYS = 0.9  # of the dispatches: a rank that receives most in so many always receives most
+_AS_MUCH = 0.25  # of the lateness in the worst group: ranks do not wait for a group with less
 
 
 class Reason(StrEnum):
@@ -55,12 +56,12 @@ class Reason(StrEnum):
 
 
 class ExpertLoad(Struct, frozen=True):
-    """``ranks``: those that are late, () where they change. ``over_mean``: what they received over the mean of the
-    group. ``imbalance``: the most that a rank received over the mean, the mean of the dispatches. ``explained``: the
-    part of their lateness that the load explains, with half of its 95 % interval; None where only its upper bound
-    ``at_most`` is known. ``balanced_ns``: by how much a step would be shorter if all ranks received the same.
-    ``measured``: the time per token was measured, not only compared. ``dispatches``: how many count; ``often``: of
-    ranks that change, in how many of them the one that received most computed longest."""
+    """``ranks``: the late ranks, () where they change. ``over_mean``: what they received over the mean of the group.
+    ``imbalance``: the most that a rank received over the mean, averaged over dispatches. ``explained``: the fraction of
+    their lateness that the load explains, with the half-width of its 95 % interval; None where only its upper bound
+    ``at_most`` is known. ``balanced_ns``: how much shorter a step would be if all ranks received the same.
+    ``measured``: the time per token was measured, not only compared. ``dispatches``: how many count; ``often``: where
+    the late rank changes, in how many of them the rank that received most computed longest."""
 
     reason: Reason
     ranks: tuple[int, ...]
@@ -75,8 +76,8 @@ class ExpertLoad(Struct, frozen=True):
 
 
 class _Table(Struct, frozen=True):
-    """Dispatches of one group, [dispatches, ranks]. ``load``: received over the mean of its place in the step;
-    ``own_ns``: computation behind it; ``usual_ns``: its mean, by dispatch."""
+    """Dispatches of one group, [dispatches, ranks]. ``load``: received over the mean at the same place in the step;
+    ``own_ns``: computation after the dispatch; ``usual_ns``: its mean at that place, by dispatch."""
 
     ranks: tuple[int, ...]
     steps: int
@@ -85,14 +86,14 @@ class _Table(Struct, frozen=True):
     usual_ns: Series
 
     def gain_ns(self, slope: float) -> float:
-        """By how much a step would be shorter if all ranks received the mean. ``slope``: the part of the computation
+        """How much shorter a step would be if all ranks received the mean. ``slope``: the fraction of the computation
         that is proportional to the load."""
         beyond = self.load.max(axis=1) - self.load.mean(axis=1)
         return slope * float((self.usual_ns * beyond).sum()) / self.steps
 
 
 def sizes_unknown(subject: Subject, ranks: tuple[int, ...]) -> bool:
-    """Whether these ranks call all-to-alls and nothing says how much they receive in them."""
+    """Whether these ranks call all-to-alls, and the received size of none is known."""
     calls = (call for step in subject.attribution.rank_steps if step.rank in ranks for call in step.collectives)
     exchanged = [call.received_bytes for call in calls if call.op == ALL_TO_ALL]
     return bool(exchanged) and all(size is None for size in exchanged)
@@ -102,16 +103,16 @@ def of_late_ranks(subject: Subject, ranks: tuple[int, ...]) -> ExpertLoad | None
     """Why these ranks are late; None where they are in no group that exchanges tokens, or too little of it is known."""
     late = subject.shares.blame_ns.get(Cost.STRAGGLER, {})
     answers = []
-    for (_, members), own in by_group(subject.once(_exchanges)):
+    for (_, members), group_exchanges in by_group(subject.once(_exchanges)):
         suspects = tuple(rank for rank in ranks if rank in members)
         if suspects and len(suspects) < len(members):
             late_ns = float(np.mean([late[rank].mean() if rank in late else 0.0 for rank in suspects]))
-            answers.append((set(suspects), _of_group(subject, own, suspects, late_ns)))
-    # Ranks may exchange equal parts in other groups as well (sequence parallelism), which says nothing of their load.
-    told = [(who, answer) for who, answer in answers if answer is None or answer.dispatches]
-    answers = told if set(ranks) == set().union(*(who for who, _ in told)) else answers
+            answers.append((set(suspects), _of_group(subject, group_exchanges, suspects, late_ns)))
+    # Ranks may exchange equal parts in other groups as well (sequence parallelism), which is no evidence of their load.
+    known = [(covered, answer) for covered, answer in answers if answer is None or answer.dispatches]
+    answers = known if set(ranks) == set().union(*(covered for covered, _ in known)) else answers
     judged = [answer for _, answer in answers if answer is not None]
-    if not judged or len(judged) < len(answers) or set(ranks) != set().union(*(who for who, _ in answers)):
+    if not judged or len(judged) < len(answers) or set(ranks) != set().union(*(covered for covered, _ in answers)):
         return None
     reasons = {answer.reason for answer in judged}
     worst = max(judged, key=lambda answer: answer.over_mean)
@@ -128,15 +129,19 @@ def of_late_ranks(subject: Subject, ranks: tuple[int, ...]) -> ExpertLoad | None
 
 
 def of_changing_ranks(subject: Subject) -> ExpertLoad | None:
-    """The load as the reason why now this rank is late, now that; None where it is not proven. ``ranks``: those that
-    receive most, where these are always the same, one in each group."""
+    """The load as the reason why the late rank changes; None where that is not proven. ``ranks``: those that receive
+    most, if they are always the same, one in each group."""
     groups = by_group(uneven(subject.once(_exchanges)))
-    tables = [table for _, own in groups if (table := _table(own)) is not None and len(table.load) >= _LEAST]
+    tables = [
+        table
+        for _, group_exchanges in groups
+        if (table := _table(group_exchanges)) is not None and len(table.load) >= _LEAST
+    ]
     most_ns = max((_longest_ns(table) for table in tables), default=0.0)
     waited_for = [table for table in tables if _longest_ns(table) >= _AS_MUCH * most_ns > 0]
-    found = [_changing(table, float(subject.shares.cost(Cost.STRAGGLER).mean())) for table in waited_for]
-    proven = [answer for answer in found if answer is not None]
-    if not proven or len(proven) < len(found):
+    answers = [_changing(table, float(subject.shares.cost(Cost.STRAGGLER).mean())) for table in waited_for]
+    proven = [answer for answer in answers if answer is not None]
+    if not proven or len(proven) < len(answers):
         return None
     worst = max(proven, key=lambda answer: answer.balanced_ns)
     always = tuple(sorted(rank for answer in proven for rank in answer.ranks))
@@ -144,14 +149,14 @@ def of_changing_ranks(subject: Subject) -> ExpertLoad | None:
 
 
 def _changing(table: _Table, late_ns: float) -> ExpertLoad | None:
-    """The same of one group. ``late_ns``: how long all ranks waited for late ones, a step."""
+    """The same for one group. ``late_ns``: how long all ranks waited for late ones, a step."""
     slope, error = _within(table)
     rows, longest = np.arange(len(table.load)), table.own_ns.argmax(axis=1)
     load_ns = float((table.usual_ns * _beyond_others(table.load, longest)).sum()) / table.steps
     slope, seen_ns = min(max(slope, 0.0), 1.0), max(1.0, _longest_ns(table))
     explained, half = slope * load_ns / seen_ns, error * load_ns / seen_ns
     often = int((table.load[rows, longest] >= table.load.max(axis=1)).sum())
-    # Of many ranks the one that computes longest is also the one that happened to be disturbed.
+    # Among many ranks, the one that computes longest may be one that happened to be disturbed.
     proven = often >= PERSISTENT * len(rows) and at_least(often, len(rows), 1 / len(table.ranks)) <= MAX_CHANCE
     if not proven or explained - half < _HALF or not 0 < half <= _PRECISE or slope * load_ns < _SEEN * late_ns:
         return None
@@ -173,7 +178,7 @@ def _changing(table: _Table, late_ns: float) -> ExpertLoad | None:
 
 
 def _longest_ns(table: _Table) -> float:
-    """How much longer the rank computes that computes longest than the others, summed over a step's dispatches."""
+    """How much longer than the others the slowest rank computes, summed over a step's dispatches."""
     return float(_beyond_others(table.own_ns, table.own_ns.argmax(axis=1)).sum()) / table.steps
 
 
@@ -190,34 +195,34 @@ def _exchanges(subject: Subject) -> list[Exchange]:
 
 
 def _of_group(
-    subject: Subject, own: Sequence[Exchange], suspects: tuple[int, ...], late_ns: float
+    subject: Subject, group_exchanges: Sequence[Exchange], suspects: tuple[int, ...], late_ns: float
 ) -> ExpertLoad | None:
-    """None where the computation behind too few dispatches is known. ``late_ns``: how long others waited for the
+    """None where the computation is known after too few dispatches. ``late_ns``: how long others waited for the
     suspects, a step."""
-    telling = uneven(own)
-    ranks = own[0].ranks
+    unequal = uneven(group_exchanges)
+    ranks = group_exchanges[0].ranks
     late = np.isin(ranks, suspects)
-    received = np.sum([found.received for found in telling or own], axis=0)
+    received = np.sum([exchange.received for exchange in unequal or group_exchanges], axis=0)
     over_mean = float(received[late].mean() / received.mean()) if received.any() else 1.0
     over_others = float(received[late].mean() / max(1.0, float(np.median(received[~late])))) - 1
-    imbalance = float(np.mean([found.imbalance for found in telling or own]))
+    imbalance = float(np.mean([exchange.imbalance for exchange in unequal or group_exchanges]))
     # If all that the others computed were proportional to what they received.
     most_ns = max(0.0, over_others) * _computed_ns(subject, tuple(r for r in ranks if r not in suspects))
     at_most = min(1.0, most_ns / late_ns) if late_ns > 0 else 1.0
-    answer = ExpertLoad(Reason.OPEN, suspects, over_mean, imbalance, None, at_most, 0.0, False, len(telling))
+    answer = ExpertLoad(Reason.OPEN, suspects, over_mean, imbalance, None, at_most, 0.0, False, len(unequal))
     if late_ns > 0 and at_most <= _HARDLY:
         return replace(answer, reason=Reason.ITSELF)
-    table = _table(telling)
-    if table is None or len(table.load) < max(_LEAST, _KNOWN * len(telling)):
-        return None if not telling else answer
-    return _judged(answer, table, late, late_ns, _elsewhere(own, telling, late))
+    table = _table(unequal)
+    if table is None or len(table.load) < max(_LEAST, _KNOWN * len(unequal)):
+        return None if not unequal else answer
+    return _judged(answer, table, late, late_ns, _elsewhere(group_exchanges, unequal, late))
 
 
 def _judged(
     answer: ExpertLoad, table: _Table, late: npt.NDArray[np.bool_], late_ns: float, elsewhere: tuple[float, float]
 ) -> ExpertLoad:
-    """The answer from the dispatches. ``elsewhere``: how much longer the suspects compute than the others behind the
-    balanced all-to-alls, and how long the others do, a step."""
+    """The answer from the dispatches. ``elsewhere``: how much longer than the others the suspects compute after
+    balanced all-to-alls, and how long the others compute there, a step."""
     seen_ns = _beyond(table.own_ns, late, table.steps)
     load_ns = _beyond(table.usual_ns[:, None] * table.load, late, table.steps)
     if seen_ns < _SEEN * late_ns:  # it is late somewhere else
@@ -247,7 +252,8 @@ def _compared(
     load_ns: float,
     elsewhere: tuple[float, float],
 ) -> ExpertLoad:
-    """Without a measured time per token: as long per token as the others, and no slower than they are elsewhere."""
+    """The answer without a measured time per token. The load is the reason if the suspects compute as long per token as
+    the others do, and are no slower elsewhere."""
     others_ns = float(np.median(table.own_ns[:, ~late], axis=1).sum()) / table.steps
     slower, slower_elsewhere = seen_ns / max(1.0, others_ns), elsewhere[0] / max(1.0, elsewhere[1])
     if slower_elsewhere > _ALIKE * slower:
@@ -261,12 +267,12 @@ def _compared(
 # -- numbers -----------------------------------------------------------------------------------------------------------
 
 
-def _table(found: Sequence[Exchange]) -> _Table | None:
-    known = [(exchange, exchange.own_ns) for exchange in found if exchange.own_ns is not None]
+def _table(group_exchanges: Sequence[Exchange]) -> _Table | None:
+    known = [(exchange, exchange.own_ns) for exchange in group_exchanges if exchange.own_ns is not None]
     if not known:
         return None
     received = np.array([exchange.received for exchange, _ in known])
-    own_ns = np.array([own for _, own in known])
+    own_ns = np.array([compute_ns for _, compute_ns in known])
     usual_ns, load = np.zeros(len(known)), np.zeros_like(received)
     places = np.array([exchange.place for exchange, _ in known])
     for place in np.unique(places):
@@ -283,8 +289,8 @@ def _beyond(values: Series, late: npt.NDArray[np.bool_], steps: int) -> float:
 
 
 def _slope(table: _Table, late: npt.NDArray[np.bool_], precise: float) -> tuple[float, float]:
-    """The part of the computation that is proportional to the load, and half of its 95 % interval: of the other ranks,
-    where that is ``precise``, for the time per token of a late rank may be its own; else of all ranks."""
+    """The fraction of the computation that is proportional to the load, and the half-width of its 95 % interval. From
+    the other ranks if it is at most ``precise``, since the time per token of a late rank may differ; else from all."""
     fits = _within(table, ~late), _across(table, late)
     best = min(fits, key=lambda fit: fit[1])
     return best if best[1] <= precise else min((*fits, _within(table)), key=lambda fit: fit[1])
@@ -292,7 +298,7 @@ def _slope(table: _Table, late: npt.NDArray[np.bool_], precise: float) -> tuple[
 
 def _within(table: _Table, chosen: npt.NDArray[np.bool_] | None = None) -> tuple[float, float]:
     """The same from how load and computation change from dispatch to dispatch within each of the chosen ranks. The
-    error allows for dispatches that vary unequally (HC1)."""
+    error allows for heteroscedasticity (HC1)."""
     time = table.own_ns / np.maximum(1.0, table.usual_ns)[:, None]
     columns = chosen if chosen is not None else np.ones(len(table.ranks), dtype=np.bool_)
     load, time = (_centred(values[:, columns], table.usual_ns) for values in (table.load, time))
@@ -308,14 +314,14 @@ def _within(table: _Table, chosen: npt.NDArray[np.bool_] | None = None) -> tuple
 
 
 def _centred(values: Series, weight: Series) -> Series:
-    """Without what a dispatch has more of on all ranks, and without what a rank always has more of."""
+    """The values minus each dispatch's mean over the ranks, then minus each rank's mean over the dispatches."""
     of_dispatch = values - values.mean(axis=1, keepdims=True)
     centred: Series = of_dispatch - np.average(of_dispatch, axis=0, weights=np.maximum(weight, 1.0))
     return centred
 
 
 def _across(table: _Table, late: npt.NDArray[np.bool_]) -> tuple[float, float]:
-    """The same from the means of the ranks that are not late: a line through them, at least three."""
+    """The same from a line through the means of the ranks that are not late, at least three."""
     load = table.load[:, ~late].mean(axis=0)
     time = (table.own_ns / np.maximum(1.0, table.usual_ns)[:, None])[:, ~late].mean(axis=0)
     free = len(load) - 2
@@ -332,15 +338,15 @@ def _t95(free: int) -> float:
 
 
 def _elsewhere(
-    own: Sequence[Exchange], telling: Sequence[Exchange], late: npt.NDArray[np.bool_]
+    group_exchanges: Sequence[Exchange], unequal: Sequence[Exchange], late: npt.NDArray[np.bool_]
 ) -> tuple[float, float]:
-    """Behind the other all-to-alls: how much longer the late ranks compute than the others, and how long these do,
+    """After the other all-to-alls: how much longer the late ranks compute than the others, and how long the others do,
     nanoseconds a step."""
-    places = {(found.step, found.place) for found in telling}
-    spent = [e.own_ns for e in own if e.own_ns is not None and (e.step, e.place) not in places]
+    places = {(exchange.step, exchange.place) for exchange in unequal}
+    spent = [e.own_ns for e in group_exchanges if e.own_ns is not None and (e.step, e.place) not in places]
     if not spent:
         return 0.0, 0.0
-    steps = len({found.step for found in own})
+    steps = len({exchange.step for exchange in group_exchanges})
     spent_ns = np.array(spent)
     return _beyond(spent_ns, late, steps), float(np.median(spent_ns[:, ~late], axis=1).sum()) / steps
 
@@ -351,7 +357,7 @@ def _computed_ns(subject: Subject, ranks: tuple[int, ...]) -> float:
     for parts in subject.parts():
         if parts.rank in ranks:
             spent[parts.rank].append(parts.compute_ns + parts.idle_ns)
-    return float(np.median([np.mean(own) for own in spent.values()])) if spent else 0.0
+    return float(np.median([np.mean(rank_ns) for rank_ns in spent.values()])) if spent else 0.0
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
@@ -374,7 +380,7 @@ def finding(subject: Subject, load: ExpertLoad, evidence: Sequence[Evidence] = (
             "Expert imbalance: the ranks wait for the one that receives most in the all-to-alls, a different one from "
             f"dispatch to dispatch: {cost}"
         )
-    found = subject.costing(
+    result = subject.costing(
         Cost.STRAGGLER,
         id=ID,
         title=title,
@@ -386,16 +392,16 @@ def finding(subject: Subject, load: ExpertLoad, evidence: Sequence[Evidence] = (
         evidence=(*evidence, *evidence_of(load)),
         ranks=load.ranks,
     )
-    return found if load.measured else replace(found, confidence=min(found.confidence, _COMPARED))
+    return result if load.measured else replace(result, confidence=min(result.confidence, _COMPARED))
 
 
 def itself_words(load: ExpertLoad) -> str:
-    """What follows "is slower than the others": the load is not the reason."""
-    own = "it" if len(load.ranks) == 1 else "they"
+    """The words after "is slower than the others", where the load is not the reason."""
+    pronoun = "it" if len(load.ranks) == 1 else "they"
     if load.over_mean <= _NO_MORE:
-        return f", although {own} received no more tokens than the others in the all-to-alls"
+        return f", although {pronoun} received no more tokens than the others in the all-to-alls"
     part = f"at most {load.at_most:.0%}" if load.explained is None else f"about {max(0.0, load.explained[0]):.0%}"
-    return f"; {own} received {load.over_mean:.2f} times the mean in the all-to-alls, which explains {part} of it"
+    return f"; {pronoun} received {load.over_mean:.2f} times the mean in the all-to-alls, which explains {part} of it"
 
 
 SIZES_UNKNOWN = (
@@ -406,45 +412,45 @@ SIZES_UNKNOWN = (
 
 
 def open_title(load: ExpertLoad, cost: str) -> str:
-    """Of a finding that leaves open whether the load is the reason."""
-    who, one = ranks_text(load.ranks).capitalize(), len(load.ranks) == 1
+    """The title of a finding that leaves open whether the load is the reason."""
+    names, single = ranks_text(load.ranks).capitalize(), len(load.ranks) == 1
     part = ""
     if load.explained is not None:
         part = f", which explains about {min(1.0, load.explained[0]):.0%} of the lateness"
-    be, reason = ("is", "the rank itself is slow") if one else ("are", "the ranks themselves are slow")
+    be, reason = ("is", "the rank itself is slow") if single else ("are", "the ranks themselves are slow")
     return (
-        f"{who} {be} slower than the others and received {load.over_mean:.2f} times the mean in the all-to-alls{part}; "
-        f"whether the load is the reason or {reason} is not decided: {cost}"
+        f"{names} {be} slower than the others and received {load.over_mean:.2f} times the mean in the all-to-alls{part}"
+        f"; whether the load is the reason or {reason} is not decided: {cost}"
     )
 
 
 def open_action(load: ExpertLoad) -> str:
-    who = ranks_text(load.ranks)
+    names = ranks_text(load.ranks)
     return (
-        f"Let it train for more steps, in which the router sends other numbers of tokens to {who}, or place popular "
+        f"Let it train for more steps, in which the router sends other numbers of tokens to {names}, or place popular "
         "experts on another rank for some steps, and ask again: a lateness that moves with the tokens is the load's. "
-        f"Meanwhile compare clocks, temperature and other processes of {who} with those of the others."
+        f"Meanwhile compare clocks, temperature and other processes of {names} with those of the others."
     )
 
 
 def evidence_of(load: ExpertLoad) -> tuple[Evidence, ...]:
     """The numbers behind the answer; the rows are in the table of all-to-alls."""
-    found = [Evidence("all_to_alls", "most received over the mean, dispatches", round(load.imbalance, 3), "")]
+    evidence = [Evidence("all_to_alls", "most received over the mean, dispatches", round(load.imbalance, 3), "")]
     if load.ranks:
-        what = f"{ranks_text(load.ranks)}, received over the mean of the group"
-        found.append(Evidence("all_to_alls", what, round(load.over_mean, 3), ""))
+        quantity = f"{ranks_text(load.ranks)}, received over the mean of the group"
+        evidence.append(Evidence("all_to_alls", quantity, round(load.over_mean, 3), ""))
     if load.often:
-        what = f"the rank that received most computed longest, of {load.dispatches} dispatches"
-        found.append(Evidence("all_to_alls", what, float(load.often), "dispatches"))
+        quantity = f"the rank that received most computed longest, of {load.dispatches} dispatches"
+        evidence.append(Evidence("all_to_alls", quantity, float(load.often), "dispatches"))
     if load.explained is not None:
         part, half = load.explained
-        what = f"lateness explained by the load (± {half:.0%})"
-        found.append(Evidence("all_to_alls", what, round(part, 3), "share"))
+        quantity = f"lateness explained by the load (± {half:.0%})"
+        evidence.append(Evidence("all_to_alls", quantity, round(part, 3), "share"))
     else:
-        found.append(
+        evidence.append(
             Evidence("all_to_alls", "lateness explained by the load, at most", round(load.at_most, 3), "share")
         )
     if load.reason == Reason.LOAD:
         saved = round(load.balanced_ns / 1e6, 3)
-        found.append(Evidence("all_to_alls", "saved if all ranks received the same", saved, "ms a step"))
-    return tuple(found)
+        evidence.append(Evidence("all_to_alls", "saved if all ranks received the same", saved, "ms a step"))
+    return tuple(evidence)

@@ -1,4 +1,4 @@
-"""Exposed communication, as far as no other diagnosis has a part of it (diag.diagnoses.comm_cause)."""
+"""Exposed communication that no other diagnosis claims (diag.diagnoses.comm_cause)."""
 
 from __future__ import annotations
 
@@ -76,15 +76,15 @@ def _find_in_summary(subject: Subject) -> list[Finding]:
 
 def _with_missing_ranks(subject: Subject, cause: Cause) -> list[Finding]:
     """Time beyond the fastest call of the same size is waiting; the rest is transfer, or waiting common to all calls.
-    Neither tells anything about the network."""
+    Neither is evidence about the network."""
     missing = subject.once(missing_ranks)
     if missing is None:
         return []
     whole = mean_ns(subject.shares.cost(Cost.COMM))
     share, waiting = subject.shares.share(Cost.COMM), missing.waiting
-    found: list[Finding] = []
+    findings: list[Finding] = []
     if waiting * share >= MENTION:
-        found.append(
+        findings.append(
             subject.costing(
                 Cost.COMM,
                 id="waiting-for-missing-ranks",
@@ -95,19 +95,19 @@ def _with_missing_ranks(subject: Subject, cause: Cause) -> list[Finding]:
                 part=waiting,
             )
         )
-    if (1 - waiting) * share >= MENTION or not found:
-        part, besides = (1 - waiting, " besides") if found else (1.0, "")
-        found.append(
+    if (1 - waiting) * share >= MENTION or not findings:
+        part, besides = (1 - waiting, " besides") if findings else (1.0, "")
+        findings.append(
             subject.costing(
                 Cost.COMM,
                 id=cause.id,
                 title=f"Exposed communication takes {in_ms(part * whole)} a step{besides}: {cause.why}",
                 action=cause.action,
-                evidence=(*cause.evidence, *(() if found else missing.evidence), *evidence_by_axis(subject)),
+                evidence=(*cause.evidence, *(() if findings else missing.evidence), *evidence_by_axis(subject)),
                 part=part,
             )
         )
-    return [replace(finding, confidence=min(finding.confidence, MOST)) for finding in found]
+    return [replace(finding, confidence=min(finding.confidence, MOST)) for finding in findings]
 
 
 def claims_of(subject: Subject) -> tuple[Claim, ...]:
@@ -115,7 +115,7 @@ def claims_of(subject: Subject) -> tuple[Claim, ...]:
     if not worth_asking(subject):
         return ()
     slow = low_bus_bandwidth.claim(subject)
-    if slow is not None:  # a wire below its best makes everything late: it is the first to be put right
+    if slow is not None:  # a wire below its best delays everything, so it is to be fixed first
         return (slow,)
     asked: Iterable[Callable[[Subject], Claim | None]] = (
         missing_prefetch.claim,
@@ -126,12 +126,12 @@ def claims_of(subject: Subject) -> tuple[Claim, ...]:
     )
     if subject.once(shards_optimizer_only):
         asked = (sync_every_micro_step.claim, zero_buckets.claim)
-    found = [claim for ask in asked if (claim := ask(subject)) is not None]
-    return tuple(claim for claim in found if claim.part * subject.shares.share(Cost.COMM) >= MENTION)
+    claims = [claim for ask in asked if (claim := ask(subject)) is not None]
+    return tuple(claim for claim in claims if claim.part * subject.shares.share(Cost.COMM) >= MENTION)
 
 
 def finder(id: str) -> Callable[[Subject], list[Finding]]:
-    """The ``find`` of a diagnosis of a part of the communication: its finding, if its claim was made."""
+    """The ``find`` of a diagnosis of a part of the communication: returns its finding, if its claim was made."""
 
     def find_part(subject: Subject) -> list[Finding]:
         return [

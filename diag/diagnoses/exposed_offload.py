@@ -1,5 +1,5 @@
-"""Parameters, gradients or optimizer states offloaded to the host: copies of them that are not overlapped, and a device
-that waits while its host fetches, updates or stores them."""
+"""Parameters, gradients or optimizer states offloaded to the host: copies that are not overlapped, and a device that
+waits while its host fetches, updates or stores them."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def find(subject: Subject) -> list[Finding]:
 
 
 def _per_rank(subject: Subject) -> tuple[Evidence, ...]:
-    """The mean over the steps that count: copies, and waiting for the host."""
+    """Mean over the counted steps: exposed copies, and waiting for the host."""
     usable = set(subject.shares.numbers)
     spent: dict[int, list[tuple[int, int]]] = {}
     for step in subject.attribution.rank_steps:
         if step.step in usable:
             both = (step.segments.total(kind, Detail.OFFLOAD) for kind in (Kind.COPY, Kind.IDLE))
             spent.setdefault(step.rank, []).append((next(both), next(both)))
-    means = {rank: np.mean(own, axis=0) / 1e6 for rank, own in spent.items()}
+    means = {rank: np.mean(step_ns, axis=0) / 1e6 for rank, step_ns in spent.items()}
     most = sorted(means, key=lambda rank: -means[rank].sum())[:8]
     return tuple(
-        Evidence("segments", f"rank == {rank}, {what}", round(float(means[rank][i]), 3), "ms")
+        Evidence("segments", f"rank == {rank}, {quantity}", round(float(means[rank][i]), 3), "ms")
         for rank in most
-        for i, what in enumerate(("exposed offload copies", "waiting for offloaded states"))
+        for i, quantity in enumerate(("exposed offload copies", "waiting for offloaded states"))
         if means[rank][i] > 0
     )
 

@@ -1,4 +1,4 @@
-"""A device that is idle although there is work: its host is late, or the recording does not hold the reason."""
+"""A device that is idle although there is work: its host is late, or the recording does not show the reason."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ LAUNCH_BOUND, STALL, SYNC, ALLOCATOR = "launch-bound", "host-stall", "synchronis
 HOST_BOUND, AFTER_LAUNCH = "host-bound", "idle-after-launch"
 _ACTION = {LAUNCH_BOUND: launch_action, STALL: stall_action, SYNC: sync_action, ALLOCATOR: allocator_action}
 _MOST_STALLS = 3
-# From here on a pause is a stall of its own. The host is back from a synchronising call within microseconds, but some
-# milliseconds of Python behind it are what the call exposes.
+# A pause of this length or more is a stall of its own. The host returns from a synchronising call within microseconds,
+# but some milliseconds of Python after it are what the call exposes.
 _LONG_NS = {Detail.LAUNCH: LONG_NS, Detail.AFTER_SYNC: 20 * LONG_NS}
 _PROFILED = " The profiler slows launches down: compare with the time of steps without it."
 
@@ -97,9 +97,9 @@ def _late_for_some_reason(subject: Subject) -> Finding:
 def _unexplained(subject: Subject) -> list[Finding]:
     """Idle time that no change of the host would remove, as far as the recording shows."""
     shares = subject.shares
-    found = []
+    findings = []
     if shares.share(Cost.QUEUED) >= MENTION and subject.attribution.by_events:
-        found.append(
+        findings.append(
             subject.costing(
                 Cost.QUEUED,
                 id=AFTER_LAUNCH,
@@ -111,7 +111,7 @@ def _unexplained(subject: Subject) -> list[Finding]:
         )
     elif shares.share(Cost.QUEUED) >= MENTION:
         busy = _busiest(subject, ("queued", "unknown"))
-        found.append(
+        findings.append(
             subject.costing(
                 Cost.QUEUED,
                 id=AFTER_LAUNCH,
@@ -125,7 +125,7 @@ def _unexplained(subject: Subject) -> list[Finding]:
         )
     if shares.share(Cost.ONCE) >= MENTION:
         busy = _busiest(subject, ("not_launched",))
-        found.append(
+        findings.append(
             subject.costing(
                 Cost.ONCE,
                 id="one-long-stall",
@@ -136,7 +136,7 @@ def _unexplained(subject: Subject) -> list[Finding]:
                 evidence=_stalls(busy, len(shares.numbers)),
             )
         )
-    return found
+    return findings
 
 
 def _steps(subject: Subject) -> tuple[StepAccount, ...]:
@@ -144,7 +144,7 @@ def _steps(subject: Subject) -> tuple[StepAccount, ...]:
 
 
 def _long_pieces(step: StepAccount, detail: Detail, least_ns: int) -> int:
-    """Nanoseconds of the path in pieces of this cause that last so long."""
+    """Nanoseconds of the path in pieces of this cause that last ``least_ns`` or longer."""
     path = step.path
     dur = path.end_ns - path.start_ns
     long = (path.kind == Kind.IDLE) & (path.detail == detail) & (dur >= least_ns)
@@ -180,7 +180,7 @@ def _stalls(busy: list[tuple[str, int]], steps: int) -> list[Evidence]:
 def cannot_look(subject: Subject) -> str:
     if not subject.shares.on_device:
         return no_device(subject)
-    if any(own.traces for own in subject.tables.ranks.values()):
+    if any(tables.traces for tables in subject.tables.ranks.values()):
         return ""
     if not subject.attribution.comm_known:
         return "no profiler window was recorded"

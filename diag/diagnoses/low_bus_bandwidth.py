@@ -1,4 +1,4 @@
-"""Large collectives that move far fewer bytes a second than the same group has shown that it can."""
+"""Large collectives whose bus bandwidth is far below the best that the same group reaches."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .subject import MENTION, Subject, mean_ns
 
 ID = "low-bus-bandwidth"
 QUESTION = "low bus bandwidth"
-_LOW = 0.5  # of the group's best (the 95th percentile at sizes that saturate it)
-_LARGE = 1 << 20  # bytes: smaller ones are latency and schedulers
+_LOW = 0.5  # fraction of the group's best (the 95th percentile at sizes that saturate it)
+_LARGE = 1 << 20  # bytes: smaller collectives are dominated by latency and schedulers
 _COMPARABLE = 0.5  # of the group's largest size
 
 
@@ -27,7 +27,7 @@ def cannot_look(subject: Subject) -> str:
 
 
 def claim(subject: Subject) -> Claim | None:
-    """The exposed time of such collectives, as far as the group's best would save it."""
+    """The exposed time that such collectives would save at their group's best bandwidth."""
     table = subject.once(_table)
     low = [row for row in _large(table) if row.efficiency is not None and row.efficiency < _LOW]
     exposed = sum(row.exposed_ns for row in table.rows) + table.rest_exposed_ns

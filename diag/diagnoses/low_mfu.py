@@ -1,4 +1,4 @@
-"""Computation that uses little of the device's arithmetic, where nothing else explains it."""
+"""Low MFU, where nothing else explains it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .subject import WARN, Diagnosis, Subject
 from .workload import Workload, larger_batches, workload
 
 ID = "low-mfu"
-# Of dense BF16. torchtitan's Llama-8B reaches 33 to 39 % on H100 with FSDP, MegaScale 55 %.
+# MFU of dense BF16: torchtitan's Llama-8B reaches 33 to 39 % on H100 with FSDP, MegaScale 55 %.
 _REFERENCE = 0.35
 _LOW = 0.30
 CONFIDENCE = 0.6  # the reference is that of large language models, and the gain an upper bound
 
 
 def find(subject: Subject) -> list[Finding]:
-    """Only where all that could be removed costs less than a tenth: else that is what keeps the utilisation low."""
+    """A finding only if all removable costs are below a tenth of the step: else those keep the utilisation low."""
     mfu = subject.once(_mfu)
     if mfu.value is None or mfu.value >= _LOW or sum(subject.shares.share(cost) for cost in Cost) >= WARN:
         return []

@@ -24,7 +24,7 @@ class Peak(Struct, frozen=True):
 
 
 def peaks_of(tables: Tables) -> list[Peak]:
-    """Of the ranks whose device's memory is known."""
+    """For the ranks whose device's memory capacity is known."""
     return [Peak(row.rank, row.peak, row.capacity, row.retries or 0) for row in rank_peaks(tables).rows if row.capacity]
 
 
@@ -35,9 +35,9 @@ def find(subject: Subject) -> list[Finding]:
     full = tuple(rank for rank, peak in peaks.items() if peak >= NEAR_FULL)
     facts = subject.once(workload)
     retried = tuple(rank for rank, count in retries.items() if count > 0)
-    found = []
+    findings = []
     if retried:
-        found.append(
+        findings.append(
             _finding(
                 "allocator-retries",
                 f"Allocations were retried on {ranks_text(retried)}: each retry frees the whole cache",
@@ -50,7 +50,7 @@ def find(subject: Subject) -> list[Finding]:
             )
         )
     elif full:
-        found.append(
+        findings.append(
             _finding(
                 "near-out-of-memory",
                 f"Device memory is nearly full on {ranks_text(full)}",
@@ -62,7 +62,7 @@ def find(subject: Subject) -> list[Finding]:
                 else "Leave headroom: reshard after forward, activation checkpointing, smaller micro-batches.",
             )
         )
-    return found
+    return findings
 
 
 def _finding(
@@ -76,7 +76,7 @@ def cannot_look(subject: Subject) -> str:
 
 
 def why_unknown(tables: Tables) -> str:
-    """Why there are no ``peaks_of`` it."""
+    """Why ``peaks_of`` is empty."""
     recorded = rank_peaks(tables)
     if recorded.rows and recorded.on_device:
         return "the capacity of the device was not recorded"

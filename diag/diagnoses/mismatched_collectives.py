@@ -15,13 +15,13 @@ _EQUAL_SIZES = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadca
 
 
 def find(subject: Subject) -> list[Finding]:
-    """At most one finding. Only collectives that the library numbered: matched by counting, one call that a trace lacks
-    would look the same."""
+    """At most one finding. Only collectives that the library numbered are compared: where they are matched by counting,
+    a call that is missing from a trace would look the same."""
     culprits = {c.key: _culprits(c) for c in subject.attribution.collectives if c.op in _EQUAL_SIZES and not c.inferred}
     culprits = {key: ranks for key, ranks in culprits.items() if ranks}
     if not culprits:
         return []
-    ranks = tuple(sorted({rank for found in culprits.values() for rank in found}))
+    ranks = tuple(sorted({rank for sizes in culprits.values() for rank in sizes}))
     (group, number, op), first = next(iter(culprits.items()))
     members = next((c.ranks for c in subject.attribution.collectives if c.key == (group, number, op)), ())
     axis = subject.attribution.axes.of(members) if subject.attribution.axes.several else None
@@ -53,18 +53,18 @@ def find(subject: Subject) -> list[Finding]:
     ]
 
 
-def _culprits(met: MatchedCollective) -> dict[int, int]:
+def _culprits(collective: MatchedCollective) -> dict[int, int]:
     """Bytes by rank, for ranks that differ from most of the others; empty where all agree or too few are known."""
-    told = {rank: size for rank, size in zip(met.ranks, met.sizes, strict=True) if size}
-    counts = Counter(told.values())
+    known = {rank: size for rank, size in zip(collective.ranks, collective.sizes, strict=True) if size}
+    counts = Counter(known.values())
     if len(counts) < 2:
         return {}
     (usual, most), (_, second) = counts.most_common(2)
-    return {rank: size for rank, size in told.items() if size != usual or most == second}
+    return {rank: size for rank, size in known.items() if size != usual or most == second}
 
 
 def cannot_look(subject: Subject) -> str:
-    inferred = all(found.inferred for found in subject.attribution.collectives)
+    inferred = all(collective.inferred for collective in subject.attribution.collectives)
     return "no collective of two ranks carries the library's sequence number" if inferred else ""
 
 

@@ -14,8 +14,8 @@ cannot_look = cannot_tell_parts
 
 
 def claim(subject: Subject) -> Claim | None:
-    """The part of each gather that the computation since the previous gather could overlap. The first has none before
-    it."""
+    """The part of each gather that the computation since the previous gather could overlap. The first gather
+    has none before it."""
     calls = subject.once(calls_of)
     gathers = [c for c in _forward(calls) if c.bytes >= TELLING]
     hideable = sum(min(call.exposed_ns, call.room_ns) for call in gathers if call.place)
@@ -43,8 +43,8 @@ def _forward(calls: Calls) -> list[PhasedCall]:
 
 def _exposed_ms(subject: Subject) -> float:
     calls = subject.once(calls_of)
-    own = _forward(calls)
-    return calls.ms_per_step(sum(call.exposed_ns for call in own))
+    gathers = _forward(calls)
+    return calls.ms_per_step(sum(call.exposed_ns for call in gathers))
 
 
 def _prefetch(subject: Subject) -> int | None:

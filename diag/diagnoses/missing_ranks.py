@@ -25,9 +25,9 @@ from diag.words.formatting import rank_ranges
 from .subject import Subject
 
 MOST = 0.55  # upper bound of the confidence for ranks that were not recorded
-_MOSTLY = 0.5  # of the exposed communication: below this the groups that were seen whole say why
+_MOSTLY = 0.5  # of the exposed communication: below this, the completely recorded groups show the cause
 _SHOWN = 3  # floors
-_PROTOCOLS = 2.0  # between two protocols a size may be that much slower than latency and bandwidth add up to
+_PROTOCOLS = 2.0  # times latency plus size over bandwidth: so slow a size may be between two protocols
 
 _Sort = tuple[str, str, str]  # group, operation, type
 
@@ -58,7 +58,7 @@ def missing_ranks(subject: Subject) -> Missing | None:
     usable = set(subject.shares.numbers)
     steps = [step for step in subject.attribution.rank_steps if step.step in usable]
     seen = frozenset(subject.attribution.ranks)
-    world = subject.tables.world_size or (2 if len(seen) == 1 else 0)  # a collective of one rank is none
+    world = subject.tables.world_size or (2 if len(seen) == 1 else 0)  # a collective has at least two ranks
     with_group: dict[str, set[int]] = defaultdict(set)
     if any(not call.group_ranks for step in steps for call in step.collectives):
         for step in steps:
@@ -70,7 +70,7 @@ def missing_ranks(subject: Subject) -> Missing | None:
             return not seen.issuperset(call.group_ranks)
         return len(with_group[call.group]) < (call.group_size or world)
 
-    # There are tens of thousands of calls, of a few sorts.
+    # There are tens of thousands of calls, but only a few sorts.
     sorts: dict[tuple[_Sort, int], int] = {}  # number of each sort and size
     sort_of: dict[tuple[int, str, str, str, int, int], int] = {}  # its number; -1: all of the group was recorded
     groups = set()
@@ -84,29 +84,32 @@ def missing_ranks(subject: Subject) -> Missing | None:
     spans: list[iv.Intervals] = []
     numbers: list[npt.NDArray[np.int64]] = []
     for step in steps:
-        own = []
+        sort_numbers = []
         for call in step.collectives:
-            like = step.rank, call.group, call.op, call.dtype, call.bytes, len(call.group_ranks) or call.group_size
-            found = sort_of.get(like)
-            if found is None:
-                found = sort_of[like] = number(call)
-            own.append(found)
-        lacking = np.array(own, dtype=np.int64)
+            key = step.rank, call.group, call.op, call.dtype, call.bytes, len(call.group_ranks) or call.group_size
+            sort_number = sort_of.get(key)
+            if sort_number is None:
+                sort_number = sort_of[key] = number(call)
+            sort_numbers.append(sort_number)
+        lacking = np.array(sort_numbers, dtype=np.int64)
         spans.append(open_spans(step.collectives)[lacking >= 0])
         numbers.append(lacking[lacking >= 0])
     if not sorts:
         return None
-    took = _by_sort(sorts, np.concatenate(numbers), np.concatenate(spans))
-    floors = _floors(took)
+    durations = _by_sort(sorts, np.concatenate(numbers), np.concatenate(spans))
+    floors = _floors(durations)
     floor = np.array([floors[sort] for sort in sorts], dtype=np.int64)
-    longer = [own - np.stack((np.zeros_like(at), floor[at]), axis=1) for own, at in zip(spans, numbers, strict=True)]
+    longer = [
+        step_spans - np.stack((np.zeros_like(at), floor[at]), axis=1)
+        for step_spans, at in zip(spans, numbers, strict=True)
+    ]
     exposed_ns = of_missing = waiting = 0
     for rank in seen:
-        mine = [at for at, step in enumerate(steps) if step.rank == rank]
-        exposed = iv.union(*(intervals_of(steps[at].segments, Kind.COMM) for at in mine))
+        indices = [at for at, step in enumerate(steps) if step.rank == rank]
+        exposed = iv.union(*(intervals_of(steps[at].segments, Kind.COMM) for at in indices))
         exposed_ns += iv.total(exposed)
-        of_missing += iv.total(iv.intersect(exposed, iv.union(*(spans[at] for at in mine))))
-        waiting += iv.total(iv.intersect(exposed, iv.union(*(longer[at] for at in mine))))
+        of_missing += iv.total(iv.intersect(exposed, iv.union(*(spans[at] for at in indices))))
+        waiting += iv.total(iv.intersect(exposed, iv.union(*(longer[at] for at in indices))))
     if not of_missing or of_missing < _MOSTLY * exposed_ns:
         return None
     absent = set().union(*groups) or set(range(subject.tables.world_size or 0))
@@ -114,7 +117,7 @@ def missing_ranks(subject: Subject) -> Missing | None:
         tuple(sorted(absent - seen)),
         of_missing / exposed_ns,
         waiting / exposed_ns,
-        _evidence(took, floors, waiting / exposed_ns),
+        _evidence(durations, floors, waiting / exposed_ns),
     )
 
 
@@ -122,37 +125,39 @@ def _by_sort(
     sorts: Mapping[tuple[_Sort, int], int], numbers: npt.NDArray[np.int64], spans: iv.Intervals
 ) -> dict[tuple[_Sort, int], npt.NDArray[np.int64]]:
     """Durations of the calls in nanoseconds by sort and size. ``numbers``: the calls' numbers in ``sorts``."""
-    took = (spans[:, 1] - spans[:, 0])[np.argsort(numbers, kind="stable")]
+    durations = (spans[:, 1] - spans[:, 0])[np.argsort(numbers, kind="stable")]
     ends = np.cumsum(np.bincount(numbers, minlength=len(sorts)))
-    return dict(zip(sorts, np.split(took, ends[:-1]), strict=True))
+    return dict(zip(sorts, np.split(durations, ends[:-1]), strict=True))
 
 
-def _floors(took: Mapping[tuple[_Sort, int], npt.NDArray[np.int64]]) -> dict[tuple[_Sort, int], int]:
-    """Upper bound of the transfer of each sort and size in nanoseconds. ``took``: durations by sort and size."""
+def _floors(durations: Mapping[tuple[_Sort, int], npt.NDArray[np.int64]]) -> dict[tuple[_Sort, int], int]:
+    """Upper bound of the transfer of each sort and size in nanoseconds. ``durations``: by sort and size."""
     fastest: dict[_Sort, dict[int, int]] = defaultdict(dict)
-    for (sort, size), own in took.items():
-        fastest[sort][size] = int(own.min())
-    found = {}
+    for (sort, size), durations_ns in durations.items():
+        fastest[sort][size] = int(durations_ns.min())
+    floors = {}
     for sort, by_size in fastest.items():
         latency = min(by_size.values())  # or more
-        ns_a_byte = min((took / size for size, took in by_size.items() if size), default=0.0)
+        ns_a_byte = min((ns / size for size, ns in by_size.items() if size), default=0.0)
         larger = max(by_size.values())
         for size in sorted(by_size, reverse=True):
             larger = min(larger, by_size[size])
             floor = min(larger, round(_PROTOCOLS * (latency + size * ns_a_byte)))
-            found[sort, size] = floor if size else latency
-    return found
+            floors[sort, size] = floor if size else latency
+    return floors
 
 
 def _evidence(
-    took: Mapping[tuple[_Sort, int], npt.NDArray[np.int64]], floors: Mapping[tuple[_Sort, int], int], waiting: float
+    durations: Mapping[tuple[_Sort, int], npt.NDArray[np.int64]],
+    floors: Mapping[tuple[_Sort, int], int],
+    waiting: float,
 ) -> tuple[Evidence, ...]:
     whole = "longer than the fastest call, of the exposed communication"
-    found = [Evidence("collectives", whole, round(waiting, 3), "share")]
-    for key in sorted(took, key=lambda key: -int(took[key].sum()))[:_SHOWN]:
+    evidence = [Evidence("collectives", whole, round(waiting, 3), "share")]
+    for key in sorted(durations, key=lambda key: -int(durations[key].sum()))[:_SHOWN]:
         (_, op, _), size = key
-        what, own = f"{op} of {size} bytes", took[key]
-        median = round(float(np.median(own)) / 1e6, 3)
-        found.append(Evidence("collectives", f"{what}, fastest", round(floors[key] / 1e6, 3), "ms"))
-        found.append(Evidence("collectives", f"{what}, median of {len(own)}", median, "ms"))
-    return tuple(found)
+        call_text, durations_ns = f"{op} of {size} bytes", durations[key]
+        median = round(float(np.median(durations_ns)) / 1e6, 3)
+        evidence.append(Evidence("collectives", f"{call_text}, fastest", round(floors[key] / 1e6, 3), "ms"))
+        evidence.append(Evidence("collectives", f"{call_text}, median of {len(durations_ns)}", median, "ms"))
+    return tuple(evidence)

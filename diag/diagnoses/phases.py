@@ -1,7 +1,7 @@
 """The account of the run from the durations of its phases alone, in the same arrays as the account from the timelines.
 
-It needs neither collectives nor clocks, so it is there for every run with step records. Where the timelines of the
-ranks cannot be tied together the verdict rests on it; where they can, it is the second opinion.
+It needs neither collectives nor clocks, so every run with step records has it. Where the timelines of the ranks are not
+connected by collectives, the verdict rests on it; elsewhere it is the second opinion.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .culprits import Series
 from .shares import REMOVABLE, UNEXPLAINED, Cost, Noise, Shares, class_of
 from .subject import CRITICAL, MENTION, WARN, ranks_text
 
-_TIED = 0.5  # of the counted steps need a collective that ranks met in, for the timelines to be the better account
-_HALF = 0.5  # of what one account finds: less of it in the other is a contradiction, not a difference
+_TIED = 0.5  # of the counted steps need a matched collective, for the timelines to be the better account
+_HALF = 0.5  # of what one account finds: if the other finds less than that, they contradict each other
 
-# A phase: what its increments cost, and what being late in it is called. The ranks' own work costs only where one of
-# them has more of it than the others.
+# By phase: the cost of its increments, and the kind and detail of lateness in it. The ranks' own work costs only where
+# one of them has more of it than the others.
 _LATE_AS = {
     DATA: (Cost.DATA, Kind.DATA, Detail.NONE),
     H2D: (Cost.COPY, Kind.COPY, Detail.NONE),
@@ -37,7 +37,7 @@ _LATE_AS = {
     OPTIMIZER: (Cost.STRAGGLER, Kind.COMPUTE, Detail.OPTIMIZER),
     REST: (Cost.STRAGGLER, Kind.IDLE, Detail.OTHER),
 }
-_ON_HOST = frozenset({DATA, CHECKPOINT})  # what a host does itself, also where it only launches the rest
+_ON_HOST = frozenset({DATA, CHECKPOINT})  # the host does these itself, even if it only launches the rest
 
 
 class PhaseAccount(Struct, frozen=True):
@@ -53,41 +53,40 @@ def phases_of(
 ) -> PhaseAccount | None:
     """None with fewer than two ranks that recorded their steps. ``clocked``: see ``on_device_clocks``."""
     counted = {step.step for step in attribution.usable or attribution.steps}
-    ranks = {rank: own.tables for rank, own in clocked.items()} or tables.ranks
-    found = frontier(ranks, counted, tables.on_device and not clocked, attribution.axes.stages())
-    if found is None:
+    ranks = {rank: device_clocked.tables for rank, device_clocked in clocked.items()} or tables.ranks
+    phase_frontier = frontier(ranks, counted, tables.on_device and not clocked, attribution.axes.stages())
+    if phase_frontier is None:
         return None
-    met = {collective.step for collective in attribution.collectives} & counted
-    tied = attribution.comm_known if tables.on_device and not clocked else len(met) >= _TIED * len(counted)
-    shares = _shares(found, tables.on_device, noise)
-    return PhaseAccount(found, _with_idle(shares, attribution) if clocked else shares, alone=not tied)
+    connected = {collective.step for collective in attribution.collectives} & counted
+    tied = attribution.comm_known if tables.on_device and not clocked else len(connected) >= _TIED * len(counted)
+    shares = _shares(phase_frontier, tables.on_device, noise)
+    return PhaseAccount(phase_frontier, _with_idle(shares, attribution) if clocked else shares, alone=not tied)
 
 
 def phases_alone(found: Frontier, on_device: bool, noise: Noise) -> PhaseAccount:
-    """The account of a run of which there is no other."""
+    """The account of a run that has no other."""
     return PhaseAccount(found, _shares(found, on_device, noise), alone=True)
 
 
 def disagreement(phases: PhaseAccount | None, shares: Shares) -> str:
-    """In which way the phases contradict the timelines about a class or a rank; "" where they do not."""
+    """How the phases contradict the timelines about a class or a rank; "" where they do not."""
     if phases is None or phases.alone or shares.on_device:
-        return ""  # on a device the phases are the host's: what it waits for is not what the device does
-    ours, theirs = _claim(shares, _told_by_phases(shares)), _claim(phases.shares, tuple(Cost))
-    if ours is None or theirs is None:
-        return _one_alone(ours or theirs, phases if theirs is None else None, shares, phases.shares)
-    unseen = phases.shares.of_class(ours.name) < _HALF * ours.share
-    unshared = shares.of_class(theirs.name) < _HALF * theirs.share
-    if theirs.name != ours.name and unseen and unshared:
-        return f"the ranks' timelines say {ours.name.value}, the durations of their phases say {theirs.name.value}"
-    if ours.ranks and theirs.ranks and not set(ours.ranks) & set(theirs.ranks):
-        who, other = ranks_text(ours.ranks), ranks_text(theirs.ranks)
-        return f"the ranks' timelines name {who}, the durations of their phases name {other}"
+        return ""  # on a device, the phases are the host's, which waits for other things than the device does
+    timeline, phase = _claim(shares, _told_by_phases(shares)), _claim(phases.shares, tuple(Cost))
+    if timeline is None or phase is None:
+        return _one_alone(timeline or phase, phases if phase is None else None, shares, phases.shares)
+    unseen = phases.shares.of_class(timeline.name) < _HALF * timeline.share
+    unshared = shares.of_class(phase.name) < _HALF * phase.share
+    if phase.name != timeline.name and unseen and unshared:
+        return f"the ranks' timelines say {timeline.name.value}, the durations of their phases say {phase.name.value}"
+    if timeline.ranks and phase.ranks and not set(timeline.ranks) & set(phase.ranks):
+        timeline_ranks, phase_ranks = ranks_text(timeline.ranks), ranks_text(phase.ranks)
+        return f"the ranks' timelines name {timeline_ranks}, the durations of their phases name {phase_ranks}"
     return ""
 
 
 def unlike_the_rest(attribution: Attribution, tables: Tables) -> str:
-    """In which way the steps in profiler windows are unlike the others, as far as events on the devices tell; "" where
-    they are not."""
+    """How the steps in profiler windows differ from the others, by events on the devices; "" where they do not."""
     steps, waiting, loading = outside_windows(tables)
     traced = [parts for step in attribution.usable for parts in step.parts if parts.source == "trace"]
     spent_ns = sum(parts.dur_ns for parts in traced)
@@ -104,8 +103,8 @@ def unlike_the_rest(attribution: Attribution, tables: Tables) -> str:
 
 
 def _with_idle(shares: Shares, attribution: Attribution) -> Shares:
-    """Phases on devices' clocks hold the devices' idle time, too. The least that any rank has of it costs the step as
-    much; and who has more is late because of its host, as far as that reaches."""
+    """Phases on device clocks include the devices' idle time. Its minimum over the ranks is a cost of the step. A rank
+    with more of it is late because of its host, by at most the difference."""
     at = {(step.rank, step.step): by_cause(step.segments)[Kind.IDLE] for step in attribution.rank_steps}
 
     def idle(rank: int, details: tuple[Detail, ...]) -> Series:
@@ -154,7 +153,7 @@ class _Claim(Struct, frozen=True):
 
 def _one_alone(claim: _Claim | None, silent: PhaseAccount | None, shares: Shares, by_phases: Shares) -> str:
     """The contradiction where one account finds something critical that the other, which could see it, does not find at
-    all. ``silent``: the phases, where it is they that find nothing."""
+    all. ``silent``: the phases, if they are the account that finds nothing."""
     if claim is None or claim.share < CRITICAL:
         return ""
     name = claim.name.value
@@ -166,7 +165,8 @@ def _one_alone(claim: _Claim | None, silent: PhaseAccount | None, shares: Shares
 
 
 def _told_by_phases(shares: Shares) -> tuple[Cost, ...]:
-    """Costs that phases show, too. A pause of every rank's collector is no difference, time between steps no phase."""
+    """Costs that the phases show as well. A garbage collection pause of every rank is no difference between ranks, and
+    time between steps is no phase."""
     hidden = {
         Cost.GC,
         Cost.HOST,
@@ -191,31 +191,31 @@ def _claim(shares: Shares, costs: tuple[Cost, ...]) -> _Claim | None:
     return _Claim(top, by_class[top], shares.culprits(main).ranks)
 
 
-def _shares(found: Frontier, on_device: bool, noise: Noise) -> Shares:
-    steps = len(found.numbers)
+def _shares(phase_frontier: Frontier, on_device: bool, noise: Noise) -> Shares:
+    steps = len(phase_frontier.numbers)
     cost_ns: dict[Cost, Series] = defaultdict(lambda: np.zeros(steps))
     blame_ns: dict[Cost, dict[int, Series]] = defaultdict(lambda: defaultdict(lambda: np.zeros(steps)))
     detail_ns: dict[tuple[int, Kind, Detail], Series] = defaultdict(lambda: np.zeros(steps))
     for phase, (cost, kind, detail) in _LATE_AS.items():
-        if on_device and phase not in _ON_HOST and not found.communication_known:
+        if on_device and phase not in _ON_HOST and not phase_frontier.communication_known:
             continue
-        late, increment = found.late(phase), found.increment(phase)
+        late, increment = phase_frontier.late(phase), phase_frontier.increment(phase)
         spent = increment if cost != Cost.STRAGGLER else np.minimum(late.max(axis=1), increment)
         cost_ns[cost] = cost_ns[cost] + spent
         for at in np.flatnonzero(late.any(axis=0)).tolist():
-            rank, own = found.ranks[at], late[:, at]
-            blame_ns[cost][rank] = blame_ns[cost][rank] + own
-            detail_ns[rank, kind, detail] = detail_ns[rank, kind, detail] + own
-    if found.communication_known:
-        cost_ns[Cost.COMM] = found.communication_ns.astype(np.float64)
+            rank, late_ns = phase_frontier.ranks[at], late[:, at]
+            blame_ns[cost][rank] = blame_ns[cost][rank] + late_ns
+            detail_ns[rank, kind, detail] = detail_ns[rank, kind, detail] + late_ns
+    if phase_frontier.communication_known:
+        cost_ns[Cost.COMM] = phase_frontier.communication_ns.astype(np.float64)
     return Shares(
-        numbers=found.numbers,
-        dur_ns=found.dur_ns.astype(np.float64),
+        numbers=phase_frontier.numbers,
+        dur_ns=phase_frontier.dur_ns.astype(np.float64),
         cost_ns=dict(cost_ns),
         blame_ns={cost: dict(by_rank) for cost, by_rank in blame_ns.items()},
         tail_ns={},
         blame_detail_ns=dict(detail_ns),
-        ranks=found.ranks,
+        ranks=phase_frontier.ranks,
         on_device=on_device,
         noise=noise,
     )

@@ -1,4 +1,4 @@
-"""Ranks of a pipeline that have nothing to do: until the first micro-batch reaches them, and after their last one."""
+"""Pipeline ranks that are idle until the first micro-batch reaches them, and after their last one."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _SEVERAL = ("interleaved",)
 
 
 def find(subject: Subject) -> list[Finding]:
-    found = subject.once(pipeline)
-    if found is None or subject.shares.share(Cost.BUBBLE) < MENTION:
+    account = subject.once(pipeline)
+    if account is None or subject.shares.share(Cost.BUBBLE) < MENTION:
         return []
-    told = subject.tables.manifest.trainer if subject.tables.manifest is not None else {}
-    ideal, count = ideal_share(len(found.stages), told), len(found.stages)
+    trainer = subject.tables.manifest.trainer if subject.tables.manifest is not None else {}
+    ideal, count = ideal_share(len(account.stages), trainer), len(account.stages)
     cost = a_step(subject.shares.cost(Cost.BUBBLE))
     waited = Evidence(
-        "segments", "waiting for other stages, mean over all ranks", round(found.waited_share, 4), "share"
+        "segments", "waiting for other stages, mean over all ranks", round(account.waited_share, 4), "share"
     )
-    formula = [Evidence("manifest", f"bubble of {_setup(count, told)}", round(ideal, 4), "share")] if ideal else []
+    formula = [Evidence("manifest", f"bubble of {_setup(count, trainer)}", round(ideal, 4), "share")] if ideal else []
     return [
         subject.costing(
             Cost.BUBBLE,
             id=ID,
             title=f"The schedule leaves the {count} pipeline stages idle: {cost}",
-            action=_action(count, told),
+            action=_action(count, trainer),
             evidence=(waited, *formula),
         )
     ]
@@ -50,7 +50,8 @@ def pipeline(subject: Subject) -> Pipeline | None:
 
 
 def ideal_share(stages: int, trainer: Mapping[str, Any]) -> float | None:
-    """The bubble of the schedule that the trainer used; None where it or the number of micro-batches is not known."""
+    """The bubble of the schedule that the trainer used; None where the schedule or the number of micro-batches is
+    not known."""
     batches, each = trainer.get("micro_batches"), trainer.get("stages_per_rank") or 1
     if not (isinstance(batches, int) and isinstance(each, int) and batches > 0 and each > 0):
         return None

@@ -16,7 +16,7 @@ from .subject import Diagnosis, Subject
 ID = "ranks-train-alone"
 _LEAST = 3  # steps that count
 _CONFIDENCE, _WITH_TRACE = 0.85, 0.95  # a compiled collective is seen in a profiler window only
-# What waiting for another rank costs.
+# Costs of waiting for another rank.
 _OF_OTHERS = frozenset({Cost.STRAGGLER, Cost.HOST_STRAGGLER, Cost.COMM, Cost.BUBBLE, Cost.IMBALANCE})
 
 
@@ -24,7 +24,11 @@ def find(subject: Subject) -> list[Finding]:
     if not train_alone(subject.attribution, subject.tables):
         return []
     ranks = len(subject.attribution.ranks)
-    rows = sum(len(own.groups.get(row.group, (0, 1))) == 1 for own in subject.tables.ranks.values() for row in own.rows)
+    rows = sum(
+        len(rank_tables.groups.get(row.group, (0, 1))) == 1
+        for rank_tables in subject.tables.ranks.values()
+        for row in rank_tables.rows
+    )
     return [
         Finding(
             id=ID,
@@ -33,7 +37,9 @@ def find(subject: Subject) -> list[Finding]:
             severity=Severity.CRITICAL,
             share=0.0,
             cost_ns_per_step=0,
-            confidence=_WITH_TRACE if any(own.traces for own in subject.tables.ranks.values()) else _CONFIDENCE,
+            confidence=_WITH_TRACE
+            if any(rank_tables.traces for rank_tables in subject.tables.ranks.values())
+            else _CONFIDENCE,
             ranks=(),
             evidence=(
                 Evidence("collectives", "in these steps, in groups of more than one rank", 0.0, "calls"),
@@ -63,25 +69,25 @@ def train_alone(attribution: Attribution, tables: Tables) -> bool:
     counted = frozenset(step.step for step in attribution.usable or attribution.steps)
     if len(attribution.ranks) < 2 or not _recorded(tables) or len(counted) < _LEAST:
         return False
-    ranks = [own for own in tables.ranks.values() if own.steps]
+    ranks = [rank_tables for rank_tables in tables.ranks.values() if rank_tables.steps]
     if len(ranks) < 2 or any(step.source == "trace" and not step.comm_known for step in attribution.rank_steps):
         return False
-    if any(_exchanges(own, counted) for own in ranks):
+    if any(_exchanges(rank_tables, counted) for rank_tables in ranks):
         return False
     steps = (step for step in attribution.rank_steps if step.step in counted)
     if any(call.group_size != 1 and call.start_ns >= step.begin_ns for step in steps for call in step.collectives):
         return False
-    # What C++ or compiled code exchanges for a wrapper has no row where it could not be timed.
+    # Collectives that C++ or compiled code issues for a wrapper have no row if they could not be timed.
     strategy = tables.manifest.strategy if tables.manifest is not None else None
     return strategy in (None, "", "none") or any(
-        len(own.groups.get(row.group, (0, 1))) == 1 for own in ranks for row in own.rows
+        len(rank_tables.groups.get(row.group, (0, 1))) == 1 for rank_tables in ranks for row in rank_tables.rows
     )
 
 
-def _exchanges(own: RankTables, counted: Collection[int]) -> bool:
+def _exchanges(rank_tables: RankTables, counted: Collection[int]) -> bool:
     """Whether this rank called a collective of a group with others in a counted step."""
-    starts = [row.start_ns for row in own.rows if len(own.groups.get(row.group, (0, 1))) > 1]
-    steps = [step for step in own.steps if step.step in counted]
+    starts = [row.start_ns for row in rank_tables.rows if len(rank_tables.groups.get(row.group, (0, 1))) > 1]
+    steps = [step for step in rank_tables.steps if step.step in counted]
     begins = np.array([step.begin_ns for step in steps], dtype=np.int64)
     ends = np.array([step.end_ns for step in steps], dtype=np.int64)
     at = np.searchsorted(begins, starts, side="right") - 1

@@ -13,11 +13,11 @@ from .subject import Diagnosis, Subject, ranks_text
 
 ID = "recompute-with-memory-free"
 _MUCH = 0.15  # of the computation
-_ROOMY = 0.70  # of the capacity: so much at most is reserved on the fullest rank
+_ROOMY = 0.70  # of the capacity: at most this much is reserved on the fullest rank
 
 
 def find(subject: Subject) -> list[Finding]:
-    """Reads the traces of one rank again, and only where memory is free: all ranks recompute alike."""
+    """Re-reads the traces of one rank only, since all ranks recompute alike, and only if memory is free."""
     fullest = _fullest(subject)
     if fullest is None or fullest.reserved > _ROOMY * fullest.capacity:
         return []
@@ -43,7 +43,7 @@ def find(subject: Subject) -> list[Finding]:
                     "memory", f"{ranks_text((fullest.rank,))}, the fullest, peak reserved", round(used, 4), "share"
                 ),
             ),
-            bottleneck=None,  # no class of its own: the computation is the model's, as it was asked for
+            bottleneck=None,  # no class of its own: this computation was asked for
             action="Checkpoint fewer layers (every second block, or selective activation checkpointing), and watch the "
             "peak of the memory.",
         )
@@ -66,17 +66,17 @@ def _recomputed(subject: Subject) -> tuple[float, str]:
     """The recomputed fraction of the kernels' time in the counted steps, and its basis."""
     counted = frozenset(subject.shares.numbers)
     for rank in subject.tables.ranks.values():
-        found = []
+        trace_totals = []
         for trace in rank.traces:
             windows = [window for window in windows_of(trace) if window[0] in counted]
             if windows:
                 work = work_of(trace, windows)
-                found.append(totals(work, sum(end - begin for _, begin, end in windows), recomputed(work)))
+                trace_totals.append(totals(work, sum(end - begin for _, begin, end in windows), recomputed(work)))
                 gpu.forget(trace)
-        whole = sum(total.compute_ns for total in found)
+        whole = sum(total.compute_ns for total in trace_totals)
         if whole:
-            bases = sorted({total.basis for total in found if total.basis})
-            return sum(total.recomputed_ns for total in found) / whole, ", ".join(bases)
+            bases = sorted({total.basis for total in trace_totals if total.basis})
+            return sum(total.recomputed_ns for total in trace_totals) / whole, ", ".join(bases)
     return 0.0, ""
 
 

@@ -13,8 +13,9 @@ from .subject import Subject
 
 ID = "reduce-scatter-stall"
 QUESTION = "backward stalled by reduce-scatter"
-# torch/distributed/fsdp/_fully_shard: the compute stream waits while as many inputs of reductions are alive as allowed.
-_GOES_ON = 0.2  # of the stalled time: copies of the last gradients are no computation to go on with
+# torch/distributed/fsdp/_fully_shard: the compute stream waits while the most inputs of reductions allowed are
+# alive.
+_GOES_ON = 0.2  # of the stalled time: with less work after it (copies of gradients), the backward does not go on
 _WAIT = r"^FSDP::post_backward_rs_wait"
 
 
@@ -57,7 +58,7 @@ def _waits_ms(subject: Subject) -> float | None:
     """How long the host is in one of the waits; None where no trace has them."""
     for rank in subject.tables.ranks.values():
         for trace in rank.traces:
-            found = named(trace, _WAIT)["dur_ns"].to_numpy()
-            if len(found):
-                return round(float(np.median(found)) / 1e6, 4)
+            waits_ns = named(trace, _WAIT)["dur_ns"].to_numpy()
+            if len(waits_ns):
+                return round(float(np.median(waits_ns)) / 1e6, 4)
     return None

@@ -21,20 +21,20 @@ def cannot_look(subject: Subject) -> str:
 
 
 def claim(subject: Subject) -> Claim | None:
-    """The gathers of the backward, where every rank could keep what they bring below ``NEAR_FULL`` of its memory."""
+    """The gathers of the backward, if every rank could keep the parameters below ``NEAR_FULL`` of its memory."""
     peaks = peaks_of(subject.tables)
     calls = subject.once(calls_of)
-    again = backward_gathers(calls.rows)
-    exposed = sum(call.exposed_ns for call in again)
+    gathers = backward_gathers(calls.rows)
+    exposed = sum(call.exposed_ns for call in gathers)
     behind = sum(subject.once(queued_behind).values())
     if not peaks or not exposed:
         return None
     held: dict[tuple[int, int, int], int] = defaultdict(int)
-    for call in again:
+    for call in gathers:
         held[call.rank, call.step, call.micro] += call.bytes
-    kept = max(held.values())
+    gathered_bytes = max(held.values())
     free = min(round(NEAR_FULL * peak.capacity) - peak.reserved for peak in peaks)
-    if free < kept:
+    if free < gathered_bytes:
         return None
     ms = calls.ms_per_step(exposed + behind)
     return Claim(
@@ -47,7 +47,7 @@ def claim(subject: Subject) -> Claim | None:
         (
             Evidence("collectives", "all_gather in backward, exposed", calls.ms_per_step(exposed), "ms a step"),
             Evidence("collectives", "reductions that they queue behind", calls.ms_per_step(behind), "ms a step"),
-            Evidence("collectives", "gathered parameters, to be kept", float(kept), "bytes"),
+            Evidence("collectives", "gathered parameters, to be kept", float(gathered_bytes), "bytes"),
             Evidence("memory", f"free on the fullest rank below {NEAR_FULL:.0%}", float(free), "bytes"),
         ),
     )

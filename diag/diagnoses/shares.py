@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # -- noise -------------------------------------------------------------------------------------------------------------
 #
-# How unequal ranks are without anything being wrong: what schedulers and wake-ups do, by the kind of machine.
+# How much ranks differ although nothing is wrong, because of schedulers and wake-ups, by the kind of machine.
 
 MS = 1_000_000
 
@@ -56,11 +56,10 @@ class Crowd(Struct, frozen=True):
 
 
 def noise_of(tables: Tables) -> Noise:
-    """On a device little; on a CPU a few time slices of the scheduler. Ends of one gloo collective on one host agree to
-    half a millisecond, to six where ranks share cores [measured]; by order of ranks, so that it is always the same one.
-    There a loader's worker waits for a core, too: with nothing planted, a rank of four on two cores was late by 10 ms a
-    step, three steps of five, in two runs of four [measured].
-    """
+    """Little on a device; a few time slices of the scheduler on a CPU. The ends of a gloo collective on one host agree
+    to half a millisecond, to six where ranks share cores [measured]; they follow the order of the ranks, so the latest
+    is always the same one. On shared cores a loader's worker waits for a core, too: without a planted fault, a rank of
+    four on two cores was late by 10 ms a step, in three steps of five, in two runs of four [measured]."""
     if tables.on_device:
         return Noise(late_ns=MS // 5, tail_ns=MS // 20)
     if crowd_of(tables):
@@ -83,22 +82,22 @@ def crowd_of(tables: Tables) -> Crowd | None:
 
 
 class Cost(StrEnum):
-    """Removable costs of a step, and the class that each gives the step."""
+    """Removable costs of a step. ``CLASS_OF`` maps each to the class that it makes the step belong to."""
 
     DATA = "data wait"
     COPY = "exposed copies"
-    OFFLOAD = "exposed offload copies"  # of states that are kept on the host, and waiting for the host to have them
+    OFFLOAD = "exposed offload copies"  # of states kept on the host, and waiting until the host has them
     COMM = "exposed communication"
     STRAGGLER = "waiting for slower ranks"  # compute that one rank did and the others waited for
     HOST_STRAGGLER = "waiting for ranks with slower hosts"  # likewise, but it was their hosts that launched later
     GC = "garbage collection"
     CHECKPOINT = "checkpoints"
     HOST = "waiting for the host"  # a device is idle because nothing was launched yet
-    QUEUED = "launched, not running"  # a device that waits for what its trace does not hold
+    QUEUED = "launched, not running"  # a device waits for something that its trace does not contain
     CONTENTION = "waiting for a CPU core"
     STALL = "blocked outside of known waits"  # the training's thread sleeps, waits for I/O or a lock, or is stopped
-    ONCE = "one long stall"  # of the host, in a window that nothing divides into steps
-    BUBBLE = "pipeline bubble"  # of all ranks' time, not of the path: there somebody always works
+    ONCE = "one long stall"  # of the host, in a window without step marks
+    BUBBLE = "pipeline bubble"  # of all ranks' time, not of the path, on which some rank always works
     IMBALANCE = "unbalanced pipeline stages"
 
 
@@ -128,11 +127,11 @@ _BLAMED_AS = {
     Kind.IDLE: Cost.STRAGGLER,
 }
 _BY_DETAIL = {Detail.GC: Cost.GC, Detail.OFFLOAD: Cost.OFFLOAD}
-# A rank that is late, by reason; blocked or queued, it may have been so in the loader, too: ``charge``.
+# Lateness of a rank, by reason. A rank may also be blocked or queued in its loader: see ``charge``.
 _LATE = (Cost.STRAGGLER, Cost.HOST_STRAGGLER, Cost.CONTENTION, Cost.STALL)
-UNEXPLAINED = 0.2  # of the waiting (0.8 are explained): from here on the cause is left open
+UNEXPLAINED = 0.2  # of the waiting (0.8 are explained): above it, the cause is left open
 _NO_STRAGGLING = (Detail.GC, Detail.OFFLOAD, Detail.UNKNOWN)  # costs of their own, and what is added as unexplained
-# A device that waits while its host collects garbage or saves waits for its host.
+# A device that is idle while its host collects garbage or saves a checkpoint waits for its host.
 _ON_DEVICE = {Cost.GC: Bottleneck.HOST, Cost.CHECKPOINT: Bottleneck.HOST}
 # The classes that a change can make smaller.
 REMOVABLE = (Bottleneck.DATA, Bottleneck.COMMUNICATION, Bottleneck.HOST, Bottleneck.COMPUTE)
@@ -152,7 +151,7 @@ def cost_of(blame: Blame, on_device: bool) -> Cost:
 
 
 def costs_of(step: StepAccount, on_device: bool) -> dict[Cost, int]:
-    """Nanoseconds of one step by what could be removed. On a CPU idle time is Python between operators: not counted."""
+    """Removable nanoseconds of one step, by cost. On a CPU, idle time is Python between operators: not counted."""
     costs: dict[Cost, int] = defaultdict(int)
     for kind, cost in ((Kind.DATA, Cost.DATA), (Kind.COPY, Cost.COPY), (Kind.COMM, Cost.COMM),
                        (Kind.CHECKPOINT, Cost.CHECKPOINT)):  # fmt: skip
@@ -171,28 +170,28 @@ def costs_of(step: StepAccount, on_device: bool) -> dict[Cost, int]:
     for blame in step.blames:
         if (cost := cost_of(blame, on_device)) in late and blame.detail not in _NO_STRAGGLING:
             late[cost] += blame.ns
-    # Ranks can be late at several meetings that overlap, and be late because their hosts are: together they cost at
-    # most what of the path is neither communication nor data.
+    # Ranks can be late to several overlapping collectives, and late because their hosts are: together they cost at most
+    # the part of the path that is neither communication nor data.
     left = step.on_path(Kind.COMPUTE, Kind.IDLE) - costs[Cost.GC] - awaited
     together = min(round(sum(late.values()) * step.together), left)
     costs[Cost.HOST_STRAGGLER] = round(together * late[Cost.HOST_STRAGGLER] / max(1, sum(late.values())))
     costs[Cost.STRAGGLER] = together - costs[Cost.HOST_STRAGGLER]
-    # A host that is slower than the others' makes its rank late: on the path its launches are those same nanoseconds.
-    own = max(0, costs[Cost.HOST] - round(late[Cost.HOST_STRAGGLER] * step.together))
-    costs[Cost.HOST] = min(own, left - together)
+    # A host that is slower than the others makes its rank late: its launches on the path are the same nanoseconds.
+    host_ns = max(0, costs[Cost.HOST] - round(late[Cost.HOST_STRAGGLER] * step.together))
+    costs[Cost.HOST] = min(host_ns, left - together)
     costs[Cost.STRAGGLER] += step.unexplained_ns
     return {cost: ns for cost, ns in costs.items() if ns}
 
 
 def judged_ns(step: StepAccount) -> int:
-    """How much of the step's time is judged: all of it, and waiting for what lies outside of it, but for start-up."""
+    """The time of the step that is judged: the step and waiting whose cause lies outside of it, without start-up."""
     return step.dur_ns + step.unexplained_ns - step.path.idle(STARTUP_DETAILS)
 
 
 class Shares(Struct, frozen=True):
     """Arrays over the steps that count, nanoseconds. ``blame[cost][rank]``: how long the others waited for the rank
     because it spent more on this than they did; ``tail[rank]``: communication on the path that only this rank had,
-    beyond what is noise."""
+    beyond noise."""
 
     numbers: tuple[int, ...]
     dur_ns: Series
@@ -218,26 +217,26 @@ class Shares(Struct, frozen=True):
         return unknown / total if total else 0.0
 
     def culprits(self, cost: Cost) -> Culprits:
-        """Who is late with this, if it is always the same."""
+        """The ranks that are late because of this cost, if they are always the same."""
         return find_culprits(self.blame_ns.get(cost, {}), self.dur_ns, len(self.ranks), self.noise.late_ns)
 
     def charged(self, cost: Cost, ranks: Collection[int]) -> Series:
-        """The part of a cost that these ranks are charged, per step: how long the others waited for them because of it,
-        and in all steps no more than all late ranks cost together (who saves at the end of a step is waited for in the
-        next one). All of a cost that is nobody's in particular, and of a cost that no waiting shows (a rank's slow
-        link)."""
+        """The part of a cost that is charged to these ranks, per step: how long the others waited for them because of
+        it, and over all steps no more than all late ranks cost together (a rank that saves at the end of a step is
+        waited for in the next one). The whole cost where no rank in particular has it, or where it causes no waiting (a
+        rank's slow link)."""
         by_rank = self.blame_ns.get(cost, {})
-        own = [by_rank[rank] for rank in ranks if rank in by_rank]
-        if not own:
+        waits = [by_rank[rank] for rank in ranks if rank in by_rank]
+        if not waits:
             return self.cost(cost)
         # Ranks that are late together share the cost of it; each is charged as long as the others waited for it.
         most = sum(float(self.cost(each).sum()) for each in (_LATE if cost in _LATE else (cost,)))
-        waited = sum(own, np.zeros_like(self.dur_ns))
+        waited = sum(waits, np.zeros_like(self.dur_ns))
         charged: Series = waited * min(1.0, most / max(1.0, float(waited.sum())))
         return charged
 
     def at_fault(self, cost: Cost) -> tuple[int, ...]:
-        """The culprits of a cost that all ranks may have some of: only if they are charged half of it."""
+        """The culprits of a cost that all ranks may have some of; () unless at least half of it is charged to them."""
         ranks = self.culprits(cost).ranks
         return ranks if 2 * self.charged(cost, ranks).sum() >= self.cost(cost).sum() else ()
 
@@ -246,11 +245,11 @@ class Shares(Struct, frozen=True):
         return {rank: float(self.charged(cost, (rank,)).mean()) for rank in sorted(self.blame_ns.get(cost, {}))}
 
     def late(self, cost: Cost) -> Series:
-        """The part of a cost that only the rank had that was latest, per step."""
+        """The part of a cost that only the latest rank had, per step."""
         by_rank = self.blame_ns.get(cost, {})
         worst = np.max(list(by_rank.values()), axis=0) if by_rank else np.zeros_like(self.dur_ns)
-        found: Series = np.minimum(self.cost(cost), worst)
-        return found
+        late_ns: Series = np.minimum(self.cost(cost), worst)
+        return late_ns
 
     def mostly_late(self, cost: Cost) -> bool:
         """Whether at least half of a cost is due to the latest rank; else it is common to all ranks."""
@@ -264,7 +263,7 @@ class Shares(Struct, frozen=True):
 
 
 def with_pipeline(shares: Shares, found: Pipeline | None) -> Shares:
-    """With what its pipeline costs a run that has one."""
+    """Adds the bubble and the imbalance of the pipeline, if the run has one."""
     if found is None:
         return shares
     unequal = np.minimum(np.full_like(found.dur_ns, found.imbalance_ns), found.dur_ns)
@@ -272,7 +271,7 @@ def with_pipeline(shares: Shares, found: Pipeline | None) -> Shares:
 
 
 def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares:
-    """The usable steps; all of them where none is."""
+    """Over the usable steps, or all steps where none is usable."""
     steps = attribution.usable or attribution.steps
     count = len(steps)
 
@@ -295,7 +294,7 @@ def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares
         for at in np.flatnonzero((path.kind == Kind.COMM) & (path.collective >= 0)).tolist():
             rank = int(path.rank[at])
             tail = tails.get(path.keys[path.collective[at]], {}).get(rank, 0)
-            if tail > noise.tail_ns:  # then all of it is the link's: noise is no part of every tail
+            if tail > noise.tail_ns:  # then all of it is due to the link: noise is not a part of every tail
                 tail_ns[rank][i] += min(tail, int(path.end_ns[at] - path.start_ns[at]))
     return Shares(
         numbers=tuple(step.step for step in steps),
@@ -312,23 +311,23 @@ def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares
 
 # -- charge ------------------------------------------------------------------------------------------------------------
 #
-# Contention for CPU cores and stalls as costs of their own: they are taken from what they looked like (computation, a
-# slow loader, communication), on all ranks alike and of ranks that are late.
+# Contention for CPU cores and stalls as costs of their own. They are subtracted from the costs that they looked like
+# (computation, a slow loader, communication), both what all ranks have in common and what late ranks have.
 
-_CROWDED = 0.1  # of the step: from here on queueing of all ranks is also what makes them unequal
+_CROWDED = 0.1  # of the step: above it, queueing of all ranks also makes them unequal
 _MODEL_PARALLEL = (PIPELINE, TENSOR)
 _NOT_ON_PATH = frozenset({Cost.BUBBLE, Cost.IMBALANCE})
 
 
 def charge(shares: Shares, scheduling: Scheduling, attribution: Attribution) -> Shares:
-    """The account with contention and stalls as costs of their own, and without them in the others."""
+    """The account with contention and stalls as costs of their own, subtracted from the others."""
     if not scheduling.ranks or scheduling.numbers != shares.numbers:
         return shares
     costs = {cost: np.array(series) for cost, series in shares.cost_ns.items()}
     blames = {cost: dict(by_rank) for cost, by_rank in shares.blame_ns.items()}
     zeros = np.zeros_like(shares.dur_ns)
     contention, stall = zeros.copy(), zeros.copy()
-    # By more than data, some waiting for other ranks is recorded nowhere and looks like being blocked.
+    # Beyond data parallelism, some waiting for other ranks is recorded nowhere and looks like being blocked.
     parallel = any(size > 1 for axis, size in attribution.axes.mesh.items() if axis in _MODEL_PARALLEL)
     parallel = parallel or attribution.axes.several or bool(attribution.axes.stages())
     late_as = Cost.HOST_STRAGGLER if shares.on_device else Cost.STRAGGLER
@@ -337,7 +336,7 @@ def charge(shares: Shares, scheduling: Scheduling, attribution: Attribution) -> 
         *(() if shares.on_device else ((Cost.DATA, "loading_ns", "paused_ns"),)),
     ):
         late = blames.get(cost, {})
-        whole, paid = sum((np.array(own) for own in late.values()), start=zeros.copy()), costs.get(cost, zeros)
+        whole, paid = sum((np.array(late_ns) for late_ns in late.values()), start=zeros.copy()), costs.get(cost, zeros)
         for rank, series in late.items():
             if rank not in scheduling.ranks or len(scheduling.ranks) < 2:
                 continue
@@ -348,7 +347,7 @@ def charge(shares: Shares, scheduling: Scheduling, attribution: Attribution) -> 
                     before = blames.setdefault(into, {}).get(rank, zeros)
                     blames[into][rank] = before + moved
             late[rank] = series - queued - blocked
-            # Ranks that are late together cost it once; a wait for data costs also what all ranks have of it.
+            # Ranks that are late together cost the step once; a wait for data also costs what all ranks have of it.
             part = np.minimum(1, np.divide(paid, whole, out=zeros.copy(), where=whole > 0))
             contention += part * queued
             stall += part * blocked
@@ -365,8 +364,8 @@ def charge(shares: Shares, scheduling: Scheduling, attribution: Attribution) -> 
     return replace(shares, cost_ns=costs, blame_ns=blames, noise=_noise(shares, scheduling))
 
 
-# What all ranks have in common of a field becomes a cost; where the field is a part of another cost, it is taken from
-# that.
+# (cost, field, other cost): what all ranks have in common of the field becomes the cost; where the field is a part of
+# another cost, it is subtracted from that.
 _COMMON = (
     (Cost.CONTENTION, "queued_ns", None),
     (Cost.CONTENTION, "loading_ns", Cost.DATA),
@@ -380,41 +379,41 @@ _COMMON = (
 def _frozen(
     shares: Shares, scheduling: Scheduling, costs: dict[Cost, Series], blames: dict[Cost, dict[int, Series]]
 ) -> Series:
-    """Ranks that were stopped inside of collectives, beyond what the others were: it looks like a slow transfer on all
-    ranks, and is taken from communication."""
-    found = np.zeros_like(shares.dur_ns)
+    """How long ranks were stopped inside of collectives, beyond the other ranks. That looks like a slow transfer on all
+    ranks, so it is subtracted from communication."""
+    stalled_ns = np.zeros_like(shares.dur_ns)
     for rank in scheduling.ranks if len(scheduling.ranks) > 1 else ():
-        left = costs.get(Cost.COMM, np.zeros_like(found))
+        left = costs.get(Cost.COMM, np.zeros_like(stalled_ns))
         frozen = np.minimum(left, scheduling.excess("frozen_ns", rank))
         if frozen.any():
             by_rank = blames.setdefault(Cost.STALL, {})
-            by_rank[rank] = by_rank.get(rank, np.zeros_like(found)) + frozen
+            by_rank[rank] = by_rank.get(rank, np.zeros_like(stalled_ns)) + frozen
             costs[Cost.COMM] = left - frozen
-            found = found + frozen
-    return found
+            stalled_ns = stalled_ns + frozen
+    return stalled_ns
 
 
 def _common(shares: Shares, scheduling: Scheduling, costs: dict[Cost, Series], parallel: bool) -> dict[Cost, Series]:
-    """Contention and stalls common to all ranks, taken from ``costs``. ``parallel``: not only data parallelism, where
-    being blocked proves nothing."""
-    found = {cost: np.zeros_like(shares.dur_ns) for cost in (Cost.CONTENTION, Cost.STALL)}
-    starved = any(own.starved for own in scheduling.ranks.values())
+    """Contention and stalls common to all ranks, subtracted from ``costs``. ``parallel``: there is more than data
+    parallelism, so that being blocked proves nothing."""
+    by_cost = {cost: np.zeros_like(shares.dur_ns) for cost in (Cost.CONTENTION, Cost.STALL)}
+    starved = any(rank.starved for rank in scheduling.ranks.values())
     for into, name, cost in _COMMON:
         common = scheduling.common(name, shares.ranks)
         if common is None or (into == Cost.STALL and parallel):
             continue
         if into == Cost.CONTENTION and cost != Cost.DATA and starved:
-            continue  # a step takes as long as its loader
+            continue  # the step takes as long as its loader
         if cost is not None:
             cost_ns = costs.get(cost, np.zeros_like(common))
             common = np.minimum(common, cost_ns)
             costs[cost] = cost_ns - common
-        found[into] = found[into] + common
-    return found
+        by_cost[into] = by_cost[into] + common
+    return by_cost
 
 
 def _noise(shares: Shares, scheduling: Scheduling) -> Noise:
-    """On a host whose ranks all wait for cores, they differ by as much without a culprit."""
+    """Ranks that all wait for cores may differ by as much as they wait without a culprit."""
     common = scheduling.common("queued_ns", shares.ranks)
     if common is None or shares.on_device or common.sum() < _CROWDED * shares.dur_ns.sum():
         return shares.noise

@@ -14,7 +14,7 @@ from .shares import Cost
 from .subject import MENTION, Diagnosis, Subject, a_step, ranks_text, waited_for
 from .workload import workload
 
-# One step in a few holds nearly all of the wait: the mean does not show the loader's behaviour.
+# Median wait as a fraction of the step; below it, a few steps hold nearly all of the wait, which the mean hides.
 _BURST_QUIET = 0.02
 _MOST_SHOWN = 8  # ranks
 _FULL = 0.8  # of the time that was waited for data
@@ -57,8 +57,10 @@ def _lie_ready(subject: Subject, ranks: tuple[int, ...]) -> bool:
     """Whether nearly all of the waiting for data fell into steps that found the queue full, on these ranks or on all:
     then no worker was too slow."""
     counted = frozenset(subject.shares.numbers)
-    found = [full_share(own.steps, counted) for rank, own in subject.tables.ranks.items() if not ranks or rank in ranks]
-    return bool(found) and all(share is not None and share >= _FULL for share in found)
+    full_shares = [
+        full_share(tables.steps, counted) for rank, tables in subject.tables.ranks.items() if not ranks or rank in ranks
+    ]
+    return bool(full_shares) and all(share is not None and share >= _FULL for share in full_shares)
 
 
 def _handing_over(subject: Subject, cost: str) -> Finding:
@@ -81,25 +83,25 @@ def _suspected(subject: Subject) -> Culprits | None:
     """
     half = subject.shares.share(Cost.DATA) / 2
     for shares in (subject.shares, subject.by_phases):
-        found = shares.culprits(Cost.DATA) if shares is not None else None
-        if found is not None and found.suspects and found.share >= half:
-            others = _others(subject, found.suspects)
-            return found if not others or _faster(others) else None
+        culprits = shares.culprits(Cost.DATA) if shares is not None else None
+        if culprits is not None and culprits.suspects and culprits.share >= half:
+            others = _others(subject, culprits.suspects)
+            return culprits if not others or _faster(others) else None
     return None
 
 
-def _perhaps(subject: Subject, found: Culprits, cost: str) -> Finding:
-    who, (led, affected) = ranks_text(found.suspects), found.steps
+def _perhaps(subject: Subject, suspected: Culprits, cost: str) -> Finding:
+    names, (led, affected) = ranks_text(suspected.suspects), suspected.steps
     return subject.costing(
         Cost.DATA,
         id="slow-data-rank-unknown",
-        title=f"A data loader is too slow, but it is not certain whose: {cost}. {who.capitalize()} waited longest in "
-        f"{led} of {affected} steps, and others {waited_for(found)}",
+        title=f"A data loader is too slow, but it is not certain whose: {cost}. {names.capitalize()} waited longest in "
+        f"{led} of {affected} steps, and others {waited_for(suspected)}",
         action="Let it train for more steps, with a profiler window of all ranks among them (`diag trace`), and "
-        f"analyse again. If it stays {who}, look at the storage, the shard of the data and the transforms there; more "
-        "workers everywhere help only if the others start to wait as long.",
+        f"analyse again. If it stays {names}, look at the storage, the shard of the data and the transforms there; "
+        "more workers everywhere help only if the others start to wait as long.",
         evidence=(
-            Evidence("steps", f"{who} waited longest, of {affected} affected steps", float(led), "steps"),
+            Evidence("steps", f"{names} waited longest, of {affected} affected steps", float(led), "steps"),
             *subject.per_rank("data_wait_ns"),
             *_ready(subject.once(_reserves)),
         ),
@@ -107,24 +109,25 @@ def _perhaps(subject: Subject, found: Culprits, cost: str) -> Finding:
 
 
 def _waiting_on(subject: Subject, culprits: Culprits) -> Finding:
-    """Only these ranks wait for their loaders. It is their fault unless the other ranks' could give no more than they
-    do: then all are too slow, and while the others wait for these in a collective, their workers get a head start."""
+    """Only these ranks wait for their loaders. Their loaders are at fault unless those of the other ranks are at their
+    limit: then all are too slow, and while the others wait for these ranks in a collective, their workers get a head
+    start."""
     ranks = culprits.ranks
     others = _others(subject, ranks)
     alone = not others or _faster(others)
-    who = ranks_text(ranks)
+    names = ranks_text(ranks)
     cost = a_step(subject.charged(Cost.DATA, ranks if alone else ()))
     if alone:
-        title = f"The data loader of {who} is slow: {cost}{subject.who_waits(ranks)}"
+        title = f"The data loader of {names} is slow: {cost}{subject.who_waits(ranks)}"
         action = _look_at(subject, ranks, bool(others))
     else:
         title = (
-            f"The data loaders of all ranks are too slow: {cost}. {who.capitalize()} "
+            f"The data loaders of all ranks are too slow: {cost}. {names.capitalize()} "
             f"{'shows' if len(ranks) == 1 else 'show'} the waiting, but the other loaders are at their limit, too"
         )
         action = (
             f"{_more_workers(subject)} The other ranks only have a head start: batches that were loaded while they "
-            f"waited for {who}."
+            f"waited for {names}."
         )
     return subject.costing(
         Cost.DATA,
@@ -148,24 +151,24 @@ def _faster(reserves: list[Reserve]) -> bool:
 def _reserves(subject: Subject) -> dict[int, Reserve]:
     """By rank; ranks without a record are left out."""
     counted = frozenset(subject.shares.numbers)
-    found = {rank: reserve_of(tables.steps, counted) for rank, tables in subject.tables.ranks.items()}
-    return {rank: reserve for rank, reserve in found.items() if reserve is not None}
+    reserves = {rank: reserve_of(tables.steps, counted) for rank, tables in subject.tables.ranks.items()}
+    return {rank: reserve for rank, reserve in reserves.items() if reserve is not None}
 
 
 def _ready(reserves: dict[int, Reserve]) -> list[Evidence]:
-    """The emptiest queues first; of a large job the two ends of the range."""
+    """The emptiest queues first; for a large job, both ends of the range."""
     shown = sorted(reserves, key=lambda rank: reserves[rank].idle)
     if len(shown) > _MOST_SHOWN:
         shown = [*shown[: _MOST_SHOWN // 2], *shown[-_MOST_SHOWN // 2 :]]
     return [
         Evidence(
             "steps",
-            f"rank == {rank}, median of queue.ready of {own.capacity} (all workers busy: up to {own.most_if_busy})",
-            own.ready,
+            f"rank == {rank}, median of queue.ready of {queue.capacity} (all workers busy: up to {queue.most_if_busy})",
+            queue.ready,
             "batches",
         )
         for rank in shown
-        for own in (reserves[rank],)
+        for queue in (reserves[rank],)
     ]
 
 
@@ -195,9 +198,9 @@ def _more_workers(subject: Subject) -> str:
 
 
 def _workers(subject: Subject) -> int | None:
-    told = loader_settings(subject.tables.manifest).workers
-    if told is not None:
-        return told
+    configured = loader_settings(subject.tables.manifest).workers
+    if configured is not None:
+        return configured
     seen = {reserve.workers for reserve in subject.once(_reserves).values()}
     return seen.pop() if len(seen) == 1 else None
 

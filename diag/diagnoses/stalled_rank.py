@@ -1,4 +1,4 @@
-"""Ranks that are blocked where nothing is known to be waited for: sleep, I/O, a lock, or a process that is stopped."""
+"""Ranks that are blocked outside of known waits: sleep, I/O, a lock, or a process that is stopped."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def find(subject: Subject) -> list[Finding]:
 
 
 def cannot_look(subject: Subject) -> str:
-    known = any(step.on_cpu_ns is not None for own in subject.tables.ranks.values() for step in own.steps[:1])
+    known = any(step.on_cpu_ns is not None for tables in subject.tables.ranks.values() for step in tables.steps[:1])
     if not subject.scheduling.ranks or not known:
         return "the CPU time of the training's thread was not recorded"
     if subject.shares.on_device and len(subject.shares.ranks) < 2:
@@ -69,7 +69,7 @@ def cannot_look(subject: Subject) -> str:
 
 
 def _place(subject: Subject, ranks: tuple[int, ...]) -> tuple[str, ...]:
-    """The phase in which they are blocked, or all of them where it is spread: then the process itself may be
+    """The phase in which the ranks are blocked, or several where the time is spread: then the process itself may be
     stopped."""
     spent: dict[str, float] = {}
     for rank in ranks:
@@ -97,16 +97,16 @@ def _in(place: tuple[str, ...]) -> str:
 
 def _action(subject: Subject, ranks: tuple[int, ...], place: tuple[str, ...]) -> str:
     host = subject.host_of(ranks[0]) if ranks else None
-    who = f"{ranks_text(ranks)}{f' on {host}' if host else ''}" if ranks else "the ranks"
+    names = f"{ranks_text(ranks)}{f' on {host}' if host else ''}" if ranks else "the ranks"
     if len(place) > 1:
         return (
-            f"The time is lost in several phases, so {who} may be stopped as a whole: look for SIGSTOP, a debugger, a "
-            "paused container, a CPU quota (cgroup cpu.max, throttled_usec) or swapping. Take stacks several times "
+            f"The time is lost in several phases, so {names} may be stopped as a whole: look for SIGSTOP, a debugger, "
+            "a paused container, a CPU quota (cgroup cpu.max, throttled_usec) or swapping. Take stacks several times "
             "(py-spy dump) to see whether it is always in the same call."
         )
     wait = "waits" if len(ranks) == 1 else "wait"
     text = (
-        f"{sentence(who)} {wait} neither for the CPU nor for a collective{_in(place)}: look for sleeps, file and "
+        f"{sentence(names)} {wait} neither for the CPU nor for a collective{_in(place)}: look for sleeps, file and "
         "network I/O, locks and subprocesses in that code (py-spy dump on its process, or a profiler window with "
         "stacks)."
     )
@@ -120,7 +120,7 @@ def _action(subject: Subject, ranks: tuple[int, ...], place: tuple[str, ...]) ->
 
 def no_loader(subject: Subject) -> bool:
     """Whether no step waited for a DataLoader: the input, if there is any, comes from elsewhere."""
-    steps = [step for own in subject.tables.ranks.values() for step in own.steps]
+    steps = [step for tables in subject.tables.ranks.values() for step in tables.steps]
     return bool(steps) and not any(row.phase == DATA for step in steps for row in step.phases)
 
 
@@ -129,21 +129,21 @@ def _evidence(subject: Subject) -> list[Evidence]:
     shown = sorted(means, key=lambda rank: -means[rank])
     if len(shown) > 8:
         shown = [*shown[:4], *shown[-4:]]
-    found = [Evidence("steps", f"rank == {r}, mean of blocked time", round(means[r], 3), "ms") for r in shown]
+    evidence = [Evidence("steps", f"rank == {r}, mean of blocked time", round(means[r], 3), "ms") for r in shown]
     frozen = subject.scheduling.mean_ms("frozen_ns")
-    found += [
+    evidence += [
         Evidence("host", f"rank == {r}, stopped inside of collectives", round(frozen[r], 3), "ms a step")
         for r in sorted(frozen, key=lambda rank: -frozen[rank])[:2]
         if frozen[r] >= 0.1
     ]
     for rank in shown[:1]:
         by_phase = sorted(subject.scheduling.ranks[rank].blocked_in.items(), key=lambda item: -item[1])
-        found += [
+        evidence += [
             Evidence("steps", f"rank == {rank}, blocked in {phase}", round(ns / 1e6, 3), "ms")
             for phase, ns in by_phase[:3]
             if ns >= 1e5
         ]
-    return found
+    return evidence
 
 
 DIAGNOSIS = Diagnosis("stalled-rank", "stalled ranks", find, cannot_look)

@@ -1,5 +1,5 @@
-"""A rank that computes longer than the others, so that they wait for it: always the same one, or now this, now that; or
-neither is proven."""
+"""A rank that computes longer than the others, so that they wait for it. It is always the same one, or it changes from
+step to step, or neither is proven."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from .throttled_device import throttled_ranks
 # The kernels of an all-reduce, all-gather, reduce-scatter, all-to-all or barrier end on all ranks at about the same
 # time, so that the rank with the shortest one came last, and the others waited for it as much longer as theirs are.
 # That needs no common clock, and in one step there are hundreds of them. A broadcast, a reduce, a send and a receive do
-# not end together. Nor do the kernels of a rank that shares its device: where the clocks are good enough to see who
-# started last, and see somebody else, nobody is named.
+# not end together. Nor do the kernels of a rank that shares its device: where the clocks are precise enough to show
+# which rank started last, and it is another one, no rank is named.
 
 _NOISE_NS = 20_000  # kernels of four MI300s ended within 11 us of each other, of eight V100s within 62 [measured]
 _NOISE = 0.1  # of the shortest of them: a ring does not end everywhere at once
@@ -66,12 +66,12 @@ class LastArrivals(Struct, frozen=True):
     chance: float
 
     def evidence(self, steps: int) -> list[Evidence]:
-        who = ranks_text(self.ranks)
+        names = ranks_text(self.ranks)
         often, of = self.last
         waited = round(self.waited_ns / max(1, steps) / 1e6, 3)
         return [
-            Evidence("collectives", f"{who} last, of {of} collectives with a late rank", float(often), "collectives"),
-            Evidence("collectives", f"waiting for {who}, the median of the others", waited, "ms a step"),
+            Evidence("collectives", f"{names} last, of {of} collectives with a late rank", float(often), "collectives"),
+            Evidence("collectives", f"waiting for {names}, the median of the others", waited, "ms a step"),
         ]
 
 
@@ -79,45 +79,46 @@ def last_arrivals(subject: Subject) -> LastArrivals | None:
     """None where no rank stands out, or where it is unknown: on a CPU a call's duration includes other work."""
     if not subject.shares.on_device:
         return None
-    met = _complete(subject)
+    collectives = _complete(subject)
     ranks = subject.attribution.ranks
     place = {rank: i for i, rank in enumerate(ranks)}
-    late = np.zeros((len(met), len(ranks)), dtype=np.int64)
-    for i, members in enumerate(met.values()):
-        took = np.array([call.end_ns - call.start_ns for call in members.values()], dtype=np.int64)
-        waited = np.maximum(median_of_others(took[:, None])[:, 0] - took, 0)
-        least = max(_NOISE_NS, round(_NOISE * int(took.min())))
-        last = (took <= took.min() + least) & (waited > least)  # those that come before it are waiting for it, too
+    late = np.zeros((len(collectives), len(ranks)), dtype=np.int64)
+    for i, members in enumerate(collectives.values()):
+        durations_ns = np.array([call.end_ns - call.start_ns for call in members.values()], dtype=np.int64)
+        waited = np.maximum(median_of_others(durations_ns[:, None])[:, 0] - durations_ns, 0)
+        least = max(_NOISE_NS, round(_NOISE * int(durations_ns.min())))
+        # Ranks that arrive before the last one wait for it, too.
+        last = (durations_ns <= durations_ns.min() + least) & (waited > least)
         late[i, [place[rank] for rank in members]] = np.where(last, waited, 0)
     worst = late.max(axis=1, initial=0)
-    telling = worst > 0
+    has_late = worst > 0
     total = late.sum(axis=0)
-    if not telling.any():
+    if not has_late.any():
         return None
-    # All that the others waited for, and not much less than for the worst, stand trial together: at most half of them.
+    # All ranks that cost at least half as much waiting as the worst are tested together: at most half of the ranks.
     suspects = np.flatnonzero(total >= total.max() / 2)
     if len(suspects) > len(ranks) / 2:
         return None
-    leading = telling & (late[:, suspects].max(axis=1) >= worst)
-    often, of = int(leading.sum()), int(telling.sum())
+    leading = has_late & (late[:, suspects].max(axis=1) >= worst)
+    often, of = int(leading.sum()), int(has_late.sum())
     part = float(worst[leading].sum()) / float(worst.sum())
-    # Whichever ranks were the worst would have been suspected.
+    # The factor: whichever ranks were the worst would have been suspected.
     chance = min(1.0, comb(len(ranks), len(suspects)) * at_least(often, of, len(suspects) / len(ranks)))
     waited_ns = int(worst[leading].sum())
     counted = min(often / of, part) >= PERSISTENT and chance <= MAX_CHANCE
-    # Few large collectives prove nothing by their count; nearly all of the waiting, and a large part of the time, does.
+    # The count of few large collectives proves nothing; nearly all of the waiting, and a large part of the time, does.
     weighed = part >= _NEARLY_ALL and often > 1 and waited_ns >= CRITICAL * float(subject.shares.dur_ns.sum())
     if not (counted or weighed):
         return None
     names = tuple(ranks[i] for i in sorted(suspects.tolist(), key=lambda i: -int(total[i])))
-    keys = [key for key, leads in zip(met, leading.tolist(), strict=True) if leads]
+    keys = [key for key, leads in zip(collectives, leading.tolist(), strict=True) if leads]
     if not _clocks_agree(subject, keys, frozenset(names)):
         return None
     return LastArrivals(names, (often, of), waited_ns, part, chance)
 
 
 def _complete(subject: Subject) -> dict[Key, dict[int, CollectiveCall]]:
-    """The collectives of the steps that count, of which every member was recorded, with one size for all."""
+    """The collectives of the counted steps that every member recorded, with the same size on all."""
     usable = set(subject.shares.numbers)
     by_key: dict[Key, dict[int, CollectiveCall]] = defaultdict(dict)
     for step in subject.attribution.rank_steps:
@@ -141,8 +142,12 @@ def _clocks_agree(subject: Subject, keys: list[Key], suspects: frozenset[int]) -
     if not subject.attribution.aligned or clock is None:
         return True
     asked = frozenset(keys)
-    started = [met for met in subject.attribution.collectives if met.key in asked and max(met.wait_ns) > 2 * clock]
-    same = sum(met.last_arriver in suspects for met in started)
+    started = [
+        collective
+        for collective in subject.attribution.collectives
+        if collective.key in asked and max(collective.wait_ns) > 2 * clock
+    ]
+    same = sum(collective.last_arriver in suspects for collective in started)
     return not started or same >= _AGREE * len(started)
 
 
@@ -155,19 +160,19 @@ _MOST_NAMED = 3
 
 
 def evidence_of(subject: Subject, ranks: tuple[int, ...]) -> list[Evidence]:
-    """One line a module, where at most three of them explain half of how late the ranks are; else none. Reads traces
-    again, so it is for a finding that was made."""
+    """One line a module, if at most three of them explain half of the ranks' lateness; else none. Re-reads the traces,
+    so call it only for a finding that was made."""
     blame_ns = subject.shares.blame_ns.get(Cost.STRAGGLER, {})
     late_ns = float(np.mean([blame_ns[rank].mean() for rank in ranks if rank in blame_ns] or [0.0]))
     if subject.phases_alone or late_ns <= 0:
         return []
     traced = [step.step for step in subject.attribution.traced]
-    named = _telling(module_excess(subject.attribution, subject.tables, ranks, traced), late_ns)
+    modules = _telling(module_excess(subject.attribution, subject.tables, ranks, traced), late_ns)
     window = set(traced).isdisjoint(subject.shares.numbers)
-    who, late = ranks_text(ranks), "in the profiler windows" if window else f"of +{late_ns / 1e6:.3g} ms a step"
+    names, late = ranks_text(ranks), "in the profiler windows" if window else f"of +{late_ns / 1e6:.3g} ms a step"
     return [
-        Evidence("modules", f"{e.module}: {who} beyond the {_others(e.others)}, {late}", round(e.ns / 1e6, 3), "ms")
-        for e in named
+        Evidence("modules", f"{e.module}: {names} beyond the {_others(e.others)}, {late}", round(e.ns / 1e6, 3), "ms")
+        for e in modules
     ]
 
 
@@ -193,8 +198,8 @@ _UNEQUAL = 1.05  # most tokens over fewest, in a step where it counts
 
 
 def longest_batch_last(subject: Subject) -> tuple[int, int] | None:
-    """(steps in which the latest rank had most tokens, affected steps with unequal tokens), where that is most of them
-    and no chance; else None."""
+    """(steps in which the latest rank had most tokens, affected steps with unequal tokens), if that is most of them
+    and not by chance; else None."""
     shares = subject.shares
     tokens = {
         rank: {s.step: s.tokens for s in of_rank.steps if s.tokens} for rank, of_rank in subject.tables.ranks.items()
@@ -254,8 +259,8 @@ def _of_work(subject: Subject) -> list[Finding]:
 
 
 def _culprits(subject: Subject, cost: Cost) -> Culprits:
-    """By how often a rank is late in the steps; where these are too few, by how often in the collectives. All lateness
-    of one step may have one reason, so collectives count only where no step contradicts them."""
+    """By how often a rank is late in steps; where these are too few, by how often in collectives. All lateness in one
+    step may have one reason, so collectives count only where no step contradicts them."""
     culprits, last = subject.shares.culprits(cost), subject.once(last_arrivals)
     late = {rank: float(series.sum()) for rank, series in subject.shares.blame_ns.get(cost, {}).items()}
     if culprits.ranks or culprits.moves or last is None or culprits.steps[0] < culprits.steps[1]:
@@ -283,15 +288,15 @@ def _of_hosts(subject: Subject) -> list[Finding]:
     culprits, last = _culprits(subject, Cost.HOST_STRAGGLER), subject.once(last_arrivals)
     cost = a_step(subject.charged(Cost.HOST_STRAGGLER, culprits.ranks))
     if culprits.ranks:
-        who = ranks_text(culprits.ranks)
+        names = ranks_text(culprits.ranks)
         often = (
             f", last in {last.last[0]} of {last.last[1]} collectives" if last and last.ranks == culprits.ranks else ""
         )
         launch = "launches its" if len(culprits.ranks) == 1 else "launch their"
-        title = f"{who.capitalize()} {launch} kernels later than the others{often}: {cost}"
+        title = f"{names.capitalize()} {launch} kernels later than the others{often}: {cost}"
         evidence = [*_counted(subject, culprits), *_waiting(subject, culprits.ranks)]
         where = subject.host_of(culprits.ranks[0])
-        place = f"of {who}" + (f" ({where})" if where else "")
+        place = f"of {names}" + (f" ({where})" if where else "")
     else:
         title = f"The ranks wait for each other, because their hosts launch kernels at unequal speed: {cost}"
         leads, affected = culprits.steps
@@ -311,7 +316,7 @@ def _of_hosts(subject: Subject) -> list[Finding]:
 
 
 def _load_or_itself(subject: Subject, culprits: Culprits, cost: str, load: ExpertLoad) -> Finding:
-    """It received more tokens in all-to-alls, and whether that is why it is late is not decided."""
+    """The rank received more tokens in all-to-alls, and it is undecided whether that is why it is late."""
     return subject.costing(
         Cost.STRAGGLER,
         id="straggler-cause-unknown",
@@ -323,7 +328,7 @@ def _load_or_itself(subject: Subject, culprits: Culprits, cost: str, load: Exper
 
 
 def _always_the_same(subject: Subject, culprits: Culprits, cost: str, load: ExpertLoad | None) -> Finding:
-    """``load``: what it received in all-to-alls, which is not why it is late; None where that is not known."""
+    """``load``: what the ranks received in all-to-alls, which is not why they are late; None where it is not known."""
     ranks = culprits.ranks
     place, inside = _place(subject, ranks)
     be = "is" if len(ranks) == 1 else "are"
@@ -365,12 +370,12 @@ def _now_this_now_that(subject: Subject, culprits: Culprits, cost: str) -> Findi
 def _perhaps(subject: Subject, culprits: Culprits, cost: str) -> Finding:
     """Too few steps to decide whether it is always this rank."""
     leads, affected = culprits.steps
-    who = ranks_text(culprits.suspects) if culprits.suspects else "the most frequent one"
+    names = ranks_text(culprits.suspects) if culprits.suspects else "the most frequent one"
     _, inside = _place(subject, culprits.suspects)
     machine = "" if _host_is_late(inside) else "clocks and temperature, "
     title = f"A rank is slower than {_than(subject, culprits.suspects)}, but it is not certain which: {cost}"
     if affected:
-        title += f". {who.capitalize()} came last in {leads} of {affected} affected steps"
+        title += f". {names.capitalize()} came last in {leads} of {affected} affected steps"
         title += f"; others waited {waited_for(culprits, everybody=True)}"
     return subject.costing(
         Cost.STRAGGLER,
@@ -381,7 +386,7 @@ def _perhaps(subject: Subject, culprits: Culprits, cost: str) -> Finding:
         f"there: {machine}other processes, CPU affinity; if it moves from rank to rank, look for work that differs "
         "from batch to batch.",
         evidence=(
-            Evidence("steps", f"{who} last, of {affected} affected steps", float(leads), "steps"),
+            Evidence("steps", f"{names} last, of {affected} affected steps", float(leads), "steps"),
             *_waiting(subject, culprits.suspects),
             *subject.per_rank("compute_ns" if subject.phases_alone else "exposed_comm_ns"),
         ),
@@ -400,14 +405,14 @@ def _longer_batches(subject: Subject, cost: str, steps: int, affected: int) -> F
 
 
 def _for_no_known_reason(subject: Subject, culprits: Culprits, cost: str, unknown: float) -> Finding:
-    """The rank is known, what it did is not: better an open question than a wrong cause."""
+    """The rank is known, but not what it did: an open question is better than a wrong cause."""
     leads, affected = culprits.steps
-    who = who_is_late(culprits).capitalize()
+    late_ranks = who_is_late(culprits).capitalize()
     late = "arrives" if len(culprits.ranks) < 2 else "arrive"
     return subject.costing(
         Cost.STRAGGLER,
         id="straggler-cause-unknown",
-        title=f"{who} {late} later than the others, cause not determined: {cost}",
+        title=f"{late_ranks} {late} later than the others, cause not determined: {cost}",
         action="Find out what the late rank does where nothing is recorded (between steps: logging, evaluation, "
         "saving): put record_function or collector.phase around it, or take its stacks with py-spy dump.",
         evidence=[
@@ -420,15 +425,15 @@ def _for_no_known_reason(subject: Subject, culprits: Culprits, cost: str, unknow
 
 
 def _waiting(subject: Subject, ranks: tuple[int, ...]) -> list[Evidence]:
-    """Of a mesh of several axes: the groups that waited for these ranks, mean per member and step."""
+    """For a mesh of several axes: the groups that waited for these ranks, mean per member and step."""
     axes = subject.attribution.axes
     if not axes.several:
         return []
     usable = set(subject.shares.numbers)
     waited: Counter[tuple[int, ...]] = Counter()
-    for met in subject.attribution.collectives:
-        if met.step in usable and met.last_arriver in ranks and met.op not in P2P_OPS:
-            waited[met.ranks] += sum(met.wait_ns) // (len(met.ranks) - 1)
+    for collective in subject.attribution.collectives:
+        if collective.step in usable and collective.last_arriver in ranks and collective.op not in P2P_OPS:
+            waited[collective.ranks] += sum(collective.wait_ns) // (len(collective.ranks) - 1)
     return [
         Evidence("collectives", f"{axes.words(group)}, waiting for it", round(ns / len(usable) / 1e6, 3), "ms a step")
         for group, ns in waited.most_common(3)
@@ -458,7 +463,7 @@ def _place(subject: Subject, ranks: tuple[int, ...]) -> tuple[str, float | None]
 
 
 def _inside_operators(subject: Subject, ranks: tuple[int, ...], detail: Detail) -> float | None:
-    """Only steps with a trace separate operators from the Python between them."""
+    """Over steps with a trace: only these separate operators from the Python between them."""
     inside = outside = 0.0
     for step in subject.attribution.traced:
         if all(parts.source == "trace" for parts in step.parts):

@@ -26,7 +26,7 @@ WARN = 0.10
 CRITICAL = 0.20
 PHASES_ALONE = 0.6  # upper bound of the confidence from durations of phases alone
 
-_LEAST_CHARGED_NS = 50_000  # a step: a table of ranks prints less as nothing
+_LEAST_CHARGED_NS = 50_000  # a step: a table of ranks prints less as 0
 _WAITS = 0.02  # of the step: a rank that waits for less does not wait
 
 _TABLES = {Cost.BUBBLE: "segments", Cost.IMBALANCE: "segments"}
@@ -38,13 +38,13 @@ class Subject(Struct, frozen=True):
     attribution: Attribution
     tables: Tables
     shares: Shares
-    phases_alone: bool = False  # the shares come from the durations of phases: no collective ties the ranks together
+    phases_alone: bool = False  # the shares come from the durations of phases: no collective connects the ranks
     by_phases: Shares | None = None  # shares from these durations, where both were recorded
     scheduling: Scheduling = field(default_factory=Scheduling)
     _made: dict[Callable[[Subject], Any], Any] = field(default_factory=dict)
 
     def once(self, make: Callable[[Subject], T]) -> T:
-        """A measure that several diagnoses share, made when it is first asked for."""
+        """A measure that several diagnoses share, computed when first used."""
         if make not in self._made:
             self._made[make] = make(self)
         return cast(T, self._made[make])
@@ -60,15 +60,15 @@ class Subject(Struct, frozen=True):
         return "in this window" if self.attribution.undivided else "a step"
 
     def who_waits(self, ranks: tuple[int, ...]) -> str:
-        """Which ranks wait for these, as the end of a sentence; "" where nothing shows that any of them does."""
+        """Which ranks wait for these, as the end of a sentence; "" where no waiting for them was recorded."""
         others = [rank for rank in self.attribution.ranks if rank not in ranks]
         if self.phases_alone or not ranks or not others:
             return ""
         waited: Counter[int] = Counter()
         usable = frozenset(self.shares.numbers)
-        for met in self.attribution.collectives:
-            if met.last_arriver in ranks and met.step in usable:
-                waited.update(dict(zip(met.ranks, met.wait_ns, strict=True)))
+        for collective in self.attribution.collectives:
+            if collective.last_arriver in ranks and collective.step in usable:
+                waited.update(dict(zip(collective.ranks, collective.wait_ns, strict=True)))
         waiting = sum(waited[rank] >= _WAITS * float(self.shares.dur_ns.sum()) for rank in others)
         it = "it" if len(ranks) == 1 else "them"
         if not waiting:
@@ -82,19 +82,22 @@ class Subject(Struct, frozen=True):
         return tables.host if tables is not None else None
 
     def per_rank(self, field: str) -> tuple[Evidence, ...]:
-        """The mean over the steps of every rank's part; of a large job the two ends of the range. Means add up to the
-        step; medians do not."""
+        """The mean of a field of ``Parts`` over the steps, for every rank; in a large job, for both ends of the range.
+        Means add up to the step; medians do not."""
         parts: dict[int, list[int]] = {rank: [] for rank in self.attribution.ranks}
         for part in self.parts():
             parts[part.rank].append(getattr(part, field))
-        values = {rank: round(float(np.mean(own)) / 1e6, 3) if own else 0.0 for rank, own in parts.items()}
+        values = {
+            rank: round(float(np.mean(durations_ns)) / 1e6, 3) if durations_ns else 0.0
+            for rank, durations_ns in parts.items()
+        }
         shown = sorted(values, key=lambda rank: -values[rank])
         if len(shown) > 8:
             shown = [*shown[:4], *shown[-4:]]
         return tuple(Evidence("steps", f"rank == {rank}, mean of {field}", values[rank], "ms") for rank in shown)
 
     def charged(self, cost: Cost, ranks: tuple[int, ...]) -> Series:
-        """What a finding with these ranks at fault costs, per step: the number that its title and every page state."""
+        """The cost of a finding with these ranks at fault, per step: the number in its title and on every page."""
         return self.shares.charged(cost, ranks) if ranks else self.shares.cost(cost)
 
     def costing(
@@ -108,10 +111,10 @@ class Subject(Struct, frozen=True):
         part: float = 1.0,
         title_ms: float | None = None,
     ) -> Finding:
-        """A finding that costs time; its cost is the first item of its evidence. A finding that names ranks costs what
-        these are charged; how severe it is depends on all that the cause costs. ``part``: fraction of the cost, so that
-        several findings share it and no nanosecond counts twice. ``title_ms``: the amount in the title, where it is not
-        ``in_ms`` of the cost."""
+        """A finding that costs time; its cost is the first item of its evidence. The cost of a finding that names ranks
+        is what is charged to them; its severity depends on the whole cost of the cause. ``part``: fraction of the cost,
+        so that several findings share it and no nanosecond counts twice. ``title_ms``: the amount in the title, where
+        it is not ``in_ms`` of the cost."""
         series = part * self.charged(cost, ranks)
         total = float(self.shares.dur_ns.sum())
         share = float(series.sum()) / total if total else 0.0
@@ -136,7 +139,7 @@ class Subject(Struct, frozen=True):
         )
 
     def _confidence(self, series: Series) -> float:
-        """How sure it is that a cost is above the threshold for a warning: its share over resampled steps."""
+        """How certain it is that a cost is above the threshold for a warning: its share over resampled steps."""
         share = resampled(series, self.shares.dur_ns)
         most = PHASES_ALONE if self.phases_alone else 0.99
         return round(min(most, float((share >= min(WARN, float(np.median(share)) / 2)).mean())), 2)
@@ -158,10 +161,11 @@ def resampled(cost_ns: Series, dur_ns: Series, rounds: int = 400) -> Series:
 
 
 def drawn_steps(count: int, rounds: int, random: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Which of ``count`` steps each of the resamples has: shape (rounds, count).
+    """Indices of the steps in each resample of ``count`` steps: shape (rounds, count).
 
-    Steps are not independent of their neighbours (a slow shard, a full page cache, a thermal limit last for some), so
-    from 20 steps on blocks of them are drawn, as long as the cube root of their number (a moving block bootstrap).
+    Steps are not independent of their neighbours (a slow shard, a full page cache, a thermal limit last for some). So
+    from 20 steps on, blocks of steps are drawn, with the cube root of the number of steps as their length (a moving
+    block bootstrap).
     """
     length = round(count ** (1 / 3)) if count >= LEAST_FOR_BLOCKS else 1
     first = random.integers(0, count, size=(rounds, -(-count // length)))
@@ -170,7 +174,7 @@ def drawn_steps(count: int, rounds: int, random: np.random.Generator) -> npt.NDA
 
 
 def in_ms(ns: float) -> str:
-    """``13 ms``; below ten with two significant digits, so that nothing that costs time is printed as nothing."""
+    """``13 ms``; below ten with two significant digits, so that no cost is printed as 0."""
     ms = rounded_ms(ns)
     return f"{ms:,.0f} ms" if abs(ms) >= 10 or not ms else f"{ms:.2g} ms"
 

@@ -24,7 +24,7 @@ _PARTITIONED = (
     "ZeRO-2 and ZeRO-3 reduce in every micro-batch, since no rank keeps whole gradients between them. Use fewer and "
     "larger micro-batches; or, where memory allows, stage 1, which reduces in the last one only."
 )
-_AS_MANY = 0.5  # of the last micro-batch's reductions, in those before: fewer belong to something else
+_AS_MANY = 0.5  # of the last micro-batch's reductions: an earlier one with fewer reduces something else
 
 
 def cannot_look(subject: Subject) -> str:
@@ -36,19 +36,19 @@ def cannot_look(subject: Subject) -> str:
 def micro_batches(subject: Subject) -> int | None:
     recorded = {record.micro_batches for rank in subject.tables.ranks.values() for record in rank.steps}
     manifest = subject.tables.manifest
-    told = manifest.trainer.get("micro_batches") if manifest is not None else None
-    return max(recorded) if recorded else told if isinstance(told, int) else None
+    configured = manifest.trainer.get("micro_batches") if manifest is not None else None
+    return max(recorded) if recorded else configured if isinstance(configured, int) else None
 
 
 def claim(subject: Subject) -> Claim | None:
     """The reductions of all micro-batches but the last."""
-    told = micro_batches(subject)
+    batches = micro_batches(subject)
     calls = subject.once(calls_of)
     reductions = [call for call in calls.rows if is_reduction(call)]
     counts = Counter(call.micro for call in reductions)
-    if told is None or told < 2 or set(counts) != set(range(told)):
+    if batches is None or batches < 2 or set(counts) != set(range(batches)):
         return None
-    last = told - 1
+    last = batches - 1
     if min(counts[micro] for micro in range(last)) < _AS_MANY * counts[last]:
         return None
     exposed = sum(call.exposed_ns for call in reductions if call.micro < last)
@@ -58,11 +58,11 @@ def claim(subject: Subject) -> Claim | None:
         ID,
         calls.part(exposed),
         ms,
-        f"Gradients are reduced in each of {told} micro-batches: {ms:.1f} ms a step before the last one",
+        f"Gradients are reduced in each of {batches} micro-batches: {ms:.1f} ms a step before the last one",
         _action(subject),
         (
             Evidence("collectives", "reductions of gradients", round(per_step, 1), "a step"),
-            Evidence("steps", "micro_batches", float(told), "a step"),
+            Evidence("steps", "micro_batches", float(batches), "a step"),
             Evidence("collectives", "reductions before the last, exposed", ms, "ms a step"),
         ),
     )

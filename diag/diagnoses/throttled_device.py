@@ -2,7 +2,7 @@
 without a reported reason.
 
 A GPU that computes while the others wait draws more power than they do. If that takes it to a power limit that all of
-them have, its clocks are lower for the work that it does: it is late for another reason.
+them have, its clocks are lower because of its work, and the rank is late for another reason.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _LEAST = 2  # samples
 
 _CLOCKS = (("sm_clock_mhz", "SM clock"), ("memory_clock_mhz", "memory clock"))
 _CAP, _LIMIT = "power cap", "power limit"
-_LOWER = frozenset({"SM clock", "memory clock", _LIMIT})  # lower than the others' is what is wrong with it
+_LOWER = frozenset({"SM clock", "memory clock", _LIMIT})  # a reason where they are lower than the others'
 
 
 class Throttled(Struct, frozen=True):
     """``often``: fraction of the samples with a reason. ``lower``: which clocks are lower than the others', and whether
-    the power limit is. ``measured``: medians as (what, the rank's, the other ranks', unit)."""
+    the power limit is. ``measured``: medians as (quantity, the rank's, the other ranks', unit)."""
 
     rank: int
     reasons: tuple[str, ...]
@@ -46,21 +46,21 @@ class Throttled(Struct, frozen=True):
 
 
 def find(subject: Subject) -> list[Finding]:
-    found = subject.once(throttled_ranks)
-    if not found:
+    throttled = subject.once(throttled_ranks)
+    if not throttled:
         return []
-    ranks = tuple(each.rank for each in found)
+    ranks = tuple(each.rank for each in throttled)
     cost = mean_ns(subject.charged(Cost.STRAGGLER, ranks))
     be = "is" if len(ranks) == 1 else "are"
     return [
         subject.costing(
             Cost.STRAGGLER,
             id="throttled-device",
-            title=f"The GPU of {ranks_text(ranks)} {be} throttled ({_why(found)}): {in_ms(cost)} a step"
+            title=f"The GPU of {ranks_text(ranks)} {be} throttled ({_why(throttled)}): {in_ms(cost)} a step"
             f"{subject.who_waits(ranks)}",
             action=f"Drain {hosts_text(subject, ranks)}, or remove the reason: cooling and dust, power supply, power "
             f"limit ({_look(subject, ranks)}).",
-            evidence=[evidence for each in found for evidence in _evidence(each)],
+            evidence=[evidence for each in throttled for evidence in _evidence(each)],
             ranks=ranks,
         )
     ]
@@ -78,45 +78,51 @@ def throttled_ranks(subject: Subject) -> tuple[Throttled, ...]:
         return ()
     late = subject.shares.culprits(Cost.STRAGGLER).ranks
     samples = {rank: _samples(subject, tables) for rank, tables in subject.tables.ranks.items()}
-    others = [rank for rank, own in samples.items() if rank not in late and own]
+    others = [rank for rank, rank_samples in samples.items() if rank not in late and rank_samples]
     if not late or not others or not all(samples.get(rank) for rank in late):
         return ()
     usual = float(np.median([_often(samples[rank]) for rank in others]))
     medians = {rank: _medians(samples[rank], readings(subject)[rank]) for rank in (*late, *others)}
-    found = []
+    throttled = []
     for rank in late:
         measured = tuple(
-            (what, value, float(np.median(known)), unit)
-            for what, (value, unit) in medians[rank].items()
-            if (known := [medians[other][what][0] for other in others if what in medians[other]])
+            (quantity, value, float(np.median(known)), unit)
+            for quantity, (value, unit) in medians[rank].items()
+            if (known := [medians[peer][quantity][0] for peer in others if quantity in medians[peer]])
         )
-        lower = tuple(what for what, value, theirs, _ in measured if what in _LOWER and value < _SLOWER * theirs)
+        lower = tuple(
+            quantity
+            for quantity, value, peer_median, _ in measured
+            if quantity in _LOWER and value < _SLOWER * peer_median
+        )
         often, reported = _often(samples[rank]), _reported(samples[rank])
-        slow = any(what != _LIMIT for what in lower) and not _works_more(reported, lower, measured)
+        slow = any(quantity != _LIMIT for quantity in lower) and not _works_more(reported, lower, measured)
         if slow or (often >= _OFTEN and often > 2 * usual):
             reasons = tuple(sorted(reported & (_REASONS | {_CAP} if slow else _REASONS)))
-            found.append(Throttled(rank, reasons, often, lower, measured))
-    return tuple(found) if len(found) == len(late) else ()
+            throttled.append(Throttled(rank, reasons, often, lower, measured))
+    return tuple(throttled) if len(throttled) == len(late) else ()
 
 
 def _works_more(
     reported: set[str], lower: tuple[str, ...], measured: tuple[tuple[str, float, float, str], ...]
 ) -> bool:
-    more = any(what == "power" and value > _MORE_POWER * theirs for what, value, theirs, _ in measured)
+    more = any(
+        quantity == "power" and value > _MORE_POWER * peer_median for quantity, value, peer_median, _ in measured
+    )
     return more and _CAP in reported and _LIMIT not in lower
 
 
 def _samples(subject: Subject, tables: RankTables) -> list[DeviceRecord]:
-    """Samples during the counted steps, on the rank's own clock; all of them where it recorded no step, or they are too
-    few; none where those are."""
+    """Samples during the counted steps, on the rank's own clock. All samples where the rank recorded no step or too few
+    samples fall into its steps; [] where there are too few in all."""
     counted = frozenset(subject.shares.numbers)
     steps = [step for step in tables.steps if step.step in counted]
-    found = samples_of(tables)
+    samples = samples_of(tables)
     if steps:
         begin, end = min(step.begin_ns for step in steps), max(step.end_ns for step in steps)
-        inside = [record for record in found if begin <= record.monotonic_ns <= end]
-        found = inside if len(inside) >= _LEAST else found
-    return found if len(found) >= _LEAST else []
+        inside = [record for record in samples if begin <= record.monotonic_ns <= end]
+        samples = inside if len(inside) >= _LEAST else samples
+    return samples if len(samples) >= _LEAST else []
 
 
 def _often(samples: list[DeviceRecord]) -> float:
@@ -130,20 +136,22 @@ def _reported(samples: list[DeviceRecord]) -> set[str]:
     return reported if capped >= _OFTEN * len(samples) else reported - {_CAP}
 
 
-def _medians(samples: list[DeviceRecord], seldom: Readings) -> dict[str, tuple[float, str]]:
-    """By what it is, the median and its unit; what the device does not report is left out."""
-    found = {}
-    for field, what in _CLOCKS:
-        found[what] = (plausible(getattr(record, field) for record in samples), 1, "MHz")
-    found["power"] = (plausible(record.power_mw for record in samples), 1000, "W")
-    found[_LIMIT] = (plausible(health.power_limit_mw for _, health in seldom), 1000, "W")
-    found["temperature"] = (plausible(record.temperature_c for record in samples), 1, "°C")
-    return {what: (float(np.median(own)) / per, unit) for what, (own, per, unit) in found.items() if own}
+def _medians(samples: list[DeviceRecord], health_readings: Readings) -> dict[str, tuple[float, str]]:
+    """The median and the unit of each quantity; those that the device does not report are left out."""
+    known = {}
+    for field, quantity in _CLOCKS:
+        known[quantity] = (plausible(getattr(record, field) for record in samples), 1, "MHz")
+    known["power"] = (plausible(record.power_mw for record in samples), 1000, "W")
+    known[_LIMIT] = (plausible(health.power_limit_mw for _, health in health_readings), 1000, "W")
+    known["temperature"] = (plausible(record.temperature_c for record in samples), 1, "°C")
+    return {
+        quantity: (float(np.median(values)) / per, unit) for quantity, (values, per, unit) in known.items() if values
+    }
 
 
-def _why(found: tuple[Throttled, ...]) -> str:
-    reasons = sorted({reason for each in found for reason in each.reasons}) or ["lower clocks"]
-    if any(_LIMIT in each.lower for each in found):
+def _why(throttled: tuple[Throttled, ...]) -> str:
+    reasons = sorted({reason for each in throttled for reason in each.reasons}) or ["lower clocks"]
+    if any(_LIMIT in each.lower for each in throttled):
         reasons.append("lower power limit")
     return ", ".join(reasons)
 
@@ -155,13 +163,15 @@ def _look(subject: Subject, ranks: tuple[int, ...]) -> str:
 
 
 def _evidence(each: Throttled) -> list[Evidence]:
-    found = []
+    evidence = []
     if each.often:
-        found.append(Evidence("device", f"rank == {each.rank}, samples with a reason", round(each.often, 3), "share"))
-    for what, value, theirs, unit in each.measured:
-        found.append(Evidence("device", f"rank == {each.rank}, median {what}", value, unit))
-        found.append(Evidence("device", f"the other ranks, median {what}", theirs, unit))
-    return found
+        evidence.append(
+            Evidence("device", f"rank == {each.rank}, samples with a reason", round(each.often, 3), "share")
+        )
+    for quantity, value, peer_median, unit in each.measured:
+        evidence.append(Evidence("device", f"rank == {each.rank}, median {quantity}", value, unit))
+        evidence.append(Evidence("device", f"the other ranks, median {quantity}", peer_median, unit))
+    return evidence
 
 
 DIAGNOSIS = Diagnosis("throttled-device", "throttled devices", find, cannot_look)

@@ -1,4 +1,4 @@
-"""A pipeline stage with more work than the others: all of them go at its pace."""
+"""A pipeline stage with more work than the others, so that it sets the pace of all."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ ID = "unbalanced-stages"
 
 
 def find(subject: Subject) -> list[Finding]:
-    found = subject.once(pipeline)
-    if found is None or subject.shares.share(Cost.IMBALANCE) < MENTION:
+    account = subject.once(pipeline)
+    if account is None or subject.shares.share(Cost.IMBALANCE) < MENTION:
         return []
-    ranks = found.stages[found.slowest]
+    ranks = account.stages[account.slowest]
     cost = a_step(subject.shares.cost(Cost.IMBALANCE))
-    work = [float(np.median(own)) / 1e6 for own in found.work_ns]
+    work = [float(np.median(stage_ns)) / 1e6 for stage_ns in account.work_ns]
     return [
         subject.costing(
             Cost.IMBALANCE,
             id=ID,
-            title=f"{_stage(subject, found)} has more work than the others: {cost}",
-            action=_action(found),
+            title=f"{_stage(subject, account)} has more work than the others: {cost}",
+            action=_action(account),
             evidence=(
                 Evidence(
                     "segments",
@@ -37,8 +37,8 @@ def find(subject: Subject) -> list[Finding]:
                     "",
                 ),
                 *(
-                    Evidence("segments", f"{rank_words(own)}: work of a step, median", round(ms, 3), "ms")
-                    for own, ms in list(zip(found.stages, work, strict=True))[:8]
+                    Evidence("segments", f"{rank_words(stage_ranks)}: work of a step, median", round(ms, 3), "ms")
+                    for stage_ranks, ms in list(zip(account.stages, work, strict=True))[:8]
                 ),
             ),
             ranks=ranks,
@@ -46,16 +46,16 @@ def find(subject: Subject) -> list[Finding]:
     ]
 
 
-def _stage(subject: Subject, found: Pipeline) -> str:
-    """``Stage 1 of the pipeline (rank 1)``; of ranks with several stages each, which one it is is not known."""
+def _stage(subject: Subject, account: Pipeline) -> str:
+    """``Stage 1 of the pipeline (rank 1)``; with several stages per rank, it is not known which one."""
     manifest = subject.tables.manifest
     several = manifest is not None and (manifest.trainer.get("stages_per_rank") or 1) != 1
-    which = f"Place {found.slowest} in" if several else f"Stage {found.slowest} of"
-    return f"{which} the pipeline ({rank_words(found.stages[found.slowest])})"
+    which = f"Place {account.slowest} in" if several else f"Stage {account.slowest} of"
+    return f"{which} the pipeline ({rank_words(account.stages[account.slowest])})"
 
 
-def _action(found: Pipeline) -> str:
-    alone = len(found.stages[found.slowest]) == 1
+def _action(account: Pipeline) -> str:
+    alone = len(account.stages[account.slowest]) == 1
     slow = (
         " No other rank runs the same layers, so a slow machine would look the same: check its clocks and other "
         "processes on it first."

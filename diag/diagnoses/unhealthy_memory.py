@@ -1,8 +1,8 @@
-"""Device memory with uncorrected errors, with corrected ones that keep growing, or whose bad rows or pages wait to be
-replaced by spare ones, or could not be. Costs no time by itself: the next error may end the job.
+"""Device memory with uncorrected errors, with a growing number of corrected ones, or with bad rows or pages whose
+replacement by spare ones is pending or failed. Costs no time by itself, but the next error may end the job.
 
 Counters since the driver was loaded prove nothing about this run, except uncorrected errors, of which there should be
-none. Of the others only growth within the run counts, and what two readings in a row say.
+none. For the others, only growth within the run counts, and what two readings in a row report.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .device_samples import (
 )
 from .subject import Diagnosis, Subject, ranks_text
 
-# Corrected errors in one run that are worth a look: so many, in several readings, and one an hour. A few are what any
-# memory has.
+# Corrected errors in one run that are worth a look: at least so many, in several readings, and one an hour. Any memory
+# has a few.
 _MANY_CORRECTED, _CORRECTED_AN_HOUR, _RISES = 10, 1.0, 2
 _MOST_RETIRED = 60  # pages: an NVIDIA GPU can retire 64
 _CORRECTED = "growing corrected ECC errors"
@@ -45,7 +45,7 @@ _REPLACED = (
 
 
 class Trouble(Struct, frozen=True):
-    """One sign of one rank. ``number``: its evidence."""
+    """One sign of one rank. ``number``: the quantity in its evidence."""
 
     rank: int
     sign: str
@@ -58,9 +58,9 @@ class Trouble(Struct, frozen=True):
 def find(subject: Subject) -> list[Finding]:
     troubles = [
         trouble
-        for rank, own in readings(subject).items()
+        for rank, samples in readings(subject).items()
         for look in (_errors, _states, _replaced)
-        for trouble in look(rank, own)
+        for trouble in look(rank, samples)
     ]
     if not troubles:
         return []
@@ -90,40 +90,40 @@ def find(subject: Subject) -> list[Finding]:
 def cannot_look(subject: Subject) -> str:
     recorded = any(
         record.ecc_uncorrected is not None or health.remap_pending is not None or health.retired_pages is not None
-        for own in readings(subject).values()
-        for record, health in own
+        for samples in readings(subject).values()
+        for record, health in samples
     )
     return not_recorded(subject, recorded, "no errors of the devices' memory were recorded")
 
 
-def _errors(rank: int, own: Readings) -> Iterator[Trouble]:
-    uncorrected = min(latest(plausible(record.ecc_uncorrected for record, _ in own)), default=0)
+def _errors(rank: int, samples: Readings) -> Iterator[Trouble]:
+    uncorrected = min(latest(plausible(record.ecc_uncorrected for record, _ in samples)), default=0)
     if uncorrected:
         number = "uncorrected ECC errors since the driver was loaded"
         yield Trouble(rank, "uncorrected ECC errors", number, uncorrected, "errors", Severity.CRITICAL)
-    corrected = growth_of((record, record.ecc_corrected) for record, _ in own)
+    corrected = growth_of((record, record.ecc_corrected) for record, _ in samples)
     many = max(_MANY_CORRECTED, _CORRECTED_AN_HOUR * corrected.seconds / 3600)
     if corrected.by >= many and corrected.rises >= _RISES:
         yield Trouble(rank, _CORRECTED, "corrected ECC errors in this run", corrected.by, "errors")
 
 
-def _states(rank: int, own: Readings) -> Iterator[Trouble]:
+def _states(rank: int, samples: Readings) -> Iterator[Trouble]:
     """Conditions that two readings in a row report, up to the last."""
     for field, sign, level in _STATES:
-        known = [state for _, health in own if (state := getattr(health, field)) is not None]
+        known = [state for _, health in samples if (state := getattr(health, field)) is not None]
         if known and all(latest(known) or [False]):
             yield Trouble(rank, sign, sign, 1, "", level)
 
 
-def _replaced(rank: int, own: Readings) -> Iterator[Trouble]:
+def _replaced(rank: int, samples: Readings) -> Iterator[Trouble]:
     """Rows that were replaced and pages that were retired during the run, and GPUs that can retire hardly any more."""
-    for field, what in _REPLACED:
-        counts = [(record, getattr(health, field)) for record, health in own]
+    for field, label in _REPLACED:
+        counts = [(record, getattr(health, field)) for record, health in samples]
         end = latest(plausible(count for _, count in counts))
         grown = growth_of(counts)
         if grown.by and len(set(end)) == 1:  # two readings agree on it
-            yield Trouble(rank, f"{what} during the run", f"{what} in this run", grown.by, "")
-        elif field == "retired_pages" and min(end, default=0) >= _MOST_RETIRED and own[-1][1].source == "NVML":
+            yield Trouble(rank, f"{label} during the run", f"{label} in this run", grown.by, "")
+        elif field == "retired_pages" and min(end, default=0) >= _MOST_RETIRED and samples[-1][1].source == "NVML":
             yield Trouble(rank, "hardly any page left to retire", "retired pages", min(end), "pages")
 
 

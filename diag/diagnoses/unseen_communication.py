@@ -1,4 +1,4 @@
-"""Communication that is not visible: in kernels of unknown names, and in those that also compute."""
+"""Communication that is not visible: in kernels with unknown names, or in kernels that also compute."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from diag.words.wording import fused_words
 from .subject import Subject
 
 _SHOWN = 3
-_LEAST = 0.01  # of the device's time: what takes less is not worth a question
+_LEAST = 0.01  # of the device's time: kernels that take less are not listed
 _NAME_CHARS = 60
 _FUSED = "communication inside fused kernels"
 
@@ -39,7 +39,7 @@ def unrecognised(subject: Subject) -> str:
 
 
 def inside_fused(attribution: Attribution) -> tuple[NotLooked, ...]:
-    """What cannot be looked for inside kernels that compute and communicate at once; empty where there are none."""
+    """The communication inside kernels that also compute, which cannot be examined; empty where there are none."""
     counted = attribution.usable or attribution.steps
     parts = [part for step in counted for part in step.parts]
     fused = sum(part.fused_ns for part in parts)
@@ -57,11 +57,11 @@ def _seen(attribution: Attribution) -> bool:
 def _several_ranks(tables: Tables) -> str:
     """The evidence that the job has several ranks, in words; "" where it has one, nothing shows it, or it has no
     device."""
-    traces = [trace for own in tables.ranks.values() for trace in own.traces if trace.has_gpu]
+    traces = [trace for rank_tables in tables.ranks.values() for trace in rank_tables.traces if trace.has_gpu]
     if not traces or tables.world_size == 1:
         return ""
     sizes = [len(ranks) for trace in traces for ranks in trace.groups.values()]
-    ranks = max([tables.world_size or 0, *sizes])  # not by a rank in a file's name: any number may stand there
+    ranks = max([tables.world_size or 0, *sizes])  # not by a rank in a file's name, which may be any number
     if ranks > 1:
         return f"the job has {ranks} ranks"
     for trace in traces:
@@ -73,11 +73,15 @@ def _several_ranks(tables: Tables) -> str:
 
 
 def _unknown_kernels(tables: Tables) -> list[tuple[str, int]]:
-    """The longest kernels of one rank that neither their name nor their operator explains: nanoseconds a step."""
-    own = next(own for _, own in sorted(tables.ranks.items()) if any(trace.has_gpu for trace in own.traces))
-    lasts: Counter[str] = Counter()
+    """The longest kernels of one rank that neither name nor operator explains: (name, nanoseconds a step)."""
+    rank_tables = next(
+        rank_tables
+        for _, rank_tables in sorted(tables.ranks.items())
+        if any(trace.has_gpu for trace in rank_tables.traces)
+    )
+    total_ns: Counter[str] = Counter()
     busy = steps = 0
-    for trace in own.traces:
+    for trace in rank_tables.traces:
         windows = windows_of(trace)
         work = work_of(trace, windows).frame
         gpu.forget(trace)
@@ -85,8 +89,8 @@ def _unknown_kernels(tables: Tables) -> list[tuple[str, int]]:
         unknown = work.filter(pl.col("kind") == str(KernelKind.OTHER))
         sums = unknown.group_by(pl.col("name").cast(pl.String), maintain_order=True).agg(pl.col("dur_ns").sum())
         for name, ns in sums.iter_rows():
-            lasts[name] += ns
-    return [(name, ns // max(1, steps)) for name, ns in lasts.most_common(_SHOWN) if ns >= _LEAST * busy]
+            total_ns[name] += ns
+    return [(name, ns // max(1, steps)) for name, ns in total_ns.most_common(_SHOWN) if ns >= _LEAST * busy]
 
 
 def _short(name: str) -> str:

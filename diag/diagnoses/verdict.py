@@ -29,21 +29,21 @@ from .subject import PHASES_ALONE, WARN, in_ms, resampled, severity
 
 # -- confidence --------------------------------------------------------------------------------------------------------
 #
-# How sure an answer is: one number, calibrated so that of the answers with confidence p about p are right.
+# How sure an answer is: one number, calibrated so that about p of the answers with confidence p are right.
 #
-# Chosen on public traces that nobody here made (tests/bench/REAL_TRACES.md has the table). Each factor is a reason for
-# which answers were wrong there: few steps, hardly any work, a share near a threshold, a second class nearly as large,
+# Chosen on public traces that we did not make (tests/bench/REAL_TRACES.md has the table). Each factor is a reason why
+# answers were wrong there: few steps, hardly any work, a share near a threshold, a second class nearly as large,
 # idle time that the trace does not explain, start-up in the window, ranks that are missing.
 
-_ONE_STEP = 0.1  # what a single step leaves open; falls with the root of their number
-_FEW_PIECES = 4  # of device work: so many leave half of it open
+_ONE_STEP = 0.1  # doubt with a single step; it falls with the square root of the number of steps
+_FEW_PIECES = 4  # of device work: with so many, the confidence is half
 _UNDIVIDED = 0.95  # the window may not represent the run
-_NEAR, _NEAR_WIDTH = 0.3, 0.03  # what a share at the threshold leaves open, and how far from it that reaches
-_CLOSE, _CLOSE_WIDTH = 0.3, 0.05  # the same of a second class nearly as large
+_NEAR, _NEAR_WIDTH = 0.3, 0.03  # doubt for a share at the threshold, and the distance over which it falls
+_CLOSE, _CLOSE_WIDTH = 0.3, 0.05  # the same for a second class nearly as large
 
 
 def evidence(attribution: Attribution, shares: Mapping[Bottleneck, float], bottleneck: Bottleneck) -> float:
-    """How far the traces support an answer, 0 to 1. ``shares``: of each class, of the judged time."""
+    """How far the traces support an answer, 0 to 1. ``shares``: of the judged time, by class."""
     steps = attribution.usable or attribution.steps
     if attribution.by_events:
         return _of_records(len(steps)) * _of_shares(shares, bottleneck)
@@ -64,7 +64,8 @@ def _of_records(steps: int) -> float:
 
 
 def _of_work(attribution: Attribution, steps: Sequence[StepAccount]) -> float:
-    """Four kernels are a toy; the pauses between four hundred are as many observations. 1 where no device was used."""
+    """Four kernels prove little; the pauses between four hundred are as many observations. 1 where there is no
+    device."""
     counted = {step.step for step in steps}
     pieces = [step.pieces for step in attribution.rank_steps if step.step in counted and step.pieces]
     most = sum(sorted(pieces, reverse=True)[: len(counted)])
@@ -85,22 +86,22 @@ def _of_shares(shares: Mapping[Bottleneck, float], bottleneck: Bottleneck) -> fl
     return known * near * (apart if bottleneck != Bottleneck.MIXED else 1.0)
 
 
-# Two causes whose shares differ by less than this are one "mixed" answer.
+# Two causes whose shares differ by less than this make the answer "mixed".
 TIE = 0.05
-_INTERVAL = 2.5  # per cent on either side: two causes whose order is within it are of equal weight, too
+_INTERVAL = 2.5  # per cent on either side: two causes whose order changes within it are of equal weight, too
 _NO_COMMUNICATION_DATA = 0.6  # upper bound where communication was not recorded
 _NOT_ALIGNED = 0.6  # ... and where waiting could not be separated from transfer
 _IDLE_UNKNOWN = 0.6  # ... and where a device may have been idle for some of what counts as compute
 _FEW_RANKS, _WAITS_FOR_NOBODY = 0.5, 0.75  # ... and where few of the ranks were seen
 _UNSEEN = 0.6  # ... and where the others may have waited for ranks that were not recorded
-_COARSE = 0.5  # ... and where the phases are all there is, with communication or idle time somewhere in them
+_COARSE = 0.5  # ... and where only phases were recorded, which contain communication or idle time
 _UNSEEN_WAITS = "collectives were called for which no wait was recorded: it would count as computation"
 _WINDOW = "record a profiler window (diag run --trace), then analyse again"
-_SOME_WAITS = 0.75  # ... and where some waits for collectives were not: there may be more than was found
-_UNCOUNTED = 0.1  # of the time: copies may take it, and the driver's utilization counts kernels alone
-_PERHAPS_COPIES = 0.3  # ... and where all of the idle time may be that
+_SOME_WAITS = 0.75  # ... and where some waits for collectives were not recorded: there may be more waiting
+_UNCOUNTED = 0.1  # of the time: copies may take so much, and the driver's utilization counts kernels alone
+_PERHAPS_COPIES = 0.3  # ... and where all of the idle time may be copies
 _DOUBTED = 0.6  # ... and where two accounts of the run contradict each other
-_LATE_AT_LEAST = 0.5  # who was late is known, whatever the reason
+_LATE_AT_LEAST = 0.5  # lower bound: the late rank is known, whatever the reason
 _BASIS = " This is based on the durations of the phases alone: no collectives connect the ranks' timelines."
 _NOT_HEALTHY = 0.3  # idle time of a device, whatever its cause: more is not compute-bound
 _NOT_HEALTHY_ON_CPU = 0.5  # there Python between the operators is work as well
@@ -108,9 +109,9 @@ _STARTUP = 0.8  # of a window: the rest is not typical of a step
 _LEAST_WORK_NS, _LEAST_WORK_ON_CPU_NS = 20_000, 500_000  # a handful of kernels, or of operators
 _FEW = 3  # pieces of device work
 _COMPETING = (*REMOVABLE, Bottleneck.UNDETERMINED)
-_BESIDE = 0.5  # of the largest cost: a held-up rank that costs less is not named with it
-_APART = 0.02  # of the step: a class costs so much more than the finding behind it that the headline says both
-_EXPLAINED = 0.8  # of the waiting for late ranks; below it the confidence is no more than the part
+_BESIDE = 0.5  # of the largest cost: a delayed rank that costs less is not named with it
+_APART = 0.02  # of the step: if a class costs so much more than its largest finding, the headline has both
+_EXPLAINED = 0.8  # of the waiting for late ranks; below it, the confidence is at most the explained part
 
 
 def judge(attribution: Attribution, examination: Examination, coverage: Coverage, tables: Tables) -> Verdict:
@@ -152,7 +153,7 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
     if not attribution.comm_known and most < WARN:
         return _undetermined("the device's work was not recorded", _WINDOW)
     cause = _cause(findings, bottleneck)
-    if cause is not None and cause.id == pipeline_bubble.ID:  # what is out of order comes first here, too
+    if cause is not None and cause.id == pipeline_bubble.ID:  # faults come first here, too
         cause = _cause([finding for finding in findings if finding.id != pipeline_bubble.ID], bottleneck) or cause
     if bottleneck == Bottleneck.COMPUTE and not _waits_known(attribution):
         return _undetermined(_UNSEEN_WAITS, _WINDOW)
@@ -199,8 +200,8 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
 
 
 def agreeing(examination: Examination, verdict: Verdict) -> Examination:
-    """The finding that the verdict rests on with the verdict's severity and confidence, so that there is one of each. A
-    mixed verdict rests on two, and a healthy or undetermined one on none."""
+    """Gives the finding that the verdict rests on the verdict's severity and confidence, so that they do not differ. A
+    mixed verdict rests on two findings, and a healthy or undetermined one on none."""
     if verdict.bottleneck in (Bottleneck.MIXED, Bottleneck.UNDETERMINED) or verdict.severity == Severity.HEALTHY:
         return examination
     findings = tuple(
@@ -232,8 +233,8 @@ def _too_idle(attribution: Attribution, shares: Shares) -> Verdict | None:
 
 
 def faults_first(shares: Shares) -> Shares:
-    """Without the bubble of a pipeline where anything else is worth a warning: the bubble is in the schedule that was
-    chosen, the rest is out of order."""
+    """The shares without the pipeline bubble, if anything else is worth a warning: the bubble comes with the chosen
+    schedule, the rest are faults."""
     if Cost.BUBBLE not in shares.cost_ns:
         return shares
     rest = replace(shares, cost_ns={cost: ns for cost, ns in shares.cost_ns.items() if cost != Cost.BUBBLE})
@@ -278,18 +279,17 @@ def classes_of(shares: Shares) -> dict[int, Bottleneck]:
 
 
 def _by_class(shares: Shares) -> dict[Bottleneck, Series]:
-    found: dict[Bottleneck, Series] = {name: np.zeros_like(shares.dur_ns) for name in _COMPETING}
+    by_class: dict[Bottleneck, Series] = {name: np.zeros_like(shares.dur_ns) for name in _COMPETING}
     for cost in Cost:
         name = class_of(cost, shares.on_device)
-        found[name] = found[name] + shares.cost(cost)
-    return found
+        by_class[name] = by_class[name] + shares.cost(cost)
+    return by_class
 
 
 def _unless_by_chance(
     bottleneck: Bottleneck, removable: Mapping[Bottleneck, float], drawn: Mapping[Bottleneck, Series], steps: int
 ) -> Bottleneck:
-    """ "Mixed" where both of the top two classes are worth a warning and other steps might have them the other way
-    round."""
+    """ "Mixed" where both of the top two classes are worth a warning and other steps might reverse their order."""
     first, second, *_ = sorted(REMOVABLE, key=lambda name: -removable[name])
     if steps < LEAST_FOR_BLOCKS or removable[second] < WARN:
         return bottleneck
@@ -297,7 +297,7 @@ def _unless_by_chance(
 
 
 def _margin(drawn: Mapping[Bottleneck, Series], bottleneck: Bottleneck) -> float:
-    """How often the same class comes out over resampled steps; of a mixed run, how often both classes are worth a
+    """How often the same class comes out over resampled steps; for a mixed run, how often both classes are worth a
     warning."""
     if bottleneck == Bottleneck.MIXED:
         return float((np.sort(np.stack([drawn[name] for name in REMOVABLE]), axis=0)[-2] >= WARN).mean())
@@ -307,8 +307,9 @@ def _margin(drawn: Mapping[Bottleneck, Series], bottleneck: Bottleneck) -> float
 
 
 def _covered(coverage: Coverage, cause: Finding | None, shares: Shares) -> float:
-    """The fraction of the ranks that were recorded, and of the waiting with a known reason where a late rank is the
-    cause. A rank with hardly any exposed communication waits for no other: what holds it up holds up the job."""
+    """The fraction of the ranks that were recorded; where a late rank is the cause, at most the fraction of the waiting
+    with a known reason. A rank with hardly any exposed communication waits for no other: what delays it delays the
+    job."""
     ranks = len(coverage.ranks_used) / max(1, len(coverage.ranks_used) + len(coverage.ranks_missing))
     ranks = max(ranks, _FEW_RANKS if shares.share(Cost.COMM) >= WARN else _WAITS_FOR_NOBODY)
     explained = coverage.explained_wait
@@ -326,7 +327,7 @@ def _waits(bottleneck: Bottleneck, cause: Finding | None, shares: Shares) -> boo
 
 
 def _alignment(attribution: Attribution, tables: Tables, share: float, shares: Shares) -> float:
-    """How small what the clocks may be off by is against what the verdict is about."""
+    """1 minus the uncertainty of the clocks as a fraction of the time that the verdict is about."""
     if _alone(tables):
         return 1.0
     if not attribution.aligned:
@@ -336,7 +337,7 @@ def _alignment(attribution: Attribution, tables: Tables, share: float, shares: S
 
 
 def _resting_on(phases: PhaseAccount, shares: Shares) -> float:
-    """Where a device is idle beneath a kernel that communicates, the driver counts it as busy: a rank that is late may
+    """Lower on a device: while a kernel only communicates, the driver counts the device as busy, so a late rank may
     have waited for its host."""
     return PHASES_ALONE if phases.frontier.communication_known and not shares.on_device else _COARSE
 
@@ -348,7 +349,7 @@ def _waits_known(attribution: Attribution) -> bool:
 def _on_device_clocks(
     attribution: Attribution, bottleneck: Bottleneck, level: Severity, share: float, shares: Shares
 ) -> float:
-    """What records of the device's clock leave open."""
+    """Lower where records on the device's clock leave something open."""
     return min(
         1.0 if _waits_known(attribution) else _SOME_WAITS,
         _beneath(attribution, share) if level == Severity.HEALTHY else 1.0,
@@ -357,7 +358,7 @@ def _on_device_clocks(
 
 
 def _beneath(attribution: Attribution, share: float) -> float:
-    """A healthy run would not be one if its devices were idle whenever they may have been, beneath collectives."""
+    """Lower if the run would not be healthy were its devices idle all the time that collectives may hide."""
     counted = {step.step for step in attribution.usable or attribution.steps}
     steps = [step for step in attribution.rank_steps if step.step in counted]
     beneath = sum(step.beneath_ns for step in steps) / max(1, sum(step.dur_ns for step in steps))
@@ -385,9 +386,9 @@ def _cause(findings: Sequence[Finding], bottleneck: Bottleneck) -> Finding | Non
 
 
 def _finding_at_fault(cause: Finding, findings: Sequence[Finding], bottleneck: Bottleneck) -> Finding:
-    """The finding that names the culprits: the cause, or of two of equal weight the one that names any. Where the cause
-    is common to all ranks: the finding of a rank that its host delays, if it costs at least half as much. Time in which
-    a rank was blocked or had no core is measured, and not part of what all ranks have in common."""
+    """The finding that names the culprits: the cause; if two are of equal weight, the first that names any. Where the
+    cause is common to all ranks: the finding of a rank that its host delays, if it costs at least half as much. Time in
+    which a rank was blocked or had no core is measured, and not part of what all ranks have in common."""
     if bottleneck == Bottleneck.MIXED:
         return next((finding for finding in _both(findings) if finding.ranks), cause)
     if cause.ranks:
@@ -411,7 +412,7 @@ def _headline(
     phases: PhaseAccount | None,
     per: str,
 ) -> str:
-    # The mean: the share is of it, and so are the milliseconds of a finding.
+    # The mean step: the share and the milliseconds of a finding refer to it.
     step = f"{in_ms(float(shares.dur_ns.mean()))}{per}"
     if phases is not None and (level == Severity.HEALTHY or cause is None):
         unseen = "" if phases.frontier.communication_known else "; communication cannot be separated from computation"
@@ -452,18 +453,20 @@ def _nothing_to_judge(attribution: Attribution, shares: Shares, tables: Tables) 
     if unread is not None:
         return _undetermined(f"the trace holds {unread.holds}, but not {unread.lacks}", unread.collect)
     whole, startup = (sum(ns) for ns in zip(*((s.dur_ns, s.path.idle(STARTUP_DETAILS)) for s in steps), strict=True))
-    again = "record several steps after the warm-up (schedule(skip_first=10, wait=1, warmup=1, active=3), prof.step())"
+    record_again = (
+        "record several steps after the warm-up (schedule(skip_first=10, wait=1, warmup=1, active=3), prof.step())"
+    )
     if shares.on_device and startup > _STARTUP * whole:
         return _undetermined(
             f"{startup / 1e6:,.0f} of {whole / 1e6:,.0f} ms are start-up: creating contexts, loading code, compiling, "
             "and what lies before the first and after the last work of the device",
-            again,
+            record_again,
             startup / whole,
         )
     busy = sum(parts.dur_ns - parts.idle_ns for step in steps for parts in step.parts)
     pieces = sum(step.pieces for step in attribution.rank_steps)
     if busy < (_LEAST_WORK_NS if shares.on_device else _LEAST_WORK_ON_CPU_NS) or (shares.on_device and pieces < _FEW):
-        return _undetermined(f"the window holds only {busy / 1e3:.1f} us of work", again)
+        return _undetermined(f"the window holds only {busy / 1e3:.1f} us of work", record_again)
     return None
 
 

@@ -1,7 +1,7 @@
-"""The kind of work of a run, and its device, so that advice is neither in place already nor inapplicable.
+"""The kind of work of a run, and its device, so that no advice is already followed or inapplicable.
 
 Facts come from the names in a few ranks' traces, which all run the same program, and from the manifest; unknown facts
-are None or "". Texts that depend on several facts are here, too: each diagnosis asks, none decides by itself.
+are None or "". Texts that depend on several facts are here as well: no diagnosis decides by itself.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def workload(subject: Subject) -> Workload:
 
 
 def workload_of(tables: Tables) -> Workload:
-    ranks = [own for _, own in sorted(tables.ranks.items()) if own.traces][:_LOOKED_AT]
-    traces = [trace for own in ranks for trace in own.traces[:1]]
+    ranks = [rank_tables for _, rank_tables in sorted(tables.ranks.items()) if rank_tables.traces][:_LOOKED_AT]
+    traces = [trace for rank_tables in ranks for trace in rank_tables.traces[:1]]
     version = tables.manifest.versions.get("torch", "") if tables.manifest is not None else ""
-    devices = [own.identity.device for own in tables.ranks.values() if own.identity is not None]
+    devices = [rank_tables.identity.device for rank_tables in tables.ranks.values() if rank_tables.identity is not None]
     return Workload(
         compiled=_any(traces, _COMPILED) or _set(tables.manifest, "compile"),
         graphs=_any(traces, _GRAPHS),
@@ -144,7 +144,12 @@ def _occurs(trace: Trace, pattern: str, *categories: str) -> bool:
 
 
 def _trains(tables: Tables, traces: Sequence[Trace]) -> bool | None:
-    recorded = {phase.phase for own in tables.ranks.values() for record in own.steps[:1] for phase in record.phases}
+    recorded = {
+        phase.phase
+        for rank_tables in tables.ranks.values()
+        for record in rank_tables.steps[:1]
+        for phase in record.phases
+    }
     if recorded & {BACKWARD, OPTIMIZER} or (tables.manifest is not None and tables.manifest.trainer):
         return True
     # Not among Python's functions: torch's modules look for hooks of a backward in every forward.
@@ -156,13 +161,13 @@ def _trains(tables: Tables, traces: Sequence[Trace]) -> bool | None:
 def _loads(tables: Tables, traces: Sequence[Trace]) -> bool | None:
     if loader_settings(tables.manifest).workers is not None or _any(traces, names.DATA_PATTERN):
         return True
-    queues = any(record.queue is not None for own in tables.ranks.values() for record in own.steps[:1])
+    queues = any(record.queue is not None for rank_tables in tables.ranks.values() for record in rank_tables.steps[:1])
     return True if queues else False if traces else None
 
 
 def _vendor(devices: Iterable[str], traces: Sequence[Trace]) -> str:
-    told = " ".join(devices)
-    by_name = next((vendor for vendor, pattern in _VENDORS if re.search(pattern, told)), "")
+    device_text = " ".join(devices)
+    by_name = next((vendor for vendor, pattern in _VENDORS if re.search(pattern, device_text)), "")
     return by_name or next((vendor for vendor, pattern in _RUNTIMES if _any(traces, pattern)), "")
 
 
@@ -171,8 +176,8 @@ def _device_names(traces: Iterable[Trace]) -> list[str]:
 
 
 def _version(text: str) -> tuple[int, int] | None:
-    found = re.match(r"(\d{1,4})\.(\d{1,4})", text)
-    return (int(found.group(1)), int(found.group(2))) if found else None
+    version = re.match(r"(\d{1,4})\.(\d{1,4})", text)
+    return (int(version.group(1)), int(version.group(2))) if version else None
 
 
 def _set(manifest: Manifest | None, option: str) -> bool:

@@ -12,12 +12,12 @@ from .subject import Subject
 ID = "zero-buckets"
 QUESTION = "ZeRO's gradient reduction not overlapped with backward"
 cannot_look = cannot_tell_parts
-_LARGE = 0.5  # of the gradients in the last bucket, which cannot be overlapped: then it is worth splitting
+_LARGE = 0.5  # of the gradients in the last bucket, which cannot be overlapped: from here on it is worth splitting
 _HIDDEN_LITTLE = 0.1  # of the reductions: DeepSpeed's overlap_comm is off
 
 
 def claim(subject: Subject) -> Claim | None:
-    """The buckets of the last backward but its last one; that one too, where most of the gradients are in it."""
+    """The buckets of the last backward except the last one; with it, if most of the gradients are in it."""
     if not subject.once(shards_optimizer_only):
         return None
     calls = subject.once(calls_of)

@@ -29,55 +29,55 @@ _MOST_EVIDENCE = 2
 
 
 def reported(attempts: Sequence[Triage | None]) -> int:
-    """The index of the attempt to report: the first with a known cause, else with a guess, else that left anything.
-    ``None`` stands for an attempt that left nothing to read. Raises ValueError where all are."""
-    there = [number for number, found in enumerate(attempts) if found is not None]
-    if not there:
+    """The index of the attempt to report: the first with a known cause, else with a guess, else the first that left
+    anything. ``None`` stands for an attempt that left nothing to read. Raises ValueError where all are."""
+    present = [number for number, attempt in enumerate(attempts) if attempt is not None]
+    if not present:
         raise ValueError("no attempt left anything")
 
     def rank(number: int) -> tuple[int, int]:
-        found = attempts[number]
-        assert found is not None
-        return (0 if _names_a_cause(found) else 1 if found.guesses else 2), number
+        attempt = attempts[number]
+        assert attempt is not None
+        return (0 if _names_a_cause(attempt) else 1 if attempt.guesses else 2), number
 
-    return min(there, key=rank)
+    return min(present, key=rank)
 
 
 def with_others(attempts: Sequence[Triage | None]) -> Triage:
     """The triage of the attempt to report; its headline also says how the other attempts ended. Raises ValueError as
-    above."""
+    ``reported`` does."""
     chosen = reported(attempts)
-    found = attempts[chosen]
-    assert found is not None
+    answer = attempts[chosen]
+    assert answer is not None
     sentences = [_before(attempts[:chosen])] if chosen else []
-    evidence = list(found.evidence)
+    evidence = list(answer.evidence)
     again: list[int] = []
-    for number, other in enumerate(attempts[chosen + 1 :], chosen + 1):
-        if other is not None and _is_same(other, found):
+    for number, later in enumerate(attempts[chosen + 1 :], chosen + 1):
+        if later is not None and _is_same(later, answer):
             again.append(number)
         else:
-            sentences.append(_after(number, other))
-        evidence += other.evidence[:_MOST_EVIDENCE] if other is not None and other.culprits else ()
+            sentences.append(_after(number, later))
+        evidence += later.evidence[:_MOST_EVIDENCE] if later is not None and later.culprits else ()
     if again:
         numbers = ", ".join(map(str, again))
         sentences.insert(
             bool(chosen), f"After restart{'s' if len(again) > 1 else ''} {numbers} it failed again, in the same way."
         )
-    first = found.headline if found.headline.endswith((".", "!")) else f"{found.headline}."
-    return replace(found, headline=" ".join((first, *sentences)), evidence=tuple(dict.fromkeys(evidence)))
+    first = answer.headline if answer.headline.endswith((".", "!")) else f"{answer.headline}."
+    return replace(answer, headline=" ".join((first, *sentences)), evidence=tuple(dict.fromkeys(evidence)))
 
 
-def _names_a_cause(found: Triage) -> bool:
+def _names_a_cause(attempt: Triage) -> bool:
     from diag.hang.classes import CLASSES
 
-    return CLASSES[found.fault_class].names_a_cause
+    return CLASSES[attempt.fault_class].names_a_cause
 
 
-def _is_same(other: Triage, found: Triage) -> bool:
+def _is_same(later: Triage, first: Triage) -> bool:
     """Whether two attempts failed alike: same class, ranks and words. One may have left more about its end."""
-    ranks = [[culprit.rank for culprit in one.culprits] for one in (other, found)]
-    short, long = sorted((one.headline.rstrip(".") for one in (other, found)), key=len)
-    return other.fault_class == found.fault_class and ranks[0] == ranks[1] and long.startswith(short)
+    ranks = [[culprit.rank for culprit in attempt.culprits] for attempt in (later, first)]
+    short, long = sorted((attempt.headline.rstrip(".") for attempt in (later, first)), key=len)
+    return later.fault_class == first.fault_class and ranks[0] == ranks[1] and long.startswith(short)
 
 
 def _before(attempts: Sequence[Triage | None]) -> str:
@@ -86,14 +86,14 @@ def _before(attempts: Sequence[Triage | None]) -> str:
     return f"That was after {which}: the records of {words} name no cause."
 
 
-def _after(number: int, other: Triage | None) -> str:
-    if other is None:
+def _after(number: int, attempt: Triage | None) -> str:
+    if attempt is None:
         return f"After restart {number} it left nothing to read."
-    if other.fault_class == "healthy":
-        return f"After restart {number}: {other.headline}"
-    if not _names_a_cause(other):
-        return f"After restart {number} no cause is known: {other.headline}"
-    return f"After restart {number} it failed in another way: {other.headline}"
+    if attempt.fault_class == "healthy":
+        return f"After restart {number}: {attempt.headline}"
+    if not _names_a_cause(attempt):
+        return f"After restart {number} no cause is known: {attempt.headline}"
+    return f"After restart {number} it failed in another way: {attempt.headline}"
 
 
 STDIN = "-"
@@ -113,9 +113,9 @@ class Investigation:
 def newest_write(path: str) -> int:
     """The time of the last write at or below a path, Unix time in ns; 0 where it cannot be read."""
     times = [0]
-    for one in (path, *(walk(path, order=None) if is_folder(path) else ())):
-        with suppress(OSError):  # removed while we looked: a heartbeat is replaced every second
-            times.append(Path(one).stat().st_mtime_ns)
+    for entry in (path, *(walk(path, order=None) if is_folder(path) else ())):
+        with suppress(OSError):  # removed meanwhile: a heartbeat is replaced every second
+            times.append(Path(entry).stat().st_mtime_ns)
     return max(times)
 
 
@@ -136,33 +136,33 @@ def investigate(
 ) -> Investigation:
     """The triage of the logs, Flight Recorder dumps and NCCL RAS reports below ``paths``, with what was read.
 
-    ``paths``: files and folders, "-" for standard input. Logs and dumps are told apart by content. A single run
+    ``paths``: files and folders, "-" for standard input. Logs and dumps are recognised by content. A single run
     directory stands for all attempts of its training: each is triaged by itself, one is returned, and its headline says
     how the others ended. ``progress`` is called with (files read, number of files, file). ``ras``: reports that a
     running job has just given. Raises DiagError where there is nothing to read.
     """
-    given = list(dict.fromkeys(paths))
-    restarts = RunLayout(Path(given[0])).restarts() if len(given) == 1 and given[0] != STDIN and not ras else []
+    sources = list(dict.fromkeys(paths))
+    restarts = RunLayout(Path(sources[0])).restarts() if len(sources) == 1 and sources[0] != STDIN and not ras else []
     if not restarts:
-        return _investigated(given, progress, ras)
-    found: list[Investigation | None] = []
+        return _investigated(sources, progress, ras)
+    attempts: list[Investigation | None] = []
     missing: DiagError | None = None
-    for path in (given[0], *(str(layout.root) for layout in restarts)):
+    for path in (sources[0], *(str(layout.root) for layout in restarts)):
         try:
-            found.append(_investigated([path], progress, ()))
+            attempts.append(_investigated([path], progress, ()))
         except DiagError as error:  # it ended before it left anything
-            found.append(None)
+            attempts.append(None)
             missing = missing or error
-    answers = [one.triage if one is not None else None for one in found]
+    answers = [attempt.triage if attempt is not None else None for attempt in attempts]
     if missing is not None and not any(answers):
         raise missing
-    chosen = found[reported(answers)]
+    chosen = attempts[reported(answers)]
     assert chosen is not None
     return replace(chosen, triage=with_others(answers))
 
 
 def _investigated(
-    given: list[str], progress: Callable[[int, int, str], None] | None, ras: Sequence[Asked]
+    paths: list[str], progress: Callable[[int, int, str], None] | None, ras: Sequence[Asked]
 ) -> Investigation:
     from diag.hang.classes import anchors
     from diag.hang.flight import clues_of, read_dumps
@@ -173,17 +173,17 @@ def _investigated(
     from diag.hang.rundir import ended_well, read_runs
     from diag.hang.text import read_logs
 
-    if not given and not ras:
+    if not paths and not ras:
         raise DiagError("no log was given", hint="give log files, folders of logs, or - for standard input")
-    with overheard(STDIN in given) as stdin:
-        logs = read_logs(given, (*anchors(), *ANCHORS), progress)
+    with overheard(STDIN in paths) as stdin:
+        logs = read_logs(paths, (*anchors(), *ANCHORS), progress)
         with_reports = [line.path for line in logs.lines if any(anchor in line.raw for anchor in ANCHORS)]
-        reports = read_reports(with_reports, ras, stdin, given)
-    dumps = read_dumps([path for path in given if path != STDIN])
-    found = clues_of(dumps, logs.world_size)
-    runs = read_runs(given)
-    # Of a log beside the run it is not known which job it is of.
-    well = ended_well(runs[0]) if len(runs) == len(given) == 1 else None
+        reports = read_reports(with_reports, ras, stdin, paths)
+    dumps = read_dumps([path for path in paths if path != STDIN])
+    from_dumps = clues_of(dumps, logs.world_size)
+    runs = read_runs(paths)
+    # A log given in addition to the run may be of another job.
+    well = ended_well(runs[0]) if len(runs) == len(paths) == 1 else None
     from_runs = [clue for run in runs for clue in clues_of_run(run)]
     logs = replace(logs, gaps=tuple(dict.fromkeys((*logs.gaps, *(gap for run in runs for gap in run.gaps)))))
     if not logs.paths and not dumps.paths and not from_runs and well is None and not reports.reports:
@@ -191,32 +191,32 @@ def _investigated(
         raise DiagError(
             "neither a log nor a Flight Recorder dump is there" + (f" ({reasons})" if reasons else ""),
             hint="give text logs of the ranks (NCCL_DEBUG=INFO), torchrun's output, or dumps; folders are searched",
-            path=given[0] if given else None,
+            path=paths[0] if paths else None,
         )
-    # What is a dump is no text, which is no news of it; nor is JSON in one long line.
+    # A dump is not a text, and JSON in one long line is not a log: neither is a gap.
     known = {*dumps.paths, *reports.json_paths}
     logs = replace(logs, gaps=tuple(gap for gap in logs.gaps if gap[0] not in known))
     findings = judged(reports, logs)
-    answer = reason(logs, found, [*from_runs, *findings.clues], well)
-    return Investigation(_without_secrets(_with_snapshot(completed(answer, findings), given)), logs, dumps)
+    answer = reason(logs, from_dumps, [*from_runs, *findings.clues], well)
+    return Investigation(_without_secrets(_with_snapshot(completed(answer, findings), paths)), logs, dumps)
 
 
-def _with_snapshot(answer: Triage, given: Sequence[str]) -> Triage:
-    """Where a GPU's memory was used up: the first step is to look at the snapshot of its allocator, if there is one, of
-    the failed allocation before one of a step near it."""
+def _with_snapshot(answer: Triage, paths: Sequence[str]) -> Triage:
+    """After a CUDA out-of-memory error the first next step is to look at the allocator's snapshot, if there is one:
+    that of the failed allocation, else one of a step near it."""
     if answer.fault_class != "cuda_oom":
         return answer
-    layouts = [RunLayout(Path(path)) for path in given if path != STDIN]
+    layouts = [RunLayout(Path(path)) for path in paths if path != STDIN]
     with suppress(OSError):
-        found = [
+        snapshots = [
             (rank not in {culprit.rank for culprit in answer.culprits}, f"memory-{OOM}-" not in path.name, rank, path)
             for layout in layouts
             if layout.is_run()
-            for rank, own in layout.ranks().items()
-            for path in own.memory_snapshots()
+            for rank, files in layout.ranks().items()
+            for path in files.memory_snapshots()
         ]
-        if found:
-            _, _, rank, path = min(found)
+        if snapshots:
+            _, _, rank, path = min(snapshots)
             step = f"`diag analyze {path}` shows what was allocated on rank {rank}."
             return replace(answer, next_steps=(step, *answer.next_steps))
     return answer
@@ -230,6 +230,6 @@ def _without_secrets(value: T) -> T:
     elif isinstance(value, tuple):
         changed = tuple(map(_without_secrets, value))
     elif is_dataclass(value) and not isinstance(value, type):
-        own = {field.name: getattr(value, field.name) for field in fields(value) if field.name != "path"}
-        changed = replace(value, **{name: _without_secrets(item) for name, item in own.items()})
+        values = {field.name: getattr(value, field.name) for field in fields(value) if field.name != "path"}
+        changed = replace(value, **{name: _without_secrets(item) for name, item in values.items()})
     return cast(T, changed)

@@ -1,4 +1,4 @@
-"""What lines report of a job's failures and progress: torchrun's last block, collectives that timed out, steps."""
+"""A job's failures and progress, from its lines: torchrun's last block, collectives that timed out, steps."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ _REACH = 12  # lines of one failure, without its traceback
 
 @dataclass(frozen=True)
 class FailedRank:
-    """One failure in torchrun's last block. ``root``: torchrun calls it the first one, which is the first that it
-    saw."""
+    """One failure in torchrun's last block. ``root``: torchrun lists it as the first failure that it observed."""
 
     rank: int | None
     local_rank: int | None
@@ -38,12 +37,12 @@ class FailedRank:
     first: int
     last: int
     evidence: Line
-    time_ns: int | None = None  # when the launcher saw it
+    time_ns: int | None = None  # when the launcher observed it
 
 
 def failed_ranks(job: JobLogs) -> tuple[FailedRank, ...]:
     """Every failure that a launcher listed, in order."""
-    found: list[FailedRank] = []
+    failures: list[FailedRank] = []
     fields: dict[str, str] = {}
     lines: list[Line] = []
     root = False
@@ -52,15 +51,15 @@ def failed_ranks(job: JobLogs) -> tuple[FailedRank, ...]:
         match = _FIELD.match(text)
         new = lines and (line.path != lines[-1].path or line.number - lines[-1].number > _REACH)
         if lines and (new or (match is not None and match["name"] in fields)):
-            found += _failed_rank(fields, lines, root)
+            failures += _failed_rank(fields, lines, root)
             fields, lines, root = {}, [], root and not new
         if "Root Cause (first observed failure)" in text:
-            found += _failed_rank(fields, lines, root)
+            failures += _failed_rank(fields, lines, root)
             fields, lines, root = {}, [], True
         elif match is not None:
             fields[match["name"]] = match["value"]
             lines.append(line)
-    return tuple(found + _failed_rank(fields, lines, root))
+    return tuple(failures + _failed_rank(fields, lines, root))
 
 
 def _failed_rank(fields: dict[str, str], lines: list[Line], root: bool) -> list[FailedRank]:
@@ -97,13 +96,13 @@ def _time(text: str) -> int | None:
 def speaker_of(job: JobLogs, line: Line) -> Culprit:
     """The culprit that printed a line, also where only the launcher knows the rank: by the pid of a process that it saw
     end, by local rank, or, for a line without either, the launcher's only process that ended with an error."""
-    found = job.culprit(line)
-    if found.rank is not None:
-        return found
-    rank = _rank_by_launcher(job, line, found.host)
+    culprit = job.culprit(line)
+    if culprit.rank is not None:
+        return culprit
+    rank = _rank_by_launcher(job, line, culprit.host)
     if rank is None:
-        return found
-    return job.of_rank(rank, found.host)
+        return culprit
+    return job.of_rank(rank, culprit.host)
 
 
 def _rank_by_launcher(job: JobLogs, line: Line, host: str) -> int | None:
@@ -113,13 +112,13 @@ def _rank_by_launcher(job: JobLogs, line: Line, host: str) -> int | None:
         ranks = {block.rank for block in here if block.pid == speaker.pid and block.rank is not None}
         return ranks.pop() if len(ranks) == 1 else None
     if speaker.local_rank is not None:
-        beside = job.once(_ranks_of_local).get((line.path, speaker.local_rank), set())
+        stated = job.once(_ranks_of_local).get((line.path, speaker.local_rank), set())
         numbered = {
             b.rank - b.local_rank + speaker.local_rank for b in here if b.rank is not None and b.local_rank is not None
         }
         ended = [b for b in here if (b.exitcode or 0) > 0 and b.local_rank == speaker.local_rank]
         raised = {b.rank for b in ended if b.rank is not None}
-        ranks = beside or numbered if len(beside or numbered) == 1 else raised
+        ranks = stated or numbered if len(stated or numbered) == 1 else raised
         return next(iter(ranks)) if len(ranks) == 1 else None
     if line.source in ("nccl", "kernel", "launcher"):
         return None
@@ -135,7 +134,7 @@ def _of_launcher(job: JobLogs, block: FailedRank, line: Line, host: str) -> bool
 
 
 def _ranks_of_local(job: JobLogs) -> dict[tuple[str, int], set[int]]:
-    """Ranks that lines bear together with a local rank, by file and local rank."""
+    """Ranks that lines print together with a local rank, by file and local rank."""
     lines = ((line.path, line.speaker) for line in job.logs.lines)
     return grouped(
         ((path, s.local_rank), s.rank) for path, s in lines if s.local_rank is not None and s.rank is not None
@@ -144,13 +143,13 @@ def _ranks_of_local(job: JobLogs) -> dict[tuple[str, int], set[int]]:
 
 # -- Watchdogs: collectives that timed out, by group -------------------------------------------------------------------
 
-# "[PG ID 0 PG GUID 0(default_pg) Rank 3]", before torch 2.5 "[PG 0 (default_pg) Rank 3]" and "[PG 0 Rank 3]". This rank
-# counts within the group.
+# "[PG ID 0 PG GUID 0(default_pg) Rank 3]", before torch 2.5 "[PG 0 (default_pg) Rank 3]" and "[PG 0 Rank 3]". This is
+# the rank within the group.
 _GROUP = re.compile(
     r"\[PG (?:ID \d+ PG GUID (?P<guid>[^\s(\]]+)|(?P<id>[^\s(\]]+)) ?(?:\((?P<desc>[^)]*)\))? ?Rank (?P<rank>\d{1,9})\]"
 )
 _AT_WORK = re.compile(r"(?:at work sequence id|watchdog at work|Timeout at NCCL work): (\d{1,20})")
-TIMED_OUT = re.compile(r"(?i)time(?:d )? ?out")  # a store that says so is alive: another process is late
+TIMED_OUT = re.compile(r"(?i)time(?:d )? ?out")  # a store that prints this is alive: another process is late
 _BY_CHANCE = 1000  # numbers up to here can be equal in two groups
 _UNKNOWN = ""  # torch before 2.2 does not name the group
 
@@ -202,7 +201,7 @@ class GroupTimeouts:
 
     @property
     def passed_over(self) -> tuple[int, ...]:
-        """Ranks below the highest that reported which did not report themselves. There may be more."""
+        """Ranks below the highest reporting rank that did not report. There may be more."""
         highest = max(self.ranks, default=0)
         if highest > MOST_RANKS:
             return ()
@@ -234,7 +233,7 @@ def is_world(group: str) -> bool:
 
 
 def rank_in(job: JobLogs, line: Line, group: str, group_rank: int | None) -> int | None:
-    """The global rank: the group's own number where the group is the whole job, else who printed the line."""
+    """The global rank: the group's own number where the group is the whole job, else that of the line's process."""
     if is_world(group) and group_rank is not None:
         return group_rank
     rank = job.rank_of(line)
@@ -245,9 +244,9 @@ def rank_in(job: JobLogs, line: Line, group: str, group_rank: int | None) -> int
 
 def timeouts_of(job: JobLogs) -> tuple[Timeout, ...]:
     """Every report once, in the order of the files."""
-    found: dict[tuple[int | None, int | None, str, int, str], Timeout] = {}
+    reports: dict[tuple[int | None, int | None, str, int, str], Timeout] = {}
     for hit in job.named("watchdog", "blocking-wait"):
-        if "op" not in hit.groups:  # that something timed out is all that it says
+        if "op" not in hit.groups:  # the line reports only that something timed out
             continue
         seq = int(hit.groups.get("seq", 0))
         group, group_rank = group_of(hit.line)
@@ -264,21 +263,25 @@ def timeouts_of(job: JobLogs) -> tuple[Timeout, ...]:
             line=hit.line,
             **numbers,
         )
-        found.setdefault((report.rank, report.group_rank, group, report.seq, report.op), report)
-    return tuple(_repaired(_without_echoes(found.values())))
+        reports.setdefault((report.rank, report.group_rank, group, report.seq, report.op), report)
+    return tuple(_repaired(_without_echoes(reports.values())))
 
 
 def _repaired(reports: list[Timeout]) -> list[Timeout]:
     """Completes reports whose line was overwritten after the first letters of the operation, from another rank's report
     of the same number."""
     whole = {(report.seq, report.op): report for report in reports if report.numel_in is not None}
-    found = []
+    repaired = []
     for report in reports:
-        same = [one for (seq, op), one in whole.items() if seq == report.seq and op.startswith(report.op) and seq]
+        same = [
+            candidate
+            for (seq, op), candidate in whole.items()
+            if seq == report.seq and op.startswith(report.op) and seq
+        ]
         if report.numel_in is None and report.timeout_ms is None and len(same) == 1:
             report = replace(report, op=same[0].op, numel_in=same[0].numel_in, numel_out=same[0].numel_out)
-        found.append(report)
-    return found
+        repaired.append(report)
+    return repaired
 
 
 def _group_beside(job: JobLogs, line: Line, group_rank: int, seq: int) -> str:
@@ -290,13 +293,13 @@ def _group_beside(job: JobLogs, line: Line, group_rank: int, seq: int) -> str:
 
 def _stated_groups(job: JobLogs) -> dict[tuple[str, int | None, int | None, int], list[tuple[int, str]]]:
     """(line number, group) of the watchdogs' messages, by file, rank, rank in the group and sequence number."""
-    found: dict[tuple[str, int | None, int | None, int], list[tuple[int, str]]] = defaultdict(list)
+    groups: dict[tuple[str, int | None, int | None, int], list[tuple[int, str]]] = defaultdict(list)
     for hit in job.named("pg-status"):
         group, member = group_of(hit.line)
         at = _AT_WORK.search(hit.line.text)
         if group and at is not None:
-            found[hit.line.path, job.rank_of(hit.line), member, int(at[1])].append((hit.line.number, group))
-    return found
+            groups[hit.line.path, job.rank_of(hit.line), member, int(at[1])].append((hit.line.number, group))
+    return groups
 
 
 _NUMBERS = {"numel_in": "numel_in", "numel_out": "numel_out", "timeout": "timeout_ms", "ran": "ran_ms"}
@@ -310,8 +313,8 @@ def _without_echoes(reports: Iterable[Timeout]) -> list[Timeout]:
 
 
 def groups_of(job: JobLogs, reports: Iterable[Timeout]) -> tuple[GroupTimeouts, ...]:
-    """The reports by process group. Groups of one name with different members are kept apart where communicators
-    tell."""
+    """The reports by process group. Groups with the same name and different members are separated where communicators
+    show it."""
     by_group: dict[str, dict[int | None, Timeout]] = defaultdict(dict)
     for report in reports:
         first = by_group[report.group].setdefault(report.rank, report)
@@ -336,11 +339,13 @@ def _put_nameless(by_group: dict[str, dict[int | None, Timeout]]) -> None:
         same = [
             group
             for group, by_rank in by_group.items()
-            if group != _UNKNOWN and rank not in by_rank and any(_same_call(report, one) for one in by_rank.values())
+            if group != _UNKNOWN
+            and rank not in by_rank
+            and any(_same_call(report, named) for named in by_rank.values())
         ]
         if not same and report.seq > _BY_CHANCE:
             same = [
-                g for g, by_rank in by_group.items() if g and any(one.seq == report.seq for one in by_rank.values())
+                g for g, by_rank in by_group.items() if g and any(named.seq == report.seq for named in by_rank.values())
             ]
         if len(same) == 1 and rank is not None:
             by_group[same[0]][rank] = nameless.pop(rank)
@@ -348,10 +353,10 @@ def _put_nameless(by_group: dict[str, dict[int | None, Timeout]]) -> None:
         by_group.pop(_UNKNOWN, None)
 
 
-def _same_call(one: Timeout, other: Timeout) -> bool:
+def _same_call(first: Timeout, second: Timeout) -> bool:
     """Whether number, operation and size agree, as far as both print them."""
-    sizes = (one.numel_in, one.numel_out), (other.numel_in, other.numel_out)
-    return (one.seq, one.op) == (other.seq, other.op) and (sizes[0] == sizes[1] or (None, None) in sizes)
+    sizes = (first.numel_in, first.numel_out), (second.numel_in, second.numel_out)
+    return (first.seq, first.op) == (second.seq, second.op) and (sizes[0] == sizes[1] or (None, None) in sizes)
 
 
 def _by_ratio(reports: Iterable[Timeout]) -> int | None:
@@ -375,8 +380,8 @@ def _members(job: JobLogs, group: str, ranks: set[int], reports: Iterable[Timeou
         return tuple(range(size)) if max(1, *ranks, 0) < size <= MOST_RANKS and alone else None
     fitting = set()
     for communicator in job.communicators:
-        found = [job.global_rank(communicator, number) for number in range(communicator.size)]
-        members = tuple(sorted(rank for rank in found if rank is not None))
+        global_ranks = [job.global_rank(communicator, number) for number in range(communicator.size)]
+        members = tuple(sorted(rank for rank in global_ranks if rank is not None))
         if len(members) == communicator.size and ranks <= set(members) and communicator.size != world:
             fitting.add(members)
     return fitting.pop() if len(fitting) == 1 else None
@@ -384,8 +389,9 @@ def _members(job: JobLogs, group: str, ranks: set[int], reports: Iterable[Timeou
 
 # -- Progress: whether a process or the whole job continued after a line that looks alarming ---------------------------
 
-# A training step or a bar, as trainers print it. A reader keeps the last one of each file. Digits are begun with their
-# first, and what may stand between is bounded: or a line of 10 kB of digits, or of "step 1", takes a second.
+# A training step or a bar, as trainers print it. A reader keeps the last one of each file. Numbers match from their
+# first digit only, and the text between is bounded: otherwise a line of 10 kB of digits, or of "step 1", takes a
+# second.
 STEP = re.compile(
     r"(?i)\b(?:step|iter|iteration|epoch)s?\b[\s:=\[]{0,40}+\d++.{0,1000}?\bloss\b|'loss': ?[\d.]|(?<!\d)\d++/\d++ "
     r"\[[>.=]*+\].{0,1000}?\bloss\b|(?<!\d)\d++%\|.{0,1000}?(?:it/s|s/it)"
@@ -402,21 +408,23 @@ _FAILED = (
 
 
 def failed(job: JobLogs) -> bool:
-    """Whether a line says that a process was ended or ended with an error."""
-    endings = [name for one in CLASSES.values() if one.ending for name in one.patterns_of(Role.ROOT)]
+    """Whether a line reports that a process was ended or ended with an error."""
+    endings = [
+        name for fault_class in CLASSES.values() if fault_class.ending for name in fault_class.patterns_of(Role.ROOT)
+    ]
     by_signal = [name for name in endings if name.partition("-")[0] in SAYS]
     return bool(job.named(*_FAILED, *by_signal)) or bool(job.once(failed_ranks))
 
 
 def ended_well(job: JobLogs) -> bool:
     """Whether the training printed that it reached its end, and no process failed."""
-    said = bool(job.named("ended-well")) or any(_LAST_STEP.search(line.text) for line in job.logs.lines)
-    return said and not job.once(failed)
+    printed = bool(job.named("ended-well")) or any(_LAST_STEP.search(line.text) for line in job.logs.lines)
+    return printed and not job.once(failed)
 
 
 def lives(job: JobLogs) -> bool:
     """Whether the job came up: a completed initialisation, a step, or an orderly end."""
-    complete = any(member.completed for one in job.logs.communicators for member in one.members)
+    complete = any(member.completed for communicator in job.logs.communicators for member in communicator.members)
     return complete or job.once(ended_well) or any(STEP.search(line.text) for line in job.logs.lines)
 
 
@@ -429,7 +437,7 @@ def went_on(job: JobLogs, line: Line) -> bool:
 
 
 def in_order(job: JobLogs, line: Line) -> bool:
-    """``went_on``, or the process destroyed its communicators: for what is printed while a process ends."""
+    """``went_on``, or the process destroyed its communicators: for lines that are printed while a process ends."""
     return went_on(job, line) or id(job.process_of(line)) in job.once(_ended_in_order)
 
 
@@ -441,14 +449,14 @@ def _voice(job: JobLogs, line: Line) -> tuple[str, int | None]:
 
 def _last_work(job: JobLogs) -> dict[tuple[str, int | None], int]:
     """The last line of each voice that shows work. Where the job failed, lines of unknown processes do not count."""
-    found: dict[tuple[str, int | None], int] = {}
+    last_lines: dict[tuple[str, int | None], int] = {}
     working = {hit.line for hit in job.named("evaluating", "saving", "preprocessing")}
     for line in job.logs.lines:
         if line in working or STEP.search(line.text) or "Destroy COMPLETE" in line.text:
             voice = _voice(job, line)
             if voice[1] is not None or not job.once(failed):
-                found[voice] = max(found.get(voice, 0), line.number)
-    return found
+                last_lines[voice] = max(last_lines.get(voice, 0), line.number)
+    return last_lines
 
 
 def _ended_in_order(job: JobLogs) -> set[int]:

@@ -47,9 +47,9 @@ class GroupPlaces:
 
 def places_of(logs: Logs, dumps: Dumps) -> tuple[GroupPlaces, ...]:
     """All groups of two members and more: those with members at different places first, then the largest."""
-    found = [_of_communicator(logs, one) for one in logs.communicators if one.size > 1]
-    found += _of_dumps(dumps)
-    return tuple(sorted(found, key=lambda group: (not group.uneven, -group.size, group.title)))
+    groups = [_of_communicator(logs, communicator) for communicator in logs.communicators if communicator.size > 1]
+    groups += _of_dumps(dumps)
+    return tuple(sorted(groups, key=lambda group: (not group.uneven, -group.size, group.title)))
 
 
 def _of_communicator(logs: Logs, communicator: Communicator) -> GroupPlaces:
@@ -87,15 +87,15 @@ def _of_dumps(dumps: Dumps) -> list[GroupPlaces]:
         for name, group in dump.groups.items():
             if group.ranks or name not in names:
                 names[name] = group.title, group.ranks
-    found = []
+    groups = []
     for name, (title, listed) in names.items():
         ranks = listed or tuple(sorted(dumps.dumps))
         called = {rank: dumps.dumps[rank].called(name) for rank in ranks if rank in dumps.dumps}
         most = max((number for number in called.values() if number is not None), default=None)
         if len(ranks) > 1 and most is not None:
             members = tuple(_of_dump(dumps, name, i, rank, called.get(rank), most) for i, rank in enumerate(ranks))
-            found.append(GroupPlaces(title, len(ranks), members, from_dumps=True))
-    return found
+            groups.append(GroupPlaces(title, len(ranks), members, from_dumps=True))
+    return groups
 
 
 def _of_dump(dumps: Dumps, group: str, group_rank: int, rank: int, number: int | None, most: int) -> Place:

@@ -1,4 +1,4 @@
-"""A job as its logs show it: who printed which line, which host has which address, which line came first."""
+"""A job as its logs show it: the process that printed a line, the addresses of hosts, the order of lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from diag.hang.classes import hits_of
 from diag.hang.classes.base import Hit
 from diag.hang.model import Communicator, Culprit, Line, Logs, Process, Speaker, grouped
 
-# Clocks of two hosts: NTP keeps milliseconds, but nobody promises it, and log lines are written late.
+# Clocks of two hosts: NTP usually keeps them within milliseconds, without a guarantee, and log lines are written late.
 CLOCKS_NS = 2_000_000_000
 
 _INTERFACE = re.compile(r"(?P<name>[\w.@-]+):(?P<address>[0-9a-fA-F.:]+(?:%\w+)?)<\d+>")
@@ -27,7 +27,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Interface:
-    """An interface that a host said it uses."""
+    """An interface that a host reports to use."""
 
     host: str
     name: str
@@ -37,7 +37,7 @@ class Interface:
 
 @dataclass(frozen=True)
 class JobLogs:
-    """A job's logs with what can be looked up in them."""
+    """A job's logs, with lookups."""
 
     logs: Logs
 
@@ -72,39 +72,45 @@ class JobLogs:
 
     @cached_property
     def communicators(self) -> tuple[Communicator, ...]:
-        """The communicators; before NCCL 2.16, which prints no commId, single members are joined where they must be
-        one.
+        """The communicators. NCCL before 2.16 prints no commId: there, single members that must form one are joined.
 
-        These are the k-th of a size that each process made, where every rank occurs once. Where several groups of a
-        size exist at once, those of one host are joined.
+        These are the k-th communicators of one size that each process made, if every rank occurs once. Where several
+        groups of a size exist at once, those of one host are joined.
         """
         nth: Counter[tuple[int | None, int]] = Counter()
         alike: dict[tuple[int, int], list[Communicator]] = defaultdict(list)
-        for one in self.logs.communicators:
-            if one.comm_id or len(one.members) != 1 or one.size < 2 or one.members[0].process is None:
+        for communicator in self.logs.communicators:
+            if (
+                communicator.comm_id
+                or len(communicator.members) != 1
+                or communicator.size < 2
+                or communicator.members[0].process is None
+            ):
                 continue
-            made = one.members[0].process, one.size
-            alike[one.size, nth[made]].append(one)
+            made = communicator.members[0].process, communicator.size
+            alike[communicator.size, nth[made]].append(communicator)
             nth[made] += 1
         joined: list[Communicator] = []
         gone: set[int] = set()
         for ends in alike.values():
             for group in (ends, *self._by_host(ends)):
-                members = sorted((one.members[0] for one in group), key=lambda member: member.group_rank)
+                members = sorted(
+                    (communicator.members[0] for communicator in group), key=lambda member: member.group_rank
+                )
                 whole = [member.group_rank for member in members] == list(range(group[0].size))
-                if whole and not gone & {id(one) for one in group}:
+                if whole and not gone & {id(communicator) for communicator in group}:
                     joined.append(Communicator("", group[0].size, tuple(members)))
-                    gone |= {id(one) for one in group}
-        return (*joined, *(one for one in self.logs.communicators if id(one) not in gone))
+                    gone |= {id(communicator) for communicator in group}
+        return (*joined, *(communicator for communicator in self.logs.communicators if id(communicator) not in gone))
 
     def _by_host(self, ends: list[Communicator]) -> list[list[Communicator]]:
         by_host: dict[str, list[Communicator]] = defaultdict(list)
-        for one in ends:
-            process = one.members[0].process
-            by_host[self.logs.processes[process].host if process is not None else ""].append(one)
+        for communicator in ends:
+            process = communicator.members[0].process
+            by_host[self.logs.processes[process].host if process is not None else ""].append(communicator)
         return [group for host, group in by_host.items() if host]
 
-    # Who
+    # Processes and culprits
 
     @cached_property
     def _by_path(self) -> dict[str, list[int]]:
@@ -140,8 +146,8 @@ class JobLogs:
 
     @cached_property
     def _launchers(self) -> set[str]:
-        """Files that a launcher writes to with all that it started: a process that names itself there need not be
-        alone."""
+        """Files that a launcher shares with all processes that it started: a process that is named there need not be
+        the only one."""
         return {line.path for line in self.logs.lines if line.source == "launcher"}
 
     def find_process(
@@ -160,7 +166,8 @@ class JobLogs:
         return matches[0] if len(matches) == 1 else None
 
     def host_of_path(self, path: str) -> str:
-        """The host of all processes that wrote to a file and that its launchers name; "" where there are several."""
+        """The only host of the processes that wrote to a file and that its launchers name; "" where there are
+        several."""
         hosts = {self.logs.processes[index].host for index in self._by_path.get(path, ())} - {""}
         hosts |= self._launched_hosts.get(path, set())
         hosts = hosts or set(self._spoken_hosts.get(path, ()))
@@ -168,7 +175,7 @@ class JobLogs:
 
     @cached_property
     def _spoken_hosts(self) -> dict[str, set[str]]:
-        """Hosts that lines bear, by file."""
+        """Hosts that lines name, by file."""
         return grouped((line.path, line.speaker.host) for line in self.logs.lines if line.speaker.host)
 
     @cached_property
@@ -231,7 +238,7 @@ class JobLogs:
         process = self.by_rank.get(rank) if rank is not None else None
         if process is None:
             return ""
-        addresses = [one.address for one in self.interfaces if self.process_of(one.line) is process]
+        addresses = [interface.address for interface in self.interfaces if self.process_of(interface.line) is process]
         return addresses[0] if addresses else ""
 
     def on_host(self, host: str) -> list[Process]:
@@ -251,7 +258,7 @@ class JobLogs:
                     return rank
         return group_rank if communicator.size == self.logs.world_size else None
 
-    # Where
+    # Interfaces and addresses
 
     @cached_property
     def interfaces(self) -> tuple[Interface, ...]:
@@ -264,7 +271,11 @@ class JobLogs:
 
     @cached_property
     def _hosts_of_address(self) -> dict[str, set[str]]:
-        return grouped((one.address, one.host) for one in self.interfaces if one.host not in ("", one.address))
+        return grouped(
+            (interface.address, interface.host)
+            for interface in self.interfaces
+            if interface.host not in ("", interface.address)
+        )
 
     def resolve(self, peer: str) -> str:
         """The host of ``10.0.0.2<40123>`` or ``node2.cluster<40123>``; "" where it is unknown."""
@@ -276,7 +287,7 @@ class JobLogs:
         known = [host for host in self.hosts if host in (name, name.partition(".")[0])]
         return known[0] if known and not hosts else ""
 
-    # When
+    # Order in time
 
     def first_timeout(self) -> Line | None:
         """The earliest report of a collective that timed out, by clock where there is one."""

@@ -16,16 +16,16 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Where something was read: a line of a file (from 1; 0 for a dump, whose ``text`` says which entry)."""
+    """Where something was read: a line of a file (from 1; 0 for a dump, whose ``text`` names the entry)."""
 
     path: str
     line: int
-    text: str  # as found; whoever prints it makes it safe
+    text: str  # as read; the renderer must escape it
 
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """Who printed a line, as far as the line shows. Five numbers that are never mixed."""
+    """The process that printed a line, as far as the line shows. Five numbers that are never mixed."""
 
     host: str = ""
     pid: int | None = None
@@ -37,7 +37,7 @@ class Speaker:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line that was kept. ``text``: without its prefixes; ``raw``: as found."""
+    """A line that was kept. ``text``: without its prefixes; ``raw``: as read."""
 
     path: str
     number: int
@@ -47,7 +47,7 @@ class Line:
     source: str = ""  # nccl, torch, launcher, kernel, python, stack, or "" where unknown
     level: str = ""  # INFO, WARN, TRACE, CALL, ERROR, ...
     code: str = ""  # file:line in the program that printed it: "transport/nvls.cc:287"
-    time_ns: int | None = None  # of that host's clock, no zone known unless printed
+    time_ns: int | None = None  # on that host's clock; the time zone is unknown unless printed
     block: int = 0  # equal on the lines of one traceback, stack dump or summary; 0: of none
 
     @property
@@ -92,7 +92,7 @@ class Member:
     started: bool
     completed: bool  # its initialisation
     ended: str = ""  # "destroyed", "aborted", or "" while it lives
-    calls: tuple[NcclCall, ...] = ()  # the last ones, oldest first
+    calls: tuple[NcclCall, ...] = ()  # the last calls, oldest first
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Logs:
     lines: tuple[Line, ...]
     processes: tuple[Process, ...]
     communicators: tuple[Communicator, ...]
-    world_size: int | None  # None where nothing says it
+    world_size: int | None  # None where unknown
     paths: tuple[str, ...]
     gaps: tuple[tuple[str, str], ...]  # (path, what could not be read or joined)
     deduplicated: bool = False  # Ray leaves lines out: the absence of a rank means nothing
@@ -121,15 +121,15 @@ class Logs:
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, set[V]]:
     """The values of each key."""
-    found: dict[K, set[V]] = defaultdict(set)
+    values: dict[K, set[V]] = defaultdict(set)
     for key, value in pairs:
-        found[key].add(value)
-    return found
+        values[key].add(value)
+    return values
 
 
 class Role(StrEnum):
     ROOT = "root"  # can be the cause
-    CONFIRMATION = "confirmation"  # supports a cause, is none by itself
+    CONFIRMATION = "confirmation"  # supports a cause but is none by itself
     CASCADE = "cascade"  # what happens to others because of it: never a root
     HARMLESS = "harmless"  # looks alarming in healthy runs
 

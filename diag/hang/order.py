@@ -1,6 +1,6 @@
 """Which of several clues is the cause of the others, and how sure the answer is.
 
-Order by cause, not by place in a file."""
+Clues are ordered by cause, not by their place in a file."""
 
 from __future__ import annotations
 
@@ -39,21 +39,25 @@ class Chosen:
 class _Placed:
     clue: Clue
     place: float
-    demoted: str = ""  # why it is not where its class puts it
+    demoted: str = ""  # why it is not at the place of its class
 
 
 def choose(clues: Iterable[Clue], first_timeout_ns: int | None) -> Chosen:
     """The cause, and why the other clues are not it."""
     roots = [clue for clue in clues if clue.fault_class in CLASSES]
     placed = [_place(clue, roots, first_timeout_ns) for clue in roots]
-    placed.sort(key=lambda one: (one.place, -one.clue.confidence))
+    placed.sort(key=lambda candidate: (candidate.place, -candidate.clue.confidence))
     if not placed:
         return Chosen(None, (), ())
-    best = _earliest([one for one in placed if one.place == placed[0].place])
-    rest = [one for one in placed if one is not best]
-    ruled_out = [RuledOut(one.clue.fault_class, _because(best, one)) for one in rest if _differs(best.clue, one.clue)]
+    best = _earliest([candidate for candidate in placed if candidate.place == placed[0].place])
+    rest = [candidate for candidate in placed if candidate is not best]
+    ruled_out = [
+        RuledOut(candidate.clue.fault_class, _because(best, candidate))
+        for candidate in rest
+        if _differs(best.clue, candidate.clue)
+    ]
     unique = {(ruled.fault_class, ruled.because): ruled for ruled in ruled_out}
-    return Chosen(best.clue, tuple(one.clue for one in rest), tuple(unique.values()))
+    return Chosen(best.clue, tuple(candidate.clue for candidate in rest), tuple(unique.values()))
 
 
 def _differs(best: Clue, other: Clue) -> bool:
@@ -66,10 +70,10 @@ def _ends(clue: Clue) -> list[object]:
 
 def _earliest(equal: Sequence[_Placed]) -> _Placed:
     """The clue that is earlier beyond doubt, else the one with the highest confidence."""
-    best = max(equal, key=lambda one: one.clue.confidence)
-    for one in equal:
-        if _before(one.clue, best.clue):
-            best = one
+    best = max(equal, key=lambda candidate: candidate.clue.confidence)
+    for candidate in equal:
+        if _before(candidate.clue, best.clue):
+            best = candidate
     return best
 
 
@@ -148,29 +152,29 @@ def _because(best: _Placed, other: _Placed) -> str:
 def merged(clues: Iterable[Clue]) -> list[Clue]:
     """The clues; those from text and from dumps with the same class and culprits become one, with a higher
     confidence."""
-    found: list[Clue] = []
+    merged_clues: list[Clue] = []
     for clue in clues:
-        for number, other in enumerate(found):
+        for number, other in enumerate(merged_clues):
             if (
                 other.fault_class == clue.fault_class
                 and other.from_dumps != clue.from_dumps
                 and set(_ends(other)) == set(_ends(clue))
             ):
-                found[number] = _joined(other, clue)
+                merged_clues[number] = _joined(other, clue)
                 break
         else:
-            found.append(clue)
-    return found
+            merged_clues.append(clue)
+    return merged_clues
 
 
 def _joined(first: Clue, second: Clue) -> Clue:
-    sure = 1 - (1 - first.confidence) * (1 - second.confidence)
+    confidence = 1 - (1 - first.confidence) * (1 - second.confidence)
     better = max(first, second, key=lambda clue: (clue.confidence, not clue.from_dumps))
     return replace(
         better,
         culprits=first.culprits if any(c.host for c in first.culprits) else second.culprits,
         evidence=(*first.evidence[:4], *second.evidence[:4]),
-        confidence=sure,
+        confidence=confidence,
         victims=tuple(sorted({*first.victims, *second.victims})),
         time_ns=first.time_ns if first.time_ns is not None else second.time_ns,
     )
@@ -179,8 +183,8 @@ def _joined(first: Clue, second: Clue) -> Clue:
 # -- Confidence of the answer ------------------------------------------------------------------------------------------
 #
 # It starts with the confidence of the cause's own evidence: 0.9 where a program says what failed, 0.7 for an effect
-# with one usual cause, 0.5 for one with several, and what rules say of votes and absences. Factors lower it for what
-# speaks against the cause, and lower its doubt for what speaks for it. The maximum is 0.95.
+# with one usual cause, 0.5 for one with several, and the rules' own values for votes and absences. Factors lower it for
+# what speaks against the cause, and lower its doubt for what speaks for it. The maximum is 0.95.
 #
 # On public threads that the authors of the rules had not seen, 29 of 32 answers from 0.9 on were right, 21 of 28 from
 # 0.7 to 0.8, 34 of 45 below: it is low there on purpose, since a wrong answer must not look sure
@@ -227,7 +231,7 @@ def confidence_of(cause: Clue, others: Sequence[Clue]) -> Confidence:
 
 
 def _rival(cause: Clue, other: Clue) -> bool:
-    """Whether another clue of the same priority is about as sure and about somebody else."""
+    """Whether another clue has the same priority, about the same confidence, and other culprits."""
     if other.fault_class == cause.fault_class or CLASSES[other.fault_class].coarse:
         return False
     same = CLASSES[other.fault_class].priority == CLASSES[cause.fault_class].priority

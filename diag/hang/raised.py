@@ -1,5 +1,5 @@
 """Python exceptions as tracebacks print them: type and first line of the message, with the chain behind them, and
-whether they are a peer's death told by a rank that survived it."""
+whether they only report the death of a peer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-# What torch, gloo, NCCL and the launchers say in a rank whose peers are gone or late, or that is told to stop.
+# Messages of torch, gloo, NCCL and the launchers in a rank whose peers are gone or late, or that has to stop.
 _OF_THE_GROUP = (
     "DistBackendError", "DistNetworkError", "DistStoreError", "ChildFailedError", "CalledProcessError",
     "ProcessExitedException", "ncclUnhandled", "ncclSystemError", "ncclInternalError", "ncclRemoteError",
@@ -18,7 +18,7 @@ _OF_THE_GROUP = (
     "monitoredBarrier", "Detected mismatch between collectives", "failed to synchronize", "Gloo connectFullMesh failed",
     "gloo/transport",
 )  # fmt: skip
-# The same words come from connections of the rank's own: to a data server, or to its DataLoader's workers.
+# These messages also come from other connections of the rank: to a data server, or to its DataLoader's workers.
 _OF_ANY_CONNECTION = (
     "ConnectionResetError", "ConnectionAbortedError", "ConnectionRefusedError", "BrokenPipeError",
     "Connection reset by peer", "Connection refused", "Broken pipe", "KeyboardInterrupt",
@@ -38,13 +38,13 @@ _LONGEST = 200
 
 
 def about_others(text: str) -> bool:
-    """Decided by the first exception: a rank that loses a peer raises more while it handles that, and a rank that fails
-    loses its peers while it cleans up."""
+    """Whether an exception is about other ranks. For a chain the first exception decides: a rank that loses a peer
+    raises more while it handles that, and a rank that fails loses its peers while it cleans up."""
     return about_the_group(text) or any(words in text for words in _OF_ANY_CONNECTION)
 
 
 def about_the_group(text: str) -> bool:
-    """``about_others``, in words that no other connection of the rank has."""
+    """As ``about_others``, but only by messages that no other connection of the rank prints."""
     return any(words in text for words in _OF_THE_GROUP)
 
 
@@ -71,8 +71,8 @@ class Chain:
 
     @property
     def about_others(self) -> bool:
-        """By the first: what a rank raises while it handles a lost peer comes of that, and a rank that fails loses its
-        peers while it cleans up."""
+        """Judged by the first exception: what a rank raises while it handles a lost peer is a consequence, and a rank
+        that fails loses its peers while it cleans up."""
         return about_others(str(self.errors[0]))
 
     @property
@@ -87,13 +87,13 @@ def shortened(text: str, most: int = _LONGEST) -> str:
 
 
 def chain_of(text: str) -> Chain | None:
-    """The chain of the last traceback in a text that was not raised while the interpreter ended anyway."""
-    found = None
-    if _BEGIN not in text:  # most logs, of which there may be thousands
+    """The chain of the last traceback in a text. Tracebacks of an interpreter that ends anyway do not count."""
+    chain = None
+    if _BEGIN not in text:  # true of most logs, of which there may be thousands
         return None
     for errors in _chains(_lines(text)):
-        found = Chain(errors)
-    return found
+        chain = Chain(errors)
+    return chain
 
 
 def chain_of_message(message: str) -> Chain | None:

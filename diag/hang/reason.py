@@ -72,10 +72,10 @@ def without_cause(job: JobLogs, reports: Sequence[Timeout]) -> Calm:
 
 
 def _only_victims(job: JobLogs, lost: Mapping[int, Line]) -> Calm:
-    """The answer where ranks raised only errors about their peers: who raised first, and who raised none."""
+    """The answer where ranks raised only errors about their peers: which rank raised first, and which raised none."""
     lines = sorted(lost.items(), key=lambda item: item[1].time_ns or 0)
-    who = spaced(listing(sorted(lost)))
-    text = f"Only errors about other ranks were found, and none that explains them: {who} lost or waited for a peer."
+    ranks = spaced(listing(sorted(lost)))
+    text = f"Only errors about other ranks were found, and none that explains them: {ranks} lost or waited for a peer."
     timed = all(line.time_ns is not None for _, line in lines)
     if timed and len(lines) > 1:
         text += f" Rank {lines[0][0]} raised first."
@@ -156,10 +156,10 @@ def _healthy_or_unknown(job: JobLogs) -> Calm:
 
 
 def _doubt(job: JobLogs) -> str:
-    """Why the answer is not "healthy" although no line complains; "" where nothing speaks against it."""
-    local = [one for one in job.interfaces if ends_on_its_host(one)]
+    """Why the answer is not "healthy" although no line complains; "" where nothing contradicts it."""
+    local = [interface for interface in job.interfaces if ends_on_its_host(interface)]
     if local:
-        names = ", ".join(dict.fromkeys(f"{one.name} ({one.address})" for one in local))
+        names = ", ".join(dict.fromkeys(f"{interface.name} ({interface.address})" for interface in local))
         return f"No line says that anything is wrong, but NCCL uses {names}, which does not leave its host."
     versions = {process.nccl_version.partition("+")[0] for process in job.logs.processes} - {""}
     if len(versions) > 1:
@@ -183,7 +183,7 @@ def _another_job(job: JobLogs) -> bool:
     return False
 
 
-# -- What to collect: logs and dumps that would tell more --------------------------------------------------------------
+# -- What to collect: logs and dumps that would show more --------------------------------------------------------------
 
 NCCL_LOGS = "Next run: NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET,COLL NCCL_DEBUG_FILE=/shared/nccl.%h.%p.log."
 DUMPS = (
@@ -195,7 +195,7 @@ STACKS = "While it hangs: `py-spy dump --pid PID` for every rank, into files to 
 
 
 def ranks_not_read(job: JobLogs) -> tuple[int, ...]:
-    """Ranks of which nothing was read; empty where the world size is not known."""
+    """Ranks whose logs were not read; empty where the world size is not known."""
     world = job.logs.world_size
     if world is None:
         return ()
@@ -224,8 +224,8 @@ def what_to_collect(job: JobLogs, dumps_read: bool, timed_out: bool) -> tuple[st
 
 
 _SURE_ENOUGH = 0.35
-_SURE_ENOUGH_OF_DUMPS = 0.5  # less is what they say of ranks that left none, which may only not have been collected
-_SURE_ENOUGH_OF_A_GOOD_END = 0.6  # to say that a run failed whose records say that it ended well
+_SURE_ENOUGH_OF_DUMPS = 0.5  # clues for ranks without a dump are below: their dumps may only not have been collected
+_SURE_ENOUGH_OF_A_GOOD_END = 0.6  # for a failure of a run whose records say that it ended well
 _MOST_EVIDENCE = 10
 
 
@@ -268,10 +268,10 @@ def _with_cause(
     job: JobLogs, chosen: Chosen, cause: Clue, sure: Confidence, reports: Sequence[Timeout], dumps: FlightFindings
 ) -> Triage:
     fault_class = CLASSES[cause.fault_class]
-    same = [other for other in chosen.others if other.ranks & cause.ranks]
+    same = [clue for clue in chosen.others if clue.ranks & cause.ranks]
     collect = what_to_collect(job, bool(dumps.coverage), bool(reports))
     is_sure = sure.value >= 0.8 and (cause.ranks or cause.hosts)
-    evidence = dict.fromkeys((*cause.evidence, *(line for other in same for line in other.evidence[:2])))
+    evidence = dict.fromkeys((*cause.evidence, *(line for clue in same for line in clue.evidence[:2])))
     return Triage(
         fault_class=cause.fault_class,
         confidence=sure.value,
@@ -329,7 +329,7 @@ def _also_ruled_out(job: JobLogs, chosen: str, reports: Sequence[Timeout]) -> li
 
 
 def _victims(job: JobLogs, clues: Sequence[Clue], culprits: set[int], reports: Sequence[Timeout]) -> tuple[int, ...]:
-    """Ranks that waited or were told to stop, without the culprits."""
+    """Ranks that waited or were asked to stop, without the culprits."""
     victims = {rank for clue in clues for rank in clue.victims}
     victims |= {report.rank for report in reports if report.rank is not None}
     for hit in job.hits:

@@ -18,7 +18,7 @@ _MOST = 8
 
 
 def who(culprits: Sequence[Culprit]) -> str:
-    """``rank 3 on gpu004 (GPU 1)``, ``ranks 0, 1 on gpu004``, ``host gpu004``; "" for nobody."""
+    """``rank 3 on gpu004 (GPU 1)``, ``ranks 0, 1 on gpu004``, ``host gpu004``; "" for no culprits."""
     if len(culprits) == 1:
         return _one(culprits[0])
     links = {frozenset((c.host or "", c.peer)) for c in culprits if c.peer and c.host}
@@ -51,7 +51,9 @@ def _one(culprit: Culprit) -> str:
 def headline(fault_class: FaultClass, clue: Clue) -> str:
     """Class, culprits and what was seen, in one or two sentences."""
     name, note = who(clue.culprits), clue.note.rstrip(".")
-    if fault_class.ending and name and note.startswith(("It ", "They ")):  # says itself that the process ended
+    if (
+        fault_class.ending and name and note.startswith(("It ", "They "))
+    ):  # the note already says that the process ended
         return begun(f"{name} {note.partition(' ')[2]}.")
     if fault_class.ending and note.startswith("Rank"):
         return f"{note}."
@@ -66,8 +68,8 @@ _NAMES_AN_EXCEPTION = re.compile(r"\brais(?:ed|ing) [A-Z]")
 
 
 def steps(fault_class: FaultClass, culprits: Sequence[Culprit], note: str = "") -> tuple[str, ...]:
-    """What to do next, with names filled in. ``note``: a sentence of what was seen; steps that would reveal what it
-    names are left out."""
+    """What to do next, with names filled in. ``note``: a sentence on what was seen; steps that would only reveal what
+    it already names are left out."""
     ranks = sorted({c.rank for c in culprits if c.rank is not None})
     hosts = list(dict.fromkeys(c.host for c in culprits if c.host))
     known = {
@@ -89,7 +91,7 @@ def guess_words(guess: Guess) -> str:
 
 # -- Gaps: which ones mean that a file was not read completely ---------------------------------------------------------
 
-# How a reader begins what it says of a file that it read to the end. Everything else that names a file is a loss.
+# How reasons begin for files that were read to the end. Any other reason that names a file means lost data.
 EMPTY = "is empty"
 SHARES = "the first and last lines of each process are kept"
 NO_RANK = "collective calls of "
@@ -105,7 +107,7 @@ def is_incomplete(reason: str) -> bool:
 
 def by_reason(gaps: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """The files ("" for a gap of no file) by reason, in order."""
-    found: dict[str, list[str]] = {}
+    files: dict[str, list[str]] = {}
     for path, reason in gaps:
-        found.setdefault(reason, []).append(path)
-    return found
+        files.setdefault(reason, []).append(path)
+    return files

@@ -1,4 +1,4 @@
-"""Accelerate's configuration: its view of FSDP, and rules for what stands around it."""
+"""Accelerate's configuration: FSDP as it sets it up, and rules for its other keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _INNER = {"fsdp_config": ("fsdp_",), "deepspeed_config": ("zero", "offload_")}  
 
 
 class Accelerate(Section, frozen=True):
-    """The whole file, and what it is to run on."""
+    """The whole file, and the devices that it is for."""
 
     devices: Devices
 
@@ -28,7 +28,7 @@ class Accelerate(Section, frozen=True):
 
 
 def accelerate(document: Document, devices: Devices) -> Accelerate:
-    """The view. Where nobody says how many GPUs there are, ``num_processes`` does."""
+    """The view. If the number of GPUs is unknown, it is taken from ``num_processes``."""
     top = Accelerate(document, (), document.values, devices)
     processes = top.whole("num_processes")
     if devices.gpus is None and processes is not None and processes > 0:
@@ -86,19 +86,19 @@ def unknown_keys(top: Accelerate) -> Iterator[Notice]:
 
 
 def idle_tables(top: Accelerate) -> Iterator[Notice]:
-    """Tables of another kind of run, and the kind's own that is missing."""
-    own = {"FSDP": "fsdp_config", "DEEPSPEED": "deepspeed_config"}
-    for kind, key in own.items():
+    """Tables for another kind of run, and the missing table of this kind."""
+    tables = {"FSDP": "fsdp_config", "DEEPSPEED": "deepspeed_config"}
+    for kind, key in tables.items():
         if top.kind != kind and top.within(key).values:
             yield top.say(
                 key, Severity.ERROR, f"Ignored: distributed_type is {top.shown('distributed_type')}, not {kind}.",
                 f"distributed_type: {kind}, or remove it", _LAUNCH,
             )  # fmt: skip
-    mine = own.get(top.kind)
-    if mine and not top.within(mine).values:
-        what = "FSDP1 over the whole model as one unit" if mine == "fsdp_config" else "ZeRO-2 without overlap"
+    table = tables.get(top.kind)
+    if table and not top.within(table).values:
+        defaults = "FSDP1 over the whole model as one unit" if table == "fsdp_config" else "ZeRO-2 without overlap"
         yield top.say(
-            mine, Severity.WARNING, f"Missing or empty, so defaults count: {what}.", f"{mine}: {{...}}", _LAUNCH
+            table, Severity.WARNING, f"Missing or empty, so defaults count: {defaults}.", f"{table}: {{...}}", _LAUNCH
         )
 
 
@@ -129,7 +129,7 @@ def processes(top: Accelerate) -> Iterator[Notice]:
 
 
 def parallelism(top: Accelerate) -> Iterator[Notice]:
-    """Sizes of axes that do not multiply, or that nothing takes."""
+    """Axis sizes whose product is wrong, or that have no effect."""
     section = top.within("parallelism_config")
     sizes = {name: section.whole(f"parallelism_config_{name}_size") for name in _SIZES}
     if not section.values:
@@ -169,7 +169,7 @@ RULES = (kind_of_run, unknown_keys, idle_tables, processes, two_precisions, para
 
 # -- accelerate deepspeed ----------------------------------------------------------------------------------------------
 #
-# Rules for DeepSpeed within Accelerate's configuration: its own few keys, or a DeepSpeed file beside them.
+# Rules for DeepSpeed within Accelerate's configuration: its own few keys, or a DeepSpeed file.
 
 _PLUGIN = "accelerate/utils/dataclasses.py: DeepSpeedPlugin"
 DEEPSPEED_KEYS = frozenset({
@@ -178,7 +178,7 @@ DEEPSPEED_KEYS = frozenset({
     "zero3_init_flag", "zero3_save_16bit_model", "deepspeed_hostfile", "deepspeed_exclusion_filter",
     "deepspeed_inclusion_filter", "deepspeed_multinode_launcher", "deepspeed_moe_layer_cls_names",
 })  # fmt: skip
-# Refused beside a file, even where they agree with it.
+# Refused together with a file, even where they agree with it.
 _BESIDE_FILE = (
     "gradient_accumulation_steps", "gradient_clipping", "zero_stage", "offload_optimizer_device",
     "offload_param_device", "offload_param_nvme_path", "offload_optimizer_nvme_path", "zero3_save_16bit_model",
@@ -186,7 +186,7 @@ _BESIDE_FILE = (
 
 
 def beside_file(top: Accelerate) -> Iterator[Notice]:
-    """Keys that Accelerate refuses beside a DeepSpeed file."""
+    """Keys that Accelerate refuses together with a DeepSpeed file."""
     section = top.within("deepspeed_config")
     if top.kind != "DEEPSPEED" or "deepspeed_config_file" not in section:
         return

@@ -1,4 +1,4 @@
-"""Transformers' TrainingArguments: their view of FSDP, and rules for what stands around it."""
+"""Transformers' TrainingArguments: FSDP as they set it up, and rules for their other keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .model import ERROR, WARNING, Devices, Notice, Row, Section, Severity, keys
 
 KNOWN = keys_of("arguments")  # of versions 4 and 5
 
-# Such that no other format has them: two of these make a file TrainingArguments.
+# Fields that no other format has: a file with two of these is recognised as TrainingArguments.
 TELLING = frozenset({
     "output_dir", "per_device_train_batch_size", "per_device_eval_batch_size", "num_train_epochs", "max_steps",
     "learning_rate", "lr_scheduler_type", "warmup_steps", "warmup_ratio", "weight_decay", "max_grad_norm",
@@ -28,13 +28,13 @@ _MISSPELLED = 0.88
 
 
 class Arguments(Section, frozen=True):
-    """The whole file, and what it is to run on."""
+    """The whole file, and the devices that it is for."""
 
     devices: Devices
 
     @property
     def fsdp(self) -> tuple[str, ...]:
-        """The words of ``fsdp``, which may be a text or a list; none for true, false and nothing."""
+        """The words of ``fsdp``, which may be a text or a list; empty for true, false and null."""
         value = self.values.get("fsdp")
         words = value.split() if isinstance(value, str) else value if isinstance(value, list) else []
         return tuple(str(word).lower() for word in words if str(word).lower() not in ("true", "false"))
@@ -81,7 +81,7 @@ def fsdp_of(top: Arguments, bare: bool, other: Document | None = None) -> Fsdp |
 
 
 def fsdp_words(top: Arguments) -> Iterator[Notice]:
-    """Words of ``fsdp`` that are none, that lack another, or that exclude each other."""
+    """Words of ``fsdp`` that do not exist, that need another one, or that exclude each other."""
     words = top.fsdp
     source = f"{_ARGUMENTS}: _process_fsdp_args"
     for word in words:
@@ -149,7 +149,7 @@ RULES = (
 
 # -- arguments deepspeed -----------------------------------------------------------------------------------------------
 #
-# Rules for TrainingArguments and the DeepSpeed configuration that they name: both say some things.
+# Rules for TrainingArguments and the DeepSpeed configuration that they name: both set some values.
 
 # DeepSpeed's key, the field that has to agree with it, and the field's default.
 _SAME: tuple[tuple[str, str, float], ...] = (
@@ -164,7 +164,7 @@ _MATCH = "transformers/integrations/deepspeed.py: fill_match"
 
 
 def mismatches(top: Arguments, inner: DeepSpeed) -> Iterator[Notice]:
-    """Values that differ, at which the Trainer refuses to start."""
+    """Values that differ, so that the Trainer refuses to start."""
     for key, field, default in _SAME:
         *tables, last = key.split(".")
         table = inner.top
@@ -174,10 +174,10 @@ def mismatches(top: Arguments, inner: DeepSpeed) -> Iterator[Notice]:
         mine = top.number(field) if field in top else default
         if theirs is None or mine is None or theirs == mine:
             continue
-        own = top.shown(field) if field in top else f"its default, {default:g}"
+        shown = top.shown(field) if field in top else f"its default, {default:g}"
         yield table.say(
             last, Severity.ERROR,
-            f"{table.shown(last)} here, while {field} is {own}: the Trainer refuses to start.", f'"{last}": "auto"',
+            f"{table.shown(last)} here, while {field} is {shown}: the Trainer refuses to start.", f'"{last}": "auto"',
             _MATCH,
         )  # fmt: skip
 
@@ -185,11 +185,11 @@ def mismatches(top: Arguments, inner: DeepSpeed) -> Iterator[Notice]:
 def precision_mismatch(top: Arguments, inner: DeepSpeed) -> Iterator[Notice]:
     """A number type that is on in one and off in the other."""
     for kind in ("bf16", "fp16"):
-        said, mine = inner.top.within(kind).flag("enabled"), top.flag(kind) is True
-        if said is not None and said != mine and not top.flag(f"{kind}_full_eval"):
+        theirs, mine = inner.top.within(kind).flag("enabled"), top.flag(kind) is True
+        if theirs is not None and theirs != mine and not top.flag(f"{kind}_full_eval"):
             yield inner.top.say(
                 f"{kind}.enabled", Severity.ERROR,
-                f"{'On' if said else 'Off'} here and {'on' if mine else 'off'} in TrainingArguments: the Trainer "
+                f"{'On' if theirs else 'Off'} here and {'on' if mine else 'off'} in TrainingArguments: the Trainer "
                 "refuses to start.", f'"{kind}": {{"enabled": "auto"}}', _MATCH,
             )  # fmt: skip
 

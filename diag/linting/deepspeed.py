@@ -1,4 +1,4 @@
-"""A DeepSpeed configuration as its rules see it."""
+"""A DeepSpeed configuration, and the rules for it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ STAGES = (0, 1, 2, 3)
 
 
 class DeepSpeed(Struct, frozen=True):
-    """``reader``: who loads it: DeepSpeed itself (None), "Accelerate" or "Transformers", which fill in "auto".
-    ``stage`` None: not one of 0 to 3, or "auto"."""
+    """``reader``: the tool that loads it: DeepSpeed itself (None), "Accelerate" or "Transformers", which fill in
+    "auto". ``stage`` None: not one of 0 to 3, or "auto"."""
 
     top: Section
     zero: Section
@@ -33,7 +33,7 @@ class DeepSpeed(Struct, frozen=True):
 
     @property
     def ranks(self) -> int | None:
-        """Ranks with data of their own: GPUs over those that share a sample. None: not told, or they do not divide."""
+        """Ranks with data of their own: GPUs divided by those that share a sample. None if unknown or not divisible."""
         shared = self.top.whole("sequence_parallel_size") or 1
         shared *= self.top.within("tensor_parallel").whole("autotp_size") or 1
         gpus = self.devices.gpus
@@ -58,10 +58,10 @@ def deepspeed_of(
     place: Place = (),
     values: dict[str, Any] | None = None,
 ) -> DeepSpeed:
-    """The view of a document, or of ``values`` that stand at ``place`` in it."""
+    """The view of a document, or of ``values`` at ``place`` in it."""
     top = Section(document, place, document.values if values is None else values)
     zero = top.within("zero_optimization")
-    if isinstance(top.values.get("zero_optimization"), bool):  # the form of before stages
+    if isinstance(top.values.get("zero_optimization"), bool):  # the form from before stages
         stage: int | None = int(top.values["zero_optimization"])
     else:
         stage = zero.whole("stage") if "stage" in zero else 0
@@ -69,16 +69,16 @@ def deepspeed_of(
 
 
 def _autos(values: dict[str, Any], place: Place) -> list[Place]:
-    found: list[Place] = []
+    autos: list[Place] = []
     open_tables = [(place, values)]
     while open_tables:
         at, table = open_tables.pop()
         for key, value in table.items():
             if value == "auto":
-                found.append((*at, key))
+                autos.append((*at, key))
             elif isinstance(value, dict):
                 open_tables.append(((*at, key), value))
-    return found
+    return autos
 
 
 # -- deepspeed batch ---------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ BATCH_RULES = (
 #
 TOP, ZERO = keys_of("deepspeed.top"), keys_of("deepspeed.zero")
 
-# Of no effect below stage 3.
+# Keys without effect below stage 3.
 STAGE_3_ONLY = frozenset({
     "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold", "stage3_model_persistence_threshold",
     "stage3_max_live_parameters", "stage3_max_reuse_distance", "stage3_gather_16bit_weights_on_model_save",
@@ -216,7 +216,7 @@ DEPRECATED = {
 
 # -- deepspeed names ---------------------------------------------------------------------------------------------------
 #
-# Rules for the names of DeepSpeed's keys: unknown, deprecated, given twice, left to somebody else.
+# Rules for the names of DeepSpeed's keys: unknown, deprecated, given twice, left to another tool.
 
 _FORBIDDEN = "deepspeed/runtime/config_utils.py: DeepSpeedConfigModel forbids unknown fields"
 _TABLES = (
@@ -271,7 +271,7 @@ def deprecated_keys(seen: DeepSpeed) -> Iterator[Notice]:
 
 
 def repeated_keys(seen: DeepSpeed) -> Iterator[Notice]:
-    """Keys that stand twice in one object."""
+    """Keys that occur twice in one object."""
     for place, _ in seen.top.document.lines.repeated:
         if not seen.top.place or place[: len(seen.top.place)] == seen.top.place:
             yield seen.top.say(
@@ -282,8 +282,8 @@ def repeated_keys(seen: DeepSpeed) -> Iterator[Notice]:
 
 
 def _hjson(seen: DeepSpeed) -> str:
-    other = seen.reader or "Accelerate or Transformers"
-    return f"Comments or trailing commas: DeepSpeed reads them, as Hjson; {other} cannot."
+    readers = seen.reader or "Accelerate or Transformers"
+    return f"Comments or trailing commas: DeepSpeed reads them, as Hjson; {readers} cannot."
 
 
 _READERS = "deepspeed/runtime/config.py: hjson.load; accelerate/utils/deepspeed.py: json.load"
@@ -301,7 +301,7 @@ syntax = rule(
 
 
 def auto_values(seen: DeepSpeed) -> Iterator[Notice]:
-    """Values that are left to Accelerate or Transformers, in a file of which nothing says that they read it."""
+    """Values that are left to Accelerate or Transformers, in a file that they are not known to read."""
     if seen.autos and seen.reader is None:
         names = ", ".join(sorted(".".join(place) for place in seen.autos)[:4])
         more = f" and {len(seen.autos) - 4} more" if len(seen.autos) > 4 else ""
@@ -319,11 +319,11 @@ NAME_RULES = (unknown_keys, deprecated_keys, repeated_keys, comments, syntax, au
 
 # -- deepspeed speed ---------------------------------------------------------------------------------------------------
 #
-# Rules for what DeepSpeed overlaps, and in pieces of which size.
+# Rules for DeepSpeed's overlap of communication and its bucket sizes.
 
 _DEEPSPEED_SPEED_CONFIG = "deepspeed/runtime/zero/config.py"
 _DEFAULT_BUCKET = 500_000_000
-# 2 MB in 16 bits: pieces at which a collective's time is its latency, not its bytes.
+# 2 MB in 16 bits: below it a collective's time is bound by latency, not by bytes.
 _SMALL_BUCKET = 1_000_000
 # A unit of 2 GB in 16 bits that is fetched at once, or parameters of 20 MB that every rank keeps whole.
 _HUGE_PREFETCH, _HUGE_PERSISTENT = 1_000_000_000, 10_000_000
@@ -343,7 +343,7 @@ overlap = rule(
 
 
 def bucket_memory(seen: DeepSpeed) -> Iterator[Notice]:
-    """What overlapped buckets take of the GPU's memory."""
+    """GPU memory that overlapped buckets take."""
     if seen.stage not in (1, 2) or seen.zero.flag("overlap_comm") is not True:
         return
     numbers = [_bucket(seen, key) for key in ("reduce_bucket_size", "allgather_bucket_size")]
@@ -365,7 +365,7 @@ def _bucket(seen: DeepSpeed, key: str) -> float | None:
 
 
 def small_buckets(seen: DeepSpeed) -> Iterator[Notice]:
-    """Buckets at which every collective costs its latency."""
+    """Buckets so small that every collective is bound by latency."""
     if not seen.stage:
         return
     for key in ("reduce_bucket_size", "allgather_bucket_size"):
@@ -482,7 +482,7 @@ offload_of_stage = rule(
 
 
 def nvme(seen: DeepSpeed) -> Iterator[Notice]:
-    """Offload to NVMe without saying where, or with the reader's slow defaults; settings of it without use."""
+    """Offload to NVMe without a path, or with slow defaults for reading; NVMe settings that are not used."""
     used = [key for key in ("offload_param", "offload_optimizer") if seen.offload(key) == "nvme"]
     for key in used:
         if "nvme_path" not in seen.zero.within(key):
@@ -526,7 +526,7 @@ def pageable_offload(seen: DeepSpeed) -> Iterator[Notice]:
 
 
 def hpz_partition(seen: DeepSpeed) -> Iterator[Notice]:
-    """ZeRO++'s second partition, which is meant to be a host."""
+    """ZeRO++'s secondary partition, which should be one host."""
     size, gpus = seen.zero.whole("zero_hpz_partition_size"), seen.devices.gpus
     if seen.stage != 3 or size is None or size <= 1 or gpus is None:
         return

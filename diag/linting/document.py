@@ -1,4 +1,4 @@
-"""A configuration file as values with lines, or the reason why it is none."""
+"""Reads a configuration file into values with line numbers, or reports why it cannot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from diag.words.formatting import visible
 
 # -- lines -------------------------------------------------------------------------------------------------------------
 #
-# The lines on which keys stand: JSON, YAML and TOML parsers give values only.
+# The line of each key: JSON, YAML and TOML parsers give values only.
 
 Place = tuple[str, ...]  # the keys from the top to one value; an element of a list has its index
 
@@ -43,15 +43,15 @@ class Lines(dict[Place, int]):
 
 
 def json_lines(text: str) -> Lines:
-    """Of valid JSON."""
+    """The lines of keys in valid JSON."""
     lines = Lines()
     line = 1
     place: list[str] = []  # of the open objects and lists
     lists: list[bool] = []
     keyed = False  # a key of the innermost object is on ``place``
     string = None
-    for found in _TOKEN.finditer(text):
-        token = found[0]
+    for match in _TOKEN.finditer(text):
+        token = match[0]
         if token == "\n":
             line += 1
         elif token[0] == '"':
@@ -88,7 +88,7 @@ def _unquoted(token: str) -> str:
 
 
 def yaml_lines(node: yaml.Node | None) -> Lines:
-    """Of a composed YAML document without aliases."""
+    """The lines of keys in a composed YAML document without aliases."""
     lines = Lines()
     for place, line in _walked(node):
         lines.put(place, line)
@@ -101,15 +101,15 @@ def _walked(root: yaml.Node | None) -> Iterator[tuple[Place, int]]:
         place, node = open_nodes.pop()
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
-                own = (*place, str(key.value))
-                yield own, key.start_mark.line + 1
-                open_nodes.append((own, value))
+                child = (*place, str(key.value))
+                yield child, key.start_mark.line + 1
+                open_nodes.append((child, value))
         elif isinstance(node, yaml.SequenceNode):
             open_nodes += [((*place, str(number)), value) for number, value in enumerate(node.value)]
 
 
 def toml_lines(text: str) -> Lines:
-    """Of valid TOML, by its tables and assignments; keys within inline tables are not found."""
+    """The lines of keys in valid TOML, by its tables and assignments; keys within inline tables are not found."""
     lines = Lines()
     table: Place = ()
     for number, line in enumerate(text.splitlines(), start=1):
@@ -132,7 +132,7 @@ _EXPECTED = "give a DeepSpeed JSON, an Accelerate YAML, TrainingArguments or its
 _TOML = re.compile(
     r"\A(?:[^\S\n]*(?:#[^\n]*)?\n)*[^\S\n]*(?:\[\[?[A-Za-z_][\w.\"-]*\]\]?\s*(?:#[^\n]*)?$|[A-Za-z_][\w.-]*\s*=)", re.M
 )
-# Strings stand first, so that what looks like a comment inside one is left alone.
+# Strings are matched first, so that a comment sign inside one is left alone.
 _HJSON = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|#[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _TRAILING_COMMA = re.compile(r'("(?:[^"\\\n]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)
 
@@ -158,8 +158,8 @@ def _text(path: Path) -> str:
             raise DiagError("a folder, not a configuration", path=path, hint=_EXPECTED)
         content = read_given(path, _MOST_BYTES)
     except (OSError, ValueError) as error:
-        said = error.strerror if isinstance(error, OSError) else None
-        raise DiagError(f"cannot be read: {said or error}", path=path, hint=_EXPECTED) from error
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise DiagError(f"cannot be read: {reason or error}", path=path, hint=_EXPECTED) from error
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -172,7 +172,7 @@ def _text(path: Path) -> str:
 
 
 def parse(text: str, path: str) -> Document:
-    """The values of a text, whose syntax its first characters tell. DiagError with the line where it is broken."""
+    """The values of a text. Its first characters determine the syntax. DiagError with the line where it is broken."""
     try:
         if _TOML.match(text):
             document = Document(path, "toml", tomllib.loads(text), toml_lines(text))
@@ -192,7 +192,7 @@ def parse(text: str, path: str) -> Document:
 
 
 def _named(values: Any) -> Any:
-    """With keys that are text: YAML's may be numbers, dates or nothing."""
+    """The values, with keys as text: keys in YAML may be numbers, dates or null."""
     if isinstance(values, dict):
         return {str(key): _named(value) for key, value in values.items()}
     return [_named(value) for value in values] if isinstance(values, list) else values
@@ -213,14 +213,14 @@ def _json(text: str, path: str) -> Document:
 
 
 def _without_comments(text: str) -> str:
-    """With blanks for comments and trailing commas, so that every line keeps its number."""
-    bare = _HJSON.sub(lambda found: found[0] if found[0][0] == '"' else re.sub(r"[^\n]", " ", found[0]), text)
-    return _TRAILING_COMMA.sub(lambda found: found[1] or " ", bare)
+    """The text with blanks in place of comments and trailing commas, so that every line keeps its number."""
+    bare = _HJSON.sub(lambda match: match[0] if match[0][0] == '"' else re.sub(r"[^\n]", " ", match[0]), text)
+    return _TRAILING_COMMA.sub(lambda match: match[1] or " ", bare)
 
 
 def _yaml(text: str, path: str) -> Document:
-    """By PyYAML's safe loader, which builds plain values only; aliases, by which a small file can name a huge value,
-    are refused."""
+    """Reads with PyYAML's safe loader, which builds plain values only. Aliases, by which a small file can hold a huge
+    value, are refused."""
     try:
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
             raise DiagError("it uses aliases (*name), which are not followed here", path=path, hint="write values out")
@@ -231,7 +231,7 @@ def _yaml(text: str, path: str) -> Document:
         raise DiagError(
             f"not YAML: {error.problem or error.context}{where}", path=path, hint="mend that line"
         ) from error
-    except (yaml.YAMLError, ValueError, TypeError) as error:  # also a date that is none, an unhashable key
+    except (yaml.YAMLError, ValueError, TypeError) as error:  # also an invalid date or an unhashable key
         raise DiagError(f"not YAML: {visible(str(error))}", path=path, hint=_EXPECTED) from error
 
 

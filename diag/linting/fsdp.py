@@ -1,4 +1,4 @@
-"""FSDP as Accelerate and Transformers configure it, as the rules see it."""
+"""FSDP as Accelerate and Transformers configure it, and the rules for it."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ KNOWN = {
 
 
 class Fsdp(Struct, frozen=True):
-    """``tool``: Accelerate or Transformers. ``section``: its fsdp_config. ``top``: what stands around it.
-    ``version`` as it counts, which ``version_given`` says or the defaults. ``strategy``: of FSDP1, in capitals, and
-    ``strategy_key`` where it stands, from the top. ``options``: words of Transformers' ``fsdp``."""
+    """``tool``: Accelerate or Transformers. ``section``: its fsdp_config. ``top``: the table around it. ``version``:
+    the one in effect; ``version_given``: whether the file sets it. ``strategy``: of FSDP1, in capitals;
+    ``strategy_key``: its path from the top. ``options``: words of Transformers' ``fsdp``."""
 
     tool: str
     section: Section
@@ -42,7 +42,7 @@ class Fsdp(Struct, frozen=True):
     strategy: str | None
     strategy_key: str
     options: tuple[str, ...]
-    mixed_precision: str | None  # bf16, fp16, fp8 or no; None: not said
+    mixed_precision: str | None  # bf16, fp16, fp8 or no; None: not set
     devices: Devices
 
     def key(self, name: str) -> str:
@@ -64,7 +64,8 @@ class Fsdp(Struct, frozen=True):
         return value.strip().upper() if isinstance(value, str) else None
 
     def say(self, name: str, severity: Severity, text: str, instead: str, source: str) -> Notice:
-        """A notice about a key of the fsdp_config, about ``STRATEGY``, or about a key around it, behind ``TOP``."""
+        """A notice about a key of the fsdp_config, about ``STRATEGY``, or about a key of the table around it, with the
+        prefix ``TOP``."""
         if name == STRATEGY or name.startswith(TOP):
             key = self.strategy_key if name == STRATEGY else name.removeprefix(TOP)
             return self.top.say(key, severity, text, instead, source)
@@ -76,15 +77,15 @@ class Fsdp(Struct, frozen=True):
 
     @property
     def policy(self) -> str | None:
-        """How the model is cut into units: one of POLICIES, or what the file says in its place."""
-        if (said := self.word("auto_wrap_policy")) is not None:
-            return said
+        """How the model is divided into units: one of POLICIES, or the file's own word for it."""
+        if (word := self.word("auto_wrap_policy")) is not None:
+            return word
         if self.tool == "Accelerate":
             return "NO_WRAP"
         if self.version == 2 and not self.options:  # `fsdp: true`, which came with this default
             return "TRANSFORMER_BASED_WRAP"
         if "auto_wrap" not in self.options:
-            return "NO_WRAP" if self.options else None  # a bare fsdp_config: the other file says it
+            return "NO_WRAP" if self.options else None  # a bare fsdp_config: the other file sets it
         return "SIZE_BASED_WRAP" if (self.section.number(self.key("min_num_params")) or 0) > 0 else POLICIES[0]
 
     @property
@@ -272,7 +273,7 @@ offload = rule(
 loading = rule(
     Row("sync_module_states", ERROR,
         lambda f: f.flag("cpu_ram_efficient_loading") is True and f.flag("sync_module_states") is False
-        and not (f.version == 2 and f.tool == "Transformers"),  # newer ones do not look at it
+        and not (f.version == 2 and f.tool == "Transformers"),  # newer versions ignore it
         "With cpu_ram_efficient_loading only rank 0 has weights, so they must be sent: the run is refused.",
         lambda f: f.write("sync_module_states", "true") if f.version == 1 else "remove it",
         _tool("accelerate/utils/launch.py", "transformers/training_args.py")),
@@ -368,7 +369,7 @@ local_state = rule(
 
 
 def keys_without_use_in_fsdp2(seen: Fsdp) -> Iterator[Notice]:
-    """FSDP1's other keys where FSDP2 runs: an error where they ask for what FSDP2 does not do."""
+    """FSDP1's other keys with FSDP2: an error where they ask for something that FSDP2 does not do."""
     if seen.version != 2:
         return
     for name in FSDP1_ONLY[1:]:
@@ -481,9 +482,9 @@ def _strategy(seen: Fsdp, word: str) -> tuple[str, str]:
 
 
 def _wrapped(seen: Fsdp) -> str:
-    """Python that makes a unit of each block, and of what is left."""
-    given = seen.section.values.get(seen.key("transformer_layer_cls_to_wrap"))
-    names = given if isinstance(given, str) else ",".join(map(str, given)) if isinstance(given, list) else None
+    """Python that makes a unit of each block, and one of the rest."""
+    classes = seen.section.values.get(seen.key("transformer_layer_cls_to_wrap"))
+    names = classes if isinstance(classes, str) else ",".join(map(str, classes)) if isinstance(classes, list) else None
     kinds = f"({names.replace(',', ', ')})" if names and "," in names else names or "DecoderLayer"
     return (
         f"for module in model.modules():\n    if isinstance(module, {kinds}):\n        fully_shard(module)\n"
@@ -492,11 +493,11 @@ def _wrapped(seen: Fsdp) -> str:
 
 
 def _key(seen: Fsdp, name: str) -> tuple[str, str]:
-    """What the key becomes, and what a program of one's own writes."""
+    """The key's equivalent in the configuration, and in a Python program."""
     word, flag = seen.word(name), seen.flag(name)
     if name in ("sharding_strategy", "reshard_after_forward"):
-        said = word or seen.section.shown(seen.key(name))
-        return _strategy(seen, _NUMBERED.get(said, said))
+        strategy = word or seen.section.shown(seen.key(name))
+        return _strategy(seen, _NUMBERED.get(strategy, strategy))
     if name == "version":
         return seen.write("version", "2"), "fully_shard(...) in place of FullyShardedDataParallel(...)"
     if name == "auto_wrap_policy" and word == "NO_WRAP":

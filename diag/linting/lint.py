@@ -1,4 +1,4 @@
-"""The linter: every file read, recognised and put to the rules of its format."""
+"""The linter: reads files, recognises their formats and applies the rules of each format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .torchtitan import MOVED, TABLES, Titan, torchtitan_of
 
 # -- recognise ---------------------------------------------------------------------------------------------------------
 #
-# Whose configuration a file is, by what it holds and not by its name.
+# The format of a file, by its content and not by its name.
 
 _DEEPSPEED = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")
 _ACCELERATE = ("distributed_type", "compute_environment")
@@ -29,17 +29,17 @@ _HINT = "diag plan reads DeepSpeed JSON, Accelerate YAML, TrainingArguments, fsd
 
 
 def recognise(document: Document) -> Format:
-    """The format. DiagError for a model's config.json and for what is none of them."""
+    """The format. DiagError for a model's config.json and for unknown formats."""
     if is_model(document.values):
         raise DiagError(
             "a model's config.json, not a configuration of training",
             path=document.path,
             hint="give it alone, with --gpus, to plan memory and strategy",
         )
-    found = _format(document)
-    if found is None:
+    recognised = _format(document)
+    if recognised is None:
         raise DiagError("no configuration that is known here", path=document.path, hint=_HINT)
-    return found
+    return recognised
 
 
 def is_model(values: dict[str, Any]) -> bool:
@@ -67,11 +67,11 @@ def _format(document: Document) -> Format | None:
 
 # -- unseen ------------------------------------------------------------------------------------------------------------
 #
-# What a configuration does not tell, and what to check in its place.
+# What a configuration does not show, and what to check instead.
 
 
 def unseen_deepspeed(seen: DeepSpeed) -> tuple[Unseen, ...]:
-    found = [
+    unseen = [
         Unseen(
             "whether each rank reads data of its own",
             "deepspeed.initialize(training_data=...) puts a DistributedSampler in, as Accelerate and the Trainer do; a "
@@ -82,10 +82,10 @@ def unseen_deepspeed(seen: DeepSpeed) -> tuple[Unseen, ...]:
     if seen.devices.gpus is None and all(seen.top.whole(key) for key in sizes):
         whole, micro, steps = (seen.top.whole(key) or 1 for key in sizes)
         if whole % (micro * steps) == 0:
-            found.append(
+            unseen.append(
                 Unseen("whether the batch sizes multiply", f"they do on {whole // (micro * steps)} GPUs: --gpus")
             )
-    return tuple(found)
+    return tuple(unseen)
 
 
 def unseen_accelerate(seen: Accelerate) -> tuple[Unseen, ...]:
@@ -101,14 +101,14 @@ def unseen_accelerate(seen: Accelerate) -> tuple[Unseen, ...]:
 
 
 def unseen_torchtitan(seen: Titan) -> tuple[Unseen, ...]:
-    found = []
+    unseen = []
     if seen.devices.gpus is None:
-        found.append(Unseen("whether the degrees make up the GPUs", "give --gpus and --per-host"))
+        unseen.append(Unseen("whether the degrees make up the GPUs", "give --gpus and --per-host"))
     if seen.extended:
-        found.append(
+        unseen.append(
             Unseen("whether tables and keys are spelled right", "the module that adds some is not imported here")
         )
-    return tuple(found)
+    return tuple(unseen)
 
 
 def unseen_file(name: str) -> Unseen:
@@ -125,20 +125,20 @@ TORCHTITAN_RULES = (*torchtitan.DEGREE_RULES, *torchtitan.TRAINING_RULES)
 
 
 def lint(paths: Sequence[Path], gpus: int | None = None, per_host: int = 8) -> list[Linted]:
-    """What each file has wrong, in the order of the paths. DiagError where one cannot be read or is none of the formats
-    known. Nothing that a file names is imported or run; a DeepSpeed file that another names is read as well."""
+    """The problems of each file, in the order of the paths. DiagError where one cannot be read or has no known format.
+    Nothing that a file names is imported or run; a DeepSpeed file that another names is read as well."""
     devices = Devices(gpus, per_host)
     return [_linted(read(path), devices) for path in paths]
 
 
 def _linted(document: Document, devices: Devices) -> Linted:
-    found = recognise(document)
-    notices, rows, unseen = _OF_FORMAT[found](document, devices)
+    recognised = recognise(document)
+    notices, rows, unseen = _OF_FORMAT[recognised](document, devices)
     order = list(Severity)
-    own = sorted(
+    ordered = sorted(
         notices, key=lambda notice: (order.index(notice.severity), notice.path != document.path, notice.line or 0)
     )
-    return Linted(document.path, found, tuple(dict.fromkeys(own)), rows, unseen)
+    return Linted(document.path, recognised, tuple(dict.fromkeys(ordered)), rows, unseen)
 
 
 _Found = tuple[list[Notice], tuple[Translation, ...], tuple[Unseen, ...]]
@@ -171,22 +171,22 @@ def _arguments(document: Document, devices: Devices) -> _Found:
     view = arguments.arguments(document, devices)
     notices = _repeated(view) + _applied(arguments.RULES, view)
     unseen: tuple[Unseen, ...] = ()
-    said = view.values.get("deepspeed")
+    value = view.values.get("deepspeed")
     inner = None
-    if isinstance(said, dict):
-        inner = deepspeed_of(document, devices, "Transformers", ("deepspeed",), said)
-    elif isinstance(said, str) and said:
-        inner, unseen = _named(document, said, devices, "Transformers")
+    if isinstance(value, dict):
+        inner = deepspeed_of(document, devices, "Transformers", ("deepspeed",), value)
+    elif isinstance(value, str) and value:
+        inner, unseen = _named(document, value, devices, "Transformers")
     if inner is not None:
         notices += _applied(DEEPSPEED_RULES, inner)
         notices += [notice for rule in arguments.DEEPSPEED_RULES for notice in rule(view, inner)]
     name = view.word("fsdp_config")
-    other = None
+    fsdp_file = None
     if name and view.uses_fsdp:
-        other = _beside(document, name)
-        if other is None:
+        fsdp_file = _beside(document, name)
+        if fsdp_file is None:
             return notices, (), (*unseen, unseen_file(name))
-    return _with_fsdp(notices, unseen, arguments.fsdp_of(view, False, other))
+    return _with_fsdp(notices, unseen, arguments.fsdp_of(view, False, fsdp_file))
 
 
 def _fsdp_config(document: Document, devices: Devices) -> _Found:
@@ -216,7 +216,7 @@ def _repeated(view: accelerate.Accelerate | arguments.Arguments) -> list[Notice]
 
 
 def _named(document: Document, name: str, devices: Devices, reader: str) -> tuple[DeepSpeed | None, tuple[Unseen, ...]]:
-    """The DeepSpeed file that another one names; None where it is not here, as it need not be."""
+    """The DeepSpeed file that another one names; None where it is not here, which is no error."""
     inner = _beside(document, name)
     if inner is None:
         return None, (unseen_file(name),)
@@ -230,7 +230,8 @@ def _named(document: Document, name: str, devices: Devices, reader: str) -> tupl
 
 
 def _beside(document: Document, name: str) -> Document | None:
-    """A file that another names, by the working directory, as the tools take it, else by that file's folder."""
+    """A file that another one names: relative to the working directory, as for the tools, else to that file's
+    folder."""
     for path in (Path(name), Path(document.path).parent / name):
         try:
             here = path.is_file()

@@ -1,4 +1,4 @@
-"""What the linter finds: notices, equivalents of FSDP1's keys, and what a configuration alone cannot tell."""
+"""What the linter finds: notices, equivalents of FSDP1's keys, and what a configuration alone does not show."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .document import Document, Place, shown
 
 
 class Format(StrEnum):
-    """Whose configuration a file is."""
+    """The tool whose configuration a file is."""
 
     DEEPSPEED = "DeepSpeed"
     ACCELERATE = "Accelerate"
@@ -58,14 +58,14 @@ class Translation(Struct, frozen=True):
 
 
 class Unseen(Struct, frozen=True):
-    """What the file does not tell, and what to check instead."""
+    """What the file does not show, and what to check instead."""
 
     what: str
     check: str
 
 
 class Linted(Struct, frozen=True):
-    """One file. ``notices``: errors first, then as they stand in the file."""
+    """One file. ``notices``: errors first, then in the order of the file."""
 
     path: str
     format: Format
@@ -75,7 +75,7 @@ class Linted(Struct, frozen=True):
 
 
 class Devices(Struct, frozen=True):
-    """What the configuration is to run on. ``gpus`` None: not told."""
+    """The devices that the configuration is for. ``gpus``: None if unknown."""
 
     gpus: int | None
     per_host: int
@@ -94,7 +94,7 @@ _NEAR = 0.75  # of difflib's ratio
 
 
 class Section(Struct, frozen=True):
-    """``values`` stand at ``place`` in the document: () for the whole of it."""
+    """``values`` are at ``place`` in the document: () for the whole document."""
 
     document: Document
     place: Place
@@ -109,7 +109,7 @@ class Section(Struct, frozen=True):
         return Section(self.document, (*self.place, key), value if isinstance(value, dict) else {})
 
     def number(self, key: str) -> float | None:
-        """None for anything that is no number, "auto" among it; numbers in quotes count, as Transformers takes them."""
+        """None for anything that is not a number, such as "auto"; numbers in quotes count, as in Transformers."""
         value = self.values.get(key)
         if isinstance(value, str):
             try:
@@ -125,7 +125,7 @@ class Section(Struct, frozen=True):
         return int(value) if value is not None and value == int(value) else None
 
     def flag(self, key: str) -> bool | None:
-        """None for anything that is neither true nor false; words count, as Accelerate takes them."""
+        """None for anything that is neither true nor false; words count, as in Accelerate."""
         value = self.values.get(key)
         word = str(value).lower() if isinstance(value, bool | str) else ""
         return True if word in _TRUE else False if word in _FALSE else None
@@ -159,12 +159,12 @@ class Section(Struct, frozen=True):
 # Rules as tables: a row for each notice.
 
 ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
-Words = str | Callable[[Any], str]  # or made of the configuration
+Words = str | Callable[[Any], str]  # or made from the configuration
 
 
 class Row(Struct, frozen=True):
-    """A notice that is given of a configuration ``when`` something holds: its key, what is printed, what to write
-    instead, and where that can be checked."""
+    """A notice that is given if ``when`` holds for a configuration: its key, the printed text, what to write instead,
+    and where that can be checked."""
 
     key: Words
     severity: Severity
@@ -182,7 +182,7 @@ class Rule(Struct, frozen=True):
     def __call__(self, seen: Any) -> Iterator[Notice]:
         for row in self.rows:
             if row.when(seen):
-                key, *words = (one if isinstance(one, str) else one(seen) for one in
+                key, *words = (part if isinstance(part, str) else part(seen) for part in
                                (row.key, row.text, row.instead, row.source))  # fmt: skip
                 yield seen.say(key, row.severity, *words)
 
@@ -204,11 +204,11 @@ def tables_of(tool: str) -> dict[str, frozenset[str] | None]:
 
 @cache
 def _keys() -> dict[str, list[str] | None]:
-    found: dict[str, list[str] | None] = json.loads(Path(__file__).with_name("keys.json").read_bytes())
-    return found
+    keys: dict[str, list[str] | None] = json.loads(Path(__file__).with_name("keys.json").read_bytes())
+    return keys
 
 
 def nearest(key: str, known: Collection[str], ratio: float = _NEAR) -> str | None:
-    """The known name that is most like this one; None where none is."""
-    found = difflib.get_close_matches(str(key)[:100], known, n=1, cutoff=ratio)
-    return found[0] if found else None
+    """The known name that is most similar to this one; None where none is similar."""
+    matches = difflib.get_close_matches(str(key)[:100], known, n=1, cutoff=ratio)
+    return matches[0] if matches else None

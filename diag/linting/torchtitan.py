@@ -1,4 +1,4 @@
-"""A torchtitan configuration as its rules see it, by newer and older names."""
+"""A torchtitan configuration with newer or older names, and the rules for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .model import ERROR, NOTE, WARNING, Devices, Notice, Row, Section, Severity
 
 # -- torchtitan keys ---------------------------------------------------------------------------------------------------
 #
-# The tables and keys of torchtitan's TOML: the last ones, before February 2026, and where older ones went.
+# The tables and keys of torchtitan's TOML: the last names, from before February 2026, and what older names became.
 
 TABLES = tables_of("torchtitan")
 
@@ -62,7 +62,7 @@ MOVED = {
 }
 
 
-# Where a degree stands, newest first.
+# The keys of each degree, newest first.
 _PLACES = {
     "dp_replicate": ("parallelism.data_parallel_replicate_degree", "training.data_parallel_replicate_degree"),
     "dp_shard": (
@@ -80,7 +80,7 @@ _DEFAULT = {"dp_shard": -1}
 
 
 class Titan(Struct, frozen=True):
-    """``degrees`` as given or by default; ``keys``: where each stands or would."""
+    """``degrees``: as set or by default; ``keys``: the key of each, set or not."""
 
     top: Section
     degrees: dict[str, int]
@@ -97,7 +97,7 @@ class Titan(Struct, frozen=True):
 
     @property
     def sharded(self) -> int | None:
-        """Ranks that share a copy of the parameters' shards; None while they cannot be told."""
+        """The number of ranks over which parameters are sharded; None if unknown."""
         shard, others = self.degrees["dp_shard"], self.others
         if shard != -1:
             return shard
@@ -105,7 +105,7 @@ class Titan(Struct, frozen=True):
 
     @property
     def others(self) -> int:
-        """The product of all degrees that make up the world but that of sharding."""
+        """The product of all degrees that make up the world, except that of sharding."""
         product = 1
         for name in ("dp_replicate", "cp", "tp", "pp"):
             product *= self.degrees[name]
@@ -133,8 +133,8 @@ def torchtitan_of(document: Document, devices: Devices) -> Titan:
     degrees, keys = {}, {}
     for name, places in _PLACES.items():
         keys[name] = next((place for place in places if _value(top, place) is not None), places[0])
-        found = _value(top, keys[name])
-        degrees[name] = _DEFAULT.get(name, 1) if found is None else found
+        degree = _value(top, keys[name])
+        degrees[name] = _DEFAULT.get(name, 1) if degree is None else degree
     old = "training.batch_size"
     key = old if _value(top, old) is not None else "training.local_batch_size"
     batch = _value(top, key)
@@ -148,7 +148,7 @@ def _value(top: Section, place: str) -> int | None:
 
 # -- torchtitan degrees ------------------------------------------------------------------------------------------------
 #
-# Rules for torchtitan's degrees, micro-batches and batches: what multiplies, and what it leaves idle.
+# Rules for torchtitan's degrees, micro-batches and batches: their products, and idle time.
 
 _DIMS = "torchtitan/distributed/parallel_dims.py"
 _PIPELINE = "torchtitan/distributed/pipeline_parallel.py"
@@ -157,7 +157,7 @@ _ONE_STAGE_A_RANK = ("1f1b", "gpipe")
 
 
 def degrees(seen: Titan) -> Iterator[Notice]:
-    """Degrees that are none, or whose product is not the GPUs."""
+    """Invalid degrees, and degrees whose product is not the number of GPUs."""
     for name, degree in seen.degrees.items():
         if degree < 1 and not (name == "dp_shard" and degree == -1):
             yield seen.say(
@@ -207,7 +207,7 @@ tensor_parallel = rule(
 
 
 def sequence(seen: Titan) -> Iterator[Notice]:
-    """A length of sequences that the axes cannot cut."""
+    """A sequence length that the axes cannot divide."""
     length = seen.table("training").whole("seq_len") or 2048
     divisor = seen.degrees["tp"] * 2 * seen.degrees["cp"]
     if (seen.degrees["tp"] > 1 or seen.degrees["cp"] > 1) and divisor > 0 and length % divisor:
@@ -247,23 +247,23 @@ def pipeline(seen: Titan) -> Iterator[Notice]:
     kind = table.word("pipeline_parallel_schedule") or "1F1B"
     idle = bubble(stages, count)
     enough = round((stages - 1) * (1 - _MOST_BUBBLE) / _MOST_BUBBLE)
-    said = f"{count} micro-batch{'es' * (count != 1)} for {stages} stages"
+    batches = f"{count} micro-batch{'es' * (count != 1)} for {stages} stages"
     if count < stages and kind.lower() in ("1f1b", "dualpipev"):
         yield seen.say(
-            seen.local_batch_key, Severity.ERROR, f"{said}: {kind} needs at least as many as stages and is refused.",
+            seen.local_batch_key, Severity.ERROR, f"{batches}: {kind} needs at least as many as stages and is refused.",
             f"local_batch_size = {stages * size}, better {enough * size}", "torch/distributed/pipelining/schedules.py",
         )  # fmt: skip
     elif kind.lower() in _ONE_STAGE_A_RANK and idle > _MOST_BUBBLE:
         yield seen.say(
             seen.local_batch_key, Severity.WARNING,
-            f"{said} leave {idle:.0%} of the time idle: (p-1)/(m+p-1).",
+            f"{batches} leave {idle:.0%} of the time idle: (p-1)/(m+p-1).",
             f"local_batch_size = {enough * size} for {_MOST_BUBBLE:.0%}, or an interleaved schedule",
             "GPipe (arXiv 1811.06965), Megatron-LM (arXiv 2104.04473) section 2.2",
         )  # fmt: skip
 
 
 def global_batch(seen: Titan) -> Iterator[Notice]:
-    """A global batch that micro-steps do not make up."""
+    """A global batch size that is not a multiple of one micro-step's."""
     whole, shard = seen.table("training").whole("global_batch_size"), seen.sharded
     if whole is None or whole < 0 or shard is None or seen.local_batch < 1 or shard < 1:
         return
@@ -297,7 +297,7 @@ no_more_toml = rule(
 
 
 def moved_keys(seen: Titan) -> Iterator[Notice]:
-    """Keys that newer versions have elsewhere."""
+    """Keys that newer versions have renamed or moved."""
     for old, new in MOVED.items():
         table, _, key = old.partition(".")
         if table in seen.top.values and (not key or key in seen.table(table).values):

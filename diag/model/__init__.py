@@ -2,7 +2,7 @@
 
 import msgspec
 
-# msgspec raises these for what is not JSON of the expected type, such as text that is not UTF-8, or 100,000 "[".
+# msgspec raises these for data that is not JSON of the expected type, such as text that is not UTF-8, or 100,000 "[".
 DAMAGED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 

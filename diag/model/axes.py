@@ -1,4 +1,4 @@
-"""Which axis of the device mesh a group of ranks lies along, and what people call it. Pure.
+"""The axis of the device mesh along which a group of ranks lies, and its usual name. Pure.
 
 A mesh is an ordered dictionary of axis to size, outermost first, with the ranks row by row: ``{"pp": 2, "dp": 2,
 "tp": 2}`` has ranks 0 and 1 in one tensor-parallel group and ranks 0 and 4 in one pipeline, as ``init_device_mesh``
@@ -14,12 +14,12 @@ from msgspec import Struct, field
 
 # -- bubble ------------------------------------------------------------------------------------------------------------
 #
-# What of a step the stages of a pipeline stand still by its schedule alone: what a finding measures against, and what
-# a plan and the linter foretell.
+# The fraction of a step that a pipeline's stages wait because of its schedule alone: the reference for a finding, and a
+# prediction in a plan and in the linter.
 
 
 def bubble(stages: int, micro_batches: int, chunks: int = 1) -> float:
-    """Fraction of the step in which a stage waits, where all passes take equally long: (p - 1) / (v m + p - 1).
+    """Fraction of the step in which a stage waits, if all passes take equally long: (p - 1) / (v m + p - 1).
     Narayanan et al. give it as a fraction of the ideal time, (p - 1) / (v m)."""
     idle = stages - 1
     return idle / (chunks * micro_batches + idle)
@@ -31,7 +31,7 @@ WORLD = "world"  # all ranks of a mesh of several axes
 
 Mesh = Mapping[str, int]
 
-# As torchtitan's parallel_dims.py and torch's own examples name the axes of a DeviceMesh.
+# Names of a DeviceMesh's axes in torchtitan's parallel_dims.py and torch's own examples.
 _WORDS = {
     "dp": "data-parallel",
     "dp_replicate": "replicating",  # HSDP: gradients are reduced among replicas of the shards
@@ -43,21 +43,21 @@ _WORDS = {
     PIPELINE: "pipeline-parallel",
     WORLD: "whole-job",
 }
-_DATA = ("dp", "fsdp", "hsdp", "ddp")  # and what they begin: dp_replicate, dp_shard, dp_shard_cp
+_DATA = ("dp", "fsdp", "hsdp", "ddp")  # also as prefixes: dp_replicate, dp_shard, dp_shard_cp
 
 
 def coordinates(rank: int, mesh: Mesh) -> dict[str, int]:
-    """Where a rank is along each axis."""
-    found = {}
+    """The position of a rank along each axis."""
+    place = {}
     for axis, size in reversed(list(mesh.items())):
-        rank, found[axis] = divmod(rank, size)
-    return {axis: found[axis] for axis in mesh}
+        rank, place[axis] = divmod(rank, size)
+    return {axis: place[axis] for axis in mesh}
 
 
 def axis_of(ranks: Sequence[int], mesh: Mesh, world: int | None) -> str | None:
     """The axis that these ranks fill: ``tp``; several that were flattened into one: ``dp`` for all axes of data
-    parallelism, else ``dp_shard x tp``; ``world`` for all ranks of a mesh of several axes. None where they fill no
-    axis, or the mesh does not fit the world."""
+    parallelism, else ``dp_shard x tp``; ``world`` for all ranks of a mesh of several axes. None if they fill no axis,
+    or the mesh does not fit the world."""
     chosen = set(ranks)
     if len(chosen) < 2 or not mesh or prod(mesh.values()) != world or not chosen <= set(range(world)):
         return None
@@ -98,7 +98,8 @@ def rank_words(ranks: Sequence[int]) -> str:
 
 
 class Axes(Struct, frozen=True):
-    """The axes of one run: of its mesh, else from the descriptions of its process groups. ``named``: ranks to axis."""
+    """The axes of one run: from its mesh, else from the descriptions of its process groups. ``named``: ranks to
+    axis."""
 
     mesh: dict[str, int] = field(default_factory=dict)
     world: int | None = None

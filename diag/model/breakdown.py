@@ -1,7 +1,7 @@
 """Data types of the tables (collectives, kernels, modules, efficiency) and of what-if; the peaks of devices. Frozen.
 
-Times are integers in nanoseconds, sums over all ranks and counted steps unless a name says mean or max. What cannot be
-known is None, with a reason. Divide a sum by ``rank_steps`` for the mean of a rank and step.
+Times are integers in nanoseconds, sums over all ranks and counted steps unless a name says mean or max. Unknown values
+are None, with a reason. Divide a sum by ``rank_steps`` for the mean of a rank and step.
 """
 
 from __future__ import annotations
@@ -39,14 +39,13 @@ class Bound(StrEnum):
 class CollectiveStat(Struct, frozen=True):
     """Collectives of one group, operation, element type and size.
 
-    ``bytes_low`` to ``bytes_high`` is the size class, ``bytes_mean`` the mean of the full tensor, 0: not known.
-    ``count`` collectives, of which ``matched`` were seen on more than one rank of a common clock; waits, transfers and
-    tails are theirs (docs/concepts/clocks.md). ``transfer_bound_ns``, the mean of the shortest duration over the
-    ranks, needs no clock and is never less than the transfer. Bandwidths in GB/s (1e9); with ``bandwidth_is_bound``
-    they rest on that bound, so the true ones are at least as high. ``efficiency``: bus bandwidth over the best that
-    this group showed at sizes that saturate it. ``exposed_ns`` and ``hidden_ns`` add up over the rows to the
-    partition's.
-    """
+    ``bytes_low`` to ``bytes_high`` is the size class, ``bytes_mean`` the mean of the full tensor, 0 if unknown. Of
+    ``count`` collectives, ``matched`` were recorded on more than one rank of a common clock; waits, transfers and tails
+    are theirs (docs/concepts/clocks.md). ``transfer_bound_ns``, the mean of the shortest duration over the ranks, needs
+    no clock and is never less than the transfer. Bandwidths in GB/s (1e9); with ``bandwidth_is_bound`` they are
+    computed from that bound, so the true ones are at least as high. ``efficiency``: bus bandwidth over the best that
+    this group reached at sizes that saturate it. ``exposed_ns`` and ``hidden_ns`` add up over the rows to the
+    partition's."""
 
     group: str
     op: str
@@ -61,8 +60,8 @@ class CollectiveStat(Struct, frozen=True):
     duration_mean_ns: int
     wait_mean_ns: int | None
     wait_max_ns: int | None
-    last_rank: int | None  # that arrived last most often
-    last_share: float | None  # in this part of the matched ones
+    last_rank: int | None  # the rank that arrived last most often
+    last_share: float | None  # the fraction of the matched collectives at which it did
     transfer_mean_ns: int | None
     transfer_bound_ns: int
     tail_mean_ns: int | None
@@ -73,19 +72,18 @@ class CollectiveStat(Struct, frozen=True):
     exposed_ns: int
     hidden_ns: int
     inferred: bool  # matched by the order of calls, not by the library's sequence number
-    last_counts: tuple[tuple[int, int], ...] = ()  # ranks that arrived last, and in how many of the matched ones
-    axis: str = ""  # of the device mesh that the group lies along (diag.model.axes), "" where unknown
-    members: tuple[int, ...] = ()  # global ranks of the group, where the list is known
+    last_counts: tuple[tuple[int, int], ...] = ()  # ranks that arrived last, and at how many of the matched ones
+    axis: str = ""  # the axis of the device mesh along which the group lies (diag.model.axes), "" if unknown
+    members: tuple[int, ...] = ()  # global ranks of the group, if the list is known
 
 
 class AllToAllStat(Struct, frozen=True):
-    """One rank's part in the all-to-alls of a group, means of a step; bytes include the part that it keeps.
+    """One rank's part in the all-to-alls of a group, means per step; bytes include the part that it keeps.
 
     ``received_over_mean``: what it received over the mean of the ranks, in the all-to-alls whose ranks receive unequal
-    parts (the dispatch of tokens to experts), else in all. ``imbalance``: of these, the most that any rank received
-    over the mean, the mean of the calls. ``caused_wait_ns``: how long the others waited for it where it arrived last at
-    an all-to-all, their mean; None without common clocks.
-    """
+    parts (the dispatch of tokens to experts), else in all. ``imbalance``: for these, the most that any rank received
+    over the mean, averaged over the calls. ``caused_wait_ns``: how long the others waited, on average, for this rank
+    when it arrived last at an all-to-all; None without common clocks."""
 
     group: str
     axis: str
@@ -100,9 +98,9 @@ class AllToAllStat(Struct, frozen=True):
 
 class ExposedCall(Struct, frozen=True):
     """One rank's part in one collective. ``start_ns``: on the common clock of the ranks; ``exposed_ns``: not overlapped
-    with compute, waiting for the last rank included; ``wait_ns``: that waiting, None where it is not known. ``bytes``:
-    of the full tensor, 0 where unknown. ``phase``: "forward", "backward" or "optimizer", "" where unknown.
-    ``module``: of the model, which called it; "" where no trace names it."""
+    with compute, including the wait for the last rank; ``wait_ns``: that wait, None if unknown. ``bytes``: of the full
+    tensor, 0 if unknown. ``phase``: "forward", "backward" or "optimizer", "" if unknown. ``module``: the module of the
+    model that called it; "" if no trace names it."""
 
     rank: int
     step: int
@@ -120,14 +118,14 @@ class ExposedCall(Struct, frozen=True):
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Its rank, step and begin, which no other call has."""
+        """Its rank, step and begin, unique to the call."""
         return self.rank, self.step, self.start_ns
 
 
 class CollectiveTable(Struct, frozen=True):
-    """``rest_exposed_ns`` and ``rest_hidden_ns`` is communication in the partition that lies in no row's calls.
-    ``all_to_alls``: by group and rank, where the sizes that each rank receives are known. ``longest``: the calls with
-    the longest exposed time, the longest first."""
+    """``rest_exposed_ns`` and ``rest_hidden_ns``: communication in the partition outside of all rows' calls.
+    ``all_to_alls``: by group and rank, if the sizes that each rank receives are known. ``longest``: the calls with the
+    longest exposed time, the longest first."""
 
     rows: tuple[CollectiveStat, ...]
     rank_steps: int
@@ -146,22 +144,22 @@ class DevicePeak(Struct, frozen=True):
 
     @property
     def ridge(self) -> float | None:
-        """FLOPs a byte from which on the arithmetic is the limit."""
+        """FLOPs per byte above which arithmetic is the limit."""
         return self.tflop_s * 1000 / self.gb_s if self.gb_s else None
 
 
 class KernelStat(Struct, frozen=True):
     """All kernels of one name and kind; on a CPU, all calls of one operator without the operators inside them.
 
-    ``share`` is of the device's busy time before union. ``exposed_ns``: not overlapped with work of higher priority
-    (compute before communication before copies). ``flops`` and ``bytes`` follow from the launching operators' recorded
-    shapes, ``shapes_share`` is the fraction of the time that these cover; the rates are over that part. ``bound`` comes
-    from "shapes" against the device's ridge, or is inferred from the "class" of kernel, not measured.
-    """
+    ``share`` is the fraction of the device's busy time before union. ``exposed_ns``: not overlapped with work of higher
+    priority (compute before communication before copies). ``flops`` and ``bytes`` follow from the launching operators'
+    recorded shapes, ``shapes_share`` is the fraction of the time that these cover; the rates are over that part.
+    ``bound`` comes from "shapes" compared with the device's ridge, or is inferred from the "class" of kernel, not
+    measured."""
 
     name: str
     kind: KernelKind
-    operator: str  # that launched most of it, "" where unknown
+    operator: str  # that launched most of it, "" if unknown
     count: int
     total_ns: int
     mean_ns: int
@@ -179,7 +177,7 @@ class KernelStat(Struct, frozen=True):
 
 
 class KernelTable(Struct, frozen=True):
-    """``unit`` is "kernel" or, where nothing ran on a device, "operator"; rows by falling time."""
+    """``unit`` is "kernel" or, if nothing ran on a device, "operator"; rows by decreasing time."""
 
     rows: tuple[KernelStat, ...]
     unit: str
@@ -193,11 +191,11 @@ class KernelTable(Struct, frozen=True):
 
 
 class ModuleStat(Struct, frozen=True):
-    """One module of the model, all its calls together; an FSDP unit's forward and backward are a call each.
+    """One module of the model, all its calls together; an FSDP unit's forward and backward count as one call each.
 
-    ``forward_ns`` and ``backward_ns`` is device time of what was launched inside it and its submodules (on a CPU:
-    operators' own time), ``self_ns`` the part that no submodule of the table has; ``recompute_ns``, a part of
-    ``backward_ns``, is its forward repeated in the backward. ``host_ns`` is how long the host was inside.
+    ``forward_ns`` and ``backward_ns``: device time of work launched inside it and its submodules (on a CPU: operators'
+    own time); ``self_ns``: the part outside of the table's submodules; ``recompute_ns``, a part of ``backward_ns``: its
+    forward repeated in the backward. ``host_ns``: how long the host was inside.
     """
 
     name: str
@@ -212,7 +210,7 @@ class ModuleStat(Struct, frozen=True):
 
 
 class ModuleTable(Struct, frozen=True):
-    """Modules as one kind of range shows them. ``self_ns`` of the rows and ``unattributed_ns`` add up to ``busy_ns``;
+    """Modules from one kind of range. ``self_ns`` of the rows and ``unattributed_ns`` add up to ``busy_ns``;
     ``unattributed_backward_ns`` is the part of it that the backward launched."""
 
     source: str
@@ -232,8 +230,8 @@ class Measure(Struct, frozen=True):
 
 
 class Efficiency(Struct, frozen=True):
-    """Model and hardware FLOPs utilisation, the fraction of the compute time that recomputes, and by
-    how much kernels slow down while they overlap communication: overlap is not free."""
+    """Model and hardware FLOPs utilisation, the fraction of the compute time that recomputes, and by how much kernels
+    slow down while they overlap communication."""
 
     mfu: Measure
     hfu: Measure
@@ -243,7 +241,7 @@ class Efficiency(Struct, frozen=True):
 
 
 class PathStat(Struct, frozen=True):
-    """Time of the critical path that one rank spent on one thing in one module.
+    """Time of the critical path that one rank spent on one activity in one module.
 
     ``category``: the kind of time and, after a slash, its cause ("compute/backward", "comm", "idle/launch").
     ``module``: the innermost module that a range of the trace names, "" outside of all. ``total_ns`` is the sum over
@@ -259,8 +257,8 @@ class PathStat(Struct, frozen=True):
 
 
 class PathTable(Struct, frozen=True):
-    """The counted steps with a trace or, where there is none, all counted steps: ``total_ns`` of the rows add up to the
-    table's, which is the sum of the steps' ``dur_ns``, exactly. ``in_modules_ns``: the part in a module."""
+    """The counted steps with a trace or, if there are none, all counted steps. ``total_ns`` of the rows adds up to the
+    table's, which is exactly the sum of the steps' ``dur_ns``. ``in_modules_ns``: the part in a module."""
 
     rows: tuple[PathStat, ...]
     steps: tuple[int, ...]
@@ -270,7 +268,7 @@ class PathTable(Struct, frozen=True):
 
 
 class MemoryPeak(Struct, frozen=True):
-    """The peak of one rank's allocator over all steps, in bytes; None where unknown."""
+    """The peak of one rank's allocator over all steps, in bytes; None if unknown."""
 
     rank: int
     allocated: int
@@ -280,8 +278,8 @@ class MemoryPeak(Struct, frozen=True):
 
 class Breakdowns(Struct, frozen=True):
     """``collectives`` over ``steps``, which the verdict counts; kernels, modules, efficiency and path over
-    ``traced_steps``: those of profiler windows where these do not count, else the same. A table without rows: nothing
-    of that kind was recorded."""
+    ``traced_steps``: those of profiler windows if these do not count, else the same. A table without rows: nothing of
+    that kind was recorded."""
 
     steps: tuple[int, ...]
     collectives: CollectiveTable
@@ -290,7 +288,7 @@ class Breakdowns(Struct, frozen=True):
     efficiency: Efficiency
     memory_peaks: tuple[MemoryPeak, ...] = ()
     path: PathTable = PathTable((), (), False, 0, 0)
-    notes: tuple[str, ...] = ()  # what a table could not be made of, and why
+    notes: tuple[str, ...] = ()  # tables that could not be computed, and why
     traced_steps: tuple[int, ...] = ()
 
 
@@ -298,7 +296,7 @@ class Breakdowns(Struct, frozen=True):
 
 
 class KnobChange(Struct, frozen=True):
-    """A setting of one knob. ``memory_delta_bytes``: additional device memory when it is the only change; None where
+    """A setting of one knob. ``memory_delta_bytes``: additional device memory when it is the only change; None if
     unknown. ``finding``: the id of the finding that it answers."""
 
     id: str
@@ -310,18 +308,18 @@ class KnobChange(Struct, frozen=True):
 
 
 class Code(Struct, frozen=True):
-    """How one change is written, by the name of the API; the run's own first."""
+    """How to write one change, by the name of the API; the run's own API first."""
 
     change: str
     by_api: Mapping[str, str]
 
 
 class Prospect(Struct, frozen=True):
-    """The predicted gain of combined changes: nanoseconds a step (low, likely, high), as a measurement would find it.
+    """The predicted gain of combined changes: nanoseconds per step (low, likely, high), as a measurement would find it.
 
     ``refused``: why nothing is predicted; the gain is 0 then. ``memory_veto``: why the changes do not fit into the
-    device, "" where they do or where there is no device. ``headroom_bytes``: free device memory now, None where it was
-    not recorded. ``command``: of the bundled trainer; "" where it lacks an option for one of them.
+    device, "" if they do or if there is no device. ``headroom_bytes``: free device memory now, None if it was not
+    recorded. ``command``: of the bundled trainer; "" if it lacks an option for one of them.
     """
 
     changes: tuple[KnobChange, ...]
@@ -348,8 +346,8 @@ class Prospect(Struct, frozen=True):
 
 
 class CostPoint(Struct, frozen=True):
-    """The median transfer of one size; ``error``: relative error of the median. ``bus_gb_s``: None where the operation
-    has no bus bandwidth."""
+    """The median transfer of one size; ``error``: relative error of the median. ``bus_gb_s``: None if the operation has
+    no bus bandwidth."""
 
     bytes: float
     ns: float
@@ -361,8 +359,8 @@ class CostCurve(Struct, frozen=True):
     """The cost that the replay assumes for a collective of one group and operation: through the measured ``points``.
 
     ``line``: sizes within the measured range, each with the transfer (fast, likely, slow) in nanoseconds; ``bus_gb_s``
-    of each, slowest first, where the operation has a bus bandwidth. ``borrowed``: some points come from other
-    operations, by bytes on the wire.
+    of each, slowest first, if the operation has a bus bandwidth. ``borrowed``: some points come from other operations,
+    by bytes on the wire.
     """
 
     group: str
@@ -377,7 +375,7 @@ class CostCurve(Struct, frozen=True):
 # -- peaks of devices --------------------------------------------------------------------------------------------------
 
 
-# (pattern of the name, TFLOP/s, GB/s), special before general; names as the drivers write them.
+# (pattern of the name, TFLOP/s, GB/s), specific before general; names as the drivers write them.
 _PEAKS: tuple[tuple[str, float, float], ...] = (
     (r"GB[23]00", 2500, 8000),
     (r"B[23]00", 2250, 8000),
@@ -398,14 +396,14 @@ _PEAKS: tuple[tuple[str, float, float], ...] = (
     (r"MI355X", 2500, 8000),
     (r"MI350X", 2309, 8000),
     (r"MI300X", 1307, 5300),
-    (r"MI250X?", 191.5, 1638),  # one of the two dies that a rank sees as its device
+    (r"MI250X?", 191.5, 1638),  # one of its two dies, which a rank sees as its device
 )
 
 
 def peak_of(device: str | None) -> DevicePeak | None:
-    """The peak of a device by its name, "NVIDIA H100 80GB HBM3"; None where the table does not know it."""
+    """The peak of a device by its name, "NVIDIA H100 80GB HBM3"; None if the table lacks it."""
     for pattern, tflop_s, gb_s in _PEAKS:
-        # Whole words: an "RTX A1000" is no A100, an "L40" no L4, an "RTX 6000 Ada" no A6000.
+        # Whole words: an "RTX A1000" is not an A100, an "L40" not an L4, an "RTX 6000 Ada" not an A6000.
         if device and re.search(rf"(?<![A-Za-z0-9])(?:{pattern})(?![A-Za-z0-9])", device):
             return DevicePeak(device, tflop_s, gb_s)
     return None

@@ -1,4 +1,4 @@
-"""How much memory the states of a model take on each rank, by component and strategy: formulas, nothing measured.
+"""Memory of a model's states on each rank, by component and strategy: formulas, nothing measured.
 
 Sources: Rajbhandari et al., ZeRO (arXiv 1910.02054), section 3.1 and figure 1, for DDP and ZeRO 1 to 3; for FSDP2 its
 fp32 parameters, gradients and moments (docs/concepts/sharding.md), which are ZeRO 3 with other types.
@@ -35,7 +35,7 @@ class BytesPerParameter:
         return self.parameters + self.gradients + self.optimizer
 
 
-# Adam: two moments in fp32, and where the model is in a 16-bit type its parameters once more in fp32.
+# Adam: two moments in fp32, and for a model in a 16-bit type a copy of its parameters in fp32.
 ADAM_FP32 = BytesPerParameter(parameters=4, gradients=4, optimizer=8)
 ADAM_MIXED = BytesPerParameter(parameters=2, gradients=2, optimizer=12)
 
@@ -49,7 +49,7 @@ _SHARDED = {  # parameters, gradients, optimizer
 
 @dataclass(frozen=True)
 class ModelStates:
-    """Bytes on one rank, the whole step long."""
+    """Bytes on one rank, throughout the step."""
 
     parameters: int
     gradients: int
@@ -61,16 +61,16 @@ class ModelStates:
 
 
 def model_states(parameters: int, sharding: Sharding, shards: int, each: BytesPerParameter) -> ModelStates:
-    """Bytes of a model's states on each of ``shards`` ranks that share them. With hybrid sharding, ``shards`` are the
-    ranks of one replica."""
+    """Bytes of a model's states on each of the ``shards`` ranks that share them. With hybrid sharding, ``shards`` is
+    the number of ranks of one replica."""
     cut = _SHARDED[sharding]
     whole = (each.parameters, each.gradients, each.optimizer)
-    sizes = (-(-parameters * of_one // (shards if is_cut else 1)) for of_one, is_cut in zip(whole, cut, strict=True))
+    sizes = (-(-parameters * size // (shards if is_cut else 1)) for size, is_cut in zip(whole, cut, strict=True))
     return ModelStates(*sizes)
 
 
 def sharding_of(strategy: str) -> Sharding | None:
-    """The states that a strategy shards, by its name in a manifest or a configuration; None where unknown."""
+    """The states that a strategy shards, by its name in a manifest or a configuration; None if unknown."""
     return _NAMES.get(_plain(strategy))
 
 
@@ -85,7 +85,7 @@ def partitions_gradients(strategy: str) -> bool:
     return kind is not None and kind.by_engine and cut
 
 
-# Names in configurations and of others' trainings, and those of the bundled trainer's strategies.
+# Names in configurations and of other trainings, and those of the bundled trainer's strategies.
 _NAMES = {
     "zero2": Sharding.GRADIENTS,
     "zero3": Sharding.PARAMETERS,
@@ -99,8 +99,8 @@ for _strategy in STRATEGIES.values():
 
 
 def shards_of(mesh: dict[str, int], world_size: int | None) -> int | None:
-    """Ranks that share the states: the sharding axis of a mesh that has one, else the data-parallel axes, else all
-    ranks; None where unknown."""
+    """Number of ranks that share the states: the sharding axis of a mesh that has one, else the data-parallel axes,
+    else all ranks; None if unknown."""
     for axis in ("dp_shard", "shard", "fsdp"):
         if mesh.get(axis):
             return mesh[axis]

@@ -1,4 +1,4 @@
-"""The types that flow from stage to stage. All frozen; every time in integer nanoseconds.
+"""The types that flow from one part of the analysis to the next. All frozen; every time in integer nanoseconds.
 
 Run ──rundir, traces──▶ Tables ──account──▶ Attribution ──diagnoses──▶ [Finding] ──verdict──▶ Verdict
 """
@@ -36,13 +36,13 @@ class Detail(IntEnum):
     BACKWARD = 2
     OPTIMIZER = 3
     GC = 4  # Python's garbage collector
-    SYNC = 5  # the host is inside a synchronising call while the device has nothing to do
-    ALLOCATOR = 6  # the host is inside cudaMalloc, cudaFree or the like
-    LAUNCH = 7  # not launched: the host had not asked for the next work yet
-    DEPENDENCY = 8  # launched and not running: waits for an event, another stream, or what the trace does not hold
+    SYNC = 5  # the host is inside a synchronising call while the device has no work
+    ALLOCATOR = 6  # the host is inside cudaMalloc, cudaFree or a similar call
+    LAUNCH = 7  # not launched: the host had not issued the next work yet
+    DEPENDENCY = 8  # launched and not running: waits for an event, another stream, or something that the trace lacks
     P2P = 9  # pipeline bubble
     OTHER = 10
-    UNKNOWN = 11  # of blame only: a rank was late for no recorded reason
+    UNKNOWN = 11  # only in blame: a rank was late for no recorded reason
     OFFLOAD = 12  # parameters, gradients or optimizer states that are kept on the host: copying them, or waiting for it
     IN_LAUNCH = 13  # the host is inside the call that launches the next work
     AFTER_SYNC = 14  # not launched: the host has just returned from waiting for the device
@@ -52,11 +52,11 @@ class Detail(IntEnum):
     OUTSIDE = 17  # before the first or after the last device work of a window without step marks
 
 
-# Idle time of a device that its host could remove: it had not launched anything, or was busy launching.
+# Idle time of a device that its host could remove: it had launched nothing, or was busy launching.
 HOST_DETAILS = (Detail.LAUNCH, Detail.AFTER_SYNC, Detail.SYNC, Detail.ALLOCATOR, Detail.IN_LAUNCH, Detail.LATENCY)
-# Idle time of a device whose cause the trace does not hold: launched and not running, or a launch that is not there.
+# Idle time of a device whose cause the trace lacks: launched and not running, or without a recorded launch.
 QUEUED_DETAILS = (Detail.DEPENDENCY, Detail.OTHER)
-# What happens once in a process, and is no part of a step.
+# Activity that happens once in a process, and is not part of a step.
 STARTUP_DETAILS = (Detail.LOADING, Detail.OUTSIDE)
 
 
@@ -84,34 +84,34 @@ def by_cause(pieces: Segments | CriticalPath) -> npt.NDArray[np.int64]:
 
 
 class CollectiveCall(msgspec.Struct, frozen=True, gc=False):
-    """One rank's part in one collective, on the clock of that rank. A Struct, because there are thousands of them: made
-    in 0.1 us where a frozen dataclass takes 1.3; and out of the garbage collector's sight, which else looks through all
-    of them again and again (half of the time of a run of 256 ranks). It is in no reference cycle.
+    """One rank's part in one collective, on the clock of that rank. A Struct, because there are thousands of them: it
+    is created in 0.1 us, a frozen dataclass in 1.3. And it is untracked by the garbage collector, which would otherwise
+    scan all of them again and again (half of the time of a run of 256 ranks). It is in no reference cycle.
 
     ``key`` is equal on all ranks that take part in the same collective: (group, sequence number or k-th call, op).
     ``start_ns``: the rank entered it; ``end_ns``: it was done on this rank. ``bytes`` is the full tensor, 0 if unknown.
-    ``sent_bytes``, ``received_bytes``: of an all-to-all, this rank's parts, with what it keeps; None where unknown.
+    ``sent_bytes``, ``received_bytes``: of an all-to-all, this rank's parts, including what it keeps; None if unknown.
     """
 
     key: tuple[str, int, str]
     op: str
     group: str
-    group_ranks: tuple[int, ...]  # () where unknown
+    group_ranks: tuple[int, ...]  # () if unknown
     bytes: int
     start_ns: int
     end_ns: int
     inferred: bool = False  # matched by order of calls, not by a sequence number from the library
     dtype: str = ""  # as the source spells it
-    group_size: int = 0  # 0 where unknown; known, too, where the list of ranks was shortened
+    group_size: int = 0  # 0 if unknown; known, too, if the list of ranks was shortened
     waited_ns: tuple[int, int] | None = None  # when a thread of the training was blocked in it; None: not recorded
     sent_bytes: int | None = None
     received_bytes: int | None = None
 
 
 class Stall(Struct, frozen=True):
-    """A long piece of a device's idle time. ``at_ns``: when it began, from the step's begin; ``part``: which of
-    ``IdleParts`` it belongs to, without "_ns"; ``host``: the innermost range, module, operator or call of the host that
-    covers ``host_share`` of it, "" where the trace has none."""
+    """A long piece of a device's idle time. ``at_ns``: its begin, relative to the step's; ``part``: its field of
+    ``IdleParts``, without "_ns"; ``host``: the innermost range, module, operator or call of the host that covers
+    ``host_share`` of it, "" if the trace has none."""
 
     at_ns: int
     dur_ns: int
@@ -125,17 +125,16 @@ class RankStep(Struct, frozen=True):
     step: int
     begin_ns: int
     end_ns: int
-    source: str  # "trace" or "records"
+    source: str  # "trace", "records", or "events": records on the device's clock
     segments: Segments
     overlapped_comm_ns: int
     optimizer_ns: int  # part of compute or idle
     collectives: tuple[CollectiveCall, ...] = field(default=())
     comm_known: bool = True  # False: communication ran on a device without a trace and counts as compute
-    hidden_known: bool = (
-        True  # False: some collectives were recorded at their end only; overlapped_comm_ns is a lower bound
-    )
+    # False: some collectives were recorded at their end only; overlapped_comm_ns is a lower bound
+    hidden_known: bool = True
     stalls: tuple[Stall, ...] = ()  # the longest pieces of idle time of a device
-    pieces: int = 0  # of device work that began in it: kernels, copies, collectives
+    pieces: int = 0  # number of pieces of device work that began in it: kernels, copies, collectives
     fused_ns: int = 0  # part of compute: kernels that compute and communicate at once
     beneath_ns: int = 0  # part of compute: the device may have been idle beneath a collective
     waits_known: bool = True  # False: some waits for collectives were not recorded and count as compute
@@ -146,7 +145,7 @@ class RankStep(Struct, frozen=True):
 
 
 class NotLooked(Struct, frozen=True):
-    """A diagnosis that could not be looked for, and why. ``diagnosis``: its id, "" where it is none."""
+    """A diagnosis that could not be looked for, and why. ``diagnosis``: its id, or ""."""
 
     question: str
     reason: str
@@ -167,7 +166,7 @@ class Coverage(Struct, frozen=True):
     not_looked: tuple[NotLooked, ...] = ()
     clock_drift_ppm: float = 0.0
     explained_wait: float | None = None  # fraction of the waiting for late ranks with a known reason; None: no waiting
-    notes: tuple[str, ...] = ()  # what else lowers the confidence
+    notes: tuple[str, ...] = ()  # other reasons that lower the confidence
 
     @property
     def incomplete(self) -> bool:
@@ -194,12 +193,11 @@ class Severity(StrEnum):
 class IdleParts(Struct, frozen=True):
     """Why a device was idle, in nanoseconds; the fields add up to ``idle_ns`` exactly (docs/concepts/idle.md).
 
-    For each gap between two pieces of device work: until the host began to launch the second one (``not_launched_ns``,
-    or ``host_call_ns`` while the host was inside a synchronising or allocating call), during that launch or while the
-    host loaded or compiled code (``in_launch_ns``), and from the launch's end on (``queued_ns``). ``outside_ns``:
-    before the first and after the last work of a window without step marks. ``unknown_ns``: the trace does not hold the
-    launch, or nothing of a device was traced.
-    """
+    Each gap between two pieces of device work is divided: until the host began to launch the second one
+    (``not_launched_ns``, or ``host_call_ns`` while the host was inside a synchronising or allocating call), during that
+    launch or while the host loaded or compiled code (``in_launch_ns``), and after the end of the launch
+    (``queued_ns``). ``outside_ns``: before the first and after the last work of a window without step marks.
+    ``unknown_ns``: the trace lacks the launch, or has no events of a device."""
 
     not_launched_ns: int = 0
     in_launch_ns: int = 0
@@ -213,7 +211,7 @@ class Parts(Struct, frozen=True):
     """The composition of one rank's step, in nanoseconds. The first six add up to ``dur_ns`` exactly.
 
     ``optimizer_ns`` is a part of compute or idle. ``exposed_wait_ns + exposed_transfer_ns == exposed_comm_ns``: waiting
-    for a later rank against moving bytes; None where the ranks' clocks could not be aligned.
+    for a later rank, and moving bytes; None if the ranks' clocks could not be aligned.
     """
 
     rank: int
@@ -229,10 +227,10 @@ class Parts(Struct, frozen=True):
     optimizer_ns: int
     exposed_wait_ns: int | None
     exposed_transfer_ns: int | None
-    hidden_known: bool = True  # False: ``overlapped_comm_ns`` lacks what was recorded from its end only
+    hidden_known: bool = True  # False: some collectives were recorded at their end only; a lower bound
     idle_parts: IdleParts = IdleParts()
     stalls: tuple[Stall, ...] = ()  # the longest pieces of the idle time, the longest first
-    fused_ns: int = 0  # part of compute: kernels that compute and communicate at once, which a trace cannot tell apart
+    fused_ns: int = 0  # part of compute: kernels that compute and communicate at once, which a trace cannot separate
 
 
 class PathPiece(Struct, frozen=True):
@@ -243,7 +241,7 @@ class PathPiece(Struct, frozen=True):
     end_ns: int
     kind: Kind
     detail: Detail
-    collective: tuple[str, int, str] | None = None  # the key, where the stretch is a transfer
+    collective: tuple[str, int, str] | None = None  # the key, if the stretch is a transfer
 
     @property
     def dur_ns(self) -> int:
@@ -251,8 +249,8 @@ class PathPiece(Struct, frozen=True):
 
 
 class CriticalPath(Struct, frozen=True, eq=False, dict=True):
-    """Consecutive stretches of time, first one first. Arrays of equal length; ``collective`` indexes ``keys``, -1 where
-    the stretch is no transfer. ``changes``: the collectives in which it goes over to a rank that others waited
+    """Consecutive stretches of time, first one first. Arrays of equal length; ``collective`` indexes ``keys``, -1 if
+    the stretch is not a transfer. ``changes``: the collectives at which the path changes to a rank that others waited
     for."""
 
     rank: npt.NDArray[np.signedinteger]
@@ -279,7 +277,7 @@ class CriticalPath(Struct, frozen=True, eq=False, dict=True):
         return int(self._totals[Kind.IDLE, list(details)].sum())
 
     def pieces(self) -> list[PathPiece]:
-        """The same as objects: for a short path."""
+        """The stretches as objects: for a short path."""
         columns = (self.rank, self.start_ns, self.end_ns, self.kind, self.detail, self.collective)
         return [
             PathPiece(rank, start, end, Kind(kind), Detail(detail), self.keys[key] if key >= 0 else None)
@@ -288,7 +286,7 @@ class CriticalPath(Struct, frozen=True, eq=False, dict=True):
 
 
 class Blame(Struct, frozen=True):
-    """How long others waited for a rank because it spent more time on one thing than they did."""
+    """How long others waited for a rank because it spent more time on one activity than they did."""
 
     rank: int
     kind: Kind
@@ -297,7 +295,8 @@ class Blame(Struct, frozen=True):
 
 
 class StepAccount(Struct, frozen=True):
-    """One step across all ranks: its critical path, whose pieces add up to ``dur_ns``, and who was late and why.
+    """One step across all ranks: its critical path, whose pieces add up to ``dur_ns``, and which ranks were late and
+    why.
 
     ``dur_ns`` runs from the first step begin on the path to the last rank's step end.
     """
@@ -309,10 +308,10 @@ class StepAccount(Struct, frozen=True):
     blames: tuple[Blame, ...]
     usable: bool = True  # False: warm-up, in or next to a profiler window; shown, and left out of the verdict
     note: str = ""
-    window: bool = False  # left out only because a profiler recorded it; what only traces hold is read from it
+    window: bool = False  # left out only because a profiler recorded it; data that only traces have is read from it
     waited_ns: int = 0  # for ranks that were late where the path met others
-    explained_ns: int = 0  # the part of it that what the late ranks did, or their links, account for
-    once_ns: int = 0  # of ``waited_ns``, counting once where several ranks were late at one meeting
+    explained_ns: int = 0  # the part of it that the late ranks' activity, or their links, account for
+    once_ns: int = 0  # ``waited_ns``, counting once if several ranks were late at one meeting
 
     @property
     def together(self) -> float:
@@ -321,7 +320,7 @@ class StepAccount(Struct, frozen=True):
 
     @property
     def unexplained_ns(self) -> int:
-        """Waiting for which nothing recorded has the reason: it lies outside of the steps, and so of the path."""
+        """Waiting without a recorded reason: the reason lies outside of the steps, and so of the path."""
         return sum(blame.ns for blame in self.blames if blame.detail == Detail.UNKNOWN)
 
     def on_path(self, *kinds: Kind) -> int:
@@ -331,12 +330,12 @@ class StepAccount(Struct, frozen=True):
 class Division(StrEnum):
     RECORDED = "recorded"  # the collectors' own records
     MARKED = "marked"  # step ranges in the trace
-    INFERRED = "inferred"  # what repeats once in each iteration
-    UNDIVIDED = "undivided"  # nothing: the whole window is one step
+    INFERRED = "inferred"  # by something that repeats once in each iteration
+    UNDIVIDED = "undivided"  # not divided: the whole window is one step
 
 
 class Attribution(Struct, frozen=True):
-    """Every step of the run accounted for, and what the account rests on."""
+    """Every step of the run accounted for, and the data of the account."""
 
     steps: tuple[StepAccount, ...]
     ranks: tuple[int, ...]
@@ -345,12 +344,12 @@ class Attribution(Struct, frozen=True):
     comm_known: bool
     collectives: tuple[MatchedCollective, ...]
     untied: tuple[int, ...] = ()  # ranks that no collective ties to the common clock of the others
-    rank_steps: tuple[RankStep, ...] = ()  # what the accounts rest on, on the common clock where there is one
-    clock_drift: float = 0.0  # the largest difference between the rates of two clocks that was taken out; 1e-6 is 1 ppm
-    axes: Axes = field(default_factory=Axes)  # of the device mesh
+    rank_steps: tuple[RankStep, ...] = ()  # the steps behind the accounts, on the common clock if there is one
+    clock_drift: float = 0.0  # the largest difference between the rates of two clocks that was corrected; 1e-6 is 1 ppm
+    axes: Axes = field(default_factory=Axes)  # axes of the device mesh
     division: Division = Division.RECORDED
-    step_marker: str = ""  # what repeats, where the steps are inferred
-    idle_known: bool = True  # False: a device was idle for some of what counts as compute, and nobody knows how long
+    step_marker: str = ""  # what repeats, if the steps are inferred
+    idle_known: bool = True  # False: part of what counts as compute was idle time of a device, of unknown length
 
     @property
     def undivided(self) -> bool:
@@ -358,7 +357,7 @@ class Attribution(Struct, frozen=True):
 
     @property
     def by_events(self) -> bool:
-        """Whether the steps are those of devices' clocks, without a profiler window: of all ranks, or of none."""
+        """Whether the steps are on devices' clocks, without a profiler window: of all ranks, or of none."""
         return any(step.source == "events" for step in self.rank_steps)
 
     @property
@@ -367,14 +366,14 @@ class Attribution(Struct, frozen=True):
 
     @property
     def traced(self) -> tuple[StepAccount, ...]:
-        """The steps for what only traces hold (operators, kernels, modules): those of profiler windows where they are
+        """The steps for data that only traces have (operators, kernels, modules): those of profiler windows if they are
         left out, else the counted steps. Never for a mean that is compared with the step time."""
         return tuple(step for step in self.steps if step.window) or self.usable or self.steps
 
     @property
     def in_windows(self) -> bool:
-        """Whether a profiler recorded every counted step, although the run has records of its own: there are no others
-        to count."""
+        """Whether a profiler recorded every counted step, although the run has its own records: there are no others to
+        count."""
         counted = self.usable or self.steps
         recorded = self.division == Division.RECORDED and bool(counted)
         return recorded and all(parts.source == "trace" for step in counted for parts in step.parts)
@@ -388,9 +387,9 @@ class Attribution(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """How a run ended that did not end well. ``ended``: a sentence without its full stop; ``why``: what hang triage
-    says of it, "" where it names no cause; ``cause``: a class of hangs and failures; ``ranks``: at fault; ``action``:
-    what to do. ``exit_code`` is None of a run that left no end."""
+    """The end of a run that failed or left no end. ``ended``: a sentence without its full stop; ``why``: the result of
+    hang triage, "" if it names no cause; ``cause``: a class of hangs and failures; ``ranks``: at fault; ``action``:
+    what to do. ``exit_code`` is None for a run that left no end."""
 
     ended: str
     exit_code: int | None
@@ -422,9 +421,9 @@ class MatchedCollective(Struct, frozen=True):
     transfer_ns: int
     wait_ns: tuple[int, ...]
     tail_ns: tuple[int, ...]
-    complete: bool  # every rank of the group was seen
+    complete: bool  # the collective was recorded on every rank of the group
     inferred: bool
-    sizes: tuple[int, ...] = ()  # of the full tensor in bytes on each of ``ranks``, 0 where unknown
+    sizes: tuple[int, ...] = ()  # bytes of the full tensor on each of ``ranks``, 0 if unknown
 
 
 class Evidence(Struct, frozen=True):
@@ -438,9 +437,9 @@ class Evidence(Struct, frozen=True):
 
 class Finding(Struct, frozen=True):
     """One diagnosis that was made. ``share`` is the fraction of the step that it costs, 0 to 1; ``ranks`` are the
-    culprits, not the victims; ``bottleneck`` is its class, None where it costs no time by itself (memory).
-    ``title_ns`` is the cost that the title states, as rounded there; None where it states none. ``charged_ns``: how
-    long the others wait for each rank because of this, nanoseconds a step; of one culprit it is the cost."""
+    culprits, not the victims; ``bottleneck`` is its class, None if it costs no time by itself (memory). ``title_ns`` is
+    the cost in the title, as rounded there; None if the title has none. ``charged_ns``: how long the others wait for
+    each rank because of this, nanoseconds per step; for a single culprit it is the cost."""
 
     id: str
     title: str
@@ -466,7 +465,7 @@ class Risk(StrEnum):
 
 
 class Knob(StrEnum):
-    """What a change sets; of two settings of one knob only one can be made."""
+    """What a change sets; only one of two settings of one knob can be made."""
 
     WRAP = "wrap granularity"
     PREFETCH = "prefetch"
@@ -479,13 +478,13 @@ class Knob(StrEnum):
 
 
 class Advice(Struct, frozen=True):
-    """A change with its predicted gain (low, likely, high; nanoseconds a step) and its cost in bytes of device memory.
+    """A change with its predicted gain (low, likely, high; nanoseconds per step) and its cost in bytes of device
+    memory.
 
-    ``finding``: the id of the finding that it answers. ``memory_delta_bytes``: None where unknown. ``command``: tries
-    the change; "" where the bundled trainer has no such option, and then there is only ``code`` (by API). ``before``:
-    what that code replaces, by API; none where it is only added. ``settings``: the options of the bundled trainer that
-    it changes.
-    """
+    ``finding``: the id of the finding that it answers. ``memory_delta_bytes``: None if unknown. ``command``: tries the
+    change; "" if the bundled trainer has no such option, and then there is only ``code`` (by API). ``before``: the code
+    that it replaces, by API; none if code is only added. ``settings``: the options of the bundled trainer that it
+    changes."""
 
     id: str
     finding: str
@@ -504,9 +503,9 @@ class Advice(Struct, frozen=True):
 
 
 class Recommendation(Struct, frozen=True):
-    """``advice``: at most three changes, the largest gain first. ``not_advised``: what else was tried, and why not.
-    ``replay_error``: how far the replay of the unchanged steps is off, 0.02 is 2 %; None where nothing was replayed.
-    ``refused``: nothing was predicted, and ``not_advised`` says why."""
+    """``advice``: at most three changes, the largest gain first. ``not_advised``: other changes that were tried, and
+    why not. ``replay_error``: relative error of the replay of the unchanged steps, 0.02 is 2 %; None if nothing was
+    replayed. ``refused``: nothing was predicted, and ``not_advised`` has the reason."""
 
     advice: tuple[Advice, ...] = ()
     not_advised: tuple[str, ...] = ()
@@ -515,11 +514,11 @@ class Recommendation(Struct, frozen=True):
 
 
 class Verdict(Struct, frozen=True):
-    """The answer. ``culprit_ranks`` is empty where there is no culprit."""
+    """The answer. ``culprit_ranks`` is empty if there is no culprit."""
 
     bottleneck: Bottleneck
     severity: Severity
-    cause: str  # a finding's id, or "" where nothing was found
+    cause: str  # a finding's id, or "" if nothing was found
     share: float
     confidence: float
     culprit_ranks: tuple[int, ...]

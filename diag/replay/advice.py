@@ -1,7 +1,7 @@
 """Advice: the three best changes, and the gain of any combination of changes (``WhatIf``).
 
 The knobs propose changes, which are replayed. Combined changes are made one after the other, and each is proposed anew
-for the run as those before it leave it: with two blocks in one unit, a prefetched unit is larger, too."""
+for the run that the previous ones leave: with two blocks in one unit, a prefetched unit is larger, too."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from .predict import MAX_ERROR, Baseline, baseline, gain
 from .program import Refusal
 
 MOST = 3
-# A gain below this is within what two equal runs differ by, and not worth trying.
+# Two equal runs differ by as much: a smaller gain is not worth trying.
 LEAST_SHARE = 0.02
 _NEARLY = 0.05  # of the step: among settings of one knob that gain about the same, the most modest is advised
-# Of a device's capacity stays free: the allocator rounds up and fragments.
+# Fraction of a device's capacity that stays free: the allocator rounds up and fragments.
 RESERVE = 0.05
 
 
@@ -53,12 +53,12 @@ def recommend(
     case = Case(attribution, tables, examination, base.program, sizes_of(base.program))
     advised: list[Advice] = []
     not_advised: list[str] = []
-    for candidate in (found for propose in KNOBS.values() for found in propose(case)):
-        told = _advice_or_refusal(case, base, candidate)
-        if isinstance(told, str):
-            not_advised.append(f"{candidate.change}: {told}")
+    for candidate in (proposal for propose in KNOBS.values() for proposal in propose(case)):
+        advice = _advice_or_refusal(case, base, candidate)
+        if isinstance(advice, str):
+            not_advised.append(f"{candidate.change}: {advice}")
         else:
-            advised.append(told)
+            advised.append(advice)
     best = _best_of_each(advised)
     return Recommendation(tuple(best[:MOST]), tuple(not_advised), base.error)
 
@@ -110,14 +110,14 @@ def memory_veto(delta: int | None, tables: Tables) -> str:
         return "how much device memory is free was not recorded, and it takes more"
     capacity = max(s.memory.capacity or 0 for t in tables.ranks.values() for s in t.steps if s.memory is not None)
     if delta > left - RESERVE * capacity:
-        kept = f"{RESERVE * capacity / 1e6:,.0f} MB of them must stay so"
-        return f"takes {delta / 1e6:,.0f} MB more device memory, and {left / 1e6:,.0f} MB are free; {kept}"
+        reserve_text = f"{RESERVE * capacity / 1e6:,.0f} MB of them must stay so"
+        return f"takes {delta / 1e6:,.0f} MB more device memory, and {left / 1e6:,.0f} MB are free; {reserve_text}"
     return ""
 
 
 def _best_of_each(advised: Iterable[Advice]) -> list[Advice]:
-    """For each knob only the setting that gains most; of several that gain about the same, the most modest one: they
-    are proposed in that order."""
+    """For each knob, only the setting with the largest gain; among settings with about the same gain, the most modest
+    one (they are proposed in that order)."""
     of_knob: dict[Knob, list[Advice]] = {}
     for advice in advised:
         of_knob.setdefault(advice.knob, []).append(advice)
@@ -134,12 +134,12 @@ def _cost(advice: Advice) -> tuple[int, int]:
 
 
 def code_for(case: Case, code: Mapping[Api, str]) -> dict[Api, str]:
-    """The run's own API first; nothing of sharded training for DDP, and the reverse."""
-    own = case.api
-    if own == Api.DDP:
+    """The run's own API first; no code for sharded training if the run uses DDP, and the reverse."""
+    run_api = case.api
+    if run_api == Api.DDP:
         return {api: text for api, text in code.items() if api in (Api.DDP, Api.PYTORCH, Api.HF_TRAINER)}
     rest = {api: text for api, text in code.items() if api != Api.DDP}
-    return dict(sorted(rest.items(), key=lambda item: item[0] != own))
+    return dict(sorted(rest.items(), key=lambda item: item[0] != run_api))
 
 
 def command_for(case: Case, settings: Mapping[str, Setting]) -> str:
@@ -151,10 +151,10 @@ def command_for(case: Case, settings: Mapping[str, Setting]) -> str:
 
 
 def changed_arguments(arguments: Iterable[str], settings: Mapping[str, Setting]) -> list[str]:
-    """The command line with some options set anew, and without its run directory, which is taken already."""
+    """The command line with some options replaced, and without its run directory, which exists already."""
     flags = {f"--{name.replace('_', '-')}": str(value) for name, value in settings.items()}
     dropped = {*flags, "--out"}
-    kept: list[str] = []
+    remaining: list[str] = []
     skip = False
     for argument in arguments:
         if skip:
@@ -162,8 +162,8 @@ def changed_arguments(arguments: Iterable[str], settings: Mapping[str, Setting])
         elif argument in dropped:
             skip = True
         elif argument.partition("=")[0] not in dropped:
-            kept.append(argument)
-    return [*kept, *(part for flag, value in flags.items() for part in (flag, value))]
+            remaining.append(argument)
+    return [*remaining, *(part for flag, value in flags.items() for part in (flag, value))]
 
 
 # -- what-if: any combination of changes -------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class WhatIf(Struct, frozen=True, eq=False):
 
     @property
     def replay_error(self) -> float | None:
-        """How far the replay of the unchanged steps is off."""
+        """The error of the replay of the unchanged steps."""
         return self._base.error if self._base is not None else None
 
     def predict(self, chosen: Collection[str]) -> Prospect:
@@ -216,7 +216,7 @@ class WhatIf(Struct, frozen=True, eq=False):
 
 
 def what_if(base: Baseline | Refusal, attribution: Attribution, tables: Tables, examination: Examination) -> WhatIf:
-    """The changes that this run offers. Pure; predictions are made when they are asked for, once each."""
+    """The changes that this run offers. Pure; each prediction is made once, when it is first needed."""
     if isinstance(base, Refusal):
         return WhatIf((), base.reason)
     if base.error > MAX_ERROR:
@@ -239,7 +239,7 @@ def _change(candidate: Candidate) -> KnobChange:
 
 def _composed(base: Baseline, case: Case, changes: Collection[KnobChange]) -> list[Candidate] | Refusal:
     """The candidates in order, each for the run that the previous ones leave."""
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     settings: dict[str, Setting] = {}
     for change in changes:
         candidate = next((c for c in KNOBS[change.knob](case) if c.id == change.id), None)
@@ -248,16 +248,16 @@ def _composed(base: Baseline, case: Case, changes: Collection[KnobChange]) -> li
         for name, value in candidate.settings.items():
             if settings.setdefault(name, value) != value:
                 return Refusal(f"two of the changes set {name.replace('_', ' ')}: to {settings[name]} and to {value}")
-        found.append(candidate)
-        if len(found) == len(changes):
+        candidates.append(candidate)
+        if len(candidates) == len(changes):
             break
         mutated = candidate.mutation(case.program, base.costs, Level.LIKELY)
         if isinstance(mutated, Refusal):
             return mutated
         case = replace(case, program=mutated.program, sizes=sizes_of(mutated.program))
-    knobs = [candidate.knob for candidate in found]
+    knobs = [candidate.knob for candidate in candidates]
     twice = next((knob for knob in knobs if knobs.count(knob) > 1), None)
-    return found if twice is None else Refusal(f"two of the changes are settings of one knob, {twice}")
+    return candidates if twice is None else Refusal(f"two of the changes are settings of one knob, {twice}")
 
 
 def _prospect(base: Baseline, case: Case, candidates: list[Candidate], nothing: Prospect) -> Prospect:
@@ -285,11 +285,11 @@ def _prospect(base: Baseline, case: Case, candidates: list[Candidate], nothing: 
 #
 # The fitted costs as data that can be drawn: points and curves by group and operation.
 
-_SAMPLES = 48  # of a curve: it bends at its points only, and of these there are few
+_SAMPLES = 48  # of a curve, which bends only at its few points
 
 
 def curves_of(base: Baseline) -> tuple[CostCurve, ...]:
-    """One a group and operation of which a transfer of known size was measured, by their names."""
+    """One for each group and operation with a measured transfer of known size, sorted by name."""
     members: dict[tuple[str, str], int] = {}
     for collective in base.program.collectives():
         key = collective.group, collective.op
@@ -313,18 +313,18 @@ def _drawable(group: str, op: str, curve: Curve, ranks: int, gloo: bool) -> Cost
             CostPoint(p.bytes, p.ns, p.error, factor * p.bytes / p.ns if factor and p.ns else None)
             for p in curve.points
         ),
-        line=tuple((size, *found) for size, found in line),
-        bus_gb_s=tuple(_bus(factor, size, found) for size, found in line) if factor else (),
+        line=tuple((size, *ns_range) for size, ns_range in line),
+        bus_gb_s=tuple(_bus(factor, size, ns_range) for size, ns_range in line) if factor else (),
     )
 
 
 def _sizes(measured: Sequence[float]) -> list[float]:
-    """From the smallest to the largest measured size, evenly in the logarithm, and the measured ones themselves."""
+    """From the smallest to the largest measured size, evenly in the logarithm, and the measured sizes themselves."""
     first, last = measured[0], measured[-1]
     between = np.geomspace(first, last, _SAMPLES)[1:-1].tolist() if last > first else []
     return sorted({*measured, *between})
 
 
-def _bus(factor: float, size: float, found: Range) -> tuple[float, float, float]:
-    slow, likely, fast = (factor * size / ns for ns in reversed(found))
+def _bus(factor: float, size: float, ns_range: Range) -> tuple[float, float, float]:
+    slow, likely, fast = (factor * size / ns for ns in reversed(ns_range))
     return slow, likely, fast

@@ -73,14 +73,14 @@ def sizes_of(program: Program) -> Sizes:
 
 
 def _usual_step(program: Program) -> int:
-    """A step with as many collectives as most have."""
+    """A step with the most frequent number of collectives."""
     counts: Counter[int] = Counter(c.step for c in program.collectives() if c.role in GATHERS | GRADIENTS)
     usual = Counter(counts.values()).most_common(1)
     return next((step for step, count in sorted(counts.items()) if usual and count == usual[0][0]), -1)
 
 
 def headroom(tables: Tables) -> int | None:
-    """Capacity less the peak that the allocator reserved, least over the ranks; None where no rank recorded both."""
+    """Capacity minus the peak of reserved memory, the least over the ranks; None where no rank recorded both."""
     left = []
     for rank in tables.ranks.values():
         recorded = [s.memory for s in rank.steps if s.memory is not None and s.memory.capacity]
@@ -103,7 +103,7 @@ class Api(StrEnum):
     DEEPSPEED = "deepspeed"
     ACCELERATE = "accelerate"
     HF_TRAINER = "hf_trainer"
-    PYTORCH = "pytorch"  # the same whatever shards the model
+    PYTORCH = "pytorch"  # the same, whichever API shards the model
 
 
 Setting = str | int
@@ -111,7 +111,7 @@ Setting = str | int
 
 class Candidate(Struct, frozen=True):
     """A change that might help. ``settings``: options of the bundled trainer, by name; empty where it has no such
-    option. ``memory_delta_bytes``: of a device; None where unknown. ``before``: what the code replaces. ``also``:
+    option. ``memory_delta_bytes``: per device; None where unknown. ``before``: what the code replaces. ``also``:
     assumptions of the prediction beyond the replay."""
 
     id: str
@@ -174,7 +174,7 @@ class Case(Struct, frozen=True):
     @property
     def micro_batches(self) -> int:
         """Micro-batches of a step: the bundled trainer's setting, else the most frequent number."""
-        seen = Counter(record.micro_batches for own in self.tables.ranks.values() for record in own.steps)
+        seen = Counter(record.micro_batches for rank in self.tables.ranks.values() for record in rank.steps)
         return self.number("micro_batches", max(seen, key=seen.__getitem__, default=1))
 
     @property

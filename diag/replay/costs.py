@@ -1,7 +1,8 @@
 """The cost of a collective of another size: curves through the measured transfers, with their uncertainty.
 
-One line through all sizes is not enough on gloo (20 % mean error held out, 68 % at worst), so between
-neighbouring sizes the curve is interpolated in the logarithms; beyond all of them the last segment continues straight.
+One line through all sizes is not enough on gloo (20 % mean error on held-out sizes, 68 % at worst), so
+between neighbouring sizes the curve is interpolated in the logarithms; beyond all of them the last segment continues
+straight.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from msgspec import Struct
 from diag.replay.program import Collective, Program
 from diag.tables.collectives import bus_factor
 
-_SPAN = 8  # the largest over the smallest size, from which on a curve separates latency from bandwidth
-# Errors at a size that was left out, gloo on a noisy machine: the mean, and the worst, which here
-# stands for sizes far from all measured ones.
+_SPAN = 8  # the largest over the smallest size: from here on, a curve separates latency from bandwidth
+# Errors at a held-out size, gloo on a noisy machine: the mean; and the worst, which is used for sizes far from all
+# measured ones.
 _BETWEEN, _FAR = 0.17, 0.34
 
 
 class Level(IntEnum):
-    """Which end of what is uncertain a program is replayed with: the fastest, the likeliest or the slowest wire."""
+    """The end of the uncertain range that a program is replayed with: the fastest, likeliest or slowest wire."""
 
     FAST = 0
     LIKELY = 1
@@ -66,7 +67,7 @@ class Curve(Struct, frozen=True):
         return _between(points[after - 1], points[after], size)
 
     def latency(self) -> Range:
-        """The cost of a collective of size zero: of one size alone, anything up to all of it."""
+        """The cost of a collective of size zero; with one measured size, anything up to the cost of that."""
         first = self.points[0]
         if len(self.points) == 1:
             return Range(0.0, first.ns / 2, first.ns)
@@ -91,11 +92,11 @@ class Curve(Struct, frozen=True):
 
     def _ends(self, which: int) -> tuple[Point, Point]:
         """The first (0) or last (-1) segment: from the edge to the nearest point of at least twice or half its size, so
-        that two sizes side by side and their noise do not set the slope; to the other end where there is none."""
+        that the noise of two similar sizes does not set the slope; to the other end where there is no such point."""
         edge = self.points[which]
         inward = self.points[1:] if which == 0 else self.points[-2::-1]
-        other = next((p for p in inward if max(p.bytes, edge.bytes) >= 2 * min(p.bytes, edge.bytes)), inward[-1])
-        return (edge, other) if which == 0 else (other, edge)
+        far = next((p for p in inward if max(p.bytes, edge.bytes) >= 2 * min(p.bytes, edge.bytes)), inward[-1])
+        return (edge, far) if which == 0 else (far, edge)
 
     def _segment(self, which: int) -> tuple[float, float]:
         """(alpha, beta) of the straight line through the first or last segment; neither is negative."""
@@ -117,8 +118,8 @@ class Costs(Struct, frozen=True):
         return self.curves.get((collective.group, collective.op))
 
     def resized(self, collective: Collective, size: float, level: Level) -> int:
-        """The transfer if it had ``size`` bytes: as much longer or shorter as the curve is there. An outlier stays one,
-        so that means stay means."""
+        """The transfer with ``size`` bytes: the measured one, scaled as the curve changes from size to size. An outlier
+        stays one, so that means stay means."""
         curve = self.curve(collective)
         if curve is None or not collective.bytes or size == collective.bytes:
             return collective.transfer_ns
@@ -153,38 +154,41 @@ class Costs(Struct, frozen=True):
 
 
 def fit(program: Program) -> Costs:
-    """Curves through the medians of the measured transfers, queueing taken off."""
+    """Curves through the medians of the measured transfers, without queueing."""
     samples: dict[tuple[str, str], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     members: dict[str, int] = {}
     for collective in program.collectives():
         if collective.bytes > 0 and collective.transfer_ns > 0 and len(collective.ranks) > 1:
             samples[collective.group, collective.op][collective.bytes].append(collective.transfer_ns)
             members[collective.group] = max(members.get(collective.group, 0), len(collective.ranks))
-    own = {key: Curve(tuple(_point(s, times) for s, times in sorted(sizes.items()))) for key, sizes in samples.items()}
+    measured = {
+        key: Curve(tuple(_point(s, times) for s, times in sorted(sizes.items()))) for key, sizes in samples.items()
+    }
     curves = {}
-    for (group, op), curve in own.items():
-        others = {other: c for (g, other), c in own.items() if g == group and other != op}
+    for (group, op), curve in measured.items():
+        others = {other_op: c for (g, other_op), c in measured.items() if g == group and other_op != op}
         curves[group, op] = _with_borrowed(op, curve, others, members[group], program.gloo)
     return Costs(curves)
 
 
 def _with_borrowed(op: str, curve: Curve, others: dict[str, Curve], ranks: int, gloo: bool) -> Curve:
-    """The curve, and where its sizes are too few or too close, points of other operations far from them: they separate
-    latency from bandwidth. Nearer ones would not: an all-gather and a reduce-scatter of one size took the same on an
-    emulated wire and nearly the same on loopback, where the factors predict half and double."""
+    """The curve. Where its sizes are too few or too close to separate latency from bandwidth, it also has points of
+    other operations, at sizes far from its own. Nearer points would not help: an all-gather and a reduce-scatter of one
+    size took the same time on an emulated wire and nearly the same on loopback, where the bandwidth factors predict
+    half and double."""
     first, last = curve.points[0].bytes, curve.points[-1].bytes
     factor = bus_factor(op, ranks, gloo)
     if last >= _SPAN * first or factor is None:
         return curve
     more = []
-    for other, theirs in others.items():
-        ratio = bus_factor(other, ranks, gloo)
+    for other_op, other_curve in others.items():
+        ratio = bus_factor(other_op, ranks, gloo)
         if ratio is None:
             continue
-        for point in theirs.points:
+        for point in other_curve.points:
             size = point.bytes * ratio / factor
             if not first / _SPAN < size < last * _SPAN:
-                # Larger takes no less, smaller no longer: other operations have other latencies.
+                # A larger size takes no less time, a smaller one no more: other operations have other latencies.
                 bound = curve.points[0].ns if size < first else curve.points[-1].ns
                 ns = min(point.ns, bound) if size < first else max(point.ns, bound)
                 more.append(Point(size, ns, max(point.error, _BETWEEN)))
@@ -202,12 +206,12 @@ def _point(size: int, times: Sequence[int]) -> Point:
 def _between(a: Point, b: Point, size: float) -> Range:
     """Interpolated between two neighbours: in the logarithms, or in the sizes themselves where they are far apart.
 
-    Latency plus bytes bends upward in the logarithms: between 4 bytes and 40 MB their straight line gave four times the
+    Latency plus bytes bends upward in the logarithms: between 4 bytes and 40 MB a straight line gave four times the
     transfer that was then measured.
     """
     weight = log(size / a.bytes) / log(b.bytes / a.bytes)
     far = b.bytes > _SPAN * a.bytes
-    # An interpolation is surest at its ends.
+    # An interpolation is most certain at its ends.
     error = max(a.error, b.error) + (_FAR if far else _BETWEEN) * min(1.0, 2 * min(weight, 1 - weight))
     if far:
         return _around(a.ns + (b.ns - a.ns) * (size - a.bytes) / (b.bytes - a.bytes), error)
@@ -218,5 +222,5 @@ def _around(ns: float, error: float) -> Range:
     return Range(ns / (1 + error), ns, ns * (1 + error))
 
 
-def _widened(found: Range, error: float) -> Range:
-    return Range(found.low / (1 + error), found.mid, found.high * (1 + error))
+def _widened(bounds: Range, error: float) -> Range:
+    return Range(bounds.low / (1 + error), bounds.mid, bounds.high * (1 + error))

@@ -76,7 +76,7 @@ def _wrap_blocks(case: Case, finding: str) -> Iterator[Candidate]:
         also=("all parameters are in the blocks, which are alike",),
     )
     yield blocks
-    # Units overlap by themselves on a GPU; on gloo only where they are prefetched.
+    # Units overlap by default on a GPU; on gloo only where they are prefetched.
     ahead = replace(
         blocks,
         id="wrap-blocks-prefetch",
@@ -87,7 +87,7 @@ def _wrap_blocks(case: Case, finding: str) -> Iterator[Candidate]:
         settings={"wrap": "block", "prefetch": 1} if case.bundled else {},
     )
     yield ahead
-    # The root keeps its parameters for the backward, blocks only do so when set to.
+    # The root keeps its parameters for the backward; blocks do so only where that is set.
     keeping = _BLOCK_CODE[Api.FSDP2].replace("(block)", "(block, reshard_after_forward=False)")
     yield replace(
         ahead,
@@ -168,7 +168,7 @@ def prefetch_depth(case: Case) -> Sequence[Candidate]:
 
 
 def next_unit(depth: int, asynchronous: bool) -> str:
-    """The code of it for FSDP2. ``asynchronous``: has to be asked for, too, as on gloo."""
+    """FSDP2 code that gathers the next units ahead. ``asynchronous``: must be set explicitly, as on gloo."""
     code = (
         "blocks = list(model.layers)\nfor i, block in enumerate(blocks):\n"
         f"    block.set_modules_to_forward_prefetch(blocks[i + 1 : i + {1 + depth}])\n"
@@ -185,7 +185,7 @@ def _deeper_prefetch(case: Case, finding: str, depth: int, asynchronous: bool) -
         knob=Knob.PREFETCH,
         change=f"gather {units} while one computes, in forward and in backward",
         mutation=prefetch(depth),
-        # One more unit is gathered at any time for each that is gathered further ahead.
+        # Each further unit of depth keeps one more unit gathered at any time.
         memory_delta_bytes=(depth - now) * case.sizes.largest,
         risk=Risk.MEMORY,
         code={
@@ -353,7 +353,7 @@ def loader_workers(case: Case) -> Sequence[Candidate]:
 
 
 def _worker_counts(now: int) -> list[int]:
-    """Powers of two above what there is: the smallest that takes the wait away is advised."""
+    """Powers of two above the present number: the smallest that removes the wait is advised."""
     choices = [1 << exponent for exponent in range(6)]
     return [count for count in choices if now < count <= _MOST_WORKERS][:4]
 

@@ -1,5 +1,5 @@
-"""Mutations: changes of a program, each a function of its settings. Applied, a ``Mutation`` returns the changed program
-and its assumptions, or the reason why it cannot be applied. Here: work of the ranks, and the network."""
+"""Mutations: changes of a program, made by functions of their settings. A ``Mutation`` returns the changed program and
+its assumptions, or the reason why it cannot be applied. Here: work of the ranks, and the network."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ Mutation = Callable[[Program, Costs, Level], Mutated | Refusal]
 
 
 def in_turn(*mutations: Mutation) -> Mutation:
-    """One after the other: what is advised together is predicted together."""
+    """The mutations one after the other: changes that are advised together are predicted together."""
 
     def mutate(program: Program, costs: Costs, level: Level) -> Mutated | Refusal:
         assumed: list[str] = []
         for mutation in mutations:
-            found = mutation(program, costs, level)
-            if isinstance(found, Refusal):
-                return found
-            program = found.program
-            assumed += found.assumed
+            result = mutation(program, costs, level)
+            if isinstance(result, Refusal):
+                return result
+            program = result.program
+            assumed += result.assumed
         return Mutated(program, tuple(assumed))
 
     return mutate
@@ -58,17 +58,17 @@ def in_turn(*mutations: Mutation) -> Mutation:
 
 
 _OWN = frozenset({Kind.COMPUTE, Kind.IDLE})
-_WAITS = 0.05  # of a step: from here on it is one that waited for data
+_WAITS = 0.05  # of a step: from here on, the step counts as one that waited for data
 _MOSTLY = 0.8
 _READY_NS = 2_000_000  # to take a batch that is ready from a loader's process (measured: 1 to 2 ms on a busy host)
 _MODEL = 0.1  # by how much a batch may take longer or shorter than the average
 
-_Slot = tuple[int, int]  # step, operations between ranks before it in the step
+_Slot = tuple[int, int]  # step, number of issues and waits before it in the step
 
 
 def without_straggler(ranks: Collection[int], kinds: Collection[Kind] = _OWN) -> Mutation:
-    """Removes the time that these ranks spend beyond the median of the others between two meetings, on average over the
-    steps."""
+    """Removes the time that these ranks spend beyond the median of the others between two collectives, on average over
+    the steps."""
 
     def mutate(program: Program, _costs: Costs, _level: Level) -> Mutated | Refusal:
         peers = [rank for rank in program.ranks if rank not in ranks]
@@ -98,7 +98,7 @@ def more_workers(now: int, new: int, batches_per_step: int = 1) -> Mutation:
     def mutate(program: Program, _costs: Costs, level: Level) -> Mutated | Refusal:
         if new <= now:
             return Refusal(f"{new} workers are not more than {now}")
-        kept: dict[int, float] = {}
+        remaining: dict[int, float] = {}
         bursty = False
         for rank in program.ranks:
             waits, durations = _per_step(program, rank)
@@ -109,17 +109,17 @@ def more_workers(now: int, new: int, batches_per_step: int = 1) -> Mutation:
                 bursty = True  # the loader keeps up on average: how long a batch takes it is not known
                 left = (0.0, wait / 2, wait)[level]
             else:
-                # Who always waits takes batches as fast as they come: `now` at a time.
+                # A rank that always waits takes batches as fast as they come: `now` at a time.
                 load = now * step if now else wait
                 load *= (1 - _MODEL, 1.0, 1 + _MODEL)[level]
                 ready = (0, _READY_NS // 2, _READY_NS)[level] * batches_per_step
                 left = min(wait, max(ready, load / new - (step - wait)))
-            kept[rank] = left / wait
-        if not kept:
+            remaining[rank] = left / wait
+        if not remaining:
             return Refusal("no rank waits for data")
 
         def change(line: Line, rank: int) -> Line:
-            share = kept.get(rank, 1.0)
+            share = remaining.get(rank, 1.0)
             return tuple(
                 replace(op, ns=round(op.ns * share)) if isinstance(op, Work) and op.kind == Kind.DATA else op
                 for op in line
@@ -140,7 +140,8 @@ def _over_lines(program: Program, change: Callable[[Line, int], Line]) -> Progra
 
 
 def _slots(line: Line) -> Iterator[tuple[_Slot, Op]]:
-    """Each operation with its slot: work of one slot lies between the same two meetings on all ranks."""
+    """Each operation with its slot: work of one slot lies between the same two issues or waits on
+    all ranks."""
     steps = [op.step for op in line if isinstance(op, StepEnd)]
     done, count = 0, 0
     for op in line:
@@ -152,34 +153,36 @@ def _slots(line: Line) -> Iterator[tuple[_Slot, Op]]:
 
 
 def _spent(program: Program, rank: int, kinds: Collection[Kind]) -> dict[_Slot, int]:
-    found: dict[_Slot, int] = defaultdict(int)
+    spent: dict[_Slot, int] = defaultdict(int)
     for stretch in program.stretches:
         for slot, op in _slots(stretch.lines[rank]):
             if isinstance(op, Work):
-                found[slot] += op.ns if op.kind in kinds else 0
-    return found
+                spent[slot] += op.ns if op.kind in kinds else 0
+    return spent
 
 
-def _left(own: Mapping[_Slot, int], peers: list[dict[_Slot, int]]) -> dict[_Slot, float]:
-    """The share of each slot's work that stays. What a slot has too much in one step and too little in another is
-    noise: only the mean excess over the steps is taken off, from the steps that have one."""
+def _left(rank_spent: Mapping[_Slot, int], peers: list[dict[_Slot, int]]) -> dict[_Slot, float]:
+    """The fraction of each slot's work that stays. An excess in one step and a deficit in another are noise: only the
+    mean excess over the steps is subtracted, from the steps that have one."""
     excess: dict[int, dict[_Slot, float]] = defaultdict(dict)
-    for slot, spent in own.items():
+    for slot, spent in rank_spent.items():
         others = [peer[slot] for peer in peers if slot in peer]
         if others:
             excess[slot[1]][slot] = spent - median(others)
-    found: dict[_Slot, float] = {}
+    shares: dict[_Slot, float] = {}
     for of_steps in excess.values():
         mean, positive = fmean(of_steps.values()), fmean(max(0.0, ns) for ns in of_steps.values())
         if mean > 0:
-            found.update(
-                (slot, 1 - ns * mean / positive / own[slot]) for slot, ns in of_steps.items() if ns > 0 and own[slot]
+            shares.update(
+                (slot, 1 - ns * mean / positive / rank_spent[slot])
+                for slot, ns in of_steps.items()
+                if ns > 0 and rank_spent[slot]
             )
-    return found
+    return shares
 
 
 def _per_step(program: Program, rank: int) -> tuple[list[int], list[int]]:
-    """Nanoseconds that the rank waited for data in each step, and that the step took it."""
+    """For each step, nanoseconds that the rank waited for data, and nanoseconds that the step took on it."""
     waits: list[int] = []
     durations: list[int] = []
     for stretch in program.stretches:
@@ -195,7 +198,7 @@ def _per_step(program: Program, rank: int) -> tuple[list[int], list[int]]:
 
 
 def _always(waits: list[int], durations: list[int], window: int) -> bool:
-    """Whether most steps wait for the loader, over as many steps as its processes fill at once."""
+    """Whether most windows wait for the loader; ``window``: as many steps as its processes fill at once."""
     windows = range(max(1, len(waits) - window + 1))
     waited = [sum(waits[i : i + window]) >= _WAITS * sum(durations[i : i + window]) for i in windows]
     return fmean(waited) >= _MOSTLY
@@ -282,9 +285,9 @@ def _hybrid(stretch: Stretch, size: int, costs: Costs, level: Level, gloo: bool)
         shrunk = _on_fewer(collective, size, costs, level, gloo)
         for shard in set(shard_of.values()):
             tails = _part(collective.tail_ns, [rank for rank in ranks if shard_of[rank] == shard])
-            own = (f"{group} shard {shard}", number, op)
-            collectives[own] = replace(shrunk, key=own, group=own[0], tail_ns=tails)
-            renamed.update(((key, rank), [own]) for rank in tails)
+            shard_key = (f"{group} shard {shard}", number, op)
+            collectives[shard_key] = replace(shrunk, key=shard_key, group=shard_key[0], tail_ns=tails)
+            renamed.update(((key, rank), [shard_key]) for rank in tails)
         if collective.role == Role.SCATTER:
             for place in range(size):
                 tails = dict.fromkeys((rank for i, rank in enumerate(ranks) if i % size == place), 0)
@@ -298,12 +301,15 @@ def _hybrid(stretch: Stretch, size: int, costs: Costs, level: Level, gloo: bool)
         ops: list[Op] = []
         for step in line:
             if isinstance(step, Issue | Wait) and (step.key, rank) in renamed:
-                own, *more = renamed[step.key, rank]
+                shard_key, *more = renamed[step.key, rank]
                 if isinstance(step, Issue):
-                    ops.append(replace(step, key=own))
+                    ops.append(replace(step, key=shard_key))
                 else:
-                    # FSDP2 all-reduces a shard when it is there.
-                    ops += [Wait(own), *(then for other in more for then in (Issue(other), Wait(other)))]
+                    # FSDP2 all-reduces a shard once it is reduced.
+                    ops += [
+                        Wait(shard_key),
+                        *(then for replica_key in more for then in (Issue(replica_key), Wait(replica_key))),
+                    ]
             else:
                 ops.append(step)
         lines[rank] = tuple(ops)

@@ -44,7 +44,7 @@ from .program import (
 
 # -- waits -------------------------------------------------------------------------------------------------------------
 #
-# When the main line of a rank was blocked in which collective.
+# When the main line of a rank was blocked, and in which collective.
 
 _SAME_TIME_NS = 50_000  # the end of a kernel and the start of the one that waited for it, and a thread's wake-up
 
@@ -62,17 +62,17 @@ class Stop(Struct, frozen=True):
     done_ns: int
 
     def after(self, begin_ns: int) -> Stop:
-        """The part of it that is later."""
+        """The part of the stop after ``begin_ns``."""
         return replace(self, entered_ns=max(self.entered_ns, begin_ns), start_ns=max(self.start_ns, begin_ns))
 
     def alone(self, rank: int) -> Stop:
-        """As a matter of this rank only."""
+        """The stop in a collective of this rank only."""
         group, number, op = self.key
         return replace(self, key=(group, number, f"{op} of rank {rank}"))
 
 
 def stops(line: Timeline, step_ends_ns: Sequence[int]) -> list[Stop]:
-    """One stop for each call of a rank, by start of the wait; calls without a known wait stop where their result was
+    """One stop for each call of a rank, by start of the wait. For a call without a known wait: where its result was
     needed at the latest."""
     by_call: dict[CollectiveCall, Stop] = {}
     for call in line.calls:
@@ -89,7 +89,7 @@ def stops(line: Timeline, step_ends_ns: Sequence[int]) -> list[Stop]:
 def queued(waited: Sequence[Stop]) -> list[Stop]:
     """The same, but kernels that follow each other immediately on one stream count as entered when the first was: a
     kernel begins when its stream is free, not when it is issued."""
-    last: dict[str, tuple[int, int]] = {}  # group: when its wire was done, and when that one was entered
+    last: dict[str, tuple[int, int]] = {}  # group: when its wire was done, and when the collective on it was entered
     entered: dict[Key, int] = {}
     for stop in sorted(waited, key=lambda stop: stop.entered_ns):
         done, before = last.get(stop.call.group, (0, 0))
@@ -104,13 +104,13 @@ def _stop(call: CollectiveCall, start_ns: int, done_ns: int) -> Stop:
 
 
 def _stops_by_exposure(line: Timeline, calls: Sequence[CollectiveCall]) -> Mapping[CollectiveCall, Stop]:
-    """Exposed communication that ends when a collective ends was a wait for it, and for those that ended within."""
+    """Exposed communication that ends when a collective ends was a wait for it, and for those that ended during it."""
     chosen = kinds_of(line.label) == Kind.COMM
     starts, ends = line.start_ns[chosen], line.end_ns[chosen]
     by_call = {}
     for call in calls:
         at = int(np.searchsorted(ends, call.end_ns - _SAME_TIME_NS, side="left"))
-        # Where the line goes on before the call ends, it did not wait for this one.
+        # If the line goes on before the call ends, it did not wait for this call.
         if at < len(ends) and max(starts[at], call.start_ns) < call.end_ns:
             by_call[call] = _stop(call, int(starts[at]), min(call.end_ns, int(ends[at])))
     return by_call
@@ -119,7 +119,7 @@ def _stops_by_exposure(line: Timeline, calls: Sequence[CollectiveCall]) -> Mappi
 def _latest(
     line: Timeline, calls: Sequence[CollectiveCall], step_ends_ns: Sequence[int]
 ) -> Mapping[CollectiveCall, Stop]:
-    """Hidden collectives: parameters are needed before the next ones are gathered, all else by the end of the step."""
+    """Overlapped collectives: parameters are needed before the next are gathered, all else by the end of the step."""
     starts: dict[tuple[str, str], list[int]] = defaultdict(list)
     for call in line.calls:
         starts[call.op, call.group].append(call.start_ns)
@@ -174,7 +174,7 @@ def _stopped(waited: Sequence[Stop]) -> iv.Intervals:
 
 
 def _work(line: Timeline, stopped: iv.Intervals) -> Iterator[tuple[int, int, int]]:
-    """(start, end, label) of what is no wait, in order; time between steps is idle."""
+    """(start, end, label) of all time outside of waits, in order; time between steps is idle."""
     idle = int(Kind.IDLE) * len(Detail) + int(Detail.OTHER)
     edges = np.unique(np.concatenate((line.start_ns, line.end_ns, stopped.ravel())))
     begins, ends = edges[:-1], edges[1:]
@@ -206,7 +206,7 @@ def _ends(steps: Sequence[RankStep], stopped: iv.Intervals) -> Iterator[_Event]:
 
 
 def _wait_around(stopped: iv.Intervals, time_ns: int) -> int:
-    """When the wait began that the moment lies in; the moment itself where it lies in none."""
+    """The start of the wait that contains ``time_ns``; ``time_ns`` itself where there is none."""
     at = int(np.searchsorted(stopped[:, 0], time_ns, side="right")) - 1
     if at >= 0 and stopped[at, 0] < time_ns < stopped[at, 1]:
         return int(stopped[at, 0])
@@ -215,11 +215,11 @@ def _wait_around(stopped: iv.Intervals, time_ns: int) -> int:
 
 # -- wire --------------------------------------------------------------------------------------------------------------
 #
-# How long each collective was on the wire, with its time in the queue behind others of its group taken off.
+# How long each collective was on the wire, without its time in the queue behind others of its group.
 
 
 class Meeting(Struct, frozen=True):
-    """One collective across the ranks: when each entered it and when it was done there. ``call``: any rank's part."""
+    """One collective across the ranks: when each rank entered it and when it was done there. ``call``: any rank's."""
 
     key: Key
     call: CollectiveCall
@@ -236,7 +236,7 @@ class Meeting(Struct, frozen=True):
 
 
 def transfers(meetings: Iterable[Meeting], latency_overlaps: bool) -> list[Collective]:
-    """The collectives with the transfer that, replayed, ends them when they ended.
+    """The collectives, each with the transfer that makes it end in the replay when it ended in the run.
 
     Collectives of one group follow each other on a rank's wire. ``latency_overlaps``: only their bytes
     do; gloo works at two collectives of a group at a time, NCCL's kernels share a stream.
@@ -267,7 +267,7 @@ def transfers(meetings: Iterable[Meeting], latency_overlaps: bool) -> list[Colle
 
 
 def _queues(ordered: Iterable[Meeting]) -> dict[Key, int]:
-    """For each collective, when the wires of its ranks were done with the ones before."""
+    """For each collective, when the wires of its ranks were done with earlier collectives."""
     free: dict[tuple[int, str], int] = {}
     queue = {}
     for meeting in ordered:
@@ -376,10 +376,10 @@ def _stops(line: Timeline, steps: Sequence[RankStep], gloo: bool) -> list[Stop]:
 def _told_apart(waited: Mapping[int, list[Stop]]) -> dict[int, list[Stop]]:
     """The same, but collectives in which ranks do not wait for all others (a broadcast's root leaves at once) get a key
     of their own on each rank."""
-    met = {meeting.key: meeting for meeting in _meetings(waited)}
+    meetings = {meeting.key: meeting for meeting in _meetings(waited)}
     free = {
         key
-        for key, meeting in met.items()
+        for key, meeting in meetings.items()
         if key[2] not in SYNCHRONISING and meeting.first_done_ns < meeting.arrival_ns
     }
     return {rank: [s.alone(rank) if s.key in free else s for s in of_rank] for rank, of_rank in waited.items()}
@@ -410,9 +410,9 @@ def _placed(
     phased = np.isin(details, _PHASES)
     marks = np.flatnonzero(phased | (kinds == Kind.DATA))
     passes = np.flatnonzero(phased)
-    # A forward after a backward begins the next micro-batch; DDP enters nothing in it.
-    again = (details[passes][1:] == Detail.FORWARD) & (details[passes][:-1] == Detail.BACKWARD)
-    batches = np.concatenate(([0], np.cumsum(again)))
+    # A forward after a backward begins the next micro-batch; DDP enters no collective in it.
+    next_batch = (details[passes][1:] == Detail.FORWARD) & (details[passes][:-1] == Detail.BACKWARD)
+    batches = np.concatenate(([0], np.cumsum(next_batch)))
 
     def micro_batch(segment: int, begin_ns: int) -> int:
         """Index of the micro-batch that the segment belongs to, from 0 in the step that begins then."""
@@ -427,7 +427,7 @@ def _placed(
         at = int(np.searchsorted(line.start_ns[marks], start, side="right")) - 1
         phase = Detail.NONE
         if at < 0 or line.start_ns[marks[at]] < step.begin_ns or not phased[marks[at]]:
-            # Nothing has begun since the step did, or since the batch came: what comes next has.
+            # No phase has begun since the step began or the batch came: take the next phase.
             at = next((i for i in range(at + 1, len(marks)) if phased[marks[i]]), at)
         if at >= 0 and step.begin_ns <= line.start_ns[marks[at]] < step.end_ns and phased[marks[at]]:
             phase = Detail(int(details[marks[at]]))
@@ -437,7 +437,7 @@ def _placed(
 
 
 def _alone(collectives: Sequence[Collective], size_of: Mapping[str, int]) -> float:
-    """Part of the transfers in calls of a group of several of which only one rank's part is known."""
+    """Fraction of the transfers in calls of groups of several ranks of which only one rank's part is known."""
     total = sum(c.transfer_ns for c in collectives)
     alone = sum(c.transfer_ns for c in collectives if len(c.ranks) == 1 and size_of.get(c.group, 1) > 1)
     return alone / total if total else 0.0
@@ -447,8 +447,8 @@ def _alone(collectives: Sequence[Collective], size_of: Mapping[str, int]) -> flo
 
 
 MAX_ERROR = 0.05  # of the unmodified replay: above it nothing is predicted (docs/concepts/replay.md)
-# How far measured gains lie beyond the interval of the costs, parts of the step and of the gain: with both, 35 of 36
-# real changes are inside; 17 without (tests/bench/PREDICTIONS.md).
+# How far measured gains lie beyond the interval of the costs, as fractions of the step and of the gain: with both, 35
+# of 36 real changes are inside; 17 without (tests/bench/PREDICTIONS.md).
 STEP_ERROR = 0.05
 GAIN_ERROR = 0.1
 
@@ -465,7 +465,7 @@ class Prediction(Struct, frozen=True):
 
     @property
     def expected_ns_per_step(self) -> tuple[int, int, int]:
-        """(low, likely, high) for a measurement: what the model leaves out, and what equal runs differ by, on top."""
+        """(low, likely, high) of a measured gain: includes what the model leaves out and how much equal runs differ."""
         low, likely, high = self.gain_ns_per_step
         if not any(self.gain_ns_per_step):
             return self.gain_ns_per_step
@@ -487,7 +487,7 @@ class Baseline(Struct, frozen=True, eq=False):
 
 
 def baseline(attribution: Attribution, tables: Tables) -> Baseline | Refusal:
-    """The run's program, costs and replay: what every prediction starts from, made once."""
+    """The run's program, costs and replay, from which every prediction starts; made once."""
     program = build(attribution, tables)
     if isinstance(program, Refusal):
         return program
@@ -523,7 +523,7 @@ def gain(base: Baseline, mutation: Mutation) -> Prediction:
     means = sorted(float(g.mean()) for g in gains)
     likely = float(gains[Level.LIKELY].mean())
     if not any(g.any() for g in gains):
-        return replace(nothing, assumptions=assumed)  # a change that changes nothing: this much is sure
+        return replace(nothing, assumptions=assumed)  # the change has no effect, which is certain
     half = float(np.hypot(base.error * base.step_ns, _sure(gains[Level.LIKELY])))
     return replace(
         nothing, gain_ns_per_step=(round(means[0] - half), round(likely), round(means[-1] + half)), assumptions=assumed

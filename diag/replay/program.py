@@ -60,9 +60,9 @@ Line = tuple[Op, ...]
 
 
 class Collective(Struct, frozen=True):
-    """One collective. It is done on a rank ``tail_ns[rank]`` after the first rank, and there ``transfer_ns`` after the
-    last rank entered it. Where the wire is still busy with an earlier one of the group, all but ``latency_ns`` of the
-    transfer comes after that.
+    """One collective. The first rank is done ``transfer_ns`` after the last rank entered it, each rank
+    ``tail_ns[rank]`` after the first. Where the wire is still busy with an earlier collective of the group, all but
+    ``latency_ns`` of the transfer comes after that.
 
     ``bytes`` is the full tensor, 0 if unknown. ``unit`` counts the sharding units in order of forward, -1 if unknown.
     """
@@ -120,7 +120,7 @@ class Refusal(Struct, frozen=True):
 
 
 class Mutated(Struct, frozen=True):
-    """A changed program, and what was taken for granted in changing it."""
+    """A changed program, and the assumptions of the change."""
 
     program: Program
     assumed: tuple[str, ...] = ()
@@ -140,12 +140,12 @@ def with_lines(stretch: Stretch, change: Callable[[Line], list[Op]]) -> Stretch:
     """The same collectives, other lines; collectives that no line enters any more are dropped."""
     lines = {rank: tuple(change(line)) for rank, line in stretch.lines.items()}
     entered = {op.key for line in lines.values() for op in line if isinstance(op, Issue)}
-    kept = {key: c for key, c in stretch.collectives.items() if key in entered}
-    return replace(stretch, lines=lines, collectives=kept)
+    collectives = {key: c for key, c in stretch.collectives.items() if key in entered}
+    return replace(stretch, lines=lines, collectives=collectives)
 
 
 def without(stretch: Stretch, gone: Callable[[Collective], bool]) -> Stretch:
-    """The stretch as if these collectives had never been."""
+    """The stretch without these collectives."""
     keys = {key for key, collective in stretch.collectives.items() if gone(collective)}
     return with_lines(
         stretch, lambda line: [op for op in line if not (isinstance(op, Issue | Wait) and op.key in keys)]
@@ -156,9 +156,9 @@ def without(stretch: Stretch, gone: Callable[[Collective], bool]) -> Stretch:
 #
 # Which sharding unit each collective of FSDP belongs to, and what it is for: by order, phase and size.
 #
-# No record names the unit, and a trace does so only in its few steps, in ranges of the host. But the order tells it:
-# forward gathers the units one after the other, backward gathers them in reverse, those that were kept excepted, and
-# reduces their gradients in reverse. Sizes settle who was left out (docs/concepts/sharding.md).
+# No record names the unit, and a trace does so only in its few steps, in ranges of the host. But the order shows it:
+# forward gathers the units one after the other; backward gathers them in reverse, except those that were kept, and
+# reduces their gradients in reverse. Sizes show which units were left out (docs/concepts/sharding.md).
 
 _SMALL = 64  # bytes: norms, losses and flags, which are no gradients
 
@@ -180,7 +180,7 @@ def _micro_batch(calls: Iterable[Placed]) -> list[Collective]:
     elements: list[int] = []  # of each unit, in order of forward
     free: dict[Role, set[int]] = {}
     at: dict[Role, int] = {}
-    found = []
+    collectives = []
     for placed in calls:
         collective = placed.collective
         role, unit = _role(placed), -1
@@ -195,8 +195,8 @@ def _micro_batch(calls: Iterable[Placed]) -> list[Collective]:
             unit = min(fits, key=lambda u: (abs(u - expected), -u), default=-1)
             left.discard(unit)
             at[role] = unit if unit >= 0 else expected
-        found.append(replace(collective, role=role, unit=unit))
-    return found
+        collectives.append(replace(collective, role=role, unit=unit))
+    return collectives
 
 
 def _role(placed: Placed) -> Role:
@@ -213,7 +213,8 @@ def _role(placed: Placed) -> Role:
 
 
 def _elements(collective: Collective) -> int:
-    """Gradients may be reduced in another type than the parameters are gathered in. Bytes where the type is unknown."""
+    """Elements, since gradients may be reduced in another type than parameters are gathered in; bytes where the type is
+    unknown."""
     return collective.bytes // (dtype_bytes(collective.dtype) or 1)
 
 
@@ -246,11 +247,11 @@ def replay(program: Program) -> Replayed:
     ends: dict[int, list[int]] = defaultdict(list)
     totals: Counter[Kind] = Counter()
     for stretch in program.stretches:
-        found = _run(stretch, totals)
-        durations.append(step_durations(stretch.begin_ns, found))
-        for rank, own in found.items():
-            ends[rank].extend(own)
-    return Replayed(np.concatenate(durations), {rank: np.array(own) for rank, own in ends.items()}, totals)
+        step_ends = _run(stretch, totals)
+        durations.append(step_durations(stretch.begin_ns, step_ends))
+        for rank, rank_ends in step_ends.items():
+            ends[rank].extend(rank_ends)
+    return Replayed(np.concatenate(durations), {rank: np.array(rank_ends) for rank, rank_ends in ends.items()}, totals)
 
 
 def measured_durations(program: Program) -> Series:
@@ -287,7 +288,7 @@ def _run(stretch: Stretch, totals: Counter[Kind]) -> dict[int, list[int]]:
     ready = deque(sorted(lines))
 
     def begin(key: Key) -> None:
-        """Everybody is there: when the collective ends on each rank, and when its wire is free again."""
+        """All ranks have entered: sets when the collective ends on each rank, and when its wire is free again."""
         collective, arrivals = collectives[key], entered[key]
         wire = collective.group
         queue = max(free.get((rank, wire), 0) for rank in arrivals)

@@ -35,8 +35,8 @@ from .program import (
 # -- schedule: when units are gathered and reduced ---------------------------------------------------------------------
 
 
-# Of a gather's time, what the computation beside it became longer by on a host whose ranks had a core each: gloo moves
-# the bytes with the same cores. On a wire that only sleeps it was nothing.
+# Fraction of a gather's time by which the overlapped computation became longer, on a host whose ranks had a core each:
+# gloo moves the bytes on the same cores. On an emulated wire that only sleeps it was 0.
 _BESIDE = 0.34
 
 
@@ -105,7 +105,7 @@ def gathered_ahead(stretch: Stretch, depth: int, beside: float = 0.0) -> Stretch
                     before = scatters.get((step, micro_batch, collectives[keys[place - 1]].unit))
                     if before is not None:
                         used_after[key] = before
-                # The root's hook starts backward and gathers the first ones: it has nothing to gather for itself.
+                # The root's hook starts backward and gathers the first units: it has nothing to gather for itself.
                 ahead = place - depth
                 anchors[key] = Issue(keys[0]) if backward and ahead < 0 else Wait(keys[max(0, ahead)])
         return _issued_after(_waited_after(list(line), used_after), anchors, held_up)
@@ -127,15 +127,16 @@ def depth_of(stretch: Stretch) -> int:
                     issued[op.key] = work, waits
                     continue
                 work_then, waits_then = issued.get(op.key, (work, waits))
-                # Ahead at all: most of the work since the last unit came lies behind the issue.
+                # Ahead at all: most of the work since the last unit came is done after the issue.
                 depths.append(waits - waits_then + (2 * (work - work_then) > work - last))
                 waits, last = waits + 1, work
     return round(median(depths)) if depths else 0
 
 
 def _waited_after(line: list[Op], used_after: dict[Key, Key]) -> list[Op]:
-    """Waits for keys moved back to where the result is used: after the collective named for each is issued, and waited
-    for if that is at once. A synchronous gather was waited for where it was issued, which is earlier."""
+    """Moves the waits for keys back to where their results are used: after the collective that ``used_after`` names is
+    issued, and waited for if that is at once. A synchronous gather was waited for where it was issued, which is
+    earlier."""
     ops: list[Op] = []
     held: dict[Key, Op] = {}
     users: dict[Key, list[Key]] = defaultdict(list)
@@ -158,8 +159,8 @@ def _waited_after(line: list[Op], used_after: dict[Key, Key]) -> list[Op]:
 
 
 def _issued_after(line: list[Op], anchors: dict[Key, Issue | Wait], held_up: Callable[[Key], list[Op]]) -> list[Op]:
-    """Keys issued right after the operation named for each, where they are not issued before it already; those that
-    are moved come with ``held_up`` before their wait."""
+    """Issues keys right after the operation that ``anchors`` names, unless they are issued before it already;
+    ``held_up`` of those that are moved comes before their wait."""
     wait_at = {op.key: i for i, op in enumerate(line) if isinstance(op, Wait)}
     issue_at = {op.key: i for i, op in enumerate(line) if isinstance(op, Issue)}
     moved: dict[int, list[Op]] = defaultdict(list)
@@ -246,12 +247,12 @@ def _merged(stretch: Stretch, size: int, first: int, costs: Costs, level: Level)
         for rank, line in stretch.lines.items()
     }
     coarser = replace(stretch, lines=lines, collectives={k: c for k, c in collectives.items() if k not in gone})
-    # Who gathered one small unit ahead now gathers one large one ahead.
+    # A rank that gathered one small unit ahead now gathers one large unit ahead.
     return gathered_ahead(coarser, depth) if (depth := depth_of(stretch)) else coarser
 
 
 def _tails(members: Sequence[Collective], transfer_ns: int) -> dict[int, int]:
-    """A rank whose link is slow is later by as much of the new transfer as of the old ones."""
+    """A rank with a slow link is late by the same fraction of the new transfer as of the old ones."""
     before = sum(c.transfer_ns for c in members)
     share = min(1.0, transfer_ns / before) if before else 1 / len(members)
     return {rank: round(sum(c.tail_ns[rank] for c in members) * share) for rank in members[0].tail_ns}
@@ -269,13 +270,13 @@ def _split(stretch: Stretch, units: int, root_share: float, costs: Costs, level:
                 scatter_of[c.step, c.micro_batch] = c.key
         if c.role in GATHERS or c.role == Role.SCATTER:
             del collectives[c.key]
-    again: dict[Key, list[Collective]] = {}
+    regathers: dict[Key, list[Collective]] = {}
     for key, parts in pieces.items():
         if parts[0].role == Role.GATHER_FORWARD:
-            again[key] = [_again(c) for c in parts]
-    collectives.update((c.key, c) for parts in (*pieces.values(), *again.values()) for c in parts)
+            regathers[key] = [_again(c) for c in parts]
+    collectives.update((c.key, c) for parts in (*pieces.values(), *regathers.values()) for c in parts)
     lines = {
-        rank: tuple(_split_line(line, stretch, units, pieces, again, scatter_of))
+        rank: tuple(_split_line(line, stretch, units, pieces, regathers, scatter_of))
         for rank, line in stretch.lines.items()
     }
     entered = {op.key for line in lines.values() for op in line if isinstance(op, Issue)}
@@ -306,7 +307,7 @@ def _split_line(
     stretch: Stretch,
     units: int,
     pieces: dict[Key, list[Collective]],
-    again: dict[Key, list[Collective]],
+    regathers: dict[Key, list[Collective]],
     scatter_of: dict[tuple[int, int], Key],
 ) -> list[Op]:
     """Between the gather and the reduction lie forward and backward: each is cut into equal parts of time."""
@@ -331,7 +332,7 @@ def _split_line(
             ops += [Issue(gather.key), Wait(gather.key), *part]
         reductions = pieces[scatter]
         for unit, part in zip(reversed(range(units)), _equal_parts(line[middle:end], units), strict=True):
-            gather, reduction = again[key][root + unit], reductions[root + unit]
+            gather, reduction = regathers[key][root + unit], reductions[root + unit]
             ops += [Issue(gather.key), Wait(gather.key), *part, Issue(reduction.key), Wait(reduction.key)]
         ops += [step for reduction in reductions[:root] for step in (Issue(reduction.key), Wait(reduction.key))]
         place = max(wait_at.get(scatter, end), end) + 1
@@ -339,7 +340,8 @@ def _split_line(
 
 
 def _equal_parts(ops: Sequence[Op], count: int) -> list[list[Op]]:
-    """The operations cut into ``count`` lists of equal work; what is no work stays between the same works."""
+    """The operations cut into ``count`` lists of equal work; other operations stay between the same pieces of
+    work."""
     total = sum(op.ns for op in ops if isinstance(op, Work))
     parts: list[list[Op]] = [[] for _ in range(count)]
     done = 0

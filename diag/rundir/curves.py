@@ -1,4 +1,4 @@
-"""What each step of a training took, step by step, and its loss: read as the run writes it, without an analysis."""
+"""The duration and loss of each step of a training, read while the run writes them, without an analysis."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from diag.collectors.layout import MOST_NS, RankLayout, RunLayout
 
 from .lines import RestartedError, Tail
 
-_MOST_BYTES = 64 << 20  # of a rank's steps, when they are first read: about 100,000 steps, in half a second
-_MOST_RUNS = 32  # that are kept
-_RECENT = 100  # steps, for the time that is left
-_STARTING = 5  # steps that take longer than the others
+_MOST_BYTES = 64 << 20  # of a rank's steps on the first read: about 100,000 steps, in half a second
+_MOST_RUNS = 32  # readers that are kept
+_RECENT = 100  # steps, for the remaining time
+_STARTING = 5  # first steps, which take longer than the others
 
 _Whole = Annotated[int, msgspec.Meta(ge=0, lt=MOST_NS)]
 Series = npt.NDArray[np.float64]
@@ -33,7 +33,7 @@ class _Memory(Struct):
 
 
 class _Step(Struct):
-    """The part of a step record that is drawn."""
+    """The fields of a step record that the curves need."""
 
     step: _Whole
     begin_ns: _Whole
@@ -44,9 +44,9 @@ class _Step(Struct):
 
 
 class Curves(Struct, frozen=True, eq=False):
-    """A value for each step of one rank, in their order. ``period_ns``: from the end of the step before to its own end,
-    so that what lies between two steps counts; ``tokens``: of this rank; ``memory``: the peak in bytes, reserved on a
-    device, else the process's. NaN where a value is not recorded. ``rank``: None for steps of all ranks together."""
+    """A value for each step of one rank, in order. ``period_ns``: from the end of the previous step to the end of this
+    one, so that the time between two steps counts; ``tokens``: of this rank; ``memory``: the peak in bytes, reserved on
+    a device, else the process's. NaN if a value is not recorded. ``rank``: None for steps of all ranks together."""
 
     rank: int | None
     steps: npt.NDArray[np.int64]
@@ -61,8 +61,8 @@ class Curves(Struct, frozen=True, eq=False):
 
 
 class Progress(Struct, frozen=True):
-    """How far a training is. ``planned`` and ``left_ns``: None where nothing says how many steps it will take;
-    ``steps_per_s`` and ``tokens_per_s``: of the last steps, None where they are not known; tokens are the rank's."""
+    """The progress of a training. ``planned`` and ``left_ns``: None if the number of planned steps is unknown;
+    ``steps_per_s`` and ``tokens_per_s``: over the last steps, None if unknown; tokens are the rank's."""
 
     done: int
     planned: int | None
@@ -72,7 +72,7 @@ class Progress(Struct, frozen=True):
 
 
 def progress_of(curves: Curves, planned: int | None) -> Progress:
-    """From the steps that are recorded. The first steps take longer, and count only where there are no others."""
+    """From the recorded steps. The first steps take longer, and count only if there are no others."""
     done = int(curves.steps[-1]) + 1 if len(curves) else 0
     first = max(len(curves) - _RECENT, min(_STARTING, len(curves) - 2), 0)
     period_ns = float(curves.period_ns[first:].mean()) if len(curves) > 1 else 0.0
@@ -91,7 +91,7 @@ def progress_of(curves: Curves, planned: int | None) -> Progress:
 
 
 def curves_of(run: Path) -> Curves | None:
-    """Of the first rank of a run directory, as far as it has written; None where no step is. Only what was written
+    """Curves of the first rank of a run directory, as far as it has written; None without any step. Only data written
     since the last call is read."""
     with _LOCK:
         reader = _READERS.pop(run, None) or _Reader(run)
@@ -119,7 +119,7 @@ class _Reader:
         if self._tail is None:
             try:
                 self._rank, files = next(iter(self._run.ranks().items()), (None, None))
-            except OSError:  # whoever opens the run is told
+            except OSError:  # opening the run reports it
                 return None
             self._begin_anew(files)
         if self._tail is None:
@@ -146,7 +146,7 @@ class _Reader:
 
     def _curves(self) -> Curves:
         series = {name: np.array(values) for name, values in self._series.items()}
-        # The first one's is its own duration; no clock runs backwards within a process.
+        # The first step's period is its own duration; no clock runs backwards within a process.
         period_ns = np.diff(np.array(self._end_ns, dtype=np.float64), prepend=np.nan)
         period_ns = np.where(period_ns > 0, period_ns, series["dur_ns"])
         return Curves(self._rank, np.array(self._steps), period_ns=period_ns, **series)

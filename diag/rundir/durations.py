@@ -1,7 +1,6 @@
-"""Durations of collectives, whoever recorded them; and what the ranks took from PyTorch's Flight Recorder.
+"""Durations of collectives from any source, and those that the ranks took from PyTorch's Flight Recorder.
 
-NCCL Inspector's files have a reader of their own: ``diag.rundir.inspector``. A rank's durations.jsonl is written by
-``diag.collectors.durations``.
+``diag.rundir.inspector`` reads NCCL Inspector's files. ``diag.collectors.durations`` writes a rank's durations.jsonl.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _MOST_DURATION_NS: Final = 10**15  # 11 days: sums of thousands fit 64 bits
 
 
 class Process(Struct, frozen=True):
-    """A process that wrote records, or of Prometheus text a GPU. ``communicators``: its rank in each, and the size."""
+    """A process that wrote records; in Prometheus text, a GPU. ``communicators``: its rank in each, and the size."""
 
     host: str
     pid: int
@@ -45,9 +44,9 @@ class DurationRecords(Struct, frozen=True, eq=False):
     ``rows``: ``process`` (place in ``processes``), ``group`` (the communicator's id), ``seq``, ``op``, ``bytes`` (of
     the full tensor), ``duration_ns``, ``end_ns`` (of the host's clock; null unless the output is verbose),
     ``dumped_ns`` (when the record was written), ``peer`` (of a send or receive, else -1). ``names``: of communicators.
-    ``on_cpu``: records whose times were measured on the host. ``means``: the rows are means over an interval.
-    ``places``: by file, the processes whose records it holds. ``source``: what recorded them. ``dropped``: records that
-    it lost.
+    ``on_cpu``: number of records with times measured on the host. ``means``: the rows are means over an interval.
+    ``places``: by file, the processes whose records it holds. ``source``: the recorder. ``dropped``: number of records
+    that it lost.
     """
 
     rows: pl.DataFrame
@@ -63,7 +62,7 @@ class DurationRecords(Struct, frozen=True, eq=False):
 
     @property
     def seen(self) -> float:
-        """Part of the records that were not lost; 1.0 where there are none."""
+        """Fraction of the records that was not lost; 1.0 without any record."""
         count = len(self.rows) + self.dropped
         return len(self.rows) / count if count else 1.0
 
@@ -74,7 +73,7 @@ class DurationRecords(Struct, frozen=True, eq=False):
 
 
 class DurationColumns:
-    """What has been read so far. Columns of numbers are arrays: a job leaves millions of records."""
+    """The records read so far. Columns of numbers are arrays: a job leaves millions of records."""
 
     def __init__(self) -> None:
         self.processes: dict[tuple[str, int, str], int] = {}
@@ -147,16 +146,16 @@ def with_ranks(read: DurationRecords, ranks: Mapping[int, int]) -> pl.DataFrame:
 def recorded(
     files: Mapping[int, RankLayout], identities: Mapping[int, RankRecord | None]
 ) -> tuple[DurationRecords, dict[int, int]] | None:
-    """What the ranks took from their Flight Recorders, and the rank of each process; None where there is none of it.
-    ``files``: of each rank whose folder can be read. What cannot be read is a gap."""
+    """The records that the ranks took from their Flight Recorders, and the rank of each process; None without any.
+    ``files``: of each rank whose folder can be read. Unreadable parts are gaps."""
     reading = _Recorded()
-    for rank, own in files.items():
-        reading.read(rank, own, identities.get(rank))
+    for rank, rank_files in files.items():
+        reading.read(rank, rank_files, identities.get(rank))
     return reading.done()
 
 
 class _Recorded:
-    """What has been read so far. Groups are told apart by their ranks as well: a name need not be of one group only."""
+    """The records read so far. Groups are identified by name and ranks: two groups may have the same name."""
 
     def __init__(self) -> None:
         self._columns = DurationColumns()
@@ -205,10 +204,10 @@ class _Recorded:
         self._columns.add(process, group, row.op[:40], **values, end_ns=0, dumped_ns=0, peer=-1)
 
     def _group(self, name: str, ranks: tuple[int, ...]) -> str:
-        """The name of these ranks' group: its own, unless other ranks have one of that name."""
+        """The name of these ranks' group: its own, unless other ranks have a group of that name."""
         known = self._names.get((name, ranks))
         if known is None:
-            taken = any(other == name for other, _ in self._names)
+            taken = any(group == name for group, _ in self._names)
             known = self._names[name, ranks] = f"{name[:200]} of {rank_ranges(ranks)}" if taken else name[:200]
         return known
 

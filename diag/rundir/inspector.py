@@ -1,15 +1,15 @@
 """Reads the files of NCCL Inspector and RCCL Inspector: how long every collective took on every rank.
 
-Inspector is a profiler plugin of NCCL (2.28 and newer) and of RCCL. It writes a file of JSON lines a process, or
+Inspector is a profiler plugin of NCCL (2.28 and newer) and of RCCL. It writes a file of JSON lines per process, or
 Prometheus text with means over the last interval. Facts of NCCL's plugins/profiler/inspector (versions v4.0 to v4.3 of
 its JSON, October 2025 to August 2026):
 
-* ``header.rank`` is the rank within the communicator; a process is known by host and process id.
+* ``header.rank`` is the rank within the communicator; host and process id identify a process.
 * ``coll_sn`` counts the calls of one operation on one communicator.
 * ``coll_exec_time_us`` includes the time in which the rank waited for the others. There are no begins and ends, unless
-  the output is verbose, and then they are times of the host's clock in microseconds.
-* ``coll_msg_size_bytes`` is what one rank contributes; the full tensor of an all-gather or a reduce-scatter is as often
-  as large as there are ranks. ``coll_algobw_gbs`` rests on the full tensor, which decides between the two.
+  the output is verbose; then they are times of the host's clock in microseconds.
+* ``coll_msg_size_bytes`` is the contribution of one rank; the full tensor of an all-gather or a reduce-scatter is that
+  size times the number of ranks. ``coll_algobw_gbs`` uses the full tensor, which decides between the two.
 * Collectives below 8 KiB are not recorded by default, and a full ring buffer drops the oldest.
 * In v4.3 a ``dump_stats`` line has the header of the records that follow it; before, each record has its own.
 """
@@ -127,13 +127,13 @@ class _Record(Struct):
 
 
 def of_run(layout: RunLayout) -> tuple[DurationRecords, dict[int, int]] | None:
-    """What NCCL Inspector wrote into the ranks' folders of a run directory, and the rank of each process; None where it
-    wrote nothing."""
+    """The files of NCCL Inspector in the ranks' folders of a run directory, and the rank of each process; None without
+    any."""
     ranks = {}
     files = []
-    for rank, own in layout.ranks().items():
-        if is_folder(own.inspector):
-            for file in walk(own.inspector):
+    for rank, rank_files in layout.ranks().items():
+        if is_folder(rank_files.inspector):
+            for file in walk(rank_files.inspector):
                 if _is_inspector(file, layout.root):
                     files.append(Path(file))
                     ranks[file] = rank
@@ -145,18 +145,18 @@ def of_run(layout: RunLayout) -> tuple[DurationRecords, dict[int, int]] | None:
 
 
 def alone(paths: Sequence[Path | str]) -> list[Path]:
-    """The files of NCCL Inspector at or below the paths, known by what they begin with; none where there is a run
-    directory or any other file that may be a trace, which holds more."""
-    found: list[Path] = []
+    """The files of NCCL Inspector at or below the paths, recognised by their beginning; none if there is a run
+    directory or any other file that may be a trace, as those contain more."""
+    inspector_files: list[Path] = []
     for path in map(str, paths):
         if is_remote(path) or not exists(path) or RunLayout(Path(path)).is_run():
             return []
         for file in walk(path) if is_folder(path) else [path]:
             if _is_inspector(file):
-                found.append(Path(file))
+                inspector_files.append(Path(file))
             elif may_be_trace(file):
                 return []
-    return found
+    return inspector_files
 
 
 def _is_inspector(path: str, run: Path | None = None) -> bool:
@@ -178,8 +178,8 @@ def _unpacked(file: BinaryIO) -> BinaryIO:
 
 
 def read_inspector(files: Sequence[Path], run: Path | None = None) -> DurationRecords:
-    """The records of these files, which must not lead out of the run directory ``run``. What cannot be read is a gap;
-    the rest is as good as ever."""
+    """The records of these files, which must not lead out of the run directory ``run``. Unreadable parts are gaps and
+    do not affect the rest."""
     reading = DurationColumns()
     for path in files:
         before = len(reading.group)
@@ -199,8 +199,8 @@ def _read(path: Path, reading: DurationColumns, run: Path | None) -> None:
             else:
                 _read_prometheus(path, several, reading)
     except (OSError, EOFError, zlib.error) as error:
-        what = getattr(error, "strerror", None) or str(error) or "it is cut off"
-        reading.gaps.append(Gap(str(path), f"cannot be read to its end: {what}"))
+        reason = getattr(error, "strerror", None) or str(error) or "it is cut off"
+        reading.gaps.append(Gap(str(path), f"cannot be read to its end: {reason}"))
 
 
 def _chain(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
@@ -254,32 +254,32 @@ def _take(record: _Record, header: _Header, metadata: _Metadata, reading: Durati
     if header.comm_name not in ("", "unknown"):
         reading.names.setdefault(group, header.comm_name)
     dumped_ns = _ns(metadata.dump_timestamp_us)
-    if (one := record.coll_perf) is not None:
-        op = OPERATIONS.get(one.coll, one.coll.lower()[:40])
-        reading.on_cpu += one.coll_timing_source.endswith("_cpu")
+    if (collective := record.coll_perf) is not None:
+        op = OPERATIONS.get(collective.coll, collective.coll.lower()[:40])
+        reading.on_cpu += collective.coll_timing_source.endswith("_cpu")
         reading.add(
             process,
             group,
             op,
-            seq=one.coll_sn,
-            bytes=_full_tensor(op, one, header.n_ranks),
-            duration_ns=round(one.coll_exec_time_us * 1000),
-            end_ns=_ns(one.event_trace_ts.coll_stop_ts) if one.event_trace_ts is not None else 0,
+            seq=collective.coll_sn,
+            bytes=_full_tensor(op, collective, header.n_ranks),
+            duration_ns=round(collective.coll_exec_time_us * 1000),
+            end_ns=_ns(collective.event_trace_ts.coll_stop_ts) if collective.event_trace_ts is not None else 0,
             dumped_ns=dumped_ns,
             peer=-1,
         )
-    elif (two := record.p2p_perf) is not None:
-        reading.on_cpu += two.p2p_timing_source.endswith("_cpu")
+    elif (transfer := record.p2p_perf) is not None:
+        reading.on_cpu += transfer.p2p_timing_source.endswith("_cpu")
         reading.add(
             process,
             group,
-            OPERATIONS.get(two.p2p, two.p2p.lower()[:40]),
-            seq=two.p2p_sn,
-            bytes=two.p2p_msg_size_bytes,
-            duration_ns=round(two.p2p_exec_time_us * 1000),
-            end_ns=_ns(two.event_trace_ts.p2p_stop_ts) if two.event_trace_ts is not None else 0,
+            OPERATIONS.get(transfer.p2p, transfer.p2p.lower()[:40]),
+            seq=transfer.p2p_sn,
+            bytes=transfer.p2p_msg_size_bytes,
+            duration_ns=round(transfer.p2p_exec_time_us * 1000),
+            end_ns=_ns(transfer.event_trace_ts.p2p_stop_ts) if transfer.event_trace_ts is not None else 0,
             dumped_ns=dumped_ns,
-            peer=min(max(two.p2p_peer, -1), MOST_RANKS),
+            peer=min(max(transfer.p2p_peer, -1), MOST_RANKS),
         )
 
 
@@ -287,12 +287,16 @@ def _ns(microseconds: int) -> int:
     return microseconds * 1000 if microseconds * 1000 < MOST_NS else 0
 
 
-def _full_tensor(op: str, one: _Collective, ranks: int) -> int:
+def _full_tensor(op: str, collective: _Collective, ranks: int) -> int:
     if op not in _PER_RANK:
-        return one.coll_msg_size_bytes
-    moved = one.coll_algobw_gbs * one.coll_exec_time_us * 1000
-    whole = min(one.coll_msg_size_bytes * ranks, (1 << 62) - 1)
-    return one.coll_msg_size_bytes if moved and abs(moved - whole) > abs(moved - one.coll_msg_size_bytes) else whole
+        return collective.coll_msg_size_bytes
+    moved = collective.coll_algobw_gbs * collective.coll_exec_time_us * 1000
+    whole = min(collective.coll_msg_size_bytes * ranks, (1 << 62) - 1)
+    return (
+        collective.coll_msg_size_bytes
+        if moved and abs(moved - whole) > abs(moved - collective.coll_msg_size_bytes)
+        else whole
+    )
 
 
 def _count_dropped(header: _Header, metadata: _Metadata, stats: _Stats, reading: DurationColumns) -> None:
@@ -304,8 +308,8 @@ def _count_dropped(header: _Header, metadata: _Metadata, stats: _Stats, reading:
 
 # -- Prometheus --------------------------------------------------------------------------------------------------------
 #
-# Means over the last interval (30 s) by GPU, communicator name, operation and a class of sizes. There are no ranks and
-# no single collectives: GPUs of one communicator are compared by their means.
+# Means over the last interval (30 s) by GPU, communicator name, operation and size class. There are no ranks and no
+# single collectives: GPUs of one communicator are compared by their means.
 
 _UNITS: Final = {"B": 0, "KB": 10, "MB": 20, "GB": 30, "TB": 40}
 _SIZE: Final = re.compile(r"(\d{1,5})(?:-\d{1,5})?(B|KB|MB|GB|TB)$")
@@ -318,12 +322,12 @@ def _read_prometheus(path: Path, lines: Iterator[bytes], reading: DurationColumn
         text = line.decode("utf-8", "replace")
         if not text.startswith("nccl_") or "_exec_time_microseconds{" not in text:
             continue
-        found = _SAMPLE.match(text.strip())
-        labels = dict(_LABEL.findall(found["labels"])) if found else {}
+        sample = _SAMPLE.match(text.strip())
+        labels = dict(_LABEL.findall(sample["labels"])) if sample else {}
         op = labels.get("collective") or labels.get("p2p_operation", "")
         size = _SIZE.fullmatch(labels.get("message_size", ""))
         try:
-            ranks, microseconds = int(labels["nranks"]), float(found["value"]) if found else 0.0
+            ranks, microseconds = int(labels["nranks"]), float(sample["value"]) if sample else 0.0
         except (KeyError, ValueError):
             strange += 1
             continue
@@ -354,8 +358,8 @@ def _read_prometheus(path: Path, lines: Iterator[bytes], reading: DurationColumn
 
 
 def newest_job(read: DurationRecords) -> DurationRecords:
-    """The records of the newest job in the files; what was left out is a gap. Processes that share no communicator with
-    others, and wrote at another time, are another job's: NCCL_INSPECTOR_DUMP_DIR is often used again."""
+    """The records of the newest job in the files; the rest is a gap. Processes that share no communicator with others,
+    and wrote at another time, belong to another job: NCCL_INSPECTOR_DUMP_DIR is often reused."""
     grouped: list[tuple[set[int], set[str]]] = []
     for at, process in enumerate(read.processes):
         members, groups = {at}, set(process.communicators)
@@ -372,10 +376,10 @@ def newest_job(read: DurationRecords) -> DurationRecords:
     if len(jobs) < 2 or len(spans) < len(jobs):
         return read
     newest = max(spans, key=lambda span: span[1])  # type: ignore[arg-type, return-value]
-    kept = [job for job, span in zip(jobs, spans, strict=True) if span[1] >= newest[0]]  # type: ignore[operator]
-    if len(kept) == len(jobs):
+    newest_jobs = [job for job, span in zip(jobs, spans, strict=True) if span[1] >= newest[0]]  # type: ignore[operator]
+    if len(newest_jobs) == len(jobs):
         return read
-    chosen = sorted(set().union(*kept))
+    chosen = sorted(set().union(*newest_jobs))
     left = len(read.processes) - len(chosen)
     place = {process: at for at, process in enumerate(chosen)}
     rows = read.rows.filter(pl.col("process").is_in(chosen)).with_columns(
@@ -391,9 +395,13 @@ def ranks_of(read: DurationRecords) -> tuple[dict[int, int], bool]:
     """The rank of each process, by its place; and whether that is its rank in the communicator of all processes."""
     sizes = [(size, group) for process in read.processes for group, (_, size) in process.communicators.items()]
     _, world = max(sizes, default=(0, ""))
-    own = {at: p.communicators[world][0] for at, p in enumerate(read.processes) if world in p.communicators}
-    if len(own) == len(read.processes) and len(set(own.values())) == len(own) and min(own.values(), default=0) >= 0:
-        return own, True
+    world_ranks = {at: p.communicators[world][0] for at, p in enumerate(read.processes) if world in p.communicators}
+    if (
+        len(world_ranks) == len(read.processes)
+        and len(set(world_ranks.values())) == len(world_ranks)
+        and min(world_ranks.values(), default=0) >= 0
+    ):
+        return world_ranks, True
     order = sorted(range(len(read.processes)), key=lambda at: _order(read.processes[at]))
     return {at: rank for rank, at in enumerate(order)}, False
 

@@ -1,8 +1,8 @@
-"""Which Kineto traces are of one job, by what the files contain: rank and world size, process and host, devices, the
-time at which they were recorded, what runs in them, and the folders that they lie in.
+"""Sorts Kineto traces into jobs by the content of the files: rank and world size, process and host, devices, recording
+time, names of the events, and the folders that they are in.
 
-Traces of one process are windows of one rank. Processes are one job where they were recorded at the same time, or in
-the same folder, and nothing speaks against it: a rank is in a job once. What cannot be decided is stated.
+Traces of one process are windows of one rank. Processes are one job if they were recorded at the same time, or in the
+same folder, and nothing contradicts it: a rank is in a job once. What cannot be decided is stated.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from diag.traces.text_stream import TRACE_ENDINGS, file_name
 from diag.traces.trace import Trace
 from diag.words.formatting import counted, elapsed, rank_ranges, visible
 
-# A process whose traces are further apart than this is more likely another one with the same id; and a job's ranks.
+# Traces further apart are more likely of another process with the same id, or of ranks of another job.
 _ONE_JOB_NS: Final = 24 * 3600 * 10**9
-# Clocks of hosts, and windows of ranks, are this far apart in one job. To start another job takes longer.
+# Clocks of hosts, and windows of ranks, differ by up to this much in one job. Starting another job takes longer.
 _SKEW_NS: Final = 5 * 10**9
-# Between ranks in different folders that name the same world.
+# Limit for ranks in different folders that name the same world.
 _ONE_WORLD_NS: Final = 600 * 10**9
-# September 2001. Earlier is no time of day: it counts since boot, or nobody has set the clock.
+# September 2001. An earlier time is no time of day: it counts since boot, or the clock was never set.
 _CLOCK_SET_NS: Final = 10**18
-# Names that two traces have in common, of all their names. Ranks of one job: 0.9 and more. Of different programs mostly
-# 0.25 and less (public traces of five repositories, November 2026).
+# Names that two traces have in common, as a fraction of all their names. Ranks of one job: 0.9 and more. Different
+# programs: mostly 0.25 and less (public traces of five repositories, November 2026).
 _ALIKE: Final = 0.3
-_COPIED: Final = 0.5  # start times of the shorter that a copy shares; two processes share a few by chance
+_COPIED: Final = 0.5  # fraction of start times: a copy shares more; two processes share a few by chance
 # Names that differ from process to process: addresses, numbers of steps.
 _OWN_NAME: Final = re.compile(r"0x[0-9a-f]{4,}|#\d")
 
@@ -52,18 +52,18 @@ class Process(Struct, dict=True):
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """What runs in it, by the names of its events."""
+        """The names of its events: what runs in it."""
         names = self.traces[0].stored.names.to_list()
         return frozenset(name for name in names if not _OWN_NAME.search(name))
 
     @cached_property
     def communicates(self) -> bool:
-        """Whether a collective is in it."""
+        """Whether it contains a collective."""
         return any(map(_communicates, self.traces))
 
 
 class Group(Struct):
-    """Processes of one job. ``spans``: when they were recorded, in order and apart from each other."""
+    """Processes of one job. ``spans``: when they were recorded, in order and disjoint."""
 
     processes: list[Process]
     ranks: set[int]
@@ -75,7 +75,7 @@ class Group(Struct):
 
     @property
     def ranked(self) -> bool:
-        """Whether each of its processes says its rank."""
+        """Whether the rank of each of its processes is known."""
         return len(self.ranks) == len(self.processes)
 
     @property
@@ -84,14 +84,14 @@ class Group(Struct):
 
 
 class Sorted(Struct, frozen=True):
-    """The jobs, and the traces that are in none because they are copies."""
+    """The jobs, and gaps for the traces that are in none because they are copies."""
 
     groups: list[Group]
     gaps: list[Gap] = field(default_factory=list)
 
 
 def sort_traces(traces: Sequence[Trace]) -> Sorted:
-    """The jobs that these traces are of, in order of their files."""
+    """The jobs of these traces, in order of their files."""
     gaps: list[Gap] = []
     place = {id(trace): number for number, trace in enumerate(traces)}
     groups = [_group_of(process) for process in _processes(traces, gaps)]
@@ -107,7 +107,7 @@ def sort_traces(traces: Sequence[Trace]) -> Sorted:
 
 def _processes(traces: Sequence[Trace], gaps: list[Gap]) -> list[Process]:
     processes: list[Process] = []
-    # Of a trace and a part of it the part is left out, so the trace comes first.
+    # A trace comes before its parts, so that the part is left out.
     for trace in sorted(traces, key=lambda trace: (trace.begin_ns, -trace.stored.rows)):
         original = next((other for process in processes for other in process.traces if _is_copy(trace, other)), None)
         if original is not None:
@@ -142,7 +142,7 @@ def _starts(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 
 def _goes_on(process: Process, trace: Trace) -> bool:
-    """Whether a trace is a later window of the process. Process ids come again: in another container, on another host,
+    """Whether a trace is a later window of the process. Process ids are reused: in another container, on another host,
     on another day."""
     before = process.traces[-1]
     if before.rank != trace.rank or before.path == trace.path or _differ(before.world_size, trace.world_size):
@@ -162,18 +162,18 @@ def _goes_on(process: Process, trace: Trace) -> bool:
 
 
 def _differ(one: object, other: object) -> bool:
-    """Whether both are known, and are not the same."""
+    """Whether both are known, and differ."""
     return bool(one) and bool(other) and one != other
 
 
 def _written_by(trace: Trace) -> str:
-    """``host_pid`` where TensorBoard's handler named the file; "" otherwise."""
+    """``host_pid`` if TensorBoard's handler named the file; "" otherwise."""
     match = re.match(r"(.+_(\d+))\.\d{10,}\.pt\.trace\.json", file_name(trace.path))
     return match[1] if match and match[2] in trace.host_pids else ""
 
 
 def _words(path: str) -> tuple[str, ...]:
-    """What of a path is not a number, nor next to one: ``("amp", "pt", "trace")`` of amp_3.pt.trace.json."""
+    """The words of a path without digits: ``("amp", "pt", "trace")`` of amp_3.pt.trace.json."""
     return tuple(word for word in re.split(r"[^A-Za-z0-9]+", stem(path)) if word and not re.search(r"\d", word))
 
 
@@ -189,7 +189,7 @@ def _step_names(trace: Trace) -> set[str]:
 
 
 def _same_steps(one: Trace, other: Trace) -> bool:
-    """Whether most of their steps have the same names. Windows of one process may have a few in common."""
+    """Whether most of their steps have the same names. Windows of one process may share a few."""
     mine, theirs = _step_names(one), _step_names(other)
     return 2 * len(mine & theirs) > min(len(mine), len(theirs))
 
@@ -210,12 +210,12 @@ def _alike(one: Process, other: Process) -> bool:
 
 
 def folder_of(path: str) -> str:
-    """The folder, or the archive, in which a trace lies."""
+    """The folder, or the archive, of a trace."""
     return path[: max(path.rfind("/"), path.rfind("!"), 0)]
 
 
 def _home_of(path: str) -> str:
-    """The same, without a folder that is a rank's own."""
+    """``folder_of``, or its parent if the folder is a rank's own."""
     folder = folder_of(path)
     return folder_of(folder) if kineto_names.rank_from_path(folder) is not None else folder
 
@@ -246,17 +246,17 @@ def _joined(one: Group, other: Group) -> Group:
 
 
 def _united(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
+    united: list[tuple[int, int]] = []
     for begin, end in sorted(spans):
-        if found and begin <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        if united and begin <= united[-1][1]:
+            united[-1] = (united[-1][0], max(end, united[-1][1]))
         else:
-            found.append((begin, end))
-    return found
+            united.append((begin, end))
+    return united
 
 
 def _merged(groups: list[Group], linked: Callable[[Group, Group], bool]) -> list[Group]:
-    """The groups without pairs that are linked and that nothing keeps apart."""
+    """The groups, with pairs joined that are linked and not in conflict."""
     while True:
         merged: list[Group] = []
         for group in groups:
@@ -294,7 +294,7 @@ def _same_world(one: Group, other: Group) -> bool:
 
 
 def apart_ns(one: Group, other: Group) -> int:
-    """How long it is from a window of one to the next of the other; 0 where some overlap."""
+    """The time from a window of one to the next window of the other; 0 if some overlap."""
     least, i, j = 1 << 62, 0, 0
     while i < len(one.spans) and j < len(other.spans):
         mine, theirs = one.spans[i], other.spans[j]
@@ -313,7 +313,7 @@ def _clocks_agree(one: Group, other: Group) -> bool:
 
 
 def _id_distance(one: Group, other: Group) -> int:
-    """How far apart the nearest process ids are: ranks of a host are started one after the other."""
+    """The distance of the nearest process ids: ranks of a host are started one after the other."""
     numbers = sorted(
         (int(pid), of is one)
         for of in (one, other)
@@ -325,7 +325,7 @@ def _id_distance(one: Group, other: Group) -> int:
 
 
 def conflict(one: Group, other: Group) -> str:
-    """Why the two cannot be one job; "" where nothing speaks against it."""
+    """Why the two cannot be one job; "" if nothing contradicts it."""
     if _differ(one.worlds, other.worlds):
         return f"world sizes {' and '.join(map(str, sorted(one.worlds | other.worlds)))}"
     apart = apart_ns(one, other)
@@ -342,7 +342,7 @@ def conflict(one: Group, other: Group) -> str:
 
 
 def _unlike(one: Group, other: Group, apart: int, named: bool) -> str:
-    """What speaks against one job where the ranks do not decide."""
+    """What contradicts one job if the ranks do not decide."""
     if named and apart <= _SKEW_NS:
         return ""
     if not named and apart:
@@ -369,7 +369,7 @@ def _repeated(ranks: Sequence[int], one: Group, other: Group, apart: int) -> str
     pids = [{pid for trace in process.traces for pid in trace.host_pids} for process in (first, second)]
     when = f"{elapsed(apart)} apart" if apart else "at the same time"
     if not pids[0] & pids[1]:
-        ids = " and ".join(_process_ids(found) for found in pids)
+        ids = " and ".join(_process_ids(process_pids) for process_pids in pids)
         doubt = ": a restart or another job" if apart else ""
         return f"{rank_ranges(ranks)} recorded by different processes ({ids}), {when}{doubt}"
     if {_words(trace.path) for trace in first.traces} != {_words(trace.path) for trace in second.traces}:
@@ -386,7 +386,7 @@ def _named(devices: set[str]) -> str:
 
 
 def why_apart(group: Group, others: Sequence[Group]) -> tuple[Group, str]:
-    """The job that a job could most easily be taken for, and why it is another one. ``others``: at least one."""
+    """The most similar other job, and why it is another one. ``others``: at least one."""
     nearest = min(others, key=lambda other: (not group.homes & other.homes, apart_ns(group, other)))
     reason = conflict(nearest, group)
     return nearest, reason or f"in another folder, recorded {elapsed(apart_ns(group, nearest))} apart"
@@ -395,27 +395,27 @@ def why_apart(group: Group, others: Sequence[Group]) -> tuple[Group, str]:
 def job_places(
     paths: Sequence[str], groups: Sequence[Group], names: Iterable[str] = ()
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """For each job its name, and the paths that open it alone: its own folder, archive or file where it has one.
-    ``names``: taken by others."""
+    """For each job its name, and the paths that open it alone: its own folder, archive or file if it has one.
+    ``names``: names that are taken already."""
     root = paths[0].rstrip("/") if len(paths) == 1 else ""
     files = [sorted({trace.path for trace in group.traces}) for group in groups]
     places: list[tuple[str, tuple[str, ...]]] = []
     taken = set(names)
     for mine in files:
         others = [path for theirs in files if theirs is not mine for path in theirs]
-        own = _own_place(mine, others)
-        own = None if own == root else own
-        name = _below(stem(own) if own is not None else _common_stem(mine), root) or "job"
+        own_place = _own_place(mine, others)
+        own_place = None if own_place == root else own_place
+        name = _below(stem(own_place) if own_place is not None else _common_stem(mine), root) or "job"
         if name in taken:
-            name = next(other for number in count(2) if (other := f"{name}-{number}") not in taken)
+            name = next(numbered for number in count(2) if (numbered := f"{name}-{number}") not in taken)
         taken.add(name)
-        opened_by = (own,) if own is not None else (f"{root}{JOB}{name}",) if root else tuple(mine)
+        opened_by = (own_place,) if own_place is not None else (f"{root}{JOB}{name}",) if root else tuple(mine)
         places.append((name, opened_by))
     return places
 
 
 def _own_place(mine: Sequence[str], others: Sequence[str]) -> str | None:
-    """The file, archive or folder in which all of these lie and none of the others; None where there is none."""
+    """The file, archive or folder that holds all of ``mine`` and none of ``others``; None if there is none."""
     if len(mine) == 1 and mine[0] not in others and "!" not in mine[0]:
         folder = folder_of(mine[0])
         return mine[0] if not folder or any(_lies_in(other, folder) for other in others) else folder
@@ -439,7 +439,7 @@ def _lies_in(path: str, folder: str) -> bool:
 
 
 def _common_stem(files: Sequence[str]) -> str:
-    """What the names of these files begin with: ``a`` of a_rank0.json and a_rank1.json."""
+    """The common beginning of these files' names: ``a`` of a_rank0.json and a_rank1.json."""
     stems = [stem(file) for file in files]
     if len(stems) == 1:
         return stems[0]
@@ -450,14 +450,14 @@ def _common_stem(files: Sequence[str]) -> str:
 
 
 def _below(path: str, root: str) -> str:
-    """The path from the root; without one, its last part."""
+    """The path relative to the root; without a root, its last part."""
     if root and path.startswith((f"{root}/", f"{root}!")):
         return path[len(root) + 1 :]
     return file_name(path.rstrip("/"))
 
 
 def at_other_times(group: Group) -> list[Gap]:
-    """Ranks that were recorded at another time than the others of their job: that is a guess, so it is stated."""
+    """Ranks that were recorded at another time than the others of their job: a guess, so it is reported."""
     if len(group.processes) < 2 or not group.ranked:
         return []
     gaps = []

@@ -1,6 +1,6 @@
-"""Reads each file of a run directory into its own type, tolerating what a crash leaves behind.
+"""Reads each file of a run directory into its own type, tolerating incomplete files after a crash.
 
-A missing file is None, or no records; one that cannot be read, or is damaged, is a ``Gap`` that says why.
+A missing file is None, or no records; one that cannot be read, or is damaged, is a ``Gap`` with the reason.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from diag.model import DAMAGED, Gap
 
 # -- tail --------------------------------------------------------------------------------------------------------------
 #
-# The lines that a file has got since it was last read.
+# The lines added to a file since it was last read.
 
 T = TypeVar("T")
 
 
 class RestartedError(Exception):
-    """The file is another one, or shorter than what was read of it: another process writes it anew."""
+    """The file is another one, or shorter than the part read so far: another process rewrites it."""
 
 
 class Tail(Generic[T]):
-    """Records of a .jsonl file that grows, each given once. A line is read when its end is there. ``most``: bytes from
-    the end that are read of a file that is larger when it is first read; 0 reads all of it."""
+    """Records of a growing .jsonl file, each returned once, after its line is complete. ``most``: if a file is larger
+    on the first read, only this many bytes from its end are read; 0 reads all of it."""
 
     def __init__(self, path: Path, kind: type[T], most: int = 0) -> None:
         self.path = path
         self._most = most
         self.unreadable = 0
-        self.refusal = ""  # why it could not be read the last time
+        self.refusal = ""  # why the last read failed
         self._read = 0  # bytes
         self._file: int | None = None  # inode
         self._decode = msgspec.json.Decoder(kind).decode
@@ -59,22 +59,22 @@ class Tail(Generic[T]):
         return self._file is not None
 
     def read(self) -> list[T]:
-        """What is new. RestartedError where the file is another one by now."""
-        found: list[T] = []
+        """The new records. RestartedError if the file is another one now."""
+        records: list[T] = []
         try:
-            about = self.path.stat()
-            if about.st_size < self._read or self._file not in (None, about.st_ino):
+            status = self.path.stat()
+            if status.st_size < self._read or self._file not in (None, status.st_ino):
                 raise RestartedError
             self.refusal = ""
-            if about.st_size == self._read and stat.S_ISREG(about.st_mode):
-                self._file = about.st_ino
+            if status.st_size == self._read and stat.S_ISREG(status.st_mode):
+                self._file = status.st_ino
                 return []
             with open_regular(self.path, run_of(self.path)) as file:
-                if self._file is None and self._most and about.st_size > self._most:
-                    file.seek(about.st_size - self._most)
-                    file.readline(LINE_BYTES)  # the rest of a line
+                if self._file is None and self._most and status.st_size > self._most:
+                    file.seek(status.st_size - self._most)
+                    file.readline(LINE_BYTES)  # the rest of an incomplete line
                     self._read = file.tell()
-                self._file = about.st_ino
+                self._file = status.st_ino
                 file.seek(self._read)
                 for line in iter(partial(file.readline, LINE_BYTES), b""):
                     if not line.endswith(b"\n"):  # it is being written
@@ -83,26 +83,26 @@ class Tail(Generic[T]):
                         break
                     self._read += len(line)
                     if line.strip():
-                        self._take(line, found)
-        except FileNotFoundError:  # not there yet
+                        self._take(line, records)
+        except FileNotFoundError:  # not created yet
             pass
-        except OSError as error:  # no regular file, no permission, or a file system that fails just now
+        except OSError as error:  # not a regular file, no permission, or a temporary failure of the file system
             self.refusal = str(error.strerror or error)
-        return found
+        return records
 
-    def _take(self, line: bytes, found: list[T]) -> None:
+    def _take(self, line: bytes, records: list[T]) -> None:
         try:
-            found.append(self._decode(line))
+            records.append(self._decode(line))
         except DAMAGED:
             self.unreadable += 1
 
 
-# A number that would not fit 64 bits where a few of its kind are added up: MOST_NS or more. A text only looks like it
-# where it holds such numbers between brackets or commas.
+# A number for which sums of a few would not fit into 64 bits: MOST_NS or more. A string only matches if it contains
+# such numbers between brackets or commas.
 _HUGE = re.compile(rb"[\[:,]\s*-?((?:\d{20,}|[3-9]\d{18})|\d+(?:\.\d*)?[eE]\+?(?:\d{3,}|19|[2-9]\d))\s*[\],}.]")
 
-# Digits as 0 and exponents as e: what is looked for in a text before the pattern is, which takes five times as long as
-# decoding the text.
+# Digits as 0 and exponents as e: the text is searched for these shapes first, because the pattern takes five times as
+# long as decoding the text.
 _SHAPE = bytes.maketrans(b"123456789E", b"000000000e")
 _HUGE_SHAPES = (b"0" * 19, b"0e", b".e")
 
@@ -110,21 +110,21 @@ _HUGE_SHAPES = (b"0" * 19, b"0e", b".e")
 def _huge(text: bytes) -> re.Match[bytes] | None:
     """The first number that would not fit, if there is one."""
     shape = text.translate(_SHAPE)
-    return _HUGE.search(text) if any(one in shape for one in _HUGE_SHAPES) else None
+    return _HUGE.search(text) if any(pattern in shape for pattern in _HUGE_SHAPES) else None
 
 
 def read_lines(path: Path, kind: type[T], run: Path | None = None) -> tuple[list[T], list[Gap]]:
-    """The records of a .jsonl file of the run directory ``run`` (by default the one that its path names), and what of
-    it could not be read. A missing file has none of either.
+    """The records of a .jsonl file of the run directory ``run`` (by default the one in its path), and gaps for the
+    unreadable parts. A missing file has neither.
 
-    A process that was killed while it wrote leaves one cut line at the end; the rest is as good as ever.
+    A process that was killed while it wrote leaves one truncated line at the end, which does not affect the rest.
     """
     records: list[T] = []
     return records, each_line(path, kind, records.append, run)
 
 
 def each_line(path: Path, kind: type[T], take: Callable[[T], object], run: Path | None = None) -> list[Gap]:
-    """As ``read_lines``, one record after the other, for files that hold more than fits the memory."""
+    """As ``read_lines``, one record at a time, for files whose records do not fit into memory."""
     try:
         with open_regular(path, run or run_of(path)) as file:
             if os.fstat(file.fileno()).st_size > LINES_BYTES:
@@ -168,7 +168,7 @@ def _take_records(path: Path, lines: Iterator[bytes], kind: type[T], take: Calla
 def read_record(
     path: Path, kind: type[T], run: Path | None = None, most: int = DOCUMENT_BYTES
 ) -> tuple[T | None, Gap | None]:
-    """The one record of a .json file of the run directory ``run`` (by default the one that its path names)."""
+    """The one record of a .json file of the run directory ``run`` (by default the one in its path)."""
     try:
         content = read_regular(path, most, run or run_of(path))
         if huge := _huge(content):
@@ -184,8 +184,8 @@ def read_record(
     for name in ("rank", "world_size"):
         ranks = getattr(record, name, None)
         if isinstance(ranks, int) and not 0 <= ranks <= MOST_RANKS:
-            why = f"{name} {ranks:,} is not within 0 and {MOST_RANKS:,}"
-            return None, Gap(str(path), f"is damaged ({why}); left out")
+            reason = f"{name} {ranks:,} is not within 0 and {MOST_RANKS:,}"
+            return None, Gap(str(path), f"is damaged ({reason}); left out")
     return record, None
 
 
@@ -215,7 +215,7 @@ def read_trace_asked(layout: RunLayout) -> tuple[TraceAsked | None, Gap | None]:
 def read_exits(layout: RunLayout) -> tuple[dict[int, RankExit], Gap | None]:
     """How processes ended, by rank."""
     exits, gap = read_record(layout.exits, list[RankExit], layout.root)
-    return {one.rank: one for one in exits or ()}, gap
+    return {rank_exit.rank: rank_exit for rank_exit in exits or ()}, gap
 
 
 class Culprit(msgspec.Struct):
@@ -236,7 +236,7 @@ class Judged(msgspec.Struct):
 
 
 class Answer(msgspec.Struct):
-    """verdict.json: what the last analysis left. ``steps`` is decoded by who wants it: a row for each step and rank."""
+    """verdict.json, written by the last analysis. Callers decode ``steps`` if needed: a row for each step and rank."""
 
     verdict: Judged
     steps: msgspec.Raw = msgspec.Raw(b"[]")
@@ -246,7 +246,7 @@ def read_answer(path: Path) -> tuple[Answer | None, Gap | None]:
     return read_record(path, Answer, path.parent, ANSWER_BYTES)
 
 
-# A collector writes a heartbeat a second, whatever the training does.
+# A collector writes a heartbeat every second, independently of the training.
 SILENT_S = 30.0
 _TAIL_BYTES = 1 << 16
 _LAST_STEPS = 20
@@ -261,13 +261,13 @@ class LastStep(msgspec.Struct):
 
 
 def last_steps(file: Path) -> list[LastStep]:
-    """The last twenty of a steps.jsonl, read from its end; none where it cannot be read."""
+    """The last twenty records of a steps.jsonl, read from its end; none if it cannot be read."""
     return read_last_lines(file, LastStep, _TAIL_BYTES)[0][-_LAST_STEPS:]
 
 
 def read_last_lines(file: Path, kind: type[T], most: int) -> tuple[list[T], Gap | None]:
-    """The records in the last ``most`` bytes of a .jsonl file. The first line of them is half a line, and the last one
-    may be: what does not decode is left out."""
+    """The records in the last ``most`` bytes of a .jsonl file. Their first line is incomplete, and the last one may be:
+    lines that do not decode are left out."""
     try:
         tail = read_tail(file, most, run_of(file))[0]
     except FileNotFoundError:

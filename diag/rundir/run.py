@@ -52,13 +52,13 @@ from .runs import split_job
 
 # -- settings ----------------------------------------------------------------------------------------------------------
 #
-# ``diag.toml``: settings of an analysis that belong to a folder of traces, or to whoever works in a folder.
+# ``diag.toml``: settings of an analysis for a folder of traces, or for the current directory.
 #
 # comm_kernels = ["my_all_gather_.*=all_gather", "ring_exchange=send_recv"]
 #
-# It is looked for in each analysed folder (beside a file that is given) and in the current directory. The first rule
-# that matches a kernel decides: those of the command line come first, then those of the analysed folders, then those of
-# the current directory.
+# It is read from each analysed folder (next to a given file) and from the current directory. The first rule that
+# matches a kernel decides: rules of the command line come first, then those of the analysed folders, then those of the
+# current directory.
 
 FILE: Final = "diag.toml"
 COMM_KERNELS: Final = "comm_kernels"
@@ -66,8 +66,8 @@ _MOST_BYTES: Final = 100_000
 
 
 def with_settings(reading: Reading, paths: Sequence[str]) -> Reading:
-    """The reading with what the settings' files of these paths and of the current directory add. DiagError (usage) for
-    a file that cannot be understood."""
+    """The reading, extended by the settings files of these paths and of the current directory. DiagError (usage) for a
+    file that cannot be understood."""
     rules = list(reading.comm_kernels)
     for file in _files(paths):
         rules += read_rules(file)
@@ -75,7 +75,7 @@ def with_settings(reading: Reading, paths: Sequence[str]) -> Reading:
 
 
 def read_rules(file: Path) -> list[CommRule]:
-    """The rules of one file. DiagError (usage) for one that cannot be understood."""
+    """The rules of one file. DiagError (usage) if it cannot be understood."""
     try:
         values = tomllib.loads(read_regular(file, _MOST_BYTES, run_of(file)).decode("utf-8"))
     except OSError as error:
@@ -96,10 +96,10 @@ def read_rules(file: Path) -> list[CommRule]:
 
 
 def _files(paths: Sequence[str]) -> list[Path]:
-    """The settings' files, each once, the analysed folders' first."""
+    """The settings files, each once, those of the analysed folders first."""
     local = (Path(split_job(path)[0]) for path in paths if not is_remote(path))
     folders = [path if is_folder(path) else path.parent for path in local]
-    with suppress(OSError):  # it was removed
+    with suppress(OSError):  # the current directory was removed
         folders.append(Path.cwd())
     files: dict[str, Path] = {}
     for folder in folders:
@@ -117,7 +117,7 @@ _HEARTBEAT_FRESH_NS = 10 * 10**9  # it is written about once a second
 
 
 class RankTables(Struct, frozen=True):
-    """All that is known of one rank. ``row_steps``: the step of each of the ``rows``."""
+    """All data of one rank. ``row_steps``: the step of each of the ``rows``."""
 
     rank: int
     identity: RankRecord | None = None
@@ -156,7 +156,7 @@ class RankTables(Struct, frozen=True):
 
 
 class Tables(Struct, frozen=True):
-    """A run as it lies on the disk, read once. ``world_size`` is None where nothing says it."""
+    """A run directory or traces, read once. ``world_size`` is None if unknown."""
 
     root: Path
     manifest: Manifest | None
@@ -170,7 +170,7 @@ class Tables(Struct, frozen=True):
     def recorded(self) -> tuple[int, int] | None:
         """Begin and end of its traces, Unix time in ns; None without traces."""
         traces = [trace for rank in self.ranks.values() for trace in rank.traces]
-        return (min(one.begin_ns for one in traces), max(one.end_ns for one in traces)) if traces else None
+        return (min(window.begin_ns for window in traces), max(window.end_ns for window in traces)) if traces else None
 
     @property
     def on_device(self) -> bool:
@@ -179,15 +179,15 @@ class Tables(Struct, frozen=True):
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Ranks of which nothing usable is there; empty where the world size is unknown."""
+        """Ranks without usable data; empty if the world size is unknown."""
         used = {rank for rank, tables in self.ranks.items() if not tables.empty}
         return tuple(rank for rank in range(self.world_size or 0) if rank not in used)
 
 
 class Job(Struct, frozen=True):
-    """One of the jobs that lie under the given paths. ``paths``: what opens it alone, mostly one: its own folder or
-    file, else FOLDER::NAME. ``reason``: why it is a job of its own; "" where it is a run directory, or the only one.
-    ``tables`` is None for a run directory, which is read when it is opened."""
+    """One of the jobs under the given paths. ``paths``: paths that open it alone, mostly one: its own folder or file,
+    else FOLDER::NAME. ``reason``: why it is a separate job; "" for a run directory, or for the only job. ``tables`` is
+    None for a run directory, which is read when it is opened."""
 
     name: str
     paths: tuple[str, ...]
@@ -210,7 +210,7 @@ class Jobs(Struct, frozen=True):
 
 
 class SeveralJobsError(DiagError):
-    """One job was asked for, and there are several: ``found``."""
+    """One job was requested, and there are several: ``found``."""
 
     def __init__(self, found: Jobs) -> None:
         names = [visible(job.name) for job in found.jobs]
@@ -225,18 +225,18 @@ class SeveralJobsError(DiagError):
 
 
 def open_paths(paths: Sequence[Path | str], reading: Reading | None = None) -> Tables:
-    """The tables of a run directory, or of the traces under the paths. DiagError where there is nothing to analyse;
-    SeveralJobsError where the traces are of several jobs, unless the path names one: FOLDER::NAME."""
-    found = find_jobs(paths, reading)
-    if len(found.jobs) > 1:
-        raise SeveralJobsError(found)
-    if not found.jobs:
-        raise _nothing(found.paths, Tables(Path(found.paths[0]), None, None, {}, found.unused))
-    return tables_of_job(found.jobs[0], reading)
+    """The tables of a run directory, or of the traces under the paths. DiagError if there is nothing to analyse;
+    SeveralJobsError if the traces are of several jobs, unless the path names one: FOLDER::NAME."""
+    jobs = find_jobs(paths, reading)
+    if len(jobs.jobs) > 1:
+        raise SeveralJobsError(jobs)
+    if not jobs.jobs:
+        raise _nothing(jobs.paths, Tables(Path(jobs.paths[0]), None, None, {}, jobs.unused))
+    return tables_of_job(jobs.jobs[0], reading)
 
 
 def tables_of_job(job: Job, reading: Reading | None = None) -> Tables:
-    """What is known of one job. DiagError where it recorded nothing."""
+    """The tables of one job. DiagError if it recorded nothing."""
     tables = job.tables
     if tables is None:
         tables = _open_run(RunLayout(Path(job.paths[0])), with_settings(reading or Reading(), job.paths))
@@ -246,9 +246,9 @@ def tables_of_job(job: Job, reading: Reading | None = None) -> Tables:
 
 
 def find_jobs(paths: Sequence[Path | str], reading: Reading | None = None) -> Jobs:
-    """The jobs under the paths: run directories, and traces of any tool sorted by what they contain. The traces are
-    read. A path FOLDER::NAME gives the job of this name in the folder. DiagError where nothing is at a path, or there
-    is no job of this name."""
+    """The jobs under the paths: run directories, and traces of any tool sorted by their content. The traces are read. A
+    path FOLDER::NAME gives the job of this name in the folder. DiagError if there is nothing at a path, or no job of
+    this name."""
     names = [str(path) for path in paths]
     if len(names) == 1:
         folder, wanted = split_job(names[0])
@@ -262,20 +262,20 @@ def find_jobs(paths: Sequence[Path | str], reading: Reading | None = None) -> Jo
     return _jobs_of(names, runs, traces, gaps)
 
 
-def _named_job(found: Jobs, wanted: str, path: str) -> Jobs:
-    job = next((job for job in found.jobs if job.name == wanted), None)
+def _named_job(jobs: Jobs, wanted: str, path: str) -> Jobs:
+    job = next((job for job in jobs.jobs if job.name == wanted), None)
     if job is None:
-        names = ", ".join(visible(job.name) for job in found.jobs[:_MOST_NAMED])
-        raise DiagError(f"there is no job {visible(wanted)!r}", path=found.paths[0], hint=f"there are: {names}")
+        names = ", ".join(visible(job.name) for job in jobs.jobs[:_MOST_NAMED])
+        raise DiagError(f"there is no job {visible(wanted)!r}", path=jobs.paths[0], hint=f"there are: {names}")
     if job.tables is not None:
-        tables = replace(job.tables, root=Path(path), gaps=(*job.tables.gaps, *found.unused))
+        tables = replace(job.tables, root=Path(path), gaps=(*job.tables.gaps, *jobs.unused))
         job = replace(job, paths=(path,), tables=tables)
     return Jobs((path,), (job,))
 
 
 def look_into(paths: Sequence[str]) -> tuple[list[str], list[str], list[Gap]]:
-    """The run directories at or below the paths, the files outside of them that may be traces, and what is neither.
-    No file is read."""
+    """The run directories at or below the paths, the files outside of them that may be traces, and gaps for other
+    files. No file is read."""
     runs: list[str] = []
     gaps: list[Gap] = []
 
@@ -294,7 +294,7 @@ def look_into(paths: Sequence[str]) -> tuple[list[str], list[str], list[Gap]]:
 
 
 def must_exist(paths: Sequence[str]) -> None:
-    """DiagError for the first path at which there is nothing, or that may not be looked at."""
+    """DiagError for the first path at which there is nothing, or that is not accessible."""
     for path in paths:
         with readable(path):
             there = exists(split_job(path)[0])
@@ -364,8 +364,8 @@ def _open_run(layout: RunLayout, reading: Reading) -> Tables:
 
 
 def _unwritten_steps(layout: RunLayout, manifest: Manifest | None, ranks: Mapping[int, RankTables]) -> list[Gap]:
-    """Ranks whose last steps are in no file: a rank keeps steps of about two seconds in memory before it writes them.
-    One that still trains writes them later; one that was killed never will."""
+    """Ranks whose last steps are in no file: a rank keeps steps of about two seconds in memory before it writes them. A
+    rank that still trains writes them later; one that was killed never does."""
     training = manifest is None or manifest.exit_code is None
     recorded = {rank: of_rank.recorded for rank, of_rank in ranks.items() if of_rank.steps}
     every = set().union(*recorded.values())
@@ -374,7 +374,7 @@ def _unwritten_steps(layout: RunLayout, manifest: Manifest | None, ranks: Mappin
         if training and _trains(ranks[rank]):
             continue
         heartbeat = ranks[rank].heartbeat
-        # Who is killed within the last step of the others has not finished it.
+        # A rank killed within the others' last step has not finished it.
         known = len(steps) + len(every - steps - {max(every)})
         finished = max(known, heartbeat.steps if heartbeat is not None else 0)
         if finished > len(steps):
@@ -384,13 +384,13 @@ def _unwritten_steps(layout: RunLayout, manifest: Manifest | None, ranks: Mappin
 
 
 def _unrecorded(layout: RunLayout) -> list[Gap]:
-    """Processes that trained and were not recorded: what is said of the others need not be true of them."""
+    """Processes that trained and were not recorded: findings about the others may not apply to them."""
     lines, gaps = read_lines(layout.unrecorded, Unrecorded, layout.root)
     reasons = {(line.host, line.pid): line.why[:200] for line in lines}
     if reasons:
         processes = "1 trainer process was" if len(reasons) == 1 else f"{len(reasons):,} trainer processes were"
-        whys = [f"{why} ({number:,})" for why, number in Counter(reasons.values()).most_common(3)]
-        gaps.append(Gap(str(layout.unrecorded), f"{processes} not recorded: {'; '.join(whys)}"))
+        shown_reasons = [f"{reason} ({number:,})" for reason, number in Counter(reasons.values()).most_common(3)]
+        gaps.append(Gap(str(layout.unrecorded), f"{processes} not recorded: {'; '.join(shown_reasons)}"))
     return gaps
 
 
@@ -415,7 +415,7 @@ def _is_process(pid: int) -> bool:
 
 
 def _readable_ranks(layout: RunLayout, gaps: list[Gap]) -> dict[int, RankLayout]:
-    """The ranks whose folders can be read; a gap for each of the others. DiagError where none can even be listed."""
+    """The ranks whose folders can be read; a gap for each of the others. DiagError if the ranks cannot be listed."""
     with readable(layout.ranks_folder):
         ranks = layout.ranks()
     refusals = {rank: reason for rank, files in ranks.items() if (reason := folder_refusal(files.folder, layout.root))}
@@ -424,7 +424,7 @@ def _readable_ranks(layout: RunLayout, gaps: list[Gap]) -> dict[int, RankLayout]
 
 
 def restart_gaps(layout: RunLayout) -> list[Gap]:
-    """What the training recorded after its launcher had restarted it."""
+    """Gaps for runs that the training recorded after its launcher had restarted it."""
     reason = "what the restarted training recorded is a run of its own, not looked at here"
     return [Gap(str(restart.root), reason) for restart in layout.restarts()]
 
@@ -483,8 +483,8 @@ def _read(paths: Sequence[str], reading: Reading, gaps: list[Gap]) -> Iterator[T
 
 
 def run_cache(layout: RunLayout, otherwise: Cache) -> Cache:
-    """The run's own folder for tables, if it can be written and the user did not say otherwise. Not where a link leads
-    out of the run: writing would be done in another folder."""
+    """The run's own folder for tables, if it is writable and the user has set no other. Not if it is a link: that would
+    write into a folder outside of the run."""
     if otherwise.told or not os.access(layout.root, os.W_OK) or layout.tables.is_symlink():
         return otherwise
     return Cache(layout.tables)
@@ -494,24 +494,25 @@ def run_cache(layout: RunLayout, otherwise: Cache) -> Cache:
 
 
 def _jobs_of(paths: Sequence[str], runs: Sequence[str], traces: Sequence[Trace], gaps: Sequence[Gap]) -> Jobs:
-    """The runs, and the traces sorted into jobs. Of a single job everything that was not read is in its gaps."""
-    found = sort_traces(traces)
-    gaps = [*gaps, *found.gaps]
-    if len(found.groups) == 1 and not runs:
+    """The runs, and the traces sorted into jobs. A single job has all gaps."""
+    sorted_traces = sort_traces(traces)
+    gaps = [*gaps, *sorted_traces.gaps]
+    if len(sorted_traces.groups) == 1 and not runs:
         return Jobs(
-            tuple(paths), (Job(_job_name(paths, paths[0]), tuple(paths), "", _tables(paths, found.groups[0], gaps)),)
+            tuple(paths),
+            (Job(_job_name(paths, paths[0]), tuple(paths), "", _tables(paths, sorted_traces.groups[0], gaps)),),
         )
-    of_job = {trace.path for group in found.groups for trace in group.traces}
+    of_job = {trace.path for group in sorted_traces.groups for trace in group.traces}
     jobs = [Job(_job_name(paths, run), (run,)) for run in runs]
-    places = job_places(paths, found.groups, {job.name for job in jobs})
-    for group, (name, opened_by) in zip(found.groups, places, strict=True):
-        own = {trace.path for trace in group.traces}
-        tables = _tables(opened_by, group, [gap for gap in gaps if gap.path in own])
-        others = [other for other in found.groups if other is not group]
+    places = job_places(paths, sorted_traces.groups, {job.name for job in jobs})
+    for group, (name, opened_by) in zip(sorted_traces.groups, places, strict=True):
+        job_files = {trace.path for trace in group.traces}
+        tables = _tables(opened_by, group, [gap for gap in gaps if gap.path in job_files])
+        others = [job_group for job_group in sorted_traces.groups if job_group is not group]
         reason = ""
         if others:
-            nearest, why = why_apart(group, others)
-            reason = f"another job than {places[found.groups.index(nearest)][0]}: {why}"
+            nearest, difference = why_apart(group, others)
+            reason = f"another job than {places[sorted_traces.groups.index(nearest)][0]}: {difference}"
         jobs.append(Job(name, opened_by, reason, tables))
     jobs.sort(key=lambda job: natural(job.name))
     unused = [gap for gap in gaps if gap.path not in of_job]
@@ -519,14 +520,14 @@ def _jobs_of(paths: Sequence[str], runs: Sequence[str], traces: Sequence[Trace],
 
 
 def _stray_snapshots(paths: Sequence[str], jobs: Sequence[Job]) -> list[Gap]:
-    """Memory snapshots that lie in the folder of no job."""
+    """Memory snapshots that are in no job's folder."""
     folders = tuple(f"{path.rstrip('/')}/" for job in jobs for path in job.paths)
     stray = [path for path in map(str, snapshot_files(paths)) if not path.startswith(folders)]
     return [Gap(path, "a memory snapshot that may be of any of these jobs: analyze it alone") for path in stray]
 
 
 def _job_name(paths: Sequence[str], run: str) -> str:
-    """A run's path from the folder that was given; its name where it is what was given."""
+    """A run's path relative to the given folder; its name if it is the given path."""
     root = paths[0].rstrip("/")
     return (
         run.removeprefix(f"{root}/") if len(paths) == 1 and run.startswith(f"{root}/") else file_name(run.rstrip("/"))
@@ -534,7 +535,7 @@ def _job_name(paths: Sequence[str], run: str) -> str:
 
 
 def _tables(paths: Sequence[str], group: Group, gaps: Sequence[Gap]) -> Tables:
-    """The tables of one job's traces. Processes that say no rank take the ranks that are free."""
+    """The tables of one job's traces. Processes of unknown rank take the free ranks."""
     gaps = [*gaps, *at_other_times(group)]
     by_rank = {process.rank: process.traces for process in group.processes if process.rank is not None}
     unnamed = [process.traces for process in group.processes if process.rank is None]
@@ -554,7 +555,7 @@ def _tables(paths: Sequence[str], group: Group, gaps: Sequence[Gap]) -> Tables:
 
 
 def _taken_as(taken: Sequence[int], by_rank: Mapping[int, Sequence[Trace]]) -> str:
-    if len(taken) > 1:  # a file of several processes, which says why
+    if len(taken) > 1:  # a file of several processes, which has its own gap
         return f"its processes, in the order of their devices, were taken as {rank_ranges(taken)}"
     (rank,) = taken
     of_rank = by_rank[rank]
@@ -569,7 +570,7 @@ def _taken_as(taken: Sequence[int], by_rank: Mapping[int, Sequence[Trace]]) -> s
 
 
 def tables_of(root: Path, read: DurationRecords, ranks: Mapping[int, int]) -> Tables:
-    """The processes as ranks of a run of which no step was recorded."""
+    """The processes as ranks of a run without recorded steps."""
     world = max((size for process in read.processes for _, size in process.communicators.values()), default=0)
     world = max(world, len(ranks))
     of_host: dict[str, int] = {}
@@ -586,7 +587,7 @@ def tables_of(root: Path, read: DurationRecords, ranks: Mapping[int, int]) -> Ta
 
 # -- axes --------------------------------------------------------------------------------------------------------------
 #
-# The axes of a run's process groups: from its manifest, else from what its traces say that the groups are for.
+# The axes of a run's process groups: from its manifest, else from the descriptions of the groups in its traces.
 
 # torch/distributed/device_mesh.py: "mesh_tp"; without names "mesh_dim_0", for all of it "mesh_default".
 _MESH_AXIS = re.compile(r"^mesh_(?!dim_\d+$|default$)(\w+)$")
@@ -602,7 +603,7 @@ _MEGATRON = {
 
 
 def axes_of(tables: Tables) -> Axes:
-    """No axis where nothing says any."""
+    """The axes of the run's groups; none if they are unknown."""
     mesh = tables.manifest.mesh if tables.manifest is not None else {}
     if mesh and all(size > 0 for size in mesh.values()) and prod(mesh.values()) == tables.world_size:
         return Axes(dict(mesh), tables.world_size)
@@ -617,6 +618,6 @@ def axes_of(tables: Tables) -> Axes:
 
 
 def axis_named(description: str) -> str | None:
-    """The axis that a process group's description names; None where it names none."""
+    """The axis that a process group's description names; None if it names none."""
     match = _MESH_AXIS.match(description)
     return match.group(1) if match else _MEGATRON.get(description)

@@ -1,4 +1,4 @@
-"""What a run is doing, by the ends of its files: cheap enough to ask every few seconds, of a whole folder."""
+"""The state of a run, from the ends of its files: cheap enough to read every few seconds, for a whole folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from diag.model.steps import Bottleneck, Severity, Verdict
 
 from .lines import SILENT_S, Culprit, last_steps, read_answer, read_manifest
 
-# Written by others than the collectors, or every second: no reason to analyse again.
+# Not written by the collectors, or every second: no reason to analyse again.
 _RUN = RunLayout(Path())
 _RANK = _RUN.rank(0)
 _NOT_RECORDS = frozenset(
@@ -37,18 +37,18 @@ class State(StrEnum):
     TRAINING = "training"
     FINISHED = "finished"
     FAILED = "failed"  # with an exit code
-    STOPPED = "stopped"  # it left no end, and is silent
-    RECORDED = "recorded"  # traces of another tool, which say nothing about the process
+    STOPPED = "stopped"  # no recorded end, and no heartbeat
+    RECORDED = "recorded"  # traces of another tool, without the state of the process
 
 
 class RunState(Struct, frozen=True):
-    """``last_step`` and ``step_ns`` (the median of the last 20) are the first rank's; None where it recorded none.
-    ``answer``: what the last analysis left, None where there is none that is newer than the records.
-    ``planned_steps``: how many the training is to take, None where nothing says so."""
+    """``last_step`` and ``step_ns`` (the median of the last 20) are the first rank's; None if it recorded none.
+    ``answer``: the verdict of the last analysis, None if none is newer than the records. ``planned_steps``: the planned
+    length of the training, None if unknown."""
 
     path: Path
     state: State
-    changed_ns: int  # when a record was written last, Unix time
+    changed_ns: int  # when a record was last written, Unix time
     ranks: int
     world_size: int | None
     strategy: str
@@ -67,8 +67,8 @@ JOB = "::"  # between a folder and the name of one of the jobs in it
 
 
 def split_job(path: Path | str) -> tuple[str, str]:
-    """The folder, and the name of a job in it, of FOLDER::NAME; the path and "" of any other. A path that exists is no
-    such name."""
+    """The folder and the job's name of FOLDER::NAME; for any other path, the path and "". A path that exists is never
+    split."""
     text = str(path)
     if JOB not in text or os.path.lexists(text):
         return text, ""
@@ -80,13 +80,13 @@ def split_job(path: Path | str) -> tuple[str, str]:
 
 
 def state_of(path: Path, now_ns: int | None = None) -> RunState:
-    """The state of a run or of a folder of traces. Never raises: what cannot be read is not known."""
+    """The state of a run or of a folder of traces. Never raises: unreadable fields are unknown."""
     layout, changed_ns = RunLayout(path), newest_change(path)
     if not layout.is_run():
         return RunState(path, State.RECORDED, changed_ns, 0, None, "", None, None, None)
     manifest, _ = read_manifest(layout)
     ranks = {}
-    with suppress(OSError):  # said by whoever opens the run
+    with suppress(OSError):  # opening the run reports it
         ranks = layout.ranks()
     first = next(iter(ranks.values()), None)
     steps = last_steps(first.steps) if first is not None else []
@@ -108,8 +108,8 @@ def state_of(path: Path, now_ns: int | None = None) -> RunState:
 
 
 def recording_environment(layout: RunLayout, pid: int) -> dict[str, str]:
-    """The environment of a process of this host that records into this run, whoever started it; empty of any other, and
-    of another user's."""
+    """The environment of a process of this host that records into this run, whoever started it; empty for any other
+    process, and for another user's."""
     import psutil
 
     try:
@@ -120,7 +120,7 @@ def recording_environment(layout: RunLayout, pid: int) -> dict[str, str]:
 
 
 def newest_change(path: Path) -> int:
-    """When one of the files that an analysis reads was written last, Unix time in ns; 0 where there is none."""
+    """When a file that an analysis reads was last written, Unix time in ns; 0 if there is none."""
     path = Path(split_job(path)[0])
     if not is_folder(path):
         return _changed_ns(path)
@@ -128,7 +128,7 @@ def newest_change(path: Path) -> int:
 
 
 def record_bytes(path: Path) -> int:
-    """The size of all files that an analysis reads; 0 where they cannot be looked at."""
+    """The size of all files that an analysis reads; 0 if they are not accessible."""
     files = _records(path) if is_folder(path) else iter([path])
     return sum(_size(file) for file in files)
 
@@ -141,12 +141,12 @@ def _size(file: Path) -> int:
 
 
 def _records(folder: Path) -> Iterator[Path]:
-    found = walk(folder, wanted=_is_record, enter=lambda path: _is_record(Path(path).name), order=None)
-    return (Path(file) for file in found)
+    files = walk(folder, wanted=_is_record, enter=lambda path: _is_record(Path(path).name), order=None)
+    return (Path(file) for file in files)
 
 
 def _changes(folder: Path) -> Iterator[int]:
-    """Of the folder and all that is in it: a file that is gone changes its folder."""
+    """Times of change of the folder and of all that is in it: removing a file changes its folder."""
     yield _changed_ns(folder) if not RunLayout(folder).is_run() else 0
     yield from map(_changed_ns, _records(folder))
 
@@ -163,7 +163,7 @@ def _changed_ns(file: Path) -> int:
 
 
 def _planned_steps(manifest: Manifest | None) -> int | None:
-    """Of the bundled trainer, whose steps count those before a resumed checkpoint. A script's loop says it nowhere."""
+    """Planned steps of the bundled trainer, with those before a resumed checkpoint. Unknown for a script's own loop."""
     steps = manifest.trainer.get("steps") if manifest is not None else None
     return steps if type(steps) is int and steps > 0 else None
 
@@ -177,14 +177,14 @@ def _state(manifest: Manifest | None, silent_ns: int) -> State:
 
 
 def _verdict(file: Path, changed_ns: int) -> Verdict | None:
-    """What the last analysis left; None where there is none that is newer than the records."""
+    """The verdict of the last analysis; None if none is newer than the records."""
     answer, _ = read_answer(file) if _changed_ns(file) > changed_ns else (None, None)
     if answer is None:
         return None
     judged, culprit = answer.verdict, answer.verdict.culprit or Culprit(())
     try:
         bottleneck, severity = Bottleneck(judged.bottleneck), Severity(judged.severity)
-    except ValueError:  # of another version
+    except ValueError:  # written by another version
         return None
     return Verdict(
         bottleneck, severity, judged.cause, judged.share, judged.confidence, culprit.ranks, culprit.hosts,

@@ -1,4 +1,4 @@
-"""Reads the ranks' own summaries of their steps: one small file a rank, from its end, into one table."""
+"""Reads the ranks' own summaries of their steps: one small file per rank, from its end, into one table."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ COLUMNS = (BEGIN, STEP, TOKENS, *PHASES_AND_REST, *(phase + STILL for phase in P
 # Steps times ranks: 100 steps of 24,576 ranks, whose table takes 170 MB. The newest steps are read.
 MOST_CELLS = 2_500_000
 LEAST_STEPS, MOST_STEPS = 20, 1000
-_STRAGGLING = 0.05  # of the ranks: the newest step is one that all others have reached
-_TAIL_BYTES = 1 << 14  # four lines of 50 steps; more is read where these are not enough
+_STRAGGLING = 0.05  # fraction of ranks that may be behind: all others have reached the newest step
+_TAIL_BYTES = 1 << 14  # four lines of 50 steps; more is read if these are not enough
 _CHUNK = 64  # files
-_READERS = 8  # threads: on shared storage opening a file takes a millisecond, and nearly all of it is waiting
+_READERS = 8  # threads: opening a file on shared storage takes a millisecond, nearly all of it waiting
 
 _PLACE = {name: at for at, name in enumerate(COLUMNS)}
 
@@ -50,8 +50,8 @@ Words = npt.NDArray[np.uint32]
 
 
 class Summaries(Struct, frozen=True, eq=False):
-    """``cells[column, rank, step]``: of COLUMNS, ``ranks`` and ``numbers``; microseconds but for TOKENS.
-    ``begin_us[rank, step]``: on the rank's own clock. ``marked``: steps by what any rank says of them."""
+    """``cells[column, rank, step]``: of COLUMNS, ``ranks`` and ``numbers``; microseconds except for TOKENS.
+    ``begin_us[rank, step]``: on the rank's own clock. ``marked``: the steps that any rank marked, by mark."""
 
     root: Path
     manifest: Manifest | None
@@ -61,17 +61,17 @@ class Summaries(Struct, frozen=True, eq=False):
     numbers: tuple[int, ...]
     begin_us: npt.NDArray[np.int64]
     cells: Words
-    waits_known: bool  # every rank says how long it stood still for collectives
+    waits_known: bool  # every rank recorded how long it was blocked in collectives
     marked: Mapping[str, frozenset[int]]
     memory: Mapping[int, MemoryRecord]
     missing: tuple[int, ...]
     gaps: tuple[Gap, ...]
-    from_start: bool  # whether the first step here is the first of the run
+    from_start: bool  # whether the first of these steps is the first of the run
 
     def column(self, name: str) -> Words:
-        """Of each rank and step."""
-        found: Words = self.cells[COLUMNS.index(name)]
-        return found
+        """The column's values by rank and step."""
+        values: Words = self.cells[COLUMNS.index(name)]
+        return values
 
     @property
     def on_device(self) -> bool:
@@ -79,7 +79,7 @@ class Summaries(Struct, frozen=True, eq=False):
 
 
 class _Line(Struct, frozen=True, eq=False):
-    """A line with its numbers: ``cells[column, step]`` of the columns that stand at ``places``."""
+    """A line with its numbers: ``cells[column, step]`` of the columns with the indices ``places``."""
 
     told: SummaryLine
     begin_us: npt.NDArray[np.int64]
@@ -88,12 +88,12 @@ class _Line(Struct, frozen=True, eq=False):
 
     @property
     def end(self) -> int:
-        """The number behind its last step's."""
+        """The number after that of its last step."""
         return self.told.first + self.told.count
 
 
 class _Read(Struct, frozen=True):
-    """What the end of one rank's file holds: lines in order, or why there are none."""
+    """The end of one rank's file: lines in order, or why there are none."""
 
     rank: int
     lines: tuple[_Line, ...] = ()
@@ -108,7 +108,7 @@ class _Read(Struct, frozen=True):
 def read_summaries(
     layout: RunLayout, progress: Callable[[int, int, str], None] | None = None, most_steps: int = MOST_STEPS
 ) -> Summaries:
-    """The newest steps of all ranks that have reached them. DiagError where no rank left a summary."""
+    """The newest steps of all ranks that have reached them. DiagError if no rank left a summary."""
     manifest, gap = read_manifest(layout)
     gaps = [*([gap] if gap is not None else []), *restart_gaps(layout)]
     with readable(layout.ranks_folder):
@@ -159,28 +159,28 @@ def read_summaries(
 
 
 def has_summaries(files: Iterable[RankLayout]) -> bool:
-    """Whether one of the first ranks left one: the others are asked when they are read."""
-    return any(os.path.lexists(own.summary) for own in islice(files, 8))
+    """Whether one of the first ranks left a summary: the others are not checked before they are read."""
+    return any(os.path.lexists(rank_files.summary) for rank_files in islice(files, 8))
 
 
 def _read_all(
     files: Mapping[int, RankLayout], steps: int, progress: Callable[[int, int, str], None] | None
 ) -> list[_Read]:
-    found: list[_Read] = []
+    reads: list[_Read] = []
     decode = msgspec.json.Decoder(SummaryLine).decode
-    paths = [own.summary for own in files.values()]
+    paths = [rank_files.summary for rank_files in files.values()]
     with ThreadPoolExecutor(_READERS) as pool:
         chunks = [paths[first : first + _CHUNK] for first in range(0, len(paths), _CHUNK)]
-        tails = chain.from_iterable(pool.map(lambda some: [_tail(path) for path in some], chunks))
+        tails = chain.from_iterable(pool.map(lambda chunk: [_tail(path) for path in chunk], chunks))
         for done, (rank, path, tail) in enumerate(zip(files, paths, tails, strict=True), start=1):
-            found.append(_decoded(rank, path, tail, steps, decode))
+            reads.append(_decoded(rank, path, tail, steps, decode))
             if progress is not None and done % _CHUNK == 0:
                 progress(done, len(files), path.name)
-    return found
+    return reads
 
 
 class _Tail(Struct):
-    """The last bytes of a file; ``whole``: it has no others."""
+    """The last bytes of a file; ``whole``: these are all of its bytes."""
 
     data: bytes
     whole: bool
@@ -194,12 +194,12 @@ def _tail(path: Path, want: int = _TAIL_BYTES) -> _Tail | OSError:
 
 
 def _decoded(rank: int, path: Path, tail: _Tail | OSError, steps: int, decode: Callable[[bytes], SummaryLine]) -> _Read:
-    """The last lines that hold so many steps and one line more, which ranks that are behind need."""
+    """The last lines with this many steps, and one line more, which is needed for ranks that are behind."""
     if isinstance(tail, FileNotFoundError):
         return _Read(rank)
     if isinstance(tail, OSError):
         return _Read(rank, gap=Gap(str(path), f"cannot be read: {tail.strerror}"))
-    rows = tail.data.split(b"\n")[:-1]  # behind the last end of a line: nothing, or a line that was cut off
+    rows = tail.data.split(b"\n")[:-1]  # after the last newline: nothing, or a truncated line
     lines: list[_Line] = []
     bad = have = 0
     for row in reversed(rows if tail.whole else rows[1:]):
@@ -208,7 +208,7 @@ def _decoded(rank: int, path: Path, tail: _Tail | OSError, steps: int, decode: C
         except (*DAMAGED, ValueError):
             bad += 1
             continue
-        if lines and line.end > lines[-1].told.first:  # of a process before this one
+        if lines and line.end > lines[-1].told.first:  # written by an earlier process
             break
         lines.append(line)
         have += line.told.count
@@ -221,18 +221,18 @@ def _decoded(rank: int, path: Path, tail: _Tail | OSError, steps: int, decode: C
     return _Read(rank, tuple(reversed(lines)), gap, whole=tail.whole and len(lines) + bad == len(rows))
 
 
-def _line(told: SummaryLine, rank: int) -> _Line:
-    """ValueError where it cannot be what a collector wrote."""
-    cells = np.frombuffer(a2b_base64(told.values), dtype="<u4").reshape(len(told.columns), -1)
-    if told.identity.rank != rank or cells.shape[1] != told.count or not told.count:
+def _line(line: SummaryLine, rank: int) -> _Line:
+    """ValueError if a collector cannot have written the line."""
+    cells = np.frombuffer(a2b_base64(line.values), dtype="<u4").reshape(len(line.columns), -1)
+    if line.identity.rank != rank or cells.shape[1] != line.count or not line.count:
         raise ValueError("of another rank, or not as long as it says")
-    since = cells[told.columns.index(BEGIN)] if BEGIN in told.columns else np.zeros(told.count, dtype=np.int64)
-    begin_us = told.begin_ns // 1000 + since.cumsum(dtype=np.int64)
-    places = [_PLACE.get(name, -1) for name in told.columns]
+    since = cells[line.columns.index(BEGIN)] if BEGIN in line.columns else np.zeros(line.count, dtype=np.int64)
+    begin_us = line.begin_ns // 1000 + since.cumsum(dtype=np.int64)
+    places = [_PLACE.get(name, -1) for name in line.columns]
     if -1 in places:  # a column of a later version
         cells = cells[[place >= 0 for place in places]]
         places = [place for place in places if place >= 0]
-    return _Line(told, begin_us, places, cells)
+    return _Line(line, begin_us, places, cells)
 
 
 def _numbers(reads: Sequence[_Read], steps: int) -> tuple[int, ...]:
@@ -244,7 +244,7 @@ def _numbers(reads: Sequence[_Read], steps: int) -> tuple[int, ...]:
 
 
 def _first(read: _Read, last: int) -> int:
-    """The first of the steps up to ``last`` that the rank has without a gap; the one behind it where it has none."""
+    """The first of the consecutive steps up to ``last`` that the rank has; ``last + 1`` if it has none."""
     first = last + 1
     for line in reversed(read.lines):
         if line.told.first < first <= line.end:
@@ -257,7 +257,7 @@ def _covers(read: _Read, numbers: Sequence[int]) -> bool:
 
 
 def _fill(cells: Words, begin_us: npt.NDArray[np.int64], lines: Sequence[_Line], numbers: Sequence[int]) -> None:
-    """Puts the steps of one rank into ``cells[column, step]``."""
+    """Copies the steps of one rank into ``cells[column, step]``."""
     for line in lines:
         first, last = max(line.told.first, numbers[0]), min(line.end - 1, numbers[-1])
         if first > last:
@@ -269,11 +269,11 @@ def _fill(cells: Words, begin_us: npt.NDArray[np.int64], lines: Sequence[_Line],
 
 
 def _marked(lines: Iterable[SummaryLine]) -> dict[str, frozenset[int]]:
-    found: dict[str, set[int]] = {}
+    marked: dict[str, set[int]] = {}
     for line in lines:
         for name, steps in line.marked.items():
-            found.setdefault(name, set()).update(steps)
-    return {name: frozenset(steps) for name, steps in found.items()}
+            marked.setdefault(name, set()).update(steps)
+    return {name: frozenset(steps) for name, steps in marked.items()}
 
 
 def _span(numbers: Sequence[int]) -> str:

@@ -31,7 +31,7 @@ NAMES = {
     Kind.CHECKPOINT: "checkpoint",
     Kind.IDLE: "idle",
 }
-_MOST_NAMED = 0.8  # of the difference: the parts that together make it
+_MOST_NAMED = 0.8  # of the difference: the named parts explain so much of it
 
 
 def to_json(found: Comparison, before: Result, after: Result) -> str:
@@ -119,34 +119,36 @@ def _named(parts: list[Difference]) -> str:
     return " and ".join(f"{NAMES[part.kind]} ({_signed(part.ns[1])})" for part in parts)
 
 
-def _makers(found: Comparison) -> list[Difference]:
-    """The sure parts of the same sign as the whole, largest first, until they make most of it."""
-    sign = 1 if found.ns[1] > 0 else -1
-    same = sorted((part for part in found.parts if part.sure and sign * part.ns[1] > 0), key=lambda p: -sign * p.ns[1])
+def _makers(comparison: Comparison) -> list[Difference]:
+    """The sure parts with the sign of the whole difference, largest first, until they explain most of it."""
+    sign = 1 if comparison.ns[1] > 0 else -1
+    same = sorted(
+        (part for part in comparison.parts if part.sure and sign * part.ns[1] > 0), key=lambda p: -sign * p.ns[1]
+    )
     chosen, sum_ns = [], 0
     for part in same:
-        if sum_ns >= _MOST_NAMED * abs(found.ns[1]):
+        if sum_ns >= _MOST_NAMED * abs(comparison.ns[1]):
             break
         chosen.append(part)
         sum_ns += abs(part.ns[1])
     return chosen
 
 
-def _against(found: Comparison) -> list[Difference]:
-    """What surely changed the other way, where it is not small against the whole."""
-    sign = 1 if found.ns[1] > 0 else -1
-    return [p for p in found.parts if p.sure and -sign * p.ns[1] > (1 - _MOST_NAMED) * abs(found.ns[1])]
+def _against(comparison: Comparison) -> list[Difference]:
+    """The parts that surely changed the other way, if that is not small compared with the whole difference."""
+    sign = 1 if comparison.ns[1] > 0 else -1
+    return [p for p in comparison.parts if p.sure and -sign * p.ns[1] > (1 - _MOST_NAMED) * abs(comparison.ns[1])]
 
 
-def _table(found: Comparison) -> Table:
+def _table(comparison: Comparison) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("milliseconds a step", "before", "after", "difference", "95% interval", ""):
         table.add_column(name, justify="left" if name in ("milliseconds a step", "") else "right", no_wrap=True)
-    for part in found.parts:
+    for part in comparison.parts:
         sure = ("longer" if part.ns[1] > 0 else "shorter") if part.sure else "within noise"
-        style = _style(part, comparable=not found.not_comparable)
+        style = _style(part, comparable=not comparison.not_comparable)
         table.add_row(NAMES[part.kind], *_cells(part.before_ns, part.after_ns, part.ns), Text(sure, style))
-    table.add_row("step", *_cells(found.before_ns, found.after_ns, found.ns), style="bold")
+    table.add_row("step", *_cells(comparison.before_ns, comparison.after_ns, comparison.ns), style="bold")
     return table
 
 
@@ -168,13 +170,13 @@ def _signed(ns: int) -> str:
 
 # -- tuning ------------------------------------------------------------------------------------------------------------
 #
-# A tuning as text: each change, what was predicted of it, what was measured, and what became of it.
+# A tuning as text: each change with its predicted gain, its measured gain and its outcome.
 
 _COLOUR = {Outcome.KEPT: "green", Outcome.REVERTED: "yellow", Outcome.FAILED: "red"}
 
 
 def print_history(history: History, console: Console | None = None) -> None:
-    """Everything that was tried, and the command with what was kept."""
+    """All changes that were tried, and the command with those that were kept."""
     console = report_console(console)
     for done in history.rounds:
         _print_round(console, done)

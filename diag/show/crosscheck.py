@@ -35,10 +35,10 @@ _ANALYSIS = {CriticalPath: "critical-path", KernelSequences: "sequences"}
 
 
 def to_dict(check: CrossCheck | None, offered: Sequence[CriticalPath | KernelSequences]) -> dict[str, Any]:
-    """The keys ``cross_check`` and ``hta`` of the JSON document; each only where it was asked for."""
+    """The keys ``cross_check`` and ``hta`` of the JSON document; each only if it was requested."""
     content: dict[str, Any] = {"cross_check": _check_to_dict(check)} if check else {}
     if offered:
-        content["hta"] = [{"analysis": _ANALYSIS[type(found)], **asdict(found)} for found in offered]
+        content["hta"] = [{"analysis": _ANALYSIS[type(analysis)], **asdict(analysis)} for analysis in offered]
     return content
 
 
@@ -101,19 +101,19 @@ def _print_path(path: CriticalPath, console: Console) -> None:
         console.print(Padding(escape(f"{edge.ns / _MS:,.3f} ms  {edge.kind}: {_short(edge.name)}"), (0, 0, 0, 2)))
 
 
-def _print_sequences(found: KernelSequences, console: Console) -> None:
-    if not found.sequences:
+def _print_sequences(analysis: KernelSequences, console: Console) -> None:
+    if not analysis.sequences:
         console.print(
             "none found; another operator (a part of its name) or a smaller length may find some", style="dim"
         )
-    for item in found.sequences[:_MOST_SEQUENCES]:
+    for item in analysis.sequences[:_MOST_SEQUENCES]:
         times = f"{item.device_ns / _MS:,.3f} ms on the device, {item.host_ns / _MS:,.3f} on the host"
         console.print(escape(f"{item.count:,} times, {times}: {_short(item.operator)}"))
         more = f" … {len(item.kernels)} kernels" if len(item.kernels) > _MOST_KERNELS else ""
         kernels = " → ".join(_short(name, _KERNEL_WIDTH) for name in item.kernels[:_MOST_KERNELS]) + more
         console.print(Padding(f"[dim]{escape(kernels)}[/]", (0, 0, 0, 2)))
-    if found.found > _MOST_SEQUENCES:
-        console.print(f"[dim]… and {found.found - _MOST_SEQUENCES} less frequent ones.[/]")
+    if analysis.found > _MOST_SEQUENCES:
+        console.print(f"[dim]… and {analysis.found - _MOST_SEQUENCES} less frequent ones.[/]")
 
 
 def _table(ranks: Sequence[RankCheck]) -> Table:
@@ -158,8 +158,8 @@ def _errors(check: CrossCheck) -> list[str]:
 
 
 def _label(rank: RankCheck, ranks: Sequence[RankCheck]) -> str:
-    """The rank; with the file, where a rank has several."""
-    several = sum(other.rank == rank.rank for other in ranks) > 1
+    """The rank, with the file's name where the rank has several files."""
+    several = sum(check.rank == rank.rank for check in ranks) > 1
     return f"{rank.rank} {Path(rank.path).name}" if several else str(rank.rank)
 
 

@@ -1,4 +1,4 @@
-"""Whether a run keeps to its budgets, as text and as JSON."""
+"""Whether a run keeps its budgets, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def to_json(gate: Gate, result: Result) -> str:
             "exit_code": int(gate.exit_code),
             "strict": gate.strict,
             "rule": RULE,
-            "budgets": [_row(gate, one) for one in gate.checked],
+            "budgets": [_row(gate, check) for check in gate.checked],
         },
         "verdict": {"cause": result.verdict.cause, "headline": result.verdict.headline},
     }
     return json.dumps(content, indent=1)
 
 
-def _row(gate: Gate, one: Checked) -> dict[str, Any]:
-    found, quantity = one.interval, one.budget.quantity
+def _row(gate: Gate, check: Checked) -> dict[str, Any]:
+    interval, quantity = check.interval, check.budget.quantity
     return {
         "name": quantity.name,
         "what": quantity.what,
@@ -53,13 +53,13 @@ def _row(gate: Gate, one: Checked) -> dict[str, Any]:
             LimitUnit.SIZE: "bytes",
             LimitUnit.RATE: "per second",
         }[quantity.unit],
-        "limit": one.budget.limit,
-        "status": one.status,
-        "failed": gate.failed(one),
-        "value": found.likely if found is not None else None,
-        # Of a peak that may be higher the upper end is open.
-        "interval": [_finite(found.low), _finite(found.high)] if found is not None else None,
-        "reason": spaced(one.reason),
+        "limit": check.budget.limit,
+        "status": check.status,
+        "failed": gate.failed(check),
+        "value": interval.likely if interval is not None else None,
+        # The upper end is open for a peak that may be higher.
+        "interval": [_finite(interval.low), _finite(interval.high)] if interval is not None else None,
+        "reason": spaced(check.reason),
     }
 
 
@@ -68,17 +68,19 @@ def _finite(value: float) -> float | None:
 
 
 def print_gate(gate: Gate, result: Result, console: Console | None = None) -> None:
-    """A line a budget, the failed ones first explained, and the rule."""
+    """One line per budget, then the reasons, the outcome and the rule."""
     console = report_console(console)
     table = Table(box=None, pad_edge=False)
     for name in ("budget", "limit", "measured", "95% interval", ""):
         table.add_column(name, justify="left" if name in ("budget", "") else "right", no_wrap=True)
-    for one in gate.checked:
-        table.add_row(one.budget.quantity.name, one.budget.text, *_measured(one), Text(one.status, _STYLE[one.status]))
+    for check in gate.checked:
+        table.add_row(
+            check.budget.quantity.name, check.budget.text, *_measured(check), Text(check.status, _STYLE[check.status])
+        )
     console.print(table)
-    for one in gate.checked:
-        if one.reason:
-            console.print(Text(f"{one.budget.quantity.name}: ", "bold") + Text(visible(spaced(one.reason))))
+    for check in gate.checked:
+        if check.reason:
+            console.print(Text(f"{check.budget.quantity.name}: ", "bold") + Text(visible(spaced(check.reason))))
     console.print()
     console.print(Text(outcome(gate), _OUTCOME[gate.exit_code]))
     if gate.exit_code is ExitCode.GATE_EXCEEDED:
@@ -94,10 +96,10 @@ def outcome(gate: Gate) -> str:
     """The meaning of the exit code, in a sentence."""
 
     def names(chosen: Callable[[Checked], bool]) -> str:
-        return ", ".join(one.budget.quantity.name for one in gate.checked if chosen(one))
+        return ", ".join(check.budget.quantity.name for check in gate.checked if chosen(check))
 
-    failed, unknown = names(gate.failed), names(lambda one: one.status is Status.UNKNOWN)
-    close = names(lambda one: one.status is Status.NOISE and not gate.strict)
+    failed, unknown = names(gate.failed), names(lambda check: check.status is Status.UNKNOWN)
+    close = names(lambda check: check.status is Status.NOISE and not gate.strict)
     parts = [f"Not kept: {failed}."] if failed else []
     if unknown:
         parts.append(f"Cannot be decided: {unknown}.")
@@ -111,20 +113,20 @@ def outcome(gate: Gate) -> str:
 def sentence(one: Checked) -> str:
     """``exposed communication, of the critical path: 31.0% (30.2% to 31.9%), at most 20%: exceeded``"""
     value, interval = _measured(one)
-    found = f"{value} ({interval})" if interval else value
+    measured = f"{value} ({interval})" if interval else value
     reason = f" ({spaced(one.reason).rstrip('.')})" if one.reason else ""
-    return f"{one.budget.quantity.what}: {found or 'not measured'}, {one.budget.text}: {one.status}{reason}"
+    return f"{one.budget.quantity.what}: {measured or 'not measured'}, {one.budget.text}: {one.status}{reason}"
 
 
-def _measured(one: Checked) -> tuple[str, str]:
-    found, unit = one.interval, one.budget.quantity.unit
-    if found is None:
+def _measured(check: Checked) -> tuple[str, str]:
+    interval, unit = check.interval, check.budget.quantity.unit
+    if interval is None:
         return "", ""
-    if found.low == found.high:
-        return shown(found.likely, unit), ""
-    if not math.isfinite(found.high):
-        return shown(found.likely, unit), "or more"
-    return shown(found.likely, unit), f"{shown(found.low, unit)} to {shown(found.high, unit)}"
+    if interval.low == interval.high:
+        return shown(interval.likely, unit), ""
+    if not math.isfinite(interval.high):
+        return shown(interval.likely, unit), "or more"
+    return shown(interval.likely, unit), f"{shown(interval.low, unit)} to {shown(interval.high, unit)}"
 
 
 # -- github ------------------------------------------------------------------------------------------------------------
@@ -133,16 +135,16 @@ def _measured(one: Checked) -> tuple[str, str]:
 
 
 def workflow_commands(gate: Gate) -> list[str]:
-    """A line a budget: ``::error`` where the exit code is not 0 because of it, ``::warning`` within noise."""
+    """One line per budget: ``::error`` where the exit code is not 0 because of it, ``::warning`` within noise."""
     return [
         command(
-            "error" if gate.failed(one) or one.status is Status.UNKNOWN
-            else "warning" if one.status is Status.NOISE
+            "error" if gate.failed(check) or check.status is Status.UNKNOWN
+            else "warning" if check.status is Status.NOISE
             else "notice",
-            f"diag check: {one.budget.quantity.name}",
-            sentence(one),
+            f"diag check: {check.budget.quantity.name}",
+            sentence(check),
         )
-        for one in gate.checked
+        for check in gate.checked
     ]  # fmt: skip
 
 
@@ -161,26 +163,26 @@ def _property(text: str) -> str:
 
 # -- junit -------------------------------------------------------------------------------------------------------------
 #
-# Budgets as JUnit XML, in the form that Jenkins' junit-10.xsd and its kin accept: a test case a budget.
+# Budgets as JUnit XML, in the form that Jenkins' junit-10.xsd and similar schemas accept: one test case per budget.
 
-# What XML 1.0 cannot hold, not even as a reference.
+# Characters that XML 1.0 forbids, even as references.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def to_junit(gate: Gate, run: str, headline: str) -> bytes:
     """The document. A budget that cannot be decided is an error, not skipped: skipped tests count as passed."""
-    failed = [one for one in gate.checked if gate.failed(one)]
-    unknown = [one for one in gate.checked if one.status is Status.UNKNOWN]
+    failed = [check for check in gate.checked if gate.failed(check)]
+    unknown = [check for check in gate.checked if check.status is Status.UNKNOWN]
     counts = {"tests": str(len(gate.checked)), "failures": str(len(failed)), "errors": str(len(unknown))}
     suites = Element("testsuites", {"name": "diag check", **counts})
     suite = SubElement(suites, "testsuite", {"name": _allowed(run), **counts, "skipped": "0"})
-    for one in gate.checked:
-        case = SubElement(suite, "testcase", {"name": one.budget.quantity.name, "classname": "diag.check"})
-        text = _allowed(sentence(one))
-        if one in failed:
-            SubElement(case, "failure", {"message": text, "type": str(one.status)}).text = _allowed(headline)
-        elif one in unknown:
-            SubElement(case, "error", {"message": text, "type": str(one.status)})
+    for check in gate.checked:
+        case = SubElement(suite, "testcase", {"name": check.budget.quantity.name, "classname": "diag.check"})
+        text = _allowed(sentence(check))
+        if check in failed:
+            SubElement(case, "failure", {"message": text, "type": str(check.status)}).text = _allowed(headline)
+        elif check in unknown:
+            SubElement(case, "error", {"message": text, "type": str(check.status)})
         SubElement(case, "system-out").text = text
     indent(suites)
     content: bytes = tostring(suites, encoding="UTF-8", xml_declaration=True)

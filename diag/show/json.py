@@ -1,4 +1,4 @@
-"""The JSON contract, ``schema_version`` 2: since it there is the class ``host``. Fields are only ever added."""
+"""The JSON contract, ``schema_version`` 2, which added the class ``host``. Fields are only ever added."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def to_json(
 
 
 def save(result: Result) -> None:
-    """Leaves verdict.json in the run directory, if it is one and can be written."""
+    """Writes verdict.json, if the result is of a run directory that can be written."""
     layout = RunLayout(result.tables.root)
     if layout.is_run():
         with contextlib.suppress(OSError):
@@ -45,7 +45,7 @@ def save(result: Result) -> None:
 
 
 def _outcome(outcome: Outcome | None) -> dict[str, Any] | None:
-    """How a run ended that did not end well; None of any other."""
+    """The outcome of a run that did not end well; None for any other run."""
     if outcome is None:
         return None
     return {
@@ -105,7 +105,7 @@ def coverage_to_dict(coverage: Coverage) -> dict[str, Any]:
 
 
 def breakdowns_to_dict(found: Breakdowns) -> dict[str, Any]:
-    """The tables in plain containers, their largest rows only; ``rows_left_out`` says how many are missing."""
+    """The tables in plain containers, their largest rows only; ``rows_left_out``: how many are missing."""
     content: dict[str, Any] = to_builtins(found)
     content["collectives"] = _shortened(content["collectives"], _MOST_COLLECTIVES)
     exchanged = content["collectives"]["all_to_alls"]
@@ -135,38 +135,40 @@ def _step(result: Result, step: StepAccount) -> dict[str, Any]:
 
 
 def _scheduling(result: Result) -> list[dict[str, Any]]:
-    """What the CPU scheduler gave each rank that knows it, the mean of the counted steps in nanoseconds."""
+    """How long each rank was queued for a core or blocked, where that was recorded: means of the counted steps in
+    nanoseconds."""
     return [
         {
             "rank": rank,
-            "queued_ns": round(float(own.queued_ns.mean())),
-            "queued_while_loading_ns": round(float(own.loading_ns.mean())),
-            "queued_while_communicating_ns": round(float(own.communicating_ns.mean())),
-            "blocked_ns": round(float(own.blocked_ns.mean())) if own.knows_blocked else None,
-            "blocked_in": {phase: round(ns) for phase, ns in own.blocked_in.items()},
+            "queued_ns": round(float(scheduling.queued_ns.mean())),
+            "queued_while_loading_ns": round(float(scheduling.loading_ns.mean())),
+            "queued_while_communicating_ns": round(float(scheduling.communicating_ns.mean())),
+            "blocked_ns": round(float(scheduling.blocked_ns.mean())) if scheduling.knows_blocked else None,
+            "blocked_in": {phase: round(ns) for phase, ns in scheduling.blocked_in.items()},
         }
-        for rank, own in sorted(result.examination.scheduling.ranks.items())
+        for rank, scheduling in sorted(result.examination.scheduling.ranks.items())
     ]
 
 
 def _phases(result: Result) -> dict[str, Any] | None:
-    """The account from the durations of phases: what each added to the frontier, and who was late in it."""
+    """The account from the durations of phases: what each phase added to the frontier, and which rank was late in
+    it."""
     phases = result.examination.phases
     if phases is None:
         return None
-    found = phases.frontier
-    total, steps = int(found.dur_ns.sum()), len(found.numbers)
+    frontier = phases.frontier
+    total, steps = int(frontier.dur_ns.sum()), len(frontier.numbers)
     rows = []
     for phase in PHASES_AND_REST:
-        late, leads = found.late(phase).sum(axis=0), Counter(found.leader[PHASES_AND_REST.index(phase)].tolist())
+        late, leads = frontier.late(phase).sum(axis=0), Counter(frontier.leader[PHASES_AND_REST.index(phase)].tolist())
         (leader, led), worst = leads.most_common(1)[0], int(late.argmax())
-        row = {"stage": phase, "share": round(found.share(phase), 4), "leader": leader}
-        row |= {"leader_share": round(led / steps, 4), "late_rank": found.ranks[worst] if late[worst] else None}
+        row = {"stage": phase, "share": round(frontier.share(phase), 4), "leader": leader}
+        row |= {"leader_share": round(led / steps, 4), "late_rank": frontier.ranks[worst] if late[worst] else None}
         rows.append({**row, "late_ns_per_step": int(late[worst]) // steps})
     return {
         "verdict_rests_on_it": phases.alone,
-        "communication_known": found.communication_known,
-        "communication_share": round(int(found.communication_ns.sum()) / total, 4) if total else 0.0,
+        "communication_known": frontier.communication_known,
+        "communication_share": round(int(frontier.communication_ns.sum()) / total, 4) if total else 0.0,
         "steps": steps,
         "stages": rows,
     }

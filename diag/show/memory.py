@@ -40,8 +40,8 @@ def name_of(account: SnapshotAccount) -> str:
     facts = [REASONS.get(account.reason, "")]
     facts.append(f"step {account.step}" if account.step is not None else "")
     facts.append(f"device {account.device}" if account.device else "")
-    told = ", ".join(fact for fact in facts if fact)
-    return f"{file_name(account.path)} ({told})" if told else file_name(account.path)
+    details = ", ".join(fact for fact in facts if fact)
+    return f"{file_name(account.path)} ({details})" if details else file_name(account.path)
 
 
 def peak_sentence(account: SnapshotAccount) -> str:
@@ -71,7 +71,7 @@ def state_sentence(account: SnapshotAccount) -> str:
 
 
 def oom_sentence(oom: OutOfMemory, account: SnapshotAccount) -> str:
-    """An allocation that failed, against what was free."""
+    """A failed allocation, compared with the free memory."""
     free = "" if oom.device_free is None else f" The device had {size(oom.device_free)} free."
     state = account.state
     return (
@@ -81,7 +81,7 @@ def oom_sentence(oom: OutOfMemory, account: SnapshotAccount) -> str:
 
 
 def snapshots_sentence(files: Sequence[str]) -> str:
-    """Which snapshots lie with a run, and what shows them; "" without any."""
+    """The snapshots of a run, and what shows them; "" without any."""
     if not files:
         return ""
     shown = ", ".join(map(_place, files[:_MOST_NAMED]))
@@ -103,7 +103,7 @@ def comparison_sentence(compared: Comparison) -> str:
 
 
 def curve_sentence(curve: MemoryCurve) -> str:
-    """The peak of a curve, and how much of it was there before."""
+    """The peak of a curve, and how much of it was allocated before the window."""
     where = f"step {curve.step}, " if curve.step is not None else ""
     phase = curve.phase if curve.phase != "other" else "outside of the phases"
     held = f"{size(curve.peak_allocated)} allocated"
@@ -163,9 +163,9 @@ def _print_shares(console: Console, title: str, shares: Sequence[Share]) -> None
     if not shares:
         return
     _say(console, f"{title}:", "italic")
-    for one in shares[:_MOST_TEXT_ROWS]:
-        of_peak = f" ({share(one.share)})" if one.share is not None else ""
-        _indented(console, f"{size(one.bytes)}{of_peak}  {one.name}, {counted(one.count, 'allocation')}")
+    for item in shares[:_MOST_TEXT_ROWS]:
+        of_peak = f" ({share(item.share)})" if item.share is not None else ""
+        _indented(console, f"{size(item.bytes)}{of_peak}  {item.name}, {counted(item.count, 'allocation')}")
 
 
 def _indented(console: Console, text: str) -> None:
@@ -201,7 +201,7 @@ def peaks_to_dict(result: Result) -> dict[str, Any] | None:
 
 
 def curves_to_dict(curves: Sequence[MemoryCurve]) -> list[dict[str, Any]]:
-    """Without the curves themselves: their peaks, and what was allocated there."""
+    """The peaks of the curves and what was allocated there, without the curves themselves."""
     return [
         {
             "rank": curve.rank,

@@ -1,7 +1,7 @@
 """A result as HTML for a notebook: verdict, ranks, findings and advice, without scripts.
 
-Only inline styles, and colours that can be read on light and dark ground: notebooks strip style sheets, and a cell's
-output does not know the theme. Every text goes through ``_text``.
+Only inline styles, and colours that can be read on light and dark backgrounds: notebooks strip style sheets, and a
+cell's output does not know the theme. Every text goes through ``_text``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FAINT = "opacity:.75"
 
 
 def to_html(result: Result) -> str:
-    """One ``<div>``; the replay behind the advice is done for it."""
+    """One ``<div>``. Runs the replay behind the advice."""
     page, advised = page_of(result), advice_of(result)
     more = len(page.findings) - MOST_FINDINGS
     parts = [
@@ -52,7 +52,7 @@ def to_html(result: Result) -> str:
 
 
 def _text(text: object) -> str:
-    """Markup in names is shown, never followed; control characters are escapes."""
+    """Escapes markup in names, so that it is shown, not interpreted; control characters become visible escapes."""
     return html.escape(visible_lines(str(text)), quote=True)
 
 
@@ -100,7 +100,7 @@ def _ranks(table: RankTable) -> str:
 
 
 def _meaning(column: str) -> str:
-    """A tooltip."""
+    """The meaning of the column, as a tooltip."""
     return f' title="{_text(MEANINGS[column])}"' if column in MEANINGS else ""
 
 

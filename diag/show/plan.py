@@ -23,7 +23,7 @@ from diag.words.formatting import counted, duration, number, share, size, spaced
 
 # -- plan times --------------------------------------------------------------------------------------------------------
 #
-# What a plan says of time and of the axes, as text.
+# The times and the axes of a plan, as text.
 
 
 def print_times(plan: Plan, console: Console) -> None:
@@ -58,7 +58,7 @@ def print_times(plan: Plan, console: Console) -> None:
 
 
 def print_likely(plan: Plan, console: Console) -> None:
-    """The peak of the chosen strategy with everything alive only as long as it is."""
+    """The likely peak of the chosen strategy: each part counts only while it is alive."""
     if plan.likely is not None and plan.chosen is not None:
         parts = ", ".join(f"{name} {size(count)}" for name, count in plan.likely.parts.items() if count)
         _time_line(
@@ -128,8 +128,12 @@ def to_json(plan: Plan, topology: Topology | None) -> str:
 
 
 def _activations(plan: Plan) -> dict[str, int] | None:
-    found = plan.activations
-    return {**to_builtins(found), "total": found.total, "peak": found.peak} if found is not None else None
+    activations = plan.activations
+    return (
+        {**to_builtins(activations), "total": activations.total, "peak": activations.peak}
+        if activations is not None
+        else None
+    )
 
 
 def _row(row: Row) -> dict[str, Any]:
@@ -192,22 +196,22 @@ def print_plan(plan: Plan, topology: Topology | None, console: Console | None = 
     if plan.estimate is not None:
         _line(console, f"Estimate: ZeRO-3 fits from {counted(plan.estimate, 'GPU')} on.")
     if plan.activations is not None:
-        kept = plan.activations
+        activations = plan.activations
         _line(
             console,
-            f"Activations by formula: {size(kept.peak)} for {counted(plan.batch.tokens, 'token')} a micro-batch "
-            f"(blocks {size(kept.blocks)}, recomputed at once {size(kept.working)}, logits {size(kept.logits)}, "
-            f"their gradients {size(kept.loss)}), "
+            f"Activations by formula: {size(activations.peak)} for {counted(plan.batch.tokens, 'token')} a micro-batch "
+            f"(blocks {size(activations.blocks)}, recomputed at once {size(activations.working)}, "
+            f"logits {size(activations.logits)}, their gradients {size(activations.loss)}), "
             f"checkpointing {plan.batch.checkpointing}.",
         )
         print_likely(plan, console)
     elif not plan.outside:
         _line(console, "Of this model only the number of parameters is known, so activations are not counted.")
     _line(console, "Tables that count otherwise, not to be mixed with this one:")
-    for one in PUBLISHED:
-        if one.each != recipe.each:
-            so = f"{one.each.parameters} + {one.each.gradients} + {one.each.optimizer} = {one.each.total} bytes"
-            _line(console, f"  {so}: {one.where}; {one.says}.")
+    for table in PUBLISHED:
+        if table.each != recipe.each:
+            so = f"{table.each.parameters} + {table.each.gradients} + {table.each.optimizer} = {table.each.total} bytes"
+            _line(console, f"  {so}: {table.where}; {table.says}.")
 
 
 def _gb(count: int) -> str:
@@ -220,7 +224,7 @@ def _line(console: Console, text: str) -> None:
 
 # -- plan measured -----------------------------------------------------------------------------------------------------
 #
-# Measured peaks beside the estimate, as text and as JSON.
+# Measured peaks next to the estimate, as text and as JSON.
 
 
 def measured_to_json(found: Measured, path: str) -> str:
@@ -245,7 +249,7 @@ def _measured_row(row: Compared) -> dict[str, Any]:
 
 
 def print_measured(found: Measured, path: str, console: Console | None = None) -> None:
-    """How far the estimate is off first, then the components, then what the estimate consists of."""
+    """The error of the estimate first, then the components, then what the estimate consists of."""
     console = report_console(console)
     fullest = max(found.ranks, key=lambda rank: rank.peak)
     if found.estimate is None or found.step is None:
@@ -306,7 +310,8 @@ def lint_to_json(files: Sequence[Linted]) -> str:
 
 
 def print_lint(files: Sequence[Linted], console: Console | None = None) -> None:
-    """Each file: how many of each severity, the notices, FSDP1's equivalents, and what could not be seen."""
+    """For each file: how many notices of each severity, the notices, FSDP1's equivalents, and what could not be
+    checked."""
     console = report_console(console)
     for index, linted in enumerate(files):
         if index:
@@ -333,8 +338,8 @@ def _print_file(console: Console, linted: Linted) -> None:
 
 def _counts(linted: Linted) -> str:
     counts = [sum(notice.severity is severity for notice in linted.notices) for severity in Severity]
-    said = [counted(count, severity) for count, severity in zip(counts, Severity, strict=True) if count]
-    return ", ".join(said) or "nothing to say"
+    texts = [counted(count, severity) for count, severity in zip(counts, Severity, strict=True) if count]
+    return ", ".join(texts) or "nothing to say"
 
 
 def _print_notice(console: Console, notice: Notice, path: str) -> None:
@@ -352,14 +357,14 @@ def _print_notice(console: Console, notice: Notice, path: str) -> None:
 def _print_equivalent(console: Console, row: Translation) -> None:
     where = f"line {row.line}" if row.line else ""
     console.print(Text(f"{where:<{_INDENT}}", "dim") + Text(visible(f"{row.key} = {row.value}"), "bold"))
-    for name, said in (("config: ", row.config), ("python: ", row.python)):
-        for index, line in enumerate(said.split("\n")):
+    for name, code in (("config: ", row.config), ("python: ", row.python)):
+        for index, line in enumerate(code.split("\n")):
             head = Text(name if index == 0 else " " * len(name), "dim")
             _indented(console, head + Text(visible(line), "cyan"))
 
 
 def _indented(console: Console, text: Text, blanks: int = _INDENT) -> None:
-    """The text below what it belongs to, without blanks at the ends of its lines."""
+    """Prints the text indented, without blanks at the ends of its lines."""
     for line in text.wrap(console, console.width - blanks):
         line.rstrip()
         console.print(Text(" " * blanks) + line, no_wrap=True)

@@ -87,7 +87,7 @@ class IdleTable(Struct, frozen=True):
 
 
 class ExchangeTable(Struct, frozen=True):
-    """What each rank sends and receives in all-to-alls. ``lead``: how unequal the ranks are, in a sentence a group."""
+    """What each rank sends and receives in all-to-alls. ``lead``: how unequal the ranks are, one sentence per group."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -118,16 +118,16 @@ def rank_table(
     most: int = MOST_RANKS,
     charged_ns: Mapping[int, int] | None = None,
 ) -> RankTable:
-    """Mean milliseconds of the ranks: of more than ``most`` the culprits, then the first by number. Columns of nothing
-    but zeros or unknowns are left out. ``scheduled``: time that the CPU scheduler withheld, mean milliseconds by
-    column and rank. ``charged_ns``: ``Finding.charged_ns`` of the verdict's cause."""
+    """Mean milliseconds of at most ``most`` ranks: the culprits, then the first by number. Columns with only zeros or
+    unknown values are left out. ``scheduled``: time that the CPU scheduler withheld, mean milliseconds by column and
+    rank. ``charged_ns``: ``Finding.charged_ns`` of the verdict's cause."""
     means = rank_means(attribution, [field for _, field in _PARTS])
     traced = _of_a_device([parts for step in _accounts(attribution) for parts in step.parts])
     columns = [
         (name, field)
         for name, field in _PARTS
         if (traced or not field.startswith("idle_parts."))  # idle time of a CPU is not divided
-        and (field == "dur_ns" or any(own[field] for own in means.values()))
+        and (field == "dur_ns" or any(row[field] for row in means.values()))
     ]
     shown = sorted(sorted(means, key=lambda rank: (rank not in culprits, rank))[:most])
     added = dict(scheduled or {})
@@ -152,7 +152,7 @@ def rank_table(
 
 
 def duration_rank_table(account: Durations, culprits: Sequence[int] = (), most: int = MOST_RANKS) -> RankTable:
-    """The same where only durations of collectives are known."""
+    """The table of ranks where only durations of collectives are known."""
     shown = sorted(sorted(account.ranks, key=lambda rank: (rank not in culprits, rank))[:most])
     spent = {
         rank: (busy_ns, wait_ns, busy_ns - wait_ns)
@@ -167,7 +167,7 @@ def duration_rank_table(account: Durations, culprits: Sequence[int] = (), most: 
 
 
 def exchange_table(found: Sequence[AllToAllStat], most: int = MOST_RANKS) -> ExchangeTable:
-    """Of more than ``most`` rows those of the ranks that receive most over the mean of their group. No rows where no
+    """At most ``most`` rows, those of the ranks that receive most over the mean of their group. No rows where no
     all-to-all of known size was recorded."""
     groups = {(row.group, row.axis): row.imbalance for row in found}
     shown = sorted(found, key=lambda row: -row.received_over_mean)[:most]
@@ -203,16 +203,23 @@ def idle_table(attribution: Attribution, rank: int, step: int | None = None) -> 
     """The mean over the counted steps with a trace, or one step by its number. None where no device was traced or it
     never idled."""
     accounts = _accounts(attribution, step)
-    own = [parts for account in accounts for parts in account.parts if parts.rank == rank and parts.source == "trace"]
-    if not _of_a_device(own):
+    rank_parts = [
+        parts for account in accounts for parts in account.parts if parts.rank == rank and parts.source == "trace"
+    ]
+    if not _of_a_device(rank_parts):
         return None
     noun = _noun(attribution)
-    dur, idle = (sum(getattr(parts, field) for parts in own) / len(own) for field in ("dur_ns", "idle_ns"))
-    if len(own) > 1:
-        where = f"a {noun}, mean of {len(own):,} {noun}s"
+    dur, idle = (
+        sum(getattr(parts, field) for parts in rank_parts) / len(rank_parts) for field in ("dur_ns", "idle_ns")
+    )
+    if len(rank_parts) > 1:
+        where = f"a {noun}, mean of {len(rank_parts):,} {noun}s"
     else:
         where = f"in {noun} {accounts[0].step:,}" if len(attribution.steps) > 1 else f"in the {noun}"
-    spent = {part: sum(getattr(parts.idle_parts, part.field) for parts in own) / len(own) for part in IDLE_PARTS}
+    spent = {
+        part: sum(getattr(parts.idle_parts, part.field) for parts in rank_parts) / len(rank_parts)
+        for part in IDLE_PARTS
+    }
     of_step = f"{duration(idle)} ({share(idle / dur)}) of {duration(dur)} {where}"
     return IdleTable(
         lead=f"The device of rank {rank} is idle for {of_step}.",
@@ -221,18 +228,18 @@ def idle_table(attribution: Attribution, rank: int, step: int | None = None) -> 
 
 
 def stall_table(attribution: Attribution, step: int | None = None, most: int = MOST_STALLS) -> StallTable:
-    """The longest stalls of the counted steps, or of one step; without columns that say the same in every row."""
+    """The longest stalls of the counted steps, or of one step; without columns that would be the same in every row."""
     accounts = _accounts(attribution, step)
-    found = _stalls(accounts)[:most]
+    stalls = _stalls(accounts)[:most]
     ranks = {parts.rank for account in accounts for parts in account.parts}
     columns = {
-        sentence(_noun(attribution)): [f"{account.step:,}" for account, _, _ in found] if len(accounts) > 1 else [],
-        "Rank": [str(parts.rank) for _, parts, _ in found] if len(ranks) > 1 else [],
-        "Begin": [f"after {duration(stall.at_ns)}" for _, _, stall in found],
-        "Duration": [duration(stall.dur_ns) for _, _, stall in found],
-        "Share": [share(stall.dur_ns / parts.dur_ns) for _, parts, stall in found],
-        "Cause": [_cause(stall) for _, _, stall in found],
-        "The host was in": [_host(stall) for _, _, stall in found],
+        sentence(_noun(attribution)): [f"{account.step:,}" for account, _, _ in stalls] if len(accounts) > 1 else [],
+        "Rank": [str(parts.rank) for _, parts, _ in stalls] if len(ranks) > 1 else [],
+        "Begin": [f"after {duration(stall.at_ns)}" for _, _, stall in stalls],
+        "Duration": [duration(stall.dur_ns) for _, _, stall in stalls],
+        "Share": [share(stall.dur_ns / parts.dur_ns) for _, parts, stall in stalls],
+        "Cause": [_cause(stall) for _, _, stall in stalls],
+        "The host was in": [_host(stall) for _, _, stall in stalls],
     }
     columns = {name: cells for name, cells in columns.items() if cells}
     return StallTable(tuple(columns), tuple(zip(*columns.values(), strict=True)))
@@ -274,8 +281,8 @@ def _noun(attribution: Attribution) -> str:
 
 
 def _stalls(accounts: Sequence[StepAccount]) -> list[tuple[StepAccount, Parts, Stall]]:
-    found = [(account, parts, stall) for account in accounts for parts in account.parts for stall in parts.stalls]
-    return sorted(found, key=lambda one: (-one[2].dur_ns, one[0].step, one[1].rank, one[2].at_ns))
+    stalls = [(account, parts, stall) for account in accounts for parts in account.parts for stall in parts.stalls]
+    return sorted(stalls, key=lambda row: (-row[2].dur_ns, row[0].step, row[1].rank, row[2].at_ns))
 
 
 def _cause(stall: Stall) -> str:

@@ -24,7 +24,7 @@ from diag.show import KEPT, REDACTED
 
 # -- names -------------------------------------------------------------------------------------------------------------
 #
-# The names in a run that say whose it is: hosts, people, paths, runs and jobs, as records and traces spell them.
+# The names in a run that identify its owner: hosts, people, paths, runs and jobs, as records and traces spell them.
 
 OPTION = re.compile(r"-{1,2}[A-Za-z][\w-]*")
 _NUMBER = re.compile(r"\d[\d.]*[A-Za-z]{0,2}")
@@ -36,7 +36,7 @@ _WORDS = frozenset(
         *("every", "fp32", "bf16", "c10d", "static", *STRATEGIES, *PRESETS),
     ]
 )
-# A name shorter than this is no name in running text: "a" would be replaced in every sentence.
+# A shorter name is not replaced in running text: "a" would be replaced in every sentence.
 _SHORTEST = 2
 _NOBODY = frozenset({"root", "user"})  # accounts that identify nobody, and words of any report
 _HOMES = frozenset({"home", "users"})
@@ -48,7 +48,7 @@ def harmless(word: str) -> bool:
 
 
 def hosts_of(tables: Tables) -> Iterator[str]:
-    """In order of rank; those that only the launch names last."""
+    """The hosts in order of rank; those that only the launch names come last."""
     for _, rank in sorted(tables.ranks.items()):
         if rank.identity is not None:
             yield rank.identity.host
@@ -57,17 +57,17 @@ def hosts_of(tables: Tables) -> Iterator[str]:
 
 
 def aliases(hosts: Iterable[str]) -> dict[str, str]:
-    """Whole names and their first labels to one of them, in lower case: a host is called both."""
-    found: dict[str, str] = {}
+    """Maps full names and their first labels to one of them, in lower case: both are used for a host."""
+    canonical: dict[str, str] = {}
     for host in hosts:
-        known = found.get(_label(host).lower(), host.lower())
-        found.setdefault(host.lower(), known)
-        found.setdefault(_label(host).lower(), known)
-    return found
+        known = canonical.get(_label(host).lower(), host.lower())
+        canonical.setdefault(host.lower(), known)
+        canonical.setdefault(_label(host).lower(), known)
+    return canonical
 
 
 def spellings(hosts: Iterable[str]) -> list[str]:
-    """As hosts are written in running text: in full or by their first label."""
+    """The hosts as they are written in running text: full names and first labels."""
     names = dict.fromkeys(name for host in hosts for name in (host, _label(host)))
     return [name for name in names if len(name) >= _SHORTEST and not name.isdigit()]
 
@@ -85,7 +85,7 @@ def _is_address(host: str) -> bool:
 
 
 def _endpoints(tables: Tables) -> Iterator[tuple[str, str]]:
-    """(host, id) of where the nodes of the job met."""
+    """(host, job id) of each rendezvous endpoint."""
     manifest = tables.manifest
     if manifest is None:
         return
@@ -109,8 +109,8 @@ def _arguments(argv: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def paths_of(tables: Tables, further: Iterable[Path]) -> Iterator[str]:
-    """As they are written anywhere, and as they are in full; with the folders above where a blank is in them, for what
-    looks like a path ends at a blank."""
+    """Paths as they are written, and in full; also the folders above that contain a blank, since the pattern of a path
+    ends at a blank."""
     for path in (tables.root, *further):
         for form in dict.fromkeys((path, path.absolute(), path.resolve())):
             yield str(form)
@@ -127,58 +127,58 @@ def is_path(text: str) -> bool:
 
 
 def users_of(paths: Iterable[str]) -> list[str]:
-    """Whose home the paths lie in, and who makes the report."""
-    found = set()
+    """The users whose home directories contain the paths, and the user who makes the report."""
+    users = set()
     for path in paths:
         for parts in (PurePosixPath(path).parts, PureWindowsPath(path).parts):
-            found |= {name for home, name in pairwise(parts) if home.lower() in _HOMES}
+            users |= {name for home, name in pairwise(parts) if home.lower() in _HOMES}
     with suppress(OSError, KeyError, ImportError):  # a process without an account, as in some containers
-        found.add(getpass.getuser())
-    return [name for name in found if len(name) >= _SHORTEST and name not in _NOBODY and not name.isdigit()]
+        users.add(getpass.getuser())
+    return [name for name in users if len(name) >= _SHORTEST and name not in _NOBODY and not name.isdigit()]
 
 
 def run_names(tables: Tables) -> list[str]:
-    """The run's id, and the name of its folder where it is a name and no word of any report."""
+    """The run's id, and the name of its folder unless that is a word that occurs in any report."""
     manifest = tables.manifest
-    found = [manifest.run_id] if manifest is not None else []
+    names = [manifest.run_id] if manifest is not None else []
     folder = tables.root.resolve().name
     ordinary = {manifest.strategy, manifest.backend, manifest.device} if manifest is not None else set()
     if _telling(folder) and folder not in ordinary:
-        found.append(folder)
-    return [name for name in found if len(name) >= _SHORTEST]
+        names.append(folder)
+    return [name for name in names if len(name) >= _SHORTEST]
 
 
 def launch_values(tables: Tables) -> list[str]:
-    """The launch's ids of jobs, and values of unknown options that are no paths."""
+    """The job ids of the launch, and values of unknown options that are no paths."""
     manifest = tables.manifest
     if manifest is None:
         return []
     jobs = [job for _, job in _endpoints(tables)]
-    given = [value for _, value in _arguments(manifest.argv) if _telling(value)]
-    return [value for value in dict.fromkeys((*jobs, *given)) if len(value) > _SHORTEST]
+    values = [value for _, value in _arguments(manifest.argv) if _telling(value)]
+    return [value for value in dict.fromkeys((*jobs, *values)) if len(value) > _SHORTEST]
 
 
 def _telling(word: str) -> bool:
-    """Whether it is more than a word of plain letters, a number or an option of the bundled trainer: such words stand
-    in reports anyway, and replaced there they would spoil them."""
+    """Whether the word is more than plain letters, a number or an option of the bundled trainer: such words occur in
+    reports anyway, and replacing them would spoil the text."""
     return not (word.isalpha() and word.islower()) and not harmless(word)
 
 
 _RUN = "run-1"
 
-# What a path or an address looks like. None begins inside a word: a search from every letter of a long one would take
-# the square of its length.
+# Patterns of paths and addresses. None begins inside a word: a search from every letter of a long word would take the
+# square of its length.
 _IN_PATH = r"[^\s\"'`<>|;,:()\[\]{}]"
 _URL = rf"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]*://(?:{_IN_PATH}|:(?=\S))*"
 _ACCOUNT = r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)*"
 _ABSOLUTE = rf"(?<![\w/\\.*])(?:~[\w.-]*|\.{{1,2}})?/{_IN_PATH}*[^\s\"'`<>|;,:()\[\]{{}}.]"
 _WINDOWS = rf"(?<![A-Za-z])[A-Za-z]:\\{_IN_PATH}*|\\\\\w{_IN_PATH}*"
-# Two slashes or an ending: "GB/s" is none.
+# Two slashes or an ending: "GB/s" is no path.
 _RELATIVE = r"(?<![\w/.+-])[\w.+-]+(?:(?:/[\w.+-]+){2,}|/[\w+-]+(?:\.[\w+-]+)*\.[A-Za-z]\w{0,4}(?!\w))"
 _IPV4 = r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.]*\d)"
 _HEX = r"[0-9a-f]{1,4}"
 _IPV6 = rf"(?<![\w:])(?=[0-9a-f:]*\d)(?:{_HEX}(?::{_HEX}){{7}}|{_HEX}(?::{_HEX})*::(?:{_HEX}(?::{_HEX})*)?)(?![\w:])"
-# Below a run directory the names are diag's own, and which rank a file is of is worth knowing.
+# Names below a run directory are diag's own, and show which rank a file belongs to.
 _LAYOUT = (
     r"(?:/(?:manifest\.json|verdict\.json|ranks(?:/\d{5,}(?:/(?:rank|steps|summary|device_steps|durations|collectives|device|stdout|log|nccl"
     r"|heartbeat|error)\.(?:jsonl?|txt|log)|/trace-step\d+\.json(?:\.gz)?)?)?)(?![\w./-]))"
@@ -187,7 +187,8 @@ _LAYOUT = (
 
 class Pseudonyms:
     """``text(...)`` and ``command(...)`` without the names of one run; one name has one pseudonym, and the same in a
-    second report of the same run. ``paths``: further ones to hide, as of the report itself."""
+    second report of the same run. ``paths``: further paths to hide, such as that of the report
+    itself."""
 
     def __init__(self, result: Result, paths: Iterable[Path] = ()) -> None:
         tables = result.tables
@@ -197,7 +198,7 @@ class Pseudonyms:
         self._hosts = aliases(hosts)
         for host in self._hosts.values():  # in order of rank, whatever the page mentions first
             self._pseudonym("host", host)
-        # A text that is nothing but a name is that name, also where it is a word as well.
+        # A text that consists of a name only is replaced as that name, even where it is a word as well.
         self._whole = {path: "path" for path in known if path.strip("./\\")} | dict.fromkeys(hosts, "host")
         self._pattern = _pattern(
             known=[path for path in known if is_path(path)],
@@ -218,7 +219,7 @@ class Pseudonyms:
         return self._pattern.sub(self._replaced, text)
 
     def command(self, text: str, /) -> str:
-        """A command of which only what everybody may know is left: options, numbers, words of the bundled trainer."""
+        """The command with pseudonyms for all but options, numbers and words of the bundled trainer."""
         try:
             words = shlex.split(text)
         except ValueError:  # no shell would take it either
@@ -239,7 +240,7 @@ class Pseudonyms:
 
     def _replaced(self, match: re.Match[str]) -> str:
         kind = match.lastgroup or ""
-        if kind == "own":  # the last group that took part: it stands behind a known one
+        if kind == "own":  # the last group that matched: it follows a known path
             return self._named("path", match["known"]) + match["own"]
         return self._named({"known": "path", "ipv4": "host", "ipv6": "host"}.get(kind, kind), match[0])
 
@@ -261,7 +262,7 @@ class Pseudonyms:
 def _pattern(
     known: list[str], hosts: list[str], users: list[str], runs: list[str], values: list[str]
 ) -> re.Pattern[str]:
-    """What is known comes first, the longest name first; then what looks like a name."""
+    """Known names come first, the longest first; then patterns of names."""
     begin, end = r"(?<![A-Za-z0-9])", r"(?![A-Za-z0-9])"
     groups = [
         _any(known) and rf"(?<![\w/\\])(?P<known>{_any(known)})(?:(?P<own>{_LAYOUT})|[/\\]{_IN_PATH}*)?(?![\w-]|\.\w)",
@@ -279,7 +280,7 @@ def _pattern(
 
 
 def _host(name: str) -> str:
-    """In any case; a name of letters alone only as it is, so that a host "gpu" is no GPU."""
+    """Matches in any case; a name of letters only matches exactly, so that "GPU" is not taken for a host "gpu"."""
     return re.escape(name) if name.isalpha() else f"(?i:{re.escape(name)})"
 
 

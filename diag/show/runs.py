@@ -1,4 +1,4 @@
-"""The runs of a folder, a row each: what each is doing, what its analysis found, and its numbers."""
+"""The runs of a folder, one row each: its state, its verdict and its numbers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ TOKENS, MFU = "Tokens per second", "MFU"  # labels of numbers
 
 
 class RunRow(Struct, frozen=True):
-    """``state``: in words, with the exit code of a run that failed; ``step_ns``: the mean of the counted steps, of a
-    run that was not analysed that of its last 20; ``cause``: the id of the finding behind the class; ``mfu``: 0 to 1.
-    "" and None where something is not known, as what an analysis finds of a run that was not analysed."""
+    """``state``: in words, with the exit code of a run that failed; ``step_ns``: the mean of the counted steps, or of
+    the last 20 steps of a run that was not analysed; ``cause``: the id of the finding behind the class; ``mfu``: 0 to
+    1. "" and None where a value is not known, such as the verdict of a run that was not analysed."""
 
     name: str
     state: str
@@ -44,7 +44,7 @@ class RunRow(Struct, frozen=True):
 
 
 def row_of(state: RunState, result: Result | None = None) -> RunRow:
-    """``result``: of its analysis; without, what the last one of ``diag analyze`` left."""
+    """``result``: of the run's analysis; without it, the row uses what the last ``diag analyze`` stored."""
     verdict = result.verdict if result is not None else state.answer
     numbers = numbers_of(result) if result is not None else {}
     tables = result.tables if result is not None else None

@@ -133,7 +133,7 @@ def _print_ranks(console: Console, page: Page) -> None:
 
 
 def print_gaps(console: Console, gaps: Sequence[Gap]) -> None:
-    """What could not be read or used, a line each, of very many the first."""
+    """What could not be read or used, one line each; only the first ``_MOST_GAPS``."""
     for gap in gaps[:_MOST_GAPS]:
         console.print(f"[yellow]![/] {escape(visible(gap.path))}: {escape(visible(gap.reason))}")
     if (more := len(gaps) - _MOST_GAPS) > 0:
@@ -160,20 +160,20 @@ _NAMES = {"all_reduce": "all-reduce", "all_gather": "all-gather", "reduce_scatte
 def print_table(result: Result, name: str, console: Console | None = None) -> None:
     """Prints one of "collectives", "kernels", "modules", "efficiency" and "path" to standard output."""
     console = report_console(console)
-    found = result.breakdowns
+    breakdowns = result.breakdowns
     console.print()
     if name == "collectives":
-        _print_collectives(console, found.collectives)
+        _print_collectives(console, breakdowns.collectives)
     elif name == "kernels":
-        _print_kernels(console, found.kernels)
+        _print_kernels(console, breakdowns.kernels)
     elif name == "modules":
-        for table in found.modules:
-            _print_modules(console, table, found.kernels.unit)
+        for table in breakdowns.modules:
+            _print_modules(console, table, breakdowns.kernels.unit)
     elif name == "efficiency":
-        _print_efficiency(console, found)
+        _print_efficiency(console, breakdowns)
     elif name == "path":
-        _print_path(console, found.path)
-    for note in found.notes:
+        _print_path(console, breakdowns.path)
+    for note in breakdowns.notes:
         if _NOTED.get(name, "") in note:
             console.print(f"[dim]{escape(note[:1].upper() + note[1:])}.[/]")
 
@@ -181,15 +181,15 @@ def print_table(result: Result, name: str, console: Console | None = None) -> No
 # -- collectives -------------------------------------------------------------------------------------------------------
 
 
-def _print_collectives(console: Console, found: CollectiveTable) -> None:
-    if not found.rows:
+def _print_collectives(console: Console, table: CollectiveTable) -> None:
+    if not table.rows:
         console.print("No collective was recorded in the counted steps.", style="italic")
         return
-    rows = found.rows[:_MOST_ROWS]
+    rows = table.rows[:_MOST_ROWS]
     console.print("Collectives: mean milliseconds of a call; exposed and overlapped per rank and step", style="italic")
     columns = {
         "operation": [_NAMES.get(row.op, row.op.replace("_", "-")) for row in rows],
-        "group": [_group(row, len({row.axis for row in found.rows}) > 1) for row in rows],
+        "group": [_group(row, len({row.axis for row in table.rows}) > 1) for row in rows],
         "size": [_size(row) for row in rows],
         "calls": [f"{row.count:,}" for row in rows],
         "takes": [ms(row.duration_mean_ns) for row in rows],
@@ -199,29 +199,29 @@ def _print_collectives(console: Console, found: CollectiveTable) -> None:
         "transfer": [_transfer(row) for row in rows],
         "bus GB/s": [_bus(row) for row in rows],
         "of best": [percent(row.efficiency) for row in rows],
-        "exposed": [ms(row.exposed_ns, found.rank_steps) for row in rows],
-        "overlapped": [ms(row.hidden_ns, found.rank_steps) for row in rows],
+        "exposed": [ms(row.exposed_ns, table.rank_steps) for row in rows],
+        "overlapped": [ms(row.hidden_ns, table.rank_steps) for row in rows],
     }
-    print_columns(console, columns, left=("operation", "group"), more=len(found.rows) - len(rows))
-    if found.rest_exposed_ns:
-        rest = ms(found.rest_exposed_ns, found.rank_steps)
+    print_columns(console, columns, left=("operation", "group"), more=len(table.rows) - len(rows))
+    if table.rest_exposed_ns:
+        rest = ms(table.rest_exposed_ns, table.rank_steps)
         console.print(f"[dim]Exposed outside these calls (in an earlier step, or in a wait): {rest} ms.[/]")
     if any(row.bandwidth_is_bound or row.transfer_mean_ns is None for row in rows):
         console.print("[dim]≤ and ≥: from the shortest duration over the ranks, which needs no common clock.[/]")
     if any(row.inferred for row in rows):
         console.print("[dim]* matched by the order of calls: the trace has no sequence numbers.[/]")
-    _print_exchanges(console, found)
+    _print_exchanges(console, table)
 
 
-def _print_exchanges(console: Console, found: CollectiveTable) -> None:
+def _print_exchanges(console: Console, table: CollectiveTable) -> None:
     """What each rank sends and receives in all-to-alls, where any were recorded."""
-    exchanged = exchange_table(found.all_to_alls)
+    exchanged = exchange_table(table.all_to_alls)
     if not exchanged.rows:
         return
     console.print()
     console.print(EXCHANGES_TITLE, style="italic")
     cells = list(zip(*exchanged.rows, strict=True))
-    columns = {name: [spaced(cell) for cell in own] for name, own in zip(exchanged.columns, cells, strict=True)}
+    columns = {name: [spaced(cell) for cell in column] for name, column in zip(exchanged.columns, cells, strict=True)}
     print_columns(console, columns, left=("group",), more=exchanged.left_out)
     for line in (*exchanged.lead, EXCHANGES_HELP):
         console.print(f"[dim]{escape(line)}[/]")
@@ -259,16 +259,16 @@ def _bus(row: CollectiveStat) -> str:
 # -- kernels -----------------------------------------------------------------------------------------------------------
 
 
-def _print_kernels(console: Console, found: KernelTable) -> None:
-    if not found.rows:
+def _print_kernels(console: Console, table: KernelTable) -> None:
+    if not table.rows:
         console.print("No kernel was recorded in the counted steps.", style="italic")
         return
-    on_device = found.unit == "kernel"
-    rows = found.rows[:_MOST_ROWS]
-    busy = ms(found.busy_ns, found.rank_steps)
-    what = "Kernels: the device is" if on_device else "Operators, each without those inside it: the host is"
-    console.print(f"{what} busy {busy} ms per rank and step, overlaps counted twice", style="italic")
-    steps = found.rank_steps
+    on_device = table.unit == "kernel"
+    rows = table.rows[:_MOST_ROWS]
+    busy = ms(table.busy_ns, table.rank_steps)
+    subject = "Kernels: the device is" if on_device else "Operators, each without those inside it: the host is"
+    console.print(f"{subject} busy {busy} ms per rank and step, overlaps counted twice", style="italic")
+    steps = table.rank_steps
     columns = {
         "operator: kernel" if on_device else "operator": [_label(row, on_device) for row in rows],
         "class": [_CLASSES.get(row.kind, str(row.kind)) for row in rows],
@@ -282,12 +282,12 @@ def _print_kernels(console: Console, found: KernelTable) -> None:
         "GB/s": [short(row.gb_s) for row in rows],
     }
     left = ("operator: kernel", "operator", "class", "bound by")
-    print_columns(console, columns, left=left, more=len(found.rows) - len(rows))
-    console.print(f"[dim]{_by_class(found)}[/]")
-    if found.fused_ns:
-        console.print(f"[dim]{fused_words(found.fused_ns / max(1, steps))}.[/]")
-    if found.peak is not None and found.peak.ridge is not None:
-        peak = found.peak
+    print_columns(console, columns, left=left, more=len(table.rows) - len(rows))
+    console.print(f"[dim]{_by_class(table)}[/]")
+    if table.fused_ns:
+        console.print(f"[dim]{fused_words(table.fused_ns / max(1, steps))}.[/]")
+    if table.peak is not None and table.peak.ridge is not None:
+        peak = table.peak
         console.print(
             f"[dim]{escape(peak.name)}: {peak.tflop_s:,g} TFLOP/s and {peak.gb_s:,g} GB/s, math-bound from "
             f"{peak.ridge:.0f} FLOPs a byte. (memory): by class of kernel, not measured.[/]"
@@ -307,22 +307,22 @@ def _bound(row: KernelStat) -> str:
     return str(row.bound) if row.bound_from == "shapes" else f"({row.bound})"
 
 
-def _by_class(found: KernelTable) -> str:
+def _by_class(table: KernelTable) -> str:
     shares: dict[str, int] = {}
-    for row in found.rows:
+    for row in table.rows:
         shares[row.kind] = shares.get(row.kind, 0) + row.total_ns
     ordered = sorted(shares.items(), key=lambda item: -item[1])
-    return "By class: " + ", ".join(f"{kind} {ns / found.busy_ns:.1%}" for kind, ns in ordered if found.busy_ns) + "."
+    return "By class: " + ", ".join(f"{kind} {ns / table.busy_ns:.1%}" for kind, ns in ordered if table.busy_ns) + "."
 
 
 # -- modules and efficiency --------------------------------------------------------------------------------------------
 
 
-def _print_modules(console: Console, found: ModuleTable, unit: str) -> None:
-    rows, steps = found.rows[:_MOST_ROWS], found.rank_steps
+def _print_modules(console: Console, table: ModuleTable, unit: str) -> None:
+    rows, steps = table.rows[:_MOST_ROWS], table.rank_steps
     where = "device" if unit == "kernel" else "operator"
     console.print(
-        f"Modules by {escape(found.source)}: {where} milliseconds per rank and step, without communication",
+        f"Modules by {escape(table.source)}: {where} milliseconds per rank and step, without communication",
         style="italic",
     )
     columns = {
@@ -338,18 +338,18 @@ def _print_modules(console: Console, found: ModuleTable, unit: str) -> None:
     }
     if not any(row.recompute_ns for row in rows):
         columns.pop("recomputed")
-    print_columns(console, columns, left=("module", "in"), more=len(found.rows) - len(rows))
-    if found.unattributed_ns and found.busy_ns:
-        backward = found.unattributed_backward_ns / found.unattributed_ns
+    print_columns(console, columns, left=("module", "in"), more=len(table.rows) - len(rows))
+    if table.unattributed_ns and table.busy_ns:
+        backward = table.unattributed_backward_ns / table.unattributed_ns
         console.print(
-            f"[dim]In no module: {ms(found.unattributed_ns, steps)} of {ms(found.busy_ns, steps)} ms "
-            f"({found.unattributed_ns / found.busy_ns:.0%}), {backward:.0%} of it backward.[/]"
+            f"[dim]In no module: {ms(table.unattributed_ns, steps)} of {ms(table.busy_ns, steps)} ms "
+            f"({table.unattributed_ns / table.busy_ns:.0%}), {backward:.0%} of it backward.[/]"
         )
 
 
-def _print_efficiency(console: Console, found: Breakdowns) -> None:
+def _print_efficiency(console: Console, breakdowns: Breakdowns) -> None:
     console.print("Efficiency", style="italic")
-    measures = found.efficiency
+    measures = breakdowns.efficiency
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column()
@@ -360,7 +360,7 @@ def _print_efficiency(console: Console, found: Breakdowns) -> None:
         ("compute lost to contention", measures.contention_share),
     ):
         table.add_row(name, _measure(measure))
-    for peak in found.memory_peaks[:_MOST_ROWS]:
+    for peak in breakdowns.memory_peaks[:_MOST_ROWS]:
         of = f" of {size(peak.capacity)}" if peak.capacity else ""
         held = f"allocated {size(peak.allocated)}, reserved {size(peak.reserved)}{of}"
         table.add_row(f"memory peak of rank {peak.rank}", held)
@@ -377,14 +377,14 @@ def _measure(measure: Measure) -> str:
 # -- critical path by rank, category and module ------------------------------------------------------------------------
 
 
-def _print_path(console: Console, found: PathTable) -> None:
-    """Prints the rows with most of the steps' time, and how much of it no module has."""
-    if not found.rows:
+def _print_path(console: Console, table: PathTable) -> None:
+    """Prints the rows with most of the steps' time, and how much time is outside any module."""
+    if not table.rows:
         console.print("No step was recorded.", style="italic")
         return
-    rows, steps = found.rows[:_MOST_ROWS], len(found.steps)
-    which = f"{steps} {'traced' if found.traced else 'recorded'} step{'s' if steps > 1 else ''}"
-    whole = ms(found.total_ns, steps)
+    rows, steps = table.rows[:_MOST_ROWS], len(table.steps)
+    which = f"{steps} {'traced' if table.traced else 'recorded'} step{'s' if steps > 1 else ''}"
+    whole = ms(table.total_ns, steps)
     console.print(
         f"Critical path: {whole} ms a step ({which}), by the rank that others wait for and what it does",
         style="italic",
@@ -396,15 +396,15 @@ def _print_path(console: Console, found: PathTable) -> None:
         "ms": [ms(row.total_ns, steps) for row in rows],
         "share": [f"{row.share:.1%}" for row in rows],
     }
-    print_columns(console, columns, left=("category", "module"), more=len(found.rows) - len(rows))
-    if found.in_modules_ns < found.total_ns:
-        rest = found.total_ns - found.in_modules_ns
-        console.print(f"[dim]Outside any module: {ms(rest, steps)} ms ({rest / found.total_ns:.0%}).[/]")
+    print_columns(console, columns, left=("category", "module"), more=len(table.rows) - len(rows))
+    if table.in_modules_ns < table.total_ns:
+        rest = table.total_ns - table.in_modules_ns
+        console.print(f"[dim]Outside any module: {ms(rest, steps)} ms ({rest / table.total_ns:.0%}).[/]")
 
 
 # -- jobs --------------------------------------------------------------------------------------------------------------
 #
-# What ``diag analyze`` shows of several jobs: a list, with the verdict of each.
+# What ``diag analyze`` shows for several jobs: a list, with the verdict of each.
 
 _MOST_PATHS = 4  # of a job that is opened by its files, on a line
 
@@ -426,16 +426,16 @@ class ListedJob(Struct, frozen=True):
 
 
 def listed(job: Job, outcome: Result | DiagError) -> ListedJob:
-    """What the list keeps of an analysis, which holds all events."""
+    """The part of an analysis that the list needs; the result itself holds all events."""
     if isinstance(outcome, DiagError):
         return ListedJob(job, problem=outcome.message)
     return ListedJob(job, describe_run(outcome), outcome.verdict, outcome.coverage, outcome.tables.recorded)
 
 
 def exit_code(found: Jobs, jobs: Sequence[ListedJob]) -> ExitCode:
-    if all(one.problem for one in jobs):
+    if all(entry.problem for entry in jobs):
         return ExitCode.ERROR
-    return ExitCode.DATA_INCOMPLETE if found.unused or any(one.incomplete for one in jobs) else ExitCode.OK
+    return ExitCode.DATA_INCOMPLETE if found.unused or any(entry.incomplete for entry in jobs) else ExitCode.OK
 
 
 def print_jobs(found: Jobs, jobs: Sequence[ListedJob], console: Console | None = None) -> None:
@@ -443,21 +443,21 @@ def print_jobs(found: Jobs, jobs: Sequence[ListedJob], console: Console | None =
     console = console or report_console()
     where = f"{visible(masked(found.paths[0]))} holds" if len(found.paths) == 1 else "There are"
     console.print(escape(f"{where} {spaced(counted(len(jobs), 'job'))}."), style="bold")
-    for one in jobs:
+    for entry in jobs:
         console.print()
-        console.print(f"[bold]{escape(visible(one.job.name))}[/]")
-        _line(console, " · ".join(facts(one)), "dim")
-        if one.verdict is not None:
-            _line(console, one.verdict.headline, COLOUR[one.verdict.severity])
+        console.print(f"[bold]{escape(visible(entry.job.name))}[/]")
+        _line(console, " · ".join(facts(entry)), "dim")
+        if entry.verdict is not None:
+            _line(console, entry.verdict.headline, COLOUR[entry.verdict.severity])
         else:
-            _line(console, f"not analysed: {visible(one.problem)}", "yellow")
-        if one.job.reason:
-            _line(console, visible(one.job.reason), "dim")
+            _line(console, f"not analysed: {visible(entry.problem)}", "yellow")
+        if entry.job.reason:
+            _line(console, visible(entry.job.reason), "dim")
         # Whole, so that it can be copied.
-        console.print(f"  [cyan]{escape(_command('analyze', one.job.paths))}[/]", soft_wrap=True)
+        console.print(f"  [cyan]{escape(_command('analyze', entry.job.paths))}[/]", soft_wrap=True)
     console.print()
-    if all(len(one.job.paths) == 1 for one in jobs[:2]):
-        both = [path for one in jobs[:2] for path in one.job.paths]
+    if all(len(entry.job.paths) == 1 for entry in jobs[:2]):
+        both = [path for entry in jobs[:2] for path in entry.job.paths]
         console.print(escape(f"To compare two: {_command('compare', both)}"), style="dim", soft_wrap=True)
     print_gaps(console, found.unused)
 
@@ -473,33 +473,33 @@ def _command(name: str, paths: Sequence[str]) -> str:
 
 def facts(one: ListedJob) -> list[str]:
     """Ranks, device, steps, when it was recorded, and its trace files: what is known."""
-    found = run_facts(one.run, one.coverage)[:-1] if one.run is not None and one.coverage is not None else []
+    parts = run_facts(one.run, one.coverage)[:-1] if one.run is not None and one.coverage is not None else []
     if one.recorded is not None and one.recorded[0] > 0:
-        found.append(time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.recorded[0] / 1e9)))
+        parts.append(time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.recorded[0] / 1e9)))
     if files := len(one.job.files):
-        found.append(counted(files, "file"))
-    return found
+        parts.append(counted(files, "file"))
+    return parts
 
 
 def to_json(found: Jobs, jobs: Sequence[ListedJob]) -> str:
     """The list form of the contract: ``jobs`` in the place of one verdict."""
     content = {
         "schema_version": ANALYSIS_VERSION,
-        "jobs": [_to_dict(one) for one in jobs],
+        "jobs": [_to_dict(entry) for entry in jobs],
         "skipped": [to_builtins(gap) for gap in found.unused],
     }
     return json.dumps(content, indent=1)
 
 
-def _to_dict(one: ListedJob) -> dict[str, Any]:
+def _to_dict(entry: ListedJob) -> dict[str, Any]:
     return {
-        "name": one.job.name,
-        "paths": [masked(path) for path in one.job.paths],
-        "reason": spaced(one.job.reason) or None,
-        "files": list(one.job.files),
-        "recorded_ns": list(one.recorded) if one.recorded is not None else None,
-        "run": one.run,
-        "verdict": verdict_to_dict(one.verdict) if one.verdict is not None else None,
-        "coverage": coverage_to_dict(one.coverage) if one.coverage is not None else None,
-        "error": one.problem or None,
+        "name": entry.job.name,
+        "paths": [masked(path) for path in entry.job.paths],
+        "reason": spaced(entry.job.reason) or None,
+        "files": list(entry.job.files),
+        "recorded_ns": list(entry.recorded) if entry.recorded is not None else None,
+        "run": entry.run,
+        "verdict": verdict_to_dict(entry.verdict) if entry.verdict is not None else None,
+        "coverage": coverage_to_dict(entry.coverage) if entry.coverage is not None else None,
+        "error": entry.problem or None,
     }

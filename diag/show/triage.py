@@ -53,7 +53,7 @@ def to_dict(triage: Triage) -> dict[str, Any]:
 
 
 def _visible(value: Any) -> Any:
-    """A value without what a terminal would obey. Paths stay, for they lead to the files."""
+    """The value with control characters made visible. Paths stay unchanged, since they lead to the files."""
     if isinstance(value, str):
         return visible(value)
     if isinstance(value, dict):
@@ -66,7 +66,7 @@ def _culprit(culprit: Culprit) -> dict[str, Any]:
 
 
 def print_triage(triage: Triage, console: Console | None = None) -> None:
-    """Prints the answer and what it rests on."""
+    """Prints the answer and its evidence."""
     console = report_console(console)
     colour = _COLOUR.get(triage.fault_class, "red")
     console.print(Text(visible(triage.headline), style=f"bold {colour}"))
@@ -81,7 +81,10 @@ def print_triage(triage: Triage, console: Console | None = None) -> None:
     for stack in triage.stacks:
         _section(console, f"Stack of rank {stack.rank} ({stack.what})", _frames(stack))
     _section(console, "Next best guess", [Text(visible(guess_words(guess))) for guess in triage.guesses])
-    ruled_out = [Text(visible(f"{one.fault_class}: {one.because}"), style="dim") for one in triage.ruled_out]
+    ruled_out = [
+        Text(visible(f"{alternative.fault_class}: {alternative.because}"), style="dim")
+        for alternative in triage.ruled_out
+    ]
     _section(console, "Ruled out", ruled_out)
     _section(console, "Next", [_step(step) for step in triage.next_steps])
     if triage.coverage or triage.gaps:
@@ -93,7 +96,7 @@ def print_triage(triage: Triage, console: Console | None = None) -> None:
 
 
 def _gaps(gaps: Sequence[tuple[str, str]]) -> list[str]:
-    """A line for each reason: with the file, or the first and how many more."""
+    """One line per reason, with the file, or the first file and how many more."""
     return [
         f"{paths[0]}{f' and {len(paths) - 1} more' if len(paths) > 1 else ''}: {reason}" if paths[0] else reason
         for reason, paths in by_reason(gaps).items()

@@ -1,9 +1,9 @@
-"""All-to-alls of expert parallelism: what each rank sends and receives, how long it computes with what it received, and
+"""All-to-alls of expert parallelism: what each rank sends and receives, how long it computes on what it received, and
 how long others wait for it.
 
 A dispatch carries tokens to the ranks of their experts; a return (the combine) carries as much back the same way. Sizes
-include the part that a rank keeps. The first collective behind an all-to-all whose group has all of its ranks ends the
-computation between the two.
+include the part that a rank keeps. The computation after an all-to-all ends at the next collective whose group contains
+all of its ranks.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ UNEVEN = 0.02  # the most that a rank receives, beyond the mean: below it all ra
 
 
 class Exchange(Struct, frozen=True):
-    """One all-to-all that all ranks of its group were seen in. ``place``: its index among those of the group in the
-    step. ``sent``, ``received``: bytes of each of ``ranks``; ``sent`` is None where it is not known. ``own_ns``: how
-    long each of them then computed or was idle, until it called the group's next collective; None where the ranks do
-    not go on to the same one. ``back``: it carries back what the one before it brought."""
+    """One all-to-all that was recorded on all ranks of its group. ``place``: its index among those of the group in the
+    step. ``sent``, ``received``: bytes of each of ``ranks``; ``sent`` is None if unknown. ``own_ns``: how long each
+    rank then computed or was idle, until it called the group's next collective; None if the next collective is not the
+    same on all ranks. ``back``: it is the return of the previous one."""
 
     step: int
     place: int
@@ -45,7 +45,7 @@ class Exchange(Struct, frozen=True):
 
     @property
     def imbalance(self) -> float:
-        """The most that a rank receives over the mean; 1 where nothing is sent."""
+        """The most that a rank receives over the mean; 1 if nothing is sent."""
         mean = float(self.received.mean())
         return float(self.received.max()) / mean if mean else 1.0
 
@@ -57,7 +57,7 @@ class _Part(Struct, frozen=True):
 
 
 def exchanges(attribution: Attribution, steps: Collection[int]) -> list[Exchange]:
-    """The all-to-alls that start in these steps, of known sizes, in the order of groups, steps and places."""
+    """The all-to-alls of known sizes that start in these steps, in the order of groups, steps and places."""
     met: dict[tuple[int, Key], dict[int, _Part]] = defaultdict(dict)
     for step in attribution.rank_steps:
         if step.step in steps:
@@ -65,13 +65,13 @@ def exchanges(attribution: Attribution, steps: Collection[int]) -> list[Exchange
                 met[step.step, part.call.key].setdefault(step.rank, part)
     by_group: dict[tuple[str, tuple[int, ...], int], list[tuple[int, Exchange]]] = defaultdict(list)
     for (number, _), members in met.items():
-        found = _exchange(number, members)
-        if found is not None:
+        exchange = _exchange(number, members)
+        if exchange is not None:
             start = min(part.call.start_ns for part in members.values())
-            by_group[found.group, found.ranks, number].append((start, found))
+            by_group[exchange.group, exchange.ranks, number].append((start, exchange))
     placed = []
-    for _, own in sorted(by_group.items()):
-        placed += _placed([found for _, found in sorted(own, key=lambda item: item[0])])
+    for _, of_step in sorted(by_group.items()):
+        placed += _placed([exchange for _, exchange in sorted(of_step, key=lambda item: item[0])])
     return placed
 
 
@@ -81,18 +81,18 @@ def _parts(step: RankStep) -> list[_Part]:
         return []
     calls = sorted((call for call in step.collectives if call.op in SYNCHRONISING), key=lambda call: call.start_ns)
     starts = [call.start_ns for call in calls]
-    found: list[tuple[CollectiveCall, CollectiveCall | None]] = []
+    pairs: list[tuple[CollectiveCall, CollectiveCall | None]] = []
     for at, call in enumerate(calls):
         if call.op != ALL_TO_ALL or call.received_bytes is None or call.start_ns < step.begin_ns:
             continue
         first = max(at + 1, bisect_left(starts, call.end_ns))
-        found.append((call, next((calls[i] for i in range(first, len(calls)) if _has_all(calls[i], call)), None)))
-    since = np.array([call.end_ns for call, _ in found], dtype=np.int64)
-    until = np.array([call.end_ns if later is None else later.start_ns for call, later in found], dtype=np.int64)
+        pairs.append((call, next((calls[i] for i in range(first, len(calls)) if _has_all(calls[i], call)), None)))
+    since = np.array([call.end_ns for call, _ in pairs], dtype=np.int64)
+    until = np.array([call.end_ns if later is None else later.start_ns for call, later in pairs], dtype=np.int64)
     busy = Covered(iv.union(*(intervals_of(step.segments, kind) for kind in (Kind.COMPUTE, Kind.IDLE))))
     return [
         _Part(call, own_ns, None if later is None else later.key)
-        for (call, later), own_ns in zip(found, busy.between(since, until).tolist(), strict=True)
+        for (call, later), own_ns in zip(pairs, busy.between(since, until).tolist(), strict=True)
     ]
 
 
@@ -104,7 +104,7 @@ def _has_all(later: CollectiveCall, call: CollectiveCall) -> bool:
 
 
 def _exchange(step: int, members: Mapping[int, _Part]) -> Exchange | None:
-    """None where not all ranks of the group were seen."""
+    """None if it was not recorded on all ranks of the group."""
     ranks = tuple(sorted(members))
     parts = [members[rank] for rank in ranks]
     first = parts[0].call
@@ -124,37 +124,37 @@ def _exchange(step: int, members: Mapping[int, _Part]) -> Exchange | None:
 
 
 def _placed(of_step: Sequence[Exchange]) -> list[Exchange]:
-    """One group's all-to-alls of a step, in order, with their places. What carries back is no dispatch, so that the one
-    behind it carries nothing back."""
+    """One group's all-to-alls of a step, in order, with their places. A return is not a dispatch, so the next one is
+    not its return."""
     placed: list[Exchange] = []
-    for place, found in enumerate(of_step):
+    for place, exchange in enumerate(of_step):
         before = placed[-1] if placed else None
-        back = before is not None and not before.back and _mirrors(found, before)
-        placed.append(replace(found, place=place, back=back))
+        back = before is not None and not before.back and _mirrors(exchange, before)
+        placed.append(replace(exchange, place=place, back=back))
     return placed
 
 
-def _mirrors(found: Exchange, before: Exchange) -> bool:
-    if found.sent is None or before.sent is None:
+def _mirrors(exchange: Exchange, before: Exchange) -> bool:
+    if exchange.sent is None or before.sent is None:
         return False
-    return bool((found.received == before.sent).all() and (found.sent == before.received).all())
+    return bool((exchange.received == before.sent).all() and (exchange.sent == before.received).all())
 
 
 def uneven(found: Iterable[Exchange]) -> list[Exchange]:
-    """The dispatches of those places in the step where the ranks do not receive the same."""
+    """The dispatches at the places of the step where the ranks receive unequal amounts."""
     by_place: dict[tuple[str, tuple[int, ...], int], list[Exchange]] = defaultdict(list)
     for exchange in found:
         by_place[exchange.group, exchange.ranks, exchange.place].append(exchange)
     return [
         exchange
-        for own in by_place.values()
-        if np.mean([e.imbalance for e in own]) >= 1 + UNEVEN and np.mean([e.back for e in own]) < 0.5
-        for exchange in own
+        for of_place in by_place.values()
+        if np.mean([e.imbalance for e in of_place]) >= 1 + UNEVEN and np.mean([e.back for e in of_place]) < 0.5
+        for exchange in of_place
     ]
 
 
 def by_group(found: Iterable[Exchange]) -> list[tuple[tuple[str, tuple[int, ...]], list[Exchange]]]:
-    """The all-to-alls of each group, which its name and its ranks tell apart, in the order of both."""
+    """The all-to-alls of each group, identified by its name and its ranks, in the order of both."""
     groups: dict[tuple[str, tuple[int, ...]], list[Exchange]] = defaultdict(list)
     for exchange in found:
         groups[exchange.group, exchange.ranks].append(exchange)
@@ -165,33 +165,33 @@ def by_group(found: Iterable[Exchange]) -> list[tuple[tuple[str, tuple[int, ...]
 
 
 def all_to_all_table(attribution: Attribution, steps: frozenset[int]) -> tuple[AllToAllStat, ...]:
-    """A row for each rank and group, in the order of groups; those that receive most come first."""
+    """A row for each rank and group, in the order of groups; ranks that receive most come first."""
     groups = by_group(exchanges(attribution, steps))
     waited = _waited(attribution, steps) if groups else {}
     rows: list[AllToAllStat] = []
-    for (group, ranks), own in groups:
-        table = _rows(group, ranks, own, waited, attribution.axes.of(ranks) or "")
+    for (group, ranks), of_group in groups:
+        table = _rows(group, ranks, of_group, waited, attribution.axes.of(ranks) or "")
         rows += sorted(table, key=lambda row: (-row.received_over_mean, -row.received_bytes, row.rank))
     return tuple(rows)
 
 
 def _rows(
-    group: str, ranks: tuple[int, ...], own: Sequence[Exchange], waited: Mapping[tuple[str, int], int], axis: str
+    group: str, ranks: tuple[int, ...], of_group: Sequence[Exchange], waited: Mapping[tuple[str, int], int], axis: str
 ) -> list[AllToAllStat]:
-    steps = len({found.step for found in own})
-    received = np.sum([found.received for found in own], axis=0) / steps
-    of_sent = [found.sent for found in own if found.sent is not None]
-    sent = np.sum(of_sent, axis=0) / steps if len(of_sent) == len(own) else None
-    telling = uneven(own) or own
-    dispatched = np.sum([found.received for found in telling], axis=0)
+    steps = len({exchange.step for exchange in of_group})
+    received = np.sum([exchange.received for exchange in of_group], axis=0) / steps
+    of_sent = [exchange.sent for exchange in of_group if exchange.sent is not None]
+    sent = np.sum(of_sent, axis=0) / steps if len(of_sent) == len(of_group) else None
+    telling = uneven(of_group) or of_group
+    dispatched = np.sum([exchange.received for exchange in telling], axis=0)
     over_mean = dispatched / dispatched.mean() if dispatched.any() else np.ones(len(ranks))
-    imbalance = float(np.mean([found.imbalance for found in telling]))
+    imbalance = float(np.mean([exchange.imbalance for exchange in telling]))
     return [
         AllToAllStat(
             group=group,
             axis=axis,
             rank=rank,
-            count=round(len(own) / steps),
+            count=round(len(of_group) / steps),
             sent_bytes=None if sent is None else round(float(sent[at])),
             received_bytes=round(float(received[at])),
             received_over_mean=float(over_mean[at]),
@@ -203,8 +203,8 @@ def _rows(
 
 
 def _waited(attribution: Attribution, steps: frozenset[int]) -> dict[tuple[str, int], int]:
-    """By group and rank, how long the others waited for it where it came last to an all-to-all: their mean, the sum
-    over the steps. Empty where that is not known."""
+    """By group and rank, how long the others waited for it when it arrived last at an all-to-all: their mean, summed
+    over the steps. Empty if unknown."""
     waited: dict[tuple[str, int], int] = defaultdict(int)
     for met in attribution.collectives:
         if met.op == ALL_TO_ALL and met.step in steps and met.complete and len(met.ranks) > 1:

@@ -29,8 +29,8 @@ from .module_time import accounted, charge, on_paths
 
 
 def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
-    """Collectives over the steps that the verdict counts; what only traces hold over the traced ones. Pure; reads the
-    traces again, so call it when asked for."""
+    """Collectives over the steps that the verdict counts; data that only traces have over the traced ones. Pure. It
+    reads the traces again, so call it only when needed."""
     counted = attribution.usable or attribution.steps
     numbers = frozenset(step.step for step in counted)
     steps = frozenset(step.step for step in attribution.traced)
@@ -55,11 +55,11 @@ def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
         sums.append(totals(work, sum(end - begin for _, begin, end in windows), again))
         of_ranks.append(kernels.partial(work))
         host = [window for window in host_windows(trace) if window[0] in steps]
-        for found in module_ranges(trace):
-            modules[found.source].append(module_time.partial(work, found, again, host))
-        own = accounted(of_rank, trace, windows, accounts.get(of_rank.rank, {}))
-        charged.append(charge(trace, own, paths.of_rank(of_rank.rank)))
-        called |= _called(collectives.longest, trace, own)
+        for source_ranges in module_ranges(trace):
+            modules[source_ranges.source].append(module_time.partial(work, source_ranges, again, host))
+        in_account = accounted(of_rank, trace, windows, accounts.get(of_rank.rank, {}))
+        charged.append(charge(trace, in_account, paths.of_rank(of_rank.rank)))
+        called |= _called(collectives.longest, trace, in_account)
         gpu.forget(trace)
     longest = tuple(replace(call, module=called.get(call.place, "")) for call in collectives.longest)
     collectives = replace(collectives, longest=longest)
@@ -86,13 +86,16 @@ def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
 
 
 def _called(
-    calls: Sequence[ExposedCall], trace: Trace, own: Sequence[tuple[Window, RankStep]]
+    calls: Sequence[ExposedCall], trace: Trace, in_account: Sequence[tuple[Window, RankStep]]
 ) -> dict[tuple[int, int, int], str]:
-    """The module of each call that lies in the windows of this trace, by its place."""
-    covered = {(step.rank, step.step) for _, step in own}
+    """The module of each call in the windows of this trace, by the call's place."""
+    covered = {(step.rank, step.step) for _, step in in_account}
     inside = [call for call in calls if (call.rank, call.step) in covered]
     spans = [(call.start_ns, call.end_ns) for call in inside]
-    return {call.place: module for call, module in zip(inside, module_time.modules_at(trace, own, spans), strict=True)}
+    return {
+        call.place: module
+        for call, module in zip(inside, module_time.modules_at(trace, in_account, spans), strict=True)
+    }
 
 
 def _windows(trace: Trace, steps: frozenset[int]) -> list[Window]:
@@ -100,7 +103,7 @@ def _windows(trace: Trace, steps: frozenset[int]) -> list[Window]:
 
 
 def _memory(tables: Tables) -> tuple[MemoryPeak, ...]:
-    """Of allocators; none on a CPU."""
+    """Peaks of allocators; none on a CPU."""
     return tuple(
         MemoryPeak(row.rank, row.allocated, row.reserved, row.capacity)
         for row in rank_peaks(tables).rows

@@ -1,5 +1,5 @@
-"""The table of collectives with their bus bandwidth, and the pass of the model that each collective belongs to: how
-much of its transfer is exposed, and how much compute could overlap it."""
+"""The table of collectives with their bus bandwidth; and the pass of the model that each collective belongs to, with
+its exposed transfer and the compute that could overlap it."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from .all_to_alls import all_to_all_table
 #
 # Algorithm and bus bandwidth of a collective, and the best of its group.
 #
-# Factors from nccl-tests' PERFORMANCE.md: the bus bandwidth is what one link must have carried in any optimal
-# algorithm, so it compares across operations and group sizes with the hardware's.
+# Factors from nccl-tests' PERFORMANCE.md: the bus bandwidth is the load of one link in any optimal algorithm, so it
+# compares across operations and group sizes with the hardware's.
 
-# Without sizes enough to see where bandwidth saturates: NVLink's latency times bandwidth is about 2 MB, InfiniBand's
-# about 20, and torch.distributed's own estimate for it never goes below 100 MB.
+# Used without enough sizes to see where bandwidth saturates: NVLink's latency times bandwidth is about 2 MB,
+# InfiniBand's about 20, and torch.distributed's own estimate for it never goes below 100 MB.
 SATURATING_BYTES: Final = 32 << 20
-_SATURATED = 0.8  # of the asymptotic bandwidth
+_SATURATED = 0.8  # fraction of the asymptotic bandwidth
 _LEAST_SIZES, _LEAST_SPAN = 3, 8  # below these a line through the sizes is not meaningful (docs/concepts/replay.md)
 
 
@@ -56,11 +56,10 @@ def bus_factor(op: str, ranks: int | None, gloo: bool = False) -> float | None:
 
 
 def saturating_bytes(sizes: Sequence[int], transfers_ns: Sequence[int]) -> int:
-    """The size from which on a group's bandwidth is within a fifth of its best: eff / (1 - eff) x latency x bandwidth.
+    """The size above which a group's bandwidth is within a fifth of its best: eff / (1 - eff) x latency x bandwidth.
 
-    Latency is the median transfer of the smallest size, bandwidth the best seen; with fewer than three sizes, or sizes
-    within a factor of eight, the constant above.
-    """
+    Latency is the median transfer of the smallest size, bandwidth the best observed one. SATURATING_BYTES with fewer
+    than three sizes, or sizes within a factor of eight."""
     size, time = np.asarray(sizes, dtype=np.float64), np.asarray(transfers_ns, dtype=np.float64)
     distinct = np.unique(size)
     if len(distinct) < _LEAST_SIZES or distinct[-1] < _LEAST_SPAN * distinct[0]:
@@ -70,7 +69,7 @@ def saturating_bytes(sizes: Sequence[int], transfers_ns: Sequence[int]) -> int:
 
 
 def best_bandwidth(sizes: Sequence[int], transfers_ns: Sequence[int], bus_gb_s: Sequence[float]) -> float | None:
-    """The 95th percentile of a group's bus bandwidths at sizes that saturate it; None where no size does."""
+    """The 95th percentile of a group's bus bandwidths at sizes that saturate it; None if no size does."""
     if not len(sizes):
         return None
     large = np.asarray(sizes) >= saturating_bytes(sizes, transfers_ns)
@@ -81,8 +80,8 @@ def best_bandwidth(sizes: Sequence[int], transfers_ns: Sequence[int], bus_gb_s: 
 #
 # The per-collective table: waits, transfers and bandwidths of each group, operation and size (docs/concepts/clocks.md).
 
-_MOST_CALLS = 10  # listed by themselves
-_MOST_SIZES = 8  # of one group, operation and type; more are put into classes of powers of two
+_MOST_CALLS = 10  # listed individually
+_MOST_SIZES = 8  # sizes of one group, operation and type; more are put into classes of powers of two
 
 _Key = tuple[str, int, str]
 _Row = tuple[str, str, str, int, int]  # group, op, dtype, bytes from, to
@@ -98,7 +97,7 @@ class _Part(Struct, frozen=True):
 
 
 class _Met(Struct, frozen=True):
-    """One collective: its parts on all ranks; ``match`` only where the whole group was seen on one clock."""
+    """One collective: its parts on all ranks; ``match`` only if the whole group was recorded on one clock."""
 
     parts: tuple[_Part, ...]
     match: MatchedCollective | None
@@ -120,13 +119,13 @@ class _Met(Struct, frozen=True):
 
     @property
     def seen_whole(self) -> bool:
-        """Whether the transfer was measured from its begin: a message may be under way already when the receiver
+        """Whether the transfer was measured from its begin: a message may be in transfer already when the receiver
         arrives."""
         if self.match is None or self.match.transfer_ns <= 0:
             return False
         if not self._pair:
             return True
-        # Its part may lie in a step that does not count.
+        # The sender's part may lie in a step that does not count.
         last = next((part.call for part in self.parts if part.rank == self.match.last_arriver), None)
         return last is not None and last.op == SEND
 
@@ -138,17 +137,17 @@ class _Met(Struct, frozen=True):
 def collective_table(
     attribution: Attribution, steps: frozenset[int], world_size: int | None, gloo: bool
 ) -> CollectiveTable:
-    """The collectives that started in these steps. Rows by falling exposed time, then by what they took."""
+    """The collectives that started in these steps. Rows by decreasing exposed time, then by duration."""
     counted = [step for step in attribution.rank_steps if step.step in steps]
     of_rank: dict[int, list[RankStep]] = defaultdict(list)
     for rank_step in attribution.rank_steps:
         of_rank[rank_step.rank].append(rank_step)
-    found: dict[tuple[int, _Key], list[_Part]] = defaultdict(list)
-    for rank, own in of_rank.items():
-        for step, part in _parts(rank, own, steps):
-            found[step, part.call.key].append(part)
+    parts_of: dict[tuple[int, _Key], list[_Part]] = defaultdict(list)
+    for rank, rank_steps in of_rank.items():
+        for step, part in _parts(rank, rank_steps, steps):
+            parts_of[step, part.call.key].append(part)
     matches = {(match.step, match.key): match for match in attribution.collectives}
-    collectives = [_met(parts, matches.get(at), world_size) for at, parts in found.items()]
+    collectives = [_met(parts, matches.get(at), world_size) for at, parts in parts_of.items()]
     uncertainty = attribution.clock_uncertainty_ns or 0
     rows = _by_row(collectives)
     best = _best_of_groups(collectives, uncertainty, gloo)
@@ -161,17 +160,17 @@ def collective_table(
         rest_exposed_ns=sum(s.segments.total(Kind.COMM) for s in counted) - sum(s.exposed_ns for s in stats),
         rest_hidden_ns=sum(s.overlapped_comm_ns for s in counted) - sum(s.hidden_ns for s in stats),
         all_to_alls=all_to_all_table(attribution, steps),
-        longest=_longest(found, matches, attribution),
+        longest=_longest(parts_of, matches, attribution),
     )
 
 
 def _longest(
-    found: Mapping[tuple[int, _Key], Sequence[_Part]],
+    parts_of: Mapping[tuple[int, _Key], Sequence[_Part]],
     matches: Mapping[tuple[int, _Key], MatchedCollective],
     attribution: Attribution,
 ) -> tuple[ExposedCall, ...]:
     """The calls with the longest exposed time, over all ranks and steps."""
-    exposed = [(part, step, key) for (step, key), parts in found.items() for part in parts if part.exposed_ns > 0]
+    exposed = [(part, step, key) for (step, key), parts in parts_of.items() for part in parts if part.exposed_ns > 0]
     longest = heapq.nlargest(_MOST_CALLS, exposed, key=lambda item: item[0].exposed_ns)
     steps = {(step.rank, step.step): step for step in attribution.rank_steps}
     return tuple(
@@ -208,11 +207,11 @@ def _exposed_call(
 # -- parts and matches -------------------------------------------------------------------------------------------------
 
 
-def _parts(rank: int, own: Sequence[RankStep], steps: frozenset[int]) -> list[tuple[int, _Part]]:
-    """(step, part) of the calls of one rank that start in the steps. Where calls overlap, the first one has the
-    time."""
-    # A step from the records lists calls that only end in it, too: those are the step's before.
-    listed = [(s.step, call) for s in own for call in s.collectives if call.start_ns >= s.begin_ns]
+def _parts(rank: int, rank_steps: Sequence[RankStep], steps: frozenset[int]) -> list[tuple[int, _Part]]:
+    """(step, part) of the calls of one rank that start in the steps. If calls overlap, the time belongs to the first
+    one."""
+    # A step from the records also lists calls that only end in it: those belong to the previous step.
+    listed = [(s.step, call) for s in rank_steps for call in s.collectives if call.start_ns >= s.begin_ns]
     listed.sort(key=lambda item: open_span(item[1]))
     if not listed:
         return []
@@ -220,7 +219,7 @@ def _parts(rank: int, own: Sequence[RankStep], steps: frozenset[int]) -> list[tu
     reach = np.concatenate(([spans[0, 0]], np.maximum.accumulate(spans[:, 1])[:-1]))
     start = np.maximum(spans[:, 0], reach)
     end = np.maximum(spans[:, 1], start)
-    segments = [s.segments for s in own if s.step in steps]
+    segments = [s.segments for s in rank_steps if s.step in steps]
     exposed, hidden = (
         iv.Covered(iv.union(*(intervals_of(segment, kind) for segment in segments))).between(start, end)
         for kind in (Kind.COMM, Kind.COMPUTE)
@@ -243,7 +242,7 @@ def _met(parts: Sequence[_Part], match: MatchedCollective | None, world_size: in
 
 
 def _by_row(collectives: Iterable[_Met]) -> dict[_Row, list[_Met]]:
-    """Collectives of equal group, operation and type by their exact size, or by classes where sizes are many."""
+    """Collectives of equal group, operation and type by exact size, or by size class if there are many sizes."""
     alike: dict[tuple[str, str, str], list[_Met]] = defaultdict(list)
     for met in collectives:
         alike[met.call.group, met.op, met.call.dtype].append(met)
@@ -261,15 +260,15 @@ def _by_row(collectives: Iterable[_Met]) -> dict[_Row, list[_Met]]:
 
 
 def _transfers(members: Iterable[_Met], uncertainty_ns: int) -> list[tuple[_Met, int]]:
-    """Collectives with a transfer that the clocks can resolve, on the whole: with clocks off by more than a quarter of
-    the mean transfer there is none."""
-    found = [(met, met.match.transfer_ns) for met in members if met.match is not None and met.seen_whole]
-    mean = sum(ns for _, ns in found) / len(found) if found else 0.0
-    return found if uncertainty_ns <= MAX_UNCERTAINTY * mean else []
+    """Collectives with a transfer that the clocks can resolve. All or none: none if the clocks are off by more than a
+    quarter of the mean transfer."""
+    transfers = [(met, met.match.transfer_ns) for met in members if met.match is not None and met.seen_whole]
+    mean = sum(ns for _, ns in transfers) / len(transfers) if transfers else 0.0
+    return transfers if uncertainty_ns <= MAX_UNCERTAINTY * mean else []
 
 
 def _resolved(times_ns: list[int], uncertainty_ns: int) -> list[int]:
-    """The times, or none of them where even the longest is within four times the uncertainty of the clocks."""
+    """The times, or none if even the longest is within four times the uncertainty of the clocks."""
     return times_ns if uncertainty_ns <= MAX_UNCERTAINTY * max(times_ns, default=0) else []
 
 
@@ -333,7 +332,7 @@ def _stat(
 
 
 def _axis(op: str, ranks: tuple[int, ...], axes: Axes) -> str:
-    """The axis of the mesh that a group of ranks is of; "" where it is not known."""
+    """The axis of the mesh that a group of ranks lies along; "" if unknown."""
     return (PIPELINE if op in P2P_OPS and axes.stages() else axes.of(ranks)) or ""
 
 
@@ -345,13 +344,13 @@ def _mean(values: Sequence[int]) -> int | None:
 
 
 def duration_table(account: Durations) -> CollectiveTable:
-    """The same from durations alone, of collectives that were recorded on all their ranks: the shortest duration is
-    the transfer, what a rank took longer is its waiting."""
+    """The table from durations alone, of collectives that were recorded on all their ranks: the shortest duration is
+    the transfer, a rank's excess over it is its waiting."""
     met, size_of = account.met, account.sizes
     best: dict[str, float | None] = {}
-    for (group,), own in met.group_by("group"):
-        factors = np.array([bus_factor(op, size_of[str(group)]) or 0.0 for op in own["op"]])
-        sizes, times = own["bytes"].to_numpy(), np.maximum(1, own["transfer_ns"].to_numpy())
+    for (group,), members in met.group_by("group"):
+        factors = np.array([bus_factor(op, size_of[str(group)]) or 0.0 for op in members["op"]])
+        sizes, times = members["bytes"].to_numpy(), np.maximum(1, members["transfer_ns"].to_numpy())
         timed = (factors > 0) & (sizes > 0)
         bus = factors[timed] * sizes[timed] / times[timed]
         best[str(group)] = best_bandwidth(sizes[timed].tolist(), times[timed].tolist(), bus.tolist())
@@ -360,9 +359,9 @@ def duration_table(account: Durations) -> CollectiveTable:
         low=pl.when(pl.col("sizes") <= _MOST_SIZES).then("bytes").otherwise(_power_of_two(pl.col("bytes")))
     )
     rows = []
-    for (group, op, low), own in classes.group_by("group", "op", "low"):
-        exact = int(own["sizes"][0]) <= _MOST_SIZES or not low
-        rows.append(_duration_stat(str(group), str(op), int(low), exact, own, account, best))
+    for (group, op, low), members in classes.group_by("group", "op", "low"):
+        exact = int(members["sizes"][0]) <= _MOST_SIZES or not low
+        rows.append(_duration_stat(str(group), str(op), int(low), exact, members, account, best))
     return CollectiveTable(
         rows=tuple(sorted(rows, key=lambda row: (-row.duration_mean_ns * row.count, row.group, row.op, row.bytes_low))),
         rank_steps=0,
@@ -382,34 +381,34 @@ def _duration_stat(
     op: str,
     low: int,
     exact: bool,
-    own: pl.DataFrame,
+    rows: pl.DataFrame,
     account: Durations,
     best: Mapping[str, float | None],
 ) -> CollectiveStat:
     size_of = account.sizes
-    transfer_ns, total = int(own["transfer_ns"].sum()), int(own["bytes"].sum())
+    transfer_ns, total = int(rows["transfer_ns"].sum()), int(rows["bytes"].sum())
     algbw = total / transfer_ns if total and transfer_ns else None
     factor = bus_factor(op, size_of[group])
     busbw = algbw * factor if algbw is not None and factor else None
-    last = Counter(own["last"].to_list()).most_common()
+    last = Counter(rows["last"].to_list()).most_common()
     top = best.get(group)
-    transfer_mean_ns = round(transfer_ns / len(own))
+    transfer_mean_ns = round(transfer_ns / len(rows))
     return CollectiveStat(
         group=group,
         op=op,
         dtype="",
         bytes_low=low,
         bytes_high=low if exact else 2 * low,
-        bytes_mean=round(total / len(own)),
-        count=len(own),
-        matched=len(own),
+        bytes_mean=round(total / len(rows)),
+        count=len(rows),
+        matched=len(rows),
         ranks=size_of[group],
         group_size=size_of[group],
-        duration_mean_ns=round(float(own["duration_ns"].sum()) / len(own)),
-        wait_mean_ns=round(float(own["wait_ns"].sum()) / len(own)),
-        wait_max_ns=max((own["longest_ns"] - own["transfer_ns"]).to_list()),
+        duration_mean_ns=round(float(rows["duration_ns"].sum()) / len(rows)),
+        wait_mean_ns=round(float(rows["wait_ns"].sum()) / len(rows)),
+        wait_max_ns=max((rows["longest_ns"] - rows["transfer_ns"]).to_list()),
         last_rank=last[0][0],
-        last_share=last[0][1] / len(own),
+        last_share=last[0][1] / len(rows),
         transfer_mean_ns=transfer_mean_ns,
         transfer_bound_ns=transfer_mean_ns,
         tail_mean_ns=None,
@@ -439,7 +438,7 @@ class PhasedCall(Struct, frozen=True):
 
     ``phase``: the pass that needs a gather's result, or that made the gradients; ``micro``: the micro-batch, from 0;
     ``place``: index among the collectives of its operation in this pass, from 0, of ``places``. ``exposed_ns``: the
-    exposed transfer, after the last rank's arrival. ``room_ns``: compute of the rank between the previous collective of
+    exposed transfer, after the last rank's arrival. ``room_ns``: the rank's compute between the previous collective of
     the operation in this pass and this one; ``after_ns``: compute in passes of this kind from the call's end to the
     step's. ``transfer_ns``: from the last rank's arrival to this rank's end.
     """
@@ -458,7 +457,7 @@ class PhasedCall(Struct, frozen=True):
     end_ns: int
     after_ns: int
     transfer_ns: int
-    of_data: bool = True  # its group is of data parallelism, or of an unknown purpose
+    of_data: bool = True  # its group is for data parallelism, or of unknown purpose
 
 
 def phased_calls(attribution: Attribution, steps: Collection[int]) -> list[PhasedCall]:
@@ -466,7 +465,8 @@ def phased_calls(attribution: Attribution, steps: Collection[int]) -> list[Phase
     arrival = {met.key: met.arrival_ns for met in attribution.collectives}
     counted = frozenset(steps)
     axes = attribution.axes
-    # By the identity of their ranks, which the calls of a group share: hashing a thousand of them for each is slow.
+    # By the identity of the tuple of ranks, which the calls of a group share: hashing a thousand ranks per call is
+    # slow.
     groups = {id(call.group_ranks): call.group_ranks for step in attribution.rank_steps for call in step.collectives}
     of_data = {group: is_data(axes.of(ranks)) for group, ranks in groups.items()}
     return [
@@ -484,29 +484,29 @@ def _calls_of(
     passes = _Passes(step)
     start, end = np.array([_transfer_span(call, arrival) for call in calls], dtype=np.int64).T
     reach = np.concatenate((start[:1], np.maximum.accumulate(end)[:-1]))
-    begin = np.maximum(start, reach)  # where calls overlap, the first one has the time
+    begin = np.maximum(start, reach)  # if calls overlap, the time belongs to the first one
     exposed = Covered(intervals_of(step.segments, Kind.COMM)).between(begin, end)
-    where = passes.of(calls)
+    pass_of_call = passes.of(calls)
     members: dict[tuple[str, Detail, int, bool], list[int]] = {}
-    for i, (phase, micro) in enumerate(where):
+    for i, (phase, micro) in enumerate(pass_of_call):
         members.setdefault((calls[i].op, phase, micro, of_data[id(calls[i].group_ranks)]), []).append(i)
     until = np.full(len(calls), step.end_ns, dtype=np.int64)
-    after = {phase: Covered(passes.computing(phase)).between(end, until) for phase, _ in set(where)}
+    after = {phase: Covered(passes.computing(phase)).between(end, until) for phase, _ in set(pass_of_call)}
     computed = Covered(intervals_of(step.segments, Kind.COMPUTE))
-    for (op, phase, micro, data), own in members.items():
-        ends = np.array([calls[own[0]].start_ns, *(calls[i].end_ns for i in own[:-1])], dtype=np.int64)
-        starts = np.array([calls[i].start_ns for i in own], dtype=np.int64)
+    for (op, phase, micro, data), indices in members.items():
+        ends = np.array([calls[indices[0]].start_ns, *(calls[i].end_ns for i in indices[:-1])], dtype=np.int64)
+        starts = np.array([calls[i].start_ns for i in indices], dtype=np.int64)
         room = computed.between(ends, starts)
-        for place, i in enumerate(own):
+        for place, i in enumerate(indices):
             moved = max(0, int(end[i] - start[i]))
             yield PhasedCall(
-                step.rank, step.step, op, calls[i].bytes, phase, micro, place, len(own), int(exposed[i]),
+                step.rank, step.step, op, calls[i].bytes, phase, micro, place, len(indices), int(exposed[i]),
                 int(room[place]), calls[i].start_ns, calls[i].end_ns, int(after[phase][i]), moved, data,
             )  # fmt: skip
 
 
 def _transfer_span(call: CollectiveCall, arrival: dict[tuple[str, int, str], int]) -> tuple[int, int]:
-    """From the last rank's arrival."""
+    """From the last rank's arrival to the end."""
     start, end = open_span(call)
     met = arrival.get(call.key, start)
     return max(start, min(met, end) if is_transfer(call) else met), end
@@ -517,10 +517,10 @@ class _Passes:
 
     def __init__(self, step: RankStep) -> None:
         cut = self._step = step.segments
-        own = np.isin(cut.kind, (Kind.COMPUTE, Kind.IDLE)) & np.isin(cut.detail, _PASSES)
-        self._start: npt.NDArray[np.int64] = cut.start_ns[own]
-        self._detail = cut.detail[own]
-        # A forward after a backward begins the next micro-batch. What is recomputed counts as backward.
+        in_pass = np.isin(cut.kind, (Kind.COMPUTE, Kind.IDLE)) & np.isin(cut.detail, _PASSES)
+        self._start: npt.NDArray[np.int64] = cut.start_ns[in_pass]
+        self._detail = cut.detail[in_pass]
+        # A forward after a backward begins the next micro-batch. Recomputation counts as backward.
         again = (self._detail[1:] == Detail.FORWARD) & (self._detail[:-1] == Detail.BACKWARD)
         self._micro = np.concatenate(([0], np.cumsum(again))) if len(self._detail) else np.zeros(0, dtype=np.int64)
 
@@ -530,8 +530,8 @@ class _Passes:
         return np.stack((self._step.start_ns[chosen], self._step.end_ns[chosen]), axis=1)
 
     def of(self, calls: Sequence[CollectiveCall]) -> list[tuple[Detail, int]]:
-        """The pass and the micro-batch of each call: a gather belongs to the work after it, anything else to the work
-        before it."""
+        """The pass and the micro-batch of each call: a gather belongs to the work after it, any other operation to the
+        work before it."""
         at = np.searchsorted(self._start, np.array([call.start_ns for call in calls], dtype=np.int64), side="left")
         at -= np.array([call.op not in GATHERS for call in calls], dtype=np.int64)
         return [

@@ -1,4 +1,4 @@
-"""MFU and HFU: how much of the device's dense peak the model's own arithmetic, and all of it, makes use of
+"""MFU and HFU: the fraction of the device's dense peak that the model's own FLOPs, and all FLOPs, use
 (docs/concepts/sharding.md)."""
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from .module_ranges import PYTHON_FUNCTION, fsdp_forwards
 
 # -- recompute ---------------------------------------------------------------------------------------------------------
 #
-# Which work repeats a forward in the backward: activation checkpointing, from what a trace shows of it.
+# Which work repeats a forward in the backward (activation checkpointing), inferred from a trace.
 #
-# Non-reentrant checkpointing leaves torch/utils/checkpoint.py's frames where stacks were recorded; the reentrant one is
-# an autograd node, CheckpointFunctionBackward; an FSDP unit inside a checkpoint runs its forward hooks in the backward.
+# Non-reentrant checkpointing leaves torch/utils/checkpoint.py's frames if stacks were recorded; the reentrant one is an
+# autograd node, CheckpointFunctionBackward; an FSDP unit inside a checkpoint runs its forward hooks in the backward.
 # Without any of them, operators that no backward formula calls (aten::conv2d, aten::linear) inside one autograd node
-# tell it: from the first to the last of them the node recomputes. That is inferred, and asks for two different ones,
-# since a hand-written backward may well use one.
+# are evidence: from the first to the last of them the node recomputes. That is inferred, and requires two different
+# ones, since a hand-written backward may well use one.
 
 _FRAME = r"torch/utils/checkpoint\.py\(\d+\): recompute_fn$"
 _REENTRANT = r"CheckpointFunctionBackward$"
@@ -46,29 +46,29 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Recomputed(Struct, frozen=True, eq=False):
-    """For each piece of work, whether it repeats a forward. ``basis``: the evidence for it, "" where there is none."""
+    """For each piece of work, whether it repeats a forward. ``basis``: the evidence for it, "" if there is none."""
 
     mask: Mask
     basis: str
 
 
 def recomputed(work: WorkTable) -> Recomputed:
-    """Stack frames where the trace has them, else everything else that marks it."""
+    """From stack frames if the trace has them, else from all other marks."""
     trace = work.trace
     in_backward = (work.frame["phase"] == int(Detail.BACKWARD)).to_numpy()
     frames = trace.select(PYTHON_FUNCTION, name=_FRAME)
     if len(frames):
         return Recomputed(_inside(frames, work), "torch.utils.checkpoint in the recorded stacks")
-    mask, told = np.zeros(len(work.frame), dtype=np.bool_), []
-    for found, basis in (
+    mask, bases = np.zeros(len(work.frame), dtype=np.bool_), []
+    for repeats, basis in (
         (_reentrant(trace, work), "CheckpointFunctionBackward"),
         (_inside(fsdp_forwards(trace), work) & in_backward, "FSDP forward hooks inside the backward"),
         (_inside(_forward_in_nodes(trace), work), "forward operators inside the backward (inferred)"),
     ):
-        if (found & ~mask).any():
-            mask |= found
-            told.append(basis)
-    return Recomputed(mask, ", ".join(told))
+        if (repeats & ~mask).any():
+            mask |= repeats
+            bases.append(basis)
+    return Recomputed(mask, ", ".join(bases))
 
 
 def _inside(spans: pl.DataFrame, work: WorkTable) -> Mask:
@@ -78,11 +78,11 @@ def _inside(spans: pl.DataFrame, work: WorkTable) -> Mask:
 def _reentrant(trace: Trace, work: WorkTable) -> Mask:
     """Inside CheckpointFunctionBackward, but not in the backward that it starts itself, whose nodes lie inside."""
     nodes = trace.select(names.CPU_OP, name=f"^{names.AUTOGRAD_PREFIX}|{_REENTRANT}")
-    own = nodes["name"].cast(pl.String).str.contains(_REENTRANT).to_numpy()
-    if not own.any():
+    reentrant = nodes["name"].cast(pl.String).str.contains(_REENTRANT).to_numpy()
+    if not reentrant.any():
         return np.zeros(len(work.frame), dtype=np.bool_)
     at = nesting.enclosing(nodes, *work.launches)
-    inside: Mask = (at >= 0) & own[np.maximum(at, 0)]
+    inside: Mask = (at >= 0) & reentrant[np.maximum(at, 0)]
     return inside
 
 
@@ -106,7 +106,7 @@ def _forward_in_nodes(trace: Trace) -> pl.DataFrame:
     )
 
 
-LEAST_COVERED = 0.8  # of the time in matrix products, convolutions and attention, for HFU
+LEAST_COVERED = 0.8  # fraction of the time in matrix products, convolutions and attention, for HFU
 _ON_CPU = "the run is on a CPU"
 
 
@@ -121,9 +121,9 @@ class Totals(Struct, frozen=True):
     compute_ns: int
     recomputed_ns: int
     basis: str  # evidence of recomputation, "" without
-    beside_ns: int = 0  # of kernels that communication ran beside, and that ran without it, too
-    alone_ns: int = 0  # what as many of the same kernels take without
-    beside: int = 0  # how many they are
+    beside_ns: int = 0  # time of kernels while they overlapped communication, if they also ran without
+    alone_ns: int = 0  # the time that as many of the same kernels take without it
+    beside: int = 0  # the number of these kernels
 
 
 def totals(work: WorkTable, steps_ns: int, found: Recomputed) -> Totals:
@@ -144,8 +144,8 @@ def totals(work: WorkTable, steps_ns: int, found: Recomputed) -> Totals:
 
 
 def _contention(frame: pl.DataFrame) -> dict[str, int]:
-    """Kernels of one name, operator and shape: overlapping communication for more than half of their time, against not
-    at all."""
+    """Kernels of one name, operator and shape: those that overlap communication for more than half of their time,
+    compared with those that do not overlap it at all."""
     dur, beside = pl.col("dur_ns"), pl.col("beside_ns")
     compared = (
         frame.filter(pl.col("class") == "compute")
@@ -174,8 +174,7 @@ def efficiency(
     device: str | None,
     on_device: bool,
 ) -> Efficiency:
-    """``traced``: one a trace. ``step_ns``: mean duration of a counted
-    step, for runs where every step was traced."""
+    """``traced``: one per trace. ``step_ns``: mean duration of a counted step, for runs where every step was traced."""
     recompute = _recompute_share(traced)
     if not on_device:
         return Efficiency(Measure(None, _ON_CPU), Measure(None, _ON_CPU), recompute, None)
@@ -192,10 +191,10 @@ def efficiency(
 
 
 def flops_per_token(manifest: Manifest) -> float | None:
-    """6 N + 12 L H d S; N as the manifest counts it, or all parameters where it gives no count of its own."""
+    """6 N + 12 L H d S; N as the manifest counts it, or all parameters if it has no count of its own."""
     model = manifest.model
-    if isinstance(given := model.get("flops_per_token"), int | float):
-        return float(given)
+    if isinstance(recorded := model.get("flops_per_token"), int | float):
+        return float(recorded)
     values = [model.get(key) for key in ("parameters", "layers", "dim", "seq_len")]
     if not all(isinstance(value, int | float) for value in values):
         return None
@@ -215,8 +214,8 @@ def _mfu(
     per_token = flops_per_token(manifest)
     if per_token is None:
         return Measure(None, "the manifest does not give the model's parameters, layers, dim and seq_len")
-    # The profiler slows what it records, so steps without it are better; their median, since the
-    # host runs ahead of the device in some and catches up in others.
+    # The profiler slows the steps that it records, so steps without it are better; their median, since the host runs
+    # ahead of the device in some and catches up in others.
     first = min((record.step for record in records), default=0) + WARMUP_STEPS
     untraced = [record for record in records if record.window == WINDOW_NONE and record.step >= first]
     tokens = [record.tokens for record in untraced or records if record.tokens]
@@ -283,8 +282,8 @@ def token_rate(tokens: float, dur_ns: float) -> float:
 
 
 def tokens_of(tables: Tables, attribution: Attribution) -> tuple[int, ...] | str:
-    """Tokens of all ranks in each counted step, or the reason why they are not known. A run's rate is their sum over
-    the sum of the steps' durations, each from the first rank's begin to the last rank's end."""
+    """Tokens of all ranks in each counted step, or the reason why they are unknown. A run's rate is their sum over the
+    sum of the steps' durations, each from the first rank's begin to the last rank's end."""
     axes = tables.manifest.mesh if tables.manifest is not None else {}
     shared = [axis for axis in axes if not axis.startswith("dp")]
     if shared:

@@ -1,4 +1,4 @@
-"""What is known of one event of the timeline: its step, its launch, its module, and the collective it belongs to."""
+"""Facts about one event of the timeline: its step, its launch, its module, and the collective it belongs to."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .module_time import module_at
 from .tiles import Row, heading_of, work_name
 from .zoom import Category, Clock, RankLanes, clocked_traces
 
-_MARGIN_NS = 1_000_000  # by which the way back to the trace's clock may be wrong where clocks drift
+_MARGIN_NS = 1_000_000  # error of the conversion back to the trace's clock if clocks drift
 
 
 class Launch(Struct, frozen=True):
-    """The call on the host that launched work of a device. ``operators``: those around it, the outermost first;
+    """The host's call that launched work of a device. ``operators``: those around it, the outermost first;
     ``delay_ns``: from the call's begin to the begin of the work."""
 
     operators: tuple[str, ...]
@@ -34,8 +34,8 @@ class Launch(Struct, frozen=True):
 
 
 class EventFacts(Struct, frozen=True):
-    """``work``: one of WORK; ``step``: None between the steps; ``module``: "" where no range of the trace names it;
-    ``collective``: on the rank's own clock, None of other events."""
+    """``work``: one of WORK; ``step``: None between the steps; ``module``: "" if no range of the trace names it;
+    ``collective``: on the rank's own clock, None for other events."""
 
     name: str
     work: str
@@ -50,7 +50,7 @@ class EventFacts(Struct, frozen=True):
 
 
 def facts_of(row: Row, index: int, tables: RankTables, account: RankLanes) -> EventFacts:
-    """All that the rank's traces and records say of the event. Reads the trace: a tenth of a second or more."""
+    """All facts about the event from the rank's traces and records. Reads the trace: a tenth of a second or more."""
     start, end = int(row.start_ns[index]), int(row.end_ns[index])
     place = int(row.place[index])
     facts = EventFacts(
@@ -65,9 +65,9 @@ def facts_of(row: Row, index: int, tables: RankTables, account: RankLanes) -> Ev
     if heading_of(row) == "account":
         return facts
     for trace, clock in clocked_traces(tables, account):
-        found = _in_trace(trace, clock, facts, row.lane.category)
-        if found is not None:
-            return found
+        in_trace = _in_trace(trace, clock, facts, row.lane.category)
+        if in_trace is not None:
+            return in_trace
     return facts
 
 
@@ -95,31 +95,31 @@ def _collective(account: RankLanes, start: int, end: int) -> CollectiveCall | No
 
 
 def _in_trace(trace: Trace, clock: Clock, facts: EventFacts, category: Category) -> EventFacts | None:
-    """The facts with what the trace says; None where the event is not in this trace."""
+    """The facts with those from the trace; None if the event is not in this trace."""
     at = _inverse(clock, facts.start_ns)
     if category == Category.HOST or not trace.has_gpu:
-        found = _same(trace.select(within=(at - _MARGIN_NS, at + _MARGIN_NS)), clock, facts)
-        if found is None:
+        row = _same(trace.select(within=(at - _MARGIN_NS, at + _MARGIN_NS)), clock, facts)
+        if row is None:
             return None
-        return replace(facts, module=module_at(trace, int(found["thread"]), int(found["ts_ns"])))
+        return replace(facts, module=module_at(trace, int(row["thread"]), int(row["ts_ns"])))
     work = device_work(trace)
-    found = _same(work.filter(pl.col("ts_ns").is_between(at - _MARGIN_NS, at + _MARGIN_NS)), clock, facts)
-    if found is None:
+    row = _same(work.filter(pl.col("ts_ns").is_between(at - _MARGIN_NS, at + _MARGIN_NS)), clock, facts)
+    if row is None:
         return None
-    stream = found["stream"]
-    if found["launch_known_ns"] == NEVER:
+    stream = row["stream"]
+    if row["launch_known_ns"] == NEVER:
         return replace(facts, stream=stream)
-    thread, launched = int(found["launch_thread"]), int(found["launch_known_ns"])
+    thread, launched = int(row["launch_thread"]), int(row["launch_known_ns"])
     launch = Launch(
         operators=tuple(_operators_at(trace, thread, launched)),
         at_ns=int(clock(np.array([launched], dtype=np.int64))[0]),
-        delay_ns=int(found["ts_ns"]) - launched,
+        delay_ns=int(row["ts_ns"]) - launched,
     )
     return replace(facts, stream=stream, launch=launch, module=module_at(trace, thread, launched))
 
 
 def _same(events: pl.DataFrame, clock: Clock, facts: EventFacts) -> dict[str, Any] | None:
-    """The row of the event; None where it is not among them."""
+    """The row of the event; None if it is not among them."""
     named = events.filter(pl.col("name").cast(pl.String) == facts.name)
     starts = clock(named["ts_ns"].to_numpy())
     ends = clock((named["ts_ns"] + named["dur_ns"]).to_numpy())

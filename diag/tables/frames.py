@@ -1,7 +1,7 @@
 """The account of a run as polars data frames, for notebooks and scripts.
 
-``COLUMNS`` documents every column and its unit; it is the schema of the frames, too. Times are integers in nanoseconds,
-sizes in bytes, fractions from 0 to 1. A value that is not known is null.
+``COLUMNS`` documents every column and its unit, and is the schema of the frames. Times are integers in nanoseconds,
+sizes in bytes, fractions from 0 to 1. Unknown values are null.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RANKS = pl.List(pl.Int64())
 
 
 class Column(Struct, frozen=True):
-    """``meaning``: in a sentence, with the unit where the name does not end in it."""
+    """``meaning``: a sentence, with the unit if the name does not end in it."""
 
     type: pl.DataType
     meaning: str
@@ -152,10 +152,10 @@ COLUMNS: dict[str, dict[str, Column]] = {
 
 
 def frame(name: str, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
-    """The frame of this name, with exactly its columns; keys that are none of them are left out."""
+    """The frame of this name, with exactly its columns; other keys are left out."""
     columns = COLUMNS[name]
     taken = [{column: _plain(row.get(column)) for column in columns} for row in rows]
-    return pl.DataFrame(taken, schema={column: about.type for column, about in columns.items()})
+    return pl.DataFrame(taken, schema={column: description.type for column, description in columns.items()})
 
 
 def _plain(value: Any) -> Any:
@@ -175,10 +175,13 @@ def steps(attribution: Attribution, bottleneck_of: Callable[[StepAccount], Bottl
 
 def rank_means(attribution: Attribution, fields: Iterable[str] = tuple(_TIMES)) -> dict[int, dict[str, float | None]]:
     """By rank, the mean of each field of ``Parts`` (``idle_parts.queued_ns`` as well) over the counted steps in which
-    it is known; None where it is known in none. Overlapped communication that the counted steps do not hold is read
-    from profiler windows. Every table of ranks shows these means."""
+    it is known; None if it is never known. Overlapped communication that the counted steps lack is read from profiler
+    windows. Every table of ranks shows these means."""
     counted, traced = _by_rank(attribution.usable or attribution.steps), _by_rank(attribution.traced)
-    return {rank: {field: _mean(own, traced[rank], field) for field in fields} for rank, own in sorted(counted.items())}
+    return {
+        rank: {field: _mean(counted_parts, traced[rank], field) for field in fields}
+        for rank, counted_parts in sorted(counted.items())
+    }
 
 
 def _by_rank(steps: Iterable[StepAccount]) -> dict[int, list[Parts]]:
@@ -190,7 +193,7 @@ def _by_rank(steps: Iterable[StepAccount]) -> dict[int, list[Parts]]:
 
 
 def _mean(steps: Sequence[Parts], traced: Sequence[Parts], field: str) -> float | None:
-    if field == "overlapped_comm_ns":  # a lower bound where some communication was recorded at its end only
+    if field == "overlapped_comm_ns":  # a lower bound if some communication was recorded at its end only
         steps = [parts for parts in steps if parts.hidden_known] or [parts for parts in traced if parts.hidden_known]
     read = attrgetter(field)
     values = [read(parts) for parts in steps]
@@ -199,7 +202,7 @@ def _mean(steps: Sequence[Parts], traced: Sequence[Parts], field: str) -> float 
 
 
 def caused_waits(attribution: Attribution) -> dict[int, float]:
-    """By rank, how many nanoseconds a step the others waited for it, for any reason."""
+    """By rank, how many nanoseconds per step the others waited for it, for any reason."""
     counted = attribution.usable or attribution.steps
     caused: dict[int, int] = {}
     for step in counted:
@@ -234,7 +237,7 @@ def collectives(table: CollectiveTable) -> pl.DataFrame:
 
 
 def all_to_alls(table: CollectiveTable) -> pl.DataFrame:
-    """A row for each group and rank; of a group, the rank that receives most first."""
+    """A row for each group and rank; within a group, the rank that receives most first."""
     return frame("all_to_alls", map(asdict, table.all_to_alls))
 
 
@@ -244,7 +247,7 @@ def kernels(table: KernelTable) -> pl.DataFrame:
 
 
 def modules(tables: Sequence[ModuleTable]) -> pl.DataFrame:
-    """A row for each module that a kind of range in the traces shows."""
+    """A row for each module from each kind of range in the traces."""
     return frame("modules", ({**asdict(row), "source": table.source} for table in tables for row in table.rows))
 
 
@@ -257,7 +260,7 @@ def findings(found: Sequence[Finding]) -> pl.DataFrame:
     return frame("findings", map(asdict, found))
 
 
-# What a line of evidence names as its table, by the frame that holds the rows; the rest are other files of the run.
+# Tables named in evidence, with the frame that holds their rows; the rest are other files of the run.
 EVIDENCE = {
     "collectives": "collectives",
     "all_to_alls": "all_to_alls",
@@ -269,7 +272,7 @@ EVIDENCE = {
 
 
 def evidence(finding: Finding, frame_of: Callable[[str], pl.DataFrame]) -> pl.DataFrame:
-    """The rows behind a finding: all collectives where it is about communication, else the rows of the frame that its
+    """The rows behind a finding: all collectives if it is about communication, else the rows of the frame that its
     first line of evidence names (counted steps of the culprits, modules, kernels, memory). ``frame_of``: returns a
     frame by its name."""
     name = EVIDENCE.get(finding.evidence[0].table, "steps") if finding.evidence else "steps"

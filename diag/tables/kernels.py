@@ -28,15 +28,15 @@ from . import nesting
 
 # -- kernel kinds ------------------------------------------------------------------------------------------------------
 #
-# What a kernel or an operator does, from its name: the first pattern that matches.
+# The kind of a kernel or an operator, from its name: the first pattern that matches.
 #
 # Written against the kernels of the real traces on V100, A100 and MI300 (cuDNN, cuBLAS, CUTLASS, MIOpen, Composable
-# Kernel, Tensile, fbgemm) and the names of torch 2.13's operators. What no pattern knows is "other", never a guess.
+# Kernel, Tensile, fbgemm) and the names of torch 2.13's operators. Names without a matching pattern are "other".
 
 Patterns = tuple[tuple[KernelKind, str], ...]
 
 # Order matters: Inductor's names repeat the operators around a kernel, implicit GEMMs are convolutions, fbgemm's
-# lookups are no GEMM, a fused Adam contains a functor.
+# lookups are not GEMMs, a fused Adam contains a functor.
 KERNELS: Final[Patterns] = (
     (KernelKind.GEMM, r"(?i)^triton_tem_"),  # inductor's template of a matrix product
     (KernelKind.TRITON, r"^triton_"),
@@ -114,12 +114,13 @@ _MEMORY_KINDS: Final = (
     KernelKind.EMBEDDING,
     KernelKind.OPTIMIZER,
 )
-# In the optimizer these are its own work, whatever they are called: torch's foreach kernels have one name everywhere.
+# In the optimizer these are the optimizer's work, whatever their names: torch's foreach kernels have one name
+# everywhere.
 OF_OPTIMIZER: Final = (KernelKind.ELEMENTWISE, KernelKind.REDUCTION, KernelKind.OTHER, KernelKind.TRITON)
 
 
 def kinds_of(names: Iterable[str], patterns: Patterns) -> dict[str, str]:
-    """The kind of every name, once a distinct name."""
+    """The kind of every name, computed once per distinct name."""
     return {name: _kind(name, patterns) for name in set(names)}
 
 
@@ -135,15 +136,15 @@ def _kind(name: str, patterns: Patterns) -> str:
 
 # -- shapes ------------------------------------------------------------------------------------------------------------
 #
-# What an operator has to do at least, from the shapes that ``record_shapes`` wrote: FLOPs, and bytes moved.
+# The least work of an operator, from the shapes that ``record_shapes`` wrote: FLOPs, and bytes moved.
 #
 # FLOPs count a multiplication and an addition as two; bytes count every operand and result once, at the element size of
 # the first. Attention does not discount causality (MFU's convention), and its backward is 2.5 forwards, since the fused
 # kernels compute the scores again. A convolution's result is in no argument of its forward: it is taken from the
-# backward of the same input and weight, so it stays unknown where the trace holds no backward.
+# backward of the same input and weight, so it stays unknown if the trace has no backward.
 
 Shape = tuple[int, ...]
-Outputs = dict[tuple[Shape, Shape], Shape | None]  # input and weight of a convolution: its result; None: not one only
+Outputs = dict[tuple[Shape, Shape], Shape | None]  # a convolution's input and weight: its result; None: several
 
 
 class Cost(Struct, frozen=True):
@@ -153,7 +154,7 @@ class Cost(Struct, frozen=True):
 
 
 class ShapedOperator(Struct, frozen=True):
-    """An operator's name with the shapes of its tensor arguments, () for what is none, and the element size."""
+    """An operator's name with the shapes of its tensor arguments, () for others, and the element size."""
 
     name: str
     shapes: tuple[Shape, ...]
@@ -161,7 +162,7 @@ class ShapedOperator(Struct, frozen=True):
 
 
 def parse(name: str, dims: str | None, types: str | None) -> ShapedOperator | None:
-    """A call from "Input Dims" and "Input type"; None where they are incomplete."""
+    """A call from "Input Dims" and "Input type"; None if they are incomplete."""
     try:
         shapes, kinds = json.loads(dims or "null"), json.loads(types or "null")
     except (ValueError, RecursionError):
@@ -173,7 +174,7 @@ def parse(name: str, dims: str | None, types: str | None) -> ShapedOperator | No
 
 
 def cost(call: ShapedOperator, outputs: Outputs) -> Cost | None:
-    """The work of the call; None where the shapes are unknown or do not fit the operator."""
+    """The work of the call; None if the shapes are unknown or do not fit the operator."""
     op = call.name.removeprefix("aten::")
     try:
         if "convolution" in op or op == "_conv_depthwise2d":
@@ -189,13 +190,13 @@ def cost(call: ShapedOperator, outputs: Outputs) -> Cost | None:
 
 
 def convolution_outputs(calls: Sequence[ShapedOperator]) -> Outputs:
-    """The outputs of convolutions, from their backwards. Two strides of one input and weight: None."""
-    found: Outputs = {}
+    """The outputs of convolutions, from their backwards. None for an input and weight with two strides."""
+    outputs: Outputs = {}
     for call in calls:
         if call.name == "aten::convolution_backward" and len(call.shapes) > 2:
             output, key = call.shapes[0], (call.shapes[1], call.shapes[2])
-            found[key] = output if found.get(key, output) == output else None
-    return found
+            outputs[key] = output if outputs.get(key, output) == output else None
+    return outputs
 
 
 def _shape(item: Any) -> Shape:
@@ -227,7 +228,8 @@ def _convolution(call: ShapedOperator, outputs: Outputs) -> Cost | None:
     output = call.shapes[0] if backward else outputs.get((x, weight))
     if not output or len(x) < 3 or len(weight) != len(x):
         return None
-    # Every element of the result takes a filter's worth of products; transposed, every element of the input does.
+    # Every element of the result needs one product per element of a filter; transposed, every element of the input
+    # does.
     transposed = weight[0] != output[1]
     once = 2.0 * math.prod(x if transposed else output) * math.prod(weight[1:])
     moved = float((math.prod(x) + math.prod(weight) + math.prod(output)) * call.element)
@@ -249,9 +251,9 @@ def _attention(call: ShapedOperator, backward: bool) -> Cost | None:
 
 # -- work --------------------------------------------------------------------------------------------------------------
 #
-# What one trace's device did, piece by piece: each kernel with the operator that launched it and what it cost.
+# The work of one trace's device, piece by piece: each kernel with the operator that launched it and its cost.
 #
-# Where nothing ran on a device the pieces are operators, each with the time that no operator inside it has.
+# If nothing ran on a device the pieces are operators, each with its time outside of the operators inside it.
 
 _ON_HOST = ("name", "ts_ns", "dur_ns", "thread")
 UNKNOWN_THREAD = -1
@@ -261,9 +263,9 @@ class WorkTable(Struct, frozen=True, eq=False):
     """Pieces of work that started in the counted steps of one trace.
 
     ``frame``: name, kind (a KernelKind), class (compute, comm or copy), phase (a Detail), dur_ns (an operator's own
-    time), exposed_ns, beside_ns, during which communication ran; at_ns and thread, when and where the host launched it
-    (thread -1: not known); operator, the innermost one around the launch (null where unknown); flops, bytes and element
-    of its part of a shaped operator's work (null where unknown); step.
+    time), exposed_ns, beside_ns (overlapping communication); at_ns and thread: when and where the host launched it
+    (thread -1: unknown); operator, the innermost one around the launch (null if unknown); flops, bytes and element of
+    its part of a shaped operator's work (null if unknown); step.
     """
 
     trace: Trace
@@ -280,10 +282,10 @@ class WorkTable(Struct, frozen=True, eq=False):
 
 def work_of(trace: Trace, windows: Sequence[Window]) -> WorkTable:
     """All work that starts in one of the windows (of the trace's own clock)."""
-    found = _kernels(trace) if trace.has_gpu else _operators(trace)
-    found = _in_windows(found, windows)
-    found = _with_kinds(found, by_kernel=trace.has_gpu)
-    return WorkTable(trace, found.with_columns(_costs(trace, found)))
+    work = _kernels(trace) if trace.has_gpu else _operators(trace)
+    work = _in_windows(work, windows)
+    work = _with_kinds(work, by_kernel=trace.has_gpu)
+    return WorkTable(trace, work.with_columns(_costs(trace, work)))
 
 
 def _kernels(trace: Trace) -> pl.DataFrame:
@@ -333,31 +335,31 @@ def _operators(trace: Trace) -> pl.DataFrame:
     """Operators that compute, on the main and the autograd threads, by the rules of diag.account.cpu."""
     main = ranges.main_thread(trace)
     threads = ranges.autograd_threads(trace) | ({main} if main is not None else set())
-    found = ranges.on_threads(trace.select(names.CPU_OP), threads).select(_ON_HOST)
-    parent = nesting.parents(found)
-    inner = np.zeros(len(found), dtype=np.bool_)
+    operators = ranges.on_threads(trace.select(names.CPU_OP), threads).select(_ON_HOST)
+    parent = nesting.parents(operators)
+    inner = np.zeros(len(operators), dtype=np.bool_)
     inner[parent[parent >= 0]] = True
-    at = found["ts_ns"].to_numpy()
+    at = operators["ts_ns"].to_numpy()
     name = pl.col("operator").cast(pl.String)
-    phase = np.full(len(found), Detail.NONE, dtype=np.int8)
+    phase = np.full(len(operators), Detail.NONE, dtype=np.int8)
     for detail, spans in (
         (Detail.FORWARD, ranges.forward(trace)),
         (Detail.BACKWARD, ranges.backward(trace)),
         (Detail.OPTIMIZER, ranges.optimizer(trace)),
     ):
         phase[covers(spans, at)] = detail
-    own = nesting.own_time(found, parent)
+    own_ns = nesting.own_time(operators, parent)
     return (
-        found.select(
+        operators.select(
             "name",
             "ts_ns",
-            pl.Series("dur_ns", own, dtype=pl.Int64),
+            pl.Series("dur_ns", own_ns, dtype=pl.Int64),
             pl.lit(COMPUTE).alias("class"),
             pl.Series("phase", phase, dtype=pl.Int8),
             pl.col("ts_ns").alias("at_ns"),
             pl.col("thread").cast(pl.Int64),
             pl.col("name").alias("operator"),
-            pl.Series("exposed_ns", own, dtype=pl.Int64),
+            pl.Series("exposed_ns", own_ns, dtype=pl.Int64),
             pl.lit(0, pl.Int64).alias("beside_ns"),
             pl.Series("leaf", ~inner),
         )
@@ -390,10 +392,10 @@ def _with_kinds(work: pl.DataFrame, by_kernel: bool) -> pl.DataFrame:
     """The kind by the kernel's name, else by its operator's; in the optimizer, small kernels of any name are the
     optimizer's."""
     other = str(KernelKind.OTHER)
-    own = _kinds(work["name"], KERNELS if by_kernel else OPERATORS)
+    by_name = _kinds(work["name"], KERNELS if by_kernel else OPERATORS)
     launcher = _kinds(work["operator"], OPERATORS)
-    kind = pl.when(own == other).then(launcher).otherwise(own)
-    optimizing = (pl.col("phase") == int(Detail.OPTIMIZER)) & kind.is_in([str(of) for of in OF_OPTIMIZER])
+    kind = pl.when(by_name == other).then(launcher).otherwise(by_name)
+    optimizing = (pl.col("phase") == int(Detail.OPTIMIZER)) & kind.is_in([str(small) for small in OF_OPTIMIZER])
     return work.with_columns(
         pl.when(pl.col("class") == COMM)
         .then(pl.lit(str(KernelKind.COMMUNICATION)))
@@ -405,7 +407,7 @@ def _with_kinds(work: pl.DataFrame, by_kernel: bool) -> pl.DataFrame:
 
 
 def _kinds(column: pl.Series, patterns: Patterns) -> pl.Series:
-    """The kind for each name of an Enum column, matched once a distinct name; "other" for null."""
+    """The kind for each name of an Enum column, matched once per distinct name; "other" for null."""
     distinct = column.drop_nulls().unique()
     texts = distinct.cast(pl.String).to_list()
     kind_of = kinds_of(texts, patterns)
@@ -414,8 +416,8 @@ def _kinds(column: pl.Series, patterns: Patterns) -> pl.Series:
 
 
 def _costs(trace: Trace, work: pl.DataFrame) -> list[pl.Series]:
-    """flops, bytes and element of each piece: an operator's cost falls on the kernels that do its arithmetic, by
-    their time. A product's transposing kernels get none."""
+    """flops, bytes and element of each piece: an operator's cost is divided among the kernels that do its arithmetic,
+    by their time. A product's transposing kernels get none."""
     shaped = _shaped(trace)
     at = nesting.enclosing(shaped, work["at_ns"].to_numpy(), work["thread"].to_numpy())
     is_math = work["kind"].is_in([str(kind) for kind in MATH_KINDS]).to_numpy() & (at >= 0)
@@ -424,14 +426,14 @@ def _costs(trace: Trace, work: pl.DataFrame) -> list[pl.Series]:
     of = at[rows]
     whole = np.bincount(of, weights=time, minlength=len(shaped)) if len(rows) else np.zeros(len(shaped))
     part = np.divide(time, whole[of], out=np.zeros_like(time), where=whole[of] > 0)
-    found = []
+    costs = []
     for key in ("flops", "bytes"):
         values = np.full(len(work), np.nan)
         values[rows] = shaped[key].to_numpy()[of] * part
-        found.append(pl.Series(key, values).fill_nan(None))
+        costs.append(pl.Series(key, values).fill_nan(None))
     element = np.zeros(len(work), dtype=np.int64)
     element[rows] = shaped["element"].to_numpy()[of]
-    return [*found, pl.Series("element", element)]
+    return [*costs, pl.Series("element", element)]
 
 
 def _shaped(trace: Trace) -> pl.DataFrame:
@@ -460,17 +462,17 @@ def _shaped(trace: Trace) -> pl.DataFrame:
 
 # -- kernel table ------------------------------------------------------------------------------------------------------
 #
-# The per-kernel table: where the device's time went by name, and what limits each kernel (a roofline by shapes).
+# The per-kernel table: the device's time by name, and the limit of each kernel (a roofline by shapes).
 
-# A four-byte product may run on tensor cores (TF32) or not. Not below the sixteenth part of the BF16 peak: FP32 over
-# BF16 is 1/8 on V100 and MI300X, 1/15 on H100, 1/16 on A100.
+# A four-byte product may run on tensor cores (TF32) or not. The limit is not below a sixteenth of the BF16 peak: FP32
+# over BF16 is 1/8 on V100 and MI300X, 1/15 on H100, 1/16 on A100.
 _SLOWEST_FP32 = 16
 _HALF_BYTES = 2
 _KEYS = ("name", "kind")
 
 
 def partial(work: WorkTable) -> pl.DataFrame:
-    """One row a (name, kind, operator) of one trace; these add up over traces."""
+    """One row per (name, kind, operator) of one trace; these add up over traces."""
     covered = pl.col("flops").is_not_null()
     sums = work.frame.group_by(*_KEYS, "operator", maintain_order=True).agg(
         pl.len().cast(pl.Int64).alias("count"),
@@ -482,7 +484,7 @@ def partial(work: WorkTable) -> pl.DataFrame:
         pl.col("dur_ns").filter(covered).sum().alias("covered_ns"),
         pl.col("element").max(),
     )
-    # Text only now: every trace has its own Enum.
+    # Converted to text only here: every trace has its own Enum.
     return sums.with_columns(pl.col("name").cast(pl.String), pl.col("operator").cast(pl.String).fill_null(""))
 
 
@@ -495,7 +497,7 @@ def kernel_table(parts: Sequence[pl.DataFrame], unit: str, rank_steps: int, peak
         .sort("total_ns", descending=True, maintain_order=True)
         .group_by(*_KEYS, maintain_order=True)
         .agg(
-            pl.col("operator").first(),  # of the largest total
+            pl.col("operator").first(),  # the one with the largest total
             *(pl.col(key).sum() for key in ("count", "total_ns", "exposed_ns", "flops", "bytes", "covered_ns")),
             pl.col("max_ns").max(),
             pl.col("element").max(),
@@ -515,7 +517,7 @@ def kernel_table(parts: Sequence[pl.DataFrame], unit: str, rank_steps: int, peak
 def _stat(row: dict[str, Any], busy: int, peak: DevicePeak | None, on_device: bool) -> KernelStat:
     kind, covered = KernelKind(row["kind"]), row["covered_ns"]
     intensity = row["flops"] / row["bytes"] if row["bytes"] else None
-    # An operator's class says nothing on a CPU, where most of a small one is the way to its loop.
+    # An operator's class shows no limit on a CPU, where most of a small one is overhead before its loop.
     bound, source = _bound(kind, intensity, row["element"], peak) if on_device else (Bound.UNKNOWN, "")
     return KernelStat(
         name=row["name"],
@@ -539,7 +541,7 @@ def _stat(row: dict[str, Any], busy: int, peak: DevicePeak | None, on_device: bo
 
 
 def _bound(kind: KernelKind, intensity: float | None, element: int, peak: DevicePeak | None) -> tuple[Bound, str]:
-    """Against the ridge point where shapes and device are known, else by class."""
+    """From the ridge point if shapes and device are known, else by class."""
     if intensity is None:
         by_class = bound_of(kind)
         return by_class, "class" if by_class != Bound.UNKNOWN else ""

@@ -1,4 +1,4 @@
-"""The table of data loading, with the reserve of batches that a loader had ready."""
+"""The table of data loading, and the loaders' reserve: how many batches they had ready."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from diag.rundir.run import RankTables, Tables
 
 # -- loader reserve ----------------------------------------------------------------------------------------------------
 #
-# What a rank's loader has in reserve: batches that are ready when the training asks, and idle workers.
+# The reserve of a rank's loader: batches that are ready when the training requests one, and idle workers.
 
 _LEAST = 3  # steps
 
-# A loader is faster than it has to be if a fifth of its workers are idle, and half a one at least: the median of
+# A loader is faster than necessary if a fifth of its workers are idle, and at least half a worker: the median of
 # workers that finish together may lie between two numbers. Measured with loaders that sleep, with 1 to 4 workers: none
-# is idle with a head start alone, one or more where the loader is 1.3 times as fast as the training takes batches.
+# is idle with a head start alone, one or more if the loader is 1.3 times as fast as the training takes batches.
 _FASTER = 0.2
 _FASTER_AT_LEAST = 0.5
 
 
 class Reserve(Struct, frozen=True):
-    """The reserve of one rank's loader, at the times at which its steps asked for their first batch.
+    """The reserve of one rank's loader, at the times at which its steps requested their first batch.
 
     ``ready``: median batches ready, of ``capacity``. ``most_if_busy``: the most that can be ready while each of the
     ``workers`` works on one: half of the queue at the default prefetch factor of 2. A loader that has no more is at its
-    limit, and its ready batches are only a head start. ``idle``: workers with nothing left to do.
+    limit, and its ready batches are only a head start. ``idle``: workers without work.
     """
 
     ready: float
@@ -54,8 +54,9 @@ class Reserve(Struct, frozen=True):
 
 
 def reserve_of(records: Iterable[StepRecord], counted: Collection[int]) -> Reserve | None:
-    """Over the later half of the steps ``counted`` that recorded it: a reserve takes steps to build up, and what fills
-    it once (a profiler that writes its trace) is used up. None where fewer than three are left, or loaders differ."""
+    """Over the later half of the steps ``counted`` that recorded it: a reserve takes steps to build up, and a reserve
+    from a single pause (a profiler that writes its trace) is used up. None if fewer than three are left, or loaders
+    differ."""
     seen = [queue for record in records if record.step in counted and (queue := _telling(record)) is not None]
     seen = seen[len(seen) // 2 :]
     if len(seen) < _LEAST or len({(queue.capacity, queue.workers) for queue in seen}) > 1:
@@ -64,8 +65,7 @@ def reserve_of(records: Iterable[StepRecord], counted: Collection[int]) -> Reser
 
 
 def full_share(records: Iterable[StepRecord], counted: Collection[int]) -> float | None:
-    """The fraction of the data wait in steps that found the queue full. None where too few steps looked at the
-    queue."""
+    """The fraction of the data wait in steps that found the queue full. None if too few steps looked at the queue."""
     waited = full = 0
     steps = 0
     for record in records:
@@ -84,17 +84,17 @@ def _telling(record: StepRecord) -> LoaderQueue | None:
 
 # -- loading table -----------------------------------------------------------------------------------------------------
 #
-# How the input reached each rank: waits for its loader, copies to the device, and waiting of the others.
+# The input of each rank: waits for its loader, copies to the device, and waiting of the others.
 
-_WAITED = 0.02  # of a step: from here on it is one that waited for data
+_WAITED = 0.02  # fraction of a step from which on it counts as one that waited for data
 
 
 class RankLoading(Struct, frozen=True):
-    """One rank's input in the counted steps; mean nanoseconds a step. ``waited_steps``: the fraction of steps that
+    """One rank's input in the counted steps; mean nanoseconds per step. ``waited_steps``: the fraction of steps that
     waited 2 % of the step or more. ``excess_ns``: its mean wait beyond the median of the other ranks, None for a single
     rank. ``others_waited_ns``: how long the others waited for it because its loader was later than theirs.
-    ``host_copy_ns``: the training's own copies to the device on the host; None where not recorded. ``exposed_copy_ns``:
-    exposed copies on the device. ``reserve``: batches ready when its steps asked for one, None where unknown."""
+    ``host_copy_ns``: the training's own copies to the device on the host; None if not recorded. ``exposed_copy_ns``:
+    exposed copies on the device. ``reserve``: batches ready when its steps requested one, None if unknown."""
 
     rank: int
     host: str | None
@@ -111,8 +111,8 @@ class RankLoading(Struct, frozen=True):
 
 
 class LoadingTable(Struct, frozen=True):
-    """``workers`` and ``prefetch_factor``: of each rank's loader, from the manifest or as observed, None where unknown;
-    ``queue``: its capacity in batches. ``waits_recorded``: False where no data wait could have been recorded."""
+    """``workers`` and ``prefetch_factor``: of each rank's loader, from the manifest or as observed, None if unknown;
+    ``queue``: its capacity in batches. ``waits_recorded``: False if no data wait could have been recorded."""
 
     rows: tuple[RankLoading, ...]
     steps: tuple[int, ...]
@@ -140,7 +140,7 @@ def loading_table(tables: Tables, attribution: Attribution, charged_ns: Mapping[
             waits[parts.rank].append(parts.data_wait_ns)
             copies[parts.rank].append(parts.exposed_copy_ns)
             lengths[parts.rank].append(parts.dur_ns)
-    means = {rank: round(float(np.mean(own))) for rank, own in waits.items()}
+    means = {rank: round(float(np.mean(of_rank))) for rank, of_rank in waits.items()}
     rows = [
         _row(
             tables.ranks[rank],
@@ -153,18 +153,18 @@ def loading_table(tables: Tables, attribution: Attribution, charged_ns: Mapping[
         )
         for rank in sorted(waits)
     ]
-    told = loader_settings(tables.manifest)
-    workers, factor = told.workers, told.prefetch_factor
+    settings = loader_settings(tables.manifest)
+    workers, factor = settings.workers, settings.prefetch_factor
     seen = {(row.reserve.workers, row.reserve.capacity) for row in rows if row.reserve is not None}
     if workers is None and len(seen) == 1:
         ((workers, capacity),) = seen
         factor = capacity // workers
-    recorded = any(own.steps for own in tables.ranks.values()) or any(own for own in means.values())
-    return LoadingTable(tuple(rows), numbers, workers, factor, told.pin_memory, recorded)
+    recorded = any(of_rank.steps for of_rank in tables.ranks.values()) or any(of_rank for of_rank in means.values())
+    return LoadingTable(tuple(rows), numbers, workers, factor, settings.pin_memory, recorded)
 
 
 def _row(
-    own: RankTables,
+    rank_tables: RankTables,
     waits: list[int],
     lengths: list[int],
     copies: list[int],
@@ -172,27 +172,27 @@ def _row(
     blamed_ns: float,
     counted: set[int],
 ) -> RankLoading:
-    others = [mean for rank, mean in means.items() if rank != own.rank]
+    others = [mean for rank, mean in means.items() if rank != rank_tables.rank]
     total = sum(lengths)
     waited = [wait >= _WAITED * length for wait, length in zip(waits, lengths, strict=True)]
     return RankLoading(
-        rank=own.rank,
-        host=own.host,
-        wait_mean_ns=means[own.rank],
+        rank=rank_tables.rank,
+        host=rank_tables.host,
+        wait_mean_ns=means[rank_tables.rank],
         wait_median_ns=round(float(np.median(waits))),
         wait_max_ns=max(waits),
         wait_share=sum(waits) / total if total else 0.0,
         waited_steps=sum(waited) / len(waited),
-        excess_ns=round(means[own.rank] - float(np.median(others))) if others else None,
+        excess_ns=round(means[rank_tables.rank] - float(np.median(others))) if others else None,
         others_waited_ns=round(blamed_ns),
-        host_copy_ns=_host_copies(own, counted),
+        host_copy_ns=_host_copies(rank_tables, counted),
         exposed_copy_ns=round(float(np.mean(copies))),
-        reserve=reserve_of(own.steps, counted),
+        reserve=reserve_of(rank_tables.steps, counted),
     )
 
 
-def _host_copies(own: RankTables, counted: set[int]) -> int | None:
-    """Mean nanoseconds a step in the phase that copies the batch, which a loop without that phase does not have."""
-    steps = [record for record in own.steps if record.step in counted]
+def _host_copies(rank_tables: RankTables, counted: set[int]) -> int | None:
+    """Mean nanoseconds per step in the phase that copies the batch; None for a loop without that phase."""
+    steps = [record for record in rank_tables.steps if record.step in counted]
     spent = [row.end_ns - row.start_ns for record in steps for row in record.phases if row.phase == H2D]
     return round(sum(spent) / len(steps)) if spent else None

@@ -1,4 +1,4 @@
-"""Memory of each rank over the run: peaks, growth, fragmentation, retries, and what of it the model's states are."""
+"""Memory of each rank over the run: peaks, growth, fragmentation, retries, and the share of the model's states."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from . import nesting
 from .module_ranges import PYTHON_MODULES, class_of, module_ranges
 
 _LEAST_STEPS = 8  # for a slope: with fewer, one large batch makes one
-_PARTS, _MOST_OF, _CONTINUES = 5, 0.75, 0.25  # of the run, in most of which it grows by a quarter of the slope or more,
-# and by as much without its largest rise
-_JUMP, _LEAST_JUMP = 0.5, 1_000_000  # of what a run grows by, and bytes: so much from one step to the next is a jump
+_PARTS, _MOST_OF, _CONTINUES = 5, 0.75, 0.25  # parts of the run, most of which grow by a quarter of the slope or more,
+# as the run does without its largest rise
+_JUMP, _LEAST_JUMP = 0.5, 1_000_000  # fraction of a run's growth, and bytes: a larger rise in one step is a jump
 
 
 class RankMemory(Struct, frozen=True):
     """One rank's memory in bytes: on a device the allocator's, on a CPU the process's resident set (``allocated``).
 
-    ``growth_per_step``: the median slope between the counted steps (Theil-Sen), None where they are too few; 0 where it
-    grows in a few steps only. ``jump``: the largest of these few, as (step, bytes); None where there is none.
-    ``fragmentation``: the fraction of the reserved memory in the fullest step that was never allocated at once; None
-    without a device. ``retries`` and ``ooms``: since the first recorded step; None where not recorded.
+    ``growth_per_step``: the median slope between the counted steps (Theil-Sen), None if they are too few; 0 if it grows
+    in a few steps only. ``jump``: the largest of these few, as (step, bytes); None if there is none. ``fragmentation``:
+    the fraction of the reserved memory in the fullest step that was never allocated at once; None without a device.
+    ``retries`` and ``ooms``: since the first recorded step; None if not recorded.
     """
 
     rank: int
@@ -67,9 +67,9 @@ class StatesEstimate(Struct, frozen=True):
 
 
 class RankPeaks(Struct, frozen=True):
-    """The one home of peaks: what every page, report, budget and finding shows. A row without growth for each rank that
+    """The single source of peaks for every page, report, budget and finding. A row without growth for each rank that
     recorded memory. ``on_device``: the rows are an allocator's. ``of_steps``: recorded in each step; else the peaks are
-    those of the allocator's samples in traces, which the two peaks need not share."""
+    those of the allocator's samples in traces, whose two peaks may be at different times."""
 
     rows: tuple[RankMemory, ...]
     on_device: bool
@@ -77,12 +77,12 @@ class RankPeaks(Struct, frozen=True):
 
     @property
     def highest(self) -> RankMemory | None:
-        """The rank with the largest peak, the first of equal ones; None where none recorded memory."""
+        """The rank with the largest peak, the first of equal ones; None if none recorded memory."""
         return max(self.rows, key=lambda row: row.peak, default=None)
 
     @property
     def definition(self) -> str:
-        """What a peak is, for people: tools differ in it."""
+        """The definition of a peak, for users: tools differ in it."""
         if not self.on_device:
             return "The largest resident set of the process in any step; the run is on a CPU."
         recorded = "in any step" if self.of_steps else "in the profiled windows: a step outside of them may need more"
@@ -94,7 +94,7 @@ class RankPeaks(Struct, frozen=True):
 
 
 class MemoryTable(Struct, frozen=True):
-    """``RankPeaks`` with the growth of each rank and, by formula, what the model's states take."""
+    """``RankPeaks`` with the growth of each rank and, by formula, the memory of the model's states."""
 
     rows: tuple[RankMemory, ...]
     on_device: bool
@@ -137,7 +137,7 @@ class Peak(Struct, frozen=True):
 
 
 def peak_memory(tables: Tables, attribution: Attribution) -> Peak | None:
-    """The peak that every page, report and budget shows; None where no rank recorded memory."""
+    """The peak that every page, report and budget shows; None if no rank recorded memory."""
     peaks = rank_peaks(tables)
     highest = peaks.highest
     if highest is None:
@@ -155,11 +155,11 @@ def peak_memory(tables: Tables, attribution: Attribution) -> Peak | None:
 
 
 def _traced_peak(rank: RankTables) -> RankMemory | None:
-    """From the allocator's samples in traces recorded with ``profile_memory``; host memory is type 0. Of samples
-    without totals (torch before 1.10) no peak is known."""
+    """From the allocator's samples in traces recorded with ``profile_memory``; host memory is type 0. None for samples
+    without totals (torch before 1.10)."""
     samples = [trace.counters.filter(pl.col("device_type") != 0).drop_nulls("allocated") for trace in rank.traces]
-    of_devices = [one.group_by("device").agg(pl.col("allocated", "reserved").max()) for one in samples]
-    held = [(int(a), int(r or a)) for one in of_devices for _, a, r in one.iter_rows()]
+    of_devices = [frame.group_by("device").agg(pl.col("allocated", "reserved").max()) for frame in samples]
+    held = [(int(a), int(r or a)) for frame in of_devices for _, a, r in frame.iter_rows()]
     if not held:
         return None
     allocated, reserved = (max(column) for column in zip(*held, strict=True))
@@ -242,17 +242,17 @@ def _since_first(counts: Sequence[int | None]) -> int | None:
 
 
 class Growth(Struct, frozen=True):
-    """``per_step``: bytes, None where the steps are too few. ``jump``: see ``RankMemory``."""
+    """``per_step``: bytes, None if the steps are too few. ``jump``: see ``RankMemory``."""
 
     per_step: int | None
     jump: tuple[int, int] | None = None
 
 
 def growth_of(held: Sequence[tuple[int, int]], every: Sequence[tuple[int, int]]) -> Growth:
-    """Of (step, bytes), in order: ``held`` of the counted steps, ``every`` of all. The median of the slopes between all
-    pairs of steps (Theil-Sen): one large batch makes no slope. A process that loads a library, or writes a trace, takes
-    its memory in a few steps and keeps it: it grows only if most parts of the run do, and without the largest rise
-    from one counted step to the next as well. Else that rise is the jump."""
+    """From (step, bytes), in order: ``held`` for the counted steps, ``every`` for all. The median of the slopes between
+    all pairs of steps (Theil-Sen): one large batch makes no slope. A process that loads a library, or writes a trace,
+    takes its memory in a few steps and keeps it. So it counts as growing only if most parts of the run grow, also
+    without the largest rise from one counted step to the next. Else that rise is the jump."""
     if len(held) < _LEAST_STEPS:
         return Growth(None)
     slope = _slope(held)
@@ -270,7 +270,7 @@ def growth_of(held: Sequence[tuple[int, int]], every: Sequence[tuple[int, int]])
 
 
 def _slope(held: Sequence[tuple[int, int]]) -> float:
-    # Every n-th step of a long run: half a million pairs say what is to be said.
+    # Every n-th step of a long run: half a million pairs are enough.
     thinned = held[:: max(1, len(held) // 1000)]
     step, size = (np.array(column, dtype=np.float64) for column in zip(*thinned, strict=True))
     later, earlier = np.triu_indices(len(step), 1)[::-1]
@@ -278,8 +278,8 @@ def _slope(held: Sequence[tuple[int, int]]) -> float:
 
 
 def _lasting(held: Sequence[tuple[int, int]], slope: float) -> bool:
-    """Whether most parts of the run grow as well, each by a part of what the slope says of it: medians of neighbouring
-    parts are compared, so that no single step decides."""
+    """Whether most parts of the run grow as well, each by a fraction of the growth that the slope predicts: medians of
+    neighbouring parts are compared, so that no single step decides."""
     parts = np.array_split(np.array(held, dtype=np.float64), _PARTS)
     grown = [np.median(later, axis=0) - np.median(part, axis=0) for part, later in pairwise(parts)]
     return sum(bool(rise >= _CONTINUES * slope * steps) for steps, rise in grown) >= _MOST_OF * len(grown)
@@ -287,30 +287,30 @@ def _lasting(held: Sequence[tuple[int, int]], slope: float) -> bool:
 
 # -- over time ---------------------------------------------------------------------------------------------------------
 #
-# Device memory over time from a trace: what the allocator held, its peak, and what was allocated at the peak.
+# Device memory over time from a trace: the allocator's memory, its peak, and the allocations at the peak.
 #
-# The samples are the profiler's ``[memory]`` events: one an allocation or release, mostly with the totals of the device
-# after it. Releases are matched with allocations by address, so what is live at the peak is known for everything that
-# was allocated within the trace; the rest was there before.
+# The samples are the profiler's ``[memory]`` events: one per allocation or release, mostly with the totals of the
+# device after it. Releases are matched with allocations by address, so everything that was allocated within the trace
+# and live at the peak is known; the rest was allocated before.
 
 HOST = 0  # c10::DeviceType of host memory
-HOST_MEMORY = -1  # as a device, as the profiler numbers it
-MOST_POINTS = 2_000  # of a curve: more than a page has pixels
-MOST_BANDS = 400  # phases of a curve that are kept, the longest
-MOST_ROWS = 10  # of a table of what was live
+HOST_MEMORY = -1  # as a device, in the profiler's numbering
+MOST_POINTS = 2_000  # points of a curve: more than the pixels of a page
+MOST_BANDS = 400  # phases of a curve that are kept, the longest ones
+MOST_ROWS = 10  # rows of a table of live allocations
 FORWARD, BACKWARD, OPTIMIZER = records.FORWARD, records.BACKWARD, records.OPTIMIZER
 OTHER = "other"  # a phase
-BEFORE_BACKWARD = "before the backward"  # a phase, where nothing marks the forward
+BEFORE_BACKWARD = "before the backward"  # a phase, if nothing marks the forward
 NO_OPERATOR, NO_MODULE = "outside of operators", "outside of modules"
-# Operators that only allocate: what they allocate is for the operator around them.
+# Operators that only allocate: their memory is for the operator around them.
 _ALLOCATES = r"^aten::_?(?:empty|new_empty|resize)"
 
 Times = npt.NDArray[np.int64]
 
 
 class Share(Struct, frozen=True):
-    """Bytes of ``count`` allocations that were live at a peak, by what allocated them; ``share`` is of the peak, 0 to
-    1, None where the peak itself is not known."""
+    """Bytes of ``count`` allocations that were live at a peak, by what allocated them; ``share`` of the peak, 0 to 1,
+    None if the peak is unknown."""
 
     name: str
     bytes: int
@@ -319,9 +319,9 @@ class Share(Struct, frozen=True):
 
 
 class Live(Struct, frozen=True):
-    """What was allocated at the peak. ``before``: bytes that were allocated before the trace began; None where the
-    totals of the device are not recorded. Tables: the largest first, at most MOST_ROWS and the rest as one row.
-    ``module_source``: what names the modules; "" where nothing does. ``reason``: why nothing is known."""
+    """The allocations at the peak. ``before``: bytes that were allocated before the trace began; None if the totals of
+    the device are not recorded. Tables: the largest first, at most MOST_ROWS and the rest as one row.
+    ``module_source``: the source of the module names; "" if there is none. ``reason``: why nothing is known."""
 
     operators: tuple[Share, ...] = ()
     modules: tuple[Share, ...] = ()
@@ -332,7 +332,7 @@ class Live(Struct, frozen=True):
 
 
 class Band(Struct, frozen=True):
-    """A phase of a step on the host. Times as the curve's."""
+    """A phase of a step on the host. Times relative to the curve's begin."""
 
     phase: str
     begin_ns: int
@@ -340,11 +340,11 @@ class Band(Struct, frozen=True):
 
 
 class MemoryCurve(Struct, frozen=True, eq=False):
-    """One device of one rank in one trace; of a rank that computes on a CPU the host, device HOST_MEMORY. The arrays
+    """One device of one rank in one trace; for a rank that computes on a CPU the host, device HOST_MEMORY. The arrays
     have one length, at most MOST_POINTS: ``at_ns`` (since the trace began) and the largest ``allocated`` and
-    ``reserved`` bytes in the bin that begins there; ``reserved`` is None where it was not recorded. ``totals`` False:
-    allocated bytes relative to the begin of the trace, which is all that a profiler before torch 1.10 recorded, and all
-    that there is of the host. ``step`` is None outside of all steps."""
+    ``reserved`` bytes in the bin that begins there; ``reserved`` is None if it was not recorded. ``totals`` False:
+    allocated bytes relative to the begin of the trace, as profilers before torch 1.10 recorded only these, and so for
+    the host. ``step`` is None outside of all steps."""
 
     rank: int
     device: int
@@ -377,12 +377,12 @@ def curves_of(rank: RankTables, trace: Trace) -> list[MemoryCurve]:
         return []
     phases = _phases(trace)
     devices = samples.sort("device", maintain_order=True).partition_by("device_type", "device", maintain_order=True)
-    return [_curve(rank.rank, trace, one, phases) for one in devices]
+    return [_curve(rank.rank, trace, device_samples, phases) for device_samples in devices]
 
 
 def fullest(curves: Sequence[MemoryCurve], rank: int) -> MemoryCurve | None:
-    """The curve of a rank with the highest peak; None where it has none."""
-    return max((one for one in curves if one.rank == rank), key=lambda one: one.peak_allocated, default=None)
+    """The curve of a rank with the highest peak; None if it has none."""
+    return max((curve for curve in curves if curve.rank == rank), key=lambda curve: curve.peak_allocated, default=None)
 
 
 def _curve(rank: int, trace: Trace, samples: pl.DataFrame, phases: Mapping[str, Intervals]) -> MemoryCurve:
@@ -416,7 +416,7 @@ def _curve(rank: int, trace: Trace, samples: pl.DataFrame, phases: Mapping[str, 
 
 
 def _bins(at_ns: Times) -> Times:
-    """The first sample of each bin; all of few samples."""
+    """The first sample of each bin; all samples if there are few."""
     if len(at_ns) <= MOST_POINTS:
         return np.arange(len(at_ns))
     width = (int(at_ns[-1]) - int(at_ns[0])) // MOST_POINTS + 1
@@ -424,15 +424,15 @@ def _bins(at_ns: Times) -> Times:
 
 
 def _phases(trace: Trace) -> dict[str, Intervals]:
-    """The first that covers a moment counts: a forward that is run again in a backward is backward."""
-    found = {
+    """Phases by priority; the first one that covers a moment counts: a forward recomputed in a backward is backward."""
+    phases = {
         OPTIMIZER: ranges.optimizer(trace),
         BACKWARD: ranges.backward(trace),
         FORWARD: ranges.forward(trace),
     }
-    if not len(found[FORWARD]) and len(found[BACKWARD]):
-        found[BEFORE_BACKWARD] = _before(found[BACKWARD], host_windows(trace))
-    return found
+    if not len(phases[FORWARD]) and len(phases[BACKWARD]):
+        phases[BEFORE_BACKWARD] = _before(phases[BACKWARD], host_windows(trace))
+    return phases
 
 
 def _before(backward: Intervals, windows: Sequence[Window]) -> Intervals:
@@ -446,11 +446,11 @@ def _before(backward: Intervals, windows: Sequence[Window]) -> Intervals:
 
 
 def _phase_at(phases: Mapping[str, Intervals], at_ns: Times) -> list[str]:
-    found = [OTHER] * len(at_ns)
+    phase_of = [OTHER] * len(at_ns)
     for phase, pieces in reversed(list(phases.items())):
         for at in np.flatnonzero(iv.covers(pieces, at_ns)):
-            found[at] = phase
-    return found
+            phase_of[at] = phase
+    return phase_of
 
 
 def _bands(phases: Mapping[str, Intervals], begin: int, end: int, zero_ns: int) -> tuple[Band, ...]:
@@ -491,7 +491,7 @@ def _live(trace: Trace, until: pl.DataFrame, peak: int | None, phases: Mapping[s
 
 
 def _operators(trace: Trace, at_ns: Times, thread: Times) -> list[str]:
-    """The innermost operator around each moment that does more than to allocate."""
+    """The innermost operator around each moment that does more than allocate."""
     events = trace.select(names.CPU_OP)
     at = nesting.enclosing(events, at_ns, thread)
     only_allocates = trace.says(events, _ALLOCATES).to_numpy()
@@ -513,12 +513,12 @@ def _table(keys: Sequence[str], size: Times, peak: int | None) -> tuple[Share, .
 
 
 def shares_of(live: Iterable[tuple[str, int]], peak: int | None, most: int = MOST_ROWS) -> tuple[Share, ...]:
-    """Sums of bytes by name, the largest first: ``most`` rows, and what is left as one."""
+    """Sums of bytes by name, the largest first: ``most`` rows, and the rest as one."""
     total: dict[str, list[int]] = {}
     for name, size in live:
-        one = total.setdefault(name, [0, 0])
-        one[0] += size
-        one[1] += 1
+        sums = total.setdefault(name, [0, 0])
+        sums[0] += size
+        sums[1] += 1
     rows = sorted(((name, held, count) for name, (held, count) in total.items()), key=lambda row: (-row[1], row[0]))
     rest = rows[most:]
     if len(rest) > 1:

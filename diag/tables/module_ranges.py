@@ -1,4 +1,4 @@
-"""Ranges of the host in which a module of the model ran, from any kind of range that a trace has."""
+"""Ranges of the host in which a module of the model ran, from any kind of range in a trace."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from . import nesting
 
 # -- module names ------------------------------------------------------------------------------------------------------
 #
-# Names of modules as the model's author wrote them, without what wrappers put around them.
+# Names of modules as in the model's source, without the parts that wrappers add.
 
-ROOT = "(root)"  # of a model: the module that has no name
+ROOT = "(root)"  # the model's module without a name
 _NUMBERED = re.compile(r"(.*)_\d+")
 _SHARDED_CLASS = re.compile(rf"{FSDP_CLASS_PREFIX}(?=[A-Z])")
 
@@ -31,8 +31,8 @@ def own_paths(names: pl.Series) -> pl.Series:
 
 
 def own_path(name: str) -> str:
-    """For a unit of several modules, which torch lists with commas, each path. A path in a wrapper only is the
-    root's."""
+    """For a unit of several modules, which torch lists with commas, each path. A path with nothing but wrapper parts is
+    the root's."""
     return ", ".join(_own_path(part) for part in name.split(", "))
 
 
@@ -45,20 +45,21 @@ def _own_path(name: str) -> str:
 
 
 def own_classes(calls: pl.DataFrame) -> pl.DataFrame:
-    """The calls that a profiler with stacks saw ("Block_3": a class and a number), those of wrappers under the name of
-    the module that is called in them, which then has what the wrapper does for it: gathers its parameters, above all.
+    """The calls that a profiler with stacks recorded ("Block_3": a class and a number). Calls of a wrapper get the name
+    of the module that is called in them, so the wrapper's work for it (above all, gathering its parameters) counts
+    there.
 
-    ``calls``: ts_ns, dur_ns, thread and name, sorted like Trace.select does. A wrapper in which no module is called, as
-    around compiled code, keeps its name: there is no other.
+    ``calls``: ts_ns, dur_ns, thread and name, sorted as by Trace.select. A wrapper in which no module is called, as
+    around compiled code, keeps its name.
     """
-    given = calls["name"].cast(pl.String).to_list()
-    classes = {name: class_of(name) for name in set(given)}
-    named = [_SHARDED_CLASS.sub("", name) for name in given]
+    call_names = calls["name"].cast(pl.String).to_list()
+    classes = {name: class_of(name) for name in set(call_names)}
+    named = [_SHARDED_CLASS.sub("", name) for name in call_names]
     if WRAPPER_CLASSES.isdisjoint(classes.values()):
         return calls.with_columns(pl.Series("name", named, dtype=pl.String))
-    wraps = [classes[name] in WRAPPER_CLASSES for name in given]
+    wraps = [classes[name] in WRAPPER_CLASSES for name in call_names]
     parent = nesting.parents(calls).tolist()
-    first: dict[int, int] = {}  # of a wrapper's row: the first call in it
+    first: dict[int, int] = {}  # by a wrapper's row: the first call in it
     for row, around in enumerate(parent):
         if around >= 0 and wraps[around]:
             first.setdefault(around, row)
@@ -70,13 +71,13 @@ def own_classes(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def class_of(name: str) -> str:
-    """The class in the name of a call that a profiler with stacks saw: "Block" of "Block_3"."""
+    """The class in the name of a call that a profiler with stacks recorded: "Block" of "Block_3"."""
     match = _NUMBERED.fullmatch(name)
     return match[1] if match else name
 
 
 PYTHON_FUNCTION = "python_function"
-PYTHON_MODULES = "nn.Module"  # the source of ranges that a profiler with stacks saw
+PYTHON_MODULES = "nn.Module"  # the source of ranges that a profiler with stacks recorded
 _PYTHON_MODULE = r"^nn\.Module: "
 
 # FSDP2's hooks are short ranges before and after a unit's forward and backward (docs/concepts/sharding.md).
@@ -84,7 +85,7 @@ _FSDP = (
     r"^FSDP::(pre_forward|post_forward|pre_backward|post_backward_accumulate|post_backward_reshard|"
     r"post_backward_reduce|root_post_backward_callback)(?: \((.*?)\))?(?: \[pg=.*\])?$"
 )
-# Ranges that the profiler, torch, a library or our own collectors put there; the others are a person's.
+# Ranges of the profiler, torch, a library or our own collectors; all others are the user's.
 _NOT_A_PERSONS = (
     r"^(?:ProfilerStep#|diag\.|enumerate\(DataLoader\)|Optimizer\.|[A-Za-z]*DataParallel\.|FSDP::|nccl:|gloo:|"
     r"c10d|_?c10d_functional|record_param_comms|Python GC|torch\.distributed\.)"
@@ -93,7 +94,7 @@ _COLUMNS = ("ts_ns", "dur_ns", "thread", "name")
 
 
 class ModuleRanges(Struct, frozen=True, eq=False):
-    """Calls of modules as one source shows them: ts_ns, dur_ns, thread and name, sorted like Trace.select does."""
+    """Calls of modules from one source: ts_ns, dur_ns, thread and name, sorted as by Trace.select."""
 
     source: str
     calls: pl.DataFrame
@@ -119,7 +120,7 @@ def _fsdp_backwards(trace: Trace) -> pl.DataFrame:
     """From a unit's pre-backward to the end of its last post-backward; the root's ends in the engine's callback."""
     hooks = _fsdp_hooks(trace)
     after = ("post_backward_accumulate", "post_backward_reshard", "post_backward_reduce", "root_post_backward_callback")
-    # With several outputs the hook runs once an output: the first one begins.
+    # With several outputs the hook runs once per output: the first run is the begin.
     before = hooks.filter(pl.col("hook").is_in(["pre_backward", "post_forward"])).sort("ts_ns")
     again = pl.col("hook").shift(1).over("name") == pl.col("hook")
     first = before.filter(~again.fill_null(False)).filter(pl.col("hook") == "pre_backward")
@@ -140,7 +141,7 @@ def _fsdp_hooks(trace: Trace) -> pl.DataFrame:
 
 def _from_to(hooks: pl.DataFrame, begins: pl.DataFrame, ends: tuple[str, ...]) -> pl.DataFrame:
     """One range for each begin, to the last end of the same unit before its next begin. Hooks of one unit may run on
-    different threads: the callback at the end of a backward is the caller's."""
+    different threads: the callback at the end of a backward runs on the caller's thread."""
     opened = begins.select("ts_ns", "thread", "name", begin="ts_ns").sort("ts_ns")
     closed = hooks.filter(pl.col("hook").is_in(ends)).select(
         "ts_ns", "name", (pl.col("ts_ns") + pl.col("dur_ns")).alias("end")

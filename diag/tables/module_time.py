@@ -1,8 +1,8 @@
 """Time of modules: device time by the module that launched it, and its effect on the critical path.
 
 Communication is left out of the table: how long an NCCL kernel lasts depends on the other ranks. Work of the backward
-counts where a range names its module, which only FSDP's hooks and recomputed forwards do: Kineto links a backward to
-its forward by autograd's sequence numbers, which our tables do not keep. The rest is "unattributed".
+counts if a range names its module, which only FSDP's hooks and recomputed forwards do: Kineto links a backward to its
+forward by autograd's sequence numbers, which our tables do not contain. The rest is "unattributed".
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ UNATTRIBUTED = ""
 
 
 def partial(work: WorkTable, modules: ModuleRanges, recomputed: Recomputed, host: Sequence[Window]) -> pl.DataFrame:
-    """One row a module of one trace, "" for work outside of all; these add up over traces.
+    """One row per module of one trace, "" for work outside of all; these add up over traces.
 
     Columns: name, parent, calls, host_ns, forward, backward, recompute and their ``own_`` twins (ns). ``host``: the
-    host's windows of the counted steps, whose calls are counted; the device may run behind the host by whole steps.
+    host's windows of the counted steps, whose calls are counted; the device may be whole steps behind the host.
     """
     calls, frame = modules.calls, work.frame
     time = np.where((frame["class"] == _COMM).to_numpy(), 0, frame["dur_ns"].to_numpy())
@@ -61,7 +61,7 @@ def partial(work: WorkTable, modules: ModuleRanges, recomputed: Recomputed, host
 
 
 def module_table(source: str, parts: Sequence[pl.DataFrame], rank_steps: int) -> ModuleTable:
-    """The table of all traces' parts, rows by falling time."""
+    """The table of all traces' parts, rows by decreasing time."""
     rows = (
         pl.concat(parts)
         .group_by("name", maintain_order=True)
@@ -102,7 +102,7 @@ def module_table(source: str, parts: Sequence[pl.DataFrame], rank_steps: int) ->
 
 
 def _sums(at: nesting.Rows, time: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
-    """Nanoseconds of each range's own pieces, and last those of no range."""
+    """Nanoseconds of each range's own pieces; the last value is for pieces outside of all ranges."""
     sums = np.zeros(count + 1, dtype=np.int64)
     np.add.at(sums, at, time)  # -1, outside of all, is the last place
     return sums
@@ -136,23 +136,23 @@ def _rows(
 
 # -- module tracks -----------------------------------------------------------------------------------------------------
 #
-# Which module of the model each moment of a trace belongs to: on the host by its ranges, on the device by launches.
+# The module of each moment of a trace: on the host from its ranges, on the device from the launches.
 #
 # A module is named by the innermost range around a moment: nn.Module of traces with stacks, FSDP's hooks and units, and
-# what a person put there with record_function. A piece of device work belongs to the module around its launch; a gap in
-# which the device waits for work that is queued already, to the module of that work; everything else, to the module
-# that the host is in at that moment. Kineto links a backward to its forward by numbers that our tables do not keep:
-# what of a backward lies in no such range is in no module.
+# the user's record_function ranges. A piece of device work belongs to the module around its launch; a gap in which the
+# device waits for work that is queued already, to the module of that work; everything else, to the module that the host
+# is in at that moment. Kineto links a backward to its forward by numbers that our tables do not contain: work of a
+# backward outside of such ranges is in no module.
 
 Times = npt.NDArray[np.int64]
 
-OUTSIDE = -1  # of any module
+OUTSIDE = -1  # outside of any module
 _COLUMNS = ("ts_ns", "dur_ns", "thread", "name")
 _UNKNOWN_THREAD = -1
 
-# Each hook and part of a hook names the unit that it works for, which with prefetching is another than the one around
-# it; the root's have no name (torch/distributed/fsdp/_fully_shard: _with_fqn). What has no name in any unit (casts,
-# inputs_to_device) is not here.
+# Each hook and part of a hook names the unit that it works for, which with prefetching is not the one around it; the
+# root's have no name (torch/distributed/fsdp/_fully_shard: _with_fqn). Ranges without a name in any unit (casts,
+# inputs_to_device) are not here.
 _FSDP_HOOK = (
     r"^FSDP::(?:(?:all_gather|all_gather_copy_out|(?:pre|post)_(?:forward|backward)\w*|root_\w+)"
     r"(?: \((.*?)\))?(?: \[pg=.*\])?|\w+_prefetch for (.*))$"
@@ -189,7 +189,7 @@ class ModuleTracks(Struct, frozen=True, eq=False):
 
 
 def tracks_of(trace: Trace) -> ModuleTracks | None:
-    """On the trace's own clock; None where no range of the trace names a module."""
+    """On the trace's own clock; None if no range of the trace names a module."""
     calls = _calls(trace)
     if calls.is_empty():
         return None
@@ -222,8 +222,8 @@ def _hooks(trace: Trace) -> pl.DataFrame:
 
 
 def _host_track(trace: Trace, calls: pl.DataFrame, code: Times) -> Track:
-    """The latest range to begin that is still open on a thread of the training, whichever thread: of the main and
-    autograd's thread one waits for the other."""
+    """The latest range to begin that is still open on any thread of the training: the main thread and autograd's wait
+    for each other, so only one of them works."""
     main = ranges.main_thread(trace)
     threads = {main} if main is not None else set()
     if trace.has_gpu:
@@ -269,7 +269,7 @@ def _device_tracks(trace: Trace, calls: pl.DataFrame, code: Times) -> dict[int, 
 
 
 def _first_come(start: Times, end: Times, module: Times) -> Track:
-    """Pieces of work in order of start; where they overlap, the first one has the time."""
+    """Pieces of work in order of start; if they overlap, the time belongs to the first one."""
     if not len(start):
         return Track(start, end, module)
     begin = start.copy()
@@ -279,7 +279,7 @@ def _first_come(start: Times, end: Times, module: Times) -> Track:
 
 
 def _queued(trace: Trace, start: Times, end: Times, module: Times) -> Track:
-    """The gaps between pieces of work, each with the module of the work that ends it."""
+    """The gaps between pieces of work, each with the module of the work after it."""
     if not len(start):
         return Track(start, end, module)
     reach = np.concatenate(([trace.begin_ns], np.maximum.accumulate(end)[:-1]))
@@ -295,15 +295,15 @@ SCHEMA: dict[str, type[pl.DataType]] = {
     "step": pl.Int64, "rank": pl.Int64, "label": pl.Int64, "module": pl.String, "ns": pl.Int64
 }  # fmt: skip
 
-# A trace's clock and the common one may tick differently, but no real one by this much; what differs more is a window
-# that was shortened at its begin, because the device was still at a step of the trace before. Where that is less, the
-# edges of modules are off by less than a thousandth of the step; no sum depends on it.
+# A trace's clock and the common one may tick differently, but real ones differ by less than this. A larger difference
+# is a window that was shortened at its begin, because the device was still at a step of the previous trace. For a
+# smaller one, the edges of modules are off by less than a thousandth of the step; no sum depends on it.
 _MOST_DRIFT = 1e-3
 
 
 class Stretches(Struct, frozen=True, eq=False):
-    """Pieces of time on the common clock: ``label`` is of diag.account.critical_path, ``step`` and ``rank`` are those
-    that the time is charged to. Arrays of equal length, in any order."""
+    """Pieces of time on the common clock: ``label`` as in diag.account.critical_path, ``step`` and ``rank`` that the
+    time is charged to. Arrays of equal length, in any order."""
 
     step: Times
     rank: Times
@@ -361,25 +361,25 @@ def charge(trace: Trace, windows: Sequence[tuple[Window, RankStep]], stretches: 
 
 
 def modules_at(trace: Trace, windows: Sequence[tuple[Window, RankStep]], spans: Sequence[tuple[int, int]]) -> list[str]:
-    """For each span of a rank's communication on the common clock, the module that has most of it; "" where none has
-    any. ``windows``: as for `charge`."""
+    """For each span of a rank's communication on the common clock, the module with most of it; "" if none has any.
+    ``windows``: as for `charge`."""
     tracks = tracks_of(trace) if windows and spans else None
-    found = [""] * len(spans)
+    names_of_spans = [""] * len(spans)
     if tracks is None:
-        return found
+        return names_of_spans
     start, end = np.array(spans, dtype=np.int64).T
     track = _placed(tracks.of(label_of(Kind.COMM, Detail.NONE)), windows)
     at, module, ns = _overlaps(track, start, end)
     frame = pl.DataFrame({"at": at, "module": module, "ns": ns}).group_by("at", "module").agg(pl.col("ns").sum())
     for place, number, _ in frame.sort("ns").iter_rows():
-        found[place] = tracks.names[number]
-    return found
+        names_of_spans[place] = tracks.names[number]
+    return names_of_spans
 
 
 def accounted(
     tables: RankTables, trace: Trace, windows: Iterable[Window], steps: Mapping[int, RankStep]
 ) -> list[tuple[Window, RankStep]]:
-    """The windows of a trace from which the account of a step was made; of two traces with one step it is the later.
+    """The windows of a trace from which the account of a step was made; if two traces have one step, the later one.
     ``steps``: the rank's accounts by step."""
     last = {number: i for i, candidate in enumerate(tables.traces) for number, _, _ in host_windows(candidate)}
     place = next(i for i, candidate in enumerate(tables.traces) if candidate is trace)
@@ -400,7 +400,7 @@ def _stretches(
 
 
 def _by_track(tracks: ModuleTracks, labels: Times) -> list[tuple[Track, Times]]:
-    """Each track with the places of the stretches that it speaks for."""
+    """Each track with the places of the stretches whose labels it covers."""
     track_of = {label: tracks.of(label) for label in np.unique(labels).tolist()}
     by_identity: dict[int, list[int]] = {}
     for label, track in track_of.items():
@@ -420,7 +420,7 @@ def _placed(track: Track, windows: Sequence[tuple[Window, RankStep]]) -> Track:
             continue
         edges = []
         for times in (track.start_ns[first:last], track.end_ns[first:last]):
-            left = end - np.clip(times, begin, end)  # a difference, which a float holds
+            left = end - np.clip(times, begin, end)  # a difference, which a float represents exactly
             moved = step.end_ns - left - np.round(left * gained).astype(np.int64)
             edges.append(np.clip(moved, step.begin_ns, step.end_ns))
         parts.append((edges[0], edges[1], track.module[first:last]))
@@ -431,7 +431,7 @@ def _placed(track: Track, windows: Sequence[tuple[Window, RankStep]]) -> Track:
 
 
 def _overlaps(track: Track, start: Times, end: Times) -> tuple[Times, Times, Times]:
-    """Where stretches meet a track: the place of the stretch, the module, the nanoseconds that both cover."""
+    """Where stretches and a track overlap: the place of the stretch, the module, the nanoseconds that both cover."""
     first = np.searchsorted(track.end_ns, start, side="right")
     last = np.searchsorted(track.start_ns, end, side="left")
     counts = np.maximum(last - first, 0)
@@ -450,7 +450,7 @@ _KEYS = ("step", "rank", "label")
 
 
 def shown(counted: Sequence[StepAccount]) -> list[StepAccount]:
-    """The steps that a trace of any rank covers: without one no module is known. All of them where there is none."""
+    """The steps that a trace of any rank covers: without one no module is known. All steps if there are none."""
     return [step for step in counted if any(parts.source == "trace" for parts in step.parts)] or list(counted)
 
 
@@ -462,8 +462,8 @@ def by_rank(steps: Iterable[RankStep]) -> dict[int, dict[int, RankStep]]:
 
 
 def whole(paths: Stretches, charged: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """The columns of SCHEMA: what is charged to modules, and one row for each step, rank and label with the rest. The
-    rows of a step add up to its path, so to its duration."""
+    """The columns of SCHEMA: the time charged to modules, and one row for each step, rank and label with the rest. The
+    rows of a step add up to its path, and so to its duration."""
     inside = pl.concat([pl.DataFrame(schema=SCHEMA), *charged])
     taken = inside.group_by(*_KEYS).agg(pl.col("ns").sum().alias("taken"))
     rest = paths.totals().join(taken, on=_KEYS, how="left", maintain_order="left")
@@ -472,7 +472,7 @@ def whole(paths: Stretches, charged: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 
 def path_table(steps: Sequence[StepAccount], paths: Stretches, charged: Sequence[pl.DataFrame]) -> PathTable:
-    """The table of these steps, whose paths are given; rows by falling time."""
+    """The table of these steps and their paths; rows by decreasing time."""
     rows = (
         whole(paths, charged)
         .group_by("rank", "label", "module")
@@ -493,7 +493,7 @@ def path_table(steps: Sequence[StepAccount], paths: Stretches, charged: Sequence
 
 
 def category_of(label: int) -> str:
-    """The kind in the words of the JSON contract's culprits, and its detail behind a slash."""
+    """The kind in the words of the JSON contract's culprits, and its detail after a slash."""
     kind, detail = of_label(label)
     name = kind.name.lower()
     return name if detail == Detail.NONE else f"{name}/{detail.name.lower()}"
@@ -503,15 +503,15 @@ def category_of(label: int) -> str:
 #
 # In which modules late ranks spend more of their own time than the others do, from the traces of both.
 
-# Traces are read again for this, so of many ranks these many stand for all: a median of four is steady enough.
+# Traces are read again for this, so of many ranks only these many are read: a median of four is steady enough.
 MOST_LATE = 2
 MOST_OTHERS = 4
-# What makes a rank late by itself: neither waits nor what has a cause of its own (data, copies, checkpoints, GC).
+# Time that makes a rank late by itself: no waits, and no time with another cause (data, copies, checkpoints, GC).
 _OWN = [label_of(kind, detail) for kind in (Kind.COMPUTE, Kind.IDLE) for detail in Detail if detail != Detail.GC]
 
 
 class ModuleExcess(Struct, frozen=True):
-    """``ns``: how much longer than the median of the ``others`` the late ranks are in the module, a step."""
+    """``ns``: how much longer per step the late ranks are in the module than the median of the ``others``."""
 
     module: str
     ns: int
@@ -521,8 +521,8 @@ class ModuleExcess(Struct, frozen=True):
 def module_excess(
     attribution: Attribution, tables: Tables, late: Sequence[int], steps: Iterable[int]
 ) -> list[ModuleExcess]:
-    """Modules in which the late ranks work or idle longer, largest first, over those of the steps that traces of late
-    and of other ranks cover; empty where there is none, or where no range names a module."""
+    """Modules in which the late ranks work or idle longer, largest first, over the given steps that traces of late and
+    of other ranks cover; empty if there are none, or if no range names a module."""
     accounts = by_rank(step for step in attribution.rank_steps if step.source == "trace")
     traced = [rank for rank, by_step in sorted(accounts.items()) if by_step and rank in tables.ranks]
     slow = [rank for rank in traced if rank in late][:MOST_LATE]
@@ -534,7 +534,7 @@ def module_excess(
     for rank in (*slow, *usual):
         times[rank] = _in_modules(tables, rank, [accounts[rank][step] for step in common])
         if not times[rank]:
-            return []  # the traces of a job are alike: without modules in one there are none to compare
+            return []  # the traces of a job are alike: if one has no modules, there are none to compare
     excesses = []
     for module in sorted(set().union(*(times[rank] for rank in slow))):
         usually = float(np.median([times[rank].get(module, 0) for rank in usual]))
@@ -557,7 +557,7 @@ def _in_modules(tables: Tables, rank: int, steps: Sequence[RankStep]) -> dict[st
 
 
 def _spread(ranks: Sequence[int], most: int) -> list[int]:
-    """At most so many of the ranks, evenly from the first to the last: neighbours share a host."""
+    """At most this many of the ranks, evenly from the first to the last: neighbours share a host."""
     if len(ranks) <= most:
         return list(ranks)
     return [ranks[i] for i in np.linspace(0, len(ranks) - 1, most).round().astype(int).tolist()]

@@ -1,9 +1,9 @@
-"""Accounts of memory snapshots: the curve that leads to the state they show, the peak and what was live at it, the
+"""Accounts of memory snapshots: the curve that leads to their state, the peak and its live allocations, the
 fragmentation of the state, out-of-memory errors, and ranks compared.
 
 The state is known exactly: which blocks are in use. Each event before it is undone, from the last to the first, so the
-curve needs nothing from before the recorded history. Its bytes are what tensors asked for; the allocator rounds each
-up (to 512 bytes; large ones to whole segments), which ``State.allocated`` includes.
+curve needs no data from before the recorded history. Its bytes are those requested for tensors; the allocator rounds
+each up (to 512 bytes; large ones to whole segments), which ``State.allocated`` includes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Sizes = npt.NDArray[np.int64]
 class State(Struct, frozen=True):
     """The allocator at the moment of the snapshot, in bytes. ``reserved``: of all segments; ``allocated``: in blocks in
     use by tensors, rounded; ``awaiting_free``: freed, and in use by another stream; ``inactive``: free in segments;
-    ``split``: of these, in segments that are in use in part, which cannot be returned to the device;
+    ``split``: the part of it in segments that are partly in use, which cannot be returned to the device;
     ``largest_free``: the largest block that an allocation could get without a new segment."""
 
     segments: int
@@ -50,8 +50,8 @@ class State(Struct, frozen=True):
 
 
 class OutOfMemory(Struct, frozen=True):
-    """An allocation that failed: bytes that were asked for, and those that the device still had (None: not recorded).
-    ``place``: where it was asked for; ``at_us``: as the curve's."""
+    """An allocation that failed: the requested bytes, and the device's free bytes (None: not recorded). ``place``:
+    where it was requested; ``at_us``: on the curve's time axis."""
 
     asked: int
     device_free: int | None
@@ -61,10 +61,10 @@ class OutOfMemory(Struct, frozen=True):
 
 class SnapshotAccount(Struct, frozen=True, eq=False):
     """One device of one snapshot. The arrays have one length, at most MOST_POINTS, and hold the largest value of each
-    bin: ``at_us`` since the first event (the event's number where the snapshot has no times, ``timed`` False),
-    ``allocated`` as tensors asked for it, and ``reserved``. All are empty without a recorded history: then the peak is
+    bin: ``at_us`` since the first event (the event's number if the snapshot has no times, ``timed`` False),
+    ``allocated`` as requested for tensors, and ``reserved``. All are empty without a recorded history: then the peak is
     the state's. ``before``: bytes at the peak whose allocation is not recorded. Tables: the largest first.
-    ``doubt``: why the curve may be wrong; "" where nothing says so."""
+    ``doubt``: why the curve may be wrong; "" if nothing indicates that."""
 
     path: str
     rank: int
@@ -94,7 +94,7 @@ class SnapshotAccount(Struct, frozen=True, eq=False):
 
 
 class Larger(Struct, frozen=True):
-    """A place that holds more at one rank's peak than at the other ranks': bytes there, and their median."""
+    """A place that holds more at one rank's peak than at the other ranks': bytes there, and the others' median."""
 
     place: str
     bytes: int
@@ -102,7 +102,7 @@ class Larger(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True):
-    """The rank with the highest peak against the median of the others."""
+    """The rank with the highest peak, compared with the median of the others."""
 
     rank: int
     peak: int
@@ -126,15 +126,17 @@ class SnapshotTable(Struct, frozen=True, eq=False):
 
 
 def snapshot_table(snapshots: Sequence[Snapshot], gaps: Iterable[Gap] = ()) -> SnapshotTable:
-    """Snapshots that name no rank count as ranks of their own, from the first free number on, in order of paths."""
-    taken = {one.rank for one in snapshots if one.rank is not None}
+    """Snapshots of unknown rank count as separate ranks, from the first free number on, in order of paths."""
+    taken = {snapshot.rank for snapshot in snapshots if snapshot.rank is not None}
     free = iter(sorted(set(range(len(taken) + len(snapshots))) - taken))
     accounts = [
-        account_of(one, next(free) if one.rank is None else one.rank, device)
-        for one in snapshots
-        for device in one.devices
+        account_of(snapshot, next(free) if snapshot.rank is None else snapshot.rank, device)
+        for snapshot in snapshots
+        for device in snapshot.devices
     ]
-    accounts.sort(key=lambda one: (one.rank, -1 if one.step is None else one.step, one.path, one.device))
+    accounts.sort(
+        key=lambda account: (account.rank, -1 if account.step is None else account.step, account.path, account.device)
+    )
     return SnapshotTable(tuple(accounts), _compared(accounts), tuple(gaps))
 
 
@@ -187,7 +189,7 @@ def account_of(snapshot: Snapshot, rank: int, device: DeviceSnapshot) -> Snapsho
 
 
 def _told(known: Iterable[tuple[Stack, int]]) -> bool:
-    """Whether any stack tells the phase of its step."""
+    """Whether any stack has a phase of its step."""
     return any(stack.phase != of.OTHER for stack, _ in known)
 
 
@@ -225,8 +227,8 @@ def _curves(events: pl.DataFrame, state: State) -> tuple[Sizes, Sizes, str]:
 
 
 def _freed(action: npt.NDArray[np.int8]) -> int:
-    """The event with which memory is no longer allocated: as torch.cuda.memory_allocated counts, the request, where it
-    was recorded."""
+    """The event at which memory counts as no longer allocated: the request, if it was recorded, as in
+    torch.cuda.memory_allocated."""
     return of.FREE_REQUESTED if (action == of.FREE_REQUESTED).any() else of.FREE_COMPLETED
 
 
@@ -237,8 +239,8 @@ def _back(end: int, delta: Sizes) -> Sizes:
 
 
 def _live_at(until: pl.DataFrame, after: pl.DataFrame, blocks: pl.DataFrame) -> list[tuple[int, int]]:
-    """(stack, bytes) of each allocation that was live after the events ``until``, which the others follow. Stack 0:
-    not known, for it was allocated before the history begins."""
+    """(stack, bytes) of each allocation that was live after the events ``until``, which the events ``after`` follow.
+    Stack 0: unknown, because it was allocated before the history begins."""
     freed = _freed(pl.concat([until["action"], after["action"]]).to_numpy())
     live = {
         addr: (stack, size)
@@ -285,20 +287,20 @@ def _sums(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
 
 
 def _compared(accounts: Sequence[SnapshotAccount]) -> Comparison | None:
-    """Each rank by the snapshot with its highest peak."""
+    """Compares the ranks, each by the snapshot with its highest peak."""
     by_rank: dict[int, SnapshotAccount] = {}
-    for one in accounts:
-        if one.rank not in by_rank or one.peak_allocated > by_rank[one.rank].peak_allocated:
-            by_rank[one.rank] = one
+    for account in accounts:
+        if account.rank not in by_rank or account.peak_allocated > by_rank[account.rank].peak_allocated:
+            by_rank[account.rank] = account
     if len(by_rank) < 2:
         return None
-    highest = max(by_rank.values(), key=lambda one: (one.peak_allocated, -one.rank))
-    others = [one for one in by_rank.values() if one is not highest]
+    highest = max(by_rank.values(), key=lambda account: (account.peak_allocated, -account.rank))
+    others = [account for account in by_rank.values() if account is not highest]
     larger = []
     for place, size in highest.places.items():
-        median = int(np.median([one.places.get(place, 0) for one in others]))
+        median = int(np.median([account.places.get(place, 0) for account in others]))
         if size > median:
             larger.append(Larger(place, size, median))
-    larger.sort(key=lambda one: (one.median - one.bytes, one.place))
-    peaks = [one.peak_allocated for one in others]
+    larger.sort(key=lambda row: (row.median - row.bytes, row.place))
+    peaks = [account.peak_allocated for account in others]
     return Comparison(highest.rank, highest.peak_allocated, int(np.median(peaks)), tuple(larger[:_MOST_COMPARED]))

@@ -1,11 +1,10 @@
 """The cache of large trace files, in Parquet, so that opening one again reads a fraction of it.
 
 An entry is keyed by a file's content, not its name, and by the version of this reader. It is written next to its place
-and moved there when complete; a cache that cannot be written or read costs time, never a result.
+and moved there when complete; if the cache cannot be written or read, that costs time, never a result.
 
-Others may write to the folder's storage. So links in it are not followed, entries have the permissions that the user's
-umask gives, and files are removed by name: files that have the names of ours, in folders that have the names of ours
-and whose contents.json identifies an entry.
+Others may write to the folder's storage. So links in it are not followed, entries have the permissions of the user's
+umask, and only files with our names are removed, in folders with our names whose contents.json identifies an entry.
 
     <cache>/<version>/<content key>/contents.json    header and totals
     <cache>/<version>/<content key>/*.parquet        events (in parts), names, arguments, counters
@@ -67,7 +66,7 @@ class _Saved(msgspec.Struct):
     categories: list[str]
     places: list[tuple[int, int]]
     processes: dict[str, Process]
-    sizes: dict[str, int]  # of the entry's files: one of another size was cut off or written over
+    sizes: dict[str, int]  # of the entry's files: a file of another size was truncated or overwritten
     key: str
 
 
@@ -85,30 +84,30 @@ class _Stamp(msgspec.Struct):
 
 
 class Cache(Struct, frozen=True):
-    """A folder of entries. ``folder`` None: nothing is kept."""
+    """A folder of entries. ``folder`` None: nothing is cached."""
 
     folder: Path | None
-    told: bool = False  # by the user: also what belongs to a run directory goes there
+    told: bool = False  # set by the user: then data of a run directory goes there as well
 
     @property
     def _entries(self) -> Path | None:
         return self.folder / _version() if self.folder is not None else None
 
     def key_of(self, path: Path) -> str:
-        """The key of a file's content. Reads the file unless its size and time are those of the last time."""
-        about = path.stat()
+        """The key of a file's content. Reads the file unless its size and time are unchanged since the last time."""
+        status = path.stat()
         stamp_path = self._stamp(path)
         if stamp_path is not None:
             with suppress(OSError, *DAMAGED):
                 stamp = msgspec.json.decode(read_regular(stamp_path, DOCUMENT_BYTES, self.folder), type=_Stamp)
-                if (stamp.size, stamp.mtime_ns) == (about.st_size, about.st_mtime_ns):
+                if (stamp.size, stamp.mtime_ns) == (status.st_size, status.st_mtime_ns):
                     return stamp.key
-        key = f"{about.st_size:x}-{_checksum(path):08x}"
+        key = f"{status.st_size:x}-{_checksum(path):08x}"
         # A file younger than its clock's grain may still change without a new time.
-        if stamp_path is not None and time.time_ns() - about.st_mtime_ns > 2_000_000_000:
+        if stamp_path is not None and time.time_ns() - status.st_mtime_ns > 2_000_000_000:
             with suppress(OSError):
                 if not stamp_path.parent.is_symlink():
-                    replace_file(stamp_path, msgspec.json.encode(_Stamp(about.st_size, about.st_mtime_ns, key)))
+                    replace_file(stamp_path, msgspec.json.encode(_Stamp(status.st_size, status.st_mtime_ns, key)))
         return key
 
     def _stamp(self, path: Path) -> Path | None:
@@ -117,7 +116,7 @@ class Cache(Struct, frozen=True):
         return self._entries / "paths" / f"{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]}.json"
 
     def load(self, key: str) -> Contents | None:
-        """The entry of this key; None where there is none that can be read."""
+        """The entry of this key; None if there is none, or it cannot be read."""
         if self._entries is None:
             return None
         folder = self._entries / key
@@ -157,7 +156,7 @@ class Cache(Struct, frozen=True):
 
     @contextmanager
     def writing(self, key: str) -> Iterator[Writer | None]:
-        """A writer for a new entry, which is kept if `Writer.finish` was reached; None where nothing can be kept."""
+        """A writer for a new entry, which is kept if `Writer.finish` was reached; None if nothing can be cached."""
         writer = self._writer(key)
         try:
             yield writer
@@ -209,7 +208,7 @@ class UnwritableError(Exception):
 
 
 class Writer(Struct):
-    """Writes one entry, then moves it to its place. UnwritableError where that fails."""
+    """Writes one entry, then moves it to its place. UnwritableError if that fails."""
 
     folder: Path
     place: Path
@@ -247,17 +246,17 @@ class Writer(Struct):
             (self.folder / _CONTENTS).write_bytes(msgspec.json.encode(saved))
         except OSError as error:
             raise UnwritableError(str(error)) from error
-        if os.path.lexists(self.place):  # damaged, or somebody else was faster
+        if os.path.lexists(self.place):  # damaged, or another process was faster
             _remove(self.place)
-        with suppress(FileExistsError, OSError):  # somebody else was faster with the same content
+        with suppress(FileExistsError, OSError):  # another process was faster with the same content
             self.folder.replace(self.place)
 
 
 def user_cache() -> Cache:
     """The cache that the environment names, else the one in the user's cache folder."""
-    told = os.environ.get(ENVIRONMENT)
-    if told:
-        return Cache(None if told == "off" else Path(told), told=True)
+    setting = os.environ.get(ENVIRONMENT)
+    if setting:
+        return Cache(None if setting == "off" else Path(setting), told=True)
     base = os.environ.get("XDG_CACHE_HOME")
     try:
         return Cache((Path(base) if base else Path.home() / ".cache") / "diag")
@@ -267,12 +266,12 @@ def user_cache() -> Cache:
 
 @cache
 def _version() -> str:
-    """Nothing that other code wrote is read."""
+    """Hash of this package's sources: entries written by other code are not read."""
     return hash_of_sources(*Path(__file__).parent.rglob("*.py"))
 
 
 def hash_of_sources(*files: Path) -> str:
-    """A name for what these sources make: other code makes something else."""
+    """A name for the output of these sources: other code has other output."""
     return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()[:12]
 
 
@@ -281,55 +280,55 @@ def _is_own_folder(folder: Path) -> bool:
 
 
 def _has_size(file: Path, size: int) -> bool:
-    about = file.lstat()
-    return stat.S_ISREG(about.st_mode) and about.st_size == size
+    status = file.lstat()
+    return stat.S_ISREG(status.st_mode) and status.st_size == size
 
 
 def _entries_below(folder: Path) -> Iterator[tuple[Path, int, int]]:
-    """The entries of all versions: where they are, when they were used last, and the bytes that they take on the disk,
-    which is less than the size of a file with holes."""
+    """The entries of all versions: path, time of last use, and the bytes that they take on disk, which are fewer than
+    the file size for a file with holes."""
     for version in _folders_in(folder, _VERSION):
         for entry in _folders_in(version, _KEY):
             with suppress(OSError):
                 files = _files_of(entry)
                 if any(name == _CONTENTS for name, _ in files) and _is_entry(entry):
-                    yield entry, entry.lstat().st_mtime_ns, sum(512 * about.st_blocks for _, about in files)
+                    yield entry, entry.lstat().st_mtime_ns, sum(512 * status.st_blocks for _, status in files)
 
 
 def _folders_in(folder: Path, name: re.Pattern[str]) -> list[Path]:
     try:
-        with os.scandir(folder) as found:
-            return [folder / e.name for e in found if name.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]
+        with os.scandir(folder) as entries:
+            return [folder / e.name for e in entries if name.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]
     except OSError:
         return []
 
 
 def _is_entry(folder: Path) -> bool:
-    """Whether its contents.json is one of ours, of this entry."""
+    """Whether the folder's contents.json is ours, and of this entry."""
     try:
-        told = msgspec.json.decode(read_regular(folder / _CONTENTS, ANSWER_BYTES, folder), type=_Entry)
+        entry = msgspec.json.decode(read_regular(folder / _CONTENTS, ANSWER_BYTES, folder), type=_Entry)
     except (OSError, *DAMAGED):
         return False
-    return told.key in ("", folder.name) and "names.parquet" in told.sizes
+    return entry.key in ("", folder.name) and "names.parquet" in entry.sizes
 
 
 def _files_of(entry: Path | int) -> list[tuple[str, os.stat_result]]:
-    """The regular files in a folder that have the names of ours. OSError where it cannot be read."""
-    with os.scandir(entry) as found:
+    """The regular files in a folder that have names of ours. OSError if it cannot be read."""
+    with os.scandir(entry) as entries:
         return [
             (e.name, e.stat(follow_symlinks=False))
-            for e in found
+            for e in entries
             if _FILE.fullmatch(e.name) and e.is_file(follow_symlinks=False)
         ]
 
 
 def _remove(entry: Path) -> None:
     """Removes our files from the folder of an entry, and the folder if nothing else is in it. Not by path: between two
-    calls of the system a folder may become a link to another one, whose files are not ours."""
+    system calls a folder may be replaced by a link to another one, whose files are not ours."""
     with suppress(OSError):
         descriptor = os.open(entry, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            # contents.json goes last: what is left of an entry after a kill still says that it is one.
+            # contents.json goes last: after a kill, the remains of an entry can still be identified.
             for name, _ in sorted(_files_of(descriptor), key=lambda file: file[0] == _CONTENTS):
                 os.unlink(name, dir_fd=descriptor)
         finally:
@@ -345,8 +344,8 @@ def _limit_gb() -> float:
 
 
 def _by_category(parts: Sequence[pl.DataFrame], categories: int) -> list[pl.DataFrame]:
-    """The rows of the parts, a table for each category. A pass for each takes a third of the time of grouping: there
-    are few."""
+    """The rows of the parts, a table for each category. A pass for each category takes a third of the time of grouping,
+    as there are few."""
     together = pl.concat([pl.DataFrame(schema=STORED), *parts])
     return [together.filter(pl.col("cat") == code) for code in range(categories)]
 
@@ -359,7 +358,7 @@ def _scan(folder: Path, names: Iterable[str], category: int) -> pl.LazyFrame:
 def _write(table: pl.DataFrame, path: Path) -> None:
     try:
         # Not compressed: codes and times are packed well enough (8 bytes an event, with lz4 it would be 5), and writing
-        # takes two thirds of the time, reading a third. No statistics: nobody asks for few rows by their values.
+        # takes two thirds of the time, reading a third. No statistics: no query selects few rows by their values.
         table.write_parquet(path, compression="uncompressed", statistics=False)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise UnwritableError(str(error)) from error
@@ -367,8 +366,8 @@ def _write(table: pl.DataFrame, path: Path) -> None:
 
 def _checksum(path: Path) -> int:
     """CRC-32 of the file: guards against changes, not against forgery; a gigabyte takes a tenth of a second."""
-    found = 0
+    checksum = 0
     with open_regular(path, run_of(path), buffering=0) as file:
         while block := file.read(_READ_BYTES):
-            found = isal_zlib.crc32(block, found)
-    return found
+            checksum = isal_zlib.crc32(block, checksum)
+    return checksum

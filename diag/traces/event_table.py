@@ -22,7 +22,7 @@ from .trace import ARGS_ROW, ARGUMENTS, COUNTERS, ROW, STORED, Events, Process
 
 K = TypeVar("K", str, tuple[str, str])
 
-# A training's trace has thousands of names; one with stacks and modules tens of thousands.
+# A training's trace has thousands of names; a trace with stacks and modules has tens of thousands.
 MAX_NAMES = 250_000
 MAX_NAME_CHARS = 4096  # kernels of templates of templates have names of a few thousand characters
 MAX_THREADS = 1_000_000
@@ -51,7 +51,7 @@ class EventTable(Struct):
     untimed: int = 0
     begin_ns: int = FAR_NS
     end_ns: int = -FAR_NS
-    _parts: dict[int, list[pl.DataFrame]] = field(default_factory=dict)  # by category, of a table in memory
+    _parts: dict[int, list[pl.DataFrame]] = field(default_factory=dict)  # by category, for a table in memory
     _names: dict[str, int] = field(default_factory=dict)
     _categories: dict[str, int] = field(default_factory=dict)
     _threads: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -62,19 +62,19 @@ class EventTable(Struct):
     _places: dict[tuple[int, int], None] = field(default_factory=dict)
     _processes: dict[str, Process] = field(default_factory=dict)
     profiled: bool = False  # the profiler's own span was seen
-    phases: set[str] = field(default_factory=set)  # of events without a duration, where the general decoder saw any
+    phases: set[str] = field(default_factory=set)  # of events without a duration, if the general decoder saw any
     rows: int = 0
 
     def head_of(self, event: KinetoEvent) -> Head:
         key = (event.cat, event.name, event.pid, event.tid)
-        found = self._heads.get(key)
-        if found is None:
+        head = self._heads.get(key)
+        if head is None:
             if len(self._heads) > MAX_NAMES:
                 self._heads.clear()
-            found = self._heads[key] = self._new_head(
+            head = self._heads[key] = self._new_head(
                 event.cat or "", event.name or "", _label(event.pid), _label(event.tid)
             )
-        return found
+        return head
 
     def _new_head(self, cat: str, name: str, pid: str, tid: str) -> Head:
         category = names.category(cat)
@@ -114,13 +114,13 @@ class EventTable(Struct):
         return self._code(self._categories, category[:256], 250, "other")
 
     def _code(self, codes: dict[K, int], key: K, limit: int, beyond: K) -> int:
-        found = codes.get(key)
-        if found is None:
+        code = codes.get(key)
+        if code is None:
             if len(codes) >= limit:
                 self._gap(f"more than {limit:,} different names, categories or threads: the rest is called {beyond}")
                 key = beyond
-            found = codes.setdefault(key, len(codes))
-        return found
+            code = codes.setdefault(key, len(codes))
+        return code
 
     def says_rank(self, event: KinetoEvent) -> None:
         rank = whole(event.args.rank) if event.args is not None else None
@@ -145,7 +145,7 @@ class EventTable(Struct):
         self._gaps[reason] = None
 
     def arguments_row(self, args: Args) -> int:
-        """The row of these arguments in the table of arguments; equal ones share it."""
+        """The row of these arguments in the table of arguments; equal arguments share it."""
         row = (
             _text(args.coll_name), whole(args.in_elems), whole(args.out_elems), _text(args.dtype),
             _text(args.group_name), _text(args.group_ranks), whole(args.group_size), whole(args.seq),
@@ -154,7 +154,7 @@ class EventTable(Struct):
         return self._arguments.setdefault(row, len(self._arguments))
 
     def add(self, part: pl.DataFrame) -> None:
-        """A part with the columns of STORED: ``ts_ns`` null where it could not be read, -1 or null for a lost end."""
+        """A part with the columns of STORED: ``ts_ns`` null if it could not be read, -1 or null for a lost end."""
         timed = part if _in_bounds(part["ts_ns"], -FAR_NS) and _in_bounds(part["dur_ns"], 0) else _timed(part)
         self.untimed += len(part) - len(timed)
         if timed.is_empty():
@@ -187,7 +187,7 @@ class EventTable(Struct):
 
     @property
     def places(self) -> tuple[tuple[int, int], ...]:
-        """Which threads events of which category are on: codes of both."""
+        """Which threads have events of which category: codes of both."""
         return tuple(self._places)
 
     @property
@@ -196,7 +196,7 @@ class EventTable(Struct):
         return self._processes
 
     def events(self) -> Events:
-        """All that was added; without the rows that were written."""
+        """All events added, without the rows that were written."""
         empty = pl.DataFrame(schema=STORED)
         parts = [pl.concat([empty, *self._parts.get(code, ())]) for code in range(len(self._categories))]
         return Events(
@@ -245,19 +245,19 @@ def _raw(value: bytes) -> str | None:
 
 # -- kineto events -----------------------------------------------------------------------------------------------------
 #
-# Typed events of any origin into the columns of an event table.
+# Typed events of any origin are converted to the columns of an event table.
 
 MEMORY_EVENT = "[memory]"
 
 
 def add_events(table: EventTable, events: Sequence[KinetoEvent]) -> None:
     """Duration events and allocator samples into the table; other phases (flows, metadata, marks) are left out."""
-    kept, heads = [], []
+    events_kept, heads = [], []
     for event in events:
         if event.ph == "X":
             head = table.head_of(event)
             if head.kept:
-                kept.append(event)
+                events_kept.append(event)
                 heads.append(head)
             if event.args is not None and event.args.rank is not None:
                 table.says_rank(event)
@@ -265,11 +265,11 @@ def add_events(table: EventTable, events: Sequence[KinetoEvent]) -> None:
             table.phases.add(event.ph)
             if event.ph == "M" and event.name == "process_name":
                 table.names_process(event)
-    args = [event.args or NO_ARGS for event in kept]
+    args = [event.args or NO_ARGS for event in events_kept]
     rows = [table.arguments_row(arg) if _kept(head, arg) else None for head, arg in zip(heads, args, strict=True)]
     columns: dict[str, Any] = {
-        "ts_ns": exact_ns(event.ts for event in kept),
-        "dur_ns": exact_ns(event.dur for event in kept),
+        "ts_ns": exact_ns(event.ts for event in events_kept),
+        "dur_ns": exact_ns(event.dur for event in events_kept),
         "name": [head.name for head in heads],
         "cat": [head.cat for head in heads],
         "thread": [head.thread for head in heads],
@@ -281,17 +281,17 @@ def add_events(table: EventTable, events: Sequence[KinetoEvent]) -> None:
     table.add(_frame(columns, STORED))
     samples = [e for e in events if e.ph == "i" and e.name == MEMORY_EVENT and e.args is not None]
     if samples:
-        given = [event.args or NO_ARGS for event in samples]
+        sample_args = [event.args or NO_ARGS for event in samples]
         table.add_counters(
             _frame(
                 {
                     "ts_ns": exact_ns(event.ts for event in samples),
-                    "device_type": [whole(arg.memory_device_type) for arg in given],
-                    "device": [whole(arg.memory_device) for arg in given],
-                    "allocated": [whole(arg.allocated) for arg in given],
-                    "reserved": [whole(arg.reserved) for arg in given],
-                    "bytes": [whole(arg.memory_bytes) for arg in given],
-                    "addr": [whole(arg.memory_addr) for arg in given],
+                    "device_type": [whole(arg.memory_device_type) for arg in sample_args],
+                    "device": [whole(arg.memory_device) for arg in sample_args],
+                    "allocated": [whole(arg.allocated) for arg in sample_args],
+                    "reserved": [whole(arg.reserved) for arg in sample_args],
+                    "bytes": [whole(arg.memory_bytes) for arg in sample_args],
+                    "addr": [whole(arg.memory_addr) for arg in sample_args],
                     "thread": [table.thread(event.pid, event.tid) for event in samples],
                 },
                 COUNTERS,
@@ -304,15 +304,15 @@ def _kept(head: Head, args: Args) -> bool:
 
 
 def exact_ns(texts: Iterable[msgspec.Raw]) -> pl.Series:
-    """Nanoseconds (Int64) of microseconds written as decimal text, to the nanosecond; null where it is no number."""
+    """Nanoseconds (Int64) of microseconds written as decimal text, to the nanosecond; null if it is not a number."""
     return us_to_ns(pl.Series([bytes(text).decode("utf-8", "replace") for text in texts], dtype=pl.String))
 
 
 def us_to_ns(text: pl.Series) -> pl.Series:
-    """Nanoseconds (Int64) of microseconds written as decimal text, to the nanosecond; null where it is no number.
+    """Nanoseconds (Int64) of microseconds written as decimal text, to the nanosecond; null if it is not a number.
 
-    Kineto writes whole microseconds or three decimals. What is neither (an exponent, a quoted number) is read as a
-    decimal, which takes four times as long.
+    Kineto writes whole microseconds or three decimals. Other forms (an exponent, a quoted number) are read as decimals,
+    which takes four times as long.
     """
     if not text.str.contains(".", literal=True).any():
         whole_us = text.cast(pl.Int64, strict=False)
@@ -331,7 +331,7 @@ def _thousandfold(us: pl.Series) -> pl.Series:
 
 
 def _frame(columns: dict[str, Any], schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
-    """Columns of these types; null for what does not fit."""
+    """Columns of these types; null for values that do not fit."""
     return pl.DataFrame(
         {
             key: value if isinstance(value, pl.Series) else pl.Series(value, dtype=pl.Int64, strict=False)

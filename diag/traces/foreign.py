@@ -1,4 +1,4 @@
-"""Describes a file that is not a trace of PyTorch's profiler, in one sentence with what to give instead.
+"""Describes a file that is not a trace of PyTorch's profiler, in one sentence with the kind of file to give instead.
 
 Many files end in .json, and half of the tools of this field write Chrome's trace format. Each sentence is based on the
 file's content: its beginning, the keys at its top, or the categories, phases and processes of its events. The formats
@@ -20,7 +20,7 @@ from .text_stream import damaged, file_name
 _KINETO = "give the trace that torch.profiler wrote of the run"
 INSTEAD = "Give the trace that torch.profiler writes (export_chrome_trace, tensorboard_trace_handler) for the same run."
 
-# How files begin that are not JSON.
+# Beginnings of files that are not JSON.
 _MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"version https://git-lfs", "a Git LFS pointer, not the file itself: fetch it with `git lfs pull`"),
     (b"SQLite format 3", "an SQLite database (an export of Nsight Systems, or of rocpd), not a Kineto trace"),
@@ -36,10 +36,10 @@ _MAGIC: tuple[tuple[bytes, str], ...] = (
 )
 _MARKUP = re.compile(rb"<(?:!doctype|html|\?xml|head|body|!--)", re.I)
 
-# The keys at the top of JSON objects without traceEvents: all of them must be there. The first that fits counts.
+# Keys at the top of JSON objects without traceEvents: all of them must be present. The first match counts.
 _OBJECTS: tuple[tuple[frozenset[str], str], ...] = tuple(
-    (frozenset(keys.split()), what)
-    for keys, what in (
+    (frozenset(keys.split()), description)
+    for keys, description in (
         # torch.profiler.ExecutionTraceObserver and Chakra's converter
         ("schema nodes", "a PyTorch execution trace (Chakra), which has operators but no device times"),
         ("rocprofiler-sdk-tool", "the output of rocprofv3 (rocprofiler-sdk)"),
@@ -60,7 +60,7 @@ _OBJECTS: tuple[tuple[frozenset[str], str], ...] = tuple(
     )
 )
 
-# Who writes Chrome's format: what is looked at, a pattern, the writer. PyTorch's legacy profiler is among them.
+# Writers of Chrome's format: what is matched, a pattern, the writer. PyTorch's legacy profiler is among them.
 _WRITERS = (
     ("process", r"^/device:(?:TPU|GPU|CPU)|^/host:|^#Chip", "JAX or TensorFlow's XProf"),
     ("process", r"^/job:\w+/replica:", "TensorFlow's timeline"),
@@ -74,22 +74,24 @@ _WRITERS = (
     ("category", r"^task(?:::|$)|^actor_", "Ray's timeline"),
     ("category", r"^(?:cuda_api|nvtx|osrt)$", "a converter from Nsight Systems"),
 )
-# Kernels of these are called Kernel too, as PyTorch 1.10 called them.
+# These call their kernels Kernel too, as PyTorch 1.10 did.
 _ONNX_RUNTIME = frozenset({"session", "node"})
 _MOST_SHOWN = 6
 
 
 def no_trace(name: str, text: bytes, whole: bool, otherwise: DiagError | None = None) -> DiagError:
-    """The error for a text without a list of events. ``whole``: this is all of the file; ``otherwise``: the decoder's
-    message."""
-    what = _by_beginning(text)
-    if what:
-        return DiagError(f"{file_name(name)}: {what}", hint=INSTEAD, path=name)
+    """The error for a text without a list of events. ``whole``: the text is the whole file; ``otherwise``: the
+    decoder's message."""
+    description = _by_beginning(text)
+    if description:
+        return DiagError(f"{file_name(name)}: {description}", hint=INSTEAD, path=name)
     keys = _keys(text)
     if keys and "traceEvents" not in keys:
-        for known, what in _OBJECTS:
+        for known, description in _OBJECTS:
             if known <= set(keys):
-                return DiagError(f"{file_name(name)}: {what}, not a Kineto trace; {_KINETO}", hint=INSTEAD, path=name)
+                return DiagError(
+                    f"{file_name(name)}: {description}, not a Kineto trace; {_KINETO}", hint=INSTEAD, path=name
+                )
         if not whole:
             reason = f"no events in its first {len(text) >> 20} MB, but the keys {_listed(keys)}: not a Kineto trace"
             return damaged(name, reason)
@@ -139,40 +141,40 @@ def no_events_of_ours(
 
 
 def _writer(categories: Collection[str], processes: Collection[str]) -> str:
-    for where, pattern, who in _WRITERS:
-        if any(re.search(pattern, text, re.I) for text in (processes if where == "process" else categories)):
-            return who
+    for source, pattern, writer in _WRITERS:
+        if any(re.search(pattern, text, re.I) for text in (processes if source == "process" else categories)):
+            return writer
     return ""
 
 
 def _by_beginning(text: bytes) -> str:
     start = text[:4096]
-    for magic, what in _MAGIC:
+    for magic, description in _MAGIC:
         if start.startswith(magic):
-            return what
+            return description
     if _MARKUP.match(start.lstrip()):
         return "an HTML or XML page, not a trace: the answer of a server that was saved under this name?"
     return ""
 
 
 def _keys(text: bytes) -> list[str]:
-    """The keys at the top of an object; [] where it is none. For incomplete JSON, those in its beginning."""
+    """The keys at the top of an object; [] for anything else. For incomplete JSON, the keys in its beginning."""
     if not text[:256].lstrip().startswith(b"{"):
         return []
     try:
         return list(msgspec.json.decode(text, type=dict[str, msgspec.Raw]))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
-    found, depth, before = [], 0, b""
+    keys, depth, before = [], 0, b""
     for match in _TOKEN.finditer(text, 0, _SEARCHED_BYTES):
         token = match[0]
         if token == b":" and depth == 1 and before[:1] == b'"':
-            found.append(before[1:-1].decode("utf-8", "replace"))
+            keys.append(before[1:-1].decode("utf-8", "replace"))
         depth += (token in b"{[") - (token in b"}]")
         if not depth:
             break
         before = token
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(keys))
 
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:]')
@@ -188,7 +190,7 @@ def _json_lines(text: bytes) -> bool:
 
 
 def _listed(words: Sequence[str]) -> str:
-    """The first of them, shortened where they are long, and how many more there are."""
+    """The first of them, shortened if they are long, and how many more there are."""
     shown = [word if len(word) <= 40 else word[:39] + "\u2026" for word in words[:_MOST_SHOWN]]
     more = f" and {len(words) - len(shown)} more" if len(words) > len(shown) else ""
     return " ".join(", ".join(shown).split()) + more

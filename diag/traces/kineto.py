@@ -29,52 +29,53 @@ from .trace import Contents, Derived, Trace
 
 # -- several ranks -----------------------------------------------------------------------------------------------------
 #
-# The ranks whose events one file holds, and each one's part of them.
+# The ranks whose events one file holds, and each rank's part of them.
 #
-# torch.profiler writes a file for each process, and one process that drives several GPUs is one rank. What holds
-# several ranks was merged by a tool. Some say in each event of which rank it is (``args.rank``: AMD's TraceLens), some
-# in the names of the processes. Others only put the files together: then a rank is a process of the host with the
-# devices on which its launches run, found by correlation.
+# torch.profiler writes a file for each process, and a process that drives several GPUs is one rank. A file with several
+# ranks was merged by a tool. Some tools write the rank into each event (``args.rank``: AMD's TraceLens), some into the
+# names of the processes. Others only put the files together: then a rank is a process of the host with the devices on
+# which its launches run, found by correlation.
 
 _RANK = re.compile(r"\brank[\s_:#-]*(\d{1,7})\b", re.I)
 _HOST = (names.CPU_OP, *names.LAUNCH_CATEGORIES)
 _WORK = (*_HOST, *names.DEVICE_CATEGORIES)
-# A process with fewer of the operators is none that ran the model: a stray event, or damage.
+# A process with a smaller share of the operators did not run the model: a stray event, or damage.
 _LEAST_SHARE = 0.01
-# Of a device's work that any process launched, as much must be launched by the process whose device it is, and after
-# its launch. Where ranks count their launches alike, some of another rank come after the work that they seem to launch.
+# The process that owns a device must have launched this share of the device's launched work, and this share of it must
+# begin after its launch. If ranks number their launches alike, some launches of another rank come after the work that
+# they seem to launch.
 _LAUNCHED, _CAUSAL = 0.9, 0.99
 _HINT = "Give the ranks' own files, one each, or merge them with ids that differ."
 
 
 class RankContents(Struct, frozen=True, eq=False):
-    """One rank's events. ``rank`` is None where the file does not contain it."""
+    """One rank's events. ``rank`` is None if the file does not contain it."""
 
     rank: int | None
     contents: Contents
 
 
 class _Process(Struct):
-    """A process of the host and its devices, by how the events call them."""
+    """A process of the host and its devices, as the events name them."""
 
     pid: str
     devices: list[str] = field(default_factory=list)
 
 
 def host_pids(contents: Contents) -> tuple[str, ...]:
-    """The processes of the host whose operators or runtime calls these are."""
+    """The host processes that have operators or runtime calls."""
     return tuple(_pids(contents, _HOST))
 
 
 def only_rank(contents: Contents) -> int | None:
-    """The one rank that the events name; None where they name none, or several."""
+    """The only rank that the events name; None if they name none, or several."""
     ranks = {rank for process in contents.processes.values() for rank in process.ranks}
     return next(iter(ranks)) if len(ranks) == 1 else None
 
 
 def parts_by_rank(contents: Contents, path: str) -> list[RankContents]:
-    """The events of each rank, in order; [] where the file holds a single rank, as nearly all do. DiagError where it
-    holds several that cannot be separated."""
+    """The events of each rank, in order; [] if the file holds a single rank, as nearly all do. DiagError if it holds
+    several that cannot be separated."""
     pids_by_rank = _told(contents, path)
     if pids_by_rank:
         return [
@@ -102,11 +103,11 @@ def parts_by_rank(contents: Contents, path: str) -> list[RankContents]:
     ]
 
 
-# -- what the file says ------------------------------------------------------------------------------------------------
+# -- ranks named by the file -------------------------------------------------------------------------------------------
 
 
 def _told(contents: Contents, path: str) -> dict[int, list[str]]:
-    """The processes of each rank, if the file names several; {} otherwise."""
+    """The processes of each rank, if the file names several ranks; {} otherwise."""
     pids_by_rank: dict[int, list[str]] = {}
     for pid in dict.fromkeys(pid for pid, _ in contents.threads):
         process = contents.processes.get(pid)
@@ -146,12 +147,12 @@ def _said(contents: Contents, pids_by_rank: Mapping[int, Collection[str]], rank:
     return reason
 
 
-# -- what the events show ----------------------------------------------------------------------------------------------
+# -- ranks inferred from the events ------------------------------------------------------------------------------------
 
 
 def _launching(contents: Contents, path: str) -> list[_Process]:
-    """The processes with their devices, in order of these; without devices, all of them in order of their ids. [] for
-    fewer than two."""
+    """The processes with their devices, in order of the devices; without devices, all processes in order of their ids.
+    [] for fewer than two."""
     pids = _busy_pids(contents)
     if len(pids) < 2:
         return []
@@ -163,13 +164,13 @@ def _launching(contents: Contents, path: str) -> list[_Process]:
     for device, pid in owners.items():
         by_pid[pid].devices.append(device)
     launching = [process for process in by_pid.values() if process.devices]
-    if len(launching) == 1:  # its data loader's workers, profiled too, are no ranks
+    if len(launching) == 1:  # other busy processes are workers of its data loader, profiled too: not ranks
         return launching
     return sorted(launching, key=lambda process: (min(map(_number, process.devices)), _number(process.pid)))
 
 
 def _busy_pids(contents: Contents) -> list[str]:
-    """Processes with a share of the operators, or of the runtime calls where there are no operators."""
+    """Processes with a share of the operators, or of the runtime calls if there are no operators."""
     kinds: Sequence[str] = (names.CPU_OP,) if _pids(contents, (names.CPU_OP,)) else names.LAUNCH_CATEGORIES
     counts = _by_pid(contents, kinds).group_by("pid").len()
     total = sum(counts["len"])
@@ -186,7 +187,7 @@ def _owners(contents: Contents, pids: Sequence[str], devices: Sequence[str], pat
         pl.len().alias("count"), (pl.col("ts_ns_host") <= pl.col("ts_ns")).mean().alias("causal")
     )
     launched = dict(joined.unique(["pid", "correlation"]).group_by("pid").len().iter_rows())
-    # Work without a correlation says nothing of who launched it; where all of a device's has none, nobody knows.
+    # Work without a correlation does not show its launcher; if all of a device's work has none, its owner is unknown.
     possible: dict[str, list[str]] = {device: [] for device in devices}
     for device, host, count, causal in pairs.iter_rows():
         if count >= _LAUNCHED * launched[device] and causal >= _CAUSAL:
@@ -260,7 +261,7 @@ def _part(contents: Contents, rank: int | None, pids: Collection[str], reason: s
 
 
 class _PartsDerived(Struct, frozen=True):
-    """Derived data of one rank, kept apart from the others'."""
+    """Derived data of one rank, stored separately from the others'."""
 
     whole: Derived
     key: str
@@ -273,7 +274,7 @@ class _PartsDerived(Struct, frozen=True):
 
 
 def _key(pids: Iterable[str]) -> str:
-    """A name of a part that a file may have."""
+    """A name for one rank's part of a file."""
     return sha256("\n".join(sorted(pids)).encode()).hexdigest()[:16]
 
 
@@ -292,7 +293,7 @@ def _pids(contents: Contents, categories: Collection[str]) -> list[str]:
 
 
 def _number(pid: str) -> tuple[int, str]:
-    """For an order in which 10 is behind 9."""
+    """For an order in which 10 comes after 9."""
     match = re.search(r"(\d{1,18})$", pid)
     return (int(match[1]) if match else -1, pid)
 
@@ -306,7 +307,7 @@ _UNCLOSED = "its array of events has no closing bracket: what was written last m
 
 
 def read_trace(path: Path | str) -> Trace:
-    """The trace in a .json or .json.gz file. DiagError when the file is not a whole trace or holds no event."""
+    """The trace in a .json or .json.gz file. DiagError if the file is not a whole trace or holds no event."""
     with opened(str(path)) as file:
         return as_trace(read_contents(file, str(path)), str(path))
 
@@ -314,9 +315,8 @@ def read_trace(path: Path | str) -> Trace:
 def read_contents(file: BinaryIO, name: str, write: Callable[[pl.DataFrame], None] | None = None) -> Contents:
     """Everything that is kept of a file, in memory or, part by part, wherever ``write`` puts it.
 
-    The text is never in memory as a whole, so only what is kept grows with the file. DiagError when it is not a whole
-    Kineto trace, with the reason; what was written until then is of no use.
-    """
+    The text is never in memory as a whole, so memory grows only with the kept data. DiagError if the file is not a
+    whole Kineto trace, with the reason; what was written until then is useless."""
     table = EventTable(write)
     text = KinetoText(table, name)
     cutter = Cutter(blocks(file, name), name)
@@ -348,7 +348,7 @@ def read_contents(file: BinaryIO, name: str, write: Callable[[pl.DataFrame], Non
 
 
 def _documents(cutter: Cutter, name: str) -> tuple[kineto_json.KinetoDocument, kineto_json.KinetoDocument]:
-    """The JSON before and after the chunks. DiagError where the file is incomplete."""
+    """The JSON before and after the chunks. DiagError if the file is incomplete."""
     head, tail = cutter.documents()
     try:
         first = kineto_json.document(head, name)
@@ -362,7 +362,7 @@ def _documents(cutter: Cutter, name: str) -> tuple[kineto_json.KinetoDocument, k
 
 
 def _decode_any(table: EventTable, cutter: Cutter, chunk: bytes, name: str) -> None:
-    """The chunk by the general decoder; cut again where the guess of a boundary was wrong."""
+    """The chunk by the general decoder; cut again if the guess of a boundary was wrong."""
     try:
         events = kineto_json.events(chunk, name)
     except DiagError as error:
@@ -374,8 +374,8 @@ def _decode_any(table: EventTable, cutter: Cutter, chunk: bytes, name: str) -> N
 
 
 def as_traces(contents: Contents, path: str, rank: int | None = None) -> list[Trace]:
-    """The contents as the trace at a path, or as the traces of several ranks where the file holds several. DiagError
-    where they cannot be separated."""
+    """The contents as the trace at a path, or as the traces of several ranks if the file holds several. DiagError if
+    they cannot be separated."""
     parts = parts_by_rank(contents, path)
     if not parts:
         return [as_trace(contents, path, rank)]
@@ -383,8 +383,8 @@ def as_traces(contents: Contents, path: str, rank: int | None = None) -> list[Tr
 
 
 def as_trace(contents: Contents, path: str, rank: int | None = None, of_several: bool = False) -> Trace:
-    """The contents as the trace at a path. Without a rank the header names it, else the file's or its folder's name;
-    neither does for a file ``of_several`` ranks."""
+    """The contents as the trace at a path. Without ``rank`` the header names it, else the file's or its folder's name;
+    for a file ``of_several`` ranks neither is used."""
     info = contents.distributed if isinstance(contents.distributed, dict) else {}
     if rank is None and not of_several:
         rank = index_of(info.get("rank"))

@@ -28,8 +28,8 @@ from .text_stream import damaged
 CHUNK_BYTES = 8 << 20
 # An event, the header and the trailer are each smaller than this, or the file is none of ours.
 MAX_PIECE_BYTES = 64 << 20
-# What is left at the end of a file and is shorter stays in one piece: in so few events hardly a line comes twice, and
-# decoding them as JSON takes no longer.
+# A shorter rest at the end of a file stays in one piece: in so few events hardly a line occurs twice, and decoding them
+# as JSON takes no longer.
 _WORTH_CUTTING_BYTES = 2 << 20
 _OPENING = re.compile(rb'"traceEvents"\s*:\s*')
 _BETWEEN = re.compile(rb"\}\s*,\s*(?=\{)")
@@ -41,13 +41,13 @@ _BEGINNING_BYTES = 1 << 12
 
 
 class Cutter:
-    """Feeds on blocks of text; gives the header, then chunks, then the rest.
+    """Splits a stream of text blocks into header, chunks of whole events, and rest.
 
     ``header`` is everything before the first event, including ``"traceEvents": [`` or the bracket of a bare array, or
-    the whole text where there is neither. ``rest`` is what is left when there are no more chunks: the last events,
-    ``]`` and what follows. ``beginning`` is how the text of the events begins.
+    the whole text if it has neither. ``rest`` is the text after the last chunk: the last events, ``]`` and what
+    follows. ``beginning`` is the beginning of the events' text.
 
-    The text stays in the blocks in which it came, and so does a chunk: whoever decodes it puts it together, once.
+    The text stays in the blocks in which it came, and so does a chunk: its decoder joins it, once.
     """
 
     def __init__(self, blocks: Iterator[bytes], name: str, chunk_bytes: int = CHUNK_BYTES) -> None:
@@ -62,7 +62,7 @@ class Cutter:
         self.header = self._read_header()
 
     def next_chunk(self) -> list[bytes]:
-        """The text of the next whole events, in pieces, without a comma around it; [] where only the rest is left."""
+        """The text of the next whole events, in pieces, without a comma around it; [] if only the rest is left."""
         if self.closed:
             return []
         if not self._fill(self._size):
@@ -80,8 +80,8 @@ class Cutter:
         return [*before, last[:end]]
 
     def again(self, chunk: bytes) -> bytes:
-        """The chunk cut at a proven place, for one that was not JSON; b"" where that leaves only the rest, or where
-        there is none (``rest`` then begins with what is wrong)."""
+        """The chunk cut at a proven place, for one that was not JSON; b"" if that leaves only the rest, or if there is
+        no such place (``rest`` then begins with the invalid text)."""
         text = self._joined()
         text = self._hold(chunk + b"," + text if text else chunk)
         end, begin, self.closed = exact_cut(text)
@@ -102,7 +102,7 @@ class Cutter:
 
     def documents(self) -> tuple[bytes, bytes]:
         """When there are no more chunks: the header, and the last events with what follows them, each as a document.
-        The second is b"" where the text has no list of events that begins with its key."""
+        The second is b"" if the text has no list of events that begins with its key."""
         rest = self.rest
         if not self.is_array:
             return (self.header + b"]}", _OPENED + rest) if rest else (self.header, b"")
@@ -134,14 +134,14 @@ class Cutter:
         while True:
             more = self._fill(size)
             text = self._hold(self._joined().removeprefix(_BOM))
-            found = self._opening(text)
-            if found is not None:
-                self._hold(text[found:])
-                self.beginning = text[found : found + _BEGINNING_BYTES]
-                return text[:found]
+            begin = self._opening(text)
+            if begin is not None:
+                self._hold(text[begin:])
+                self.beginning = text[begin : begin + _BEGINNING_BYTES]
+                return text[:begin]
             if not more:
                 self._hold(b"")
-                return text  # no events: whoever decodes it says why
+                return text  # no events: the decoder reports why
             if not text.lstrip().startswith(b"{") or size >= MAX_PIECE_BYTES:
                 raise no_trace(self._name, text, whole=False)
             size *= 4
@@ -152,7 +152,7 @@ class Cutter:
         return start + 1 if self.is_array else _first_opening(text)
 
     def _cut(self) -> tuple[int, int]:
-        """End of the chunk and begin of what follows in the joined text, guessed from its last bytes."""
+        """End of the chunk and begin of the next in the joined text, guessed from its last bytes."""
         size = self._size
         while True:
             text = self._joined()
@@ -176,7 +176,7 @@ class Cutter:
 
 
 def _around(at: int) -> tuple[int, int]:
-    """End of the event before, and begin of the event behind, Kineto's text between two events."""
+    """End of the event before, and begin of the event after, Kineto's text between two events."""
     return at + 4, at + 6
 
 
@@ -199,8 +199,8 @@ def depth_before(text: bytes) -> tuple[int, bool]:
 
 def exact_cut(text: bytes) -> tuple[int, int, bool]:
     """(end, begin, closed) for a text that begins between two elements of an array: the end of the last whole element
-    and the begin of the next. ``closed``: the array ends at ``end``, and ``begin`` is its bracket. (0, 0, False) where
-    not even one element is whole."""
+    and the begin of the next. ``closed``: the array ends at ``end``, and ``begin`` is its bracket. (0, 0, False) if not
+    even one element is whole."""
     structure = _Structure(text)
     closing = np.flatnonzero(structure.depth < 0)
     if len(closing):
@@ -224,26 +224,26 @@ class _Structure:
         self.depth = np.cumsum(np.where(opening, 1, -1))
 
     def commas(self) -> npt.NDArray[np.int64]:
-        """Where the commas between the elements are: outside strings, with no bracket open."""
+        """Positions of the commas between the elements: outside strings, with no bracket open."""
         commas = np.flatnonzero(self._bytes == ord(","))
         commas = commas[~self._in_string(commas)]
         before = np.searchsorted(self.position, commas) - 1
         depth = (
             np.where(before >= 0, self.depth[np.maximum(before, 0)], 0) if len(self.depth) else np.zeros(len(commas))
         )
-        found: npt.NDArray[np.int64] = commas[depth == 0]
-        return found
+        between: npt.NDArray[np.int64] = commas[depth == 0]
+        return between
 
     def _in_string(self, at: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         inside: npt.NDArray[np.bool_] = np.searchsorted(self._quotes, at) % 2 == 1
         return inside
 
     def _escaped(self, at: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Whether an odd number of backslashes stands before each position."""
+        """Whether each position follows an odd number of backslashes."""
         backslash = self._bytes == ord("\\")
         if not backslash.any():
             return np.zeros(len(at), dtype=np.bool_)
-        # For every byte, the last position up to it that is no backslash.
+        # For every byte, the last position up to it that is not a backslash.
         plain = np.maximum.accumulate(np.where(backslash, -1, np.arange(len(backslash))))
         before = np.where(at > 0, at - 1 - plain[np.maximum(at - 1, 0)], 0)
         odd: npt.NDArray[np.bool_] = (before % 2 == 1) & (at > 0)
@@ -279,7 +279,7 @@ class Args(msgspec.Struct, gc=False):
     memory_addr: Any = msgspec.field(default=None, name="Addr")
     memory_device_type: Any = msgspec.field(default=None, name="Device Type")
     memory_device: Any = msgspec.field(default=None, name="Device Id")
-    # What tools write that merge the ranks' traces into one file (AMD's TraceLens), and of a process's metadata.
+    # Written by tools that merge the ranks' traces into one file (AMD's TraceLens), and in a process's metadata.
     rank: Any = None
     raw_pid: Any = msgspec.field(default=None, name="pid_raw")
     name: Any = None
@@ -307,7 +307,7 @@ class KinetoEvent(msgspec.Struct, gc=False):
 
 
 class KinetoDocument(msgspec.Struct):
-    """A trace file. Only ``traceEvents`` makes it one; everything else is optional and of any shape."""
+    """A trace file. Only ``traceEvents`` is required; everything else is optional and of any shape."""
 
     events: list[KinetoEvent] = msgspec.field(name="traceEvents")
     distributed: Any = msgspec.field(default=None, name="distributedInfo")
@@ -317,7 +317,7 @@ class KinetoDocument(msgspec.Struct):
 
 
 class Span(msgspec.Struct, gc=False):
-    """When an event is, for whoever needs nothing else of it."""
+    """The time of an event, for callers that need no other field."""
 
     ph: str = ""
     ts: msgspec.Raw = _NULL
@@ -333,37 +333,37 @@ _ARGS = msgspec.json.Decoder(Args)
 
 
 def document(text: bytes, name: str) -> KinetoDocument:
-    """A whole trace, or the beginning and end of one. DiagError, with the reason, for everything that is none."""
+    """A whole trace, or the beginning and end of one. DiagError, with the reason, for anything else."""
     if not text.strip():
         raise damaged(name, "the file is empty")
     return _decoded(_DOCUMENT, text, name)
 
 
 def events(chunk: bytes, name: str) -> list[KinetoEvent]:
-    """The events of a chunk. DiagError where it is not JSON, which may be because it was cut in the wrong place."""
+    """The events of a chunk. DiagError if it is not JSON, perhaps because it was cut in the wrong place."""
     return _decoded(_EVENTS, b"[%b]" % chunk, name)
 
 
 def fields(text: bytes, name: str) -> dict[str, msgspec.Raw]:
-    """The texts of a document's fields, by key. DiagError where it is no JSON object."""
+    """The texts of a document's fields, by key. DiagError if it is not a JSON object."""
     if not text.strip():
         raise damaged(name, "the file is empty")
     return _decoded(_FIELDS, text, name)
 
 
 def spans(chunk: bytes, name: str) -> tuple[list[Span], list[msgspec.Raw]]:
-    """When each event of a chunk is, and its text. DiagError as from `events`."""
+    """The time and the text of each event of a chunk. DiagError as from `events`."""
     text = b"[%b]" % chunk
     return _decoded(_SPANS, text, name), _decoded(_TEXTS, text, name)
 
 
 def valid(text: bytes) -> bytes | None:
-    """The text of a value as valid JSON: bare infinities become null, bytes that are not UTF-8 are replaced; None where
-    it still is not JSON."""
+    """The text of a value as valid JSON: bare infinities become null, bytes that are not UTF-8 are replaced; None if it
+    still is not JSON."""
     if _is_json(text):
         return text
-    mended = _BARE_NUMBER.sub(rb"\1null", text.decode("utf-8", "replace").encode())
-    return mended if _is_json(mended) else None
+    repaired = _BARE_NUMBER.sub(rb"\1null", text.decode("utf-8", "replace").encode())
+    return repaired if _is_json(repaired) else None
 
 
 def _is_json(text: bytes) -> bool:
@@ -375,7 +375,7 @@ def _is_json(text: bytes) -> bool:
 
 
 def arguments(text: bytes) -> Args:
-    """An event's arguments, from the text of their object; no arguments where it is not JSON."""
+    """An event's arguments, from the text of their object; no arguments if it is not JSON."""
     try:
         return _ARGS.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -386,18 +386,18 @@ def arguments(text: bytes) -> Args:
 
 
 def _decoded(decoder: msgspec.json.Decoder[T], text: bytes, name: str) -> T:
-    # No error goes into a variable that outlives its handler: an error in a frame of its own traceback is a cycle,
-    # which keeps the text and all frames up to the caller.
+    # No error is kept in a variable beyond its handler: an error in a frame of its own traceback is a reference cycle,
+    # which keeps the text and all frames up to the caller alive.
     try:
         return decoder.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         count = 0
         if isinstance(error, msgspec.DecodeError) and not isinstance(error, msgspec.ValidationError):
-            mended, count = _BARE_NUMBER.subn(rb"\1null", text)
+            repaired, count = _BARE_NUMBER.subn(rb"\1null", text)
         if not count:
             raise _error(text, name, error) from error
     try:
-        return decoder.decode(mended)
+        return decoder.decode(repaired)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _error(text, name, error) from error
 

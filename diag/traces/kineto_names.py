@@ -1,12 +1,11 @@
 """Names in Kineto traces: categories old and new, runtime calls, types, ranks in file names, and communication.
 
-Sources: real traces of PyTorch 1.9 to 2.13 on NVIDIA and AMD, and libkineto's source (August 2026). Names of steps and
-phases are in ``account.trace_ranges``.
+Sources: real traces of PyTorch 1.9 to 2.13 on NVIDIA and AMD, and libkineto's source (August 2026).
 
-Names of communication (kernels, copies and host ranges) were read in the source of each library (August and November
-2026) unless a comment says otherwise. One vendor's prefix is not enough: NCCL renamed ``ncclKernel*`` to
+Names of communication (kernels, copies and host ranges) come from the source of each library (August and November 2026)
+unless a comment gives another source. One vendor's prefix is not enough: NCCL renamed ``ncclKernel*`` to
 ``ncclDevKernel_*`` in 2.19, and DeepEP or mscclpp never had either. A kernel that multiplies matrices and communicates
-at once is a class of its own, "fused": a trace does not show how much of its time is communication.
+at once is in a separate class, "fused": a trace does not show how much of its time is communication.
 """
 
 from __future__ import annotations
@@ -47,27 +46,27 @@ _OTHER_CATEGORIES: Final = {
     "memset": MEMSET,
 }
 
-# Ranges that a person or a library put around work; old profilers filed them under "Operator".
+# Ranges that a user or a library put around work; old profilers filed them under "Operator".
 RANGE_PATTERN: Final = (
     r"^(?:ProfilerStep#|diag\.|enumerate\(DataLoader\)|Optimizer\.|[A-Za-z]*DataParallel\.|(?:gloo|nccl2?|nccl-lazy|ncclx|xccl|mpi|ucc):"
     r"|\[pl\]\[|## (?:dense_)?(?:forward|backward|optimizer|zero_grad|load_batch)\b)"
 )
 
-# Operators whose recorded shapes tell their FLOPs (diag.tables.kernels). The outer aten::linear and
-# aten::convolution and the inner aten::addmm and aten::cudnn_convolution are all here: which of them a trace holds
-# depends on the device.
+# Operators whose recorded shapes determine their FLOPs (diag.tables.kernels). The list has the outer aten::linear and
+# aten::convolution and the inner aten::addmm and aten::cudnn_convolution: which of them a trace holds depends on the
+# device.
 SHAPED_OP_PATTERN: Final = (
     r"^aten::(?:mm|addmm|bmm|baddbmm|linear|_addmm_activation|_scaled_mm|"
     r"(?:_|cudnn_|miopen_|mkldnn_)?convolution(?:_overrideable)?|convolution_backward|_conv_depthwise2d|"
     r"_scaled_dot_product_(?:flash|efficient|cudnn|fused)_attention\w*)$"
 )
-# Events whose arguments are read: communication on the host, and those operators; kernels by names.KERNEL_PATTERN.
+# Events whose arguments are read: communication on the host, and these operators; kernels by names.KERNEL_PATTERN.
 ARGUMENT_PATTERN: Final = (
     r"^(?:(?:gloo|nccl2?|nccl-lazy|ncclx|mpi|ucc|xccl):|c10d::|_?c10d_functional::|record_param_comms$|symm_mem::|triton_)|"
     + SHAPED_OP_PATTERN
 )
 
-# Of CUDA, HIP, and Intel's Unified Runtime (ur*) and Level Zero (ze*).
+# Synchronising and allocating calls of CUDA, HIP, and Intel's Unified Runtime (ur*) and Level Zero (ze*).
 SYNC_PATTERN: Final = (
     r"^(?:(?:cuda|hip|cu)(?:Device|Stream|Event|Ctx)Synchronize|ur(?:QueueFinish|EventWait$)"
     r"|ze(?:EventHost|FenceHost|CommandQueue|CommandListHost)Synchronize)"
@@ -83,7 +82,7 @@ LOADING_CALLS: Final = (
     r"|cuDevicePrimaryCtxRetain|cuInit$|hip(?:Module|Library)Load|hipCtxCreate|hipInit$|cudaLibraryLoad|nvrtc|hiprtc"
     r"|cu(?:da)?Graph(?:Instantiate|Upload)|hipGraph(?:Instantiate|Upload))"
 )
-# Between these a stream is captured into a graph: nothing that is launched on it runs.
+# Between these calls a stream is captured into a graph: nothing that is launched on it runs.
 CAPTURE_BEGIN_PATTERN: Final = r"^(?:cu|cuda|hip)StreamBeginCapture"
 CAPTURE_END_PATTERN: Final = r"^(?:cu|cuda|hip)StreamEndCapture"
 GRAPH_LAUNCH_PATTERN: Final = r"^(?:cu|cuda|hip)GraphLaunch"
@@ -105,10 +104,10 @@ _DTYPE_BYTES: Final = {
 _NAMED_RANK: Final = re.compile(
     r"(?:(?P<before>[A-Za-z]+)[-_. ]?)?(?:(?<![A-Za-z])(?:rank|RANK|worker|WORKER)|Rank|Worker)[-_= ]?(?P<number>\d+)"
 )
-# Of what else a number behind "rank" may be the rank: an adapter, a matrix.
+# Words before "rank" with which the number is the rank of an adapter or a matrix.
 _OTHER_RANKS: Final = frozenset({"lora", "low", "adapter", "r", "tensor", "matrix"})
-# The ranks of one parallel axis. SGLang: 1782841132.29-TP-0-DP-1-DECODE. Without "rank" and dashes a number behind one
-# is as often the axis's size (llama_tp8.json).
+# The ranks of one parallel axis. SGLang: 1782841132.29-TP-0-DP-1-DECODE. Without "rank" and dashes, the number after an
+# axis is as often its size (llama_tp8.json).
 _AXIS_RANK: Final = re.compile(
     r"(?<![A-Za-z])(?:(?P<dashed>(?-i:TP|PP|DP|EP|CP|ETP))-(?P<n>\d{1,6})"
     r"|(?P<axis>tp|pp|dp|ep|cp|etp|mp|local)[-_]?rank[-_=]?(?P<m>\d{1,6}))(?!\d)",
@@ -125,7 +124,7 @@ def category(raw: str) -> str:
 
 
 def dtype_bytes(dtype: str | None) -> int:
-    """Bytes of one element, 0 where the type is not known. Accepts ``Float``, ``c10::BFloat16``, ``long int``."""
+    """Bytes of one element, 0 for an unknown type. Accepts ``Float``, ``c10::BFloat16``, ``long int``."""
     return _DTYPE_BYTES.get((dtype or "").lower().removeprefix("c10::").removeprefix("torch."), 0)
 
 
@@ -137,33 +136,33 @@ def rank_from_path(path: str) -> int | None:
 
 
 def rank_from_name(file_name: str) -> int | None:
-    """The global rank in a file's name; None where there is none, or it is ambiguous.
+    """The global rank in a file's name; None if there is none, or it is ambiguous.
 
-    A rank on one parallel axis is the global rank where no other axis is named, where all of them are 0, or where
-    expert parallelism shares tensor parallelism's ranks. A local rank is one where no node is named.
+    A rank on one parallel axis is the global rank if no other axis is named, if all of them are 0, or if expert
+    parallelism shares tensor parallelism's ranks. A local rank is the global rank if no node is named.
     """
     axes = {(m["dashed"] or m["axis"]).lower(): int(m["n"] or m["m"]) for m in _AXIS_RANK.finditer(file_name)}
-    found = {
+    ranks = {
         int(match["number"])
         for match in _NAMED_RANK.finditer(_AXIS_RANK.sub("~", file_name))
         if (match["before"] or "").lower() not in _OTHER_RANKS and len(match["number"]) <= 7
     }
-    if not found and axes:
+    if not ranks and axes:
         local = "local" in axes and _NODE.search(file_name) is not None
         alike = len(axes) == 1 or not any(axes.values()) or axes.keys() == {"tp", "ep"}
-        found = set(axes.values()) if alike and not local else set()
-    rank = next(iter(found)) if len(found) == 1 else None
+        ranks = set(axes.values()) if alike and not local else set()
+    rank = next(iter(ranks)) if len(ranks) == 1 else None
     return rank if rank is not None and rank < MOST_RANKS else None
 
 
 # -- range names -------------------------------------------------------------------------------------------------------
 #
-# What people and libraries call the ranges they put around a step's phases, and where each spelling was read.
+# Names that users and libraries give to the ranges around a step's phases, and the source of each spelling.
 #
 # A name is listed only if its source was read: torch 2.13's own Python files, and pytorch-lightning, torchrec,
 # Megatron-LM and DeepSpeed as of July and August 2026. Not listed because they never reach a Kineto trace: Megatron's
-# timers and NVTX ranges, DeepSpeed's ``instrument_w_nvtx``. torchtitan and accelerate add no ranges: what they run
-# shows by the names of torch's own loader, wrappers and optimizers.
+# timers and NVTX ranges, DeepSpeed's ``instrument_w_nvtx``. torchtitan and accelerate add no ranges: their steps show
+# by the names of torch's own loader, wrappers and optimizers.
 
 STEP_PATTERN: Final = r"^diag\.step#(\d+)$"
 PROFILER_STEP_PATTERN: Final = r"^ProfilerStep#(\d+)$"
@@ -183,7 +182,7 @@ DATA_PATTERN: Final = _any(
     rf"{_LIGHTNING}\[\w+\]\.train_dataloader_next$",  # loops/training_epoch_loop.py, _on_before_fetch
     r"## load_batch ##$",  # torchrec/distributed/train_pipeline: around next(dataloader_iter)
 )
-# The same as functions of Python, in a trace with stacks: torch/utils/data/dataloader.py.
+# The same as Python functions, in a trace with stacks: torch/utils/data/dataloader.py.
 DATA_FUNCTION_PATTERN: Final = r"(?:^|/)torch/utils/data/dataloader\.py\(\d+\): __next__$"
 FORWARD_PATTERN: Final = _any(
     r"[A-Za-z]*DataParallel\.forward$",  # DataParallel, DistributedDataParallel, FullyShardedDataParallel
@@ -201,13 +200,13 @@ BACKWARD_PATTERN: Final = _any(
     r"FullyShardedDataParallel\.(?:_pre_backward|_post_backward)",  # fsdp/_runtime_utils.py
     r"FSDP::(?:pre_backward|post_backward|root_post_backward|backward_prefetch)",  # fsdp/_fully_shard
 )
-# Where FSDP fetches parameters that it keeps on the host and brings gradients there. Its copies of inputs are in
+# Where FSDP fetches parameters that it keeps on the host and moves gradients there. Its copies of inputs are in
 # FSDP::inputs_to_device and FullyShardedDataParallel._to_kwargs, both inside a root's pre-forward.
 OFFLOAD_PATTERN: Final = _any(
     r"FSDP::(?:all_gather|post_backward_reduce)",  # fsdp/_fully_shard/_fsdp_param_group.py
     r"FullyShardedDataParallel\._(?:pre_forward|pre_backward|post_backward)",  # fsdp/_runtime_utils.py
 )
-# Without zero_grad: most loops call it after the step, and what idles between the two is no work of the optimizer.
+# Without zero_grad: most loops call it after the step, and idle time between the two is not the optimizer's.
 OPTIMIZER_PATTERN: Final = _any(
     # torch/optim/optimizer.py. With a closure, ``step`` encloses a forward and a backward; so does Lightning's hook.
     r"Optimizer\.step#",
@@ -215,14 +214,14 @@ OPTIMIZER_PATTERN: Final = _any(
     rf"{_LIGHTNING}optimizer_step$",  # loops/optimization/manual.py
     r"## optimizer(?: \d+)? ##$",
 )
-# What comes once in an iteration, at its end and near its begin.
+# Ranges that occur once in an iteration: at its end, and near its begin.
 OPTIMIZER_STEP_PATTERN: Final = r"^Optimizer\.step#"
 ZERO_GRAD_PATTERN: Final = r"^(?:Optimizer\.zero_grad#|## zero_grad ##$)"
 CHECKPOINT_PATTERN: Final = _any(
     rf"{_LIGHTNING}save_checkpoint$",  # trainer/trainer.py
     rf"{_LIGHTNING}\[Callback\].*\.on_save_checkpoint$",  # trainer/call.py
 )
-# Functions of Python in a trace with stacks: "torch/serialization.py(943): save".
+# Python functions in a trace with stacks: "torch/serialization.py(943): save".
 CHECKPOINT_FUNCTION_PATTERN: Final = (
     r"(?:^|/)torch/(?:serialization|distributed/checkpoint/state_dict_saver)\.py\(\d+\): (?:async_)?save$"
 )
@@ -234,7 +233,7 @@ FSDP2_BACKWARD_BEGIN: Final = r"^FSDP::pre_backward"
 
 # torch/_dynamo/utils.py, dynamo_timed: only while something compiles or is tuned, never when compiled code runs.
 COMPILING_PATTERN: Final = r" \(dynamo_timed\)$"
-# Functions of Python that compile, tune or record a graph, once: Triton's JIT, Inductor's autotuning, C++ extensions,
+# Python functions that compile, tune or record a graph, once: Triton's JIT, Inductor's autotuning, C++ extensions,
 # graphs. Not Triton's ``run``, which launches as well.
 LOADING_PATTERN: Final = (
     r"(?:^|/)(?:"
@@ -255,27 +254,27 @@ LOADING_PATTERN: Final = (
 # torch/_inductor/output_code.py: the compiled code runs. Its own C++ kernels leave no event of their own.
 COMPILED_CODE_PREFIX: Final = "## Call CompiledFxGraph"
 
-# What wrappers add to the names of a model's own modules, each read in its wrapper's source. As parts of a path: FSDP1
+# Parts that wrappers add to the paths of a model's own modules, each read in its wrapper's source: FSDP1
 # (fsdp/_common_utils.py), checkpoint_wrapper (algorithms/_checkpoint/checkpoint_wrapper.py), torch.compile
 # (_dynamo/eval_frame.py, OptimizedModule), Lightning (fabric/wrappers.py, _FabricModule).
 WRAPPER_PARTS: Final = frozenset({"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod", "_forward_module"})
 # DistributedDataParallel and DeepSpeedEngine hold the model under this name.
 WRAPPER_ROOT: Final = "module"
-# As classes, which the profiler's "nn.Module: Class_3" shows. What checkpoint_wrapper makes is a CheckpointWrapper.
+# Their classes, which the profiler's "nn.Module: Class_3" shows. checkpoint_wrapper makes a CheckpointWrapper.
 WRAPPER_CLASSES: Final = frozenset(
     {
         "DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "DeepSpeedEngine", "OptimizedModule",
         "CheckpointWrapper", "OffloadWrapper", "_FabricModule",
     }
 )  # fmt: skip
-# fully_shard makes of a module's class one of this prefix (fsdp/_fully_shard/_fully_shard.py).
+# fully_shard replaces a module's class by one with this prefix (fsdp/_fully_shard/_fully_shard.py).
 FSDP_CLASS_PREFIX: Final = "FSDP"
 
 
 # -- communication -----------------------------------------------------------------------------------------------------
 
 
-# A kernel's own qualified name: what stands before its template arguments and its parameters.
+# A kernel's qualified name: the text before its template arguments and its parameters.
 _QUALIFIED: Final = r"^(?:[^(<]|\(anonymous namespace\))*?"
 _LIBRARIES: Final = (
     # NCCL: ncclKernel_*, ncclDevKernel_* and ncclDevKernelDebug_* (RCCL, too), ncclDevFunc_*, and the symmetric kernels
@@ -286,7 +285,7 @@ _LIBRARIES: Final = (
     "deep_ep",
     "(?:nv|roc)shmem",  # nvshmemi_* and torch's c10d::nvshmem_extension
     "symm(?:etric)?_mem",  # c10d::symmetric_memory::barrier_kernel, put_signal_kernel, wait_signal_kernel
-    "multimem_",  # torch's symmetric memory; its one_shot_ and two_shot_ kernels say all_reduce
+    "multimem_",  # torch's symmetric memory; its one_shot_ and two_shot_ kernels contain all_reduce
     "k?userbuffers_",  # TransformerEngine: comm_gemm_overlap/userbuffers/userbuffers.cu
     "cross_device_reduce",  # vLLM, SGLang, FlashInfer and AMD's aiter
     "quickreduce::",  # vLLM on AMD
@@ -320,18 +319,18 @@ _OPERATIONS: Final = (
     r"(?:^|[^m(<])all_?(?:reduce|gather|scatter|(?:to|2)_?all)|reduce_?scatter"
     r"|[a-z]_a2a(?:_kernel)?\b|barrier_all(?:_|\b)"
 )
-# AMD's profiler leaves some names mangled (_ZN5aiter26cross_device_reduce_...), so that a digit may come before. Words
-# as general as ppl-ai/pplx-kernels' dispatchKernel count only where they are the whole name.
+# AMD's profiler leaves some names mangled (_ZN5aiter26cross_device_reduce_...), so a digit may come before. Words as
+# general as ppl-ai/pplx-kernels' dispatchKernel count only if they are the whole name.
 KERNEL_PATTERN: Final = (
     rf"(?i){_QUALIFIED}(?:(?:\b|[0-9])(?:{'|'.join(_LIBRARIES)})|{_OPERATIONS})"
     r"|^(?:void )?(?:\(anonymous namespace\)::)?(?:dispatch|combine)Kernel<"
 )
 
-# Kernels that compute and communicate at once: a matrix product, by whichever name, and an operation or its initials.
+# Kernels that compute and communicate at once: a matrix product, by any of its names, and an operation or its initials.
 _GEMM: Final = "(?:gemm|matmul)"
 _WITH: Final = "(?:all_?(?:reduce|gather|scatter|(?:to|2)_?all)|reduce_?scatter|a2a|(?:dispatch|combine)_token)"
 _INITIALS: Final = "(?:ag|rs|ar|a2a)"
-_BETWEEN: Final = "[0-9a-z_]{0,60}?"  # bounded: a hostile name must not take long in an engine that goes back
+_BETWEEN: Final = "[0-9a-z_]{0,60}?"  # bounded: a hostile name must not take long in an engine with backtracking
 _FUSED: Final = (
     # kernel_fused_gemm_allreduce and mega_kernel_dispatch_token_moe_grouped_gemm (Triton-distributed),
     # persistent_gemm_all_reduce and _fused_all_gather_matmul_kernel (ROCm/iris)
@@ -342,7 +341,7 @@ _FUSED: Final = (
     rf"kernel_consumer_(?:{_GEMM}|flash_attn)|\bconsumer_gemm_|{_GEMM}_notify|MEGA_TRITON_KERNEL",
     "dispatch_group_gemm|mega_?moe",  # HazyResearch/ThunderKittens; DeepGEMM's sm100_fp8_fp4_mega_moe
 )
-# CUTLASS and ThunderKittens launch all through one kernel, whose template arguments say what it is: flux'
+# CUTLASS and ThunderKittens launch everything through one kernel, whose template arguments contain the operation: flux'
 # Sm90AGGemmUniversal and GemmV2ReduceScatter_Kernel, TensorRT-LLM's sm100_gemm_allreduce, gemm_ar::globals.
 _WRAPPED: Final = (
     r"^(?:void )?(?:cutlass|kittens)\w*::(?:\w+::)*\w+<.*(?:Sm[0-9]+(?:AG|RS)Gemm|AGScatter|GatherRS"
@@ -353,10 +352,10 @@ _WRAPPED: Final = (
 _NEITHER: Final = r"^triton_|^(?:void )?at::native::"
 FUSED_PATTERN: Final = rf"(?i){_QUALIFIED}(?:{'|'.join(_FUSED)})|{_WRAPPED}"
 FUSED_NOT_PATTERN: Final = rf"(?i){_NEITHER}"
-# A matrix product that is named after the collective it waits for computes (and is fused). DeepEP: counting tokens per
-# expert before a dispatch, adding up or copying what arrived, and the masks of dead ranks touch this device's memory
-# only; so do mori's conversions, the sums over what arrived of mori and Triton-distributed, and what is done within a
-# block of threads.
+# A matrix product that is named after the collective it waits for computes (and is fused). These touch this device's
+# memory only: DeepEP's counting of tokens per expert before a dispatch, its sums and copies of what arrived, and its
+# masks of dead ranks; mori's conversions; the sums over what arrived of mori and Triton-distributed; and operations
+# within a block of threads.
 NOT_KERNEL_PATTERN: Final = (
     rf"(?i){_NEITHER}|gemm|matmul|{_QUALIFIED}(?:{'|'.join(_FUSED)})"
     r"|deep_ep::(?:\w+::)*(?:layout::|get_dispatch_layout|\w+_epilogue|\w+_mask_buffer)"
@@ -365,21 +364,21 @@ NOT_KERNEL_PATTERN: Final = (
 )
 # Between devices: copy-engine collectives, DataParallel, symmetric memory (CUPTI's "PtoP" in Kineto).
 PEER_COPY_PATTERN: Final = r"(?i)PtoP|PeerToPeer|^Memcpy!"
-# Within one device as far as the profiler knows; ordinary work (see diag.account.gpu), unless a collective made it
-# (diag.account.trace_collectives.engine_copies). D2D: Intel.
+# Within one device as far as the profiler knows; ordinary work (see diag.account.gpu), unless it belongs to a
+# collective (diag.account.trace_collectives.engine_copies). D2D: Intel.
 LOCAL_COPY_PATTERN: Final = r"(?i)DtoD|DeviceToDevice|\bD2D\b"
 TO_DEVICE_PATTERN: Final = r"(?i)HtoD|HostToDevice|\bH2D\b"  # D2H the other way: Intel
 
-# Titles that torch's process groups give their work: ProcessGroup{NCCL,XCCL,UCC,MPI,Gloo}.cpp. On the host, gloo and
-# MPI (and UCC on CPUs) last as long as the operation; the others only as long as handing it to the device.
+# Titles that torch's process groups give their work: ProcessGroup{NCCL,XCCL,UCC,MPI,Gloo}.cpp. On the host, ranges of
+# gloo and MPI (and UCC on CPUs) last as long as the operation; the others only as long as the enqueue.
 WIRE_PATTERN: Final = r"^(?:gloo|mpi|ucc):"
-# What encloses the launch of a collective. The low-contention operators of torch's symmetric memory copy from peers.
+# Ranges that enclose the launch of a collective. torch's low-contention symmetric-memory operators copy from peers.
 SYMM_MEM_COPIES: Final = "symm_mem::_low_contention"
 # torch's backends on a device; nccl2 and nccl-lazy of 2026, ncclx of torchcomms.
 _ON_DEVICE: Final = "nccl2?|nccl-lazy|ncclx|xccl"
 CALL_PATTERN: Final = rf"^(?:record_param_comms$|(?:{_ON_DEVICE}|ucc):|{SYMM_MEM_COPIES})"
 PARAM_COMMS: Final = "record_param_comms"
-# Operators on the host that only hand a collective over or wait for it (docs/concepts/partition.md).
+# Operators on the host that only issue a collective or wait for it (docs/concepts/partition.md).
 CALL_OP_PATTERN: Final = (
     rf"^(?:c10d::|_?c10d_functional(?:_autograd)?::|record_param_comms|(?:gloo|mpi|ucc|{_ON_DEVICE}):)"
 )
@@ -389,14 +388,14 @@ P2P_PATTERN: Final = r"(?i)^(?:send|recv|batch_isend_irecv)"
 P2P_RANGE_PATTERN: Final = rf"^(?:{_ON_DEVICE}|gloo|mpi|ucc):(?:send|recv)"
 # Sends and receives in one NCCL group, as dist.batch_isend_irecv makes: a SendRecv kernel launched in such a range.
 COALESCED_PATTERN: Final = rf"^(?:{_ON_DEVICE}):coalesced$"
-COALESCED_CALL_PATTERN: Final = rf"(?i)^(?:{_ON_DEVICE}):\w*coalesced$"  # of any operation
+COALESCED_CALL_PATTERN: Final = rf"(?i)^(?:{_ON_DEVICE}):\w*coalesced$"  # any operation
 SEND_RECV_KERNEL_PATTERN: Final = r"(?i)^nccl\w*SendRecv"
 _PEERS: Final = re.compile(r"^[\w-]+:(?:send|recv) (\d+)(->|<-)(\d+)$")
 
 UNKNOWN_OP: Final = "unknown"
 # Between two ranks; a wait is for one peer's signal.
 P2P_OPS: Final = frozenset({"send", "recv", "send_recv", "wait"})
-# Compiled when first asked for (re keeps them): most commands read what has been read before.
+# Compiled on first use (re caches them): most commands read cached traces.
 _OPS: Final = (
     (
         "barrier",
@@ -408,7 +407,7 @@ _OPS: Final = (
         r"all_?(?:gather|scatter)|userbuffers_\w+_ag\b|\bag_gfx1250_|kernel_ag_intra|_forward_pu(?:sh|ll)_|fcollect|ag_nvl",
     ),
     ("all_reduce", r"all_?reduce|cross_device_reduce|userbuffers_fp16_sum|\bar_gfx1250_|pcie_ipc::|rdxn_on_stream"),
-    # The notify kernels of DeepEP and what follows it exchange the counts of the dispatch that comes next.
+    # The notify kernels of DeepEP and its successors exchange the counts for the dispatch that comes next.
     (
         "all_to_all",
         r"all_?(?:to|2)_?all|a2a|exchange_?Split|Reshard|dis_scatter_|(?:combine|store)_publish"
@@ -435,31 +434,30 @@ def collective_op(name: str) -> str:
 
 
 def without_parameters(kernel: str) -> str:
-    """The kernel's name up to its parameters, whose types can name other things than the kernel does."""
+    """The kernel's name without its parameters, whose types may contain the names of other operations."""
     return kernel.replace("(anonymous namespace)::", "").partition("(")[0]
 
 
 def peers(title: str | None) -> tuple[int, int] | None:
     """(sender, receiver) as ranks of the group, from ``nccl:send 0->1`` or ``nccl:recv 1<-0``; else None."""
-    found = _PEERS.match(title or "")
-    if not found:
+    match = _PEERS.match(title or "")
+    if not match:
         return None
-    left, right = int(found.group(1)), int(found.group(3))
-    return (left, right) if found.group(2) == "->" else (right, left)
+    left, right = int(match.group(1)), int(match.group(3))
+    return (left, right) if match.group(2) == "->" else (right, left)
 
 
 # -- comm rules --------------------------------------------------------------------------------------------------------
 #
 # The user's own names of communication kernels: ``REGEX=operation``, for kernels that the rules above do not know.
 #
-# The expressions may come with a folder that somebody else made, so they must not be able to hang an analysis: they are
-# matched by polars' engine, which takes time linear in the text and never goes back, and only against the first
-# characters of each distinct name; they are short, few, and do not count repetitions, so that the automaton stays
-# small.
+# The expressions may come with a folder from another user, so they must not be able to hang an analysis. polars'
+# engine matches them, which takes time linear in the text and never backtracks, and only against the first characters
+# of each distinct name. They are short, few, and without counted repetitions, so that the automaton stays small.
 
 MOST_RULES: Final = 50
-MOST_CHARS: Final = 200  # of an expression
-NAME_CHARS: Final = 1000  # of a kernel's name are looked at
+MOST_CHARS: Final = 200  # length of an expression
+NAME_CHARS: Final = 1000  # first characters of a kernel's name, which are matched
 _COUNTED: Final = re.compile(r"(?<!\\)\{\d")
 
 
@@ -471,11 +469,11 @@ class CommRule(Struct, frozen=True):
 
 
 class RuleError(ValueError):
-    """Why a rule cannot be used, in words for the user."""
+    """Why a rule cannot be used; the message is for the user."""
 
 
 def parse_rule(text: str) -> CommRule:
-    """The rule in ``REGEX=operation``. RuleError where it is none."""
+    """The rule in ``REGEX=operation``. RuleError if it is not one."""
     pattern, equals, op = text.rpartition("=")
     if not equals or not pattern:
         raise RuleError(f"{text!r}: give REGEX=operation, for example 'my_all_gather.*=all_gather'")
@@ -483,9 +481,9 @@ def parse_rule(text: str) -> CommRule:
 
 
 def rule(pattern: str, op: str) -> CommRule:
-    """The rule of an expression and an operation, ``all_reduce`` or ``all-reduce``. RuleError where either is none."""
-    known = op.strip().lower().replace("-", "_")
-    if known not in OPERATIONS:
+    """The rule of an expression and an operation, ``all_reduce`` or ``all-reduce``. RuleError if either is invalid."""
+    operation = op.strip().lower().replace("-", "_")
+    if operation not in OPERATIONS:
         raise RuleError(f"{op!r} is no operation; there are {', '.join(OPERATIONS)}")
     if len(pattern) > MOST_CHARS:
         raise RuleError(f"the regular expression has {len(pattern)} characters; {MOST_CHARS} is the most")
@@ -497,31 +495,31 @@ def rule(pattern: str, op: str) -> CommRule:
         raise RuleError(f"{pattern!r} is no regular expression of Rust's regex: {_reason(error)}") from error
     if matches_empty:
         raise RuleError(f"{pattern!r} matches every name")
-    return CommRule(pattern, known)
+    return CommRule(pattern, operation)
 
 
 def operations(names: pl.Series, rules: Sequence[CommRule]) -> dict[str, str]:
-    """The operation of each of these names that a rule matches; the first rule that does."""
+    """The operation of each name that a rule matches; the first such rule counts."""
     if not rules:
         return {}
     heads = names.str.head(NAME_CHARS)
-    found: dict[str, str] = {}
-    for each in rules:
-        for name in names.filter(heads.str.contains(each.pattern)):
-            found.setdefault(name, each.op)
-    return found
+    op_of_name: dict[str, str] = {}
+    for comm_rule in rules:
+        for name in names.filter(heads.str.contains(comm_rule.pattern)):
+            op_of_name.setdefault(name, comm_rule.op)
+    return op_of_name
 
 
 def _reason(error: Exception) -> str:
-    """The last line of the engine's message, which has the reason; those before it show the place."""
+    """The last line of the engine's message, which has the reason; the lines before it show the place."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return next(
         (line.removeprefix("error: ") for line in lines if line.startswith("error:")), lines[0] if lines else ""
     )
 
 
-# What libkineto and PyTorch write (ActivityType.cpp, August 2026), as `kineto_names.category` spells them, without what
-# other tools' traces have as well.
+# Categories that libkineto and PyTorch write (ActivityType.cpp, August 2026), spelled as by `kineto_names.category`,
+# without those that other tools' traces have as well.
 _OURS = re.compile(
     r"^(?:cpu_op|user_annotation|gpu_user_annotation|cpu_instant_event|python_function|kernel|gpu_memcpy|gpu_memset"
     r"|concurrent_kernel|cuda_(?:runtime|driver|sync|event|profiler_range)|external_correlation|overhead"
@@ -548,7 +546,7 @@ def whole(value: object) -> int | None:
 
 
 def parse_ranks(value: object) -> tuple[int, ...]:
-    """Global ranks from a list, ``"[0, 1]"`` or ``"0,1"``; () where the list was shortened ("[0, ..., 127]")."""
+    """Global ranks from a list, ``"[0, 1]"`` or ``"0,1"``; () if the list was shortened ("[0, ..., 127]")."""
     if isinstance(value, str):
         return _parse_ranks(value)
     if not isinstance(value, list | tuple):
@@ -564,5 +562,5 @@ def _parse_ranks(text: str) -> tuple[int, ...]:
 
 def index_of(value: object) -> int | None:
     """A rank, a size: a non-negative integer."""
-    found = whole(value)
-    return found if found is not None and found >= 0 else None
+    number = whole(value)
+    return number if number is not None and number >= 0 else None

@@ -1,11 +1,11 @@
-"""Reads snapshots of PyTorch's caching allocator: what ``torch.cuda.memory._dump_snapshot`` writes.
+"""Reads snapshots of PyTorch's caching allocator, which ``torch.cuda.memory._dump_snapshot`` writes.
 
-A snapshot is a pickle of plain containers: the segments that the allocator holds with their blocks, and, where
+A snapshot is a pickle of plain containers: the segments that the allocator holds with their blocks, and, if
 ``_record_memory_history`` was on, the last events of each device (alloc, free_requested, free_completed, segment_alloc,
 segment_map, oom, ...). Both may have the stack of the allocation, innermost frame first. No class of the pickle is ever
-made: see ``bounded_pickle``. Checked with nine public snapshots of three forms: in the oldest, blocks have no address
-and keep their stacks in ``history``, and events have no time; later ones have both; newer ones have settings and
-annotations.
+instantiated: see ``bounded_pickle``. Checked with nine public snapshots of three forms: in the oldest, blocks have no
+address and keep their stacks in ``history``, and events have no time; later ones have both; newer ones have settings
+and annotations.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from .text_stream import is_remote, may_be_trace
 
 ENDINGS = (".pickle", ".pkl")
 MAX_BYTES = 512 << 20
-# Times the limits of Flight Recorder dumps: 900,000 events with stacks of 60 shared frames. Read in 0.12 s a MB.
+# Multiple of the limits of Flight Recorder dumps: 900,000 events with stacks of 60 shared frames. Read in 0.12 s a MB.
 _TIMES = 4
 _HEAD = 128
 _MARK = b"segments"  # the first key, in every pickle protocol
-_MOST_SIZE = 1 << 40  # of one block or segment; sums of all that fit stay within 64 bits
+_MOST_SIZE = 1 << 40  # of one block or segment; sums over all of them fit into 64 bits
 _MOST_US = 1 << 53
 _MOST_TEXT = 200
 
@@ -43,7 +43,7 @@ _ACTIONS = {
     "free_requested": FREE_REQUESTED,
     "free_completed": FREE_COMPLETED,
     "segment_alloc": SEGMENT_ALLOC,
-    "segment_map": SEGMENT_ALLOC,  # of expandable segments, part by part
+    "segment_map": SEGMENT_ALLOC,  # expandable segments, part by part
     "segment_free": SEGMENT_FREE,
     "segment_unmap": SEGMENT_FREE,
     "oom": OOM,
@@ -56,13 +56,13 @@ _STATES = {
     "inactive": INACTIVE,
 }
 SEGMENTS: dict[str, type[pl.DataType]] = {"address": pl.UInt64, "size": pl.Int64}
-# ``segment``: the row of its segment; ``requested``: bytes that the tensor asked for; ``stack``: an index into stacks.
+# ``segment``: the row of its segment; ``requested``: bytes requested for the tensor; ``stack``: an index into stacks.
 BLOCKS: dict[str, type[pl.DataType]] = {
     "segment": pl.Int64, "address": pl.UInt64, "size": pl.Int64, "requested": pl.Int64, "state": pl.Int8,
     "stack": pl.Int64,
 }  # fmt: skip
-# In order. ``size`` of an alloc or a free is what the tensor asked for; ``time_us`` is null before torch 2.1; ``free``:
-# of an out-of-memory error, what the device still had.
+# In order. ``size`` of an alloc or a free is the size requested for the tensor; ``time_us`` is null before torch 2.1;
+# ``free``: in an out-of-memory error, the device's free memory.
 EVENTS: dict[str, type[pl.DataType]] = {
     "action": pl.Int8, "addr": pl.UInt64, "size": pl.Int64, "time_us": pl.Int64, "free": pl.Int64, "stack": pl.Int64,
 }  # fmt: skip
@@ -81,9 +81,9 @@ _BACKWARD = re.compile(r"torch::autograd::(?:Engine|PythonEngine)|_engine_run_ba
 
 
 class Stack(Struct, frozen=True):
-    """What a stack says of an allocation: ``frame``, the innermost outside of torch and the standard library;
-    ``operator``, the innermost of ATen that does more than to allocate; ``module``, the innermost forward of an
-    nn.Module. "" where the stack has none. ``phase``: of the step."""
+    """Summary of an allocation's stack: ``frame``, the innermost outside of torch and the standard library;
+    ``operator``, the innermost of ATen that does more than allocate; ``module``, the innermost forward of an
+    nn.Module. "" if the stack has none. ``phase``: of the step."""
 
     frame: str = ""
     operator: str = ""
@@ -92,14 +92,15 @@ class Stack(Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """Where the allocation comes from, as far as it is known."""
+        """Where the allocation comes from, if that is known."""
         if self.frame:
             return self.frame
         return f"aten::{self.operator}, called from C++" if self.operator else NO_STACK
 
 
 class _Stacks:
-    """Stacks by number; 0 is the empty one. torch's pickles share the frames, so that a stack is known by theirs."""
+    """Stacks by number; 0 is the empty one. torch's pickles share the frames, so frames identify a stack by their
+    ids."""
 
     def __init__(self) -> None:
         self.all = [Stack()]
@@ -110,25 +111,25 @@ class _Stacks:
         if not isinstance(frames, (list, tuple)) or not frames:
             return 0
         key = tuple(map(id, frames))
-        found = self._numbers.get(key)
-        if found is None:
+        number = self._numbers.get(key)
+        if number is None:
             self._frames.append(frames)
-            found = self._numbers[key] = len(self.all)
+            number = self._numbers[key] = len(self.all)
             self.all.append(_stack(frames))
-        return found
+        return number
 
 
 def _stack(frames: Sequence[object]) -> Stack:
     user = operator = module = inner = ""
     phase = OTHER
-    for one in frames:
-        if not isinstance(one, Mapping):
+    for entry in frames:
+        if not isinstance(entry, Mapping):
             continue
-        name, file = _text(one.get("name")), _text(one.get("filename"))
+        name, file = _text(entry.get("name")), _text(entry.get("filename"))
         if _BACKWARD.search(name):
             phase = BACKWARD
         if file.endswith(".py"):
-            label = f"{file.rpartition('/')[2]}:{_int(one.get('line'), 0, 1 << 31) or 0} {name}"
+            label = f"{file.rpartition('/')[2]}:{_int(entry.get('line'), 0, 1 << 31) or 0} {name}"
             if not user and not _TORCH.search(file) and not _STANDARD_LIBRARY.search(file):
                 user = label
             if "torch/optim/" in file and phase == OTHER:
@@ -137,8 +138,8 @@ def _stack(frames: Sequence[object]) -> Stack:
                 module = module or (inner if inner.endswith(" forward") else "")
                 phase = FORWARD if phase == OTHER else phase
             inner = label
-        elif not operator and (found := _OPERATOR.search(name)) and not _ALLOCATES.match(found[1]):
-            operator = found[1]
+        elif not operator and (match := _OPERATOR.search(name)) and not _ALLOCATES.match(match[1]):
+            operator = match[1]
     return Stack(user, operator, module, phase)
 
 
@@ -155,9 +156,9 @@ class DeviceSnapshot(Struct, frozen=True, eq=False):
 
 
 class Snapshot(Struct, frozen=True, eq=False):
-    """One file. ``rank``: from what diag's collectors added, or the file's name; None where neither says it. ``step``
-    and ``reason`` (asked, near-oom, oom): of a snapshot that diag wrote. ``settings``: PYTORCH_CUDA_ALLOC_CONF.
-    ``left_out``: entries that could not be understood."""
+    """One file. ``rank``: from the data that diag's collectors added, or the file's name; None if neither has it.
+    ``step`` and ``reason`` (asked, near-oom, oom): of a snapshot that diag wrote. ``settings``:
+    PYTORCH_CUDA_ALLOC_CONF. ``left_out``: entries that could not be understood."""
 
     path: str
     rank: int | None
@@ -170,7 +171,7 @@ class Snapshot(Struct, frozen=True, eq=False):
 
 
 def is_snapshot(path: Path | str, run: Path | None = None) -> bool:
-    """Whether a file begins as a snapshot does. Never raises."""
+    """Whether the file begins like a snapshot. Never raises."""
     try:
         with open_regular(path, run) as file:
             head = file.read(_HEAD)
@@ -180,36 +181,36 @@ def is_snapshot(path: Path | str, run: Path | None = None) -> bool:
 
 
 def snapshot_files(paths: Iterable[Path | str]) -> list[Path]:
-    """The snapshots at these paths and below them, by path: of run directories those that diag's collectors wrote; in
-    another folder a file is one by its ending and its first bytes."""
-    found: list[Path] = []
+    """The snapshots at these paths and below them, by path: in run directories, those that diag's collectors wrote; in
+    other folders, files with a snapshot's ending and first bytes."""
+    files: list[Path] = []
     for path in paths:
         layout = RunLayout(Path(path))
         if is_remote(str(path)):
             continue
         if not is_folder(path):
-            found += [Path(path)] if is_snapshot(path) else []
+            files += [Path(path)] if is_snapshot(path) else []
         elif layout.is_run():
-            found += [one for rank in layout.ranks().values() for one in rank.memory_snapshots()]
+            files += [file for rank in layout.ranks().values() for file in rank.memory_snapshots()]
         else:
             names = map(Path, walk(path, wanted=lambda name: name.lower().endswith(ENDINGS)))
-            found += [one for one in names if is_snapshot(one, run_of(one))]
-    return list(dict.fromkeys(found))
+            files += [file for file in names if is_snapshot(file, run_of(file))]
+    return list(dict.fromkeys(files))
 
 
 def snapshots_alone(paths: Sequence[Path | str]) -> list[Path]:
-    """The snapshots at or below the paths; none where there is a run directory or any file that may be a trace, which
-    holds more."""
+    """The snapshots at or below the paths; none if there is a run directory or any file that may be a trace, as those
+    contain more."""
     if any(is_remote(str(path)) or RunLayout(Path(path)).is_run() for path in paths):
         return []
-    found = snapshot_files(paths)
+    files = snapshot_files(paths)
     folders = [str(path) for path in paths if is_folder(path)]
     traces = any(True for folder in folders for _ in walk(folder, wanted=may_be_trace, order=None))
-    return [] if traces or any(may_be_trace(str(path)) for path in paths if not is_folder(path)) else found
+    return [] if traces or any(may_be_trace(str(path)) for path in paths if not is_folder(path)) else files
 
 
 def read_snapshots(files: Iterable[Path | str]) -> tuple[list[Snapshot], list[Gap]]:
-    """The snapshots, and a gap for each file that is none or cannot be read."""
+    """The snapshots, and a gap for each file that is not one or cannot be read."""
     read, gaps = [], []
     for file in files:
         try:
@@ -223,19 +224,19 @@ def read_snapshots(files: Iterable[Path | str]) -> tuple[list[Snapshot], list[Ga
 
 
 def read_snapshot(path: Path | str) -> Snapshot:
-    """DiagError for a file that cannot be read, is refused or is no snapshot."""
+    """DiagError for a file that cannot be read, is refused or is not a snapshot."""
     try:
         data = read_regular(path, MAX_BYTES, run_of(path))
-        held = bounded_pickle.load(data, times=_TIMES, most_bytes=MAX_BYTES)
+        content = bounded_pickle.load(data, times=_TIMES, most_bytes=MAX_BYTES)
     except OSError as error:
         raise _refusal(path, f"cannot be read: {error.strerror or error}") from error
     except RefusedError as error:
         raise _refusal(path, f"refused: {error}") from error
     except TruncatedError as error:
         raise _refusal(path, f"truncated: {error}") from error
-    if not isinstance(held, dict) or not isinstance(held.get("segments"), (list, tuple)):
+    if not isinstance(content, dict) or not isinstance(content.get("segments"), (list, tuple)):
         raise _refusal(path, "is a pickle, but no snapshot of PyTorch's allocator: it has no segments")
-    return _snapshot(str(path), held)
+    return _snapshot(str(path), content)
 
 
 def _refusal(path: Path | str, reason: str) -> DiagError:
@@ -251,22 +252,22 @@ class _Rows(Struct):
     events: list[tuple[int, int, int, int | None, int | None, int]] = field(default_factory=list)
 
 
-def _snapshot(path: str, held: Mapping[str, Any]) -> Snapshot:
+def _snapshot(path: str, content: Mapping[str, Any]) -> Snapshot:
     stacks, devices = _Stacks(), dict[int, _Rows]()
-    lost = sum(not _add_segment(devices, one, stacks) for one in held["segments"])
-    traces = held.get("device_traces")
+    lost = sum(not _add_segment(devices, segment, stacks) for segment in content["segments"])
+    traces = content.get("device_traces")
     for device, entries in enumerate(traces if isinstance(traces, (list, tuple)) else ()):
         if isinstance(entries, (list, tuple)) and entries:
             rows = devices.setdefault(device, _Rows())
             lost += sum(not _add_event(rows, entry, stacks) for entry in entries)
-    settings, ours = held.get("allocator_settings"), held.get("diag")
-    ours = ours if isinstance(ours, Mapping) else {}
-    rank = _int(ours.get("rank"), 0, MOST_RANKS - 1)
+    settings, written_by_diag = content.get("allocator_settings"), content.get("diag")
+    written_by_diag = written_by_diag if isinstance(written_by_diag, Mapping) else {}
+    rank = _int(written_by_diag.get("rank"), 0, MOST_RANKS - 1)
     return Snapshot(
         path=path,
         rank=rank if rank is not None else rank_of(path),
-        step=_int(ours.get("step"), 0, 1 << 62),
-        reason=_text(ours.get("reason")),
+        step=_int(written_by_diag.get("step"), 0, 1 << 62),
+        reason=_text(written_by_diag.get("reason")),
         settings=_text(settings.get("PYTORCH_CUDA_ALLOC_CONF")) if isinstance(settings, Mapping) else "",
         devices=tuple(_device(device, rows) for device, rows in sorted(devices.items())),
         stacks=tuple(stacks.all),
@@ -283,7 +284,7 @@ def _device(device: int, rows: _Rows) -> DeviceSnapshot:
 
 
 def _add_segment(devices: dict[int, _Rows], segment: object, stacks: _Stacks) -> bool:
-    """Whether it could be understood, with all its blocks."""
+    """Whether the segment could be understood, with all its blocks."""
     if not isinstance(segment, Mapping):
         return False
     device = _int(segment.get("device", 0), 0, 1 << 10)
@@ -305,7 +306,7 @@ def _add_segment(devices: dict[int, _Rows], segment: object, stacks: _Stacks) ->
 
 
 def _block(block: object, segment: int, at: int, stacks: _Stacks) -> tuple[int, int, int, int, int, int] | None:
-    """``at``: where the block before it ends, which is its address where it has none of its own."""
+    """``at``: the end of the previous block, used as the address if the block has none."""
     if not isinstance(block, Mapping):
         return None
     address = _int(block.get("address", at), 0, 1 << 63)
@@ -315,8 +316,8 @@ def _block(block: object, segment: int, at: int, stacks: _Stacks) -> tuple[int, 
     history = block.get("history")
     newest = history[0] if isinstance(history, (list, tuple)) and history else {}
     newest = newest if isinstance(newest, Mapping) else {}
-    asked = block.get("requested_size", newest.get("real_size"))
-    requested = _int(asked, 0, _MOST_SIZE)
+    requested_size = block.get("requested_size", newest.get("real_size"))
+    requested = _int(requested_size, 0, _MOST_SIZE)
     stack = stacks.number(block.get("frames") or newest.get("frames"))
     return segment, address, size, size if requested is None else requested, state, stack
 
@@ -327,7 +328,7 @@ def _add_event(rows: _Rows, entry: object, stacks: _Stacks) -> bool:
     kind = entry.get("action")
     action = _ACTIONS.get(kind) if isinstance(kind, str) else None
     if action is None:
-        return isinstance(kind, str)  # a mark of a snapshot, or what a later torch adds
+        return isinstance(kind, str)  # a mark of a snapshot, or an action added by a later torch
     addr = _int(entry.get("addr", 0), 0, 1 << 63)
     size = _int(entry.get("size"), 0, _MOST_SIZE)
     if addr is None or size is None:
@@ -353,6 +354,6 @@ def rank_of(path: str) -> int | None:
     place = Path(path)
     if place.parent.parent.name == RANKS and place.parent.name.isdecimal():
         return int(place.parent.name)
-    found = _NAMED_RANK.search(place.stem)
-    rank = int(found[1]) if found else None
+    match = _NAMED_RANK.search(place.stem)
+    rank = int(match[1]) if match else None
     return rank if rank is None or rank < MOST_RANKS else None

@@ -1,4 +1,4 @@
-"""Reads many trace files: from the cache where it knows them, here, in several processes, or on a Dask cluster."""
+"""Reads many trace files: from the cache if possible, else here, in several processes, or on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from .trace import Trace
 
 # -- outcome -----------------------------------------------------------------------------------------------------------
 #
-# What became of one trace file.
+# The outcome of reading one trace file.
 
 
 class Found(msgspec.Struct):
-    """For one trace: its key in the cache, or its contents, or what is wrong with it; nothing where it is to be read
-    again."""
+    """For one trace: its key in the cache, its contents, or the reason why it cannot be read; none of them if it is to
+    be read again."""
 
     path: str
     key: str = ""
@@ -40,23 +40,23 @@ class Found(msgspec.Struct):
     reason: str = ""
 
 
-# Reading a smaller file again takes no longer than a cache entry of it.
+# Reading a smaller file again takes no longer than loading it from the cache.
 _CACHED_FROM_BYTES, _CACHED_FROM_GZIP_BYTES = 16 << 20, 1 << 20
-# A process needs a third of a second to start: worth it from about this much text on.
+# A process needs a third of a second to start: it pays from about this much text.
 _POOL_FROM_BYTES = 400 << 20
-_GZIP_RATIO = 15  # of a trace, for estimates
+_GZIP_RATIO = 15  # compression of a trace, for estimates
 _CLUSTER_TIMEOUT_S = 10
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt, see malloc.h
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # options of mallopt, see malloc.h
 _BYTES_A_PROCESS = 600 << 20  # of memory, at least
 
 
 class Reading(Struct, frozen=True):
-    """How to read. ``ranks``: rank by path, where the header and the name lack it or are wrong; ``progress`` is called
-    with (files done, files in all, the file). ``comm_kernels``: the user's own names of communication kernels;
+    """How to read. ``ranks``: rank by path, if the header and the name lack it or are wrong; ``progress`` is called
+    with (files done, number of files, the file). ``comm_kernels``: the user's own names of communication kernels;
     `diag.rundir.run` adds those of diag.toml."""
 
     cache: Cache = field(default_factory=user_cache)
-    jobs: int | None = None  # processes; None: as many as pay
+    jobs: int | None = None  # processes; None: as many as speed it up
     cluster: str | None = None  # address of a Dask scheduler
     ranks: dict[str, int] = field(default_factory=dict)
     progress: Callable[[int, int, str], None] | None = None
@@ -64,18 +64,18 @@ class Reading(Struct, frozen=True):
 
 
 def read_traces(paths: Sequence[str], reading: Reading) -> Iterator[Trace | Gap]:
-    """The trace or the traces (of an archive, of several ranks in one file) at each path, in order; a Gap for what
-    cannot be read."""
-    for found in _run(paths, reading):
-        for item in found:
+    """The trace or the traces (of an archive, of several ranks in one file) at each path, in order; a Gap for each one
+    that cannot be read."""
+    for outcomes in _run(paths, reading):
+        for item in outcomes:
             yield from _traces(item, reading)
 
 
 def _traces(item: Found, reading: Reading) -> Sequence[Trace | Gap]:
-    """One, unless a tool merged the traces of several ranks into the file."""
+    """One trace, unless a tool merged the traces of several ranks into the file."""
     contents = item.contents if item.contents is not None else reading.cache.load(item.key) if item.key else None
     if contents is None and item.key and not text_stream.is_archive(item.path.partition("!")[0]):
-        (item,) = read_file(item.path, None)  # somebody removed the entry, or it may not be read
+        (item,) = read_file(item.path, None)  # the entry was removed, or it may not be read
         contents = item.contents
     if contents is None:
         return [Gap(item.path, item.reason or "its entry in the cache vanished while it was read; run again")]
@@ -92,15 +92,15 @@ def _reason(error: DiagError, path: str) -> str:
 
 
 def _let_go(error: BaseException) -> None:
-    """Drops the tracebacks of an error and its causes. Their frames hold the file's text, and an error that is its
-    own cause, or that one of these frames holds, stays until the interpreter looks for cycles, which is rarely."""
+    """Drops the tracebacks of an error and its causes. Their frames hold the file's text. An error that is its own
+    cause, or that one of these frames holds, stays in memory until the rare runs of the garbage collector."""
     waiting: list[BaseException | None] = [error]
     seen: set[int] = set()
     while waiting:
-        if (one := waiting.pop()) is not None and id(one) not in seen:
-            seen.add(id(one))
-            waiting += [one.__cause__, one.__context__]
-            one.__traceback__ = one.__cause__ = one.__context__ = None
+        if (current := waiting.pop()) is not None and id(current) not in seen:
+            seen.add(id(current))
+            waiting += [current.__cause__, current.__context__]
+            current.__traceback__ = current.__cause__ = current.__context__ = None
 
 
 def _run(paths: Sequence[str], reading: Reading) -> Iterator[list[Found]]:
@@ -109,16 +109,16 @@ def _run(paths: Sequence[str], reading: Reading) -> Iterator[list[Found]]:
     if reading.cluster is not None:
         yield from _on_cluster(paths, reading.cluster, folder, say)
         return
-    known = {path: found for path in paths if (found := _in_cache(path, reading.cache)) is not None}
+    known = {path: outcomes for path in paths if (outcomes := _in_cache(path, reading.cache)) is not None}
     rest = [path for path in paths if path not in known]
     jobs = reading.jobs if reading.jobs is not None else _paying_jobs(rest)
     if folder is not None and min(jobs, len(rest)) > 1:
         known |= _in_processes(rest, min(jobs, len(rest)), folder, say)
     for number, path in enumerate(paths):
         say(number, len(paths), path)
-        found = known.get(path)
-        again = found is None or any(not item.key and not item.reason for item in found)
-        yield read_file(path, folder) if again or found is None else found
+        outcomes = known.get(path)
+        again = outcomes is None or any(not item.key and not item.reason for item in outcomes)
+        yield read_file(path, folder) if again or outcomes is None else outcomes
 
 
 def _in_cache(path: str, cache: Cache) -> list[Found] | None:
@@ -136,7 +136,7 @@ def _in_processes(
     paths: Sequence[str], jobs: int, folder: str, say: Callable[[int, int, str], None]
 ) -> dict[str, list[Found]]:
     workers = Workers(jobs, folder)
-    # The largest first, so that none is left for the end.
+    # The largest first, so that none of them is left for the end.
     waiting = workers.read(sorted(paths, key=text_stream.size_of, reverse=True))
     done: dict[str, list[Found]] = {}
     for number, future in enumerate(as_completed(waiting)):
@@ -153,7 +153,8 @@ def _say_nothing(*_: object) -> None:
 def _on_cluster(
     paths: Sequence[str], address: str, folder: str | None, say: Callable[[int, int, str], None]
 ) -> Iterator[list[Found]]:
-    """Only paths travel to the workers and cache keys come back: both see the traces and the cache folder."""
+    """Only paths are sent to the workers and only cache keys come back: all of them see the traces and the cache
+    folder."""
     try:
         from distributed import Client
         from distributed import as_completed as done_in_order
@@ -166,7 +167,7 @@ def _on_cluster(
     except (OSError, ValueError, TypeError) as error:
         raise DiagError(f"no Dask scheduler answers at {address}", hint="Start one: dask scheduler") from error
     with client:
-        # Workers have working directories of their own.
+        # Workers have their own working directories.
         places = [path if text_stream.is_remote(path) else str(Path(path).absolute()) for path in paths]
         futures = client.map(read_file, places, folder=folder, keep_small=True, pure=False, retries=2)
         for number, future in enumerate(done_in_order(futures)):  # type: ignore[no-untyped-call]
@@ -179,8 +180,8 @@ def _on_cluster(
 
 
 def read_file(path: str, folder: str | None, keep_small: bool = False) -> list[Found]:
-    """Reads one file, through the cache in ``folder`` if it is large, or always (``keep_small``). Never raises for what
-    is wrong with the file."""
+    """Reads one file, through the cache in ``folder`` if it is large, or always (``keep_small``). Never raises for a
+    bad file."""
     cache = Cache(Path(folder) if folder is not None else None)
     try:
         with kept_memory():
@@ -214,14 +215,14 @@ def _key(path: str, cache: Cache) -> str:
 
 
 def _ingest(path: str, cache: Cache, key: str) -> Found:
-    """The file into the cache; into memory where the cache cannot be written (a full disk)."""
+    """Reads the file into the cache, or into memory if the cache cannot be written (a full disk)."""
     with cache.writing(key) as writer:
         if writer is not None:
             try:
                 with text_stream.opened(path) as file:
                     writer.finish(kineto.read_contents(file, path, writer.write))
                 cache.prune()
-                if cache.load(key) is not None:  # else another user's entry is in its place, which may not be read
+                if cache.load(key) is not None:  # else another user's entry is in its place, which may not be readable
                     return Found(path, key)
             except UnwritableError:
                 pass
@@ -230,17 +231,17 @@ def _ingest(path: str, cache: Cache, key: str) -> Found:
 
 
 def _read_archive(path: str, cache: Cache) -> Iterator[Found]:
-    """One pass over the archive: every member that is called like a trace. UnwritableError is the cache's."""
+    """One pass over the archive: every member with a trace's ending. UnwritableError refers to the cache."""
     archive_key = ""
     if cache.folder is not None:
         archive_key = _key(path, cache)
-    found = 0
+    count = 0
     try:
         with text_stream.opened(path) as file:
             for name, content in members(file, path):
                 if not name.endswith(text_stream.TRACE_ENDINGS):
                     continue
-                found += 1
+                count += 1
                 inner = f"{path}!{name}"
                 if content is None:
                     yield Found(inner, reason="is a link or a device in the archive, not a file")
@@ -251,10 +252,10 @@ def _read_archive(path: str, cache: Cache) -> Iterator[Found]:
                 except DiagError as error:
                     yield Found(inner, reason=_reason(error, inner))
     except DiagError as error:
-        # What was read before stays: the archive was cut off, or damaged on its way.
+        # Members read so far are kept: the archive was truncated or damaged.
         yield Found(path, reason=_reason(error, path))
         return
-    if not found:
+    if not count:
         yield Found(path, reason="holds no file that ends in .json or .json.gz")
 
 
@@ -271,7 +272,7 @@ def _read_member(path: str, content: BinaryIO, cache: Cache, key: str) -> Found:
 
 
 def _paying_jobs(paths: Sequence[str]) -> int:
-    """Processes that are worth their start, and that the memory has room for."""
+    """Number of processes that save more time than their start takes, and that fit into memory."""
     text = sum(text_stream.size_of(p) * (_GZIP_RATIO if p.endswith(("gz",)) else 1) for p in paths)
     if text < _POOL_FROM_BYTES:
         return 1
@@ -287,8 +288,8 @@ def _free_bytes() -> int:
 
 @contextmanager
 def kept_memory() -> Iterator[None]:
-    """While it is open the C library keeps freed memory. Reading makes and drops arrays of a few hundred kilobytes a
-    thousand times; fetching them from the system each time doubles its time. Afterwards all is given back."""
+    """While it is open, the C library keeps freed memory. Reading allocates and frees arrays of a few hundred kilobytes
+    a thousand times; getting them from the system each time doubles its time. On exit, all of it is released."""
     import ctypes
 
     try:
@@ -309,7 +310,7 @@ def kept_memory() -> Iterator[None]:
 
 # -- worker ------------------------------------------------------------------------------------------------------------
 #
-# A process that reads trace files into the cache: paths on its standard input, what became of them on its output.
+# A process that reads trace files into the cache: paths on its standard input, outcomes on its standard output.
 #
 # Not multiprocessing: its children begin by running the caller's script again, and a notebook or a script without a
 # main guard has no use for that. ``python -m diag.traces.reading FOLDER``; a JSON line each way for each file.
@@ -318,14 +319,14 @@ _DECODE = msgspec.json.Decoder(list[Found]).decode
 
 
 class Workers(Struct):
-    """Up to ``count`` processes that write to one cache folder. A process that dies costs the file it was reading."""
+    """Up to ``count`` processes that write to one cache folder. A process that dies loses the file it was reading."""
 
     count: int
     folder: str
     _idle: SimpleQueue[subprocess.Popen[bytes]] = field(default_factory=SimpleQueue)
 
     def read(self, paths: list[str]) -> dict[Future[list[Found]], str]:
-        """A future for each path, in order of their beginning; `as_completed` waits for them."""
+        """A future for each path, in order of their start; `as_completed` waits for them."""
         pool = ThreadPoolExecutor(self.count)
         futures = {pool.submit(self._read, path): path for path in paths}
         pool.shutdown(wait=False)
@@ -334,7 +335,7 @@ class Workers(Struct):
     def close(self) -> None:
         while not self._idle.empty():
             process = self._idle.get()
-            process.communicate()  # closes its input, on which it ends
+            process.communicate()  # closes its input, at which it exits
 
     def _read(self, path: str) -> list[Found]:
         process = self._idle.get() if not self._idle.empty() else self._start()
@@ -359,10 +360,10 @@ class Workers(Struct):
 
 def main() -> None:
     for line in sys.stdin.buffer:
-        found = read_file(msgspec.json.decode(line, type=str), sys.argv[1], keep_small=True)
-        # What did not fit the cache is read again by whoever asked: contents do not travel.
-        told = [Found(item.path, item.key, None, item.reason) for item in found]
-        sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
+        outcomes = read_file(msgspec.json.decode(line, type=str), sys.argv[1], keep_small=True)
+        # A file that did not fit the cache is read again by the caller: contents are not sent.
+        answers = [Found(item.path, item.key, None, item.reason) for item in outcomes]
+        sys.stdout.buffer.write(msgspec.json.encode(answers) + b"\n")
         sys.stdout.buffer.flush()
 
 

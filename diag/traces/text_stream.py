@@ -28,16 +28,16 @@ _GZIP_MAGIC = b"\x1f\x8b"
 # Traces deflate to between a tenth and a thirtieth. gzip's own limit is a thousandth, which only zeros reach.
 MAX_INFLATION = 300
 _INFLATION_FREE_BYTES = 256 << 20
-_ARCHIVE_FREE_BYTES = 8 << 30  # also beside the traces: a core file is mostly zeros
+_ARCHIVE_FREE_BYTES = 8 << 30  # also in addition to the traces: a core file is mostly zeros
 MAX_MEMBERS = 100_000  # four times the largest run that is known
 _MAX_HEADER_BYTES = 1 << 20
-_MOST_READS_AT_END = 100  # tarfile skips a content block by block, however far behind the end of the file
+_MOST_READS_AT_END = 100  # tarfile skips content block by block, even far beyond the end of the file
 _DEFLATE_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # the stub types it as an instance
 _HINT = "Record the trace again, or leave this file out; the other ranks can be analysed without it."
 
 
 def damaged(path: str, reason: str) -> DiagError:
-    """The error for a file that is no whole trace: its name, why, and that the others can do without it."""
+    """The error for a file that is not a whole trace: its name, the reason, and a hint that it can be left out."""
     return DiagError(f"{file_name(path)}: {reason}", hint=_HINT, path=path)
 
 
@@ -47,7 +47,7 @@ def file_name(path: str) -> str:
 
 
 def blocks(file: BinaryIO, name: str) -> Iterator[bytes]:
-    """The file's bytes, inflated if its first bytes say gzip (tools rename .json.gz to .json and back).
+    """The file's bytes, inflated if it begins like gzip (tools rename .json.gz to .json and back).
 
     Blocks of at most BLOCK_BYTES, so a file that inflates to terabytes costs no memory; DiagError once it has inflated
     to more than MAX_INFLATION times its size, and for a stream that ends early or is damaged.
@@ -57,12 +57,11 @@ def blocks(file: BinaryIO, name: str) -> Iterator[bytes]:
 
 
 def members(file: BinaryIO, name: str) -> Iterator[tuple[str, BinaryIO | None]]:
-    """Name and content of everything in a .tar or .tar.gz, in one pass; None for what is no plain file.
+    """Name and content of everything in a .tar or .tar.gz, in one pass; None for members that are not plain files.
 
     Nothing is written to the disk, so the names in an archive can lead nowhere. The content of one member has to be
-    read before the next one is asked for. DiagError, also from a content that is read, where the archive is damaged or
-    ends early: after all members that are whole.
-    """
+    read before the next one is requested. DiagError, also from reading a content, if the archive is damaged or ends
+    early: after all members that are whole."""
     plain = _Inflated(file, name, _ARCHIVE_FREE_BYTES)
     with _archive_errors(name), tarfile.open(fileobj=cast(BinaryIO, plain), mode="r|", tarinfo=_Header) as archive:
         for number, member in enumerate(archive):
@@ -83,7 +82,7 @@ def _archive_errors(name: str) -> Iterator[None]:
 
 
 class _Header(tarfile.TarInfo):
-    """tarfile takes a header that is cut off or malformed for the end of the archive; here it is an error."""
+    """tarfile treats a truncated or malformed header as the end of the archive; here it is an error."""
 
     @classmethod
     def fromtarfile(cls, tarfile_: tarfile.TarFile) -> Self:
@@ -96,11 +95,11 @@ class _Header(tarfile.TarInfo):
             raise tarfile.ReadError(reason) from error
 
     def _proc_member(self, tarfile_: tarfile.TarFile) -> tarfile.TarInfo:
-        """The headers that hold names are read as a whole."""
+        """Limits the size of headers with names, which are read as a whole."""
         if self.size > _MAX_HEADER_BYTES and not self.isreg() and not self.issparse():
             raise tarfile.ReadError(f"a header of {self.size:,} bytes")
-        found: tarfile.TarInfo = super()._proc_member(tarfile_)  # type: ignore[misc]
-        return found
+        member: tarfile.TarInfo = super()._proc_member(tarfile_)  # type: ignore[misc]
+        return member
 
 
 class _Member(io.RawIOBase):
@@ -119,8 +118,8 @@ class _Member(io.RawIOBase):
 
 
 class _Inflated(io.RawIOBase):
-    """A file as its content, inflated if its first bytes say gzip. DiagError where the stream ends early or is damaged,
-    and where it holds more than ``free_bytes`` and more than ``MAX_INFLATION`` times the file."""
+    """The content of a file, inflated if it begins like gzip. DiagError if the stream ends early or is damaged, and if
+    it holds more than ``free_bytes`` and more than ``MAX_INFLATION`` times the file."""
 
     def __init__(self, file: BinaryIO, name: str, free_bytes: int) -> None:
         self._name, self._free_bytes, self._given, self._reads_at_end = name, free_bytes, 0, 0
@@ -136,7 +135,7 @@ class _Inflated(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         try:
-            # read1 gives what comes before a cut, which read drops.
+            # read1 returns the data before a truncation, which read drops.
             block: bytes = self._packed.read1(size) if self._packed is not None else self._counted.read(size) or b""
         except EOFError as error:
             raise damaged(self._name, "the gzip stream ends early, the file is truncated") from error
@@ -152,7 +151,7 @@ class _Inflated(io.RawIOBase):
 
 
 class _Counting(io.RawIOBase):
-    """A file that counts what was taken from it and takes one reading back."""
+    """Counts the bytes read from a file, and takes one read back."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -164,11 +163,11 @@ class _Counting(io.RawIOBase):
 
     def readinto(self, buffer: Buffer) -> int:
         view = memoryview(buffer).cast("B")
-        found = self._back[: len(view)] or self._file.read(len(view))
-        self._back = self._back[len(found) :]
-        view[: len(found)] = found
-        self.taken += len(found)
-        return len(found)
+        data = self._back[: len(view)] or self._file.read(len(view))
+        self._back = self._back[len(data) :]
+        view[: len(data)] = data
+        self.taken += len(data)
+        return len(data)
 
     def put_back(self, data: bytes) -> None:
         self._back = data + self._back
@@ -182,11 +181,11 @@ TRACE_ENDINGS = (".json", ".json.gz")
 ARCHIVE_ENDINGS = (".tar", ".tar.gz", ".tgz")
 _PACKED_TRACE = re.compile(r"\.json\.(?:zst|zstd|xz|bz2|lz4|br|zip|7z)$", re.I)
 _PACKED = "is packed in a form that is not read: unpack it, or pack it with gzip"
-# A file of the store that we keep beside the traces of a run is none of them.
+# Files of the run directory that lie with its traces, but are not traces.
 _OURS = (RunLayout(Path()).verdict.name, RunLayout(Path()).manifest.name)
 
 _HINT = "Check the path and its permissions."
-# What the clients of stores call the version of an object.
+# Names that stores' clients use for the version of an object.
 _VERSION_KEYS = ("size", "ETag", "etag", "mtime", "LastModified", "updated", "md5Hash")
 
 
@@ -199,7 +198,7 @@ def is_archive(path: str) -> bool:
 
 
 def exists(path: str) -> bool:
-    """Whether there is a file or a folder. OSError where that is not allowed to be checked."""
+    """Whether there is a file or a folder. OSError if that may not be checked."""
     if not is_remote(path):
         try:
             Path(path).stat()
@@ -213,8 +212,8 @@ def exists(path: str) -> bool:
 
 def trace_files(paths: Iterable[str], gaps: list[Gap], enter: Callable[[str], bool] | None = None) -> list[str]:
     """Every file under the paths that may be a trace or an archive of traces, folders in order of names. ``enter``:
-    whether a folder is looked into."""
-    found: list[str] = []
+    whether a folder is searched."""
+    files: list[str] = []
 
     def refused(place: str, reason: str) -> None:
         gaps.append(Gap(place, reason))
@@ -225,20 +224,20 @@ def trace_files(paths: Iterable[str], gaps: list[Gap], enter: Callable[[str], bo
                 walk(path, refused, wanted=lambda name: may_be_trace(name) or _is_packed(name), enter=enter)
             )
             gaps.extend(Gap(file, _PACKED) for file in inside if not may_be_trace(file) and _is_packed(file))
-            found.extend(file for file in inside if may_be_trace(file))
+            files.extend(file for file in inside if may_be_trace(file))
         elif may_be_trace(path):
-            found.append(path)
+            files.append(path)
         elif is_remote(path):
-            found.extend(_remote_files(path))
+            files.extend(_remote_files(path))
         else:
             gaps.append(
                 Gap(path, "is not a trace: Kineto traces end in .json or .json.gz, archives in .tar or .tar.gz")
             )
-    return found
+    return files
 
 
 def _is_packed(path: str) -> bool:
-    """Whether a file's name says that it is a trace in a form that is not read."""
+    """Whether a file's name is that of a trace in a form that is not read."""
     return _PACKED_TRACE.search(path) is not None
 
 
@@ -254,7 +253,7 @@ def _remote_files(path: str) -> list[str]:
 
 @contextmanager
 def opened(path: str) -> Iterator[BinaryIO]:
-    """The file's bytes. DiagError where it cannot be read."""
+    """The file's bytes. DiagError if it cannot be read."""
     try:
         if is_remote(path):
             with _store_errors(path), _open_remote(path) as file:
@@ -275,8 +274,8 @@ def remote_key(path: str) -> str:
     with _store_errors(path):
         system, inner = _store(path)
         info = system.info(inner)
-    told = [path, *(f"{key}={info[key]}" for key in _VERSION_KEYS if key in info)]
-    return sha256("\n".join(told).encode()).hexdigest()[:32]
+    parts = [path, *(f"{key}={info[key]}" for key in _VERSION_KEYS if key in info)]
+    return sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
 def size_of(path: str) -> int:
@@ -292,8 +291,8 @@ def size_of(path: str) -> int:
 def _store(path: str) -> tuple[Any, str]:
     from fsspec.core import url_to_fs  # takes a while to import, and most traces are files
 
-    found: tuple[Any, str] = url_to_fs(path)
-    return found
+    system_and_path: tuple[Any, str] = url_to_fs(path)
+    return system_and_path
 
 
 def _open_remote(path: str) -> Any:

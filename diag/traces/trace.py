@@ -1,8 +1,8 @@
-"""One rank's Kineto trace: a header in memory and a table of stored events, read by the part that is asked for.
+"""One rank's Kineto trace: a header in memory and a table of stored events, of which only the selected part is read.
 
-Five million events are a gigabyte of text, of which an analysis needs few columns of some categories. So events are
-stored as codes instead of text, by category, in Parquet (or in memory, for small files), and `Trace.select` reads no
-more than it is asked for.
+Five million events are a gigabyte of text, and an analysis needs few columns of some categories. So events are stored
+as codes instead of text, by category, in Parquet (or in memory, for small files), and `Trace.select` reads only the
+selected part.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from msgspec import Struct, field
 from . import kineto_names as names
 from .kineto_names import CommRule, is_known, operations
 
-# Arguments of the few events whose arguments are read: communication, and operators whose shapes tell their work.
+# Arguments of the few events whose arguments are read: communication, and operators whose shapes determine their work.
 ARGUMENTS: dict[str, type[pl.DataType]] = {
     "coll_name": pl.String,
     "in_elems": pl.Int64,
@@ -33,10 +33,10 @@ ARGUMENTS: dict[str, type[pl.DataType]] = {
     "seq": pl.Int64,
     "input_dims": pl.String,
     "input_type": pl.String,
-    "told_stream": pl.Int64,  # of an operator of Triton's, on the host
+    "told_stream": pl.Int64,  # the stream of a Triton operator on the host
 }
-ARGS_ROW = "args_row"  # of an event: its row in the table of arguments
-ROW = "row"  # of a stored event: its place among those of its category in the file
+ARGS_ROW = "args_row"  # an event's row in the table of arguments
+ROW = "row"  # a stored event's place among those of its category in the file
 STORED: dict[str, type[pl.DataType]] = {
     "ts_ns": pl.Int64,
     "dur_ns": pl.Int64,
@@ -46,8 +46,8 @@ STORED: dict[str, type[pl.DataType]] = {
     "correlation": pl.Int64,
     ARGS_ROW: pl.UInt32,
 }
-# Allocator samples of a trace recorded with profile_memory: ``[memory]`` events, one an allocation (``bytes`` above 0)
-# or a release (below). ``allocated`` and ``reserved``: the totals of the device after it, null before torch 1.10, as is
+# Allocator samples of a trace recorded with profile_memory: ``[memory]`` events, one per allocation (``bytes`` above 0)
+# or release (below). ``allocated`` and ``reserved``: the device's totals after it, null before torch 1.10, as is
 # ``addr``. ``thread`` is an index into Trace.threads.
 COUNTERS: dict[str, type[pl.DataType]] = {
     "ts_ns": pl.Int64,
@@ -70,17 +70,17 @@ class Process(Struct):
     raw: str = ""
 
 
-# A category of no more rows is held in memory while it is looked at again and again: an analysis of one trace asks for
-# events some thirty times, and each time polars needs 2 to 8 ms to find them in a file. Mostly 30 MB together.
+# A category with no more rows is held in memory between uses: an analysis of one trace selects events some thirty
+# times, and polars needs 2 to 8 ms each time to find them in a file. Mostly 30 MB together.
 _HELD_ROWS = 300_000
 _HELD_CATEGORIES = 8
-# Of a trace with more names than this the names are its own; so are all once so many were seen.
+# A trace with more names than the first does not share the vocabulary; no trace does once it would exceed the second.
 _FEW_NAMES, _MOST_NAMES = 10_000, 200_000
 
 
 class _Vocabulary:
-    """Names of all traces, and which of them match the regular expressions that were asked for. The ranks of a run have
-    nearly all names in common, and to compile forty expressions takes polars 7 ms, each time that it is asked."""
+    """Names of all traces, and which of them match the regular expressions used so far. The ranks of a run have nearly
+    all names in common, and polars takes 7 ms to compile forty expressions, on each call."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
@@ -100,11 +100,11 @@ class _Vocabulary:
     def matching(self, pattern: str, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         known = self._matching.setdefault(pattern, np.zeros(0, dtype=np.bool_))
         if len(indices) and len(known) <= int(indices.max()):
-            # What one trace is asked all are: one call for all expressions that lack the same names.
+            # All traces are matched with the same expressions: one call for all expressions that lack the same names.
             behind = [text for text, answers in self._matching.items() if len(answers) == len(known)]
             new = pl.Series("name", self._names[len(known) :], dtype=pl.String).to_frame()
-            found = new.select(pl.col("name").str.contains(text).alias(text) for text in behind)
-            for column in found:
+            matches = new.select(pl.col("name").str.contains(text).alias(text) for text in behind)
+            for column in matches:
                 self._matching[column.name] = np.concatenate((self._matching[column.name], column.to_numpy()))
             known = self._matching[pattern]
         return known[indices]
@@ -114,9 +114,9 @@ _VOCABULARY = _Vocabulary()
 
 
 class Events(Struct, frozen=True, eq=False, dict=True):
-    """Duration events as they are stored: codes instead of text, times without the trace's base. ``frames``: for each
-    category, the columns of STORED and ROW in the order of the file; ``arguments`` has the columns of ARGUMENTS,
-    ``counters`` those of COUNTERS."""
+    """Duration events as stored: codes instead of text, times without the trace's base. ``frames``: for each category,
+    the columns of STORED and ROW in the order of the file; ``arguments`` has the columns of ARGUMENTS, ``counters``
+    those of COUNTERS."""
 
     frames: tuple[pl.DataFrame | pl.LazyFrame, ...]
     names: pl.Series
@@ -141,8 +141,8 @@ class Events(Struct, frozen=True, eq=False, dict=True):
         self, codes: Sequence[int], named: npt.NDArray[np.bool_] | None, within: tuple[int, int] | None
     ) -> pl.DataFrame:
         """The rows of these categories with such names that start in ``[begin, end)``, category by category."""
-        found = [self._chosen(code, named, within) for code in codes]
-        return pl.concat(found or [pl.DataFrame(schema=STORED).with_row_index(ROW)])
+        frames = [self._chosen(code, named, within) for code in codes]
+        return pl.concat(frames or [pl.DataFrame(schema=STORED).with_row_index(ROW)])
 
     def _chosen(self, code: int, named: npt.NDArray[np.bool_] | None, within: tuple[int, int] | None) -> pl.DataFrame:
         held = _held(self, code)
@@ -160,17 +160,17 @@ class Events(Struct, frozen=True, eq=False, dict=True):
         return held if chosen.all() else held[np.flatnonzero(chosen)]
 
     def columns(self, codes: Sequence[int], names: Sequence[str], least_ns: int = 0) -> pl.DataFrame:
-        """These columns of all rows of these categories that last so long, category by category."""
-        found = [pl.DataFrame(schema=STORED).select(names)]
+        """These columns of all rows of these categories that last at least ``least_ns``, category by category."""
+        frames = [pl.DataFrame(schema=STORED).select(names)]
         for code in codes:
             held = _held(self, code)
             rows = held.lazy() if held is not None else self.frames[code].lazy()
-            found.append((rows.filter(pl.col("dur_ns") >= least_ns) if least_ns else rows).select(names).collect())
-        return pl.concat(found)
+            frames.append((rows.filter(pl.col("dur_ns") >= least_ns) if least_ns else rows).select(names).collect())
+        return pl.concat(frames)
 
     @cached_property
     def with_nothing(self) -> pl.DataFrame:
-        """The table of arguments, with a row of nulls behind the last."""
+        """The table of arguments, with a row of nulls at the end."""
         return pl.concat([self.arguments, pl.DataFrame({key: [None] for key in ARGUMENTS}, schema=ARGUMENTS)])
 
     @cached_property
@@ -179,7 +179,7 @@ class Events(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def _indices(self) -> npt.NDArray[np.int64] | None:
-        """The names' places in the vocabulary of all traces; None where they are too many."""
+        """The names' places in the vocabulary of all traces; None if they are too many."""
         if len(self.names) > _FEW_NAMES or len(_VOCABULARY) + len(self.names) > _MOST_NAMES:
             return None
         return _VOCABULARY.indices(self.names.to_list())
@@ -195,7 +195,7 @@ class Events(Struct, frozen=True, eq=False, dict=True):
 
 @lru_cache(maxsize=_HELD_CATEGORIES)
 def _held(events: Events, code: int) -> pl.DataFrame | None:
-    """The rows of a category; None where they are many, and in a file."""
+    """The rows of a category; None if they are many, and in a file."""
     frame = events.frames[code]
     if isinstance(frame, pl.DataFrame):
         return frame
@@ -204,8 +204,8 @@ def _held(events: Events, code: int) -> pl.DataFrame | None:
 
 
 def by_time(events: pl.DataFrame) -> npt.NDArray[np.int64]:
-    """The order by (ts_ns, -dur_ns, place in the file). A sort by start and a second one of the ties take a third
-    of the memory of sorting whole rows."""
+    """The order by (ts_ns, -dur_ns, place in the file). Sorting by start, and then only the ties, takes a third of the
+    memory of sorting whole rows."""
     start, dur, row = (events[key].to_numpy() for key in ("ts_ns", "dur_ns", ROW))
     order = np.argsort(start, kind="stable")
     same = start[order][1:] == start[order][:-1]
@@ -219,10 +219,10 @@ def by_time(events: pl.DataFrame) -> npt.NDArray[np.int64]:
 # -- trace -------------------------------------------------------------------------------------------------------------
 
 
-# What `Trace.select` returns. Times in ns since 1970 where the trace has a base time or writes absolute times.
-# ``thread`` is an index into Trace.threads; ``device`` and ``stream`` are null on the host, ``correlation`` where there
-# is none: it is the same number for a call on the host and the work that it launched on the device. ``args_row``, null
-# where no arguments were kept, is what `Trace.with_arguments` reads.
+# Columns that `Trace.select` returns. Times in ns since 1970 if the trace has a base time or writes absolute times.
+# ``thread`` is an index into Trace.threads; ``device`` and ``stream`` are null on the host. ``correlation`` is the same
+# number for a call on the host and the work that it launched on the device, or null. ``args_row``, null without stored
+# arguments, is used by `Trace.with_arguments`.
 COLUMNS = ("ts_ns", "dur_ns", "name", "cat", "thread", "device", "stream", "correlation", "args_row")
 
 
@@ -235,7 +235,7 @@ class Derived(Protocol):
 
 
 class Contents(Struct, frozen=True, eq=False):
-    """The content of a file, independent of its name: the header's fields as they are, and the events."""
+    """The content of a file, independent of its name: the header's fields unchanged, and the events."""
 
     distributed: object
     devices: object
@@ -244,11 +244,11 @@ class Contents(Struct, frozen=True, eq=False):
     threads: tuple[tuple[str, str], ...]
     begin_ns: int  # without the base, like the events
     end_ns: int
-    untimed_events: int  # left out: no start that could be read
+    untimed_events: int  # left out: no readable start
     gaps: tuple[str, ...]
     events: Events
-    places: tuple[tuple[int, int], ...] = ()  # category and thread, both codes: which are together in an event
-    processes: dict[str, Process] = {}  # by how the events call them
+    places: tuple[tuple[int, int], ...] = ()  # codes of the category and the thread that occur together in an event
+    processes: dict[str, Process] = {}  # by their ids in the events
     derived: Derived | None = None  # None: the file is read anew each time
 
 
@@ -267,15 +267,15 @@ class Trace(Struct, frozen=True, eq=False, dict=True, weakref=True):
     begin_ns: int
     end_ns: int
     stored: Events
-    untimed_events: int = 0  # left out: no start that could be read
-    gaps: tuple[str, ...] = ()  # what of the file was not kept, and why
+    untimed_events: int = 0  # left out: no readable start
+    gaps: tuple[str, ...] = ()  # parts of the file that were not kept, and why
     derived: Derived | None = None
-    descriptions: dict[str, str] = {}  # process group name: what it is for, as its maker says
-    undivided: bool = False  # no iterations are inferred in it: other ranks, or other windows, show other ones
-    step_shift: int = 0  # added to the numbers of its steps, which go on after those of an earlier window of its rank
-    host_pids: tuple[str, ...] = ()  # of the processes whose operators or runtime calls these are
-    process_names: tuple[str, ...] = ()  # where the file is not printed as Kineto prints
-    comm_kernels: tuple[CommRule, ...] = ()  # which kernels communicate, as the user says
+    descriptions: dict[str, str] = {}  # process group name: its purpose, as set by its creator
+    undivided: bool = False  # no iterations are inferred: other ranks, or other windows, show different ones
+    step_shift: int = 0  # added to its step numbers, which continue those of an earlier window of its rank
+    host_pids: tuple[str, ...] = ()  # processes that have operators or runtime calls
+    process_names: tuple[str, ...] = ()  # set if the file is not printed in Kineto's layout
+    comm_kernels: tuple[CommRule, ...] = ()  # the user's rules for kernels that communicate
 
     @property
     def has_gpu(self) -> bool:
@@ -288,7 +288,7 @@ class Trace(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     @property
     def events(self) -> pl.DataFrame:
-        """All duration events: for small traces and tests. An analysis selects."""
+        """All duration events: for small traces and tests. Analyses use ``select``."""
         return self.select(arguments=True)
 
     @property
@@ -299,22 +299,22 @@ class Trace(Struct, frozen=True, eq=False, dict=True, weakref=True):
     def select(
         self, *categories: str, name: str | None = None, arguments: bool = False, within: tuple[int, int] | None = None
     ) -> pl.DataFrame:
-        """Events of these categories (all, without any) whose name matches the regular expression, sorted by
+        """Events of these categories (all, if none is given) whose name matches the regular expression, sorted by
         (ts_ns, -dur_ns): parents come before their children.
 
         ``within``: only events that start in this window, ``[begin, end)`` in ns. ``arguments``: with the columns of
-        ARGUMENTS. The columns are those of COLUMNS otherwise. The expression is matched once a distinct name, so it
+        ARGUMENTS; otherwise the columns are those of COLUMNS. The expression is matched once per distinct name, so it
         costs no more on five million events than on five.
         """
         stored = self.stored
         wanted = stored.matching(name) if name is not None else None
         if wanted is not None and not wanted.any():
-            found = self._nothing  # most traces have none of one library's names: known without reading an event
+            events = self._nothing  # most traces have none of one library's names: no event needs to be read
         else:
             codes = self._codes(categories) if categories else range(len(stored.categories))
             starts = (within[0] - self.base_ns, within[1] - self.base_ns) if within is not None else None
-            found = self._finished(stored.chosen(codes, wanted, starts))
-        return self.with_arguments(found) if arguments else found
+            events = self._finished(stored.chosen(codes, wanted, starts))
+        return self.with_arguments(events) if arguments else events
 
     def _codes(self, categories: Sequence[str]) -> list[int]:
         return [code for code, category in enumerate(self.stored.categories) if category in categories]
@@ -334,7 +334,7 @@ class Trace(Struct, frozen=True, eq=False, dict=True, weakref=True):
         numbers = self._thread_numbers[:, events["thread"].to_numpy()]
         numbers[:, elsewhere] = -1
         device, stream = (pl.Series(name, row) for name, row in zip(("device", "stream"), numbers, strict=True))
-        found = pl.DataFrame(
+        frame = pl.DataFrame(
             [
                 events["ts_ns"] + self.base_ns,
                 *(events[key] for key in ("dur_ns", "name", "cat", "thread")),
@@ -343,7 +343,7 @@ class Trace(Struct, frozen=True, eq=False, dict=True, weakref=True):
                 *(events[key] for key in ("correlation", ARGS_ROW)),
             ]
         )
-        return found.with_columns(pl.col("name").cat.to(stored.name_type), pl.col("cat").cat.to(stored.category_type))
+        return frame.with_columns(pl.col("name").cat.to(stored.name_type), pl.col("cat").cat.to(stored.category_type))
 
     @cached_property
     def _on_device(self) -> npt.NDArray[np.bool_]:
@@ -352,18 +352,18 @@ class Trace(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
     @cached_property
     def _thread_numbers(self) -> npt.NDArray[np.int32]:
-        """Process and thread of each of ``threads`` as numbers; -1 where they are none. Shape (2, threads)."""
-        found = [[_trailing_number(label) for label in thread] for thread in self.threads]
-        return np.array(found, dtype=np.int32).reshape(-1, 2).T
+        """Process and thread of each of ``threads`` as numbers; -1 if they are not numbers. Shape (2, threads)."""
+        numbers = [[_trailing_number(label) for label in thread] for thread in self.threads]
+        return np.array(numbers, dtype=np.int32).reshape(-1, 2).T
 
     def unsorted(self, *categories: str, columns: Sequence[str], least_ns: int = 0) -> pl.DataFrame:
-        """Only these columns of all events of the categories that last so long, codes as they are stored and in no
-        order: a third of the time and memory of `select`."""
-        found = self.stored.columns(self._codes(categories), columns, least_ns)
-        return found.with_columns(pl.col("ts_ns") + self.base_ns) if "ts_ns" in columns else found
+        """Only these columns of all events of the categories that last at least ``least_ns``, with the stored codes and
+        unsorted: a third of the time and memory of `select`."""
+        frame = self.stored.columns(self._codes(categories), columns, least_ns)
+        return frame.with_columns(pl.col("ts_ns") + self.base_ns) if "ts_ns" in columns else frame
 
     def with_arguments(self, events: pl.DataFrame) -> pl.DataFrame:
-        """The events with the columns of ARGUMENTS in the place of ``args_row``: many columns, for the few events."""
+        """The events with the columns of ARGUMENTS instead of ``args_row``: many columns, so for few events."""
         table = self.stored.with_nothing
         row = np.nan_to_num(events[ARGS_ROW].to_numpy(), nan=len(table) - 1).astype(np.int64)
         shown = [column for column in events if column.name != ARGS_ROW]
@@ -384,7 +384,7 @@ class Trace(Struct, frozen=True, eq=False, dict=True, weakref=True):
         return operations(self.stored.names, self.comm_kernels)
 
     def says(self, events: pl.DataFrame, pattern: str) -> pl.Series:
-        """For each of these events of the trace, whether its name matches; costs a match a distinct name."""
+        """For each of these events of the trace, whether its name matches; one match per distinct name."""
         matching = self.stored.matching(pattern)
         code = events["name"].to_physical().to_numpy()
         return pl.Series(matching[code] if len(matching) else code.astype(np.bool_))
@@ -392,31 +392,32 @@ class Trace(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
 def _trailing_number(label: str) -> int:
     """7 of ``7`` and of ``stream 7``; -1 without one that fits."""
-    found = re.search(r"(\d{1,9})$", label)
-    return int(found.group(1)) if found else -1
+    match = re.search(r"(\d{1,9})$", label)
+    return int(match.group(1)) if match else -1
 
 
 # -- device record -----------------------------------------------------------------------------------------------------
 #
 # Whether a trace has the work of the device: recorded, not recorded, or recorded in a form that diag does not read.
 #
-# A trace without kernels looks like a run on the CPU, and its operators like computation. It is one only if nothing in
-# it points to a device: no call launches work, no operator that only a GPU has, no event of another accelerator.
+# A trace without kernels looks like a run on the CPU, and its operators like computation. It is a CPU run only if
+# nothing in it points to a device: no call launches work, no operator exists on a GPU only, no event is another
+# accelerator's.
 
 
 class DeviceWork(Enum):
     """How much of an accelerator's work a trace holds."""
 
     RECORDED = "recorded"
-    NOT_RECORDED = "not recorded"  # launched, and no kernel in the trace
-    NOT_UNDERSTOOD = "not understood"  # events of an accelerator whose kinds are not known
+    NOT_RECORDED = "not recorded"  # launched, but without kernels in the trace
+    NOT_UNDERSTOOD = "not understood"  # events of an accelerator, of unknown kinds
     CAPTURED = "captured"  # launches went into a CUDA graph and ran nothing
     NONE = "none"  # a run on the CPU
 
 
 class DeviceRecord(Struct, frozen=True):
-    """``holds``, ``lacks`` and ``collect``: what the trace holds, what it lacks for a diagnosis, and what to collect;
-    "" where nothing is missing. ``share``: fraction of the trace's time in which unknown events run."""
+    """``holds``, ``lacks`` and ``collect``: what the trace contains, what is missing for a diagnosis, and what to
+    collect; "" if nothing is missing. ``share``: fraction of the trace's time in which unknown events run."""
 
     work: DeviceWork
     holds: str = ""
@@ -433,12 +434,12 @@ class DeviceRecord(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The missing data, as a sentence; "" where nothing is missing."""
+        """The missing data, as a sentence; "" if nothing is missing."""
         return f"The trace holds {self.holds}, but not {self.lacks}: {self.collect}." if self.holds else ""
 
 
-# Of accelerators whose device events libkineto writes in categories of their own (ActivityType.h), and of Ascend's and
-# AWS's plugins. Host calls of the same backends end in _runtime or _driver.
+# Categories of device events of accelerators: libkineto's own (ActivityType.h), and those of Ascend's and AWS's
+# plugins. Host calls of the same backends end in _runtime or _driver.
 _ACCELERATOR = re.compile(r"(?:mtia|hpu|privateuse1|neuron|npu|glow)_\w+$")
 _ACCELERATOR_NAMES = {
     "mtia": "an MTIA accelerator", "hpu": "a Gaudi accelerator (HPU)", "privateuse1": "an out-of-tree accelerator",
@@ -446,7 +447,7 @@ _ACCELERATOR_NAMES = {
 }  # fmt: skip
 # Process names of Ascend's msprof, whose events have no category.
 _ASCEND = re.compile(r"Ascend Hardware|(?:CANN|NPU|HCCL)\b", re.I)
-# Operators that exist on CUDA, ROCm or Apple's MPS alone (linear_backward), NCCL's collectives, and calls that leave
+# Operators that exist only on CUDA, ROCm or Apple's MPS (linear_backward), NCCL's collectives, and calls that leave
 # work to a stream.
 _GPU_OP_PATTERN = (
     r"^(?:nccl:|aten::(?:cudnn_|_cudnn|miopen_|record_stream$|_flash_attention_|_efficient_attention_|_thnn_fused_"
@@ -455,10 +456,10 @@ _GPU_OP_PATTERN = (
 _CAPTURE_PATTERN = r"^(?:cuda|hip|cu)StreamBeginCapture"
 _RANGE_PROFILER = "cuda_profiler_range"
 
-# Of a trace's time, above which events of unknown kind may be work that matters.
+# Fraction of a trace's time above which events of unknown kind may be work that matters.
 _LEAST_SHARE = 0.02
 # Launch calls without work on the device. In whole traces of CUDA and ROCm 0 to 26 % (driver calls within runtime
-# calls have numbers of their own), in captures of graphs 39 to 99 %.
+# calls have their own numbers), in captures of graphs 39 to 99 %.
 _CAPTURED_SHARE, _LOST_SHARE = 0.3, 0.9
 _MANY_LAUNCHES = 100
 
@@ -508,7 +509,7 @@ def record_of(trace: Trace) -> DeviceRecord:
 
 
 def _not_understood(trace: Trace) -> DeviceRecord | None:
-    """Events of an accelerator whose kinds are not known, where they take a share of the time."""
+    """Set if events of an accelerator, of unknown kinds, take a share of the time."""
     known = (*names.DEVICE_CATEGORIES, *names.LAUNCH_CATEGORIES)
     categories = [category for category in trace.stored.categories if category not in known]
     foreign = [category for category in categories if _ACCELERATOR.match(category)]
@@ -521,13 +522,17 @@ def _not_understood(trace: Trace) -> DeviceRecord | None:
     if foreign and trace.has_gpu and share < _LEAST_SHARE:
         return None
     families = dict.fromkeys(category.split("_")[0] for category in foreign)
-    who = next((_ACCELERATOR_NAMES[family] for family in families if family in _ACCELERATOR_NAMES), "an accelerator")
+    device_name = next(
+        (_ACCELERATOR_NAMES[family] for family in families if family in _ACCELERATOR_NAMES), "an accelerator"
+    )
     if ascend and not foreign:
-        who = "an Ascend NPU"
-    what = (
+        device_name = "an Ascend NPU"
+    kinds = (
         f"category {', '.join(sorted(category for category in device if category))}" if any(device) else "no category"
     )
-    events = f"events of {who} ({what}) in {share:.0%} of its time" if device else f"runtime calls of {who}"
+    events = (
+        f"events of {device_name} ({kinds}) in {share:.0%} of its time" if device else f"runtime calls of {device_name}"
+    )
     return DeviceRecord(
         DeviceWork.NOT_UNDERSTOOD,
         holds=events,

@@ -1,1 +1,1 @@
-"""How results are worded: ranks, sizes, durations, costs, tables of ranks, and the one way out to a terminal."""
+"""How results are worded: ranks, sizes, durations, costs, tables of ranks, and the only output to a terminal."""

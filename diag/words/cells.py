@@ -22,10 +22,11 @@ _LEAST_TEXT = 30
 
 
 def report_console(given: Console | None = None) -> Console:
-    """The console, else standard output, as reports need it: colours only on a terminal, 110 columns at most."""
-    found = given or console()
-    found.width = min(found.width, WIDEST) if found.is_terminal else WIDEST
-    return found
+    """``given``, else a console for standard output, set up for reports: colours only on a terminal, at most 110
+    columns."""
+    target = given or console()
+    target.width = min(target.width, WIDEST) if target.is_terminal else WIDEST
+    return target
 
 
 def print_columns(
@@ -34,7 +35,7 @@ def print_columns(
     left: Sequence[str],
     more: int,
 ) -> None:
-    """Text gives way to numbers, which are never cut: what they leave is shared by the columns of _FLEXIBLE."""
+    """Numbers are never cut; the columns of _FLEXIBLE, which hold text, share the remaining width."""
     widths = {name: max(len(text) for text in (name, *cells)) for name, cells in columns.items()}
     flexible = [name for name in _FLEXIBLE if name in columns]
     fixed = sum(width for name, width in widths.items() if name not in flexible)

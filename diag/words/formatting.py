@@ -1,4 +1,4 @@
-"""Numbers with their units as text, never broken between the two, as every page that people look at writes them."""
+"""Numbers with their units as text, joined by a non-breaking space, as all pages show them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNKNOWN = "unknown"
 
 
 def number(value: float) -> str:
-    """Three significant digits, all of those before the point, no exponent."""
+    """Three significant digits, but all digits before the point; no exponent."""
     magnitude = abs(value)
     digits = 0 if magnitude >= 99.95 or magnitude == 0 else 1 if magnitude >= 9.995 else 2 if magnitude >= 0.995 else 3
     return f"{value:,.{digits}f}"
@@ -39,7 +39,7 @@ def elapsed(ns: float) -> str:
 
 
 def printed_alike(one_ns: int | None, other_ns: int) -> bool:
-    """Whether two durations have the same digits and unit once printed; None is printed nowhere."""
+    """Whether two durations have the same digits and unit once printed; False for None."""
     return one_ns is not None and duration(one_ns) == duration(other_ns)
 
 
@@ -88,14 +88,14 @@ def rank_ranges(ranks: Sequence[int]) -> str:
 
 
 def spans(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """The first and the last of each run of consecutive numbers, which are sorted."""
-    found: list[tuple[int, int]] = []
+    """The first and the last of each run of consecutive numbers; ``numbers`` is sorted."""
+    runs: list[tuple[int, int]] = []
     for value in numbers:
-        if found and value == found[-1][1] + 1:
-            found[-1] = found[-1][0], value
+        if runs and value == runs[-1][1] + 1:
+            runs[-1] = runs[-1][0], value
         else:
-            found.append((value, value))
-    return found
+            runs.append((value, value))
+    return runs
 
 
 def number_ranges(numbers: Sequence[int]) -> str:
@@ -135,7 +135,7 @@ _DULL = re.compile(
 
 
 def short_name(name: str) -> str:
-    """``CUDAFunctor_add``, or ``reduce_kernel sum_functor``, from what the compiler calls it."""
+    """``CUDAFunctor_add``, or ``reduce_kernel sum_functor``, from the name that the compiler gives it."""
     if name.startswith("_ZN"):
         name = "::".join(_mangled_parts(name)[-1:]) or name
     plain = _NOISE.sub("", _NOISE.sub("", name))
@@ -144,19 +144,19 @@ def short_name(name: str) -> str:
     if len(parts) < 3 or parts[1] == "(":
         return head
     inner = parts[2]
-    told = next((word for word in _IDENTIFIER.findall(inner) if not _DULL.match(word)), "")
-    return told if told and _FRAME.match(head) else f"{head} {told}".strip()
+    operation = next((word for word in _IDENTIFIER.findall(inner) if not _DULL.match(word)), "")
+    return operation if operation and _FRAME.match(head) else f"{head} {operation}".strip()
 
 
 def _mangled_parts(name: str) -> list[str]:
     """The nested name at the start of an Itanium-mangled one: ``["ck", "tensor_operation", "kernel_grouped_conv"]``.
 
-    CUTLASS calls every kernel Kernel: then with its first specific template argument appended.
+    CUTLASS calls every kernel Kernel; then the first specific template argument is appended.
     """
     parts, at = [], len("_ZN")
-    while found := _MANGLED.match(name, at):
-        begin = found.start(2)
-        at = begin + int(found.group(1))
+    while match := _MANGLED.match(name, at):
+        begin = match.start(2)
+        at = begin + int(match.group(1))
         if not name[begin:at].startswith("_GLOBAL_"):
             parts.append(name[begin:at])
     if parts and parts[-1] == "Kernel":

@@ -38,7 +38,7 @@ def put(data: str | bytes) -> None:
 
 
 def flush_or_drop() -> None:
-    """Writes what waits for standard output, where that is still possible."""
+    """Flushes standard output, where that is still possible."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -46,22 +46,23 @@ def flush_or_drop() -> None:
 
 
 def drop_output() -> None:
-    """Standard output takes no more: what is still to be written would fail again when the interpreter ends."""
+    """Sends the rest of standard output, which takes no more, to the null device: writing it when the interpreter ends
+    would fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)
 
 
 def console(err: bool = False, width: int | None = None) -> Console:
-    """A console of rich for standard output, or standard error. What it is given to print has its control characters
-    escaped before it is laid out; rich's own colours and movements of the cursor stay. It writes no hyperlinks."""
+    """A console of rich for standard output, or standard error. Control characters in what it prints are escaped before
+    layout; rich's own colours and cursor movements stay. It writes no hyperlinks."""
     made: Console = _escaping_console()(stderr=err, width=width, highlight=False, emoji=False)
     return made
 
 
 @functools.cache
 def _escaping_console() -> Any:
-    """The class. Made when it is needed: importing rich takes longer than many a command."""
+    """The class, made on first use: importing rich takes longer than many commands."""
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
     from rich.text import Span, Text
@@ -85,8 +86,10 @@ def _escaping_console() -> Any:
     def escaped(text: Text) -> Text:
         shown = [part if part in "\n\t" else visible(part) for part in text.plain]
         starts = [0, *itertools.accumulate(map(len, shown))]
-        found = text.blank_copy("".join(shown))
-        found.spans = [Span(starts[span.start], starts[min(span.end, len(shown))], span.style) for span in text.spans]
-        return found
+        escaped_text = text.blank_copy("".join(shown))
+        escaped_text.spans = [
+            Span(starts[span.start], starts[min(span.end, len(shown))], span.style) for span in text.spans
+        ]
+        return escaped_text
 
     return EscapingConsole

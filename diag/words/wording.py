@@ -1,4 +1,4 @@
-"""Short phrases about runs, steps and groups that several rooms use: text without markup."""
+"""Short phrases about runs, steps and groups that several packages use: text without markup."""
 
 from __future__ import annotations
 

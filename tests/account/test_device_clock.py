@@ -195,6 +195,18 @@ def test_calls_of_a_group_run_one_after_the_other() -> None:
     assert all(row.whole for row in own.tables.rows)
 
 
+@pytest.mark.parametrize("own_stream", [True, False])
+def test_a_call_begins_before_its_step_on_another_stream_only(own_stream: bool) -> None:
+    """TorchRec sends the next batch's indices while the training's stream still computes the step before."""
+    call = DeviceCall("0", 0, -2 * MS, 1 * MS, own_stream=own_stream, wait_start_ns=0, wait_end_ns=1 * MS)
+    own = clocked(rank_of([host_step(0, 0, 10)], [device_step(0, 10, calls=[call])], [called(0)], [0], world=2), 2)
+    assert (own is not None) == own_stream
+    if own is not None:
+        (row,) = own.tables.rows
+        assert (row.wait_start_ns, row.wait_end_ns) == (0, 1 * MS)
+        assert row.start_ns == -2 * MS
+
+
 NUMBERS = st.integers(-(10**12), 10**12)
 PHASES = st.lists(
     st.builds(PhaseRow, st.sampled_from(["data", "forward", "backward", "what"]), NUMBERS, NUMBERS), max_size=4

@@ -15,18 +15,20 @@ from diag.hang.text.streams import Search, block_of
 
 _FAMILIES = (devices, processes, network, mismatches, waiting)
 
-CLASSES: dict[str, FaultClass] = {found.id: found for family in _FAMILIES for found in family.CLASSES}
+CLASSES: dict[str, FaultClass] = {fault_class.id: fault_class for family in _FAMILIES for fault_class in family.CLASSES}
 NEVER_ROOTS: tuple[FaultClass, ...] = (waiting.CASCADE, waiting.HARMLESS)
 PATTERNS: tuple[tuple[FaultClass, str, LogPattern], ...] = tuple(
-    (found, *item) for found in (*CLASSES.values(), *NEVER_ROOTS) for item in found.patterns.items()
+    (fault_class, *item) for fault_class in (*CLASSES.values(), *NEVER_ROOTS) for item in fault_class.patterns.items()
 )
 
 
 @cache
 def anchors() -> tuple[str, ...]:
-    """Every literal that a pattern or a rule looks for, without repetitions: what a reader of logs must keep."""
-    found = [anchor.strip("\n") for *_, pattern in PATTERNS for anchor in pattern.anchors]
-    return tuple(dict.fromkeys((*found, *(text for one in CLASSES.values() for text in one.context))))
+    """Every literal that a pattern or a rule searches for, once each: a reader of logs must keep lines with one."""
+    literals = [anchor.strip("\n") for *_, pattern in PATTERNS for anchor in pattern.anchors]
+    return tuple(
+        dict.fromkeys((*literals, *(text for fault_class in CLASSES.values() for text in fault_class.context)))
+    )
 
 
 _BY_ANCHOR: dict[str, list[int]] = {}
@@ -42,7 +44,7 @@ def hits_of(lines: Sequence[Line]) -> list[Hit]:
     """
     search, wholes = _search(), [_whole(line) for line in lines]
     _, anchored = search.hits(block_of("\n".join(wholes).encode("utf-8", "replace")))
-    found = []
+    hits = []
     for index, _, words in anchored:
         line = lines[index]
         for number in sorted({number for word in words for number in _BY_ANCHOR[search.wanted[word]]}):
@@ -50,8 +52,8 @@ def hits_of(lines: Sequence[Line]) -> list[Hit]:
             match = pattern.match(line)
             if match is not None:
                 groups = {name: text for name, text in match.groupdict().items() if text is not None}
-                found.append(Hit(fault_class, name, pattern, line, groups))
-    return found
+                hits.append(Hit(fault_class, name, pattern, line, groups))
+    return hits
 
 
 @cache

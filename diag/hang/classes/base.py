@@ -10,10 +10,10 @@ from diag.hang.model import Line, Role
 from diag.hang.raised import shortened
 from diag.hang.wording import begun
 
-# How sure one line makes of its class, before anything speaks for or against it (diag.hang.order).
+# Confidence that one line gives its class, before other clues raise or lower it (diag.hang.order).
 NAMES_THE_CAUSE = 0.9  # the program that failed says what failed
-NAMES_AN_EFFECT = 0.7  # says what was seen, which has one usual cause
-SUGGESTS = 0.5  # has several causes
+NAMES_AN_EFFECT = 0.7  # it reports an effect that has one usual cause
+SUGGESTS = 0.5  # it has several possible causes
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,15 @@ class LogPattern:
 
     @cached_property
     def _compiled(self) -> re.Pattern[str]:
-        # Numbers as long as 64 bits print them: Python refuses to read those of thousands of digits.
+        # At most as many digits as 64 bits need: Python refuses to parse numbers of thousands of digits.
         return re.compile((self.regex or "|".join(map(re.escape, self.anchors))).replace(r"\d+", r"\d{1,20}"))
 
     def match(self, line: Line) -> re.Match[str] | None:
-        """The match in a line that holds an anchor: in its text, or in what was taken for a prefix."""
+        """The match in a line that holds an anchor: in its text, or in what was parsed as a prefix."""
         if any(word in line.raw for word in self.unless):
             return None
-        found = self._compiled.search(line.text) or self._compiled.search(line.raw)
-        return None if found is not None and line.source in ("", "python") and _quoted(found) else found
+        match = self._compiled.search(line.text) or self._compiled.search(line.raw)
+        return None if match is not None and line.source in ("", "python") and _quoted(match) else match
 
 
 def confirms(
@@ -67,43 +67,47 @@ _REPORTS = re.compile(
 )
 
 
-def _quoted(found: re.Match[str]) -> bool:
+def _quoted(match: re.Match[str]) -> bool:
     """Whether a program's own line only quotes the message: a record, a sample of text, a comparison."""
-    if not found.start():
+    if not match.start():
         return False
-    quotes = (one for one in _QUOTED.finditer(found.string) if one.start() < found.start() and found.end() <= one.end())
-    return any(not _REPORTS.search(found.string, 0, one.start()) for one in quotes)
+    quotes = (
+        quote
+        for quote in _QUOTED.finditer(match.string)
+        if quote.start() < match.start() and match.end() <= quote.end()
+    )
+    return any(not _REPORTS.search(match.string, 0, quote.start()) for quote in quotes)
 
 
 @dataclass(frozen=True)
 class FaultClass:
-    """A cause that can be named, with all that the rules need to know of it. Where several classes match, the one with
-    the smallest ``place`` is the root."""
+    """A cause that can be named, with all that the rules need to know about it. Where several classes match, the one
+    with the smallest ``place`` is the root."""
 
     id: str
     title: str
     priority: int
     next_steps: tuple[str, ...]
     patterns: dict[str, LogPattern] = field(default_factory=dict)  # by name
-    rule: str = ""  # what decides where no single line does
-    rules_out: dict[str, str] = field(default_factory=dict)  # class: why it cannot be that
+    rule: str = ""  # the rule that decides where no single line does
+    rules_out: dict[str, str] = field(default_factory=dict)  # by class: why that is not the cause
     if_unnamed: tuple[str, ...] = ()  # next steps that show the exception, where no line has it
-    context: tuple[str, ...] = ()  # literals of lines that its rule reads and no pattern of any class looks for
+    context: tuple[str, ...] = ()  # literals of lines that its rule reads and no pattern of any class searches for
     names_a_cause: bool = True
-    coarse: bool = False  # says less than the other classes of its priority: no rival of theirs
+    coarse: bool = False  # less specific than the other classes of its priority: never their rival
 
     # Its place among clues
     follows: float = 0.0  # within its priority: > 0 a consequence of the others there, < 0 it explains them
-    ending: bool = False  # a process ended: another class may say why, and it may have been a victim
-    explained_on_host: tuple[str, ...] = ()  # of an ending: classes that explain it where they are on its host
+    ending: bool = False  # a process ended: another class may explain it, and it may have been a victim
+    explained_on_host: tuple[str, ...] = ()  # for an ending: classes that explain it if they are on its host
     ends_processes: bool = False  # its processes are ended because of it, which closes connections
-    closed_at_end: bool = False  # it is also what happens when the processes of a failed job are ended
-    lost_with_process: bool = False  # it is also what peers of a process see that ended: explains no end
+    closed_at_end: bool = False  # it also happens when the processes of a failed job are ended
+    lost_with_process: bool = False  # peers of a process that ended report it as well: it explains no end
 
     # A single line that decides (rules.direct)
     by_line: bool = False  # one line names the class
-    speaker_is_culprit: bool = True  # and whoever prints it; False where the line does not tell which side is wrong
-    optional: bool = False  # what fails is only left out where NCCL says it at level INFO
+    speaker_is_culprit: bool = True  # the printing process is at fault; False where the line does not show the side
+    optional: bool = False  # NCCL continues without it if it reports the failure at level INFO
     busy: str = ""  # what a rank of this class was doing while the others waited: "was still loading"
 
     @property
@@ -138,12 +142,12 @@ class Hit:
     def sentence(self) -> str:
         """The pattern's ``says`` with the line's values. A clause in brackets that needs a missing value is left out;
         where a value outside of brackets is missing, the class's title takes its place."""
-        told = {name: shortened(text, _LONGEST) for name, text in self.groups.items()}
+        values = {name: shortened(text, _LONGEST) for name, text in self.groups.items()}
 
         def clause(match: re.Match[str]) -> str:
-            return match[1] if all(name in told for name in _BLANK.findall(match[1])) else ""
+            return match[1] if all(name in values for name in _BLANK.findall(match[1])) else ""
 
         says = _CLAUSE.sub(clause, self.pattern.says)
-        if not says or any(name not in told for name in _BLANK.findall(says)):
+        if not says or any(name not in values for name in _BLANK.findall(says)):
             return begun(f"{self.fault_class.title}.")
-        return says.format_map(told)
+        return says.format_map(values)

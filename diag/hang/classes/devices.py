@@ -492,5 +492,5 @@ _MEMORY = (
     ),
 )
 
-# Where two are as sure, the first is the cause: memory before the call of CUDA that met it.
+# With equal confidence the first is the cause: memory before the CUDA call that failed for lack of it.
 CLASSES = (*_MEMORY, *_INFINIBAND, *_DEVICES)

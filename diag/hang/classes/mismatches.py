@@ -1,4 +1,4 @@
-"""What disagrees: ranks about a collective, hosts about NCCL's version, environment and plugins."""
+"""Disagreements: ranks about a collective, hosts about NCCL's version, environment and plugins."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, FaultClass, LogPattern, confirms
 
 _PEER = r"(?P<peer>[^\s<>]+<\d+>)"
-# strerror's texts, as far as calls of sockets and verbs fail with them.
+# strerror's texts for errors of socket and verbs calls.
 _ERRNO = (
     r"(?:Connection \w+|No route to host|Network is \w+|Host is down|Invalid argument|Operation not \w+|Permission "
     r"denied|Bad (?:address|file descriptor)|Input/output error|Remote I/O error|Resource temporarily unavailable|"
@@ -56,7 +56,7 @@ CLASSES = (
                 r"with family (?!0 )\d+ is neither AF_INET",
                 "2.12+; misc/socket.cc:538",
                 "The address has no family that NCCL can use.",
-                confidence=SUGGESTS,  # or a peer sent what is no address
+                confidence=SUGGESTS,  # or a peer sent something that is no address
             ),
             "socket-creation": LogPattern(
                 ("Socket creation failed : Address family not supported",),
@@ -122,7 +122,7 @@ CLASSES = (
         id="net_connect_timeout",
         title="an address does not answer",
         priority=2,
-        follows=0.6,  # an interface that reaches nobody stays before the connections that fail over it
+        follows=0.6,  # a wrong interface ranks before the connections that fail because of it
         next_steps=(
             "Look at {where}: is its process alive, and does a firewall drop packets? `nc -vz ADDRESS PORT` from the "
             "host that complains; NCCL needs all high ports open between the hosts.",
@@ -310,7 +310,7 @@ CLASSES = (
         id="net_failure",
         title="a call to the network failed",
         priority=2,
-        follows=0.7,  # what no finer class knows
+        follows=0.7,  # errors that no finer class covers
         coarse=True,
         by_line=True,
         next_steps=(

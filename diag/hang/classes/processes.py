@@ -11,11 +11,11 @@ _LOCAL = r"(?:.*?local_rank: (?P<local_rank>\d+) \(pid: (?P<pid>\d+)\))?"
 _ORTE = "Open MPI, orterun/orterun.c help text"
 _SRUN = "Slurm, src/srun/libsrun/launch.c"
 _TASKS = r"tasks? (?P<tasks>[\d,-]+)"
-SAYS = ("exitcode", "signal", "mpirun", "srun", "diag", "launcher", "shell")  # who says that a process ended
+SAYS = ("exitcode", "signal", "mpirun", "srun", "diag", "launcher", "shell")  # sources of reported ends
 
 
 def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
-    """What launchers print of a process that a signal ended: torchrun, mpirun, srun, ``diag run`` and others."""
+    """What launchers print about a process that a signal ended: torchrun, mpirun, srun, ``diag run`` and others."""
     words = _WORDS[number]
     return {
         f"exitcode-{name}": LogPattern(
@@ -97,7 +97,7 @@ _WORDS = {
     11: "Segmentation fault",
     4: "Illegal instruction",
     8: "Floating point exception",
-}  # strsignal's
+}  # texts of strsignal
 
 CLASSES = (
     FaultClass(

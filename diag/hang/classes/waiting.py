@@ -1,4 +1,4 @@
-"""Ranks that are late or silent, what to say where no cause is known, and lines that are never a cause."""
+"""Ranks that are late or silent, answers where no cause is known, and lines that are never a cause."""
 
 from __future__ import annotations
 

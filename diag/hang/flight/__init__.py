@@ -1,4 +1,4 @@
-"""Flight Recorder dumps: what each rank called last, and who waits for whom."""
+"""Flight Recorder dumps: what each rank called last, and which ranks wait for which."""
 
 from diag.hang.flight.board import Dumps
 from diag.hang.flight.clues import FlightFindings, clues_of

@@ -1,4 +1,5 @@
-"""Flight Recorder dumps as types, and all ranks' dumps side by side: who has called what, and what is pending where."""
+"""Flight Recorder dumps as types, and the dumps of all ranks side by side: what each rank called, and what is
+pending."""
 
 from __future__ import annotations
 
@@ -110,13 +111,13 @@ class Dump:
     rank_from: str  # "the process groups", "the file name"
     host: str
     version: str
-    backend: str  # nccl, gloo, ...; empty where no entry says it
+    backend: str  # nccl, gloo, ...; empty where no entry names it
     groups: dict[str, Group]
     histories: dict[str, History]
     pending: tuple[RecordedOp, ...]
     recent: dict[str, tuple[RecordedOp, ...]]  # the last collectives of each group, finished or not
     last: RecordedOp | None
-    last_called: dict[str, int]  # by group, from the status: where entries are gone
+    last_called: dict[str, int]  # by group, from the status: also where entries are gone
     entries: int
     whole: bool  # no entry was lost since the process began
     pair_counts: dict[tuple[str, str, int, int], int] = field(default_factory=dict)  # (group, send or recv, src, dst)
@@ -172,7 +173,7 @@ class Board:
     def called(self, rank: int, op: RecordedOp) -> bool:
         """Whether a rank that has a dump has come to a collective of its group."""
         last = self.dumps[rank].called(op.group)
-        # Nothing is kept of this group, and what is pending elsewhere is recent.
+        # None: the dump holds nothing of this group, and what is pending elsewhere is recent.
         return last is not None and last >= op.number
 
     def finished(self, rank: int, op: RecordedOp) -> bool:
@@ -228,7 +229,7 @@ def _kept_apart(dumps: dict[int, Dump]) -> dict[int, Dump]:
         for name, group in dump.groups.items():
             if group.ranks:
                 variants[name].add(group.ranks)
-    double = {name for name, found in variants.items() if len(found) > 1}
+    double = {name for name, rank_lists in variants.items() if len(rank_lists) > 1}
     if not double:
         return dumps
     return {rank: _renamed(dump, double) for rank, dump in dumps.items()}
@@ -262,7 +263,8 @@ def _with_names(dump: Dump, names: Mapping[str, str]) -> Dump:
 
 def with_groups_of(dump: Dump, others: Sequence[Dump]) -> Dump:
     """The dump with the groups of the process's other recorders. Each recorder counts its calls by itself, so their
-    order is that of the times at which they were called; a group of both (``cpu:gloo,cuda:nccl``) has two names."""
+    order is that of the times at which they were called; a group with both backends (``cpu:gloo,cuda:nccl``) has two
+    names."""
     if not others:
         return dump
     dump = _by_time(dump)
@@ -297,10 +299,10 @@ def _by_time(dump: Dump) -> Dump:
     )
 
 
-def _world(ranks: dict[int, Dump], dumps: Dumps, told: int | None) -> tuple[int, str]:
+def _world(ranks: dict[int, Dump], dumps: Dumps, world_size: int | None) -> tuple[int, str]:
     """The number of ranks, and where it comes from."""
-    if told:
-        return told, "the logs"
+    if world_size:
+        return world_size, "the logs"
     listed = max((len(g.ranks) for dump in ranks.values() for g in dump.groups.values()), default=0)
     if listed:
         return max(listed, 1 + max(ranks)), "the process groups"
@@ -318,7 +320,8 @@ def _world(ranks: dict[int, Dump], dumps: Dumps, told: int | None) -> tuple[int,
 
 
 def _with_failed(board: Board) -> Board:
-    """The board with collectives pending that a dump calls finished although a known member never called them.
+    """The board, with those collectives pending again that a dump marks as finished although a member never called
+    them.
 
     gloo retires a collective that ended in an exception like one that succeeded; NCCL's kernels end when the
     communicator is aborted.

@@ -1,4 +1,4 @@
-"""What the dumps say about the cause of a hang: ranks that do not agree, and ranks that others wait for."""
+"""The cause of a hang from the dumps: ranks whose calls do not agree, and ranks that others wait for."""
 
 from __future__ import annotations
 
@@ -14,38 +14,39 @@ from diag.hang.flight.waits import Waits, follow
 from diag.hang.model import Clue, Culprit, Evidence, Stack
 from diag.hang.wording import begun
 
-# -- Collectives in which the members of a group do not agree: the first of each group, and who differs ----------------
+# -- Collectives in which the members of a group do not agree: the first of each group, and the ranks that differ ------
 #
-# What must be equal for the library is compared: operation, number of elements (not the shape) and types. A vote
-# decides who differs. An all-to-all's sizes, a gather's outputs and a scatter's inputs may differ and are not compared.
+# Compared is what must be equal for the library: operation, number of elements (not the shape) and types. A vote
+# decides which ranks differ. An all-to-all's sizes, a gather's outputs and a scatter's inputs may differ and are not
+# compared.
 
 _MAX_SHIFT = 8  # calls that a rank may have left out or made in addition
 _MOST = 200_000  # numbers of a group that are compared, the last ones
-_AFTER_SHIFT = 3  # calls that must then agree again, for it to be called that
+_AFTER_SHIFT = 3  # calls that must agree again after the shift, for it to count as one
 _Table = npt.NDArray[np.int32]
 _Key = tuple[str, int, int, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """``odd``: the ranks that differ from the majority; of a tie all ranks, and ``tied``. ``shift``: how many calls the
-    odd ranks left out (positive) or made in addition (negative), where leaving them out makes the rest agree."""
+    """``odd``: the ranks that differ from the majority; in a tie all ranks, and ``tied`` is set. ``shift``: how many
+    calls the odd ranks left out (positive) or made in addition (negative), if the later calls agree with that."""
 
     group: str
     number: int
     fault_class: str
     odd: tuple[int, ...]
     tied: bool
-    pending: bool  # somebody waits in it or in a later one of the group
+    pending: bool  # a rank waits in it or in a later one of the group
     calls: dict[int, CallShape]
     shift: int = 0
-    broken_law: tuple[int, ...] = ()  # ranks whose own input and output do not fit the size of the group
+    broken_law: tuple[int, ...] = ()  # ranks whose input and output sizes do not fit the size of the group
 
 
 def find_mismatches(board: Board) -> list[Mismatch]:
-    """At most one for each group: later ones follow from the first."""
-    found = [_in_group(board, name, members) for name, members in board.members.items() if len(members) > 1]
-    return [mismatch for mismatch in found if mismatch is not None]
+    """The first mismatch of each group: later ones follow from it."""
+    mismatches = [_in_group(board, name, members) for name, members in board.members.items() if len(members) > 1]
+    return [mismatch for mismatch in mismatches if mismatch is not None]
 
 
 def _key(shape: CallShape) -> _Key:
@@ -70,9 +71,9 @@ def _in_group(board: Board, name: str, members: tuple[int, ...]) -> Mismatch | N
     meaning = np.array([keys.setdefault(_key(shape), len(keys)) for shape in board.shapes] + [-1], dtype=np.int32)
     table = np.full((len(ranks), last - first + 1), -1, dtype=np.int32)
     for row, history in zip(table, histories, strict=True):
-        kept = meaning[np.frombuffer(history.shapes, dtype=np.int32)][max(0, first - history.first) :]
+        codes = meaning[np.frombuffer(history.shapes, dtype=np.int32)][max(0, first - history.first) :]
         start = max(0, history.first - first)
-        row[start : start + len(kept)] = kept
+        row[start : start + len(codes)] = codes
     most = table.max(axis=0)
     differing = ((table != most) & (table >= 0)).any(axis=0)
     if not differing.any():
@@ -130,8 +131,8 @@ def _keeps_law(shape: CallShape, size: int) -> bool:
 
 
 def _shift(table: _Table, usual: int, odd: list[int], column: int) -> int:
-    """By how many calls all odd rows are ahead of a usual one (they left out that many), or behind it; 0 where the
-    later calls agree as they are."""
+    """The number of calls by which all odd rows are ahead of a usual one (they left out that many), negative if they
+    are behind it; 0 where the later calls agree without a shift."""
     if any(_agrees(table[usual], table[row], column + 1, 0, least=1) for row in odd):
         return 0
     for shift in (sign * size for size in range(1, _MAX_SHIFT + 1) for sign in (1, -1)):
@@ -157,18 +158,18 @@ _SHOWN = 12
 
 def listed(ranks: Iterable[int]) -> str:
     """``rank 3``, ``ranks 3 and 5``, ``ranks 0 to 7``."""
-    found = sorted(ranks)
-    if len(found) == 1:
-        return f"rank {found[0]}"
+    ordered = sorted(ranks)
+    if len(ordered) == 1:
+        return f"rank {ordered[0]}"
     spans: list[tuple[int, int]] = []
-    for rank in found:
+    for rank in ordered:
         if spans and spans[-1][1] == rank - 1:
             spans[-1] = (spans[-1][0], rank)
         else:
             spans.append((rank, rank))
     texts = [t for a, b in spans for t in ([f"{a} to {b}"] if b - a > 1 else [str(r) for r in range(a, b + 1)])]
     if len(texts) > _SHOWN:
-        texts = [*texts[: _SHOWN - 1], f"{len(found)} in all"]
+        texts = [*texts[: _SHOWN - 1], f"{len(ordered)} in all"]
     return f"ranks {', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else f"ranks {texts[0]}"
 
 
@@ -266,7 +267,7 @@ _CULPRITS = 8
 
 def stacks_of(board: Board, waits: Waits, clues: Iterable[Clue]) -> tuple[Stack, ...]:
     """The stacks of the first clue's culprits at their last call, and of a typical victim where it waits. A dump has no
-    stack of the moment itself: after its last call a rank has gone on."""
+    stack of the hang itself: after its last call a rank has gone on."""
     for clue in clues:
         culprits = [culprit.rank for culprit in clue.culprits if culprit.rank is not None]
         shown = [_culprit_by_stack(board, waits, rank) for rank in culprits[:_CULPRITS] if rank in board.dumps]
@@ -279,8 +280,8 @@ def _culprit_by_stack(board: Board, waits: Waits, rank: int) -> Stack:
     dump = board.dumps[rank]
     where = Evidence(dump.path, 0, f"rank {rank}: {state_of(board, waits, rank)}")
     if not dump.entries:
-        what = "hung in Python outside any collective" if dump.last_called else "hung in Python before any collective"
-        return Stack(rank, f"culprit: no entries: {what}", (), where)
+        state = "hung in Python outside any collective" if dump.last_called else "hung in Python before any collective"
+        return Stack(rank, f"culprit: no entries: {state}", (), where)
     op = waits.stopped[rank][0] if rank in waits.stopped else dump.last
     assert op is not None
     return Stack(rank, f"culprit: {entry_of(board, op)}{_without(op.frames)}", op.frames, where)
@@ -330,7 +331,7 @@ def clues_of(dumps: Dumps, world_size: int | None = None) -> FlightFindings:
     waits = follow(board)
     mismatches = find_mismatches(board)
     clues = [_mismatch_clue(board, mismatch) for mismatch in mismatches]
-    # Who never came to the disputed call is missing from something else.
+    # Clues for other ranks stay: a rank that never came to the disputed call is missing for another reason.
     disputed = {rank for mismatch in mismatches if mismatch.pending for rank in mismatch.odd}
     clues += [clue for clue in _waiting_clues(board, waits, dumps) if not disputed & {c.rank for c in clue.culprits}]
     clues.sort(key=lambda clue: -clue.confidence)
@@ -358,18 +359,18 @@ def _waiting_clues(board: Board, waits: Waits, dumps: Dumps) -> list[Clue]:
 
 def _confidence(board: Board, waits: Waits, culprits: tuple[int, ...]) -> float:
     """Lower for partial sets, many suspects and a single group."""
-    sure = _SURE
+    confidence = _SURE
     if board.unknown:
-        sure *= max(0.4, len(board.dumps) / (len(board.dumps) + len(board.unknown))) ** 0.5
+        confidence *= max(0.4, len(board.dumps) / (len(board.dumps) + len(board.unknown))) ** 0.5
     if len(culprits) > max(2, board.world_size // 8):
-        sure *= 0.6
+        confidence *= 0.6
     if len({op.group for ops in board.pending.values() for op in ops}) == 1:
-        sure *= 0.95
+        confidence *= 0.95
     if any(
         pending_call.op.group in board.unsure for rank in culprits for pending_call in waits.waited_for.get(rank, ())
     ):
-        sure *= 0.95
-    return round(sure, 2)
+        confidence *= 0.95
+    return round(confidence, 2)
 
 
 def _clue(board: Board, waits: Waits, culprits: tuple[int, ...], confidence: float, note: str) -> Clue:
@@ -453,7 +454,7 @@ def _circle_clue(board: Board, waits: Waits) -> Clue | None:
     if any(op.p2p for rank in ring for op in board.pending[rank]):
         late = [rank for rank in ring if rank in waits.waited_for]
         if not late:
-            return None  # all have called what the others wait in: which of them stands still is not to be seen
+            return None  # all have called what the others wait in: the dumps do not show which of them stalls
         first = min(late, key=lambda rank: (last.created_ns if (last := board.dumps[rank].last) else 0, rank))
         note = (
             f"{begun(listed(ring))} wait for each other, in part in sends and receives, which may be posted ahead; "
@@ -489,8 +490,8 @@ def _mismatch_clue(board: Board, mismatch: Mismatch) -> Clue:
     if mismatch.tied:
         note += " As many ranks make the one call as the other: the dumps do not show which is wrong."
     elif mismatch.shift:
-        what = f"left out {mismatch.shift}" if mismatch.shift > 0 else f"made {-mismatch.shift} too many"
-        note += f" {begun(listed(mismatch.odd))} {what}: with that, the later calls agree again."
+        difference = f"left out {mismatch.shift}" if mismatch.shift > 0 else f"made {-mismatch.shift} too many"
+        note += f" {begun(listed(mismatch.odd))} {difference}: with that, the later calls agree again."
     elif set(mismatch.odd) == set(mismatch.broken_law):
         size = len(board.members[mismatch.group])
         note += f" What {listed(mismatch.odd)} puts in and out does not fit a group of {size}."

@@ -1,4 +1,4 @@
-"""What one dump says: its containers, its entries joined into collectives, sends and receives, what is pending."""
+"""One dump: its containers, its entries joined into collectives, sends and receives, and what is pending."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from diag.hang.model import MOST_RANKS
 # -- Entries joined into collectives by number, sends and receives, and what is pending --------------------------------
 
 _PAIR = re.compile(r"(send|recv) (\d{1,9})(?:->|<-)(\d{1,9})$")
-_RECENT = 8  # finished collectives of each group that stay as they are: gloo marks failed ones like finished ones
+_RECENT = 8  # last collectives of each group that are kept even if finished: gloo marks failed ones as finished
 _MAX_NUMBERS = 200_000  # from the first to the last of one group: a ring holds far fewer
 _MAX_FRAMES = 64
 Raw = dict[str, object]
@@ -32,7 +32,7 @@ class ShapeTable:
     def of_entry(self, name: str, entry: Raw) -> int:
         inputs, outputs = _sizes(entry.get("input_sizes")), _sizes(entry.get("output_sizes"))
         if "all_to_all" in name or "alltoall" in name:
-            inputs = outputs = ()  # differ from rank to rank and from call to call, rightly
+            inputs = outputs = ()  # may differ from rank to rank and from call to call
         types = (*_texts(entry.get("input_dtypes")), *_texts(entry.get("output_dtypes")))
         return self._index(CallShape(name, inputs, outputs, types))
 
@@ -75,7 +75,8 @@ class ShapeTable:
 
 
 def spelled(value: object) -> str:
-    """A text or number as at most 300 characters. Containers are "?": shared ones would be spelled without end."""
+    """A text or number as at most 300 characters. Containers become "?": nested ones that share their parts would grow
+    without limit."""
     if isinstance(value, str):
         return value[:300]
     plain = isinstance(value, float | bool | None) or (isinstance(value, int) and abs(value) < 1 << 63)
@@ -94,7 +95,7 @@ def _texts(value: object) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class JoinedEntries:
-    """What the entries of one dump hold. ``pending``: in the order of the calls."""
+    """The contents of one dump's entries. ``pending``: in the order of the calls."""
 
     histories: dict[str, History] = field(default_factory=dict)
     pending: list[RecordedOp] = field(default_factory=list)
@@ -116,14 +117,14 @@ class _Slot:
     """The entries of one number in one group: more than one where they were coalesced."""
 
     parts: list[tuple[_Name, Raw]]
-    launch: Raw | None = None  # the entry of the launch itself, which alone learns the state
+    launch: Raw | None = None  # the entry of the launch itself: the only one whose state is updated
 
 
 _Slots = dict[str, dict[int, _Slot]]
 
 
 def join_entries(entries: list[object], shapes: ShapeTable) -> JoinedEntries:
-    """The calls of one dump. An entry that is no entry is counted as malformed and left out."""
+    """The calls of one dump. Entries that cannot be parsed are counted as malformed and left out."""
     joined = JoinedEntries()
     collectives: _Slots = {}
     pairs: _Slots = {}
@@ -196,8 +197,8 @@ def _pending(entry: Raw, by_retiring: bool) -> bool:
 
 
 def _join_pairs(joined: JoinedEntries, pairs: _Slots, shapes: ShapeTable, by_retiring: bool) -> None:
-    """Parts of a launch never learn their state: the launch does. Where only active entries are dumped, a launch that
-    is finished is left out, and its parts stay behind. (A rank that hangs within the launch looks the same there.)"""
+    """The state of a coalesced launch is recorded on the launch, never on its parts. Where only active entries are
+    dumped, a finished launch is left out while its parts stay. (A rank that hangs within the launch looks the same.)"""
     coalesces = any(slot.launch is not None for slots in pairs.values() for slot in slots.values())
     for group, slots in pairs.items():
         newest = max(slots)
@@ -261,7 +262,7 @@ def _op(
     shapes: ShapeTable, name: _Name, entry: Raw, group: str, number: int, shape: int, pending: bool, launch: Raw | None
 ) -> RecordedOp:
     created, record = entry.get("time_created_ns"), entry["record_id"]
-    assert isinstance(record, int)  # join_entries lets no other through
+    assert isinstance(record, int)  # join_entries checked it
     return RecordedOp(
         record,
         group,
@@ -373,10 +374,11 @@ def _rank(
 def _status(value: object, groups: dict[str, Group], joined: JoinedEntries) -> dict[str, int]:
     """The number of the last collective called in each group.
 
-    The status is keyed by pg_id, which only entries tie to a group. Both count up in the order in which the groups were
-    made, so where there are as many of one as of the other they are paired in that order, unless an entry contradicts
-    it. Held against all 32 dumps of two Megatron runs with 12 or 13 groups each: no contradiction. gloo counts sends
-    there that it does not record, and NCCL counts sends and collectives in one: not used."""
+    The status is keyed by pg_id, which only entries relate to a group. Ids and group names both count up in the order
+    in which the groups were made. So where there are as many ids as names, they are paired in that order, unless an
+    entry contradicts it. Checked on all 32 dumps of two Megatron runs with 12 or 13 groups each: no contradiction. Not
+    used: the status of gloo, which counts sends that gloo does not record, and that of NCCL groups with sends, which
+    counts sends and collectives together."""
     if not isinstance(value, dict) or joined.backend == "gloo":
         return {}
     last: dict[int, int] = {}
@@ -395,10 +397,10 @@ def _status(value: object, groups: dict[str, Group], joined: JoinedEntries) -> d
 
 # -- Pickles of dumps, read without making an object of any class ------------------------------------------------------
 #
-# ``pickle.Unpickler`` only gets what ``bounded_pickle.check`` has walked through, or, an eighth of the time, what two
-# regular expressions find to be as recorders write it (torch 2.13, and 64 dumps of Megatron runs): containers that are
-# finished before they are used, with texts as keys. Of 2,000 entries with 20 frames each (300 KB), looking takes as
-# long as loading (6 ms); ``check`` takes 50.
+# ``pickle.Unpickler`` only gets what ``bounded_pickle.check`` has walked through. A shortcut takes an eighth of the
+# time: two regular expressions recognise what recorders write (torch 2.13, and 64 dumps of Megatron runs), which is
+# containers that are finished before they are used, with texts as keys. For 2,000 entries with 20 frames each (300 KB),
+# matching takes as long as loading (6 ms); ``check`` takes 50.
 
 # Instructions of a fixed length. Texts lie between them.
 _FIXED = re.compile(rb"(?:(?:[hK].)++|[N\x88\x89\]}(eu\x86]++|M..|[Jjr]....|q.|\x8a\x08.{8}|G.{8})*+", re.DOTALL)
@@ -412,8 +414,8 @@ _ANY_TEXT = b"h\0"  # stands for a text in what the second expression gets
 
 
 def _grammar() -> re.Pattern[bytes]:
-    """What a recorder writes, each text replaced by ``_ANY_TEXT``. Only flat dicts (the frames) are remembered, so what
-    "h" and "j" get is a text, or a dict, which is no key."""
+    """What a recorder writes, each text replaced by ``_ANY_TEXT``. Only flat dicts (the frames) are memoised, so "h"
+    and "j" get a text, or a dict, which cannot be a key."""
     get = rb"(?:h.|j....)"
     most = rb"{0,%d}+" % bounded_pickle.MAX_ITEMS
     plain = rb"(?:(?:[hK].|[N\x88\x89]|M..|[Jj]....|\x8a\x08.{8}|G.{8})(?:[hK].\x86)?+)"

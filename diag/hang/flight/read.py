@@ -33,7 +33,7 @@ _NAMED_LIKE_DUMP = re.compile(r"nccl_trace|comm_lib_trace|flight_?rec|fr_trace|f
 _WITH_HOST = re.compile(r"(?:nccl_trace|comm_lib_trace)_rank_(?=.*[^_\d])(?P<host>.+)_(?P<rank>\d{1,6})$")
 _RANK = re.compile(r"(?<!\d)(\d{1,6})$")
 _FOLDER = re.compile(r"(?:rank_?)?(\d{1,6})$")
-# Pickles before protocol 2 have no mark of their own; these begin with a container, or with a class by name.
+# Pickles before protocol 2 have no magic bytes; these begin with a container, or with a class by name.
 _OLD_PICKLE = re.compile(rb"\(?[dl]p?\d*\n|\(dp|\(lp|c[A-Za-z_][\w.]*\n[A-Za-z_]\w*\n")
 _JSON_KEYS = (b'"pg_config"', b'"pg_status"', b'"record_id"')
 
@@ -41,7 +41,7 @@ _JSON_KEYS = (b'"pg_config"', b'"pg_status"', b'"record_id"')
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A file that may be a dump. ``kind``: pickle, json, or empty where it has no bytes. ``run``: the run directory
-    that it may not lead out of, None for a path that the user named."""
+    that the path must stay in, None for a path that the user named."""
 
     path: Path
     kind: str
@@ -55,28 +55,28 @@ class UnpackError(Exception):
 def find(paths: Iterable[str | Path]) -> Iterator[Candidate]:
     """Every regular file at or below the paths that begins like a dump, sorted by path. Other files are left to the
     reader of text."""
-    for given in map(Path, (path for path in paths if str(path) != "-")):
-        if not os.path.lexists(given):
-            raise DiagError(f"There is no {given}", hint="Give a log, a dump, or a folder of them.", path=given)
-        for path, run in _files(given):
+    for root in map(Path, (path for path in paths if str(path) != "-")):
+        if not os.path.lexists(root):
+            raise DiagError(f"There is no {root}", hint="Give a log, a dump, or a folder of them.", path=root)
+        for path, run in _files(root):
             try:
                 kind = _kind(path, run)
             except (OSError, UnpackError) as error:
-                # Named pipes that trigger a dump lie beside the dumps.
+                # Named pipes that trigger a dump lie in the folder of the dumps.
                 if isinstance(error, OSError) and is_no_file(str(error.strerror)):
                     continue
-                # Reading it as a whole fails too and says why; a log is left to whoever reads text.
+                # Reading the whole file fails too and reports why; a log is left to the reader of text.
                 kind = "pickle" if named_like_dump(path) else None
             if kind is not None:
                 yield Candidate(path, kind, run)
 
 
-def _files(given: Path) -> list[tuple[Path, Path | None]]:
-    """The files, each with the run directory that it may not lead out of."""
-    if not is_folder(given):
-        return [(given, None)]
-    found = walk(given, enter=lambda path: not RunLayout(Path(path)).is_restart)
-    return [(path, run_of(path)) for path in sorted(map(Path, found))]
+def _files(root: Path) -> list[tuple[Path, Path | None]]:
+    """The files, each with the run directory that it must stay in."""
+    if not is_folder(root):
+        return [(root, None)]
+    files = walk(root, enter=lambda path: not RunLayout(Path(path)).is_restart)
+    return [(path, run_of(path)) for path in sorted(map(Path, files))]
 
 
 def _kind(path: Path, run: Path | None) -> str | None:
@@ -111,7 +111,7 @@ def content(path: Path, run: Path | None = None) -> bytes:
 
 
 def _unpacked(file: BinaryIO, head: bytes, most: int) -> bytes:
-    """The first ``most`` bytes; of a file that is cut off, those before the cut. ``head``: how the file begins."""
+    """The first ``most`` bytes; for a truncated file, those before the cut. ``head``: how the file begins."""
     out = BytesIO()
     file.seek(0)
     try:
@@ -134,8 +134,8 @@ def name_of(path: Path) -> DumpName:
     """Rank and host from a name like ``nccl_trace_rank_<host>_<rank>``, ``comm_lib_trace_rank_3``, ``_dump_3`` or
     ``<run>/ranks/00003/flight_recorder3``."""
     name = _ENDINGS.sub("", path.name)
-    if found := _WITH_HOST.search(name):
-        return DumpName(int(found["rank"]), found["host"])
+    if match := _WITH_HOST.search(name):
+        return DumpName(int(match["rank"]), match["host"])
     if rank := _RANK.search(name):
         return DumpName(int(rank[1]), "")
     if folder := _FOLDER.fullmatch(path.parent.name):
@@ -183,7 +183,7 @@ def _read(candidate: Candidate, reading: _Reading) -> None:
         return
     try:
         data = content(path, candidate.run)
-        held = loads(data) if candidate.kind == "pickle" else _json(data)
+        loaded = loads(data) if candidate.kind == "pickle" else _json(data)
     except RefusedError as refused:
         reading.lost(path, f"refused: {refused}")
     except TruncatedError as cut:
@@ -193,11 +193,11 @@ def _read(candidate: Candidate, reading: _Reading) -> None:
     except (OSError, UnpackError) as problem:
         reading.lost(path, f"not read: {str(problem)[:200]}")
     else:
-        if not is_dump(held):
+        if not is_dump(loaded):
             if named_like_dump(path):
                 reading.lost(path, "not a Flight Recorder dump, though it is named like one")
             return
-        dump, problems = parse_dump(held, str(path), name_of(path), reading.shapes)
+        dump, problems = parse_dump(loaded, str(path), name_of(path), reading.shapes)
         reading.paths.append(str(path))
         reading.gaps += [(str(path), problem) for problem in problems]
         if dump is not None:
@@ -217,16 +217,16 @@ def _one_a_rank(reading: _Reading) -> list[Dump]:
     by_rank: dict[int, list[Dump]] = {}
     for dump in reading.found:
         by_rank.setdefault(dump.rank, []).append(dump)
-    several = {folder for found in by_rank.values() for folder in _folders(found) if len(_folders(found)) > 1}
+    several = {folder for dumps in by_rank.values() for folder in _folders(dumps) if len(_folders(dumps)) > 1}
     newest = {folder: max(d.newest_ns for d in reading.found if _folder(d) == folder) for folder in several}
     used = max(newest, key=lambda folder: (newest[folder], folder), default=None)
     chosen: list[Dump] = []
-    for rank, found in by_rank.items():
-        current = [dump for dump in found if _folder(dump) not in several or _folder(dump) == used]
+    for rank, dumps in by_rank.items():
+        current = [dump for dump in dumps if _folder(dump) not in several or _folder(dump) == used]
         used_dumps = _one_a_recorder(current)
         best = used_dumps[0] if used_dumps else None
         chosen += [with_groups_of(best, used_dumps[1:])] if best else []
-        for dump in found:
+        for dump in dumps:
             if not any(dump is used_dump for used_dump in used_dumps):
                 why = (
                     f"{best.path} is of the same rank {rank}"
@@ -249,7 +249,7 @@ def _one_a_recorder(dumps: Sequence[Dump]) -> list[Dump]:
 
 
 def _value(dump: Dump) -> tuple[int, int, bool]:
-    """Sort key: the newest; at one moment the one with stacks (pickle, not JSON)."""
+    """Sort key: time, then number of entries, then whether it has stacks (pickle, not JSON)."""
     return dump.newest_ns, dump.entries, bool(dump.last and dump.last.frames)
 
 
@@ -257,5 +257,5 @@ def _folder(dump: Dump) -> str:
     return str(Path(dump.path).parent)
 
 
-def _folders(found: list[Dump]) -> set[str]:
-    return {_folder(dump) for dump in found}
+def _folders(dumps: list[Dump]) -> set[str]:
+    return {_folder(dump) for dump in dumps}

@@ -73,7 +73,7 @@ def ask(given: str = "", answer_s: float = ANSWER_S) -> Asked:
                     hint=f"Give the address of the job's RAS socket; {VARIABLE} of the job sets it.",
                 )
             connection.asked(f"TIMEOUT {RANKS_S}")
-            connection.asked("SET FORMAT json")  # where it is not known, the text comes
+            connection.asked("SET FORMAT json")  # a server that does not know it sends text
             connection.send("VERBOSE STATUS")
             report = connection.rest()
     except TimeoutError:
@@ -81,7 +81,7 @@ def ask(given: str = "", answer_s: float = ANSWER_S) -> Asked:
             f"NCCL RAS at {name} did not answer within {answer_s:.0f} s",
             hint="The process that holds the socket may be stopped: ask on another node of the job.",
         ) from None
-    except UnicodeError:  # of the resolver, which takes no such name
+    except UnicodeError:  # from the resolver: no valid host name
         raise DiagError(
             f"{visible(name)!r} is no address", hint="Give HOST:PORT, for example localhost:28028."
         ) from None
@@ -99,14 +99,14 @@ def ask(given: str = "", answer_s: float = ANSWER_S) -> Asked:
 
 
 def ask_twice(given: str = "", apart_s: float = APART_S) -> list[Asked]:
-    """Two reports, some seconds apart: a single one cannot tell a hang from a running job. Only the first where the job
-    does not answer again."""
-    found = [ask(given)]
+    """Two reports, some seconds apart: a single one cannot distinguish a hang from a running job. Only the first where
+    the job does not answer again."""
+    reports = [ask(given)]
     time.sleep(apart_s)
     try:
-        return [*found, ask(given)]
+        return [*reports, ask(given)]
     except DiagError:
-        return found
+        return reports
 
 
 class _Connection:
@@ -146,12 +146,12 @@ class _Connection:
 
     def rest(self) -> bytes:
         """All bytes until the server closes the connection."""
-        found = bytearray(self._read)
+        data = bytearray(self._read)
         while piece := self._piece():
-            found += piece
-            if len(found) > MOST_BYTES:
+            data += piece
+            if len(data) > MOST_BYTES:
                 raise DiagError(f"the report is larger than {MOST_BYTES >> 20} MiB", hint="Is this NCCL RAS?")
-        return bytes(found)
+        return bytes(data)
 
     def _piece(self) -> bytes:
         self._socket.settimeout(self._left())

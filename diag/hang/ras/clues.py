@@ -1,4 +1,4 @@
-"""What NCCL RAS reports say about a hang: who is behind, gone, not initialised, or has an error.
+"""Clues to a hang in NCCL RAS reports: ranks that are behind, gone, not initialised, or have an error.
 
 A single report is a snapshot of a running job: ranks launch at different moments, so counts that differ by a few are
 normal (NCCL's guide says so), and equal counts do not mean that the collectives end (NVIDIA/nccl#1730). Two reports
@@ -21,8 +21,8 @@ from .report import NO_MEMBER, REMOTE_ERROR, RUNNING, Comm, Level, Member, Repor
 
 _SURE_AFTER = ((60.0, 0.85), (10.0, 0.75), (3.0, 0.65), (1.0, 0.5))  # seconds without a change
 _INTERVAL_UNKNOWN = 0.6
-_SNAPSHOT = 0.3  # below what the triage answers with: said as a suspicion
-_STRAGGLER = 0.55  # at most, where its own counts stand still and those of the others do not
+_SNAPSHOT = 0.3  # too low for the triage to answer with: reported as a suspicion
+_STRAGGLER = 0.55  # at most, where its counts do not change and those of the others do
 _OTHERS_MOVE = 0.75  # times
 _CROSSED_SNAPSHOT = 0.45  # no order of the same calls has such counts
 _AHEAD = 0.7  # times: a few ranks are ahead of all others, by a call of their own or because the others are late
@@ -32,7 +32,7 @@ _DEAD = 0.8
 _DEAD_AT_THE_END = 0.5  # no communicator is left: the job may have ended
 _UNRESPONSIVE = 0.5
 _UNRESPONSIVE_TWICE = 0.7
-_INIT = 0.9  # times what the time without a change gives
+_INIT = 0.9  # times the confidence from the time without a change
 _LEFT = 0.8
 _PROGRESS = 0.7
 _KNOWS_NOTHING = 0.2  # as diag.hang.reason has it where no line means anything
@@ -51,20 +51,20 @@ NOT_COUNTED = "RAS counts what the host has launched; sends, receives and CUDA g
 
 @dataclass(frozen=True)
 class Findings:
-    """``headline``: what to say where nothing names a cause; ``collect``: what would tell more."""
+    """``headline``: the answer where nothing names a cause; ``collect``: what to collect next."""
 
     clues: tuple[Clue, ...] = ()
     coverage: tuple[str, ...] = ()
     gaps: tuple[tuple[str, str], ...] = ()
     headline: str = ""
-    healthy: float = 0.0  # how sure it is that the job makes progress
+    healthy: float = 0.0  # confidence that the job makes progress
     culprits: tuple[Culprit, ...] = ()
     evidence: tuple[Evidence, ...] = ()
     collect: tuple[str, ...] = ()
 
 
 def judged(found: Reports, logs: Logs) -> Findings:
-    """The findings of the reports. ``logs`` tie their hosts and processes to global ranks."""
+    """The findings of the reports. ``logs`` relate their hosts and processes to global ranks."""
     if not found.reports:
         return Findings(gaps=found.gaps)
     names = Names(logs, found.reports)
@@ -75,7 +75,7 @@ def judged(found: Reports, logs: Logs) -> Findings:
 
 
 def completed(triage: Triage, findings: Findings) -> Triage:
-    """The triage with what the reports cover, and with their headline where nothing else names a cause."""
+    """The triage with the reports' coverage, and with their headline where nothing else names a cause."""
     triage = replace(
         triage, coverage=(*triage.coverage, *map(spaced, findings.coverage)), gaps=(*triage.gaps, *findings.gaps)
     )
@@ -99,12 +99,14 @@ def completed(triage: Triage, findings: Findings) -> Triage:
 
 
 class Names:
-    """Culprits for ranks of communicators: the global rank only where something ties it."""
+    """Culprits for ranks of communicators: with the global rank only where it is known."""
 
     def __init__(self, logs: Logs, reports: Sequence[Report]) -> None:
         self._processes = logs.processes
         self._comms: dict[str, Communicator] = {
-            one.comm_id.removeprefix("0x").lower().zfill(16): one for one in logs.communicators if one.comm_id
+            communicator.comm_id.removeprefix("0x").lower().zfill(16): communicator
+            for communicator in logs.communicators
+            if communicator.comm_id
         }
         pids = Counter(process.pid for process in logs.processes if process.pid is not None)
         self._by_pid = {
@@ -134,9 +136,9 @@ class Names:
 
     def _known(self, member: Member, comm: Comm | None) -> Process | None:
         logged = self._comms.get(comm.hash[:16]) if comm is not None else None
-        for one in logged.members if logged is not None else ():
-            if one.group_rank == member.rank and one.process is not None:
-                process = self._processes[one.process]
+        for logged_member in logged.members if logged is not None else ():
+            if logged_member.group_rank == member.rank and logged_member.process is not None:
+                process = self._processes[logged_member.process]
                 if process.rank is not None:
                     return process
         process_of_pid = self._by_pid.get(member.pid) if member.pid is not None else None
@@ -151,8 +153,8 @@ def _say(member: Member) -> str:
     """``rank 7 (process 123 on node1, GPU 3)``."""
     about = [f"process {member.pid}{f' on {member.host}' if member.host else ''}"] if member.pid is not None else []
     about += [f"GPU {member.gpu}"] if member.gpu is not None else []
-    who = f"rank {member.rank}" if member.rank is not None else about.pop(0) if about else "a process"
-    return f"{who} ({', '.join(about)})" if about else who
+    name = f"rank {member.rank}" if member.rank is not None else about.pop(0) if about else "a process"
+    return f"{name} ({', '.join(about)})" if about else name
 
 
 def _all(members: Sequence[Member]) -> str:
@@ -215,9 +217,9 @@ def _values(levels: Iterable[Level], numbers_only: bool = False) -> frozenset[ob
 
 
 def series_of(reports: Sequence[Report]) -> list[Series]:
-    """The communicators in the last report of their job. In text, one that a later report does not name is fine by
-    then."""
-    found = []
+    """The communicators in the last report of their job. In text, one that a later report does not name has no problem
+    by then."""
+    series = []
     for name in dict.fromkeys(name for report in reports for name in report.comms):
         seen = [number for number, report in enumerate(reports) if name in report.comms]
         latest = seen[-1]
@@ -226,7 +228,7 @@ def series_of(reports: Sequence[Report]) -> list[Series]:
         now = reports[latest]
         earlier = [reports[number] for number in seen[:-1] if _apart(reports[number], now) != 0.0]
         if not earlier:
-            found.append(Series(now.comms[name]))
+            series.append(Series(now.comms[name]))
             continue
         # Back to the first of the reports that are all the same.
         then = earlier[-1]
@@ -234,8 +236,8 @@ def series_of(reports: Sequence[Report]) -> list[Series]:
             if not unchanged(report.comms[name], now.comms[name]):
                 break
             then = report
-        found.append(Series(now.comms[name], then.comms[name], _apart(then, now)))
-    return found
+        series.append(Series(now.comms[name], then.comms[name], _apart(then, now)))
+    return series
 
 
 def _apart(first: Report, second: Report) -> float | None:
@@ -264,45 +266,47 @@ class _Odd:
 
 
 def _behind(series: Sequence[Series], names: Names, gone: bool) -> list[Clue]:
-    odd = [one for of_comm in series if (one := _odd(of_comm)) is not None]
-    behind = [one for one in odd if one.fault_class == "missing_rank"]
-    # Who is behind in one communicator, and waits for somebody else in another, is not the one.
-    waits = {_process(member) for one in behind for member in one.others}
-    first = {_process(member) for one in behind for member in one.members} - waits
+    odd = [entry for of_comm in series if (entry := _odd(of_comm)) is not None]
+    behind = [entry for entry in odd if entry.fault_class == "missing_rank"]
+    # A rank that is behind in one communicator, and waits for another rank elsewhere, is not the cause.
+    waits = {_process(member) for entry in behind for member in entry.others}
+    first = {_process(member) for entry in behind for member in entry.members} - waits
     merged: dict[tuple[object, ...], Clue] = {}
-    for one in odd:
-        members = one.members
-        if one.fault_class == "missing_rank" and first:
+    for entry in odd:
+        members = entry.members
+        if entry.fault_class == "missing_rank" and first:
             members = tuple(member for member in members if _process(member) in first)
             if not members:
                 continue
-        clue = _clue(one, members, names, _EXPLAINED if gone else 1.0)
+        clue = _clue(entry, members, names, _EXPLAINED if gone else 1.0)
         key = (clue.fault_class, *sorted(repr(_process(member)) for member in members))
         if key in merged:
-            other = merged[key]
-            best = max(other, clue, key=lambda found: (found.culprits[0].rank is not None, found.confidence))
-            evidence = tuple(dict.fromkeys((*other.evidence, *clue.evidence)))[:_MOST_EVIDENCE]
-            clue = replace(best, evidence=evidence, confidence=max(other.confidence, clue.confidence))
+            previous = merged[key]
+            best = max(
+                previous, clue, key=lambda candidate: (candidate.culprits[0].rank is not None, candidate.confidence)
+            )
+            evidence = tuple(dict.fromkeys((*previous.evidence, *clue.evidence)))[:_MOST_EVIDENCE]
+            clue = replace(best, evidence=evidence, confidence=max(previous.confidence, clue.confidence))
         merged[key] = clue
     return list(merged.values())
 
 
-def _clue(one: _Odd, members: tuple[Member, ...], names: Names, times: float) -> Clue:
-    comm = one.series.comm
+def _clue(odd: _Odd, members: tuple[Member, ...], names: Names, times: float) -> Clue:
+    comm = odd.series.comm
     whole = names.is_whole_job(comm)
-    victims = tuple(sorted(m.rank for m in one.others if m.rank is not None)) if whole else ()
+    victims = tuple(sorted(m.rank for m in odd.others if m.rank is not None)) if whole else ()
     return Clue(
-        fault_class=one.fault_class,
+        fault_class=odd.fault_class,
         culprits=tuple(names.culprit(member, comm) for member in members[:_MOST_CULPRITS]),
-        evidence=one.evidence[:_MOST_EVIDENCE],
-        confidence=round(one.confidence * times, 2),
-        note=begun(f"{_all(members)} of {_of(comm)} {one.what}"),
+        evidence=odd.evidence[:_MOST_EVIDENCE],
+        confidence=round(odd.confidence * times, 2),
+        note=begun(f"{_all(members)} of {_of(comm)} {odd.what}"),
         victims=victims,
     )
 
 
 def _odd(series: Series) -> _Odd | None:
-    """The ranks that differ; None where counts are equal, where nobody is named, and where ranks move."""
+    """The ranks that differ; None where counts are equal, where no rank is named, and where ranks make progress."""
     comm = series.comm
     differs = _differences(comm)
     if not differs:
@@ -315,14 +319,14 @@ def _odd(series: Series) -> _Odd | None:
         ranks = crossed
         sure = 1 - (1 - _CROSSED_SNAPSHOT) * (1 - series.sure) if series.still else _CROSSED_SNAPSHOT
         same = all(sum(differs[rank].values()) == 0 for rank in ranks)
-        fault, what = ("mismatch_op" if same else "desync"), "launched other collectives than"
+        fault, difference = ("mismatch_op" if same else "desync"), "launched other collectives than"
     elif behind:
         least = min(behind.values())
         ranks = [rank for rank, of_rank in behind.items() if of_rank == least]
-        sure, fault, what = series.sure, "missing_rank", "launched fewer collectives than"
+        sure, fault, difference = series.sure, "missing_rank", "launched fewer collectives than"
     else:
         ranks = list(differs)
-        sure, fault, what = series.sure * _AHEAD, "desync", "launched more collectives than"
+        sure, fault, difference = series.sure * _AHEAD, "desync", "launched more collectives than"
     if not series.still and not crossed:
         if series.before is not None and not stands(series, ranks):
             return None  # all move: a running job
@@ -339,8 +343,8 @@ def _odd(series: Series) -> _Odd | None:
         return None
     others = tuple(member for rank, member in sorted(comm.members.items()) if rank not in set(ranks))
     still = f"; none of its counts changed{series.since}" if series.still else ""
-    what = f"{what} the others: {_counts(comm, differs, ranks[0])}{still}"
-    return _Odd(series, fault, members, sure, what, _evidence(comm), others)
+    difference = f"{difference} the others: {_counts(comm, differs, ranks[0])}{still}"
+    return _Odd(series, fault, members, sure, difference, _evidence(comm), others)
 
 
 def _of(comm: Comm) -> str:
@@ -354,27 +358,27 @@ def _usual(comm: Comm) -> Level | None:
 
 
 def _differences(comm: Comm) -> dict[int, dict[str, int]]:
-    """The difference of each rank's counts from the most frequent ones; in text, of the ranks that are named."""
-    found: dict[int, dict[str, int]] = defaultdict(dict)
+    """The difference of each rank's counts from the most frequent ones; in text, only for the ranks that are named."""
+    by_rank: dict[int, dict[str, int]] = defaultdict(dict)
     if comm.vectors:
         ops, usual = list(comm.counts), _usual_vector(comm)
         for rank, vector in comm.vectors.items():
             if vector != usual:
                 pairs = zip(ops, vector, usual, strict=False)
-                found[rank] = {op: count - other for op, count, other in pairs if count != other}
-        return {rank: by_op for rank, by_op in found.items() if by_op}
+                by_rank[rank] = {op: count - expected for op, count, expected in pairs if count != expected}
+        return {rank: by_op for rank, by_op in by_rank.items() if by_op}
     for op, levels in comm.counts.items():
         if len(levels) < 2:
             continue
         for level in levels[1:]:
             for member in level.members:
                 if member.rank is not None:
-                    found[member.rank][op] = int(level.value) - int(levels[0].value)
-    return dict(found)
+                    by_rank[member.rank][op] = int(level.value) - int(levels[0].value)
+    return dict(by_rank)
 
 
 def stands(series: Series, ranks: Sequence[int]) -> bool:
-    """Whether these ranks' counts are those of the earlier report, while others went on."""
+    """Whether the counts of these ranks have not changed since the earlier report, while those of others have."""
     before = series.before
     if before is None:
         return False
@@ -408,7 +412,7 @@ def _usual_value(comm: Comm, op: str) -> int:
 
 
 def _usual_vector(comm: Comm) -> tuple[int, ...]:
-    """The most frequent counts of a rank; of equally frequent ones the greatest."""
+    """The most frequent counts of a rank; if equally frequent, the greatest."""
     votes = Counter(comm.vectors.values())
     return max(votes, key=lambda vector: (votes[vector], sum(vector)))
 
@@ -440,15 +444,15 @@ def _gone(reports: Sequence[Report], names: Names) -> list[Clue]:
         before = {_process(peer) for report in earlier if report.absent is not None for peer in report.absent.members}
         if is_dead:
             sure = _DEAD if last.comms or last.rows else _DEAD_AT_THE_END
-            what = "RAS has had no connection for 60 s and considers dead"
+            problem = "RAS has had no connection for 60 s and considers dead"
         else:
             sure = _UNRESPONSIVE_TWICE if known and known <= before else _UNRESPONSIVE
-            what = "RAS gets no answer from"
-        said = [
+            problem = "RAS gets no answer from"
+        shown = [
             member if comm is None or names.is_whole_job(comm) else replace(member, rank=None)
             for member, comm in members
         ]
-        who = _all(said) if said else spaced(counted(level.number, "process", "processes"))
+        processes = _all(shown) if shown else spaced(counted(level.number, "process", "processes"))
         comms = [comm.unreachable.evidence for comm in last.comms.values() if comm.unreachable is not None]
         clues.append(
             Clue(
@@ -456,14 +460,14 @@ def _gone(reports: Sequence[Report], names: Names) -> list[Clue]:
                 culprits=tuple(names.culprit(member, comm) for member, comm in members[:_MOST_CULPRITS]),
                 evidence=(level.evidence, *comms)[:_MOST_EVIDENCE],
                 confidence=sure,
-                note=f"{what} {who}: the process has ended, is stopped, or its host cannot be reached",
+                note=f"{problem} {processes}: the process has ended, is stopped, or its host cannot be reached",
             )
         )
     return clues
 
 
 def _with_ranks(peers: Sequence[Member], report: Report, names: Names) -> list[tuple[Member, Comm | None]]:
-    """Processes with their rank in the most telling communicator: the whole job's, else the largest."""
+    """Processes with their rank in the most informative communicator: the whole job's, else the largest."""
     ranks: dict[object, tuple[bool, int, Member, Comm]] = {}
     for comm in report.comms.values():
         for member in comm.unreachable.members if comm.unreachable is not None else ():
@@ -478,9 +482,9 @@ def _not_running(series: Sequence[Series], names: Names) -> list[Clue]:
     """Clues for a few ranks of a communicator that still initialise or have left it while the others use it, or that
     still use it while the others wait for its end."""
     clues = []
-    for one in series:
-        comm = one.comm
-        levels = sorted(one.comm.statuses, key=lambda level: -level.number)
+    for entry in series:
+        comm = entry.comm
+        levels = sorted(entry.comm.statuses, key=lambda level: -level.number)
         if (
             len(levels) < 2
             or any(level.value == "ABORT" for level in levels)
@@ -492,19 +496,19 @@ def _not_running(series: Sequence[Series], names: Names) -> list[Clue]:
             reason = _reason(usual, level.value)
             if reason is None or not level.members:
                 continue
-            what, times = reason
-            sure = one.sure * times if one.still else (_SNAPSHOT if one.before is None else 0.0)
+            problem, times = reason
+            sure = entry.sure * times if entry.still else (_SNAPSHOT if entry.before is None else 0.0)
             if not sure:
                 continue
-            still = f"; that did not change{one.since}" if one.still else ""
+            still = f"; that did not change{entry.since}" if entry.still else ""
             clues.append(
                 Clue(
                     fault_class="missing_rank",
                     culprits=tuple(names.culprit(member, comm) for member in level.members[:_MOST_CULPRITS]),
-                    evidence=tuple(found.evidence for found in levels[:_MOST_EVIDENCE]),
+                    evidence=tuple(shown.evidence for shown in levels[:_MOST_EVIDENCE]),
                     confidence=round(sure, 2),
                     note=begun(
-                        f"{_all(level.members)} of {_of(comm)} {what}: {level.value}, the others {usual}{still}"
+                        f"{_all(level.members)} of {_of(comm)} {problem}: {level.value}, the others {usual}{still}"
                     ),
                 )
             )
@@ -526,26 +530,26 @@ def _reason(usual: object, value: object) -> tuple[str, float] | None:
 def _without_cause(reports: Sequence[Report], series: Sequence[Series], names: Names) -> Findings:
     last = reports[-1]
     coverage = [_read(reports)]
-    failed = [(one.comm, level) for one in series for level in (*one.comm.async_errors, *one.comm.init_errors)]
-    own = [(comm, level) for comm, level in failed if level.value != REMOTE_ERROR]
-    aborted = sum(level.number for one in series for level in one.comm.statuses if level.value == "ABORT")
+    failed = [(entry.comm, level) for entry in series for level in (*entry.comm.async_errors, *entry.comm.init_errors)]
+    own_errors = [(comm, level) for comm, level in failed if level.value != REMOTE_ERROR]
+    aborted = sum(level.number for entry in series for level in entry.comm.statuses if level.value == "ABORT")
     if aborted:
         coverage.append(f"{counted(aborted, 'rank')} of communicators aborted: that follows an error or a time-out.")
     if last.timeouts:
         coverage.append(f"RAS itself met {counted(last.timeouts, 'time-out')} while it asked the ranks.")
     evidence = (*(row.evidence for row in last.rows[:4]), last.evidence)
     if failed:
-        comm, level = (own or failed)[0]
+        comm, level = (own_errors or failed)[0]
         members = level.members
         kind = "asynchronous" if level in comm.async_errors else "initialisation"
-        who = _all(members) if members else spaced(counted(level.number, "rank"))
+        ranks = _all(members) if members else spaced(counted(level.number, "rank"))
         return Findings(
             coverage=tuple(coverage),
-            headline=f"NCCL reports an {kind} error, {level.value!r}, on {who} of {_of(comm)}; what caused it is in "
+            headline=f"NCCL reports an {kind} error, {level.value!r}, on {ranks} of {_of(comm)}; what caused it is in "
             "that rank's log.",
-            culprits=tuple(names.culprit(member, comm) for member in members) if own else (),
+            culprits=tuple(names.culprit(member, comm) for member in members) if own_errors else (),
             evidence=(level.evidence, *evidence),
-            collect=(f"Read the NCCL WARN lines of {who}: RAS reports no more about an error.",),
+            collect=(f"Read the NCCL WARN lines of {ranks}: RAS reports no more about an error.",),
         )
     moved, still = _moves(reports, series)
     between = [report for report in reports[:-1] if _same_job(report, last) and _apart(report, last) != 0.0]
@@ -560,9 +564,9 @@ def _without_cause(reports: Sequence[Report], series: Sequence[Series], names: N
             evidence=evidence,
             collect=(AGAIN,),
         )
-    differ = [one for one in series if _counts_differ(one.comm)]
+    differ = [entry for entry in series if _counts_differ(entry.comm)]
     initialising = [row for row in last.rows if row.status == "INIT"]
-    initialising_comms = [one for one in series if {level.value for level in one.comm.statuses} == {"INIT"}]
+    initialising_comms = [entry for entry in series if {level.value for level in entry.comm.statuses} == {"INIT"}]
     collect: tuple[str, ...] = (AGAIN,)
     if initialising or initialising_comms:
         text = "The initialisation of a communicator is not complete, and no rank differs from the others in it."
@@ -597,10 +601,10 @@ def _read(reports: Sequence[Report]) -> str:
 def _moves(reports: Sequence[Report], series: Sequence[Series]) -> tuple[bool, bool]:
     """Whether counts changed between the last report and an earlier one, and whether counts that differ stayed."""
     last = reports[-1]
-    moved = any(one.before is not None and not one.still for one in series)
+    moved = any(entry.before is not None and not entry.still for entry in series)
     for report in reports[:-1]:
         if _same_job(report, last) and not last.json and last.whole and _apart(report, last) != 0.0:
             # In text: counts that differed then do not now.
             moved |= any(name not in last.comms and _counts_differ(comm) for name, comm in report.comms.items())
-    still = any(one.still and _counts_differ(one.comm) for one in series)
+    still = any(entry.still and _counts_differ(entry.comm) for entry in series)
     return moved, still

@@ -1,8 +1,8 @@
-"""What NCCL RAS says about one run, for a page that is drawn again and again: asked while the run trains, or read from
-the reports that ``diag run`` kept.
+"""NCCL RAS's reports on one run, for a page that is redrawn often: fetched while the run trains, or read from the
+reports that ``diag run`` kept.
 
 Only addresses of the run are asked. NCCL's processes listen on NCCL_RAS_ADDR, by default on the localhost of each node;
-where that is a wildcard address, the hosts of the run's ranks are asked at its port. Nothing is searched for.
+where that is a wildcard address, the hosts of the run's ranks are asked at its port. No other address is tried.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ENABLE = "NCCL_RAS_ENABLE"
 _LEAST = (2, 24)  # the first NCCL with RAS
 _MOST_HOSTS = 3  # asked in one attempt: any one process answers for its job
 _MOST_RANKS = 4096  # whose identity is read
-_MOST_REPORTS = 5  # kept of a running job, the oldest since when something has not changed among them
+_MOST_REPORTS = 5  # kept of a running job, with the oldest one since which some counts have not changed
 _MOST_FILES = 16
 _MOST_LEVELS = 6  # of one collective
 _SURE = 0.75  # of a clue: counts that differ and have not changed for 10 s
@@ -58,7 +58,7 @@ _SWITCHED_OFF = re.compile(rb"NCCL_RAS_ENABLE set by environment to 0\b")
 @dataclass(frozen=True)
 class Row:
     """Ranks of a communicator about which RAS reports the same. ``still``: since when, in words; "" where that does not
-    apply. ``trouble``: no running job has it."""
+    apply. ``trouble``: a job that makes progress does not have it."""
 
     communicator: str
     ranks: str
@@ -71,8 +71,8 @@ class Row:
 @dataclass(frozen=True)
 class Seen:
     """``why``: one sentence on why there is no new report, "" where there is one; the rest is that of the last report.
-    ``source``: who gave it, "" where there is none. ``at_s``: when it came, Unix time in seconds. ``summary``: one
-    sentence. ``trouble``: it is time to look. ``lines``: RAS's own."""
+    ``source``: where it came from, "" where there is none. ``at_s``: when it came, Unix time in seconds. ``summary``:
+    one sentence. ``trouble``: the user should look. ``lines``: those that RAS printed."""
 
     why: str = ""
     source: str = ""
@@ -91,8 +91,8 @@ _ASKING = Seen(why="NCCL RAS is being asked.")
 
 
 class Watch:
-    """Asks NCCL RAS of one run in a thread of its own, so that whoever looks never waits for the network: at most every
-    ``every_s`` seconds, and only when somebody looks. Any thread may look."""
+    """Asks NCCL RAS of one run in a thread of its own, so that callers never wait for the network: at most every
+    ``every_s`` seconds, and only when ``look`` is called. Any thread may call it."""
 
     def __init__(self, run: Path, every_s: float = EVERY_S, again_s: float = AGAIN_S) -> None:
         self._run = RunLayout(run)
@@ -106,7 +106,7 @@ class Watch:
         self._seen = _ASKING
 
     def look(self, wait_s: float = 0.0) -> Seen:
-        """The last answer. Asks for the next one where it is time; waits ``wait_s`` seconds at most, and only for the
+        """The last answer. Asks for the next one when it is due; waits ``wait_s`` seconds at most, and only for the
         first one. Never raises."""
         with self._lock:
             idle = self._thread is None or not self._thread.is_alive()
@@ -141,22 +141,22 @@ class Watch:
             except DiagError as error:
                 why = why or error.message
                 continue
-            found = read_reports((), [answer])
-            if not found.reports:
-                reason = found.gaps[0][1] if found.gaps else "it holds no report"
+            reports = read_reports((), [answer])
+            if not reports.reports:
+                reason = reports.gaps[0][1] if reports.gaps else "it holds no report"
                 why = f"NCCL RAS at {address} answered, and its answer cannot be read: {reason}."
-            elif not self._job.is_of(found.reports[-1]):
+            elif not self._job.is_of(reports.reports[-1]):
                 why = f"NCCL RAS at {address} answers for another job. {VARIABLE} gives each job an address of its own."
             else:
-                self._reports = _kept([*self._reports, found.reports[-1]])
+                self._reports = _kept([*self._reports, reports.reports[-1]])
                 self._last = _seen(self._reports, self._job.logs(), f"NCCL RAS at {address}")
                 return self._last
         return replace(self._last, why=self._job.why_off() or f"{why.rstrip('.')}.")
 
 
 def _kept(reports: list[Report]) -> list[Report]:
-    """The last reports, without those at the beginning since when everything has changed, and with fewer and fewer of
-    the older ones."""
+    """The last reports. Drops the oldest ones since which everything has changed, and thins out the others with their
+    age."""
     last = reports[-1]
 
     def says_since(report: Report) -> bool:
@@ -175,7 +175,7 @@ def _kept(reports: list[Report]) -> list[Report]:
 
 @dataclass(frozen=True)
 class _Job:
-    """A run's processes by what they recorded, and where their RAS listens."""
+    """A run's processes, as they recorded themselves, and where their RAS listens."""
 
     run: RunLayout  # that the training was started with
     ranks: tuple[RankRecord, ...]
@@ -195,10 +195,10 @@ class _Job:
             return self
         manifest, _ = read_manifest(attempt)
         read = [read_identity(files)[0] for files in list(folders.values())[:_MOST_RANKS]]
-        found = tuple(one for one in read if one is not None)
+        identities = tuple(identity for identity in read if identity is not None)
         world = world_size_of(manifest.world_size) if manifest is not None else None
         backend = (manifest.backend or "") if manifest is not None else ""
-        return _Job(self.run, found, attempt, min(len(folders), _MOST_RANKS), world, backend)
+        return _Job(self.run, identities, attempt, min(len(folders), _MOST_RANKS), world, backend)
 
     def addresses(self) -> list[str]:
         """Where to ask. Raises DiagError where there is nothing to ask: its message is the reason."""
@@ -211,10 +211,10 @@ class _Job:
         environment = self._environment()
         if environment.get(_ENABLE, "").strip() == "0":
             raise DiagError(f"NCCL RAS is off: the job runs with {_ENABLE}=0.")
-        given = environment.get(VARIABLE) or os.environ.get(VARIABLE, "")
-        host, port = address_of(given)
+        address = environment.get(VARIABLE) or os.environ.get(VARIABLE, "")
+        host, port = address_of(address)
         if host in _ANYWHERE:
-            return [f"{one}:{port}" for one in (["localhost"] if self._here() else self._hosts())]
+            return [f"{name}:{port}" for name in (["localhost"] if self._here() else self._hosts())]
         if _LOOPBACK.fullmatch(host) and not self._here() and not os.environ.get(VARIABLE):
             raise DiagError(
                 f"NCCL RAS listens on the localhost of {self._hosts_named()}: open the dashboard there, or set "
@@ -223,19 +223,19 @@ class _Job:
         return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}"]
 
     def _environment(self) -> dict[str, str]:
-        """The environment of a process of this run on this host; empty where there is none that may be looked at."""
+        """The environment of a process of this run on this host; empty where none may be read."""
         start = RunLayout(self.run.root.parent) if self.run.is_restart else self.run
         here = (rank for rank in self.ranks if rank.host == socket.gethostname())
-        return next((found for rank in here if (found := recording_environment(start, rank.pid))), {})
+        return next((environment for rank in here if (environment := recording_environment(start, rank.pid))), {})
 
     def _here(self) -> bool:
         return any(rank.host == socket.gethostname() for rank in self.ranks)
 
     def _hosts(self) -> list[str]:
-        found = list(dict.fromkeys(rank.host for rank in self.ranks if _HOST.fullmatch(rank.host)))
-        if not found:
+        hosts = list(dict.fromkeys(rank.host for rank in self.ranks if _HOST.fullmatch(rank.host)))
+        if not hosts:
             raise DiagError("NCCL RAS is not asked: the ranks have recorded no host that can be asked.")
-        return found[:_MOST_HOSTS]
+        return hosts[:_MOST_HOSTS]
 
     def _hosts_named(self) -> str:
         hosts = list(dict.fromkeys(rank.host[:80] for rank in self.ranks))
@@ -245,11 +245,11 @@ class _Job:
         """Whether a report can be about this run. Several jobs of a host may share a port."""
         levels = [level for level in (report.absent, report.dead) if level is not None]
         named = [member for comm in report.comms.values() for member in comm.members.values()]
-        pids = {member.pid for member in (*named, *(one for level in levels for one in level.members))} - {None}
+        pids = {member.pid for member in (*named, *(peer for level in levels for peer in level.members))} - {None}
         return not pids or bool(pids & {rank.pid for rank in self.ranks})
 
     def why_off(self) -> str:
-        """What the first rank's NCCL log says about why nobody listens; "" where it says nothing."""
+        """Why nothing listens, from the first rank's NCCL log; "" where it does not show that."""
         if self.attempt is None or not self.ranks:
             return ""
         try:
@@ -263,8 +263,10 @@ class _Job:
         return f"NCCL RAS is off: the job runs with {_ENABLE}=0." if _SWITCHED_OFF.search(head) else ""
 
     def logs(self) -> Logs:
-        """The processes, for whoever ties ranks of communicators to global ranks."""
-        processes = tuple(Process(one.host, one.pid, one.rank, one.local_rank, one.device_index) for one in self.ranks)
+        """The processes, to relate ranks of communicators to global ranks."""
+        processes = tuple(
+            Process(rank.host, rank.pid, rank.rank, rank.local_rank, rank.device_index) for rank in self.ranks
+        )
         return Logs((), processes, (), self.world, (), ())
 
 
@@ -272,7 +274,7 @@ class _Job:
 
 
 def recorded_ns(run: Path) -> int:
-    """When the last report was written into the run directory, Unix time in ns; 0 where there is none."""
+    """The time at which the last report was written into the run directory, Unix time in ns; 0 where there is none."""
     times = [0]
     for path in _files(RunLayout(run).newest()):
         with suppress(OSError):  # taken back meanwhile
@@ -290,11 +292,11 @@ def _files(attempt: RunLayout) -> list[Path]:
 def recorded(run: Path) -> Seen | None:
     """The last report that ``diag run`` kept in the run directory; None where it kept none that can be read."""
     job = _Job(RunLayout(run), ()).newest()
-    found = read_reports(map(str, _files(job.attempt or job.run)))
-    if not found.reports:
+    reports = read_reports(map(str, _files(job.attempt or job.run)))
+    if not reports.reports:
         return None
-    last = found.reports[-1]
-    seen = _seen(list(found.reports), job.logs(), "NCCL RAS report in the run directory")
+    last = reports.reports[-1]
+    seen = _seen(list(reports.reports), job.logs(), "NCCL RAS report in the run directory")
     return replace(seen, at_s=last.time_ns / 1e9 if last.time_ns is not None else None)
 
 
@@ -304,7 +306,7 @@ def recorded(run: Path) -> Seen | None:
 def _seen(reports: Sequence[Report], logs: Logs, source: str) -> Seen:
     last = reports[-1]
     findings = judged(Reports(tuple(reports)), logs)
-    clue = max(findings.clues, key=lambda one: one.confidence, default=None)
+    clue = max(findings.clues, key=lambda candidate: candidate.confidence, default=None)
     rows = sorted(_rows(reports, Names(logs, reports)), key=lambda row: not row.trouble)
     summary = _of_the_job(clue) if clue is not None else findings.headline
     version = f" (NCCL {last.version})" if last.version else ""
@@ -332,20 +334,19 @@ def _shown(text: str) -> str:
 
 
 def _lines(report: Report) -> tuple[str, ...]:
-    """RAS's own words: the lines of its text that say that something is not as it should be. Of JSON, the same facts in
-    the reader's words."""
-    found: list[Evidence] = [row.evidence for row in report.rows if row.errors != "OK"]
-    found += [level.evidence for level in (report.dead, report.absent) if level is not None]
+    """The lines of RAS's text that report a problem. For JSON, the same facts in the words of ``report``."""
+    evidence: list[Evidence] = [row.evidence for row in report.rows if row.errors != "OK"]
+    evidence += [level.evidence for level in (report.dead, report.absent) if level is not None]
     for comm in report.comms.values():
-        found += [comm.evidence, *(level.evidence for level in _troubles(comm))]
-    texts = [text for one in found if (text := _shown(one.text))]
+        evidence += [comm.evidence, *(level.evidence for level in _troubles(comm))]
+    texts = [text for item in evidence if (text := _shown(item.text))]
     if report.timeouts:
         texts.append(f"RAS met {counted(report.timeouts, 'time-out')} while it asked the ranks")
     return tuple(dict.fromkeys(texts))[:MOST_LINES]
 
 
 def _troubles(comm: Comm) -> Iterator[Level]:
-    """The levels of a communicator that differ from what is usual."""
+    """The levels of a communicator that differ from the usual ones."""
     yield from (comm.unreachable,) if comm.unreachable is not None else ()
     yield from (*comm.init_errors, *comm.async_errors)
     yield from comm.statuses if len(comm.statuses) > 1 else ()
@@ -381,7 +382,7 @@ _DEAD = "does not answer: RAS has had no connection for 60 s and considers it de
 
 @dataclass(frozen=True)
 class _Place:
-    """A communicator for whom ranks and hosts are named."""
+    """Names the ranks and hosts of a communicator."""
 
     comm: Comm
     names: Names
@@ -390,19 +391,19 @@ class _Place:
         """``number``: of the ranks, of which ``members`` are named."""
         culprits = [self.names.culprit(member, self.comm) for member in members]
         ranks = [culprit.rank for culprit in culprits if culprit.rank is not None]
-        own = [member.rank for member in members if member.rank is not None]
-        if not members or max(len(ranks), len(own)) < number:
-            who = counted(number, "rank")
+        group_ranks = [member.rank for member in members if member.rank is not None]
+        if not members or max(len(ranks), len(group_ranks)) < number:
+            text = counted(number, "rank")
         elif len(ranks) == number:
-            who = listing(sorted(ranks))
+            text = listing(sorted(ranks))
         else:
-            who = f"{listing(sorted(own))} of the communicator"
+            text = f"{listing(sorted(group_ranks))} of the communicator"
         hosts = list(dict.fromkeys(culprit.host for culprit in culprits if culprit.host))
         host = ", ".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
         if number == len(culprits) == 1 and culprits[0].gpu is not None:
             host = ", ".join(filter(None, (host, f"GPU {culprits[0].gpu}")))
         size = f", {counted(self.comm.size, 'rank')}" if self.comm.size is not None else ""
-        return Row(f"0x{self.comm.hash}{size}", who, _shown(host), _shown(says), still, trouble)
+        return Row(f"0x{self.comm.hash}{size}", text, _shown(host), _shown(says), still, trouble)
 
 
 def _silent(comm: Comm, at: _Place) -> Iterator[Row]:
@@ -417,7 +418,7 @@ def _silent(comm: Comm, at: _Place) -> Iterator[Row]:
 
 
 def _faults(comm: Comm, at: _Place) -> Iterator[Row]:
-    """Errors, and ranks whose status is not that of most."""
+    """Errors, and ranks whose status differs from that of most ranks."""
     for kind, levels in (("initialisation", comm.init_errors), ("asynchronous", comm.async_errors)):
         for level in levels:
             yield at.row(level.members, level.number, f"NCCL reports an {kind} error: {level.value}", trouble=True)
@@ -430,7 +431,7 @@ def _faults(comm: Comm, at: _Place) -> Iterator[Row]:
 
 
 def _counts(series: Series, at: _Place) -> Iterator[Row]:
-    """Counts that differ; counts that are equal only where they stand still."""
+    """Rows for counts that differ, and for equal counts where they do not change."""
     comm = series.comm
     differ = {op: levels for op, levels in comm.counts.items() if len(levels) > 1}
     for op, levels in differ.items():

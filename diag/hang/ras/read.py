@@ -1,4 +1,4 @@
-"""NCCL RAS reports in files, in standard input and in what was just fetched."""
+"""NCCL RAS reports in files, in standard input and in answers that were just fetched."""
 
 from __future__ import annotations
 
@@ -231,8 +231,8 @@ class _Text:
             dead = self._dead.level() if self._dead is not None else None
             comms = {
                 name: comm
-                for name, one in self._sections.items()
-                if (comm := _comm_of(one, self._rows, absent, dead)) is not None
+                for name, section in self._sections.items()
+                if (comm := _comm_of(section, self._rows, absent, dead)) is not None
             }
             self.found.append(
                 Report(
@@ -252,18 +252,23 @@ class _Text:
         self._reset()
 
 
-def _comm_of(one: _Section, rows: Mapping[int, Row], absent: Level | None, dead: Level | None) -> Comm | None:
+def _comm_of(section: _Section, rows: Mapping[int, Row], absent: Level | None, dead: Level | None) -> Comm | None:
     """The communicator; None where its numbers are impossible (nccl#1762)."""
-    row = rows.get(one.group)
+    row = rows.get(section.group)
     if rows and (row is None or not 0 < row.size <= MOST_RANKS):
         return None
     most = row.size if row is not None else MOST_RANKS
-    levels = [level for of_op in one.counts.values() for level in of_op]
-    levels += [*one.statuses, *one.init_errors, *one.async_errors, *([one.unreachable] if one.unreachable else [])]
+    levels = [level for of_op in section.counts.values() for level in of_op]
+    levels += [
+        *section.statuses,
+        *section.init_errors,
+        *section.async_errors,
+        *([section.unreachable] if section.unreachable else []),
+    ]
     members = {member.rank: member for level in levels for member in level.members if member.rank is not None}
     if any(level.number > most for level in levels) or any(rank >= most for rank in members):
         return None
-    unreachable = one.unreachable.level() if one.unreachable is not None else None
+    unreachable = section.unreachable.level() if section.unreachable is not None else None
     peers = [peer for level in (dead, absent) if level is not None for peer in level.members]
     if unreachable is not None and unreachable.number == len(unreachable.members) == len(peers) == 1:
         member = replace(peers[0], rank=unreachable.members[0].rank)  # 2.24 and 2.25 print the number alone
@@ -271,15 +276,15 @@ def _comm_of(one: _Section, rows: Mapping[int, Row], absent: Level | None, dead:
     given_up = {(peer.host, peer.pid) for peer in dead.members} if dead is not None else set()
     gone = unreachable.members if unreachable is not None else ()
     return Comm(
-        hash=one.hash,
+        hash=section.hash,
         size=row.size if row is not None else None,
-        evidence=one.evidence,
-        counts={op: tuple(level.level() for level in of_op) for op, of_op in one.counts.items() if of_op},
-        statuses=tuple(level.level() for level in one.statuses),
+        evidence=section.evidence,
+        counts={op: tuple(level.level() for level in of_op) for op, of_op in section.counts.items() if of_op},
+        statuses=tuple(level.level() for level in section.statuses),
         unreachable=unreachable,
         dead=frozenset(m.rank for m in gone if m.rank is not None and (m.host, m.pid) in given_up),
-        init_errors=tuple(level.level() for level in one.init_errors),
-        async_errors=tuple(level.level() for level in one.async_errors),
+        init_errors=tuple(level.level() for level in section.init_errors),
+        async_errors=tuple(level.level() for level in section.async_errors),
         members={**members, **{m.rank: m for m in gone if m.rank is not None}},
     )
 
@@ -312,12 +317,12 @@ class _Readers:
     def reports(self) -> list[Report]:
         for reader in self._readers.values():
             reader.close()
-        found = [report for reader in self._readers.values() for report in reader.found]
-        return sorted(found, key=lambda report: report.evidence.line)
+        reports = [report for reader in self._readers.values() for report in reader.found]
+        return sorted(reports, key=lambda report: report.evidence.line)
 
 
 def text_reports(path: str, pieces: Iterable[bytes], gaps: Gaps) -> list[Report]:
-    """The reports in a text. Only lines near a mark are parsed: a report may stand in gigabytes of other lines."""
+    """The reports in a text. Only lines near a mark are parsed: a report may lie in gigabytes of other lines."""
     readers = _Readers(path)
     before: deque[tuple[int, bytes]] = deque(maxlen=_LOOK_BACK)
     silence = _SILENCE  # lines since the last one of a report
@@ -340,11 +345,11 @@ def text_reports(path: str, pieces: Iterable[bytes], gaps: Gaps) -> list[Report]
             at += 1
     if readers.lines >= _MOST_LINES:
         gaps[path, f"only the first {_MOST_LINES:,} lines of NCCL RAS reports are read"] = None
-    found = readers.reports()
-    for report in found:
+    reports = readers.reports()
+    for report in reports:
         if not report.whole and not report.comms:
             gaps[path, f"line {report.evidence.line}: an NCCL RAS report is cut off"] = None
-    return found
+    return reports
 
 
 def _next_mark(block: TextBlock, at: int) -> int:
@@ -359,7 +364,7 @@ _MOST_MEMBERS = 500_000  # ranks in all communicators of all reports
 _TOO_LARGE = f"NCCL RAS reports in JSON of more than {MOST_BYTES >> 20} MiB are not read: split the file"
 _PIPE = "may hold an NCCL RAS report, and a pipe cannot be read twice: give it as - (standard input)"
 
-# What `nc` shows of the protocol may stand before it.
+# Lines of the protocol, as `nc` shows them, may precede it.
 _JSON_HEAD = re.compile(
     rb'(?:\xef\xbb\xbf)?\s{0,99}(?:(?:SERVER PROTOCOL \d{1,9}|OK)\s{1,99}){0,8}\{[^{}]{0,4000}"communicators'
 )
@@ -380,13 +385,13 @@ def read_reports(
     """The reports in these files (which hold one of ``ANCHORS``), in ``asked`` and in standard input. ``given``: the
     paths that the user named."""
     gaps: Gaps = {}
-    found: list[Report] = []
+    reports: list[Report] = []
     json_paths = set()
     members = 0
-    for one in asked:
-        found += _reports_of(one.name, [one.data], gaps)
+    for answer in asked:
+        reports += _reports_of(answer.name, [answer.data], gaps)
     for path in dict.fromkeys(paths):
-        before = len(found)
+        before = len(reports)
         if members > _MOST_MEMBERS:
             gaps[path, f"NCCL RAS reports beyond the first {_MOST_MEMBERS:,} ranks are not read"] = None
             continue
@@ -394,20 +399,20 @@ def read_reports(
             if from_stdin is not None:
                 from_stdin.seek(0)
                 with _standard_input(from_stdin):
-                    found += _reports_of(path, pieces_of(path, Unsaid()), gaps)
+                    reports += _reports_of(path, pieces_of(path, Unsaid()), gaps)
         elif is_regular(path):
-            found += _reports_of(path, pieces_of(path, Unsaid(), given=path in given), gaps)
+            reports += _reports_of(path, pieces_of(path, Unsaid(), given=path in given), gaps)
         else:  # a pipe: what it held has been read, and a named one would wait for ever
             gaps[path, _PIPE] = None
-        members += sum(len(comm.members) for report in found[before:] for comm in report.comms.values())
-        if len(found) > before and all(report.json for report in found[before:]):
+        members += sum(len(comm.members) for report in reports[before:] for comm in report.comms.values())
+        if len(reports) > before and all(report.json for report in reports[before:]):
             json_paths.add(path)
-    if len(found) > MOST_REPORTS:
-        gaps["", f"only the last {MOST_REPORTS:,} of {len(found):,} NCCL RAS reports are used"] = None
-        found = found[-MOST_REPORTS:]
-    if all(report.time_ns is not None for report in found):
-        found.sort(key=lambda report: report.time_ns or 0)
-    return Reports(tuple(found), tuple(gaps), frozenset(json_paths))
+    if len(reports) > MOST_REPORTS:
+        gaps["", f"only the last {MOST_REPORTS:,} of {len(reports):,} NCCL RAS reports are used"] = None
+        reports = reports[-MOST_REPORTS:]
+    if all(report.time_ns is not None for report in reports):
+        reports.sort(key=lambda report: report.time_ns or 0)
+    return Reports(tuple(reports), tuple(gaps), frozenset(json_paths))
 
 
 @contextmanager

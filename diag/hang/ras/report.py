@@ -26,7 +26,7 @@ from ..model import MOST_RANKS, Evidence
 
 Gaps = dict[tuple[str, str], None]  # (path, what could not be read), in order
 
-MOST_REPORTS = 1000  # somebody asked every second for a quarter of an hour
+MOST_REPORTS = 1000  # one a second for a quarter of an hour
 RUNNING = "RUNNING"
 NO_MEMBER = ("NOCOMM", "UNKNOWN")  # the process answered, and is no member (any more, or yet)
 _RESULTS = {
@@ -44,7 +44,7 @@ REMOTE_ERROR = _RESULTS[6]
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A rank of a communicator, or a process. What is not printed is None or ""."""
+    """A rank of a communicator, or a process. Fields that are not printed are None or ""."""
 
     rank: int | None = None  # in the communicator
     host: str = ""
@@ -174,7 +174,7 @@ _HASH = re.compile(r"(?:0x)?([0-9a-fA-F]{1,16})")
 def json_reports(path: str, data: bytes, gaps: Gaps) -> list[Report]:
     """The reports of one or several JSON documents."""
     starts = [match.start() for match in _DOCUMENT.finditer(data)] or [max(0, data.find(b"{"))]
-    found = []
+    reports = []
     for start, end in zip(starts, [*starts[1:], len(data)], strict=True):
         piece = _NO_COMMA.sub(rb"\1,\2", data[start : data.rfind(b"}", start, end) + 1])
         if not piece:
@@ -186,8 +186,8 @@ def json_reports(path: str, data: bytes, gaps: Gaps) -> list[Report]:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
             gaps[path, f"an NCCL RAS report is cut off or damaged: {str(problem)[:120]}"] = None
             continue
-        found.append(_report(path, document, gaps))
-    return found
+        reports.append(_report(path, document, gaps))
+    return reports
 
 
 def _report(path: str, document: _Document, gaps: Gaps) -> Report:
@@ -195,19 +195,21 @@ def _report(path: str, document: _Document, gaps: Gaps) -> Report:
     gpus = set()
     absent: dict[Member, bool] = {}
     here = Evidence(path, 0, f"NCCL RAS report of {document.timestamp or 'unknown time'}")
-    for one in document.communicators:
-        name = _HASH.fullmatch(one.hash)
-        sound = name is not None and 0 < one.size <= MOST_RANKS
-        ranks = {rank.rank: rank for rank in one.ranks if 0 <= rank.rank < one.size}
+    for communicator in document.communicators:
+        name = _HASH.fullmatch(communicator.hash)
+        sound = name is not None and 0 < communicator.size <= MOST_RANKS
+        ranks = {rank.rank: rank for rank in communicator.ranks if 0 <= rank.rank < communicator.size}
         missing = {
-            rank.rank: rank for rank in one.missing_ranks if 0 <= rank.rank < one.size and rank.rank not in ranks
+            rank.rank: rank
+            for rank in communicator.missing_ranks
+            if 0 <= rank.rank < communicator.size and rank.rank not in ranks
         }
-        if not sound or len(ranks) < len(one.ranks) or len(missing) < len(one.missing_ranks):
+        if not sound or len(ranks) < len(communicator.ranks) or len(missing) < len(communicator.missing_ranks):
             gaps[path, "a communicator of an NCCL RAS report is damaged and is passed over"] = None
             continue
-        comm = _comm(path, cast(re.Match[str], name)[1].lower().zfill(16), one, ranks, missing)
-        # Two communicators of one hash differ in the second one.
-        comms[comm.hash if comm.hash not in comms else f"{comm.hash} {one.secondary_hash}"] = comm
+        comm = _comm(path, cast(re.Match[str], name)[1].lower().zfill(16), communicator, ranks, missing)
+        # Communicators with the same hash differ in the secondary hash.
+        comms[comm.hash if comm.hash not in comms else f"{comm.hash} {communicator.secondary_hash}"] = comm
         gpus |= {(member.host, member.pid, member.gpu) for member in comm.members.values()}
         for rank in missing.values():
             if rank.status.unresponsive:
@@ -229,16 +231,16 @@ def _report(path: str, document: _Document, gaps: Gaps) -> Report:
     )
 
 
-def _processes(found: list[Member], here: Evidence, words: str) -> Level | None:
-    if not found:
+def _processes(processes: list[Member], here: Evidence, words: str) -> Level | None:
+    if not processes:
         return None
-    text = f"{len(found)} process{'es' if len(found) > 1 else ''} {words}: " + ", ".join(
-        f"process {one.pid} on {one.host}" for one in found[:4]
+    text = f"{len(processes)} process{'es' if len(processes) > 1 else ''} {words}: " + ", ".join(
+        f"process {process.pid} on {process.host}" for process in processes[:4]
     )
-    return Level(words, len(found), tuple(found), replace(here, text=text))
+    return Level(words, len(processes), tuple(processes), replace(here, text=text))
 
 
-def _comm(path: str, name: str, one: _Comm, ranks: dict[int, _Rank], missing: dict[int, _MissingRank]) -> Comm:
+def _comm(path: str, name: str, communicator: _Comm, ranks: dict[int, _Rank], missing: dict[int, _MissingRank]) -> Comm:
     everybody: dict[int, _Rank | _MissingRank] = {**ranks, **missing}
     members = {
         number: Member(
@@ -249,14 +251,14 @@ def _comm(path: str, name: str, one: _Comm, ranks: dict[int, _Rank], missing: di
         )
         for number, rank in sorted(everybody.items())
     }
-    where = f"communicator 0x{name} of {one.size} ranks"
+    where = f"communicator 0x{name} of {communicator.size} ranks"
 
     def levels(values: Mapping[int, int | str], words: str) -> tuple[Level, ...]:
-        """The most frequent first; of equally frequent ones the greater, as in the text."""
+        """The most frequent value first; if equally frequent, the greater one, as in the text."""
         by_value: dict[int | str, list[int]] = defaultdict(list)
         for number, value in values.items():
             by_value[value].append(number)
-        found = sorted(by_value.items(), key=lambda item: (len(item[1]), item[0]), reverse=True)
+        ordered = sorted(by_value.items(), key=lambda item: (len(item[1]), item[0]), reverse=True)
         return tuple(
             Level(
                 value,
@@ -264,7 +266,7 @@ def _comm(path: str, name: str, one: _Comm, ranks: dict[int, _Rank], missing: di
                 tuple(members[number] for number in numbers),
                 Evidence(path, 0, f"{where}: {_some(numbers)}: {words} {value}"),
             )
-            for value, numbers in found
+            for value, numbers in ordered
         )
 
     ops = list(dict.fromkeys(op for rank in ranks.values() for op in rank.collective_counts))
@@ -278,7 +280,7 @@ def _comm(path: str, name: str, one: _Comm, ranks: dict[int, _Rank], missing: di
     text = f"{where}: no data of {_some(gone)}"
     return Comm(
         hash=name,
-        size=one.size,
+        size=communicator.size,
         evidence=Evidence(path, 0, where),
         counts=counts,
         statuses=levels(statuses, "status"),

@@ -1,4 +1,4 @@
-"""What follows from lines: pure functions, ``(JobLogs) -> list[Clue]``."""
+"""Rules that draw clues from lines: pure functions, ``(JobLogs) -> list[Clue]``."""
 
 from diag.hang.rules.absence import clues as absence
 from diag.hang.rules.differences import clues as differences

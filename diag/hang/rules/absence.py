@@ -19,14 +19,14 @@ from diag.hang.rules.processes import victims_of
 from diag.words.formatting import listing, spaced
 
 _LISTED = re.compile(r"(?:\[\d+\] )?(\d{1,9}): \[")
-_LOGS_READ = 0.85  # the logs of the absent ranks are there, and they do not say it
+_LOGS_READ = 0.85  # the logs of the absent ranks were read, and they report no time-out
 _LOGS_MISSING = 0.6  # perhaps only their logs are missing
 _FROM_A_REPORT = 0.85
-_LAGS = 0.8  # the group's own counters say so
+_LAGS = 0.8  # the group's own counters show it
 
 
 def clues(job: JobLogs) -> list[Clue]:
-    found = [
+    absences = [
         *_barrier(job),
         *_watchdogs(job),
         *_lagging(job),
@@ -39,29 +39,30 @@ def clues(job: JobLogs) -> list[Clue]:
         *_lost_nodes(job),
         *_registered_twice(job),
     ]
-    return found or _raised_by_all_others(job)
+    return absences or _raised_by_all_others(job)
 
 
 def _late_at_the_store(job: JobLogs) -> list[Clue]:
     """A store that answers "timed out" is alive: the rank that writes the key is late."""
-    found = []
+    late = []
     ids = [hit for hit in job.named("store-get") if TIMED_OUT.search(hit.line.text)]
     if ids:
         writers = sorted({int(hit.groups["writer"]) for hit in ids if "writer" in hit.groups})
         victims = {rank for hit in ids if (rank := job.rank_of(hit.line)) is not None} - set(writers)
-        who = f"rank {writers[0]}" if len(writers) == 1 else "the first rank of its group"
+        writer = f"rank {writers[0]}" if len(writers) == 1 else "the first rank of its group"
         note = (
-            f"The store answers, but the key '{ids[0].groups['key']}' that {who} writes when it initialises NCCL did "
+            f"The store answers, but the key '{ids[0].groups['key']}' that {writer} writes "
+            "when it initialises NCCL did "
         )
         note += "not come in time."
         culprits = [job.of_rank(rank) for rank in writers]
         clue = clue_of("slow_rank_init", ids, culprits, note, confidence=NAMES_AN_EFFECT)
-        found.append(replace(clue, victims=tuple(sorted(victims))))
+        late.append(replace(clue, victims=tuple(sorted(victims))))
     waits = [hit for hit in job.named("store-wait") if "store_based_barrier" not in hit.line.text]
     if waits and not ids:
         note = f"{waits[0].sentence} The store answers, so the rank that writes it is late or waits elsewhere."
-        found.append(clue_of("missing_rank", waits, [], note, confidence=SUGGESTS))
-    return found
+        late.append(clue_of("missing_rank", waits, [], note, confidence=SUGGESTS))
+    return late
 
 
 def _horovods_list(job: JobLogs) -> list[Clue]:
@@ -111,8 +112,8 @@ def _coordination(job: JobLogs) -> list[Clue]:
 
 
 def _lacking(job: JobLogs, hit: Hit) -> set[int]:
-    """The ranks that lack a tensor. Older versions list who is ready; of the others, those below the highest rank
-    exist."""
+    """The ranks that lack a tensor. Older versions list the ranks that are ready: without a world size, only ranks
+    below the highest of these are known to exist."""
     if "ranks" in hit.groups:
         return set(ranks_in(hit.groups["ranks"]))
     ready = ranks_in(hit.groups["ready"])
@@ -121,8 +122,8 @@ def _lacking(job: JobLogs, hit: Hit) -> set[int]:
 
 
 def _horovod(job: JobLogs) -> list[Clue]:
-    """Horovod's coordinator lists who has not submitted a tensor. Ranks that lack different tensors wait in different
-    ones."""
+    """Horovod's coordinator lists the ranks that have not submitted a tensor. Ranks that lack different tensors wait in
+    different ones."""
     hits = job.named("horovod-stalled")
     if not hits:
         return _horovods_list(job)
@@ -181,7 +182,7 @@ def _read(job: JobLogs, rank: int) -> bool:
 
 
 def _barrier(job: JobLogs) -> list[Clue]:
-    """Rank 0's line names who did not come; with wait_all_ranks=False only the first."""
+    """Rank 0's line names the ranks that did not come; with wait_all_ranks=False only the first."""
     hits = job.named("monitored-barrier")
     if not hits:
         return []
@@ -196,8 +197,8 @@ def _watchdogs(job: JobLogs) -> list[Clue]:
     if job.logs.deduplicated:
         return []
     groups = groups_of(job, job.once(timeouts_of))
-    waiting = {rank for group in groups for rank in group.ranks}  # whatever they are absent from, they could not come
-    found = []
+    waiting = {rank for group in groups for rank in group.ranks}  # they wait elsewhere, so they could not come
+    absences = []
     for group in groups:
         absent = tuple(rank for rank in group.absent if rank not in waiting)
         if not absent or group.members is None or not group.ranks:
@@ -214,24 +215,24 @@ def _watchdogs(job: JobLogs) -> list[Clue]:
         evidence = tuple(report.line.evidence for report in (usual, *(r for r in group.reports if r is not usual)))
         victims = tuple(sorted(waiting - set(absent)))
         time = time_of(report.line for report in group.reports)
-        found.append(Clue("missing_rank", distinct(culprits), evidence[:4], sure, note, victims, time_ns=time))
-    return found
+        absences.append(Clue("missing_rank", distinct(culprits), evidence[:4], sure, note, victims, time_ns=time))
+    return absences
 
 
 def _statuses(job: JobLogs) -> dict[str, dict[int, tuple[int, Line]]]:
     """By group and rank the last printed number of enqueued operations, and its line."""
-    found: dict[str, dict[int, tuple[int, Line]]] = defaultdict(dict)
+    statuses: dict[str, dict[int, tuple[int, Line]]] = defaultdict(dict)
     for hit in job.named("pg-status"):
         group, group_rank = group_of_line(hit.line)
         rank = rank_in(job, hit.line, group, group_rank)
         if group and rank is not None:
-            found[group][rank] = int(hit.groups["enqueued"]), hit.line
-    return found
+            statuses[group][rank] = int(hit.groups["enqueued"]), hit.line
+    return statuses
 
 
 def _lagging(job: JobLogs) -> list[Clue]:
     """All members print their counters, and some have enqueued fewer operations."""
-    found = []
+    lagging = []
     for group, by_rank in job.once(_statuses).items():
         if len(by_rank) < 2 or not is_world(group) or job.logs.world_size != len(by_rank):
             continue
@@ -245,8 +246,8 @@ def _lagging(job: JobLogs) -> list[Clue]:
         evidence = tuple(by_rank[rank][1].evidence for rank in (*behind[:3], ahead))
         culprits = distinct([replace(job.of_rank(rank), process_group=group) for rank in behind])
         victims = tuple(sorted(set(by_rank) - set(behind)))
-        found.append(Clue("missing_rank", culprits, evidence, _LAGS, note, victims))
-    return found
+        lagging.append(Clue("missing_rank", culprits, evidence, _LAGS, note, victims))
+    return lagging
 
 
 def _never_started(job: JobLogs) -> list[Clue]:
@@ -286,7 +287,7 @@ def _behind_in_calls(job: JobLogs) -> list[Clue]:
     """Members whose last call on a communicator comes before the others' (SUBSYS=COLL)."""
     if job.logs.deduplicated:
         return []
-    found = []
+    lagging = []
     for communicator in job.communicators:
         last = {m.group_rank: m.calls[-1] for m in communicator.members if m.calls and not m.ended}
         if len(last) != communicator.size or communicator.size < 2:
@@ -303,9 +304,9 @@ def _behind_in_calls(job: JobLogs) -> list[Clue]:
         )
         evidence = tuple(last[number].evidence for number in (*behind[:3], ahead))
         hung = job.first_timeout() is not None
-        # Without a time-out the job may still be running: the log is a moment of it.
+        # Without a time-out the job may still be running: the log is a snapshot.
         sure = NAMES_AN_EFFECT if hung else SUGGESTS
         ranks = [job.global_rank(communicator, number) for number in last if number not in behind]
         victims = tuple(sorted(rank for rank in ranks if rank is not None))
-        found.append(Clue("missing_rank", distinct(culprits), evidence, sure, note, victims))
-    return found
+        lagging.append(Clue("missing_rank", distinct(culprits), evidence, sure, note, victims))
+    return lagging

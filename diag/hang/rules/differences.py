@@ -13,8 +13,8 @@ from diag.hang.job import JobLogs, culprit_of
 from diag.hang.model import Clue, Culprit, Line, grouped
 from diag.hang.rules.direct import clue_of, time_of
 
-_DIFFERS_AND_HANGS = 0.6  # settings differ and the job stands still: nothing ties the one to the other
-# What NCCL stumbles over when two processes do not speak the same way.
+_DIFFERS_AND_HANGS = 0.6  # settings differ and the job stalls: nothing relates the two
+# What NCCL prints when two processes do not speak the same protocol.
 _STUMBLES = ("wrong-type", "family-0", "bootstrap-truncated", "rank-count", "checked-in")
 # May differ from host to host, or from process to process.
 _OWN = (
@@ -27,7 +27,7 @@ _NONE_FOUND = re.compile(r"Could not find|No plugin found|Plugin load .*returned
 
 @dataclass(frozen=True)
 class _Difference:
-    """``odd``: the processes of the minority; all in a tie."""
+    """``odd``: the processes of the minority; in a tie all processes."""
 
     what: str
     odd: tuple[Culprit, ...]
@@ -40,7 +40,7 @@ def clues(job: JobLogs) -> list[Clue]:
     if twice is not None:
         return [twice]
     stumbles = job.named(*_STUMBLES)
-    # NCCL's own words for it: a mismatch in collective sizes or in settings. Settings that differ decide which.
+    # NCCL prints these for a mismatch in collective sizes or in settings. Settings that differ show which it is.
     truncated = job.named("socket-truncated", "collective-mismatch-size", "incorrect-receive")
     mismatched = job.named("mismatched-version")
     versions = _versions(job)
@@ -73,9 +73,9 @@ def _one_name_for_two(job: JobLogs) -> Clue | None:
         for hit in hits
         for device, rank in (("dev", "rank"), ("other_dev", "other_rank"))
     )
-    for (host, device), found in ranks.items():
-        if len(found) > 1:
-            words = " and ".join(map(str, sorted(found)))
+    for (host, device), sharing in ranks.items():
+        if len(sharing) > 1:
+            words = " and ".join(map(str, sorted(sharing)))
             shown = [hit for hit in hits if hit.line.speaker.host == host]
             shown.sort(key=lambda hit: not {hit.groups["dev"], hit.groups["other_dev"]} & {device})
             channel = shown[0].groups
@@ -97,14 +97,14 @@ def _version_clue(
     return _from_difference("nccl_version_mismatch", versions, [*mismatched, *stumbles], sure)
 
 
-def _from_difference(name: str, found: _Difference, hits: list[Hit], sure: float) -> Clue:
-    lines = (*(hit.line for hit in hits), *found.lines)
+def _from_difference(name: str, difference: _Difference, hits: list[Hit], sure: float) -> Clue:
+    lines = (*(hit.line for hit in hits), *difference.lines)
     return Clue(
         name,
-        found.odd,
+        difference.odd,
         tuple(dict.fromkeys(line.evidence for line in lines))[:8],
         sure,
-        found.what,
+        difference.what,
         time_ns=time_of(lines),
     )
 
@@ -129,7 +129,7 @@ def _mismatched_ranks(job: JobLogs, hits: list[Hit]) -> list[Culprit]:
 
 
 def _minority(values: Mapping[int, str]) -> list[int]:
-    """The keys of all values but the most frequent one; all in a tie."""
+    """The keys whose value is not the most frequent one; in a tie all keys."""
     counts = Counter(values.values()).most_common()
     if len(counts) > 1 and counts[0][1] == counts[1][1]:
         return sorted(values)
@@ -177,7 +177,7 @@ def _by_value(job: JobLogs, values: Mapping[int, str]) -> str:
     for index, value in values.items():
         process = job.logs.processes[index]
         hosts[value].append(process.host or (f"rank {process.rank}" if process.rank is not None else "?"))
-    return ", ".join(f"{value or 'not set'} on {', '.join(dict.fromkeys(found))}" for value, found in hosts.items())
+    return ", ".join(f"{value or 'not set'} on {', '.join(dict.fromkeys(names))}" for value, names in hosts.items())
 
 
 def _settings(job: JobLogs) -> _Difference | None:

@@ -29,7 +29,7 @@ def clues(job: JobLogs) -> list[Clue]:
 def _of_class(job: JobLogs, name: str) -> Clue | None:
     hits = job.of_class(name)
     roots = [hit for hit in hits if hit.pattern.role == Role.ROOT and not _tried_again(hit)]
-    if name == "env_mismatch":  # what else it prints is held against the other hosts' (differences)
+    if name == "env_mismatch":  # its other lines are compared between hosts (differences)
         roots = [hit for hit in roots if hit.name == "rank-out-of-range"]
     if name == "gdr_acs" and job.named("queue-event"):  # the queue says what failed: this status can be its echo
         return None
@@ -37,9 +37,9 @@ def _of_class(job: JobLogs, name: str) -> Clue | None:
     roots = [hit for hit in roots if hit.name not in _COARSE or hit.line not in known]
     if not roots:
         return None
-    others = [hit for hit in hits if hit.pattern.role == Role.CONFIRMATION]
+    confirmations = [hit for hit in hits if hit.pattern.role == Role.CONFIRMATION]
     culprits = _without_vague([(hit, culprit) for hit in roots for culprit in _culprits(job, hit)])
-    return clue_of(name, roots, _at_fault(name, roots, culprits), first_by_time(roots).sentence, others)
+    return clue_of(name, roots, _at_fault(name, roots, culprits), first_by_time(roots).sentence, confirmations)
 
 
 def _at_fault(name: str, roots: list[Hit], speakers: list[Culprit]) -> list[Culprit]:
@@ -47,17 +47,17 @@ def _at_fault(name: str, roots: list[Hit], speakers: list[Culprit]) -> list[Culp
     if not CLASSES[name].speaker_is_culprit:
         return []
     if name == "cuda_failure" and len(speakers) > 1 and all(_NOT_SET_UP.search(hit.line.text) for hit in roots):
-        # What several processes meet when they start is their host's.
+        # A failure of several processes at their start is one of their host.
         return [Culprit(host=host) for host in dict.fromkeys(c.host for c in speakers) if host]
     if name == "net_failure" and _TWO_ENDS.search(roots[0].line.text):
-        # Of a connection the end that complains is where to look first, and need not be the one that failed.
+        # The end of a connection that reports an error is where to look first; it need not be the one that failed.
         return [replace(c, rank=None, gpu=None) if c.host else c for c in speakers]
     return speakers
 
 
 def _without_vague(pairs: list[tuple[Hit, Culprit]]) -> list[Culprit]:
     """Culprits without repetitions: the same message may be printed once with the device and once without, and lines
-    without a name repeat what a line with one says."""
+    that name no rank or host repeat a line that does."""
     ranked = {hit.line for hit, culprit in pairs if culprit.rank is not None}
     clear = [culprit for hit, culprit in pairs if culprit.rank is not None or hit.line not in ranked]
     hosts = {culprit.host for culprit in clear if culprit.rank is not None and culprit.host}
@@ -119,7 +119,7 @@ def _culprits(job: JobLogs, hit: Hit) -> list[Culprit]:
 
 
 def _culprit(job: JobLogs, hit: Hit) -> Culprit:
-    """The culprit of a line. The driver names a GPU by its PCI address, which communicators tie to a rank of that
+    """The culprit of a line. The driver names a GPU by its PCI address, which communicators relate to a rank of that
     host."""
     culprit = speaker_of(job, hit.line)
     if "store" in hit.groups:
@@ -150,7 +150,7 @@ def _duplicate_gpu(job: JobLogs) -> list[Clue]:
     if not hits:
         return []
     culprits, places = [], set()
-    # NCCL names the rank that prints it first.
+    # NCCL prints the rank of the reporting process first.
     printed = {int(hit.groups["group_rank"]): job.culprit(hit.line).host for hit in hits}
     for hit in hits:
         printer = job.culprit(hit.line)

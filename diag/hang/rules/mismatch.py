@@ -12,10 +12,10 @@ from diag.hang.job import JobLogs, distinct
 from diag.hang.model import Clue, Communicator, Evidence, NcclCall
 from diag.hang.rules.direct import clue_of, far_end, ranks_in, time_of
 
-_FEW = 3  # ranks, of which a vote can be taken
+_FEW = 3  # ranks: enough for a vote
 _UNNAMED = 0.65  # the version of torch names no group
 _MOST_PARAMETERS = 10_000_000  # tensors of one model
-_TIE = 0.6  # two ranks: something is wrong, and nothing tells which is
+_TIE = 0.6  # two ranks: one is wrong, and nothing shows which
 # Ranks may have different numbers of elements in these.
 _UNEVEN = ("ALLTOALL", "GATHER", "SCATTER", "SEND", "RECV", "COALESCED", "UNKNOWN", "BATCH")
 _POINT_TO_POINT = ("Send", "Recv", "AlltoAll", "Gather", "Scatter")
@@ -39,15 +39,15 @@ def _same_model(job: JobLogs) -> list[Clue]:
     hits = job.named("ddp-same-model")
     if not hits:
         return []
-    told = [hit.groups for hit in hits if "rank" in hit.groups]
-    counts = {int(groups["rank"]): int(groups["count"]) for groups in told}
-    others = {int(groups["other_rank"]): int(groups["other_count"]) for groups in told}
-    odd, clear = _vote({**counts, **others})
-    elsewhere = any(count == 0 or count > _MOST_PARAMETERS for count in others.values())
+    printed = [hit.groups for hit in hits if "rank" in hit.groups]
+    counts = {int(groups["rank"]): int(groups["count"]) for groups in printed}
+    peer_counts = {int(groups["other_rank"]): int(groups["other_count"]) for groups in printed}
+    odd, clear = _vote({**counts, **peer_counts})
+    elsewhere = any(count == 0 or count > _MOST_PARAMETERS for count in peer_counts.values())
     name = "desync" if elsewhere else "mismatch_shape"
     note = hits[0].sentence
     note += " No model has so many: that rank is in another collective." if elsewhere else ""
-    named = odd if clear or len(counts) > 1 else sorted({*counts, *others})
+    named = odd if clear or len(counts) > 1 else sorted({*counts, *peer_counts})
     sure = NAMES_AN_EFFECT if clear else SUGGESTS
     return [clue_of(name, hits, [job.of_rank(rank) for rank in named], note, confidence=sure)]
 
@@ -63,7 +63,7 @@ def _vote(calls: Mapping[int, Hashable]) -> tuple[list[int], bool]:
 
 
 def _detail(job: JobLogs) -> list[Clue]:
-    """TORCH_DISTRIBUTED_DEBUG=DETAIL: every message has its own rank and the first that differs."""
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL: every message names its own rank and the first rank that differs."""
     hits = job.named("detail-mismatch")
     prints: dict[int, tuple[str, str, str, str]] = {}
     for hit in hits:
@@ -94,24 +94,24 @@ def _detail(job: JobLogs) -> list[Clue]:
         clear = len(hits) > 1 and (len(second) == 1 or second[0][1] > second[1][1])
         odd = [second[0][0]] if clear else odd
     first = prints[odd[0]] if odd else next(iter(prints.values()))
-    one, many = {
+    singular, plural = {
         "mismatch_op": ("runs {1}", "run {1}"),
         "mismatch_shape": ("passes [{2}] {3}", "pass [{2}] {3}"),
         "desync": ("is at number {0}", "are at number {0}"),
     }[name]
-    others = [found for rank, found in prints.items() if rank not in odd] or list(prints.values())[1:]
+    others = [call for rank, call in prints.items() if rank not in odd] or list(prints.values())[1:]
     note = ""
     if odd:
-        note = f"Rank {odd[0]} {one.format(*first)}, the others {many.format(*others[0])}."
+        note = f"Rank {odd[0]} {singular.format(*first)}, the others {plural.format(*others[0])}."
     if not clear and len(odd) == 2:
-        note = f"Rank {odd[0]} {one.format(*first)}, rank {odd[1]} {one.format(*prints[odd[1]])}."
+        note = f"Rank {odd[0]} {singular.format(*first)}, rank {odd[1]} {singular.format(*prints[odd[1]])}."
     sure = NAMES_THE_CAUSE if clear else _TIE
     return [clue_of(name, hits, [job.of_rank(rank) for rank in odd], note, confidence=sure)]
 
 
 def _calls(job: JobLogs) -> list[Clue]:
     """NCCL's lines (SUBSYS=COLL): the first call of a communicator that its members make differently."""
-    found = []
+    mismatches = []
     for communicator in job.communicators:
         by_count: dict[int, dict[int, NcclCall]] = {}
         for member in communicator.members:
@@ -121,9 +121,9 @@ def _calls(job: JobLogs) -> list[Clue]:
         for number in sorted(by_count):
             clue = _differing(job, communicator, number, by_count[number])
             if clue is not None:
-                found.append(clue)
+                mismatches.append(clue)
                 break
-    return found
+    return mismatches
 
 
 def _differing(job: JobLogs, communicator: Communicator, number: int, calls: dict[int, NcclCall]) -> Clue | None:
@@ -140,9 +140,9 @@ def _differing(job: JobLogs, communicator: Communicator, number: int, calls: dic
     usual = Counter(key.values()).most_common(1)[0][0][0]
     strange = key[odd[0]][0]
     op = next(iter(calls.values())).op
-    what = f"{strange}, the others {usual}" if clear else f"{usual} against {strange}"
+    difference = f"{strange}, the others {usual}" if clear else f"{usual} against {strange}"
     note = f"Call {number:#x} of communicator {communicator.comm_id or 'without id'}"
-    note += f" ({op}): {what}." if name == "mismatch_shape" else f": {what}."
+    note += f" ({op}): {difference}." if name == "mismatch_shape" else f": {difference}."
     agreeing = [rank for rank in calls if rank not in odd][:2]
     evidence = tuple(calls[rank].evidence for rank in (*odd[:4], *agreeing))
     sure = NAMES_THE_CAUSE if clear else _TIE
@@ -151,7 +151,7 @@ def _differing(job: JobLogs, communicator: Communicator, number: int, calls: dic
 
 def _watchdogs(job: JobLogs) -> list[Clue]:
     """Watchdogs of one group that stopped at different calls. Numbers of different groups are never compared."""
-    found = []
+    mismatches = []
     for group in groups_of(job, job.once(timeouts_of)):
         if any(report.rank is None for report in group.reports):
             continue
@@ -160,13 +160,13 @@ def _watchdogs(job: JobLogs) -> list[Clue]:
             continue
         clue = _by_watchdog(job, group, reports)
         if clue is not None:
-            found.append(clue if group.group else replace(clue, confidence=min(clue.confidence, _UNNAMED)))
-    return found
+            mismatches.append(clue if group.group else replace(clue, confidence=min(clue.confidence, _UNNAMED)))
+    return mismatches
 
 
 def _one_group(job: JobLogs, reports: Mapping[int, Timeout]) -> bool:
-    """Before torch 2.2 no group is named; that all ranks stopped at the same number means one group. Without a world
-    size, all ranks up to the highest that was seen must have."""
+    """Whether reports that name no group (torch before 2.2) are of one group: all ranks stopped at the same number.
+    Without a world size, all ranks up to the highest that was seen must have."""
     world = job.logs.world_size or max(max(reports, default=0) + 1, _FEW)
     return len(reports) == world and len({report.seq for report in reports.values()}) == 1
 
@@ -197,7 +197,7 @@ def _by_watchdog(job: JobLogs, group: GroupTimeouts, reports: dict[int, Timeout]
 
 
 def _transport(job: JobLogs) -> list[Clue]:
-    """Receivers that got another size than they posted: each knows its two ends only."""
+    """Receivers that got another size than they posted: each shows its two ends only."""
     checked = job.named("mismatched-collective")
     if checked:
         near = sorted({int(hit.groups["near"]) for hit in checked if "near" in hit.groups})
@@ -216,8 +216,8 @@ def _transport(job: JobLogs) -> list[Clue]:
 
 
 def _gloo(job: JobLogs) -> list[Clue]:
-    """gloo aborts the process that receives more than it asked for; its peers only lose it. A rank that passes less is
-    that process, a rank that passes more is its neighbour: the first is named, with that doubt."""
+    """gloo aborts the process that receives more than it asked for; its peers only lose it. Either that process passes
+    too little or its neighbour too much: the process is named, with that doubt."""
     hits = job.named("gloo-length")
     if not hits:
         return []
@@ -237,7 +237,7 @@ def _desync_report(job: JobLogs) -> list[Clue]:
     waiting = [hit.groups["ranks"] for hit in job.named("joined-not-finished")]
     victims = sorted({rank for text in waiting for rank in ranks_in(text)} - set(ranks))
     sure = 0.8 if ranks else SUGGESTS
-    # Who waits in another collective is at another place; who waits in none has not come.
+    # A rank that waits in another collective is at another place; a rank that waits in none has not arrived.
     elsewhere = {report.rank for report in job.once(timeouts_of)} & set(ranks)
     if ranks and not elsewhere:
         clue = replace(clue, fault_class="missing_rank")

@@ -43,7 +43,7 @@ def _connect(job: JobLogs, name: str) -> Clue | None:
         return None
     culprits = [far_end(job, hit) for hit in hits]
     named = [culprit for culprit in culprits if culprit.host or culprit.rank is not None or culprit.peer]
-    # The older lines give no address: then only who complains is known, and that is not who is at fault.
+    # The older lines have no address: then only the reporting process is known, which is not the one at fault.
     complains = [Culprit(peer=words) for words in dict.fromkeys(_words(job.culprit(hit.line)) for hit in hits) if words]
     sure = max(hit.pattern.confidence for hit in hits)
     final = [hit for hit in hits if hit.line.level == "WARN"] or hits
@@ -110,7 +110,7 @@ def _lost(job: JobLogs) -> list[Clue]:
         for hit in hits:
             ports[hit.groups["peer"].partition("<")[0]].append(hit.groups["peer"])
         # Several connections to one address are one peer.
-        peers = [Culprit(peer=found[0] if len(set(found)) == 1 else name) for name, found in ports.items()]
+        peers = [Culprit(peer=addresses[0] if len(set(addresses)) == 1 else name) for name, addresses in ports.items()]
         note = f"{hits[0].sentence} Nothing ties that address to another host."
         return [clue_of("net_connection_lost", hits, within or peers, note, confidence=SUGGESTS)]
     reporters = {complaint.by for complaint in across}
@@ -129,23 +129,23 @@ def _lost(job: JobLogs) -> list[Clue]:
 
 def _wrong_interface(job: JobLogs, failed: bool) -> Clue | None:
     """Interfaces that cannot reach another host, in a job of several hosts with failed connections."""
-    used = [one for one in job.interfaces if one.host]
-    hosts = {one.host for one in used} | set(job.hosts)
+    used = [interface for interface in job.interfaces if interface.host]
+    hosts = {interface.host for interface in used} | set(job.hosts)
     if not failed and not job.is_initialising and not job.once(job_failed):
         return None
     twice = _same_address(used)
-    local = [one for one in job.interfaces if ends_on_its_host(one)]
+    local = [interface for interface in job.interfaces if ends_on_its_host(interface)]
     if twice:
         shown, sure, note = twice, _SAME_ADDRESS_TWICE, "Two hosts use the same address, which only each itself has."
     elif local and (len(hosts) > 1 or failed):
-        names = ", ".join(dict.fromkeys(f"{one.name} ({one.address})" for one in local))
+        names = ", ".join(dict.fromkeys(f"{interface.name} ({interface.address})" for interface in local))
         shown, sure, note = local, NAMES_THE_CAUSE, f"{names} ends on its own host."
     else:
         shown, note = (
             _different_networks(used) if failed or job.is_initialising else [],
             "The hosts use addresses of different networks.",
         )
-        sure = NAMES_AN_EFFECT if len({one.name for one in used}) > 1 else SUGGESTS
+        sure = NAMES_AN_EFFECT if len({interface.name for interface in used}) > 1 else SUGGESTS
         if not shown:
             return None
     hits = [
@@ -154,7 +154,9 @@ def _wrong_interface(job: JobLogs, failed: bool) -> Clue | None:
         if hit.line in {o.line for o in shown}
     ]
     errors = job.named(*_CONNECT["net_connect_timeout"], *_CONNECT["net_connect_refused"], *LOST)
-    culprits = [replace(job.of_host(one.host), peer=f"{one.name}:{one.address}") for one in shown]
+    culprits = [
+        replace(job.of_host(interface.host), peer=f"{interface.name}:{interface.address}") for interface in shown
+    ]
     by_host: dict[object, Culprit] = {}
     for culprit in culprits:
         by_host.setdefault((culprit.host, culprit.rank), culprit)
@@ -175,36 +177,47 @@ def ends_on_its_host(one: Interface) -> bool:
 
 def _same_address(used: list[Interface]) -> list[Interface]:
     by_address: dict[str, list[Interface]] = defaultdict(list)
-    for one in used:
-        by_address[one.address].append(one)
-    # Where only a launcher names the host, by its address, it is none of its own.
+    for interface in used:
+        by_address[interface.address].append(interface)
+    # A host that only a launcher names, by its address, does not count as another host.
     return [
-        one for address, found in by_address.items() if len({o.host for o in found} - {address}) > 1 for one in found
+        interface
+        for address, interfaces in by_address.items()
+        if len({o.host for o in interfaces} - {address}) > 1
+        for interface in interfaces
     ]
 
 
 def _different_networks(used: list[Interface]) -> list[Interface]:
-    """The hosts whose first interface is in another network than most; all where there is no majority. The mask is not
-    printed: 16 bits are as small as it usually is between hosts that route to each other."""
+    """The hosts whose first interface is in another network than most; all where there is no majority. The netmask is
+    not printed: it rarely has fewer than 16 bits between hosts that route to each other."""
     first: dict[str, Interface] = {}
-    for one in used:
-        first.setdefault(one.host, one)
+    for interface in used:
+        first.setdefault(interface.host, interface)
     networks: dict[str, list[Interface]] = defaultdict(list)
-    for one in first.values():
-        network = ".".join(one.address.split(".")[:2]) if "." in one.address else ":".join(one.address.split(":")[:4])
-        networks[network].append(one)
+    for interface in first.values():
+        network = (
+            ".".join(interface.address.split(".")[:2])
+            if "." in interface.address
+            else ":".join(interface.address.split(":")[:4])
+        )
+        networks[network].append(interface)
     if len(networks) < 2:
         return []
-    most = max(len(found) for found in networks.values())
-    larger = [found for found in networks.values() if len(found) == most]
-    odd = [one for found in networks.values() if len(found) < most for one in found]
-    return odd if len(larger) == 1 else [one for found in networks.values() for one in found]
+    most = max(len(interfaces) for interfaces in networks.values())
+    larger = [interfaces for interfaces in networks.values() if len(interfaces) == most]
+    odd = [interface for interfaces in networks.values() if len(interfaces) < most for interface in interfaces]
+    return odd if len(larger) == 1 else [interface for interfaces in networks.values() for interface in interfaces]
 
 
 # -- InfiniBand completions with errors: the end that most failing links share is the suspect --------------------------
 
 _RETRIES_USED_UP = "12"
-_FAILED_DEVICES = [one.id for one in CLASSES.values() if one.priority == 1 and "ib_completion_error" in one.rules_out]
+_FAILED_DEVICES = [
+    fault_class.id
+    for fault_class in CLASSES.values()
+    if fault_class.priority == 1 and "ib_completion_error" in fault_class.rules_out
+]
 _CLEAR = 0.85
 
 
@@ -275,6 +288,6 @@ def _pair(job: JobLogs, hit: Hit) -> _Pair:
 
 def _end(job: JobLogs, end: str, peer: str, nic: str = "") -> Culprit:
     if end.startswith("rank "):
-        found = job.of_rank(int(end.removeprefix("rank ")))
-        return Culprit(found.rank, found.host, found.gpu, peer=peer, nic=nic)
+        culprit = job.of_rank(int(end.removeprefix("rank ")))
+        return Culprit(culprit.rank, culprit.host, culprit.gpu, peer=peer, nic=nic)
     return replace(job.of_host(end, peer=peer), nic=nic)

@@ -1,4 +1,4 @@
-"""Processes that ended: by a signal, as the launcher or the kernel saw it, or by an exception of their own."""
+"""Processes that ended: by a signal that the launcher or the kernel reported, or by an exception of their own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from diag.hang.model import Clue, Culprit, Line, Role, Speaker
 from diag.hang.raised import about_others, shortened
 from diag.hang.rules.direct import clue_of, first_by_time, time_of
 
-# -- Processes that a signal ended, as the launcher or the kernel saw it -----------------------------------------------
+# -- Processes that a signal ended, as reported by the launcher or the kernel ------------------------------------------
 
 # By class the patterns that say that a process ended. The kernel's own line may be about any process.
 _BY_SIGNAL = {
@@ -21,7 +21,7 @@ _BY_SIGNAL = {
     if fault_class.ending and fault_class.patterns_of(Role.ROOT)
 }
 _OOM_AND_EXIT = 0.95
-_PERHAPS_ANOTHER = 0.4  # process than one of the job's
+_PERHAPS_ANOTHER = 0.4  # perhaps a process of another job
 _BOX = {"hydra-process": 10, "first-to-exit": 2}  # lines
 _STACK_REACH = 60  # lines after "Caught signal" that are its stack
 
@@ -34,8 +34,8 @@ class _Ended:
 
 def by_signal(job: JobLogs) -> list[Clue]:
     blocks = job.once(failed_ranks)
-    found = [clue for name in _BY_SIGNAL if (clue := _of_signal(job, name, blocks)) is not None]
-    return [*found, *_bus_error_in_nccl(job, blocks)]
+    clues = [clue for name in _BY_SIGNAL if (clue := _of_signal(job, name, blocks)) is not None]
+    return [*clues, *_bus_error_in_nccl(job, blocks)]
 
 
 def who_ended(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culprit:
@@ -44,9 +44,9 @@ def who_ended(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culprit
         return job.of_rank(int(hit.groups["rank"]), hit.groups.get("host", "").partition(".")[0])
     if "tasks" in hit.groups:
         return _of_srun(job, hit, blocks)
-    beside = _hydras(job, hit)
-    if beside is not None:
-        return who_ended(job, beside, blocks)
+    hydra = _hydras(job, hit)
+    if hydra is not None:
+        return who_ended(job, hydra, blocks)
     if "number" in hit.groups:  # Horovod's rank
         return job.of_rank(int(hit.groups["number"]))
     pid = int(hit.groups["pid"]) if "pid" in hit.groups else None
@@ -66,7 +66,7 @@ def who_ended(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culprit
         if process is not None:
             return culprit_of(process)
         if len(job.hosts) <= 1 and len({block.host for block in blocks} - {""}) <= 1:
-            return Culprit(local, host or (job.hosts[0] if job.hosts else ""))  # one host: the same numbers
+            return Culprit(local, host or (job.hosts[0] if job.hosts else ""))  # one host: equal numbers
     return Culprit(host=host)
 
 
@@ -75,21 +75,21 @@ def _hydras(job: JobLogs, hit: Hit) -> Hit | None:
     if not hit.name.startswith("launcher-") or set(hit.groups) & {"pid", "local_rank"}:
         return None
     near = [
-        one
-        for one in job.named("hydra-process", "first-to-exit")
-        if one.line.path == hit.line.path and abs(one.line.number - hit.line.number) <= _BOX[one.name]
+        candidate
+        for candidate in job.named("hydra-process", "first-to-exit")
+        if candidate.line.path == hit.line.path and abs(candidate.line.number - hit.line.number) <= _BOX[candidate.name]
     ]
     return near[0] if near else None
 
 
 def _who_crashed(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culprit:
     """The process that reports a signal of its own; where its rank is unknown, the launcher may know it."""
-    found = speaker_of(job, hit.line)
-    if found.rank is not None:
-        return found
+    speaker = speaker_of(job, hit.line)
+    if speaker.rank is not None:
+        return speaker
     number = {name: -code for code, name in ((7, "caught-sigbus"), (11, "caught-sigsegv"))}.get(hit.name)
-    ended = {b.rank for b in blocks if b.exitcode == number and b.rank is not None and b.host in ("", found.host)}
-    return job.of_rank(ended.pop()) if len(ended) == 1 else found
+    ended = {b.rank for b in blocks if b.exitcode == number and b.rank is not None and b.host in ("", speaker.host)}
+    return job.of_rank(ended.pop()) if len(ended) == 1 else speaker
 
 
 def _of_srun(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culprit:
@@ -103,19 +103,19 @@ def _of_srun(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culprit:
 def _of_signal(job: JobLogs, name: str, blocks: tuple[FailedRank, ...]) -> Clue | None:
     ended = [_Ended(who_ended(job, hit, blocks), hit) for hit in job.named(*_BY_SIGNAL[name])]
     kernel = _kernel_oom(job, ended) if name == "rank_killed_sigkill" else []
-    # Who timed out before it was killed waited like the others.
+    # A rank that timed out before it was killed waited like the others.
     waited = {report.rank for report in job.once(timeouts_of) if report.rank is not None}
-    ended = [one for one in ended if one.culprit.rank is None or one.culprit.rank not in waited]
+    ended = [entry for entry in ended if entry.culprit.rank is None or entry.culprit.rank not in waited]
     later = _ended_later(blocks)
-    ended = [one for one in ended if one.culprit.rank is None or one.culprit.rank not in later]
+    ended = [entry for entry in ended if entry.culprit.rank is None or entry.culprit.rank not in later]
     if not ended:
         return _kernel_alone(kernel)
     ended = _named_ones(ended)
-    culprits = distinct([one.culprit for one in ended])
+    culprits = distinct([entry.culprit for entry in ended])
     hosts = {culprit.host for culprit in culprits} | {""}
-    nameless = [one for one in kernel if one.culprit.rank is None and one.culprit.host in hosts]
-    confirming = [one.hit for one in kernel if one.culprit in culprits or one in nameless]
-    hits = [one.hit for one in ended]
+    nameless = [entry for entry in kernel if entry.culprit.rank is None and entry.culprit.host in hosts]
+    confirming = [entry.hit for entry in kernel if entry.culprit in culprits or entry in nameless]
+    hits = [entry.hit for entry in ended]
     sure = max(hit.pattern.confidence for hit in hits)
     note = first_by_time(hits).sentence
     seen = [block.time_ns for block in blocks if block.rank in {c.rank for c in culprits} and block.time_ns is not None]
@@ -129,7 +129,8 @@ def _of_signal(job: JobLogs, name: str, blocks: tuple[FailedRank, ...]) -> Clue 
 
 
 def _ended_later(blocks: tuple[FailedRank, ...]) -> set[int]:
-    """Ranks that ended well after the first failure: the launcher ends them itself, after half a minute by SIGKILL."""
+    """Ranks that ended clearly after the first failure: the launcher itself ends them, after half a minute by
+    SIGKILL."""
     first = {block.path: block.time_ns for block in blocks if block.root and block.time_ns is not None}
     names = {block.rank for block in blocks if block.root}
     return {
@@ -145,34 +146,34 @@ def _ended_later(blocks: tuple[FailedRank, ...]) -> set[int]:
 
 def _named_ones(ended: list[_Ended]) -> list[_Ended]:
     """Those with a rank, if any."""
-    known = [one for one in ended if one.culprit.rank is not None]
+    known = [entry for entry in ended if entry.culprit.rank is not None]
     return known or ended
 
 
 def _kernel_oom(job: JobLogs, ended: list[_Ended]) -> list[_Ended]:
     """The victims of the kernel's out-of-memory killer; the host where the rank is unknown."""
-    found = []
+    victims = []
     for hit in job.named("kernel-oom"):
         pid, host = int(hit.groups["pid"]), hit.line.speaker.host
         process = job.find_process(host=host, pid=pid, path=hit.line.path)
-        same = [one.culprit for one in ended if one.hit.groups.get("pid") == str(pid)]
-        found.append(_Ended(culprit_of(process) if process is not None else (*same, Culprit(host=host))[0], hit))
-    return found
+        same = [entry.culprit for entry in ended if entry.hit.groups.get("pid") == str(pid)]
+        victims.append(_Ended(culprit_of(process) if process is not None else (*same, Culprit(host=host))[0], hit))
+    return victims
 
 
 def _kernel_alone(kernel: list[_Ended]) -> Clue | None:
     if not kernel:
         return None
     kernel = _named_ones(kernel)
-    named = any(one.culprit.rank is not None for one in kernel)
-    hits = [one.hit for one in kernel]
+    named = any(entry.culprit.rank is not None for entry in kernel)
+    hits = [entry.hit for entry in kernel]
     # Without a rank it may have been a DataLoader's worker, or nothing of this job.
     sure = hits[0].pattern.confidence if named else _PERHAPS_ANOTHER
-    return clue_of("rank_killed_sigkill", hits, [one.culprit for one in kernel], hits[0].sentence, confidence=sure)
+    return clue_of("rank_killed_sigkill", hits, [entry.culprit for entry in kernel], hits[0].sentence, confidence=sure)
 
 
 def _bus_error_in_nccl(job: JobLogs, blocks: tuple[FailedRank, ...]) -> list[Clue]:
-    """A bus error with NCCL's frames on its stack: NCCL's shared memory is what it mapped."""
+    """A bus error with NCCL's frames on its stack: it comes from NCCL's shared memory."""
     for hit in job.named("caught-sigbus"):
         for line in job.logs.lines:
             near = line.path == hit.line.path and 0 <= line.number - hit.line.number <= _STACK_REACH
@@ -194,12 +195,12 @@ def _bus_error_in_nccl(job: JobLogs, blocks: tuple[FailedRank, ...]) -> list[Clu
 
 _RAISED = 0.85  # the program says what failed
 _RAISED_WITHOUT_FRAMES = 0.7
-_RAISED_BY_SEVERAL = 0.6  # and nothing tells who was first
+_RAISED_BY_SEVERAL = 0.6  # and it is unknown which was first
 _ENDED_ITSELF = 0.7
 _PERHAPS_A_VICTIM = 0.45
 _FIRST_OF_MANY = 0.3
 _ABORTED = -6
-_SIGNALLED = 128  # and more: of a shell, for a signal
+_SIGNALLED = 128  # and above: a shell's exit codes for signals
 _TRACEBACK_REACH = 200  # lines
 
 
@@ -215,24 +216,26 @@ class RankException:
 def by_exception(job: JobLogs) -> list[Clue]:
     """One clue: the first exception, or all where the order is unknown."""
     all_raised = job.once(_first_of_each)
-    raised = [one for one in all_raised if _can_be_cause(job, one)]
+    raised = [exception for exception in all_raised if _can_be_cause(job, exception)]
     blocks = job.once(failed_ranks)
     if not raised:
         return _ended_without_one(job, all_raised, blocks)
     first = _earliest(job, raised, blocks)
-    same = [one for one in first if (one.name, one.message) == (first[0].name, first[0].message)]
+    same = [
+        exception for exception in first if (exception.name, exception.message) == (first[0].name, first[0].message)
+    ]
     sure = _RAISED if len(same) == len(first) else _RAISED_BY_SEVERAL
-    sure = min(sure, _RAISED_WITHOUT_FRAMES) if all(one.traceback is None for one in first) else sure
-    exits = _exit_lines(job, [one.culprit for one in first], blocks)
-    lines = [line for one in first for line in (one.traceback, one.line) if line is not None]
-    what = first[0].name + (f": {shortened(first[0].message, 100)}" if first[0].message else "")
+    sure = min(sure, _RAISED_WITHOUT_FRAMES) if all(exception.traceback is None for exception in first) else sure
+    exits = _exit_lines(job, [exception.culprit for exception in first], blocks)
+    lines = [line for exception in first for line in (exception.traceback, exception.line) if line is not None]
+    description = first[0].name + (f": {shortened(first[0].message, 100)}" if first[0].message else "")
     return [
         Clue(
             "rank_killed_exception",
-            distinct([one.culprit for one in first]),
+            distinct([exception.culprit for exception in first]),
             tuple(dict.fromkeys(line.evidence for line in (*lines, *exits)))[:8],
             sure,
-            f"It raised {what}",
+            f"It raised {description}",
             time_ns=time_of([*lines, *exits]),
         )
     ]
@@ -240,16 +243,16 @@ def by_exception(job: JobLogs) -> list[Clue]:
 
 def victims_of(job: JobLogs) -> dict[int, Line]:
     """Ranks whose first exception is about other ranks: they lost a peer, or waited too long for one."""
-    found = {}
-    for one in job.once(_first_of_each):
-        if one.culprit.rank is not None and about_others(f"{one.name}: {one.message}"):
-            found[one.culprit.rank] = one.line
-    return found
+    lines = {}
+    for exception in job.once(_first_of_each):
+        if exception.culprit.rank is not None and about_others(f"{exception.name}: {exception.message}"):
+            lines[exception.culprit.rank] = exception.line
+    return lines
 
 
 def _ended_without_one(job: JobLogs, raised: list[RankException], blocks: tuple[FailedRank, ...]) -> list[Clue]:
     """A rank that ended with an exit code before the others lost it, and printed no exception."""
-    known = {one.culprit.rank for one in raised} | {report.rank for report in job.once(timeouts_of)}
+    known = {exception.culprit.rank for exception in raised} | {report.rank for report in job.once(timeouts_of)}
     ended: dict[Culprit, list[Line]] = {}
     codes: dict[Culprit, int] = {}
     for hit in job.named("first-to-exit"):
@@ -259,36 +262,36 @@ def _ended_without_one(job: JobLogs, raised: list[RankException], blocks: tuple[
             ended.setdefault(job.of_rank(rank), []).append(hit.line)
             codes[job.of_rank(rank)] = 1
     for hit in job.named("exitcode", "rank-exitcode"):
-        code, who = int(hit.groups["exitcode"]), who_ended(job, hit, blocks)
+        code, culprit = int(hit.groups["exitcode"]), who_ended(job, hit, blocks)
         aborted = code == _ABORTED and hit.name == "rank-exitcode" and not known
-        if (0 < code < _SIGNALLED or aborted) and who.rank is not None and who.rank not in known:
-            ended.setdefault(who, []).append(hit.line)
-            codes[who] = code
+        if (0 < code < _SIGNALLED or aborted) and culprit.rank is not None and culprit.rank not in known:
+            ended.setdefault(culprit, []).append(hit.line)
+            codes[culprit] = code
     for block in blocks:
         if block.root and block.rank is not None and (block.exitcode or 0) > 0 and block.rank not in known:
-            who = job.of_rank(block.rank, block.host)
-            ended.setdefault(who, []).append(block.evidence)
-            codes[who] = block.exitcode or 0
+            culprit = job.of_rank(block.rank, block.host)
+            ended.setdefault(culprit, []).append(block.evidence)
+            codes[culprit] = block.exitcode or 0
     if not ended:
         return []
     roots = {block.rank for block in blocks if block.root}
-    first = [who for who in ended if who.rank in roots] or list(ended)
+    first = [culprit for culprit in ended if culprit.rank in roots] or list(ended)
     if len(first) > 1:
         return []
-    who = first[0]
+    culprit = first[0]
     # Without a log of that rank, what it printed is not known: it may have been a victim.
-    read = any(line.speaker.rank == who.rank and line.source != "launcher" for line in job.logs.lines)
-    note = "It aborted (SIGABRT)" if codes[who] == _ABORTED else f"It ended with exit code {codes[who]}"
+    read = any(line.speaker.rank == culprit.rank and line.source != "launcher" for line in job.logs.lines)
+    note = "It aborted (SIGABRT)" if codes[culprit] == _ABORTED else f"It ended with exit code {codes[culprit]}"
     note += " and printed no exception." if read else "; no log of it was read."
-    evidence = tuple(dict.fromkeys(line.evidence for line in ended[who]))
-    # Where lines name a cause, an exit is how a process ends that met it.
-    alone = not any((b.exitcode or 0) > 0 and b.rank not in (who.rank, None, *known) for b in blocks)
+    evidence = tuple(dict.fromkeys(line.evidence for line in ended[culprit]))
+    # Where lines name a cause, the exit can be its consequence.
+    alone = not any((b.exitcode or 0) > 0 and b.rank not in (culprit.rank, None, *known) for b in blocks)
     sure = _ENDED_ITSELF if read and alone and not _explained(job) else _PERHAPS_A_VICTIM
     if any(hit.line.evidence in evidence for hit in job.named("first-to-exit") if "number" in hit.groups):
         sure = max(sure, _RAISED_BY_SEVERAL)  # Horovod waits for the first
     if not read and any(hit.line.evidence in evidence for hit in job.named("first-to-exit") if "rank" in hit.groups):
-        sure = _FIRST_OF_MANY  # mpirun names the first that it sees, of all that failed together
-    return [Clue("rank_killed_exception", (who,), evidence, sure, note, time_ns=time_of(ended[who]))]
+        sure = _FIRST_OF_MANY  # mpirun names the first that it observes of all that failed together
+    return [Clue("rank_killed_exception", (culprit,), evidence, sure, note, time_ns=time_of(ended[culprit]))]
 
 
 def _explained(job: JobLogs) -> bool:
@@ -300,7 +303,7 @@ def _first_of_each(job: JobLogs) -> list[RankException]:
     """The first exception of every process: later ones in a chain follow from it."""
     tracebacks = job.named("traceback")
     blocks = job.once(failed_ranks)
-    found: dict[object, RankException] = {}
+    exceptions: dict[object, RankException] = {}
     for hit in job.named("exception"):
         if hit.line.source in ("nccl", "kernel", "stack"):
             continue
@@ -309,8 +312,8 @@ def _first_of_each(job: JobLogs) -> list[RankException]:
         key = (culprit.rank, culprit.host) if culprit.rank is not None else (hit.line.path, culprit.host)
         if begin is not None or culprit.rank is not None or blocks:
             message = hit.groups.get("message", "")
-            found.setdefault(key, RankException(culprit, hit.groups["exception"], message, hit.line, begin))
-    return list(found.values())
+            exceptions.setdefault(key, RankException(culprit, hit.groups["exception"], message, hit.line, begin))
+    return list(exceptions.values())
 
 
 def _who(job: JobLogs, line: Line, blocks: tuple[FailedRank, ...]) -> Culprit:
@@ -334,7 +337,7 @@ def _traceback_of(tracebacks: list[Hit], hit: Hit) -> Line | None:
 
 
 def _can_be_cause(job: JobLogs, raised: RankException) -> bool:
-    # A line alone may be a message of a program that went on; not where processes were ended after it.
+    # A line without a traceback may come from a program that went on, unless processes ended after it.
     if about_others(f"{raised.name}: {raised.message}"):
         return False
     if raised.traceback is None and not _ended_after(job, raised.line):
@@ -371,11 +374,15 @@ def _earliest(job: JobLogs, raised: list[RankException], blocks: tuple[FailedRan
     """The first by clock, else the one that the launcher saw first, else all."""
     if len(raised) == 1:
         return raised
-    if all(one.line.time_ns is not None for one in raised):
-        by_time = sorted(raised, key=lambda one: one.line.time_ns or 0)
-        return [one for one in by_time if one is by_time[0] or job.before(by_time[0].line, one.line) is not True]
+    if all(exception.line.time_ns is not None for exception in raised):
+        by_time = sorted(raised, key=lambda exception: exception.line.time_ns or 0)
+        return [
+            exception
+            for exception in by_time
+            if exception is by_time[0] or job.before(by_time[0].line, exception.line) is not True
+        ]
     roots = {block.rank for block in blocks if block.root and block.rank is not None}
-    named = [one for one in raised if one.culprit.rank in roots]
+    named = [exception for exception in raised if exception.culprit.rank in roots]
     return named if len(named) == 1 else raised
 
 

@@ -16,8 +16,13 @@ from diag.hang.rules.network import LOST
 
 # -- Work that only one rank does, for longer than the others may wait -------------------------------------------------
 
-# By pattern the class of the work that its lines show.
-_WORK = {pattern: one.id for one in CLASSES.values() if one.busy for pattern in one.patterns_of(Role.CONFIRMATION)}
+# By pattern, the class of the work that its lines show.
+_WORK = {
+    pattern: fault_class.id
+    for fault_class in CLASSES.values()
+    if fault_class.busy
+    for pattern in fault_class.patterns_of(Role.CONFIRMATION)
+}
 _TINY = 8  # elements: a barrier, a flag, a length
 _EARLY = 5  # the first collectives: the barrier behind which one rank prepares
 _BAR = re.compile(
@@ -28,14 +33,14 @@ _PREPARES = re.compile(
     r"(?i)cach|scan|load|map|tokeni|generat|extract|build|index|process|filter|download|convert|pack"
 )
 _NAMED = 0.88  # beyond the absent rank that it explains
-_UNNAMED = 0.75  # the busy line does not say whose it is
+_UNNAMED = 0.75  # the busy line does not name its rank
 _USUAL_TIMEOUT_S = 600  # NCCL's in torch; gloo's is 1,800
 _NEAR = 0.8, 1.5  # of the timeout: work that began with the wait
 
 
 @dataclass(frozen=True)
 class _Busy:
-    """Work that a line shows. ``rank``: None where the line does not tell."""
+    """Work that a line shows. ``rank``: None where the line does not show it."""
 
     fault_class: str
     rank: int | None
@@ -46,7 +51,8 @@ class _Busy:
 
 @dataclass(frozen=True)
 class _Wait:
-    """What the others waited in. ``absent``: ranks that do not wait; ``known``: these are all of them."""
+    """The call in which the others waited. ``absent``: ranks that do not wait; ``known``: whether these are all of
+    them."""
 
     words: str
     ranks: frozenset[int]
@@ -63,19 +69,20 @@ class _Wait:
 def slow(job: JobLogs) -> list[Clue]:
     waits = [_of_group(group) for group in groups_of(job, job.once(timeouts_of))] or _at_barriers(job)
     waiting = frozenset(rank for wait in waits for rank in wait.ranks)
-    found = [clue for wait in waits if (clue := _slow(job, wait, waiting)) is not None]
-    return found[:1]
+    clues = [clue for wait in waits if (clue := _slow(job, wait, waiting)) is not None]
+    return clues[:1]
 
 
 def _of_group(group: GroupTimeouts) -> _Wait:
     report = next(report for report in group.reports if report.call == group.usual)
     tiny = report.numel_in is None or max(report.numel_in, report.numel_out or 0) <= _TINY
-    # Of a group of unknown size only those below the highest rank are known to exist: enough beside work that goes on.
-    silent = group.absent if group.members is not None else group.passed_over
+    # In a group of unknown size, only ranks below the highest are known to exist. That is enough together with a line
+    # of unfinished work.
+    absent = group.absent if group.members is not None else group.passed_over
     return _Wait(
         report.words,
         frozenset(group.ranks),
-        silent,
+        absent,
         group.members is not None,
         report.seq <= _EARLY,
         tiny,
@@ -112,13 +119,13 @@ def _slow(job: JobLogs, wait: _Wait, waiting: frozenset[int]) -> Clue | None:
         return None
     rank, name = busy.rank, busy.fault_class
     early = wait.early and wait.tiny
-    told = rank is not None or absent or early or busy.bar
-    if not told and not busy.last:
+    supported = rank is not None or absent or early or busy.bar
+    if not supported and not busy.last:
         return None
     if name == "slow_rank_preprocess" and not early and rank not in absent and not busy.bar:
         return None
     whole = wait.known or len(absent) == 1
-    culprits = [job.of_rank(rank)] if rank is not None else [job.of_rank(one) for one in absent if whole]
+    culprits = [job.of_rank(rank)] if rank is not None else [job.of_rank(member) for member in absent if whole]
     note = f"{_who(rank, absent)} {CLASSES[name].busy}{busy.bar} while the others waited in {wait.words}"
     note += f" for {wait.ran_ms // 1000:,} s." if wait.ran_ms else "."
     victims = tuple(sorted(waiting - {culprit.rank for culprit in culprits if culprit.rank is not None}))
@@ -128,7 +135,7 @@ def _slow(job: JobLogs, wait: _Wait, waiting: frozenset[int]) -> Clue | None:
         name,
         distinct([replace(culprit, process_group=wait.group) for culprit in culprits]) or (Culprit(),),
         (busy.line.evidence, wait.line.evidence),
-        sure if told else SUGGESTS,
+        sure if supported else SUGGESTS,
         note,
         victims,
         time_ns=wait.line.time_ns,
@@ -143,25 +150,25 @@ def _who(rank: int | None, absent: tuple[int, ...]) -> str:
 
 def _busy(job: JobLogs, waiting: frozenset[int], absent: tuple[int, ...], wait: _Wait) -> _Busy | None:
     """The last line that shows unfinished work of a rank that does not wait; a progress bar that ran about as long as
-    the others waited goes first."""
+    the others waited takes precedence."""
     names = {hit.line: _WORK[hit.name] for hit in job.named(*_WORK)}
-    found: _Busy | None = None
+    busy: _Busy | None = None
     for line in job.logs.lines:
         name, bar = names.get(line), _BAR.match(line.text)
         if name is None and bar is None:
-            if found is not None and line.path == found.line.path and STEP.search(line.text):
-                found = replace(found, last=False)
+            if busy is not None and line.path == busy.line.path and STEP.search(line.text):
+                busy = replace(busy, last=False)
             continue
         rank = job.rank_of(line)
         if rank in waiting and line.speaker.rank is None:
-            rank = None  # of the only rank that speaks in its file; who works need not speak
+            rank = None  # the only rank that prints in this file need not be the busy one
         if rank in waiting or (absent and rank is not None and rank not in absent):
             continue
         if line.source in ("nccl", "kernel", "stack", "launcher") or line.level in ("ERROR", "WARN"):
             continue
         if bar is None:
             last = line.path == wait.line.path and line.number < wait.line.number
-            found = _Busy(name or "", rank, line, last=last) if found is None or not found.bar else found
+            busy = _Busy(name or "", rank, line, last=last) if busy is None or not busy.bar else busy
             continue
         if int(bar["percent"]) >= 100:
             continue
@@ -169,13 +176,13 @@ def _busy(job: JobLogs, waiting: frozenset[int], absent: tuple[int, ...], wait: 
         trains = _TRAINS.search(line.text) and not _PREPARES.search(label)
         if near and (label or wait.early) and not trains:
             words = f" ({label}: {bar['percent']} %)" if label else f" (a progress bar at {bar['percent']} %)"
-            found = _Busy(name or "slow_rank_preprocess", rank, line, words)
-        elif name is not None and (found is None or not found.bar):
+            busy = _Busy(name or "slow_rank_preprocess", rank, line, words)
+        elif name is not None and (busy is None or not busy.bar):
             # A bar's last print may be long before: its rank wrote nothing since.
             lasts = wait.timeout_ms and 1000 * _seconds(bar) >= _NEAR[0] * wait.timeout_ms
             if lasts or line.number == wait.line.number or job.before(line, wait.line) is not False:
-                found = _Busy(name, rank, line, last=line.path == wait.line.path and line.number <= wait.line.number)
-    return found
+                busy = _Busy(name, rank, line, last=line.path == wait.line.path and line.number <= wait.line.number)
+    return busy
 
 
 def _seconds(bar: re.Match[str]) -> int:
@@ -213,7 +220,7 @@ class ThreadStack:
 
 def stacks_of(job: JobLogs) -> tuple[ThreadStack, ...]:
     """The main thread of every rank whose stack was printed; the last one printed."""
-    found: dict[int, ThreadStack] = {}
+    stacks: dict[int, ThreadStack] = {}
     by_rank: dict[tuple[str, int | None], list[Line]] = defaultdict(list)
     for line in job.logs.lines:
         if line.source == "stack":
@@ -224,12 +231,12 @@ def stacks_of(job: JobLogs) -> tuple[ThreadStack, ...]:
         threads = _threads(rank, lines)
         mains = [thread for thread in threads if thread.main] or threads[-1:]
         if mains:
-            found[rank] = mains[-1]
-    return tuple(found[rank] for rank in sorted(found))
+            stacks[rank] = mains[-1]
+    return tuple(stacks[rank] for rank in sorted(stacks))
 
 
 def _threads(rank: int, lines: list[Line]) -> list[ThreadStack]:
-    found: list[ThreadStack] = []
+    threads: list[ThreadStack] = []
     begin: Line | None = None
     frames: list[str] = []
     for line in [*lines, None]:
@@ -238,7 +245,7 @@ def _threads(rank: int, lines: list[Line]) -> list[ThreadStack]:
         if begins and begin is not None and frames:
             # faulthandler prints the main thread last, and calls the current one "Current thread".
             main = '"MainThread"' in begin.text or "Current thread" in begin.text
-            found.append(ThreadStack(rank, main, tuple(frames[:_MOST_FRAMES]), begin))
+            threads.append(ThreadStack(rank, main, tuple(frames[:_MOST_FRAMES]), begin))
         if begins:
             begin, frames = line, []
             continue
@@ -246,7 +253,7 @@ def _threads(rank: int, lines: list[Line]) -> list[ThreadStack]:
         if frame is not None and line is not None:
             begin = begin or line
             frames.append(f"{frame['name'].strip()} ({frame['file']}:{frame['line']})")
-    return found
+    return threads
 
 
 def outside_collectives(job: JobLogs) -> list[Clue]:
@@ -267,17 +274,17 @@ def shown_stacks(job: JobLogs, culprits: set[int]) -> tuple[Stack, ...]:
     """The culprits' stacks, and one of a victim."""
     stacks = job.once(stacks_of)
     stopped = [Stack(s.rank, "culprit", s.frames, s.first.evidence) for s in stacks if s.rank in culprits]
-    others = [
+    victims = [
         Stack(s.rank, "a typical victim", s.frames, s.first.evidence)
         for s in stacks
         if s.rank not in culprits and s.in_collective
     ]
-    return (*stopped[:4], *others[:1])
+    return (*stopped[:4], *victims[:1])
 
 
 # -- Hangs without an error: a blocked watchdog, or all ranks in the first collective over P2P channels ----------------
 
-_FIRST = 3  # nothing was ever finished
+_FIRST = 3  # up to this sequence number nothing was ever finished
 _ONE_USUAL_CAUSE = 0.6
 _BESIDE_TIMEOUTS = 0.4  # a guess
 
@@ -287,8 +294,8 @@ def silent(job: JobLogs) -> list[Clue]:
 
 
 def _blocked_watchdog(job: JobLogs) -> list[Clue]:
-    """The heartbeat monitor ends a process whose watchdog does not move: CUDA or Python's lock (GIL) blocks it. A
-    collective that timed out as well says more."""
+    """The heartbeat monitor ends a process whose watchdog makes no progress: CUDA or Python's lock (GIL) blocks it. A
+    collective that timed out as well is the better clue."""
     hits = job.named("heartbeat", "gil")
     reports = job.once(timeouts_of)
     late = [report for report in reports if (report.ran_ms or 0) > 2 * (report.timeout_ms or report.ran_ms or 0)]
@@ -303,7 +310,7 @@ def _blocked_watchdog(job: JobLogs) -> list[Clue]:
     note += "" if hits else "its timeout, so the watchdog itself was late."
     note += f" Process groups: {', '.join(groups)}." if groups else ""
     ranks = {c.rank for c in culprits if c.rank is not None}
-    # Who lost a connection before may hang in the abort of its communicators.
+    # A rank that lost a connection before may hang in the abort of its communicators.
     lost = {job.rank_of(hit.line) for hit in job.named(*LOST)} - {None}
     sure = NAMES_AN_EFFECT if hits and not reports and not ranks & lost else _BESIDE_TIMEOUTS
     # Several at once wait for the same thing: none of them is the cause.
@@ -314,7 +321,8 @@ def _blocked_watchdog(job: JobLogs) -> list[Clue]:
 
 
 def _blocked_channels(job: JobLogs) -> list[Clue]:
-    """PCIe isolation (IOMMU, ACS): all are initialised, all wait in the first collective, nobody complains."""
+    """PCIe isolation (IOMMU, ACS): all ranks are initialised and wait in the first collective, and none reports an
+    error."""
     channels = job.named("via-p2p")
     complaints = any(hit.pattern.role == Role.ROOT and hit.line.level != "INFO" for hit in job.hits)
     if not channels or not _all_initialised(job) or complaints:
@@ -350,7 +358,7 @@ def _all_in_the_first(group: GroupTimeouts) -> bool:
 
 
 def _last_call_is_the_first(job: JobLogs) -> bool:
-    """Without time-outs: every rank's first call is its last, and nobody ended in order."""
+    """Without time-outs: every rank's first call is its last, and no process ended in order."""
     members = [m for c in job.communicators if c.size > 1 for m in c.members]
     called = [m for m in members if m.calls]
     return (

@@ -1,4 +1,4 @@
-"""What this project's own run directories say about a hang or a crash: heartbeats, exit codes, recorded collectives."""
+"""Clues to a hang or a crash in this project's own run directories: heartbeats, exit codes, recorded collectives."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def clues_of(run: Rundir) -> tuple[Clue, ...]:
 
 
 def read_runs(paths: Iterable[str]) -> tuple[Rundir, ...]:
-    """The given paths that are run directories. Where ranks cannot be listed, the search for logs reports it."""
-    found = []
+    """The run directories among the paths. Where ranks cannot be listed, the search for logs reports it."""
+    runs = []
     for layout in (RunLayout(Path(path)) for path in paths if path != "-"):
         with suppress(OSError):
             if is_regular(layout.manifest) and layout.ranks():
-                found.append(read_run(layout))
-    return tuple(found)
+                runs.append(read_run(layout))
+    return tuple(runs)
 
 
 def culprit_order(layout: RunLayout, codes: Mapping[int, int]) -> dict[int, int]:

@@ -1,4 +1,4 @@
-"""What a run directory says of a hang or a crash: collectives that differ, how ranks ended, who stands still."""
+"""Clues to a hang or a crash in a run directory: collectives that differ, how ranks ended, which ranks stall."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _SIGNALS = {
     signal.SIGSEGV: "rank_killed_sigsegv",
 }
 _BY_SIGNAL = 0.9
-_RAISED = 0.87  # by itself, in words that are not about others
+_RAISED = 0.87  # an exception of its own, not about other ranks
 _BY_CODE = 0.85
 _RAISED_BY_SEVERAL = 0.75
-_ABORTED = 0.6  # abort() is how C++ ends over anything, also over what a peer did
+_ABORTED = 0.6  # C++ calls abort() after any error, also after one that a peer caused
 _CONNECTION = 0.6  # it lost a connection, while all the others lived
-_APART_S = 2  # clocks of two hosts, and error files count whole seconds
+_APART_S = 2  # clocks of two hosts differ, and error files have whole seconds
 _LAST_LINES = 15
-_WARNING = re.compile(r"\[W[ \d]")  # torch's, also of a connection that is tried again
+_WARNING = re.compile(r"\[W[ \d]")  # of torch, also about a connection that is retried
 _MOST_EVIDENCE = 4
 RAISED_ITSELF = 1
 
@@ -43,7 +43,9 @@ def clues_of_ends(run: Rundir, explained: bool = False) -> list[Clue]:
     each rank that ended before the launcher ended the others. ``explained``: the ranks' calls differ, so an abort is a
     consequence."""
     chains = raised_by(run)
-    first = {rank: one.exit for rank, one in sorted(run.ranks.items()) if one.exit is not None and one.exit.first}
+    first = {
+        rank: record.exit for rank, record in sorted(run.ranks.items()) if record.exit is not None and record.exit.first
+    }
     not_killed = (-signal.SIGTERM, -signal.SIGABRT)
     killed = {rank: ended for rank, ended in first.items() if ended.exit_code < 0 and ended.exit_code not in not_killed}
     raised = {rank: chain for rank, chain in chains.items() if not killed or rank in first}
@@ -58,9 +60,9 @@ def clues_of_ends(run: Rundir, explained: bool = False) -> list[Clue]:
 
 def raised_by(run: Rundir) -> dict[int, Chain]:
     return {
-        rank: one.raised
-        for rank, one in sorted(run.ranks.items())
-        if one.raised is not None and not one.raised.about_others and _ended_by_it(one)
+        rank: record.raised
+        for rank, record in sorted(run.ranks.items())
+        if record.raised is not None and not record.raised.about_others and _ended_by_it(record)
     }
 
 
@@ -73,7 +75,7 @@ def lost_a_peer(one: Rank) -> bool:
 
 
 def place_of(one: Rank, code: int) -> int:
-    """A number for a rank that ended with an error: the culprit has the smaller one."""
+    """A number for a rank that ended with an error: the culprit's is smaller."""
     one = replace(one, exit=RankExit(one.culprit.rank or 0, code))
     if code < 0 and code not in (-signal.SIGTERM, -signal.SIGABRT):
         return 0
@@ -84,14 +86,14 @@ def place_of(one: Rank, code: int) -> int:
     return 3 if lost_a_peer(one) else 2
 
 
-def _ended_by_it(one: Rank) -> bool:
-    """Whether its exception ended the process. A traceback on standard error may have been caught. Python ends with a
-    positive code after an uncaught exception, and C++ may still abort on the way out; torchrun's error file holds
-    uncaught ones only."""
-    if one.error:
+def _ended_by_it(record: Rank) -> bool:
+    """Whether the rank's exception ended its process. A traceback on standard error may have been caught. Python ends
+    with a positive code after an uncaught exception, and C++ may still abort on the way out; torchrun's error file
+    holds uncaught ones only."""
+    if record.error:
         return True
-    code = one.exit.exit_code if one.exit is not None else 0
-    return code > 0 or code == -signal.SIGABRT or (one.beat is not None and one.beat.failed)
+    code = record.exit.exit_code if record.exit is not None else 0
+    return code > 0 or code == -signal.SIGABRT or (record.beat is not None and record.beat.failed)
 
 
 def _victims(run: Rundir, culprits: Collection[int]) -> tuple[int, ...]:
@@ -152,13 +154,15 @@ def _each(chains: Mapping[int, Chain], ranks: Iterable[int]) -> str:
 
 def _by_code(run: Rundir, rank: int, ended: RankExit, explained: bool, victims: tuple[int, ...]) -> Clue | None:
     """The clue for a rank that raised nothing of its own."""
-    one = run.ranks[rank]
-    if lost_a_peer(one):
-        said = one.raised
-        if said is None or about_the_group(str(said.errors[0])) or not _others_lived(run, rank):
+    record = run.ranks[rank]
+    if lost_a_peer(record):
+        chain = record.raised
+        if chain is None or about_the_group(str(chain.errors[0])) or not _others_lived(run, rank):
             return None
-        note = f"It raised {said.words}, and ended with exit code {ended.exit_code} while all the others lived"
-        return Clue("rank_killed_exception", (one.culprit,), tuple(_evidence_of_ends(one)), _CONNECTION, note, victims)
+        note = f"It raised {chain.words}, and ended with exit code {ended.exit_code} while all the others lived"
+        return Clue(
+            "rank_killed_exception", (record.culprit,), tuple(_evidence_of_ends(record)), _CONNECTION, note, victims
+        )
     if ended.exit_code == 0 or -ended.exit_code == signal.SIGTERM or (-ended.exit_code == signal.SIGABRT and explained):
         return None
     return _ended(run, rank, ended, victims)
@@ -166,13 +170,13 @@ def _by_code(run: Rundir, rank: int, ended: RankExit, explained: bool, victims: 
 
 def _others_lived(run: Rundir, rank: int) -> bool:
     """Whether the launcher ended every other rank: then none of them was the lost peer."""
-    others = [one.exit for number, one in run.ranks.items() if number != rank]
+    others = [record.exit for number, record in run.ranks.items() if number != rank]
     lived = [ended for ended in others if ended is not None and -ended.exit_code == signal.SIGTERM and not ended.first]
     return len(lived) == len(others) and run.world_size == len(run.ranks)
 
 
 def _ended(run: Rundir, rank: int, ended: RankExit, victims: tuple[int, ...]) -> Clue:
-    one = run.ranks[rank]
+    record = run.ranks[rank]
     if ended.exit_code < 0:
         number = -ended.exit_code
         known = number in set(signal.Signals)
@@ -184,19 +188,19 @@ def _ended(run: Rundir, rank: int, ended: RankExit, victims: tuple[int, ...]) ->
     else:
         fault, sure = "rank_killed_exception", _BY_CODE
         note = f"It ended with exit code {ended.exit_code}, without an exception, while the others still lived."
-    return Clue(fault, (one.culprit,), tuple(_evidence_of_ends(one)), sure, note, victims)
+    return Clue(fault, (record.culprit,), tuple(_evidence_of_ends(record)), sure, note, victims)
 
 
-def _evidence_of_ends(one: Rank) -> list[Evidence]:
-    """Its exit code, and its exception unless its log has it, which the rules for text find."""
+def _evidence_of_ends(record: Rank) -> list[Evidence]:
+    """A rank's exit code, and its exception unless its log has it: the rules for text find it there."""
     evidence = []
-    who = f"rank {one.culprit.rank}"
-    if one.exit is not None:
-        text = f"{who}: exit code {one.exit.exit_code}{', first' if one.exit.first else ''}"
-        evidence.append(Evidence(str(RunLayout(RankLayout(one.folder).run).exits), 0, text))
-    if one.raised is not None and (one.error or not evidence):
-        files = RankLayout(one.folder)
-        evidence.append(Evidence(str(files.error if one.error else files.log), 0, f"{who}: {one.raised.words}"))
+    name = f"rank {record.culprit.rank}"
+    if record.exit is not None:
+        text = f"{name}: exit code {record.exit.exit_code}{', first' if record.exit.first else ''}"
+        evidence.append(Evidence(str(RunLayout(RankLayout(record.folder).run).exits), 0, text))
+    if record.raised is not None and (record.error or not evidence):
+        files = RankLayout(record.folder)
+        evidence.append(Evidence(str(files.error if record.error else files.log), 0, f"{name}: {record.raised.words}"))
     return evidence
 
 
@@ -212,8 +216,8 @@ def clues_of_standstill(run: Rundir) -> list[Clue]:
     if run.asked is None or run.asked[1] != HANG:
         return []
     number = run.asked[0]
-    silent = {rank for rank, one in run.ranks.items() if _is_silent(one, number)}
-    waiting = {rank for rank, one in run.ranks.items() if rank not in silent and _waits(one)}
+    silent = {rank for rank, record in run.ranks.items() if _is_silent(record, number)}
+    waiting = {rank for rank, record in run.ranks.items() if rank not in silent and _waits(record)}
     away = {rank for rank in run.ranks if rank not in waiting}
     if not waiting or not away:
         return []
@@ -238,47 +242,47 @@ def clues_of_standstill(run: Rundir) -> list[Clue]:
     ]
 
 
-def _is_silent(one: Rank, number: int) -> bool:
+def _is_silent(record: Rank, number: int) -> bool:
     """Whether a rank with a heartbeat did not answer. One that failed or is done has sent its last heartbeat."""
-    return one.beat is not None and one.answered < number and not one.beat.done and not one.beat.failed
+    return record.beat is not None and record.answered < number and not record.beat.done and not record.beat.failed
 
 
-def _waits(one: Rank) -> bool:
+def _waits(record: Rank) -> bool:
     """Whether a rank is in a collective, or was until the collective timed out."""
-    if one.beat is None:
+    if record.beat is None:
         return False
-    return "imed out" in one.error if one.beat.failed else one.beat.in_collective
+    return "imed out" in record.error if record.beat.failed else record.beat.in_collective
 
 
 def _waited_for(ranks: Mapping[int, Rank], waiting: set[int]) -> set[int]:
-    """The ranks that have not called what others wait in; from those that wait elsewhere, on to the ranks that they
-    wait for."""
+    """The ranks that have not called a collective in which others wait. Those that wait elsewhere lead on to the ranks
+    that they wait for."""
     reached: set[int] = set()
     todo = sorted(waiting)
     while todo:
-        one = ranks[todo.pop()]
-        if one.beat is None:
+        record = ranks[todo.pop()]
+        if record.beat is None:
             continue
-        finished = dict(one.beat.finished)
-        for group, number in one.beat.started:
+        finished = dict(record.beat.finished)
+        for group, number in record.beat.started:
             if number <= finished.get(group, -1):
                 continue
-            for member in one.groups.get(group, ()):
-                other = ranks.get(member)
-                if other is None or member in reached:
+            for member in record.groups.get(group, ()):
+                peer = ranks.get(member)
+                if peer is None or member in reached:
                     continue
-                if other.beat is None or dict(other.beat.started).get(group, -1) < number:
+                if peer.beat is None or dict(peer.beat.started).get(group, -1) < number:
                     reached.add(member)
                     todo.append(member)
     return reached
 
 
-def _phase(one: Rank) -> str:
-    return (one.failed_in or one.beat.phase) if one.beat is not None else "setup"
+def _phase(record: Rank) -> str:
+    return (record.failed_in or record.beat.phase) if record.beat is not None else "setup"
 
 
 def _noted(ranks: Mapping[int, Rank], rank: int, victims: tuple[int, ...], silent: bool) -> str:
-    one = ranks[rank]
+    record = ranks[rank]
     waiting = spaced(listing(victims))
     wait = "waits" if len(victims) == 1 else "wait"
     if silent:
@@ -286,31 +290,31 @@ def _noted(ranks: Mapping[int, Rank], rank: int, victims: tuple[int, ...], silen
             f"Rank {rank} did not answer while {waiting} {wait} in a collective: its process is stopped or swapping, "
             "or a thread keeps the interpreter's lock"
         )
-    if one.beat is None:
+    if record.beat is None:
         return f"Rank {rank} has sent no heartbeat, {waiting} {wait} in a collective"
-    if one.beat.done:
+    if record.beat.done:
         return f"Rank {rank} had finished its training, {waiting} {wait} in a collective that it did not call"
-    seconds = (one.beat_ns - one.beat.phase_since_ns) / 1e9 if one.beat.phase_since_ns else 0.0
+    seconds = (record.beat_ns - record.beat.phase_since_ns) / 1e9 if record.beat.phase_since_ns else 0.0
     since = f", for {seconds:.0f} s" if seconds >= 1 else ""
-    return f"Rank {rank} is in its {_phase(one)} phase{since}, and in no collective; {waiting} {wait} in one"
+    return f"Rank {rank} is in its {_phase(record)} phase{since}, and in no collective; {waiting} {wait} in one"
 
 
-def _evidence_of_standstill(one: Rank) -> Evidence:
-    beat = one.beat
+def _evidence_of_standstill(record: Rank) -> Evidence:
+    beat = record.beat
     if beat is None:
-        return Evidence(str(one.folder), 0, f"rank {one.culprit.rank}: no heartbeat.json")
+        return Evidence(str(record.folder), 0, f"rank {record.culprit.rank}: no heartbeat.json")
     last = [f"#{number} of group {group} called" for group, number in beat.started]
     last += [f"#{number} of group {group} finished" for group, number in beat.finished]
-    text = f"rank {one.culprit.rank}: step {beat.step}, phase {beat.phase}, {', '.join(last) or 'no collective yet'}"
-    return Evidence(str(RankLayout(one.folder).heartbeat), 0, text)
+    text = f"rank {record.culprit.rank}: step {beat.step}, phase {beat.phase}, {', '.join(last) or 'no collective yet'}"
+    return Evidence(str(RankLayout(record.folder).heartbeat), 0, text)
 
 
-# -- Calls that differ from those of the other ranks, or from the rank's own step before -------------------------------
+# -- Calls that differ from those of the other ranks, or from the rank's own previous step -----------------------------
 #
 # A training calls the same collectives step after step. Where two ranks differ, that call alone does not show which of
-# them is wrong; the one that also differs from its own step before is. So this names one rank of two, which a
-# single dump or log line cannot. Ranks that ended in C++ (gloo aborts when it receives more than it expects) leave no
-# record of their last step: gloo's message tells what they expected.
+# them is wrong; the one that also differs from its own previous step is. So this names one rank of two, which a single
+# dump or log line cannot. Ranks that ended in C++ (gloo aborts when it receives more than it expects) leave no record
+# of their last step: gloo's message states what they expected.
 
 Calls = tuple[CalledCollective, ...]
 
@@ -319,7 +323,7 @@ _TOO_LONG = re.compile(r"op\.preamble\.length <= op\.nbytes\. (?P<received>\d+) 
 _BY_VOTE = 0.9
 _BY_HISTORY = 0.85
 _BY_MESSAGE = 0.85
-_EITHER = 0.7  # two ranks, no step before to compare with: both are named
+_EITHER = 0.7  # two ranks without a previous step to compare with: both are named
 
 
 @dataclass(frozen=True)
@@ -334,13 +338,13 @@ class _Odd:
     should: CalledCollective | None
     confidence: float
     because: str
-    aborted: tuple[int, ...] = ()  # those that gloo ended: what they did is not recorded
+    aborted: tuple[int, ...] = ()  # those that gloo aborted: their calls are not recorded
 
 
 def clues_of_calls(run: Rundir) -> list[Clue]:
     """One clue where the ranks' calls differ; none for a run without trouble."""
-    opened = [one.open_step for one in run.ranks.values() if one.open_step is not None]
-    if not opened or (run.asked is None and not any(one.exit for one in run.ranks.values())):
+    opened = [record.open_step for record in run.ranks.values() if record.open_step is not None]
+    if not opened or (run.asked is None and not any(record.exit for record in run.ranks.values())):
         return []
     odd = _different(run, max(opened)) or _aborted(run, max(opened))
     return [_clue(run, odd)] if odd is not None else []
@@ -349,7 +353,7 @@ def clues_of_calls(run: Rundir) -> list[Clue]:
 def _different(run: Rundir, last: int) -> _Odd | None:
     """The first place at which recorded calls differ, in the last step or the one before."""
     for step in (last - 1, last):
-        of_step = {rank: one.steps[step] for rank, one in run.ranks.items() if step in one.steps}
+        of_step = {rank: record.steps[step] for rank, record in run.ranks.items() if step in record.steps}
         for group in sorted({call.group for calls in of_step.values() for call in calls}):
             members = {rank: _of_group(calls, group) for rank, calls in of_step.items() if _is_member(run, rank, group)}
             before = {rank: _of_group(run.ranks[rank].steps.get(step - 1, ()), group) for rank in members}
@@ -360,7 +364,7 @@ def _different(run: Rundir, last: int) -> _Odd | None:
 
 
 def _is_member(run: Rundir, rank: int, group: str) -> bool:
-    named = [one.groups[group] for one in run.ranks.values() if group in one.groups]
+    named = [record.groups[group] for record in run.ranks.values() if group in record.groups]
     return rank in named[0] if named else True
 
 
@@ -388,7 +392,7 @@ def _first_difference(step: int, calls: Mapping[int, Calls], before: Mapping[int
 
 
 def _alone(run: Rundir, step: int, calls: Mapping[int, Calls], before: Mapping[int, Calls]) -> _Odd | None:
-    """With two ranks and a single record of the step: the rank is compared with its own step before."""
+    """For two ranks of which one recorded the step: compares that rank with its own previous step."""
     if len(calls) != 1 or run.world_size != 2:
         return None
     rank, current = next(iter(calls.items()))
@@ -401,7 +405,7 @@ def _alone(run: Rundir, step: int, calls: Mapping[int, Calls], before: Mapping[i
 
 
 def _class(calls: Calls, expected: Calls, place: int) -> str:
-    """ "desync" where a call was left out: what follows is what should have followed."""
+    """ "desync" where a call was left out: the calls after it are the expected ones."""
     rest, following = calls[place:], expected[place + 1 :]
     if rest and _continues(rest, following):
         return "desync"
@@ -420,23 +424,27 @@ def _of_group(calls: Calls, group: str) -> Calls:
 
 def _aborted(run: Rundir, step: int) -> _Odd | None:
     """Ranks that gloo aborted while all records of the last step agree."""
-    aborted = {rank: match for rank, one in run.ranks.items() if (match := _TOO_LONG.search(one.log)) is not None}
+    aborted = {rank: match for rank, record in run.ranks.items() if (match := _TOO_LONG.search(record.log)) is not None}
     aborted = {rank: match for rank, match in aborted.items() if step not in run.ranks[rank].steps}
-    alive = [one for one in run.ranks.values() if step in one.steps]
+    alive = [record for record in run.ranks.values() if step in record.steps]
     if not aborted or not alive:
         return None
-    pending = next((call for one in alive for call in one.steps[step] if not call.ended), None)
-    sizes = {call.bytes for one in run.ranks.values() for calls in one.steps.values() for call in calls}
-    steady = [one for one in alive if step - 1 in one.steps and _continues(one.steps[step], one.steps[step - 1])]
+    pending = next((call for record in alive for call in record.steps[step] if not call.ended), None)
+    sizes = {call.bytes for record in run.ranks.values() for calls in record.steps.values() for call in calls}
+    steady = [
+        record
+        for record in alive
+        if step - 1 in record.steps and _continues(record.steps[step], record.steps[step - 1])
+    ]
     culprits, classes = [], []
     for rank, match in aborted.items():
         received, expected = int(match["received"]), int(match["expected"])
-        # gloo cuts a tensor into segments: as many as the one that arrived was cut into.
-        waits = {call.bytes for one in alive for call in one.steps[step][-2:]}
+        # gloo cuts a tensor into segments: the expected one into as many as the one that arrived.
+        waits = {call.bytes for record in alive for call in record.steps[step][-2:]}
         cuts = {size // received for size in waits if received and size % received == 0} | {1}
         expected_sizes = {expected * cut for cut in cuts}
         if pending is not None and pending.bytes in expected_sizes:
-            continue  # it was in the call of the others: what arrived was wrong
+            continue  # it was in the same call as the others: the data that arrived was wrong
         culprits.append(rank)
         classes.append("desync" if expected_sizes & sizes else "mismatch_shape")
     if not culprits:
@@ -455,11 +463,11 @@ def _aborted(run: Rundir, step: int) -> _Odd | None:
 
 def _clue(run: Rundir, odd: _Odd) -> Clue:
     ranks = [run.ranks[rank] for rank in odd.ranks]
-    others = [one for rank, one in run.ranks.items() if rank not in odd.ranks]
+    others = [record for rank, record in run.ranks.items() if rank not in odd.ranks]
     return Clue(
         fault_class=odd.fault_class,
-        culprits=tuple(one.culprit for one in ranks),
-        evidence=tuple(_evidence(one, odd) for one in (*ranks[:4], *others[:1])),
+        culprits=tuple(record.culprit for record in ranks),
+        evidence=tuple(_evidence(record, odd) for record in (*ranks[:4], *others[:1])),
         confidence=odd.confidence,
         note=_note(odd),
         victims=tuple(rank for rank in run.ranks if rank not in odd.ranks),
@@ -467,25 +475,27 @@ def _clue(run: Rundir, odd: _Odd) -> Clue:
 
 
 def _note(odd: _Odd) -> str:
-    who = begun(spaced(listing(odd.aborted or odd.ranks)))
+    subject = begun(spaced(listing(odd.aborted or odd.ranks)))
     if odd.did is None:
         where = f", where the others call {odd.should}" if odd.should is not None else ""
-        return f"{who} received more than expected in step {odd.step}{where}; {odd.because}"
+        return f"{subject} received more than expected in step {odd.step}{where}; {odd.because}"
     where = f"as collective {odd.place + 1} of step {odd.step}"
     if odd.fault_class == "desync":
-        return f"{who} left out {odd.should} {where} and went on with {odd.did}; {odd.because}"
-    return f"{who} called {odd.did} {where}, others {odd.should}; {odd.because}"
+        return f"{subject} left out {odd.should} {where} and went on with {odd.did}; {odd.because}"
+    return f"{subject} called {odd.did} {where}, others {odd.should}; {odd.because}"
 
 
-def _evidence(one: Rank, odd: _Odd) -> Evidence:
-    calls = one.steps.get(odd.step)
+def _evidence(record: Rank, odd: _Odd) -> Evidence:
+    calls = record.steps.get(odd.step)
     if calls is None:
-        match = _TOO_LONG.search(one.log)
+        match = _TOO_LONG.search(record.log)
         text = match[0] if match else "left no record of that step"
-        return Evidence(str(RankLayout(one.folder).log), 0, f"rank {one.culprit.rank}: {text}")
+        return Evidence(str(RankLayout(record.folder).log), 0, f"rank {record.culprit.rank}: {text}")
     shown = calls[max(0, odd.place - 1) : odd.place + 2] if odd.place >= 0 else calls[-2:]
     words = ", ".join(f"#{call.seq} {call}{'' if call.ended else ' (waits)'}" for call in shown)
-    return Evidence(str(RankLayout(one.folder).collectives), 0, f"rank {one.culprit.rank}, step {odd.step}: … {words}")
+    return Evidence(
+        str(RankLayout(record.folder).collectives), 0, f"rank {record.culprit.rank}, step {odd.step}: … {words}"
+    )
 
 
 # -- Runs that ended well and need no triage ---------------------------------------------------------------------------
@@ -503,11 +513,11 @@ class EndedWell:
 
 
 def ended_well(run: Rundir) -> EndedWell | None:
-    """None unless the launcher and every rank say so: while it trains, after a kill, where a rank left no heartbeat,
-    and on several nodes of which one is not done (the first to end writes its exit code already)."""
-    if run.exit_code != 0 or any(one.exit is not None for one in run.ranks.values()):
+    """None unless the launcher and every rank recorded it: None while the run trains, after a kill, where a rank left
+    no heartbeat, and on several nodes of which one is not done (the first to end already writes its exit code)."""
+    if run.exit_code != 0 or any(record.exit is not None for record in run.ranks.values()):
         return None
-    if run.world_size != len(run.ranks) or not all(one.is_done for one in run.ranks.values()):
+    if run.world_size != len(run.ranks) or not all(record.is_done for record in run.ranks.values()):
         return None
     ranks = "the only rank" if len(run.ranks) == 1 else f"all {spaced(counted(len(run.ranks), 'rank'))}"
     last = max(map(_last_step, run.ranks.values()))
@@ -518,18 +528,18 @@ def ended_well(run: Rundir) -> EndedWell | None:
         _SURE_OF_END,
         (
             Evidence(str(run.manifest), 0, "exit code 0"),
-            *(_evidence_of_end(rank, one) for rank, one in sorted(run.ranks.items())[:_MOST_RANKS]),
+            *(_evidence_of_end(rank, record) for rank, record in sorted(run.ranks.items())[:_MOST_RANKS]),
         ),
     )
 
 
-def _last_step(one: Rank) -> int:
+def _last_step(record: Rank) -> int:
     """-1 where no step finished."""
-    return one.beat.step if one.beat is not None else -1
+    return record.beat.step if record.beat is not None else -1
 
 
-def _evidence_of_end(rank: int, one: Rank) -> Evidence:
-    last = _last_step(one)
+def _evidence_of_end(rank: int, record: Rank) -> Evidence:
+    last = _last_step(record)
     return Evidence(
-        str(RankLayout(one.folder).heartbeat), 0, f"rank {rank}: done{f' after step {last:,}' if last >= 0 else ''}"
+        str(RankLayout(record.folder).heartbeat), 0, f"rank {rank}: done{f' after step {last:,}' if last >= 0 else ''}"
     )

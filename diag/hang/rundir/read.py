@@ -1,4 +1,4 @@
-"""What the collectors and the launcher left in a run directory. Damaged files are gaps, as good as missing ones."""
+"""What the collectors and the launcher left in a run directory. Damaged files are gaps and count as missing."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ from diag.rundir.lines import (
     read_record,
 )
 
-# -- Heartbeats: how far a rank has come -------------------------------------------------------------------------------
-#
-# How far a rank has come, as its heartbeats say. Pure.
+# -- Heartbeats: how far a rank has come. Pure functions. --------------------------------------------------------------
 
 BUSY_PHASES = (CHECKPOINT, EVALUATION)  # long by nature, and often on one rank alone
 
@@ -50,9 +48,9 @@ class Beat:
     phase_since_ns: int
     started: tuple[tuple[str, int], ...]  # (group, sequence number of the last collective called)
     finished: tuple[tuple[str, int], ...]
-    recorder: tuple[tuple[str, int, int], ...] = ()  # (group, last enqueued, last completed); only of one that stands
+    recorder: tuple[tuple[str, int, int], ...] = ()  # (group, last enqueued, last completed); only if the rank stalls
     done: bool = False
-    sent_ns: int = 0  # on the sender's clock: good for telling whether a new one has come
+    sent_ns: int = 0  # on the sender's clock: only shows whether a new one has come
 
     def moved_since(self, before: Beat) -> bool:
         """Whether anything has happened. The recorder's numbers count only where both have them."""
@@ -78,12 +76,12 @@ class Beat:
         """
         finished = dict(self.finished)
         on_host = [(number, finished[group]) for group, number in self.started if group in finished]
-        told = [(enqueued, completed) for _, enqueued, completed in self.recorder if completed > 0]
+        on_device = [(enqueued, completed) for _, enqueued, completed in self.recorder if completed > 0]
         if self.failed:
             return False
-        if any(called > done for called, done in (*on_host, *told)):
+        if any(called > done for called, done in (*on_host, *on_device)):
             return True
-        return not told and len(on_host) < len(self.started)
+        return not on_device and len(on_host) < len(self.started)
 
 
 def beat_of(heartbeat: Heartbeat) -> Beat:
@@ -102,12 +100,12 @@ def beat_of(heartbeat: Heartbeat) -> Beat:
 
 _TAIL_BYTES = 2 << 20  # of collectives.jsonl: the last steps; a step of 4,096 calls takes 400 kB
 _LOG_BYTES = 256 << 10
-_TRACEBACK_CHARS = 64 << 10  # of that: looked through line by line
+_TRACEBACK_CHARS = 64 << 10  # at the end of the log, searched line by line
 
 
 @dataclass(frozen=True, slots=True)
 class CalledCollective:
-    """A collective that a rank's collector recorded. ``ended``: its result was there."""
+    """A collective that a rank's collector recorded. ``ended``: its result was available."""
 
     group: str
     seq: int
@@ -118,7 +116,7 @@ class CalledCollective:
 
     @property
     def what(self) -> tuple[str, int, str]:
-        """What must be equal on all ranks of the group. A send and its receive are equal."""
+        """The fields that must be equal on all ranks of the group. A send and its receive count as equal."""
         return "" if self.group.startswith(P2P_PREFIX) else self.op, self.bytes, self.dtype
 
     def __str__(self) -> str:
@@ -225,10 +223,10 @@ def _tail(path: Path, run: Path) -> tuple[str, Gap | None]:
 
 def _calls(lines: Iterable[CollectiveLine]) -> dict[int, tuple[CalledCollective, ...]]:
     """The calls by step."""
-    found: dict[int, list[CalledCollective]] = defaultdict(list)
+    by_step: dict[int, list[CalledCollective]] = defaultdict(list)
     for line in lines:
-        found[line.step] += map(_call, line.rows)
-    return {step: tuple(sorted(calls, key=lambda call: (call.group, call.seq))) for step, calls in found.items()}
+        by_step[line.step] += map(_call, line.rows)
+    return {step: tuple(sorted(calls, key=lambda call: (call.group, call.seq))) for step, calls in by_step.items()}
 
 
 def _call(row: CollectiveRow) -> CalledCollective:

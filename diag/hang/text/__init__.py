@@ -1,3 +1,3 @@
-"""Reads text logs of any mixture and joins who printed what: see ``read_logs``."""
+"""Reads text logs in any mixture and relates their lines to processes: see ``read_logs``."""
 
 from .read import read_logs as read_logs

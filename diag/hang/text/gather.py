@@ -21,11 +21,11 @@ from .streams import STDIN, pieces_of, unwrapped
 
 # -- What is kept of a block, and whether a file is a log --------------------------------------------------------------
 
-LONG = 8 << 10  # of a longer line, what stands around the anchor is kept
+LONG = 8 << 10  # of a longer line, the text around the anchor is kept
 
 
 def raw_of(block: TextBlock, line: int, at: int) -> bytes:
-    """A line as found. A long one is cut to its beginning and the text around the hit; a progress bar that was redrawn,
+    """A line as read. A long one is cut to its beginning and the text around the hit; a progress bar that was redrawn,
     to its first piece and the one with the hit."""
     start, end = int(block.starts[line]), int(block.starts[line + 1])
     data = block.data
@@ -43,12 +43,12 @@ def raw_of(block: TextBlock, line: int, at: int) -> bytes:
     return head + (b"\r" if data[begin - 1 : begin] == b"\r" else b" [...] ") + piece
 
 
-# What a training prints of a step: the last of a file tells that it went on until then.
+# Lines that a training prints for a step: the last one of a file shows how long it went on.
 _PROGRESS = re.compile(
     rb"%\||\d +(?:float|half|double|bfloat16) +\w+ +-?\d|\d \[=[=>.]*\][^\n]*loss|"
     rb"(?i:\b(?:step|iter(?:ation)?|epoch)s?\b[\s:=\[]*\d)[^\n]*\bloss\b|'loss':"
 )
-_PROGRESS_REACH = 256 << 10  # of a block's end: looking through all of it would take longer than all else
+_PROGRESS_REACH = 256 << 10  # at a block's end: searching all of it would take longer than everything else
 
 
 def last_progress(block: TextBlock, file: int) -> RawLine | None:
@@ -99,7 +99,7 @@ KEPT = (
     "slurmstepd", "mpirun", "noticed that process rank", "NVRM:", "Out of memory", "oom-kill", "Killed", "OOMKilled",
     "frame #",
 )  # fmt: skip
-# Long messages that terminals wrap, by an anchor: what each says near its end.
+# Long messages that terminals wrap, by an anchor: literals near the end of each.
 ENDS = {
     "WorkNCCL(": (b" milliseconds", b"blocking wait"),
     "Got completion": (b"vendor",),
@@ -115,12 +115,12 @@ STRUCTURAL = (CALL, *FACTS, DEDUPLICATED, *KEPT, *OPENERS)
 
 _NARROWEST = 60  # columns of a terminal
 _COLOURS = re.compile(rb"\x1b\[[\d;]*m")
-# A full date with a time of day: what gives the year to stamps that print none ("E1121 22:00:39").
+# A full date with a time of day: gives the year for time stamps without one ("E1121 22:00:39").
 _DATED = re.compile(rb"(?<!\d)(20\d\d)[-/](?:0[1-9]|1[0-2])[-/]\d\d[ T_]\d\d:\d\d:\d\d")
 MOST_CALLS = 64_000  # COLL lines kept in all
 CALLS_EACH = 32
 
-# Host and pid, or the rank, or the pid that a line begins with: quick to find, for the shares of `Keep` only.
+# Host and pid, or the rank, or the pid that a line begins with: quick to find, only for the shares of `KeptLines`.
 _QUICK = re.compile(
     rb"\[rank(\d+)\]|\[\d+,(\d+)\]<"
     rb"|(?<![^\s:])([^\s:]{1,255}+:\d{1,10}):\d{1,10} [\[N]|pid=(\d+)|^ {0,3}(\d+): |^\[[a-z]+(\d+)\]:"
@@ -177,8 +177,8 @@ class Gatherer:
             if not self._gaps.about(path):
                 self._gaps.say(path, EMPTY)
             return
-        for one in self._open:
-            self._close(one)
+        for open_block in self._open:
+            self._close(open_block)
         self._open.clear()
         if bar is not None:
             self.keep.add("the last progress bar", self._file, (bar,))
@@ -224,22 +224,22 @@ class Gatherer:
                 self._call_lines(block, [line])
             if any(self._continues[word] for word in words):
                 raw = self._whole(raw, block, line)
-            found = (self._file, block.first + line, raw)
+            raw_line = (self._file, block.first + line, raw)
             inside = bool(self._open) and self._feed(block, line)
             if opener and not inside:
-                inside = self._opens(opener, found)
+                inside = self._opens(opener, raw_line)
             if DEDUPLICATED.encode() in raw:
                 self.facts.deduplicated = True
             if facts:
                 self._fact(block, line, raw)
             if keeps:
                 match = _QUICK.search(raw, 0, 300)
-                who = match[match.lastindex or 0] if match else self._file
+                process = match[match.lastindex or 0] if match else self._file
                 if match and match.lastindex == 1:
                     self.facts.by_rank.add(("[rankN]", int(match[1])))
                 for word in words:
                     if self._keeps[word]:
-                        self.keep.add(self._search.wanted[word], who, (found,))
+                        self.keep.add(self._search.wanted[word], process, (raw_line,))
         while self._open and at_line < len(block):
             self._feed(block, at_line)
             at_line += 1
@@ -269,18 +269,18 @@ class Gatherer:
             if raw[after - 1] == 93:  # "]" of the device
                 after = raw.rfind(b" ", 0, after)
             key = (file, raw[raw.rfind(b" ", 0, after) + 1 : after], raw[comm : raw.find(b" ", comm)])
-            kept = calls.get(key)
-            if kept is None:
+            recent = calls.get(key)
+            if recent is None:
                 if len(calls) >= self._call_check:
                     self._fewer_calls()
-                kept = calls[key] = deque(maxlen=self._call_share)
-            kept.append((line, raw))
+                recent = calls[key] = deque(maxlen=self._call_share)
+            recent.append((line, raw))
 
     def _fewer_calls(self) -> None:
         self._call_check *= 2
         self._call_share = max(1, self._call_share // 2)
-        for key, kept in self.calls.items():
-            self.calls[key] = deque(kept, maxlen=self._call_share)
+        for key, recent in self.calls.items():
+            self.calls[key] = deque(recent, maxlen=self._call_share)
 
     def _fact(self, block: TextBlock, line: int, raw: bytes) -> None:
         for parsed in self.parsed_by(self._file, raw):
@@ -308,14 +308,14 @@ class Gatherer:
             parsed.text += after.text
         return parsed
 
-    def _opens(self, word: str, found: RawLine) -> bool:
-        parsed = self.parsed_by(self._file, found[2])[0]
+    def _opens(self, word: str, raw_line: RawLine) -> bool:
+        parsed = self.parsed_by(self._file, raw_line[2])[0]
         new = opened(parsed, word)
         if new is None:
             return False
-        new.lines.append(found)
-        if found[2].endswith(text := parsed.text.encode()):
-            new.prefix = found[2].removesuffix(text)
+        new.lines.append(raw_line)
+        if raw_line[2].endswith(text := parsed.text.encode()):
+            new.prefix = raw_line[2].removesuffix(text)
         self._open.append(new)
         if parsed.rank is not None:
             self.facts.by_rank.add((parsed.rank_from, parsed.rank))
@@ -324,35 +324,35 @@ class Gatherer:
     def _feed(self, block: TextBlock, line: int) -> bool:
         """Whether a line belongs to an open block."""
         raw = block.line(line)[:LONG].rstrip(b"\r\n")
-        for one in self._open:
-            if one.is_frame(raw) and len(one.lines) < MOST_OWN:
-                one.lines.append((self._file, block.first + line, raw))
+        for open_block in self._open:
+            if open_block.is_frame(raw) and len(open_block.lines) < MOST_OWN:
+                open_block.lines.append((self._file, block.first + line, raw))
                 return True
         parsed = self.parsed_by(self._file, raw)[0]
-        for one in self._open:
-            if not one.takes(parsed):
+        for open_block in self._open:
+            if not open_block.takes(parsed):
                 continue
-            part = one.feed(parsed)
+            part = open_block.feed(parsed)
             if part is not Part.NO:
-                one.lines.append((self._file, block.first + line, raw))
+                open_block.lines.append((self._file, block.first + line, raw))
             if part is not Part.MORE:
-                self._open.remove(one)
-                self._close(one)
+                self._open.remove(open_block)
+                self._close(open_block)
             if part is not Part.NO:
                 return True
             break
-        for one in list(self._open):
-            one.foreign += 1
-            if one.foreign > MOST_FOREIGN:
-                self._open.remove(one)
-                self._close(one)
+        for open_block in list(self._open):
+            open_block.foreign += 1
+            if open_block.foreign > MOST_FOREIGN:
+                self._open.remove(open_block)
+                self._close(open_block)
         return False
 
-    def _close(self, one: Open) -> None:
-        while len(one.lines) > 1 and not one.lines[-1][2].strip():
-            one.lines.pop()
-        who = one.who if any(part not in (None, "") for part in one.who) else self._file
-        self.keep.add(f"block {one.kind}", who, tuple(one.lines), block=True)
+    def _close(self, open_block: Open) -> None:
+        while len(open_block.lines) > 1 and not open_block.lines[-1][2].strip():
+            open_block.lines.pop()
+        process = open_block.who if any(part not in (None, "") for part in open_block.who) else self._file
+        self.keep.add(f"block {open_block.kind}", process, tuple(open_block.lines), block=True)
 
 
 def _year_printed(data: bytes, latest: int) -> int | None:

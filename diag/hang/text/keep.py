@@ -13,7 +13,7 @@ from diag.hang.text.prefixes import ParsedLine
 # -- A bounded choice: the first and last lines of each kind and process -----------------------------------------------
 #
 # All is kept while it fits. Beyond ``MOST_LINES`` lines or ``MOST_BYTES`` bytes the share of each kind and process is
-# halved, as often as it takes; what was left out is counted.
+# halved as often as needed; lines that are left out are counted.
 
 FIRST_SHARE = 32
 MOST_LINES = 120_000
@@ -23,7 +23,7 @@ BLOCK_SHARE = 4
 _HALVINGS = 6
 _OVERHEAD = 150  # of a kept line: a tuple and a bytes object
 
-RawLine = tuple[int, int, bytes]  # file, line, as found
+RawLine = tuple[int, int, bytes]  # file, line number, bytes as read
 RawLines = tuple[RawLine, ...]  # one line, or the lines of one traceback
 
 
@@ -46,12 +46,12 @@ class KeptLines:
         self.left_out: Counter[tuple[int, object]] = Counter()  # (file, kind): lines
 
     def add(self, kind: object, who: object, lines: RawLines, block: bool = False) -> None:
-        """Keeps lines. ``kind``: why; ``who``: the process, as far as it is known without parsing."""
+        """Keeps lines. ``kind``: the reason; ``who``: the process, as far as it is known without parsing."""
         key = (kind, who)
         bucket = self._buckets.get(key)
         if bucket is None:
             if len(self._buckets) >= MOST_LINES or (self._halvings >= _HALVINGS and self._bytes > MOST_BYTES):
-                # So many processes that none can have a share of its own any more.
+                # Too many processes for each to have its own share.
                 key = (kind, None)
                 bucket = self._buckets.get(key)
             if bucket is None:
@@ -97,12 +97,12 @@ class KeptLines:
 
 # -- Messages of several lines, kept whole: tracebacks, stack dumps, torchrun's summary, desync reports ----------------
 #
-# Lines of other processes may stand between: a line belongs to the block that the same process opened.
+# Lines of other processes may come in between: a line belongs to the block that the same process opened.
 
 MOST_OWN = 1000
 MOST_FOREIGN = 500
 
-# What opens a block (a substring of the line), and which kind it is.
+# Substrings of lines that open a block, and the block's kind.
 OPENERS = {
     "Traceback (most recent call last)": "traceback",
     "Fatal Python error:": "faulthandler",
@@ -147,14 +147,15 @@ class Open:
     tail: int = 0
 
     def takes(self, parsed: ParsedLine) -> bool:
-        """Whether a line may belong to it, by who prints it. In a report only the first line may have prefixes."""
+        """Whether a line may belong to the block, by the process that prints it. In a report only the first line may
+        have prefixes."""
         if self.kind == "horovod":  # "1: [tensor, ..]" looks like the prefix of srun
             return not parsed.any or parsed.rank_from == "srun"
-        who = parsed.who()
-        return who == self.who or (self.kind in ("desync", "elastic") and not parsed.any)
+        speaker = parsed.who()
+        return speaker == self.who or (self.kind in ("desync", "elastic") and not parsed.any)
 
     def is_frame(self, raw: bytes) -> bool:
-        """Whether a line is certainly a frame of this traceback: same prefix, indented. Saves parsing it."""
+        """Whether a line is certainly a frame of this traceback: same prefix, indented. Such lines need no parsing."""
         return self.kind == "traceback" and self.state == "frames" and raw.startswith(self.prefix + b"  ")
 
     def feed(self, parsed: ParsedLine) -> Part:

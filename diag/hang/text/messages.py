@@ -1,4 +1,4 @@
-"""What single messages state, and the processes and communicators that they tell of."""
+"""Parses single messages, and gathers the processes and communicators that they describe."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CommunicatorEvent:
 
     what: str  # Init, Destroy, Abort
     complete: bool
-    comm: str  # the pointer: means something within its process only
+    comm: str  # the pointer: meaningful within its process only
     rank: int
     size: int
     device: int | None
@@ -42,11 +42,11 @@ class CommunicatorEvent:
 
 def event_of(text: str) -> CommunicatorEvent | None:
     """None where a line is not, or not completely, such a message."""
-    found = _EVENT.search(text)
-    if found is None:
+    event = _EVENT.search(text)
+    if event is None:
         return None
     fields: dict[str, str] = {}
-    for match in _FIELD.finditer(text, 0, found.start()):
+    for match in _FIELD.finditer(text, 0, event.start()):
         fields.setdefault(match[1].lower(), match[2])
     try:
         rank, size = int(fields["rank"]), int(fields["nranks"])
@@ -57,8 +57,8 @@ def event_of(text: str) -> CommunicatorEvent | None:
         return None
     count = fields.get("splitcount", fields.get("childcount", ""))
     return CommunicatorEvent(
-        what=found[1],
-        complete=found[2] == "COMPLETE",
+        what=event[1],
+        complete=event[2] == "COMPLETE",
         comm=fields["comm"],
         rank=rank,
         size=size,
@@ -79,7 +79,7 @@ def call_of(text: str, evidence: Evidence) -> tuple[str, NcclCall] | None:
     return comm, NcclCall(op, int(count, 16), int(elements), int(datatype), int(root), evidence)
 
 
-# Who prints how many ranks there are: PyTorch's elastic agent, launchers, Lightning, fairseq, DDP, TCPStore, users.
+# The number of ranks, as printed by PyTorch's elastic agent, launchers, Lightning, fairseq, DDP, TCPStore, users.
 _WORLD = tuple(
     re.compile(pattern)
     for pattern in (
@@ -118,7 +118,7 @@ def world_size_of(text: str) -> int | None:
 MOST_COMMUNICATORS = 200_000
 MOST_VARIABLES = 200
 
-Hint = tuple[str, int]  # what says it ("[rankN]", "mpirun", "srun", "file"), the rank
+Hint = tuple[str, int]  # its source ("[rankN]", "mpirun", "srun", "file"), the rank
 Who = tuple[str, int | None, Hint | None]
 
 
@@ -153,7 +153,7 @@ class Facts:
         self.worlds: Counter[int] = Counter()  # sizes as printed
         self.nodes: dict[int, tuple[int | None, int | None]] = {}  # by file: nodes, processes on each
         self.by_rank: set[Hint] = set()  # hints on lines that name no process
-        self.aliases: dict[str, set[str]] = {}  # a host as a launcher calls it: as NCCL does
+        self.aliases: dict[str, set[str]] = {}  # by a launcher's name of a host: NCCL's names of it
         self.deduplicated = False
         self.unread_events: Counter[int] = Counter()  # by file
         self.left_out = 0
@@ -162,25 +162,25 @@ class Facts:
         self._communicators = 0
 
     def process(self, who: Who) -> ProcessFacts:
-        found = self.heard.get(who)
-        if found is None:
-            found = self.heard[who] = ProcessFacts()
-        return found
+        facts = self.heard.get(who)
+        if facts is None:
+            facts = self.heard[who] = ProcessFacts()
+        return facts
 
     def hear(self, parsed: ParsedLine, who: Who, file: int, line: int) -> None:
-        """Takes in a line with an identity anchor. Only NCCL's own lines make processes."""
+        """Takes in a line with an identity anchor. Only NCCL's own lines create processes."""
         text = parsed.text
         if parsed.source == "nccl":
-            # Where somebody cut host and pid off, only what an Init line says can be placed.
+            # Where host and pid were cut off, only Init lines can be attributed.
             if parsed.pid is not None or event_of(text) is not None:
-                heard = self.process(who)
-                heard.files.add(file)
+                process = self.process(who)
+                process.files.add(file)
                 if parsed.outer_host and parsed.outer_host != parsed.host:
                     self.aliases.setdefault(parsed.outer_host, set()).add(parsed.host)
-                heard.local_rank = parsed.local_rank if heard.local_rank is None else heard.local_rank
+                process.local_rank = parsed.local_rank if process.local_rank is None else process.local_rank
                 if parsed.time_ns is not None:
-                    heard.last_ns = max(heard.last_ns or 0, parsed.time_ns)
-                self._nccl(text, who, heard, file, line)
+                    process.last_ns = max(process.last_ns or 0, parsed.time_ns)
+                self._nccl(text, who, process, file, line)
             return
         if (size := world_size_of(text)) is not None:
             self.worlds[size] += 1
@@ -189,49 +189,49 @@ class Facts:
             before = self.nodes.get(file, (None, None))
             self.nodes[file] = int(nodes[1]) if nodes else before[0], int(each[1]) if each else before[1]
 
-    def _nccl(self, text: str, who: Who, heard: ProcessFacts, file: int, line: int) -> None:
+    def _nccl(self, text: str, who: Who, process: ProcessFacts, file: int, line: int) -> None:
         if variable := _ENV.search(text):
-            if len(heard.env) < MOST_VARIABLES:  # NCCL adds a dot behind the value
-                heard.env[self._one(variable[1])] = self._one(variable[2].rstrip().removesuffix("."))
+            if len(process.env) < MOST_VARIABLES:  # NCCL adds a dot behind the value
+                process.env[self._one(variable[1])] = self._one(variable[2].rstrip().removesuffix("."))
         elif " - " in text or "- Init" in text:
             event = event_of(text)
             if event is not None:
-                self._event(event, who, heard, file, line)
+                self._event(event, who, process, file, line)
             elif "Init COMPLETE" in text or "Init START" in text:
                 self.unread_events[file] += 1
         elif version := _VERSION.search(text):
-            heard.version = self._one(version[1])
+            process.version = self._one(version[1])
 
-    def _event(self, event: CommunicatorEvent, who: Who, heard: ProcessFacts, file: int, line: int) -> None:
+    def _event(self, event: CommunicatorEvent, who: Who, process: ProcessFacts, file: int, line: int) -> None:
         known = self._owns.setdefault((who, event.comm), [])
-        own = next((own for own in reversed(known) if _same(own, event)), None)
-        if own is None:
+        side = next((side for side in reversed(known) if _same(side, event)), None)
+        if side is None:
             if self._communicators >= MOST_COMMUNICATORS:
                 self.left_out += 1
                 return
             self._communicators += 1
-            own = OneSided(event, file, line)
-            known.append(own)
-            heard.owns.append(own)
-        elif event.comm_id and not own.event.comm_id:
-            own.event = event
-        # Whatever ends was initialised; before 2.18 nothing is printed at the start.
-        own.started = True
+            side = OneSided(event, file, line)
+            known.append(side)
+            process.owns.append(side)
+        elif event.comm_id and not side.event.comm_id:
+            side.event = event
+        # A communicator that ends was initialised; before 2.18 nothing is printed at the start.
+        side.started = True
         if event.what == "Init":
-            own.completed |= event.complete
+            side.completed |= event.complete
         elif event.complete:
-            own.completed, own.ended = True, "destroyed" if event.what == "Destroy" else "aborted"
+            side.completed, side.ended = True, "destroyed" if event.what == "Destroy" else "aborted"
 
     def _one(self, text: str) -> str:
         return self._same.setdefault(text, text)
 
 
-def _same(own: OneSided, event: CommunicatorEvent) -> bool:
-    """Whether a line is about this communicator: addresses are used again after a communicator is gone."""
-    if own.event.rank != event.rank or own.event.size != event.size:
+def _same(side: OneSided, event: CommunicatorEvent) -> bool:
+    """Whether a line is about this communicator: addresses are reused after a communicator is gone."""
+    if side.event.rank != event.rank or side.event.size != event.size:
         return False
     if event.what != "Init":
-        return not own.ended
-    if own.event.comm_id and event.comm_id and own.event.comm_id != event.comm_id:
+        return not side.ended
+    if side.event.comm_id and event.comm_id and side.event.comm_id != event.comm_id:
         return False
-    return not own.ended and not (own.completed and (event.complete is False))
+    return not side.ended and not (side.completed and (event.complete is False))

@@ -1,8 +1,8 @@
 """Prefixes of log lines: launchers, schedulers, PyTorch and NCCL, stacked in any order.
 
-Each prefix is stripped where the rest begins with it, until none is left. ``source`` is "nccl" only where NCCL's own
-prefix comes right behind prefixes that are known: a program that prints a line of a log somewhere in its own text is
-not NCCL. The numbers that prefixes bear are kept apart, with what said them.
+Prefixes are stripped from the front one by one until none is left. ``source`` is "nccl" only where NCCL's own prefix
+directly follows known prefixes: a program that quotes a line of a log in its own text is not NCCL. The numbers of
+different prefixes are kept apart, each with its source.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _NCCL_2_2 = re.compile(
     rf"\s*(?P<host>{_HOST}):(?P<pid>\d{{1,10}}):(?P<tid>\d{{1,10}}) "
     rf"\[(?P<dev>-?\d+)\] {_CODE}(?P<level>INFO|WARN)(?: |$)"
 )
-# Whoever pasted the log took host and pid away.
+# Host and pid were removed when the log was pasted.
 _NCCL_BARE = re.compile(rf"\s*(?:\[(?P<dev>\d{{1,3}})\] )?{_CODE}NCCL (?P<level>INFO|WARN)(?: |$)")
 _NCCL_VERSION = re.compile(r"\s*R?NCCL version \d")
 # NCCL's prefix glued behind a message of NCCL: the newline is lost where many processes write to one pipe.
@@ -134,7 +134,7 @@ class ParsedLine:
 
     text: str
     host: str = ""
-    outer_host: str = ""  # as a launcher calls it, where NCCL's own name for it follows
+    outer_host: str = ""  # a launcher's name for it, where NCCL's own name follows
     pid: int | None = None
     rank: int | None = None
     rank_from: str = ""  # "[rankN]", "mpirun", "srun"
@@ -147,9 +147,9 @@ class ParsedLine:
     time_ns: int | None = None
     nccl_pid: bool = False  # NCCL itself printed host and pid
     any: bool = False  # there was a prefix
-    bar: ParsedLine | None = None  # a progress bar that stands in front, by whoever draws it
+    bar: ParsedLine | None = None  # a progress bar in front of the message, with the process that draws it
     piece: str = ""  # the part of its line that it was read from; "" for all of it
-    ahead: int = 0  # how many prefixes further on it is only looked at
+    ahead: int = 0  # the number of prefixes passed by a look-ahead; 0 outside of one
 
     def who(self) -> tuple[object, ...]:
         """Equal for lines of one process, as far as the lines show."""
@@ -182,8 +182,8 @@ def read_line(raw: bytes, year: int = 1970, hosts: frozenset[str] = NOBODY) -> l
     before a message comes after it.
 
     ``year``: for times without one. ``hosts``: names that a launcher puts before the file's lines. A carriage return
-    begins the line anew, as on a terminal; what stood before it is a progress bar, whose prefixes still show who
-    prints.
+    starts the line again, as on a terminal; the text before it is a progress bar, whose prefixes still show which
+    process prints.
     """
     text = raw.decode("utf-8", "replace").rstrip("\r\n")
     before = ""
@@ -210,12 +210,12 @@ def read_line(raw: bytes, year: int = 1970, hosts: frozenset[str] = NOBODY) -> l
     starts = [match.start() for match in NCCL_GLUED.finditer(parsed.text) if match.start()]
     if not starts:
         return [parsed]
-    found = [parsed]
+    messages = [parsed]
     whole = parsed.text
     parsed.text = whole[: starts[0]].rstrip()
     for start, end in zip(starts, [*starts[1:], len(whole)], strict=True):
-        found.append(read_text(whole[start:end].rstrip(), year, hosts))
-    return found
+        messages.append(read_text(whole[start:end].rstrip(), year, hosts))
+    return messages
 
 
 def read_text(text: str, year: int = 1970, hosts: frozenset[str] = NOBODY) -> ParsedLine:
@@ -285,8 +285,8 @@ def _strip_one(parsed: ParsedLine, year: int, hosts: frozenset[str]) -> bool:
 
 
 def _goes_on(parsed: ParsedLine, rest: str, year: int, hosts: frozenset[str]) -> bool:
-    """Whether another prefix follows, which confirms a doubtful one before it. Bounded for lines of doubtful prefixes
-    only."""
+    """Whether another prefix follows, which confirms a doubtful one before it. The depth is bounded, for lines that
+    consist of doubtful prefixes."""
     return parsed.ahead < _MOST_PREFIXES and _strip_one(ParsedLine(rest, ahead=parsed.ahead + 1), year, hosts)
 
 
@@ -370,21 +370,21 @@ def _word(parsed: ParsedLine, text: str, year: int, hosts: frozenset[str]) -> in
 
 
 def _nccl(parsed: ParsedLine, match: re.Match[str]) -> None:
-    found = match.groupdict()
-    parsed.source, parsed.level = "nccl", found["level"]
-    if found.get("host"):
+    fields = match.groupdict()
+    parsed.source, parsed.level = "nccl", fields["level"]
+    if fields.get("host"):
         parsed.outer_host = parsed.host
-        parsed.host, parsed.pid, parsed.nccl_pid = _host(found["host"]), int(found["pid"]), True
-    device = int(found["dev"] or found.get("only_dev") or -1)
+        parsed.host, parsed.pid, parsed.nccl_pid = _host(fields["host"]), int(fields["pid"]), True
+    device = int(fields["dev"] or fields.get("only_dev") or -1)
     if device >= 0:
         parsed.device = device
-    if found["file"]:
-        parsed.code = f"{found['file']}:{found['line']}"
+    if fields["file"]:
+        parsed.code = f"{fields['file']}:{fields['line']}"
     parsed.text = parsed.text[match.end() :]
 
 
 def _time(parsed: ParsedLine, time_ns: int | None) -> None:
-    """The outermost time wins: a scheduler writes it before every line, so those of a file compare."""
+    """The outermost time wins: a scheduler writes it before every line, so the times of a file are comparable."""
     if parsed.time_ns is None:
         parsed.time_ns = time_ns
 
@@ -428,7 +428,7 @@ def named(path: str) -> NamedRank:
     if match := _LOCAL.search(path):
         return NamedRank(local_rank=int(match[1] or match[2]))
     name = "/".join(path.rsplit("/", 2)[-2:])  # a folder further up names the job, if anything
-    found = [int(match[1]) for match in _GLOBAL.finditer(name)]
-    if not found or _NAMED_NODE.search(name) or found[-1] >= 10_000_000:
+    numbers = [int(match[1]) for match in _GLOBAL.finditer(name)]
+    if not numbers or _NAMED_NODE.search(name) or numbers[-1] >= 10_000_000:
         return NamedRank()
-    return NamedRank(rank=found[-1])
+    return NamedRank(rank=numbers[-1])

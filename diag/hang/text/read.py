@@ -1,4 +1,4 @@
-"""All that text logs say about a training: lines, processes, communicators."""
+"""Everything that text logs show of a training: lines, processes, communicators."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from diag.rundir.lines import read_identity, read_manifest
 
 # -- Processes and communicators, joined from what each line states ----------------------------------------------------
 #
-# Pointers mean something within their process only; commId joins across processes. A communicator that was split off
-# bears no commId from NCCL 2.23 on: it is named after its parent's, the number of the split and the colour.
+# Pointers are meaningful within their process only; commId joins across processes. A communicator that was split off
+# has no commId from NCCL 2.23 on: it is named after its parent's, the number of the split and the colour.
 
 
 @dataclass(slots=True)
@@ -30,14 +30,14 @@ class JoinedProcesses:
 
     processes: list[Process] = field(default_factory=list)
     owns: list[list[OneSided]] = field(default_factory=list)  # by process
-    loose: list[OneSided] = field(default_factory=list)  # of no process that can be told
+    loose: list[OneSided] = field(default_factory=list)  # of processes that cannot be distinguished
     index: dict[tuple[str, int | None], list[int]] = field(default_factory=lambda: defaultdict(list))
     by_pid: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     aliases: dict[str, str] = field(default_factory=dict)  # a launcher's name for a host: its address, a pod
     by_rank: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
 
     def find(self, host: str, pid: int | None, rank: int | None) -> int | None:
-        """The process with this host and pid; the rank tells apart those that share them."""
+        """The process with this host and pid; the rank distinguishes those that share them."""
         if pid is None:
             matches = self.by_rank.get(rank, []) if rank is not None else []
             return matches[0] if len(matches) == 1 else None
@@ -45,7 +45,7 @@ class JoinedProcesses:
         if not matches and not host:  # Ray on one node, py-spy
             matches = self.by_pid.get(pid, [])
         if len(matches) > 1 and rank is not None:
-            matches = [one for one in matches if self.processes[one].rank == rank]
+            matches = [number for number in matches if self.processes[number].rank == rank]
         return matches[0] if len(matches) == 1 else None
 
     def put(self, process: Process, owns: list[OneSided]) -> None:
@@ -63,16 +63,16 @@ def processes_of(
     facts: Facts, names: list[NamedRank], files: list[str], size: int | None, renamed: dict[Who, Who], gaps: Gaps
 ) -> JoinedProcesses:
     merged: dict[Who, ProcessFacts] = {}
-    for who, heard in facts.heard.items():
-        new = renamed[who]
-        merged[new] = heard if new not in merged else _merged(merged[new], heard)
+    for old, process in facts.heard.items():
+        new = renamed[old]
+        merged[new] = process if new not in merged else _merged(merged[new], process)
     hinted = {(host, pid) for host, pid, hint in merged if hint is not None}
     unhinted = {(host, pid) for host, pid, hint in merged if hint is None and pid is not None}
     for name, number in sorted(unhinted & hinted, key=str):
         gaps.say("", f"{name}: pid {number} is used by several ranks, and some of its lines do not say by which")
     joined = JoinedProcesses(aliases={outer: min(hosts) for outer, hosts in facts.aliases.items() if len(hosts) == 1})
-    for (host, pid, hint), heard in merged.items():
-        for owns in _lives(heard, size, joined, host, pid, gaps):
+    for (host, pid, hint), process in merged.items():
+        for owns in _lives(process, size, joined, host, pid, gaps):
             world = {side.event.rank for side in owns if side.event.size == size}
             rank = hint[1] if hint is not None else min(world) if len(world) == 1 else None
             devices = {side.event.device for side in owns if side.event.device is not None}
@@ -82,13 +82,13 @@ def processes_of(
                     host=host,
                     pid=pid,
                     rank=rank,
-                    local_rank=heard.local_rank if heard.local_rank is not None else _local_rank(heard, names),
-                    gpu=min(devices) if len(devices) == 1 else heard.device,
+                    local_rank=process.local_rank if process.local_rank is not None else _local_rank(process, names),
+                    gpu=min(devices) if len(devices) == 1 else process.device,
                     bus_id=min(buses) if len(buses) == 1 else "",
-                    nccl_version=heard.version,
-                    env=heard.env,
-                    paths=tuple(files[file] for file in sorted(heard.files)),
-                    last_time_ns=heard.last_ns,
+                    nccl_version=process.version,
+                    env=process.env,
+                    paths=tuple(files[file] for file in sorted(process.files)),
+                    last_time_ns=process.last_ns,
                 ),
                 owns,
             )
@@ -96,15 +96,15 @@ def processes_of(
     return joined
 
 
-def _merged(one: ProcessFacts, other: ProcessFacts) -> ProcessFacts:
+def _merged(first: ProcessFacts, second: ProcessFacts) -> ProcessFacts:
     return ProcessFacts(
-        owns=_once([*one.owns, *other.owns]),
-        env={**one.env, **other.env},
-        version=other.version or one.version,
-        local_rank=one.local_rank if one.local_rank is not None else other.local_rank,
-        device=one.device if one.device is not None else other.device,
-        files=one.files | other.files,
-        last_ns=max((ns for ns in (one.last_ns, other.last_ns) if ns is not None), default=None),
+        owns=_once([*first.owns, *second.owns]),
+        env={**first.env, **second.env},
+        version=second.version or first.version,
+        local_rank=first.local_rank if first.local_rank is not None else second.local_rank,
+        device=first.device if first.device is not None else second.device,
+        files=first.files | second.files,
+        last_ns=max((ns for ns in (first.last_ns, second.last_ns) if ns is not None), default=None),
     )
 
 
@@ -123,17 +123,17 @@ def _once(owns: list[OneSided]) -> list[OneSided]:
 
 
 def _lives(
-    heard: ProcessFacts, size: int | None, joined: JoinedProcesses, host: str, pid: int | None, gaps: Gaps
+    process: ProcessFacts, size: int | None, joined: JoinedProcesses, host: str, pid: int | None, gaps: Gaps
 ) -> list[list[OneSided]]:
     """The communicators of each process behind one host and pid.
 
     Usually one process. Where one communicator has several ranks there, a process drives several GPUs (each counts as
-    one here), or containers share the host's name: then the device tells them apart, or nothing does.
+    one here), or containers share the host's name: then the device distinguishes them, or nothing does.
     """
-    if not _conflict(heard.owns, size):
-        return [heard.owns]
+    if not _conflict(process.owns, size):
+        return [process.owns]
     by_device: dict[int | None, list[OneSided]] = defaultdict(list)
-    for side in heard.owns:
+    for side in process.owns:
         by_device[side.event.device].append(side)
     lives: list[list[OneSided]] = []
     for owns in by_device.values():
@@ -156,8 +156,8 @@ def _conflict(owns: list[OneSided], size: int | None) -> bool:
     return False
 
 
-def _local_rank(heard: ProcessFacts, names: list[NamedRank]) -> int | None:
-    local_ranks = {names[file].local_rank for file in heard.files} - {None}
+def _local_rank(process: ProcessFacts, names: list[NamedRank]) -> int | None:
+    local_ranks = {names[file].local_rank for file in process.files} - {None}
     return local_ranks.pop() if len(local_ranks) == 1 else None
 
 
@@ -206,7 +206,7 @@ def _identities(owns: list[OneSided]) -> dict[int, tuple[str, str]]:
     """(identity, parent's identity) of one process's communicators, by ``id``; "" where unknown."""
     latest: dict[str, str] = {}
     identities: dict[int, tuple[str, str]] = {}
-    for side in owns:  # as they came up: a parent before its children
+    for side in owns:  # in order of creation: a parent before its children
         event = side.event
         parent = latest.get(event.parent, "") if event.parent else ""
         name = event.comm_id
@@ -219,7 +219,7 @@ def _identities(owns: list[OneSided]) -> dict[int, tuple[str, str]]:
 
 # -- Kept lines, each with the process that printed it -----------------------------------------------------------------
 
-_CALLS_SHOWN = 4  # of each process and communicator; all that are kept are in its Member
+_CALLS_SHOWN = 4  # of each process and communicator; its Member has all that were kept
 _MOST_CALLS_SHOWN = 20_000
 
 
@@ -233,12 +233,12 @@ def lines_of(gatherer: Gatherer, joined: JoinedProcesses, doubtful: set[str]) ->
             source = SOURCES.get(kind.removeprefix("block "), "stack")
             opener = makes.lines(entry[0], source, None)
             lines[entry[0]] = opener
-            for one in entry[1:]:
-                lines[one] = makes.lines(one, source, opener[0].speaker)
+            for raw_line in entry[1:]:
+                lines[raw_line] = makes.lines(raw_line, source, opener[0].speaker)
     for _, entry in gatherer.keep.entries():
-        for one in entry:
-            if one not in lines:
-                lines[one] = makes.lines(one)
+        for raw_line in entry:
+            if raw_line not in lines:
+                lines[raw_line] = makes.lines(raw_line)
     shown = max(1, min(_CALLS_SHOWN, _MOST_CALLS_SHOWN // max(1, len(gatherer.calls))))
     for (file, _, _), calls in gatherer.calls.items():
         for number, raw in list(calls)[-shown:]:
@@ -285,7 +285,7 @@ class _Maker:
     def __init__(self, gatherer: Gatherer, joined: JoinedProcesses, doubtful: set[str]) -> None:
         self.block = 0
         self._gatherer, self._joined, self._doubtful = gatherer, joined, doubtful
-        self._speakers: dict[Speaker, Speaker] = {}  # equal ones of many lines are kept once
+        self._speakers: dict[Speaker, Speaker] = {}  # equal speakers of many lines are stored once
         self._texts: dict[str, str] = {}
 
     def lines(self, raw_line: RawLine, source: str = "", heir: Speaker | None = None) -> list[Line]:
@@ -321,7 +321,7 @@ class _Maker:
         return self._speakers.setdefault(speaker, speaker)
 
 
-# -- World size, and which hints at ranks to believe -------------------------------------------------------------------
+# -- World size, and which hints at ranks to trust ---------------------------------------------------------------------
 
 NAMES = {"srun": "the task of srun", "mpirun": "the rank of mpirun", "file": "the file's name"}
 
@@ -329,8 +329,8 @@ NAMES = {"srun": "the task of srun", "mpirun": "the rank of mpirun", "file": "th
 def world_size(facts: Facts, manifest: set[int], gaps: Gaps) -> int | None:
     """The world size from a run's manifest, else as launchers print it, else the largest communicator's; None where
     unknown."""
-    largest = max((side.event.size for heard in facts.heard.values() for side in heard.owns), default=0)
-    hints = {who[2] for who in facts.heard if who[2] is not None} | facts.by_rank
+    largest = max((side.event.size for process in facts.heard.values() for side in process.owns), default=0)
+    hints = {key[2] for key in facts.heard if key[2] is not None} | facts.by_rank
     seen = max((rank for kind, rank in hints if kind in ("[rankN]", "mpirun")), default=-1) + 1
     printed = set(facts.worlds)
     printed |= {nodes * each for nodes, each in facts.nodes.values() if nodes and each}
@@ -352,18 +352,18 @@ def world_size(facts: Facts, manifest: set[int], gaps: Gaps) -> int | None:
 def doubtful_hints(facts: Facts, size: int | None, gaps: Gaps) -> set[str]:
     """The kinds of hints ("srun", "mpirun", "file") that do not number global ranks here.
 
-    ``srun --label`` before torchrun numbers nodes, and so may files that are named after ranks. A kind is not believed
-    where one number stands for several processes that live at the same time (they have different ranks in one
-    communicator or different devices), or where NCCL's rank in a communicator of the whole job differs.
+    ``srun --label`` before torchrun numbers nodes, and so may files that are named after ranks. A kind is not trusted
+    where one number denotes several processes that live at the same time (they have different ranks in one communicator
+    or different devices), or where NCCL's rank in a communicator of the whole job differs.
     """
     side_by_side: dict[Hint, list[OneSided]] = defaultdict(list)
     doubtful: set[str] = set()
-    for (_, pid, hint), heard in facts.heard.items():
+    for (_, pid, hint), process in facts.heard.items():
         if hint is None or hint[0] == "[rankN]" or pid is None:
             continue
         if size is not None and hint[1] >= size:
             doubtful.add(hint[0])
-        for side in heard.owns:
+        for side in process.owns:
             side_by_side[hint].append(side)
             if side.event.size == size and side.event.rank != hint[1]:
                 doubtful.add(hint[0])
@@ -382,17 +382,17 @@ def without(facts: Facts, doubtful: set[str]) -> dict[Who, Who]:
     joined with the only one that has its host and pid."""
     renamed: dict[Who, Who] = {}
     hinted: dict[tuple[str, int | None], set[Who]] = defaultdict(set)
-    for who in facts.heard:
-        host, pid, hint = who
+    for old in facts.heard:
+        host, pid, hint = old
         new: Who = (host, pid, None if hint is not None and hint[0] in doubtful else hint)
-        renamed[who] = new
+        renamed[old] = new
         if new[2] is not None:
             hinted[host, pid].add(new)
-    for who, new in renamed.items():
-        others = hinted[new[0], new[1]]
-        ranks = {other[2][1] for other in others if other[2] is not None}
+    for old, new in renamed.items():
+        candidates = hinted[new[0], new[1]]
+        ranks = {candidate[2][1] for candidate in candidates if candidate[2] is not None}
         if len(ranks) == 1:  # hints of several kinds may agree
-            renamed[who] = min(others, key=lambda other: (other[2] or ("", 0))[0])
+            renamed[old] = min(candidates, key=lambda candidate: (candidate[2] or ("", 0))[0])
     return renamed
 
 
@@ -421,8 +421,8 @@ def take_run(run: RunLayout, facts: Facts, gaps: Gaps) -> int | None:
         refused.append(gap)
         if identity is None:
             continue
-        heard = facts.process((identity.host.partition(".")[0], identity.pid, ("file", rank)))
-        heard.local_rank, heard.device = identity.local_rank, identity.device_index
+        process = facts.process((identity.host.partition(".")[0], identity.pid, ("file", rank)))
+        process.local_rank, process.device = identity.local_rank, identity.device_index
     for gap in refused:
         if gap is not None:
             gaps.say(gap.path, gap.reason)
@@ -484,7 +484,7 @@ def _joined(gatherer: Gatherer, sizes: list[int | None], gaps: Gaps) -> Logs:
 def _calls(
     gatherer: Gatherer, joined: JoinedProcesses, doubtful: set[str], gaps: Gaps
 ) -> dict[int, tuple[NcclCall, ...]]:
-    """The last calls of each process's communicators, by ``id``: host, pid and pointer meet in the same process."""
+    """The last calls of each process's communicators, by ``id``: host, pid and pointer identify one."""
     owns: dict[tuple[int, str], list[OneSided]] = defaultdict(list)
     for index, of_one in enumerate(joined.owns):
         for side in of_one:
@@ -495,7 +495,7 @@ def _calls(
         parsed = gatherer.parsed_by(file, lines[-1][1])[-1]
         number = joined.find(parsed.host, parsed.pid, rank_of(parsed, gatherer, file, doubtful))
         pointer = comm.decode("ascii", "replace")
-        # Several processes behind one host and pid: the pointer tells, if it is one's alone.
+        # Several processes behind one host and pid: the pointer decides if only one of them has it.
         of_pid = [number] if number is not None else joined.index.get((parsed.host, parsed.pid), [])
         holders = [owns[index, pointer] for index in of_pid if (index, pointer) in owns]
         candidates = holders[0] if len(holders) == 1 else []
@@ -505,17 +505,17 @@ def _calls(
         side = candidates[-1]
         for line, raw in lines:
             if side.file == file and line < side.line:
-                continue  # of an earlier communicator at the same address
+                continue  # a call of an earlier communicator at the same address
             text = raw.decode("utf-8", "replace")
             if (read := call_of(text, Evidence(gatherer.files[file], line, text))) is not None:
                 by_side[id(side)].append(read[1])
-    for file, who in strangers.items():
-        gaps.say(gatherer.files[file], f"{NO_RANK}{len(who)} processes without their Init lines: no rank")
+    for file, callers in strangers.items():
+        gaps.say(gatherer.files[file], f"{NO_RANK}{len(callers)} processes without their Init lines: no rank")
     return {side: tuple(sorted(calls, key=_place)) for side, calls in by_side.items()}
 
 
 def _place(call: NcclCall) -> tuple[str, int]:
-    return call.evidence.path, call.evidence.line  # several threads of a process may call
+    return call.evidence.path, call.evidence.line  # by line, since several threads of a process may call
 
 
 def _say_left_out(gatherer: Gatherer, gaps: Gaps) -> None:

@@ -1,8 +1,8 @@
-"""Files as blocks of whole lines, whatever packed them, and where in a block the wanted substrings are.
+"""Reads files, packed or not, as blocks of whole lines, and finds substrings in the blocks.
 
-Damage ends a stream and becomes a gap; what was read before counts. Memory does not depend on the input: at most a few
-megabytes are unpacked at a time. A file that unpacks to more than ``BOMB_BYTES`` at more than ``BOMB_RATIO`` to one is
-given up: real logs pack at 10 to 60 to one.
+Damage ends a stream and becomes a gap; what was read before it counts. Memory does not depend on the input: at most a
+few megabytes are unpacked at a time. A file that unpacks to more than ``BOMB_BYTES`` at more than ``BOMB_RATIO`` to one
+is read no further: real logs compress 10 to 60 to one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from diag.hang.text.prefixes import plain, read_text
 
 
 class Gaps:
-    """What could not be read or joined: each reason once a path, with a count."""
+    """What could not be read or joined: each reason once per path, with a count."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
@@ -56,7 +56,8 @@ class Gaps:
 STDIN = "-"
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"  # how packed files begin
 
-# Of a run directory of this project, and of profilers: no log, and often large. stacks.txt and error.json are read.
+# Files of this project's run directories and of profilers: not logs, and often large. stacks.txt and error.json are
+# read.
 _NO_LOGS = re.compile(
     rf"(^|/)({data_names()})$"
     r"|\.(parquet|pt|pth|bin|safetensors|ckpt|npy|npz|so|py|pyc|whl|tar|zip|png|jpg|html|pftrace)$"
@@ -65,27 +66,27 @@ _NO_LOGS = re.compile(
 
 def files_of(paths: Sequence[str | Path], gaps: Gaps) -> list[str]:
     """Every file that may be a log, in the order given, folders in natural order of names, no file twice."""
-    found: list[str] = []
+    files: list[str] = []
     seen: set[tuple[int, int]] = set()
-    for given in map(str, paths):
-        if given == STDIN:
-            found.append(STDIN)
-        elif not _is_there(given):
-            raise DiagError(f"{given}: no such file or folder", hint="Check the path.", path=given)
-        elif is_folder(given):
-            found.extend(_below(given, seen, gaps))
-        elif _is_new(given, seen, gaps):  # also a pipe: the user names it
-            found.append(given)
-    return found
+    for path in map(str, paths):
+        if path == STDIN:
+            files.append(STDIN)
+        elif not _is_there(path):
+            raise DiagError(f"{path}: no such file or folder", hint="Check the path.", path=path)
+        elif is_folder(path):
+            files.extend(_below(path, seen, gaps))
+        elif _is_new(path, seen, gaps):  # also a pipe, since the user named it
+            files.append(path)
+    return files
 
 
-def _is_there(given: str) -> bool:
+def _is_there(path: str) -> bool:
     try:
-        Path(given).lstat()
+        Path(path).lstat()
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise unreadable(error, given) from error
+        raise unreadable(error, path) from error
     return True
 
 
@@ -101,7 +102,7 @@ def _below(folder: str, seen: set[tuple[int, int]], gaps: Gaps) -> Iterator[str]
 
 
 def _is_new(path: str, seen: set[tuple[int, int]], gaps: Gaps) -> bool:
-    """Whether a file is seen for the first time: it may have several names. True for what is no regular file."""
+    """Whether a file is seen for the first time: it may have several names. True for anything but a regular file."""
     try:
         about = Path(path).stat()
     except OSError as error:
@@ -121,7 +122,7 @@ _COPIED_BYTES = 256 << 10
 _NARROWEST, _WIDEST = 60, 400  # columns
 _HEAD = 6  # characters
 _PACKED_PIECE = 256 << 10
-# One zstd block can be 4 bytes and unpack to 128 KiB: of this much input at most 32 MiB come at a time.
+# One zstd block of 4 bytes can unpack to 128 KiB: this much input gives at most 32 MiB at a time.
 _ZSTD_PIECE = 1 << 10
 _ZSTD_WINDOW = 128 << 20  # zstd's own limit without --long
 BOMB_BYTES = 1 << 30
@@ -172,7 +173,7 @@ def _joined(data: bytes) -> bytes:
     if not _NARROWEST <= width <= _WIDEST:
         return data
     full = [at for at, text in enumerate(texts[:-1]) if len(text) == width and len(set(text)) > 2]
-    # How lines begin that follow a shorter one: those are no continuations.
+    # Beginnings of lines that follow a shorter line: lines that begin so are no continuations.
     heads = {text[:_HEAD] for before, text in zip(["", *texts], texts, strict=False) if len(before) < width}
     cut = [
         at
@@ -185,17 +186,17 @@ def _joined(data: bytes) -> bytes:
     if len(cut) < 2 or 2 * len(cut) < len(full):
         return data
     continues = set(cut)
-    found: list[bytes] = []
+    joined: list[bytes] = []
     blanks = 0
     for at, line in enumerate(lines):
         if at - 1 in continues:
-            found[-1] = found[-1].rstrip(b"\r") + line
+            joined[-1] = joined[-1].rstrip(b"\r") + line
             blanks += 1
             continue
-        found += [b""] * blanks
-        found.append(line)
+        joined += [b""] * blanks
+        joined.append(line)
         blanks = 0
-    return b"\n".join([*found, *[b""] * blanks])
+    return b"\n".join([*joined, *[b""] * blanks])
 
 
 def _begins(text: str) -> bool:
@@ -203,15 +204,15 @@ def _begins(text: str) -> bool:
     return read_text(plain(text)).any or text.startswith(("Traceback (", "  File ", "    ", "#"))
 
 
-def _opened(path: str, given: bool) -> AbstractContextManager[BinaryIO]:
+def _opened(path: str, is_named: bool) -> AbstractContextManager[BinaryIO]:
     """The file, open; standard input stays open afterwards."""
     if path == STDIN:
         return nullcontext(sys.stdin.buffer)
-    return Path(path).open("rb") if given else open_regular(path, run_of(path))
+    return Path(path).open("rb") if is_named else open_regular(path, run_of(path))
 
 
 def _counted(source: Iterator[tuple[int, bytes]], path: str, gaps: Gaps) -> Iterator[bytes]:
-    """The pieces, up to where so little input gives so much that it is no log."""
+    """The pieces, until they are so much larger than the input that it cannot be a log."""
     total = 0
     for packed, piece in source:
         yield piece
@@ -275,7 +276,7 @@ def _unzstd(head: bytes, file: BinaryIO, path: str, gaps: Gaps) -> Iterator[tupl
         gaps.say(path, "cut off in the middle of the zstd data: what is there was read")
 
 
-# -- Blocks of whole lines, and where in them the wanted substrings are ------------------------------------------------
+# -- Blocks of whole lines, and the search for substrings in them ------------------------------------------------------
 #
 # Measured on one core of a two-core machine, 146 substrings, logs of 1,024 ranks (MB/s, with a tenth and with half of
 # the lines COLL): polars ``str.find_many`` (Aho-Corasick) over a block of 8 MB 173 and 193; the same on split lines
@@ -341,7 +342,7 @@ class Search:
         self.wanted = list(dict.fromkeys(word for word in wanted if word))
         encoded = [word.encode() for word in self.wanted]
         self._folded = list(dict.fromkeys(bytes(byte & 0x7F for byte in word).decode("ascii") for word in encoded))
-        # Which substring a hit is, by its first four bytes: an alternation of re would try them all.
+        # Substrings by their first four bytes, to identify a hit: an alternation of re would try them all.
         self._by_head: dict[bytes, list[tuple[int, bytes]]] = {}
         shortest = min((len(word) for word in encoded), default=0)
         self._head = min(4, shortest)
@@ -351,30 +352,30 @@ class Search:
     def hits(self, block: TextBlock) -> tuple[NDArray[np.int64], Iterator[tuple[int, int, list[int]]]]:
         """The lines in which only the bulk substring was found; and for the others (line, where its first hit begins,
         the indices of its substrings), by line."""
-        found = self._found(block)
-        lines = np.searchsorted(block.starts, found, side="right") - 1
+        places = self._found(block)
+        lines = np.searchsorted(block.starts, places, side="right") - 1
         data = np.frombuffer(block.data, np.uint8)
-        is_bulk = np.full(len(found), bool(self._bulk))
+        is_bulk = np.full(len(places), bool(self._bulk))
         for offset, byte in enumerate(self._bulk):
-            is_bulk &= data[np.minimum(found + offset, len(data) - 1)] == byte
+            is_bulk &= data[np.minimum(places + offset, len(data) - 1)] == byte
         mixed = np.unique(lines[~is_bulk])
         alone = is_bulk & ~np.isin(lines, mixed)
-        return np.unique(lines[alone]), self._named(block, found[~alone], lines[~alone])
+        return np.unique(lines[alone]), self._named(block, places[~alone], lines[~alone])
 
     def _found(self, block: TextBlock) -> NDArray[np.int64]:
         if not self._folded:
             return np.empty(0, np.int64)
-        # polars wants valid UTF-8: the eighth bit is dropped, which moves nothing. A false hit does not pass `_named`.
+        # polars needs valid UTF-8: dropping the eighth bit keeps all positions, and `_named` discards false hits.
         folded = (np.frombuffer(block.data, np.uint8) & 0x7F).tobytes().decode("ascii")
-        found = pl.Series([folded]).str.find_many(self._folded, overlapping=True)[0].to_numpy()
-        return np.unique(found).astype(np.int64)
+        places = pl.Series([folded]).str.find_many(self._folded, overlapping=True)[0].to_numpy()
+        return np.unique(places).astype(np.int64)
 
     def _named(
-        self, block: TextBlock, found: NDArray[np.int64], lines: NDArray[np.int64]
+        self, block: TextBlock, places: NDArray[np.int64], lines: NDArray[np.int64]
     ) -> Iterator[tuple[int, int, list[int]]]:
         data, heads, width = block.data, self._by_head, self._head
         now, first, words = -1, 0, list[int]()
-        for line, at in zip(lines.tolist(), found.tolist(), strict=True):
+        for line, at in zip(lines.tolist(), places.tolist(), strict=True):
             real = [index for index, word in heads.get(data[at : at + width], ()) if data.startswith(word, at)]
             if not real:
                 continue

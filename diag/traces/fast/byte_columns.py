@@ -1,7 +1,7 @@
 """Columns out of text by arithmetic on its bytes: equal words, numbers and fingerprints at many places at once.
 
-A million small strings cost more to make than to read. `Text` holds a text as arrays of bytes and of words, and looks
-at all the given positions in a few passes. Positions count from the beginning of the padding, which lets them reach
+Making a million small strings costs more than reading them. `Text` holds a text as arrays of bytes and of words, and
+looks at all given positions in a few passes. Positions count from the beginning of the padding, so they may reach
 `PAD` bytes beyond the text.
 """
 
@@ -20,11 +20,11 @@ PAD = 64
 WORD = 8
 FAR_US = (1 << 62) // 1000  # later times do not fit into nanoseconds
 _ZEROS = np.uint64(0x3030303030303030)  # the text "00000000"
-_BLOCK_WORDS = 8  # of which fingerprints are made at once
+_BLOCK_WORDS = 8  # words that are hashed into a fingerprint at once
 _BLOCK_BYTES = WORD * _BLOCK_WORDS
-# As many as stay in a core's own cache.
+# As many as fit into a core's cache.
 _BLOCKS_AT_ONCE, _ELEMENTS_AT_ONCE = 4096, 8192
-# Keeps the first, or the last, k bytes in memory of a little-endian word; the last k bytes of a block of words.
+# Masks for the first, or the last, k bytes in memory of a little-endian word; for the last k bytes of a block of words.
 _KEEP_FIRST = np.array([(1 << (8 * k)) - 1 for k in range(9)], dtype=np.uint64)
 _KEEP_LAST = np.array([((1 << (8 * k)) - 1) << (64 - 8 * k) for k in range(9)], dtype=np.uint64)
 _KEEP_LAST_OF_BLOCK = _KEEP_LAST[
@@ -36,7 +36,7 @@ _LONGEST_NUMBER = 24
 
 
 class Text:
-    """A text between two pads of PAD bytes. The pads are newlines where they touch the text and spaces otherwise, so
+    """A text between two pads of PAD bytes. The pads are newlines next to the text and spaces otherwise, so
     that each line of the text lies between two newlines."""
 
     def __init__(self, *pieces: bytes) -> None:
@@ -45,19 +45,19 @@ class Text:
         self.at = np.frombuffer(self.raw, dtype=np.uint8)
 
     def newlines(self) -> Positions:
-        """Where every newline is, from the one before the text to the one behind it."""
+        """Position of every newline, from the one before the text to the one after it."""
         return np.flatnonzero(self.at == ord("\n"))
 
     def windows(self, begin: Positions, words: int) -> Words:
         """The ``8 * words`` bytes from each position on, as little-endian words: shape (positions, words)."""
         size = WORD * words
-        # Overlapping elements, one at every byte: numpy copies those that are asked for.
+        # Overlapping elements, one at every byte: numpy copies only the selected ones.
         every = np.ndarray(shape=(len(self.raw) - size + 1,), dtype=f"V{size}", buffer=self.raw, strides=(1,))
         elements = np.empty(len(begin), dtype=every.dtype)
         for first in range(0, len(begin), _ELEMENTS_AT_ONCE):
             rows = begin[first : first + _ELEMENTS_AT_ONCE]
-            # Copying waits for memory element by element, 35 ns each; reading their first and last bytes waits for many
-            # at once, and brings them into the core's cache: 9 ns for all of it.
+            # Copying waits for memory element by element, 35 ns each. Reading their first and last bytes before that
+            # waits for many at once, and brings them into the core's cache: 9 ns for all of it.
             self.at.take(rows)
             if size > WORD:
                 self.at.take(rows + (size - 1))
@@ -73,7 +73,7 @@ class Text:
 
     def places(self, key: bytes, rare: int) -> Positions:
         """All positions of ``key``, in order. ``rare``: index in it of the byte to look for first, or of the first of
-        two equal ones."""
+        two equal bytes."""
         hit = self.at == key[rare]
         if key[rare + 1] == key[rare]:
             hit[:-1] &= hit[1:]
@@ -81,7 +81,7 @@ class Text:
         return places[self.equal(places, key)]
 
     def last_space(self, end: Positions) -> Positions:
-        """Where the last space before each position is, looking back 24 bytes; -1 where there is none."""
+        """Position of the last space before each position, looking back 24 bytes; -1 if there is none."""
         back = (self._bytes(end - _LONGEST_NUMBER)[:, ::-1] == ord(" ")).argmax(axis=1) + 1
         place: Positions = np.where(self.at.take(end - back) == ord(" "), end - back, -1)
         return place
@@ -94,11 +94,12 @@ class Text:
         return end
 
     def _bytes(self, begin: Positions) -> npt.NDArray[np.uint8]:
-        """As many bytes from each position on as the longest number has: shape (positions, _LONGEST_NUMBER)."""
+        """The bytes from each position on, as many as the longest number has: shape (positions, _LONGEST_NUMBER)."""
         return self.windows(begin, _LONGEST_NUMBER // WORD).view(np.uint8)
 
     def integers(self, begin: Positions, end: Positions) -> tuple[Positions, Mask]:
-        """(values, valid) of the decimal digits in ``[begin, end)``: at most 18, nothing else among them."""
+        """(values, valid) of the decimal digits in ``[begin, end)``: valid if there are 1 to 18 digits and nothing
+        else."""
         length = end - begin
         valid: Mask = (length > 0) & (length <= 18)
         value = np.zeros(len(end), dtype=np.int64)
@@ -109,7 +110,8 @@ class Text:
         return value, valid
 
     def microseconds(self, begin: Positions, end: Positions) -> tuple[Positions, Mask]:
-        """(nanoseconds, valid) of numbers printed as whole microseconds or with three decimals; no others."""
+        """(nanoseconds, valid) of numbers printed as whole microseconds or with three decimals; others are not
+        valid."""
         decimal: Mask = (self.at.take(end - 4) == ord(".")) & (end - begin > 4)
         value, valid = self.integers(begin, np.where(decimal, end - 4, end))
         valid &= value < FAR_US
@@ -121,13 +123,13 @@ class Text:
         return value, valid
 
     def fingerprints(self, begin: Positions, end: Positions) -> Words:
-        """A 64-bit hash of the bytes in each ``[begin, end)``, with keys of this process: equal texts have equal ones;
-        two different ones share one with a chance of 2^-48 at most, mostly 2^-60."""
+        """A 64-bit hash of the bytes in each ``[begin, end)``, with keys of this process: equal texts have equal
+        hashes; two different texts collide with a probability of 2^-48 at most, mostly 2^-60."""
         length = end - begin
         blocks = np.maximum(-(-length // _BLOCK_BYTES), 1)
         first = np.cumsum(blocks) - blocks
         line = np.repeat(np.arange(len(blocks)), blocks)
-        number = np.arange(len(line)) - first[line]  # of each block, from the end
+        number = np.arange(len(line)) - first[line]  # the block's number, from the end
         at = end[line] - _BLOCK_BYTES * (number + 1)
         # The block at the beginning may overlap the next; that of a shorter text reaches back and is masked.
         at = np.where(number > 0, np.maximum(at, begin[line]), at)
@@ -155,13 +157,13 @@ def starts_with(windows: Words, expected: bytes) -> Mask:
 
 
 def word_at(windows: Words, byte: int, words: int = 1) -> Words:
-    """The words that begin at this byte of each window, which may be any: a view, shape (windows, words)."""
+    """The words that begin at this byte, which may be any, of each window: a view, shape (windows, words)."""
     return np.ndarray((len(windows), words), "<u8", windows, byte, (windows.strides[0], WORD))
 
 
 def number_at(windows: Words, end: int, length: int, valid: Mask) -> Positions:
-    """The number whose digits, ``length`` of them and 16 at most, end before this byte of each window. Those with
-    anything else there are no longer ``valid``."""
+    """The number whose ``length`` digits, at most 16, end before this byte of each window. Windows with other bytes
+    there are no longer ``valid``."""
     value = digits(word_at(windows, end - WORD)[:, 0], min(length, WORD), valid)
     if length > WORD:
         value = value + 10**WORD * digits(word_at(windows, end - 2 * WORD)[:, 0], length - WORD, valid)
@@ -169,12 +171,12 @@ def number_at(windows: Words, end: int, length: int, valid: Mask) -> Positions:
 
 
 def digits(words: Words, length: int | Positions, valid: Mask) -> Positions:
-    """The number that the last ``length`` bytes of each word make. Those with anything but digits there are no longer
+    """The number in the last ``length`` bytes of each word. Words with other bytes than digits there are no longer
     ``valid``."""
     if not isinstance(length, int) or length < WORD:
         keep = _KEEP_LAST[length]
         words = (words & keep) | (_ZEROS & ~keep)
-    if len(words) and (words == words[0]).all():  # the first digits of a trace's times, mostly
+    if len(words) and (words == words[0]).all():  # usual for the first digits of a trace's times
         words = words[:1]
     valid &= _all_digits(words)
     return np.broadcast_to(_eight_digits(words).astype(np.int64), len(valid))
@@ -187,7 +189,7 @@ def goes_on(byte: npt.NDArray[np.uint8]) -> Mask:
 
 
 def _sums(blocks: Words) -> Words:
-    """A number for each block of words: the sum of their products with random keys. Only the lowest bits in which two
+    """A hash of each block of words: the sum of their products with random keys. Only the lowest bits in which two
     blocks differ could cancel out, so the higher bits of each word are first mixed into its lower ones."""
     blocks ^= blocks >> np.uint64(32)
     blocks ^= blocks >> np.uint64(16)

@@ -2,9 +2,9 @@
 
 Kineto prints an event on lines of its own. The first lines (category, name, thread) repeat, so each distinct one is
 decoded once, and the numbers of a whole chunk are read in place at once (byte_columns): 22 ms for 8 MB, where decoding
-every event and making columns of them takes 55. Events of another layout are decoded one by one; a chunk in which many
-have one, or whose lines do not add up to its events, is refused (`KinetoText.decode` returns False): the decoder of any
-JSON takes it, and reports errors.
+every event and making columns of them takes 55. Events of another layout are decoded one by one. A chunk with many such
+events, or whose lines do not add up to its events, is refused (`KinetoText.decode` returns False): the general JSON
+decoder takes it, and reports errors.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .byte_columns import FAR_US, WORD, Mask, Positions, Text, Words, digits, go
 
 # -- kineto heads ------------------------------------------------------------------------------------------------------
 #
-# What the first lines of events come to.
+# Caches the decoded first lines of events.
 #
-# A trace of a million events has thousands of different first lines, so each is decoded once, as JSON, and known by its
-# fingerprint from then on.
+# A trace of a million events has thousands of different first lines, so each is decoded once, as JSON, and identified
+# by its fingerprint from then on.
 
 _EVENT = msgspec.json.Decoder(kineto_json.KinetoEvent)
 _SLOT_BITS = 16
@@ -53,12 +53,12 @@ class Heads(Struct):
     table: EventTable
     _known: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, _HEAD))  # columns of Head
     _index: dict[int, int] = field(default_factory=dict)  # fingerprint: its place in _known
-    # The same as arrays, with one place for each beginning of a fingerprint: a look instead of a sort of all lines.
+    # The same as arrays, with one place per beginning of a fingerprint: a lookup instead of a sort of all lines.
     _slots: Words = field(default_factory=lambda: np.zeros(1 << _SLOT_BITS, np.uint64))
     _slot_index: Positions = field(default_factory=lambda: np.full(1 << _SLOT_BITS, -1))
 
     def of(self, text: Text, begin: Positions, end: Positions) -> npt.NDArray[np.void] | None:
-        """The columns of Head for the lines ``[begin, end)``; None where one of them is no such line."""
+        """The columns of Head for the lines ``[begin, end)``; None if one of them is not such a line."""
         if len(self._index) > MAX_NAMES:
             self._forget()
         prints = text.fingerprints(begin, end)
@@ -76,7 +76,7 @@ class Heads(Struct):
         return self._known.take(index)
 
     def _learn(self, prints: Sequence[int], lines: Sequence[bytes]) -> bool:
-        """Decodes the lines that are new; False where one is no line of Kineto's."""
+        """Decodes the lines that are new; False if one is not a line of Kineto's."""
         new: list[Head] = []
         whole = True
         for fingerprint, line in zip(prints, lines, strict=True):
@@ -108,10 +108,10 @@ class Heads(Struct):
 
 # -- kineto layout -----------------------------------------------------------------------------------------------------
 #
-# Where the lines of each event are, in text as Kineto prints it.
+# Positions of the lines of each event, in text as Kineto prints it.
 #
-# Since PyTorch 1.8 Kineto prints an event on lines of its own: phase, category, name and thread on the first, times on
-# the second, arguments behind; and a line of a brace alone before and behind it.
+# Since PyTorch 1.8 Kineto prints an event on its own lines: phase, category, name and thread on the first, times on the
+# second, then arguments; and a line with only a brace before and after it.
 
 
 class Layout(Struct, frozen=True):
@@ -121,7 +121,7 @@ class Layout(Struct, frozen=True):
     text: Text
     newlines: Positions
     opening: Positions  # the line with the brace before each event
-    closing: Positions  # and behind it
+    closing: Positions  # and after it
 
     def __len__(self) -> int:
         return len(self.opening)
@@ -143,7 +143,7 @@ class Layout(Struct, frozen=True):
 
     @property
     def arguments(self) -> tuple[Positions, Positions]:
-        """(begin, end) of what follows the opening of the arguments on the third line, up to the last line's end."""
+        """(begin, end) of the text after the opening of the arguments on the third line, up to the last line's end."""
         body = np.minimum(self.opening + 4, self.closing)
         return self.newlines.take(body) + 1, self.newlines.take(self.closing)
 
@@ -162,7 +162,7 @@ class Layout(Struct, frozen=True):
 
 
 def layout(text: Text) -> Layout | None:
-    """The lines of each event; None where the text is not printed like Kineto's, or where an event is not one."""
+    """The lines of each event; None if the text is not printed like Kineto's, or if part of it is not an event."""
     newlines = text.newlines()
     size = newlines[1:] - newlines[:-1]
     short = np.flatnonzero((size ^ 4) <= 1)  # 4 and 5: lines of three or four bytes
@@ -172,7 +172,7 @@ def layout(text: Text) -> Layout | None:
     brace = text.at.take(begin + 2)
     opening = short[indented & (brace == ord("{")) & ~long]
     closing = short[indented & (brace == ord("}")) & ((text.at.take(begin + 3) == ord(",")) | ~long)]
-    # Every event opens right after the one before it has closed, and nothing stands around them.
+    # Every event opens right after the previous one has closed, and there is nothing around them.
     if not len(opening) or len(opening) != len(closing) or (opening[1:] != closing[:-1] + 1).any():
         return None
     around = text.raw[: newlines[opening[0]]] + text.raw[newlines[closing[-1] + 1] :]
@@ -183,25 +183,25 @@ def layout(text: Text) -> Layout | None:
 
 # -- kineto arguments --------------------------------------------------------------------------------------------------
 #
-# The integers behind some keys of the events' arguments.
+# The integers after some keys in the events' arguments.
 #
-# Kineto prints the arguments of one kind of event in one order, so that the text between their numbers is the same in
-# all events of the kind: what stands there in one of them is only compared in the others, number by number. The few
-# events that agree with none of the first examples are searched for the keys. In a trace of a million events, of which
-# 310,000 are launches or launched and 140,000 memory samples, that takes 0.14 s; searching all of them took 0.3.
+# Kineto prints the arguments of one kind of event in one order, so the text between their numbers is the same in all
+# events of the kind: it is taken from one of them and only compared in the others, number by number. The few events
+# that match none of the first examples are searched for the keys. In a trace of a million events, of which 310,000 are
+# launches or launched and 140,000 memory samples, that takes 0.14 s; searching all of them took 0.3.
 
 ABSENT = -(1 << 62)  # stands for null
-# A key of the arguments with what separates it from its value, and which of its bytes is rare in a trace.
+# A key of the arguments with the separator before its value, and the index of a byte in it that is rare in a trace.
 Key = tuple[bytes, int]
 
-_EXAMPLES = 8  # of events; a chunk has kernels, copies, their launches, and few other kinds
-# Of an example, in bytes: where the keys must stand, the text between two numbers, and a number.
+_EXAMPLES = 8  # events; a chunk has kernels, copies, their launches, and few other kinds
+# Of an example, in bytes: the part that must contain the keys, the text between two numbers, and a number.
 _LONGEST, _LONGEST_BETWEEN, _WIDEST = 1024, 40, 24
 _NUMBER = re.compile(rb'(?<=: )"?-?\d[\d.]*')
 
 
 def integers(events: Layout, keys: Sequence[Key]) -> npt.NDArray[np.int64]:
-    """The integer behind the first place of each key in each event, quoted or not; ABSENT where there is none. Shape
+    """The integer after the first occurrence of each key in each event, quoted or not; ABSENT if there is none. Shape
     (keys, events)."""
     by_key = np.full((len(keys), len(events)), ABSENT, dtype=np.int64)
     begin, end = events.arguments
@@ -230,12 +230,12 @@ class _Part(Struct, frozen=True):
 
     text: bytes
     width: int
-    digits: int  # of them
-    key: int | None  # the number is the one behind this key, by its place among the keys
+    digits: int  # number of digits
+    key: int | None  # the number follows this key, by its index among the keys
 
 
 def _between_numbers(body: bytes, keys: Sequence[Key]) -> list[_Part] | None:
-    """The text before each number up to the last of the keys; None where it is none that others may share, or a key is
+    """The text before each number up to the last of the keys; None if other events can hardly share it, or if a key is
     missing or has no number."""
     places = [body.find(key, 0, _LONGEST) for key, _ in keys]
     if min(places) < 0:
@@ -260,7 +260,7 @@ def _follow(text: Text, at: Positions, parts: Sequence[_Part], keys: int) -> tup
     after the keys in these."""
     alike = np.arange(len(at))
     by_key = np.full((keys, len(at)), ABSENT, dtype=np.int64)
-    number = at  # where the last one began
+    number = at  # where the last number began
     for part in parts:
         same = text.equal(at, part.text)
         if not same.all():
@@ -278,20 +278,20 @@ def _follow(text: Text, at: Positions, parts: Sequence[_Part], keys: int) -> tup
 
 
 def _searched(bodies: Sequence[bytes], keys: Sequence[Key]) -> npt.NDArray[np.int64]:
-    """The integers behind the first place of each key in each of the texts."""
+    """The integers after the first occurrence of each key in each of the texts."""
     text = Text(b"\n".join(bodies))
     begin = text.begin + np.cumsum([0, *(len(body) + 1 for body in bodies[:-1])])
     by_key = np.full((len(keys), len(bodies)), ABSENT, dtype=np.int64)
     for row, (key, rare) in enumerate(keys):
         at = text.places(key, rare)
         values, _ = _integers(text, at + len(key), 1)
-        by_key[row, (np.searchsorted(begin, at, side="right") - 1)[::-1]] = values[::-1]  # the first of several stays
+        by_key[row, (np.searchsorted(begin, at, side="right") - 1)[::-1]] = values[::-1]  # the first of several remains
     return by_key
 
 
 def _integers(text: Text, begin: Positions, width: int) -> tuple[Positions, Positions]:
-    """The integers that begin at these positions, ABSENT where there is none, and where they end. ``width``: how many
-    digits most have."""
+    """The integers that begin at these positions, ABSENT if there is none, and where they end. ``width``: the number of
+    digits that most have."""
     digits = _signless(text, begin)
     end = digits + width
     value, valid = text.integers(digits, end)
@@ -307,7 +307,7 @@ def _integers(text: Text, begin: Positions, width: int) -> tuple[Positions, Posi
 
 
 def _signless(text: Text, begin: Positions) -> Positions:
-    """Where the digits of numbers begin, behind a quote or a sign."""
+    """Where the digits of numbers begin, after a quote or a sign."""
     if (text.at.take(begin) >= ord("0")).all():
         return begin
     unquoted: Positions = begin + (text.at.take(begin) == ord('"'))
@@ -319,9 +319,9 @@ def _signless(text: Text, begin: Positions) -> Positions:
 #
 # The times of events: the second of the lines on which Kineto prints one.
 #
-# All lines of a trace have the time at one column and nearly all of them the duration, so what the first line of a
-# chunk looks like is compared with the others, and their numbers are taken from where they stand in it: one look at
-# each line instead of eight (60 ms in a million events). A line that looks different is searched for its numbers.
+# All lines of a trace have the time at one column and nearly all of them the duration. So the layout of the first line
+# of a chunk is compared with the others, and their numbers are read at its columns: one look at each line instead of
+# eight (60 ms in a million events). A line with another layout is searched for its numbers.
 
 TIMES = b'    "ts": '
 _BETWEEN, _ARGS = b', "dur": ', b'    "args": {\n'
@@ -330,9 +330,9 @@ _FIRST = re.compile(rb'    "ts": (\d{8,16})(\.\d{3})?, "dur": \d')
 
 
 def read_times(events: Layout) -> tuple[Positions, Positions, Mask]:
-    """ts_ns, dur_ns, and whether the event is printed like most: times on the second line, then its arguments."""
+    """ts_ns, dur_ns, and whether the event has the usual layout: times on the second line, then its arguments."""
     text, (begin, end), (args, _) = events.text, events.times, events.arguments
-    # The times end with a comma where arguments follow.
+    # The times end with a comma if arguments follow.
     end = end - 1
     ends_well = (text.at.take(end) == ord(",")) & text.equal(args - len(_ARGS), _ARGS)
     ts_ns, dur_ns, whole = _like_the_first(text, begin, end)
@@ -371,7 +371,7 @@ def _like_the_first(text: Text, begin: Positions, end: Positions) -> tuple[Posit
 
 
 def _times_searched(text: Text, begin: Positions, end: Positions, ends_well: Mask) -> tuple[Positions, Positions, Mask]:
-    """The times in lines of any width, and which of them are whole."""
+    """The times in lines of any width, and which lines are valid."""
     begin = begin + len(TIMES)
     dur_begin = text.last_space(end) + 1
     whole = ends_well & text.equal(dur_begin - len(_BETWEEN), _BETWEEN) & (dur_begin > begin + len(_BETWEEN))
@@ -384,9 +384,9 @@ def _times_searched(text: Text, begin: Positions, end: Positions, ends_well: Mas
 
 _PHASE, _DURATION = b'    "ph": "', b'    "ph": "X", '
 _SAMPLE_END = f'"{MEMORY_EVENT}",'.encode()
-_MOST_ODD = 0.2  # of the events may look different before the chunk goes to the general decoder
+_MOST_ODD = 0.2  # fraction of events with another layout, above which the general decoder is used
 _CORRELATION: Key = (b'"correlation": ', 3)
-# In the arguments that are kept: what describes communication or the shapes of an operator.
+# Present in the arguments that are kept: those that describe communication or the shapes of an operator.
 _TELLING = (b'"Collective name": ', b'"Input Dims": ')
 _STREAM = b'"stream": '
 _COUNTER_KEYS: dict[str, Key] = {
@@ -471,7 +471,7 @@ class KinetoText:
         events = events.only(text.equal(end - len(_SAMPLE_END), _SAMPLE_END))
         if not len(events):
             return
-        # The thread has a line of its own, so that the times are on the third.
+        # The thread has its own line, so the times are on the third.
         thread_begin, thread_end = events.line(1)
         begin = thread_end + 1 + len(TIMES)
         ts_ns, timed = text.microseconds(begin, text.number_end(begin))
@@ -482,7 +482,7 @@ class KinetoText:
         self.table.add_counters(_with_nulls({key: columns[key][timed] for key in COUNTERS}, COUNTERS))
 
     def _threads_of(self, lines: Sequence[bytes]) -> Positions:
-        """The codes of the threads in these lines; ABSENT where a line names none."""
+        """The codes of the threads in these lines; ABSENT if a line names none."""
         codes = {line: self._thread_of(line) for line in set(lines)}
         return np.array([codes[line] for line in lines], dtype=np.int64)
 
