@@ -11,7 +11,8 @@ A case is a table ``[[case]]`` of a TOML file in this folder:
 - ``decided_by``: what in the text decides;
 - ``log``: one or several tables with ``name`` and ``text``.
 
-``python -m tests.hang.real`` prints the score.
+``known_wrong.tsv`` lists the cases whose answer is wrong today, with what is missing. ``python -m tests.hang.real``
+prints the score.
 """
 
 from __future__ import annotations
@@ -80,6 +81,15 @@ def cases_of(folder: Path = HERE) -> Iterator[Case]:
                 tuple((log["name"], log["text"]) for log in found["log"]),
                 path.name,
             )
+
+
+def known_wrong(folder: Path = HERE) -> dict[str, str]:
+    """By the id of a case whose answer is wrong: why. Raises ValueError where a line has no reason."""
+    reasons = {}
+    for line in (folder / "known_wrong.tsv").read_text().splitlines():
+        name, reason = line.split("\t")
+        reasons[name] = reason
+    return reasons
 
 
 def judge(case: Case, folder: Path) -> Judged:

@@ -7,7 +7,7 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
-from tests.hang.real import HERE, Judged, cases_of, judge, score
+from tests.hang.real import HERE, Judged, cases_of, judge, known_wrong, score
 
 parser = argparse.ArgumentParser(prog="python -m tests.hang.real")
 parser.add_argument("ids", nargs="*", help="only these cases, with the whole answer")
@@ -16,6 +16,7 @@ parser.add_argument("--quiet", action="store_true", help="the score alone")
 arguments = parser.parse_args()
 
 judged: list[Judged] = []
+known = known_wrong()
 for case in cases_of(arguments.folder):
     if arguments.ids and case.id not in arguments.ids:
         continue
@@ -34,6 +35,8 @@ for one in judged:
     print(f"{one.case.id} ({one.case.file}): wrong: {', '.join(filter(None, marks))}")
     print(f"  truth   {one.case.fault_class} {list(one.case.culprits)}: {one.case.decided_by}")
     print(f"  answer  {one.answer.fault_class} ({one.answer.confidence:.2f}): {one.answer.headline}")
+    if one.case.id in known:
+        print(f"  known   {known[one.case.id]}")
     if arguments.ids:
         print("  culprits", *one.answer.culprits, sep="\n    ")
         print("  next    ", *one.answer.next_steps, sep="\n    ")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hang.real import Judged, cases_of, judge, score
+from tests.hang.real import Judged, cases_of, judge, known_wrong, score
 
 CASES = list(cases_of())
 
@@ -47,6 +47,13 @@ def test_nineteen_of_twenty_classes_and_culprits_are_right(judged: list[Judged])
     for what in ("class", "culprit"):
         right, of = found[what]
         assert right >= 0.95 * of, wrong
+
+
+def test_what_is_wrong_is_listed_with_its_reason(judged: list[Judged]) -> None:
+    """Whoever makes an answer right takes it off the list."""
+    listed = known_wrong()
+    assert {one.case.id for one in judged if not one.right} == set(listed)
+    assert min(map(len, listed.values())) > 20
 
 
 def test_nothing_is_called_healthy_that_is_not(judged: list[Judged]) -> None:
