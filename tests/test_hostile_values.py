@@ -101,7 +101,7 @@ def test_folders_of_ranks_that_no_training_has_are_a_gap(run: Path) -> None:
     assert {rank: files.folder.name for rank, files in RunLayout(run).ranks().items()} == {
         rank: f"{rank:05d}" for rank in range(4)
     }
-    assert "4 folders (00000000000000000001, 000002, 99999999) are not rank folders" in _answers(run)
+    assert "4\u00a0folders (00000000000000000001, 000002, 99999999) are not rank folders" in _answers(run)
 
 
 @pytest.mark.parametrize("number", ["9" * 30, "4000000000000000000", "-9223372036854775808", "1e40", "1e308"])
