@@ -91,9 +91,8 @@ class _Header(tarfile.TarInfo):
         except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # the stubs lack it and the next one
             raise
         except tarfile.HeaderError as error:
-            reason = (
-                "the end-of-archive marker is missing" if isinstance(error, tarfile.EmptyHeaderError) else str(error)
-            )  # type: ignore[attr-defined]
+            at_end = isinstance(error, tarfile.EmptyHeaderError)  # type: ignore[attr-defined]
+            reason = "the end-of-archive marker is missing" if at_end else str(error)
             raise tarfile.ReadError(reason) from error
 
     def _proc_member(self, tarfile_: tarfile.TarFile) -> tarfile.TarInfo:
