@@ -71,7 +71,7 @@ def snapshot_figure(account: SnapshotAccount, theme: Theme) -> go.Figure:
                 x=oom.at_us / scale,
                 line={"color": theme.ink, "dash": "dot"},
                 annotation_position="top left",
-                annotation={"text": label(f"{size(oom.asked)} asked for"), "font": {"color": theme.ink}},
+                annotation={"text": label(f"{size(oom.requested)} asked for"), "font": {"color": theme.ink}},
             )
     return finish(
         figure,

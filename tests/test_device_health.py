@@ -312,7 +312,7 @@ def test_a_line_of_wrong_types_is_left_out(tmp_path: Path) -> None:
     )
     result = open_run(tmp_path)
     assert ids(result) == set()
-    assert "2 of 18 lines are not what a collector writes; left out" in [gap.reason for gap in result.tables.gaps]
+    assert "invalid collector records on 2 of 18 lines; left out" in [gap.reason for gap in result.tables.gaps]
 
 
 def test_nothing_recorded_is_said(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_a_line_that_is_no_json_costs_that_line(run: Path, line: bytes) -> None:
     steps.write_bytes(steps.read_bytes() + line + b"\n")
     ended = diag("analyze", run, timeout=60)
     assert ended.returncode == 4
-    assert "1 of 17 lines are not what a collector writes" in flat(ended.stdout)
+    assert "invalid collector records on 1 of 17 lines" in flat(ended.stdout)
 
 
 @pytest.mark.parametrize("command", [COMMANDS["analyze"], COMMANDS["triage"], COMMANDS["report"]])

@@ -60,5 +60,5 @@ def test_a_rank_that_recorded_hardly_any_does_not_take_the_others_steps_away() -
     assert result.verdict.culprit_ranks == (1,)
     assert result.coverage.ranks_missing == (2,)
     assert [gap.reason for gap in result.coverage.skipped] == [
-        "rank 2 recorded 5 steps, too few of them those of other ranks: left out"
+        "rank 2 recorded 5 steps, too few in common with the other ranks; left out"
     ]

@@ -127,10 +127,10 @@ def test_states_of_the_bundled_trainer() -> None:
     ("manifest", "reason"),
     [
         (None, "no manifest"),
-        (Manifest("x", 0, world_size=2, strategy="ddp"), "how many parameters"),
-        (Manifest("x", 0, world_size=2, strategy="own", model={"parameters": 10}), "what strategy own"),
-        (Manifest("x", 0, world_size=None, strategy="fsdp2", model={"parameters": 10}), "over how many ranks"),
-        (Manifest("x", 0, world_size=2, strategy="ddp", model={"parameters": 10}), "which optimizer"),
+        (Manifest("x", 0, world_size=2, strategy="ddp"), "no parameter count"),
+        (Manifest("x", 0, world_size=2, strategy="own", model={"parameters": 10}), "unknown sharding of strategy own"),
+        (Manifest("x", 0, world_size=None, strategy="fsdp2", model={"parameters": 10}), "unknown number of ranks"),
+        (Manifest("x", 0, world_size=2, strategy="ddp", model={"parameters": 10}), "the optimizer and dtypes"),
     ],
 )
 def test_what_nobody_recorded_is_not_guessed(manifest: Manifest | None, reason: str) -> None:

@@ -141,7 +141,7 @@ def test_ranks_that_are_missing_or_behind_are_said_and_left_out(tmp_path: Path) 
     assert result.verdict.culprit_ranks == (7,)
     assert result.coverage.ranks_missing == (3, 9)
     reasons = [gap.reason for gap in result.coverage.skipped]
-    assert reasons == ["rank 9 recorded not all of the steps 0 to 149; left out", "rank 3 left no summary"]
+    assert reasons == ["rank 9 did not record all of steps 0 to 149; left out", "rank 3 wrote no summary"]
     assert result.verdict.confidence <= 38 / 40
 
 
@@ -157,7 +157,7 @@ def test_a_rank_without_the_steps_of_the_others_is_left_out(tmp_path: Path) -> N
     layout.rank(2).summary.write_bytes(ahead.read_bytes())
     result = open_summaries(layout.root)
     assert result.verdict.culprit_ranks == (1,)
-    assert [gap.reason for gap in result.coverage.skipped] == ["rank 2 recorded not all of the steps 0 to 49; left out"]
+    assert [gap.reason for gap in result.coverage.skipped] == ["rank 2 did not record all of steps 0 to 49; left out"]
 
 
 def test_two_ranks_without_a_step_in_common_are_not_compared(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_lines_that_were_cut_off_or_damaged_are_left_out(tmp_path: Path) -> None
     path.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in wrong) + b"".join(lines) + b'{"cut')
     result = open_summaries(layout.root)
     assert result.coverage.ranks_used == (0, 1, 2, 3)
-    assert any("4 lines are not what a collector writes" in gap.reason for gap in result.coverage.skipped)
+    assert any("4\u00a0invalid collector records" in gap.reason for gap in result.coverage.skipped)
 
 
 def test_a_column_of_a_later_version_is_no_mistake(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_without_summaries_the_message_says_what_to_do(tmp_path: Path) -> None:
     layout = write_run(simulate(Plan(ranks=2, steps=10)), tmp_path)
     for own in layout.ranks().values():
         own.summary.unlink()
-    with pytest.raises(DiagError, match="no rank left a summary") as raised:
+    with pytest.raises(DiagError, match="no rank wrote a summary") as raised:
         open_summaries(layout.root)
     assert "--summary" in (raised.value.hint or "")
     layout = write_summaries(Job(1), tmp_path / "one")

@@ -133,7 +133,7 @@ def with_comparable_steps(tables: Tables) -> Tables:
         fewest = min(recorded, key=lambda rank: (len(recorded[rank]), -rank))
         steps = recorded.pop(fewest)
         ranks[fewest] = RankTables(fewest, ranks[fewest].identity)
-        reason = f"rank {fewest} recorded {len(steps):,} steps, too few of them those of other ranks: left out"
+        reason = f"rank {fewest} recorded {len(steps):,} steps, too few in common with the other ranks; left out"
         gaps.append(Gap(str(tables.root), reason))
     return replace(tables, ranks=ranks, gaps=(*tables.gaps, *gaps))
 
@@ -439,7 +439,7 @@ def _sure_enough(alignment: Alignment, placed: Mapping[int, Sequence[RankStep]])
 # from anyone.
 
 
-class _Kept(msgspec.Struct, array_like=True):
+class _CachedStep(msgspec.Struct, array_like=True):
     step: int
     begin_ns: int
     end_ns: int
@@ -481,24 +481,24 @@ def steps_of(
     data = trace.derived.load(name)
     if data is not None:
         try:
-            return [_step(rank, cached) for cached in msgspec.msgpack.decode(data, type=list[_Kept])]
+            return [_from_cache(rank, cached) for cached in msgspec.msgpack.decode(data, type=list[_CachedStep])]
         except (msgspec.DecodeError, ValueError):
             pass
     steps = account()
-    trace.derived.save(name, msgspec.msgpack.encode([_kept(step) for step in steps]))
+    trace.derived.save(name, msgspec.msgpack.encode([_to_cache(step) for step in steps]))
     return steps
 
 
-def _kept(step: RankStep) -> _Kept:
+def _to_cache(step: RankStep) -> _CachedStep:
     cut = step.segments
-    return _Kept(
+    return _CachedStep(
         step.step, step.begin_ns, step.end_ns, np.append(cut.start_ns, cut.end_ns[-1:]).tobytes(), cut.kind.tobytes(),
         cut.detail.tobytes(), step.overlapped_comm_ns, step.optimizer_ns, list(step.collectives),
         list(step.stalls), step.pieces, step.fused_ns,
     )  # fmt: skip
 
 
-def _step(rank: int, cached: _Kept) -> RankStep:
+def _from_cache(rank: int, cached: _CachedStep) -> RankStep:
     edges = np.frombuffer(cached.edges, dtype=np.int64)
     kind, detail = (np.frombuffer(data, dtype=np.int8) for data in (cached.kind, cached.detail))
     if not len(kind) == len(detail) == max(0, len(edges) - 1):

@@ -101,25 +101,27 @@ class StagePeers:
         members: Mapping[int, CollectiveCall],
         came: Attendance,
         activity: Activity,
-        asked: Times,
+        candidates: Times,
         labels: Times,
     ) -> Activity:
-        """What the other members of a meeting did before it, for each member in ``asked`` (places): the median over the
-        others, by label. ``activity``: that of all members, in the order of ``came``; its columns are ``labels``."""
+        """What the other members of a meeting did before it, for each member in ``candidates`` (places): the median
+        over the others, by label. ``activity``: that of all members, in the order of ``came``; its columns are
+        ``labels``."""
         everybody = median_of_others(activity)
         pair = is_pair(members.values())
         stages = [self._stages.get(rank) for rank in came.rank.tolist()] if self._stages else []
         if not pair and len(set(stages)) < 2:
-            return everybody[asked]
+            return everybody[candidates]
         if pair:
-            alike = np.stack([self._of_alike(int(came.rank[at]), key, members)[labels] for at in asked.tolist()])
+            ranks = came.rank[candidates].tolist()
+            alike = np.stack([self._of_alike(int(rank), key, members)[labels] for rank in ranks])
         else:
             mates = np.copy(activity)
             for stage in set(stages) - {None}:
                 places = [at for at, stage_of_member in enumerate(stages) if stage_of_member == stage]
                 mates[places] = median_of_others(activity[places])
-            alike = mates[asked]
-        return np.where(_OF_LAYERS[labels], alike, everybody[asked])
+            alike = mates[candidates]
+        return np.where(_OF_LAYERS[labels], alike, everybody[candidates])
 
     def _of_alike(self, rank: int, key: Key, members: Mapping[int, CollectiveCall]) -> Activity:
         """Activity of the other ranks of its stage up to the same call in their own pipelines; without such ranks, its
@@ -206,49 +208,55 @@ class Standing:
         self._covered = CoveredOfMany(sets)
 
     def usual(
-        self, rows: Times, idle_ns: Times, ready_ns: Times, asked: Times, counted_ns: Times, least_ns: int
+        self, rows: Times, idle_ns: Times, ready_ns: Times, candidates: Times, counted_ns: Times, least_ns: int
     ) -> Times:
-        """For each member in ``asked`` (places): how long the others were blocked before it was ready, without the time
-        in which it was blocked itself; the median over the others. ``rows``, ``idle_ns``, ``ready_ns``: of all members;
-        ``counted_ns``: for each member in ``asked``, the time from which blocking counts. Values below ``least_ns`` may
-        be too small."""
+        """For each member in ``candidates`` (places): how long the others were blocked before it was ready, without the
+        time in which it was blocked itself; the median over the others. ``rows``, ``idle_ns``, ``ready_ns``: of all
+        members; ``counted_ns``: for each member in ``candidates``, the time from which blocking counts. Values below
+        ``least_ns`` may be too small."""
         until = self._covered.stretch_end(rows, idle_ns)
-        blocked_ns = self._while_all_stand(rows, idle_ns, ready_ns, asked, counted_ns)
+        blocked_ns = self._while_all_stand(rows, idle_ns, ready_ns, candidates, counted_ns)
         first, second = np.partition(until, 1)[:2].tolist()
-        left_before = ready_ns[asked] > np.where(until[asked] == first, second, first)  # some other rank
+        left_before = ready_ns[candidates] > np.where(until[candidates] == first, second, first)  # some other rank
         # Being blocked for part of the time gives a smaller value than being blocked throughout.
         pairs = np.flatnonzero(left_before & (blocked_ns > least_ns))
         if len(pairs):
             for chunk in np.array_split(pairs, 1 + len(pairs) * len(rows) // _PAIRS):
-                blocked_ns[chunk] = self._by_pairs(rows, idle_ns, ready_ns, asked[chunk], counted_ns[chunk], until)
+                blocked_ns[chunk] = self._by_pairs(rows, idle_ns, ready_ns, candidates[chunk], counted_ns[chunk], until)
         return blocked_ns
 
-    def _while_all_stand(self, rows: Times, idle_ns: Times, ready_ns: Times, asked: Times, counted_ns: Times) -> Times:
+    def _while_all_stand(
+        self, rows: Times, idle_ns: Times, ready_ns: Times, candidates: Times, counted_ns: Times
+    ) -> Times:
         """``usual`` if all ranks are blocked from ``idle_ns`` until the rank is ready."""
         order = np.argsort(idle_ns, kind="stable")
         place = np.empty(len(rows), dtype=np.int64)
         place[order] = np.arange(len(rows))
         others = len(rows) - 1
         middle = np.array([[(others - 1) // 2], [others // 2]])
-        middle = middle + (middle >= place[asked])  # the rank itself is left out
+        middle = middle + (middle >= place[candidates])  # the rank itself is left out
         since = np.maximum(idle_ns[order][middle], counted_ns)
-        stood = np.maximum(ready_ns[asked] - since, 0)
-        blocked_ns: Times = (stood - self._covered.between(rows[asked], since, ready_ns[asked])).sum(axis=0) // 2
+        stood = np.maximum(ready_ns[candidates] - since, 0)
+        blocked_ns: Times = (stood - self._covered.between(rows[candidates], since, ready_ns[candidates])).sum(
+            axis=0
+        ) // 2
         return blocked_ns
 
     def _by_pairs(
-        self, rows: Times, idle_ns: Times, ready_ns: Times, asked: Times, counted_ns: Times, until: Times
+        self, rows: Times, idle_ns: Times, ready_ns: Times, candidates: Times, counted_ns: Times, until: Times
     ) -> Times:
         """``usual`` for ranks that arrived when some of the others were no longer, or not yet, blocked. ``until``: the
         end of the stretch in which each rank arrived."""
-        times = ready_ns[asked]
+        times = ready_ns[candidates]
         since = np.maximum(idle_ns[:, None], counted_ns)
         stood = np.maximum(np.minimum(until[:, None], times) - since, 0)
         at, of = np.nonzero(self._covered.next_begin(rows, until)[:, None] < times)  # it was blocked once more
         stood[at, of] = self._covered.between(rows[at], since[at, of], times[of])
-        itself = self._covered.between(rows[asked], since.min(axis=0), times) > 0
-        stood[:, itself] -= self._covered.between(rows[asked[itself]], since[:, itself], times[itself])
-        stood[asked, np.arange(len(asked))] = np.iinfo(np.int64).min  # the rank itself sorts before the others
+        itself = self._covered.between(rows[candidates], since.min(axis=0), times) > 0
+        stood[:, itself] -= self._covered.between(rows[candidates[itself]], since[:, itself], times[itself])
+        stood[candidates, np.arange(len(candidates))] = np.iinfo(
+            np.int64
+        ).min  # the rank itself sorts before the others
         others = len(rows) - 1
         low, high = 1 + (others - 1) // 2, 1 + others // 2
         stood.partition((low, high), axis=0)
@@ -390,12 +398,12 @@ class Meetings:
         if came.ready_ns.max() - first <= EPSILON_NS:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         # At most half of the others can have waited for a rank that was ready before the middle one.
-        asked = np.flatnonzero(came.ready_ns >= np.median(came.ready_ns))
-        before = accounted_ns[came.row[asked]]
+        candidates = np.flatnonzero(came.ready_ns >= np.median(came.ready_ns))
+        before = accounted_ns[came.row[candidates]]
         counted = np.where(before == _NEVER, first, before)
-        usual = self._standing.usual(came.row, came.idle_ns, came.ready_ns, asked, counted, EPSILON_NS)
+        usual = self._standing.usual(came.row, came.idle_ns, came.ready_ns, candidates, counted, EPSILON_NS)
         late = usual > EPSILON_NS
-        return asked[late], usual[late]
+        return candidates[late], usual[late]
 
     def _last_met_ns(self, key: Key, came: Attendance) -> Times:
         """When each rank last left an earlier meeting that blocked all ranks: the meeting's end; its start, if it was

@@ -123,7 +123,7 @@ class _Timed(Struct, frozen=True):
     passed them, relative to the first one."""
 
     host: StepRecord
-    own: DeviceStepRecord
+    record: DeviceStepRecord
     at_ns: Times
     since_ns: Times
 
@@ -140,7 +140,7 @@ def _seen(tables: RankTables, timed: Sequence[_Timed], alone: bool) -> float:
     waited = {
         (call.group, call.seq)
         for step in timed
-        for call in step.own.collectives
+        for call in step.record.collectives
         if not call.own_stream or call.wait_start_ns is not None
     }
     called, seen = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
@@ -178,7 +178,7 @@ def _in_order(device: DeviceStepRecord) -> bool:
 def _clocked(tables: RankTables, timed: Sequence[_Timed], waits_known: bool) -> DeviceClocked:
     begins = _begins(timed)
     ends = [
-        min(begin + step.own.dur_ns, after)
+        min(begin + step.record.dur_ns, after)
         for step, begin, after in zip(timed, begins, [*begins[1:], _NEVER], strict=True)
     ]
     rows = {(row.group, row.seq): row for row in tables.rows}
@@ -186,7 +186,7 @@ def _clocked(tables: RankTables, timed: Sequence[_Timed], waits_known: bool) -> 
     free: dict[str, int] = {}  # by group, when the call before has ended
     for step, begin, end in zip(timed, begins, ends, strict=True):
         steps.append(_record(step, begin, end))
-        for call in sorted(step.own.collectives, key=lambda call: (call.group, call.seq)):
+        for call in sorted(step.record.collectives, key=lambda call: (call.group, call.seq)):
             if (row := rows.get((call.group, call.seq))) is not None:
                 calls.append(_row(row, begin, call, free.get(call.group, -_NEVER)))
                 free[call.group] = begin + call.end_ns
@@ -204,10 +204,10 @@ def _begins(timed: Sequence[_Timed]) -> list[int]:
     began = ended = -_NEVER
     for step in timed:
         # A long step may drift by more than the duration of a very short one before it.
-        begin = max(int((step.at_ns - step.since_ns).max()), ended - round(_DRIFT * step.own.dur_ns), began)
+        begin = max(int((step.at_ns - step.since_ns).max()), ended - round(_DRIFT * step.record.dur_ns), began)
         begins.append(begin)
         began = begin
-        ended = begin + step.own.dur_ns
+        ended = begin + step.record.dur_ns
     return begins
 
 
@@ -226,7 +226,7 @@ def _record(step: _Timed, begin: int, end: int) -> StepRecord:
     """The step as a CPU rank's record. A pause of the host counts from the time when the device had no work left."""
     host, at, since = step.host, step.at_ns, step.since_ns
     phases = [
-        PhaseRow(row.phase, min(begin + row.start_ns, end), min(begin + row.end_ns, end)) for row in step.own.phases
+        PhaseRow(row.phase, min(begin + row.start_ns, end), min(begin + row.end_ns, end)) for row in step.record.phases
     ]
     pauses = []
     for start, stop in host.gc:

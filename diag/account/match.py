@@ -116,7 +116,7 @@ Known = npt.NDArray[np.bool_]
 class Met(NamedTuple):
     """One synchronising collective: places of its ranks in the list of all ranks, and when each entered and left it."""
 
-    who: Bounds
+    members: Bounds
     start_ns: Bounds
     end_ns: Bounds
 

@@ -208,7 +208,7 @@ def _describe_coalesced(rows: Iterable[Row], host: pl.DataFrame) -> None:
 CALLS_A_STEP = 1_000_000
 
 
-class _Told(Struct, frozen=True):
+class _CallDescription(Struct, frozen=True):
     """A call's description without its time and number: the same for many calls."""
 
     op: str
@@ -229,10 +229,10 @@ def from_kernels(trace: Trace, kernels: pl.DataFrame, windows: Sequence[Window])
     come from the ``record_param_comms`` or ``nccl:*`` range around the launch.
     """
 
-    def describe(row: Row) -> _Told:
+    def describe(row: Row) -> _CallDescription:
         op = trace.operation_named(row["name"]) or _op(row["coll_name"], row["caller_name"], row["name"])
         size = full_bytes(op, row["in_elems"], row["out_elems"], names.dtype_bytes(row["dtype"]))
-        return _told(trace, row, op, size or _shape_bytes(row["caller_dims"], row["caller_type"]))
+        return _describe_call(trace, row, op, size or _shape_bytes(row["caller_dims"], row["caller_type"]))
 
     calls = with_callers(trace, kernels)
     return _calls(
@@ -247,18 +247,20 @@ def from_gloo(trace: Trace, wire: pl.DataFrame, windows: Sequence[Window]) -> li
     only = next(iter(trace.groups)) if len(trace.groups) == 1 else None
     size = len(trace.groups[only]) if only is not None else (trace.world_size or 1 if not trace.groups else 1)
 
-    def describe(row: Row) -> _Told:
+    def describe(row: Row) -> _CallDescription:
         op = names.collective_op(row["name"].partition(":")[2])
         # The shapes are the inputs: one rank's shard of an all-gather.
         full = _shape_bytes(row["input_dims"], row["input_type"]) * (size if op == "all_gather" else 1)
         known = {"caller_name": None, "group_name": only, "group_size": size if size > 1 else None}
-        return _told(trace, {**row, **known}, op, full)
+        return _describe_call(trace, {**row, **known}, op, full)
 
     calls = wire.sort("ts_ns").with_columns(seq=pl.lit(None, pl.Int64))
     return _calls(calls, _of_equal_rows(calls, ("name", "input_dims", "input_type"), describe), windows)
 
 
-def _of_equal_rows(calls: pl.DataFrame, columns: Sequence[str], describe: Callable[[Row], _Told]) -> list[_Told]:
+def _of_equal_rows(
+    calls: pl.DataFrame, columns: Sequence[str], describe: Callable[[Row], _CallDescription]
+) -> list[_CallDescription]:
     """The description of each call, computed once for all calls with the same arguments and the same values in these
     columns."""
     alike = calls.select(*columns, *(key for key in ARGS if key != "seq")).with_row_index("row")
@@ -303,7 +305,7 @@ def _op(collective: str | None, caller: str | None, kernel: str) -> str:
 
 
 def _calls(
-    calls: pl.DataFrame, described: Sequence[_Told], windows: Sequence[Window]
+    calls: pl.DataFrame, described: Sequence[_CallDescription], windows: Sequence[Window]
 ) -> list[tuple[CollectiveCall, ...]]:
     numbers = calls["seq"].to_list()
     repeats = Counter(
@@ -349,7 +351,7 @@ def _calls(
     return by_window
 
 
-def _told(trace: Trace, row: Row, op: str, size: int) -> _Told:
+def _describe_call(trace: Trace, row: Row, op: str, size: int) -> _CallDescription:
     group = row["group_name"]
     ranks = parse_ranks(row["group_ranks"]) or trace.groups.get(group or "", ())
     if op in names.P2P_OPS:
@@ -357,7 +359,7 @@ def _told(trace: Trace, row: Row, op: str, size: int) -> _Told:
         ranks = (ranks[pair[0]], ranks[pair[1]]) if pair and max(pair) < len(ranks) else ()
     dtype, members = row["dtype"] or "", len(ranks) or row["group_size"] or 0
     key_op = _key_op(trace, op, group, row["caller_name"])
-    return _Told(op, key_op, group, ranks, size, dtype, members, *_parts(op, row))
+    return _CallDescription(op, key_op, group, ranks, size, dtype, members, *_parts(op, row))
 
 
 def _key_op(trace: Trace, op: str, group: str | None, caller: str | None) -> str:

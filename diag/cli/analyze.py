@@ -167,7 +167,7 @@ def analyze(
         except SeveralJobsError as several:
             if table or cross_check or hta:  # these are of one job
                 raise
-            raise typer.Exit(_list_jobs(several.found, reading, as_json)) from None
+            raise typer.Exit(_list_jobs(several.jobs, reading, as_json)) from None
     if as_json:
         put(to_json(result, tables=True, added=asked.to_dict(result)) + "\n")
     else:

@@ -237,7 +237,7 @@ class Efficiency(Struct, frozen=True):
     hfu: Measure
     recompute_share: Measure
     peak: DevicePeak | None
-    contention_share: Measure = Measure(None, "no trace of a device covers a counted step")
+    contention_share: Measure = Measure(None, "no device trace covers a counted step")
 
 
 class PathStat(Struct, frozen=True):

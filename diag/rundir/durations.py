@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from diag.collectors.layout import RankLayout
 from diag.collectors.records import DurationLine, DurationRow, RankRecord
 from diag.model import Gap
-from diag.words.formatting import rank_ranges
+from diag.words.formatting import counted, rank_ranges
 
 from .lines import each_line
 
@@ -192,7 +192,8 @@ class _Recorded:
         known: dict[str, str] = {}
         gaps = each_line(path, DurationLine, take, files.run)
         if strange:
-            gaps.append(Gap(str(path), f"{strange:,} durations are out of range or of no group of this rank; left out"))
+            durations = counted(strange, "duration")
+            gaps.append(Gap(str(path), f"{durations} out of range or in a process group without this rank; left out"))
         if beyond:
             gaps.append(Gap(str(path), f"more than {MOST_RECORDS:,} durations: {beyond:,} were left out"))
         columns.gaps += gaps

@@ -34,6 +34,7 @@ from diag.collectors.reading import open_regular, walk
 from diag.collectors.records import RECV, SEND
 from diag.model import DAMAGED, Gap
 from diag.traces.text_stream import exists, is_remote, may_be_trace
+from diag.words.formatting import counted
 
 from .durations import MOST_RECORDS, DurationColumns, DurationRecords, Process
 
@@ -199,8 +200,8 @@ def _read(path: Path, reading: DurationColumns, run: Path | None) -> None:
             else:
                 _read_prometheus(path, several, reading)
     except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error) or "it is cut off"
-        reading.gaps.append(Gap(str(path), f"cannot be read to its end: {reason}"))
+        reason = getattr(error, "strerror", None) or str(error) or "truncated"
+        reading.gaps.append(Gap(str(path), f"cannot be read to the end: {reason}"))
 
 
 def _chain(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
@@ -225,7 +226,9 @@ def _read_json(path: Path, lines: Iterator[bytes], reading: DurationColumns) -> 
             record = decode(line)
         except DAMAGED:
             if not line.endswith(b"\n") and len(line) < _LINE:
-                reading.gaps.append(Gap(str(path), "the last line is cut off (a kill, or a full disk); left out"))
+                reading.gaps.append(
+                    Gap(str(path), "the last line is truncated (process killed or disk full); left out")
+                )
             else:
                 damaged += 1
             continue
@@ -242,9 +245,9 @@ def _read_json(path: Path, lines: Iterator[bytes], reading: DurationColumns) -> 
             header, metadata = context
         _take(record, header, metadata, reading)
     if damaged:
-        reading.gaps.append(Gap(str(path), f"{damaged:,} lines are not what NCCL Inspector writes; left out"))
+        reading.gaps.append(Gap(str(path), f"{counted(damaged, 'invalid NCCL Inspector record')}; left out"))
     if alone:
-        reading.gaps.append(Gap(str(path), f"{alone:,} records name no communicator, their begin is missing; left out"))
+        reading.gaps.append(Gap(str(path), f"{counted(alone, 'record')} without a communicator header; left out"))
 
 
 def _take(record: _Record, header: _Header, metadata: _Metadata, reading: DurationColumns) -> None:
@@ -351,7 +354,7 @@ def _read_prometheus(path: Path, lines: Iterator[bytes], reading: DurationColumn
             peer=-1,
         )
     if strange:
-        reading.gaps.append(Gap(str(path), f"{strange:,} samples are not what NCCL Inspector writes; left out"))
+        reading.gaps.append(Gap(str(path), f"{counted(strange, 'invalid NCCL Inspector sample')}; left out"))
 
 
 # -- processes and ranks -----------------------------------------------------------------------------------------------
@@ -386,7 +389,7 @@ def newest_job(read: DurationRecords) -> DurationRecords:
         process=pl.col("process").replace_strict(place, return_dtype=pl.Int64)
     )
     processes_left = f"{left:,} process{'es' if left > 1 else ''}"
-    gap = Gap(read.files[0], f"{processes_left} of an earlier job in the same folder: left out")
+    gap = Gap(read.files[0], f"{processes_left} of an earlier job in the same folder; left out")
     processes = tuple(read.processes[at] for at in chosen)
     return replace(read, rows=rows, processes=processes, gaps=(*read.gaps, gap))
 

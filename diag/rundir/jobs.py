@@ -23,7 +23,7 @@ from diag.traces import kineto_names
 from diag.traces.kineto_names import PROFILER_STEP_PATTERN, STEP_PATTERN
 from diag.traces.text_stream import TRACE_ENDINGS, file_name
 from diag.traces.trace import Trace
-from diag.words.formatting import counted, elapsed, rank_ranges, visible
+from diag.words.formatting import elapsed, rank_ranges, visible
 
 # Traces further apart are more likely of another process with the same id, or of ranks of another job.
 _ONE_JOB_NS: Final = 24 * 3600 * 10**9
@@ -111,8 +111,8 @@ def _processes(traces: Sequence[Trace], gaps: list[Gap]) -> list[Process]:
     for trace in sorted(traces, key=lambda trace: (trace.begin_ns, -trace.stored.rows)):
         original = next((other for process in processes for other in process.traces if _is_copy(trace, other)), None)
         if original is not None:
-            rank = f"rank {trace.rank} again" if trace.rank is not None else "again"
-            gaps.append(Gap(trace.path, f"{rank}, of the time that {original.path} covers; left out"))
+            rank = f" of rank {trace.rank}" if trace.rank is not None else ""
+            gaps.append(Gap(trace.path, f"repeats events{rank} that are in {original.path}; left out"))
             continue
         process = next((process for process in processes if _goes_on(process, trace)), None)
         if process is not None:
@@ -161,9 +161,9 @@ def _goes_on(process: Process, trace: Trace) -> bool:
     return _alike(process, Process([trace]))
 
 
-def _differ(one: object, other: object) -> bool:
+def _differ(left: object, right: object) -> bool:
     """Whether both are known, and differ."""
-    return bool(one) and bool(other) and one != other
+    return bool(left) and bool(right) and left != right
 
 
 def _written_by(trace: Trace) -> str:
@@ -188,9 +188,9 @@ def _step_names(trace: Trace) -> set[str]:
     return set(names.filter(names.str.contains(f"{STEP_PATTERN}|{PROFILER_STEP_PATTERN}")))
 
 
-def _same_steps(one: Trace, other: Trace) -> bool:
+def _same_steps(left: Trace, right: Trace) -> bool:
     """Whether most of their steps have the same names. Windows of one process may share a few."""
-    mine, theirs = _step_names(one), _step_names(other)
+    mine, theirs = _step_names(left), _step_names(right)
     return 2 * len(mine & theirs) > min(len(mine), len(theirs))
 
 
@@ -200,10 +200,10 @@ def _communicates(trace: Trace) -> bool:
     return bool((kernels & ~others).any() or trace.stored.matching(kineto_names.CALL_OP_PATTERN).any())
 
 
-def _alike(one: Process, other: Process) -> bool:
+def _alike(left: Process, right: Process) -> bool:
     """Whether the same program runs in both."""
-    common = len(one.names & other.names)
-    return common >= _ALIKE * (len(one.names) + len(other.names) - common)
+    common = len(left.names & right.names)
+    return common >= _ALIKE * (len(left.names) + len(right.names) - common)
 
 
 # -- jobs --------------------------------------------------------------------------------------------------------------
@@ -233,15 +233,15 @@ def _group_of(process: Process) -> Group:
     )
 
 
-def _joined(one: Group, other: Group) -> Group:
+def _joined(left: Group, right: Group) -> Group:
     return Group(
-        processes=[*one.processes, *other.processes],
-        ranks=one.ranks | other.ranks,
-        worlds=one.worlds | other.worlds,
-        devices=one.devices | other.devices,
-        homes=one.homes | other.homes,
-        words=one.words | other.words,
-        spans=_united([*one.spans, *other.spans]),
+        processes=[*left.processes, *right.processes],
+        ranks=left.ranks | right.ranks,
+        worlds=left.worlds | right.worlds,
+        devices=left.devices | right.devices,
+        homes=left.homes | right.homes,
+        words=left.words | right.words,
+        spans=_united([*left.spans, *right.spans]),
     )
 
 
@@ -273,31 +273,31 @@ def _merged(groups: list[Group], linked: Callable[[Group, Group], bool]) -> list
         groups = merged
 
 
-def _same_names(one: Group, other: Group) -> bool:
-    return bool(one.words & other.words) and _same_time_and_folder(one, other)
+def _same_names(left: Group, right: Group) -> bool:
+    return bool(left.words & right.words) and _same_time_and_folder(left, right)
 
 
-def _same_time_and_folder(one: Group, other: Group) -> bool:
-    return bool(one.homes & other.homes) and _same_time(one, other)
+def _same_time_and_folder(left: Group, right: Group) -> bool:
+    return bool(left.homes & right.homes) and _same_time(left, right)
 
 
-def _same_time(one: Group, other: Group) -> bool:
-    return apart_ns(one, other) <= (_SKEW_NS if one.ranked and other.ranked else 0)
+def _same_time(left: Group, right: Group) -> bool:
+    return apart_ns(left, right) <= (_SKEW_NS if left.ranked and right.ranked else 0)
 
 
-def _same_folder(one: Group, other: Group) -> bool:
-    return bool(one.homes & other.homes)
+def _same_folder(left: Group, right: Group) -> bool:
+    return bool(left.homes & right.homes)
 
 
-def _same_world(one: Group, other: Group) -> bool:
-    return bool(one.worlds & other.worlds) and apart_ns(one, other) <= _ONE_WORLD_NS
+def _same_world(left: Group, right: Group) -> bool:
+    return bool(left.worlds & right.worlds) and apart_ns(left, right) <= _ONE_WORLD_NS
 
 
-def apart_ns(one: Group, other: Group) -> int:
-    """The time from a window of one to the next window of the other; 0 if some overlap."""
+def apart_ns(left: Group, right: Group) -> int:
+    """The time from a window of ``left`` to the next window of ``right``, or back; 0 if some overlap."""
     least, i, j = 1 << 62, 0, 0
-    while i < len(one.spans) and j < len(other.spans):
-        mine, theirs = one.spans[i], other.spans[j]
+    while i < len(left.spans) and j < len(right.spans):
+        mine, theirs = left.spans[i], right.spans[j]
         least = min(least, max(mine[0], theirs[0]) - min(mine[1], theirs[1]))
         if least <= 0:
             return 0
@@ -308,15 +308,15 @@ def apart_ns(one: Group, other: Group) -> int:
     return least
 
 
-def _clocks_agree(one: Group, other: Group) -> bool:
-    return (one.spans[0][0] < _CLOCK_SET_NS) == (other.spans[0][0] < _CLOCK_SET_NS)
+def _clocks_agree(left: Group, right: Group) -> bool:
+    return (left.spans[0][0] < _CLOCK_SET_NS) == (right.spans[0][0] < _CLOCK_SET_NS)
 
 
-def _id_distance(one: Group, other: Group) -> int:
+def _id_distance(left: Group, right: Group) -> int:
     """The distance of the nearest process ids: ranks of a host are started one after the other."""
     numbers = sorted(
-        (int(pid), of is one)
-        for of in (one, other)
+        (int(pid), of is left)
+        for of in (left, right)
         for trace in of.traces
         for pid in trace.host_pids
         if pid.isdecimal() and len(pid) < 19
@@ -324,48 +324,50 @@ def _id_distance(one: Group, other: Group) -> int:
     return min((b - a for (a, mine), (b, too) in pairwise(numbers) if mine != too), default=1 << 62)
 
 
-def conflict(one: Group, other: Group) -> str:
+def conflict(left: Group, right: Group) -> str:
     """Why the two cannot be one job; "" if nothing contradicts it."""
-    if _differ(one.worlds, other.worlds):
-        return f"world sizes {' and '.join(map(str, sorted(one.worlds | other.worlds)))}"
-    apart = apart_ns(one, other)
-    named = one.ranked and other.ranked
-    mixed = named and bool(one.worlds & other.worlds) and apart <= _SKEW_NS  # hosts with different devices
-    if one.devices and other.devices and not one.devices & other.devices and not mixed:
-        return f"devices {_named(one.devices)} and {_named(other.devices)}"
-    if repeated := sorted(one.ranks & other.ranks):
-        return _repeated(repeated, one, other, apart)
-    world = max(one.worlds | other.worlds, default=0)
-    if world and not named and len(one.processes) + len(other.processes) > world:
-        return f"a world of {counted(world, 'rank')} is complete without it"
-    return _unlike(one, other, apart, named)
+    if _differ(left.worlds, right.worlds):
+        return f"world sizes {' and '.join(map(str, sorted(left.worlds | right.worlds)))}"
+    apart = apart_ns(left, right)
+    named = left.ranked and right.ranked
+    mixed = named and bool(left.worlds & right.worlds) and apart <= _SKEW_NS  # hosts with different devices
+    if left.devices and right.devices and not left.devices & right.devices and not mixed:
+        return f"devices {_named(left.devices)} and {_named(right.devices)}"
+    if repeated := sorted(left.ranks & right.ranks):
+        return _repeated(repeated, left, right, apart)
+    world = max(left.worlds | right.worlds, default=0)
+    if world and not named and len(left.processes) + len(right.processes) > world:
+        return f"more processes than the world size of {world:,}"
+    return _unlike(left, right, apart, named)
 
 
-def _unlike(one: Group, other: Group, apart: int, named: bool) -> str:
+def _unlike(left: Group, right: Group, apart: int, named: bool) -> str:
     """What contradicts one job if the ranks do not decide."""
     if named and apart <= _SKEW_NS:
         return ""
     if not named and apart:
-        when = f"recorded {elapsed(apart)} apart" if _clocks_agree(one, other) else "on clocks that are not comparable"
-        return f"{when}, by different processes that say no rank"
-    if not named and not all(group.processes[0].communicates for group in (one, other)):
-        return "different processes that say no rank, and not both communicate"
-    if not _alike(one.processes[0], other.processes[0]):
+        when = f"{elapsed(apart)} apart" if _clocks_agree(left, right) else "with clocks that cannot be compared"
+        return f"recorded {when}, by different processes without ranks"
+    if not named and not all(group.processes[0].communicates for group in (left, right)):
+        return "different processes without ranks, and at most one of them has collectives"
+    if not _alike(left.processes[0], right.processes[0]):
         return "different programs: few operators and kernels are in both"
-    if apart > _ONE_JOB_NS and _clocks_agree(one, other) and not _same_steps_elsewhere(one, other):
+    if apart > _ONE_JOB_NS and _clocks_agree(left, right) and not _same_steps_elsewhere(left, right):
         return f"recorded {elapsed(apart)} apart"
     return ""
 
 
-def _same_steps_elsewhere(one: Group, other: Group) -> bool:
+def _same_steps_elsewhere(left: Group, right: Group) -> bool:
     """Whether ranks of one world recorded the same steps on other hosts, whose clocks may be off by any time."""
-    mine, theirs = ({trace.host for trace in group.traces} for group in (one, other))
-    known = None not in mine | theirs and not mine & theirs and bool(one.worlds & other.worlds)
-    return known and _same_steps(one.processes[0].traces[0], other.processes[0].traces[0])
+    mine, theirs = ({trace.host for trace in group.traces} for group in (left, right))
+    known = None not in mine | theirs and not mine & theirs and bool(left.worlds & right.worlds)
+    return known and _same_steps(left.processes[0].traces[0], right.processes[0].traces[0])
 
 
-def _repeated(ranks: Sequence[int], one: Group, other: Group, apart: int) -> str:
-    first, second = (next(process for process in group.processes if process.rank == ranks[0]) for group in (one, other))
+def _repeated(ranks: Sequence[int], left: Group, right: Group, apart: int) -> str:
+    first, second = (
+        next(process for process in group.processes if process.rank == ranks[0]) for group in (left, right)
+    )
     pids = [{pid for trace in process.traces for pid in trace.host_pids} for process in (first, second)]
     when = f"{elapsed(apart)} apart" if apart else "at the same time"
     if not pids[0] & pids[1]:
@@ -467,6 +469,6 @@ def at_other_times(group: Group) -> list[Gap]:
         if not _clocks_agree(part, together[0]):
             continue
         apart = min(apart_ns(part, other) for other in together if other is not part)
-        reason = f"{rank_ranges(sorted(part.ranks))} recorded {elapsed(apart)} from the others: taken as of one job"
+        reason = f"{rank_ranges(sorted(part.ranks))} recorded {elapsed(apart)} from the others: treated as the same job"
         gaps.append(Gap(part.traces[0].path, reason))
     return gaps

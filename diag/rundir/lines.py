@@ -145,7 +145,7 @@ def _take_records(path: Path, lines: Iterator[bytes], kind: type[T], take: Calla
             if len(line) == LINE_BYTES:
                 reason = f"a line is longer than {LINE_BYTES >> 20} MiB; it and what follows were left out"
             else:
-                reason = "the last line is cut off (a kill, or a full disk); left out"
+                reason = "the last line is truncated (process killed or disk full); left out"
             gaps.append(Gap(str(path), reason))
             break
         if not line.strip():
@@ -160,7 +160,7 @@ def _take_records(path: Path, lines: Iterator[bytes], kind: type[T], take: Calla
             good += 1
             take(record)
     if bad:
-        reason = f"{bad} of {bad + good} lines are not what a collector writes; left out"
+        reason = f"invalid collector records on {bad} of {bad + good} lines; left out"
         gaps.insert(0, Gap(str(path), reason))
     return gaps
 
@@ -184,7 +184,7 @@ def read_record(
     for name in ("rank", "world_size"):
         ranks = getattr(record, name, None)
         if isinstance(ranks, int) and not 0 <= ranks <= MOST_RANKS:
-            reason = f"{name} {ranks:,} is not within 0 and {MOST_RANKS:,}"
+            reason = f"{name} {ranks:,} is not between 0 and {MOST_RANKS:,}"
             return None, Gap(str(path), f"is damaged ({reason}); left out")
     return record, None
 

@@ -42,7 +42,7 @@ from diag.traces.memory_snapshots import is_snapshot, snapshot_files
 from diag.traces.reading import Reading, read_traces
 from diag.traces.text_stream import exists, file_name, is_remote, trace_files
 from diag.traces.trace import Trace
-from diag.words.formatting import masked, rank_ranges, visible
+from diag.words.formatting import counted, masked, rank_ranges, visible
 
 from .durations import DurationRecords, recorded
 from .inspector import of_run
@@ -83,12 +83,12 @@ def read_rules(file: Path) -> list[CommRule]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _refused(file, f"is not TOML: {error}") from error
     if unknown := sorted(set(values) - {COMM_KERNELS}):
-        raise _refused(file, f"has an unknown key {unknown[0]!r}; there is {COMM_KERNELS}")
+        raise _refused(file, f"has an unknown key {unknown[0]!r}; the only key is {COMM_KERNELS}")
     texts = values.get(COMM_KERNELS, [])
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise _refused(file, f'{COMM_KERNELS} must be a list of texts: ["REGEX=operation"]')
+        raise _refused(file, f'{COMM_KERNELS} must be a list of strings: ["REGEX=operation"]')
     if len(texts) > MOST_RULES:
-        raise _refused(file, f"{COMM_KERNELS} has {len(texts)} entries; {MOST_RULES} is the most")
+        raise _refused(file, f"{COMM_KERNELS} has {len(texts)} entries; the maximum is {MOST_RULES}")
     try:
         return [parse_rule(text) for text in texts]
     except RuleError as error:
@@ -210,18 +210,18 @@ class Jobs(Struct, frozen=True):
 
 
 class SeveralJobsError(DiagError):
-    """One job was requested, and there are several: ``found``."""
+    """One job was requested, and there are several: ``jobs``."""
 
-    def __init__(self, found: Jobs) -> None:
-        names = [visible(job.name) for job in found.jobs]
+    def __init__(self, jobs: Jobs) -> None:
+        names = [visible(job.name) for job in jobs.jobs]
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        example = visible(masked(shlex.join(found.jobs[0].paths[:1])))
+        example = visible(masked(shlex.join(jobs.jobs[0].paths[:1])))
         super().__init__(
             f"holds {len(names)} jobs, not one: {', '.join(names[:_MOST_NAMED])}{more}",
-            hint=f"give one, for example {example}; diag analyze lists them",
-            path=found.paths[0] if len(found.paths) == 1 else None,
+            hint=f"pass one job, for example {example}; diag analyze lists them",
+            path=jobs.paths[0] if len(jobs.paths) == 1 else None,
         )
-        self.found = found
+        self.jobs = jobs
 
 
 def open_paths(paths: Sequence[Path | str], reading: Reading | None = None) -> Tables:
@@ -266,7 +266,7 @@ def _named_job(jobs: Jobs, wanted: str, path: str) -> Jobs:
     job = next((job for job in jobs.jobs if job.name == wanted), None)
     if job is None:
         names = ", ".join(visible(job.name) for job in jobs.jobs[:_MOST_NAMED])
-        raise DiagError(f"there is no job {visible(wanted)!r}", path=jobs.paths[0], hint=f"there are: {names}")
+        raise DiagError(f"there is no job {visible(wanted)!r}", path=jobs.paths[0], hint=f"the jobs are: {names}")
     if job.tables is not None:
         tables = replace(job.tables, root=Path(path), gaps=(*job.tables.gaps, *jobs.unused))
         job = replace(job, paths=(path,), tables=tables)
@@ -299,17 +299,17 @@ def must_exist(paths: Sequence[str]) -> None:
         with readable(path):
             there = exists(split_job(path)[0])
         if not there:
-            raise DiagError("no such file or folder", path=path, hint="give a run directory or a folder of traces")
+            raise DiagError("no such file or folder", path=path, hint="pass a run directory or a folder of traces")
 
 
 def _nothing(paths: Sequence[str], tables: Tables) -> DiagError:
     reasons = _reasons(tables.gaps)
     if tables.manifest is not None or tables.ranks:
         message = "the run recorded no step" + (f": {reasons}" if reasons else "")
-        hint = "did the training start? its output is in ranks/*/log.txt"
+        hint = "check that the training started: its output is in ranks/*/log.txt"
     else:
-        message = f"no trace could be read: {reasons}" if reasons else "holds neither a run nor a trace"
-        hint = "give a run directory (`diag run --out`), or Kineto traces: one .json or .json.gz a rank"
+        message = f"no trace could be read: {reasons}" if reasons else "contains neither a run directory nor a trace"
+        hint = "pass a run directory (`diag run --out`), or Kineto traces: one .json or .json.gz per rank"
     return DiagError(message, path=paths[0] if len(paths) == 1 else None, hint=hint)
 
 
@@ -337,7 +337,7 @@ def _open_run(layout: RunLayout, reading: Reading) -> Tables:
     if gap is not None:
         gaps.append(gap)
     elif manifest is None:
-        gaps.append(Gap(str(layout.manifest), "is missing: what was run is not known"))
+        gaps.append(Gap(str(layout.manifest), "is missing: the command and configuration of the run are unknown"))
     rank_files = _readable_ranks(layout, gaps)
     files = {str(path): rank for rank, of_rank in rank_files.items() for path in of_rank.traces()}
     traces = _by_rank(list(files), reading, gaps, files)
@@ -348,12 +348,14 @@ def _open_run(layout: RunLayout, reading: Reading) -> Tables:
     expected = range(world_size or 0)
     refused = {gap.path for gap in gaps}
     if absent := [r for r in expected if r not in ranks and str(layout.rank(r).folder) not in refused]:
-        gaps.append(Gap(str(layout.ranks_folder), f"{rank_ranges(absent)} left nothing: never started"))
+        gaps.append(Gap(str(layout.ranks_folder), f"no data from {rank_ranges(absent)}: never started"))
     if idle := [rank for rank in expected if rank in ranks and ranks[rank].empty]:
         gaps.append(Gap(str(layout.ranks_folder), f"{rank_ranges(idle)} recorded no step"))
     if strange := layout.folders_of_no_rank():
         shown = ", ".join(name[:20] for name in strange[:3])
-        gaps.append(Gap(str(layout.ranks_folder), f"{len(strange)} folders ({shown}) are no rank's: left out"))
+        are = "is not a rank folder" if len(strange) == 1 else "are not rank folders"
+        reason = f"{counted(len(strange), 'folder')} ({shown}) {are}; left out"
+        gaps.append(Gap(str(layout.ranks_folder), reason))
     gaps += _unwritten_steps(layout, manifest, ranks)
     gaps += _unrecorded(layout)
     gaps += restart_gaps(layout)
@@ -425,7 +427,7 @@ def _readable_ranks(layout: RunLayout, gaps: list[Gap]) -> dict[int, RankLayout]
 
 def restart_gaps(layout: RunLayout) -> list[Gap]:
     """Gaps for runs that the training recorded after its launcher had restarted it."""
-    reason = "what the restarted training recorded is a run of its own, not looked at here"
+    reason = "the restarted training was recorded as a separate run, which is not analysed here"
     return [Gap(str(restart.root), reason) for restart in layout.restarts()]
 
 
@@ -443,7 +445,9 @@ def _open_rank(rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: li
     gaps.extend(Gap(str(files.folder), reason) for reason in (heartbeat.errors if heartbeat is not None else []))
     dropped = sum(line.dropped for line in lines)
     if dropped:
-        gaps.append(Gap(str(files.collectives), f"{dropped} collectives beyond the cap of a step were not recorded"))
+        were = "was" if dropped == 1 else "were"
+        reason = f"{counted(dropped, 'collective')} above the limit per step {were} not recorded"
+        gaps.append(Gap(str(files.collectives), reason))
     groups: dict[str, list[int]] = {}
     for line in lines:
         groups.update(line.groups)
@@ -485,7 +489,7 @@ def _read(paths: Sequence[str], reading: Reading, gaps: list[Gap]) -> Iterator[T
 def run_cache(layout: RunLayout, otherwise: Cache) -> Cache:
     """The run's own folder for tables, if it is writable and the user has set no other. Not if it is a link: that would
     write into a folder outside of the run."""
-    if otherwise.told or not os.access(layout.root, os.W_OK) or layout.tables.is_symlink():
+    if otherwise.from_user or not os.access(layout.root, os.W_OK) or layout.tables.is_symlink():
         return otherwise
     return Cache(layout.tables)
 
@@ -512,7 +516,7 @@ def _jobs_of(paths: Sequence[str], runs: Sequence[str], traces: Sequence[Trace],
         reason = ""
         if others:
             nearest, difference = why_apart(group, others)
-            reason = f"another job than {places[sorted_traces.groups.index(nearest)][0]}: {difference}"
+            reason = f"not the same job as {places[sorted_traces.groups.index(nearest)][0]}: {difference}"
         jobs.append(Job(name, opened_by, reason, tables))
     jobs.sort(key=lambda job: natural(job.name))
     unused = [gap for gap in gaps if gap.path not in of_job]
@@ -523,7 +527,9 @@ def _stray_snapshots(paths: Sequence[str], jobs: Sequence[Job]) -> list[Gap]:
     """Memory snapshots that are in no job's folder."""
     folders = tuple(f"{path.rstrip('/')}/" for job in jobs for path in job.paths)
     stray = [path for path in map(str, snapshot_files(paths)) if not path.startswith(folders)]
-    return [Gap(path, "a memory snapshot that may be of any of these jobs: analyze it alone") for path in stray]
+    return [
+        Gap(path, "a memory snapshot that could belong to any of these jobs: analyze it separately") for path in stray
+    ]
 
 
 def _job_name(paths: Sequence[str], run: str) -> str:
@@ -556,14 +562,14 @@ def _tables(paths: Sequence[str], group: Group, gaps: Sequence[Gap]) -> Tables:
 
 def _taken_as(taken: Sequence[int], by_rank: Mapping[int, Sequence[Trace]]) -> str:
     if len(taken) > 1:  # a file of several processes, which has its own gap
-        return f"its processes, in the order of their devices, were taken as {rank_ranges(taken)}"
+        return f"its processes, in order of their devices, are treated as {rank_ranges(taken)}"
     (rank,) = taken
     of_rank = by_rank[rank]
     windows = ""
     if len(of_rank) > 1:
         pids = ", ".join(of_rank[0].host_pids)
-        windows = f"; with {len(of_rank) - 1} more of process {pids}, one rank in {len(of_rank)} windows"
-    return f"says no rank, in the file or in its name; taken as rank {rank}{windows}"
+        windows = f"; {len(of_rank)} windows of this rank, all of process {pids}"
+    return f"no rank in the file or its name; treated as rank {rank}{windows}"
 
 
 # -- NCCL Inspector's files alone -------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from diag.collectors.records import (
 )
 from diag.errors import DiagError, readable
 from diag.model import DAMAGED, Gap
-from diag.words.formatting import rank_ranges
+from diag.words.formatting import counted, rank_ranges
 
 from .lines import read_manifest
 from .run import restart_gaps
@@ -81,7 +81,7 @@ class Summaries(Struct, frozen=True, eq=False):
 class _Line(Struct, frozen=True, eq=False):
     """A line with its numbers: ``cells[column, step]`` of the columns with the indices ``places``."""
 
-    told: SummaryLine
+    record: SummaryLine
     begin_us: npt.NDArray[np.int64]
     places: list[int]
     cells: Words
@@ -89,7 +89,7 @@ class _Line(Struct, frozen=True, eq=False):
     @property
     def end(self) -> int:
         """The number after that of its last step."""
-        return self.told.first + self.told.count
+        return self.record.first + self.record.count
 
 
 class _Read(Struct, frozen=True):
@@ -119,7 +119,7 @@ def read_summaries(
     reads = [read for read in reads if read.lines]
     if not reads:
         raise DiagError(
-            "no rank left a summary of its steps",
+            "no rank wrote a summary of its steps",
             path=layout.root,
             hint="leave out --summary; summaries are written from the 50th step on, and not with --no-collect",
         )
@@ -128,18 +128,18 @@ def read_summaries(
     reads = [read for read in reads if _covers(read, numbers)]
     if late:
         names = rank_ranges(sorted(read.rank for read in late))
-        gaps.append(Gap(str(layout.ranks_folder), f"{names} recorded not all of the steps {_span(numbers)}; left out"))
+        gaps.append(Gap(str(layout.ranks_folder), f"{names} did not record all of steps {_span(numbers)}; left out"))
     ranks = tuple(read.rank for read in reads)
-    identities = tuple(read.lines[-1].told.identity for read in reads)
+    identities = tuple(read.lines[-1].record.identity for read in reads)
     world_size = (manifest.world_size if manifest is not None else None) or max(i.world_size for i in identities)
     missing = tuple(sorted(set(range(world_size)) - set(ranks)))
     if absent := sorted(set(missing) - {read.rank for read in late}):
-        gaps.append(Gap(str(layout.ranks_folder), f"{rank_ranges(absent)} left no summary"))
+        gaps.append(Gap(str(layout.ranks_folder), f"{rank_ranges(absent)} wrote no summary"))
     cells = np.zeros((len(COLUMNS), len(ranks), len(numbers)), dtype=np.uint32)
     begin_us = np.zeros((len(ranks), len(numbers)), dtype=np.int64)
     for at, read in enumerate(reads):
         _fill(cells[:, at], begin_us[at], read.lines, numbers)
-    lines = [line.told for read in reads for line in read.lines]
+    lines = [line.record for read in reads for line in read.lines]
     return Summaries(
         root=layout.root,
         manifest=manifest,
@@ -149,12 +149,12 @@ def read_summaries(
         numbers=numbers,
         begin_us=begin_us,
         cells=cells,
-        waits_known=all(any(line.told.waits for line in read.lines) for read in reads),
+        waits_known=all(any(line.record.waits for line in read.lines) for read in reads),
         marked=_marked(lines),
-        memory={read.rank: memory for read in reads if (memory := read.lines[-1].told.memory) is not None},
+        memory={read.rank: memory for read in reads if (memory := read.lines[-1].record.memory) is not None},
         missing=missing,
         gaps=tuple(gaps),
-        from_start=all(read.whole and read.lines[0].told.first == numbers[0] for read in reads),
+        from_start=all(read.whole and read.lines[0].record.first == numbers[0] for read in reads),
     )
 
 
@@ -208,16 +208,16 @@ def _decoded(rank: int, path: Path, tail: _Tail | OSError, steps: int, decode: C
         except (*DAMAGED, ValueError):
             bad += 1
             continue
-        if lines and line.end > lines[-1].told.first:  # written by an earlier process
+        if lines and line.end > lines[-1].record.first:  # written by an earlier process
             break
         lines.append(line)
-        have += line.told.count
-        if have >= steps + line.told.count:
+        have += line.record.count
+        if have >= steps + line.record.count:
             break
     else:
         if not tail.whole and len(tail.data) < LINE_BYTES:
             return _decoded(rank, path, _tail(path, 4 * len(tail.data)), steps, decode)
-    gap = Gap(str(path), f"{bad} lines are not what a collector writes; left out") if bad else None
+    gap = Gap(str(path), f"{counted(bad, 'invalid collector record')}; left out") if bad else None
     return _Read(rank, tuple(reversed(lines)), gap, whole=tail.whole and len(lines) + bad == len(rows))
 
 
@@ -225,7 +225,7 @@ def _line(line: SummaryLine, rank: int) -> _Line:
     """ValueError if a collector cannot have written the line."""
     cells = np.frombuffer(a2b_base64(line.values), dtype="<u4").reshape(len(line.columns), -1)
     if line.identity.rank != rank or cells.shape[1] != line.count or not line.count:
-        raise ValueError("of another rank, or not as long as it says")
+        raise ValueError("another rank, or a length that is not its count")
     since = cells[line.columns.index(BEGIN)] if BEGIN in line.columns else np.zeros(line.count, dtype=np.int64)
     begin_us = line.begin_ns // 1000 + since.cumsum(dtype=np.int64)
     places = [_PLACE.get(name, -1) for name in line.columns]
@@ -247,8 +247,8 @@ def _first(read: _Read, last: int) -> int:
     """The first of the consecutive steps up to ``last`` that the rank has; ``last + 1`` if it has none."""
     first = last + 1
     for line in reversed(read.lines):
-        if line.told.first < first <= line.end:
-            first = line.told.first
+        if line.record.first < first <= line.end:
+            first = line.record.first
     return first
 
 
@@ -259,10 +259,10 @@ def _covers(read: _Read, numbers: Sequence[int]) -> bool:
 def _fill(cells: Words, begin_us: npt.NDArray[np.int64], lines: Sequence[_Line], numbers: Sequence[int]) -> None:
     """Copies the steps of one rank into ``cells[column, step]``."""
     for line in lines:
-        first, last = max(line.told.first, numbers[0]), min(line.end - 1, numbers[-1])
+        first, last = max(line.record.first, numbers[0]), min(line.end - 1, numbers[-1])
         if first > last:
             continue
-        source = slice(first - line.told.first, last + 1 - line.told.first)
+        source = slice(first - line.record.first, last + 1 - line.record.first)
         target = slice(first - numbers[0], last + 1 - numbers[0])
         begin_us[target] = line.begin_us[source]
         cells[line.places, target] = line.cells[:, source]

@@ -75,8 +75,8 @@ def oom_sentence(oom: OutOfMemory, account: SnapshotAccount) -> str:
     free = "" if oom.device_free is None else f" The device had {size(oom.device_free)} free."
     state = account.state
     return (
-        f"An allocation of {size(oom.asked)} failed at {oom.place}.{free} When the snapshot was written, the allocator "
-        f"had {size(state.inactive)} free in its segments, the largest block {size(state.largest_free)}."
+        f"An allocation of {size(oom.requested)} failed at {oom.place}.{free} When the snapshot was written, the "
+        f"allocator had {size(state.inactive)} free in its segments, the largest block {size(state.largest_free)}."
     )
 
 

@@ -140,10 +140,10 @@ def _mirrors(exchange: Exchange, before: Exchange) -> bool:
     return bool((exchange.received == before.sent).all() and (exchange.sent == before.received).all())
 
 
-def uneven(found: Iterable[Exchange]) -> list[Exchange]:
+def uneven(all_to_alls: Iterable[Exchange]) -> list[Exchange]:
     """The dispatches at the places of the step where the ranks receive unequal amounts."""
     by_place: dict[tuple[str, tuple[int, ...], int], list[Exchange]] = defaultdict(list)
-    for exchange in found:
+    for exchange in all_to_alls:
         by_place[exchange.group, exchange.ranks, exchange.place].append(exchange)
     return [
         exchange
@@ -153,10 +153,10 @@ def uneven(found: Iterable[Exchange]) -> list[Exchange]:
     ]
 
 
-def by_group(found: Iterable[Exchange]) -> list[tuple[tuple[str, tuple[int, ...]], list[Exchange]]]:
+def by_group(all_to_alls: Iterable[Exchange]) -> list[tuple[tuple[str, tuple[int, ...]], list[Exchange]]]:
     """The all-to-alls of each group, identified by its name and its ranks, in the order of both."""
     groups: dict[tuple[str, tuple[int, ...]], list[Exchange]] = defaultdict(list)
-    for exchange in found:
+    for exchange in all_to_alls:
         groups[exchange.group, exchange.ranks].append(exchange)
     return sorted(groups.items(), key=lambda item: item[0])
 

@@ -114,7 +114,7 @@ def _memory(tables: Tables) -> tuple[MemoryPeak, ...]:
 def _notes(attribution: Attribution, traced: int, with_modules: bool, with_collectives: bool) -> tuple[str, ...]:
     notes = []
     if not traced:
-        notes.append("kernels, modules and recomputation are not known: no trace covers a counted step")
+        notes.append("kernels, modules and recomputation are unknown: no trace covers a counted step")
     elif not with_modules:
         notes.append(
             "no module is named in the traces: record with_stack=True, or put record_function(name) around modules"
@@ -122,7 +122,7 @@ def _notes(attribution: Attribution, traced: int, with_modules: bool, with_colle
     if not with_collectives:
         return tuple(notes)
     if len(attribution.ranks) == 1:
-        notes.append("who waits in a collective is not known: only one rank was recorded")
+        notes.append("waiting in collectives cannot be attributed to ranks: only one rank was recorded")
     elif not attribution.aligned:
-        notes.append("who waits in a collective is not known: the ranks' clocks could not be aligned")
+        notes.append("waiting in collectives cannot be attributed to ranks: the ranks' clocks could not be aligned")
     return tuple(notes)

@@ -126,7 +126,7 @@ class Totals(Struct, frozen=True):
     beside: int = 0  # the number of these kernels
 
 
-def totals(work: WorkTable, steps_ns: int, found: Recomputed) -> Totals:
+def totals(work: WorkTable, steps_ns: int, recomputation: Recomputed) -> Totals:
     """The sums of one trace, so that its table need not be kept."""
     math = work.frame.filter(pl.col("kind").is_in([str(kind) for kind in MATH_KINDS]))
     known = math.filter(pl.col("flops").is_not_null())
@@ -137,8 +137,8 @@ def totals(work: WorkTable, steps_ns: int, found: Recomputed) -> Totals:
         covered_ns=int(known["dur_ns"].sum()),
         flops=float(known["flops"].sum()),
         compute_ns=int(time[compute].sum()),
-        recomputed_ns=int(time[compute & found.mask].sum()),
-        basis=found.basis,
+        recomputed_ns=int(time[compute & recomputation.mask].sum()),
+        basis=recomputation.basis,
         **_contention(work.frame),
     )
 
@@ -179,7 +179,7 @@ def efficiency(
     if not on_device:
         return Efficiency(Measure(None, _ON_CPU), Measure(None, _ON_CPU), recompute, None)
     if peak is None:
-        unknown = Measure(None, f"the peak of {device or 'the device'} is not in the table")
+        unknown = Measure(None, f"the peak FLOP/s of {device or 'the device'} is not in the table")
         return Efficiency(unknown, unknown, recompute, None, _contention_share(traced))
     return Efficiency(
         mfu=_mfu(manifest, records, step_ns, world_size, peak),
@@ -221,32 +221,32 @@ def _mfu(
     tokens = [record.tokens for record in untraced or records if record.tokens]
     seconds = (median(r.end_ns - r.begin_ns for r in untraced) if untraced else step_ns) / 1e9
     if not tokens or not seconds or not world_size:
-        return Measure(None, "no step recorded its number of tokens")
+        return Measure(None, "no step recorded a token count")
     per_rank = sum(tokens) / len(tokens)
     basis = (
-        f"{per_token:.3g} FLOPs a token x {per_rank * world_size:,.0f} tokens a step of {seconds * 1e3:,.0f} ms, "
-        f"{world_size} ranks, {peak.tflop_s:g} TFLOP/s each"
+        f"{per_token:.3g} FLOPs per token x {per_rank * world_size:,.0f} tokens per step of {seconds * 1e3:,.0f} ms, "
+        f"{world_size} ranks, {peak.tflop_s:g} TFLOP/s peak each"
     )
     return Measure(per_token * per_rank / seconds / (peak.tflop_s * 1e12), basis=basis)
 
 
 def _hfu(traced: Sequence[Totals], peak: DevicePeak) -> Measure:
     if not traced:
-        return Measure(None, "there is no trace of the device")
+        return Measure(None, "no trace of the device")
     time = sum(t.math_ns for t in traced)
     if not time:
-        return Measure(None, "no matrix product, convolution or attention kernel ran in the traced steps")
+        return Measure(None, "no matmul, convolution or attention kernel in the traced steps")
     share = sum(t.covered_ns for t in traced) / time
     if share < LEAST_COVERED:
         return Measure(
             None,
-            f"recorded shapes cover {share:.0%} of the time in matrix products, convolutions and attention, "
-            f"and {LEAST_COVERED:.0%} are needed; record with record_shapes=True",
+            f"recorded shapes cover {share:.0%} of the time in matmuls, convolutions and attention, "
+            f"but {LEAST_COVERED:.0%} is needed; record with record_shapes=True",
         )
     value = sum(t.flops for t in traced) / (sum(t.steps_ns for t in traced) * peak.tflop_s * 1e3)
     return Measure(
         value,
-        basis=f"of {peak.tflop_s:g} TFLOP/s; shapes cover {share:.0%} of the time in products, convolutions, attention",
+        basis=f"of {peak.tflop_s:g} TFLOP/s; shapes cover {share:.0%} of the time in matmuls, convolutions, attention",
     )
 
 
@@ -255,7 +255,7 @@ def _contention_share(traced: Sequence[Totals]) -> Measure:
     alone, count = sum(t.alone_ns for t in traced), sum(t.beside for t in traced)
     if not compute or not alone:
         return Measure(None, "no kernel ran both with and without overlapping communication")
-    basis = f"{count:,} kernels that overlap communication take {beside / alone:.2f} times as long as without"
+    basis = f"{count:,} kernels that overlap communication take {beside / alone:.2f} times as long as without overlap"
     return Measure(max(0.0, (beside - alone) / compute), basis=basis)
 
 
@@ -287,15 +287,15 @@ def tokens_of(tables: Tables, attribution: Attribution) -> tuple[int, ...] | str
     axes = tables.manifest.mesh if tables.manifest is not None else {}
     shared = [axis for axis in axes if not axis.startswith("dp")]
     if shared:
-        return f"ranks along {', '.join(shared)} share their tokens"
+        return f"ranks along {', '.join(shared)} process the same tokens"
     by_step = {step.step: 0 for step in attribution.usable or attribution.steps}
     for rank in attribution.ranks:
         counted = [record for record in tables.ranks[rank].steps if record.step in by_step]
         if not any(record.tokens for record in counted):
-            return f"rank {rank} does not count its tokens"
+            return f"rank {rank} recorded no token count"
         for record in counted:
             by_step[record.step] += record.tokens
-    return tuple(by_step.values()) if all(by_step.values()) else "not every step says how many tokens it had"
+    return tuple(by_step.values()) if all(by_step.values()) else "some steps have no token count"
 
 
 def device_of(tables: Tables) -> str | None:

@@ -41,9 +41,9 @@ _TIMES = {
     "exposed_copy_ns": Column(_INT, "Copies between host and device that are not overlapped."),
     "data_wait_ns": Column(_INT, "Waiting for the next batch."),
     "checkpoint_ns": Column(_INT, "Saving a checkpoint."),
-    "idle_ns": Column(_INT, "Nothing of the above."),
-    "exposed_wait_ns": Column(_INT, "Of exposed_comm_ns, waiting for a later rank; null without common clocks."),
-    "exposed_transfer_ns": Column(_INT, "The rest of exposed_comm_ns: bytes are moved."),
+    "idle_ns": Column(_INT, "Idle: none of the above."),
+    "exposed_wait_ns": Column(_INT, "Part of exposed_comm_ns: waiting for a later rank; null without aligned clocks."),
+    "exposed_transfer_ns": Column(_INT, "The rest of exposed_comm_ns: data transfer."),
     "overlapped_comm_ns": Column(_INT, "Communication that is overlapped with computation. Not a part of dur_ns."),
     "optimizer_ns": Column(_INT, "The optimizer's step; a part of compute_ns or idle_ns."),
 }  # fmt: skip
@@ -57,7 +57,7 @@ COLUMNS: dict[str, dict[str, Column]] = {
         ),
         "note": Column(_TEXT, "Why it is not counted."),
         "bottleneck": Column(_TEXT, "Class of the step across all ranks."),
-        "source": Column(_TEXT, "Made of a trace, the collectors' records, or events on the device's clock."),
+        "source": Column(_TEXT, "Source of the times: a trace, the collectors' records or device events."),
         **_TIMES,
     },
     "ranks": {
@@ -66,65 +66,65 @@ COLUMNS: dict[str, dict[str, Column]] = {
         "culprit": Column(_BOOL, "Whether the verdict names the rank."),
         "steps": Column(_INT, "Counted steps; the times are means over those in which they are known."),
         **_TIMES,
-        "caused_wait_ns": Column(_INT, "How long other ranks waited for this one, a step."),
+        "caused_wait_ns": Column(_INT, "Time per step that other ranks waited for this rank."),
     },
     "collectives": {
         "group": Column(_TEXT, "Process group."),
-        "axis": Column(_TEXT, "Axis of the device mesh that the group lies along; empty where nothing says it."),
+        "axis": Column(_TEXT, "Device mesh axis of the group; empty if unknown."),
         "op": Column(_TEXT, "Operation: all_reduce, all_gather, ..."),
         "dtype": Column(_TEXT, "Element type."),
-        "bytes_mean": Column(_INT, "Mean size of the full tensor in bytes; 0 where it is not known."),
-        "count": Column(_INT, "Collectives of this group, operation, element type and size class."),
-        "matched": Column(_INT, "How many of them were seen on more than one rank with a common clock."),
+        "bytes_mean": Column(_INT, "Mean size of the full tensor in bytes; 0 if unknown."),
+        "count": Column(_INT, "Number of collectives of this group, operation, element type and size class."),
+        "matched": Column(_INT, "Number of them that were matched across ranks with aligned clocks."),
         "duration_mean_ns": Column(_INT, "Mean duration on a rank."),
         "wait_mean_ns": Column(_INT, "Mean time from a rank's arrival to the last rank's."),
         "wait_max_ns": Column(_INT, "The longest such wait."),
         "transfer_mean_ns": Column(_INT, "Mean time from the last rank's arrival to the end."),
         "last_rank": Column(_INT, "The rank that arrived last most often."),
-        "last_share": Column(_FLOAT, "Fraction of the matched collectives in which it did."),
+        "last_share": Column(_FLOAT, "Fraction of the matched collectives in which last_rank arrived last."),
         "algbw_gb_s": Column(_FLOAT, "Algorithm bandwidth in GB/s (1e9 bytes)."),
         "busbw_gb_s": Column(_FLOAT, "Bus bandwidth in GB/s, as nccl-tests defines it."),
-        "efficiency": Column(_FLOAT, "Bus bandwidth over the best that the group showed at sizes that saturate it."),
-        "exposed_ns": Column(_INT, "Not overlapped with computation; sum over ranks and counted steps."),
-        "hidden_ns": Column(_INT, "Overlapped with computation; sum over ranks and counted steps."),
+        "efficiency": Column(_FLOAT, "Bus bandwidth divided by the group's best at sizes that saturate it."),
+        "exposed_ns": Column(_INT, "Time not overlapped with computation; sum over ranks and counted steps."),
+        "hidden_ns": Column(_INT, "Time overlapped with computation; sum over ranks and counted steps."),
     },
     "all_to_alls": {
         "group": Column(_TEXT, "Process group."),
-        "axis": Column(_TEXT, "Axis of the device mesh that the group lies along; empty where nothing says it."),
+        "axis": Column(_TEXT, "Device mesh axis of the group; empty if unknown."),
         "rank": Column(_INT, "Global rank."),
-        "count": Column(_INT, "All-to-alls of the group in a step."),
-        "sent_bytes": Column(_INT, "What the rank sends in a step, the part that it keeps included; a mean."),
-        "received_bytes": Column(_INT, "What it receives in a step, likewise."),
+        "count": Column(_INT, "Number of all-to-alls of the group per step."),
+        "sent_bytes": Column(_INT, "Mean bytes that the rank sends per step, including those to itself."),
+        "received_bytes": Column(_INT, "Mean bytes that the rank receives per step, including those from itself."),
         "received_over_mean": Column(
-            _FLOAT, "What it receives over the mean of the ranks, where these differ (the dispatch to experts)."
+            _FLOAT, "Bytes received divided by the mean over the ranks, where they differ (the dispatch to experts)."
         ),
-        "imbalance": Column(_FLOAT, "The most that a rank of the group receives over the mean; a mean of these calls."),
-        "caused_wait_ns": Column(_INT, "How long the others waited for it at all-to-alls, a step: their mean."),
+        "imbalance": Column(_FLOAT, "Most bytes that a rank of the group receives over the mean; averaged over calls."),
+        "caused_wait_ns": Column(_INT, "Mean time per step that the other ranks waited for this rank at all-to-alls."),
     },
     "kernels": {
-        "name": Column(_TEXT, "Kernel; of a run on a CPU, operator."),
+        "name": Column(_TEXT, "Kernel name; on a CPU, the operator name."),
         "kind": Column(_TEXT, "Kind of kernel."),
-        "operator": Column(_TEXT, "Operator that launched most of them."),
+        "operator": Column(_TEXT, "Operator that launched most of the calls."),
         "count": Column(_INT, "Calls on all ranks in the steps of profiler windows, or in all counted steps."),
-        "total_ns": Column(_INT, "Sum of their durations."),
+        "total_ns": Column(_INT, "Total duration."),
         "mean_ns": Column(_INT, "Mean duration."),
         "max_ns": Column(_INT, "Longest duration."),
         "share": Column(_FLOAT, "Fraction of the device's busy time."),
-        "exposed_ns": Column(_INT, "Not overlapped with work of higher priority."),
-        "bound": Column(_TEXT, "What limits it: math, memory or unknown."),
+        "exposed_ns": Column(_INT, "Time not overlapped with work of higher priority."),
+        "bound": Column(_TEXT, "What bounds the kernel: math, memory or unknown."),
         "tflop_s": Column(_FLOAT, "TFLOP/s over the part of the time whose shapes are recorded."),
         "gb_s": Column(_FLOAT, "GB/s over the same part."),
     },
     "modules": {
-        "source": Column(_TEXT, "The kind of range in the trace that shows the modules."),
+        "source": Column(_TEXT, "Kind of trace range that identifies the modules."),
         "name": Column(_TEXT, "Module of the model."),
-        "parent": Column(_TEXT, "The module around it."),
+        "parent": Column(_TEXT, "Parent module."),
         "calls": Column(_INT, "Calls of the module."),
-        "host_ns": Column(_INT, "Time that the host was inside it."),
-        "forward_ns": Column(_INT, "Device time of what its forward launched, submodules included."),
-        "backward_ns": Column(_INT, "Device time of what its backward launched."),
-        "recompute_ns": Column(_INT, "The part of backward_ns that repeats the forward (activation checkpointing)."),
-        "self_ns": Column(_INT, "The part that no submodule has."),
+        "host_ns": Column(_INT, "Host time inside the module."),
+        "forward_ns": Column(_INT, "Device time launched by the module's forward, including submodules."),
+        "backward_ns": Column(_INT, "Device time launched by the module's backward, including submodules."),
+        "recompute_ns": Column(_INT, "The part of backward_ns that recomputes the forward (activation checkpointing)."),
+        "self_ns": Column(_INT, "Device time of the module without its submodules."),
         "share": Column(_FLOAT, "Fraction of the device's busy time."),
     },
     "memory": {
@@ -140,13 +140,13 @@ COLUMNS: dict[str, dict[str, Column]] = {
     "findings": {
         "id": Column(_TEXT, "Id of the diagnosis."),
         "severity": Column(_TEXT, "healthy, warn or critical."),
-        "bottleneck": Column(_TEXT, "The class that it speaks for; null where it costs no time by itself."),
-        "share": Column(_FLOAT, "Fraction of the step that it costs."),
-        "cost_ns_per_step": Column(_INT, "The same in nanoseconds a step."),
+        "bottleneck": Column(_TEXT, "Bottleneck class of the finding; null if it costs no step time by itself."),
+        "share": Column(_FLOAT, "Cost as a fraction of the step time."),
+        "cost_ns_per_step": Column(_INT, "Cost in nanoseconds per step."),
         "confidence": Column(_FLOAT, "From 0 to 1."),
-        "ranks": Column(_RANKS, "The culprits; empty where there is none."),
-        "title": Column(_TEXT, "What was found."),
-        "action": Column(_TEXT, "What to do about it."),
+        "ranks": Column(_RANKS, "Culprit ranks; empty if there are none."),
+        "title": Column(_TEXT, "Title of the finding."),
+        "action": Column(_TEXT, "Recommended action."),
     },
 }  # fmt: skip
 
@@ -255,9 +255,9 @@ def memory(table: MemoryTable) -> pl.DataFrame:
     return frame("memory", map(asdict, table.rows))
 
 
-def findings(found: Sequence[Finding]) -> pl.DataFrame:
+def findings(examined: Sequence[Finding]) -> pl.DataFrame:
     """A row for each finding, the most expensive first."""
-    return frame("findings", map(asdict, found))
+    return frame("findings", map(asdict, examined))
 
 
 # Tables named in evidence, with the frame that holds their rows; the rest are other files of the run.

@@ -22,6 +22,7 @@ from diag.model.steps import Attribution
 from diag.rundir.run import RankTables, Tables
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
+from diag.words.formatting import counted
 
 from . import nesting
 from .module_ranges import PYTHON_MODULES, class_of, module_ranges
@@ -172,18 +173,18 @@ def estimate_of(manifest: Manifest | None) -> StatesEstimate:
         return StatesEstimate(None, "no manifest describes what was trained")
     parameters = manifest.model.get("parameters")
     if not isinstance(parameters, int) or parameters <= 0:
-        return StatesEstimate(None, "the manifest does not say how many parameters the model has")
+        return StatesEstimate(None, "the manifest has no parameter count")
     sharding = sharding_of(manifest.strategy or "")
     if sharding is None:
-        return StatesEstimate(None, f"what strategy {manifest.strategy or '?'} shards is not known")
+        return StatesEstimate(None, f"unknown sharding of strategy {manifest.strategy or '?'}")
     shards = shards_of(manifest.mesh, manifest.world_size)
     if shards is None and sharding != Sharding.NONE:
-        return StatesEstimate(None, "over how many ranks the model is sharded is not known")
+        return StatesEstimate(None, "unknown number of ranks that the model is sharded over")
     if not manifest.trainer:
-        return StatesEstimate(None, "which optimizer and types were trained with is not recorded")
+        return StatesEstimate(None, "the optimizer and dtypes of the training are not recorded")
     # The bundled trainer: AdamW, and parameters in fp32 with any --precision.
     states = model_states(parameters, sharding, shards or 1, ADAM_FP32)
-    cut = "" if sharding == Sharding.NONE else f"; {sharding.value} cut over {shards} ranks"
+    cut = "" if sharding == Sharding.NONE else f"; {sharding.value} sharded over {counted(shards or 1, 'rank')}"
     each = ADAM_FP32
     basis = (
         f"{parameters:,} parameters at {each.parameters} + {each.gradients} + {each.optimizer} bytes for parameters, "

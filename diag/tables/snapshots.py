@@ -53,7 +53,7 @@ class OutOfMemory(Struct, frozen=True):
     """An allocation that failed: the requested bytes, and the device's free bytes (None: not recorded). ``place``:
     where it was requested; ``at_us``: on the curve's time axis."""
 
-    asked: int
+    requested: int
     device_free: int | None
     place: str
     at_us: int | None
@@ -180,7 +180,7 @@ def account_of(snapshot: Snapshot, rank: int, device: DeviceSnapshot) -> Snapsho
         frames=shares_of(((stack.place, size) for stack, size in known), held),
         modules=shares_of(((stack.module, size) for stack, size in known if stack.module), held),
         operators=shares_of(((f"aten::{stack.operator}", size) for stack, size in known if stack.operator), held),
-        phases=shares_of(((stack.phase, size) for stack, size in known), held) if _told(known) else (),
+        phases=shares_of(((stack.phase, size) for stack, size in known), held) if _has_phases(known) else (),
         places=places,
         state=state,
         ooms=tuple(ooms[-MOST_OOMS:]),
@@ -188,7 +188,7 @@ def account_of(snapshot: Snapshot, rank: int, device: DeviceSnapshot) -> Snapsho
     )
 
 
-def _told(known: Iterable[tuple[Stack, int]]) -> bool:
+def _has_phases(known: Iterable[tuple[Stack, int]]) -> bool:
     """Whether any stack has a phase of its step."""
     return any(stack.phase != of.OTHER for stack, _ in known)
 
@@ -221,7 +221,7 @@ def _curves(events: pl.DataFrame, state: State) -> tuple[Sizes, Sizes, str]:
     grown = np.where(action == of.SEGMENT_ALLOC, size, 0) - np.where(action == of.SEGMENT_FREE, size, 0)
     reserved = _back(state.reserved, grown)
     if len(events) and min(int(allocated.min()), int(reserved.min())) < 0:
-        doubt = "the recorded events free more than there was: some kinds of events were not recorded (skip_actions)"
+        doubt = "the recorded events free more memory than was allocated: some kinds were not recorded (skip_actions)"
         return np.maximum(allocated, 0), np.maximum(reserved, 0), doubt
     return allocated, reserved, ""
 

@@ -87,7 +87,7 @@ class Cache(Struct, frozen=True):
     """A folder of entries. ``folder`` None: nothing is cached."""
 
     folder: Path | None
-    told: bool = False  # set by the user: then data of a run directory goes there as well
+    from_user: bool = False  # set by the user: then data of a run directory goes there as well
 
     @property
     def _entries(self) -> Path | None:
@@ -256,7 +256,7 @@ def user_cache() -> Cache:
     """The cache that the environment names, else the one in the user's cache folder."""
     setting = os.environ.get(ENVIRONMENT)
     if setting:
-        return Cache(None if setting == "off" else Path(setting), told=True)
+        return Cache(None if setting == "off" else Path(setting), from_user=True)
     base = os.environ.get("XDG_CACHE_HOME")
     try:
         return Cache((Path(base) if base else Path.home() / ".cache") / "diag")

@@ -11,6 +11,7 @@ import polars as pl
 from msgspec import Struct, field
 
 from diag.collectors.layout import MOST_RANKS
+from diag.words.formatting import counted
 
 from . import kineto_names as names
 from .kineto_json import NO_ARGS, Args, KinetoEvent
@@ -33,15 +34,15 @@ _WITH_LAUNCH = frozenset((*names.DEVICE_CATEGORIES, *names.LAUNCH_CATEGORIES))
 
 
 class Head(Struct, frozen=True):
-    """The category, name and thread of an event as codes. ``kept`` is False for events about the profiler itself."""
+    """The category, name and thread of an event as codes. ``stored`` is False for events about the profiler itself."""
 
-    kept: bool
+    stored: bool
     name: int = 0
     cat: int = 0
     thread: int = 0
     launches: bool = False  # has a correlation
     arguments: bool = False  # its arguments are read
-    tells_stream: bool = False  # an operator on the host that may name a stream of the device
+    may_name_stream: bool = False  # an operator on the host that may name a stream of the device
 
 
 class EventTable(Struct):
@@ -80,19 +81,19 @@ class EventTable(Struct):
         category = names.category(cat)
         if category == "trace":
             self.profiled = True
-            return Head(kept=False)
+            return Head(stored=False)
         if category == names.CPU_OP and re.match(names.RANGE_PATTERN, name):
             category = names.ANNOTATION
         code = self._category(category)
         thread = self.thread(pid, tid)
         self._places[code, thread] = None
         return Head(
-            kept=True,
+            stored=True,
             name=self._name(name),
             cat=code,
             thread=thread,
             launches=category in _WITH_LAUNCH,
-            tells_stream=category == names.CPU_OP and name.startswith("triton_"),
+            may_name_stream=category == names.CPU_OP and name.startswith("triton_"),
             arguments=bool(
                 re.match(names.ARGUMENT_PATTERN, name)
                 or (category == names.KERNEL and re.search(names.KERNEL_PATTERN, name))
@@ -106,7 +107,7 @@ class EventTable(Struct):
 
     def _name(self, name: str) -> int:
         if len(name) > MAX_NAME_CHARS:
-            self._gap(f"names longer than {MAX_NAME_CHARS} characters were cut")
+            self._gap(f"names longer than {MAX_NAME_CHARS} characters were truncated")
             name = name[:MAX_NAME_CHARS]
         return self._code(self._names, name, MAX_NAMES, OTHER_NAMES)
 
@@ -117,12 +118,13 @@ class EventTable(Struct):
         code = codes.get(key)
         if code is None:
             if len(codes) >= limit:
-                self._gap(f"more than {limit:,} different names, categories or threads: the rest is called {beyond}")
+                label = beyond if isinstance(beyond, str) else OTHER_NAMES
+                self._gap(f"more than {limit:,} different names, categories or threads: the others are named {label}")
                 key = beyond
             code = codes.setdefault(key, len(codes))
         return code
 
-    def says_rank(self, event: KinetoEvent) -> None:
+    def add_process_rank(self, event: KinetoEvent) -> None:
         rank = whole(event.args.rank) if event.args is not None else None
         if event.args is not None and rank is not None and 0 <= rank <= MOST_RANKS:
             process = self._process(event)
@@ -131,7 +133,7 @@ class EventTable(Struct):
                 event.args.raw_pid if isinstance(event.args.raw_pid, int | str) else None
             )
 
-    def names_process(self, event: KinetoEvent) -> None:
+    def add_process_name(self, event: KinetoEvent) -> None:
         if event.args is not None and isinstance(event.args.name, str):
             self._process(event).name = event.args.name[:256]
 
@@ -174,7 +176,7 @@ class EventTable(Struct):
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        untimed = (f"{self.untimed} events without a start that can be read were left out",) if self.untimed else ()
+        untimed = (f"left out {counted(self.untimed, 'event')} without a readable start time",) if self.untimed else ()
         return (*self._gaps, *untimed)
 
     @property
@@ -256,17 +258,20 @@ def add_events(table: EventTable, events: Sequence[KinetoEvent]) -> None:
     for event in events:
         if event.ph == "X":
             head = table.head_of(event)
-            if head.kept:
+            if head.stored:
                 events_kept.append(event)
                 heads.append(head)
             if event.args is not None and event.args.rank is not None:
-                table.says_rank(event)
+                table.add_process_rank(event)
         else:
             table.phases.add(event.ph)
             if event.ph == "M" and event.name == "process_name":
-                table.names_process(event)
+                table.add_process_name(event)
     args = [event.args or NO_ARGS for event in events_kept]
-    rows = [table.arguments_row(arg) if _kept(head, arg) else None for head, arg in zip(heads, args, strict=True)]
+    rows = [
+        table.arguments_row(arg) if _has_stored_arguments(head, arg) else None
+        for head, arg in zip(heads, args, strict=True)
+    ]
     columns: dict[str, Any] = {
         "ts_ns": exact_ns(event.ts for event in events_kept),
         "dur_ns": exact_ns(event.dur for event in events_kept),
@@ -299,8 +304,8 @@ def add_events(table: EventTable, events: Sequence[KinetoEvent]) -> None:
         )
 
 
-def _kept(head: Head, args: Args) -> bool:
-    return head.arguments and (args.told or (head.tells_stream and args.stream is not None))
+def _has_stored_arguments(head: Head, args: Args) -> bool:
+    return head.arguments and (args.describes_work or (head.may_name_stream and args.stream is not None))
 
 
 def exact_ns(texts: Iterable[msgspec.Raw]) -> pl.Series:

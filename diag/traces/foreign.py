@@ -17,8 +17,8 @@ from diag.errors import DiagError
 from .kineto_names import is_known
 from .text_stream import damaged, file_name
 
-_KINETO = "give the trace that torch.profiler wrote of the run"
-INSTEAD = "Give the trace that torch.profiler writes (export_chrome_trace, tensorboard_trace_handler) for the same run."
+_KINETO = "pass the trace that torch.profiler wrote for this run"
+INSTEAD = "Pass the trace that torch.profiler writes (export_chrome_trace, tensorboard_trace_handler) for the same run."
 
 # Beginnings of files that are not JSON.
 _MAGIC: tuple[tuple[bytes, str], ...] = (
@@ -43,19 +43,19 @@ _OBJECTS: tuple[tuple[frozenset[str], str], ...] = tuple(
         # torch.profiler.ExecutionTraceObserver and Chakra's converter
         ("schema nodes", "a PyTorch execution trace (Chakra), which has operators but no device times"),
         ("rocprofiler-sdk-tool", "the output of rocprofv3 (rocprofiler-sdk)"),
-        ("segments device_traces", "a snapshot of the CUDA caching allocator's memory, which has no times of work"),
-        ("entries pg_config", "a dump of the NCCL Flight Recorder, which `diag triage` reads"),
-        ("entries nccl_version", "a dump of the NCCL Flight Recorder, which `diag triage` reads"),
-        ("profiles shared", "a profile for speedscope (py-spy, torch's stacks)"),
-        ("root_frame sample_count", "a profile of pyinstrument"),
-        ("nodes samples timeDeltas", "a CPU profile of V8"),
-        ("zero_optimization", "a configuration of DeepSpeed"),
-        ("train_batch_size", "a configuration of DeepSpeed"),
-        ("train_micro_batch_size_per_gpu", "a configuration of DeepSpeed"),
-        ("model_type architectures", "a model's configuration"),
-        ("weight_map metadata", "the index of a model's weights"),
-        ("name version dependencies", "a package's description"),
-        ("name version scripts", "a package's description"),
+        ("segments device_traces", "a CUDA memory snapshot of the caching allocator, which has no kernel times"),
+        ("entries pg_config", "an NCCL Flight Recorder dump, which `diag triage` reads"),
+        ("entries nccl_version", "an NCCL Flight Recorder dump, which `diag triage` reads"),
+        ("profiles shared", "a speedscope profile (py-spy, torch's stacks)"),
+        ("root_frame sample_count", "a pyinstrument profile"),
+        ("nodes samples timeDeltas", "a V8 CPU profile"),
+        ("zero_optimization", "a DeepSpeed configuration"),
+        ("train_batch_size", "a DeepSpeed configuration"),
+        ("train_micro_batch_size_per_gpu", "a DeepSpeed configuration"),
+        ("model_type architectures", "a model configuration"),
+        ("weight_map metadata", "a model weight index"),
+        ("name version dependencies", "a package manifest"),
+        ("name version scripts", "a package manifest"),
         ("cells nbformat", "a Jupyter notebook"),
     )
 )
@@ -153,7 +153,7 @@ def _by_beginning(text: bytes) -> str:
         if start.startswith(magic):
             return description
     if _MARKUP.match(start.lstrip()):
-        return "an HTML or XML page, not a trace: the answer of a server that was saved under this name?"
+        return "an HTML or XML page, not a trace: possibly a server's error page saved under this name"
     return ""
 
 

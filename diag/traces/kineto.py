@@ -45,7 +45,7 @@ _LEAST_SHARE = 0.01
 # begin after its launch. If ranks number their launches alike, some launches of another rank come after the work that
 # they seem to launch.
 _LAUNCHED, _CAUSAL = 0.9, 0.99
-_HINT = "Give the ranks' own files, one each, or merge them with ids that differ."
+_HINT = "Pass one trace file per rank, or merge them with process and correlation ids that are unique per rank."
 
 
 class RankContents(Struct, frozen=True, eq=False):
@@ -76,10 +76,10 @@ def only_rank(contents: Contents) -> int | None:
 def parts_by_rank(contents: Contents, path: str) -> list[RankContents]:
     """The events of each rank, in order; [] if the file holds a single rank, as nearly all do. DiagError if it holds
     several that cannot be separated."""
-    pids_by_rank = _told(contents, path)
+    pids_by_rank = _pids_by_rank(contents, path)
     if pids_by_rank:
         return [
-            _part(contents, rank, pids, _said(contents, pids_by_rank, rank))
+            _part(contents, rank, pids, _gap_text(contents, pids_by_rank, rank))
             for rank, pids in sorted(pids_by_rank.items())
         ]
     if len(_pids(contents, (names.CPU_OP,))) < 2 and (
@@ -91,9 +91,11 @@ def parts_by_rank(contents: Contents, path: str) -> list[RankContents]:
         return []
     pids = _listed([process.pid for process in processes])
     if len(processes) > 1:
-        reason = f"holds the events of {len(processes)} processes ({pids}) and says no ranks: each was taken as a rank"
+        reason = (
+            f"holds events of {len(processes)} processes ({pids}) without ranks; each process is treated as one rank"
+        )
     else:
-        reason = f"holds the events of several processes, of which only {pids} launched work on a device"
+        reason = f"holds events of several processes, but only {pids} launched work on a device"
     ignored = len(_busy_pids(contents)) - len(processes)
     if ignored:
         reason += f"; {ignored} without work on a device {'was' if ignored == 1 else 'were'} left out"
@@ -106,7 +108,7 @@ def parts_by_rank(contents: Contents, path: str) -> list[RankContents]:
 # -- ranks named by the file -------------------------------------------------------------------------------------------
 
 
-def _told(contents: Contents, path: str) -> dict[int, list[str]]:
+def _pids_by_rank(contents: Contents, path: str) -> dict[int, list[str]]:
     """The processes of each rank, if the file names several ranks; {} otherwise."""
     pids_by_rank: dict[int, list[str]] = {}
     for pid in dict.fromkeys(pid for pid, _ in contents.threads):
@@ -116,8 +118,8 @@ def _told(contents: Contents, path: str) -> dict[int, list[str]]:
             ranks = {int(number) for text in (pid, process.name if process else "") for number in _RANK.findall(text)}
         if len(ranks) > 1:
             raise DiagError(
-                f"{file_name(path)}: events of ranks {_listed(sorted(ranks))} have the same process id, {pid}: "
-                "they cannot be told apart",
+                f"{file_name(path)}: events of ranks {_listed(sorted(ranks))} have the same process id {pid} "
+                "and cannot be separated",
                 hint=_HINT,
                 path=path,
             )
@@ -136,14 +138,14 @@ def _told(contents: Contents, path: str) -> dict[int, list[str]]:
     return pids_by_rank
 
 
-def _said(contents: Contents, pids_by_rank: Mapping[int, Collection[str]], rank: int) -> str:
+def _gap_text(contents: Contents, pids_by_rank: Mapping[int, Collection[str]], rank: int) -> str:
     if rank != min(pids_by_rank):
         return ""
     named = {pid for pids in pids_by_rank.values() for pid in pids}
     without = [pid for pid in _pids(contents, _WORK) if pid not in named]
-    reason = f"holds the events of {len(pids_by_rank)} ranks, as they say: each was read as a trace of its own"
+    reason = f"holds events of {len(pids_by_rank)} ranks; each rank is read as a separate trace"
     if without:
-        reason += f"; those of the processes without a rank ({_listed(without)}) were left out"
+        reason += f"; events of processes without a rank ({_listed(without)}) were left out"
     return reason
 
 
@@ -204,8 +206,9 @@ def _owners(contents: Contents, pids: Sequence[str], devices: Sequence[str], pat
     if len(owners) < len(possible):
         unclear = sorted(set(possible) - set(owners), key=_number)
         raise DiagError(
-            f"{file_name(path)}: holds the events of {len(pids)} processes ({_listed(pids)}), and which of them "
-            f"launched the work on device {_listed(unclear)} cannot be told by their correlation ids",
+            f"{file_name(path)}: holds events of {len(pids)} processes ({_listed(pids)}), and their correlation ids do "
+            f"not show which process launched the work on {'device' if len(unclear) == 1 else 'devices'} "
+            f"{_listed(unclear)}",
             hint=_HINT,
             path=path,
         )
@@ -303,7 +306,7 @@ def _listed(items: Sequence[object]) -> str:
     return shown if len(items) <= 8 else f"{shown} and {len(items) - 8} more"
 
 
-_UNCLOSED = "its array of events has no closing bracket: what was written last may be missing"
+_UNCLOSED = "the traceEvents array has no closing bracket: the last events may be missing"
 
 
 def read_trace(path: Path | str) -> Trace:
@@ -393,7 +396,8 @@ def as_trace(contents: Contents, path: str, rank: int | None = None, of_several:
     gaps = contents.gaps
     world_size = index_of(info.get("world_size"))
     if world_size is not None and world_size > MOST_RANKS:
-        world_size, gaps = None, (*gaps, f"says that the run has {world_size:,} ranks: not believed")
+        reason = f"the world size in distributedInfo is {world_size:,}, above the maximum of {MOST_RANKS:,}; ignored"
+        world_size, gaps = None, (*gaps, reason)
     return Trace(
         path=path,
         rank=rank,

@@ -172,7 +172,7 @@ class Cutter:
                 return len(text), len(text)
 
     def _too_long(self) -> NoReturn:
-        raise damaged(self._name, f"one piece of it is longer than {MAX_PIECE_BYTES >> 20} MB, which no event is")
+        raise damaged(self._name, f"a single event is longer than {MAX_PIECE_BYTES >> 20} MB, the maximum")
 
 
 def _around(at: int) -> tuple[int, int]:
@@ -285,7 +285,7 @@ class Args(msgspec.Struct, gc=False):
     name: Any = None
 
     @property
-    def told(self) -> bool:
+    def describes_work(self) -> bool:
         """Whether they describe communication, or the shapes of an operator."""
         return self.coll_name is not None or self.input_dims != _NULL
 

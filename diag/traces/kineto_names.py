@@ -476,7 +476,7 @@ def parse_rule(text: str) -> CommRule:
     """The rule in ``REGEX=operation``. RuleError if it is not one."""
     pattern, equals, op = text.rpartition("=")
     if not equals or not pattern:
-        raise RuleError(f"{text!r}: give REGEX=operation, for example 'my_all_gather.*=all_gather'")
+        raise RuleError(f"{text!r}: expected REGEX=operation, for example 'my_all_gather.*=all_gather'")
     return rule(pattern, op)
 
 
@@ -484,15 +484,17 @@ def rule(pattern: str, op: str) -> CommRule:
     """The rule of an expression and an operation, ``all_reduce`` or ``all-reduce``. RuleError if either is invalid."""
     operation = op.strip().lower().replace("-", "_")
     if operation not in OPERATIONS:
-        raise RuleError(f"{op!r} is no operation; there are {', '.join(OPERATIONS)}")
+        raise RuleError(f"{op!r} is not an operation; the operations are {', '.join(OPERATIONS)}")
     if len(pattern) > MOST_CHARS:
-        raise RuleError(f"the regular expression has {len(pattern)} characters; {MOST_CHARS} is the most")
+        raise RuleError(f"the regular expression has {len(pattern)} characters; the maximum is {MOST_CHARS}")
     if _COUNTED.search(pattern):
-        raise RuleError(f"{pattern!r} counts repetitions, {{n}}: use * or +")
+        raise RuleError(f"{pattern!r} has a counted repetition {{n}}: use * or +")
     try:
         matches_empty = pl.Series([""]).str.contains(pattern).item()
     except pl.exceptions.PolarsError as error:
-        raise RuleError(f"{pattern!r} is no regular expression of Rust's regex: {_reason(error)}") from error
+        raise RuleError(
+            f"{pattern!r} is not a valid regular expression (Rust regex syntax): {_reason(error)}"
+        ) from error
     if matches_empty:
         raise RuleError(f"{pattern!r} matches every name")
     return CommRule(pattern, operation)

@@ -24,6 +24,7 @@ from diag.collectors.layout import MOST_RANKS, RANKS, RunLayout, is_folder, run_
 from diag.collectors.reading import open_regular, read_regular, walk
 from diag.errors import DiagError
 from diag.model import Gap
+from diag.words.formatting import counted
 
 from .text_stream import is_remote, may_be_trace
 
@@ -219,7 +220,8 @@ def read_snapshots(files: Iterable[Path | str]) -> tuple[list[Snapshot], list[Ga
             gaps.append(Gap(str(file), error.message))
         else:
             if read[-1].left_out:
-                gaps.append(Gap(str(file), f"{read[-1].left_out:,} entries could not be understood and were left out"))
+                entries = counted(read[-1].left_out, "entry", "entries")
+                gaps.append(Gap(str(file), f"left out {entries} that could not be parsed"))
     return read, gaps
 
 
@@ -235,12 +237,12 @@ def read_snapshot(path: Path | str) -> Snapshot:
     except TruncatedError as error:
         raise _refusal(path, f"truncated: {error}") from error
     if not isinstance(content, dict) or not isinstance(content.get("segments"), (list, tuple)):
-        raise _refusal(path, "is a pickle, but no snapshot of PyTorch's allocator: it has no segments")
+        raise _refusal(path, "is a pickle, but not a PyTorch memory snapshot: it has no segments")
     return _snapshot(str(path), content)
 
 
 def _refusal(path: Path | str, reason: str) -> DiagError:
-    hint = "give what torch.cuda.memory._dump_snapshot(path) wrote; a smaller max_entries makes a smaller file"
+    hint = "pass a file that torch.cuda.memory._dump_snapshot(path) wrote; a smaller max_entries makes a smaller file"
     return DiagError(reason, path=path, hint=hint)
 
 

@@ -30,7 +30,7 @@ from .trace import Trace
 # The outcome of reading one trace file.
 
 
-class Found(msgspec.Struct):
+class ReadResult(msgspec.Struct):
     """For one trace: its key in the cache, its contents, or the reason why it cannot be read; none of them if it is to
     be read again."""
 
@@ -71,14 +71,14 @@ def read_traces(paths: Sequence[str], reading: Reading) -> Iterator[Trace | Gap]
             yield from _traces(item, reading)
 
 
-def _traces(item: Found, reading: Reading) -> Sequence[Trace | Gap]:
+def _traces(item: ReadResult, reading: Reading) -> Sequence[Trace | Gap]:
     """One trace, unless a tool merged the traces of several ranks into the file."""
     contents = item.contents if item.contents is not None else reading.cache.load(item.key) if item.key else None
     if contents is None and item.key and not text_stream.is_archive(item.path.partition("!")[0]):
         (item,) = read_file(item.path, None)  # the entry was removed, or it may not be read
         contents = item.contents
     if contents is None:
-        return [Gap(item.path, item.reason or "its entry in the cache vanished while it was read; run again")]
+        return [Gap(item.path, item.reason or "its cache entry was removed while diag was reading it; run again")]
     try:
         traces = kineto.as_traces(contents, item.path, rank=reading.ranks.get(item.path))
     except DiagError as error:
@@ -103,7 +103,7 @@ def _let_go(error: BaseException) -> None:
             current.__traceback__ = current.__cause__ = current.__context__ = None
 
 
-def _run(paths: Sequence[str], reading: Reading) -> Iterator[list[Found]]:
+def _run(paths: Sequence[str], reading: Reading) -> Iterator[list[ReadResult]]:
     say = reading.progress or _say_nothing
     folder = str(reading.cache.folder.absolute()) if reading.cache.folder is not None else None
     if reading.cluster is not None:
@@ -121,7 +121,7 @@ def _run(paths: Sequence[str], reading: Reading) -> Iterator[list[Found]]:
         yield read_file(path, folder) if again or outcomes is None else outcomes
 
 
-def _in_cache(path: str, cache: Cache) -> list[Found] | None:
+def _in_cache(path: str, cache: Cache) -> list[ReadResult] | None:
     if cache.folder is None or text_stream.is_archive(path) or not _is_large(path):
         return None
     try:
@@ -129,16 +129,16 @@ def _in_cache(path: str, cache: Cache) -> list[Found] | None:
     except (DiagError, OSError):
         return None
     contents = cache.load(key)
-    return [Found(path, key, contents)] if contents is not None else None
+    return [ReadResult(path, key, contents)] if contents is not None else None
 
 
 def _in_processes(
     paths: Sequence[str], jobs: int, folder: str, say: Callable[[int, int, str], None]
-) -> dict[str, list[Found]]:
+) -> dict[str, list[ReadResult]]:
     workers = Workers(jobs, folder)
     # The largest first, so that none of them is left for the end.
     waiting = workers.read(sorted(paths, key=text_stream.size_of, reverse=True))
-    done: dict[str, list[Found]] = {}
+    done: dict[str, list[ReadResult]] = {}
     for number, future in enumerate(as_completed(waiting)):
         done[waiting[future]] = future.result()
         say(number + 1, len(paths), waiting[future])
@@ -152,7 +152,7 @@ def _say_nothing(*_: object) -> None:
 
 def _on_cluster(
     paths: Sequence[str], address: str, folder: str | None, say: Callable[[int, int, str], None]
-) -> Iterator[list[Found]]:
+) -> Iterator[list[ReadResult]]:
     """Only paths are sent to the workers and only cache keys come back: all of them see the traces and the cache
     folder."""
     try:
@@ -161,11 +161,13 @@ def _on_cluster(
     except ImportError as error:
         raise DiagError("a cluster needs dask.distributed", hint="pip install 'diag[cluster]'") from error
     if folder is None:
-        raise DiagError("a cluster needs a cache folder that its workers share", hint="Set DIAG_CACHE to one.")
+        raise DiagError(
+            "a cluster needs a cache folder that its workers share", hint="Set DIAG_CACHE to a shared folder."
+        )
     try:
         client = Client(address, timeout=_CLUSTER_TIMEOUT_S)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, TypeError) as error:
-        raise DiagError(f"no Dask scheduler answers at {address}", hint="Start one: dask scheduler") from error
+        raise DiagError(f"no Dask scheduler answers at {address}", hint="Start a scheduler: dask scheduler") from error
     with client:
         # Workers have their own working directories.
         places = [path if text_stream.is_remote(path) else str(Path(path).absolute()) for path in paths]
@@ -176,10 +178,10 @@ def _on_cluster(
             if future.status == "finished":
                 yield [msgspec.structs.replace(f, path=path + f.path.removeprefix(place)) for f in future.result()]
             else:
-                yield [Found(path, reason=f"a worker of the cluster failed on it: {future.exception()}")]  # type: ignore[no-untyped-call]
+                yield [ReadResult(path, reason=f"a Dask worker failed to read it: {future.exception()}")]  # type: ignore[no-untyped-call]
 
 
-def read_file(path: str, folder: str | None, keep_small: bool = False) -> list[Found]:
+def read_file(path: str, folder: str | None, keep_small: bool = False) -> list[ReadResult]:
     """Reads one file, through the cache in ``folder`` if it is large, or always (``keep_small``). Never raises for a
     bad file."""
     cache = Cache(Path(folder) if folder is not None else None)
@@ -188,10 +190,10 @@ def read_file(path: str, folder: str | None, keep_small: bool = False) -> list[F
             return _read_file(path, cache, keep_small)
     except (DiagError, OSError) as error:
         reason = _reason(error, path) if isinstance(error, DiagError) else f"cannot be read: {error.strerror or error}"
-        return [Found(path, reason=reason)]
+        return [ReadResult(path, reason=reason)]
 
 
-def _read_file(path: str, cache: Cache, keep_small: bool) -> list[Found]:
+def _read_file(path: str, cache: Cache, keep_small: bool) -> list[ReadResult]:
     if text_stream.is_archive(path):
         try:
             return list(_read_archive(path, cache))
@@ -199,10 +201,10 @@ def _read_file(path: str, cache: Cache, keep_small: bool) -> list[Found]:
             return list(_read_archive(path, Cache(None)))
     if cache.folder is None or not (keep_small or _is_large(path)):
         with text_stream.opened(path) as file:
-            return [Found(path, contents=kineto.read_contents(file, path))]
+            return [ReadResult(path, contents=kineto.read_contents(file, path))]
     key = _key(path, cache)
     if cache.load(key) is not None:
-        return [Found(path, key)]
+        return [ReadResult(path, key)]
     return [_ingest(path, cache, key)]
 
 
@@ -214,7 +216,7 @@ def _key(path: str, cache: Cache) -> str:
     return text_stream.remote_key(path) if text_stream.is_remote(path) else cache.key_of(Path(path))
 
 
-def _ingest(path: str, cache: Cache, key: str) -> Found:
+def _ingest(path: str, cache: Cache, key: str) -> ReadResult:
     """Reads the file into the cache, or into memory if the cache cannot be written (a full disk)."""
     with cache.writing(key) as writer:
         if writer is not None:
@@ -223,14 +225,14 @@ def _ingest(path: str, cache: Cache, key: str) -> Found:
                     writer.finish(kineto.read_contents(file, path, writer.write))
                 cache.prune()
                 if cache.load(key) is not None:  # else another user's entry is in its place, which may not be readable
-                    return Found(path, key)
+                    return ReadResult(path, key)
             except UnwritableError:
                 pass
     with text_stream.opened(path) as file:
-        return Found(path, contents=kineto.read_contents(file, path))
+        return ReadResult(path, contents=kineto.read_contents(file, path))
 
 
-def _read_archive(path: str, cache: Cache) -> Iterator[Found]:
+def _read_archive(path: str, cache: Cache) -> Iterator[ReadResult]:
     """One pass over the archive: every member with a trace's ending. UnwritableError refers to the cache."""
     archive_key = ""
     if cache.folder is not None:
@@ -244,31 +246,31 @@ def _read_archive(path: str, cache: Cache) -> Iterator[Found]:
                 count += 1
                 inner = f"{path}!{name}"
                 if content is None:
-                    yield Found(inner, reason="is a link or a device in the archive, not a file")
+                    yield ReadResult(inner, reason="is a link or a device in the archive, not a file")
                     continue
                 key = f"{archive_key}-{sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
                 try:
                     yield _read_member(inner, content, cache, key)
                 except DiagError as error:
-                    yield Found(inner, reason=_reason(error, inner))
+                    yield ReadResult(inner, reason=_reason(error, inner))
     except DiagError as error:
         # Members read so far are kept: the archive was truncated or damaged.
-        yield Found(path, reason=_reason(error, path))
+        yield ReadResult(path, reason=_reason(error, path))
         return
     if not count:
-        yield Found(path, reason="holds no file that ends in .json or .json.gz")
+        yield ReadResult(path, reason="holds no file that ends in .json or .json.gz")
 
 
-def _read_member(path: str, content: BinaryIO, cache: Cache, key: str) -> Found:
+def _read_member(path: str, content: BinaryIO, cache: Cache, key: str) -> ReadResult:
     if cache.load(key) is not None:
-        return Found(path, key)
+        return ReadResult(path, key)
     with cache.writing(key) as writer:
         if writer is None:
-            return Found(path, contents=kineto.read_contents(content, path))
+            return ReadResult(path, contents=kineto.read_contents(content, path))
         writer.finish(kineto.read_contents(content, path, writer.write))
     if cache.load(key) is None:
         raise UnwritableError("the entry cannot be read")
-    return Found(path, key)
+    return ReadResult(path, key)
 
 
 def _paying_jobs(paths: Sequence[str]) -> int:
@@ -315,7 +317,7 @@ def kept_memory() -> Iterator[None]:
 # Not multiprocessing: its children begin by running the caller's script again, and a notebook or a script without a
 # main guard has no use for that. ``python -m diag.traces.reading FOLDER``; a JSON line each way for each file.
 
-_DECODE = msgspec.json.Decoder(list[Found]).decode
+_DECODE = msgspec.json.Decoder(list[ReadResult]).decode
 
 
 class Workers(Struct):
@@ -325,7 +327,7 @@ class Workers(Struct):
     folder: str
     _idle: SimpleQueue[subprocess.Popen[bytes]] = field(default_factory=SimpleQueue)
 
-    def read(self, paths: list[str]) -> dict[Future[list[Found]], str]:
+    def read(self, paths: list[str]) -> dict[Future[list[ReadResult]], str]:
         """A future for each path, in order of their start; `as_completed` waits for them."""
         pool = ThreadPoolExecutor(self.count)
         futures = {pool.submit(self._read, path): path for path in paths}
@@ -337,7 +339,7 @@ class Workers(Struct):
             process = self._idle.get()
             process.communicate()  # closes its input, at which it exits
 
-    def _read(self, path: str) -> list[Found]:
+    def _read(self, path: str) -> list[ReadResult]:
         process = self._idle.get() if not self._idle.empty() else self._start()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -349,7 +351,9 @@ class Workers(Struct):
             answer = b""
         if not answer:
             code = process.wait()
-            return [Found(path, reason=f"the process that read it was killed (exit code {code}): out of memory?")]
+            return [
+                ReadResult(path, reason=f"the reader process was killed (exit code {code}), possibly out of memory")
+            ]
         self._idle.put(process)
         return _DECODE(answer)
 
@@ -362,7 +366,7 @@ def main() -> None:
     for line in sys.stdin.buffer:
         outcomes = read_file(msgspec.json.decode(line, type=str), sys.argv[1], keep_small=True)
         # A file that did not fit the cache is read again by the caller: contents are not sent.
-        answers = [Found(item.path, item.key, None, item.reason) for item in outcomes]
+        answers = [ReadResult(item.path, item.key, None, item.reason) for item in outcomes]
         sys.stdout.buffer.write(msgspec.json.encode(answers) + b"\n")
         sys.stdout.buffer.flush()
 

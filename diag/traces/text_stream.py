@@ -33,12 +33,12 @@ MAX_MEMBERS = 100_000  # four times the largest run that is known
 _MAX_HEADER_BYTES = 1 << 20
 _MOST_READS_AT_END = 100  # tarfile skips content block by block, even far beyond the end of the file
 _DEFLATE_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # the stub types it as an instance
-_HINT = "Record the trace again, or leave this file out; the other ranks can be analysed without it."
+_DAMAGED_HINT = "Record the trace again, or leave this file out; the other ranks can be analysed without it."
 
 
 def damaged(path: str, reason: str) -> DiagError:
     """The error for a file that is not a whole trace: its name, the reason, and a hint that it can be left out."""
-    return DiagError(f"{file_name(path)}: {reason}", hint=_HINT, path=path)
+    return DiagError(f"{file_name(path)}: {reason}", hint=_DAMAGED_HINT, path=path)
 
 
 def file_name(path: str) -> str:
@@ -91,7 +91,8 @@ class _Header(tarfile.TarInfo):
         except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # the stubs lack it and the next one
             raise
         except tarfile.HeaderError as error:
-            reason = "it has no end" if isinstance(error, tarfile.EmptyHeaderError) else str(error)  # type: ignore[attr-defined]
+            at_end = isinstance(error, tarfile.EmptyHeaderError)  # type: ignore[attr-defined]
+            reason = "the end-of-archive marker is missing" if at_end else str(error)
             raise tarfile.ReadError(reason) from error
 
     def _proc_member(self, tarfile_: tarfile.TarFile) -> tarfile.TarInfo:
@@ -146,7 +147,7 @@ class _Inflated(io.RawIOBase):
         if self._reads_at_end > _MOST_READS_AT_END:
             raise damaged(self._name, "the file ends early")
         if self._packed is not None and self._given > max(self._free_bytes, MAX_INFLATION * self._counted.taken):
-            raise damaged(self._name, f"it inflates to more than {MAX_INFLATION} times its size, which no trace does")
+            raise damaged(self._name, f"it decompresses to more than {MAX_INFLATION} times its size, the maximum")
         return block
 
 
@@ -180,11 +181,11 @@ class _Counting(io.RawIOBase):
 TRACE_ENDINGS = (".json", ".json.gz")
 ARCHIVE_ENDINGS = (".tar", ".tar.gz", ".tgz")
 _PACKED_TRACE = re.compile(r"\.json\.(?:zst|zstd|xz|bz2|lz4|br|zip|7z)$", re.I)
-_PACKED = "is packed in a form that is not read: unpack it, or pack it with gzip"
+_PACKED = "is compressed in an unsupported format: decompress it, or compress it with gzip"
 # Files of the run directory that lie with its traces, but are not traces.
 _OURS = (RunLayout(Path()).verdict.name, RunLayout(Path()).manifest.name)
 
-_HINT = "Check the path and its permissions."
+_UNREADABLE_HINT = "Check the path and its permissions."
 # Names that stores' clients use for the version of an object.
 _VERSION_KEYS = ("size", "ETag", "etag", "mtime", "LastModified", "updated", "md5Hash")
 
@@ -264,7 +265,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
     except OSError as error:
         raise DiagError(
             f"{file_name(path)}: cannot be read: {error.strerror or error}",
-            hint=_HINT,
+            hint=_UNREADABLE_HINT,
             path=path,
         ) from error
 
@@ -309,6 +310,6 @@ def _store_errors(path: str) -> Iterator[None]:
     except DiagError:
         raise
     except ImportError as error:
-        raise DiagError(f"{path}: {error}", hint="Install the client of this store.", path=path) from error
+        raise DiagError(f"{path}: {error}", hint="Install the fsspec package for this store.", path=path) from error
     except ValueError as error:
-        raise DiagError(f"{path}: {error}", hint="Check the address.", path=path) from error
+        raise DiagError(f"{path}: {error}", hint="Check the URL.", path=path) from error

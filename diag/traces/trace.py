@@ -18,6 +18,8 @@ import numpy.typing as npt
 import polars as pl
 from msgspec import Struct, field
 
+from diag.words.formatting import counted
+
 from . import kineto_names as names
 from .kineto_names import CommRule, is_known, operations
 
@@ -463,7 +465,7 @@ _LEAST_SHARE = 0.02
 _CAPTURED_SHARE, _LOST_SHARE = 0.3, 0.9
 _MANY_LAUNCHES = 100
 
-_PROFILE = "profile with ProfilerActivity.CUDA (or XPU) next to CPU, and check the log for CUPTI or ROCtracer errors"
+_PROFILE = "profile with ProfilerActivity.CPU and CUDA (or XPU), and check the log for CUPTI or ROCtracer errors"
 
 
 def record_of(trace: Trace) -> DeviceRecord:
@@ -478,18 +480,18 @@ def record_of(trace: Trace) -> DeviceRecord:
     if captures and launched_nothing > _CAPTURED_SHARE:
         return DeviceRecord(
             DeviceWork.CAPTURED,
-            holds=f"the capture of a CUDA graph: {launches - device_events:,} of {launches:,} launch calls ran nothing",
-            lacks="the replays of the graph that make up the run",
-            collect="profile steps after the warm-up, when the graphs are captured",
+            holds=f"a CUDA graph capture: {launches - device_events:,} of {launches:,} launches have no device work",
+            lacks="the graph replays of the training steps",
+            collect="profile steps after the warm-up in which the graphs are captured",
             launches=launches,
             device_events=device_events,
         )
     if launches and (not trace.has_gpu or (launches >= _MANY_LAUNCHES and launched_nothing > _LOST_SHARE)):
-        ranges = " (CUPTI's range profiler was on, which replaces the record of kernels)"
+        ranges = " (CUPTI's range profiler was enabled, which disables kernel records)"
         return DeviceRecord(
             DeviceWork.NOT_RECORDED,
-            holds=f"{launches:,} calls that launch work on a device and {device_events or 'no'} event"
-            f"{'' if device_events == 1 else 's'} of that work"
+            holds=f"{counted(launches, 'launch call')} and {device_events or 'no'} device event"
+            f"{'' if device_events == 1 else 's'}"
             f"{ranges if _RANGE_PROFILER in trace.stored.categories else ''}",
             lacks="the kernels, copies and collectives on the device",
             collect=_PROFILE,
@@ -501,8 +503,8 @@ def record_of(trace: Trace) -> DeviceRecord:
     if (trace.backend and "nccl" in trace.backend) or _any_name(trace, _GPU_OP_PATTERN):
         return DeviceRecord(
             DeviceWork.NOT_RECORDED,
-            holds="operators that run on a GPU, as the host issued them",
-            lacks="the calls that launch their kernels, nor the kernels",
+            holds="the host side of operators that run on a GPU",
+            lacks="their kernel launches and kernels",
             collect=_PROFILE,
         )
     return DeviceRecord(DeviceWork.NONE)
@@ -536,7 +538,7 @@ def _not_understood(trace: Trace) -> DeviceRecord | None:
     return DeviceRecord(
         DeviceWork.NOT_UNDERSTOOD,
         holds=events,
-        lacks="what diag needs to tell computation, communication and waiting apart on this device",
+        lacks="device events that diag can classify as computation, communication or waiting",
         collect="use the vendor's analyser for the device, or a backend that reports kernels to Kineto as `kernel`",
         share=share,
     )

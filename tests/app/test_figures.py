@@ -55,7 +55,7 @@ def test_tokens_that_ranks_share_are_not_added_up(view: RunView) -> None:
     assert manifest is not None
     tables = replace(view.result.tables, manifest=replace(manifest, mesh={"dp": 1, "tp": 2}))
     shared = replace(view.result, tables=tables)
-    assert tokens_of(tables, shared.attribution) == "ranks along tp share their tokens"
+    assert tokens_of(tables, shared.attribution) == "ranks along tp process the same tokens"
     assert "Tokens per second" not in {metric.label for metric in metrics_of(shared)}  # an unknown number has no card
 
 

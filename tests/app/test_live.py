@@ -130,7 +130,7 @@ def test_a_run_may_begin_after_its_dashboard(tmp_path: Path, monkeypatch: pytest
 
 def test_a_folder_that_fills_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     test = page(tmp_path, monkeypatch)
-    assert "holds neither a run nor a trace" in test.error[0].value
+    assert "contains neither a run directory nor a trace" in test.error[0].value
     write_run(tmp_path / "first")
     test.run()
     assert not test.error

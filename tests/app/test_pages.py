@@ -148,7 +148,7 @@ def test_missing_ranks_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_an_empty_folder_is_a_message_with_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     test = page(tmp_path, monkeypatch)
-    assert "holds neither a run nor a trace" in test.error[0].value
+    assert "contains neither a run directory nor a trace" in test.error[0].value
     assert "`diag run --out`" in test.info[0].value
 
 

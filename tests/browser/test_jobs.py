@@ -18,6 +18,6 @@ def test_two_jobs_of_a_folder_are_listed_and_opened(browser: Browser, tmp_path: 
             with visit(browser, scheme) as found:  # type: ignore[arg-type]
                 found.page.set_viewport_size({"width": width, "height": 1000})
                 found.open(served.at("runs"), until="Why these are several runs")
-                assert found.page.get_by_text("another job than fast").first.is_visible()
+                assert found.page.get_by_text("not the same job as fast").first.is_visible()
                 found.open(served.at("?run=slow"), until=open_run(f"{tmp_path}::slow").verdict.headline)
                 assert found.complaints == []

@@ -49,7 +49,7 @@ def test_a_line_cut_by_a_kill_is_left_out_and_said(tmp_path: Path) -> None:
         records, gaps = read_lines(path, StepRecord)
         assert [r.step for r in records] == [0, 1]
         assert len(gaps) == 1
-        assert "cut off" in gaps[0].reason
+        assert "the last line is truncated" in gaps[0].reason
 
 
 def test_damaged_lines_are_counted(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_damaged_lines_are_counted(tmp_path: Path) -> None:
     path.write_bytes(encode(StepRecord(0, 0, 1, [])) + b"\xff\xfe\n{}\n[]\n\n" + encode(StepRecord(1, 1, 2, [])))
     records, gaps = read_lines(path, StepRecord)
     assert [r.step for r in records] == [0, 1]
-    assert gaps[0].reason.startswith("3 of 5 lines")
+    assert gaps[0].reason.startswith("invalid collector records on 3 of 5 lines")
 
 
 def test_a_record_of_one_field() -> None:

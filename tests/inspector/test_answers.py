@@ -104,7 +104,7 @@ def test_another_job_s_files_in_the_folder(tmp_path: Path) -> None:
     assert result.verdict.culprit_ranks == (5,)
     assert result.coverage.ranks_used == tuple(range(8))
     reasons = [gap.reason for gap in result.coverage.skipped]
-    assert reasons == ["8 processes of an earlier job in the same folder: left out"]
+    assert reasons == ["8 processes of an earlier job in the same folder; left out"]
 
 
 def test_missing_ranks_are_stated(tmp_path: Path) -> None:

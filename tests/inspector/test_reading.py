@@ -107,13 +107,13 @@ def test_prometheus_text_holds_means(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "kept", "why"),
     [
-        (lambda text: text[:-20], 2, "the last line is cut off"),
-        (lambda text: text + b"\x00\xff\x00 not JSON\n" + b"[" * 200_000 + b"\n", 3, "2 lines are not what NCCL"),
-        (lambda text: text.replace(b'"coll_sn":1', b'"coll_sn":"one"'), 2, "1 lines are not what NCCL"),
-        (lambda text: text.replace(b'"coll_sn":1', b'"coll_sn":99999999999999999999999'), 2, "1 lines are not"),
-        (lambda text: text.replace(b'"coll_exec_time_us":101', b'"coll_exec_time_us":-1e300'), 2, "1 lines are not"),
-        (lambda text: text + b'{"coll_perf":' + json.dumps(collective(3, 1)).encode() + b"}\n", 3, "no communicator"),
-        (lambda text: gzip.compress(text)[:-30], 0, "cannot be read to its end"),
+        (lambda text: text[:-20], 2, "the last line is truncated"),
+        (lambda text: text + b"\x00\xff\x00 not JSON\n" + b"[" * 200_000 + b"\n", 3, "2\u00a0invalid NCCL Inspector"),
+        (lambda text: text.replace(b'"coll_sn":1', b'"coll_sn":"one"'), 2, "1\u00a0invalid"),
+        (lambda text: text.replace(b'"coll_sn":1', b'"coll_sn":99999999999999999999999'), 2, "1\u00a0invalid"),
+        (lambda text: text.replace(b'"coll_exec_time_us":101', b'"coll_exec_time_us":-1e300'), 2, "1\u00a0invalid"),
+        (lambda text: text + b'{"coll_perf":' + json.dumps(collective(3, 1)).encode() + b"}\n", 3, "a communicator"),
+        (lambda text: gzip.compress(text)[:-30], 0, "cannot be read to the end"),
     ],
 )  # fmt: skip
 def test_what_is_damaged_is_a_gap(tmp_path: Path, damage: object, kept: int, why: str) -> None:
@@ -130,7 +130,7 @@ def test_a_version_4_3_dump_ends_with_the_next_line_of_statistics(tmp_path: Path
     lost = '{"dump_stats":{"coll_records":1}}\n' + json.dumps({"coll_perf": collective(2, 9)}) + "\n"
     found = read(tmp_path, good + lost)
     assert found.rows["seq"].to_list() == [1]
-    assert [gap.reason for gap in found.gaps] == ["1 records name no communicator, their begin is missing; left out"]
+    assert [gap.reason for gap in found.gaps] == ["1\u00a0record without a communicator header; left out"]
 
 
 def test_what_is_not_inspector_s(tmp_path: Path) -> None:

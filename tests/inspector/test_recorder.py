@@ -169,7 +169,7 @@ def test_a_cut_line(run: RunLayout) -> None:
     path = run.rank(5).durations
     path.write_bytes(path.read_bytes()[:-30])
     records, ranks = read(run)
-    assert "the last line is cut off" in reasons(records)
+    assert "the last line is truncated" in reasons(records)
     assert len(records.rows) == 8 * STEPS * CALLS - CALLS
     assert sorted(ranks.values()) == list(WORLD)
     assert culprits_and_gap(run) == ((5,), True)
@@ -197,7 +197,7 @@ def test_a_line_that_no_collector_writes(run: RunLayout, what: str, line: object
     with run.rank(5).durations.open("a") as file:
         file.write(json.dumps(line) + "\n")
     records, _ = read(run)
-    assert "1 of 41 lines are not what a collector writes" in reasons(records)
+    assert "invalid collector records on 1 of 41 lines" in reasons(records)
     assert culprits_and_gap(run) == ((5,), True)
 
 
@@ -213,7 +213,7 @@ def test_rows_that_cannot_be(run: RunLayout) -> None:
     ]
     append(run.rank(5), DurationLine(rows, {"others": [0, 1, -7, 1 << 61]}, "x" * 1000, -(10**6)))
     records, _ = read(run)
-    assert "7 durations are out of range or of no group of this rank" in reasons(records)
+    assert "7\u00a0durations out of range or in a process group without this rank" in reasons(records)
     assert records.dropped == 0
     assert culprits_and_gap(run) == ((5,), True)
 

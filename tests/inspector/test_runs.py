@@ -58,7 +58,7 @@ def test_damaged_files_are_gaps_of_the_run(tmp_path: Path) -> None:
     run = with_durations(run_directory(tmp_path, (COMPUTE, COMPUTE), traced=False), (0, 10))
     path = next(run.rank(1).inspector.iterdir())
     path.write_bytes(path.read_bytes()[:-30])
-    assert "the last line is cut off" in " ".join(gap.reason for gap in open_run(run.root).coverage.skipped)
+    assert "the last line is truncated" in " ".join(gap.reason for gap in open_run(run.root).coverage.skipped)
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def test_a_kill_in_the_middle_of_a_line(run: RunLayout) -> None:
     steps.write_bytes(steps.read_bytes()[:-37])
     result = analyze_json(run.root, expect=4)
     assert "steps.jsonl" in reasons(result)
-    assert "cut off" in reasons(result)
+    assert "truncated" in reasons(result)
     assert result["verdict"]["culprit"]["ranks"] == [1]
 
 
@@ -46,12 +46,12 @@ def test_a_rank_that_never_started(run: RunLayout) -> None:
     shutil.rmtree(run.rank(2).folder)
     result = analyze_json(run.root, expect=4)
     assert result["coverage"]["ranks_missing"] == [2]
-    assert "rank 2 left nothing" in reasons(result)
+    assert "no data from rank 2" in reasons(result)
     assert result["verdict"]["culprit"]["ranks"] == [1]
     text = diag("analyze", run.root)
     assert text.returncode == 4
     assert "2 of 3 ranks" in text.stdout
-    assert "rank 2 left nothing: never started" in " ".join(text.stdout.split())
+    assert "no data from rank 2: never started" in " ".join(text.stdout.split())
 
 
 def test_a_rank_that_recorded_nothing_but_its_name(run: RunLayout) -> None:
@@ -91,7 +91,7 @@ def test_an_empty_directory(tmp_path: Path) -> None:
     ended = diag("analyze", tmp_path)
     assert ended.returncode == 1
     assert str(tmp_path) in ended.stderr
-    assert "neither a run nor a trace" in ended.stderr
+    assert "contains neither a run directory nor a trace" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

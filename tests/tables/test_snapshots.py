@@ -81,7 +81,7 @@ def test_fragmentation_and_a_failed_allocation(tmp_path: Path) -> None:
     assert state.fragmentation == pytest.approx(0.45)
     assert found.peak_reserved == 10 * MIB
     (oom,) = found.ooms
-    assert (oom.asked, oom.device_free, oom.place) == (64 * MIB, 10 * MIB, "model.py:12 forward")
+    assert (oom.requested, oom.device_free, oom.place) == (64 * MIB, 10 * MIB, "model.py:12 forward")
     sentence = oom_sentence(oom, found).replace("\u00a0", " ")
     assert "67.1 MB failed at model.py:12 forward" in sentence
     assert "the largest block 3.15 MB" in sentence

@@ -36,15 +36,15 @@ def test_rules(text: str, pattern: str, op: str) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("my_gather", "give REGEX=operation"),
-        ("=all_gather", "give REGEX=operation"),
-        ("my_gather=gathering", "'gathering' is no operation; there are barrier, reduce_scatter"),
-        ("my_(gather=all_gather", "is no regular expression of Rust's regex: unclosed group"),
+        ("my_gather", "expected REGEX=operation"),
+        ("=all_gather", "expected REGEX=operation"),
+        ("my_gather=gathering", "'gathering' is not an operation; the operations are barrier, reduce_scatter"),
+        ("my_(gather=all_gather", "is not a valid regular expression (Rust regex syntax): unclosed group"),
         (r"(?=x)y=all_gather", "look-around"),
         (r"(a)\1=all_gather", "backreferences are not supported"),
         (".*=all_gather", "matches every name"),
-        ("(x{900}){900}=all_gather", "counts repetitions"),
-        ("x" * 201 + "=all_gather", "has 201 characters; 200 is the most"),
+        ("(x{900}){900}=all_gather", "has a counted repetition"),
+        ("x" * 201 + "=all_gather", "has 201 characters; the maximum is 200"),
     ],
 )
 def test_what_is_no_rule(text: str, why: str) -> None:
@@ -96,10 +96,10 @@ def test_the_folder_of_the_traces_comes_before_the_current_one(tmp_path: Path, m
     [
         ("comm_kernels = [", "is not TOML"),
         ("comm_kernel = []", "has an unknown key 'comm_kernel'"),
-        ('comm_kernels = "ring=all_reduce"', "must be a list of texts"),
-        ("comm_kernels = [1]", "must be a list of texts"),
-        ('comm_kernels = ["ring=x"]', "'x' is no operation"),
-        (f"comm_kernels = {['ring=send'] * 51}", "has 51 entries; 50 is the most"),
+        ('comm_kernels = "ring=all_reduce"', "must be a list of strings"),
+        ("comm_kernels = [1]", "must be a list of strings"),
+        ('comm_kernels = ["ring=x"]', "'x' is not an operation"),
+        (f"comm_kernels = {['ring=send'] * 51}", "has 51 entries; the maximum is 50"),
         ("\n" * 100_001, "too large (more than 100,000 bytes)"),
         ("\udcff", "is not TOML"),
     ],

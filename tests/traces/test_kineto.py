@@ -69,7 +69,7 @@ def test_events_without_a_time_are_left_out_and_counted(tmp_path: Path) -> None:
     odd = [{**OP, "ts": value} for value in (None, "soon", {"a": 1}, 1e300)]
     trace = read_trace(write(tmp_path, document(OP, *odd, {**OP, "ts": 5, "dur": -1})))
     assert trace.events["dur_ns"].to_list() == [2000, 0]
-    assert trace.gaps == ("4 events without a start that can be read were left out",)
+    assert trace.gaps == ("left out 4\u00a0events without a readable start time",)
 
 
 def test_parents_come_before_their_children(tmp_path: Path) -> None:
@@ -219,8 +219,18 @@ def test_bad_files_are_named_with_their_reason(tmp_path: Path, data: bytes, reas
 
 def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
     for path in (tmp_path / "gone.json", tmp_path):
-        with pytest.raises(DiagError, match="cannot be read"):
+        with pytest.raises(DiagError, match="cannot be read") as caught:
             read_trace(path)
+        assert caught.value.hint == "Check the path and its permissions."
+
+
+def test_a_truncated_gzip_can_be_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "rank-4.json.gz"
+    path.write_bytes(gzip.compress(WHOLE.encode())[:-9])
+    with pytest.raises(DiagError) as caught:
+        read_trace(path)
+    hint = "Record the trace again, or leave this file out; the other ranks can be analysed without it."
+    assert caught.value.hint == hint
 
 
 def test_every_cut_of_a_file_is_an_error_or_the_whole(tmp_path: Path) -> None:

@@ -287,7 +287,7 @@ def test_the_rank_by_header_by_name_and_by_option(tmp_path: Path) -> None:
     assert [trace.rank for trace in found] == [4, 3, None]
     tables = open_run(tmp_path).tables
     assert sorted(tables.ranks) == [0, 1, 5]
-    assert sum("says no rank" in gap.reason for gap in tables.gaps) == 2
+    assert sum("no rank in the file" in gap.reason for gap in tables.gaps) == 2
     done = diag("analyze", paths[1], "--rank", f"{paths[1]}=3")
     assert "\n   3 " in done.stdout
     assert diag("analyze", paths[1], "--rank", "3").returncode == 2

@@ -166,7 +166,7 @@ def test_processes_with_devices_of_their_own(tmp_path: Path) -> None:
     said = [gap.reason for gap in tables.gaps]
     assert len(said) == 2
     assert "3 processes (300, 299, 298)" in said[0]
-    assert said[1].endswith("taken as ranks 0-2")
+    assert said[1].endswith("treated as ranks 0-2")
 
 
 def test_correlation_ids_that_are_the_same_numbers(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_work_whose_launches_were_cut_off(tmp_path: Path) -> None:
     assert [len(trace.select("kernel")) for trace in traces] == [2 * STEPS + 40] * 2
 
 
-def test_processes_that_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:
+def test_processes_that_cannot_be_separated_are_refused(tmp_path: Path) -> None:
     same = [*of_process(built(0), 10, 0), *of_process(built(0), 11, 1)]
     shared = [*of_process(built(0), 10, 0), *of_process(built(1), 11, 0, 1000)]
     for name, events in (("same.json", same), ("shared.json", shared)):
@@ -267,7 +267,7 @@ def test_windows_of_one_process_are_one_rank(tmp_path: Path) -> None:
     tables = tables_of(tmp_path)
     assert list(tables.ranks) == [0]
     assert [trace.begin_ns for trace in tables.ranks[0].traces] == [10 * MS, 310 * MS, 910 * MS]
-    assert any("one rank in 3 windows" in gap.reason for gap in tables.gaps)
+    assert any("3 windows of this rank" in gap.reason for gap in tables.gaps)
 
 
 @pytest.mark.parametrize(

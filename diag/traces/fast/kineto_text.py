@@ -37,13 +37,13 @@ _EVENT = msgspec.json.Decoder(kineto_json.KinetoEvent)
 _SLOT_BITS = 16
 _HEAD = np.dtype(
     [
-        ("kept", np.bool_),
+        ("stored", np.bool_),
         ("name", np.uint32),
         ("cat", np.uint8),
         ("thread", np.uint32),
         ("launches", np.bool_),
         ("arguments", np.bool_),
-        ("tells_stream", np.bool_),
+        ("may_name_stream", np.bool_),
     ]
 )
 _fields = attrgetter(*_HEAD.names or ())
@@ -447,22 +447,22 @@ class KinetoText:
             "dur_ns": dur_ns,
             **{key: np.ascontiguousarray(heads[key]) for key in ("name", "cat", "thread")},
             "correlation": correlation,
-            ARGS_ROW: self._argument_rows(events, np.flatnonzero(heads["arguments"]), heads["tells_stream"]),
+            ARGS_ROW: self._argument_rows(events, np.flatnonzero(heads["arguments"]), heads["may_name_stream"]),
         }
-        wanted = heads["kept"]
+        wanted = heads["stored"]
         if not wanted.all():
             columns = {key: column[wanted] for key, column in columns.items()}
         self.table.add(_with_nulls(columns, STORED))
 
-    def _argument_rows(self, events: Layout, candidates: Positions, tells_stream: Mask) -> Positions:
+    def _argument_rows(self, events: Layout, candidates: Positions, may_name_stream: Mask) -> Positions:
         rows = np.full(len(events), ABSENT)
         bodies = events.text.slices(*events.only(candidates).arguments)
-        keys = _TELLING if not tells_stream[candidates].any() else (*_TELLING, _STREAM)
+        keys = _TELLING if not may_name_stream[candidates].any() else (*_TELLING, _STREAM)
         together = b"\n".join(bodies)
         if not any(key in together for key in keys):  # recorded without shapes, by a profiler before torch 2.2
             return rows
         for index, body in zip(candidates.tolist(), bodies, strict=True):
-            if any(key in body for key in _TELLING) or (tells_stream[index] and _STREAM in body):
+            if any(key in body for key in _TELLING) or (may_name_stream[index] and _STREAM in body):
                 rows[index] = self.table.arguments_row(kineto_json.arguments(b"{" + body))
         return rows
 
