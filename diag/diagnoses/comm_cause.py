@@ -72,7 +72,7 @@ _MOSTLY = 0.8  # fraction of the transfer time
 _HALF = 0.5
 _CROWDED = 4.0  # times a rank's wait for a core: a shorter tail under gloo is not evidence of a slow link
 _IN_EVERY_STEP = 0.35  # times the same wait, for a tail that nine steps in ten have
-_TELLING = 1 << 16  # bytes: the time of smaller collectives is all latency, so they have no bandwidth
+_MIN_BANDWIDTH_BYTES = 1 << 16  # bytes: the time of smaller collectives is all latency, so they have no bandwidth
 
 
 class _Network(Struct, frozen=True):
@@ -146,7 +146,7 @@ def cause_of(subject: Subject) -> Cause:
     if missing is not None and not (subject.attribution.aligned and slow_link.ranks):
         return Cause(
             "exposed-communication",
-            f"how much of it is waiting is unknown without {missing.who}",
+            f"how much of it is waiting is unknown without {missing.names}",
             missing.action,
             _hidden_evidence(_hidden_share(subject)),
             unseen=True,
@@ -173,10 +173,10 @@ def cause_of(subject: Subject) -> Cause:
         return of_one_axis
     collectives = [c for c in collectives if is_data(subject.attribution.axes.of(c.ranks)) and c.op not in P2P_OPS]
     steps = max(1, len({c.step for c in collectives}))
-    sharding = [c for c in collectives if c.op in _OF_SHARDED_PARAMETERS and c.bytes >= _TELLING]
+    sharding = [c for c in collectives if c.op in _OF_SHARDED_PARAMETERS and c.bytes >= _MIN_BANDWIDTH_BYTES]
     counts = Counter((c.op, c.ranks) for c in sharding)
     # Where shards have replicas (HSDP) their gradients are reduced once more, among the replicas.
-    moved = sum(c.transfer_ns for c in collectives if c.bytes >= _TELLING)
+    moved = sum(c.transfer_ns for c in collectives if c.bytes >= _MIN_BANDWIDTH_BYTES)
     few = {c.op for c in sharding} == _OF_SHARDED_PARAMETERS and max(counts.values()) / steps <= 2
     optimizer_only = subject.once(shards_optimizer_only)
     if not optimizer_only and few and moved >= _MOSTLY * _total(collectives):
@@ -358,7 +358,7 @@ def is_replicated(subject: Subject) -> bool:
     manifest = subject.tables.manifest
     if manifest is not None and manifest.strategy:
         return sharding_of(manifest.strategy) == Sharding.NONE
-    ops = {c.op for c in subject.attribution.collectives if c.bytes >= _TELLING}
+    ops = {c.op for c in subject.attribution.collectives if c.bytes >= _MIN_BANDWIDTH_BYTES}
     return "all_reduce" in ops and not ops & _OF_SHARDED_PARAMETERS
 
 
@@ -367,7 +367,7 @@ def shards_optimizer_only(subject: Subject) -> bool:
     reduced in the backward, and parameters are gathered after it."""
     if is_replicated(subject):
         return False
-    calls = [call for call in subject.once(phased_of) if call.bytes >= _TELLING and call.of_data]
+    calls = [call for call in subject.once(phased_of) if call.bytes >= _MIN_BANDWIDTH_BYTES and call.of_data]
     passes = {call.phase for call in calls if call.op in GATHERS}
     reduces = any(call.op in REDUCTIONS and call.phase == Detail.BACKWARD for call in calls)
     return reduces and bool(passes) and not passes & {Detail.FORWARD, Detail.BACKWARD}
@@ -421,7 +421,7 @@ def bandwidth(subject: Subject) -> tuple[Evidence, ...]:
     """Median bus bandwidth of the largest collectives of each kind (nccl-tests' definition, full tensor size)."""
     evidence, collectives = [], _of_usable_steps(subject)
     for op in sorted({c.op for c in collectives}):
-        sized = [c for c in collectives if c.op == op and c.bytes >= _TELLING and c.transfer_ns > 0]
+        sized = [c for c in collectives if c.op == op and c.bytes >= _MIN_BANDWIDTH_BYTES and c.transfer_ns > 0]
         if not sized:
             continue
         largest = max(c.bytes for c in sized)
@@ -443,7 +443,7 @@ def bus_factor(op: str, ranks: int) -> float:
 # -- parts of the communication ----------------------------------------------------------------------------------------
 
 
-TELLING = 1 << 10  # bytes: smaller collectives are a loss or a norm, not parameters or gradients
+MIN_TENSOR_BYTES = 1 << 10  # bytes: smaller collectives are a loss or a norm, not parameters or gradients
 
 
 class Claim(Struct, frozen=True):
@@ -478,7 +478,7 @@ def calls_of(subject: Subject) -> Calls:
 
 
 def is_reduction(call: PhasedCall) -> bool:
-    return call.of_data and call.op in REDUCTIONS and call.phase == Detail.BACKWARD and call.bytes >= TELLING
+    return call.of_data and call.op in REDUCTIONS and call.phase == Detail.BACKWARD and call.bytes >= MIN_TENSOR_BYTES
 
 
 def last_reductions(subject: Subject, op: str | None = None) -> list[PhasedCall]:
@@ -547,4 +547,4 @@ def queued_behind(subject: Subject) -> Queued:
 
 def backward_gathers(rows: Sequence[PhasedCall]) -> list[PhasedCall]:
     gathers = [c for c in rows if c.op in GATHERS and c.phase == Detail.BACKWARD and c.of_data]
-    return [c for c in gathers if c.bytes >= TELLING]
+    return [c for c in gathers if c.bytes >= MIN_TENSOR_BYTES]

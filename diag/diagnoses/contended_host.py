@@ -8,7 +8,7 @@ from diag.model.steps import Evidence, Finding
 
 from .culprits import Culprits, Series
 from .shares import Cost, Shares
-from .subject import MENTION, WARN, Diagnosis, Subject, a_step, mean_ns, ranks_text, waited_for, who_is_late
+from .subject import MENTION, WARN, Diagnosis, Subject, a_step, mean_ns, ranks_text, waited_for, late_ranks_text
 
 ID = "contended-host"
 
@@ -52,10 +52,10 @@ def queued(subject: Subject) -> Mapping[int, Series]:
 
 def _title(subject: Subject, culprits: Culprits, unequal: bool, cost: str) -> str:
     if unequal:
-        late_ranks = who_is_late(culprits).capitalize()
+        late_ranks = late_ranks_text(culprits).capitalize()
         wait = "wait" if len(culprits.ranks) > 1 else "waits"
         late = "" if culprits.ranks else f" ({waited_for(culprits, everybody=True)})"
-        return f"{late_ranks} {wait} for a CPU core: {cost}{subject.who_waits(culprits.ranks)}{late}"
+        return f"{late_ranks} {wait} for a CPU core: {cost}{subject.waiting_ranks_text(culprits.ranks)}{late}"
     if len(subject.shares.ranks) == 1:
         return f"The training waits for CPU cores: {cost}: its threads are ready to run but have no core"
     return f"All ranks wait for CPU cores: {cost}: their threads are ready to run but have no core"

@@ -88,7 +88,7 @@ def _with_missing_ranks(subject: Subject, cause: Cause) -> list[Finding]:
             subject.costing(
                 Cost.COMM,
                 id="waiting-for-missing-ranks",
-                title=f"Collectives wait {in_ms(waiting * whole)} a step, probably for {missing.who}, which "
+                title=f"Collectives wait {in_ms(waiting * whole)} a step, probably for {missing.names}, which "
                 f"{'was' if len(missing.ranks) == 1 else 'were'} not recorded",
                 action=missing.action,
                 evidence=missing.evidence,

@@ -42,13 +42,13 @@ class Missing(Struct, frozen=True):
     evidence: tuple[Evidence, ...]
 
     @property
-    def who(self) -> str:
+    def names(self) -> str:
         return rank_ranges(self.ranks) if self.ranks else "the other ranks"
 
     @property
     def action(self) -> str:
         return (
-            f"Collect the traces of {self.who} of the same steps and analyze all ranks together: the last rank to "
+            f"Collect the traces of {self.names} of the same steps and analyze all ranks together: the last rank to "
             "arrive shows why the others wait."
         )
 

@@ -63,16 +63,16 @@ def phases_of(
     return PhaseAccount(phase_frontier, _with_idle(shares, attribution) if clocked else shares, alone=not tied)
 
 
-def phases_alone(found: Frontier, on_device: bool, noise: Noise) -> PhaseAccount:
+def phases_alone(phase_frontier: Frontier, on_device: bool, noise: Noise) -> PhaseAccount:
     """The account of a run that has no other."""
-    return PhaseAccount(found, _shares(found, on_device, noise), alone=True)
+    return PhaseAccount(phase_frontier, _shares(phase_frontier, on_device, noise), alone=True)
 
 
 def disagreement(phases: PhaseAccount | None, shares: Shares) -> str:
     """How the phases contradict the timelines about a class or a rank; "" where they do not."""
     if phases is None or phases.alone or shares.on_device:
         return ""  # on a device, the phases are the host's, which waits for other things than the device does
-    timeline, phase = _claim(shares, _told_by_phases(shares)), _claim(phases.shares, tuple(Cost))
+    timeline, phase = _claim(shares, _costs_in_phases(shares)), _claim(phases.shares, tuple(Cost))
     if timeline is None or phase is None:
         return _one_alone(timeline or phase, phases if phase is None else None, shares, phases.shares)
     unseen = phases.shares.of_class(timeline.name) < _HALF * timeline.share
@@ -164,7 +164,7 @@ def _one_alone(claim: _Claim | None, silent: PhaseAccount | None, shares: Shares
     return "" if seen else f"the ranks' timelines say {name}, the durations of their phases show none of it"
 
 
-def _told_by_phases(shares: Shares) -> tuple[Cost, ...]:
+def _costs_in_phases(shares: Shares) -> tuple[Cost, ...]:
     """Costs that the phases show as well. A garbage collection pause of every rank is no difference between ranks, and
     time between steps is no phase."""
     hidden = {

@@ -35,7 +35,7 @@ def find(subject: Subject) -> list[Finding]:
     bursty = bool(np.median(waited / shares.dur_ns) < _BURST_QUIET)
     suspected = None if bursty else _suspected(subject)
     if suspected is not None:
-        return [_perhaps(subject, suspected, cost)]
+        return [_uncertain_rank(subject, suspected, cost)]
     if bursty:
         title = f"The data loader stalls occasionally: {cost} on average, in few steps"
         ahead = "prepare more batches ahead" if subject.once(workload).loader is False else "raise prefetch_factor"
@@ -90,7 +90,7 @@ def _suspected(subject: Subject) -> Culprits | None:
     return None
 
 
-def _perhaps(subject: Subject, suspected: Culprits, cost: str) -> Finding:
+def _uncertain_rank(subject: Subject, suspected: Culprits, cost: str) -> Finding:
     names, (led, affected) = ranks_text(suspected.suspects), suspected.steps
     return subject.costing(
         Cost.DATA,
@@ -118,7 +118,7 @@ def _waiting_on(subject: Subject, culprits: Culprits) -> Finding:
     names = ranks_text(ranks)
     cost = a_step(subject.charged(Cost.DATA, ranks if alone else ()))
     if alone:
-        title = f"The data loader of {names} is slow: {cost}{subject.who_waits(ranks)}"
+        title = f"The data loader of {names} is slow: {cost}{subject.waiting_ranks_text(ranks)}"
         action = _look_at(subject, ranks, bool(others))
     else:
         title = (

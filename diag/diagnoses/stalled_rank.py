@@ -36,7 +36,7 @@ def find(subject: Subject) -> list[Finding]:
     place = _place(subject, asked)
     if ranks:
         be = "is" if len(ranks) == 1 else "are"
-        title = f"{ranks_text(ranks).capitalize()} {be} blocked{_in(place)}: {cost}{subject.who_waits(ranks)}"
+        title = f"{ranks_text(ranks).capitalize()} {be} blocked{_in(place)}: {cost}{subject.waiting_ranks_text(ranks)}"
     elif unequal and culprits.moves:
         late = waited_for(culprits, everybody=True)
         title = f"Ranks are blocked{_in(place)}, a different one from step to step: {cost} (others waited {late})"

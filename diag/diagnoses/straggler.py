@@ -32,7 +32,7 @@ from .subject import (
     ranks_not_comparable,
     ranks_text,
     waited_for,
-    who_is_late,
+    late_ranks_text,
 )
 from .throttled_device import throttled_ranks
 
@@ -167,7 +167,7 @@ def evidence_of(subject: Subject, ranks: tuple[int, ...]) -> list[Evidence]:
     if subject.phases_alone or late_ns <= 0:
         return []
     traced = [step.step for step in subject.attribution.traced]
-    modules = _telling(module_excess(subject.attribution, subject.tables, ranks, traced), late_ns)
+    modules = _largest_excesses(module_excess(subject.attribution, subject.tables, ranks, traced), late_ns)
     window = set(traced).isdisjoint(subject.shares.numbers)
     names, late = ranks_text(ranks), "in the profiler windows" if window else f"of +{late_ns / 1e6:.3g} ms a step"
     return [
@@ -180,7 +180,7 @@ def _others(count: int) -> str:
     return "other rank" if count == 1 else f"median of {count} others"
 
 
-def _telling(excesses: Sequence[ModuleExcess], late_ns: float) -> Sequence[ModuleExcess]:
+def _largest_excesses(excesses: Sequence[ModuleExcess], late_ns: float) -> Sequence[ModuleExcess]:
     """The fewest modules, the largest first, that explain enough."""
     explained = 0
     for count, excess in enumerate(excesses[:_MOST_NAMED], start=1):
@@ -255,7 +255,7 @@ def _of_work(subject: Subject) -> list[Finding]:
     changing = expert_imbalance.of_changing_ranks(subject)
     if changing is not None:
         return [expert_imbalance.finding(subject, changing)]
-    return [_now_this_now_that(subject, culprits, cost) if culprits.moves else _perhaps(subject, culprits, cost)]
+    return [_changing_rank(subject, culprits, cost) if culprits.moves else _uncertain_rank(subject, culprits, cost)]
 
 
 def _culprits(subject: Subject, cost: Cost) -> Culprits:
@@ -352,7 +352,7 @@ def _always_the_same(subject: Subject, culprits: Culprits, cost: str, load: Expe
     )
 
 
-def _now_this_now_that(subject: Subject, culprits: Culprits, cost: str) -> Finding:
+def _changing_rank(subject: Subject, culprits: Culprits, cost: str) -> Finding:
     leads, affected = culprits.steps
     return subject.costing(
         Cost.STRAGGLER,
@@ -367,7 +367,7 @@ def _now_this_now_that(subject: Subject, culprits: Culprits, cost: str) -> Findi
     )
 
 
-def _perhaps(subject: Subject, culprits: Culprits, cost: str) -> Finding:
+def _uncertain_rank(subject: Subject, culprits: Culprits, cost: str) -> Finding:
     """Too few steps to decide whether it is always this rank."""
     leads, affected = culprits.steps
     names = ranks_text(culprits.suspects) if culprits.suspects else "the most frequent one"
@@ -407,7 +407,7 @@ def _longer_batches(subject: Subject, cost: str, steps: int, affected: int) -> F
 def _for_no_known_reason(subject: Subject, culprits: Culprits, cost: str, unknown: float) -> Finding:
     """The rank is known, but not what it did: an open question is better than a wrong cause."""
     leads, affected = culprits.steps
-    late_ranks = who_is_late(culprits).capitalize()
+    late_ranks = late_ranks_text(culprits).capitalize()
     late = "arrives" if len(culprits.ranks) < 2 else "arrive"
     return subject.costing(
         Cost.STRAGGLER,

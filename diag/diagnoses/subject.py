@@ -59,7 +59,7 @@ class Subject(Struct, frozen=True):
         """The unit of a cost, in words."""
         return "in this window" if self.attribution.undivided else "a step"
 
-    def who_waits(self, ranks: tuple[int, ...]) -> str:
+    def waiting_ranks_text(self, ranks: tuple[int, ...]) -> str:
         """Which ranks wait for these, as the end of a sentence; "" where no waiting for them was recorded."""
         others = [rank for rank in self.attribution.ranks if rank not in ranks]
         if self.phases_alone or not ranks or not others:
@@ -204,7 +204,7 @@ def waited_for(culprits: Culprits, everybody: bool = False) -> str:
     return ", ".join(f"{in_ms(ns)}{' a step' if not at else ''} for rank {rank}" for at, (rank, ns) in enumerate(shown))
 
 
-def who_is_late(culprits: Culprits) -> str:
+def late_ranks_text(culprits: Culprits) -> str:
     """The culprits; or in words that the late rank changes, or that neither is proven."""
     if culprits.ranks:
         return ranks_text(culprits.ranks)

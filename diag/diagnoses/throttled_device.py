@@ -57,7 +57,7 @@ def find(subject: Subject) -> list[Finding]:
             Cost.STRAGGLER,
             id="throttled-device",
             title=f"The GPU of {ranks_text(ranks)} {be} throttled ({_why(throttled)}): {in_ms(cost)} a step"
-            f"{subject.who_waits(ranks)}",
+            f"{subject.waiting_ranks_text(ranks)}",
             action=f"Drain {hosts_text(subject, ranks)}, or remove the reason: cooling and dust, power supply, power "
             f"limit ({_look(subject, ranks)}).",
             evidence=[evidence for each in throttled for evidence in _evidence(each)],

@@ -22,7 +22,7 @@ from .sharding_mutations import keep_gathered, merge_units, prefetch, split_root
 # -- wrap granularity: the model, a block, several blocks or a layer in one sharding unit (rules 1 and 2) --------------
 
 
-_MENDED_BY_WRAPPING = (
+_FIXED_BY_WRAPPING = (
     "root-only-unit",
     "latency-bound-collectives",
     "communication-not-overlapped",
@@ -48,7 +48,7 @@ _SHARDED_NOW = {
 
 
 def wrap_granularity(case: Case) -> Sequence[Candidate]:
-    finding = case.found(*_MENDED_BY_WRAPPING)
+    finding = case.finding(*_FIXED_BY_WRAPPING)
     if finding is None or not case.sizes.units:
         return ()
     if len(case.sizes.units) == 1:
@@ -148,7 +148,7 @@ _DEEPEST_PREFETCH = 3
 
 
 def prefetch_depth(case: Case) -> Sequence[Candidate]:
-    finding = case.found(
+    finding = case.finding(
         "communication-not-overlapped",
         "missing-prefetch",
         "exposed-communication",
@@ -343,7 +343,7 @@ _MOST_WORKERS = 32
 
 
 def loader_workers(case: Case) -> Sequence[Candidate]:
-    finding = case.found("slow-data-all-ranks", "slow-data-bursty")
+    finding = case.finding("slow-data-all-ranks", "slow-data-bursty")
     workers = loader_settings(case.manifest).workers
     if finding is None or workers is None:
         return ()
@@ -391,7 +391,7 @@ _STRAGGLER_CHANGES = {
 
 
 def straggler(case: Case) -> Sequence[Candidate]:
-    finding = case.found("compute-straggler", "stalled-rank", "contended-host")
+    finding = case.finding("compute-straggler", "stalled-rank", "contended-host")
     if finding is None or not finding.ranks:
         return ()
     its = "its" if len(finding.ranks) == 1 else "their"

@@ -57,7 +57,7 @@ def in_turn(*mutations: Mutation) -> Mutation:
 # -- work of the ranks -------------------------------------------------------------------------------------------------
 
 
-_OWN = frozenset({Kind.COMPUTE, Kind.IDLE})
+_RANK_WORK = frozenset({Kind.COMPUTE, Kind.IDLE})
 _WAITS = 0.05  # of a step: from here on, the step counts as one that waited for data
 _MOSTLY = 0.8
 _READY_NS = 2_000_000  # to take a batch that is ready from a loader's process (measured: 1 to 2 ms on a busy host)
@@ -66,7 +66,7 @@ _MODEL = 0.1  # by how much a batch may take longer or shorter than the average
 _Slot = tuple[int, int]  # step, number of issues and waits before it in the step
 
 
-def without_straggler(ranks: Collection[int], kinds: Collection[Kind] = _OWN) -> Mutation:
+def without_straggler(ranks: Collection[int], kinds: Collection[Kind] = _RANK_WORK) -> Mutation:
     """Removes the time that these ranks spend beyond the median of the others between two collectives, on average over
     the steps."""
 

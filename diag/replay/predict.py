@@ -350,7 +350,7 @@ def _consecutive(attribution: Attribution) -> list[dict[int, list[RankStep]]]:
 
 def _stretch(run: Mapping[int, Sequence[RankStep]], gloo: bool) -> Stretch:
     lines = {rank: Timeline(steps) for rank, steps in run.items()}
-    waited = _told_apart({rank: _stops(lines[rank], steps, gloo) for rank, steps in run.items()})
+    waited = _split_unsynchronised({rank: _stops(lines[rank], steps, gloo) for rank, steps in run.items()})
     collectives = {c.key: c for c in transfers(_meetings(waited), latency_overlaps=gloo)}
     known: dict[Key, Collective] = {}
     for rank in sorted(run):
@@ -373,7 +373,7 @@ def _stops(line: Timeline, steps: Sequence[RankStep], gloo: bool) -> list[Stop]:
     return waited if gloo else queued(waited)
 
 
-def _told_apart(waited: Mapping[int, list[Stop]]) -> dict[int, list[Stop]]:
+def _split_unsynchronised(waited: Mapping[int, list[Stop]]) -> dict[int, list[Stop]]:
     """The same, but collectives in which ranks do not wait for all others (a broadcast's root leaves at once) get a key
     of their own on each rank."""
     meetings = {meeting.key: meeting for meeting in _meetings(waited)}

@@ -34,20 +34,20 @@ NAMES = {
 _MOST_NAMED = 0.8  # of the difference: the named parts explain so much of it
 
 
-def to_json(found: Comparison, before: Result, after: Result) -> str:
+def to_json(comparison: Comparison, before: Result, after: Result) -> str:
     """The document. ``difference_ns``: (low, likely, high)."""
     content = {
         "schema_version": SCHEMA_VERSION,
         "before": describe_run(before),
         "after": describe_run(after),
         "comparison": {
-            "comparable": not found.not_comparable,
-            "not_comparable": list(found.not_comparable),
-            "before_ns": found.before_ns,
-            "after_ns": found.after_ns,
-            "difference_ns": list(found.ns),
-            "sure": found.sure,
-            "steps": list(found.steps),
+            "comparable": not comparison.not_comparable,
+            "not_comparable": list(comparison.not_comparable),
+            "before_ns": comparison.before_ns,
+            "after_ns": comparison.after_ns,
+            "difference_ns": list(comparison.ns),
+            "sure": comparison.sure,
+            "steps": list(comparison.steps),
             "parts": [
                 {
                     "part": part.kind.name.lower(),
@@ -56,36 +56,42 @@ def to_json(found: Comparison, before: Result, after: Result) -> str:
                     "difference_ns": list(part.ns),
                     "sure": part.sure,
                 }
-                for part in found.parts
+                for part in comparison.parts
             ],
-            "notes": list(found.notes),
+            "notes": list(comparison.notes),
         },
         "verdicts": [to_builtins(result.verdict) for result in (before, after)],
     }
     return json.dumps(content, indent=1)
 
 
-def print_comparison(found: Comparison, before: Result, after: Result, console: Console | None = None) -> None:
+def print_comparison(comparison: Comparison, before: Result, after: Result, console: Console | None = None) -> None:
     """The difference in a sentence, the parts in a table, both verdicts, and what else differs."""
     console = report_console(console)
     for name, result in (("before", before), ("after", after)):
         console.print(Text(f"{name:<8}{caption(result)}", "dim"))
     console.print()
-    if found.not_comparable:
+    if comparison.not_comparable:
         console.print(Text("Not the same work, so a comparison may mislead:", "bold yellow"))
-        for reason in found.not_comparable:
+        for reason in comparison.not_comparable:
             console.print(Text(f"  {visible(reason)}"))
         console.print()
-    colour = "bold" if not found.sure or found.not_comparable else "bold red" if found.ns[1] > 0 else "bold green"
-    console.print(Text(spaced(headline(found)), colour))
+    colour = (
+        "bold"
+        if not comparison.sure or comparison.not_comparable
+        else "bold red"
+        if comparison.ns[1] > 0
+        else "bold green"
+    )
+    console.print(Text(spaced(headline(comparison)), colour))
     console.print()
-    console.print(_table(found))
+    console.print(_table(comparison))
     console.print()
     for name, result in (("Before", before), ("After", after)):
         verdict = result.verdict
         console.print(Text(f"{name}: ", "bold") + Text(visible(verdict.headline), COLOUR[verdict.severity]))
     console.print()
-    steps = " and ".join(spaced(counted(count, "step")) for count in found.steps)
+    steps = " and ".join(spaced(counted(count, "step")) for count in comparison.steps)
     console.print(
         Text(
             f"Critical paths of {steps} that count. Intervals (95%) come from the steps of both; two runs of one "
@@ -93,24 +99,24 @@ def print_comparison(found: Comparison, before: Result, after: Result, console: 
             "dim",
         )
     )
-    for note in found.notes:
+    for note in comparison.notes:
         console.print(Text(f"{visible(sentence(note))}.", "dim"))
     print_gaps(console, list(dict.fromkeys((*before.coverage.skipped, *after.coverage.skipped))))
 
 
-def headline(found: Comparison) -> str:
+def headline(comparison: Comparison) -> str:
     """How much longer or shorter the step is, and which parts make the difference."""
-    low, likely, high = found.ns
-    change = f"{duration(found.before_ns)} before, {duration(found.after_ns)} after"
-    if not found.sure:
+    low, likely, high = comparison.ns
+    change = f"{duration(comparison.before_ns)} before, {duration(comparison.after_ns)} after"
+    if not comparison.sure:
         return f"The steps do not surely differ: {change}, {_signed(likely)} ({_signed(low)} to {_signed(high)})."
-    times = f"{abs(likely) / found.before_ns:.0%} " if found.before_ns else ""
+    times = f"{abs(likely) / comparison.before_ns:.0%} " if comparison.before_ns else ""
     longer = "longer" if likely > 0 else "shorter"
     text = f"The step is {times}{longer}: {change}, {_signed(likely)} ({_signed(low)} to {_signed(high)})."
-    makers = _makers(found)
+    makers = _makers(comparison)
     if makers:
         text += f" The difference is in {_named(makers)}"
-        against = _against(found)
+        against = _against(comparison)
         text += f", against {_named(against)}." if against else "."
     return text
 

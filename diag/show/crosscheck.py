@@ -69,24 +69,22 @@ def print_cross_check(check: CrossCheck, console: Console | None = None) -> None
         console.print(f"[dim]Every number agrees within {AGREE_PERCENT} %.[/]")
 
 
-def print_offered(found: CriticalPath | KernelSequences, console: Console | None = None) -> None:
+def print_offered(analysis: CriticalPath | KernelSequences, console: Console | None = None) -> None:
     """A compact summary: where the path's time goes and its longest pieces; or the sequences and their time."""
     console = console or report_console()
     console.print()
-    if isinstance(found, CriticalPath):
-        length = "" if found.error else f": {found.dur_ns / _MS:,.3f} ms"
-        title = f"HTA's critical path, rank {found.rank}, step {found.step}{length}"
+    if isinstance(analysis, CriticalPath):
+        length = "" if analysis.error else f": {analysis.dur_ns / _MS:,.3f} ms"
+        title = f"HTA's critical path, rank {analysis.rank}, step {analysis.step}{length}"
     else:
-        title = (
-            f"HTA's kernel sequences, rank {found.rank}, of {found.length} kernels and more under *{found.operator}*"
-        )
+        title = f"HTA's kernel sequences, rank {analysis.rank}, of {analysis.length} kernels and more under *{analysis.operator}*"
     console.print(escape(title), style="italic")
-    if found.error:
-        console.print(f"[yellow]![/] {escape(f'HTA fails: {found.error}')}")
-    elif isinstance(found, CriticalPath):
-        _print_path(found, console)
+    if analysis.error:
+        console.print(f"[yellow]![/] {escape(f'HTA fails: {analysis.error}')}")
+    elif isinstance(analysis, CriticalPath):
+        _print_path(analysis, console)
     else:
-        _print_sequences(found, console)
+        _print_sequences(analysis, console)
 
 
 def _print_path(path: CriticalPath, console: Console) -> None:

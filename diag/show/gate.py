@@ -110,12 +110,12 @@ def outcome(gate: Gate) -> str:
     return " ".join(parts)
 
 
-def sentence(one: Checked) -> str:
+def sentence(check: Checked) -> str:
     """``exposed communication, of the critical path: 31.0% (30.2% to 31.9%), at most 20%: exceeded``"""
-    value, interval = _measured(one)
+    value, interval = _measured(check)
     measured = f"{value} ({interval})" if interval else value
-    reason = f" ({spaced(one.reason).rstrip('.')})" if one.reason else ""
-    return f"{one.budget.quantity.what}: {measured or 'not measured'}, {one.budget.text}: {one.status}{reason}"
+    reason = f" ({spaced(check.reason).rstrip('.')})" if check.reason else ""
+    return f"{check.budget.quantity.what}: {measured or 'not measured'}, {check.budget.text}: {check.status}{reason}"
 
 
 def _measured(check: Checked) -> tuple[str, str]:

@@ -227,18 +227,18 @@ def _line(console: Console, text: str) -> None:
 # Measured peaks next to the estimate, as text and as JSON.
 
 
-def measured_to_json(found: Measured, path: str) -> str:
+def measured_to_json(measured: Measured, path: str) -> str:
     """The document: bytes; errors are the estimate's, relative; what is not known is null."""
     document = {
         "schema_version": SCHEMA_VERSION,
         "measured": {
             "run": path,
-            "how": found.how,
-            "ranks": [to_builtins(rank) for rank in found.ranks],
-            "missing": list(found.missing),
-            "estimate": to_builtins(found.estimate) if found.estimate is not None else None,
-            "unknown": found.unknown or None,
-            "compared": [_measured_row(row) for row in found.rows],
+            "how": measured.how,
+            "ranks": [to_builtins(rank) for rank in measured.ranks],
+            "missing": list(measured.missing),
+            "estimate": to_builtins(measured.estimate) if measured.estimate is not None else None,
+            "unknown": measured.unknown or None,
+            "compared": [_measured_row(row) for row in measured.rows],
         },
     }
     return json.dumps(document, indent=1)
@@ -248,43 +248,41 @@ def _measured_row(row: Compared) -> dict[str, Any]:
     return {**to_builtins(row), "error": row.error}
 
 
-def print_measured(found: Measured, path: str, console: Console | None = None) -> None:
+def print_measured(measured: Measured, path: str, console: Console | None = None) -> None:
     """The error of the estimate first, then the components, then what the estimate consists of."""
     console = report_console(console)
-    fullest = max(found.ranks, key=lambda rank: rank.peak)
-    if found.estimate is None or found.step is None:
-        console.print(Text(spaced(f"Measured: {size(fullest.peak)} on rank {fullest.rank}, {found.how}.")))
-        console.print(Text(spaced(f"No estimate: {found.unknown}.")))
+    fullest = max(measured.ranks, key=lambda rank: rank.peak)
+    if measured.estimate is None or measured.step is None:
+        console.print(Text(spaced(f"Measured: {size(fullest.peak)} on rank {fullest.rank}, {measured.how}.")))
+        console.print(Text(spaced(f"No estimate: {measured.unknown}.")))
         return
-    peak, step = found.rows[0], found.step
+    peak, step = measured.rows[0], measured.step
     answer = Text(
         f"The estimate is {_signed(peak.error)} off", "bold green" if abs(peak.error) <= 0.1 else "bold yellow"
     )
-    rest = (
-        f": {size(peak.estimate)} against {size(peak.measured)} on rank {peak.rank}, the fullest of {len(found.ranks)}."
-    )
+    rest = f": {size(peak.estimate)} against {size(peak.measured)} on rank {peak.rank}, the fullest of {len(measured.ranks)}."
     console.print(answer + Text(spaced(rest)))
     console.print(
         Text(
             spaced(
                 f"{path}: {step.shape.parameters:,} parameters, recipe {step.recipe.name}, {step.sequences} sequences "
-                f"of {step.length} tokens a micro-batch, states shared by {step.shards}. Measured: {found.how}."
+                f"of {step.length} tokens a micro-batch, states shared by {step.shards}. Measured: {measured.how}."
             )
         )
     )
     console.print()
     columns = {
-        "in MB": [row.name for row in found.rows],
-        "estimate": [_mb(row.estimate) for row in found.rows],
-        "measured": [_mb(row.measured) for row in found.rows],
-        "error": [_signed(row.error) for row in found.rows],
-        "rank": [str(row.rank) for row in found.rows],
+        "in MB": [row.name for row in measured.rows],
+        "estimate": [_mb(row.estimate) for row in measured.rows],
+        "measured": [_mb(row.measured) for row in measured.rows],
+        "error": [_signed(row.error) for row in measured.rows],
+        "rank": [str(row.rank) for row in measured.rows],
     }
     print_columns(console, columns, left=("in MB",), more=0)
     console.print()
-    parts = ", ".join(f"{name} {_mb(count)}" for name, count in found.estimate.parts.items() if count)
-    console.print(Text(spaced(f"Estimated at its peak, in {found.estimate.moment}: {parts} MB.")))
-    for line in found.missing:
+    parts = ", ".join(f"{name} {_mb(count)}" for name, count in measured.estimate.parts.items() if count)
+    console.print(Text(spaced(f"Estimated at its peak, in {measured.estimate.moment}: {parts} MB.")))
+    for line in measured.missing:
         console.print(Text(spaced(f"Not measured: {line}.")))
 
 

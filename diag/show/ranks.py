@@ -166,11 +166,11 @@ def duration_rank_table(account: Durations, culprits: Sequence[int] = (), most: 
     )
 
 
-def exchange_table(found: Sequence[AllToAllStat], most: int = MOST_RANKS) -> ExchangeTable:
+def exchange_table(stats: Sequence[AllToAllStat], most: int = MOST_RANKS) -> ExchangeTable:
     """At most ``most`` rows, those of the ranks that receive most over the mean of their group. No rows where no
     all-to-all of known size was recorded."""
-    groups = {(row.group, row.axis): row.imbalance for row in found}
-    shown = sorted(found, key=lambda row: -row.received_over_mean)[:most]
+    groups = {(row.group, row.axis): row.imbalance for row in stats}
+    shown = sorted(stats, key=lambda row: -row.received_over_mean)[:most]
     several = len(groups) > 1
     columns: dict[str, list[str]] = {
         "rank": [str(row.rank) for row in shown],
@@ -187,7 +187,7 @@ def exchange_table(found: Sequence[AllToAllStat], most: int = MOST_RANKS) -> Exc
         for name, imbalance in groups.items()
     ]
     return ExchangeTable(
-        tuple(columns), tuple(zip(*columns.values(), strict=True)), tuple(lead[:_MOST_GROUPS]), len(found) - len(shown)
+        tuple(columns), tuple(zip(*columns.values(), strict=True)), tuple(lead[:_MOST_GROUPS]), len(stats) - len(shown)
     )
 
 
