@@ -162,7 +162,7 @@ def cause_of(subject: Subject) -> Cause:
         slow_ranks = ranks_text(slow_link.ranks)
         return Cause(
             "slow-link",
-            f"{slow_ranks} gets its results later than the others",
+            f"{slow_ranks} {'gets its' if len(slow_link.ranks) == 1 else 'get their'} results later than the others",
             f"Check the network interface, cable and NUMA placement of {slow_ranks}; the other links are faster.",
         )
     slow = _slow_network(subject, collectives)
@@ -190,24 +190,24 @@ def cause_of(subject: Subject) -> Cause:
     replicated = is_replicated(subject)
     latency = _latency_share(collectives)
     if latency is not None and latency >= _LATENCY_BOUND and len(collectives) / steps >= _MANY:
-        share = (Evidence("collectives", "part of the transfers that is latency", round(latency, 3), "share"),)
+        share = (Evidence("collectives", "latency, share of the transfer time", round(latency, 3), "share"),)
         if replicated:
             return Cause(
                 "ddp-buckets",
-                f"{len(collectives) / steps:.0f} buckets a step, too small to be worth their latency",
+                f"{len(collectives) / steps:.0f} small buckets a step, dominated by latency",
                 "Make DDP's buckets larger: bucket_cap_mb (25 by default), gradient_as_bucket_view=True.",
                 share,
             )
         if optimizer_only:
             return Cause(
                 "zero-buckets",
-                f"{len(collectives) / steps:.0f} collectives a step, too small to be worth their latency",
+                f"{len(collectives) / steps:.0f} small collectives a step, dominated by latency",
                 'DeepSpeed, zero_optimization: larger buckets, "reduce_bucket_size" and "allgather_bucket_size".',
                 share,
             )
         return Cause(
             "latency-bound-collectives",
-            f"{len(collectives) / steps:.0f} collectives a step, too small to be worth their latency",
+            f"{len(collectives) / steps:.0f} small collectives a step, dominated by latency",
             "Wrap coarser: several layers in one unit, fully_shard([a, b]). Bundled trainer: --wrap block or --wrap 2.",
             share,
         )
@@ -224,7 +224,7 @@ def cause_of(subject: Subject) -> Cause:
     if hidden < _HIDDEN_LITTLE:
         return Cause(
             "communication-not-overlapped",
-            "it runs while nothing is computed",
+            "no computation overlaps with it",
             _overlap_action(subject),
             _hidden_evidence(hidden),
         )
@@ -252,9 +252,9 @@ def _of_one_axis(subject: Subject) -> Cause | None:
         )
     return Cause(
         "tensor-parallel-communication",
-        f"{part:.0%} of it is tensor parallelism, which every layer waits for",
-        "Keep tensor-parallel groups within a host (the innermost axis of the mesh), make them smaller, or let matrix "
-        "products run beside their collectives (asynchronous tensor parallelism: torch.compile with "
+        f"{part:.0%} of it is tensor parallelism, whose collectives block every layer",
+        "Keep tensor-parallel groups within a host (the innermost axis of the mesh), make them smaller, or overlap "
+        "matrix multiplications with their collectives (async tensor parallelism: torch.compile with "
         "torch._inductor.config._micro_pipeline_tp).",
     )
 
@@ -338,7 +338,7 @@ def _overlap_action(subject: Subject) -> str:
             "asynchronous unshard. Bundled trainer: --prefetch 1."
         )
     if strategy == "fsdp2":
-        return "Gather the next unit early: set_modules_to_forward_prefetch([next]); remove synchronising calls."
+        return "Prefetch the next unit: set_modules_to_forward_prefetch([next]); remove synchronising calls."
     if subject.once(workload).training is False:
         return _between_collectives(subject)
     return "Start the reductions earlier (smaller buckets), or compute more between them (larger micro-batches)."
@@ -347,10 +347,10 @@ def _overlap_action(subject: Subject) -> str:
 def _between_collectives(subject: Subject) -> str:
     if subject.once(workload).training is False:
         return (
-            "Compute one half of the batch while the other communicates, fuse collectives with the matrix products "
-            "around them, send less (bf16, fp8), or compute more between collectives (larger batches)."
+            "Compute one half of the batch while the other communicates, fuse collectives with the matrix "
+            "multiplications around them, send less (bf16, fp8), or compute more between collectives (larger batches)."
         )
-    return "Gather earlier (prefetch), send less (bf16), or compute more between collectives (larger micro-batches)."
+    return "Prefetch all-gathers, send less (bf16), or compute more between collectives (larger micro-batches)."
 
 
 def is_replicated(subject: Subject) -> bool:
@@ -508,9 +508,9 @@ def not_recorded(subject: Subject) -> str:
     if subject.tables.world_size == 1:
         return "the run has one rank"
     if not subject.attribution.comm_known:
-        return "it runs on the device, and no profiler window was recorded"
+        return "communication runs on the device, and no profiler window was recorded"
     if subject.phases_alone and Cost.COMM not in subject.shares.cost_ns:
-        return "no collective was recorded; their time counts as forward and backward"
+        return "collectives were not recorded; their time counts as forward and backward"
     return ""
 
 

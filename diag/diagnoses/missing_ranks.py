@@ -152,7 +152,7 @@ def _evidence(
     floors: Mapping[tuple[_Sort, int], int],
     waiting: float,
 ) -> tuple[Evidence, ...]:
-    whole = "longer than the fastest call, of the exposed communication"
+    whole = "time beyond the fastest call, share of exposed communication"
     evidence = [Evidence("collectives", whole, round(waiting, 3), "share")]
     for key in sorted(durations, key=lambda key: -int(durations[key].sum()))[:_SHOWN]:
         (_, op, _), size = key

@@ -78,10 +78,10 @@ def disagreement(phases: PhaseAccount | None, shares: Shares) -> str:
     unseen = phases.shares.of_class(timeline.name) < _HALF * timeline.share
     unshared = shares.of_class(phase.name) < _HALF * phase.share
     if phase.name != timeline.name and unseen and unshared:
-        return f"the ranks' timelines say {timeline.name.value}, the durations of their phases say {phase.name.value}"
+        return f"the ranks' timelines show a {timeline.name.value} bottleneck, the phase durations {phase.name.value}"
     if timeline.ranks and phase.ranks and not set(timeline.ranks) & set(phase.ranks):
         timeline_ranks, phase_ranks = ranks_text(timeline.ranks), ranks_text(phase.ranks)
-        return f"the ranks' timelines name {timeline_ranks}, the durations of their phases name {phase_ranks}"
+        return f"the ranks' timelines point to {timeline_ranks}, the phase durations to {phase_ranks}"
     return ""
 
 
@@ -158,10 +158,10 @@ def _one_alone(claim: _Claim | None, silent: PhaseAccount | None, shares: Shares
         return ""
     name = claim.name.value
     if silent is None:
-        return f"only the durations of the phases say {name}" if shares.of_class(claim.name) < MENTION else ""
+        return f"only the phase durations show a {name} bottleneck" if shares.of_class(claim.name) < MENTION else ""
     visible = claim.name == Bottleneck.DATA or silent.frontier.communication_known
     seen = not visible or by_phases.of_class(claim.name) >= MENTION
-    return "" if seen else f"the ranks' timelines say {name}, the durations of their phases show none of it"
+    return "" if seen else f"the ranks' timelines show a {name} bottleneck, the phase durations do not"
 
 
 def _costs_in_phases(shares: Shares) -> tuple[Cost, ...]:

@@ -42,7 +42,7 @@ def find(subject: Subject) -> list[Finding]:
         title = f"Ranks are blocked{_in(place)}, a different one from step to step: {cost} (others waited {late})"
     elif unequal:
         late = waited_for(culprits, everybody=True)
-        title = f"A rank is blocked{_in(place)}, but it is not certain which: {cost} (others waited {late})"
+        title = f"One rank is blocked{_in(place)}, but which rank is uncertain: {cost} (others waited {late})"
     elif len(shares.ranks) == 1:
         title = f"The training is blocked{_in(place)}: {cost}"
     else:

@@ -95,7 +95,7 @@ _IDLE_UNKNOWN = 0.6  # ... and where a device may have been idle for some of wha
 _FEW_RANKS, _WAITS_FOR_NOBODY = 0.5, 0.75  # ... and where few of the ranks were seen
 _UNSEEN = 0.6  # ... and where the others may have waited for ranks that were not recorded
 _COARSE = 0.5  # ... and where only phases were recorded, which contain communication or idle time
-_UNSEEN_WAITS = "collectives were called for which no wait was recorded: it would count as computation"
+_UNSEEN_WAITS = "the waits of some collectives were not recorded: they would count as computation"
 _WINDOW = "record a profiler window (diag run --trace), then analyse again"
 _SOME_WAITS = 0.75  # ... and where some waits for collectives were not recorded: there may be more waiting
 _UNCOUNTED = 0.1  # of the time: copies may take so much, and the driver's utilization counts kernels alone
@@ -128,7 +128,7 @@ def judge(attribution: Attribution, examination: Examination, coverage: Coverage
         confidence=alone.confidence,
         culprit_ranks=(),
         culprit_hosts=(),
-        headline=f"{alone.title}. Each by itself: {_lower(verdict.headline)}",
+        headline=f"{alone.title}. Each rank by itself: {_lower(verdict.headline)}",
     )
 
 

@@ -73,7 +73,7 @@ def without_straggler(ranks: Collection[int], kinds: Collection[Kind] = _RANK_WO
     def mutate(program: Program, _costs: Costs, _level: Level) -> Mutated | Refusal:
         peers = [rank for rank in program.ranks if rank not in ranks]
         if not peers or not set(ranks) <= set(program.ranks):
-            return Refusal("a comparison takes another rank")
+            return Refusal("there is no other rank to compare with")
         spent = {rank: _spent(program, rank, kinds) for rank in program.ranks}
         left = {rank: _left(spent[rank], [spent[peer] for peer in peers]) for rank in ranks}
 
@@ -127,7 +127,7 @@ def more_workers(now: int, new: int, batches_per_step: int = 1) -> Mutation:
 
         assumed = [f"there are cores and storage bandwidth for {new} loader processes a rank"]
         if bursty:
-            assumed.append("the loader keeps up on average, so how long a batch takes it is not known")
+            assumed.append("the loader keeps up on average, so its time per batch is unknown")
         return Mutated(_over_lines(program, change), tuple(assumed))
 
     return mutate
@@ -242,7 +242,7 @@ def reduce_in(dtype: str) -> Mutation:
             moved = _lasting(collective, costs.resized(collective, size, level))
             return replace(moved, bytes=size, dtype=dtype)
 
-        assumed = (f"adding up {dtype} takes the host or device no longer", *costs.borrowed(gradients))
+        assumed = (f"summing in {dtype} takes the host or device no longer", *costs.borrowed(gradients))
         return Mutated(with_collectives(program, smaller), assumed)
 
     return mutate
@@ -257,7 +257,7 @@ def hybrid_shard(ranks_per_shard: int) -> Mutation:
         if not sharded or any(len(c.ranks) != world for c in sharded):
             return Refusal("the sharding group is not known, or is not that of all ranks")
         if not 1 < ranks_per_shard < world or world % ranks_per_shard:
-            return Refusal(f"{world} ranks cannot be cut into shards of {ranks_per_shard}")
+            return Refusal(f"{world} ranks cannot be divided into shards of {ranks_per_shard}")
         changed = over_stretches(program, lambda s: _hybrid(s, ranks_per_shard, costs, level, program.gloo))
         assumed = (
             "links within a shard are as fast as those of all ranks together; within a host they are usually faster",

@@ -314,7 +314,7 @@ def build(attribution: Attribution, tables: Tables) -> Program | Refusal:
 
 def _refusal(attribution: Attribution, tables: Tables) -> str:
     if not attribution.comm_known:
-        return "the communication runs on the device, and no profiler window was recorded"
+        return "communication runs on the device, and no profiler window was recorded"
     others = [axis for axis, size in attribution.axes.mesh.items() if size > 1 and not is_data(axis)]
     if others:
         words = " and ".join(axis_words(axis) for axis in others)
@@ -322,7 +322,8 @@ def _refusal(attribution: Attribution, tables: Tables) -> str:
     if any(call.op in P2P_OPS for step in attribution.rank_steps for call in step.collectives):
         return "ranks send messages to each other, and the replay supports collectives of whole groups only"
     if tables.missing:
-        return f"not recorded: {rank_ranges(tables.missing)}, so who waited for it is not known"
+        were, them = ("was", "it") if len(tables.missing) == 1 else ("were", "them")
+        return f"{rank_ranges(tables.missing)} {were} not recorded, so the waiting for {them} is unknown"
     if len(attribution.ranks) > 1 and (not attribution.aligned or attribution.untied):
         return "the ranks' clocks could not be aligned, so waiting and transfer cannot be separated"
     return ""

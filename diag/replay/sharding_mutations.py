@@ -47,12 +47,12 @@ def prefetch(depth: int) -> Mutation:
     def mutate(program: Program, _costs: Costs, level: Level) -> Mutated | Refusal:
         gathers = [c for c in program.collectives() if c.role in GATHERS]
         if len({c.unit for c in gathers}) < 2:
-            return Refusal("fewer than two sharding units were recognised, so there is none to gather ahead")
+            return Refusal("fewer than two sharding units were recognised, so there is none to prefetch")
         assumed = ["overlapping communication does not slow down computation"]
         slowdown = 0.0
         if program.gloo:
             slowdown = _SLOWDOWN if level == Level.SLOW else 0.0
-            assumed.append("all-gathers are asynchronous, which on gloo takes FSDP2's private _set_unshard_async_op")
+            assumed.append("all-gathers are asynchronous, which on gloo needs FSDP2's private _set_unshard_async_op")
         return Mutated(over_stretches(program, lambda s: gathered_ahead(s, depth, slowdown)), tuple(assumed))
 
     return mutate
@@ -81,8 +81,8 @@ def sync_last_micro_batch(program: Program, _costs: Costs, _level: Level) -> Mut
 
 
 def gathered_ahead(stretch: Stretch, depth: int, slowdown: float = 0.0) -> Stretch:
-    """The stretch with units gathered ``depth`` units before their use; earlier gathers stay. ``slowdown``: fraction of a
-    transfer by which it delays the work that it now overlaps."""
+    """The stretch with units gathered ``depth`` units before their use; earlier gathers stay. ``slowdown``: fraction of
+    a transfer by which it delays the work that it now overlaps."""
     collectives = stretch.collectives
     scatters = {(c.step, c.micro_batch, c.unit): c.key for c in collectives.values() if c.role == Role.SCATTER}
 

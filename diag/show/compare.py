@@ -18,7 +18,7 @@ from diag.diagnoses.compare import Comparison, Difference
 from diag.model.steps import Kind
 from diag.tune.history import History, Interval, Outcome, Round
 from diag.words.cells import report_console, size
-from diag.words.formatting import counted, duration, spaced, visible
+from diag.words.formatting import duration, spaced, visible
 from diag.words.wording import sentence
 
 from .text import COLOUR, caption, print_gaps
@@ -91,11 +91,11 @@ def print_comparison(comparison: Comparison, before: Result, after: Result, cons
         verdict = result.verdict
         console.print(Text(f"{name}: ", "bold") + Text(visible(verdict.headline), COLOUR[verdict.severity]))
     console.print()
-    steps = " and ".join(spaced(counted(count, "step")) for count in comparison.steps)
+    steps = " and ".join(f"{count:,}" for count in comparison.steps)
     console.print(
         Text(
-            f"Critical paths of {steps} that count. Intervals (95%) come from the steps of both; two runs of one "
-            "configuration differ by more than that: repeat a run to be sure of a small difference.",
+            f"Critical paths of {steps} counted steps. The 95% intervals come from the steps of both runs; two runs of "
+            "one configuration differ by more than that: repeat a run to confirm a small difference.",
             "dim",
         )
     )
@@ -109,7 +109,7 @@ def headline(comparison: Comparison) -> str:
     low, likely, high = comparison.ns
     change = f"{duration(comparison.before_ns)} before, {duration(comparison.after_ns)} after"
     if not comparison.sure:
-        return f"The steps do not surely differ: {change}, {_signed(likely)} ({_signed(low)} to {_signed(high)})."
+        return f"No significant difference: {change}, {_signed(likely)} ({_signed(low)} to {_signed(high)})."
     times = f"{abs(likely) / comparison.before_ns:.0%} " if comparison.before_ns else ""
     longer = "longer" if likely > 0 else "shorter"
     text = f"The step is {times}{longer}: {change}, {_signed(likely)} ({_signed(low)} to {_signed(high)})."
@@ -117,7 +117,7 @@ def headline(comparison: Comparison) -> str:
     if makers:
         text += f" The difference is in {_named(makers)}"
         against = _against(comparison)
-        text += f", against {_named(against)}." if against else "."
+        text += f", partly offset by {_named(against)}." if against else "."
     return text
 
 
@@ -192,11 +192,11 @@ def print_history(history: History, console: Console | None = None) -> None:
         if now is not None:
             console.print(f"[bold]{before / 1e6:,.1f} ms a step before, {now / 1e6:,.1f} ms now[/]")
         else:
-            console.print(f"[bold]{before / 1e6:,.1f} ms a step, and no change made it surely shorter[/]")
+            console.print(f"[bold]{before / 1e6:,.1f} ms a step, and no change made it significantly shorter[/]")
     if history.stopped:
         console.print(f"[dim]Stopped: {escape(history.stopped)}.[/]")
     for change in history.remaining:
-        console.print(f"[dim]Advised, and not for an option to try: {escape(change)}.[/]")
+        console.print(f"[dim]Also advised, but not an option of diag run: {escape(change)}.[/]")
     if history.kept:
         console.print(f"\n[cyan]{escape(history.command)}[/]")
 
@@ -208,7 +208,7 @@ def _print_round(console: Console, done: Round) -> None:
         f"predicted  {_gain(done.predicted_gain_ns, done.baseline_ns)}{_memory(done.predicted_memory_delta_bytes)}"
     )
     if done.gain_ns is not None:
-        runs = f"; {len(done.with_it)} runs with it, {len(done.without)} without, in turns"
+        runs = f"; {len(done.with_it)} runs with it, {len(done.without)} without, alternating"
         rows.append(f"measured   {_gain(done.gain_ns, done.baseline_ns)}{_memory(done.memory_delta_bytes)}{runs}")
     for row in rows:
         console.print(Padding(escape(row), (0, 0, 0, 3)))

@@ -100,11 +100,11 @@ def outcome(gate: Gate) -> str:
 
     failed, unknown = names(gate.failed), names(lambda check: check.status is Status.UNKNOWN)
     close = names(lambda check: check.status is Status.NOISE and not gate.strict)
-    parts = [f"Not kept: {failed}."] if failed else []
+    parts = [f"Failed: {failed}."] if failed else []
     if unknown:
-        parts.append(f"Cannot be decided: {unknown}.")
+        parts.append(f"Undecided: {unknown}.")
     if not parts:
-        parts.append("Every budget is kept." if not close else "No budget is surely exceeded.")
+        parts.append("Every budget is kept." if not close else "No budget is certainly exceeded.")
     if close:
         parts.append(f"Within noise of the limit: {close}.")
     return " ".join(parts)

@@ -115,7 +115,7 @@ def _print_finding(console: Console, finding: Card, first: bool) -> None:
     cost = f" ({spaced(finding.cost)})" if finding.cost else ""
     console.print(f"[{COLOUR[finding.severity]}]●[/] [bold]{escape(spaced(finding.title))}[/]{cost}")
     if finding.action:
-        console.print(Padding(f"[bold]do:[/] {escape(finding.action)}", (0, 0, 0, 2)))
+        console.print(Padding(f"[bold]{shown.TO_DO}:[/] {escape(finding.action)}", (0, 0, 0, 2)))
     for table, rows, value in finding.evidence if first else finding.evidence[:1]:
         console.print(Padding(f"[dim]{escape(spaced(f'{table}: {rows} = {value}'))}[/]", (0, 0, 0, 2)))
 
@@ -137,7 +137,7 @@ def print_gaps(console: Console, gaps: Sequence[Gap]) -> None:
     for gap in gaps[:_MOST_GAPS]:
         console.print(f"[yellow]![/] {escape(visible(gap.path))}: {escape(visible(gap.reason))}")
     if (more := len(gaps) - _MOST_GAPS) > 0:
-        console.print(f"[yellow]![/] and {more:,} more, which --json names")
+        console.print(f"[yellow]![/] and {more:,} more, listed by --json")
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
@@ -192,9 +192,9 @@ def _print_collectives(console: Console, table: CollectiveTable) -> None:
         "group": [_group(row, len({row.axis for row in table.rows}) > 1) for row in rows],
         "size": [_size(row) for row in rows],
         "calls": [f"{row.count:,}" for row in rows],
-        "takes": [ms(row.duration_mean_ns) for row in rows],
-        "waits": [ms(row.wait_mean_ns) for row in rows],
-        "at most": [ms(row.wait_max_ns) for row in rows],
+        "time": [ms(row.duration_mean_ns) for row in rows],
+        "wait": [ms(row.wait_mean_ns) for row in rows],
+        "max wait": [ms(row.wait_max_ns) for row in rows],
         "last": [_last(row) for row in rows],
         "transfer": [_transfer(row) for row in rows],
         "bus GB/s": [_bus(row) for row in rows],
@@ -266,7 +266,7 @@ def _print_kernels(console: Console, table: KernelTable) -> None:
     on_device = table.unit == "kernel"
     rows = table.rows[:_MOST_ROWS]
     busy = ms(table.busy_ns, table.rank_steps)
-    subject = "Kernels: the device is" if on_device else "Operators, each without those inside it: the host is"
+    subject = "Kernels: the device is" if on_device else "Operators, self time: the host is"
     console.print(f"{subject} busy {busy} ms per rank and step, overlaps counted twice", style="italic")
     steps = table.rank_steps
     columns = {
@@ -290,7 +290,7 @@ def _print_kernels(console: Console, table: KernelTable) -> None:
         peak = table.peak
         console.print(
             f"[dim]{escape(peak.name)}: {peak.tflop_s:,g} TFLOP/s and {peak.gb_s:,g} GB/s, math-bound from "
-            f"{peak.ridge:.0f} FLOPs a byte. (memory): by class of kernel, not measured.[/]"
+            f"{peak.ridge:.0f} FLOPs per byte. (memory): by kernel class, not measured.[/]"
         )
 
 

@@ -139,7 +139,7 @@ REFUSALS: dict[str, tuple[Fsdp, Mutation, str]] = {
     "fewer workers": (Fsdp(), more_workers(2, 1), "not more"),
     "all ranks slow": (Fsdp(), without_straggler([0, 1]), "another rank"),
     "no such type": (Fsdp(), reduce_in("fp7"), "not known"),
-    "shards that do not fit": (Fsdp(ranks=4), hybrid_shard(3), "cannot be cut"),
+    "shards that do not fit": (Fsdp(ranks=4), hybrid_shard(3), "cannot be divided"),
 }
 
 
