@@ -65,7 +65,7 @@ def test_one_that_failed_is_no_measure() -> None:
         ((), "fsdp2", "Save asynchronously (torch.distributed"),
         ((SAVED,), "fsdp2", "--checkpoint-async"),
         ((SAVED,), "deepspeed-zero2", "DeepSpeed's engine saves in the foreground"),
-        ((ASYNC,), "fsdp2", "what stops is the copying of the state"),
+        ((ASYNC,), "fsdp2", "only copying the state blocks"),
         ((replace(ASYNC, waited_ns=200 * MS),), "fsdp2", "still being written when the next one was due"),
     ],
     ids=["not recorded", "foreground", "deepspeed", "copying", "slow disk"],

@@ -18,8 +18,8 @@ MS = 1_000_000
 STEPS = 4
 FUSED = "kernel_fused_gemm_allreduce"
 FUSED_SAID = (
-    f"communication inside fused kernels: {duration(5 * MS)} a step are spent in kernels that compute and communicate "
-    "at once, and communication inside them cannot be separated"
+    f"communication inside fused kernels: {duration(5 * MS)} a step are spent in fused kernels that compute and "
+    "communicate; the communication in them cannot be separated"
 )
 
 

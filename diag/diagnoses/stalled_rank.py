@@ -107,7 +107,7 @@ def _action(subject: Subject, ranks: tuple[int, ...], place: tuple[str, ...]) ->
     wait = "waits" if len(ranks) == 1 else "wait"
     text = (
         f"{sentence(names)} {wait} neither for the CPU nor for a collective{_in(place)}: look for sleeps, file and "
-        "network I/O, locks and subprocesses in that code (py-spy dump on its process, or a profiler window with "
+        "network I/O, locks and subprocesses in that code (py-spy dump on the process, or a profiler window with "
         "stacks)."
     )
     if place in ((FORWARD,), (REST,)) and no_loader(subject):

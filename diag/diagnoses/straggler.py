@@ -318,7 +318,7 @@ def _of_hosts(subject: Subject) -> list[Finding]:
             id="host-straggler",
             title=title,
             action=f"The device {place} waits for its host: look there for other processes, CPU affinity (numactl), "
-            "and Python code, locks or I/O that the other ranks do not run (py-spy dump on its process).",
+            "and Python code, locks or I/O that the other ranks do not run (py-spy dump on the process).",
             evidence=(*evidence, *subject.per_rank("compute_ns"), *subject.per_rank("idle_ns")),
             ranks=culprits.ranks,
         )
@@ -500,7 +500,7 @@ def _action(subject: Subject, ranks: tuple[int, ...], inside: float | None) -> s
         spends, it_runs = ("spends", "it runs") if len(ranks) == 1 else ("spend", "they run")
         return (
             f"{ranks_text(ranks).capitalize()}{where} {spends} the extra time outside of operators: look for "
-            f"Python code, locks, sleeps or I/O that only {it_runs} (py-spy dump on its process)."
+            f"Python code, locks, sleeps or I/O that only {it_runs} (py-spy dump on the process)."
         )
     if not subject.shares.on_device and subject.scheduling.knows_blocked(ranks):
         computes = "computes longer, and neither waits for a core nor is blocked"

@@ -459,14 +459,14 @@ def _nothing_to_judge(attribution: Attribution, shares: Shares, tables: Tables) 
     if shares.on_device and startup > _STARTUP * whole:
         return _undetermined(
             f"{startup / 1e6:,.0f} of {whole / 1e6:,.0f} ms are start-up: creating contexts, loading code, compiling, "
-            "and what lies before the first and after the last work of the device",
+            "and time before the first and after the last work of the device",
             record_again,
             startup / whole,
         )
     busy = sum(parts.dur_ns - parts.idle_ns for step in steps for parts in step.parts)
     pieces = sum(step.pieces for step in attribution.rank_steps)
     if busy < (_LEAST_WORK_NS if shares.on_device else _LEAST_WORK_ON_CPU_NS) or (shares.on_device and pieces < _FEW):
-        return _undetermined(f"the window holds only {busy / 1e3:.1f} us of work", record_again)
+        return _undetermined(f"the window contains only {busy / 1e3:.1f} us of work", record_again)
     return None
 
 

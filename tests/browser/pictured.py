@@ -22,8 +22,8 @@ HISTORY = History(
             verdict="Communication-bound (39% of 1992 ms a step): exposed communication takes 777 ms a "
             "step: the whole model is one sharding unit, so nothing can overlap.",
             advice="wrap-blocks-prefetch",
-            change="shard each of the 8 blocks as its own unit instead of the whole model as one, and prefetch the next "
-            "unit",
+            change="shard each of the 8 blocks as its own unit instead of the whole model as one, and prefetch the "
+            "next unit",
             settings={"wrap": "block", "prefetch": 1},
             predicted_gain_ns=Interval(-260 * MS, 268 * MS, 484 * MS),
             predicted_memory_delta_bytes=-62_000_000,

@@ -101,7 +101,7 @@ def test_axes_in_the_tables() -> None:
 
 def test_time_needs_a_peak() -> None:
     assert "cannot be estimated: name the GPUs" in diag("plan", "7B").stdout
-    assert "peak is of 16-bit arithmetic" in diag("plan", "7B", "--gpu", "H100", "--recipe", "fp32").stdout
+    assert "peak is for 16-bit arithmetic" in diag("plan", "7B", "--gpu", "H100", "--recipe", "fp32").stdout
     known = json.loads(diag("plan", "7B", "--peak", "100", "--mfu", "0.3", "--json").stdout)["plan"]
     assert known["strategies"][0]["expected"]["mfu"] < 0.3
     assert known["assumed"]["memory_bandwidth"] is None
