@@ -405,7 +405,7 @@ def itself_words(load: ExpertLoad) -> str:
 
 
 SIZES_UNKNOWN = (
-    " Whether it received more tokens in the all-to-alls than the others is not known: their sizes were not recorded. "
+    " Whether the late rank received more tokens in the all-to-alls is not known: their sizes were not recorded. "
     "`diag run` records those of torch.distributed, and profilers from torch 2.2 on those of NCCL; kernels of other "
     "libraries (DeepEP) carry none: log the tokens that each rank receives."
 )

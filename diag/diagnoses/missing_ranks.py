@@ -48,7 +48,7 @@ class Missing(Struct, frozen=True):
     @property
     def action(self) -> str:
         return (
-            f"Collect the traces of {self.names} of the same steps and analyze all ranks together: the last rank to "
+            f"Collect traces of {self.names} for the same steps and analyze all ranks together: the last rank to "
             "arrive shows why the others wait."
         )
 

@@ -220,7 +220,7 @@ def more_bandwidth(factor: float) -> Mutation:
 
         return Mutated(
             with_collectives(program, faster),
-            ("latency stays, and slower links of single ranks stay slower", *costs.borrowed(program.collectives())),
+            ("latencies and slower links of single ranks stay as they are", *costs.borrowed(program.collectives())),
         )
 
     return mutate

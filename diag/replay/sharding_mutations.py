@@ -61,7 +61,7 @@ def prefetch(depth: int) -> Mutation:
 def keep_gathered(program: Program, _costs: Costs, _level: Level) -> Mutated | Refusal:
     """``reshard_after_forward=False``: backward gathers nothing."""
     if not any(c.role == Role.GATHER_BACKWARD for c in program.collectives()):
-        return Refusal("the backward gathers nothing already")
+        return Refusal("the backward already gathers nothing")
     assumed = ("there is memory for all gathered parameters",)
     return Mutated(over_stretches(program, lambda s: without(s, lambda c: c.role == Role.GATHER_BACKWARD)), assumed)
 

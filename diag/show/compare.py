@@ -109,7 +109,9 @@ def headline(comparison: Comparison) -> str:
     low, likely, high = comparison.ns
     change = f"{duration(comparison.before_ns)} before, {duration(comparison.after_ns)} after"
     if not comparison.sure:
-        return f"No significant difference: {change}, {_signed(likely)} ({_signed(low)} to {_signed(high)})."
+        return (
+            f"No significant difference in step time: {change}, {_signed(likely)} ({_signed(low)} to {_signed(high)})."
+        )
     times = f"{abs(likely) / comparison.before_ns:.0%} " if comparison.before_ns else ""
     longer = "longer" if likely > 0 else "shorter"
     text = f"The step is {times}{longer}: {change}, {_signed(likely)} ({_signed(low)} to {_signed(high)})."

@@ -68,7 +68,7 @@ def test_nothing_chosen(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_refused_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = write_run(tmp_path / "part", ranks=3, missing=(1,), slow_data_ms={2: 40})
     test = shown("what-if", alone, monkeypatch)
-    assert plain("Nothing can be predicted: not recorded: rank 1") in text(test)
+    assert plain("Nothing can be predicted: rank 1 was not recorded") in text(test)
     assert not test.selectbox
 
 
