@@ -30,14 +30,14 @@ def evidence(finding: Finding) -> dict[str, tuple[float, str]]:
 
 def test_one_in_the_foreground_has_a_size_and_a_speed() -> None:
     assert evidence(found(SAVED, replace(SAVED, step=7))) == {
-        "size of one, all ranks": (60.0, "MB"),
-        "written at": (200.0, "MB/s"),
-        "the training was blocked": (300.0, "ms"),
+        "size of a checkpoint, all ranks": (60.0, "MB"),
+        "write bandwidth": (200.0, "MB/s"),
+        "training blocked": (300.0, "ms"),
     }
 
 
 def test_the_slowest_rank_sets_the_speed() -> None:
-    assert evidence(found(SAVED, replace(SAVED, blocking_ns=600 * MS)))["written at"] == (
+    assert evidence(found(SAVED, replace(SAVED, blocking_ns=600 * MS)))["write bandwidth"] == (
         pytest.approx(120e6 / 0.6 / 1e6), "MB/s",
     )  # fmt: skip
 
@@ -45,11 +45,11 @@ def test_the_slowest_rank_sets_the_speed() -> None:
 def test_in_the_background_the_two_parts_are_apart() -> None:
     waiting = replace(ASYNC, waited_ns=100 * MS)
     assert evidence(found(waiting)) == {
-        "size of one, all ranks": (60.0, "MB"),
-        "written at": (100.0, "MB/s"),
-        "the training was blocked": (300.0, "ms"),
-        "of that for the one before": (100.0, "ms"),
-        "written in the background": (600.0, "ms"),
+        "size of a checkpoint, all ranks": (60.0, "MB"),
+        "write bandwidth": (100.0, "MB/s"),
+        "training blocked": (300.0, "ms"),
+        "training blocked by the previous checkpoint": (100.0, "ms"),
+        "background write time": (600.0, "ms"),
     }
 
 
@@ -65,8 +65,8 @@ def test_one_that_failed_is_no_measure() -> None:
         ((), "fsdp2", "Save asynchronously (torch.distributed"),
         ((SAVED,), "fsdp2", "--checkpoint-async"),
         ((SAVED,), "deepspeed-zero2", "DeepSpeed's engine saves in the foreground"),
-        ((ASYNC,), "fsdp2", "what stops is the copying of the state"),
-        ((replace(ASYNC, waited_ns=200 * MS),), "fsdp2", "still being written when the next was due"),
+        ((ASYNC,), "fsdp2", "only copying the state blocks"),
+        ((replace(ASYNC, waited_ns=200 * MS),), "fsdp2", "still being written when the next one was due"),
     ],
     ids=["not recorded", "foreground", "deepspeed", "copying", "slow disk"],
 )

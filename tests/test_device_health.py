@@ -89,7 +89,7 @@ def test_healthy_devices_have_no_finding(base: Result) -> None:
             Severity.WARN,
         ),
         ({"retired_pages": (4, 4, 6, 6, 6, 6)}, "retired pages during the run", Severity.WARN),
-        ({"retired_pages": 62}, "hardly any page left to retire", Severity.WARN),
+        ({"retired_pages": 62}, "almost no pages left to retire", Severity.WARN),
     ],
 )
 def test_unhealthy_memory_of_one_rank(base: Result, changes: dict[str, Any], signs: str, level: Severity) -> None:
@@ -300,7 +300,7 @@ def test_a_rank_that_the_others_wait_for_comes_first(tmp_path: Path) -> None:
     result = open_run(tmp_path)
     assert result.verdict.cause == "compute-straggler"
     finding = next(f for f in result.examination.findings if f.id == "degraded-pcie")
-    assert finding.action.endswith("The other ranks wait for rank 1: begin there.")
+    assert finding.action.endswith("The other ranks wait for rank 1: start there.")
 
 
 def test_a_line_of_wrong_types_is_left_out(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_a_rank_that_its_host_holds_up_is_named_in_one_step(tmp_path: Path, off_
     last = sum(late(call, 5) > 0 for call in range(plan.calls))
     assert finding.ranks == (5,)
     assert finding.bottleneck == Bottleneck.HOST
-    assert value(finding, "rank 5 last, of 40 collectives") == last
+    assert value(finding, "collectives in which rank 5 was last, of 40 with") == last
     assert value(finding, "waiting for rank 5") == pytest.approx(3 * last, abs=0.1)
     assert f"last in {last} of 40 collectives" in finding.title
     assert sum(map(max, waited)) == 40 * 3 * MS

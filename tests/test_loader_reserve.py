@@ -56,7 +56,7 @@ def test_the_rank_is_named_if_the_others_could_go_faster(
     assert result.verdict.cause == ("slow-data-one-rank" if faster else "slow-data-all-ranks")
     assert result.verdict.culprit_ranks == ((1,) if faster else ())
     found = said(result)
-    assert ("Rank 1 shows the waiting" in found.title) != faster
+    assert ("Rank 1 waits longest" in found.title) != faster
     assert ("num_workers" in found.action) != faster
     of_queues = {row.filter.split(",")[0]: row.value for row in found.evidence if row.unit == "batches"}
     assert of_queues == {f"rank == {rank}": 0 if rank == 1 else ready for rank in range(ranks)}

@@ -272,7 +272,7 @@ def test_a_slow_module_of_one_rank(tmp_path: Path, off: int) -> None:
     check_path(result)
     assert (result.verdict.cause, result.verdict.culprit_ranks) == ("compute-straggler", (1,))
     (said,) = modules_said(result)
-    assert said.filter.startswith("layers.3.mlp: rank 1 beyond the median of 2 others, of +30")
+    assert said.filter.startswith("layers.3.mlp: extra time of rank 1 over the median of 2 others, of +30")
     assert (said.value, said.unit) == (pytest.approx(30), "ms")
     first = result.breakdowns.path.rows[0]
     assert (first.rank, first.category, first.module) == (1, "compute/forward", "layers.3.mlp")
@@ -351,7 +351,7 @@ def test_nothing_is_said_where_most_of_the_time_is_lost_outside_of_modules(tmp_p
 def test_the_sample_of_a_rank_that_sleeps_in_its_backward() -> None:
     result = open_run(SAMPLES / "fsdp2-straggler-rank0")
     (said,) = modules_said(result)
-    assert said.filter == "blocks.1: rank 0 beyond the other rank, in the profiler windows"
+    assert said.filter == "blocks.1: extra time of rank 0 over the other rank, in the profiler windows"
     assert said.value == pytest.approx(200, abs=10), "the planted sleep"
 
 
@@ -398,4 +398,7 @@ def test_text_and_json(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     lines = [" ".join(line.split()) for line in ended.stdout.splitlines()]
     assert "1 compute/forward layers.3.mlp 35.0 47.2%" in lines
-    assert any("layers.3.mlp: rank 1 beyond the median of 2 others, of +30 ms a step = 30 ms" in line for line in lines)
+    assert any(
+        "layers.3.mlp: extra time of rank 1 over the median of 2 others, of +30 ms a step = 30 ms" in line
+        for line in lines
+    )

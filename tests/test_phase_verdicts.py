@@ -138,10 +138,10 @@ def shares_of_run(plan: Plan) -> tuple[Tables, Shares]:
 @pytest.mark.parametrize(
     ("phases_of", "timelines_of", "said"),
     [
-        (on(1, DATA), on(2, DATA), "name rank 2, the durations of their phases name rank 1"),
-        (on(1, DATA), on(1, FORWARD), "timelines say compute, the durations of their phases say data"),
-        (Plan(ranks=3), on(1, FORWARD), "the durations of their phases show none of it"),
-        (on(1, FORWARD), Plan(ranks=3), "only the durations of the phases say compute"),
+        (on(1, DATA), on(2, DATA), "point to rank 2, the phase durations to rank 1"),
+        (on(1, DATA), on(1, FORWARD), "timelines show a compute bottleneck, the phase durations data"),
+        (Plan(ranks=3), on(1, FORWARD), "the phase durations do not"),
+        (on(1, FORWARD), Plan(ranks=3), "only the phase durations show a compute bottleneck"),
         (on(1, FORWARD, 12 * MS), Plan(ranks=3), ""),
     ],
 )

@@ -18,8 +18,8 @@ MS = 1_000_000
 STEPS = 4
 FUSED = "kernel_fused_gemm_allreduce"
 FUSED_SAID = (
-    f"communication inside fused kernels: {duration(5 * MS)} a step are spent in kernels that compute and communicate "
-    "at once, and communication inside them cannot be separated"
+    f"communication inside fused kernels: {duration(5 * MS)} a step are spent in fused kernels that compute and "
+    "communicate; the communication in them cannot be separated"
 )
 
 
@@ -70,7 +70,7 @@ def test_a_fused_kernel_computes_and_is_told(tmp_path: Path, capsys: pytest.Capt
     print_report(result)
     print_table(result, "kernels")
     shown = " ".join(capsys.readouterr().out.split())
-    assert shown.count("5.00 ms a step are spent in kernels that compute and communicate at once") == 2
+    assert shown.count("5.00 ms a step are spent in fused kernels that compute and communicate") == 2
 
 
 def test_nothing_is_told_of_fused_kernels_where_there_are_none(tmp_path: Path) -> None:

@@ -36,11 +36,13 @@ def test_too_few_steps_leave_the_rank_open(ranks: int) -> None:
     result = slow(lambda step: 1, steps=2, ranks=ranks)
     verdict, found = result.verdict, said(result)
     assert (verdict.bottleneck, verdict.cause, verdict.culprit_ranks) == (Bottleneck.COMPUTE, UNKNOWN, ())
-    assert "not certain which" in verdict.headline
-    assert "Rank 1 came last in 2 of 2 affected steps" in verdict.headline
+    assert "which rank is uncertain" in verdict.headline
+    assert "Rank 1 was last in 2 of 2 affected steps" in verdict.headline
     assert "more steps" in found.action
     assert "rank 1" in found.action
-    assert any(row.filter == "rank 1 last, of 2 affected steps" and row.value == 2 for row in found.evidence)
+    assert any(
+        row.filter == "steps in which rank 1 was last, of 2 affected" and row.value == 2 for row in found.evidence
+    )
     assert any(row.filter == "rank == 0, mean of exposed_comm_ns" and row.value > 40 for row in found.evidence)
     more = slow(lambda step: 1, steps=9, ranks=ranks).verdict
     assert (more.cause, more.culprit_ranks) == (ALWAYS, (1,))
@@ -56,7 +58,7 @@ def test_two_of_two_once_each_may_move_or_not() -> None:
     """One of them may have been late but once, by chance."""
     result = slow(lambda step: step % 2, steps=2)
     assert (result.verdict.cause, result.verdict.culprit_ranks) == (UNKNOWN, ())
-    assert "one rank" in said(result).action
+    assert "the same rank" in said(result).action
 
 
 def test_who_waits_for_a_core_may_be_open_too() -> None:
@@ -66,7 +68,7 @@ def test_who_waits_for_a_core_may_be_open_too() -> None:
     )
     assert [r.verdict.cause for r in (once, alone, moving)] == ["contended-host"] * 3
     titles = [said(result, Bottleneck.HOST).title for result in (once, alone, moving)]
-    assert titles[0].startswith("A rank (not certain which) waits for a CPU core: ")
+    assert titles[0].startswith("An unidentified rank waits for a CPU core: ")
     assert "a step for rank 1" in titles[0]
     assert titles[1].startswith("Rank 1 waits for a CPU core: ")
     assert titles[1].endswith("every other rank waits for it")

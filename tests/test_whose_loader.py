@@ -44,7 +44,7 @@ def test_too_few_steps_leave_the_rank_open(ranks: int) -> None:
     verdict = result.verdict
     assert (verdict.bottleneck, verdict.cause) == (Bottleneck.DATA, UNKNOWN)
     assert verdict.culprit_ranks == ()
-    assert "not certain whose" in verdict.headline
+    assert "which rank is uncertain" in verdict.headline
     assert "Rank 1 waited longest in 2 of 2 steps" in verdict.headline
     found = said(result)
     assert "more steps" in found.action

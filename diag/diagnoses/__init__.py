@@ -136,7 +136,7 @@ def ask(
 
 # -- runs recorded as summaries ----------------------------------------------------------------------------------------
 
-_NOT_TOLD = "the ranks' summaries do not contain it; a profiler window does (`diag trace`)"
+_NOT_IN_SUMMARIES = "the ranks' summaries do not contain it; a profiler window does (`diag trace`)"
 _SHOWN = 4  # ranks at either end
 
 # Fields of ``Parts``, each with the columns of a summary that add up to it.
@@ -162,17 +162,17 @@ class _SummarySubject(Subject, frozen=True):
         return tuple(Evidence("summaries", f"rank == {rank}, mean of {field}", values[rank], "ms") for rank in shown)
 
 
-def examine_summary(found: Summaries, frontier: Frontier, attribution: Attribution, tables: Tables) -> Examination:
+def examine_summary(summaries: Summaries, frontier: Frontier, attribution: Attribution, tables: Tables) -> Examination:
     """Runs the diagnoses that the phases of the steps can answer, and lists the others with the reason."""
-    phases = phases_alone(frontier, found.on_device, noise_of(tables))
-    subject = _SummarySubject(attribution, tables, phases.shares, True, means=_means(found, frontier.numbers))
+    phases = phases_alone(frontier, summaries.on_device, noise_of(tables))
+    subject = _SummarySubject(attribution, tables, phases.shares, True, means=_means(summaries, frontier.numbers))
     answers = ask(subject, map(_for_summary, DIAGNOSES))
     return Examination(*answers, phases.shares, phases)
 
 
 def _for_summary(diagnosis: Diagnosis) -> Diagnosis:
     if diagnosis.find_in_summary is None:
-        return replace(diagnosis, cannot_look=lambda _: _NOT_TOLD)
+        return replace(diagnosis, cannot_look=lambda _: _NOT_IN_SUMMARIES)
     return replace(diagnosis, find=diagnosis.find_in_summary)
 
 

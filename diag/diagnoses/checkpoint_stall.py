@@ -19,9 +19,9 @@ _IN_FOREGROUND = (
 )
 _BY_ENGINE = "Save less often, or to a faster disk: DeepSpeed's engine saves in the foreground."
 _DISK_BEHIND = (
-    "Save less often, or to a faster disk: the checkpoint before was still being written when the next was due."
+    "Save less often, or to a faster disk: the previous checkpoint was still being written when the next one was due."
 )
-_COPYING = "Save less often: they are written in the background already, and what stops is the copying of the state."
+_COPYING = "Save less often: checkpoints are already written in the background; only copying the state blocks."
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -70,16 +70,16 @@ def _evidence(records: list[CheckpointRecord]) -> Iterable[Evidence]:
     # The slowest rank counts: the other ranks' shards are of no use without its own.
     writing = mean(max(_writing_ns(record) for record in ranks) for ranks in by_step.values())
     stopped = mean(max(record.blocking_ns for record in ranks) for ranks in by_step.values())
-    yield Evidence("checkpoints", "size of one, all ranks", round(size / 1e6, 3), "MB")
+    yield Evidence("checkpoints", "size of a checkpoint, all ranks", round(size / 1e6, 3), "MB")
     if writing > 0:
-        yield Evidence("checkpoints", "written at", round(size * 1e3 / writing, 1), "MB/s")
-    yield Evidence("checkpoints", "the training was blocked", round(stopped / 1e6, 3), "ms")
+        yield Evidence("checkpoints", "write bandwidth", round(size * 1e3 / writing, 1), "MB/s")
+    yield Evidence("checkpoints", "training blocked", round(stopped / 1e6, 3), "ms")
     waited = mean(max(record.waited_ns for record in ranks) for ranks in by_step.values())
     if waited > 0:
-        yield Evidence("checkpoints", "of that for the one before", round(waited / 1e6, 3), "ms")
+        yield Evidence("checkpoints", "training blocked by the previous checkpoint", round(waited / 1e6, 3), "ms")
     background = mean(max(record.background_ns for record in ranks) for ranks in by_step.values())
     if background > 0:
-        yield Evidence("checkpoints", "written in the background", round(background / 1e6, 3), "ms")
+        yield Evidence("checkpoints", "background write time", round(background / 1e6, 3), "ms")
 
 
 def _writing_ns(record: CheckpointRecord) -> int:

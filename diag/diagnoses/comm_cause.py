@@ -72,7 +72,7 @@ _MOSTLY = 0.8  # fraction of the transfer time
 _HALF = 0.5
 _CROWDED = 4.0  # times a rank's wait for a core: a shorter tail under gloo is not evidence of a slow link
 _IN_EVERY_STEP = 0.35  # times the same wait, for a tail that nine steps in ten have
-_TELLING = 1 << 16  # bytes: the time of smaller collectives is all latency, so they have no bandwidth
+_MIN_BANDWIDTH_BYTES = 1 << 16  # bytes: the time of smaller collectives is all latency, so they have no bandwidth
 
 
 class _Network(Struct, frozen=True):
@@ -146,7 +146,7 @@ def cause_of(subject: Subject) -> Cause:
     if missing is not None and not (subject.attribution.aligned and slow_link.ranks):
         return Cause(
             "exposed-communication",
-            f"how much of it is waiting is unknown without {missing.who}",
+            f"how much of it is waiting is unknown without {missing.names}",
             missing.action,
             _hidden_evidence(_hidden_share(subject)),
             unseen=True,
@@ -162,7 +162,7 @@ def cause_of(subject: Subject) -> Cause:
         slow_ranks = ranks_text(slow_link.ranks)
         return Cause(
             "slow-link",
-            f"{slow_ranks} gets its results later than the others",
+            f"{slow_ranks} {'gets its' if len(slow_link.ranks) == 1 else 'get their'} results later than the others",
             f"Check the network interface, cable and NUMA placement of {slow_ranks}; the other links are faster.",
         )
     slow = _slow_network(subject, collectives)
@@ -173,10 +173,10 @@ def cause_of(subject: Subject) -> Cause:
         return of_one_axis
     collectives = [c for c in collectives if is_data(subject.attribution.axes.of(c.ranks)) and c.op not in P2P_OPS]
     steps = max(1, len({c.step for c in collectives}))
-    sharding = [c for c in collectives if c.op in _OF_SHARDED_PARAMETERS and c.bytes >= _TELLING]
+    sharding = [c for c in collectives if c.op in _OF_SHARDED_PARAMETERS and c.bytes >= _MIN_BANDWIDTH_BYTES]
     counts = Counter((c.op, c.ranks) for c in sharding)
     # Where shards have replicas (HSDP) their gradients are reduced once more, among the replicas.
-    moved = sum(c.transfer_ns for c in collectives if c.bytes >= _TELLING)
+    moved = sum(c.transfer_ns for c in collectives if c.bytes >= _MIN_BANDWIDTH_BYTES)
     few = {c.op for c in sharding} == _OF_SHARDED_PARAMETERS and max(counts.values()) / steps <= 2
     optimizer_only = subject.once(shards_optimizer_only)
     if not optimizer_only and few and moved >= _MOSTLY * _total(collectives):
@@ -190,24 +190,24 @@ def cause_of(subject: Subject) -> Cause:
     replicated = is_replicated(subject)
     latency = _latency_share(collectives)
     if latency is not None and latency >= _LATENCY_BOUND and len(collectives) / steps >= _MANY:
-        share = (Evidence("collectives", "part of the transfers that is latency", round(latency, 3), "share"),)
+        share = (Evidence("collectives", "latency, share of the transfer time", round(latency, 3), "share"),)
         if replicated:
             return Cause(
                 "ddp-buckets",
-                f"{len(collectives) / steps:.0f} buckets a step, too small to be worth their latency",
+                f"{len(collectives) / steps:.0f} small buckets a step, dominated by latency",
                 "Make DDP's buckets larger: bucket_cap_mb (25 by default), gradient_as_bucket_view=True.",
                 share,
             )
         if optimizer_only:
             return Cause(
                 "zero-buckets",
-                f"{len(collectives) / steps:.0f} collectives a step, too small to be worth their latency",
+                f"{len(collectives) / steps:.0f} small collectives a step, dominated by latency",
                 'DeepSpeed, zero_optimization: larger buckets, "reduce_bucket_size" and "allgather_bucket_size".',
                 share,
             )
         return Cause(
             "latency-bound-collectives",
-            f"{len(collectives) / steps:.0f} collectives a step, too small to be worth their latency",
+            f"{len(collectives) / steps:.0f} small collectives a step, dominated by latency",
             "Wrap coarser: several layers in one unit, fully_shard([a, b]). Bundled trainer: --wrap block or --wrap 2.",
             share,
         )
@@ -224,7 +224,7 @@ def cause_of(subject: Subject) -> Cause:
     if hidden < _HIDDEN_LITTLE:
         return Cause(
             "communication-not-overlapped",
-            "it runs while nothing is computed",
+            "no computation overlaps with it",
             _overlap_action(subject),
             _hidden_evidence(hidden),
         )
@@ -252,9 +252,9 @@ def _of_one_axis(subject: Subject) -> Cause | None:
         )
     return Cause(
         "tensor-parallel-communication",
-        f"{part:.0%} of it is tensor parallelism, which every layer waits for",
-        "Keep tensor-parallel groups within a host (the innermost axis of the mesh), make them smaller, or let matrix "
-        "products run beside their collectives (asynchronous tensor parallelism: torch.compile with "
+        f"{part:.0%} of it is tensor parallelism, whose collectives block every layer",
+        "Keep tensor-parallel groups within a host (the innermost axis of the mesh), make them smaller, or overlap "
+        "matrix multiplications with their collectives (async tensor parallelism: torch.compile with "
         "torch._inductor.config._micro_pipeline_tp).",
     )
 
@@ -338,7 +338,7 @@ def _overlap_action(subject: Subject) -> str:
             "asynchronous unshard. Bundled trainer: --prefetch 1."
         )
     if strategy == "fsdp2":
-        return "Gather the next unit early: set_modules_to_forward_prefetch([next]); remove synchronising calls."
+        return "Prefetch the next unit: set_modules_to_forward_prefetch([next]); remove synchronising calls."
     if subject.once(workload).training is False:
         return _between_collectives(subject)
     return "Start the reductions earlier (smaller buckets), or compute more between them (larger micro-batches)."
@@ -347,10 +347,10 @@ def _overlap_action(subject: Subject) -> str:
 def _between_collectives(subject: Subject) -> str:
     if subject.once(workload).training is False:
         return (
-            "Compute one half of the batch while the other communicates, fuse collectives with the matrix products "
-            "around them, send less (bf16, fp8), or compute more between collectives (larger batches)."
+            "Compute one half of the batch while the other communicates, fuse collectives with the matrix "
+            "multiplications around them, send less (bf16, fp8), or compute more between collectives (larger batches)."
         )
-    return "Gather earlier (prefetch), send less (bf16), or compute more between collectives (larger micro-batches)."
+    return "Prefetch all-gathers, send less (bf16), or compute more between collectives (larger micro-batches)."
 
 
 def is_replicated(subject: Subject) -> bool:
@@ -358,7 +358,7 @@ def is_replicated(subject: Subject) -> bool:
     manifest = subject.tables.manifest
     if manifest is not None and manifest.strategy:
         return sharding_of(manifest.strategy) == Sharding.NONE
-    ops = {c.op for c in subject.attribution.collectives if c.bytes >= _TELLING}
+    ops = {c.op for c in subject.attribution.collectives if c.bytes >= _MIN_BANDWIDTH_BYTES}
     return "all_reduce" in ops and not ops & _OF_SHARDED_PARAMETERS
 
 
@@ -367,7 +367,7 @@ def shards_optimizer_only(subject: Subject) -> bool:
     reduced in the backward, and parameters are gathered after it."""
     if is_replicated(subject):
         return False
-    calls = [call for call in subject.once(phased_of) if call.bytes >= _TELLING and call.of_data]
+    calls = [call for call in subject.once(phased_of) if call.bytes >= _MIN_BANDWIDTH_BYTES and call.of_data]
     passes = {call.phase for call in calls if call.op in GATHERS}
     reduces = any(call.op in REDUCTIONS and call.phase == Detail.BACKWARD for call in calls)
     return reduces and bool(passes) and not passes & {Detail.FORWARD, Detail.BACKWARD}
@@ -421,7 +421,7 @@ def bandwidth(subject: Subject) -> tuple[Evidence, ...]:
     """Median bus bandwidth of the largest collectives of each kind (nccl-tests' definition, full tensor size)."""
     evidence, collectives = [], _of_usable_steps(subject)
     for op in sorted({c.op for c in collectives}):
-        sized = [c for c in collectives if c.op == op and c.bytes >= _TELLING and c.transfer_ns > 0]
+        sized = [c for c in collectives if c.op == op and c.bytes >= _MIN_BANDWIDTH_BYTES and c.transfer_ns > 0]
         if not sized:
             continue
         largest = max(c.bytes for c in sized)
@@ -443,7 +443,7 @@ def bus_factor(op: str, ranks: int) -> float:
 # -- parts of the communication ----------------------------------------------------------------------------------------
 
 
-TELLING = 1 << 10  # bytes: smaller collectives are a loss or a norm, not parameters or gradients
+MIN_TENSOR_BYTES = 1 << 10  # bytes: smaller collectives are a loss or a norm, not parameters or gradients
 
 
 class Claim(Struct, frozen=True):
@@ -478,7 +478,7 @@ def calls_of(subject: Subject) -> Calls:
 
 
 def is_reduction(call: PhasedCall) -> bool:
-    return call.of_data and call.op in REDUCTIONS and call.phase == Detail.BACKWARD and call.bytes >= TELLING
+    return call.of_data and call.op in REDUCTIONS and call.phase == Detail.BACKWARD and call.bytes >= MIN_TENSOR_BYTES
 
 
 def last_reductions(subject: Subject, op: str | None = None) -> list[PhasedCall]:
@@ -508,9 +508,9 @@ def not_recorded(subject: Subject) -> str:
     if subject.tables.world_size == 1:
         return "the run has one rank"
     if not subject.attribution.comm_known:
-        return "it runs on the device, and no profiler window was recorded"
+        return "communication runs on the device, and no profiler window was recorded"
     if subject.phases_alone and Cost.COMM not in subject.shares.cost_ns:
-        return "no collective was recorded; their time counts as forward and backward"
+        return "collectives were not recorded; their time counts as forward and backward"
     return ""
 
 
@@ -547,4 +547,4 @@ def queued_behind(subject: Subject) -> Queued:
 
 def backward_gathers(rows: Sequence[PhasedCall]) -> list[PhasedCall]:
     gathers = [c for c in rows if c.op in GATHERS and c.phase == Detail.BACKWARD and c.of_data]
-    return [c for c in gathers if c.bytes >= TELLING]
+    return [c for c in gathers if c.bytes >= MIN_TENSOR_BYTES]

@@ -31,7 +31,7 @@ _FIELD = {
     Kind.CHECKPOINT: "checkpoint_ns",
     Kind.IDLE: "idle_ns",
 }
-_WORTH_TELLING = 0.01  # fraction of the path
+_MIN_SHARE = 0.01  # fraction of the path
 _MOSTLY = 0.6  # fraction of a kind's time that is on one rank, where there are several
 
 
@@ -80,7 +80,7 @@ def path_sentence(attribution: Attribution) -> str:
     if not total:
         return ""
     spent = {kind: sum(step.path.total(kind) for step in counted) for kind in Kind}
-    kinds = sorted((kind for kind in Kind if spent[kind] >= _WORTH_TELLING * total), key=lambda kind: -spent[kind])
+    kinds = sorted((kind for kind in Kind if spent[kind] >= _MIN_SHARE * total), key=lambda kind: -spent[kind])
     pieces = [_piece(counted, kind, spent[kind]) for kind in kinds]
     listed = " and ".join([", ".join(pieces[:-1]), pieces[-1]]) if len(pieces) > 1 else pieces[0]
     return f"The critical path of a step is, on average, {listed}."

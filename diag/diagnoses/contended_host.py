@@ -8,7 +8,18 @@ from diag.model.steps import Evidence, Finding
 
 from .culprits import Culprits, Series
 from .shares import Cost, Shares
-from .subject import MENTION, WARN, Diagnosis, Subject, a_step, mean_ns, ranks_text, waited_for, who_is_late
+from .subject import (
+    MENTION,
+    WARN,
+    Diagnosis,
+    Subject,
+    a_step,
+    late_ranks_text,
+    mean_ns,
+    ranks_text,
+    times_last,
+    waited_for,
+)
 
 ID = "contended-host"
 
@@ -52,10 +63,10 @@ def queued(subject: Subject) -> Mapping[int, Series]:
 
 def _title(subject: Subject, culprits: Culprits, unequal: bool, cost: str) -> str:
     if unequal:
-        late_ranks = who_is_late(culprits).capitalize()
+        late_ranks = late_ranks_text(culprits).capitalize()
         wait = "wait" if len(culprits.ranks) > 1 else "waits"
         late = "" if culprits.ranks else f" ({waited_for(culprits, everybody=True)})"
-        return f"{late_ranks} {wait} for a CPU core: {cost}{subject.who_waits(culprits.ranks)}{late}"
+        return f"{late_ranks} {wait} for a CPU core: {cost}{subject.waiting_ranks_text(culprits.ranks)}{late}"
     if len(subject.shares.ranks) == 1:
         return f"The training waits for CPU cores: {cost}: its threads are ready to run but have no core"
     return f"All ranks wait for CPU cores: {cost}: their threads are ready to run but have no core"
@@ -77,7 +88,8 @@ def _action(subject: Subject, ranks: tuple[int, ...]) -> str:
         "(OMP_NUM_THREADS, torch.set_num_threads). "
     )
     if ranks:
-        return text + f"Give {ranks_text(ranks)} cores of its own (taskset, numactl, --cpus-per-task)."
+        its = "its" if len(ranks) == 1 else "their"
+        return text + f"Give {ranks_text(ranks)} cores of {its} own (taskset, numactl, --cpus-per-task)."
     return text + "Use fewer of them, or more cores; more loader processes would make it slower."
 
 
@@ -85,8 +97,7 @@ def _evidence(subject: Subject, culprits: Culprits | None) -> list[Evidence]:
     evidence = []
     if culprits is not None:
         leads, affected = culprits.steps
-        suspects = ranks_text(culprits.suspects) if culprits.suspects else "the most frequent one"
-        evidence.append(Evidence("steps", f"{suspects} last, of {affected} affected steps", float(leads), "steps"))
+        evidence.append(times_last(culprits.suspects, leads, affected))
     for name, quantity in (
         ("queued_ns", "queued_ns"),
         ("loading_ns", "data wait while queued"),

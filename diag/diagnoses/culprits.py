@@ -59,10 +59,10 @@ def find_culprits(late_ns: Mapping[int, Series], dur_ns: Series, ranks: int, noi
     names = sorted(late_ns)
     late = np.stack([late_ns[rank] for rank in names])
     means = sorted(zip(names, late.mean(axis=1).tolist(), strict=True), key=lambda pair: -pair[1])
-    return replace(_found(names, late, dur_ns, ranks, noise_ns), late_ns=tuple(means[:MOST_SHOWN]))
+    return replace(_proven_culprits(names, late, dur_ns, ranks, noise_ns), late_ns=tuple(means[:MOST_SHOWN]))
 
 
-def _found(names: Sequence[int], late: Series, dur_ns: Series, ranks: int, noise_ns: int) -> Culprits:
+def _proven_culprits(names: Sequence[int], late: Series, dur_ns: Series, ranks: int, noise_ns: int) -> Culprits:
     total = float(dur_ns.sum())
     worst_each = late.max(axis=0)
     share = float(worst_each.sum()) / total

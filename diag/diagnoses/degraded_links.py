@@ -134,7 +134,7 @@ def _everywhere(subject: Subject, signs: Sequence[Sign]) -> Finding:
         ranks=(),
         evidence=_evidence(signs),
         bottleneck=None,
-        action="The slots may have no more lanes. If they should: risers, and the BIOS (bifurcation, link speed) "
+        action="The slots may have no more lanes. Otherwise check risers and the BIOS (bifurcation, link speed) "
         f"({_look(subject, ranks)}).",
     )
 

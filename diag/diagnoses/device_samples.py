@@ -103,7 +103,7 @@ def also_late(subject: Subject, ranks: tuple[int, ...]) -> str:
     shares = subject.shares
     late = {rank for cost in Cost if shares.share(cost) >= MENTION for rank in shares.culprits(cost).ranks}
     both = tuple(rank for rank in ranks if rank in late)
-    return f" The other ranks wait for {ranks_text(both)}: begin there." if both else ""
+    return f" The other ranks wait for {ranks_text(both)}: start there." if both else ""
 
 
 def _model(subject: Subject, rank: int) -> str | None:

@@ -68,7 +68,7 @@ def judge_durations(account: Durations, examination: Examination, tables: Tables
     finding = next((finding for finding in examination.findings if finding.id == STRAGGLER.id), None)
     if finding is not None:
         hosts = dict.fromkeys(tables.ranks[rank].host or "" for rank in finding.ranks)
-        cost = f", and {share(finding.share)} of all time" if account.wall_ns else ""
+        cost = f", and {share(finding.share)} of the wall-clock time" if account.wall_ns else ""
         return Verdict(
             Bottleneck.UNDETERMINED,
             finding.severity,
@@ -77,17 +77,17 @@ def judge_durations(account: Durations, examination: Examination, tables: Tables
             finding.confidence,
             finding.ranks,
             tuple(host for host in hosts if host),
-            f"{finding.title}{cost}. What it does meanwhile is not recorded.",
+            f"{finding.title}{cost}. The cause of the delay is not recorded.",
         )
-    nobody = "no rank comes last much more often than the others"
+    no_straggler = "no rank arrives last much more often than the others"
     if busy is None:
-        text = f"Undetermined: {nobody}; how much of the time is communication is not recorded. Next: set {_INTERVAL}."
+        text = f"Undetermined: {no_straggler}; the share of communication is not recorded. Next: set {_INTERVAL}."
         return Verdict(Bottleneck.UNDETERMINED, Severity.WARN, "", 0.0, 0.0, (), (), text)
     if busy < WARN:
-        text = f"Undetermined: communication is {share(busy)} of the time, and {nobody}. Next: {_WINDOW}."
+        text = f"Undetermined: communication is {share(busy)} of the time, and {no_straggler}. Next: {_WINDOW}."
         return Verdict(Bottleneck.UNDETERMINED, Severity.WARN, "", round(busy, 4), 0.0, (), (), text)
     text = (
-        f"Undetermined: {share(busy)} of the time is in collectives, and {nobody}; how much of it overlaps with "
+        f"Undetermined: {share(busy)} of the time is in collectives, and {no_straggler}; how much of it overlaps with "
         f"computation is not recorded. Next: {_WINDOW}."
     )
     return Verdict(Bottleneck.UNDETERMINED, Severity.WARN, "", round(busy, 4), 0.0, (), (), text)
@@ -105,9 +105,10 @@ def _straggler(account: Durations, late: Late, read: DurationRecords) -> Finding
     waits = account.wait_ns[[account.ranks.index(rank) for rank in late.ranks]]
     others = np.delete(account.wait_ns, [account.ranks.index(rank) for rank in late.ranks])
     per = account.complete
+    was = "was" if len(late.ranks) == 1 else "were"
     return Finding(
         id=STRAGGLER.id,
-        title=f"{sentence(names)} come{'s' if len(late.ranks) == 1 else ''} last to the collectives: waiting for "
+        title=f"{sentence(names)} arrive{'s' if len(late.ranks) == 1 else ''} last at the collectives: waiting for "
         f"{'it' if len(late.ranks) == 1 else 'them'} is {share(late.of_busy)} of the other ranks' time in collectives",
         severity=severity(cost_share) if account.wall_ns else Severity.WARN,
         share=round(cost_share, 4),
@@ -126,14 +127,15 @@ def _straggler(account: Durations, late: Late, read: DurationRecords) -> Finding
             ),
             Evidence(
                 "collectives",
-                f"{names} latest, of {late.telling} parts of the job with a late rank",
+                f"parts of the job in which {names} {was} last, of {late.telling} with a late rank",
                 float(late.led),
                 "parts",
             ),
         ),
         bottleneck=None,
-        action=f"Record what {names} does between {'its' if len(late.ranks) == 1 else 'their'} collectives: `diag run`"
-        ", or profiler traces of it and of one other rank. Compare clocks, temperature and host load with others'.",
+        action=f"Record what {names} {'does' if len(late.ranks) == 1 else 'do'} between collectives: `diag run`, or "
+        "profiler traces of these ranks and of one other rank. Compare clocks, temperature and host load with the "
+        "other ranks'.",
     )
 
 
@@ -160,7 +162,7 @@ def _notes(account: Durations, read: DurationRecords) -> list[str]:
     if read.dropped and read.source == INSPECTOR:
         notes.append(f"NCCL Inspector dropped {counted(read.dropped, 'record')}: NCCL_INSPECTOR_DUMP_COLL_RING_SIZE")
     elif read.dropped:
-        part = f"costs are reckoned from the {share(read.seen)} that were read"
+        part = f"costs are estimated from the {share(read.seen)} that were read"
         notes.append(f"{read.source} overwrote {counted(read.dropped, 'entry', 'entries')}: {part}")
     if read.means:
         notes.append("the files are Prometheus text: means over an interval, in which no single collective is seen")

@@ -373,7 +373,7 @@ def finding(subject: Subject, load: ExpertLoad, evidence: Sequence[Evidence] = (
         receive, compute = ("receives", "computes") if len(load.ranks) == 1 else ("receive", "compute")
         title = (
             f"Expert imbalance: {ranks_text(load.ranks)} {receive} {load.over_mean:.2f} times the mean in the "
-            f"all-to-alls and {compute} longer for it, and the others wait: {cost}"
+            f"all-to-alls and {compute} longer, and the others wait: {cost}"
         )
     else:
         title = (
@@ -386,8 +386,8 @@ def finding(subject: Subject, load: ExpertLoad, evidence: Sequence[Evidence] = (
         title=title,
         action="Balance the tokens over the experts: an auxiliary load-balancing loss or a bias on the router's "
         "scores, a capacity factor that drops or reroutes what is too much, popular experts placed on different ranks, "
-        "or redundant copies of them. If all ranks received the same, a step would take about "
-        f"{in_ms(load.balanced_ns)} less. All-to-alls of embeddings (torchrec): place the tables so that all ranks "
+        "or redundant copies of them. If all ranks received the same, a step would be about "
+        f"{in_ms(load.balanced_ns)} shorter. All-to-alls of embeddings (torchrec): place the tables so that all ranks "
         "receive as much.",
         evidence=(*evidence, *evidence_of(load)),
         ranks=load.ranks,
@@ -405,7 +405,7 @@ def itself_words(load: ExpertLoad) -> str:
 
 
 SIZES_UNKNOWN = (
-    " Whether it received more tokens in the all-to-alls than the others is not known: their sizes were not recorded. "
+    " Whether the late rank received more tokens in the all-to-alls is not known: their sizes were not recorded. "
     "`diag run` records those of torch.distributed, and profilers from torch 2.2 on those of NCCL; kernels of other "
     "libraries (DeepEP) carry none: log the tokens that each rank receives."
 )
@@ -427,8 +427,8 @@ def open_title(load: ExpertLoad, cost: str) -> str:
 def open_action(load: ExpertLoad) -> str:
     names = ranks_text(load.ranks)
     return (
-        f"Let it train for more steps, in which the router sends other numbers of tokens to {names}, or place popular "
-        "experts on another rank for some steps, and ask again: a lateness that moves with the tokens is the load's. "
+        f"Record more steps, in which the router sends different numbers of tokens to {names}, or place popular "
+        "experts on another rank for some steps, and analyse again: a delay that follows the tokens is load imbalance. "
         f"Meanwhile compare clocks, temperature and other processes of {names} with those of the others."
     )
 

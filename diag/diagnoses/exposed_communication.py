@@ -45,12 +45,12 @@ def find(subject: Subject) -> list[Finding]:
     if cause.unseen:
         return _with_missing_ranks(subject, cause)
     exposed = rest * mean_ns(shares.cost(Cost.COMM))
-    also = "" if rest == 1 else " besides"
+    subject_words = "Exposed communication" if rest == 1 else "Other exposed communication"
     return [
         subject.costing(
             Cost.COMM,
             id=cause.id,
-            title=f"Exposed communication takes {in_ms(exposed)} a step{also}: {cause.why}",
+            title=f"{subject_words} takes {in_ms(exposed)} a step: {cause.why}",
             action=cause.action,
             evidence=(*cause.evidence, *evidence_by_axis(subject), *bandwidth(subject)),
             ranks=subject.once(slow_link_of).ranks,
@@ -88,7 +88,7 @@ def _with_missing_ranks(subject: Subject, cause: Cause) -> list[Finding]:
             subject.costing(
                 Cost.COMM,
                 id="waiting-for-missing-ranks",
-                title=f"Collectives wait {in_ms(waiting * whole)} a step, probably for {missing.who}, which "
+                title=f"Collectives wait {in_ms(waiting * whole)} a step, probably for {missing.names}, which "
                 f"{'was' if len(missing.ranks) == 1 else 'were'} not recorded",
                 action=missing.action,
                 evidence=missing.evidence,
@@ -96,12 +96,12 @@ def _with_missing_ranks(subject: Subject, cause: Cause) -> list[Finding]:
             )
         )
     if (1 - waiting) * share >= MENTION or not findings:
-        part, besides = (1 - waiting, " besides") if findings else (1.0, "")
+        part, other = (1 - waiting, "Other exposed") if findings else (1.0, "Exposed")
         findings.append(
             subject.costing(
                 Cost.COMM,
                 id=cause.id,
-                title=f"Exposed communication takes {in_ms(part * whole)} a step{besides}: {cause.why}",
+                title=f"{other} communication takes {in_ms(part * whole)} a step: {cause.why}",
                 action=cause.action,
                 evidence=(*cause.evidence, *(() if findings else missing.evidence), *evidence_by_axis(subject)),
                 part=part,

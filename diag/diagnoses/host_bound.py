@@ -172,9 +172,7 @@ def _while(busy: list[tuple[str, int]], stalled_ns: float) -> str:
 
 
 def _stalls(busy: list[tuple[str, int]], steps: int) -> list[Evidence]:
-    return [
-        Evidence("stalls", f"the host in {name}", round(ns / 1e6 / max(1, steps), 3), "ms a step") for name, ns in busy
-    ]
+    return [Evidence("stalls", f"host in {name}", round(ns / 1e6 / max(1, steps), 3), "ms a step") for name, ns in busy]
 
 
 def cannot_look(subject: Subject) -> str:

@@ -50,7 +50,7 @@ def claim(subject: Subject) -> Claim | None:
         "Look for other traffic at that time (other groups, storage, other jobs), for a wrong "
         "interface or missing GPUDirect (NCCL_IB_HCA, NCCL_DEBUG=INFO), and for buffers that are not registered "
         "(set_allocate_memory_from_process_group_for_comm).",
-        (*speeds, Evidence("collectives", f"{worst.op}, of the group's best", round(best, 3), "share")),
+        (*speeds, Evidence("collectives", f"{worst.op}, share of the group's best", round(best, 3), "share")),
     )
 
 

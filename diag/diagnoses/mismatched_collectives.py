@@ -25,7 +25,8 @@ def find(subject: Subject) -> list[Finding]:
     (group, number, op), first = next(iter(culprits.items()))
     members = next((c.ranks for c in subject.attribution.collectives if c.key == (group, number, op)), ())
     axis = subject.attribution.axes.of(members) if subject.attribution.axes.several else None
-    title = f"In {len(culprits)} collectives {ranks_text(ranks)} passed a different size from the other ranks"
+    count = f"{len(culprits)} collective{'s' if len(culprits) > 1 else ''}"
+    title = f"In {count} {ranks_text(ranks)} passed a different size from the other ranks"
     if axis is not None:
         title += f" of the {group_words(axis, members)}"
     return [
@@ -38,7 +39,7 @@ def find(subject: Subject) -> list[Finding]:
             confidence=0.9,
             ranks=ranks,
             evidence=(
-                Evidence("collectives", "numbered, sizes differ", float(len(culprits)), "collectives"),
+                Evidence("collectives", "with different sizes", float(len(culprits)), "collectives"),
                 *(
                     Evidence(
                         "collectives", f"{op} {number} of group {group or '?'}, rank == {rank}", float(size), "bytes"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from diag.model.steps import Detail, Evidence
 from diag.tables.collectives import GATHERS, PhasedCall
 
-from .comm_cause import TELLING, Calls, Claim, calls_of, cannot_tell_parts
+from .comm_cause import MIN_TENSOR_BYTES, Calls, Claim, calls_of, cannot_tell_parts
 from .subject import Subject
 
 ID = "missing-prefetch"
@@ -17,7 +17,7 @@ def claim(subject: Subject) -> Claim | None:
     """The part of each gather that the computation since the previous gather could overlap. The first gather
     has none before it."""
     calls = subject.once(calls_of)
-    gathers = [c for c in _forward(calls) if c.bytes >= TELLING]
+    gathers = [c for c in _forward(calls) if c.bytes >= MIN_TENSOR_BYTES]
     hideable = sum(min(call.exposed_ns, call.room_ns) for call in gathers if call.place)
     if not hideable:
         return None
@@ -27,11 +27,11 @@ def claim(subject: Subject) -> Claim | None:
         ID,
         calls.part(hideable),
         ms,
-        f"Gathers of the forward wait for the units before them, which could hide {ms:.1f} ms of them a step",
+        f"All-gathers in the forward are not prefetched: computation could overlap {ms:.1f} ms of them a step",
         _action(subject, setting),
         (
             Evidence("collectives", "all_gather in forward, exposed", _exposed_ms(subject), "ms a step"),
-            Evidence("collectives", "of it, overlapped at best", ms, "ms a step"),
+            Evidence("collectives", "all_gather in forward, could be overlapped", ms, "ms a step"),
             *([Evidence("manifest", "trainer.prefetch", float(setting), "units")] if setting is not None else []),
         ),
     )
@@ -57,11 +57,11 @@ def _action(subject: Subject, setting: int | None) -> str:
     manifest = subject.tables.manifest
     if manifest is not None and manifest.backend == "gloo":
         return (
-            "Gather the next unit while this one computes: set_modules_to_forward_prefetch([next]). On gloo that needs "
-            "asynchronous unshard as well. Bundled trainer: --prefetch 1."
+            "Prefetch the next unit while this one computes: set_modules_to_forward_prefetch([next]). On gloo this "
+            "needs asynchronous unshard as well. Bundled trainer: --prefetch 1."
         )
     deeper = f" {setting + 1} units ahead" if setting else ""
     return (
-        f"Gather the next unit while this one computes{deeper}: set_modules_to_forward_prefetch([next]) (FSDP1: "
+        f"Prefetch the next unit while this one computes{deeper}: set_modules_to_forward_prefetch([next]) (FSDP1: "
         "forward_prefetch=True); remove .item() and other synchronising calls from the forward."
     )

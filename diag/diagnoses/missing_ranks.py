@@ -42,13 +42,13 @@ class Missing(Struct, frozen=True):
     evidence: tuple[Evidence, ...]
 
     @property
-    def who(self) -> str:
+    def names(self) -> str:
         return rank_ranges(self.ranks) if self.ranks else "the other ranks"
 
     @property
     def action(self) -> str:
         return (
-            f"Collect the traces of {self.who} of the same steps and analyze all ranks together: the last rank to "
+            f"Collect traces of {self.names} for the same steps and analyze all ranks together: the last rank to "
             "arrive shows why the others wait."
         )
 
@@ -152,7 +152,7 @@ def _evidence(
     floors: Mapping[tuple[_Sort, int], int],
     waiting: float,
 ) -> tuple[Evidence, ...]:
-    whole = "longer than the fastest call, of the exposed communication"
+    whole = "time beyond the fastest call, share of exposed communication"
     evidence = [Evidence("collectives", whole, round(waiting, 3), "share")]
     for key in sorted(durations, key=lambda key: -int(durations[key].sum()))[:_SHOWN]:
         (_, op, _), size = key

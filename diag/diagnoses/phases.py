@@ -63,25 +63,25 @@ def phases_of(
     return PhaseAccount(phase_frontier, _with_idle(shares, attribution) if clocked else shares, alone=not tied)
 
 
-def phases_alone(found: Frontier, on_device: bool, noise: Noise) -> PhaseAccount:
+def phases_alone(phase_frontier: Frontier, on_device: bool, noise: Noise) -> PhaseAccount:
     """The account of a run that has no other."""
-    return PhaseAccount(found, _shares(found, on_device, noise), alone=True)
+    return PhaseAccount(phase_frontier, _shares(phase_frontier, on_device, noise), alone=True)
 
 
 def disagreement(phases: PhaseAccount | None, shares: Shares) -> str:
     """How the phases contradict the timelines about a class or a rank; "" where they do not."""
     if phases is None or phases.alone or shares.on_device:
         return ""  # on a device, the phases are the host's, which waits for other things than the device does
-    timeline, phase = _claim(shares, _told_by_phases(shares)), _claim(phases.shares, tuple(Cost))
+    timeline, phase = _claim(shares, _costs_in_phases(shares)), _claim(phases.shares, tuple(Cost))
     if timeline is None or phase is None:
         return _one_alone(timeline or phase, phases if phase is None else None, shares, phases.shares)
     unseen = phases.shares.of_class(timeline.name) < _HALF * timeline.share
     unshared = shares.of_class(phase.name) < _HALF * phase.share
     if phase.name != timeline.name and unseen and unshared:
-        return f"the ranks' timelines say {timeline.name.value}, the durations of their phases say {phase.name.value}"
+        return f"the ranks' timelines show a {timeline.name.value} bottleneck, the phase durations {phase.name.value}"
     if timeline.ranks and phase.ranks and not set(timeline.ranks) & set(phase.ranks):
         timeline_ranks, phase_ranks = ranks_text(timeline.ranks), ranks_text(phase.ranks)
-        return f"the ranks' timelines name {timeline_ranks}, the durations of their phases name {phase_ranks}"
+        return f"the ranks' timelines point to {timeline_ranks}, the phase durations to {phase_ranks}"
     return ""
 
 
@@ -158,13 +158,13 @@ def _one_alone(claim: _Claim | None, silent: PhaseAccount | None, shares: Shares
         return ""
     name = claim.name.value
     if silent is None:
-        return f"only the durations of the phases say {name}" if shares.of_class(claim.name) < MENTION else ""
+        return f"only the phase durations show a {name} bottleneck" if shares.of_class(claim.name) < MENTION else ""
     visible = claim.name == Bottleneck.DATA or silent.frontier.communication_known
     seen = not visible or by_phases.of_class(claim.name) >= MENTION
-    return "" if seen else f"the ranks' timelines say {name}, the durations of their phases show none of it"
+    return "" if seen else f"the ranks' timelines show a {name} bottleneck, the phase durations do not"
 
 
-def _told_by_phases(shares: Shares) -> tuple[Cost, ...]:
+def _costs_in_phases(shares: Shares) -> tuple[Cost, ...]:
     """Costs that the phases show as well. A garbage collection pause of every rank is no difference between ranks, and
     time between steps is no phase."""
     hidden = {

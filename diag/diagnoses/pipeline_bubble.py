@@ -73,7 +73,7 @@ def _action(ranks: int, trainer: Mapping[str, Any]) -> str:
     if isinstance(batches, int) and (here := ideal_share(ranks, trainer)) is not None:
         more = max(4 * ranks, 2 * batches)
         then = ideal_share(ranks, {**trainer, "micro_batches": more})
-        now = f" (with {batches} it is {here:.0%} at best, with {more} {then:.0%})"
+        now = f" (the ideal bubble is {here:.0%} with {batches}, {then:.0%} with {more})"
     several = trainer.get("pipeline_schedule") in _SEVERAL
     interleave = "more stages a rank" if several else "several stages a rank (ScheduleInterleaved1F1B)"
     return (

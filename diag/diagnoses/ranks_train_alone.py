@@ -42,9 +42,9 @@ def find(subject: Subject) -> list[Finding]:
             else _CONFIDENCE,
             ranks=(),
             evidence=(
-                Evidence("collectives", "in these steps, in groups of more than one rank", 0.0, "calls"),
-                Evidence("collectives", "recorded in groups of one rank", float(rows), "calls"),
-                Evidence("steps", "that count", float(len(subject.shares.numbers)), "steps"),
+                Evidence("collectives", "in groups of more than one rank, counted steps", 0.0, "calls"),
+                Evidence("collectives", "in groups of one rank", float(rows), "calls"),
+                Evidence("steps", "counted steps", float(len(subject.shares.numbers)), "steps"),
             ),
             bottleneck=None,
             action="Wrap the model (DistributedDataParallel, fully_shard, or accelerator.prepare), or call the "
@@ -57,7 +57,7 @@ def find(subject: Subject) -> list[Finding]:
 def cannot_look(subject: Subject) -> str:
     tables = subject.tables
     if tables.world_size == 1 or len(subject.attribution.ranks) < 2:
-        return "only one rank was recorded, and communication takes two"
+        return "only one rank was recorded; communication needs two"
     if not _recorded(tables):
         return "collectives were not recorded"
     return ""

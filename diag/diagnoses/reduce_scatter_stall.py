@@ -46,7 +46,7 @@ def claim(subject: Subject) -> Claim | None:
         ms,
         f"The backward stalls on reduce-scatters: {ms:.1f} ms a step between units",
         "Allow two reductions in flight: set_reduce_scatter_max_input_buffers(2) (torch 2.13 or later); where gathers "
-        "queue behind them, set_separate_reduce_scatter_group(). Costs one more unit's gradients.",
+        "queue behind them, set_separate_reduce_scatter_group(). This takes memory for one more unit's gradients.",
         (
             Evidence("collectives", "reduce_scatter between units, exposed", ms, "ms a step"),
             *([Evidence("trace", "FSDP::post_backward_rs_wait, median", waits, "ms")] if waits is not None else []),

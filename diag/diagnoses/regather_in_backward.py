@@ -46,8 +46,8 @@ def claim(subject: Subject) -> Claim | None:
         "units. Bundled trainer: --reshard-after-forward no.",
         (
             Evidence("collectives", "all_gather in backward, exposed", calls.ms_per_step(exposed), "ms a step"),
-            Evidence("collectives", "reductions that they queue behind", calls.ms_per_step(behind), "ms a step"),
-            Evidence("collectives", "gathered parameters, to be kept", float(gathered_bytes), "bytes"),
+            Evidence("collectives", "reductions that delay them", calls.ms_per_step(behind), "ms a step"),
+            Evidence("collectives", "gathered parameters to keep", float(gathered_bytes), "bytes"),
             Evidence("memory", f"free on the fullest rank below {NEAR_FULL:.0%}", float(free), "bytes"),
         ),
     )

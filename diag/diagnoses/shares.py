@@ -262,12 +262,12 @@ class Shares(Struct, frozen=True):
         return self.cost_ns.get(cost, np.zeros_like(self.dur_ns))
 
 
-def with_pipeline(shares: Shares, found: Pipeline | None) -> Shares:
+def with_pipeline(shares: Shares, pipeline: Pipeline | None) -> Shares:
     """Adds the bubble and the imbalance of the pipeline, if the run has one."""
-    if found is None:
+    if pipeline is None:
         return shares
-    unequal = np.minimum(np.full_like(found.dur_ns, found.imbalance_ns), found.dur_ns)
-    return replace(shares, cost_ns={**shares.cost_ns, Cost.BUBBLE: found.bubble_ns, Cost.IMBALANCE: unequal})
+    unequal = np.minimum(np.full_like(pipeline.dur_ns, pipeline.imbalance_ns), pipeline.dur_ns)
+    return replace(shares, cost_ns={**shares.cost_ns, Cost.BUBBLE: pipeline.bubble_ns, Cost.IMBALANCE: unequal})
 
 
 def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares:

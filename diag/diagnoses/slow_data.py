@@ -1,4 +1,4 @@
-"""Waiting for the data loader: on every rank, on one, occasionally, or on one that is not certain."""
+"""Waiting for the data loader: on every rank, on one, occasionally, or on one that is not identified."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def find(subject: Subject) -> list[Finding]:
     bursty = bool(np.median(waited / shares.dur_ns) < _BURST_QUIET)
     suspected = None if bursty else _suspected(subject)
     if suspected is not None:
-        return [_perhaps(subject, suspected, cost)]
+        return [_uncertain_rank(subject, suspected, cost)]
     if bursty:
         title = f"The data loader stalls occasionally: {cost} on average, in few steps"
         ahead = "prepare more batches ahead" if subject.once(workload).loader is False else "raise prefetch_factor"
@@ -90,18 +90,18 @@ def _suspected(subject: Subject) -> Culprits | None:
     return None
 
 
-def _perhaps(subject: Subject, suspected: Culprits, cost: str) -> Finding:
+def _uncertain_rank(subject: Subject, suspected: Culprits, cost: str) -> Finding:
     names, (led, affected) = ranks_text(suspected.suspects), suspected.steps
     return subject.costing(
         Cost.DATA,
         id="slow-data-rank-unknown",
-        title=f"A data loader is too slow, but it is not certain whose: {cost}. {names.capitalize()} waited longest in "
-        f"{led} of {affected} steps, and others {waited_for(suspected)}",
-        action="Let it train for more steps, with a profiler window of all ranks among them (`diag trace`), and "
-        f"analyse again. If it stays {names}, look at the storage, the shard of the data and the transforms there; "
-        "more workers everywhere help only if the others start to wait as long.",
+        title=f"The data loader of one rank is too slow, but which rank is uncertain: {cost}. {names.capitalize()} "
+        f"waited longest in {led} of {affected} steps; others waited {waited_for(suspected)}",
+        action=f"Record more steps, with a profiler window of all ranks (`diag trace`), and analyse again. If {names} "
+        f"still {'waits' if len(suspected.suspects) == 1 else 'wait'} longest, check the storage, the data shard and "
+        "the transforms there; more workers on all ranks help only if the others start to wait as long.",
         evidence=(
-            Evidence("steps", f"{names} waited longest, of {affected} affected steps", float(led), "steps"),
+            Evidence("steps", f"steps in which {names} waited longest, of {affected} affected", float(led), "steps"),
             *subject.per_rank("data_wait_ns"),
             *_ready(subject.once(_reserves)),
         ),
@@ -118,12 +118,12 @@ def _waiting_on(subject: Subject, culprits: Culprits) -> Finding:
     names = ranks_text(ranks)
     cost = a_step(subject.charged(Cost.DATA, ranks if alone else ()))
     if alone:
-        title = f"The data loader of {names} is slow: {cost}{subject.who_waits(ranks)}"
+        title = f"The data loader of {names} is slow: {cost}{subject.waiting_ranks_text(ranks)}"
         action = _look_at(subject, ranks, bool(others))
     else:
         title = (
             f"The data loaders of all ranks are too slow: {cost}. {names.capitalize()} "
-            f"{'shows' if len(ranks) == 1 else 'show'} the waiting, but the other loaders are at their limit, too"
+            f"{'waits' if len(ranks) == 1 else 'wait'} longest, but the other ranks' loaders are at their limit, too"
         )
         action = (
             f"{_more_workers(subject)} The other ranks only have a head start: batches that were loaded while they "
@@ -177,7 +177,7 @@ def _look_at(subject: Subject, ranks: tuple[int, ...], others_known: bool) -> st
     where = f" on {host}" if host else ""
     text = (
         f"Look at the input of {ranks_text(ranks)}{where}: its storage, its shard of the data, its transforms, its CPU "
-        "affinity. More workers everywhere would only hide it."
+        "affinity. More workers on all ranks would only hide it."
     )
     if not others_known and _workers(subject):
         text += " Whether the other ranks' loaders have batches in reserve was not recorded."

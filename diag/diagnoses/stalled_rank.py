@@ -36,13 +36,13 @@ def find(subject: Subject) -> list[Finding]:
     place = _place(subject, asked)
     if ranks:
         be = "is" if len(ranks) == 1 else "are"
-        title = f"{ranks_text(ranks).capitalize()} {be} blocked{_in(place)}: {cost}{subject.who_waits(ranks)}"
+        title = f"{ranks_text(ranks).capitalize()} {be} blocked{_in(place)}: {cost}{subject.waiting_ranks_text(ranks)}"
     elif unequal and culprits.moves:
         late = waited_for(culprits, everybody=True)
         title = f"Ranks are blocked{_in(place)}, a different one from step to step: {cost} (others waited {late})"
     elif unequal:
         late = waited_for(culprits, everybody=True)
-        title = f"A rank is blocked{_in(place)}, but it is not certain which: {cost} (others waited {late})"
+        title = f"One rank is blocked{_in(place)}, but which rank is uncertain: {cost} (others waited {late})"
     elif len(shares.ranks) == 1:
         title = f"The training is blocked{_in(place)}: {cost}"
     else:
@@ -107,7 +107,7 @@ def _action(subject: Subject, ranks: tuple[int, ...], place: tuple[str, ...]) ->
     wait = "waits" if len(ranks) == 1 else "wait"
     text = (
         f"{sentence(names)} {wait} neither for the CPU nor for a collective{_in(place)}: look for sleeps, file and "
-        "network I/O, locks and subprocesses in that code (py-spy dump on its process, or a profiler window with "
+        "network I/O, locks and subprocesses in that code (py-spy dump on the process, or a profiler window with "
         "stacks)."
     )
     if place in ((FORWARD,), (REST,)) and no_loader(subject):

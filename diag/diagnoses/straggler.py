@@ -29,10 +29,11 @@ from .subject import (
     Diagnosis,
     Subject,
     a_step,
+    late_ranks_text,
     ranks_not_comparable,
     ranks_text,
+    times_last,
     waited_for,
-    who_is_late,
 )
 from .throttled_device import throttled_ranks
 
@@ -66,12 +67,17 @@ class LastArrivals(Struct, frozen=True):
     chance: float
 
     def evidence(self, steps: int) -> list[Evidence]:
-        names = ranks_text(self.ranks)
+        names, were = ranks_text(self.ranks), "were" if len(self.ranks) > 1 else "was"
         often, of = self.last
         waited = round(self.waited_ns / max(1, steps) / 1e6, 3)
         return [
-            Evidence("collectives", f"{names} last, of {of} collectives with a late rank", float(often), "collectives"),
-            Evidence("collectives", f"waiting for {names}, the median of the others", waited, "ms a step"),
+            Evidence(
+                "collectives",
+                f"collectives in which {names} {were} last, of {of} with a late rank",
+                float(often),
+                "collectives",
+            ),
+            Evidence("collectives", f"waiting for {names}, median of the other ranks", waited, "ms a step"),
         ]
 
 
@@ -167,11 +173,16 @@ def evidence_of(subject: Subject, ranks: tuple[int, ...]) -> list[Evidence]:
     if subject.phases_alone or late_ns <= 0:
         return []
     traced = [step.step for step in subject.attribution.traced]
-    modules = _telling(module_excess(subject.attribution, subject.tables, ranks, traced), late_ns)
+    modules = _largest_excesses(module_excess(subject.attribution, subject.tables, ranks, traced), late_ns)
     window = set(traced).isdisjoint(subject.shares.numbers)
     names, late = ranks_text(ranks), "in the profiler windows" if window else f"of +{late_ns / 1e6:.3g} ms a step"
     return [
-        Evidence("modules", f"{e.module}: {names} beyond the {_others(e.others)}, {late}", round(e.ns / 1e6, 3), "ms")
+        Evidence(
+            "modules",
+            f"{e.module}: extra time of {names} over the {_others(e.others)}, {late}",
+            round(e.ns / 1e6, 3),
+            "ms",
+        )
         for e in modules
     ]
 
@@ -180,7 +191,7 @@ def _others(count: int) -> str:
     return "other rank" if count == 1 else f"median of {count} others"
 
 
-def _telling(excesses: Sequence[ModuleExcess], late_ns: float) -> Sequence[ModuleExcess]:
+def _largest_excesses(excesses: Sequence[ModuleExcess], late_ns: float) -> Sequence[ModuleExcess]:
     """The fewest modules, the largest first, that explain enough."""
     explained = 0
     for count, excess in enumerate(excesses[:_MOST_NAMED], start=1):
@@ -255,7 +266,7 @@ def _of_work(subject: Subject) -> list[Finding]:
     changing = expert_imbalance.of_changing_ranks(subject)
     if changing is not None:
         return [expert_imbalance.finding(subject, changing)]
-    return [_now_this_now_that(subject, culprits, cost) if culprits.moves else _perhaps(subject, culprits, cost)]
+    return [_changing_rank(subject, culprits, cost) if culprits.moves else _uncertain_rank(subject, culprits, cost)]
 
 
 def _culprits(subject: Subject, cost: Cost) -> Culprits:
@@ -273,8 +284,8 @@ def _culprits(subject: Subject, cost: Cost) -> Culprits:
 def _counted(subject: Subject, culprits: Culprits) -> list[Evidence]:
     """How often these ranks were last: in steps, and in collectives where that was counted for them."""
     leads, affected = culprits.steps
-    late = f"{ranks_text(culprits.ranks)} last, of {affected} affected steps"
-    evidence, last = [Evidence("steps", late, float(leads), "steps")], subject.once(last_arrivals)
+    evidence = [times_last(culprits.ranks, leads, affected)]
+    last = subject.once(last_arrivals)
     if last is not None and last.ranks == culprits.ranks:
         evidence += last.evidence(len(subject.shares.numbers))
     return evidence
@@ -300,15 +311,14 @@ def _of_hosts(subject: Subject) -> list[Finding]:
     else:
         title = f"The ranks wait for each other, because their hosts launch kernels at unequal speed: {cost}"
         leads, affected = culprits.steps
-        often = f"the most frequent last rank, of {affected} affected steps"
-        evidence, place = [Evidence("steps", often, float(leads), "steps")], "of the rank that comes last"
+        evidence, place = [times_last((), leads, affected)], "of the last rank"
     return [
         subject.costing(
             Cost.HOST_STRAGGLER,
             id="host-straggler",
             title=title,
             action=f"The device {place} waits for its host: look there for other processes, CPU affinity (numactl), "
-            "and Python code, locks or I/O that only this rank runs (py-spy dump on its process).",
+            "and Python code, locks or I/O that the other ranks do not run (py-spy dump on the process).",
             evidence=(*evidence, *subject.per_rank("compute_ns"), *subject.per_rank("idle_ns")),
             ranks=culprits.ranks,
         )
@@ -352,7 +362,7 @@ def _always_the_same(subject: Subject, culprits: Culprits, cost: str, load: Expe
     )
 
 
-def _now_this_now_that(subject: Subject, culprits: Culprits, cost: str) -> Finding:
+def _changing_rank(subject: Subject, culprits: Culprits, cost: str) -> Finding:
     leads, affected = culprits.steps
     return subject.costing(
         Cost.STRAGGLER,
@@ -361,33 +371,32 @@ def _now_this_now_that(subject: Subject, culprits: Culprits, cost: str) -> Findi
         f"{waited_for(culprits, everybody=True)}",
         action="Look for work that differs from batch to batch (sequence lengths: bucket them), or for more ranks than "
         "free cores on a host.",
-        evidence=[
-            Evidence("steps", f"the most frequent last rank, of {affected} affected steps", float(leads), "steps")
-        ],
+        evidence=[times_last((), leads, affected)],
     )
 
 
-def _perhaps(subject: Subject, culprits: Culprits, cost: str) -> Finding:
+def _uncertain_rank(subject: Subject, culprits: Culprits, cost: str) -> Finding:
     """Too few steps to decide whether it is always this rank."""
     leads, affected = culprits.steps
-    names = ranks_text(culprits.suspects) if culprits.suspects else "the most frequent one"
-    _, inside = _place(subject, culprits.suspects)
+    suspects = culprits.suspects
+    last = f"{ranks_text(suspects)} {'were' if len(suspects) > 1 else 'was'} last in" if suspects else ""
+    _, inside = _place(subject, suspects)
     machine = "" if _host_is_late(inside) else "clocks and temperature, "
-    title = f"A rank is slower than {_than(subject, culprits.suspects)}, but it is not certain which: {cost}"
+    title = f"One rank is slower than {_than(subject, suspects)}, but which rank is uncertain: {cost}"
     if affected:
-        title += f". {names.capitalize()} came last in {leads} of {affected} affected steps"
+        title += f". {last.capitalize() or 'The same rank was last in at most'} {leads} of {affected} affected steps"
         title += f"; others waited {waited_for(culprits, everybody=True)}"
     return subject.costing(
         Cost.STRAGGLER,
         id="straggler-rank-unknown",
         title=title,
-        action="Let it train for more steps, with a profiler window of all ranks among them (diag trace), and ask "
-        f"again. If it stays {ranks_text(culprits.suspects) if culprits.suspects else 'one rank'}, look at the machine "
-        f"there: {machine}other processes, CPU affinity; if it moves from rank to rank, look for work that differs "
-        "from batch to batch.",
+        action="Record more steps, with a profiler window of all ranks (`diag trace`), and analyse again. If it is "
+        f"always {ranks_text(suspects) if suspects else 'the same rank'}, check the machine there: "
+        f"{machine}other processes, CPU affinity; if the slowest rank changes, look for work that differs from batch "
+        "to batch.",
         evidence=(
-            Evidence("steps", f"{names} last, of {affected} affected steps", float(leads), "steps"),
-            *_waiting(subject, culprits.suspects),
+            times_last(suspects, leads, affected),
+            *_waiting(subject, suspects),
             *subject.per_rank("compute_ns" if subject.phases_alone else "exposed_comm_ns"),
         ),
     )
@@ -400,14 +409,14 @@ def _longer_batches(subject: Subject, cost: str, steps: int, affected: int) -> F
         title=f"The ranks wait for the one with the most tokens, a different one from step to step: {cost}",
         action="Give all ranks the same number of tokens in a step: batch by length (bucketing), pack sequences, or "
         "balance the lengths over the ranks in the sampler.",
-        evidence=[Evidence("steps", f"the rank with most tokens last, of {affected} steps", float(steps), "steps")],
+        evidence=[times_last((), steps, affected, "the rank with the most tokens")],
     )
 
 
 def _for_no_known_reason(subject: Subject, culprits: Culprits, cost: str, unknown: float) -> Finding:
     """The rank is known, but not what it did: an open question is better than a wrong cause."""
     leads, affected = culprits.steps
-    late_ranks = who_is_late(culprits).capitalize()
+    late_ranks = late_ranks_text(culprits).capitalize()
     late = "arrives" if len(culprits.ranks) < 2 else "arrive"
     return subject.costing(
         Cost.STRAGGLER,
@@ -416,7 +425,7 @@ def _for_no_known_reason(subject: Subject, culprits: Culprits, cost: str, unknow
         action="Find out what the late rank does where nothing is recorded (between steps: logging, evaluation, "
         "saving): put record_function or collector.phase around it, or take its stacks with py-spy dump.",
         evidence=[
-            Evidence("steps", f"the late rank last, of {affected} affected steps", float(leads), "steps"),
+            times_last((), leads, affected, "the late rank"),
             Evidence("collectives", "waiting for late ranks, cause not recorded", round(unknown, 3), "share"),
             *subject.per_rank("exposed_comm_ns"),
         ],
@@ -435,7 +444,12 @@ def _waiting(subject: Subject, ranks: tuple[int, ...]) -> list[Evidence]:
         if collective.step in usable and collective.last_arriver in ranks and collective.op not in P2P_OPS:
             waited[collective.ranks] += sum(collective.wait_ns) // (len(collective.ranks) - 1)
     return [
-        Evidence("collectives", f"{axes.words(group)}, waiting for it", round(ns / len(usable) / 1e6, 3), "ms a step")
+        Evidence(
+            "collectives",
+            f"{axes.words(group)}, waiting for {ranks_text(ranks)}",
+            round(ns / len(usable) / 1e6, 3),
+            "ms a step",
+        )
         for group, ns in waited.most_common(3)
         if axes.of(group) is not None
     ]
@@ -446,7 +460,7 @@ def _than(subject: Subject, ranks: tuple[int, ...]) -> str:
     if not stages or not ranks:
         return "the others"
     mates = [rank for rank, stage in stages.items() if rank not in ranks and stage == stages.get(ranks[0])]
-    return "the others of its stage" if mates else "it usually is"
+    return "the others of its stage" if mates else "usual"
 
 
 def _place(subject: Subject, ranks: tuple[int, ...]) -> tuple[str, float | None]:
@@ -483,19 +497,23 @@ def _action(subject: Subject, ranks: tuple[int, ...], inside: float | None) -> s
     host = subject.host_of(ranks[0])
     where = f" ({host})" if host else ""
     if _host_is_late(inside) and not subject.shares.on_device:
+        spends, it_runs = ("spends", "it runs") if len(ranks) == 1 else ("spend", "they run")
         return (
-            f"{ranks_text(ranks).capitalize()}{where} spends the extra time outside of operators: look for "
-            "Python code, locks, sleeps or I/O that only it runs (py-spy dump on its process)."
+            f"{ranks_text(ranks).capitalize()}{where} {spends} the extra time outside of operators: look for "
+            f"Python code, locks, sleeps or I/O that only {it_runs} (py-spy dump on the process)."
         )
     if not subject.shares.on_device and subject.scheduling.knows_blocked(ranks):
+        computes = "computes longer, and neither waits for a core nor is blocked"
+        if len(ranks) > 1:
+            computes = "compute longer, and neither wait for a core nor are blocked"
         return (
-            f"{ranks_text(ranks).capitalize()}{where} computes longer, and neither waits for a core nor is blocked: "
-            "does its share of the data hold longer sequences or other work? Else compare clocks and temperature, "
+            f"{ranks_text(ranks).capitalize()}{where} {computes}: does the data shard there contain longer sequences "
+            "or more work? Otherwise compare clocks and temperature, "
             "memory placement (numactl) and the model of the CPU with those of the others."
         )
     return (
         f"Check the machine of {ranks_text(ranks)}{where}: clocks and temperature, other processes, CPU affinity; does "
-        "its share of the data hold longer sequences?"
+        "the data shard there contain longer sequences?"
     )
 
 

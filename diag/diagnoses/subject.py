@@ -59,7 +59,7 @@ class Subject(Struct, frozen=True):
         """The unit of a cost, in words."""
         return "in this window" if self.attribution.undivided else "a step"
 
-    def who_waits(self, ranks: tuple[int, ...]) -> str:
+    def waiting_ranks_text(self, ranks: tuple[int, ...]) -> str:
         """Which ranks wait for these, as the end of a sentence; "" where no waiting for them was recorded."""
         others = [rank for rank in self.attribution.ranks if rank not in ranks]
         if self.phases_alone or not ranks or not others:
@@ -119,8 +119,8 @@ class Subject(Struct, frozen=True):
         total = float(self.shares.dur_ns.sum())
         share = float(series.sum()) / total if total else 0.0
         table = "phase frontiers" if self.phases_alone else _TABLES.get(cost, "critical path")
-        of_ranks = f", because of {ranks_text(ranks)}" if ranks and cost in self.shares.blame_ns else ""
-        whole = Evidence(table, f"{cost.value}{of_ranks}, part of all steps", round(share, 4), "share")
+        of_ranks = f" ({ranks_text(ranks)})" if ranks and cost in self.shares.blame_ns else ""
+        whole = Evidence(table, f"{cost.value}{of_ranks}, share of step time", round(share, 4), "share")
         return Finding(
             id=id,
             title=title,
@@ -204,11 +204,20 @@ def waited_for(culprits: Culprits, everybody: bool = False) -> str:
     return ", ".join(f"{in_ms(ns)}{' a step' if not at else ''} for rank {rank}" for at, (rank, ns) in enumerate(shown))
 
 
-def who_is_late(culprits: Culprits) -> str:
-    """The culprits; or in words that the late rank changes, or that neither is proven."""
+def times_last(ranks: tuple[int, ...], times: int, affected: int, name: str = "") -> Evidence:
+    """In how many of the affected steps these ranks were last. Without ranks: the rank called ``name``, or the rank
+    that was last most often."""
+    quantity = f"steps in which {name or ranks_text(ranks)} {'were' if len(ranks) > 1 else 'was'} last"
+    if not ranks and not name:
+        quantity = "most steps in which the same rank was last"
+    return Evidence("steps", f"{quantity}, of {affected} affected", float(times), "steps")
+
+
+def late_ranks_text(culprits: Culprits) -> str:
+    """The culprits; or that the late rank changes from step to step, or is not known."""
     if culprits.ranks:
         return ranks_text(culprits.ranks)
-    return "a different rank from step to step" if culprits.moves else "a rank (not certain which)"
+    return "a different rank from step to step" if culprits.moves else "an unidentified rank"
 
 
 class Diagnosis(Struct, frozen=True):
@@ -226,7 +235,7 @@ class Diagnosis(Struct, frozen=True):
 def ranks_not_comparable(subject: Subject) -> str:
     """Why no rank can be called slower than the others; "" where one can."""
     if len(subject.attribution.ranks) < 2:
-        return "only one rank was recorded, and a comparison takes two"
+        return "only one rank was recorded; a comparison needs two"
     if subject.phases_alone:
         unseen = subject.shares.on_device and not subject.attribution.comm_known
         return "the device's work was not recorded" if unseen else ""

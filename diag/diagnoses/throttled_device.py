@@ -51,13 +51,12 @@ def find(subject: Subject) -> list[Finding]:
         return []
     ranks = tuple(each.rank for each in throttled)
     cost = mean_ns(subject.charged(Cost.STRAGGLER, ranks))
-    be = "is" if len(ranks) == 1 else "are"
+    gpus = f"GPU of {ranks_text(ranks)} is" if len(ranks) == 1 else f"GPUs of {ranks_text(ranks)} are"
     return [
         subject.costing(
             Cost.STRAGGLER,
             id="throttled-device",
-            title=f"The GPU of {ranks_text(ranks)} {be} throttled ({_why(throttled)}): {in_ms(cost)} a step"
-            f"{subject.who_waits(ranks)}",
+            title=f"The {gpus} throttled ({_why(throttled)}): {in_ms(cost)} a step{subject.waiting_ranks_text(ranks)}",
             action=f"Drain {hosts_text(subject, ranks)}, or remove the reason: cooling and dust, power supply, power "
             f"limit ({_look(subject, ranks)}).",
             evidence=[evidence for each in throttled for evidence in _evidence(each)],

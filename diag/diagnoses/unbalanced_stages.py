@@ -50,7 +50,7 @@ def _stage(subject: Subject, account: Pipeline) -> str:
     """``Stage 1 of the pipeline (rank 1)``; with several stages per rank, it is not known which one."""
     manifest = subject.tables.manifest
     several = manifest is not None and (manifest.trainer.get("stages_per_rank") or 1) != 1
-    which = f"Place {account.slowest} in" if several else f"Stage {account.slowest} of"
+    which = f"Position {account.slowest} in" if several else f"Stage {account.slowest} of"
     return f"{which} the pipeline ({rank_words(account.stages[account.slowest])})"
 
 
@@ -64,7 +64,7 @@ def _action(account: Pipeline) -> str:
     )
     return (
         f"Give it fewer layers. The first stage also has the embedding, the last one the output "
-        f"layer and the loss: they count for some layers each.{slow}"
+        f"layer and the loss: each costs as much as several layers.{slow}"
     )
 
 

@@ -124,7 +124,7 @@ def _replaced(rank: int, samples: Readings) -> Iterator[Trouble]:
         if grown.by and len(set(end)) == 1:  # two readings agree on it
             yield Trouble(rank, f"{label} during the run", f"{label} in this run", grown.by, "")
         elif field == "retired_pages" and min(end, default=0) >= _MOST_RETIRED and samples[-1][1].source == "NVML":
-            yield Trouble(rank, "hardly any page left to retire", "retired pages", min(end), "pages")
+            yield Trouble(rank, "almost no pages left to retire", "retired pages", min(end), "pages")
 
 
 def _action(subject: Subject, ranks: tuple[int, ...], troubles: list[Trouble]) -> str:

@@ -95,11 +95,11 @@ _IDLE_UNKNOWN = 0.6  # ... and where a device may have been idle for some of wha
 _FEW_RANKS, _WAITS_FOR_NOBODY = 0.5, 0.75  # ... and where few of the ranks were seen
 _UNSEEN = 0.6  # ... and where the others may have waited for ranks that were not recorded
 _COARSE = 0.5  # ... and where only phases were recorded, which contain communication or idle time
-_UNSEEN_WAITS = "collectives were called for which no wait was recorded: it would count as computation"
+_UNSEEN_WAITS = "the waits of some collectives were not recorded: they would count as computation"
 _WINDOW = "record a profiler window (diag run --trace), then analyse again"
 _SOME_WAITS = 0.75  # ... and where some waits for collectives were not recorded: there may be more waiting
 _UNCOUNTED = 0.1  # of the time: copies may take so much, and the driver's utilization counts kernels alone
-_PERHAPS_COPIES = 0.3  # ... and where all of the idle time may be copies
+_MAYBE_COPIES = 0.3  # ... and where all of the idle time may be copies
 _DOUBTED = 0.6  # ... and where two accounts of the run contradict each other
 _LATE_AT_LEAST = 0.5  # lower bound: the late rank is known, whatever the reason
 _BASIS = " This is based on the durations of the phases alone: no collectives connect the ranks' timelines."
@@ -109,7 +109,7 @@ _STARTUP = 0.8  # of a window: the rest is not typical of a step
 _LEAST_WORK_NS, _LEAST_WORK_ON_CPU_NS = 20_000, 500_000  # a handful of kernels, or of operators
 _FEW = 3  # pieces of device work
 _COMPETING = (*REMOVABLE, Bottleneck.UNDETERMINED)
-_BESIDE = 0.5  # of the largest cost: a delayed rank that costs less is not named with it
+_MIN_OF_CAUSE = 0.5  # of the largest cost: a delayed rank that costs less is not named with it
 _APART = 0.02  # of the step: if a class costs so much more than its largest finding, the headline has both
 _EXPLAINED = 0.8  # of the waiting for late ranks; below it, the confidence is at most the explained part
 
@@ -128,7 +128,7 @@ def judge(attribution: Attribution, examination: Examination, coverage: Coverage
         confidence=alone.confidence,
         culprit_ranks=(),
         culprit_hosts=(),
-        headline=f"{alone.title}. Each by itself: {_lower(verdict.headline)}",
+        headline=f"{alone.title}. Each rank by itself: {_lower(verdict.headline)}",
     )
 
 
@@ -370,7 +370,7 @@ def _idle_by_samples(attribution: Attribution, shares: Shares) -> float:
     waited = shares.share(Cost.HOST) + shares.share(Cost.HOST_STRAGGLER)
     if not waited or not attribution.by_events:
         return 1.0
-    return max(_PERHAPS_COPIES, 1 - _UNCOUNTED / waited)
+    return max(_MAYBE_COPIES, 1 - _UNCOUNTED / waited)
 
 
 def _low_use(findings: Sequence[Finding]) -> Finding | None:
@@ -393,7 +393,7 @@ def _finding_at_fault(cause: Finding, findings: Sequence[Finding], bottleneck: B
         return next((finding for finding in _both(findings) if finding.ranks), cause)
     if cause.ranks:
         return cause
-    least = 0.0 if cause.bottleneck == Bottleneck.HOST else _BESIDE * cause.share
+    least = 0.0 if cause.bottleneck == Bottleneck.HOST else _MIN_OF_CAUSE * cause.share
     of_hosts = (f for f in findings if f.bottleneck == Bottleneck.HOST and f.ranks and f.severity != Severity.HEALTHY)
     return next((finding for finding in of_hosts if finding.share >= least), cause)
 
@@ -459,14 +459,14 @@ def _nothing_to_judge(attribution: Attribution, shares: Shares, tables: Tables) 
     if shares.on_device and startup > _STARTUP * whole:
         return _undetermined(
             f"{startup / 1e6:,.0f} of {whole / 1e6:,.0f} ms are start-up: creating contexts, loading code, compiling, "
-            "and what lies before the first and after the last work of the device",
+            "and time before the first and after the last work of the device",
             record_again,
             startup / whole,
         )
     busy = sum(parts.dur_ns - parts.idle_ns for step in steps for parts in step.parts)
     pieces = sum(step.pieces for step in attribution.rank_steps)
     if busy < (_LEAST_WORK_NS if shares.on_device else _LEAST_WORK_ON_CPU_NS) or (shares.on_device and pieces < _FEW):
-        return _undetermined(f"the window holds only {busy / 1e3:.1f} us of work", record_again)
+        return _undetermined(f"the window contains only {busy / 1e3:.1f} us of work", record_again)
     return None
 
 

@@ -33,7 +33,7 @@ def claim(subject: Subject) -> Claim | None:
     if one_bucket:
         why, action = "most gradients are in the last bucket", 'Make the buckets smaller: "reduce_bucket_size".'
     elif _hidden(rows) < _HIDDEN_LITTLE:
-        why = "they run while nothing is computed"
+        why = "no computation overlaps with them"
         action = '"overlap_comm": true (off by default in stages 1 and 2), which keeps more buckets in memory.'
     else:
         why = "the backward overlaps only a part of them"
@@ -48,7 +48,7 @@ def claim(subject: Subject) -> Claim | None:
         (
             Evidence("collectives", "buckets of a backward", round(buckets, 1), "a step"),
             Evidence("collectives", "reductions in backward, exposed", ms, "ms a step"),
-            Evidence("collectives", "of their transfers, exposed", round(1 - _hidden(rows), 4), "share"),
+            Evidence("collectives", "exposed share of their transfers", round(1 - _hidden(rows), 4), "share"),
         ),
     )
 

@@ -93,8 +93,8 @@ def _advice_or_refusal(case: Case, base: Baseline, candidate: Candidate) -> Advi
         settings=settings,
         assumptions=(*predicted.assumptions, *candidate.also),
         evidence=(
-            Evidence("replay", "unmodified steps against measured ones, error", round(base.error, 4), "share"),
-            Evidence("replay", "mean of a replayed step, from end to end", round(predicted.step_ns / 1e6, 3), "ms"),
+            Evidence("replay", "error of the replay without changes", round(base.error, 4), "share"),
+            Evidence("replay", "mean step, end to end", round(predicted.step_ns / 1e6, 3), "ms"),
         ),
     )
 
@@ -107,11 +107,11 @@ def memory_veto(delta: int | None, tables: Tables) -> str:
     if delta <= 0 or not tables.on_device:
         return ""
     if left is None:
-        return "how much device memory is free was not recorded, and it takes more"
+        return "it takes more device memory, and how much is free was not recorded"
     capacity = max(s.memory.capacity or 0 for t in tables.ranks.values() for s in t.steps if s.memory is not None)
     if delta > left - RESERVE * capacity:
-        reserve_text = f"{RESERVE * capacity / 1e6:,.0f} MB of them must stay so"
-        return f"takes {delta / 1e6:,.0f} MB more device memory, and {left / 1e6:,.0f} MB are free; {reserve_text}"
+        reserve_text = f"{RESERVE * capacity / 1e6:,.0f} MB must stay free"
+        return f"takes {delta / 1e6:,.0f} MB more device memory; {left / 1e6:,.0f} MB are free, of which {reserve_text}"
     return ""
 
 
@@ -244,10 +244,10 @@ def _composed(base: Baseline, case: Case, changes: Collection[KnobChange]) -> li
     for change in changes:
         candidate = next((c for c in KNOBS[change.knob](case) if c.id == change.id), None)
         if candidate is None:
-            return Refusal(f"the other changes leave nothing for this one to do: {change.change}")
+            return Refusal(f"this change does not apply once the others are made: {change.change}")
         for name, value in candidate.settings.items():
             if settings.setdefault(name, value) != value:
-                return Refusal(f"two of the changes set {name.replace('_', ' ')}: to {settings[name]} and to {value}")
+                return Refusal(f"two of the changes set {name.replace('_', ' ')}, to {settings[name]} and to {value}")
         candidates.append(candidate)
         if len(candidates) == len(changes):
             break
@@ -257,7 +257,7 @@ def _composed(base: Baseline, case: Case, changes: Collection[KnobChange]) -> li
         case = replace(case, program=mutated.program, sizes=sizes_of(mutated.program))
     knobs = [candidate.knob for candidate in candidates]
     twice = next((knob for knob in knobs if knobs.count(knob) > 1), None)
-    return candidates if twice is None else Refusal(f"two of the changes are settings of one knob, {twice}")
+    return candidates if twice is None else Refusal(f"two of the changes set the same knob, {twice}")
 
 
 def _prospect(base: Baseline, case: Case, candidates: list[Candidate], nothing: Prospect) -> Prospect:

@@ -182,7 +182,7 @@ class Case(Struct, frozen=True):
         layers = self.manifest.model.get("layers") if self.manifest is not None else None
         return layers if isinstance(layers, int) and layers > 0 else None
 
-    def found(self, *ids: str) -> Finding | None:
+    def finding(self, *ids: str) -> Finding | None:
         """The most expensive of these findings that costs enough to be acted on."""
         worth = (f for f in self.examination.findings if f.id in ids and f.share >= WORTH)
         return next(worth, None)

@@ -142,11 +142,11 @@ class Costs(Struct, frozen=True):
         """A sentence for each operation whose curve rests on others, or on one size."""
         used = {(c.group, c.op) for c in collectives if (c.group, c.op) in self.curves}
         lines = {
-            f"{op} was measured at too few sizes: at others it costs what other operations do, by bytes on the wire"
+            f"{op} was measured at too few sizes: other sizes are estimated from other operations, by bytes on the wire"
             for group, op in used
             if self.curves[group, op].borrowed
         } | {
-            f"{op} was measured at one size only: its cost at others lies between all latency and all bandwidth"
+            f"{op} was measured at one size only: other sizes range from latency-bound to bandwidth-bound costs"
             for group, op in used
             if len(self.curves[group, op].points) == 1
         }

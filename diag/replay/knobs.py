@@ -22,7 +22,7 @@ from .sharding_mutations import keep_gathered, merge_units, prefetch, split_root
 # -- wrap granularity: the model, a block, several blocks or a layer in one sharding unit (rules 1 and 2) --------------
 
 
-_MENDED_BY_WRAPPING = (
+_FIXED_BY_WRAPPING = (
     "root-only-unit",
     "latency-bound-collectives",
     "communication-not-overlapped",
@@ -48,7 +48,7 @@ _SHARDED_NOW = {
 
 
 def wrap_granularity(case: Case) -> Sequence[Candidate]:
-    finding = case.found(*_MENDED_BY_WRAPPING)
+    finding = case.finding(*_FIXED_BY_WRAPPING)
     if finding is None or not case.sizes.units:
         return ()
     if len(case.sizes.units) == 1:
@@ -66,7 +66,7 @@ def _wrap_blocks(case: Case, finding: str) -> Iterator[Candidate]:
         id="wrap-blocks",
         finding=finding,
         knob=Knob.WRAP,
-        change=f"shard each of the {case.blocks} blocks as a unit of its own, not the whole model as one",
+        change=f"shard each of the {case.blocks} blocks as its own unit instead of the whole model as one",
         mutation=split_root(case.blocks),
         memory_delta_bytes=after - before,
         risk=Risk.SAFE,
@@ -80,7 +80,7 @@ def _wrap_blocks(case: Case, finding: str) -> Iterator[Candidate]:
     ahead = replace(
         blocks,
         id="wrap-blocks-prefetch",
-        change=f"{blocks.change}, and gather the next one while one computes",
+        change=f"{blocks.change}, and prefetch the next unit",
         mutation=in_turn(split_root(case.blocks), prefetch(1)),
         code={api: text for api, text in _BLOCK_CODE.items() if api != Api.FSDP2}
         | {Api.FSDP2: f"{_BLOCK_CODE[Api.FSDP2]}\n{next_unit(1, case.program.gloo)}"},
@@ -148,7 +148,7 @@ _DEEPEST_PREFETCH = 3
 
 
 def prefetch_depth(case: Case) -> Sequence[Candidate]:
-    finding = case.found(
+    finding = case.finding(
         "communication-not-overlapped",
         "missing-prefetch",
         "exposed-communication",
@@ -183,7 +183,7 @@ def _deeper_prefetch(case: Case, finding: str, depth: int, asynchronous: bool) -
         id=f"prefetch-{depth}",
         finding=finding,
         knob=Knob.PREFETCH,
-        change=f"gather {units} while one computes, in forward and in backward",
+        change=f"prefetch {units} in forward and in backward",
         mutation=prefetch(depth),
         # Each further unit of depth keeps one more unit gathered at any time.
         memory_delta_bytes=(depth - now) * case.sizes.largest,
@@ -343,7 +343,7 @@ _MOST_WORKERS = 32
 
 
 def loader_workers(case: Case) -> Sequence[Candidate]:
-    finding = case.found("slow-data-all-ranks", "slow-data-bursty")
+    finding = case.finding("slow-data-all-ranks", "slow-data-bursty")
     workers = loader_settings(case.manifest).workers
     if finding is None or workers is None:
         return ()
@@ -363,7 +363,7 @@ def _more_workers(case: Case, finding: str, now: int, then: int) -> Candidate:
         id=f"loader-workers-{then}",
         finding=finding,
         knob=Knob.LOADER,
-        change=f"{then} loader processes a rank, not {now}",
+        change=f"{then} DataLoader workers per rank instead of {now}",
         mutation=more_workers(now, then, case.micro_batches),
         memory_delta_bytes=0,
         risk=Risk.SAFE,
@@ -386,12 +386,12 @@ def _more_workers(case: Case, finding: str, now: int, then: int) -> Candidate:
 _STRAGGLER_CHANGES = {
     "compute-straggler": "make {ranks} as fast as the others, or replace {its} host or device",
     "stalled-rank": "remove what blocks {ranks}",
-    "contended-host": "give cores to {ranks}, or move {its} neighbours elsewhere",
+    "contended-host": "give cores to {ranks}, or move the other processes of {its} host",
 }
 
 
 def straggler(case: Case) -> Sequence[Candidate]:
-    finding = case.found("compute-straggler", "stalled-rank", "contended-host")
+    finding = case.finding("compute-straggler", "stalled-rank", "contended-host")
     if finding is None or not finding.ranks:
         return ()
     its = "its" if len(finding.ranks) == 1 else "their"

@@ -57,7 +57,7 @@ def in_turn(*mutations: Mutation) -> Mutation:
 # -- work of the ranks -------------------------------------------------------------------------------------------------
 
 
-_OWN = frozenset({Kind.COMPUTE, Kind.IDLE})
+_RANK_WORK = frozenset({Kind.COMPUTE, Kind.IDLE})
 _WAITS = 0.05  # of a step: from here on, the step counts as one that waited for data
 _MOSTLY = 0.8
 _READY_NS = 2_000_000  # to take a batch that is ready from a loader's process (measured: 1 to 2 ms on a busy host)
@@ -66,14 +66,14 @@ _MODEL = 0.1  # by how much a batch may take longer or shorter than the average
 _Slot = tuple[int, int]  # step, number of issues and waits before it in the step
 
 
-def without_straggler(ranks: Collection[int], kinds: Collection[Kind] = _OWN) -> Mutation:
+def without_straggler(ranks: Collection[int], kinds: Collection[Kind] = _RANK_WORK) -> Mutation:
     """Removes the time that these ranks spend beyond the median of the others between two collectives, on average over
     the steps."""
 
     def mutate(program: Program, _costs: Costs, _level: Level) -> Mutated | Refusal:
         peers = [rank for rank in program.ranks if rank not in ranks]
         if not peers or not set(ranks) <= set(program.ranks):
-            return Refusal("a comparison takes another rank")
+            return Refusal("there is no other rank to compare with")
         spent = {rank: _spent(program, rank, kinds) for rank in program.ranks}
         left = {rank: _left(spent[rank], [spent[peer] for peer in peers]) for rank in ranks}
 
@@ -127,7 +127,7 @@ def more_workers(now: int, new: int, batches_per_step: int = 1) -> Mutation:
 
         assumed = [f"there are cores and storage bandwidth for {new} loader processes a rank"]
         if bursty:
-            assumed.append("the loader keeps up on average, so how long a batch takes it is not known")
+            assumed.append("the loader keeps up on average, so its time per batch is unknown")
         return Mutated(_over_lines(program, change), tuple(assumed))
 
     return mutate
@@ -220,7 +220,7 @@ def more_bandwidth(factor: float) -> Mutation:
 
         return Mutated(
             with_collectives(program, faster),
-            ("latency stays, and slower links of single ranks stay slower", *costs.borrowed(program.collectives())),
+            ("latencies and slower links of single ranks stay as they are", *costs.borrowed(program.collectives())),
         )
 
     return mutate
@@ -242,7 +242,7 @@ def reduce_in(dtype: str) -> Mutation:
             moved = _lasting(collective, costs.resized(collective, size, level))
             return replace(moved, bytes=size, dtype=dtype)
 
-        assumed = (f"adding up {dtype} takes the host or device no longer", *costs.borrowed(gradients))
+        assumed = (f"summing in {dtype} takes the host or device no longer", *costs.borrowed(gradients))
         return Mutated(with_collectives(program, smaller), assumed)
 
     return mutate
@@ -257,7 +257,7 @@ def hybrid_shard(ranks_per_shard: int) -> Mutation:
         if not sharded or any(len(c.ranks) != world for c in sharded):
             return Refusal("the sharding group is not known, or is not that of all ranks")
         if not 1 < ranks_per_shard < world or world % ranks_per_shard:
-            return Refusal(f"{world} ranks cannot be cut into shards of {ranks_per_shard}")
+            return Refusal(f"{world} ranks cannot be divided into shards of {ranks_per_shard}")
         changed = over_stretches(program, lambda s: _hybrid(s, ranks_per_shard, costs, level, program.gloo))
         assumed = (
             "links within a shard are as fast as those of all ranks together; within a host they are usually faster",

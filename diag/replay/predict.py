@@ -314,7 +314,7 @@ def build(attribution: Attribution, tables: Tables) -> Program | Refusal:
 
 def _refusal(attribution: Attribution, tables: Tables) -> str:
     if not attribution.comm_known:
-        return "the communication runs on the device, and no profiler window was recorded"
+        return "communication runs on the device, and no profiler window was recorded"
     others = [axis for axis, size in attribution.axes.mesh.items() if size > 1 and not is_data(axis)]
     if others:
         words = " and ".join(axis_words(axis) for axis in others)
@@ -322,7 +322,8 @@ def _refusal(attribution: Attribution, tables: Tables) -> str:
     if any(call.op in P2P_OPS for step in attribution.rank_steps for call in step.collectives):
         return "ranks send messages to each other, and the replay supports collectives of whole groups only"
     if tables.missing:
-        return f"not recorded: {rank_ranges(tables.missing)}, so who waited for it is not known"
+        were, them = ("was", "it") if len(tables.missing) == 1 else ("were", "them")
+        return f"{rank_ranges(tables.missing)} {were} not recorded, so the waiting for {them} is unknown"
     if len(attribution.ranks) > 1 and (not attribution.aligned or attribution.untied):
         return "the ranks' clocks could not be aligned, so waiting and transfer cannot be separated"
     return ""
@@ -350,7 +351,7 @@ def _consecutive(attribution: Attribution) -> list[dict[int, list[RankStep]]]:
 
 def _stretch(run: Mapping[int, Sequence[RankStep]], gloo: bool) -> Stretch:
     lines = {rank: Timeline(steps) for rank, steps in run.items()}
-    waited = _told_apart({rank: _stops(lines[rank], steps, gloo) for rank, steps in run.items()})
+    waited = _split_unsynchronised({rank: _stops(lines[rank], steps, gloo) for rank, steps in run.items()})
     collectives = {c.key: c for c in transfers(_meetings(waited), latency_overlaps=gloo)}
     known: dict[Key, Collective] = {}
     for rank in sorted(run):
@@ -373,7 +374,7 @@ def _stops(line: Timeline, steps: Sequence[RankStep], gloo: bool) -> list[Stop]:
     return waited if gloo else queued(waited)
 
 
-def _told_apart(waited: Mapping[int, list[Stop]]) -> dict[int, list[Stop]]:
+def _split_unsynchronised(waited: Mapping[int, list[Stop]]) -> dict[int, list[Stop]]:
     """The same, but collectives in which ranks do not wait for all others (a broadcast's root leaves at once) get a key
     of their own on each rank."""
     meetings = {meeting.key: meeting for meeting in _meetings(waited)}

@@ -37,7 +37,7 @@ from .program import (
 
 # Fraction of a gather's time by which the overlapped computation became longer, on a host whose ranks had a core each:
 # gloo moves the bytes on the same cores. On an emulated wire that only sleeps it was 0.
-_BESIDE = 0.34
+_SLOWDOWN = 0.34
 
 
 def prefetch(depth: int) -> Mutation:
@@ -47,13 +47,13 @@ def prefetch(depth: int) -> Mutation:
     def mutate(program: Program, _costs: Costs, level: Level) -> Mutated | Refusal:
         gathers = [c for c in program.collectives() if c.role in GATHERS]
         if len({c.unit for c in gathers}) < 2:
-            return Refusal("fewer than two sharding units were recognised, so there is none to gather ahead")
+            return Refusal("fewer than two sharding units were recognised, so there is none to prefetch")
         assumed = ["overlapping communication does not slow down computation"]
-        beside = 0.0
+        slowdown = 0.0
         if program.gloo:
-            beside = _BESIDE if level == Level.SLOW else 0.0
-            assumed.append("all-gathers are asynchronous, which on gloo takes FSDP2's private _set_unshard_async_op")
-        return Mutated(over_stretches(program, lambda s: gathered_ahead(s, depth, beside)), tuple(assumed))
+            slowdown = _SLOWDOWN if level == Level.SLOW else 0.0
+            assumed.append("all-gathers are asynchronous, which on gloo needs FSDP2's private _set_unshard_async_op")
+        return Mutated(over_stretches(program, lambda s: gathered_ahead(s, depth, slowdown)), tuple(assumed))
 
     return mutate
 
@@ -61,7 +61,7 @@ def prefetch(depth: int) -> Mutation:
 def keep_gathered(program: Program, _costs: Costs, _level: Level) -> Mutated | Refusal:
     """``reshard_after_forward=False``: backward gathers nothing."""
     if not any(c.role == Role.GATHER_BACKWARD for c in program.collectives()):
-        return Refusal("the backward gathers nothing already")
+        return Refusal("the backward already gathers nothing")
     assumed = ("there is memory for all gathered parameters",)
     return Mutated(over_stretches(program, lambda s: without(s, lambda c: c.role == Role.GATHER_BACKWARD)), assumed)
 
@@ -80,14 +80,14 @@ def sync_last_micro_batch(program: Program, _costs: Costs, _level: Level) -> Mut
     return Mutated(over_stretches(program, lambda s: without(s, early)), ("there is memory for unsharded gradients",))
 
 
-def gathered_ahead(stretch: Stretch, depth: int, beside: float = 0.0) -> Stretch:
-    """The stretch with units gathered ``depth`` units before their use; earlier gathers stay. ``beside``: fraction of a
-    transfer by which it delays the work that it now overlaps."""
+def gathered_ahead(stretch: Stretch, depth: int, slowdown: float = 0.0) -> Stretch:
+    """The stretch with units gathered ``depth`` units before their use; earlier gathers stay. ``slowdown``: fraction of
+    a transfer by which it delays the work that it now overlaps."""
     collectives = stretch.collectives
     scatters = {(c.step, c.micro_batch, c.unit): c.key for c in collectives.values() if c.role == Role.SCATTER}
 
     def held_up(key: Key) -> list[Op]:
-        cost = round(collectives[key].transfer_ns * beside)
+        cost = round(collectives[key].transfer_ns * slowdown)
         return [Work(cost, Kind.COMPUTE, Detail.NONE)] if cost else []
 
     def change(line: Line) -> list[Op]:

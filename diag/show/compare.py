@@ -18,7 +18,7 @@ from diag.diagnoses.compare import Comparison, Difference
 from diag.model.steps import Kind
 from diag.tune.history import History, Interval, Outcome, Round
 from diag.words.cells import report_console, size
-from diag.words.formatting import counted, duration, spaced, visible
+from diag.words.formatting import duration, spaced, visible
 from diag.words.wording import sentence
 
 from .text import COLOUR, caption, print_gaps
@@ -34,20 +34,20 @@ NAMES = {
 _MOST_NAMED = 0.8  # of the difference: the named parts explain so much of it
 
 
-def to_json(found: Comparison, before: Result, after: Result) -> str:
+def to_json(comparison: Comparison, before: Result, after: Result) -> str:
     """The document. ``difference_ns``: (low, likely, high)."""
     content = {
         "schema_version": SCHEMA_VERSION,
         "before": describe_run(before),
         "after": describe_run(after),
         "comparison": {
-            "comparable": not found.not_comparable,
-            "not_comparable": list(found.not_comparable),
-            "before_ns": found.before_ns,
-            "after_ns": found.after_ns,
-            "difference_ns": list(found.ns),
-            "sure": found.sure,
-            "steps": list(found.steps),
+            "comparable": not comparison.not_comparable,
+            "not_comparable": list(comparison.not_comparable),
+            "before_ns": comparison.before_ns,
+            "after_ns": comparison.after_ns,
+            "difference_ns": list(comparison.ns),
+            "sure": comparison.sure,
+            "steps": list(comparison.steps),
             "parts": [
                 {
                     "part": part.kind.name.lower(),
@@ -56,62 +56,70 @@ def to_json(found: Comparison, before: Result, after: Result) -> str:
                     "difference_ns": list(part.ns),
                     "sure": part.sure,
                 }
-                for part in found.parts
+                for part in comparison.parts
             ],
-            "notes": list(found.notes),
+            "notes": list(comparison.notes),
         },
         "verdicts": [to_builtins(result.verdict) for result in (before, after)],
     }
     return json.dumps(content, indent=1)
 
 
-def print_comparison(found: Comparison, before: Result, after: Result, console: Console | None = None) -> None:
+def print_comparison(comparison: Comparison, before: Result, after: Result, console: Console | None = None) -> None:
     """The difference in a sentence, the parts in a table, both verdicts, and what else differs."""
     console = report_console(console)
     for name, result in (("before", before), ("after", after)):
         console.print(Text(f"{name:<8}{caption(result)}", "dim"))
     console.print()
-    if found.not_comparable:
+    if comparison.not_comparable:
         console.print(Text("Not the same work, so a comparison may mislead:", "bold yellow"))
-        for reason in found.not_comparable:
+        for reason in comparison.not_comparable:
             console.print(Text(f"  {visible(reason)}"))
         console.print()
-    colour = "bold" if not found.sure or found.not_comparable else "bold red" if found.ns[1] > 0 else "bold green"
-    console.print(Text(spaced(headline(found)), colour))
+    colour = (
+        "bold"
+        if not comparison.sure or comparison.not_comparable
+        else "bold red"
+        if comparison.ns[1] > 0
+        else "bold green"
+    )
+    console.print(Text(spaced(headline(comparison)), colour))
     console.print()
-    console.print(_table(found))
+    console.print(_table(comparison))
     console.print()
     for name, result in (("Before", before), ("After", after)):
         verdict = result.verdict
         console.print(Text(f"{name}: ", "bold") + Text(visible(verdict.headline), COLOUR[verdict.severity]))
     console.print()
-    steps = " and ".join(spaced(counted(count, "step")) for count in found.steps)
+    steps = " and ".join(f"{count:,}" for count in comparison.steps)
     console.print(
         Text(
-            f"Critical paths of {steps} that count. Intervals (95%) come from the steps of both; two runs of one "
-            "configuration differ by more than that: repeat a run to be sure of a small difference.",
+            f"Critical paths of {steps} counted steps. The 95% intervals come from the steps of both runs; two runs of "
+            "one configuration differ by more than that: repeat a run to confirm a small difference.",
             "dim",
         )
     )
-    for note in found.notes:
+    for note in comparison.notes:
         console.print(Text(f"{visible(sentence(note))}.", "dim"))
     print_gaps(console, list(dict.fromkeys((*before.coverage.skipped, *after.coverage.skipped))))
 
 
-def headline(found: Comparison) -> str:
+def headline(comparison: Comparison) -> str:
     """How much longer or shorter the step is, and which parts make the difference."""
-    low, likely, high = found.ns
-    change = f"{duration(found.before_ns)} before, {duration(found.after_ns)} after"
-    if not found.sure:
-        return f"The steps do not surely differ: {change}, {_signed(likely)} ({_signed(low)} to {_signed(high)})."
-    times = f"{abs(likely) / found.before_ns:.0%} " if found.before_ns else ""
+    low, likely, high = comparison.ns
+    change = f"{duration(comparison.before_ns)} before, {duration(comparison.after_ns)} after"
+    if not comparison.sure:
+        return (
+            f"No significant difference in step time: {change}, {_signed(likely)} ({_signed(low)} to {_signed(high)})."
+        )
+    times = f"{abs(likely) / comparison.before_ns:.0%} " if comparison.before_ns else ""
     longer = "longer" if likely > 0 else "shorter"
     text = f"The step is {times}{longer}: {change}, {_signed(likely)} ({_signed(low)} to {_signed(high)})."
-    makers = _makers(found)
+    makers = _makers(comparison)
     if makers:
         text += f" The difference is in {_named(makers)}"
-        against = _against(found)
-        text += f", against {_named(against)}." if against else "."
+        against = _against(comparison)
+        text += f", partly offset by {_named(against)}." if against else "."
     return text
 
 
@@ -186,11 +194,11 @@ def print_history(history: History, console: Console | None = None) -> None:
         if now is not None:
             console.print(f"[bold]{before / 1e6:,.1f} ms a step before, {now / 1e6:,.1f} ms now[/]")
         else:
-            console.print(f"[bold]{before / 1e6:,.1f} ms a step, and no change made it surely shorter[/]")
+            console.print(f"[bold]{before / 1e6:,.1f} ms a step, and no change made it significantly shorter[/]")
     if history.stopped:
         console.print(f"[dim]Stopped: {escape(history.stopped)}.[/]")
     for change in history.remaining:
-        console.print(f"[dim]Advised, and not for an option to try: {escape(change)}.[/]")
+        console.print(f"[dim]Also advised, but not an option of diag run: {escape(change)}.[/]")
     if history.kept:
         console.print(f"\n[cyan]{escape(history.command)}[/]")
 
@@ -202,7 +210,7 @@ def _print_round(console: Console, done: Round) -> None:
         f"predicted  {_gain(done.predicted_gain_ns, done.baseline_ns)}{_memory(done.predicted_memory_delta_bytes)}"
     )
     if done.gain_ns is not None:
-        runs = f"; {len(done.with_it)} runs with it, {len(done.without)} without, in turns"
+        runs = f"; {len(done.with_it)} runs with it, {len(done.without)} without, alternating"
         rows.append(f"measured   {_gain(done.gain_ns, done.baseline_ns)}{_memory(done.memory_delta_bytes)}{runs}")
     for row in rows:
         console.print(Padding(escape(row), (0, 0, 0, 3)))

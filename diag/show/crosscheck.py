@@ -54,7 +54,7 @@ def print_cross_check(check: CrossCheck, console: Console | None = None) -> None
     """The numbers side by side, then what is not compared."""
     console = console or report_console()
     console.print()
-    title = f"Beside HolisticTraceAnalysis {check.version}, inside the window that it keeps; milliseconds"
+    title = f"Compared with HolisticTraceAnalysis {check.version}, in the time window that it analyses; milliseconds"
     console.print(escape(title), style="italic")
     compared = [rank for rank in check.ranks if rank.comparisons]
     if compared:
@@ -69,24 +69,23 @@ def print_cross_check(check: CrossCheck, console: Console | None = None) -> None
         console.print(f"[dim]Every number agrees within {AGREE_PERCENT} %.[/]")
 
 
-def print_offered(found: CriticalPath | KernelSequences, console: Console | None = None) -> None:
+def print_offered(analysis: CriticalPath | KernelSequences, console: Console | None = None) -> None:
     """A compact summary: where the path's time goes and its longest pieces; or the sequences and their time."""
     console = console or report_console()
     console.print()
-    if isinstance(found, CriticalPath):
-        length = "" if found.error else f": {found.dur_ns / _MS:,.3f} ms"
-        title = f"HTA's critical path, rank {found.rank}, step {found.step}{length}"
+    if isinstance(analysis, CriticalPath):
+        length = "" if analysis.error else f": {analysis.dur_ns / _MS:,.3f} ms"
+        title = f"HTA's critical path, rank {analysis.rank}, step {analysis.step}{length}"
     else:
-        title = (
-            f"HTA's kernel sequences, rank {found.rank}, of {found.length} kernels and more under *{found.operator}*"
-        )
+        kernels = f"at least {analysis.length} kernels under *{analysis.operator}*"
+        title = f"HTA's kernel sequences of {kernels}, rank {analysis.rank}"
     console.print(escape(title), style="italic")
-    if found.error:
-        console.print(f"[yellow]![/] {escape(f'HTA fails: {found.error}')}")
-    elif isinstance(found, CriticalPath):
-        _print_path(found, console)
+    if analysis.error:
+        console.print(f"[yellow]![/] {escape(f'HTA fails: {analysis.error}')}")
+    elif isinstance(analysis, CriticalPath):
+        _print_path(analysis, console)
     else:
-        _print_sequences(found, console)
+        _print_sequences(analysis, console)
 
 
 def _print_path(path: CriticalPath, console: Console) -> None:
@@ -103,9 +102,7 @@ def _print_path(path: CriticalPath, console: Console) -> None:
 
 def _print_sequences(analysis: KernelSequences, console: Console) -> None:
     if not analysis.sequences:
-        console.print(
-            "none found; another operator (a part of its name) or a smaller length may find some", style="dim"
-        )
+        console.print("no sequence found: try another operator (a part of its name) or a smaller length", style="dim")
     for item in analysis.sequences[:_MOST_SEQUENCES]:
         times = f"{item.device_ns / _MS:,.3f} ms on the device, {item.host_ns / _MS:,.3f} on the host"
         console.print(escape(f"{item.count:,} times, {times}: {_short(item.operator)}"))

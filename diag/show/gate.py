@@ -100,22 +100,22 @@ def outcome(gate: Gate) -> str:
 
     failed, unknown = names(gate.failed), names(lambda check: check.status is Status.UNKNOWN)
     close = names(lambda check: check.status is Status.NOISE and not gate.strict)
-    parts = [f"Not kept: {failed}."] if failed else []
+    parts = [f"Failed: {failed}."] if failed else []
     if unknown:
-        parts.append(f"Cannot be decided: {unknown}.")
+        parts.append(f"Undecided: {unknown}.")
     if not parts:
-        parts.append("Every budget is kept." if not close else "No budget is surely exceeded.")
+        parts.append("Every budget is kept." if not close else "No budget is certainly exceeded.")
     if close:
         parts.append(f"Within noise of the limit: {close}.")
     return " ".join(parts)
 
 
-def sentence(one: Checked) -> str:
+def sentence(check: Checked) -> str:
     """``exposed communication, of the critical path: 31.0% (30.2% to 31.9%), at most 20%: exceeded``"""
-    value, interval = _measured(one)
+    value, interval = _measured(check)
     measured = f"{value} ({interval})" if interval else value
-    reason = f" ({spaced(one.reason).rstrip('.')})" if one.reason else ""
-    return f"{one.budget.quantity.what}: {measured or 'not measured'}, {one.budget.text}: {one.status}{reason}"
+    reason = f" ({spaced(check.reason).rstrip('.')})" if check.reason else ""
+    return f"{check.budget.quantity.what}: {measured or 'not measured'}, {check.budget.text}: {check.status}{reason}"
 
 
 def _measured(check: Checked) -> tuple[str, str]:

@@ -104,9 +104,9 @@ def coverage_to_dict(coverage: Coverage) -> dict[str, Any]:
     }
 
 
-def breakdowns_to_dict(found: Breakdowns) -> dict[str, Any]:
+def breakdowns_to_dict(breakdowns: Breakdowns) -> dict[str, Any]:
     """The tables in plain containers, their largest rows only; ``rows_left_out``: how many are missing."""
-    content: dict[str, Any] = to_builtins(found)
+    content: dict[str, Any] = to_builtins(breakdowns)
     content["collectives"] = _shortened(content["collectives"], _MOST_COLLECTIVES)
     exchanged = content["collectives"]["all_to_alls"]
     content["collectives"]["all_to_alls"] = list(exchanged[:_MOST_COLLECTIVES])

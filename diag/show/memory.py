@@ -109,11 +109,11 @@ def curve_sentence(curve: MemoryCurve) -> str:
     held = f"{size(curve.peak_allocated)} allocated"
     if curve.peak_reserved is not None:
         held += f" (most reserved in the window: {size(curve.peak_reserved)})"
-    text = f"Peak of the window: {held}, {duration(curve.peak_ns)} after its begin ({where}{phase})."
+    text = f"Peak of the window: {held}, {duration(curve.peak_ns)} after its start ({where}{phase})."
     if curve.device == HOST_MEMORY:
-        text += " This is what PyTorch allocated on the host since the window began; the process holds more."
+        text += " This is what PyTorch allocated on the host since the window began; the process uses more."
     elif not curve.totals:
-        text += " The trace has no totals of the device, so bytes count from the begin of the window."
+        text += " The trace has no totals of the device, so bytes count from the start of the window."
     live = curve.live
     if live.reason:
         return f"{text} What was allocated there is not known: {live.reason}."

@@ -32,8 +32,8 @@ def print_times(plan: Plan, console: Console) -> None:
     speed = plan.speed
     if speed is None:
         known = plan.cluster.tflop_s is not None
-        why = "the known peak is of 16-bit arithmetic: give" if known else "name the GPUs (--gpu H100) or give"
-        _time_line(console, f"How long a step takes cannot be told: {why} --peak TFLOP/s.")
+        why = "the known peak is for 16-bit arithmetic: give" if known else "name the GPUs (--gpu H100) or give"
+        _time_line(console, f"The step time cannot be estimated: {why} --peak TFLOP/s.")
         return
     rows = [(row, row.expected) for row in plan.rows if row.expected is not None]
     columns = {
@@ -50,7 +50,7 @@ def print_times(plan: Plan, console: Console) -> None:
     console.print()
     _time_line(
         console,
-        f"Times by the replay's cost model, not measured. Assumed: computation alone reaches {share(speed.mfu)} of "
+        f"Times by the replay's cost model, not measured. Assumed: compute alone reaches {share(speed.mfu)} of "
         f"{speed.peak / 1e12:g} TFLOP/s (--mfu, --peak); {size(plan.cluster.within)}/s within a host and "
         f"{size(plan.cluster.across)}/s across (--within, --across); {speed.within_us:g} and {speed.across_us:g} us a "
         "hop (--latency-within, --latency-across).",
@@ -63,7 +63,7 @@ def print_likely(plan: Plan, console: Console) -> None:
         parts = ", ".join(f"{name} {size(count)}" for name, count in plan.likely.parts.items() if count)
         _time_line(
             console,
-            f"The peaks above add up the most of everything. Likely at once with {plan.chosen.name}: "
+            f"The peaks above add up the maximum of each part. Likely peak with {plan.chosen.name}: "
             f"{size(plan.likely.bytes)}, in {plan.likely.moment}: {parts}.",
         )
 
@@ -86,12 +86,11 @@ def _axes(plan: Plan, console: Console) -> None:
             f"stage {row.stage}.",
         )
     if topology.size("ep") > 1:
-        _time_line(
-            console, "ep is checked against the other axes; the tables count experts as if each rank had them all."
-        )
+        _time_line(console, "ep is checked against the other axes; the tables count all experts on every rank.")
     if not row.axes:
         _time_line(
-            console, "Of this model only the number of parameters is known: what tp, pp and cp send is not counted."
+            console,
+            "Only the number of parameters of this model is known, so communication of tp, pp and cp is not counted.",
         )
 
 
@@ -161,7 +160,7 @@ def print_plan(plan: Plan, topology: Topology | None, console: Console | None = 
     if plan.chosen is not None:
         answer = Text(f"Use {plan.chosen.name} ({plan.chosen.about})", "bold green")
     else:
-        answer = Text("None of these fits", "bold yellow")
+        answer = Text("No strategy fits", "bold yellow")
     console.print(answer + Text(spaced(f": {'; '.join(plan.reasons)}.")))
     device = f"{cluster.gpu} of {size(cluster.memory)}" if cluster.gpu else f"GPU of {size(cluster.memory)}"
     named = f"{plan.size.name}, " if plan.size.shape is not None else ""
@@ -189,12 +188,17 @@ def print_plan(plan: Plan, topology: Topology | None, console: Console | None = 
     print_columns(console, columns, left=("strategy",), more=0)
     console.print()
     print_times(plan, console)
-    _line(console, f"GB of each GPU at its peak, {share(USABLE)} of which may be used; 1 GB is 10^9 bytes.")
-    _line(console, "Sent: by each GPU in a step, and the time the links need for it if nothing hides it.")
+    _line(
+        console,
+        f"GB per GPU. A strategy fits if its peak is at most {share(USABLE)} of the GPU's memory; 1 GB is 10^9 bytes.",
+    )
+    _line(console, "Sent: bytes that each GPU sends in a step; s a step: the transfer time without overlap.")
     if plan.bound is not None:
-        _line(console, f"Bound: below {counted(plan.bound, 'GPU')} the states cannot be held, however they are cut.")
+        _line(
+            console, f"Bound: the states do not fit on fewer than {counted(plan.bound, 'GPU')}, even if fully sharded."
+        )
     if plan.estimate is not None:
-        _line(console, f"Estimate: ZeRO-3 fits from {counted(plan.estimate, 'GPU')} on.")
+        _line(console, f"Estimate: ZeRO-3 fits on {counted(plan.estimate, 'GPU')} or more.")
     if plan.activations is not None:
         activations = plan.activations
         _line(
@@ -206,8 +210,8 @@ def print_plan(plan: Plan, topology: Topology | None, console: Console | None = 
         )
         print_likely(plan, console)
     elif not plan.outside:
-        _line(console, "Of this model only the number of parameters is known, so activations are not counted.")
-    _line(console, "Tables that count otherwise, not to be mixed with this one:")
+        _line(console, "Only the number of parameters of this model is known, so activations are not counted.")
+    _line(console, "Published tables that count differently; do not mix them with this one:")
     for table in PUBLISHED:
         if table.each != recipe.each:
             so = f"{table.each.parameters} + {table.each.gradients} + {table.each.optimizer} = {table.each.total} bytes"
@@ -227,18 +231,18 @@ def _line(console: Console, text: str) -> None:
 # Measured peaks next to the estimate, as text and as JSON.
 
 
-def measured_to_json(found: Measured, path: str) -> str:
+def measured_to_json(measured: Measured, path: str) -> str:
     """The document: bytes; errors are the estimate's, relative; what is not known is null."""
     document = {
         "schema_version": SCHEMA_VERSION,
         "measured": {
             "run": path,
-            "how": found.how,
-            "ranks": [to_builtins(rank) for rank in found.ranks],
-            "missing": list(found.missing),
-            "estimate": to_builtins(found.estimate) if found.estimate is not None else None,
-            "unknown": found.unknown or None,
-            "compared": [_measured_row(row) for row in found.rows],
+            "how": measured.how,
+            "ranks": [to_builtins(rank) for rank in measured.ranks],
+            "missing": list(measured.missing),
+            "estimate": to_builtins(measured.estimate) if measured.estimate is not None else None,
+            "unknown": measured.unknown or None,
+            "compared": [_measured_row(row) for row in measured.rows],
         },
     }
     return json.dumps(document, indent=1)
@@ -248,43 +252,45 @@ def _measured_row(row: Compared) -> dict[str, Any]:
     return {**to_builtins(row), "error": row.error}
 
 
-def print_measured(found: Measured, path: str, console: Console | None = None) -> None:
+def print_measured(measured: Measured, path: str, console: Console | None = None) -> None:
     """The error of the estimate first, then the components, then what the estimate consists of."""
     console = report_console(console)
-    fullest = max(found.ranks, key=lambda rank: rank.peak)
-    if found.estimate is None or found.step is None:
-        console.print(Text(spaced(f"Measured: {size(fullest.peak)} on rank {fullest.rank}, {found.how}.")))
-        console.print(Text(spaced(f"No estimate: {found.unknown}.")))
+    fullest = max(measured.ranks, key=lambda rank: rank.peak)
+    if measured.estimate is None or measured.step is None:
+        console.print(Text(spaced(f"Measured: {size(fullest.peak)} on rank {fullest.rank}, {measured.how}.")))
+        console.print(Text(spaced(f"No estimate: {measured.unknown}.")))
         return
-    peak, step = found.rows[0], found.step
+    peak, step = measured.rows[0], measured.step
     answer = Text(
-        f"The estimate is {_signed(peak.error)} off", "bold green" if abs(peak.error) <= 0.1 else "bold yellow"
+        f"The estimate is off by {_signed(peak.error)}", "bold green" if abs(peak.error) <= 0.1 else "bold yellow"
     )
     rest = (
-        f": {size(peak.estimate)} against {size(peak.measured)} on rank {peak.rank}, the fullest of {len(found.ranks)}."
+        f": {size(peak.estimate)} estimated, {size(peak.measured)} measured on rank {peak.rank}, the fullest of "
+        f"{len(measured.ranks)}."
     )
     console.print(answer + Text(spaced(rest)))
     console.print(
         Text(
             spaced(
                 f"{path}: {step.shape.parameters:,} parameters, recipe {step.recipe.name}, {step.sequences} sequences "
-                f"of {step.length} tokens a micro-batch, states shared by {step.shards}. Measured: {found.how}."
+                f"of {step.length} tokens a micro-batch, states in {counted(step.shards, 'shard')}. "
+                f"Measured: {measured.how}."
             )
         )
     )
     console.print()
     columns = {
-        "in MB": [row.name for row in found.rows],
-        "estimate": [_mb(row.estimate) for row in found.rows],
-        "measured": [_mb(row.measured) for row in found.rows],
-        "error": [_signed(row.error) for row in found.rows],
-        "rank": [str(row.rank) for row in found.rows],
+        "in MB": [row.name for row in measured.rows],
+        "estimate": [_mb(row.estimate) for row in measured.rows],
+        "measured": [_mb(row.measured) for row in measured.rows],
+        "error": [_signed(row.error) for row in measured.rows],
+        "rank": [str(row.rank) for row in measured.rows],
     }
     print_columns(console, columns, left=("in MB",), more=0)
     console.print()
-    parts = ", ".join(f"{name} {_mb(count)}" for name, count in found.estimate.parts.items() if count)
-    console.print(Text(spaced(f"Estimated at its peak, in {found.estimate.moment}: {parts} MB.")))
-    for line in found.missing:
+    parts = ", ".join(f"{name} {_mb(count)}" for name, count in measured.estimate.parts.items() if count)
+    console.print(Text(spaced(f"Estimated at its peak, in {measured.estimate.moment}: {parts} MB.")))
+    for line in measured.missing:
         console.print(Text(spaced(f"Not measured: {line}.")))
 
 
@@ -331,7 +337,7 @@ def _print_file(console: Console, linted: Linted) -> None:
             _print_equivalent(console, row)
     if linted.could_not_look:
         console.print()
-        console.print(Text("Could not look", "bold"))
+        console.print(Text("Not checked", "bold"))
         for unseen in linted.could_not_look:
             _indented(console, Text(visible(f"{unseen.what}: {unseen.check}.")), 2)
 
@@ -339,7 +345,7 @@ def _print_file(console: Console, linted: Linted) -> None:
 def _counts(linted: Linted) -> str:
     counts = [sum(notice.severity is severity for notice in linted.notices) for severity in Severity]
     texts = [counted(count, severity) for count, severity in zip(counts, Severity, strict=True) if count]
-    return ", ".join(texts) or "nothing to say"
+    return ", ".join(texts) or "no notices"
 
 
 def _print_notice(console: Console, notice: Notice, path: str) -> None:

@@ -45,7 +45,7 @@ IDLE_PARTS = (
     ),
     IdlePart("host call", "host_call_ns", "the host was inside a call that synchronises or allocates memory"),
     IdlePart("outside", "outside_ns", "before the first or after the last device work of a window without step marks"),
-    IdlePart("unknown", "unknown_ns", "the trace does not hold the launch of the next work"),
+    IdlePart("unknown", "unknown_ns", "the trace does not contain the launch of the next work"),
 )
 _PARTS = (
     ("step", "dur_ns"),  # or window
@@ -61,10 +61,10 @@ _PARTS = (
 )
 OTHERS_WAIT = "others wait"
 MEANINGS = {part.name: sentence(part.meaning) for part in IDLE_PARTS} | {
-    "step": "From the rank's own begin of the step to its own end; the step time runs from the first rank's begin to "
+    "step": "From the rank's own start of the step to its own end; the step time runs from the first rank's start to "
     "the last rank's end",
-    OTHERS_WAIT: "How long the others wait for this rank because of what the verdict names: of the rank at fault, the "
-    "size in the headline",
+    OTHERS_WAIT: "How long the other ranks wait for this rank because of the finding in the headline; for the rank at "
+    "fault, this is the headline's amount",
     "queued for a core": "The training's thread, or one that computes for it, was ready to run and had no CPU core",
     "blocked": "The training's thread slept, waited for I/O or a lock, or was stopped, for no known reason",
 }  # tooltips of columns
@@ -97,9 +97,8 @@ class ExchangeTable(Struct, frozen=True):
 
 EXCHANGES_TITLE = "All-to-alls by rank, means of a step"
 EXCHANGES_HELP = (
-    "Sizes include the part that a rank keeps. Of mean: what it receives over the mean of the group, in the "
-    "all-to-alls whose ranks receive unequal parts. Others wait: where it arrives last at an all-to-all, the mean of "
-    "the others."
+    "Sizes include the part that a rank keeps. Over mean: bytes received divided by the group's mean, in all-to-alls "
+    "with unequal parts. Others wait: mean waiting of the other ranks where this rank arrives last at an all-to-all."
 )
 IDLE_COLUMNS = ("Cause", "Duration", "Share", "Meaning")
 
@@ -166,11 +165,11 @@ def duration_rank_table(account: Durations, culprits: Sequence[int] = (), most: 
     )
 
 
-def exchange_table(found: Sequence[AllToAllStat], most: int = MOST_RANKS) -> ExchangeTable:
+def exchange_table(stats: Sequence[AllToAllStat], most: int = MOST_RANKS) -> ExchangeTable:
     """At most ``most`` rows, those of the ranks that receive most over the mean of their group. No rows where no
     all-to-all of known size was recorded."""
-    groups = {(row.group, row.axis): row.imbalance for row in found}
-    shown = sorted(found, key=lambda row: -row.received_over_mean)[:most]
+    groups = {(row.group, row.axis): row.imbalance for row in stats}
+    shown = sorted(stats, key=lambda row: -row.received_over_mean)[:most]
     several = len(groups) > 1
     columns: dict[str, list[str]] = {
         "rank": [str(row.rank) for row in shown],
@@ -178,7 +177,7 @@ def exchange_table(found: Sequence[AllToAllStat], most: int = MOST_RANKS) -> Exc
         "calls": [f"{row.count:,}" for row in shown],
         "sends": [UNKNOWN if row.sent_bytes is None else size(row.sent_bytes) for row in shown],
         "receives": [size(row.received_bytes) for row in shown],
-        "of mean": [f"{row.received_over_mean:.2f}" for row in shown],
+        "over mean": [f"{row.received_over_mean:.2f}" for row in shown],
         "others wait": [UNKNOWN if row.caused_wait_ns is None else duration(row.caused_wait_ns) for row in shown],
     }
     lead = [
@@ -187,7 +186,7 @@ def exchange_table(found: Sequence[AllToAllStat], most: int = MOST_RANKS) -> Exc
         for name, imbalance in groups.items()
     ]
     return ExchangeTable(
-        tuple(columns), tuple(zip(*columns.values(), strict=True)), tuple(lead[:_MOST_GROUPS]), len(found) - len(shown)
+        tuple(columns), tuple(zip(*columns.values(), strict=True)), tuple(lead[:_MOST_GROUPS]), len(stats) - len(shown)
     )
 
 
@@ -235,7 +234,7 @@ def stall_table(attribution: Attribution, step: int | None = None, most: int = M
     columns = {
         sentence(_noun(attribution)): [f"{account.step:,}" for account, _, _ in stalls] if len(accounts) > 1 else [],
         "Rank": [str(parts.rank) for _, parts, _ in stalls] if len(ranks) > 1 else [],
-        "Begin": [f"after {duration(stall.at_ns)}" for _, _, stall in stalls],
+        "Start": [f"after {duration(stall.at_ns)}" for _, _, stall in stalls],
         "Duration": [duration(stall.dur_ns) for _, _, stall in stalls],
         "Share": [share(stall.dur_ns / parts.dur_ns) for _, parts, stall in stalls],
         "Cause": [_cause(stall) for _, _, stall in stalls],

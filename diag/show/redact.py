@@ -38,7 +38,7 @@ _WORDS = frozenset(
 )
 # A shorter name is not replaced in running text: "a" would be replaced in every sentence.
 _SHORTEST = 2
-_NOBODY = frozenset({"root", "user"})  # accounts that identify nobody, and words of any report
+_GENERIC_ACCOUNTS = frozenset({"root", "user"})  # accounts that identify nobody, and words of any report
 _HOMES = frozenset({"home", "users"})
 
 
@@ -134,7 +134,7 @@ def users_of(paths: Iterable[str]) -> list[str]:
             users |= {name for home, name in pairwise(parts) if home.lower() in _HOMES}
     with suppress(OSError, KeyError, ImportError):  # a process without an account, as in some containers
         users.add(getpass.getuser())
-    return [name for name in users if len(name) >= _SHORTEST and name not in _NOBODY and not name.isdigit()]
+    return [name for name in users if len(name) >= _SHORTEST and name not in _GENERIC_ACCOUNTS and not name.isdigit()]
 
 
 def run_names(tables: Tables) -> list[str]:
@@ -143,7 +143,7 @@ def run_names(tables: Tables) -> list[str]:
     names = [manifest.run_id] if manifest is not None else []
     folder = tables.root.resolve().name
     ordinary = {manifest.strategy, manifest.backend, manifest.device} if manifest is not None else set()
-    if _telling(folder) and folder not in ordinary:
+    if _identifying(folder) and folder not in ordinary:
         names.append(folder)
     return [name for name in names if len(name) >= _SHORTEST]
 
@@ -154,11 +154,11 @@ def launch_values(tables: Tables) -> list[str]:
     if manifest is None:
         return []
     jobs = [job for _, job in _endpoints(tables)]
-    values = [value for _, value in _arguments(manifest.argv) if _telling(value)]
+    values = [value for _, value in _arguments(manifest.argv) if _identifying(value)]
     return [value for value in dict.fromkeys((*jobs, *values)) if len(value) > _SHORTEST]
 
 
-def _telling(word: str) -> bool:
+def _identifying(word: str) -> bool:
     """Whether the word is more than plain letters, a number or an option of the bundled trainer: such words occur in
     reports anyway, and replacing them would spoil the text."""
     return not (word.isalpha() and word.islower()) and not harmless(word)

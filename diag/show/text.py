@@ -115,7 +115,7 @@ def _print_finding(console: Console, finding: Card, first: bool) -> None:
     cost = f" ({spaced(finding.cost)})" if finding.cost else ""
     console.print(f"[{COLOUR[finding.severity]}]●[/] [bold]{escape(spaced(finding.title))}[/]{cost}")
     if finding.action:
-        console.print(Padding(f"[bold]do:[/] {escape(finding.action)}", (0, 0, 0, 2)))
+        console.print(Padding(f"[bold]{shown.TO_DO}:[/] {escape(finding.action)}", (0, 0, 0, 2)))
     for table, rows, value in finding.evidence if first else finding.evidence[:1]:
         console.print(Padding(f"[dim]{escape(spaced(f'{table}: {rows} = {value}'))}[/]", (0, 0, 0, 2)))
 
@@ -137,7 +137,7 @@ def print_gaps(console: Console, gaps: Sequence[Gap]) -> None:
     for gap in gaps[:_MOST_GAPS]:
         console.print(f"[yellow]![/] {escape(visible(gap.path))}: {escape(visible(gap.reason))}")
     if (more := len(gaps) - _MOST_GAPS) > 0:
-        console.print(f"[yellow]![/] and {more:,} more, which --json names")
+        console.print(f"[yellow]![/] and {more:,} more, listed by --json")
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
@@ -192,9 +192,9 @@ def _print_collectives(console: Console, table: CollectiveTable) -> None:
         "group": [_group(row, len({row.axis for row in table.rows}) > 1) for row in rows],
         "size": [_size(row) for row in rows],
         "calls": [f"{row.count:,}" for row in rows],
-        "takes": [ms(row.duration_mean_ns) for row in rows],
-        "waits": [ms(row.wait_mean_ns) for row in rows],
-        "at most": [ms(row.wait_max_ns) for row in rows],
+        "time": [ms(row.duration_mean_ns) for row in rows],
+        "wait": [ms(row.wait_mean_ns) for row in rows],
+        "max wait": [ms(row.wait_max_ns) for row in rows],
         "last": [_last(row) for row in rows],
         "transfer": [_transfer(row) for row in rows],
         "bus GB/s": [_bus(row) for row in rows],
@@ -232,8 +232,8 @@ def _group(row: CollectiveStat, several: bool) -> str:
     if row.op in P2P_OPS and len(row.members) == 2:
         return f"{row.members[0]} to {row.members[1]}{'*' if row.inferred else ''}"
     name = (several and row.axis) or row.group.split("@")[0][:8] or "?"
-    size = f"x{row.group_size}" if row.group_size else ""
-    return f"{name}{size}{'*' if row.inferred else ''}"
+    members = f"x{row.group_size}" if row.group_size else ""
+    return f"{name}{members}{'*' if row.inferred else ''}"
 
 
 def _size(row: CollectiveStat) -> str:
@@ -266,7 +266,7 @@ def _print_kernels(console: Console, table: KernelTable) -> None:
     on_device = table.unit == "kernel"
     rows = table.rows[:_MOST_ROWS]
     busy = ms(table.busy_ns, table.rank_steps)
-    subject = "Kernels: the device is" if on_device else "Operators, each without those inside it: the host is"
+    subject = "Kernels: the device is" if on_device else "Operators, self time: the host is"
     console.print(f"{subject} busy {busy} ms per rank and step, overlaps counted twice", style="italic")
     steps = table.rank_steps
     columns = {
@@ -290,7 +290,7 @@ def _print_kernels(console: Console, table: KernelTable) -> None:
         peak = table.peak
         console.print(
             f"[dim]{escape(peak.name)}: {peak.tflop_s:,g} TFLOP/s and {peak.gb_s:,g} GB/s, math-bound from "
-            f"{peak.ridge:.0f} FLOPs a byte. (memory): by class of kernel, not measured.[/]"
+            f"{peak.ridge:.0f} FLOPs per byte. (memory): by kernel class, not measured.[/]"
         )
 
 
@@ -432,18 +432,18 @@ def listed(job: Job, outcome: Result | DiagError) -> ListedJob:
     return ListedJob(job, describe_run(outcome), outcome.verdict, outcome.coverage, outcome.tables.recorded)
 
 
-def exit_code(found: Jobs, jobs: Sequence[ListedJob]) -> ExitCode:
-    if all(entry.problem for entry in jobs):
+def exit_code(jobs: Jobs, entries: Sequence[ListedJob]) -> ExitCode:
+    if all(entry.problem for entry in entries):
         return ExitCode.ERROR
-    return ExitCode.DATA_INCOMPLETE if found.unused or any(entry.incomplete for entry in jobs) else ExitCode.OK
+    return ExitCode.DATA_INCOMPLETE if jobs.unused or any(entry.incomplete for entry in entries) else ExitCode.OK
 
 
-def print_jobs(found: Jobs, jobs: Sequence[ListedJob], console: Console | None = None) -> None:
+def print_jobs(jobs: Jobs, entries: Sequence[ListedJob], console: Console | None = None) -> None:
     """Prints each job with its facts, its verdict, why it is a job of its own, and the command that opens it."""
     console = console or report_console()
-    where = f"{visible(masked(found.paths[0]))} holds" if len(found.paths) == 1 else "There are"
-    console.print(escape(f"{where} {spaced(counted(len(jobs), 'job'))}."), style="bold")
-    for entry in jobs:
+    where = f"{visible(masked(jobs.paths[0]))} holds" if len(jobs.paths) == 1 else "There are"
+    console.print(escape(f"{where} {spaced(counted(len(entries), 'job'))}."), style="bold")
+    for entry in entries:
         console.print()
         console.print(f"[bold]{escape(visible(entry.job.name))}[/]")
         _line(console, " · ".join(facts(entry)), "dim")
@@ -456,10 +456,10 @@ def print_jobs(found: Jobs, jobs: Sequence[ListedJob], console: Console | None =
         # Whole, so that it can be copied.
         console.print(f"  [cyan]{escape(_command('analyze', entry.job.paths))}[/]", soft_wrap=True)
     console.print()
-    if all(len(entry.job.paths) == 1 for entry in jobs[:2]):
-        both = [path for entry in jobs[:2] for path in entry.job.paths]
+    if all(len(entry.job.paths) == 1 for entry in entries[:2]):
+        both = [path for entry in entries[:2] for path in entry.job.paths]
         console.print(escape(f"To compare two: {_command('compare', both)}"), style="dim", soft_wrap=True)
-    print_gaps(console, found.unused)
+    print_gaps(console, jobs.unused)
 
 
 def _line(console: Console, text: str, style: str) -> None:
@@ -471,22 +471,22 @@ def _command(name: str, paths: Sequence[str]) -> str:
     return shlex.join(["diag", name, *shown]) + (" ..." if len(paths) > len(shown) else "")
 
 
-def facts(one: ListedJob) -> list[str]:
+def facts(entry: ListedJob) -> list[str]:
     """Ranks, device, steps, when it was recorded, and its trace files: what is known."""
-    parts = run_facts(one.run, one.coverage)[:-1] if one.run is not None and one.coverage is not None else []
-    if one.recorded is not None and one.recorded[0] > 0:
-        parts.append(time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.recorded[0] / 1e9)))
-    if files := len(one.job.files):
+    parts = run_facts(entry.run, entry.coverage)[:-1] if entry.run is not None and entry.coverage is not None else []
+    if entry.recorded is not None and entry.recorded[0] > 0:
+        parts.append(time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.recorded[0] / 1e9)))
+    if files := len(entry.job.files):
         parts.append(counted(files, "file"))
     return parts
 
 
-def to_json(found: Jobs, jobs: Sequence[ListedJob]) -> str:
+def to_json(jobs: Jobs, entries: Sequence[ListedJob]) -> str:
     """The list form of the contract: ``jobs`` in the place of one verdict."""
     content = {
         "schema_version": ANALYSIS_VERSION,
-        "jobs": [_to_dict(entry) for entry in jobs],
-        "skipped": [to_builtins(gap) for gap in found.unused],
+        "jobs": [_to_dict(entry) for entry in entries],
+        "skipped": [to_builtins(gap) for gap in jobs.unused],
     }
     return json.dumps(content, indent=1)
 

@@ -21,10 +21,10 @@ _FLEXIBLE = ("in", "operator: kernel", "operator", "module")
 _LEAST_TEXT = 30
 
 
-def report_console(given: Console | None = None) -> Console:
-    """``given``, else a console for standard output, set up for reports: colours only on a terminal, at most 110
+def report_console(existing: Console | None = None) -> Console:
+    """``existing``, else a console for standard output, set up for reports: colours only on a terminal, at most 110
     columns."""
-    target = given or console()
+    target = existing or console()
     target.width = min(target.width, WIDEST) if target.is_terminal else WIDEST
     return target
 

@@ -122,7 +122,7 @@ _NOISE = re.compile(
 )
 _IDENTIFIER = re.compile(r"(?<!\w)[A-Za-z_]\w+")
 _MANGLED = re.compile(r"(\d+)([A-Za-z_])")
-_TELLING = re.compile(r"(\d\d)([A-Z]\w+?)(?=\d|$)")
+_TEMPLATE_ARGUMENT = re.compile(r"(\d\d)([A-Z]\w+?)(?=\d|$)")
 # Frames around a functor, which alone names the operation.
 _FRAME = re.compile(r"^(?:Kernel|\w*elementwise_kernel\w*|multi_tensor_apply_kernel)$")
 # Template arguments that describe how a kernel is built, not its operation.
@@ -160,6 +160,6 @@ def _mangled_parts(name: str) -> list[str]:
         if not name[begin:at].startswith("_GLOBAL_"):
             parts.append(name[begin:at])
     if parts and parts[-1] == "Kernel":
-        words = (word[: int(length)] for length, word in _TELLING.findall(name[at:]))
+        words = (word[: int(length)] for length, word in _TEMPLATE_ARGUMENT.findall(name[at:]))
         parts.append(next(words, parts[-1]))
     return parts

@@ -91,8 +91,8 @@ def group_name(row: CollectiveStat | ExposedCall, several: bool) -> str:
 def fused_words(ns_per_step: float) -> str:
     """The effect of kernels that compute and communicate at once, nanoseconds of a rank and step."""
     return (
-        f"{duration(ns_per_step)} a step are spent in kernels that compute and communicate at once, and communication "
-        "inside them cannot be separated"
+        f"{duration(ns_per_step)} a step are spent in fused kernels that compute and communicate; the communication in "
+        "them cannot be separated"
     )
 
 
@@ -106,5 +106,5 @@ def incomplete(coverage: Coverage) -> str:
     if coverage.ranks_missing:
         parts.append(f"no usable data of {listing(coverage.ranks_missing)}")
     if coverage.skipped:
-        parts.append(f"{counted(len(coverage.skipped), 'thing')} could not be read or used")
+        parts.append(f"{counted(len(coverage.skipped), 'input')} could not be read or used")
     return f"Incomplete: {', '.join(parts)}." if parts else ""

@@ -60,7 +60,7 @@ def test_durations_of_collectives_alone(page: str, tmp_path: Path, monkeypatch: 
     """Files of NCCL Inspector hold no steps: a page that shows steps says so."""
     write_job(tmp_path / "job", {"0xa": (0, 1, 2)}, lambda rank, *_: 300 if rank == 1 else 2300, count=30)
     test = shown(page, tmp_path / "job", monkeypatch)
-    assert "Rank 1 comes last" in text(test) or page != "overview"
+    assert "Rank 1 arrives last" in text(test) or page != "overview"
 
 
 @pytest.mark.parametrize("page", PAGES)

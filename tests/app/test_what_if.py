@@ -68,7 +68,7 @@ def test_nothing_chosen(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_refused_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = write_run(tmp_path / "part", ranks=3, missing=(1,), slow_data_ms={2: 40})
     test = shown("what-if", alone, monkeypatch)
-    assert plain("Nothing can be predicted: not recorded: rank 1") in text(test)
+    assert plain("Nothing can be predicted: rank 1 was not recorded") in text(test)
     assert not test.selectbox
 
 
@@ -101,7 +101,7 @@ def test_what_does_not_fit_is_said_beside_what_it_would_gain() -> None:
     test.query_params["prefetch"], test.query_params["reshard-after-forward"] = "prefetch-1", "keep-after-forward"
     test.run()
     assert not test.exception
-    assert plain("Does not fit: takes 28,000 MB more device memory, and 34,000 MB are free") in text(test)
+    assert plain("Does not fit: takes 28,000 MB more device memory; 34,000 MB are free") in text(test)
     told = {metric.label: metric for metric in test.metric}
     assert told["Device memory"].value.replace("\u00a0", " ") == "+28.0 GB"
     assert told["Device memory"].delta.replace("\u00a0", " ") == "of 34.0 GB free"

@@ -68,7 +68,7 @@ def test_one_rank_shows_that_the_loaders_of_all_are_too_slow(tmp_path: Path) -> 
     seen = {"num_workers": 2, "prefetch_factor": 2, "pin_memory": False}
     assert read_fields(RunLayout(tmp_path / "run"))["loader"] == seen
     if result["verdict"]["bottleneck"] == "data":
-        assert "Rank 1 shows the waiting" in result["verdict"]["headline"]
+        assert "Rank 1 waits longest" in result["verdict"]["headline"]
     ready = [[step["queue"] for step in steps_of(tmp_path / "run", rank)[8:20]] for rank in range(2)]
     assert all(queue[1:] == [4, 2] for own in ready for queue in own)
     assert sum(queue[0] for queue in ready[0]) > sum(queue[0] for queue in ready[1])

@@ -22,8 +22,8 @@ HISTORY = History(
             verdict="Communication-bound (39% of 1992 ms a step): exposed communication takes 777 ms a "
             "step: the whole model is one sharding unit, so nothing can overlap.",
             advice="wrap-blocks-prefetch",
-            change="shard each of the 8 blocks as a unit of its own, not the whole model as one, and gather the next "
-            "one while one computes",
+            change="shard each of the 8 blocks as its own unit instead of the whole model as one, and prefetch the "
+            "next unit",
             settings={"wrap": "block", "prefetch": 1},
             predicted_gain_ns=Interval(-260 * MS, 268 * MS, 484 * MS),
             predicted_memory_delta_bytes=-62_000_000,
@@ -41,7 +41,7 @@ HISTORY = History(
             number=2,
             verdict="Data-bound (12% of 1840 ms a step): the data loader is slower than the training: 221 ms a step.",
             advice="loader-workers-2",
-            change="2 loader processes a rank, not 1",
+            change="2 DataLoader workers per rank instead of 1",
             settings={"num_workers": 2},
             predicted_gain_ns=Interval(20 * MS, 90 * MS, 160 * MS),
             predicted_memory_delta_bytes=None,

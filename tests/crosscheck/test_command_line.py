@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
 def test_the_comparison_follows_the_report(folder: Path) -> None:
     ended = diag("analyze", folder, "--cross-check", "hta")
     assert (ended.returncode, ended.stderr) == (0, "")
-    report = ended.stdout[ended.stdout.index("Beside HolisticTraceAnalysis") :]
+    report = ended.stdout[ended.stdout.index("Compared with HolisticTraceAnalysis") :]
     assert "-40.00%" in report
 
 

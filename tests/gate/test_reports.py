@@ -41,8 +41,7 @@ max-peak-memory          at most 70GB   61.2 GB                     kept
 min-tokens-per-second    at least 12k  10,000/s  9,000/s to 11,000/s  exceeded
 min-mfu: the run is on a CPU
 
-Not kept: max-exposed-comm, min-tokens-per-second. Cannot be decided: min-mfu. Within noise of the limit:
-max-data-wait.
+Failed: max-exposed-comm, min-tokens-per-second. Undecided: min-mfu. Within noise of the limit: max-data-wait.
 """
 
 
@@ -58,9 +57,9 @@ def test_the_text() -> None:
 def test_the_outcome_in_a_sentence() -> None:
     kept = GATE.checked[2:3]
     assert outcome(Gate(kept)) == "Every budget is kept."
-    close = "No budget is surely exceeded. Within noise of the limit: max-data-wait."
+    close = "No budget is certainly exceeded. Within noise of the limit: max-data-wait."
     assert outcome(Gate(GATE.checked[1:3])) == close
-    assert outcome(Gate(GATE.checked[1:3], strict=True)).startswith("Not kept: max-data-wait.")
+    assert outcome(Gate(GATE.checked[1:3], strict=True)).startswith("Failed: max-data-wait.")
 
 
 # -- JUnit -------------------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def test_the_late_rank_is_named(tmp_path: Path, version: str) -> None:
     assert (verdict.culprit_ranks, verdict.culprit_hosts, verdict.cause) == ((5,), ("node1",), "straggler")
     assert verdict.bottleneck == Bottleneck.UNDETERMINED, "what it does meanwhile is not in the files"
     assert verdict.confidence >= 0.9
-    assert "Rank 5 comes last to the collectives" in verdict.headline
+    assert "Rank 5 arrives last at the collectives" in verdict.headline
 
 
 def test_a_rank_that_is_late_now_and_then(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_how_much_of_the_time_it_is(tmp_path: Path) -> None:
     assert result.verdict.severity == Severity.CRITICAL
     assert result.verdict.share == pytest.approx(200 * 10 / 10_000, rel=0.1)
     idle = opened(write_job(tmp_path / "idle", ALL, late_by(0), dumps=20, wall_us=10_000_000))
-    assert "communication is 1% of the time, and no rank comes last" in idle.verdict.headline.replace(NBSP, " ")
+    assert "communication is 1% of the time, and no rank arrives last" in idle.verdict.headline.replace(NBSP, " ")
 
 
 def test_bus_bandwidth_and_reach(tmp_path: Path) -> None:
@@ -144,10 +144,10 @@ def test_every_front_end_shows_it(tmp_path: Path) -> None:
     folder = write_job(tmp_path / "logs", ALL, late_by(2 * MS, 5), dumps=20, wall_us=1_000_000)
     text = diag("analyze", folder)
     assert text.returncode == 0
-    assert "Rank 5 comes last" in text.stdout
+    assert "Rank 5 arrives last" in text.stdout
     answer = json.loads(diag("analyze", folder, "--json").stdout)
     assert answer["verdict"]["culprit"]["ranks"] == [5]
     page = tmp_path / "report.html"
     assert diag("report", folder, "-o", page).returncode == 0
-    assert "Rank 5 comes last" in page.read_text()
-    assert "Rank 5 comes last" in repr(open_run(folder))
+    assert "Rank 5 arrives last" in page.read_text()
+    assert "Rank 5 arrives last" in repr(open_run(folder))

@@ -20,7 +20,7 @@ def test_the_answer_comes_first_and_the_table_holds_its_numbers() -> None:
     assert "2 + 2 + 4 + 8 = 16 bytes a parameter" in ended.stdout
     states = {line.split()[0]: line.split()[1] for line in lines if line.startswith(("DDP", "ZeRO-1", "ZeRO-2"))}
     assert states == {"DDP": "1,120.00", "ZeRO-1": "283.28", "ZeRO-2": "143.83"}
-    assert "Bound: below 14 GPUs" in ended.stdout
+    assert "Bound: the states do not fit on fewer than 14 GPUs" in ended.stdout
     assert "6 + 4 + 8 = 18 bytes: Hugging Face" in ended.stdout
     assert "ZeRO paper" not in ended.stdout  # it counts as this recipe does
     assert max(map(len, lines)) <= 110
@@ -100,8 +100,8 @@ def test_axes_in_the_tables() -> None:
 
 
 def test_time_needs_a_peak() -> None:
-    assert "cannot be told: name the GPUs" in diag("plan", "7B").stdout
-    assert "peak is of 16-bit arithmetic" in diag("plan", "7B", "--gpu", "H100", "--recipe", "fp32").stdout
+    assert "cannot be estimated: name the GPUs" in diag("plan", "7B").stdout
+    assert "peak is for 16-bit arithmetic" in diag("plan", "7B", "--gpu", "H100", "--recipe", "fp32").stdout
     known = json.loads(diag("plan", "7B", "--peak", "100", "--mfu", "0.3", "--json").stdout)["plan"]
     assert known["strategies"][0]["expected"]["mfu"] < 0.3
     assert known["assumed"]["memory_bandwidth"] is None

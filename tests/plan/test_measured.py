@@ -129,7 +129,7 @@ def test_the_fullest_rank_is_compared() -> None:
     assert len(document["ranks"]) == len(found.ranks)
     shown = io.StringIO()
     print_measured(found, "run", Console(file=shown, width=110))
-    assert "The estimate is +100.0% off" in shown.getvalue() or "The estimate is +99.9% off" in shown.getvalue()
+    assert "The estimate is off by +100.0%" in shown.getvalue() or "The estimate is off by +99.9%" in shown.getvalue()
 
 
 def test_components_that_were_held() -> None:

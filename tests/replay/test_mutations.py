@@ -137,9 +137,9 @@ REFUSALS: dict[str, tuple[Fsdp, Mutation, str]] = {
     "blocks already": (Fsdp(), split_root(8), "not one sharding unit"),
     "nothing to merge": (Fsdp(units=ROOT), merge_units(2), "too few to merge"),
     "fewer workers": (Fsdp(), more_workers(2, 1), "not more"),
-    "all ranks slow": (Fsdp(), without_straggler([0, 1]), "another rank"),
+    "all ranks slow": (Fsdp(), without_straggler([0, 1]), "no other rank"),
     "no such type": (Fsdp(), reduce_in("fp7"), "not known"),
-    "shards that do not fit": (Fsdp(ranks=4), hybrid_shard(3), "cannot be cut"),
+    "shards that do not fit": (Fsdp(ranks=4), hybrid_shard(3), "cannot be divided"),
 }
 
 

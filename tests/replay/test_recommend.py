@@ -69,7 +69,7 @@ def test_a_loader_that_was_seen_at_work_gets_them_too() -> None:
     assert tables.manifest is not None
     seen = replace(tables, manifest=replace(tables.manifest, trainer={}, loader={"num_workers": 1}))
     (advice,) = analyze(seen).recommendation.advice
-    assert advice.change == "2 loader processes a rank, not 1"
+    assert advice.change == "2 DataLoader workers per rank instead of 1"
     assert not advice.command
 
 
@@ -141,7 +141,7 @@ def test_what_is_shown_of_a_recorded_run(tmp_path: Path) -> None:
     ended = diag("analyze", run)
     text = " ".join(ended.stdout.split())
     assert "Try first" in text
-    assert "loader processes a rank, not 1" in text
+    assert "DataLoader workers per rank instead of 1" in text
     assert "--num-workers" in text
     content = json.loads(diag("analyze", run, "--json").stdout)
     (advice,) = content["advice"]

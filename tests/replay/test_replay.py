@@ -147,7 +147,7 @@ def test_clocks_that_the_collectives_tie_are_enough() -> None:
 
 def test_a_missing_rank_is_refused() -> None:
     tables = plain.without_rank(plain.simulate(plain.Plan(ranks=3)), 1)
-    assert build(attribute(tables), tables) == Refusal("not recorded: rank 1, so who waited for it is not known")
+    assert build(attribute(tables), tables) == Refusal("rank 1 was not recorded, so the waiting for it is unknown")
 
 
 def test_an_impossible_program_says_who_is_stuck() -> None:

@@ -54,13 +54,13 @@ def test_the_causes_add_up_to_the_idle_time(result: Result) -> None:
 
 def test_stalls_are_named_by_what_the_host_did(result: Result) -> None:
     table = stall_table(result.attribution)
-    assert table.columns == ("Step", "Begin", "Duration", "Share", "Cause", "The host was in")
+    assert table.columns == ("Step", "Start", "Duration", "Share", "Cause", "The host was in")
     counted = [step.step for step in result.attribution.usable]
     assert [tuple(map(spaced, row)) for row in table.rows] == [
         (str(step), "after 2.00 ms", "4.00 ms", "40%", "not launched", "resize for 90% of it") for step in counted
     ]
     of_one = stall_table(result.attribution, step=0)  # also of a step that does not count
-    assert of_one.columns == ("Begin", "Duration", "Share", "Cause", "The host was in")
+    assert of_one.columns == ("Start", "Duration", "Share", "Cause", "The host was in")
     assert len(of_one.rows) == 1
 
 

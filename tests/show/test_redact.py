@@ -59,7 +59,7 @@ def test_names_are_hidden(names: Pseudonyms, text: str, hidden: str) -> None:
         "aten::mm, c10d::allreduce_, at::native::vectorized_elementwise_kernel<4, float>",
         "set_modules_to_forward_prefetch; --prefetch 1; fsdp2; block; data wait; ranks/*/log.txt",
         "torch 2.13.0+cpu · python 3.11.7 · NVIDIA H100 80GB HBM3",
-        "layers.0.attention.wq: rank 1 beyond the other ranks",
+        "layers.0.attention.wq: extra time of rank 1 over the other ranks",
         "for i in range(0, len(model.layers), 2):\n    fully_shard([*model.layers[i : i + 2]])",
     ],
 )

@@ -108,7 +108,7 @@ def test_without_totals_bytes_count_from_the_begin(tmp_path: Path, layout: Layou
     assert (curve.totals, curve.peak_allocated, curve.peak_reserved) == (False, 90 * MB, None)
     assert (curve.step, curve.phase) == (1, "optimizer")
     assert "addresses" in curve.live.reason
-    assert "count from the begin of the window" in curve_sentence(curve)
+    assert "count from the start of the window" in curve_sentence(curve)
     assert open_run(tmp_path).memory_table.rows == (), "no peak of the device is known"
     assert to_dict(open_run(tmp_path))["memory"] is None
 
