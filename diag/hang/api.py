@@ -119,9 +119,9 @@ def newest_write(path: str) -> int:
     return max(times)
 
 
-def incomplete(found: Triage) -> bool:
+def incomplete(answer: Triage) -> bool:
     """Whether a file could not be read completely."""
-    return any(path and is_incomplete(reason) for path, reason in found.gaps)
+    return any(path and is_incomplete(reason) for path, reason in answer.gaps)
 
 
 def triage(
@@ -166,7 +166,7 @@ def _investigated(
 ) -> Investigation:
     from diag.hang.classes import anchors
     from diag.hang.flight import clues_of, read_dumps
-    from diag.hang.ras.clues import completed, judged
+    from diag.hang.ras.clues import completed, findings_of
     from diag.hang.ras.read import ANCHORS, overheard, read_reports
     from diag.hang.reason import reason
     from diag.hang.rundir import clues_of as clues_of_run
@@ -196,7 +196,7 @@ def _investigated(
     # A dump is not a text, and JSON in one long line is not a log: neither is a gap.
     known = {*dumps.paths, *reports.json_paths}
     logs = replace(logs, gaps=tuple(gap for gap in logs.gaps if gap[0] not in known))
-    findings = judged(reports, logs)
+    findings = findings_of(reports, logs)
     answer = reason(logs, from_dumps, [*from_runs, *findings.clues], well)
     return Investigation(_without_secrets(_with_snapshot(completed(answer, findings), paths)), logs, dumps)
 

@@ -48,14 +48,14 @@ def arguments(document: Document, devices: Devices) -> Arguments:
     return Arguments(document, (), document.values, devices)
 
 
-def fsdp_of(top: Arguments, bare: bool, other: Document | None = None) -> Fsdp | None:
-    """FSDP as the file sets it up; None where it does not. ``bare``: the file is an fsdp_config by itself; ``other``:
-    the file that it names as its fsdp_config."""
+def fsdp_of(top: Arguments, bare: bool, fsdp_config: Document | None = None) -> Fsdp | None:
+    """FSDP as the file sets it up; None where it does not. ``bare``: the file is an fsdp_config by itself;
+    ``fsdp_config``: the file that it names as such."""
     if not bare and not top.uses_fsdp:
         return None
     section: Section = top if bare else top.within("fsdp_config")
-    if other is not None:
-        section = Section(other, (), other.values)
+    if fsdp_config is not None:
+        section = Section(fsdp_config, (), fsdp_config.values)
     options = () if bare else top.fsdp
     version_key = "version" if "version" in section.values else "fsdp_version"
     version = section.whole(version_key)

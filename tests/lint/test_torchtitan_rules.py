@@ -8,7 +8,7 @@ import pytest
 
 from diag.linting import torchtitan as degrees
 from diag.linting import torchtitan as training
-from diag.linting.lint import TORCHTITAN_RULES, unseen_torchtitan
+from diag.linting.lint import TORCHTITAN_RULES, unchecked_torchtitan
 from tests.lint.build import Case, check, every_rule, fires, flat, name_of, silent, titan_view
 
 P = "parallelism."
@@ -141,7 +141,7 @@ def test_rules(rule: Any, case: Case) -> None:
 
 def test_what_the_file_cannot_tell() -> None:
     def whats(case: Case) -> list[str]:
-        return [unseen.what for unseen in unseen_torchtitan(titan_view(case))]
+        return [unchecked.what for unchecked in unchecked_torchtitan(titan_view(case))]
 
     own = {"experimental": {"custom_args_module": "flux"}, "training": {}}
     assert whats(Case(par())) == ["whether the degrees make up the GPUs"]

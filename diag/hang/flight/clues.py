@@ -213,7 +213,7 @@ def state_of(board: Board, waits: Waits, rank: int) -> str:
 # -- Coverage, a sentence each -----------------------------------------------------------------------------------------
 
 
-def coverage(board: Board, waits: Waits, dumps: Dumps, found: bool) -> tuple[str, ...]:
+def coverage(board: Board, waits: Waits, dumps: Dumps, has_cause: bool) -> tuple[str, ...]:
     """How many ranks have a dump, what the dumps lack, and why no cause is found."""
     sentences = [
         f"Flight Recorder dumps of {len(board.dumps)} of {board.world_size} ranks (number of ranks "
@@ -227,7 +227,7 @@ def coverage(board: Board, waits: Waits, dumps: Dumps, found: bool) -> tuple[str
     if sources["the file name"]:
         sentences.append(f"The rank of {sources['the file name']} dumps is taken from the file name.")
     sentences += _limits(board)
-    if not found:
+    if not has_cause:
         sentences.append(_why_nothing(board, waits))
     return tuple(sentences)
 
@@ -378,7 +378,9 @@ def _clue(board: Board, waits: Waits, culprits: tuple[int, ...], confidence: flo
     return Clue(
         fault_class="missing_rank",
         culprits=tuple(_culprit(board, waits, rank) for rank in culprits),
-        evidence=tuple(e for rank in shown for e in (*_own(board, waits, rank), *_waiter(board, waits, rank))),
+        evidence=tuple(
+            e for rank in shown for e in (*_state_evidence(board, waits, rank), *_waiter(board, waits, rank))
+        ),
         confidence=confidence,
         note=note,
         victims=_victims(board, culprits),
@@ -397,7 +399,7 @@ def _culprit(board: Board, waits: Waits, rank: int) -> Culprit:
     return Culprit(rank=rank, host=dump.host if dump else "", process_group=(group.desc or group.name) if group else "")
 
 
-def _own(board: Board, waits: Waits, rank: int) -> tuple[Evidence, ...]:
+def _state_evidence(board: Board, waits: Waits, rank: int) -> tuple[Evidence, ...]:
     dump = board.dumps.get(rank)
     return (Evidence(dump.path, 0, f"rank {rank}: {state_of(board, waits, rank)}"),) if dump else ()
 

@@ -29,7 +29,7 @@ from diag.words.formatting import counted, listing, spaced, visible
 from ..model import Clue, Evidence, Logs, Process
 from .client import VARIABLE, address_of, ask
 from .clues import NOT_COUNTED as NOT_COUNTED
-from .clues import Names, Series, judged, series_of, stands, unchanged
+from .clues import Names, Series, findings_of, series_of, stands, unchanged
 from .read import Reports, read_reports
 from .report import RUNNING, Comm, Level, Member, Report
 
@@ -148,13 +148,13 @@ class Watch:
             elif not self._job.is_of(reports.reports[-1]):
                 why = f"NCCL RAS at {address} answers for another job. {VARIABLE} gives each job an address of its own."
             else:
-                self._reports = _kept([*self._reports, reports.reports[-1]])
+                self._reports = _thinned([*self._reports, reports.reports[-1]])
                 self._last = _seen(self._reports, self._job.logs(), f"NCCL RAS at {address}")
                 return self._last
         return replace(self._last, why=self._job.why_off() or f"{why.rstrip('.')}.")
 
 
-def _kept(reports: list[Report]) -> list[Report]:
+def _thinned(reports: list[Report]) -> list[Report]:
     """The last reports. Drops the oldest ones since which everything has changed, and thins out the others with their
     age."""
     last = reports[-1]
@@ -305,7 +305,7 @@ def recorded(run: Path) -> Seen | None:
 
 def _seen(reports: Sequence[Report], logs: Logs, source: str) -> Seen:
     last = reports[-1]
-    findings = judged(Reports(tuple(reports)), logs)
+    findings = findings_of(Reports(tuple(reports)), logs)
     clue = max(findings.clues, key=lambda candidate: candidate.confidence, default=None)
     rows = sorted(_rows(reports, Names(logs, reports)), key=lambda row: not row.trouble)
     summary = _of_the_job(clue) if clue is not None else findings.headline

@@ -164,12 +164,12 @@ def _wrong_interface(job: JobLogs, failed: bool) -> Clue | None:
     return clue_of("net_wrong_interface", hits, distinct(list(by_host.values())), note, errors[:2], confidence=sure)
 
 
-def ends_on_its_host(one: Interface) -> bool:
+def ends_on_its_host(interface: Interface) -> bool:
     """Whether an interface reaches its own host only: a container bridge, a tunnel, loopback, link-local."""
-    if one.name == "lo" or one.name.startswith(tuple(name for name in _LOCAL_NAMES if name != "lo")):
+    if interface.name == "lo" or interface.name.startswith(tuple(name for name in _LOCAL_NAMES if name != "lo")):
         return True
     try:
-        address = ipaddress.ip_address(one.address.partition("%")[0])
+        address = ipaddress.ip_address(interface.address.partition("%")[0])
     except ValueError:
         return False
     return address.is_link_local or address.is_loopback

@@ -66,24 +66,24 @@ def raised_by(run: Rundir) -> dict[int, Chain]:
     }
 
 
-def lost_a_peer(one: Rank) -> bool:
+def lost_a_peer(record: Rank) -> bool:
     """Whether a rank ended because of its peers, by its exception or its last lines."""
-    if one.raised is not None and _ended_by_it(one):
-        return one.raised.about_others
-    last = [line for line in one.log.splitlines()[-_LAST_LINES:] if not _WARNING.search(line)]
+    if record.raised is not None and _ended_by_it(record):
+        return record.raised.about_others
+    last = [line for line in record.log.splitlines()[-_LAST_LINES:] if not _WARNING.search(line)]
     return any(map(about_the_group, last))
 
 
-def place_of(one: Rank, code: int) -> int:
+def place_of(record: Rank, code: int) -> int:
     """A number for a rank that ended with an error: the culprit's is smaller."""
-    one = replace(one, exit=RankExit(one.culprit.rank or 0, code))
+    record = replace(record, exit=RankExit(record.culprit.rank or 0, code))
     if code < 0 and code not in (-signal.SIGTERM, -signal.SIGABRT):
         return 0
-    if one.raised is not None and not one.raised.about_others and _ended_by_it(one):
+    if record.raised is not None and not record.raised.about_others and _ended_by_it(record):
         return RAISED_ITSELF
     if code == -signal.SIGTERM:
         return 4
-    return 3 if lost_a_peer(one) else 2
+    return 3 if lost_a_peer(record) else 2
 
 
 def _ended_by_it(record: Rank) -> bool:

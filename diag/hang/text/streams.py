@@ -132,11 +132,11 @@ _GZIP_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # th
 _OTHER_PACKERS = {b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip", b"\x04\x22\x4d\x18": "lz4"}
 
 
-def pieces_of(path: str, gaps: Gaps, given: bool = False) -> Iterator[bytes]:
-    """The bytes of a file; nothing where it cannot be opened or is packed in another way. ``given``: the user named
+def pieces_of(path: str, gaps: Gaps, explicit: bool = False) -> Iterator[bytes]:
+    """The bytes of a file; nothing where it cannot be opened or is packed in another way. ``explicit``: the user named
     this path, which may be a pipe or a link that leads anywhere."""
     try:
-        with _opened(path, given) as file:
+        with _opened(path, explicit) as file:
             head = file.read(_PACKED_PIECE)
             if head.startswith(GZIP):
                 yield from _counted(_gunzip(head, file, path, gaps), path, gaps)
