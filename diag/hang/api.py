@@ -189,7 +189,7 @@ def _investigated(
     if not logs.paths and not dumps.paths and not from_runs and well is None and not reports.reports:
         reasons = "; ".join(f"{visible(path)}: {reason}" for path, reason in logs.gaps[:3] if path)
         raise DiagError(
-            "neither a log nor a Flight Recorder dump is there" + (f" ({reasons})" if reasons else ""),
+            "no log and no Flight Recorder dump was found" + (f" ({reasons})" if reasons else ""),
             hint="give text logs of the ranks (NCCL_DEBUG=INFO), torchrun's output, or dumps; folders are searched",
             path=paths[0] if paths else None,
         )

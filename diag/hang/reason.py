@@ -14,7 +14,7 @@ from diag.hang.job import JobLogs, distinct
 from diag.hang.model import Clue, Culprit, Evidence, Line, Logs, Role, RuledOut, Triage
 from diag.hang.order import Chosen, Confidence, choose, confidence_of, merged
 from diag.hang.rules import RULES
-from diag.hang.rules.network import ends_on_its_host
+from diag.hang.rules.network import ends_on_its_host, interface_words
 from diag.hang.rules.processes import victims_of
 from diag.hang.rules.waiting import shown_stacks
 from diag.hang.rundir import EndedWell
@@ -50,7 +50,7 @@ def without_cause(job: JobLogs, reports: Sequence[Timeout]) -> NoCause:
         return NoCause(
             "cascade_store_lost",
             0.5,
-            f"The store of the job is gone, and no line says why. Look at {where} first. {store[0].sentence}",
+            f"The TCPStore of the job is gone, and no log line shows why. Look at {where} first. {store[0].sentence}",
             distinct(ends or zero),
             tuple(hit.line for hit in store[:_MOST]),
         )
@@ -59,7 +59,7 @@ def without_cause(job: JobLogs, reports: Sequence[Timeout]) -> NoCause:
     waits = [m for c in job.communicators for m in c.members if m.started and not m.completed and not m.ended]
     if waits:
         lines = tuple(line for line in job.logs.lines if "Init START" in line.text)
-        text = "The initialisation of a communicator began and was not completed, and no line says why."
+        text = "The initialisation of a communicator began and was not completed, and no log line shows why."
         return NoCause("undetermined", 0.4, text, (), lines[:_MOST])
     lost = job.once(victims_of)
     if lost:
@@ -92,7 +92,8 @@ def _only_timeouts(job: JobLogs, reports: Sequence[Timeout]) -> NoCause:
     calls = {report.call for report in main.reports}
     ranks = len(main.reports)
     if len(calls) == 1 and main.members is not None and not main.absent:
-        text = f"All {ranks} ranks of {main.words} wait in {main.reports[0].words}: none is missing, no line says why."
+        text = f"All {ranks} ranks of {main.words} wait in {main.reports[0].words}: no rank is missing, and no log "
+        text += "line shows why."
     else:
         unknown = "" if main.members is not None else " The size of the group is unknown."
         some = f"{ranks} rank{'s' if ranks > 1 else ''}"
@@ -138,32 +139,33 @@ def _healthy_or_unknown(job: JobLogs) -> NoCause:
         last_alarm = max((line.number for line in harmless), default=0)
         after = [line for line in steps if last_alarm < line.number]
         if whole:
-            text = f"All {largest.size if largest else 0} ranks are initialised, they train, and no line says that "
-            return NoCause("healthy", _STEPS, f"{text}anything is wrong.", (), (*lines[:3], *steps[-2:]))
+            size = largest.size if largest else 0
+            text = f"All {size} ranks are initialised, they train, and no log line reports a problem."
+            return NoCause("healthy", _STEPS, text, (), (*lines[:3], *steps[-2:]))
         if harmless and after:
-            text = "The training makes steps, and no line says that anything is wrong."
+            text = "The training makes progress, and no log line reports a problem."
             return NoCause("healthy", _STEPS_ONLY, text, (), (*lines[:3], *steps[-2:]))
     if whole and largest is not None:
-        text = f"All {largest.size} ranks are initialised. No line says that they train, or that anything is wrong."
+        text = f"All {largest.size} ranks are initialised. No log line shows a training step or reports a problem."
         return NoCause("undetermined", 0.4, text, (), lines)
     if members and largest is not None:
-        text = f"{len(largest.members)} of {largest.size} ranks were read, and nothing is wrong with them."
+        text = f"{len(largest.members)} of {largest.size} ranks were read, and their logs report no problem."
         return NoCause("undetermined", 0.4, text, (), lines)
     if harmless:
-        text = "Only lines that healthy runs print as well, and no sign that the job trains or ended."
+        text = "The logs hold only lines that healthy runs also print, and no training step or end of the job."
         return NoCause("undetermined", 0.3, text, (), tuple(harmless[:_MOST]))
-    return NoCause("undetermined", 0.2, "Nothing that was read shows the state of the job.", (), ())
+    return NoCause("undetermined", 0.2, "The logs do not show the state of the job.", (), ())
 
 
 def _doubt(job: JobLogs) -> str:
     """Why the answer is not "healthy" although no line complains; "" where nothing contradicts it."""
     local = [interface for interface in job.interfaces if ends_on_its_host(interface)]
     if local:
-        names = ", ".join(dict.fromkeys(f"{interface.name} ({interface.address})" for interface in local))
-        return f"No line says that anything is wrong, but NCCL uses {names}, which does not leave its host."
+        names = interface_words(local)
+        return f"No log line reports a problem, but NCCL uses {names}, which cannot reach other hosts."
     versions = {process.nccl_version.partition("+")[0] for process in job.logs.processes} - {""}
     if len(versions) > 1:
-        return f"No line says that anything is wrong, but the processes load NCCL {' and '.join(sorted(versions))}."
+        return f"No log line reports a problem, but the processes load NCCL {' and '.join(sorted(versions))}."
     return ""
 
 
@@ -208,7 +210,7 @@ def what_to_collect(job: JobLogs, dumps_read: bool, timed_out: bool) -> tuple[st
     advice = []
     absent = ranks_not_read(job)
     if absent:
-        advice.append(f"Give the logs of {spaced(listing(absent))}: nothing of theirs was read.")
+        advice.append(f"Give the logs of {spaced(listing(absent))}: no line was read.")
     elif job.logs.world_size is None:
         advice.append("Give the logs of all ranks: their number is unknown.")
     if job.logs.deduplicated:
@@ -326,7 +328,7 @@ def _also_ruled_out(job: JobLogs, chosen: str, reports: Sequence[Timeout]) -> li
                 break
     store = job.named("store-get", "should-dump", "recv-value")
     if store and chosen != "cascade_store_lost":
-        text = "the store is lost when the process that holds it ends, which has a cause of its own"
+        text = "the store is lost when the process that hosts it ends, and that process ended for another reason"
         ruled_out.append(RuledOut("cascade_store_lost", text))
     return ruled_out
 
@@ -354,7 +356,8 @@ def _coverage(job: JobLogs, dumps: FlightFindings, sure: Confidence | None) -> t
     absent = ranks_not_read(job)
     if absent and logs.paths:
         sentences.append(
-            f"Nothing was read of {len(absent)} ranks: {', '.join(map(str, absent[:8]))}{'…' * (len(absent) > 8)}."
+            f"No log lines of {counted(len(absent), 'rank')}: "
+            f"{', '.join(map(str, absent[:8]))}{'…' * (len(absent) > 8)}."
         )
     if logs.deduplicated:
         sentences.append("Ray left out repeated lines, so a missing rank means nothing.")

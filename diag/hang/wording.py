@@ -27,12 +27,15 @@ def culprit_words(culprits: Sequence[Culprit]) -> str:
     ranks = sorted({c.rank for c in culprits if c.rank is not None})
     hosts = list(dict.fromkeys(c.host for c in culprits if c.host))
     if ranks and len(ranks) == len(culprits):
-        where = f" on {', '.join(hosts[:_MOST])}" if hosts else ""
-        return spaced(listing(ranks)) + where
+        return spaced(listing(ranks)) + (f" on {_host_list(hosts)}" if hosts else "")
     if hosts:
-        more = f" and {len(hosts) - _MOST} more" if len(hosts) > _MOST else ""
-        return f"host{'s' if len(hosts) > 1 else ''} {', '.join(hosts[:_MOST])}{more}"
+        return f"host{'s' if len(hosts) > 1 else ''} {_host_list(hosts)}"
     return ", ".join(dict.fromkeys(_one(c) for c in culprits if _one(c)))
+
+
+def _host_list(hosts: Sequence[str]) -> str:
+    more = f" and {len(hosts) - _MOST} more" if len(hosts) > _MOST else ""
+    return ", ".join(hosts[:_MOST]) + more
 
 
 def _one(culprit: Culprit) -> str:
@@ -75,8 +78,8 @@ def steps(fault_class: FaultClass, culprits: Sequence[Culprit], note: str = "") 
     known = {
         "who": culprit_words(culprits) or "the rank that differs",
         "where": culprit_words(culprits) or "the host of the process that printed it",
-        "host": ", ".join(hosts[:_MOST]) or "the host of the process that printed it",
-        "there": ", ".join(hosts[:_MOST]) or "its host",
+        "host": _host_list(hosts) or "the host of the process that printed it",
+        "there": _host_list(hosts) or "its host",
         "rank_words": spaced(listing(ranks)) if ranks else "the rank at fault",
     }
     unnamed = () if _NAMES_AN_EXCEPTION.search(note) else fault_class.if_unnamed

@@ -540,7 +540,7 @@ def _without_cause(reports: Sequence[Report], series: Sequence[Series], names: N
     if aborted:
         coverage.append(f"{counted(aborted, 'rank')} of communicators aborted: that follows an error or a time-out.")
     if last.timeouts:
-        coverage.append(f"RAS itself met {counted(last.timeouts, 'time-out')} while it asked the ranks.")
+        coverage.append(f"RAS itself had {counted(last.timeouts, 'time-out')} while it queried the ranks.")
     evidence = (*(row.evidence for row in last.rows[:4]), last.evidence)
     if failed:
         comm, level = (own_errors or failed)[0]

@@ -84,7 +84,7 @@ class Seen:
     lines: tuple[str, ...] = ()
 
 
-_ASKING = Seen(why="NCCL RAS is being asked.")
+_ASKING = Seen(why="Querying NCCL RAS.")
 
 
 # -- asking ------------------------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class Watch:
         return self._seen
 
     def _ask(self) -> None:
-        seen = replace(self._last, why="NCCL RAS cannot be asked: the dashboard's own log says why.")
+        seen = replace(self._last, why="NCCL RAS cannot be queried: see the dashboard's log.")
         try:
             before, self._job = self._job, self._job.newest()
             if before.attempt != self._job.attempt:
@@ -203,11 +203,11 @@ class _Job:
     def addresses(self) -> list[str]:
         """Where to ask. Raises DiagError where there is nothing to ask: its message is the reason."""
         if self.backend and "nccl" not in self.backend:
-            raise DiagError(f"NCCL RAS knows nothing of this run: its backend is {self.backend[:80]}.")
+            raise DiagError(f"NCCL RAS does not cover this run: its backend is {self.backend[:80]}.")
         if not self.ranks:
-            raise DiagError("NCCL RAS is not asked: no rank has recorded yet where it runs.")
+            raise DiagError("NCCL RAS is not queried: no rank has recorded its host yet.")
         if all(rank.device == "cpu" for rank in self.ranks):
-            raise DiagError("NCCL RAS knows nothing of this run: its ranks train on CPUs.")
+            raise DiagError("NCCL RAS does not cover this run: its ranks train on CPUs.")
         environment = self._environment()
         if environment.get(_ENABLE, "").strip() == "0":
             raise DiagError(f"NCCL RAS is off: the job runs with {_ENABLE}=0.")
@@ -234,7 +234,7 @@ class _Job:
     def _hosts(self) -> list[str]:
         hosts = list(dict.fromkeys(rank.host for rank in self.ranks if _HOST.fullmatch(rank.host)))
         if not hosts:
-            raise DiagError("NCCL RAS is not asked: the ranks have recorded no host that can be asked.")
+            raise DiagError("NCCL RAS is not queried: the ranks have recorded no host that can be queried.")
         return hosts[:_MOST_HOSTS]
 
     def _hosts_named(self) -> str:
@@ -341,7 +341,7 @@ def _lines(report: Report) -> tuple[str, ...]:
         evidence += [comm.evidence, *(level.evidence for level in _troubles(comm))]
     texts = [text for item in evidence if (text := _shown(item.text))]
     if report.timeouts:
-        texts.append(f"RAS met {counted(report.timeouts, 'time-out')} while it asked the ranks")
+        texts.append(f"RAS had {counted(report.timeouts, 'time-out')} while it queried the ranks")
     return tuple(dict.fromkeys(texts))[:MOST_LINES]
 
 

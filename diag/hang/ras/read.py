@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import IO, TextIO, cast
 
 from diag.collectors.layout import is_regular
-from diag.hang.text.streams import Gaps as Unsaid
+from diag.hang.text.streams import Gaps as UnreportedGaps
 from diag.hang.text.streams import TextBlock, blocks_of
 
 from ..model import MOST_RANKS, Evidence
@@ -399,9 +399,9 @@ def read_reports(
             if from_stdin is not None:
                 from_stdin.seek(0)
                 with _standard_input(from_stdin):
-                    reports += _reports_of(path, pieces_of(path, Unsaid()), gaps)
+                    reports += _reports_of(path, pieces_of(path, UnreportedGaps()), gaps)
         elif is_regular(path):
-            reports += _reports_of(path, pieces_of(path, Unsaid(), explicit=path in named), gaps)
+            reports += _reports_of(path, pieces_of(path, UnreportedGaps(), explicit=path in named), gaps)
         else:  # a pipe: what it held has been read, and a named one would wait for ever
             gaps[path, _PIPE] = None
         members += sum(len(comm.members) for report in reports[before:] for comm in report.comms.values())

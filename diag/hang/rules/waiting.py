@@ -340,8 +340,7 @@ def _blocked_channels(job: JobLogs) -> list[Clue]:
             distinct([job.of_host(host) for host in hosts]),
             tuple(line.evidence for line in (*lines, *(hit.line for hit in channels[:3]))),
             _ONE_USUAL_CAUSE if everybody else _ONE_USUAL_CAUSE - 0.1,
-            f"All ranks are initialised and all wait in {waits}; the channels go from GPU to GPU and nobody reports an "
-            "error.",
+            f"All ranks are initialised and all wait in {waits}; the channels use P2P, and no rank reports an error.",
             tuple(sorted(everybody[0].ranks)) if everybody else (),
         )
     ]

@@ -17,6 +17,7 @@ from diag.hang.text.prefixes import NamedRank, ParsedLine
 from diag.hang.text.streams import STDIN, Gaps, files_of
 from diag.hang.wording import NO_RANK, SHARES
 from diag.rundir.lines import read_identity, read_manifest
+from diag.words.formatting import counted, spaced
 
 # -- Processes and communicators, joined from what each line states ----------------------------------------------------
 #
@@ -200,7 +201,7 @@ def communicators_of(
     if any(not name for name, size, _ in about.values() if size > 1):
         gaps.say("", "communicators without a commId (NCCL before 2.16) cannot be joined across processes")
     if twice:
-        gaps.say("", f"{twice} ranks of communicators are claimed by several processes: the first counts")
+        gaps.say("", f"{twice} ranks of communicators are claimed by several processes: the first is used")
     return tuple(
         Communicator(about[key][0], about[key][1], tuple(members[rank] for rank in sorted(members)), about[key][2])
         for key, members in groups.items()
@@ -348,7 +349,7 @@ def world_size(facts: Facts, manifest: set[int], gaps: Gaps) -> int | None:
             gaps.say("", f"several world sizes ({source}): {', '.join(map(str, sorted(sizes)))}; the largest is taken")
         if max(sizes) >= max(largest, seen):
             return max(sizes)
-        gaps.say("", f"the world size {max(sizes)} ({source}) is less than the ranks that are seen: not believed")
+        gaps.say("", f"the world size {max(sizes)} ({source}) is less than the number of ranks seen: ignored")
     if largest >= seen:
         return largest or None
     if largest:
@@ -517,7 +518,10 @@ def _calls(
             if (read := call_of(text, Evidence(gatherer.files[file], line, text))) is not None:
                 by_side[id(side)].append(read[1])
     for file, callers in strangers.items():
-        gaps.say(gatherer.files[file], f"{NO_RANK}{len(callers)} processes without their Init lines: no rank")
+        gaps.say(
+            gatherer.files[file],
+            f"{NO_RANK}{spaced(counted(len(callers), 'process', 'processes'))} without Init lines: no rank",
+        )
     return {side: tuple(sorted(calls, key=_place)) for side, calls in by_side.items()}
 
 

@@ -303,7 +303,7 @@ def test_entries_of_the_wrong_kind_are_left_out_and_counted(tmp_path: Path) -> N
     entries += [{**good, "collective_seq_id": 10**30, "record_id": 10}]
     (tmp_path / "nccl_trace_rank_0").write_text(json.dumps(broken))
     found = read_dumps([tmp_path])
-    assert "entries that are none" in why(found, "nccl_trace_rank_0")
+    assert "entries that are not valid" in why(found, "nccl_trace_rank_0")
     assert found.dumps[0].pending[0].title == "all_reduce #2"
 
 
