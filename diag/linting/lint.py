@@ -32,13 +32,13 @@ def recognise(document: Document) -> Format:
     """The format. DiagError for a model's config.json and for unknown formats."""
     if is_model(document.values):
         raise DiagError(
-            "a model's config.json, not a configuration of training",
+            "a model's config.json, not a training configuration",
             path=document.path,
             hint="give it alone, with --gpus, to plan memory and strategy",
         )
     recognised = _format(document)
     if recognised is None:
-        raise DiagError("no configuration that is known here", path=document.path, hint=_HINT)
+        raise DiagError("not a known configuration format", path=document.path, hint=_HINT)
     return recognised
 
 
@@ -73,9 +73,9 @@ def _format(document: Document) -> Format | None:
 def unchecked_deepspeed(seen: DeepSpeed) -> tuple[Unchecked, ...]:
     unchecked = [
         Unchecked(
-            "whether each rank reads data of its own",
-            "deepspeed.initialize(training_data=...) puts a DistributedSampler in, as Accelerate and the Trainer do; a "
-            "DataLoader of your own needs sampler=DistributedSampler(dataset) and set_epoch() every epoch",
+            "whether each rank reads its own data",
+            "deepspeed.initialize(training_data=...) adds a DistributedSampler, as Accelerate and the Trainer do; "
+            "your own DataLoader needs sampler=DistributedSampler(dataset) and set_epoch() every epoch",
         )
     ]
     sizes = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -83,7 +83,10 @@ def unchecked_deepspeed(seen: DeepSpeed) -> tuple[Unchecked, ...]:
         whole, micro, steps = (seen.top.whole(key) or 1 for key in sizes)
         if whole % (micro * steps) == 0:
             unchecked.append(
-                Unchecked("whether the batch sizes multiply", f"they do on {whole // (micro * steps)} GPUs: --gpus")
+                Unchecked(
+                    "whether the batch sizes are consistent",
+                    f"they are on {whole // (micro * steps)} GPUs: give --gpus",
+                )
             )
     return tuple(unchecked)
 
@@ -93,7 +96,7 @@ def unchecked_accelerate(seen: Accelerate) -> tuple[Unchecked, ...]:
         return ()
     return (
         Unchecked(
-            "whether each rank reads data of its own",
+            "whether each rank reads its own data",
             "Accelerate shards a DataLoader that goes through accelerator.prepare(), as the Trainer's do; one that "
             "does not gives every rank all of the data",
         ),
@@ -103,7 +106,9 @@ def unchecked_accelerate(seen: Accelerate) -> tuple[Unchecked, ...]:
 def unchecked_torchtitan(seen: Titan) -> tuple[Unchecked, ...]:
     unchecked = []
     if seen.devices.gpus is None:
-        unchecked.append(Unchecked("whether the degrees make up the GPUs", "give --gpus and --per-host"))
+        unchecked.append(
+            Unchecked("whether the product of the degrees is the number of GPUs", "give --gpus and --per-host")
+        )
     if seen.extended:
         unchecked.append(
             Unchecked("whether tables and keys are spelled right", "the module that adds some is not imported here")
@@ -112,7 +117,7 @@ def unchecked_torchtitan(seen: Titan) -> tuple[Unchecked, ...]:
 
 
 def unchecked_file(name: str) -> Unchecked:
-    return Unchecked(f"what {visible(name[:200])} says", "it is not here: lint it where it is")
+    return Unchecked(f"what {visible(name[:200])} says", "the file is not on this machine: run diag plan where it is")
 
 
 _View = TypeVar("_View")
@@ -209,7 +214,11 @@ def _repeated(view: accelerate.Accelerate | arguments.Arguments) -> list[Notice]
     """Keys given twice, of which YAML's and JSON's parsers keep the last."""
     return [
         view.say(
-            ".".join(place), Severity.ERROR, "Given twice: the last counts.", "keep one of the two", "YAML and JSON"
+            ".".join(place),
+            Severity.ERROR,
+            "Duplicate key: the last one is used.",
+            "keep one of the two",
+            "YAML and JSON",
         )
         for place, _ in view.document.lines.repeated
     ]
@@ -224,9 +233,9 @@ def _named(
         return None, (unchecked_file(name),)
     if recognise(inner) is not Format.DEEPSPEED:
         raise DiagError(
-            f"no DeepSpeed configuration, though {document.path} names it as one",
+            f"not a DeepSpeed configuration, although {document.path} refers to it as one",
             path=inner.path,
-            hint="name the DeepSpeed JSON there",
+            hint="refer to the DeepSpeed JSON there",
         )
     return deepspeed_of(inner, devices, reader), ()
 

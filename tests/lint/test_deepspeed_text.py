@@ -91,7 +91,7 @@ def test_a_name_that_no_file_has(tmp_path: Path, name: str) -> None:
 def test_a_file_that_is_named_and_is_none(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text('{"output_dir": "x", "seed": 1}')
     outer = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: ds.json\n"
-    with pytest.raises(DiagError, match="no DeepSpeed configuration"):
+    with pytest.raises(DiagError, match="not a DeepSpeed configuration"):
         linted(tmp_path / "accelerate.yaml", outer)
 
 
@@ -100,7 +100,7 @@ def test_what_the_file_cannot_tell(tmp_path: Path) -> None:
     text = json.dumps({**sizes, "zero_optimization": {"stage": 3}})
     found = linted(tmp_path / "ds.json", text)
     assert [unchecked.what for unchecked in found.could_not_look] == [
-        "whether each rank reads data of its own", "whether the batch sizes multiply",
+        "whether each rank reads its own data", "whether the batch sizes are consistent",
     ]  # fmt: skip
     assert "DistributedSampler" in found.could_not_look[0].check
     assert "8 GPUs" in found.could_not_look[1].check

@@ -285,7 +285,7 @@ def test_a_host_that_is_none_is_not_asked(
 ) -> None:
     monkeypatch.setenv("NCCL_RAS_ADDR", "0.0.0.0:1234")
     run = write_run(WELL, tmp_path / "run", host=host or "\x00").root
-    assert "no host that can be asked" in asked(Watch(run)).why
+    assert "no host that can be queried" in asked(Watch(run)).why
     assert nobody_is_asked == []
 
 
