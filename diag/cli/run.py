@@ -113,7 +113,7 @@ class RunOptions(RecordingOptions, TrainerOptions):
     auto_traces: int | None = option(
         None,
         COLLECT,
-        "Most windows that are recorded because the verdict on the newest steps turns bad; by default 3, none with "
+        "Maximum number of windows recorded because the verdict on the newest steps turns bad; by default 3, none with "
         "--no-trace.",
         least=0,
     )
@@ -298,7 +298,7 @@ def _refuse_options_of_the_trainer(context: typer.Context, is_script: bool) -> N
     for parameter in context.command.params:
         if parameter.name in without_effect and _given(context, parameter.name):
             raise DiagError(
-                f"{parameter.opts[0]} means nothing to a {kind} of yours",
-                hint=f"options of the {kind} itself go behind its name",
+                f"{parameter.opts[0]} has no effect on your own {kind}",
+                hint=f"write the {kind}'s own options after its name",
                 exit_code=ExitCode.USAGE,
             )
