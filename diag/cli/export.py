@@ -75,7 +75,7 @@ def export(
             "-o",
             metavar="PATH",
             help="prometheus: a file, replaced in one move (for node_exporter's textfile collector). jsonl: a file to "
-            "append to. tensorboard, wandb: the folder. By default standard output, or a folder beside the run.",
+            "append to. tensorboard, wandb: the folder. By default standard output, or a folder next to the run.",
         ),
     ] = None,
     endpoint: Annotated[

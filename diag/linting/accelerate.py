@@ -114,7 +114,7 @@ def processes(top: Accelerate) -> Iterator[Notice]:
         return
     if gpus is not None and number != gpus:
         yield top.say(
-            "num_processes", Severity.ERROR, f"It starts {number} processes, one a GPU, and --gpus says {gpus}.",
+            "num_processes", Severity.ERROR, f"It starts {number} processes, one per GPU, and --gpus is {gpus}.",
             f"num_processes: {gpus}", "accelerate launch: one process a GPU",
         )  # fmt: skip
     if top.kind.startswith("MULTI_") and number < 2:

@@ -117,7 +117,9 @@ def unchecked_torchtitan(seen: Titan) -> tuple[Unchecked, ...]:
 
 
 def unchecked_file(name: str) -> Unchecked:
-    return Unchecked(f"what {visible(name[:200])} says", "the file is not on this machine: run diag plan where it is")
+    return Unchecked(
+        f"what {visible(name[:200])} contains", "the file is not on this machine: run diag plan where it is"
+    )
 
 
 _View = TypeVar("_View")

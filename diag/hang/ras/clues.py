@@ -323,7 +323,7 @@ def _odd(series: Series) -> _Odd | None:
         ranks = crossed
         sure = 1 - (1 - _CROSSED_SNAPSHOT) * (1 - series.sure) if series.still else _CROSSED_SNAPSHOT
         same = all(sum(differs[rank].values()) == 0 for rank in ranks)
-        fault, difference = ("mismatch_op" if same else "desync"), "launched other collectives than"
+        fault, difference = ("mismatch_op" if same else "desync"), "launched different collectives than"
     elif behind:
         least = min(behind.values())
         ranks = [rank for rank, of_rank in behind.items() if of_rank == least]

@@ -146,7 +146,7 @@ class Watch:
                 reason = reports.gaps[0][1] if reports.gaps else "it holds no report"
                 why = f"NCCL RAS at {address} answered, and its answer cannot be read: {reason}."
             elif not self._job.is_of(reports.reports[-1]):
-                why = f"NCCL RAS at {address} answers for another job. {VARIABLE} gives each job an address of its own."
+                why = f"NCCL RAS at {address} answers for another job. {VARIABLE} gives each job its own address."
             else:
                 self._reports = _thinned([*self._reports, reports.reports[-1]])
                 self._last = _seen(self._reports, self._job.logs(), f"NCCL RAS at {address}")
@@ -440,7 +440,7 @@ def _counts(series: Series, at: _Place) -> Iterator[Row]:
             yield at.row(level.members, level.number, says, _since(series, level))
         if len(levels) > _MOST_LEVELS:
             others = sum(level.number for level in levels[_MOST_LEVELS:])
-            yield at.row((), others, f"{op or 'collectives'}: other counts", _since(series, None))
+            yield at.row((), others, f"{op or 'collectives'}: different counts", _since(series, None))
     if not differ and series.still and comm.counts:
         launched = [f"{op} {int(levels[0].value):,}" for op, levels in comm.counts.items() if levels[0].value]
         members = next(iter(comm.counts.values()))[0]
@@ -456,4 +456,4 @@ def _since(series: Series, level: Level | None) -> str:
         return f"unchanged for {series.seconds:,.0f} s" if series.seconds is not None else "unchanged since a report"
     ranks = [member.rank for member in level.members if member.rank is not None] if level is not None else []
     whole = level is not None and len(ranks) == level.number
-    return "unchanged, while others go on" if whole and stands(series, ranks) else "changing"
+    return "unchanged, while others make progress" if whole and stands(series, ranks) else "changing"
