@@ -109,7 +109,7 @@ def export(
     from diag.export.run_metrics import RunMetrics
     from diag.serve.server import ended_by_signals
 
-    metrics = RunMetrics(run, per_rank, _ranks(ranks), _say_gap)
+    metrics = RunMetrics(run, per_rank, _ranks(ranks), _print_gap)
     write = _writer(run, to, out, endpoint)
     with ended_by_signals(), suppress(KeyboardInterrupt):
         write(metrics.read())
@@ -117,7 +117,7 @@ def export(
             _follow(metrics, write, every)
 
 
-def _say_gap(path: str, reason: str) -> None:
+def _print_gap(path: str, reason: str) -> None:
     say(f"diag: {path}: {reason}", err=True)
 
 
@@ -181,7 +181,7 @@ def _unwritable(out: Path, error: OSError) -> DiagError:
 def _write_steps(run: Path, to: Format, folder: Path) -> None:
     from diag.export.finished_steps import history
 
-    steps = history(run, _say_gap)
+    steps = history(run, _print_gap)
     if to is Format.TENSORBOARD:
         from diag.export.formats import write_events
 
@@ -229,7 +229,7 @@ def metrics(
         raise DiagError("no run was given", hint="diag metrics RUN", exit_code=ExitCode.USAGE)
     from diag.export.run_metrics import RunMetrics
 
-    _serve(RunMetrics(run, per_rank, _ranks(ranks), _say_gap), run, host, port, token, allow_host or ())
+    _serve(RunMetrics(run, per_rank, _ranks(ranks), _print_gap), run, host, port, token, allow_host or ())
 
 
 def _serve(

@@ -274,7 +274,7 @@ def _run_own(context: typer.Context, command: list[str], options: RunOptions) ->
     named = options.hang_timeout is not None
     launch = replace(
         launch,
-        nproc=launch.nproc if _given(context, "nproc") else 1,
+        nproc=launch.nproc if _is_on_command_line(context, "nproc") else 1,
         hang_timeout_s=(launch.hang_timeout_s if named else _HANG_S) if collect else 0,
         ends_hung=named,  # a hung run is ended only if the user set the limit
     )
@@ -286,7 +286,7 @@ def _run_own(context: typer.Context, command: list[str], options: RunOptions) ->
     return say_end(layout, start(layout, launch, settings, command), collect, shown=True)
 
 
-def _given(context: typer.Context, name: str) -> bool:
+def _is_on_command_line(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
@@ -296,7 +296,7 @@ def _refuse_options_of_the_trainer(context: typer.Context, is_script: bool) -> N
     kind = "script" if is_script else "command"
     without_effect = _OF_TRAINER if is_script else _OF_TRAINER | _OF_TORCHRUN
     for parameter in context.command.params:
-        if parameter.name in without_effect and _given(context, parameter.name):
+        if parameter.name in without_effect and _is_on_command_line(context, parameter.name):
             raise DiagError(
                 f"{parameter.opts[0]} has no effect on your own {kind}",
                 hint=f"write the {kind}'s own options after its name",

@@ -368,6 +368,6 @@ def _coverage(job: JobLogs, dumps: FlightFindings, sure: Confidence | None) -> t
     sentences += dumps.coverage
     if sure is not None and sure.because:
         sentences.append(
-            f"Confidence {sure.value:.0%}; the evidence alone gives {sure.own:.0%}: {'; '.join(sure.because)}."
+            f"Confidence {sure.value:.0%}; the evidence alone gives {sure.of_evidence:.0%}: {'; '.join(sure.because)}."
         )
     return tuple(spaced(text) for text in sentences)

@@ -29,7 +29,7 @@ from diag.words.formatting import counted, listing, spaced, visible
 from ..model import Clue, Evidence, Logs, Process
 from .client import VARIABLE, address_of, ask
 from .clues import NOT_COUNTED as NOT_COUNTED
-from .clues import Names, Series, findings_of, series_of, stands, unchanged
+from .clues import Names, Series, findings_of, series_of, unchanged, unchanged_counts
 from .read import Reports, read_reports
 from .report import RUNNING, Comm, Level, Member, Report
 
@@ -159,10 +159,10 @@ def _thinned(reports: list[Report]) -> list[Report]:
     age."""
     last = reports[-1]
 
-    def says_since(report: Report) -> bool:
+    def unchanged_since(report: Report) -> bool:
         return any(name in last.comms and unchanged(comm, last.comms[name]) for name, comm in report.comms.items())
 
-    while len(reports) > 2 and not says_since(reports[0]):
+    while len(reports) > 2 and not unchanged_since(reports[0]):
         reports = reports[1:]
     while len(reports) > _MOST_REPORTS:
         gaps = [
@@ -456,4 +456,4 @@ def _since(series: Series, level: Level | None) -> str:
         return f"unchanged for {series.seconds:,.0f} s" if series.seconds is not None else "unchanged since a report"
     ranks = [member.rank for member in level.members if member.rank is not None] if level is not None else []
     whole = level is not None and len(ranks) == level.number
-    return "unchanged, while others make progress" if whole and stands(series, ranks) else "changing"
+    return "unchanged, while others make progress" if whole and unchanged_counts(series, ranks) else "changing"
