@@ -55,7 +55,7 @@ def say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool = Fa
     """The exit code of the training, whatever fails here. ``shown``: its own output has been on the terminal."""
     from diag.watch.launch import after_training
 
-    with after_training(_say):
+    with after_training(_print_message):
         _say_end(layout, outcome, collect, shown)
     flush_or_drop()
     return outcome.exit_code
@@ -68,19 +68,19 @@ def _say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool) ->
     # Standard output is left to the user's training.
     if outcome.exit_code:
         rank = f"rank {outcome.failed_rank}: " if outcome.failed_rank is not None else ""
-        _say(f"the training ended early: {rank}{outcome.reason}")
+        _print_message(f"the training ended early: {rank}{outcome.reason}")
         if outcome.failed_rank is not None and not shown:
             for line in log_tail(newest, outcome.failed_rank):
                 say(f"      {line}", err=True)
         if not outcome.interrupted:
-            with after_training(_say):
+            with after_training(_print_message):
                 say_why(layout)  # of every attempt
         say(f"      what was recorded until then: diag analyze {newest.root}", err=True)
     elif collect:
         say(f"Recorded in {newest.root}. Next: diag analyze {newest.root}", err=shown)
 
 
-def _say(text: str) -> None:
+def _print_message(text: str) -> None:
     say(f"diag: {text}", err=True)
 
 
@@ -113,16 +113,16 @@ class RunOptions(RecordingOptions, TrainerOptions):
     auto_traces: int | None = option(
         None,
         COLLECT,
-        "Most windows that are recorded because the verdict on the newest steps turns bad; by default 3, none with "
+        "Maximum number of windows recorded because the verdict on the newest steps turns bad; by default 3, none with "
         "--no-trace.",
         least=0,
     )
     collect: bool = option(True, COLLECT, "--no-collect trains without any collector.", "--collect/--no-collect")
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> RunOptions:
+    def of(cls, parsed: Mapping[str, Any]) -> RunOptions:
         """The options from the values that Typer parsed."""
-        values = dict(given)
+        values = dict(parsed)
         for field, about in options_of(cls):
             if about.path and values[field.name] is not None:
                 values[field.name] = str(values[field.name].resolve())
@@ -274,7 +274,7 @@ def _run_own(context: typer.Context, command: list[str], options: RunOptions) ->
     named = options.hang_timeout is not None
     launch = replace(
         launch,
-        nproc=launch.nproc if _given(context, "nproc") else 1,
+        nproc=launch.nproc if _is_on_command_line(context, "nproc") else 1,
         hang_timeout_s=(launch.hang_timeout_s if named else _HANG_S) if collect else 0,
         ends_hung=named,  # a hung run is ended only if the user set the limit
     )
@@ -286,7 +286,7 @@ def _run_own(context: typer.Context, command: list[str], options: RunOptions) ->
     return say_end(layout, start(layout, launch, settings, command), collect, shown=True)
 
 
-def _given(context: typer.Context, name: str) -> bool:
+def _is_on_command_line(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
@@ -296,9 +296,9 @@ def _refuse_options_of_the_trainer(context: typer.Context, is_script: bool) -> N
     kind = "script" if is_script else "command"
     without_effect = _OF_TRAINER if is_script else _OF_TRAINER | _OF_TORCHRUN
     for parameter in context.command.params:
-        if parameter.name in without_effect and _given(context, parameter.name):
+        if parameter.name in without_effect and _is_on_command_line(context, parameter.name):
             raise DiagError(
-                f"{parameter.opts[0]} means nothing to a {kind} of yours",
-                hint=f"options of the {kind} itself go behind its name",
+                f"{parameter.opts[0]} has no effect on your own {kind}",
+                hint=f"write the {kind}'s own options after its name",
                 exit_code=ExitCode.USAGE,
             )

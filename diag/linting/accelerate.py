@@ -67,7 +67,7 @@ kind_of_run = rule(
 )
 two_precisions = rule(
     Row("fp16", ERROR, lambda a: a.flag("fp16") and "mixed_precision" in a and a.word("mixed_precision") != "fp16",
-        lambda a: f"Ignored beside mixed_precision: {a.shown('mixed_precision')}.", "remove it",
+        lambda a: f"Ignored when mixed_precision is set: {a.shown('mixed_precision')}.", "remove it",
         f"{_CONFIG}: process_config"),
 )
 # fmt: on
@@ -98,7 +98,11 @@ def idle_tables(top: Accelerate) -> Iterator[Notice]:
     if table and not top.within(table).values:
         defaults = "FSDP1 over the whole model as one unit" if table == "fsdp_config" else "ZeRO-2 without overlap"
         yield top.say(
-            table, Severity.WARNING, f"Missing or empty, so defaults count: {defaults}.", f"{table}: {{...}}", _LAUNCH
+            table,
+            Severity.WARNING,
+            f"Missing or empty, so the defaults apply: {defaults}.",
+            f"{table}: {{...}}",
+            _LAUNCH,
         )
 
 
@@ -110,7 +114,7 @@ def processes(top: Accelerate) -> Iterator[Notice]:
         return
     if gpus is not None and number != gpus:
         yield top.say(
-            "num_processes", Severity.ERROR, f"It starts {number} processes, one a GPU, and --gpus says {gpus}.",
+            "num_processes", Severity.ERROR, f"It starts {number} processes, one per GPU, and --gpus is {gpus}.",
             f"num_processes: {gpus}", "accelerate launch: one process a GPU",
         )  # fmt: skip
     if top.kind.startswith("MULTI_") and number < 2:
@@ -179,25 +183,25 @@ DEEPSPEED_KEYS = frozenset({
     "deepspeed_inclusion_filter", "deepspeed_multinode_launcher", "deepspeed_moe_layer_cls_names",
 })  # fmt: skip
 # Refused together with a file, even where they agree with it.
-_BESIDE_FILE = (
+_SET_BY_FILE = (
     "gradient_accumulation_steps", "gradient_clipping", "zero_stage", "offload_optimizer_device",
     "offload_param_device", "offload_param_nvme_path", "offload_optimizer_nvme_path", "zero3_save_16bit_model",
 )  # fmt: skip
 
 
-def beside_file(top: Accelerate) -> Iterator[Notice]:
+def conflicts_with_file(top: Accelerate) -> Iterator[Notice]:
     """Keys that Accelerate refuses together with a DeepSpeed file."""
     section = top.within("deepspeed_config")
     if top.kind != "DEEPSPEED" or "deepspeed_config_file" not in section:
         return
     source = f"{_PLUGIN}._deepspeed_config_checks"
-    for key in _BESIDE_FILE:
+    for key in _SET_BY_FILE:
         if key in section.values:
-            yield section.say(key, Severity.ERROR, "Refused beside deepspeed_config_file: the file has to say it.",
+            yield section.say(key, Severity.ERROR, "Not allowed with deepspeed_config_file: set it in that file.",
                               "remove it", source)  # fmt: skip
     if top.values.get("mixed_precision") is not None:
         yield top.say("mixed_precision", Severity.ERROR,
-                      "Beside deepspeed_config_file it is refused: the file has to say it, as bf16 or fp16.",
+                      "Not allowed with deepspeed_config_file: set bf16 or fp16 in that file.",
                       "remove it", source)  # fmt: skip
 
 
@@ -206,7 +210,7 @@ def unknown_deepspeed_keys(top: Accelerate) -> Iterator[Notice]:
     if top.kind == "DEEPSPEED":
         section = top.within("deepspeed_config")
         for key, near in section.unknown(DEEPSPEED_KEYS):
-            yield section.say(key, Severity.ERROR, "Accelerate reads no such key and does not say so: it is ignored.",
+            yield section.say(key, Severity.ERROR, "Accelerate does not know this key: it is silently ignored.",
                               near or "a DeepSpeed file: deepspeed_config_file: ds.json",
                               "accelerate/utils/launch.py")  # fmt: skip
 
@@ -252,11 +256,11 @@ no_overlap = rule(
     Row("deepspeed_config.zero_stage", WARNING,
         lambda a: a.kind == "DEEPSPEED" and a.within("deepspeed_config").values
         and "deepspeed_config_file" not in a.within("deepspeed_config") and _stage(a) in (1, 2),
-        lambda a: f"These keys cannot set overlap_comm, which is off by default at stage {_stage(a)}: gradients are "
-        "reduced while nothing is computed.",
+        lambda a: f"These keys cannot set overlap_comm, which is off by default at stage {_stage(a)}: gradient "
+        "reduction is not overlapped with the backward.",
         'deepspeed_config_file: ds.json, with "overlap_comm": true in its zero_optimization',
         f"{_PLUGIN}; deepspeed/runtime/zero/config.py: overlap_comm_valid"),
 )
 # fmt: on
 
-DEEPSPEED_RULES = (beside_file, unknown_deepspeed_keys, stage_of_zero, no_overlap)
+DEEPSPEED_RULES = (conflicts_with_file, unknown_deepspeed_keys, stage_of_zero, no_overlap)

@@ -36,7 +36,8 @@ _CALLS = (
             "NCCL_* variables (NCCL_PROTO, NCCL_ALGO), network plugins and versions of both ends.",
             _STACKS,
         ),
-        rule="Same call of the same group, different number of elements or data type: the minority by vote.",
+        rule="Same call of the same group, different number of elements or data type: the ranks in the minority are "
+        "the culprits.",
         patterns={
             "collective-mismatch-size": LogPattern(
                 ("collective mismatch error",),
@@ -96,7 +97,7 @@ _CALLS = (
             "TORCH_DISTRIBUTED_DEBUG=DETAIL names both calls when it happens.",
             _STACKS,
         ),
-        rule="Same place in the same group, different operation: the minority by vote.",
+        rule="Same position in the same group, different operation: the ranks in the minority are the culprits.",
         patterns={
             "detail-mismatch": LogPattern(
                 ("Detected mismatch between collectives on ranks",),
@@ -119,7 +120,7 @@ _CALLS = (
             "Find the collective that {who} left out or made too often: a loop of unequal length, a branch.",
             _STACKS,
         ),
-        rule="Watchdogs of one group stop at different sequence numbers, or torch's own desync report says so.",
+        rule="Watchdogs of one group stop at different sequence numbers, or torch's desync report shows it.",
         patterns={
             "lagging-ranks": LogPattern(
                 ("are the lagging ranks that caused this timeout",),
@@ -313,8 +314,8 @@ _HOSTS = (
         follows=-0.1,  # CUDA cannot open the memory of a GPU that is on another host
         by_line=True,
         next_steps=(
-            "NCCL treats processes with the same hostname and boot id as one host: give every host (or container) a "
-            "name of its own, or set NCCL_HOSTID to a different value on each.",
+            "NCCL treats processes with the same hostname and boot id as one host: give every host (or container) its "
+            "own name, or set NCCL_HOSTID to a different value on each.",
             "Containers on one host that should be one: give them the same /dev/shm (--ipc=host) and PID namespace.",
         ),
         rule="NCCL reports a GPU that two ranks share, or a shared memory segment that is not there, and the lines "
@@ -348,7 +349,7 @@ _HOSTS = (
             "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET prints what each process took.",
         ),
         rule="Variables or plugins that must be the same everywhere differ between hosts, and the job fails or hangs.",
-        rules_out={"nccl_version_mismatch": "all processes that say so print one NCCL version"},
+        rules_out={"nccl_version_mismatch": "all processes that print an NCCL version print the same one"},
         patterns={
             "rank-count": LogPattern(
                 ("Bootstrap Root : mismatch in",),

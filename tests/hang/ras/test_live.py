@@ -105,7 +105,10 @@ def test_a_straggler_stands_while_the_others_go_on(tmp_path: Path) -> None:
     later = job(Comm(list(range(8)), usual={"AllReduce": 90}, counts={7: {"AllReduce": 60}}))
     seen = watched(tmp_path, speaks(answers(STUCK, later)), times=2)
     still = {row.says: row.still for row in seen.rows}
-    assert still == {"AllReduce: 90 launched": "changing", "AllReduce: 60 launched": "unchanged, while others go on"}
+    assert still == {
+        "AllReduce: 90 launched": "changing",
+        "AllReduce: 60 launched": "unchanged, while others make progress",
+    }
 
 
 def test_equal_counts_that_stand_still(tmp_path: Path) -> None:
@@ -177,7 +180,7 @@ def test_a_server_that_never_answers_holds_nobody_up(tmp_path: Path, monkeypatch
         monkeypatch.setenv("NCCL_RAS_ADDR", address)
         watch = Watch(layout.root)
         begin = time.monotonic()
-        assert watch.look().why == "NCCL RAS is being asked."
+        assert watch.look().why == "Querying NCCL RAS."
         watch.look(0.1)
         assert time.monotonic() - begin < 0.9
         assert "did not answer within 1 s" in asked(watch).why
@@ -285,7 +288,7 @@ def test_a_host_that_is_none_is_not_asked(
 ) -> None:
     monkeypatch.setenv("NCCL_RAS_ADDR", "0.0.0.0:1234")
     run = write_run(WELL, tmp_path / "run", host=host or "\x00").root
-    assert "no host that can be asked" in asked(Watch(run)).why
+    assert "no host that can be queried" in asked(Watch(run)).why
     assert nobody_is_asked == []
 
 
@@ -304,11 +307,11 @@ def test_a_wrong_address_is_a_sentence(
     tmp_path: Path, nobody_is_asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NCCL_RAS_ADDR", "a:b:c")
-    assert "is no address" in asked(Watch(write_run(WELL, tmp_path / "run").root)).why
+    assert "is not an address" in asked(Watch(write_run(WELL, tmp_path / "run").root)).why
     monkeypatch.setenv("NCCL_RAS_ADDR", f"{'x' * 100}:1")
     monkeypatch.setattr(live, "ask", client.ask)
     seen = asked(Watch(write_run(WELL, tmp_path / "run").root))
-    assert "is no address" in seen.why or "no NCCL RAS answers" in seen.why
+    assert "is not an address" in seen.why or "no NCCL RAS answers" in seen.why
 
 
 def test_another_job_on_the_port(tmp_path: Path) -> None:
