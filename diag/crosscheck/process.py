@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from diag.errors import DiagError
+from diag.errors import not_installed
 
 SCRIPT = Path(__file__).with_name("hta_process.py")
 _ROUNDING_OFF = "HTA_DISABLE_NS_ROUNDING"
@@ -38,7 +38,7 @@ def hta_version() -> str:
     try:
         return version("HolisticTraceAnalysis")
     except PackageNotFoundError as error:
-        raise DiagError("HolisticTraceAnalysis is not installed", hint="pip install 'diag[hta]'") from error
+        raise not_installed("HolisticTraceAnalysis", "hta") from error
 
 
 def job(analysis: str, rank: int, path: Path, **settings: Any) -> dict[str, Any]:
