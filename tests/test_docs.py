@@ -275,6 +275,10 @@ def test_the_other_commands_exist() -> None:
             there = module.with_suffix(".py").is_file() or (module / "__main__.py").is_file()
         elif command[0] == "python" and command[1].startswith("tests/"):
             there = (ROOT / command[1]).is_file()
+        elif command[:3] == ["docker", "build", "-f"]:
+            there = (ROOT / command[3]).is_file()
+        elif scripts := [word for word in command if word.startswith("examples/")]:
+            there = all((ROOT / script).is_file() for script in scripts)
         else:
             continue
         wrong += [] if there else [f"{where}: {shlex.join(command)}"]

@@ -260,9 +260,10 @@ def full(built: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Cl
     return clean(tmp_path_factory.mktemp("full"), built["wheel"], "record", "dashboard")
 
 
-def test_the_dashboard_of_the_wheel_shows_its_samples(full: Clean) -> None:
-    command = [full.bin / "diag", "dashboard", "--no-browser", "--port", "0"]
-    server = subprocess.Popen(command, cwd=full.work, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+def serves(made: Clean, *arguments: str | Path) -> None:
+    """Starts the dashboard in the environment and opens the address that it prints."""
+    command = [made.bin / "diag", *arguments, "--port", "0"]
+    server = subprocess.Popen(command, cwd=made.work, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert server.stdout is not None
         lines = iter(server.stdout.readline, "")
@@ -275,6 +276,10 @@ def test_the_dashboard_of_the_wheel_shows_its_samples(full: Clean) -> None:
         server.wait(60)
 
 
+def test_the_dashboard_of_the_wheel_shows_its_samples(full: Clean) -> None:
+    serves(full, "dashboard", "--no-browser")
+
+
 @pytest.mark.matrix
 def test_the_demo_of_the_wheel(full: Clean) -> None:
     printed = full.diag("demo", "--out", "demo")
@@ -285,22 +290,87 @@ def test_the_demo_of_the_wheel(full: Clean) -> None:
     ]
 
 
+# -- the container -----------------------------------------------------------------------------------------------------
+
+
+class Stage(NamedTuple):
+    """A stage of the Dockerfile: what it copies from the checkout, what it runs and starts."""
+
+    copied: list[str]
+    run: list[str]
+    started: list[str]
+
+
+def stages() -> list[Stage]:
+    made: list[Stage] = []
+    for line in (ROOT / "examples/dashboard.Dockerfile").read_text("utf-8").splitlines():
+        instruction, _, rest = line.partition(" ")
+        if instruction == "FROM":
+            made.append(Stage([], [], []))
+        elif instruction == "COPY" and not rest.startswith("--from"):
+            made[-1].copied.extend(rest.split()[:-1])
+        elif instruction == "RUN":
+            made[-1].run.append(rest)
+        elif instruction in ("ENTRYPOINT", "CMD"):
+            made[-1].started.extend(json.loads(rest))
+        else:
+            assert line.startswith("#") or instruction in ("", "COPY", "WORKDIR", "USER", "EXPOSE"), line
+    return made
+
+
+def test_the_container_s_files_build_the_wheel(built: dict[str, Path], tmp_path: Path) -> None:
+    """Its first stage, by its own command, in a folder with nothing but what it copies."""
+    first, second = stages()
+    (context := tmp_path / "src").mkdir()
+    for name in first.copied:
+        source, target = ROOT / name, context / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, target)
+    (command,) = first.run
+    wheels = tmp_path / "wheels"
+    here = command.replace("python ", f"{sys.executable} ").replace("/wheels", str(wheels))
+    run("sh", "-c", f"{here} --no-build-isolation -q", cwd=context)
+    (wheel,) = wheels.glob("*.whl")
+    ours, theirs = zipfile.ZipFile(built["wheel"]), zipfile.ZipFile(wheel)
+    assert {name: ours.read(name) for name in ours.namelist()} == {n: theirs.read(n) for n in theirs.namelist()}
+    assert all((ROOT / name).is_file() for name in second.copied)
+
+
+def test_the_container_serves_what_is_mounted(full: Clean) -> None:
+    _, second = stages()
+    name, *arguments = second.started
+    assert name == "diag"
+    runs = str(full.samples())
+    serves(full, *(runs if argument == "/runs" else argument for argument in arguments))
+
+
 @pytest.mark.matrix
-def test_pip_installs_the_wheel_at_the_pinned_versions(built: dict[str, Path], tmp_path: Path) -> None:
-    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path)
-    pip = (sys.executable, "-m", "pip", "--python", tmp_path / "venv/bin/python")
-    constraints = ("-c", ROOT / "constraints.txt")
-    try:
-        run(*pip, "download", "-q", "--no-deps", "--dest", tmp_path, *constraints, "typer", cwd=tmp_path)
-    except AssertionError:
-        pytest.skip("no package index can be reached")
-    run(*pip, "install", "-q", *constraints, built["wheel"], cwd=tmp_path)
+def test_pip_installs_the_wheel_as_the_container_does(built: dict[str, Path], tmp_path: Path) -> None:
+    """Its second stage, by its own command, at the pinned versions, where a package index can be reached."""
+    run(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
     made = Clean(tmp_path / "venv/bin", tmp_path / "work")
     made.work.mkdir()
-    installed = {one["name"] for one in json.loads(run(*pip, "list", "--format", "json", cwd=tmp_path))}
-    assert "polars" in installed
-    assert installed.isdisjoint({"torch", "streamlit", "pandas"})
+    (wheels := tmp_path / "wheels").mkdir()
+    for file in (built["wheel"], ROOT / "constraints.txt"):
+        shutil.copy2(file, wheels)
+    try:
+        made.run(
+            made.bin / "python", "-m", "pip", "download", "-q", "--no-deps", "-c", wheels / "constraints.txt", "typer"
+        )
+    except AssertionError:
+        pytest.skip("no package index can be reached")
+    install = stages()[1].run[0]
+    made.run("sh", "-c", install.replace("python ", f"{made.bin}/python ").replace("/wheels", str(wheels)))
+    installed = {
+        one["name"] for one in json.loads(made.run(made.bin / "python", "-m", "pip", "list", "--format", "json"))
+    }
+    assert {"diag", "streamlit"} <= installed
+    assert "torch" not in installed
     assert "rank 1 is slow" in made.diag("analyze", made.samples() / "fsdp2-slow-loader-rank1")
+    serves(made, "dashboard", "--no-browser")
 
 
 # -- constraints -------------------------------------------------------------------------------------------------------
@@ -313,7 +383,7 @@ def pins() -> dict[str, str]:
 
 def test_constraints_pin_one_exact_public_version_a_line() -> None:
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
-    assert [line for line in lines if not re.fullmatch(r"[a-z0-9-]+==[0-9a-z.]+", line)] == []
+    assert [line for line in lines if not re.fullmatch(r"[a-z0-9-]+==[0-9a-z.!]+", line)] == []
     assert pins()["torch"] == "2.13.0"
     assert "diag" not in pins()
 
