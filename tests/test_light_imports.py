@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -57,3 +58,11 @@ print(json.dumps(need))
     assert [name for name in need if not name.startswith("diag.collectors.")] == ["diag.watch.logs"]
     for name in ("layout", "records", "settings", "files", "reading", "trainer.faults", "trainer.strategies"):
         assert f"diag.collectors.{name}" not in need  # which the analyser and the command line read
+
+
+@pytest.mark.matrix
+def test_every_page_of_the_dashboard_is_shown_without_torch() -> None:
+    pages = Path(__file__).with_name("app") / "test_every_page.py"
+    code = f"import sys, pytest; sys.modules['torch'] = None; sys.exit(pytest.main(['-q', {str(pages)!r}]))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout

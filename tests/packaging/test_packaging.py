@@ -12,6 +12,7 @@ import sys
 import tarfile
 import tomllib
 import zipfile
+from contextlib import nullcontext
 from importlib.metadata import PackageNotFoundError, distribution, requires, version
 from itertools import chain
 from pathlib import Path
@@ -23,6 +24,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from diag.errors import DiagError
 from diag.watch import launch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -252,6 +254,13 @@ def test_torch_s_oldest_version_is_the_same_everywhere() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["optional-dependencies"]["record"] == [f"torch>={'.'.join(map(str, launch.OLDEST_TORCH))}"]
     assert not [line for line in project["dependencies"] if line.startswith(("torch", "streamlit"))]
+
+
+@pytest.mark.parametrize(("installed", "refused"), [("2.5.1+cu124", True), ("2.6.0a0+git1", False), ("2.13.0", False)])
+def test_a_torch_that_is_too_old_is_refused(installed: str, refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "version", lambda _: installed)
+    with pytest.raises(DiagError, match=r"torch 2\.5\.1.* 2\.6 or newer") if refused else nullcontext():
+        launch.require_torch()
 
 
 @pytest.fixture(scope="module")
