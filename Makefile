@@ -34,7 +34,8 @@ screenshots: setup browser ## pictures of every page of the dashboard, light and
 	$(BIN)/python -m tests.browser.screenshots $(or $(OUT),runs/screenshots)
 
 demo: setup ## train small, plant faults, find them (OUT=folder, default runs/demo)
-	$(BIN)/python -m diag.demo --out $(or $(OUT),runs/demo)
+	$(BIN)/diag demo --out $(or $(OUT),runs/demo)
+	@echo '(`diag` is in $(BIN))'
 
 # Three workers more than cores: many tests wait for a training.
 PYTEST_PARALLEL = $(BIN)/python -m pytest --numprocesses $$(($$(getconf _NPROCESSORS_ONLN) + 3)) --dist loadfile --no-loadscope-reorder

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from importlib.util import find_spec
 from pathlib import Path
 
 
@@ -16,7 +17,21 @@ class ExitCode(IntEnum):
     USAGE = 2
     GATE_EXCEEDED = 3
     DATA_INCOMPLETE = 4
-    HANG = 5  # of ``diag run``: the training hung and was ended
+    HANG = 5
+
+    @property
+    def meaning(self) -> str:
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    ExitCode.OK: "The command did what it was asked to.",
+    ExitCode.ERROR: "There is nothing to analyse, or a mistake was reported.",
+    ExitCode.USAGE: "The command line is wrong.",
+    ExitCode.GATE_EXCEEDED: "`diag check`: a budget is exceeded. `diag plan FILE`: a configuration has errors.",
+    ExitCode.DATA_INCOMPLETE: "The answer is there, but data is missing; the report says which.",
+    ExitCode.HANG: "`diag run`: the training hung and was ended.",
+}
 
 
 class DiagError(Exception):
@@ -30,6 +45,21 @@ class DiagError(Exception):
         self.hint = hint
         self.path = str(path) if path is not None else None
         self.exit_code = exit_code
+
+
+def not_installed(what: str, extra: str) -> DiagError:
+    """The error for a package that an extra of diag installs."""
+    return DiagError(f"{what} is not installed", hint=f"pip install 'diag[{extra}]'")
+
+
+def require(module: str, what: str, extra: str) -> None:
+    """DiagError where the module of an extra is not installed. Imports nothing."""
+    try:
+        there = find_spec(module) is not None
+    except (ImportError, ValueError):  # refused by an import hook, or blocked in sys.modules
+        there = False
+    if not there:
+        raise not_installed(what, extra)
 
 
 def unreadable(error: OSError, path: Path | str) -> DiagError:

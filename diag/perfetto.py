@@ -199,13 +199,15 @@ class Excerpt:
     title: str  # "step 7", or a window
 
 
-def step_of(path: Path | str, rank: int, step: int, reading: Reading | None = None) -> Excerpt:
-    """A step of a rank: from its begin on the host to its end on the device. DiagError if no trace covers it."""
+def step_of(path: Path | str, rank: int, step: int | None, reading: Reading | None = None) -> Excerpt:
+    """A step of a rank, None for the first that a trace covers: from its begin on the host to its end on the device.
+    DiagError if no trace covers it."""
     traces = traces_of(path, rank, reading)
     windows = {number: (trace, begin, end) for trace in reversed(traces) for number, begin, end in _windows(trace)}
-    if step not in windows:
+    step = min(windows, default=None) if step is None else step
+    if step is None or step not in windows:
         raise DiagError(
-            f"no trace of rank {rank} covers step {step}",
+            f"no trace of rank {rank} covers {'a whole step' if step is None else f'step {step}'}",
             path=path,
             hint=f"its traces cover these steps: {number_ranges(sorted(windows))}"
             if windows

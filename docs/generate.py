@@ -94,19 +94,9 @@ def cli() -> str:
     return "\n".join(parts)
 
 
-_EXIT_CODES = {
-    "OK": "The command did what it was asked to.",
-    "ERROR": "There is nothing to analyse, or a mistake was reported.",
-    "USAGE": "The command line is wrong.",
-    "GATE_EXCEEDED": "`diag check`: a budget is exceeded. `diag plan FILE`: a configuration has errors.",
-    "DATA_INCOMPLETE": "The answer is there, but data is missing; the report says which.",
-    "HANG": "`diag run`: the training hung and was ended.",
-}
-
-
 def _exit_codes(codes: Iterable[Any]) -> Iterator[tuple[str, ...]]:
     for one in codes:
-        yield code(int(one)), code(one.name), described(f"exit code {one.name}", _EXIT_CODES.get(one.name))
+        yield code(int(one)), code(one.name), described(f"exit code {one.name}", one.meaning)
 
 
 def _command(name: str, command: Any) -> Iterator[str]:

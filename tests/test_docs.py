@@ -25,6 +25,7 @@ from diag.collectors.trainer.faults import FAULTS
 from diag.export.definitions import METRICS
 from diag.gate.budgets import QUANTITIES
 from diag.hang.classes import CLASSES
+from tests.command import diag
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -150,7 +151,7 @@ def test_pages_that_the_code_cites_exist() -> None:
 def test_the_readme_links_only_to_files_of_the_repository() -> None:
     """The generated pages are not there for a reader of the repository."""
     text = README.read_text("utf-8")
-    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if not link.startswith("http")]
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if not link.startswith(("http", "#"))]
     assert len(links) > 25
     assert [link for link in links if (ROOT / link.partition("#")[0]) not in committed()
             and not (ROOT / link).is_file()] == []  # fmt: skip
@@ -213,7 +214,11 @@ def _documented_commands() -> list[tuple[str, list[str]]]:
 def _parse(command: list[str]) -> None:
     """Raises what the command line would report."""
     name, *arguments = command[1:]
-    known: Mapping[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    root = typer.main.get_command(app)
+    if name.startswith("--"):
+        assert any(name in one.opts for one in root.params), f"there is no diag {name}"
+        return
+    known: Mapping[str, Any] = root.commands  # type: ignore[attr-defined]
     assert name in COMMANDS, f"there is no diag {name}"
     known[name].make_context(name, arguments)
 
@@ -224,7 +229,7 @@ def test_commands_parse() -> None:
         if command[0] == "diag" and len(command) > 1:
             try:
                 _parse(command)
-                parsed.add(command[1])
+                parsed |= {command[1]} & set(COMMANDS)
             except Exception as error:
                 wrong.append(f"{where}: {shlex.join(command)}: {error}")
     assert wrong == []
@@ -271,6 +276,10 @@ def test_the_other_commands_exist() -> None:
             there = module.with_suffix(".py").is_file() or (module / "__main__.py").is_file()
         elif command[0] == "python" and command[1].startswith("tests/"):
             there = (ROOT / command[1]).is_file()
+        elif command[:3] == ["docker", "build", "-f"]:
+            there = (ROOT / command[3]).is_file()
+        elif scripts := [word for word in command if word.startswith("examples/")]:
+            there = all((ROOT / script).is_file() for script in scripts)
         else:
             continue
         wrong += [] if there else [f"{where}: {shlex.join(command)}"]
@@ -325,6 +334,39 @@ def test_an_example_begins_with_what_is_shown(
     for shown in _examples()[prompt]:
         assert len(shown) > 20
         assert printed[: len(shown)] == shown
+
+
+# What the README's words stand for, and the commands that train, serve or ask a running job, which other tests do.
+_STANDS_FOR = {
+    "TRACES/": "traces",
+    "R": "sample_traces/fsdp2-slow-loader-rank1",
+    "before": "sample_traces/fsdp2-not-overlapped",
+    "after": "sample_traces/fsdp2-slow-wire",
+    "logs/": "tests/hang/captured/sigkill-2-ranks",
+    "dumps/": "tests/hang/captured/sigkill-2-ranks",
+    "ds_config.json": "ds_config.json",
+}
+_ELSEWHERE = {"run", "attach", "trace", "tune", "dashboard", "metrics", "demo"}
+_MORE = {"open": ["-o", "step.json.gz"]}  # or it waits for the browser
+
+
+def _of_the_readme() -> list[list[str]]:
+    commands = [command for line in _shell_lines(README.read_text("utf-8")) for command in commands_in(line)]
+    asked = [command[1:] for command in commands if command[0] == "diag" and len(command) > 1]
+    return [one for one in asked if one[0] not in _ELSEWHERE and "--ras" not in one and "-" not in one]
+
+
+@pytest.mark.parametrize("command", _of_the_readme(), ids=" ".join)
+def test_a_command_of_the_readme_runs(command: list[str], checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(checkout)
+    for trace in (ROOT / "sample_traces/ddp-healthy").glob("ranks/*/trace-*"):
+        copied = Path("traces", trace.parent.name, trace.name)
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(trace, copied)
+    Path("ds_config.json").write_text('{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}}')
+    words = [_STANDS_FOR.get(word, word) for word in command]
+    ended = diag(*words, *_MORE.get(words[0], []))
+    assert ended.returncode == 0, ended.stderr
 
 
 # -- reference ---------------------------------------------------------------------------------------------------------

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,3 +36,33 @@ def test_the_dashboard_listens_before_it_imports_what_pages_need() -> None:
     later = {"diag.api", "diag.app.pages", "pandas", "polars", "torch"}
     code = f"import diag.app.server, sys; print(sorted(set(sys.modules) & {later!r}))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_only_what_runs_in_a_training_or_starts_one_imports_torch() -> None:
+    """All else can be imported where torch is not installed; what it imports later, tests/packaging calls."""
+    code = """
+import importlib, json, pkgutil, sys, diag
+sys.modules["torch"] = None
+need = []
+for module in pkgutil.walk_packages(diag.__path__, "diag.", onerror=lambda name: None):
+    try:
+        if not module.name.endswith(("__main__", "app.main")):  # which run what they hold
+            importlib.import_module(module.name)
+    except ImportError as error:
+        assert "torch" in str(error), error
+        need.append(module.name)
+print(json.dumps(need))
+"""
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    need = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+    assert [name for name in need if not name.startswith("diag.collectors.")] == ["diag.watch.logs"]
+    for name in ("layout", "records", "settings", "files", "reading", "trainer.faults", "trainer.strategies"):
+        assert f"diag.collectors.{name}" not in need  # which the analyser and the command line read
+
+
+@pytest.mark.matrix
+def test_every_page_of_the_dashboard_is_shown_without_torch() -> None:
+    pages = Path(__file__).with_name("app") / "test_every_page.py"
+    code = f"import sys, pytest; sys.modules['torch'] = None; sys.exit(pytest.main(['-q', {str(pages)!r}]))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout

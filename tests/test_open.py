@@ -152,11 +152,16 @@ def test_only_writing(tmp_path: Path) -> None:
     assert steps == ["diag.step#15"]
 
 
-@pytest.mark.parametrize("options", [{}, {"step": 3, "to_ms": 5.0}])
-def test_either_a_step_or_a_window(options: dict[str, Any]) -> None:
+def test_either_a_step_or_a_window() -> None:
     with pytest.raises(DiagError, match="--step") as error:
-        open_trace(str(SAMPLE), 0, **options)
+        open_trace(str(SAMPLE), 0, step=3, to_ms=5.0)
     assert error.value.exit_code == ExitCode.USAGE
+
+
+def test_without_a_step_it_is_the_first_of_the_trace(tmp_path: Path) -> None:
+    assert step_of(SAMPLE, 0, None) == step_of(SAMPLE, 0, TRACED)
+    several = write_gpu_traces(tmp_path / "traces")
+    assert step_of(several, 1, None) == step_of(several, 1, min(STEPS))
 
 
 def test_a_mistake_is_a_message() -> None:

@@ -17,6 +17,7 @@ WRITING_MODES = ("w", "a", "x", "r+")
 REASONS = {
     # Files of the package itself.
     "app/html_report/render.py": "its own template",
+    "diag/cli/help.py": "its own guides",
     "app/views/timeline.py": "its own script and style",
     "diag/linting/model.py": "its own list of keys",
     "diag/account/attribute.py": "its own sources, for the version of what it keeps",
@@ -42,7 +43,7 @@ REASONS = {
     "collectors/layout.py": "a run's and a rank's names",
     "collectors/files.py": "opens to append",
     # What the process itself has just written.
-    "diag/demo.py": "the demo's own run, made anew",
+    "diag/cli/demo.py": "the demo's own run, made anew",
     "diag/watch/hang_monitor.py": "what a tool that it started has printed",
     "diag/tune/loop.py": "only whether a folder is empty",
     "collectors/window.py": "the profiler's file of this process",

@@ -23,7 +23,9 @@ AllowHostOption = Annotated[
 def dashboard(
     path: Annotated[
         Path | None,
-        typer.Argument(help="A run, which need not exist yet, or a folder of runs; by default the sample runs."),
+        typer.Argument(
+            help="A run, which need not exist yet, traces, or a folder of runs; by default the sample runs."
+        ),
     ] = None,
     port: Annotated[int, typer.Option(help="Port; 0 picks a free one.", min=0, max=65535)] = 8501,
     host: Annotated[

@@ -47,6 +47,8 @@ COMMANDS = {
     "metrics": ("export", "metrics"),
     "open": ("open", "open_trace"),
     "tune": ("tune", "tune"),
+    "demo": ("demo", "demo"),
+    "help": ("help", "show_help"),
 }
 
 

@@ -15,7 +15,10 @@ from diag.words.terminal import say
 def open_trace(
     path: Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or Kineto traces.")],
     rank: Annotated[int, typer.Option(help="Rank whose trace is opened.", min=0, max=MOST_RANKS)],
-    step: Annotated[int | None, typer.Option(help="Step to cut out of the trace.")] = None,
+    step: Annotated[
+        int | None,
+        typer.Option(help="Step to cut out of the trace; by default the first that it covers.", show_default=False),
+    ] = None,
     from_ms: Annotated[
         float | None,
         typer.Option("--from", metavar="MS", help="Instead of a step: begin, in ms since the trace's first event."),
@@ -39,7 +42,7 @@ def open_trace(
     and open the printed link at home.
     """
     windowed = from_ms is not None or to_ms is not None
-    if (step is not None) == windowed:
+    if step is not None and windowed:
         raise DiagError("give either --step, or --from and --to", exit_code=ExitCode.USAGE)
 
     import tempfile
@@ -51,10 +54,7 @@ def open_trace(
 
     with reading_progress() as progress:
         reading = Reading(progress=progress)
-        if step is not None:
-            excerpt = step_of(path, rank, step, reading)
-        else:
-            excerpt = window_of(path, rank, from_ms, to_ms, reading)
+        excerpt = window_of(path, rank, from_ms, to_ms, reading) if windowed else step_of(path, rank, step, reading)
     if output is not None:
         events = write_excerpt(excerpt, output)
         say(f"{output}: {events:,} events of rank {rank}, {excerpt.title}, of {excerpt.path}")

@@ -229,7 +229,7 @@ def _run_bundled(options: RunOptions) -> int:
     from diag.collectors.trainer.faults import FaultError
     from diag.collectors.trainer.keys import OptionError
     from diag.collectors.trainer.refusals import validate, validate_backend
-    from diag.watch.launch import bundled, open_run_directory
+    from diag.watch.launch import bundled, open_run_directory, require_torch
 
     trainer, launch, settings = options.of_trainer(), options.of_launch(), options.of_collectors()
     steps = trainer.steps
@@ -239,6 +239,7 @@ def _run_bundled(options: RunOptions) -> int:
             trainer = replace(trainer, resume=str(resumed.folder))
             steps -= resumed.manifest.steps
         validate(trainer, world_size=launch.world_size)
+        require_torch()
         from diag.collectors.accelerator import backend_of, device_of_rank  # torch: not before the rest is in order
 
         validate_backend(trainer, backend_of(device_of_rank(0, launch.nproc)))
@@ -261,7 +262,7 @@ def _run_bundled(options: RunOptions) -> int:
 
 def _run_own(context: typer.Context, command: list[str], options: RunOptions) -> int:
     """The exit code of a training of the user's: a script or module under torchrun, or a launcher's command."""
-    from diag.watch.launch import environment_of, open_run_directory, run_command, run_script
+    from diag.watch.launch import environment_of, open_run_directory, require_torch, run_command, run_script
 
     if not command:
         raise DiagError("-m needs the name of a module", exit_code=ExitCode.USAGE)
@@ -269,6 +270,8 @@ def _run_own(context: typer.Context, command: list[str], options: RunOptions) ->
     _refuse_options_of_the_trainer(context, is_script)
     if is_script and not options.module and not Path(command[0]).is_file():
         raise DiagError("there is no such script", path=Path(command[0]), exit_code=ExitCode.USAGE)
+    if is_script:  # a command may start another Python
+        require_torch()
     launch = options.of_launch()
     collect = options.collect
     named = options.hang_timeout is not None

@@ -31,6 +31,7 @@ def tune(
     from diag.show.compare import print_history
     from diag.tune.loop import train
     from diag.tune.loop import tune as tune_training
+    from diag.watch.launch import require_torch
 
     arguments = list(context.args)
     if not any(argument.partition("=")[0] == "--steps" for argument in arguments):
@@ -47,6 +48,7 @@ def tune(
         raise DiagError("tuning changes options of the bundled trainer: it takes no script", exit_code=ExitCode.USAGE)
     if options["nnodes"] > 1:
         raise DiagError("tuning starts the ranks of one node", hint="leave out --nnodes", exit_code=ExitCode.USAGE)
+    require_torch()
     folder = out if out is not None else Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-tune"
     history = tune_training(arguments, folder, rounds, repeats, train, lambda text: say(f"diag: {text}", err=True))
     print_history(history)

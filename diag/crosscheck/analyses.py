@@ -18,7 +18,7 @@ from diag.account import gpu
 from diag.account.trace_ranges import step_ranges
 from diag.api import Result
 from diag.collectors.layout import RunLayout
-from diag.errors import DiagError, ExitCode
+from diag.errors import DiagError, ExitCode, not_installed
 from diag.model.steps import Kind
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
@@ -64,7 +64,7 @@ def hta_version() -> str:
     try:
         return version("HolisticTraceAnalysis")
     except PackageNotFoundError as error:
-        raise DiagError("HolisticTraceAnalysis is not installed", hint="pip install 'diag[hta]'") from error
+        raise not_installed("HolisticTraceAnalysis", "hta") from error
 
 
 def job(analysis: str, rank: int, path: Path, **settings: Any) -> dict[str, Any]:

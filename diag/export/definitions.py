@@ -307,7 +307,7 @@ def dashboard() -> str:
     runs = f"label_values({RUN_INFO.name}, run)"
     variables: list[dict[str, Any]] = [
         {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"},
-        {"name": "run", "label": "Run", "type": "query", "datasource": _SOURCE, "definition": runs, "refresh": 2}
+        {"name": "run", "label": "Run", "type": "query", "datasource": _SOURCE, "refresh": 2}
         | {"query": {"query": runs, "refId": "run"}, "sort": 2, "includeAll": False, "multi": False},
     ]
     content = {

@@ -7,6 +7,7 @@ import os
 import socketserver
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.collectors.text import visible_lines
-from diag.errors import DiagError
+from diag.errors import DiagError, not_installed
 from diag.export.definitions import METRICS, Kind, Metric, Sample
 from diag.export.finished_steps import StepCurves
 from diag.export.run_metrics import RunMetrics
@@ -169,7 +170,7 @@ class OtlpSender:
             from opentelemetry.sdk.metrics.export import CardinalityLimits, InMemoryMetricReader
             from opentelemetry.sdk.resources import Resource
         except ImportError as error:
-            raise DiagError("OpenTelemetry's SDK is not installed", hint="pip install 'diag[otel]'") from error
+            raise not_installed("OpenTelemetry's SDK", "otel") from error
         self._samples: dict[str, list[Sample]] = {}
         # Read on demand: nothing is sent twice, and failures are reported here.
         limits: CardinalityLimits = {ObservableCounter: _MOST_SERIES, ObservableGauge: _MOST_SERIES}
@@ -262,13 +263,19 @@ def write_run(steps: Iterable[StepCurves], name: str, folder: Path) -> int:
 def write_events(steps: Iterable[StepCurves], folder: Path) -> int:
     """Writes event files into the folder; returns the number of steps. DiagError if TensorBoard is missing."""
     try:
-        from torch.utils.tensorboard import SummaryWriter
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
     except ImportError as error:
         raise DiagError("TensorBoard is not installed", hint="pip install tensorboard") from error
     written = 0
-    with SummaryWriter(str(folder)) as writer:
+    writer = EventFileWriter(str(folder))
+    try:
         for step in steps:
-            for name, value in step.values.items():
-                writer.add_scalar(name, value, step.step, step.end_unix_s or None)
+            values = [Summary.Value(tag=name, simple_value=value) for name, value in step.values.items()]
+            at = step.end_unix_s or time.time()
+            writer.add_event(Event(wall_time=at, step=step.step, summary=Summary(value=values)))
             written += 1
+    finally:
+        writer.close()
     return written

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from diag.errors import DiagError, readable
+from diag.errors import DiagError, readable, require
 from diag.rundir.runs import split_job
 from diag.words.terminal import say
 
@@ -87,6 +87,7 @@ def serve_dashboard(
     ``port`` 0 takes a free one; ``host``: the address that is listened on; ``token``: only who has the printed address
     is let in; ``allowed_hosts``: further names that the server is asked under, as NAME or NAME:PORT. DiagError where
     there is nothing to show, the port is taken or the server does not start."""
+    require("streamlit", "streamlit, which the dashboard needs,", "dashboard")
     path = _existing(path)
     address, port = _free_port(host, port)
     guarded = guard.listening(host, address, allowed_hosts, guard.new_token() if token else None, browser=True)

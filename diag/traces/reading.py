@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import msgspec
 from msgspec import Struct, field
 
-from diag.errors import DiagError
+from diag.errors import DiagError, not_installed
 from diag.model import Gap
 
 from . import kineto, text_stream
@@ -159,7 +159,7 @@ def _on_cluster(
         from distributed import Client
         from distributed import as_completed as done_in_order
     except ImportError as error:
-        raise DiagError("a cluster needs dask.distributed", hint="pip install 'diag[cluster]'") from error
+        raise not_installed("dask.distributed, which --cluster needs,", "cluster") from error
     if folder is None:
         raise DiagError(
             "a cluster needs a cache folder that its workers share", hint="Set DIAG_CACHE to a shared folder."

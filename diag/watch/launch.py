@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
@@ -33,7 +35,7 @@ from diag.collectors.settings import (
 )
 from diag.collectors.text import option_of_mask
 from diag.collectors.trainer.options import OPTIONS_ENV, TrainerOptions
-from diag.errors import DiagError, ExitCode
+from diag.errors import DiagError, ExitCode, require
 from diag.words.terminal import say
 
 if TYPE_CHECKING:
@@ -94,6 +96,24 @@ def after_training(say: Callable[[str], None]) -> Iterator[None]:
         place = "" if isinstance(error, DiagError) else f" ({Path(where.filename).name}:{where.lineno})"
         with suppress(OSError, ValueError):  # standard error may be closed, or its disk full
             say(f"after the training: {problem}{place}; its exit code is passed on all the same")
+
+
+OLDEST_TORCH = (2, 6)
+
+
+def require_torch() -> None:
+    """DiagError where this Python has no torch, or one too old to be recorded. Imports nothing."""
+    require("torch", "torch, which a training needs,", "record")
+    try:
+        installed = version("torch")
+    except PackageNotFoundError:  # a build that was never installed
+        return
+    if tuple(int(number) for number in re.findall(r"\d+", installed)[:2]) < OLDEST_TORCH:
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        raise DiagError(
+            f"torch {installed} is installed; recording needs torch {oldest} or newer",
+            hint=f"pip install 'torch>={oldest}'",
+        )
 
 
 def open_run_directory(out: Path | None, launch: Launch, argv: Sequence[str], name: str, **described: Any) -> RunLayout:

@@ -76,7 +76,7 @@ def test_wandb_is_offline_unless_told_otherwise(tmp_path: Path, monkeypatch: pyt
 
 
 def test_what_is_not_installed_is_told_with_how_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("torch.utils.tensorboard", "wandb"):
+    for name in ("tensorboard.compat.proto.event_pb2", "wandb"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(DiagError) as raised:
         write_events([], tmp_path)

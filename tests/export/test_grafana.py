@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import pytest
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from diag.api import open_run
 from diag.export.definitions import METRICS, STAT, Kind, dashboard
@@ -21,7 +30,7 @@ NAMES = {metric.name for metric in METRICS}
 def test_it_asks_for_every_metric_and_for_no_other() -> None:
     asked = {name for query in QUERIES for name in re.findall(r"\bdiag_\w+", query)}
     assert asked == NAMES
-    variable = DASHBOARD["templating"]["list"][1]["definition"]
+    variable = DASHBOARD["templating"]["list"][1]["query"]["query"]
     assert re.fullmatch(r"label_values\((\w+), run\)", variable)[1] in NAMES  # type: ignore[index]
 
 
@@ -71,3 +80,91 @@ def test_grafana_can_import_it() -> None:
         taken |= cells
         refs = [target["refId"] for target in panel["targets"]]
         assert len(set(refs)) == len(refs)
+
+
+# -- Grafana's schema --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def read_by_grafana() -> Dashboard:
+    """The dashboard as the types that Grafana generates from its schema."""
+    register_default_plugins()  # of panels and queries
+    return Dashboard.from_json(DASHBOARD)
+
+
+def lost(before: object, after: object, where: str = "") -> Iterator[str]:
+    """What a reader that knows the schema only has left out or changed."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key, value in before.items():
+            yield from lost(value, after.get(key, "nothing"), f"{where}.{key}")
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for place, (value, other) in enumerate(zip(before, after, strict=True)):
+            yield from lost(value, other, f"{where}[{place}]")
+    elif before != after:
+        yield f"{where}: {before!r} became {after!r}"
+
+
+def mistyped(value: Any, kind: Any, where: str = "") -> Iterator[str]:
+    """Values that are not of the types of the schema."""
+    origin, inside = get_origin(kind), get_args(kind)
+    if origin is list and isinstance(value, list):
+        for place, one in enumerate(value):
+            yield from mistyped(one, inside[0], f"{where}[{place}]")
+    elif origin in (Union, UnionType):
+        if value is None and type(None) in inside:
+            return
+        wrong = [list(mistyped(value, one, where)) for one in inside if one is not type(None)]
+        yield from [] if [] in wrong else wrong[0]
+    elif origin is Literal:
+        if value not in inside:
+            yield f"{where}: {value!r} is none of {inside}"
+    elif isinstance(kind, type) and issubclass(kind, Enum):
+        if value not in [one.value for one in kind]:
+            yield f"{where}: {value!r} is no {kind.__name__}"
+    elif hasattr(value, "to_json"):
+        hints = get_type_hints(type(value))
+        for name, inner in vars(value).items():
+            yield from mistyped(inner, hints[name], f"{where}.{name}")
+    elif kind is float and isinstance(value, int):
+        return
+    elif not isinstance(value, origin or (object if kind is Any else kind)):
+        yield f"{where}: {value!r} is no {kind}"
+
+
+def test_grafana_s_schema_knows_all_of_it(read_by_grafana: Dashboard) -> None:
+    again = json.loads(JSONEncoder().encode(read_by_grafana))
+    assert list(lost(DASHBOARD, again)) == []
+
+
+def test_all_values_are_of_the_schema_s_types(read_by_grafana: Dashboard) -> None:
+    assert list(mistyped(read_by_grafana, Dashboard)) == []
+    panels = read_by_grafana.panels or []
+    assert len(panels) == len(DASHBOARD["panels"])
+    known = {type(target).__module__ for panel in panels for target in panel.targets or []}  # type: ignore[union-attr]
+    assert known == {"grafana_foundation_sdk.models.prometheus"}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("panels", 0, "gridPos", "w"), "wide"),
+        (("panels", 0, "targets", 0, "expr"), 1),
+        (("panels", 0, "fieldConfig", "defaults", "min"), "0"),
+        (("templating", "list", 1, "refresh"), 7),
+        (("time", "from"), 3600),
+    ],
+)
+def test_a_wrong_type_is_seen(path: tuple[str | int, ...], value: object) -> None:
+    register_default_plugins()
+    broken = json.loads(dashboard())
+    inner = broken
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    assert len(list(mistyped(Dashboard.from_json(broken), Dashboard))) == 1
+
+
+def test_an_unknown_key_is_seen() -> None:
+    broken = {**json.loads(dashboard()), "colour": "red"}
+    again = json.loads(JSONEncoder().encode(Dashboard.from_json(broken)))
+    assert list(lost(broken, again)) == [".colour: 'red' became 'nothing'"]

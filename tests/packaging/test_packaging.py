@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import email
+import json
 import os
 import re
 import shutil
@@ -10,13 +12,20 @@ import sys
 import tarfile
 import tomllib
 import zipfile
-from importlib.metadata import PackageNotFoundError, requires, version
+from contextlib import nullcontext
+from importlib.metadata import PackageNotFoundError, distribution, requires, version
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
+from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+
+from diag.errors import DiagError
+from diag.watch import launch
 
 ROOT = Path(__file__).resolve().parents[2]
 LINKED = ("collectors", "app")  # folders at the top, imported as diag.<name>
@@ -52,7 +61,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy2(ROOT / name, tree)
     unwanted = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for name in ("diag", *LINKED, "sample_traces"):
+    for name in ("diag", *LINKED, "sample_traces", "docs/guides", "docs/concepts"):
         if (ROOT / name).is_dir():  # git keeps no empty folders
             shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=unwanted)
     files = build(tree, folder / "dist", "--wheel", "--sdist")
@@ -74,6 +83,13 @@ def test_wheel_holds_every_module_once_under_diag(built: dict[str, Path]) -> Non
     samples = [f"diag/{path.relative_to(ROOT).as_posix()}" for path in recorded]
     assert len(samples) > 9 * 6
     assert sorted(name for name in names if name.startswith("diag/sample_traces/")) == sorted(samples)
+    # What `diag help` shows.
+    folders = (ROOT / "docs/guides", ROOT / "docs/concepts")
+    pages = [path.relative_to(ROOT / "docs").as_posix() for folder in folders for path in folder.glob("*.md")]
+    assert len(pages) > 20
+    assert {f"diag/{page}" for page in pages} == {name for name in names if name.endswith(".md")} - {
+        "diag/sample_traces/README.md"
+    }
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
@@ -107,6 +123,268 @@ def test_folders_of_the_user_named_collectors_and_app_do_not_shadow_ours(
     assert Path(printed.strip()) == installed / "diag" / "collectors" / "layout.py"
 
 
+# -- clean environments ------------------------------------------------------------------------------------------------
+
+
+def needed(wheel: Path, *extras: str) -> set[str]:
+    """The installed distributions that the wheel needs with these extras, and those that they need."""
+    (metadata,) = (name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".dist-info/METADATA"))
+    own = email.message_from_bytes(zipfile.ZipFile(wheel).read(metadata)).get_all("Requires-Dist", [])
+    wanted = [("diag", extra, own) for extra in ("", *extras)]
+    seen: set[tuple[str, str]] = set()
+    while wanted:
+        name, chosen, lines = wanted.pop()
+        if (name, chosen) in seen:
+            continue
+        seen.add((name, chosen))
+        for one in map(Requirement, lines):
+            if one.marker is None or one.marker.evaluate({"extra": chosen}):
+                its = own if one.name == "diag" else requires(one.name) or []
+                wanted += [(canonicalize_name(one.name), extra, its) for extra in ("", *one.extras)]
+    return {name for name, _ in seen} - {"diag"}
+
+
+class Clean(NamedTuple):
+    """An environment with the wheel and what it declares, and nothing else: no checkout, no development tools."""
+
+    bin: Path
+    work: Path  # an empty folder to work in
+
+    def diag(self, *arguments: str | Path, expect: int = 0) -> str:
+        """What ``diag`` prints on both outputs; the exit code must be as expected."""
+        return self.run(self.bin / "diag", *arguments, expect=expect)
+
+    def run(self, *command: str | Path, expect: int = 0) -> str:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        done = subprocess.run(
+            command,
+            cwd=self.work,
+            env=environment,
+            text=True,
+            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        assert done.returncode == expect, f"{command}\n{done.stdout}"
+        return done.stdout
+
+    def samples(self) -> Path:
+        """The samples of the wheel, copied to where an analysis may write."""
+        there = self.work / "samples"
+        if not there.exists():
+            (source,) = self.bin.parent.glob("lib/python*/site-packages/diag/sample_traces")
+            shutil.copytree(source, there)
+        return there
+
+
+def clean(folder: Path, wheel: Path, *extras: str) -> Clean:
+    """Made of links to what is installed here, so that it takes a second and no network: exactly the distributions that
+    the wheel's metadata asks for."""
+    run(sys.executable, "-m", "venv", "--without-pip", folder / "venv", cwd=folder)
+    (packages,) = (folder / "venv").glob("lib/python*/site-packages")
+    for one in needed(wheel, *extras):
+        for top in {file.parts[0] for file in distribution(one).files or []} - {"..", "__pycache__"}:
+            link = packages / top
+            if not link.is_symlink():
+                link.symlink_to(distribution(one).locate_file(top))
+    python = folder / "venv/bin/python"
+    run(sys.executable, "-m", "pip", "--python", python, "install", "-qq", "--no-index", "--no-deps", wheel, cwd=folder)
+    (work := folder / "work").mkdir()
+    return Clean(python.parent, work)
+
+
+@pytest.fixture(scope="module")
+def light(built: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Clean:
+    """``pip install diag``, without extras."""
+    made = clean(tmp_path_factory.mktemp("light"), built["wheel"])
+    made.run(made.bin / "python", "-c", "import polars, plotly")
+    for absent in ("torch", "streamlit", "pandas", "pytest"):
+        made.run(made.bin / "python", "-c", f"import {absent}", expect=1)
+    return made
+
+
+def test_without_torch_traces_logs_and_plans_are_read(light: Clean) -> None:
+    samples = light.samples()
+    slow = samples / "fsdp2-slow-loader-rank1"
+    assert "the data loader of rank 1 is slow" in light.diag("analyze", slow)
+    assert "communication" in light.diag("compare", samples / "fsdp2-not-overlapped", samples / "fsdp2-slow-wire")
+    light.diag("check", slow, "--max-data-wait", "5%", expect=3)
+    light.diag("report", slow, "-o", "r.html")
+    assert b"plotly" in (light.work / "r.html").read_bytes()
+    assert "SIGKILL" in light.diag("triage", ROOT / "tests/hang/captured/sigkill-2-ranks")
+    assert "H100" in light.diag("plan", "llama-3-8b", "--gpus", "8", "--gpu", "H100")
+    (light.work / "ds.json").write_text('{"zero_optimization": {"stage": 3}}')
+    assert "train_micro_batch_size_per_gpu" in light.diag("plan", "ds.json", expect=3)
+    assert "diag_steps_total" in light.diag("export", slow, "--format", "prometheus")
+    assert json.loads(light.diag("metrics", "--grafana"))["panels"]
+    assert "Hangs and crashes" in light.diag("help", "hangs")
+    assert light.diag("--version").strip() == f"diag {version('diag')}"
+    code = f"import diag; print(diag.open_run({str(slow)!r}).verdict.culprit_ranks)"
+    assert "1" in light.run(light.bin / "python", "-c", code)
+
+
+def test_what_an_extra_is_missing_for_says_how_to_install_it(light: Clean) -> None:
+    (light.work / "train.py").write_text("import torch\n")
+    record = "torch, which a training needs, is not installed\n      pip install 'diag[record]'\n"
+    for command in (
+        ("run", "--strategy", "ddp", "--out", "new"),
+        ("run", "--out", "new", "train.py"),
+        ("tune", "--strategy", "ddp", "--out", "new"),
+        ("demo", "--out", "new"),
+    ):
+        assert light.diag(*command, expect=1) == f"diag: {record}"
+    assert not (light.work / "new").exists()
+    printed = light.diag("dashboard", "--no-browser", expect=1)
+    assert (
+        printed == "diag: streamlit, which the dashboard needs, is not installed\n      pip install 'diag[dashboard]'\n"
+    )
+    assert "pip install tensorboard" in light.diag(
+        "export", light.samples() / "ddp-healthy", "--format", "tensorboard", expect=1
+    )
+
+
+def test_the_advice_installs_the_extra_of_what_is_installed(light: Clean) -> None:
+    """pip must look for torch, and not for another package of the name diag."""
+    pip = (sys.executable, "-m", "pip", "--isolated", "--python", light.bin / "python", "install", "--no-index")
+    printed = light.run(*pip, "diag[record]", expect=1)
+    assert "No matching distribution found for torch>=2.6" in printed
+
+
+def test_torch_s_oldest_version_is_the_same_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["optional-dependencies"]["record"] == [f"torch>={'.'.join(map(str, launch.OLDEST_TORCH))}"]
+    assert not [line for line in project["dependencies"] if line.startswith(("torch", "streamlit"))]
+
+
+@pytest.mark.parametrize(("installed", "refused"), [("2.5.1+cu124", True), ("2.6.0a0+git1", False), ("2.13.0", False)])
+def test_a_torch_that_is_too_old_is_refused(installed: str, refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "version", lambda _: installed)
+    with pytest.raises(DiagError, match=r"torch 2\.5\.1.* 2\.6 or newer") if refused else nullcontext():
+        launch.require_torch()
+
+
+@pytest.fixture(scope="module")
+def full(built: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Clean:
+    """``pip install 'diag[record,dashboard]'``."""
+    return clean(tmp_path_factory.mktemp("full"), built["wheel"], "record", "dashboard")
+
+
+def serves(made: Clean, *arguments: str | Path) -> None:
+    """Starts the dashboard in the environment and opens the address that it prints."""
+    command = [made.bin / "diag", *arguments, "--port", "0"]
+    server = subprocess.Popen(command, cwd=made.work, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert server.stdout is not None
+        lines = iter(server.stdout.readline, "")
+        address = next(found[0] for line in lines if (found := re.search(r"http://\S+token=\S+", line)))
+        browser = build_opener(HTTPCookieProcessor())
+        with browser.open(address, timeout=60) as answer:
+            assert "<title>" in answer.read().decode()
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
+def test_the_dashboard_of_the_wheel_shows_its_samples(full: Clean) -> None:
+    serves(full, "dashboard", "--no-browser")
+
+
+@pytest.mark.matrix
+def test_the_demo_of_the_wheel(full: Clean) -> None:
+    printed = full.diag("demo", "--out", "demo")
+    assert "rank 1" in printed
+    assert "diag dashboard demo" in printed
+    assert json.loads(full.diag("analyze", "demo/slow-loader-on-rank-1", "--json"))["verdict"]["culprit"]["ranks"] == [
+        1
+    ]
+
+
+# -- the container -----------------------------------------------------------------------------------------------------
+
+
+class Stage(NamedTuple):
+    """A stage of the Dockerfile: what it copies from the checkout, what it runs and starts."""
+
+    copied: list[str]
+    run: list[str]
+    started: list[str]
+
+
+def stages() -> list[Stage]:
+    made: list[Stage] = []
+    for line in (ROOT / "examples/dashboard.Dockerfile").read_text("utf-8").splitlines():
+        instruction, _, rest = line.partition(" ")
+        if instruction == "FROM":
+            made.append(Stage([], [], []))
+        elif instruction == "COPY" and not rest.startswith("--from"):
+            made[-1].copied.extend(rest.split()[:-1])
+        elif instruction == "RUN":
+            made[-1].run.append(rest)
+        elif instruction in ("ENTRYPOINT", "CMD"):
+            made[-1].started.extend(json.loads(rest))
+        else:
+            assert line.startswith("#") or instruction in ("", "COPY", "WORKDIR", "USER", "EXPOSE"), line
+    return made
+
+
+def test_the_container_s_files_build_the_wheel(built: dict[str, Path], tmp_path: Path) -> None:
+    """Its first stage, by its own command, in a folder with nothing but what it copies."""
+    first, second = stages()
+    (context := tmp_path / "src").mkdir()
+    for name in first.copied:
+        source, target = ROOT / name, context / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, target)
+    (command,) = first.run
+    wheels = tmp_path / "wheels"
+    here = command.replace("python ", f"{sys.executable} ").replace("/wheels", str(wheels))
+    run("sh", "-c", f"{here} --no-build-isolation -q", cwd=context)
+    (wheel,) = wheels.glob("*.whl")
+    ours, theirs = zipfile.ZipFile(built["wheel"]), zipfile.ZipFile(wheel)
+    assert {name: ours.read(name) for name in ours.namelist()} == {n: theirs.read(n) for n in theirs.namelist()}
+    assert all((ROOT / name).is_file() for name in second.copied)
+
+
+def test_the_container_serves_what_is_mounted(full: Clean) -> None:
+    _, second = stages()
+    name, *arguments = second.started
+    assert name == "diag"
+    runs = str(full.samples())
+    serves(full, *(runs if argument == "/runs" else argument for argument in arguments))
+
+
+@pytest.mark.matrix
+def test_pip_installs_the_wheel_as_the_container_does(built: dict[str, Path], tmp_path: Path) -> None:
+    """Its second stage, by its own command, at the pinned versions, where a package index can be reached."""
+    run(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
+    made = Clean(tmp_path / "venv/bin", tmp_path / "work")
+    made.work.mkdir()
+    (wheels := tmp_path / "wheels").mkdir()
+    for file in (built["wheel"], ROOT / "constraints.txt"):
+        shutil.copy2(file, wheels)
+    try:
+        made.run(
+            made.bin / "python", "-m", "pip", "download", "-q", "--no-deps", "-c", wheels / "constraints.txt", "typer"
+        )
+    except AssertionError:
+        pytest.skip("no package index can be reached")
+    install = stages()[1].run[0]
+    made.run("sh", "-c", install.replace("python ", f"{made.bin}/python ").replace("/wheels", str(wheels)))
+    installed = {
+        one["name"] for one in json.loads(made.run(made.bin / "python", "-m", "pip", "list", "--format", "json"))
+    }
+    assert {"diag", "streamlit"} <= installed
+    assert "torch" not in installed
+    assert "rank 1 is slow" in made.diag("analyze", made.samples() / "fsdp2-slow-loader-rank1")
+    serves(made, "dashboard", "--no-browser")
+
+
+# -- constraints -------------------------------------------------------------------------------------------------------
+
+
 def pins() -> dict[str, str]:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     return dict(line.split("==") for line in lines if line and not line.startswith("#"))
@@ -114,7 +392,7 @@ def pins() -> dict[str, str]:
 
 def test_constraints_pin_one_exact_public_version_a_line() -> None:
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
-    assert [line for line in lines if not re.fullmatch(r"[a-z0-9-]+==[0-9a-z.]+", line)] == []
+    assert [line for line in lines if not re.fullmatch(r"[a-z0-9-]+==[0-9a-z.!]+", line)] == []
     assert pins()["torch"] == "2.13.0"
     assert "diag" not in pins()
 
@@ -122,7 +400,9 @@ def test_constraints_pin_one_exact_public_version_a_line() -> None:
 def test_constraints_pin_all_that_an_installation_needs() -> None:
     """At the versions installed here. CUDA's packages are torch's own to pin."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [Requirement(line) for line in project["dependencies"] + project["optional-dependencies"]["dev"]]
+    extras = project["optional-dependencies"]
+    wanted = [Requirement(line) for line in [*project["dependencies"], *chain(*extras.values())]]
+    wanted = [one for one in wanted if one.name != "diag"]  # an extra of several others
     seen: set[str] = set()
     wrong: dict[str, str] = {}
     while wanted:
@@ -139,8 +419,8 @@ def test_constraints_pin_all_that_an_installation_needs() -> None:
             wrong[name] = f"installed {installed}, pinned {pins().get(name)}"
         for line in requires(name) or []:
             needed = Requirement(line)
-            extras = requirement.extras or {""}
-            if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in extras):
+            chosen = requirement.extras or {""}
+            if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in chosen):
                 wanted.append(needed)
     assert wrong == {}
     assert {"torch", "polars", "streamlit", "setuptools", "pytest"} <= seen

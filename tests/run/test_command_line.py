@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -10,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from diag.cli.help import for_terminal, pages
 from diag.cli.main import COMMANDS
 from diag.collectors.trainer.faults import FAULTS
+from diag.errors import ExitCode
 from tests.command import diag
 
 ROOT = Path(__file__).parents[2]
@@ -67,3 +70,90 @@ def test_the_readme_names_every_command() -> None:
 
 def test_the_version() -> None:
     assert re.match(r"diag \d+\.\d+", diag("--version").stdout)
+
+
+# -- diag help ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_guide_and_concept_is_a_topic() -> None:
+    listed = diag("help").stdout
+    written = [page.stem for folder in ("guides", "concepts") for page in (ROOT / "docs" / folder).glob("*.md")]
+    assert set(written) - {"index"} == {line.split()[0] for line in listed.splitlines() if line.startswith("  ")}
+    assert all(command in listed for command in COMMANDS)
+
+
+def test_a_topic_is_the_page_of_the_documentation() -> None:
+    printed = diag("help", "verdict").stdout
+    page = (ROOT / "docs/concepts/verdict.md").read_text()
+    assert printed.splitlines()[0] == page.splitlines()[0]
+    assert diag("help", "verd").stdout == printed  # begun well enough
+    assert diag("help", "hangs").stdout.startswith("# Hangs and crashes\n")
+
+
+def test_a_command_is_explained_with_its_options_and_the_guides_that_use_it() -> None:
+    printed = diag("help", "triage").stdout
+    assert "--ras" in printed
+    assert re.search(r"Guides that use it: .*diag help hangs", printed)
+    both = diag("help", "dashboard").stdout
+    assert "--allow-host" in both
+    assert "# Dashboard" in both
+
+
+def test_the_exit_codes_are_a_topic() -> None:
+    printed = diag("help", "exit-codes").stdout
+    assert [line.split()[:2] for line in printed.splitlines()] == [[str(int(one)), one.name] for one in ExitCode]
+
+
+def test_a_topic_that_is_not_there_has_its_neighbours_named() -> None:
+    ended = diag("help", "hanging")
+    assert ended.returncode == ExitCode.USAGE
+    assert re.search(r"did you mean .*hangs", ended.stderr)
+
+
+def test_links_and_directives_are_made_for_a_terminal() -> None:
+    text = (
+        "# Page\n![a picture](p.png)\n<!-- checked: starts -->\n```{toctree}\nx\n```\n"
+        "See [hangs](hangs.md#ras), [clocks](../concepts/clocks.md), [all](../reference/cli.md) and [this](https://a.b).\n"
+    )
+    assert for_terminal(text) == (
+        "# Page\nSee hangs (`diag help hangs`), clocks (`diag help clocks`), all and this (https://a.b).\n"
+    )
+    left = [name for folder in ("guides", "concepts") for name, page in pages(folder).items()
+            if re.search(r"\]\(|```\{|<!--", for_terminal(page.read_text("utf-8")))]  # fmt: skip
+    assert left == []
+
+
+def test_on_a_terminal_a_page_is_laid_out() -> None:
+    shown = "import pty, sys; sys.exit(pty.spawn([sys.executable, '-m', 'diag', 'help', 'confidence']))"
+    ended = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert "Confidence" in ended.stdout
+    assert "# Confidence" not in ended.stdout
+
+
+# -- completion --------------------------------------------------------------------------------------------------------
+
+
+def completed(*words: str) -> set[str]:
+    """What bash completes the last word to, through the script that `diag --show-completion` prints."""
+    script = """
+eval "$(_DIAG_COMPLETE=source_bash diag)"
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
+_diag_completion "$1"; echo "${COMPREPLY[@]}"
+"""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    ended = subprocess.run(
+        ["bash", "-c", script, "bash", *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PATH": path},
+    )
+    return set(ended.stdout.split())
+
+
+def test_the_shell_completes_commands_options_and_topics() -> None:
+    assert completed("diag", "an") == {"analyze"}
+    assert {"--nproc", "--strategy"} <= completed("diag", "run", "--")
+    assert completed("diag", "export", "--format", "t") == {"tensorboard"}
+    assert completed("diag", "help", "ha") == {"hangs"}
+    assert completed("diag", "analyze", "some-f") == set()  # bash completes files itself

@@ -1,21 +1,22 @@
-"""``make demo``: FSDP2 on two ranks, as it is and with a slow loader on one of them, and both verdicts."""
+"""``diag demo``: FSDP2 on two ranks, as it is and with a slow loader on one of them, and both verdicts."""
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from rich.table import Table
-from rich.text import Text
+import typer
 
-from diag.api import Result, open_run
-from diag.collectors.layout import RunLayout
-from diag.show.json import save
-from diag.show.text import COLOUR
 from diag.words.terminal import console, say
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+    from diag.api import Result
 
 _RUNS = {
     "as-it-is": [],
@@ -23,11 +24,19 @@ _RUNS = {
 }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m diag.demo", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder for the two runs")
-    parser.add_argument("--steps", type=int, default=20)
-    out, steps = (arguments := parser.parse_args()).out, arguments.steps
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the two runs; those of an earlier demo are replaced.")] = Path(
+        "runs/demo"
+    ),
+    steps: Annotated[int, typer.Option(help="Steps of each training.", min=8)] = 20,
+) -> None:
+    """Train a small model twice on two CPU ranks, once with a slow data loader on rank 1, and print both verdicts."""
+    from diag.api import open_run
+    from diag.collectors.layout import RunLayout
+    from diag.show.json import save
+    from diag.watch.launch import require_torch
+
+    require_torch()
     results = {}
     for name, faults in _RUNS.items():
         folder = out / name
@@ -36,7 +45,7 @@ def main() -> int:
         code = _train(folder, steps, faults)
         if code:
             say(f"the training ended with exit code {code}; its logs are in {folder}/ranks", err=True)
-            return code
+            raise typer.Exit(code)
         results[name] = open_run(folder)
         save(results[name])
     screen = console(width=110 if not sys.stdout.isatty() else None)
@@ -44,17 +53,18 @@ def main() -> int:
     screen.print(_side_by_side(results))
     say(f"\nEvidence and advice:  diag analyze {out / list(_RUNS)[-1]}")
     say(f"In the browser:       diag dashboard {out}")
-    screen.print("(`diag` is in .venv/bin)", style="dim")
-    return 0
 
 
 def _train(folder: Path, steps: int, faults: list[str]) -> int:
     command = ["run", "--strategy", "fsdp2", "--nproc", "2", "--steps", str(steps), *faults, "--out", str(folder)]
     say(f"\n$ diag {' '.join(command)}")
-    return subprocess.run([sys.executable, "-m", "diag", *command], check=False).returncode
+    return subprocess.run([sys.executable, "-P", "-m", "diag", *command], check=False).returncode
 
 
 def _side_by_side(results: dict[str, Result]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(show_lines=True, expand=False)
     table.add_column("")
     for name in results:
@@ -71,6 +81,10 @@ def _side_by_side(results: dict[str, Result]) -> Table:
 
 
 def _verdict(result: Result) -> Text:
+    from rich.text import Text
+
+    from diag.show.text import COLOUR
+
     return Text(result.verdict.headline, style=COLOUR[result.verdict.severity])
 
 
@@ -81,7 +95,3 @@ def _culprit(result: Result) -> str:
 
 def _action(result: Result) -> str:
     return result.cause.action if result.cause is not None else "nothing"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,113 @@
+"""``diag help``: the guides and concepts of the documentation in the terminal, and each command's own help.
+
+diag/guides and diag/concepts are links to docs/, so a wheel brings the pages along and nothing is written twice.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from difflib import get_close_matches
+from importlib.resources import files
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from diag.errors import DiagError, ExitCode
+from diag.words.terminal import console, say
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from importlib.resources.abc import Traversable
+
+_FOLDERS = ("guides", "concepts")
+_EXIT_CODES = "exit-codes"
+
+
+def pages(folder: str) -> Mapping[str, Traversable]:
+    """The pages of one folder by topic."""
+    there = {page.name.removesuffix(".md"): page for page in files("diag").joinpath(folder).iterdir()}
+    return {name: page for name, page in sorted(there.items()) if name != "index"}
+
+
+def _pages() -> Mapping[str, Traversable]:
+    return {name: page for folder in _FOLDERS for name, page in pages(folder).items()}
+
+
+def topics(begun: str = "") -> list[str]:
+    """Every topic that begins so; the shell completes it."""
+    from diag.cli.main import COMMANDS
+
+    return [name for name in dict.fromkeys((*COMMANDS, *_pages(), _EXIT_CODES)) if name.startswith(begun)]
+
+
+def show_help(
+    context: typer.Context,
+    topic: Annotated[
+        str | None,
+        typer.Argument(help="A command, a guide, a concept or exit-codes.", autocompletion=topics, show_default=False),
+    ] = None,
+) -> None:
+    """Explain a topic: a command, a guide (such as traces or hangs), a concept (such as verdict). Alone, list them."""
+    from diag.cli.main import COMMANDS
+
+    if topic is None:
+        _list_topics()
+        return
+    begun = topics(topic)
+    topic = begun[0] if len(begun) == 1 else topic
+    if topic not in begun:
+        close = get_close_matches(topic, topics(), n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(close)}? " if close else ""
+        raise DiagError(f"there is no topic {topic}", hint=f"{hint}`diag help` lists them", exit_code=ExitCode.USAGE)
+    if topic == _EXIT_CODES:
+        for code in ExitCode:
+            say(f"{int(code)}  {code.name:16}{code.meaning}")
+    if topic in COMMANDS:
+        _show_command(context, topic)
+    if topic in _pages():
+        _show_page(_pages()[topic].read_text("utf-8"))
+
+
+def _list_topics() -> None:
+    from diag.cli.main import COMMANDS
+
+    say("diag help TOPIC explains a command, a guide or a concept.")
+    say(f"\nCommands: {', '.join(COMMANDS)}")
+    for folder in _FOLDERS:
+        say(f"\n{folder.capitalize()}:")
+        for name, page in pages(folder).items():
+            say(f"  {name:18}{page.read_text('utf-8').partition(chr(10))[0].removeprefix('# ')}")
+    say(f"\nAlso: {_EXIT_CODES}")
+
+
+def _show_command(context: typer.Context, name: str) -> None:
+    command = context.find_root().command.get_command(context, name)  # type: ignore[attr-defined]
+    say(command.get_help(command.make_context(f"diag {name}", [], resilient_parsing=True)))
+    shown = [topic for topic, page in _pages().items() if f"\ndiag {name}" in page.read_text("utf-8")]
+    if shown:
+        say(f"\nGuides that use it: {', '.join(f'diag help {topic}' for topic in shown)}\n")
+
+
+def _show_page(text: str) -> None:
+    """Laid out on a terminal; as Markdown into a file or a pipe."""
+    if not sys.stdout.isatty():
+        say(for_terminal(text))
+        return
+    from rich.markdown import Markdown
+
+    console().print(Markdown(for_terminal(text), code_theme="ansi_light", hyperlinks=False))
+
+
+def for_terminal(text: str) -> str:
+    """The page without images, comments and Sphinx's directives; a link to another topic names its command."""
+    text = re.sub(r"^```\{.*?^```\n|^<!--.*?-->\n|^!\[.*\]\(.*\)\n", "", text, flags=re.S | re.M)
+    return re.sub(r"\[([^\]]+)\]\(([^)\s]+)\)", _link, text)
+
+
+def _link(found: re.Match[str]) -> str:
+    words, target = found.groups()
+    if target.startswith("http"):
+        return f"{words} ({target})"
+    topic = re.sub(r"^.*/|\.md.*$", "", target)
+    return f"{words} (`diag help {topic}`)" if topic in _pages() else words
