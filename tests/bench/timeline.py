@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from diag.account.intervals import Intervals
 from diag.app import timeline_data
-from diag.app.server import ROUTES
+from diag.app.server import routes
 from diag.app.theme import LIGHT
 from diag.app.timeline_theme import work_colours, work_words
 from diag.app.views import timeline as page
@@ -202,7 +202,7 @@ def serving(result: Any) -> Iterator[str]:
     }
     served = Starlette(
         routes=[
-            *ROUTES,
+            *routes(),
             Route("/timeline", lambda _: HTMLResponse(_PAGE.replace("DATA", json.dumps(data)))),
             Route("/timeline.js", lambda _: FileResponse(here / "timeline.js", media_type="text/javascript")),
         ]
