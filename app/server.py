@@ -46,6 +46,9 @@ _LATE = ("pandas", "pyarrow", "PIL.Image", "diag.replay.advice")  # imported whe
 # While modules are imported a request waits this long for Python's lock, not the usual 5 ms: the page has 150 files.
 _SWITCH_S, _USUAL_SWITCH_S = 0.0005, sys.getswitchinterval()
 
+# Streamlit collects all garbage after each run of a page. Python would in between as well: a sixth of an analysis.
+_OBJECTS_UNTIL_GC = 1_000_000
+
 
 # -- files -------------------------------------------------------------------------------------------------------------
 
@@ -253,7 +256,6 @@ def _warm_up(root: Path) -> None:
         import_module("diag.app.pages")
         from diag.app.address import prepare
 
-        gc.enable()
         prepare(root)
         for name in (*_LATE, *_views()):
             import_module(name)
@@ -280,7 +282,7 @@ def main() -> None:
     files = Files(Path(found.submodule_search_locations[0]) / "static")
     del sys.argv[0]  # what runs is the script
     script, root = map(Path, sys.argv)
-    gc.disable()  # there is no garbage in modules
+    gc.set_threshold(_OBJECTS_UNTIL_GC)
     READY.clear()
     failed: list[BaseException] = []
 
