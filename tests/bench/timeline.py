@@ -188,6 +188,7 @@ def serving(result: Any) -> Iterator[str]:
         "window": [0, timeline.end_ns],
         "pinned": [0],
         "find": "",
+        "python": False,
         "begin": 0,
         "end": timeline.end_ns,
         "steps": [[span.step, span.begin_ns, span.end_ns, 0] for span in timeline.steps],
