@@ -228,8 +228,12 @@ def _cells(row: CollectiveStat, rank_steps: int, groups: int, several: bool) -> 
 
 
 def _order(rows: list[dict[str, Any]]) -> list[str]:
-    """Bounds are marked at the operation; columns without a value are left out."""
-    return sorted(known_columns(rows), key=lambda name: (name != "Operation", name != "Bounds"))
+    """Bounds are marked at the operation; columns without a value are left out. What can be missed comes last: the
+    table is wider than most windows."""
+    return sorted(known_columns(rows), key=lambda name: (name != "Operation", name != "Bounds", name in _LAST))
+
+
+_LAST = ("Type", "Overlapped, ms", "At most, ms", "Last rank")
 
 
 def _ms(ns: int | None) -> float | None:

@@ -11,6 +11,7 @@ const SHORTEST_NS = 100, MOST_LEVEL = 52;
 const MOST_TILES = 600, MOST_REQUESTS = 6;
 const SETTLE_MS = 400; // after the last movement the page learns of the new window
 const AXIS_PX = 22, STEPS_PX = 16, LANE_PX = 16, HOST_PX = 15, GAP_PX = 10, TITLE_PX = 20;
+const LABEL_PX = 172; // "operators, other threads"
 const SIDE_BY_SIDE_PX = 900; // narrower, the pinned ranks are drawn one below the other
 const PAGE_OF_RANKS = 64;
 const COUNTING_MS = 400; // how often the page asks how far a search of all ranks is
@@ -342,7 +343,7 @@ class Timeline {
   layout() {
     if (!this.data) return;
     const width = Math.max(320, this.stage.clientWidth || 320);
-    const label = width < 700 ? 96 : 150;
+    const label = width < 700 ? 110 : LABEL_PX;
     const shown = this.everyRank ? this.data.ranks : this.data.ranks.slice(this.firstRank, this.firstRank + PAGE_OF_RANKS);
     this.sections = [];
     let y = AXIS_PX + STEPS_PX;

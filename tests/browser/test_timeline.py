@@ -49,7 +49,7 @@ def open_timeline(found: Visit, served: Served, query: str = "") -> Locator:
     canvas = canvas_of(found.page)
     expect(canvas).to_have_attribute("aria-label", re.compile("Timeline of"), timeout=PATIENCE_MS)
     found.page.wait_for_function(
-        f"canvas => ({_COLOURS})(canvas, [160, 40, 400, 38]).length > 1", arg=canvas.element_handle()
+        f"canvas => ({_COLOURS})(canvas, [182, 40, 400, 38]).length > 1", arg=canvas.element_handle()
     )
     return canvas
 
@@ -112,7 +112,7 @@ def test_wheel_drag_and_keys(browser: Browser, traces: Served) -> None:
         box = canvas.bounding_box()
         assert box is not None
         assert window_of(page) == (0, 3)
-        middle = box["x"] + 150 + (box["width"] - 158) / 2
+        middle = box["x"] + 172 + (box["width"] - 180) / 2
         page.mouse.move(middle, box["y"] + 50)
         before = page.url
         page.mouse.wheel(0, -600)
@@ -141,9 +141,9 @@ def test_wheel_drag_and_keys(browser: Browser, traces: Served) -> None:
         assert moved(page, before) == (0, 3)
         before = page.url
         page.keyboard.down("Shift")
-        page.mouse.move(box["x"] + 150, box["y"] + 50)
+        page.mouse.move(box["x"] + 172, box["y"] + 50)
         page.mouse.down()
-        page.mouse.move(box["x"] + 150 + (box["width"] - 158) / 3, box["y"] + 50, steps=4)
+        page.mouse.move(box["x"] + 172 + (box["width"] - 180) / 3, box["y"] + 50, steps=4)
         page.mouse.up()
         page.keyboard.up("Shift")
         assert moved(page, before) == pytest.approx((0, 1), abs=0.02)
@@ -178,7 +178,7 @@ def test_a_click_shows_launch_and_module_and_a_hostile_name_stays_text(browser: 
         found.settle()
         box = canvas.bounding_box()
         assert box is not None
-        canvas.click(position={"x": 150 + (box["width"] - 158) / 2, "y": 50})
+        canvas.click(position={"x": 172 + (box["width"] - 180) / 2, "y": 50})
         expect(details).to_contain_text("Duration", timeout=PATIENCE_MS)
         assert page.title() != "owned"
         assert page.locator("img[src*=evil]").count() == 0
@@ -276,7 +276,7 @@ def test_hundreds_of_ranks_are_paged(browser: Browser, tmp_path: Path) -> None:
         expect(shown).to_contain_text("130 of 130 ranks shown")
         canvas = canvas_of(page)
         page.wait_for_function(  # the last rows are painted, too
-            f"canvas => ({_COLOURS})(canvas, [160, 300, 400, 100]).length > 2", arg=canvas.element_handle()
+            f"canvas => ({_COLOURS})(canvas, [182, 300, 400, 100]).length > 2", arg=canvas.element_handle()
         )
         assert found.complaints == []
 
