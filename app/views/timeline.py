@@ -294,9 +294,9 @@ def _table_of_names(lanes: Sequence[Lane], window: Window) -> None:
         [
             {
                 "Name": plain(one.name if len(one.name) <= _NAME_CHARS else f"{one.name[: _NAME_CHARS - 1]}…"),
-                "Kind": plain(one.lane.title),
                 "Time": duration(one.total_ns),
                 "Events": f"{one.events:,}",
+                "Kind": plain(one.lane.title),
             }
             for one in totals
         ],

@@ -36,7 +36,7 @@ _STATES = {
     "what-if-nothing": "what-if?run=ddp-healthy",
 }
 # Of the README: page, scheme, height. The path is shown on the page, so it is a relative one.
-_README: tuple[tuple[str, Scheme, int], ...] = (("overview", "light", 1000), ("timeline", "dark", 1230))
+_README: tuple[tuple[str, Scheme, int], ...] = (("overview", "light", 1150), ("timeline", "dark", 1230))
 
 
 def take(
