@@ -148,6 +148,7 @@ def _call(call: ExposedCall, moved_ns: int, group: str) -> dict[str, str]:
     at = {"from": (begin_ns - around_ns) / MS, "to": (call.end_ns + moved_ns + around_ns) / MS}
     window = {name: f"{max(0.0, ms):.{DECIMALS}f}" for name, ms in at.items()}
     return {
+        "Timeline": f"[Show]({href('timeline', rank=call.rank, step=call.step, **window)})",  # in sight at any width
         "Step": str(call.step),
         "Rank": str(call.rank),
         "Collective": operation(call.op),
@@ -157,7 +158,6 @@ def _call(call: ExposedCall, moved_ns: int, group: str) -> dict[str, str]:
         "Waits": "" if call.wait_ns is None else duration(call.wait_ns),
         "Phase": call.phase,
         "Module": plain(call.module),
-        "Timeline": f"[Show]({href('timeline', rank=call.rank, step=call.step, **window)})",
     }
 
 

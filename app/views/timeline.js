@@ -489,7 +489,7 @@ class Timeline {
     context.fillStyle = theme.soft;
     context.textAlign = "right";
     if (base) context.fillText(fitted(`${base} +`, section.label - 8), section.x - 6, y + AXIS_PX / 2);
-    else if (withSteps) context.fillText(fitted("since the run's begin", section.label - 8), section.x - 6, y + AXIS_PX / 2);
+    else if (withSteps) context.fillText(fitted(section.label < LABEL_PX ? "time" : "since the run's begin", section.label - 8), section.x - 6, y + AXIS_PX / 2);
     context.textAlign = "left";
     for (const [at, text] of ticks) {
       const x = this.at(section, at);
@@ -512,7 +512,7 @@ class Timeline {
     });
     context.textAlign = "right";
     context.fillStyle = theme.soft;
-    context.fillText(fitted(steps.some(step => step[3]) ? "steps; shaded: profiled" : "steps", section.label - 8), section.x - 6, y + AXIS_PX + STEPS_PX / 2 - 1);
+    context.fillText(fitted(steps.some(step => step[3]) && section.label >= LABEL_PX ? "steps; shaded: profiled" : "steps", section.label - 8), section.x - 6, y + AXIS_PX + STEPS_PX / 2 - 1);
   }
 
   eachStep(section, each) {
