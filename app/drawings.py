@@ -179,7 +179,7 @@ def rank_bars(view: RunView, theme: Theme, step: int | None = None) -> go.Figure
     return finish(
         figure,
         theme,
-        rows_height(len(names), least=210, each=36),
+        rows_height(len(names), least=250, each=36),  # half of it has room for a legend of six rows
         barmode="stack",
         bargap=0.25,
         uniformtext={"minsize": 11, "mode": "hide"},

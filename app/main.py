@@ -19,7 +19,6 @@ from diag.app.ready import READY
 from diag.app.run_view import RunView
 from diag.app.theme import favicon
 from diag.app.views import live, overview
-from diag.app.views.allocations import show_alone
 from diag.app.views.common import show_error
 from diag.errors import DiagError
 
@@ -105,6 +104,8 @@ def _with_run(state: RunState, draw: Callable[[RunView, Visit], None], at: Visit
     except DiagError as error:
         before.empty()
         if snapshots_alone([state.path]):
+            from diag.app.views.allocations import show_alone
+
             _guarded(lambda _: show_alone(state.path, state.changed_ns), at)
             return
         if state.live:

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from diag.app.run_view import RunView
-from diag.app.views import (
-    collectives,
-    compare,
-    hang,
-    kernels,
-    loading,
-    memory,
-    overview,
-    runs,
-    timeline,
-    tuning,
-    what_if,
-)
+from diag.app.views import overview
 from diag.tune.history import is_tuned, load
 
 
@@ -55,28 +45,33 @@ def _several(_: Path, runs: Sequence[Path]) -> bool:
     return len(runs) > 1
 
 
+def _view(name: str) -> Any:
+    """The module of a page but the first, imported when it is drawn: the first one need not wait for all of them."""
+    return import_module(f"diag.app.views.{name}")
+
+
 def _tuning(at: Visit) -> None:
     history = load(at.root)
     if history is not None:
-        tuning.show(at.root, history)
+        _view("tuning").show(at.root, history)
 
 
 COMPARE = "compare"  # its path
 
 PAGES = (
     Page("Overview", "overview", lambda view, at: overview.show(view, at.baseline())),
-    Page("Timeline", "timeline", lambda view, _: timeline.show(view)),
-    Page("What if", "what-if", lambda view, _: what_if.show(view)),
-    Page("Collectives", "collectives", lambda view, _: collectives.show(view)),
-    Page("Kernels", "kernels", lambda view, _: kernels.show(view)),
-    Page("Input", "input", lambda view, _: loading.show(view)),
-    Page("Memory", "memory", lambda view, _: memory.show(view)),
-    Page("Compare", COMPARE, lambda view, at: compare.show(view, at.root), offered=_several),
-    Page("Hang triage", "hang", of_files=lambda at: hang.show(at.root, at.run)),
+    Page("Timeline", "timeline", lambda view, _: _view("timeline").show(view)),
+    Page("What if", "what-if", lambda view, _: _view("what_if").show(view)),
+    Page("Collectives", "collectives", lambda view, _: _view("collectives").show(view)),
+    Page("Kernels", "kernels", lambda view, _: _view("kernels").show(view)),
+    Page("Input", "input", lambda view, _: _view("loading").show(view)),
+    Page("Memory", "memory", lambda view, _: _view("memory").show(view)),
+    Page("Compare", COMPARE, lambda view, at: _view("compare").show(view, at.root), offered=_several),
+    Page("Hang triage", "hang", of_files=lambda at: _view("hang").show(at.root, at.run)),
     Page(
         "Runs",
         "runs",
-        of_files=lambda at: runs.show(at.root, at.open_run, at.compare),
+        of_files=lambda at: _view("runs").show(at.root, at.open_run, at.compare),
         of_folder=True,
         offered=_several,
     ),

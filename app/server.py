@@ -2,72 +2,130 @@
 
 ``python -m diag.app.server SCRIPT PATH``. The guard with its token, and Streamlit's options, come as JSON on standard
 input: other users of the machine can read what is on a command line.
+
+The browser needs about a second to load Streamlit's page, and Python as long to import Streamlit and what the pages
+need. Both begin at once: this module imports little, serves the page's files itself, and a thread imports the rest.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
+import mimetypes
 import os
+import re
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
+from http import HTTPStatus
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
-from starlette import requests
-from starlette.responses import Response
-from starlette.routing import Route
-from streamlit import config
-from streamlit.components.v2 import manifest_scanner
+import uvicorn
+from uvicorn.config import WS_PROTOCOLS
 
 from diag.app.ready import READY
-from diag.serve.guard import Answer, Guard, Request, with_headers
-
-try:
-    from streamlit import App
-except ImportError:
-    sys.exit("This version of Streamlit has no streamlit.App, which the dashboard is guarded by: install 1.67 or later")
+from diag.serve.guard import HEADERS, Answer, Guard, Request, with_headers
 
 if TYPE_CHECKING:
+    from starlette import requests
+    from starlette.responses import Response
+    from starlette.routing import BaseRoute
     from starlette.types import Message, Receive, Scope, Send
+    from streamlit import App
 
 _STDIN = 0
-# Every page of the dashboard is one level below the server's root, wherever a proxy puts that.
-_BASE = b'<script>window.__streamlit = {BACKEND_BASE_URL: new URL(".", location.href).href};</script>'
 _LATE = ("pandas", "pyarrow", "PIL.Image", "diag.replay.advice")  # imported when a page is drawn
+# While modules are imported a request waits this long for Python's lock, not the usual 5 ms: the page has 150 files.
+_SWITCH_S, _USUAL_SWITCH_S = 0.0005, sys.getswitchinterval()
+
+# Streamlit collects all garbage after each run of a page. Python would in between as well: a sixth of an analysis.
+_OBJECTS_UNTIL_GC = 1_000_000
 
 
-def _timeline_data(request: requests.Request) -> Response:  # not async: Starlette runs it in a thread of its own
-    from diag.app.timeline_data import answer  # with the pages: the server listens before they are imported
+# -- files -------------------------------------------------------------------------------------------------------------
 
-    return answer(request)
+# Every page of the dashboard is one level below the server's root, wherever a proxy puts that. Opened at a page's own
+# address, as by a link, Streamlit's script would look for its server below that first, and find nothing (404).
+_BASE = b'<script>window.__streamlit = {BACKEND_BASE_URL: new URL(".", location.href).href};</script>'
+_PAGE = re.compile(r"/[a-z-]*")
+_HASHED = "/static/"  # files whose names change with what is in them
 
 
-ROUTES = [Route("/timeline-data/{what}", _timeline_data, methods=["GET"])]  # what the timeline's canvas asks for
+class Files:
+    """Streamlit's page and what it loads, as they lie in its package: answered without Streamlit, at once."""
+
+    def __init__(self, folder: Path) -> None:
+        """``folder``: with the page, ``index.html``. SystemExit where there is none."""
+        if not (folder / "index.html").is_file():
+            sys.exit("This version of Streamlit keeps its page elsewhere, where the dashboard does not find it")
+        self._page = (folder / "index.html").read_bytes().replace(b"<head>", b"<head>" + _BASE, 1)
+        self._paths = {
+            f"/{file.relative_to(folder).as_posix()}": file for file in folder.rglob("*") if file.suffix != ".html"
+        }
+
+    def answer(self, method: str, path: str) -> Answer | None:
+        """None for what is no file of the page."""
+        if method != "GET":
+            return None
+        if _PAGE.fullmatch(path):
+            return _file(self._page, "text/html; charset=utf-8", "no-cache")
+        file = self._paths.get(path)
+        if file is None or not file.is_file():
+            return None
+        kind = mimetypes.guess_type(path)[0] or "application/octet-stream"
+        kept = "public, immutable, max-age=31536000" if path.startswith(_HASHED) else "no-cache"
+        return _file(file.read_bytes(), kind, kept)
 
 
-class GuardedApp(App):
-    """Every request to Streamlit passes through here."""
+def _file(content: bytes, kind: str, kept: str) -> Answer:
+    headers = (("content-type", kind), ("content-length", str(len(content))), ("cache-control", kept))
+    return Answer(HTTPStatus.OK, tuple(with_headers(headers)), content)
 
-    def __init__(self, script: Path, guard: Guard, warm_up: Callable[[], None]) -> None:
-        """``warm_up``: called once, in a thread, when the first request shows that the server listens."""
-        super().__init__(script, routes=ROUTES)
+
+_NO_STREAMLIT = Answer(HTTPStatus.SERVICE_UNAVAILABLE, (("content-length", "0"), *HEADERS), b"")
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+
+class GuardedApp:
+    """Every request passes through here: what the guard refuses is refused, the page's files are answered, everything
+    else is Streamlit's and waits until that is imported."""
+
+    def __init__(
+        self,
+        guard: Guard,
+        files: Files,
+        load: Callable[[], App],
+        then: Callable[[], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """``load`` and ``then`` are called in a thread, one after the other; where ``load`` raises, ``failed``."""
         self._guard = guard
-        self._warming = threading.Thread(target=warm_up, daemon=True)
+        self._files = files
+        self._load = load
+        self._then = then
+        self._failed = failed
+        self._loaded: asyncio.Future[App | None]  # None: there is no Streamlit, and the server ends
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await super().__call__(scope, receive, send)
+            await self._live(receive, send)
             return
-        if self._warming.ident is None:
-            READY.clear()
-            self._warming.start()
-        answer = self._guard.answer(_request(scope))
+        request = _request(scope)
+        answer = self._guard.answer(request)
+        if answer is None and scope["type"] == "http":
+            answer = self._files.answer(request.method, request.path)
         if answer is not None:
-            await _refuse(answer, scope, receive, send)
+            await _send(answer, scope, receive, send)
             return
 
         async def send_with_headers(message: Message) -> None:
@@ -78,45 +136,42 @@ class GuardedApp(App):
 
         # The guard has seen to the Origin. Streamlit would compare it with this machine's public address, for which it
         # asks a server on the internet.
-        left_out = (b"origin", b"accept-encoding") if _asks_for_page(scope) else (b"origin",)
-        headers = [(name, value) for name, value in scope["headers"] if name not in left_out]
-        answered = _with_base(send_with_headers) if _asks_for_page(scope) else send_with_headers
-        await super().__call__({**scope, "headers": headers}, receive, answered)
-
-
-def _asks_for_page(scope: Scope) -> bool:
-    return (
-        scope["type"] == "http"
-        and scope["method"] == "GET"
-        and any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
-    )
-
-
-def _with_base(send: Send) -> Send:
-    """Tells the script of Streamlit's page where the server is: opened at a page's own address, as by a link, it would
-    look for it below that first, and find nothing (404)."""
-    held: dict[str, Any] = {}
-
-    async def send_page(message: Message) -> None:
-        if message["type"] == "http.response.start" and _is_page(message["headers"]):
-            held["start"], held["body"] = message, b""
+        headers = [(name, value) for name, value in scope["headers"] if name != b"origin"]
+        app = await asyncio.shield(self._loaded)
+        if app is None:
+            await _send(_NO_STREAMLIT, scope, receive, send)
             return
-        if "start" not in held:
-            await send(message)
+        await app({**scope, "headers": headers}, receive, send_with_headers)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """From the start of the server to its end, which is Streamlit's as well."""
+        loop = asyncio.get_running_loop()
+        imported: asyncio.Future[App | None] = loop.create_future()
+        self._loaded = loop.create_future()
+        await receive()
+        threading.Thread(target=self._work, args=(loop, imported), daemon=True).start()
+        await send({"type": "lifespan.startup.complete"})
+        ended = asyncio.ensure_future(receive())
+        await asyncio.wait((ended, imported), return_when=asyncio.FIRST_COMPLETED)
+        app = imported.result() if imported.done() else None
+        if app is None:
+            self._loaded.set_result(None)
+            await ended
+        else:
+            async with app.lifespan()(app):
+                self._loaded.set_result(app)
+                await ended
+        await send({"type": "lifespan.shutdown.complete"})
+
+    def _work(self, loop: asyncio.AbstractEventLoop, imported: asyncio.Future[App | None]) -> None:
+        try:
+            app = self._load()
+        except BaseException as error:
+            self._failed(error)
+            loop.call_soon_threadsafe(imported.set_result, None)
             return
-        held["body"] += message.get("body", b"")
-        if message.get("more_body"):
-            return
-        body = held["body"].replace(b"<head>", b"<head>" + _BASE, 1)
-        headers = [(name, value) for name, value in held["start"]["headers"] if name.lower() != b"content-length"]
-        await send({**held["start"], "headers": [*headers, (b"content-length", str(len(body)).encode())]})
-        await send({"type": "http.response.body", "body": body})
-
-    return send_page
-
-
-def _is_page(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    return any(name.lower() == b"content-type" and value.startswith(b"text/html") for name, value in headers)
+        loop.call_soon_threadsafe(imported.set_result, app)
+        self._then()
 
 
 def _request(scope: Scope) -> Request:
@@ -128,7 +183,7 @@ def _request(scope: Scope) -> Request:
     )
 
 
-async def _refuse(answer: Answer, scope: Scope, receive: Receive, send: Send) -> None:
+async def _send(answer: Answer, scope: Scope, receive: Receive, send: Send) -> None:
     kind = "http.response"
     if scope["type"] == "websocket":
         await receive()
@@ -144,6 +199,42 @@ def _encoded(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
 
 
+# -- Streamlit ---------------------------------------------------------------------------------------------------------
+
+
+def routes() -> list[BaseRoute]:
+    """What the timeline's canvas asks for."""
+    from starlette.routing import Route
+
+    return [Route("/timeline-data/{what}", _timeline_data, methods=["GET"])]
+
+
+def _timeline_data(request: requests.Request) -> Response:  # not async: Starlette runs it in a thread of its own
+    from diag.app.timeline_data import answer
+
+    return answer(request)
+
+
+def _streamlit(script: Path, options: dict[str, Any]) -> App:
+    """Imported and set up. SystemExit where it is a version that the dashboard cannot use."""
+    from streamlit import config
+    from streamlit.components.v2 import manifest_scanner
+
+    try:
+        from streamlit import App
+    except ImportError:
+        sys.exit(
+            "This version of Streamlit has no streamlit.App, which the dashboard is guarded by: install 1.67 or later"
+        )
+    # A config.toml or secrets.toml in the home or in the current folder is about the user's own Streamlit apps.
+    if not hasattr(config, "get_config_files"):
+        sys.exit("This version of Streamlit finds its settings in another way, which the dashboard cannot turn off")
+    config.get_config_files = _no_files
+    config.get_config_options(force_reparse=True, options_from_flags=options)
+    manifest_scanner.scan_component_manifests = _no_components
+    return App(script, routes=routes())
+
+
 def _no_components(max_workers: int | None = None) -> list[Any]:  # noqa: ARG001 - in place of Streamlit's
     """The dashboard uses none of other packages, and looking for them reads the metadata of every package (0.5 s)."""
     return []
@@ -153,23 +244,9 @@ def _no_files(file_name: str) -> list[str]:  # noqa: ARG001 - in place of Stream
     return []
 
 
-def main() -> None:
-    handed: dict[str, Any] = json.load(sys.stdin)
-    # What the pages start must not read on, and no file may get its number.
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, _STDIN)
-    os.close(nothing)
-    given = handed["guard"]
-    guard = Guard(tuple(given["hosts"]), tuple(given["added"]), given["token"], given["browser"])
-    # A config.toml or secrets.toml in the home or in the current folder is about the user's own Streamlit apps.
-    if not hasattr(config, "get_config_files"):
-        sys.exit("This version of Streamlit finds its settings in another way, which the dashboard cannot turn off")
-    config.get_config_files = _no_files
-    manifest_scanner.scan_component_manifests = _no_components
-    del sys.argv[0]  # what runs is the script
-    script, root = map(Path, sys.argv)
-    with suppress(KeyboardInterrupt):  # its server raises the signal again that ended it
-        GuardedApp(script, guard, lambda: _warm_up(root)).run(config=handed["options"])
+def _views() -> list[str]:
+    package = import_module("diag.app.views")
+    return [f"{package.__name__}.{module.name}" for module in iter_modules(package.__path__)]
 
 
 def _warm_up(root: Path) -> None:
@@ -180,11 +257,64 @@ def _warm_up(root: Path) -> None:
         from diag.app.address import prepare
 
         prepare(root)
-        for name in _LATE:
+        for name in (*_LATE, *_views()):
             import_module(name)
         gc.freeze()  # the modules: Streamlit collects all garbage after each run of a page and of a fragment
     finally:
+        sys.setswitchinterval(_USUAL_SWITCH_S)
         READY.set()
+
+
+# -- process -----------------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    handed: dict[str, Any] = json.load(sys.stdin)
+    # What the pages start must not read on, and no file may get its number.
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, _STDIN)
+    os.close(nothing)
+    given, options = handed["guard"], handed["options"]
+    guard = Guard(tuple(given["hosts"]), tuple(given["added"]), given["token"], given["browser"])
+    found = find_spec("streamlit")  # which is not imported yet
+    if found is None or not found.submodule_search_locations:
+        sys.exit("Streamlit is not installed")
+    files = Files(Path(found.submodule_search_locations[0]) / "static")
+    del sys.argv[0]  # what runs is the script
+    script, root = map(Path, sys.argv)
+    gc.set_threshold(_OBJECTS_UNTIL_GC)
+    READY.clear()
+    failed: list[BaseException] = []
+
+    def end(error: BaseException) -> None:
+        failed.append(error)
+        server.should_exit = True
+
+    app = GuardedApp(guard, files, partial(_streamlit, script, options), partial(_warm_up, root), end)
+    sockets = "websockets-sansio" if "websockets-sansio" in WS_PROTOCOLS else "auto"  # as Streamlit chooses
+    settings = uvicorn.Config(app, ws=sockets, log_level="warning", access_log=False, use_colors=False)
+    server = uvicorn.Server(settings)
+    sys.setswitchinterval(_SWITCH_S)
+    with suppress(KeyboardInterrupt):  # its server raises the signal again that ended it
+        server.run(sockets=[_listening(options["server.address"], options["server.port"])])
+    if failed:
+        raise failed[0]
+
+
+def _listening(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    # asyncio sends at once (TCP_NODELAY) where it reads that the protocol is TCP. Else the end of each answer waits for
+    # the browser's acknowledgement of its begin, 40 ms, which are 0.7 s for the files of the page.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        if os.name == "posix":
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listening.bind((address, port))
+    except OSError as error:
+        sys.exit(f"port {port} on {address} cannot be used: {error.strerror}")
+    return listening
 
 
 if __name__ == "__main__":

@@ -11,8 +11,10 @@ import json
 import secrets
 import struct
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -39,11 +41,12 @@ from diag.tables.tiles import (
     rows_of,
     search,
 )
-from diag.tables.zoom import Lane, RankLanes
+from diag.tables.zoom import Lane, RankLanes, event_lanes, has_python, python_lanes
 from diag.words.formatting import duration, rank_ranges, size, visible
 
 _SOURCES_KEPT = 4  # runs, or states of a run that trains, that pages still show
 _RANKS_KEPT, _SEARCHES_KEPT = 2, 4
+_TURN_S = 0.002  # between two ranks that are counted
 _MOST_RANKS = 128  # of one answer
 MOST_TEXT = 200  # characters of a search
 _MOST_NAME = 2000  # characters of a name that are sent
@@ -63,14 +66,24 @@ class RefusedError(Exception):
 # -- sources -----------------------------------------------------------------------------------------------------------
 
 
+@dataclass(eq=False)
+class Tally:
+    """How many events a search finds, by rank, of those that were counted so far. ``ended``: nothing more will come."""
+
+    ranks: int
+    counts: dict[int, int] = field(default_factory=dict)
+    ended: bool = False
+
+
 class Source:
     """An analysed run, for any number of threads: what its timeline was asked for last is kept."""
 
     def __init__(self, result: Result) -> None:
         self.result = result
         self._lock = threading.RLock()
-        self._rows: OrderedDict[int, tuple[Row, ...]] = OrderedDict()
-        self._searches: OrderedDict[tuple[int, str], Search] = OrderedDict()
+        self._rows: OrderedDict[tuple[int, bool], tuple[Row, ...]] = OrderedDict()
+        self._searches: OrderedDict[tuple[int, str, bool], Search] = OrderedDict()
+        self._tallies: OrderedDict[tuple[str, bool], Tally] = OrderedDict()
 
     def account(self, rank: int) -> RankLanes:
         account = self.result.timeline.ranks.get(rank)
@@ -83,15 +96,52 @@ class Source:
         with self._lock:
             return self.result.events_of(rank)
 
-    def rows(self, rank: int) -> tuple[Row, ...]:
+    def rows(self, rank: int, python: bool) -> tuple[Row, ...]:
+        """``python``: with the functions of Python, which come last."""
         account = self.account(rank)
         with self._lock:
-            return _kept(self._rows, rank, _RANKS_KEPT, lambda: rows_of(lanes_of(account, self.events(rank))))
+            return _kept(
+                self._rows, (rank, python), _RANKS_KEPT, lambda: self._laid_out(account, self.events(rank), python)
+            )
 
-    def search(self, rank: int, text: str) -> Search:
-        rows = self.rows(rank)
+    def has_python(self, rank: int) -> bool:
+        return has_python(self.result.tables.ranks[rank]) if self.account(rank).traced else False
+
+    def search(self, rank: int, text: str, python: bool) -> Search:
+        rows = self.rows(rank, python)
         with self._lock:
-            return _kept(self._searches, (rank, text), _SEARCHES_KEPT, lambda: search(rows, text))
+            return _kept(self._searches, (rank, text, python), _SEARCHES_KEPT, lambda: search(rows, text))
+
+    def tally(self, text: str, python: bool, first: Sequence[int]) -> Tally:
+        """What a search finds on each rank, those in ``first`` before the others. A thread counts; what it has counted
+        so far is there at once."""
+        with self._lock:
+            if (text, python) not in self._tallies:
+                ranks = list(dict.fromkeys((*(self.account(rank).rank for rank in first), *self.result.timeline.ranks)))
+                counting = Tally(len(ranks))
+                threading.Thread(target=self._count, args=(counting, ranks, text, python), daemon=True).start()
+                return _kept(self._tallies, (text, python), _SEARCHES_KEPT, lambda: counting)
+            return self._tallies[text, python]
+
+    def _count(self, counting: Tally, ranks: Sequence[int], text: str, python: bool) -> None:
+        try:
+            for rank in ranks:
+                with self._lock:
+                    if counting not in self._tallies.values():
+                        return  # four others were asked for since
+                    account = self.account(rank)
+                    rows = self._rows.get((rank, python))
+                    if rows is None:  # read, and not kept in the place of the ranks that are drawn
+                        events = event_lanes(self.result.tables.ranks[rank], account)
+                        rows = self._laid_out(account, events, python)
+                    counting.counts[rank] = len(search(rows, text))
+                time.sleep(_TURN_S)  # a tile may be waiting
+        finally:
+            counting.ended = True
+
+    def _laid_out(self, account: RankLanes, events: Sequence[Lane], python: bool) -> tuple[Row, ...]:
+        functions = python_lanes(self.result.tables.ranks[account.rank], account) if python else ()
+        return rows_of(lanes_of(account, [*events, *functions]))
 
     def traced_step(self, rank: int, begin_ns: int, end_ns: int) -> int | None:
         """The first step in the window that a trace of the rank covers, else the first of all; None without a trace."""
@@ -99,9 +149,9 @@ class Source:
         seen = [s.step for s in self.result.timeline.steps if s.begin_ns < end_ns and s.end_ns > begin_ns]
         return next((step for step in seen if step in traced), traced[0] if traced else None)
 
-    def facts(self, rank: int, row: int, index: int) -> EventFacts:
+    def facts(self, rank: int, row: int, index: int, python: bool) -> EventFacts:
         with self._lock:
-            return facts_of(self.rows(rank)[row], index, self.result.tables.ranks[rank], self.account(rank))
+            return facts_of(self.rows(rank, python)[row], index, self.result.tables.ranks[rank], self.account(rank))
 
 
 def _kept(held: OrderedDict[Any, _Kept], key: object, most: int, make: Callable[[], _Kept]) -> _Kept:
@@ -153,21 +203,22 @@ def rows_tile(source: Source, asked: Mapping[str, str]) -> Response:
     """All rows of one rank in one tile, the events that a search finds marked."""
     level, tile = _tile(asked)
     rank = _whole(asked.get("rank", ""), "rank")
-    found = source.search(rank, text) if (text := _text(asked)) else None
+    python = _python(asked)
+    found = source.search(rank, text, python) if (text := _text(asked)) else None
     packed, names = _Packed(), _Names()
     rows = []
-    for number, row in enumerate(source.rows(rank)):
+    for number, row in enumerate(source.rows(rank, python)):
         read = read_row(row, level, tile, found.rows[number] if found is not None else None)
         drawn = packed.cells(read) if isinstance(read, Cells) else packed.events(row, read.index, read.found, names)
         about = {"title": visible(row.title), "heading": heading_of(row), "depth": row.depth, "deeper": row.deeper}
         rows.append({**about, **drawn})
-    return packed.answer({"rows": rows, "names": names.texts})
+    return packed.answer({"rows": rows, "names": names.texts, "python": source.has_python(rank)})
 
 
 def event(source: Source, asked: Mapping[str, str]) -> Response:
     """The event of a row that takes most of a window, or the one of an index: all that is known of it."""
     rank, number = _whole(asked.get("rank", ""), "rank"), _whole(asked.get("row", ""), "row")
-    rows = source.rows(rank)
+    rows = source.rows(rank, _python(asked))
     if not 0 <= number < len(rows):
         raise RefusedError(f"row: rank {rank} has {len(rows)}")
     row = rows[number]
@@ -179,7 +230,7 @@ def event(source: Source, asked: Mapping[str, str]) -> Response:
         index = row.longest(_moment(asked, "from"), _moment(asked, "to"))
     if index is None:
         return JSONResponse({"event": None})
-    return JSONResponse({"event": _described(source, rank, number, index)})
+    return JSONResponse({"event": _described(source, rank, number, index, _python(asked))})
 
 
 def find(source: Source, asked: Mapping[str, str]) -> Response:
@@ -188,15 +239,28 @@ def find(source: Source, asked: Mapping[str, str]) -> Response:
     rank, text = _whole(asked.get("rank", ""), "rank"), _text(asked)
     if not text:
         raise RefusedError("find: no text to search for")
-    found = source.search(rank, text)
+    found = source.search(rank, text, _python(asked))
     back = asked.get("back") == "1"
     at = found.beside(_moment(asked, "from"), not back)
     if "number" in asked and len(found):  # several may begin at one moment
         at = (_whole(asked["number"], "number") - (2 if back else 0)) % len(found)
     if at is None:
         return JSONResponse({"count": 0, "number": None, "event": None})
-    shown = _described(source, rank, int(found.row[at]), int(found.index[at]))
+    shown = _described(source, rank, int(found.row[at]), int(found.index[at]), _python(asked))
     return JSONResponse({"count": len(found), "number": at + 1, "event": shown})
+
+
+def tally(source: Source, asked: Mapping[str, str]) -> Response:
+    """How many events a search finds on each rank, as far as the ranks were counted; those of ``first`` before the
+    others."""
+    text = _text(asked)
+    if not text:
+        raise RefusedError("find: no text to search for")
+    first = [_whole(rank, "first") for rank in asked.get("first", "").split(",") if rank]
+    found = source.tally(text, _python(asked), first)
+    ended, counts = found.ended, list(found.counts.items())
+    some = sorted((rank, count) for rank, count in counts if count)
+    return JSONResponse({"ranks": found.ranks, "searched": len(counts), "ended": ended, "counts": some})
 
 
 def trace(source: Source, asked: Mapping[str, str]) -> Response:
@@ -216,8 +280,8 @@ def trace(source: Source, asked: Mapping[str, str]) -> Response:
     return Response(text, media_type="application/json", headers={"cache-control": "no-store", "x-diag-title": name})
 
 
-def _described(source: Source, rank: int, row: int, index: int) -> dict[str, Any]:
-    facts = source.facts(rank, row, index)
+def _described(source: Source, rank: int, row: int, index: int, python: bool) -> dict[str, Any]:
+    facts = source.facts(rank, row, index, python)
     return {
         "rank": rank,
         "row": row,
@@ -291,6 +355,10 @@ def _text(asked: Mapping[str, str]) -> str:
     return text
 
 
+def _python(asked: Mapping[str, str]) -> bool:
+    return asked.get("python") == "1"
+
+
 class _Names:
     """The names that a tile mentions, each once."""
 
@@ -346,7 +414,7 @@ class _Packed:
         return Response(body, media_type="application/octet-stream", headers={"cache-control": "no-store"})
 
 
-_ANSWERS = {"ranks": ranks_tile, "rows": rows_tile, "event": event, "find": find, "trace": trace}
+_ANSWERS = {"ranks": ranks_tile, "rows": rows_tile, "event": event, "find": find, "tally": tally, "trace": trace}
 
 
 def answer(request: Request) -> Response:

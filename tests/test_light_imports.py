@@ -14,7 +14,15 @@ HEAVY = {"torch", "polars", "numpy", "rich", "msgspec", "streamlit", "plotly", "
 
 @pytest.mark.parametrize(
     "module",
-    ["diag", "diag.cli.main", "diag.watch.launch", "diag.words.terminal", "diag.hang.api", "diag.gate.budgets"],
+    [
+        "diag",
+        "diag.cli.main",
+        "diag.watch.launch",
+        "diag.words.terminal",
+        "diag.hang.api",
+        "diag.gate.budgets",
+        "diag.serve.server",
+    ],
 )
 def test_nothing_heavy_is_imported(module: str) -> None:
     code = f"import {module}, sys; print(sorted(set(sys.modules) & {HEAVY!r}))"
@@ -33,7 +41,7 @@ print(sorted(set(sys.modules) & {HEAVY!r}))
 
 def test_the_dashboard_listens_before_it_imports_what_pages_need() -> None:
     """They are imported while the browser loads Streamlit's page, which takes it as long."""
-    later = {"diag.api", "diag.app.pages", "pandas", "polars", "torch"}
+    later = {"diag.api", "diag.app.pages", "numpy", "pandas", "polars", "starlette", "streamlit", "torch"}
     code = f"import diag.app.server, sys; print(sorted(set(sys.modules) & {later!r}))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 

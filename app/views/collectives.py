@@ -148,6 +148,7 @@ def _call(call: ExposedCall, moved_ns: int, group: str) -> dict[str, str]:
     at = {"from": (begin_ns - around_ns) / MS, "to": (call.end_ns + moved_ns + around_ns) / MS}
     window = {name: f"{max(0.0, ms):.{DECIMALS}f}" for name, ms in at.items()}
     return {
+        "Timeline": f"[Show]({href('timeline', rank=call.rank, step=call.step, **window)})",  # in sight at any width
         "Step": str(call.step),
         "Rank": str(call.rank),
         "Collective": operation(call.op),
@@ -157,7 +158,6 @@ def _call(call: ExposedCall, moved_ns: int, group: str) -> dict[str, str]:
         "Waits": "" if call.wait_ns is None else duration(call.wait_ns),
         "Phase": call.phase,
         "Module": plain(call.module),
-        "Timeline": f"[Show]({href('timeline', rank=call.rank, step=call.step, **window)})",
     }
 
 
@@ -228,8 +228,12 @@ def _cells(row: CollectiveStat, rank_steps: int, groups: int, several: bool) -> 
 
 
 def _order(rows: list[dict[str, Any]]) -> list[str]:
-    """Bounds are marked at the operation; columns without a value are left out."""
-    return sorted(known_columns(rows), key=lambda name: (name != "Operation", name != "Bounds"))
+    """Bounds are marked at the operation; columns without a value are left out. What can be missed comes last: the
+    table is wider than most windows."""
+    return sorted(known_columns(rows), key=lambda name: (name != "Operation", name != "Bounds", name in _LAST))
+
+
+_LAST = ("Type", "Overlapped, ms", "At most, ms", "Last rank")
 
 
 def _ms(ns: int | None) -> float | None:

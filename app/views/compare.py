@@ -15,10 +15,11 @@ from diag.app.figures import MS, finish
 from diag.app.markup import label, plain
 from diag.app.run_view import PART_OF, RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import bullets, draw, head, show_error, without_steps
+from diag.app.views.common import bullets, draw, head, show_error, show_metrics, without_steps
 from diag.diagnoses.compare import Comparison
 from diag.errors import DiagError
 from diag.model.steps import Bottleneck
+from diag.show.page import Metric
 from diag.words.formatting import counted, duration, number, share
 
 _TYPED = "another path …"
@@ -96,23 +97,19 @@ def _differences(found: Comparison, against: RunView, view: RunView, root: Path)
 
 
 def _numbers(found: Comparison, before: str) -> None:
-    columns = st.columns(3)
-    columns[0].metric(plain(f"Step of {before}"), duration(found.before_ns), border=True, height="stretch")
-    columns[1].metric(
-        "This run's step",
-        duration(found.after_ns),
-        delta=f"{found.ns[1] / found.before_ns:.1%}" if found.before_ns else None,
-        delta_color="inverse" if found.sure and not found.not_comparable else "off",
-        border=True,
-        height="stretch",
-    )
-    columns[2].metric(
-        "Difference",
-        _signed(found.ns[1]),
-        border=True,
-        height="stretch",
-        help=f"Between {_signed(found.ns[0])} and {_signed(found.ns[2])}"
-        + ("." if found.sure else ": it may be none at all."),
+    between = f"Between {_signed(found.ns[0])} and {_signed(found.ns[2])}"
+    worse = "bad" if found.sure and not found.not_comparable else "neither"
+    change = f"{found.ns[1] / found.before_ns:+.1%}" if found.before_ns else ""
+    show_metrics(
+        Metric("Other run's step", duration(found.before_ns), help=f"Of {before}."),
+        Metric(
+            "This run's step",
+            duration(found.after_ns),
+            help="Mean of its counted steps.",
+            against=change,
+            more_is=worse,
+        ),
+        Metric("Difference", _signed(found.ns[1]), help=between + ("." if found.sure else ": it may be none at all.")),
     )
 
 
@@ -183,7 +180,7 @@ def flow(found: Comparison, before: str, after: str, theme: Theme) -> go.Figure:
         bargap=0.35,
         showlegend=False,
         yaxis=_axis(bases[1:-1] or [0.0], tops),
-        xaxis={"tickvals": places, "ticktext": names, "title": None},
+        xaxis={"tickvals": places, "ticktext": names, "title": None, "ticklabeloverflow": "allow"},
     )
 
 

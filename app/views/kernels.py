@@ -99,12 +99,12 @@ def _kernels(view: RunView, table: KernelTable, theme: Theme) -> None:
     shown = min(MOST_BARS, len(table.rows))
     busy = duration(table.busy_ns / max(1, table.rank_steps))
     who = "The device" if on_device else "The host"
-    within = "" if on_device else ", each without the operators inside it"
+    by = "" if on_device else ", by self time"
     st.markdown(
         plain(
-            f"{who} is busy {busy} of a rank and step (overlaps counted twice), over "
-            f"{counted(table.rank_steps, 'traced step')} of all ranks together. The {shown} of "
-            f"{counted(len(table.rows), table.unit)} that take most{within}:"
+            f"{who} is busy for {busy} per rank and step (overlaps count twice), in "
+            f"{counted(table.rank_steps, 'traced step')} over all ranks. The {shown} longest of "
+            f"{counted(len(table.rows), table.unit)}{by}:"
         )
     )
     draw(kernels(table, theme), "kernels", f"Milliseconds a step of the {shown} {table.unit}s that take most")
@@ -165,8 +165,8 @@ def _kernel_columns() -> dict[str, Any]:
     return {
         "Name": st.column_config.TextColumn(width="medium", pinned=True),
         "Operator": st.column_config.TextColumn(width="small", help="That launched most of it."),
-        "Calls": number(format="%.1f", help="Of a rank and step."),
-        "Time, ms": number(format="%.3f", help="Of a rank and step."),
+        "Calls": number(format="%.1f", help="Per rank and step."),
+        "Time, ms": number(format="%.3f", help="Per rank and step."),
         "Share": number(format="percent", help="Of the busy time."),
         "Exposed": number(
             format="percent", help="Not overlapped with work of higher priority: compute comes before communication."
@@ -250,7 +250,7 @@ def _module_columns() -> dict[str, Any]:
     times = {name: number(format="%.3f") for name in ("Forward, ms", "Backward, ms")}
     return {
         "Module": st.column_config.TextColumn(width="medium"),
-        "Calls": number(format="%.1f", help="Of a rank and step."),
+        "Calls": number(format="%.1f", help="Per rank and step."),
         **times,
         "Recomputed, ms": number(format="%.3f", help="Its forward, repeated in the backward; a part of backward."),
         "Own, ms": number(format="%.3f", help="In none of its submodules."),
@@ -270,8 +270,8 @@ def _path(table: PathTable, theme: Theme) -> None:
     shown = min(MOST_BARS, len(table.rows))
     st.caption(
         plain(
-            f"What everybody waited for in {counted(len(table.steps), 'step')} ({basis}): the {shown} largest of "
-            f"{len(table.rows):,}. In a module: {inside} of the path."
+            f"The critical path of {counted(len(table.steps), 'step')} ({basis}): the {shown} largest of "
+            f"{len(table.rows):,} parts. {inside} of the path is in a module."
         )
     )
 

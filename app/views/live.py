@@ -19,7 +19,6 @@ from diag.app.curves import LOSS, curve_figure, known, throughput
 from diag.app.markup import plain, prose
 from diag.app.theme import theme_of
 from diag.app.views.common import draw
-from diag.app.views.hang import ras_line
 from diag.words.formatting import NBSP, counted, elapsed, number
 
 EVERY_S = 2.0
@@ -105,6 +104,8 @@ def _watched(shown: RunState, drawn: Version | None, following: bool) -> None:
         _progress(state)
         if drawn is not None:
             st.caption(f"verdict of {_span(age_s(state.path))} ago, from the newest steps")
+        from diag.app.views.hang import ras_line  # of jobs that train
+
         ras_line(state.path)
     elif text := facts(state):
         st.caption(plain(text))

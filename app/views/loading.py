@@ -79,14 +79,14 @@ def _loader(view: RunView, table: LoadingTable) -> None:
             help="Batches that each loader process keeps ready.",
         ),
         Metric(
-            "Queue, batches",
+            "Queued batches",
             UNKNOWN if table.queue is None else f"{table.queue:,}",
             help="Ready at most: processes times prefetch factor. How many were ready is in the table of ranks.",
         ),
         Metric(
-            "Page-locked batches",
+            "Pinned memory",
             UNKNOWN if table.pin_memory is None else "yes" if table.pin_memory else "no",
-            help="Only copies from page-locked memory overlap with the training.",
+            help="pin_memory: only copies from page-locked memory overlap with the training.",
         ),
     )
 
@@ -189,7 +189,7 @@ def ranks(table: LoadingTable, culprits: Collection[int], theme: Theme) -> go.Fi
         rank_names([row.rank for row in table.rows], tuple(culprits), theme.ink),
         (
             ("waits for its loader", [row.wait_mean_ns for row in table.rows], theme.part[Part.DATA]),
-            ("the others wait for that", [row.others_waited_ns for row in table.rows], theme.part[Part.WAITING]),
+            ("the others wait for it", [row.others_waited_ns for row in table.rows], theme.part[Part.WAITING]),
         ),
         "{} %{{x:,.2f}} ms a step",
         theme,

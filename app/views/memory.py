@@ -23,7 +23,16 @@ from diag.app.markup import plain
 from diag.app.run_view import Memory, Part, RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.allocations import show_curves, show_snapshots
-from diag.app.views.common import EMPTY, beyond_summaries, draw, head, nothing, show_metrics, without_steps
+from diag.app.views.common import (
+    EMPTY,
+    METRIC_PX,
+    beyond_summaries,
+    draw,
+    head,
+    nothing,
+    show_metrics,
+    without_steps,
+)
 from diag.model.steps import Severity
 from diag.show.page import Metric
 from diag.tables.memory import MemoryTable
@@ -160,14 +169,14 @@ def _states(table: MemoryTable, theme: Theme | None) -> None:
         )
         return
     states = estimate.states
-    columns = st.columns(4)
-    for column, name, value in zip(
-        columns,
-        ("Parameters", "Gradients", "Optimizer states", "Together, on each rank"),
-        (states.parameters, states.gradients, states.optimizer, states.total),
-        strict=True,
+    row = st.container(horizontal=True)
+    for name, value in (
+        ("Parameters", states.parameters),
+        ("Gradients", states.gradients),
+        ("Optimizer states", states.optimizer),
+        ("Total per rank", states.total),
     ):
-        column.metric(name, size(value), border=True)
+        row.metric(name, size(value), border=True, width=METRIC_PX)
     st.caption(plain(f"By formula, not measured: {estimate.basis}."))
     if theme is None or len(table.rows) > MOST_RANK_BARS:
         return

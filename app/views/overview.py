@@ -281,7 +281,7 @@ def _breakdown(view: RunView, theme: Theme) -> tuple[int, int | None]:
     st.subheader(words.TIME, anchor="time")
     chosen = {str(step): i for i, step in enumerate(view.steps)}
     names = {_MEAN: "mean of the counted steps", **view.step_names}
-    left, right, _ = st.columns([2, 3, 5], vertical_alignment="bottom")
+    left, right, _ = st.columns([3, 6, 3], vertical_alignment="bottom")
     with left:
         ranks = [str(rank) for rank in view.ranks]
         rank = int(choose("Rank", ranks, param="rank", default=str(view.page.rank), within=view.run["path"]))

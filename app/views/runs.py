@@ -28,6 +28,7 @@ from diag.app.theme import theme_of
 from diag.app.views.common import EMPTY, bullets, draw, known_columns, show_error, shown_rows
 from diag.errors import DiagError
 from diag.show.runs import RunRow
+from diag.tune.history import FILE_NAME
 from diag.words.formatting import counted
 
 _EVERY_S = 3.0  # while a run trains, or is analysed
@@ -90,9 +91,10 @@ def _sorted(found: Jobs) -> None:
     if apart:
         st.subheader("Why these are several runs", anchor="apart")
         st.markdown(bullets(tuple(apart)))
-    if found.unused:
-        st.subheader("Files in none of them", anchor="unused")
-        st.markdown(bullets(tuple(f"{gap.path}: {gap.reason}" for gap in found.unused)))
+    unused = [gap for gap in found.unused if Path(gap.path).name != FILE_NAME]  # which has a page of its own
+    if unused:
+        st.subheader("Files in no run", anchor="unused")
+        st.markdown(bullets(tuple(f"{gap.path}: {gap.reason}" for gap in unused)))
 
 
 def _left_out(reasons: Sequence[str]) -> None:

@@ -11,12 +11,15 @@ const SHORTEST_NS = 100, MOST_LEVEL = 52;
 const MOST_TILES = 600, MOST_REQUESTS = 6;
 const SETTLE_MS = 400; // after the last movement the page learns of the new window
 const AXIS_PX = 22, STEPS_PX = 16, LANE_PX = 16, HOST_PX = 15, GAP_PX = 10, TITLE_PX = 20;
+const LABEL_PX = 172; // "operators, other threads"
 const SIDE_BY_SIDE_PX = 900; // narrower, the pinned ranks are drawn one below the other
 const PAGE_OF_RANKS = 64;
+const COUNTING_MS = 400; // how often the page asks how far a search of all ranks is
 const CHAR_PX = 6.6, FONT = "11px ui-sans-serif, system-ui, sans-serif", BOLD = `600 ${FONT}`;
 const HELP = "Wheel or W and S: zoom. Drag, A and D, or arrow keys left and right: pan. Shift and drag: zoom to a window. " +
   "Arrow keys up and down: choose a row. Click or Enter: details. [ and ]: the event before and after. " +
-  "P and Shift+P, or a click on a rank's label: pin a rank left or right. /: search by name, N and Shift+N: next and previous. " +
+  "P and Shift+P, or a click on a rank's label: pin a rank left or right. /: search all ranks by name, N and Shift+N: next and " +
+  "previous; after the last one of the pinned ranks comes the next rank that has any. " +
   "0 or Home: the whole run, which follows new steps. Over the labels the wheel scrolls the page.";
 
 const VIEWS = new WeakMap();
@@ -197,8 +200,11 @@ class Timeline {
     this.tiles = new Tiles((group, tile) => this.arrived(group, tile), source => this.gone(source));
     this.window = null;
     this.pinned = [];
-    this.lanes = new Map(); // rank: the titles of its rows, once they are known
+    this.lanes = new Map(); // by rank, without and with functions of Python: the titles of its rows, once they are known
     this.find = "";
+    this.python = false;
+    this.counting = 0;
+    this.tally = null; // how many events a search finds on each rank
     this.firstRank = 0;
     this.everyRank = false;
     this.cursor = null;
@@ -222,7 +228,9 @@ class Timeline {
     if (!before || before.turn !== data.turn) { // the page chose: a link, a step, a button, a list
       this.window = { begin: data.window[0], end: data.window[1] };
       this.pinned = [...data.pinned];
-      if (this.find !== data.find) { this.find = data.find; this.search.value = data.find; }
+      if (this.find !== data.find) { this.find = data.find; this.search.value = data.find; this.found.textContent = ""; }
+      this.python = Boolean(data.python);
+      this.count();
     } else if (wasWhole) {
       this.window = { begin: data.begin, end: data.end };
     }
@@ -257,22 +265,26 @@ class Timeline {
       made.addEventListener("click", act);
       return made;
     };
-    this.search = element("input", { type: "search", placeholder: "Search by name", "aria-label": "Search events of the pinned ranks by name" });
+    this.search = element("input", { type: "search", placeholder: "Search by name", "aria-label": "Search the events of all ranks by name" });
     this.search.addEventListener("keydown", event => this.searchKey(event));
     this.search.addEventListener("search", () => this.setFind(this.search.value));
     this.found = element("span", { class: "found", role: "status" });
+    this.everywhere = element("span", { class: "found", role: "status" });
     this.shownRanks = element("span", { class: "ranks" });
     this.bar.append(
       this.search,
       button("Previous", "The match before (Shift+N)", () => this.goToFound(true)),
       button("Next", "The next match (N)", () => this.goToFound(false)),
       this.found,
+      this.everywhere,
       button("+", "Zoom in (W)", () => this.zoom(0.5)),
       button("−", "Zoom out (S)", () => this.zoom(2)),
       this.wholeButton = button("Whole run", "Show the whole run, and follow it while it trains (0)", () => this.whole()),
       this.perfetto = button("Open in Perfetto", "The first profiled step in the window, with everything that its trace holds. Nothing is uploaded: Perfetto's page gets it from this one.", () => this.openInPerfetto()),
+      this.pythonButton = button("Python functions", "Draw the functions of Python that were recorded with stacks: often more events than all others", () => this.togglePython()),
       this.shownRanks,
     );
+    this.pythonButton.hidden = true; // until a pinned rank has any
     for (const [label, name] of [["+", "Zoom in"], ["−", "Zoom out"]]) {
       [...this.bar.querySelectorAll("button")].find(one => one.textContent === label).setAttribute("aria-label", name);
     }
@@ -331,7 +343,7 @@ class Timeline {
   layout() {
     if (!this.data) return;
     const width = Math.max(320, this.stage.clientWidth || 320);
-    const label = width < 700 ? 96 : 150;
+    const label = width < 700 ? 110 : LABEL_PX;
     const shown = this.everyRank ? this.data.ranks : this.data.ranks.slice(this.firstRank, this.firstRank + PAGE_OF_RANKS);
     this.sections = [];
     let y = AXIS_PX + STEPS_PX;
@@ -348,6 +360,7 @@ class Timeline {
       this.sections.push(section);
       lowest = Math.max(lowest, section.y + section.height + GAP_PX);
     });
+    this.pythonButton.setAttribute("aria-pressed", String(this.python));
     this.resize(width, lowest);
     this.draw();
   }
@@ -386,14 +399,29 @@ class Timeline {
   }
 
   lanesSection(rank, left, label, width, y) {
-    const known = this.lanes.get(rank);
+    const known = this.lanesOf(rank);
     const rows = (known || []).map((lane, row) => ({
       rank, row, title: lane.deeper ? `${lane.deeper.toLocaleString("en")} deeper: not drawn` : lane.depth ? "" : lane.title, heading: lane.heading, y: TITLE_PX + AXIS_PX + row * LANE_PX, height: LANE_PX, draws: LANE_PX - 2,
     }));
     const find = this.find;
-    const group = { key: `rank ${rank} ${find}`, what: "rows", query: find ? { rank, find } : { rank }, top: this.top(), rows, stacked: false, shape: "", rank };
+    const group = { key: `rank ${rank} ${this.python} ${find}`, what: "rows", query: { rank, ...(find ? { find } : {}), ...this.drawn() }, top: this.top(), rows, stacked: false, shape: "", rank, lanes: this.laneKey(rank) };
     return { kind: "lanes", rank, left, x: left + label, width, y, label, known: Boolean(known),
       height: TITLE_PX + AXIS_PX + Math.max(3, rows.length) * LANE_PX, rows, groups: [group], hosts: [] };
+  }
+
+  laneKey(rank) { return `${rank} ${this.python}`; }
+
+  lanesOf(rank) { return this.lanes.get(this.laneKey(rank)); }
+
+  /** What every request about the rows of a rank says. */
+  drawn() { return this.python ? { python: 1 } : {}; }
+
+  togglePython() {
+    this.python = !this.python;
+    this.selected = this.selected && { ...this.selected, found: null }; // its number is another now
+    this.changed();
+    this.count();
+    this.layout();
   }
 
   top() { return this.levelOf((this.data.end - this.data.begin) / CELLS); }
@@ -402,9 +430,10 @@ class Timeline {
 
   arrived(group, tile) {
     if (group && group.what === "rows") {
-      const known = this.lanes.get(group.rank);
+      const known = this.lanes.get(group.lanes);
+      if (tile.python) this.pythonButton.hidden = false;
       if (!known || known.length !== tile.rows.length) {
-        this.lanes.set(group.rank, tile.rows.map(({ title, heading, depth, deeper }) => ({ title, heading, depth, deeper })));
+        this.lanes.set(group.lanes, tile.rows.map(({ title, heading, depth, deeper }) => ({ title, heading, depth, deeper })));
         this.layout();
       }
     }
@@ -460,7 +489,7 @@ class Timeline {
     context.fillStyle = theme.soft;
     context.textAlign = "right";
     if (base) context.fillText(fitted(`${base} +`, section.label - 8), section.x - 6, y + AXIS_PX / 2);
-    else if (withSteps) context.fillText(fitted("since the run's begin", section.label - 8), section.x - 6, y + AXIS_PX / 2);
+    else if (withSteps) context.fillText(fitted(section.label < LABEL_PX ? "time" : "since the run's begin", section.label - 8), section.x - 6, y + AXIS_PX / 2);
     context.textAlign = "left";
     for (const [at, text] of ticks) {
       const x = this.at(section, at);
@@ -483,7 +512,7 @@ class Timeline {
     });
     context.textAlign = "right";
     context.fillStyle = theme.soft;
-    context.fillText(fitted(steps.some(step => step[3]) ? "steps; shaded: profiled" : "steps", section.label - 8), section.x - 6, y + AXIS_PX + STEPS_PX / 2 - 1);
+    context.fillText(fitted(steps.some(step => step[3]) && section.label >= LABEL_PX ? "steps; shaded: profiled" : "steps", section.label - 8), section.x - 6, y + AXIS_PX + STEPS_PX / 2 - 1);
   }
 
   eachStep(section, each) {
@@ -545,8 +574,9 @@ class Timeline {
       if (!named) return;
       context.font = rank.at_fault ? BOLD : FONT;
       context.fillStyle = rank.at_fault || this.pinned.includes(row.rank) ? theme.ink : theme.soft;
-      const pin = this.pinned.includes(row.rank) ? "● " : "";
-      context.fillText(`${pin}${rank.at_fault && section.label > 100 ? "at fault ▸ " : ""}rank ${row.rank}`, section.x - 6, middle);
+      const pin = this.pinned.includes(row.rank) ? "● " : "", matches = this.tally && this.tally.get(row.rank);
+      const name = `${pin}${rank.at_fault && section.label > 100 ? "at fault ▸ " : ""}rank ${row.rank}`;
+      context.fillText(matches ? fitted(`${name}: ${matches.toLocaleString("en")}`, section.label - 8) : name, section.x - 6, middle);
     });
     context.textAlign = "left";
   }
@@ -756,7 +786,7 @@ class Timeline {
       this.status.textContent = this.description();
       this.setState("look", {
         from: Math.round(this.window.begin), to: Math.round(this.window.end), whole: this.isWhole(),
-        pinned: this.pinned, find: this.find,
+        pinned: this.pinned, find: this.find, python: this.python,
       });
     }, SETTLE_MS);
   }
@@ -791,11 +821,44 @@ class Timeline {
     this.found.textContent = "";
     this.tiles.repaint();
     this.changed();
+    this.count();
     this.layout();
     if (text) this.goToFound(false, true);
   }
 
-  /** The next event in time that the search finds on a pinned rank; the window moves to it. */
+  /** How many events of each rank the search finds: the server looks through one rank after the other. */
+  async count() {
+    const turn = ++this.counting, { find } = this;
+    this.tally = null;
+    this.everywhere.textContent = "";
+    if (!find || this.data.ranks.length < 2) return;
+    for (;;) {
+      const answer = await this.ask("tally", { find, first: this.pinned.join(","), ...this.drawn() });
+      if (turn !== this.counting || !answer) return;
+      this.tally = new Map(answer.counts);
+      const total = answer.counts.reduce((sum, [, count]) => sum + count, 0);
+      const looked = answer.searched < answer.ranks ? `, ${answer.searched.toLocaleString("en")} of ${answer.ranks.toLocaleString("en")} ranks searched` : "";
+      this.everywhere.textContent = `${total.toLocaleString("en")} on ${this.tally.size.toLocaleString("en")} of ${answer.ranks.toLocaleString("en")} ranks${looked}`;
+      this.draw();
+      if (answer.ended) return;
+      await new Promise(then => setTimeout(then, COUNTING_MS));
+    }
+  }
+
+  /** The rank after the pinned ones, or before them, on which the search finds something; null without. */
+  otherRank(back) {
+    if (!this.tally) return null;
+    const ranks = this.data.ranks.map(one => one.rank), places = this.pinned.map(rank => ranks.indexOf(rank));
+    const from = back ? Math.min(...places) : Math.max(...places);
+    for (let by = 1; by < ranks.length; by++) {
+      const rank = ranks[mod(from + (back ? -by : by), ranks.length)];
+      if (this.tally.has(rank) && !this.pinned.includes(rank)) return rank;
+    }
+    return null;
+  }
+
+  /** The next event in time that the search finds on a pinned rank; after the last one, the first of the next rank that
+      has any, which is pinned. The window moves to it. */
   async goToFound(back, first = false) {
     if (!this.find || !this.pinned.length) return;
     const { selected } = this;
@@ -804,21 +867,46 @@ class Timeline {
     // What begins together comes in the order of the pinned ranks.
     const from = place => here < 0 ? now - 1 : back ? now + (place < here ? 1 : 0) : now - (place > here ? 1 : 0);
     const answers = await Promise.all(this.pinned.map((rank, place) => this.ask("find", {
-      rank, find: this.find, from: from(place), back: back ? 1 : 0, ...(place === here ? { number: selected.number } : {}),
+      rank, find: this.find, from: from(place), back: back ? 1 : 0, ...(place === here ? { number: selected.number } : {}), ...this.drawn(),
     })));
     const whole = this.data.end - this.data.begin + 1;
-    const distance = (event, place) => {
-      const ahead = (event.start_ns - now) * (back ? -1 : 1);
-      const passed = ahead < 0 || (ahead === 0 && here > place !== back && place !== here);
-      return ahead + (passed || (place === here && ahead === 0 && answers[place].count === 1) ? whole : 0);
-    };
+    const ahead = event => (event.start_ns - now) * (back ? -1 : 1);
+    const anew = (event, place) => ahead(event) < 0 || // from the other end of the run
+      (ahead(event) === 0 && (place === here ? answers[place].count === 1 : here > place !== back));
+    const distance = (event, place) => ahead(event) + (anew(event, place) ? whole : 0);
     const places = answers.map((_, place) => place).filter(place => answers[place] && answers[place].event);
     places.sort((a, b) => distance(answers[a].event, a) - distance(answers[b].event, b) || (back ? b - a : a - b));
-    if (!places.length) { this.found.textContent = "nothing found"; return; }
-    const best = answers[places[0]];
-    this.found.textContent = `${this.pinned.length > 1 ? `rank ${best.event.rank}: ` : ""}${best.number.toLocaleString("en")} of ${best.count.toLocaleString("en")}`;
-    this.show({ ...best.event, found: this.find, number: best.number });
-    this.bringIntoView(best.event);
+    const best = places.length ? answers[places[0]] : null;
+    const other = first || (best && !anew(best.event, places[0])) ? null : this.otherRank(back);
+    if (other !== null) { await this.goToRank(other, back); return; }
+    if (!best) { this.found.textContent = `none on rank ${this.pinned.join(" and rank ")}`; return; }
+    this.showFound(best);
+  }
+
+  async goToRank(rank, back) {
+    const from = back ? this.data.end + 1 : this.data.begin - 1;
+    const answer = await this.ask("find", { rank, find: this.find, from: Math.round(from), back: back ? 1 : 0, ...this.drawn() });
+    if (!answer || !answer.event) return;
+    this.pinned = [rank];
+    this.showRank(rank);
+    this.changed();
+    this.perfettoButton();
+    this.layout();
+    this.showFound(answer);
+  }
+
+  /** The page of ranks with this one. */
+  showRank(rank) {
+    const place = this.data.ranks.findIndex(one => one.rank === rank);
+    if (this.everyRank || (place >= this.firstRank && place < this.firstRank + PAGE_OF_RANKS)) return;
+    this.firstRank = Math.floor(place / PAGE_OF_RANKS) * PAGE_OF_RANKS;
+    this.rankButtons();
+  }
+
+  showFound({ event, number, count }) {
+    this.found.textContent = `${this.data.ranks.length > 1 ? `rank ${event.rank}: ` : ""}${number.toLocaleString("en")} of ${count.toLocaleString("en")}`;
+    this.show({ ...event, found: this.find, number });
+    this.bringIntoView(event);
   }
 
   bringIntoView({ start_ns, dur_ns }) {
@@ -842,14 +930,14 @@ class Timeline {
   // -- details
 
   async inspect(rank, row, from, to) {
-    const answer = await this.ask("event", { rank, row, from: Math.floor(from), to: Math.ceil(to) });
+    const answer = await this.ask("event", { rank, row, from: Math.floor(from), to: Math.ceil(to), ...this.drawn() });
     if (answer) this.show(answer.event);
   }
 
   async neighbour(by) {
     if (!this.selected) return;
     const { rank, row, index } = this.selected;
-    const answer = index + by >= 0 ? await this.ask("event", { rank, row, index: index + by }) : null;
+    const answer = index + by >= 0 ? await this.ask("event", { rank, row, index: index + by, ...this.drawn() }) : null;
     if (!answer || !answer.event) return;
     this.show(answer.event);
     this.bringIntoView(answer.event);
@@ -1016,7 +1104,7 @@ class Timeline {
     if (!all.length) return;
     const here = all.findIndex(one => this.cursor && one.kind === this.cursor.kind && one.rank === this.cursor.rank && one.row === this.cursor.row);
     this.cursor = all[here < 0 ? 0 : mod(here + by, all.length)];
-    const title = (this.lanes.get(this.cursor.rank) || [])[this.cursor.row];
+    const title = (this.lanesOf(this.cursor.rank) || [])[this.cursor.row];
     this.status.textContent = `rank ${this.cursor.rank}${this.cursor.kind === "lanes" && title ? `, ${title.title}` : ""}`;
     this.draw();
   }

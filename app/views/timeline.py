@@ -2,8 +2,8 @@
 in its window.
 
 The address holds what is shown, so that a link opens there: ``rank`` and ``beside`` (the pinned ranks), ``step`` (a
-number or "all"), ``from`` and ``to`` (the window, in ms since the run's begin; without them the step's) and ``find``
-(what is searched for). `diag.app.address.href` makes such an address.
+number or "all"), ``from`` and ``to`` (the window, in ms since the run's begin; without them the step's), ``find`` (what
+is searched for) and ``python`` (1: functions of Python are drawn). `diag.app.address.href` makes such an address.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _STATE = "timeline limits"  # the run, the window and the furthest that it may r
 _DRAWN, _TURN = "timeline drawn", "timeline turn"  # what the canvas was given last, and how often the page chose it
 _BY_CANVAS = "timeline moved"  # whether what is chosen comes from the canvas
 _CANVAS = "timeline canvas"
-_FIND = "find"
+_FIND, _PYTHON, _ON = "find", "python", "1"
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,14 @@ class Window:
 @dataclass(frozen=True)
 class Look:
     """``step`` is ALL or a number as text; the window need not be that of the step. ``beside``: a second pinned rank,
-    None without; ``find``: what is searched for, "" without."""
+    None without; ``find``: what is searched for, "" without; ``python``: functions of Python are drawn."""
 
     rank: int
     beside: int | None
     step: str
     window: Window
     find: str
+    python: bool
 
     @property
     def pinned(self) -> tuple[int, ...]:
@@ -119,7 +120,8 @@ def choose_look(view: RunView) -> Look:
     st.session_state[_STATE] = within, window.begin_ns / MS, window.end_ns / MS, *limits
     with columns[5]:
         _buttons(steps, step)
-    return Look(rank, int(beside) if beside != NONE else None, step, window, _search())
+    second = int(beside) if beside != NONE else None
+    return Look(rank, second, step, window, _in_address(_FIND), _in_address(_PYTHON) == _ON)
 
 
 def window_between(one_ms: float, other_ms: float) -> Window:
@@ -141,16 +143,16 @@ def _follow(run: str, limits: tuple[float, float]) -> None:
         st.session_state[_BY_CANVAS] = True  # which follows by itself
 
 
-def _search() -> str:
-    """What is searched for: typed in the canvas, or in the address."""
-    if st.query_params.get(_FIND, "") != st.session_state.get(f"{_FIND} as last shown", ""):  # a link was opened
-        st.session_state[_FIND] = st.query_params.get(_FIND, "")
-    text = str(st.session_state.get(_FIND, ""))[:MOST_TEXT]
-    st.session_state[f"{_FIND} as last shown"] = text
+def _in_address(name: str) -> str:
+    """What was chosen in the canvas, or is in the address; "" where nothing is."""
+    if st.query_params.get(name, "") != st.session_state.get(f"{name} as last shown", ""):  # a link was opened
+        st.session_state[name] = st.query_params.get(name, "")
+    text = str(st.session_state.get(name, ""))[:MOST_TEXT]
+    st.session_state[f"{name} as last shown"] = text
     if text:
-        st.query_params[_FIND] = text
+        st.query_params[name] = text
     else:
-        st.query_params.pop(_FIND, None)
+        st.query_params.pop(name, None)
     return text
 
 
@@ -185,6 +187,7 @@ def moved(canvas: Any) -> None:
     if pinned:
         st.session_state["rank"], st.session_state["beside"] = pinned[0], pinned[1] if len(pinned) > 1 else NONE
     st.session_state[_FIND] = str(look["find"])
+    st.session_state[_PYTHON] = _ON if look["python"] else ""
     st.session_state[_BY_CANVAS] = True
 
 
@@ -291,9 +294,9 @@ def _table_of_names(lanes: Sequence[Lane], window: Window) -> None:
         [
             {
                 "Name": plain(one.name if len(one.name) <= _NAME_CHARS else f"{one.name[: _NAME_CHARS - 1]}…"),
-                "Kind": plain(one.lane.title),
                 "Time": duration(one.total_ns),
                 "Events": f"{one.events:,}",
+                "Kind": plain(one.lane.title),
             }
             for one in totals
         ],
@@ -343,6 +346,7 @@ def _canvas(view: RunView, look: Look) -> None:
         "window": [look.window.begin_ns, look.window.end_ns],
         "pinned": list(look.pinned),
         "find": look.find,
+        "python": look.python,
         **contents(view, theme_of(st.context.theme.type)),
     }
     _component()(

@@ -1,10 +1,10 @@
 """Starts the dashboard: Streamlit in a process of its own, reachable from this machine only by default, and
-only for who has the token that is printed."""
+only for who has the token that is printed.
+
+It is waited for: what is needed later is imported where it is, while that process starts."""
 
 from __future__ import annotations
 
-import html
-import http.client
 import json
 import os
 import signal
@@ -12,10 +12,8 @@ import socket
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-import webbrowser
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -25,7 +23,6 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from diag.errors import DiagError, readable, require
-from diag.rundir.runs import split_job
 from diag.words.terminal import say
 
 from . import guard
@@ -69,7 +66,7 @@ _SETTINGS = "STREAMLIT_"  # how the variables begin that set Streamlit's options
 _STDERR = 2  # what the server prints is not our answer
 _START_S = 60.0  # a cold start on a slow disk takes about ten
 _STOP_S = 5.0
-_POLL_S = 0.02
+_POLL_S = 0.01
 # Blue, not Streamlit's red: red means critical. Both are given, so that the browser's preference decides.
 _ACCENT = {"light": "#0072b2", "dark": "#4ba3e3"}
 
@@ -130,7 +127,11 @@ def _existing(path: Path | None) -> Path:
         if not SAMPLES.is_dir():
             raise DiagError("this installation has no sample runs", hint="give a run: diag dashboard RUN")
         return SAMPLES
-    folder = Path(split_job(path)[0])
+    folder = path
+    if "::" in str(path):  # may be a job in a folder
+        from diag.rundir.runs import split_job
+
+        folder = Path(split_job(path)[0])
     if not os.path.lexists(folder):
         say(f"{path} does not exist yet: the page waits for it.", err=True)
         return path
@@ -212,7 +213,7 @@ def _hand_over(server: subprocess.Popen[bytes], text: str) -> None:
 
 
 def _wait_until_ready(server: subprocess.Popen[bytes], address: str, port: int, guarded: Guard) -> None:
-    """Until it answers us, and refuses strangers."""
+    """Until it answers us, and refuses strangers. Its page is there before Streamlit is imported."""
     deadline = time.monotonic() + _START_S
     local = _LOCAL.get(address, address)
     while time.monotonic() < deadline:
@@ -221,16 +222,16 @@ def _wait_until_ready(server: subprocess.Popen[bytes], address: str, port: int, 
                 f"the dashboard's server ended with exit code {server.returncode} before it was ready",
                 hint="what it printed is above; try another --port",
             )
-        strangers = [(_health(local, port, guarded.token, host=_NOBODY), HTTPStatus.FORBIDDEN)]
+        strangers = [(_asked(local, port, guarded.token, host=_NOBODY), HTTPStatus.FORBIDDEN)]
         if guarded.token is not None:
-            strangers.append((_health(local, port, None), HTTPStatus.UNAUTHORIZED))
+            strangers.append((_asked(local, port, None), HTTPStatus.UNAUTHORIZED))
         if any(status == HTTPStatus.OK for status, _ in strangers):
             raise DiagError(
                 "the dashboard's server answers everybody: this version of Streamlit passes the guard by",
                 hint="install another version of Streamlit, or use `diag report`",
             )
         refused = all(status == expected for status, expected in strangers)
-        if refused and _health(local, port, guarded.token) == HTTPStatus.OK:
+        if refused and _asked(local, port, guarded.token) == HTTPStatus.OK:
             return
         time.sleep(_POLL_S)
     raise DiagError(
@@ -238,15 +239,17 @@ def _wait_until_ready(server: subprocess.Popen[bytes], address: str, port: int, 
     )
 
 
-def _health(address: str, port: int, token: str | None, host: str | None = None) -> int | None:
-    """The status of the answer, None where there is none. ``host``: asked under that name, else under the address."""
+def _asked(address: str, port: int, token: str | None, host: str | None = None) -> int | None:
+    """The status of the page, None without an answer. ``host``: asked under that name, else under the address."""
+    import http.client
+
     headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
     if host is not None:
         headers["Host"] = host
     # Not urllib: it would ask a proxy from the environment.
     connection = http.client.HTTPConnection(address, port, timeout=1)
     try:
-        connection.request("GET", "/_stcore/health", headers=headers)
+        connection.request("GET", "/", headers=headers)
         return connection.getresponse().status
     except (OSError, http.client.HTTPException):
         return None
@@ -261,6 +264,10 @@ def _shown_in_browser(url: str, wanted: bool) -> Iterator[None]:
     if not wanted or not _has_windows():
         yield
         return
+    import html
+    import tempfile
+    import webbrowser
+
     with tempfile.TemporaryDirectory(prefix="diag-dashboard-") as folder:  # this user's alone
         page, link = Path(folder) / "open.html", html.escape(url)
         page.write_text(

@@ -18,12 +18,12 @@ import polars as pl
 from diag.account.intervals import Covered, Times
 
 from . import nesting
-from .zoom import RECORDED, WORK, Category, Lane, RankLanes, Works, make_lane, recorded_lane
+from .zoom import PYTHON_LANE, RECORDED, WORK, Category, Lane, RankLanes, Works, make_lane, recorded_lane
 
 CELLS = 512
 MOST_EVENTS = 256  # of a row in a tile; more are cells
 MOST_LEVEL = 52  # a cell of 52 days
-MOST_DEPTH = 10  # rows of a lane; the last says how many events are called deeper
+MOST_DEPTH, MOST_PYTHON_DEPTH = 10, 48  # rows of a lane; the last says how many events are called deeper
 FULL = 255  # a cell that one kind of work fills
 
 Shares = npt.NDArray[np.uint8]
@@ -87,10 +87,11 @@ def rows_of(lanes: Sequence[Lane]) -> tuple[Row, ...]:
 
 def _rows(lane: Lane) -> list[Row]:
     depth = _depths(lane.start_ns, lane.end_ns)
+    most = MOST_PYTHON_DEPTH if lane.title.startswith(PYTHON_LANE) else MOST_DEPTH
     rows = []
-    for level in range(min(int(depth.max(initial=-1)) + 1, MOST_DEPTH)):
+    for level in range(min(int(depth.max(initial=-1)) + 1, most)):
         place = np.flatnonzero(depth == level)
-        deeper = int((depth > level).sum()) if level == MOST_DEPTH - 1 else 0
+        deeper = int((depth > level).sum()) if level == most - 1 else 0
         rows.append(Row(lane, level, place, lane.start_ns[place], lane.end_ns[place], lane.work[place], deeper))
     return rows
 

@@ -306,12 +306,27 @@ def event_lanes(tables: RankTables, account: RankLanes) -> tuple[Lane, ...]:
     """The lanes of the traces that the rank's account rests on, on the clock of the account. Empty without a trace.
 
     Kernels and copies have the classes of the partition, a lane for each stream; communication is kernels on a device
-    and gloo's, MPI's or UCC's ranges on a CPU. Functions of Python (traces with stacks) are left out.
+    and gloo's, MPI's or UCC's ranges on a CPU. `python_lanes` has the functions of Python.
     """
+    return _lanes_of(tables, account, _parts)
+
+
+def python_lanes(tables: RankTables, account: RankLanes) -> tuple[Lane, ...]:
+    """The functions of Python in the rank's traces, a lane for each kind of thread: often more events than all others.
+    Empty unless the traces were recorded with stacks."""
+    return _lanes_of(tables, account, _python_parts)
+
+
+def has_python(tables: RankTables) -> bool:
+    """Whether `python_lanes` has any."""
+    return any(names.PYTHON in trace.stored.categories for trace in tables.traces)
+
+
+def _lanes_of(tables: RankTables, account: RankLanes, parts_of: Callable[[Trace], Iterator[_Part]]) -> tuple[Lane, ...]:
     texts: list[str] = []
     by_lane: dict[tuple[str, Category], list[_Part]] = defaultdict(list)
     for trace, clock in clocked_traces(tables, account):
-        for part in _parts(trace):
+        for part in parts_of(trace):
             placed = part._replace(events=clock(part.events), name=part.name + np.uint32(len(texts)))
             by_lane[part.title, part.category].append(placed)
         texts.extend(trace.stored.names.to_list())
@@ -380,17 +395,9 @@ def _parts(trace: Trace) -> Iterator[_Part]:
     else:
         wire = trace.select(names.ANNOTATION, name=names.WIRE_PATTERN)
         yield _part("communication", Category.COMMUNICATION, wire, _by_name(trace, wire, names.collective_op))
-    main, autograd = ranges.main_thread(trace), ranges.autograd_threads(trace)
-    operators = trace.unsorted(names.CPU_OP, columns=_STORED)
-    of_main = operators["thread"] == (main if main is not None else -1)
-    of_autograd = operators["thread"].is_in(sorted(autograd)) & ~of_main
-    for title, chosen in (
-        (MAIN_THREAD, of_main),
-        ("operators, autograd", of_autograd),
-        ("operators, other threads", ~of_main & ~of_autograd),
-    ):
-        own = operators.filter(chosen)
-        yield _part(title, Category.HOST, own, _phases(trace, own) if trace.has_gpu else _kinds(trace, own, OPERATORS))
+    for thread, own in _by_thread(trace, trace.unsorted(names.CPU_OP, columns=_STORED)):
+        work = _phases(trace, own) if trace.has_gpu else _kinds(trace, own, OPERATORS)
+        yield _part(f"operators, {thread}", Category.HOST, own, work)
     calls = trace.unsorted(*names.LAUNCH_CATEGORIES, columns=_STORED)
     yield _part("calls of the runtime", Category.HOST, calls, np.full(len(calls), _CODE[CALL], dtype=np.uint8))
     annotations = trace.unsorted(names.ANNOTATION, columns=_STORED)
@@ -399,7 +406,24 @@ def _parts(trace: Trace) -> Iterator[_Part]:
     yield _part("ranges", Category.HOST, annotations, _phases(trace, annotations))
 
 
-MAIN_THREAD = "operators, main thread"
+_MAIN = "main thread"
+MAIN_THREAD = f"operators, {_MAIN}"
+PYTHON_LANE = "Python"  # how the titles of its lanes begin
+
+
+def _python_parts(trace: Trace) -> Iterator[_Part]:
+    for thread, own in _by_thread(trace, trace.unsorted(names.PYTHON, columns=_STORED)):
+        yield _part(f"{PYTHON_LANE}, {thread}", Category.HOST, own, _phases(trace, own))
+
+
+def _by_thread(trace: Trace, events: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Those of the main thread, of autograd's, and of all others."""
+    main, autograd = ranges.main_thread(trace), ranges.autograd_threads(trace)
+    of_main = events["thread"] == (main if main is not None else -1)
+    of_autograd = events["thread"].is_in(sorted(autograd)) & ~of_main
+    yield _MAIN, events.filter(of_main)
+    yield "autograd", events.filter(of_autograd)
+    yield "other threads", events.filter(~of_main & ~of_autograd)
 
 
 def _device_parts(trace: Trace) -> Iterator[_Part]:

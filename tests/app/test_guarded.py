@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
@@ -12,15 +13,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import psutil
 import pytest
+from starlette.types import Receive, Scope, Send
 
+from diag.app.pages import PAGES
+from diag.app.server import Files, GuardedApp, _listening
 from diag.errors import DiagError
 from diag.serve import server
 from diag.serve.guard import HEADERS, listening
@@ -111,6 +117,86 @@ def test_a_page_knows_where_its_server_is(served: Served, path: str) -> None:
     assert int(headers["content-length"]) == len(body)
     assert body.index(b"BACKEND_BASE_URL") < body.index(b"<script type"), "before Streamlit's own script asks"
     assert b"BACKEND_BASE_URL" not in served.ask("/_stcore/health", accept="text/html")[2]
+
+
+def test_the_page_and_its_files_do_not_wait_for_streamlit(tmp_path: Path) -> None:
+    """The browser loads them while Streamlit is imported; what only Streamlit can answer waits for it."""
+    (tmp_path / "static/js").mkdir(parents=True)
+    (tmp_path / "index.html").write_text("<head></head>")
+    (tmp_path / "static/js/script.123.js").write_text("let a")
+    loading, loaded = threading.Event(), asyncio.Event()
+
+    class Streamlit:
+        async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+            assert loaded.is_set()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"ok"})
+
+        def lifespan(self) -> Callable[[object], AbstractAsyncContextManager[None]]:
+            return lambda _: nullcontext()
+
+    def load() -> Any:
+        assert loading.wait(60)
+        return Streamlit()
+
+    async def visit() -> None:
+        guard = listening("127.0.0.1", "127.0.0.1", [], None, browser=True)
+        app = GuardedApp(guard, Files(tmp_path), load, lambda: None, lambda error: None)
+        phases = asyncio.Queue[dict[str, Any]]()
+        phases.put_nowait({"type": "lifespan.startup"})
+        started = asyncio.Event()
+
+        async def told(message: Any) -> None:
+            if message["type"] == "lifespan.startup.complete":
+                started.set()
+
+        life = asyncio.ensure_future(app({"type": "lifespan"}, phases.get, told))
+        await started.wait()
+
+        async def ask(path: str) -> tuple[int, bytes]:
+            sent: list[Any] = []
+
+            async def send(message: Any) -> None:
+                sent.append(message)
+
+            scope = {
+                "type": "http",
+                "method": "GET",
+                "path": path,
+                "query_string": b"",
+                "headers": [(b"host", b"localhost")],
+            }
+            await app(scope, phases.get, send)
+            return sent[0]["status"], sent[1]["body"]
+
+        assert b"BACKEND_BASE_URL" in (await ask("/what-if"))[1]
+        assert await ask("/static/js/script.123.js") == (200, b"let a")
+        waiting = [asyncio.ensure_future(ask(path)) for path in ("/_stcore/health", "/static/../secret")]
+        await asyncio.sleep(0.1)
+        assert not any(one.done() for one in waiting)
+        loaded.set()
+        loading.set()
+        assert await asyncio.gather(*waiting) == [(200, b"ok")] * 2
+        phases.put_nowait({"type": "lifespan.shutdown"})
+        await life
+
+    asyncio.run(visit())
+
+
+def test_every_page_has_an_address_that_is_answered_at_once(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("<head></head>")
+    files = Files(tmp_path)
+    for page in PAGES:
+        answer = files.answer("GET", f"/{page.path}")
+        assert answer is not None
+        assert ("cache-control", "no-cache") in answer.headers
+    assert files.answer("POST", "/") is None
+
+
+def test_answers_are_not_held_back() -> None:
+    """Where the protocol is not named, asyncio leaves Nagle's algorithm on: 40 ms for each file of the page."""
+    with _listening("127.0.0.1", 0) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
 
 
 def test_the_websocket_is_guarded(served: Served) -> None:
@@ -277,7 +363,10 @@ def test_a_server_that_passes_the_guard_by_is_not_shown(token: str | None) -> No
 def test_another_streamlit_is_refused(missing: str) -> None:
     start = "import runpy; runpy.run_module('diag.app.server', run_name='__main__')"
     code = f"import {missing.rpartition('.')[0]}; del {missing}; {start}"
-    handed = {"guard": asdict(listening("127.0.0.1", "127.0.0.1", [], "secret", browser=True)), "options": {}}
+    handed = {
+        "guard": asdict(listening("127.0.0.1", "127.0.0.1", [], "secret", browser=True)),
+        "options": {"server.address": "127.0.0.1", "server.port": 0},
+    }
     command = [sys.executable, "-c", code, "script", "run"]
     ended = subprocess.run(command, input=json.dumps(handed), capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 1

@@ -50,6 +50,7 @@ def test_each_job_is_a_run_that_can_be_chosen(two: Path, monkeypatch: pytest.Mon
 
 def test_the_list_holds_the_answer_of_each_and_the_files_of_none(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["main.py", str(two)])
+    (two / "tune.json").write_text('{"rounds": []}')  # of `diag tune`
     for run in runs_of(two)[0]:
         assert outlined(run).why == ""
     test = AppTest.from_function(_list, default_timeout=60).run()
@@ -66,8 +67,9 @@ def test_the_list_holds_the_answer_of_each_and_the_files_of_none(two: Path, monk
     }
     assert "Why these are several runs" in text(test)
     assert plain("ranks 0-1 recorded by different processes") in text(test)
-    assert "Files in none of them" in text(test)
+    assert "Files in no run" in text(test)
     assert plain("notes.json") in text(test)
+    assert plain("tune.json") not in text(test)
 
 
 def test_the_size_of_a_job_is_that_of_its_files(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:

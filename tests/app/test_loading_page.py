@@ -45,7 +45,7 @@ def test_batches_in_reserve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     write_simulated(simulate(plan), tmp_path)
     test = shown("input", tmp_path, monkeypatch)
     told, frame = metrics(test), test.dataframe[0].value
-    assert (told["Loader processes"], told["Prefetch factor"], told["Queue, batches"]) == ("2", "2", "4")
+    assert (told["Loader processes"], told["Prefetch factor"], told["Queued batches"]) == ("2", "2", "4")
     assert frame["Ready, batches"].tolist() == [3, 1]
     assert frame["Idle processes"].tolist() == [1, 0]
 
@@ -63,7 +63,7 @@ def test_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     test = shown("input", run, monkeypatch)
     told = metrics(test)
     assert told["Loader processes"] == "1"
-    assert told["Queue, batches"] == "2"
+    assert told["Queued batches"] == "2"
     waits = test.dataframe[0].value["Data wait, ms"].tolist()
     assert waits == [row.wait_mean_ns / 1e6 for row in table.rows]
     assert waits[1] > 5 * waits[0]

@@ -62,7 +62,7 @@ def test_a_sample_and_its_models_states(monkeypatch: pytest.MonkeyPatch) -> None
     assert states is not None
     test = shown("memory", run, monkeypatch)
     told = metrics(test)
-    assert told["Together, on each rank"] == size(states.total).replace("\u00a0", " ")
+    assert told["Total per rank"] == size(states.total).replace("\u00a0", " ")
     assert told["Optimizer states"] == size(states.optimizer).replace("\u00a0", " ")
     assert "By formula, not measured" in text(test)
     bars = figures.against_states(table, LIGHT).data

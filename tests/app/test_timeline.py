@@ -140,12 +140,12 @@ def test_a_link_opens_the_same_view(traces: Path, monkeypatch: pytest.MonkeyPatc
 def test_what_the_canvas_reports_is_in_the_address(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     test = page(traces, monkeypatch, rank="0")
     turn = canvas(test)["turn"]
-    moved(test, {"from": 1_100_000, "to": 1_350_000, "whole": False, "pinned": [1, 0], "find": "nccl"})
+    moved(test, {"from": 1_100_000, "to": 1_350_000, "whole": False, "pinned": [1, 0], "find": "nccl", "python": True})
     assert address(test) == {
-        "rank": "1", "beside": "0", "step": "all", "from": "1.100", "to": "1.350", "find": "nccl",
+        "rank": "1", "beside": "0", "step": "all", "from": "1.100", "to": "1.350", "find": "nccl", "python": "1",
     }  # fmt: skip
     assert canvas(test)["turn"] == turn, "the canvas is not moved by what it reported itself"
-    moved(test, {"from": -50, "to": 3_000_001, "whole": True, "pinned": [1], "find": ""})
+    moved(test, {"from": -50, "to": 3_000_001, "whole": True, "pinned": [1], "find": "", "python": False})
     assert address(test) == {"rank": "1", "beside": "none", "step": "all", "from": "0.000", "to": "3.000"}
     test.selectbox(key="step").select(str(STEPS[1])).run()
     assert canvas(test)["turn"] == turn + 1

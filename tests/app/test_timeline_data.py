@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,13 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from diag.api import Result, open_run
-from diag.app.server import ROUTES
+from diag.app.server import routes
 from diag.app.timeline_data import share, source_of
 from diag.tables.tiles import CELLS, FULL
 from diag.tables.zoom import WORK
 from tests.app.runs import write_run
 from tests.poisoned import POISON, is_harmless
-from tests.tables.lane_traces import STEP_US, STEPS, US, write_gpu_traces
+from tests.tables.lane_traces import FUNCTIONS, STEP_US, STEPS, US, write_gpu_traces
 
 KERNEL = f"gemm{POISON}"
 
@@ -28,13 +29,15 @@ KERNEL = f"gemm{POISON}"
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
     return open_run(
-        write_gpu_traces(tmp_path_factory.mktemp("traces") / "run", names=(KERNEL, "ncclDevKernel_AllReduce"))
+        write_gpu_traces(
+            tmp_path_factory.mktemp("traces") / "run", names=(KERNEL, "ncclDevKernel_AllReduce"), python=True
+        )
     )
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[TestClient]:
-    with TestClient(Starlette(routes=ROUTES)) as found:
+    with TestClient(Starlette(routes=routes())) as found:
         yield found
 
 
@@ -190,3 +193,46 @@ def test_the_last_runs_are_kept(result: Result, tmp_path: Path) -> None:
     names = [share(other) for other in others]
     assert [source_of(name).result for name in names] == others
     assert share(result) != first
+
+
+def test_functions_of_python_are_drawn_when_they_are_asked_for(client: TestClient, result: Result) -> None:
+    without, _ = tile(client, "rows", result, rank=0, level=13, tile=0)
+    header, body = tile(client, "rows", result, rank=0, level=13, tile=0, python=1)
+    assert without["python"], "the canvas offers them"
+    assert [row["title"] for row in header["rows"][: len(without["rows"])]] == [row["title"] for row in without["rows"]]
+    functions = header["rows"][len(without["rows"]) :]
+    assert [(row["title"], row["depth"], row["count"]) for row in functions] == [
+        ("Python, main thread", 0, len(STEPS)),
+        ("Python, main thread", 1, len(STEPS)),
+    ]
+    inner = array(body, functions[1]["name"], "<u4", len(STEPS))
+    assert {header["names"][int(place)] for place in inner} == {FUNCTIONS[1]}
+    row = len(header["rows"]) - 1
+    event = asked(client, "event", result, rank=0, row=row, index=0, python=1).json()["event"]
+    assert event["title"] == FUNCTIONS[1]
+    assert asked(client, "event", result, rank=0, row=row, index=0).status_code == 400
+    query = {"rank": 0, "find": "model.py", "from": -1}
+    assert asked(client, "find", result, **query).json()["count"] == 0
+    assert asked(client, "find", result, **query, python=1).json()["count"] == len(STEPS)
+
+
+def tallied(client: TestClient, result: Result, **query: object) -> dict[str, Any]:
+    deadline = time.monotonic() + 60
+    while not (found := asked(client, "tally", result, **query).json())["ended"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return dict(found)
+
+
+def test_a_search_counts_what_every_rank_has(client: TestClient, result: Result) -> None:
+    found = tallied(client, result, find="gemm", first=1)
+    assert found == {"ranks": 2, "searched": 2, "ended": True, "counts": [[0, len(STEPS)], [1, len(STEPS)]]}
+    assert tallied(client, result, find="model.py")["counts"] == []
+    assert tallied(client, result, find="model.py", python=1)["counts"] == [[0, len(STEPS)], [1, len(STEPS)]]
+    for rank, count in found["counts"]:
+        assert asked(client, "find", result, rank=rank, find="gemm", **{"from": -1}).json()["count"] == count
+
+
+@pytest.mark.parametrize("query", [{"find": ""}, {"find": "x", "first": "7"}, {"find": "x", "first": "a"}])
+def test_a_search_that_cannot_be_counted(client: TestClient, result: Result, query: dict[str, str]) -> None:
+    assert asked(client, "tally", result, **query).status_code == 400

@@ -4,7 +4,7 @@
 
 Makes runs of that many ranks (40 steps of 20 collectives, beyond 256 ranks 10 steps of 2), analyses them once as
 ``diag analyze`` does, starts the dashboard, and opens each run in a fresh headless Chromium. Seconds are from the call
-of the address until the text is on the page, and until Streamlit has nothing left to do. "Blocked" is the longest task
+of the address until the text is on the page, and until all figures are drawn. "Blocked" is the longest task
 on the browser's main thread. Each first visit finds a server that has not opened the run yet. An empty Streamlit page,
 measured in the same way, is the peer: what no page can be faster than. "Launch" is of a sample run that was not
 analysed before: seconds from the start of ``diag dashboard`` until its address is printed, until the verdict is on the
@@ -52,6 +52,10 @@ new PerformanceObserver(list => {
   for (const task of list.getEntries()) window.longest = Math.max(window.longest, task.duration);
 }).observe({type: 'longtask', buffered: true});
 """
+_FIGURES_DRAWN = """() => {
+    const figures = [...document.querySelectorAll('[data-testid=stPlotlyChart]')];
+    return figures.length && figures.every(one => one.querySelector('.main-svg'));
+}"""
 _EMPTY = "import streamlit as st\nst.title('Nothing')\n"
 
 
@@ -64,11 +68,17 @@ def visited(browser: Browser, address: str, text: str, settled: bool = True) -> 
         found.page.get_by_text(text).first.wait_for(timeout=300_000)
         first = time.perf_counter() - begin
         if settled:
-            found.page.get_by_text("Looked for").first.wait_for(timeout=300_000)
-            found.page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for(timeout=300_000)
+            _wait_for_all(found.page)
         whole = time.perf_counter() - begin
         found.page.wait_for_timeout(500)
         return {"first_s": first, "whole_s": whole, "blocked_s": _blocked(found.page)}
+
+
+def _wait_for_all(page: Page) -> None:
+    """Until its last text is there, Streamlit has nothing left to do, and every figure is drawn."""
+    page.get_by_text("Looked for").first.wait_for(timeout=300_000)
+    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for(timeout=300_000)
+    page.wait_for_function(_FIGURES_DRAWN, timeout=300_000)
 
 
 def launched(browser: Browser, run: Path) -> dict[str, float]:
@@ -81,8 +91,7 @@ def launched(browser: Browser, run: Path) -> dict[str, float]:
         found.page.goto(served.at(), wait_until="commit")
         found.page.get_by_text(headline).first.wait_for(timeout=300_000)
         verdict, cpu_s = time.perf_counter() - begin, cpu_of(served.process.pid)
-        found.page.get_by_text("Looked for").first.wait_for(timeout=300_000)
-        found.page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for(timeout=300_000)
+        _wait_for_all(found.page)
         whole = time.perf_counter() - begin
     return {"printed_s": printed, "verdict_s": verdict, "whole_s": whole, "cpu_s": cpu_s}
 

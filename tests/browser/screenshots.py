@@ -1,4 +1,5 @@
-"""Pictures of every page of the dashboard, light and dark: ``python -m tests.browser.screenshots FOLDER [RUN]``.
+"""Pictures of every page of the dashboard, light and dark: ``python -m tests.browser.screenshots FOLDER [RUN]
+[--width 800]``.
 
 For people to look at; nothing is compared. Without RUN (or a folder of runs) the pages are those of a folder in which
 each has something to show, with some states of them besides. The two in the README are the tops of two of them:
@@ -22,29 +23,32 @@ from tests.browser import pictured
 from tests.browser.chromium import PATIENCE_MS, Scheme, chromium, visit
 
 _SCHEMES: tuple[Scheme, ...] = ("light", "dark")
-_TALLEST = 6000  # pixels
+_WIDTH, _TALLEST = 1440, 6000  # pixels
 # Pages in another state than the one they open in: name of the picture, and address.
 _STATES = {
     "overview-healthy": "?run=ddp-healthy",
     "overview-baseline": "?run=fsdp2-straggler-rank0&baseline=fsdp2-root-only",
     "timeline-step": f"timeline?run={pictured.RUN}&step=10",
+    "timeline-search": f"timeline?run={pictured.RUN}&step=10&rank=0&beside=1&find=gather",
     "compare-other": "compare?run=fsdp2-slow-link-rank1&with=fsdp2-not-overlapped",
     "hang-hung": f"hang?run={pictured.RUN}&logs=path&path={pictured.HUNG}",
     "hang-refused": f"hang?run={pictured.RUN}&logs=path&path=../elsewhere",
     "what-if-nothing": "what-if?run=ddp-healthy",
 }
 # Of the README: page, scheme, height. The path is shown on the page, so it is a relative one.
-_README: tuple[tuple[str, Scheme, int], ...] = (("overview", "light", 1000), ("timeline", "dark", 1230))
+_README: tuple[tuple[str, Scheme, int], ...] = (("overview", "light", 1150), ("timeline", "dark", 1230))
 
 
-def take(folder: Path, run: Path, query: str = "", states: Mapping[str, str] | None = None) -> list[Path]:
+def take(
+    folder: Path, run: Path, query: str = "", states: Mapping[str, str] | None = None, width: int = _WIDTH
+) -> list[Path]:
     """Writes ``PAGE-SCHEME.png`` for each page; the paths, in the order of the navigation. ``query``: of all their
     addresses; ``states``: names and addresses of further pictures."""
     folder.mkdir(parents=True, exist_ok=True)
     taken = []
     with dashboard(run) as served, chromium() as browser:
         for scheme in _SCHEMES:
-            with visit(browser, scheme) as found:
+            with visit(browser, scheme, width=width) as found:
                 found.open(served.at(), until="Where the time goes")
                 pages = {path or "overview": f"{path}{query}" for path in _pages(found.page)}
                 for name, path in {**pages, **(states or {})}.items():
@@ -91,15 +95,16 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where the pictures go")
     parser.add_argument("run", type=Path, nargs="?", help="a run or a folder of runs; without: one in every state")
     parser.add_argument("--readme", action="store_true", help="only the pages that the README shows")
+    parser.add_argument("--width", type=int, default=_WIDTH, help="of the window, in pixels")
     options = parser.parse_args()
     if options.readme:
         taken = take_for_readme(options.folder, Path(os.path.relpath(SAMPLES)) / "fsdp2-straggler-rank0")
     elif options.run is not None:
-        taken = take(options.folder, options.run)
+        taken = take(options.folder, options.run, width=options.width)
     else:
         with tempfile.TemporaryDirectory(prefix="diag-pictures-") as kept:
             runs = pictured.write(Path(kept) / "small-model")
-            taken = take(options.folder, runs, f"?run={pictured.RUN}", _STATES)
+            taken = take(options.folder, runs, f"?run={pictured.RUN}", _STATES, options.width)
     print(*taken, sep="\n")
 
 

@@ -92,11 +92,19 @@ def test_the_report_prints_on_five_pages_and_its_advice_on_the_first(browser: Br
         assert found.complaints == []
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(800, "dark"), pytest.param(1440, "light", marks=pytest.mark.matrix)])
-def test_no_number_is_cut(browser: Browser, served: Served, width: int, scheme: Scheme) -> None:
+@pytest.mark.parametrize(
+    ("width", "scheme", "page", "until"),
+    [
+        (800, "dark", "", "Looked for"),
+        pytest.param(1440, "light", "", "Looked for", marks=pytest.mark.matrix),
+        (800, "light", "memory", "What the model needs"),
+        pytest.param(800, "light", "input", "Every rank", marks=pytest.mark.matrix),
+    ],
+)
+def test_no_number_is_cut(browser: Browser, served: Served, width: int, scheme: Scheme, page: str, until: str) -> None:
     with visit(browser, scheme) as found:
         found.page.set_viewport_size({"width": width, "height": 900})
-        found.open(served.at(), until=open_run(RUN).verdict.headline)
+        found.open(served.at(page), until=until)
         cut = found.page.evaluate(
             "() => [...document.querySelectorAll('[data-testid=stMain], [data-testid=stMetricValue] *, "
             "[data-testid=stMetricLabel] *')].filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent)"

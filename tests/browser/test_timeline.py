@@ -17,7 +17,7 @@ from tests.app.served import Served, dashboard
 from tests.app.test_live import cut, unended
 from tests.browser.chromium import PATIENCE_MS, Scheme, Visit, visit
 from tests.poisoned import POISON
-from tests.tables.lane_traces import write_gpu_traces
+from tests.tables.lane_traces import FUNCTIONS, write_gpu_traces
 
 EVIL = f"<img src=https://evil.example/i onerror=document.title='owned'>{POISON}"
 # Of the canvas: how many colours a part of it holds, which are as many as what is drawn there.
@@ -34,7 +34,7 @@ _COLOURS = """(canvas, [x, y, width, height]) => {
 def traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Two ranks with a GPU each, of which the kernels have a hostile name."""
     run = write_gpu_traces(
-        tmp_path_factory.mktemp("runs") / "traces", names=(f"gemm {EVIL}", "ncclDevKernel_AllReduce")
+        tmp_path_factory.mktemp("runs") / "traces", names=(f"gemm {EVIL}", "ncclDevKernel_AllReduce"), python=True
     )
     with dashboard(run) as running:
         yield running
@@ -49,7 +49,7 @@ def open_timeline(found: Visit, served: Served, query: str = "") -> Locator:
     canvas = canvas_of(found.page)
     expect(canvas).to_have_attribute("aria-label", re.compile("Timeline of"), timeout=PATIENCE_MS)
     found.page.wait_for_function(
-        f"canvas => ({_COLOURS})(canvas, [160, 40, 400, 38]).length > 1", arg=canvas.element_handle()
+        f"canvas => ({_COLOURS})(canvas, [182, 40, 400, 38]).length > 1", arg=canvas.element_handle()
     )
     return canvas
 
@@ -112,7 +112,7 @@ def test_wheel_drag_and_keys(browser: Browser, traces: Served) -> None:
         box = canvas.bounding_box()
         assert box is not None
         assert window_of(page) == (0, 3)
-        middle = box["x"] + 150 + (box["width"] - 158) / 2
+        middle = box["x"] + 172 + (box["width"] - 180) / 2
         page.mouse.move(middle, box["y"] + 50)
         before = page.url
         page.mouse.wheel(0, -600)
@@ -141,9 +141,9 @@ def test_wheel_drag_and_keys(browser: Browser, traces: Served) -> None:
         assert moved(page, before) == (0, 3)
         before = page.url
         page.keyboard.down("Shift")
-        page.mouse.move(box["x"] + 150, box["y"] + 50)
+        page.mouse.move(box["x"] + 172, box["y"] + 50)
         page.mouse.down()
-        page.mouse.move(box["x"] + 150 + (box["width"] - 158) / 3, box["y"] + 50, steps=4)
+        page.mouse.move(box["x"] + 172 + (box["width"] - 180) / 3, box["y"] + 50, steps=4)
         page.mouse.up()
         page.keyboard.up("Shift")
         assert moved(page, before) == pytest.approx((0, 1), abs=0.02)
@@ -155,7 +155,7 @@ def test_a_click_shows_launch_and_module_and_a_hostile_name_stays_text(browser: 
     with visit(browser) as found:
         page = found.page
         canvas = open_timeline(found, traces, "?rank=0&step=4")
-        page.get_by_label("Search events of the pinned ranks by name").fill("gemm")
+        page.get_by_label("Search the events of all ranks by name").fill("gemm")
         page.keyboard.press("Enter")
         details = page.get_by_label("Details of an event")
         expect(details.get_by_role("heading")).to_contain_text("gemm <img src=https", timeout=PATIENCE_MS)
@@ -165,17 +165,43 @@ def test_a_click_shows_launch_and_module_and_a_hostile_name_stays_text(browser: 
         page.get_by_role("button", name="Next", exact=True).click()
         expect(page.get_by_text("3 of 3")).to_be_visible()
         page.wait_for_url("**find=gemm**", timeout=PATIENCE_MS)
+        expect(page.get_by_text("6 on 2 of 2 ranks", exact=True)).to_be_visible(timeout=PATIENCE_MS)
+        page.get_by_role("button", name="Next", exact=True).click()
+        expect(page.get_by_text("rank 1: 1 of 3", exact=True)).to_be_visible(timeout=PATIENCE_MS)
+        page.wait_for_url("**rank=1**", timeout=PATIENCE_MS)
+        page.get_by_role("button", name="Previous", exact=True).click()
+        expect(page.get_by_text("rank 0: 3 of 3", exact=True)).to_be_visible(timeout=PATIENCE_MS)
+        page.wait_for_url("**rank=0**", timeout=PATIENCE_MS)
         page.get_by_role("button", name="Close").click()
         expect(details).to_be_hidden()
         expect(canvas).to_be_focused()
         found.settle()
         box = canvas.bounding_box()
         assert box is not None
-        canvas.click(position={"x": 150 + (box["width"] - 158) / 2, "y": 50})
+        canvas.click(position={"x": 172 + (box["width"] - 180) / 2, "y": 50})
         expect(details).to_contain_text("Duration", timeout=PATIENCE_MS)
         assert page.title() != "owned"
         assert page.locator("img[src*=evil]").count() == 0
         found.settle()
+        assert found.complaints == []
+
+
+def test_functions_of_python_are_switched_on(browser: Browser, traces: Served) -> None:
+    with visit(browser) as found:
+        page = found.page
+        canvas = open_timeline(found, traces, "?rank=0&step=4")
+        switch = page.get_by_role("button", name="Python functions")
+        expect(switch).to_have_attribute("aria-pressed", "false", timeout=PATIENCE_MS)
+        height = (canvas.bounding_box() or {"height": 0})["height"]
+        switch.click()
+        page.wait_for_url("**python=1**", timeout=PATIENCE_MS)
+        expect(switch).to_have_attribute("aria-pressed", "true")
+        page.wait_for_function("([canvas, high]) => canvas.clientHeight > high", arg=[canvas.element_handle(), height])
+        page.get_by_label("Search the events of all ranks by name").fill("forward")
+        page.keyboard.press("Enter")
+        expect(page.get_by_label("Details of an event")).to_contain_text(FUNCTIONS[1], timeout=PATIENCE_MS)
+        found.open(page.url, until="In this window")
+        expect(page.get_by_role("button", name="Python functions")).to_have_attribute("aria-pressed", "true")
         assert found.complaints == []
 
 
@@ -250,7 +276,7 @@ def test_hundreds_of_ranks_are_paged(browser: Browser, tmp_path: Path) -> None:
         expect(shown).to_contain_text("130 of 130 ranks shown")
         canvas = canvas_of(page)
         page.wait_for_function(  # the last rows are painted, too
-            f"canvas => ({_COLOURS})(canvas, [160, 300, 400, 100]).length > 2", arg=canvas.element_handle()
+            f"canvas => ({_COLOURS})(canvas, [182, 300, 400, 100]).length > 2", arg=canvas.element_handle()
         )
         assert found.complaints == []
 
