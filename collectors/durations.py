@@ -232,7 +232,7 @@ def read_dump(text: bytes, first: int, take: Callable[[dict[str, Any]], object])
             return rest
     dump = json.loads(text)
     if not isinstance(dump, dict):
-        raise ValueError("the recorder's dump is no JSON object")
+        raise ValueError("the recorder's dump is not a JSON object")
     for entry in dump.pop("entries", None) or []:
         if entry["record_id"] >= first:
             take(entry)

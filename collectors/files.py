@@ -71,7 +71,7 @@ class Complaints:
             if self._full:
                 return
             self._full = True
-            message += " (and what else finds no room)"
+            message += " (further errors of a full disk are not printed)"
         with contextlib.suppress(OSError, ValueError):
             text = visible(f"diag: rank {self._rank}: {message}; training goes on without it")
             print(text, file=sys.stderr, flush=True)

@@ -118,7 +118,7 @@ class TraceWindows:
         if self._failed:
             self.answer = (asked.number, self._failed)
         elif self._asked is not None and self._profiler is not None:
-            self.answer = (asked.number, "the window that was asked for before was being recorded")
+            self.answer = (asked.number, "the window requested before was still being recorded")
         else:
             self.answer = (asked.number, TRACE_PENDING)
             self._wanted = asked
@@ -169,7 +169,7 @@ class TraceWindows:
             self._profiler = None
         self.wait_until_packed()
         if self._wanted is not None:
-            self.answer = (self._wanted.number, "the training ended before")
+            self.answer = (self._wanted.number, "the training ended first")
 
     def stand_back(self, why: str) -> None:
         """Leaves the profiler to the training, as only one can run: an open window is discarded."""

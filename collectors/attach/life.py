@@ -72,15 +72,15 @@ _TRAINS = frozenset({"backward_begins", "optimizer_begins", "told_steps"})
 _TRAINING_STEPS = 3
 # Phases without a call of their own: they are inferred from the events around them.
 _INFERRED = {
-    "forward": "from the arrival of the last batch to the begin of backward",
+    "forward": "from the arrival of the last batch to the start of backward",
     "optimizer": "from the end of the last backward to the end of the optimizer's step",
-    "DDP's reductions": "one call a backward, from when the last gradient was ready to the end of backward",
+    "DDP's reductions": "one call per backward, from when the last gradient was ready to the end of backward",
     "evaluation": "from Module.train(False), or a batch fetched without gradients, to the training's next batch",
 }
 _NOT_HOOKED = {
-    "h2d": "when copies to the device run is seen in the profiler windows only: of one from pageable memory a host "
-    "tells how long it waited for the device",
-    "other loaders": "batches that come from no torch DataLoader: waiting for them counts as forward",
+    "h2d": "the device time of host-to-device copies is recorded in profiler windows only; for a copy from "
+    "pageable memory, the time for which the host is blocked is recorded",
+    "other loaders": "batches that do not come from a torch DataLoader: waiting for them counts as forward",
 }
 
 
@@ -107,7 +107,7 @@ class Attachment:
         self._engine: Any = None
         self._imports: AfterImport | None = None
         self.described = False
-        self._own_profiler = False  # the training has a profiler of its own
+        self._own_profiler = False  # the training runs its own profiler
 
     # -- beginning -------------------------------------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ class Attachment:
         if self._asked:
             self._reducers.find()
         if self._own_profiler:
-            collector.no_windows("the training has a profiler of its own")
+            collector.no_windows("the training runs its own profiler")
         backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else None
         collector.describe(world_size=world_size, backend=backend, collector={"attached": self._about()})
 
@@ -185,24 +185,24 @@ class Attachment:
         """Why nothing is to be recorded here: the process is recorded already, or must not be; "" otherwise."""
         owner = os.environ.get(OWNER_VARIABLE, "")
         if self._asked and owner == str(os.getpid()):
-            return "this process is recorded already"
+            return "this process is already recorded"
         if not self._asked and not owner and not wanted():
-            return "it is switched off"
+            return "recording is switched off"
         if not self._asked and "diag.collectors.session" in sys.modules:
-            return "the training has collectors of its own"
+            return "the training uses its own Collector"
         return ""
 
     def _why_not(self, rank: int) -> str:
         """Why this process cannot be recorded; "" if it can, and then the rank's folder belongs to this process."""
         if os.environ.get(OWNER_VARIABLE, str(os.getpid())) != str(os.getpid()):
-            return "a process that started this one is recorded"
+            return "an ancestor process is recorded"
         files = RunLayout(self.run_dir).rank(rank)
         files.folder.mkdir(parents=True, exist_ok=True)
         occupied = files.identity.exists()
         if not occupied:
             with contextlib.suppress(OSError):  # which the collector reports
                 occupied = not create_file(files.identity, encode(identify(device_in_use())))
-        return f"there is a rank {rank} in {self.run_dir} already" if occupied else ""
+        return f"{self.run_dir} already has a rank {rank}" if occupied else ""
 
     def _about(self) -> dict[str, Any]:
         missing = _NOT_HOOKED | self._hooks.missing
@@ -270,7 +270,7 @@ class Attachment:
         self._own_profiler = True
         if self._collector is not None:
             collector = self._collector
-            self.safely(lambda: collector.no_windows("the training has a profiler of its own"))
+            self.safely(lambda: collector.no_windows("the training runs its own profiler"))
 
     def _describe(self, trained_with: Collection[int]) -> None:
         """Describes the training in the manifest, once, after the first step."""
@@ -364,7 +364,7 @@ class Attachment:
             self._hear_no_more()
             self._remove()
             self._collector.give_up("forked")
-            self._unrecorded = "it was forked from a process that is recorded"
+            self._unrecorded = "it was forked from a recorded process"
         self.events.thread = threading.get_ident()
 
 

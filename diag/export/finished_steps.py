@@ -35,7 +35,7 @@ def must_be_run(layout: RunLayout) -> None:
     must_exist([str(layout.root)])
     if not layout.is_run():
         raise DiagError(
-            "is no run directory",
+            "is not a run directory",
             path=layout.root,
             hint="metrics are read from what the collectors record: give a folder that `diag run` wrote",
         )

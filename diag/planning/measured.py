@@ -172,7 +172,7 @@ def step_of_run(manifest: Manifest | None, on_device: bool) -> Step | str:
     numbers = {name: _number(model, name) for name in _NUMBERS}
     missing = [name for name, value in numbers.items() if value is None]
     if missing or not trainer:
-        return f"the manifest does not say the model's {', '.join(missing)}" if missing else _FOREIGN
+        return f"the manifest lacks the model's {', '.join(missing)}" if missing else _FOREIGN
     strategy = (manifest.strategy or "").lower()
     sharding = sharding_of(strategy)
     ranks = manifest.world_size
@@ -182,7 +182,7 @@ def step_of_run(manifest: Manifest | None, on_device: bool) -> Step | str:
     if setup.get("comm_hook", "none") != "none" or setup.get("find_unused_parameters", "no") != "no":
         return "what DDP's communication hooks and its search for unused parameters allocate is not modelled"
     if any(manifest.mesh.get(axis, 1) > 1 for axis in ("tp", "pp", "cp")):
-        return "the run cut the model over an axis other than data parallelism"
+        return "the run used an axis of parallelism other than data parallelism"
     if trainer.get("checkpoint_policy", "full") != "full" or trainer.get("compile"):
         return "what selective recomputation or a compiled block keeps is not modelled"
     if "offload=yes" in trainer.get("settings", ()):
@@ -214,7 +214,7 @@ def step_of_run(manifest: Manifest | None, on_device: bool) -> Step | str:
     )
 
 
-_FOREIGN = "it is no run of the bundled trainer: which optimizer, types and units it used is not recorded"
+_FOREIGN = "the run did not use the bundled trainer: its optimizer, dtypes and FSDP units are not recorded"
 # torch 2.13 on a CPU: RMSNorm is a composition, AdamW updates one parameter at a time. Attention is flash attention
 # there, too, also with grouped queries.
 ON_CPU = Kernels(fused_norms=False, foreach=False)

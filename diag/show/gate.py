@@ -111,7 +111,7 @@ def outcome(gate: Gate) -> str:
 
 
 def sentence(one: Checked) -> str:
-    """``exposed communication, of the critical path: 31.0% (30.2% to 31.9%), at most 20%: exceeded``"""
+    """``exposed communication as a share of the critical path: 31.0% (30.2% to 31.9%), at most 20%: exceeded``"""
     value, interval = _measured(one)
     measured = f"{value} ({interval})" if interval else value
     reason = f" ({spaced(one.reason).rstrip('.')})" if one.reason else ""

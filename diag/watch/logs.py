@@ -81,7 +81,7 @@ class RunLogs(LogsSpecs):
     def _complain(self, error: OSError) -> None:
         if not self._refused:
             self._refused = True
-            self._say(f"what the ranks print is no longer kept: {error}; the training goes on without it")
+            self._say(f"the output of the ranks is no longer recorded: {error}; the training goes on without it")
 
 
 class _Stream:

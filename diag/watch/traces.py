@@ -68,9 +68,7 @@ def ask(
     before = _answered(layout, current_step)
     step_s = _step_s([files[rank] for rank in beats])
     if step_s is None:
-        raise DiagError(
-            "no rank has finished a step yet", path=layout.root, hint="ask again when the training is under way"
-        )
+        raise DiagError("no rank has finished a step yet", path=layout.root, hint="retry when the training is running")
     ahead = ahead_s if ahead_s is not None else 2 * settings.interval_s + _MARGIN_S
     age_s = max(0.0, now() - min(beat.unix_ns for beat in beats.values()) / 1e9)
     first = current_step + ceil((ahead + min(age_s, SILENT_S)) / step_s) + settings.trace_warmup + 1
@@ -141,9 +139,9 @@ def _answered(layout: RunLayout, current_step: int) -> TraceAsked | None:
     last = before.first_step + before.count - 1
     request_text = "a memory snapshot" if before.memory else f"a window of steps {before.first_step} to {last}"
     raise DiagError(
-        f"{request_text} has been asked for already; the job is at step {current_step}",
+        f"{request_text} has already been requested; the job is at step {current_step}",
         path=layout.root,
-        hint="ask again when it is over",
+        hint="retry when it is over",
     )
 
 
@@ -171,7 +169,7 @@ def wait(
             progress(
                 len(replies) - waiting,
                 len(replies),
-                f"ranks; the job is at step {step}, asked from {asked.first_step}",
+                f"ranks; the job is at step {step}, requested from {asked.first_step}",
             )
         if not waiting:
             return replies
@@ -188,7 +186,7 @@ def _chosen(
 ) -> Mapping[int, RankLayout]:
     if not rank_files:
         raise DiagError(
-            "no run of diag is here, or no rank of it has started",
+            "no diag run found, or none of its ranks has started",
             path=layout.root,
             hint="give the run directory of a job that was started with `diag run`, or whose ranks have a Collector",
         )
@@ -196,7 +194,7 @@ def _chosen(
         return rank_files
     if unknown := sorted(set(ranks) - set(rank_files)):
         raise DiagError(
-            f"the run has no {rank_ranges(unknown)}: {rank_ranges(sorted(rank_files))} are there", path=layout.root
+            f"the run has no {rank_ranges(unknown)}, only {rank_ranges(sorted(rank_files))}", path=layout.root
         )
     return {rank: rank_files[rank] for rank in sorted(set(ranks))}
 
@@ -208,7 +206,7 @@ def _alive(layout: RunLayout, files: Mapping[int, RankLayout], manifest: Manifes
     beats = _beats(_some(files))
     if not beats:
         raise DiagError(
-            "the ranks have no collectors: nothing would see the request",
+            "the ranks have no collectors, so none would read the request",
             path=layout.root,
             hint="start the training without --no-collect",
         )
@@ -219,9 +217,9 @@ def _alive(layout: RunLayout, files: Mapping[int, RankLayout], manifest: Manifes
     if all(beat.done for beat in beats.values()):
         raise DiagError("the training is over", path=layout.root)
     raise DiagError(
-        f"the job is not reachable: no sign of it for {min(ages.values()):.0f} s",
+        f"the job is not reachable: its last heartbeat was {min(ages.values()):.0f} s ago",
         path=layout.root,
-        hint="was it killed, or is this another machine's copy of its folder?",
+        hint="was it killed, or is this folder a copy from another machine?",
     )
 
 
@@ -237,7 +235,7 @@ def _check_room(files: Mapping[int, RankLayout], byte_budget: int) -> None:
     full = [rank for rank, rank_layout in _some(files).items() if _written(rank_layout.folder) >= byte_budget]
     if full:
         raise DiagError(
-            f"{rank_ranges(full)} may write nothing more: the budget of {byte_budget / 1e6:,.0f} MB a rank is used up",
+            f"{rank_ranges(full)} cannot write any more: the budget of {byte_budget / 1e6:,.0f} MB per rank is used up",
             path=files[full[0]].folder,
             hint="start the training with a larger --byte-budget-mb",
         )
@@ -298,7 +296,7 @@ def _answer(rank: int, files: RankLayout, trace_request: TraceAsked, ended: bool
     if reply != TRACE_PENDING:
         return Answer(rank, why_not=reply)
     if ended or (beat is not None and (beat.done or beat.failed_in)):
-        return Answer(rank, why_not="the training ended before")
+        return Answer(rank, why_not="the training ended first")
     return Answer(rank)
 
 
@@ -424,7 +422,7 @@ class AutoTrace:
                 self.look()
             except Exception as error:  # half-written records must not cause a traceback in the training's output
                 reason = f"{type(error).__name__}: {error}"
-                self._say(f"No more profiler windows are asked for by themselves ({reason}); diag trace asks for one.")
+                self._say(f"Automatic profiler windows are off ({reason}); diag trace requests one.")
                 return
 
 

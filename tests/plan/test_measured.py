@@ -100,8 +100,8 @@ def test_what_strategies_say_of_themselves() -> None:
     ("given", "reason"),
     [
         (None, "no manifest"),
-        (Manifest("r", 0), "does not say the model's layers, dim"),
-        (replace(manifest(), trainer={}), "no run of the bundled trainer"),
+        (Manifest("r", 0), "lacks the model's layers, dim"),
+        (replace(manifest(), trainer={}), "did not use the bundled trainer"),
         (replace(manifest(), strategy="zero3"), "a step of zero3 is not modelled"),
         (replace(manifest(), mesh={"dp": 1, "tp": 2}), "other than data parallelism"),
         (set_up("ddp", comm_hook="fp16"), "communication hooks"),
