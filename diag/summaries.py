@@ -144,9 +144,9 @@ def open_by_size(*paths: Path | str, reading: Reading | None = None) -> Result:
     return open_run(*paths, reading=reading)
 
 
-def open_each(found: Jobs, reading: Reading | None = None) -> Iterator[tuple[Job, Result | DiagError]]:
+def open_each(jobs: Jobs, reading: Reading | None = None) -> Iterator[tuple[Job, Result | DiagError]]:
     """Each job with its analysis, one after the other, or with the error if it cannot be analysed."""
-    for job in found.jobs:
+    for job in jobs.jobs:
         try:
             if job.tables is None and summaries_suffice(job.paths[0]):
                 yield job, open_summaries(job.paths[0])

@@ -87,14 +87,14 @@ _NOT_HOOKED = {
 class Attachment:
     """The recording of one process, started by its launcher, or by its own script (``asked``)."""
 
-    def __init__(self, run_dir: Path, settings: CollectorSettings, asked: bool = False) -> None:
+    def __init__(self, run_dir: Path, settings: CollectorSettings, explicit: bool = False) -> None:
         self.run_dir = run_dir
         self._timer = CollectiveTimer(settings.max_collectives_per_step)
         self._reducers = Reducers(self._timer)
         self.events = Events(self.tell, self._reducers.backward_ends, lambda error: self._end(repr(error)))
         self.fetches = hooks.Fetches(self)
         self._settings = settings
-        self._asked = asked
+        self._explicit = explicit
         self._handles: list[Any] = []  # of hooks that stay until the training has ended
         self._child_ends: Finalize[Any] | None = None  # set in a process of multiprocessing
         self._hooks = Hooks()
@@ -127,7 +127,7 @@ class Attachment:
         place("evaluation", lambda patches: hooks.install_evaluation(patches, self))
         place("profiler", lambda patches: hooks.install_profiler(patches, self))
         Saving(self).install(self._hooks, imports)
-        if not self._asked:
+        if not self._explicit:
             place("traceback", lambda _patches: install_excepthook())
         if dist.is_available():
             place("process group", lambda patches: hooks.install_process_group(patches, self))
@@ -174,7 +174,7 @@ class Attachment:
             # A forked process ends by os._exit, without atexit. multiprocessing clears inherited finalizers in the
             # child, so this one is registered here and not earlier.
             self._child_ends = Finalize(None, self._at_end_of_child, exitpriority=0)
-        if self._asked:
+        if self._explicit:
             self._reducers.find()
         if self._own_profiler:
             collector.no_windows("the training runs its own profiler")
@@ -184,11 +184,11 @@ class Attachment:
     def _recorded_otherwise(self) -> str:
         """Why nothing is to be recorded here: the process is recorded already, or must not be; "" otherwise."""
         owner = os.environ.get(OWNER_VARIABLE, "")
-        if self._asked and owner == str(os.getpid()):
+        if self._explicit and owner == str(os.getpid()):
             return "this process is already recorded"
-        if not self._asked and not owner and not wanted():
+        if not self._explicit and not owner and not wanted():
             return "recording is switched off"
-        if not self._asked and "diag.collectors.session" in sys.modules:
+        if not self._explicit and "diag.collectors.session" in sys.modules:
             return "the training uses its own Collector"
         return ""
 
@@ -309,7 +309,7 @@ class Attachment:
             if not failed:  # else it has been reported
                 _say(repr(ours))
         self._remove()
-        if self._asked:
+        if self._explicit:
             self._let_go()
 
     def _let_go(self) -> None:

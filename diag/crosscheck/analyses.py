@@ -313,7 +313,7 @@ def _shares(pieces: Iterable[tuple[str, int, int]]) -> tuple[PathShare, ...]:
 # The syntax of ``--hta``: ``critical-path:rank=3,step=7``.
 
 _HINT = "for example: --hta critical-path:rank=0,step=5   --hta sequences:rank=0,operator=aten::linear,length=3"
-_ASKED: dict[str, tuple[Callable[..., CriticalPath | KernelSequences], dict[str, Callable[[str], Any]]]] = {
+_ANALYSES: dict[str, tuple[Callable[..., CriticalPath | KernelSequences], dict[str, Callable[[str], Any]]]] = {
     "critical-path": (critical_path, {"rank": int, "step": int}),
     "sequences": (kernel_sequences, {"rank": int, "operator": str, "length": int}),
 }
@@ -323,9 +323,9 @@ Request = Callable[[Result], CriticalPath | KernelSequences]
 def parse_request(text: str) -> Request:
     """The requested analysis, as a function of a result. DiagError, exit code 2, for an invalid text."""
     name, _, settings = text.partition(":")
-    if name not in _ASKED:
-        raise _usage(f"--hta {text}: unknown analysis; use {' or '.join(_ASKED)}")
-    analysis, kinds = _ASKED[name]
+    if name not in _ANALYSES:
+        raise _usage(f"--hta {text}: unknown analysis; use {' or '.join(_ANALYSES)}")
+    analysis, kinds = _ANALYSES[name]
     chosen: dict[str, Any] = {}
     for setting in filter(None, settings.split(",")):
         key, _, value = setting.partition("=")

@@ -79,7 +79,7 @@ def serve(
 
 
 def _guarded(app: WSGIApplication, guard: Guard) -> WSGIApplication:
-    def asked(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+    def guarded(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         answer = guard.answer(_request(environ))
         if answer is not None:
             start(f"{answer.status.value} {answer.status.phrase}", list(answer.headers))
@@ -90,7 +90,7 @@ def _guarded(app: WSGIApplication, guard: Guard) -> WSGIApplication:
 
         return app(environ, start_with_headers)
 
-    return asked
+    return guarded
 
 
 def _request(environ: WSGIEnvironment) -> Request:

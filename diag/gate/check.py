@@ -204,9 +204,9 @@ class Gate(Struct, frozen=True):
         return ExitCode.OK
 
 
-def check(result: Result, asked: Sequence[Budget], baseline: Result | None = None, strict: bool = False) -> Gate:
+def check(result: Result, requested: Sequence[Budget], baseline: Result | None = None, strict: bool = False) -> Gate:
     """Checks the run against the budgets. ``baseline``: the run to compare with for a regression."""
-    return Gate(tuple(_checked(budget, result, baseline) for budget in asked), strict)
+    return Gate(tuple(_checked(budget, result, baseline) for budget in requested), strict)
 
 
 def _checked(budget: Budget, result: Result, baseline: Result | None) -> Checked:

@@ -202,7 +202,7 @@ def step_of_run(manifest: Manifest | None, on_device: bool) -> Step | str:
         length=numbers["seq_len"] or 1,
         micro_batches=_number(trainer, "micro_batches") or 1,
         wrap=LINEAR_AND_HEAD if flat and wrap == "linear" else wrap,
-        kept=_kept(str(trainer.get("reshard_after_forward", "yes"))),
+        kept=_gathered_after_forward(str(trainer.get("reshard_after_forward", "yes"))),
         ahead=_number(trainer, "prefetch") or 0,
         recompute=bool(trainer.get("activation_checkpointing", False)),
         gloo=not on_device,
@@ -249,7 +249,7 @@ def _flat(setup: dict[str, Any]) -> FlatUnits:
     )
 
 
-def _kept(reshard: str) -> float:
+def _gathered_after_forward(reshard: str) -> float:
     """The fraction of a unit's parameters that stays gathered after forward."""
     if reshard == "no":
         return 1.0

@@ -145,15 +145,17 @@ def _answered(layout: RunLayout, current_step: int) -> TraceAsked | None:
     )
 
 
-def answers(layout: RunLayout, asked: TraceAsked) -> list[Answer]:
+def answers(layout: RunLayout, trace_request: TraceAsked) -> list[Answer]:
     """The current answers of the requested ranks, in order of rank."""
     ended = _is_over(read_manifest(layout)[0])
-    return [_answer(rank, files, asked, ended) for rank, files in _asked_ranks(layout, asked).items()]
+    return [
+        _answer(rank, files, trace_request, ended) for rank, files in _requested_ranks(layout, trace_request).items()
+    ]
 
 
 def wait(
     layout: RunLayout,
-    asked: TraceAsked,
+    trace_request: TraceAsked,
     progress: Callable[[int, int, str], None] | None = None,
     interval_s: float = 0.5,
     patience_s: float = _PATIENCE_S,
@@ -162,14 +164,14 @@ def wait(
     reached, since = -1, time.monotonic()
     while True:
         looked = time.monotonic()
-        replies = answers(layout, asked)
+        replies = answers(layout, trace_request)
         waiting = sum(answer.open for answer in replies)
-        step = max((beat.step for beat in _beats(_some(_asked_ranks(layout, asked))).values()), default=-1)
+        step = max((beat.step for beat in _beats(_some(_requested_ranks(layout, trace_request))).values()), default=-1)
         if progress is not None:
             progress(
                 len(replies) - waiting,
                 len(replies),
-                f"ranks; the job is at step {step}, requested from {asked.first_step}",
+                f"ranks; the job is at step {step}, requested from {trace_request.first_step}",
             )
         if not waiting:
             return replies
@@ -210,7 +212,7 @@ def _alive(layout: RunLayout, files: Mapping[int, RankLayout], manifest: Manifes
             path=layout.root,
             hint="start the training without --no-collect",
         )
-    ages = {rank: now_s - _seen_s(files[rank].heartbeat, beat) for rank, beat in beats.items()}
+    ages = {rank: now_s - _heartbeat_s(files[rank].heartbeat, beat) for rank, beat in beats.items()}
     active = {rank: beat for rank, beat in beats.items() if not beat.done and ages[rank] < SILENT_S}
     if active:
         return active
@@ -223,7 +225,7 @@ def _alive(layout: RunLayout, files: Mapping[int, RankLayout], manifest: Manifes
     )
 
 
-def _seen_s(path: Path, beat: Heartbeat) -> float:
+def _heartbeat_s(path: Path, beat: Heartbeat) -> float:
     """The time at which a heartbeat was written, by the rank's clock or the storage's, whichever is later."""
     try:
         return max(beat.unix_ns / 1e9, path.stat().st_mtime)
@@ -269,7 +271,7 @@ def _settings(manifest: Manifest | None) -> CollectorSettings:
     return CollectorSettings(**values)
 
 
-def _asked_ranks(layout: RunLayout, trace_request: TraceAsked) -> dict[int, RankLayout]:
+def _requested_ranks(layout: RunLayout, trace_request: TraceAsked) -> dict[int, RankLayout]:
     rank_files = layout.ranks()
     return rank_files if trace_request.ranks is None else {rank: layout.rank(rank) for rank in trace_request.ranks}
 
@@ -317,7 +319,7 @@ def _newest_snapshot(files: RankLayout, trace_request: TraceAsked) -> Path:
 
 INTERVAL_S = 2.0
 STEPS = 3  # in a window
-_STEPS_SEEN = 50  # newest steps that are analysed
+_STEPS_ANALYSED = 50  # newest steps that are analysed
 _SURE = 0.5  # least confidence of the verdict; the most that phases alone give, where collectives are not known
 _MANY = 512  # number of ranks from which on a look takes seconds
 _INTERVAL_OF_MANY_S = 60.0
@@ -345,7 +347,7 @@ class AutoTrace:
         self._say = say
         self._workers = workers
         self._size = 0  # of the first rank's summary
-        self._seen = -1  # the last step that was analysed
+        self._last_analysed = -1  # the last step that was analysed
         self._known: set[State] = set()  # states of which a window has been recorded
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="diag-auto-trace", daemon=True)
@@ -367,13 +369,13 @@ class AutoTrace:
         from diag.summaries import open_summaries
 
         try:
-            result = open_summaries(self._layout.root, most_steps=_STEPS_SEEN)
+            result = open_summaries(self._layout.root, most_steps=_STEPS_ANALYSED)
         except DiagError:
             return None  # summaries of one rank only, so far
         newest = result.attribution.steps[-1].step
-        if newest <= self._seen:
+        if newest <= self._last_analysed:
             return None
-        first, self._seen = self._seen < 0, newest
+        first, self._last_analysed = self._last_analysed < 0, newest
         verdict = result.verdict
         bad = verdict.severity != Severity.HEALTHY and verdict.bottleneck != Bottleneck.UNDETERMINED
         state = (verdict.cause, tuple(sorted(verdict.culprit_ranks)))

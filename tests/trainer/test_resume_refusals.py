@@ -29,7 +29,7 @@ def asked(**changes: Any) -> TrainerOptions:
         ({}, asked(seed=1), 2, "was trained with --seed 0, which determines the order of the data"),
         ({}, asked(seq_len=16), 2, "sequences of 32 tokens: its position in the data is not valid with --seq-len 16"),
         ({}, asked(steps=5), 2, "is at step 5, and --steps 5 includes the steps before it: give more"),
-        ({}, asked(batch_size=3), 2, "of an epoch, which is not a multiple of the 6 that the ranks of this run read at a time (2 x 3)"),
+        ({}, asked(batch_size=3), 2, "not a multiple of the 6 that the ranks of this run read at a time (2 x 3)"),
         ({}, asked(), 3, "Give a --batch-size and number of ranks whose product divides 20"),
         ({}, asked(strategy="deepspeed"), 2, "was saved by fsdp2, and --strategy deepspeed cannot read it"),
         (OF_ENGINE, asked(), 2, "was saved by deepspeed-zero2, and --strategy fsdp2 cannot read it"),
