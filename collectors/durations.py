@@ -167,7 +167,7 @@ class DurationPoll:
         self._next, self._pending = reading.next, reading.left()
         self._in_vain = 0 if reading.rows else self._in_vain + bool(reading.last)
         if self._in_vain >= _IN_VAIN:
-            self._stop(f"the recorder of {self._recorder.name or 'this backend'} holds none")
+            self._stop(f"the Flight Recorder of {self._recorder.name or 'this backend'} has no durations")
 
     def _is_new(self, last: int) -> bool:
         """Whether a dump whose last entry has this number holds anything to read."""
