@@ -26,7 +26,7 @@ class TraceRequests:
         path: Path,
         rank: int,
         take: Callable[[TraceAsked], object],
-        snapshot: Callable[[TraceAsked], object] = lambda _asked: None,
+        snapshot: Callable[[TraceAsked], object] = lambda _request: None,
     ) -> None:
         self._path = path
         self._rank = rank
@@ -66,7 +66,7 @@ class Background:
         sampler: DeviceSampler | None,
         device_file: LineFile,
         complaints: Complaints,
-        asked: Path | None = None,
+        request_path: Path | None = None,
         answer: Callable[[], object] | None = None,
         traces: TraceRequests | None = None,
         write: Callable[[], object] = lambda: None,
@@ -83,8 +83,8 @@ class Background:
         self._host, self._host_file = host, host_file
         self._write = write
         self._traces = traces
-        self._asked = asked
-        self._asked_ns = 0  # modification time of the last answered request
+        self._request_path = request_path
+        self._request_ns = 0  # modification time of the last answered request
         self._answer = answer
         self.answering = False  # while there is a request, heartbeats hold groups and calls as well
         self.answered = 0
@@ -161,19 +161,19 @@ class Background:
 
     def _look_for_requests(self) -> None:
         """Answers a new request; the heartbeat after it has its number. One system call where there is none."""
-        if self._asked is None or self._answer is None:
+        if self._request_path is None or self._answer is None:
             return
         try:
-            written_ns = self._asked.stat().st_mtime_ns
-            if written_ns == self._asked_ns:
+            written_ns = self._request_path.stat().st_mtime_ns
+            if written_ns == self._request_ns:
                 return
-            number = int(read_object(self._asked, None)["number"])
+            number = int(read_object(self._request_path, None)["number"])
         except FileNotFoundError:
             self.answering = False
             return
         except (OSError, ValueError, KeyError, TypeError):
             return
-        self._asked_ns = written_ns
+        self._request_ns = written_ns
         self.answering = True
         self.beat()  # at once: the answer takes seconds on a busy host
         self._answer()

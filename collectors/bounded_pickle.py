@@ -167,7 +167,7 @@ class _Walk:
         if self.memory > self.most_memory:
             raise RefusedError(f"values of more than {self.most_memory >> 20} MiB")
         if self.expanded > self.most_expanded:
-            raise RefusedError(f"more than {self.most_expanded:,} values where shared ones count each time")
+            raise RefusedError(f"more than {self.most_expanded:,} values, counting shared ones each time")
         if self.containers > self.most_containers:
             raise RefusedError(f"more than {self.most_containers:,} containers")
         if len(self.stack) + sum(map(len, self.outer)) > self.most_items:
@@ -227,12 +227,12 @@ class _Walk:
     def append(self, code: int) -> None:
         items = self._marked() if code == 0x65 else [self.stack.pop()]
         self.memory += _ITEM_BYTES * len(items)
-        _target(self.stack, _LIST, "appends to what is no list").hold(items)
+        _target(self.stack, _LIST, "appends to a value that is not a list").hold(items)
 
     def set_items(self, code: int) -> None:
         items = self._marked() if code == 0x75 else self._last(2)
         self.memory += _PAIR_BYTES * (len(items) // 2)
-        _set(_target(self.stack, _DICT, "sets items of what is no dict"), items)
+        _set(_target(self.stack, _DICT, "sets items of a value that is not a dict"), items)
 
     def make_tuple(self, code: int) -> None:
         items = self._marked() if code == 0x74 else self._last(code - 0x84)
@@ -266,7 +266,7 @@ class _Walk:
 
     def call(self, _code: int) -> None:
         arguments = self.stack.pop()
-        _target(self.stack, _CLASS, "calls what is no class")
+        _target(self.stack, _CLASS, "calls a value that is not a class")
         value = _Value(_OBJECT)
         value.hold([self.stack.pop(), arguments])
         self.memory += _OBJECT_BYTES
@@ -275,7 +275,7 @@ class _Walk:
 
     def set_state(self, _code: int) -> None:
         state = self.stack.pop()
-        _target(self.stack, _OBJECT, "sets the state of what is no object").hold([state])
+        _target(self.stack, _OBJECT, "sets the state of a value that is not an object").hold([state])
 
     def skip(self, code: int) -> None:
         self.position += 1 if code == 0x80 else 8
@@ -318,10 +318,10 @@ def _set(target: _Value, items: list[_Item]) -> None:
     """Adds keys and values. Keys must not be numbers or tuples, which can be chosen so that all have one hash; the hash
     of a text is randomized."""
     if len(items) % 2:
-        raise RefusedError("sets items of what is no dict")
+        raise RefusedError("sets items of a value that is not a dict")
     for key in items[::2]:
         if key is None or (type(key) is _Value and key.kind != _OBJECT):
-            raise RefusedError("keys that are no text")
+            raise RefusedError("keys that are not strings")
     target.hold(items)
 
 
@@ -341,7 +341,7 @@ def _behind_count(data: bytes, position: int, width: int, limit: int) -> tuple[i
 def _text(data: bytes, item: _Item) -> str:
     """The text that the instruction at this position pushes."""
     if not isinstance(item, int):
-        raise RefusedError("asks for a class whose name is no text")
+        raise RefusedError("asks for a class whose name is not a string")
     width = _TEXTS[data[item]]
     start = item + 1 + width
     size = int.from_bytes(data[item + 1 : start], "little")

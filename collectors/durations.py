@@ -40,9 +40,9 @@ _NUMBER = b'"record_id":'
 _FALSE = frozenset({"0", "N", "NO", "F", "FALSE"})
 
 
-def no_timing_because(wanted: bool, environ: Mapping[str, str] = os.environ) -> str:
-    """Why the Flight Recorder must not time collectives; "" if it may. ``wanted``: the settings ask for it."""
-    if not wanted:
+def no_timing_because(enabled: bool, environ: Mapping[str, str] = os.environ) -> str:
+    """Why the Flight Recorder must not time collectives; "" if it may. ``enabled``: the settings ask for it."""
+    if not enabled:
         return "switched off"
     if "NCCL_PROFILER_PLUGIN" in environ and environ.get("NCCL_INSPECTOR_ENABLE", "0") not in ("", "0"):
         return "NCCL Inspector records them"
@@ -57,12 +57,12 @@ def no_timing_because(wanted: bool, environ: Mapping[str, str] = os.environ) -> 
 
 
 def poll_of(
-    accelerator: Accelerator | None, wanted: bool, file: LineFile, complaints: Complaints
+    accelerator: Accelerator | None, enabled: bool, file: LineFile, complaints: Complaints
 ) -> tuple[DurationPoll | None, str]:
     """The poll that reads this process's recorder; or None, and why durations are not recorded."""
     if accelerator is None:
         return None, "this rank uses no GPU"
-    if why := no_timing_because(wanted):
+    if why := no_timing_because(enabled):
         return None, why
     if not dist.is_available() or not dist.is_initialized():
         return None, "there is no process group"
@@ -80,15 +80,15 @@ class _Timing:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._asked: set[str] = set()
+        self._enabled: set[str] = set()
 
     def enable(self) -> None:
         world = dist.distributed_c10d._world
         for group in list(world.pg_map):
             name = str(world.pg_names.get(group))
-            if name in self._asked:
+            if name in self._enabled:
                 continue
-            self._asked.add(name)
+            self._enabled.add(name)
             try:
                 group._get_backend(self._device)._enable_collectives_timing()  # type: ignore[attr-defined]
             except (RuntimeError, AttributeError):  # a group of the CPU, or a backend that times nothing
@@ -167,7 +167,7 @@ class DurationPoll:
         self._next, self._pending = reading.next, reading.left()
         self._in_vain = 0 if reading.rows else self._in_vain + bool(reading.last)
         if self._in_vain >= _IN_VAIN:
-            self._stop(f"the recorder of {self._recorder.name or 'this backend'} holds none")
+            self._stop(f"the Flight Recorder of {self._recorder.name or 'this backend'} has no durations")
 
     def _is_new(self, last: int) -> bool:
         """Whether a dump whose last entry has this number holds anything to read."""
@@ -232,7 +232,7 @@ def read_dump(text: bytes, first: int, take: Callable[[dict[str, Any]], object])
             return rest
     dump = json.loads(text)
     if not isinstance(dump, dict):
-        raise ValueError("the recorder's dump is no JSON object")
+        raise ValueError("the recorder's dump is not a JSON object")
     for entry in dump.pop("entries", None) or []:
         if entry["record_id"] >= first:
             take(entry)

@@ -28,9 +28,9 @@ def is_full(error: object) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def disk_full(what: str) -> OSError:
+def disk_full(problem: str) -> OSError:
     """The error for a short write, which the system does not report as an error."""
-    return OSError(errno.ENOSPC, f"{what}, is the disk full?")
+    return OSError(errno.ENOSPC, f"{problem}, is the disk full?")
 
 
 _BLOCK = 4096  # bytes, of most file systems
@@ -64,14 +64,14 @@ class Complaints:
         self._full = False  # it has been printed
         self.messages: list[str] = []
 
-    def add(self, what: str, why: object) -> None:
-        message = f"{what}: {why}"
+    def add(self, problem: str, why: object) -> None:
+        message = f"{problem}: {why}"
         self.messages.append(message)
         if is_full(why):  # a full disk affects one file after the other: one line for all
             if self._full:
                 return
             self._full = True
-            message += " (and what else finds no room)"
+            message += " (further errors of a full disk are not printed)"
         with contextlib.suppress(OSError, ValueError):
             text = visible(f"diag: rank {self._rank}: {message}; training goes on without it")
             print(text, file=sys.stderr, flush=True)

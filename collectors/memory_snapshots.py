@@ -49,7 +49,7 @@ class MemorySnapshots:
         self._budget, self._complaints = budget, complaints
         self._writing = threading.Lock()
         self._recording = False
-        self._seen: set[str] = set()  # reasons for which a snapshot was written or tried
+        self._reasons: set[str] = set()  # reasons for which a snapshot was written or tried
         self._near_oom_step: int | None = None  # a snapshot of this step is to be written
         self.answer = (0, "")  # to the last request: its number, and Heartbeat.trace_answer
 
@@ -79,7 +79,7 @@ class MemorySnapshots:
 
     def look(self, memory: MemoryRecord, step: int) -> None:
         """Checks whether a step came near the device's capacity; the background thread then writes the snapshot."""
-        if not self._recording or not memory.capacity or NEAR_OOM in self._seen:
+        if not self._recording or not memory.capacity or NEAR_OOM in self._reasons:
             return
         if (memory.allocated or 0) >= NEAR_FULL * memory.capacity:
             self._near_oom_step = step
@@ -90,24 +90,24 @@ class MemorySnapshots:
             step, self._near_oom_step = self._near_oom_step, None
             self._once(NEAR_OOM, step)
 
-    def ask(self, asked: TraceAsked) -> None:
+    def ask(self, trace_request: TraceAsked) -> None:
         """Writes the requested snapshot at once; called by the background thread."""
-        self.answer = (asked.number, TRACE_PENDING)
+        self.answer = (trace_request.number, TRACE_PENDING)
         try:
             why_not = self.write(ASKED, self._step())
         except Exception as error:
             why_not = f"the snapshot could not be written: {error!r}"
-        self.answer = (asked.number, why_not or TRACE_RECORDED)
+        self.answer = (trace_request.number, why_not or TRACE_RECORDED)
 
-    def _allocation_failed(self, _device: int, _asked: int, _allocated: int, _free: int) -> None:
+    def _allocation_failed(self, _device: int, _requested: int, _allocated: int, _free: int) -> None:
         """PyTorch's observer, on the thread whose allocation failed, before the exception is raised."""
         if self._recording:
             self._once(OOM)
 
     def _once(self, reason: str, step: int | None = None) -> None:
-        if reason in self._seen:
+        if reason in self._reasons:
             return
-        self._seen.add(reason)
+        self._reasons.add(reason)
         try:
             why_not = self.write(reason, self._step() if step is None else step)
         except Exception as error:

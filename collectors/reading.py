@@ -210,7 +210,7 @@ def walk(
         for entry in entries:
             looked_at += 1
             if looked_at > most:
-                say(str(folder), f"holds more than {most:,} files and folders: the others were not looked at")
+                say(str(folder), f"holds more than {most:,} files and folders: the others were skipped")
                 return
             path = current + entry.name if current.endswith("/") else f"{current}/{entry.name}"
             is_link = entry.is_symlink()

@@ -49,7 +49,7 @@ def record(run_dir: Path | str | None = None, settings: CollectorSettings | None
     try:
         from .attach.life import Attachment
 
-        return Recording(Attachment(where, settings if settings and not launched else settings_from(), asked=True))
+        return Recording(Attachment(where, settings if settings and not launched else settings_from(), explicit=True))
     except Exception as error:  # an unsupported torch, or settings that do not parse
         Complaints(rank_and_world()[0]).add("nothing is recorded", repr(error))
         return Recording(None)
@@ -96,7 +96,7 @@ class Recording(AbstractContextManager["Recording"]):
         try:
             while True:
                 try:
-                    batch = life.fetches.told(loader, iterator, lambda: next(iterator))
+                    batch = life.fetches.timed(loader, iterator, lambda: next(iterator))
                 except StopIteration:
                     return
                 yield batch

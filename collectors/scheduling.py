@@ -156,7 +156,7 @@ class PauseWatch:
     def __init__(self) -> None:
         self._own: ThreadTime | None = None
         self._trains: tuple[int, ProcFile] | None = None
-        self._seen: list[tuple[int, int]] = []
+        self._pauses: list[tuple[int, int]] = []
 
     def begin(self, trains: int) -> None:
         """Begins to look, after the thread did something else. ``trains``: the native id of the training's thread."""
@@ -181,12 +181,12 @@ class PauseWatch:
         passed_ns = self._ns - ns
         idle_ns = passed_ns - (self._busy_ns - busy_ns)
         pause_ns = min(passed_ns - round(self.TICK_S * 1e9), idle_ns) - (self._queued_ns - queued_ns)
-        if pause_ns > _LEAST_PAUSE_NS and len(self._seen) < _MOST_PAUSES:
-            self._seen.append((self._ns - pause_ns, self._ns))
+        if pause_ns > _LEAST_PAUSE_NS and len(self._pauses) < _MOST_PAUSES:
+            self._pauses.append((self._ns - pause_ns, self._ns))
 
     def take(self) -> list[tuple[int, int]]:
         """The pauses since the last call."""
-        pauses, self._seen = self._seen, []
+        pauses, self._pauses = self._pauses, []
         return pauses
 
     def close(self) -> None:

@@ -56,7 +56,7 @@ from .records import (
 )
 from .scheduling import CpuTime, HostSampler, ProcFile, Stamp, ThreadTime
 from .settings import CollectorSettings, run_dir_from, settings_from
-from .step_lines import StepLines, StepSummary, Taken
+from .step_lines import StepLines, StepSummary, TimerRecords
 from .window import TraceWindows
 
 # -- memory ------------------------------------------------------------------------------------------------------------
@@ -192,8 +192,8 @@ class Collector(AbstractContextManager["Collector"]):
             self._poll_durations,
         )
         self._stacks = Stacks()
-        self._standstill: tuple[object, ...] = ()  # the progress in the last heartbeat
-        self._stands_still = False  # it was the same as in the one before
+        self._last_progress: tuple[object, ...] = ()  # the progress in the last heartbeat
+        self._no_progress = False  # it was the same as in the one before
         self._failed_in = ""
         self._index = 0  # number of steps of this process so far
         self._step = -1
@@ -250,7 +250,7 @@ class Collector(AbstractContextManager["Collector"]):
         else:
             self._failed_in, self.doing = self.doing[0], (f"{FAILED}{kind.__name__}", time.monotonic_ns())
             self._dump()
-        self._guarded(lambda: self._lines.close(self._taken(self._step, everything=True)))
+        self._guarded(lambda: self._lines.close(self._timer_records(self._step, everything=True)))
         self._write_device_steps()
         self._background.stop()
         # Dumps that were requested because of a suspected hang that has passed are no evidence.
@@ -416,7 +416,7 @@ class Collector(AbstractContextManager["Collector"]):
             if self._clock is not None:
                 self._clock.end_step(self._timer.take_marks(record.step))
                 self._write_device_steps()
-        self._lines.add(record, self._taken(record.step))
+        self._lines.add(record, self._timer_records(record.step))
         if boundary is None:
             self._step_ended(record)
 
@@ -453,9 +453,9 @@ class Collector(AbstractContextManager["Collector"]):
     def _doing(self) -> tuple[str, int]:
         return self._follower.doing() if self._follower is not None else self.doing
 
-    def _taken(self, step: int, everything: bool = False) -> Taken:
+    def _timer_records(self, step: int, everything: bool = False) -> TimerRecords:
         timer = self._timer
-        return Taken(timer.take(step, everything), timer.take_groups(), timer.take_dropped())
+        return TimerRecords(timer.take(step, everything), timer.take_groups(), timer.take_dropped())
 
     def _write_device_steps(self) -> None:
         if self._clock is not None:
@@ -484,16 +484,16 @@ class Collector(AbstractContextManager["Collector"]):
             return
         if last:
             self._durations.look()
-        elif not self._stands_still:
+        elif not self._no_progress:
             self._durations.poll()
 
     def _heartbeat(self) -> Heartbeat:
         beat = self._plain_heartbeat()
         reached = (beat.step, beat.phase_since_ns, beat.last_started, beat.last_finished)
-        self._stands_still = reached == self._standstill
-        if self._stands_still:
+        self._no_progress = reached == self._last_progress
+        if self._no_progress:
             beat.recorder = flight_recorder.status()
-        self._standstill = reached
+        self._last_progress = reached
         if self._background.answering or self._failed_in:
             beat.answered = self._background.answered
             beat.groups = self._timer.groups()

@@ -196,17 +196,17 @@ def _add(times: dict[str, int], phase: str, start: int, end: int, waits: Sequenc
         times[phase + STILL] = times.get(phase + STILL, 0) + still
 
 
-def highest(one: MemoryRecord | None, other: MemoryRecord) -> MemoryRecord:
+def highest(before: MemoryRecord | None, record: MemoryRecord) -> MemoryRecord:
     """The higher peaks of both records; counters only grow, so their highest value is the last."""
-    if one is None:
-        return other
+    if before is None:
+        return record
     return MemoryRecord(
-        rss=max(one.rss, other.rss),
-        allocated=_most(one.allocated, other.allocated),
-        reserved=_most(one.reserved, other.reserved),
-        alloc_retries=_most(one.alloc_retries, other.alloc_retries),
-        ooms=_most(one.ooms, other.ooms),
-        capacity=_most(one.capacity, other.capacity),
+        rss=max(before.rss, record.rss),
+        allocated=_most(before.allocated, record.allocated),
+        reserved=_most(before.reserved, record.reserved),
+        alloc_retries=_most(before.alloc_retries, record.alloc_retries),
+        ooms=_most(before.ooms, record.ooms),
+        capacity=_most(before.capacity, record.capacity),
     )
 
 
@@ -231,7 +231,7 @@ _AT_ONCE = 20  # steps at the begin
 _PATIENCE_S = 5.0
 
 
-class Taken(NamedTuple):
+class TimerRecords(NamedTuple):
     """The timer's records when a step is over; see ``CollectiveTimer``."""
 
     calls: list[tuple[int, list[RecordedCall]]]
@@ -245,19 +245,19 @@ class StepLines:
 
     def __init__(self, steps: LineFile, collectives: LineFile, summary: StepSummary) -> None:
         self._steps, self._collectives, self._summary = steps, collectives, summary
-        self._waiting: deque[tuple[StepRecord, Taken]] = deque()
+        self._waiting: deque[tuple[StepRecord, TimerRecords]] = deque()
         self._due = 0  # write once this many steps have ended,
         self._due_ns = 0  # or a step ends at this time or later
-        self._seen = 0  # number of steps so far
+        self._count = 0  # number of steps so far
         self._groups: dict[str, list[int]] = {}  # for the next line of collectives
         self._dropped = 0  # for the next line of collectives
         self._writing = threading.Lock()
 
-    def add(self, record: StepRecord, taken: Taken) -> None:
+    def add(self, record: StepRecord, records: TimerRecords) -> None:
         """Adds a step that has ended, and the calls that became known with it."""
-        self._waiting.append((record, taken))
-        self._seen += 1
-        if self.due(self._seen, record.end_ns):
+        self._waiting.append((record, records))
+        self._count += 1
+        if self.due(self._count, record.end_ns):
             self.write()
 
     def due(self, steps: int, end_ns: int) -> bool:
@@ -272,13 +272,13 @@ class StepLines:
             finally:
                 self._writing.release()
 
-    def close(self, taken: Taken) -> None:
-        """Writes the rest when the training has ended or fails. ``taken``: the calls since its last step."""
+    def close(self, records: TimerRecords) -> None:
+        """Writes the rest when the training has ended or fails. ``records``: the calls since its last step."""
         if self._writing.acquire(timeout=_PATIENCE_S):  # in a forked child the lock may be held by no thread
             try:
                 self._write()
                 lines: list[CollectiveLine] = []
-                rows = self._rows(taken, lines)
+                rows = self._rows(records, lines)
                 self._collectives.write(*lines)
                 self._summary.close(rows)
             finally:
@@ -293,10 +293,10 @@ class StepLines:
         for _, calls in waiting:
             rows.append(self._rows(calls, lines))
             ends.append(len(lines))
-        if waiting and self._seen >= _AT_ONCE:
+        if waiting and self._count >= _AT_ONCE:
             begin_ns, end_ns = waiting[0][0].begin_ns, waiting[-1][0].end_ns
             together = _power_of_two(_LONGEST_NS * len(waiting) // max(1, end_ns - begin_ns))
-            self._due = (self._seen // together + 1) * together
+            self._due = (self._count // together + 1) * together
             self._due_ns = end_ns + 3 * _LONGEST_NS // 2  # ranks agree on the number, and not on the time
         # Collectives first: a reader takes a step without them for a step without communication.
         written = self._collectives.write(*lines)
@@ -308,12 +308,12 @@ class StepLines:
         for (record, _), step_rows in zip(waiting, rows, strict=True):
             self._summary.add(record, step_rows)
 
-    def _rows(self, taken: Taken, lines: list[CollectiveLine]) -> list[CollectiveRow]:
+    def _rows(self, records: TimerRecords, lines: list[CollectiveLine]) -> list[CollectiveRow]:
         """The rows of these calls, which are added to the lines. A group may be known before its first call is."""
-        self._groups |= taken.groups
-        self._dropped += taken.dropped
+        self._groups |= records.groups
+        self._dropped += records.dropped
         rows: list[CollectiveRow] = []
-        for step, calls in taken.calls:
+        for step, calls in records.calls:
             lines.append(CollectiveLine(step, [call.row() for call in calls], self._groups, self._dropped))
             self._groups, self._dropped = {}, 0
             rows += lines[-1].rows

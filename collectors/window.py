@@ -59,8 +59,8 @@ class TraceWindows:
         self._profiler: Any = None
         self._packing: threading.Thread | None = None  # the last one
         self._first_active = -1
-        self._wanted: TraceAsked | None = None  # a request whose window has not begun
-        self._asked: TraceAsked | None = None  # a request whose window has begun, and its last step is not over
+        self._pending: TraceAsked | None = None  # a request whose window has not begun
+        self._active: TraceAsked | None = None  # a request whose window has begun, and its last step is not over
         self._next_scheduled = 0  # the schedule has no step between the last ``quiet`` index and this one
         self.answer = (0, "")  # to the last request: its number, and Heartbeat.trace_answer
 
@@ -81,7 +81,9 @@ class TraceWindows:
     def before_step(self, index: int, step: int) -> str:
         """Starts a window that was requested or is scheduled; returns the state of the step. ``index`` counts the steps
         of this process, ``step`` the run's."""
-        if (self._asked is not None or self._wanted is not None) and (state := self._before_asked(step)) != WINDOW_NONE:
+        if (self._active is not None or self._pending is not None) and (
+            state := self._before_requested(step)
+        ) != WINDOW_NONE:
             return state
         state = self.state_of(index)
         # A scheduled window is left out if a requested one overlapped its begin.
@@ -93,7 +95,7 @@ class TraceWindows:
 
     def quiet(self, index: int) -> bool:
         """Whether there is nothing to do before a step: no window is open, requested or scheduled."""
-        if self._profiler is not None or self._asked is not None or self._wanted is not None:
+        if self._profiler is not None or self._active is not None or self._pending is not None:
             return False
         if index >= self._next_scheduled:
             self._next_scheduled = self._scheduled_from(index)
@@ -112,32 +114,32 @@ class TraceWindows:
             return sys.maxsize
         return index + self._period - (index - settings.trace_skip) % self._period
 
-    def ask(self, asked: TraceAsked) -> None:
+    def ask(self, trace_request: TraceAsked) -> None:
         """Accepts a request, which ``before_step`` carries out; called by another thread. The window covers the
         requested steps, the same on all ranks, or there is none, and the answer has the reason."""
         if self._failed:
-            self.answer = (asked.number, self._failed)
-        elif self._asked is not None and self._profiler is not None:
-            self.answer = (asked.number, "the window that was asked for before was being recorded")
+            self.answer = (trace_request.number, self._failed)
+        elif self._active is not None and self._profiler is not None:
+            self.answer = (trace_request.number, "the window requested before was still being recorded")
         else:
-            self.answer = (asked.number, TRACE_PENDING)
-            self._wanted = asked
+            self.answer = (trace_request.number, TRACE_PENDING)
+            self._pending = trace_request
 
-    def _before_asked(self, step: int) -> str:
+    def _before_requested(self, step: int) -> str:
         """The state of a step in a requested window; WINDOW_NONE for other steps."""
-        if self._asked is None and self._wanted is not None and step >= self._begin(self._wanted):
-            trace_request, self._wanted = self._wanted, None
+        if self._active is None and self._pending is not None and step >= self._begin(self._pending):
+            trace_request, self._pending = self._pending, None
             why_not = self._take_up(trace_request, step)
             if why_not:
                 self.answer = (trace_request.number, why_not)
-        current = self._asked
+        current = self._active
         if current is None:
             return WINDOW_NONE
         if step < current.first_step:
             return WINDOW_WARMUP
         if step < current.first_step + current.count:
             return WINDOW_ACTIVE
-        self._asked = None
+        self._active = None
         return WINDOW_AFTER
 
     def _begin(self, trace_request: TraceAsked) -> int:
@@ -152,9 +154,9 @@ class TraceWindows:
             return f"step {step} had begun when the request was read"
         if self._profiler is not None:
             return "the scheduled window was being recorded"
-        self._first_active, self._asked = trace_request.first_step, trace_request
+        self._first_active, self._active = trace_request.first_step, trace_request
         if not self._guard(lambda: self._start(trace_request.count)):
-            self._asked = None
+            self._active = None
         return self._failed
 
     def after_step(self) -> None:
@@ -168,8 +170,8 @@ class TraceWindows:
             self._guard(self._profiler.stop)
             self._profiler = None
         self.wait_until_packed()
-        if self._wanted is not None:
-            self.answer = (self._wanted.number, "the training ended before")
+        if self._pending is not None:
+            self.answer = (self._pending.number, "the training ended first")
 
     def stand_back(self, why: str) -> None:
         """Leaves the profiler to the training, as only one can run: an open window is discarded."""
@@ -214,7 +216,7 @@ class TraceWindows:
         finally:
             self._profiler = None
         self._packing = threading.Thread(
-            target=self._pack, args=(plain, target, self._asked), name="diag-pack", daemon=False
+            target=self._pack, args=(plain, target, self._active), name="diag-pack", daemon=False
         )
         self._packing.start()
 
@@ -254,7 +256,7 @@ class TraceWindows:
 
     def _off(self, why: object) -> None:
         self._profiler = None
-        self._end(self._asked, why)
+        self._end(self._active, why)
 
     def _end(self, trace_request: TraceAsked | None, why: object) -> None:
         """No more windows are recorded. ``trace_request``: the request that gets no window because of it."""

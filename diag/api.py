@@ -338,7 +338,7 @@ def analyze(tables: Tables) -> Result:
         notes=(
             *_notes_on_steps(attribution),
             *_notes_on_ends(tables),
-            *(f"two accounts of the run disagree: {d}" for d in examination.doubts),
+            *(f"two measurements of the run disagree: {d}" for d in examination.doubts),
             *_named(tables),
         ),
     )
@@ -404,7 +404,7 @@ def open_inspector(root: Path | str, files: Sequence[Path]) -> DurationResult:
         raise DiagError(
             f"no collective can be compared: {'; '.join(reasons)}",
             path=root,
-            hint="give the files of all ranks: Inspector writes one a process",
+            hint="give the files of all ranks: Inspector writes one per process",
         )
     notes = [] if numbered else ["no communicator has all processes: ranks are numbered by host and process"]
     tables = tables_of(Path(root), read, ranks)
@@ -428,7 +428,7 @@ def open_memory_snapshots(*paths: Path | str) -> SnapshotTable:
         raise DiagError(
             f"no memory snapshot could be read: {'; '.join(reasons)}" if reasons else "holds no memory snapshot",
             path=paths[0],
-            hint="give what torch.cuda.memory._dump_snapshot(path) wrote, with the ending .pickle",
+            hint="give files that torch.cuda.memory._dump_snapshot(path) wrote, with the suffix .pickle",
         )
     return table
 
@@ -486,15 +486,15 @@ def _named(tables: Tables) -> list[str]:
         rule for rank_tables in tables.ranks.values() for trace in rank_tables.traces for rule in trace.comm_kernels
     )
     return [
-        f"kernels that match {rule.pattern} count as {rule.op}, as --comm-kernels or diag.toml says" for rule in rules
+        f"kernels that match {rule.pattern} count as {rule.op} (set by --comm-kernels or diag.toml)" for rule in rules
     ]
 
 
 def _notes_on_steps(attribution: Attribution) -> list[str]:
     if attribution.undivided:
-        return ["nothing marks the steps and nothing repeats: the whole window counts as one step"]
+        return ["no step markers and no repeating pattern: the whole window counts as one step"]
     if attribution.division == Division.INFERRED:
-        return [f"nothing marks the steps: they were inferred from what repeats ({attribution.step_marker})"]
+        return [f"no step markers: the steps are inferred from a repeating pattern ({attribution.step_marker})"]
     return []
 
 
@@ -506,7 +506,7 @@ def _notes_on_ends(tables: Tables) -> list[str]:
         rank: rank_tables.heartbeat for rank, rank_tables in tables.ranks.items() if rank_tables.heartbeat is not None
     }
     cut = [rank for rank, beat in beats.items() if not (beat.done or beat.failed_in)]
-    return [f"{rank_ranges(cut)} did not end the recording: steps of the last seconds may be missing"] if cut else []
+    return [f"{rank_ranges(cut)} did not close their records: steps of the last seconds may be missing"] if cut else []
 
 
 def _outcome(tables: Tables, steps: int) -> Outcome | None:
@@ -520,7 +520,7 @@ def _outcome(tables: Tables, steps: int) -> Outcome | None:
     if state_of(tables.root).state not in (State.FAILED, State.STOPPED):
         return None
     after = counted(steps, "step").replace(NBSP, " ")
-    ended = f"The training stopped after {after} and left no end"
+    ended = f"The training stopped after {after} without recording its end"
     if manifest.exit_code is not None:
         ended = f"The training failed after {after} (exit code {manifest.exit_code})"
     try:
@@ -543,7 +543,7 @@ def _outcome(tables: Tables, steps: int) -> Outcome | None:
 def _left_out(attribution: Attribution) -> list[NotLooked]:
     if not attribution.untied:
         return []
-    reason = "no collective ties their clocks to the others'"
+    reason = "no collective aligns their clocks with the other ranks'"
     return [NotLooked(f"who waits for {rank_ranges(attribution.untied)}", reason)]
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MANY_RANKS = 512  # accounting for 64 ranks of 40 steps takes 4 s, and the time grows with the collectives of all ranks
 _LOOKED_AT = 64  # ranks that are checked for traces: a folder on shared storage takes a millisecond
 _ALL_LOOKED_AT = 4_096  # of more ranks only the shown ones are checked: 24,576 folders take seconds
-_NO_REPLAY = "summaries hold no collectives to replay"
+_NO_REPLAY = "summaries contain no collectives to replay"
 
 
 class SummaryResult(Result, frozen=True, dict=True):
@@ -64,20 +64,21 @@ def open_summaries(
     if frontier is None:
         steps = f"steps {summaries.numbers[0]} to {summaries.numbers[-1]}"
         raise DiagError(
-            f"one rank left a summary of {steps}, and it takes two to compare", path=path, hint="leave out --summary"
+            f"only one rank has a summary of {steps}; at least two are needed", path=path, hint="leave out --summary"
         )
     shown_ranks = telling_ranks(frontier)
     attribution = summary_attribution(summaries, left_out, shown_ranks, axes)
     examination = examine_summary(summaries, frontier, attribution, tables)
     notes = [f"the verdict rests on the ranks' summaries of steps {summaries.numbers[0]} to {summaries.numbers[-1]}"]
     if len(shown_ranks) < len(ranks):
-        notes.append(f"the steps of {len(shown_ranks)} ranks are shown: the latest, and some of the others")
+        notes.append(f"the steps of {len(shown_ranks)} ranks are shown: the last to arrive, and some of the others")
     layout = RunLayout(summaries.root)
     looked_at = summaries.ranks if len(summaries.ranks) <= _ALL_LOOKED_AT else shown_ranks
     if traced := [rank for rank in looked_at if layout.rank(rank).traces()]:
         traced_folder = layout.rank(traced[0]).folder
         notes.append(
-            f"profiler windows of {rank_ranges(traced)} are not in it: diag analyze {traced_folder} reads a rank's"
+            f"profiler windows of {rank_ranges(traced)} are not included: diag analyze {traced_folder} reads those of "
+            "one rank"
         )
     coverage = Coverage(
         ranks_used=summaries.ranks,
@@ -143,9 +144,9 @@ def open_by_size(*paths: Path | str, reading: Reading | None = None) -> Result:
     return open_run(*paths, reading=reading)
 
 
-def open_each(found: Jobs, reading: Reading | None = None) -> Iterator[tuple[Job, Result | DiagError]]:
+def open_each(jobs: Jobs, reading: Reading | None = None) -> Iterator[tuple[Job, Result | DiagError]]:
     """Each job with its analysis, one after the other, or with the error if it cannot be analysed."""
-    for job in found.jobs:
+    for job in jobs.jobs:
         try:
             if job.tables is None and summaries_suffice(job.paths[0]):
                 yield job, open_summaries(job.paths[0])

@@ -165,7 +165,7 @@ def test_two_ranks_without_a_step_in_common_are_not_compared(tmp_path: Path) -> 
     first, second = (layout.rank(rank).summary for rank in (0, 1))
     first.write_bytes(first.read_bytes().split(b"\n", 1)[0] + b"\n")
     without_the_first_line(second)
-    with pytest.raises(DiagError, match="one rank left a summary of steps 0 to 49, and it takes two"):
+    with pytest.raises(DiagError, match="only one rank has a summary of steps 0 to 49; at least two are needed"):
         open_summaries(layout.root)
 
 
@@ -207,7 +207,7 @@ def test_without_summaries_the_message_says_what_to_do(tmp_path: Path) -> None:
         open_summaries(layout.root)
     assert "--summary" in (raised.value.hint or "")
     layout = write_summaries(Job(1), tmp_path / "one")
-    with pytest.raises(DiagError, match="takes two"):
+    with pytest.raises(DiagError, match="at least two are needed"):
         open_summaries(layout.root)
 
 
@@ -227,7 +227,7 @@ def test_a_run_of_many_ranks_without_traces_is_read_by_its_summaries(tmp_path: P
     for rank in (4, 9):
         layout.rank(rank).trace(7).write_bytes(b"")
     assert summaries_suffice(layout.root)
-    assert f"profiler windows of ranks 4, 9 are not in it: diag analyze {layout.rank(4).folder}" in str(
+    assert f"profiler windows of ranks 4, 9 are not included: diag analyze {layout.rank(4).folder}" in str(
         open_summaries(layout.root).coverage.notes
     )
     for rank in layout.ranks():

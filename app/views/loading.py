@@ -76,7 +76,7 @@ def _loader(view: RunView, table: LoadingTable) -> None:
         Metric(
             "Prefetch factor",
             UNKNOWN if table.prefetch_factor is None else f"{table.prefetch_factor:,}",
-            help="Batches that each loader process keeps ready.",
+            help="Batches that each loader process prefetches.",
         ),
         Metric(
             "Queued batches",

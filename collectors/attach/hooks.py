@@ -84,14 +84,14 @@ class Hooks:
         self.placed: list[str] = []
         self.missing: dict[str, str] = {}
 
-    def place(self, what: str, put: Callable[[Patches], object]) -> None:
+    def place(self, name: str, put: Callable[[Patches], object]) -> None:
         """Runs ``put``. An unexpected version of a library costs only this hook."""
         try:
             put(self.patches)
         except Exception as error:  # whatever another version of the library raises
-            self.missing[what] = repr(error)
+            self.missing[name] = repr(error)
         else:
-            self.placed.append(what)
+            self.placed.append(name)
 
     def remove(self) -> None:
         self.patches.undo()
@@ -253,10 +253,10 @@ class Fetches:
         self._life = life
         self._events = life.events
         self._inside = Inside()
-        self._asked = 0  # the outermost loader
+        self._loader = 0  # the outermost loader
         self._settings: dict[int, dict[str, Any]] = {}  # by loader, if it has any
 
-    def told(self, loader: int, iterator: Any, fetch: Callable[[], _Batch]) -> _Batch:
+    def timed(self, loader: int, iterator: Any, fetch: Callable[[], _Batch]) -> _Batch:
         """Calls ``fetch`` for the next batch of ``iterator``, reports it and returns it. Exceptions, StopIteration
         included, are passed through."""
         inside = self._inside
@@ -266,7 +266,7 @@ class Fetches:
             return fetch()
         inside.now = True
         try:
-            self._asked = loader
+            self._loader = loader
             events = self._events
             events.fetch_begins(loader, torch.is_grad_enabled())
             if events.looks:
@@ -295,8 +295,8 @@ class Fetches:
         }
 
     def _look_at(self, iterator: Any) -> None:
-        if self._asked not in self._settings and (settings := _settings_of(iterator)):
-            self._settings[self._asked] = settings
+        if self._loader not in self._settings and (settings := _settings_of(iterator)):
+            self._settings[self._loader] = settings
         queue = queue_of(iterator)
         if queue is not None:
             self._events.queue_seen(queue)
@@ -310,7 +310,7 @@ def install_loader(patches: Patches, fetches: Fetches) -> None:
     @functools.wraps(original)
     def fetch(iterator: Any) -> Any:
         # Identifies the loader: each epoch has a new iterator, but the same sampler.
-        return fetches.told(id(getattr(iterator, "_index_sampler", iterator)), iterator, lambda: original(iterator))
+        return fetches.timed(id(getattr(iterator, "_index_sampler", iterator)), iterator, lambda: original(iterator))
 
     patches.replace(_BaseDataLoaderIter, "__next__", fetch)
 
@@ -369,10 +369,10 @@ def install_optimizers(life: Attachment) -> list[RemovableHandle]:
 def install_zeroing(patches: Patches, life: Attachment) -> None:
     """Hooks ``zero_grad``, the only sign of an optimizer whose step is compiled: compiled code runs no hooks."""
     for owner in (Optimizer, torch.nn.Module):
-        patches.replace(owner, "zero_grad", _told(owner.zero_grad, life))
+        patches.replace(owner, "zero_grad", _zero_grad_hook(owner.zero_grad, life))
 
 
-def _told(original: Any, life: Attachment) -> Any:
+def _zero_grad_hook(original: Any, life: Attachment) -> Any:
     events, compiling = life.events, torch.compiler.is_dynamo_compiling
 
     @functools.wraps(original)

@@ -72,29 +72,29 @@ _TRAINS = frozenset({"backward_begins", "optimizer_begins", "told_steps"})
 _TRAINING_STEPS = 3
 # Phases without a call of their own: they are inferred from the events around them.
 _INFERRED = {
-    "forward": "from the arrival of the last batch to the begin of backward",
+    "forward": "from the arrival of the last batch to the start of backward",
     "optimizer": "from the end of the last backward to the end of the optimizer's step",
-    "DDP's reductions": "one call a backward, from when the last gradient was ready to the end of backward",
+    "DDP's reductions": "one call per backward, from when the last gradient was ready to the end of backward",
     "evaluation": "from Module.train(False), or a batch fetched without gradients, to the training's next batch",
 }
 _NOT_HOOKED = {
-    "h2d": "when copies to the device run is seen in the profiler windows only: of one from pageable memory a host "
-    "tells how long it waited for the device",
-    "other loaders": "batches that come from no torch DataLoader: waiting for them counts as forward",
+    "h2d": "the device time of host-to-device copies is recorded in profiler windows only; for a copy from "
+    "pageable memory, the time for which the host is blocked is recorded",
+    "other loaders": "batches that do not come from a torch DataLoader: waiting for them counts as forward",
 }
 
 
 class Attachment:
     """The recording of one process, started by its launcher, or by its own script (``asked``)."""
 
-    def __init__(self, run_dir: Path, settings: CollectorSettings, asked: bool = False) -> None:
+    def __init__(self, run_dir: Path, settings: CollectorSettings, explicit: bool = False) -> None:
         self.run_dir = run_dir
         self._timer = CollectiveTimer(settings.max_collectives_per_step)
         self._reducers = Reducers(self._timer)
         self.events = Events(self.tell, self._reducers.backward_ends, lambda error: self._end(repr(error)))
         self.fetches = hooks.Fetches(self)
         self._settings = settings
-        self._asked = asked
+        self._explicit = explicit
         self._handles: list[Any] = []  # of hooks that stay until the training has ended
         self._child_ends: Finalize[Any] | None = None  # set in a process of multiprocessing
         self._hooks = Hooks()
@@ -107,7 +107,7 @@ class Attachment:
         self._engine: Any = None
         self._imports: AfterImport | None = None
         self.described = False
-        self._own_profiler = False  # the training has a profiler of its own
+        self._own_profiler = False  # the training runs its own profiler
 
     # -- beginning -------------------------------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class Attachment:
         place("evaluation", lambda patches: hooks.install_evaluation(patches, self))
         place("profiler", lambda patches: hooks.install_profiler(patches, self))
         Saving(self).install(self._hooks, imports)
-        if not self._asked:
+        if not self._explicit:
             place("traceback", lambda _patches: install_excepthook())
         if dist.is_available():
             place("process group", lambda patches: hooks.install_process_group(patches, self))
@@ -174,35 +174,35 @@ class Attachment:
             # A forked process ends by os._exit, without atexit. multiprocessing clears inherited finalizers in the
             # child, so this one is registered here and not earlier.
             self._child_ends = Finalize(None, self._at_end_of_child, exitpriority=0)
-        if self._asked:
+        if self._explicit:
             self._reducers.find()
         if self._own_profiler:
-            collector.no_windows("the training has a profiler of its own")
+            collector.no_windows("the training runs its own profiler")
         backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else None
         collector.describe(world_size=world_size, backend=backend, collector={"attached": self._about()})
 
     def _recorded_otherwise(self) -> str:
         """Why nothing is to be recorded here: the process is recorded already, or must not be; "" otherwise."""
         owner = os.environ.get(OWNER_VARIABLE, "")
-        if self._asked and owner == str(os.getpid()):
-            return "this process is recorded already"
-        if not self._asked and not owner and not wanted():
-            return "it is switched off"
-        if not self._asked and "diag.collectors.session" in sys.modules:
-            return "the training has collectors of its own"
+        if self._explicit and owner == str(os.getpid()):
+            return "this process is already recorded"
+        if not self._explicit and not owner and not wanted():
+            return "recording is switched off"
+        if not self._explicit and "diag.collectors.session" in sys.modules:
+            return "the training uses its own Collector"
         return ""
 
     def _why_not(self, rank: int) -> str:
         """Why this process cannot be recorded; "" if it can, and then the rank's folder belongs to this process."""
         if os.environ.get(OWNER_VARIABLE, str(os.getpid())) != str(os.getpid()):
-            return "a process that started this one is recorded"
+            return "an ancestor process is recorded"
         files = RunLayout(self.run_dir).rank(rank)
         files.folder.mkdir(parents=True, exist_ok=True)
         occupied = files.identity.exists()
         if not occupied:
             with contextlib.suppress(OSError):  # which the collector reports
                 occupied = not create_file(files.identity, encode(identify(device_in_use())))
-        return f"there is a rank {rank} in {self.run_dir} already" if occupied else ""
+        return f"{self.run_dir} already has a rank {rank}" if occupied else ""
 
     def _about(self) -> dict[str, Any]:
         missing = _NOT_HOOKED | self._hooks.missing
@@ -270,7 +270,7 @@ class Attachment:
         self._own_profiler = True
         if self._collector is not None:
             collector = self._collector
-            self.safely(lambda: collector.no_windows("the training has a profiler of its own"))
+            self.safely(lambda: collector.no_windows("the training runs its own profiler"))
 
     def _describe(self, trained_with: Collection[int]) -> None:
         """Describes the training in the manifest, once, after the first step."""
@@ -309,7 +309,7 @@ class Attachment:
             if not failed:  # else it has been reported
                 _say(repr(ours))
         self._remove()
-        if self._asked:
+        if self._explicit:
             self._let_go()
 
     def _let_go(self) -> None:
@@ -364,7 +364,7 @@ class Attachment:
             self._hear_no_more()
             self._remove()
             self._collector.give_up("forked")
-            self._unrecorded = "it was forked from a process that is recorded"
+            self._unrecorded = "it was forked from a recorded process"
         self.events.thread = threading.get_ident()
 
 

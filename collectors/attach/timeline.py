@@ -28,8 +28,8 @@ from ..session import Moment
 
 # The most steps of the base between two steps of a waited-for optimizer; also the most optimizers in an iteration.
 _LONGEST = 64
-_SEEN = 2  # how often an interval is seen before it counts as regular
-_MOST_SEEN = 16  # the same, for an optimizer that was wrongly taken for regular
+_REPEATS = 2  # how often an interval is seen before it counts as regular
+_MOST_REPEATS = 16  # the same, for an optimizer that was wrongly taken for regular
 _FAULTS = 3  # unexpected intervals, minus expected ones, after which an optimizer is no longer waited for
 
 
@@ -40,7 +40,7 @@ class _Rhythm:
 
     def __init__(self) -> None:
         self.backwards = 0  # number of backwards before its last step
-        self.needed = _SEEN
+        self.needed = _REPEATS
         self.forget()
 
     def forget(self) -> None:
@@ -184,7 +184,7 @@ class Iterations:
             rhythm = self._rhythms[member]
             rhythm.faults = rhythm.faults + 1 if member in unexpected else max(0, rhythm.faults - 1)
             if rhythm.faults >= _FAULTS:
-                rhythm.needed = min(2 * rhythm.needed, _MOST_SEEN)
+                rhythm.needed = min(2 * rhythm.needed, _MOST_REPEATS)
                 rhythm.forget()
                 self._slowest.discard(member)
         if not self._slowest and self.base is not None:
@@ -261,7 +261,7 @@ class Timeline:
         self._recorder = recorder
         self._open: tuple[AbstractContextManager[StepRecord], StepRecord] | None = None
         self.steps = 0  # number of steps that are over
-        self._told = False  # the training marks the ends of its steps
+        self._marked = False  # the training marks the ends of its steps
         self._optimized = False  # the optimizers have stepped in this step
         self._edge_kind, self._edge = _Edge.STEP, recorder.moment()
         self._step_began = self._edge
@@ -294,7 +294,7 @@ class Timeline:
     @property
     def infers(self) -> bool:
         """Whether the end of a step is inferred from optimizers, not marked by the training."""
-        return not self._told
+        return not self._marked
 
     # -- the loader ------------------------------------------------------------------------------------------------
 
@@ -435,13 +435,13 @@ class Timeline:
 
     def told_steps(self, loader: int | None = None) -> None:
         """From here on the training marks the ends of its steps. ``loader``: the source of its batches, if given."""
-        self._told = True
+        self._marked = True
         if loader is not None:
             self.loaders.add(loader)
 
     def inferred_steps(self) -> None:
         """From here on a step ends with the optimizer's step again."""
-        self._told = False
+        self._marked = False
 
     def step_ends(self, whole: bool = True) -> None:
         """Called by the training. Not ``whole``: it stops in the middle of a step, unless an optimizer has stepped."""
@@ -475,7 +475,7 @@ class Timeline:
 
     def _optimized_until(self, now: Moment) -> None:
         self._optimized = True
-        if not self._told:
+        if not self._marked:
             self._end_step(now)
 
     def _end_step(self, now: Moment) -> None:

@@ -136,7 +136,7 @@ def _read(document: Document, offset: int, size: int) -> Tensor:
         file.seek(offset)
         raw = file.read(size)
     if len(raw) != size:
-        raise OptionError(f"{document.path} became shorter than its {document.size} bytes while the run read it")
+        raise OptionError(f"{document.path} had {document.size} bytes and became shorter during the run")
     return torch.frombuffer(bytearray(raw), dtype=torch.uint8).long()
 
 

@@ -25,18 +25,18 @@ class FaultKind:
         return f"{self.name}:" + ",".join(map(str, self.keys))
 
 
-_ON_ALL = Key("rank", RANKS, ALL_RANKS, "the rank it strikes, or all")
-_ON_ZERO = Key("rank", RANK, "0", "the rank it strikes")
-_ON_GIVEN = Key("rank", RANK, None, "the rank it strikes")
-_FROM = Key("from", INTEGER, "0", "the first step it strikes in")
-_AT_STEP = Key("step", INTEGER, None, "the step it strikes in, counted from 0")
+_ON_ALL = Key("rank", RANKS, ALL_RANKS, "the affected rank, or all")
+_ON_ZERO = Key("rank", RANK, "0", "the affected rank")
+_ON_GIVEN = Key("rank", RANK, None, "the affected rank")
+_FROM = Key("from", INTEGER, "0", "the first affected step")
+_AT_STEP = Key("step", INTEGER, None, "the affected step, counted from 0")
 
 _KINDS = (
     FaultKind("slow-loader", "the dataset takes longer for a batch, inside the loader's process", (
         Key("ms", NUMBER, "300", "added to a batch, milliseconds"), _ON_ALL,
         Key("every", INTEGER, "1", "only every n-th batch", least=1), _FROM,
     )),
-    FaultKind("slow-wire", "collectives complete later than they did, as on a slow network", (
+    FaultKind("slow-wire", "collectives complete later, as on a slow network", (
         Key("ms", NUMBER, "20", "latency added to a collective, milliseconds"),
         Key("mbps", NUMBER, "200", "bandwidth, megabits of the full tensor a second; 0: unlimited"), _ON_ALL,
     )),
@@ -65,16 +65,16 @@ _KINDS = (
         _ON_ZERO, Key("objects", INTEGER, "1000000", "objects on the heap", least=1),
         Key("every", INTEGER, "1", "in every n-th step", least=1),
     )),
-    FaultKind("skip-collective", "a rank leaves out one gradient reduction", (_ON_GIVEN, _AT_STEP)),
+    FaultKind("skip-collective", "a rank skips one gradient reduction", (_ON_GIVEN, _AT_STEP)),
     FaultKind("mismatched-shape", "a rank reduces half of one gradient tensor", (_ON_GIVEN, _AT_STEP)),
     FaultKind("die", "a rank dies at the beginning of a step", (
-        _ON_GIVEN, _AT_STEP, Key("how", CHOICE, "sigkill", "the way it dies", ("sigkill", "exception", "exit")),
+        _ON_GIVEN, _AT_STEP, Key("how", CHOICE, "sigkill", "how the rank dies", ("sigkill", "exception", "exit")),
         Key("code", INTEGER, "1", "exit code for how=exit"),
     )),
     FaultKind("hang", "a rank stops for a long time", (
         _ON_GIVEN, _AT_STEP,
         Key("where", CHOICE, "collective", "in the loader, or before a gradient reduction", ("loader", "collective")),
-        Key("seconds", NUMBER, "3600", "how long"),
+        Key("seconds", NUMBER, "3600", "duration, seconds"),
     )),
 )  # fmt: skip
 

@@ -368,7 +368,7 @@ class Injector:
         links = self._of("slow-wire")
         if links and self.device.type != "cpu":
             raise OptionError(
-                "slow-wire delays what the host waits for, which is not what a GPU waits for: inject it in a CPU run, "
+                "slow-wire delays the waits of the host, not those of a GPU: inject it in a CPU run, "
                 "or slow down the real network"
             )
         if self.device.type == "cpu" and any(fault.text("on") == _DEVICE for fault in self._of("straggler")):

@@ -96,7 +96,7 @@ class TrainerOptions:
     settings: tuple[str, ...] = option(
         (),
         TRAINING,
-        "A setting of the strategy's own; repeatable. `--set list` prints all of them.",
+        "A setting of the strategy; repeatable. `--set list` prints all of them.",
         "--set",
         metavar="KEY=VALUE",
     )
@@ -109,7 +109,7 @@ class TrainerOptions:
     pipeline_schedule: str = option("1f1b", TRAINING, f"Schedule of --pp: {listed(SCHEDULES)}.", choices=SCHEDULES)
     stages_per_rank: int = option(1, TRAINING, "Pipeline stages on each rank, for the interleaved schedule.", least=1)
     preset: str = option("tiny", TRAINING, f"Model size: {listed(PRESETS)}.", choices=tuple(PRESETS))
-    steps: int = option(20, TRAINING, "Optimizer steps, those before a resumed checkpoint included.", least=1)
+    steps: int = option(20, TRAINING, "Optimizer steps, including those before a resumed checkpoint.", least=1)
     batch_size: int | None = option(
         None, TRAINING, "Sequences per rank and micro-batch; by default the preset's.", least=1
     )
@@ -136,16 +136,16 @@ class TrainerOptions:
         None, TRAINING, "A text file or a folder of them; by default Python's own sources.", path=True
     )
     wrap: str = option("block", SHARDING, "FSDP unit: block, root (the whole model), linear, or a number of blocks.")
-    prefetch: int = option(0, SHARDING, "FSDP units that are gathered ahead of their use; 0: PyTorch decides.", least=0)
+    prefetch: int = option(0, SHARDING, "FSDP units to prefetch; 0: PyTorch decides.", least=0)
     reshard_after_forward: str = option("yes", SHARDING, "yes, no, or the number of ranks to reshard to.")
     num_workers: int = option(1, LOADER, "Loader processes per rank; 0: the training process loads.", least=0)
-    prefetch_factor: int = option(2, LOADER, "Batches that each loader process keeps ready.", least=1)
+    prefetch_factor: int = option(2, LOADER, "Batches that each loader process prefetches.", least=1)
     pin_memory: bool = option(False, LOADER, "Keep batches in page-locked memory; for accelerators.")
-    checkpoint_every: int = option(0, CHECKPOINTS, "Save after every so many steps; 0: never.", least=0)
+    checkpoint_every: int = option(0, CHECKPOINTS, "Save every N steps; 0: never.", least=0)
     checkpoint_dir: str | None = option(
         None, CHECKPOINTS, "Where to save, on storage that all nodes share; by default RUN/checkpoints.", path=True
     )
-    keep_checkpoints: int = option(3, CHECKPOINTS, "Newest checkpoints that are kept.", "--keep", least=1)
+    keep_checkpoints: int = option(3, CHECKPOINTS, "Number of the newest checkpoints to keep.", "--keep", least=1)
     checkpoint_async: bool = option(
         True,
         CHECKPOINTS,
@@ -158,7 +158,7 @@ class TrainerOptions:
         "Continue from a checkpoint, or from the last complete one of a folder or of an earlier run.",
         path=True,
     )
-    timeout_s: float = option(300, LAUNCH, "Seconds that a collective may take.", "--timeout", least=1)
+    timeout_s: float = option(300, LAUNCH, "Timeout of a collective, in seconds.", "--timeout", least=1)
     inject: tuple[str, ...] = option(
         (), FAULT, "Plant a fault; repeatable. `--inject list` prints all of them.", metavar="NAME:KEY=VALUE,..."
     )

@@ -50,7 +50,7 @@ def _values(options: TrainerOptions) -> None:
             raise OptionError(f"{about.flag} {value} is too small: give {about.least:g} or more")
     if options.checkpoint_policy != "full" and not options.activation_checkpointing:
         raise OptionError(
-            f"--checkpoint-policy {options.checkpoint_policy} says what is recomputed, and nothing is: add "
+            f"--checkpoint-policy {options.checkpoint_policy} has no effect without activation checkpointing: add "
             "--activation-checkpointing"
         )
 
@@ -67,7 +67,7 @@ def _given(options: TrainerOptions, *names: str) -> list[str]:
 
 def _precision(options: TrainerOptions) -> None:
     if options.reduce_dtype == "bf16" and options.precision != "bf16":
-        raise OptionError("--reduce-dtype bf16 goes with --precision bf16: fp32 gradients are reduced as they are")
+        raise OptionError("--reduce-dtype bf16 needs --precision bf16: fp32 gradients are reduced in fp32")
 
 
 def _model_parallel(options: TrainerOptions) -> None:
@@ -104,13 +104,14 @@ def _pipeline(options: TrainerOptions) -> None:
     interleaved = options.pipeline_schedule == "interleaved"
     if interleaved != (options.stages_per_rank > 1):
         raise OptionError(
-            "--pipeline-schedule interleaved and --stages-per-rank 2 or more go together: other schedules have one "
-            "stage on a rank"
+            "--pipeline-schedule interleaved and --stages-per-rank 2 or more require each other: other schedules have "
+            "one stage per rank"
         )
     rounds = max(1, options.micro_batches // options.pipeline_parallel)
     if interleaved and options.micro_batches % rounds:
         raise OptionError(
-            f"--micro-batches {options.micro_batches}: interleaved, it must be a multiple of its {rounds} rounds"
+            f"--micro-batches {options.micro_batches} must be a multiple of the {rounds} rounds of the interleaved "
+            "schedule"
         )
     if options.grad_sync == "every":
         raise OptionError("--grad-sync every: a pipeline reduces gradients once, after its last micro-batch")
@@ -157,26 +158,26 @@ def refuse_resume(checkpoint: Checkpoint, options: TrainerOptions, world_size: i
         f"{name} {saved.model.get(name)}, not {shape[name]}" for name in _SHAPE if saved.model.get(name) != shape[name]
     ]
     if changed:
-        raise OptionError(f"{where} is of another model ({', '.join(changed)}): give its --preset")
+        raise OptionError(f"{where} is a checkpoint of another model ({', '.join(changed)}): give its --preset")
     if saved.options.get("seed") != options.seed:
         raise OptionError(
-            f"{where} was trained with --seed {saved.options.get('seed')}, which orders the data; with --seed "
-            f"{options.seed} samples would come twice and others never"
+            f"{where} was trained with --seed {saved.options.get('seed')}, which determines the order of the data: "
+            f"with --seed {options.seed} some samples would be repeated and others skipped"
         )
     if saved.model.get("seq_len") != shape["seq_len"]:
         raise OptionError(
-            f"{where} cut the text into sequences of {saved.model.get('seq_len')} tokens: where it stopped means "
-            f"nothing with --seq-len {shape['seq_len']}"
+            f"{where} split the text into sequences of {saved.model.get('seq_len')} tokens: its position in the data "
+            f"is not valid with --seq-len {shape['seq_len']}"
         )
     if saved.steps >= options.steps:
         raise OptionError(
-            f"{where} has {saved.steps} steps behind it, and --steps {options.steps} counts them: give more"
+            f"{where} is at step {saved.steps}, and --steps {options.steps} includes the steps before it: give more"
         )
     strategy = STRATEGIES[options.strategy]
     if saved.kind != strategy.checkpoint_kind:
         raise OptionError(
-            f"{where} was saved by {saved.strategy}, and --strategy {options.strategy} cannot read that: DeepSpeed has "
-            "a format of its own, that no other strategy reads or writes"
+            f"{where} was saved by {saved.strategy}, and --strategy {options.strategy} cannot read it: DeepSpeed has "
+            "its own format, which no other strategy reads or writes"
         )
     strategy.refuse_resume(saved, where, options, world_size)
     if world_size is not None:
@@ -189,8 +190,8 @@ def refuse_data(checkpoint: Checkpoint, data: dict[str, Any]) -> None:
     if saved.get("fingerprint") != data["fingerprint"]:
         raise OptionError(
             f"--resume {checkpoint.folder} was trained on {saved.get('source')} ({saved.get('documents')} documents, "
-            f"{saved.get('bytes')} bytes); {data['source']} is not the same now ({data['documents']} documents, "
-            f"{data['bytes']} bytes), so where it stopped means nothing. Give the same text with --data"
+            f"{saved.get('bytes')} bytes); {data['source']} is different ({data['documents']} documents, "
+            f"{data['bytes']} bytes), so the position in the data is not valid. Give the same text with --data"
         )
 
 
@@ -207,7 +208,7 @@ def differences(checkpoint: Checkpoint, options: TrainerOptions, world_size: int
     if (saved.strategy, saved.world_size, saved.mesh) != (strategy, world_size, mesh):
         notes.append(
             f"{saved.strategy} on {_ranks(saved.world_size, saved.mesh)} before, now {strategy} on "
-            f"{_ranks(world_size, mesh)}: sums in another order"
+            f"{_ranks(world_size, mesh)}: the order of floating-point sums differs"
         )
     now = asdict(options)
     for name in _NUMERIC:
@@ -236,8 +237,9 @@ def carried_over(cursor: Mapping[str, int], layout: Mapping[str, int], where: st
     sequences = rounds * old_batch
     if sequences % new_batch:
         raise OptionError(
-            f"{where} stopped after {sequences} sequences of an epoch, and this run takes {new_batch} at a time "
-            f"({layout['world_size']} x {layout['batch_size']}): no round begins there. Give a --batch-size and number "
+            f"{where} stopped after {sequences} sequences of an epoch, which is not a multiple of the {new_batch} "
+            f"that the ranks of this run read at a time ({layout['world_size']} x {layout['batch_size']}). Give a "
+            "--batch-size and number "
             f"of ranks whose product divides {sequences}; as saved: {cursor['world_size']} x {cursor['batch_size']}"
         )
     return epoch * (layout["samples"] // new_batch) + sequences // new_batch

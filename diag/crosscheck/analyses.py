@@ -101,7 +101,7 @@ def _answer(line: str) -> Answer:
 
 
 def _death(process: subprocess.CompletedProcess[str]) -> str:
-    last = next((line for line in reversed(process.stderr.splitlines()) if line.strip()), "it said nothing")
+    last = next((line for line in reversed(process.stderr.splitlines()) if line.strip()), "no error output")
     if process.returncode < 0:
         return f"HTA's process was ended by {signal.Signals(-process.returncode).name}: {last}"
     return f"HTA's process ended with exit code {process.returncode}: {last}"
@@ -131,8 +131,8 @@ def cross_check(result: Result) -> CrossCheck:
     answers = run_jobs(jobs)
     checks = [_check(rank, trace, answer) for (rank, trace), answer in zip(traces, answers, strict=False)]
     failed = zip(unread, answers[len(traces) :], strict=False)
-    checks += [_uncompared(None, path, f"we cannot read it either; HTA: {a.error or 'reads it'}") for path, a in failed]
-    notes = () if traces else ("the run has no trace that both could read: nothing to compare",)
+    checks += [_uncompared(None, path, f"diag cannot read it; HTA: {a.error or 'reads it'}") for path, a in failed]
+    notes = () if traces else ("no trace of the run could be read by both diag and HTA: nothing to compare",)
     return CrossCheck("hta", tool, tuple(checks), notes or _mixed_up(traces, answers[len(files) :]))
 
 
@@ -195,9 +195,9 @@ def _mixed_up(traces: Sequence[tuple[int, Trace]], answers: Sequence[Answer]) ->
     if not lost:
         return ()
     return (
-        f"given the folder, HTA reads {len(by_path)} of {len(traces)} traces, and {rank_ranges(lost)} not as such: it "
-        "keeps one file a rank, and takes for rank 0 what says no rank or says it without a blank "
-        '("rank":3, compact JSON). Here it was told the ranks.',
+        f"given the folder, HTA reads {len(by_path)} of {len(traces)} traces. {rank_ranges(lost).capitalize()} would "
+        "be missing or misassigned: HTA keeps one file per rank, and reads a file without a rank, or with the rank "
+        'in compact JSON ("rank":3, no space), as rank 0. This comparison passes the ranks to HTA.',
     )
 
 
@@ -274,7 +274,7 @@ def _step(traces: Sequence[Trace], number: int | None) -> tuple[Trace, int, str]
     """The trace that holds the step, the step's number and the name of its range."""
     marked = [(trace, *row) for trace in traces for row in step_ranges(trace).select("step", "name").iter_rows()]
     if not marked:
-        raise DiagError("the trace marks no steps", hint="call prof.step() once a step", path=traces[0].path)
+        raise DiagError("the trace has no step markers", hint="call prof.step() once per step", path=traces[0].path)
     if number is None:
         return marked[min(1, len(marked) - 1)]
     match = next((entry for entry in marked if entry[1] == number), None)
@@ -313,7 +313,7 @@ def _shares(pieces: Iterable[tuple[str, int, int]]) -> tuple[PathShare, ...]:
 # The syntax of ``--hta``: ``critical-path:rank=3,step=7``.
 
 _HINT = "for example: --hta critical-path:rank=0,step=5   --hta sequences:rank=0,operator=aten::linear,length=3"
-_ASKED: dict[str, tuple[Callable[..., CriticalPath | KernelSequences], dict[str, Callable[[str], Any]]]] = {
+_ANALYSES: dict[str, tuple[Callable[..., CriticalPath | KernelSequences], dict[str, Callable[[str], Any]]]] = {
     "critical-path": (critical_path, {"rank": int, "step": int}),
     "sequences": (kernel_sequences, {"rank": int, "operator": str, "length": int}),
 }
@@ -323,9 +323,9 @@ Request = Callable[[Result], CriticalPath | KernelSequences]
 def parse_request(text: str) -> Request:
     """The requested analysis, as a function of a result. DiagError, exit code 2, for an invalid text."""
     name, _, settings = text.partition(":")
-    if name not in _ASKED:
-        raise _usage(f"--hta {text}: no such analysis; there are {' and '.join(_ASKED)}")
-    analysis, kinds = _ASKED[name]
+    if name not in _ANALYSES:
+        raise _usage(f"--hta {text}: unknown analysis; use {' or '.join(_ANALYSES)}")
+    analysis, kinds = _ANALYSES[name]
     chosen: dict[str, Any] = {}
     for setting in filter(None, settings.split(",")):
         key, _, value = setting.partition("=")

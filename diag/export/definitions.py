@@ -69,11 +69,11 @@ PART_DURATION = Metric(
 )
 TOKENS = Metric("diag_tokens_total", Kind.COUNTER, MetricUnit.NONE, "Tokens in finished steps.")
 TOKEN_RATE = Metric(
-    "diag_tokens_per_second", Kind.GAUGE, MetricUnit.NONE, f"Tokens a second over the last {RECENT} finished steps."
+    "diag_tokens_per_second", Kind.GAUGE, MetricUnit.NONE, f"Tokens per second over the last {RECENT} finished steps."
 )
 LAST_STEP = Metric("diag_last_step", Kind.GAUGE, MetricUnit.NONE, "Number of the last finished step.")
 LAST_STEP_TIME = Metric(
-    "diag_last_step_timestamp_seconds", Kind.GAUGE, MetricUnit.SECONDS, "When the last finished step ended, Unix time."
+    "diag_last_step_timestamp_seconds", Kind.GAUGE, MetricUnit.SECONDS, "End of the last finished step, Unix time."
 )
 HEARTBEAT_TIME = Metric(
     "diag_heartbeat_timestamp_seconds",
@@ -88,18 +88,18 @@ ALLOCATED = Metric(
     "diag_device_memory_allocated_peak_bytes",
     Kind.GAUGE,
     MetricUnit.BYTES,
-    "Most allocated on the device in the last step.",
+    "Peak of allocated device memory in the last step.",
 )
 RESERVED = Metric(
     "diag_device_memory_reserved_peak_bytes",
     Kind.GAUGE,
     MetricUnit.BYTES,
-    "Most reserved on the device in the last step.",
+    "Peak of reserved device memory in the last step.",
 )
-CAPACITY = Metric("diag_device_memory_capacity_bytes", Kind.GAUGE, MetricUnit.BYTES, "Memory of the device.")
+CAPACITY = Metric("diag_device_memory_capacity_bytes", Kind.GAUGE, MetricUnit.BYTES, "Total memory of the device.")
 RETRIES = Metric(
     "diag_device_memory_alloc_retries_total", Kind.COUNTER, MetricUnit.NONE,
-    "Allocations that needed the cache to be emptied first.",
+    "Allocations that were retried after the cache was emptied.",
 )  # fmt: skip
 RESIDENT = Metric(
     "diag_process_resident_memory_bytes",
@@ -113,24 +113,31 @@ COLLECTIVE_SECONDS = Metric(
     "Time from the start of each collective to its end on this rank, waiting for others included; they can overlap.",
 )  # fmt: skip
 COLLECTIVE_BYTES = Metric(
-    "diag_collective_bytes_total", Kind.COUNTER, MetricUnit.BYTES, "Full tensors of the collectives called."
+    "diag_collective_bytes_total",
+    Kind.COUNTER,
+    MetricUnit.BYTES,
+    "Bytes of the full tensors of the collectives called.",
 )
 UNREADABLE = Metric(
     "diag_unreadable_lines_total",
     Kind.COUNTER,
     MetricUnit.NONE,
-    "Lines of the records that could not be read; left out.",
+    "Unreadable lines of the records; skipped.",
 )
 ANALYSED_PART = Metric(
     "diag_analysed_step_part_seconds", Kind.GAUGE, MetricUnit.SECONDS,
     f"Step time {_PARTS}; mean of the steps that the last diag analyze counted, wait and transfer separated.",
 )  # fmt: skip
 
-RUN_INFO = Metric("diag_run_info", Kind.GAUGE, MetricUnit.NONE, "What is run; always 1.", per_rank=False)
-WORLD_SIZE = Metric("diag_world_size", Kind.GAUGE, MetricUnit.NONE, "Ranks that the run should have.", per_rank=False)
-RANKS = Metric("diag_ranks", Kind.GAUGE, MetricUnit.NONE, "Ranks whose records are followed.", per_rank=False)
+RUN_INFO = Metric(
+    "diag_run_info", Kind.GAUGE, MetricUnit.NONE, "Labels that describe the run; always 1.", per_rank=False
+)
+WORLD_SIZE = Metric(
+    "diag_world_size", Kind.GAUGE, MetricUnit.NONE, "Expected number of ranks, the world size.", per_rank=False
+)
+RANKS = Metric("diag_ranks", Kind.GAUGE, MetricUnit.NONE, "Ranks whose records are read.", per_rank=False)
 EXIT_CODE = Metric(
-    "diag_run_exit_code", Kind.GAUGE, MetricUnit.NONE, "How the run ended; missing while it lasts.", per_rank=False
+    "diag_run_exit_code", Kind.GAUGE, MetricUnit.NONE, "Exit code of the run; missing while it runs.", per_rank=False
 )
 MFU = Metric(
     "diag_mfu_ratio",
@@ -140,17 +147,21 @@ MFU = Metric(
     per_rank=False,
 )
 VERDICT_INFO = Metric(
-    "diag_verdict_info", Kind.GAUGE, MetricUnit.NONE, "The answer of the last diag analyze; always 1.", per_rank=False
+    "diag_verdict_info",
+    Kind.GAUGE,
+    MetricUnit.NONE,
+    "Verdict of the last diag analyze, as labels; always 1.",
+    per_rank=False,
 )
 VERDICT_SHARE = Metric(
     "diag_verdict_share_ratio", Kind.GAUGE, MetricUnit.RATIO, "Share of the step that the verdict's cause costs.",
     per_rank=False,
 )  # fmt: skip
 VERDICT_CONFIDENCE = Metric(
-    "diag_verdict_confidence_ratio", Kind.GAUGE, MetricUnit.RATIO, "How sure the verdict is, 0 to 1.", per_rank=False
+    "diag_verdict_confidence_ratio", Kind.GAUGE, MetricUnit.RATIO, "Confidence of the verdict, 0 to 1.", per_rank=False
 )
 VERDICT_TIME = Metric(
-    "diag_verdict_timestamp_seconds", Kind.GAUGE, MetricUnit.SECONDS, "When the last diag analyze answered, Unix time.",
+    "diag_verdict_timestamp_seconds", Kind.GAUGE, MetricUnit.SECONDS, "Time of the last diag analyze, Unix time.",
     per_rank=False,
 )  # fmt: skip
 
@@ -191,14 +202,14 @@ _PANELS = (
         "Verdict",
         "none",
         (("VERDICT_INFO", "{{severity}}: {{bottleneck}} ({{cause}})"),),
-        "Of the last diag analyze. The label culprit_ranks names the ranks at fault.",
+        "From the last diag analyze. The label culprit_ranks names the ranks at fault.",
         "name", 8, 4,
     ),
     _Panel(
         "Share of the step, confidence",
         "percentunit",
         (("VERDICT_SHARE", "share"), ("VERDICT_CONFIDENCE", "confidence")),
-        "Of the verdict's cause.",
+        "Share and confidence of the verdict.",
         "stat", 5, 4,
     ),
     _Panel("Age of the verdict", "s", (("time() - VERDICT_TIME", ""),), "", "stat", 3, 4),
@@ -206,7 +217,7 @@ _PANELS = (
         "Last step",
         "none",
         (("max(LAST_STEP)", "first"), ("min(LAST_STEP)", "last")),
-        "Of the rank that is furthest ahead, and of the one furthest behind.",
+        "Last finished step of the fastest and of the slowest rank.",
         "stat", 4, 4,
     ),
     _Panel("Ranks", "none", (("max(RANKS)", "recorded"), ("max(WORLD_SIZE)", "world size")), "", "stat", 4, 4),
@@ -251,7 +262,7 @@ _PANELS = (
         ),
     ),
     _Panel(
-        "Model FLOPs utilisation", "percentunit", (("MFU", "MFU"),), "Of the dense BF16 peak, where that is known."
+        "Model FLOPs utilisation", "percentunit", (("MFU", "MFU"),), "Relative to the dense BF16 peak, where known."
     ),
     _Panel(
         "Device memory",

@@ -35,7 +35,7 @@ def must_be_run(layout: RunLayout) -> None:
     must_exist([str(layout.root)])
     if not layout.is_run():
         raise DiagError(
-            "is no run directory",
+            "is not a run directory",
             path=layout.root,
             hint="metrics are read from what the collectors record: give a folder that `diag run` wrote",
         )
@@ -86,7 +86,7 @@ class FinishedSteps:
         self._waiting: list[StepRecord] = []
         self._rows: dict[int, list[CollectiveRow]] = {}  # by step: rows of waiting steps and of the step before them
         self._before = -1  # the step before the waiting ones
-        self._seen = -1  # step of the last line of collectives
+        self._last_line_step = -1  # step of the last line of collectives
         self._open: dict[tuple[str, int], str] = {}  # operations whose end on the device is to come
 
     @property
@@ -105,14 +105,14 @@ class FinishedSteps:
         new = self._records.read()
         lines = self._lines.read()
         for line in lines:
-            self._seen = max(self._seen, line.step)
+            self._last_line_step = max(self._last_line_step, line.step)
             self._rows.setdefault(line.step, []).extend(line.rows)
         calls = [self._call(row) for line in lines for row in line.rows]
         calls += (call for record in self._device.read() for call in self._ended(record))
         may_wait = self._lines.exists and not ended
         candidates, finished = (new, self._waiting) if new else (self._waiting, [])
-        self._waiting = [record for record in candidates if may_wait and record.step > self._seen]
-        finished = finished + [record for record in candidates if not may_wait or record.step <= self._seen]
+        self._waiting = [record for record in candidates if may_wait and record.step > self._last_line_step]
+        finished = finished + [record for record in candidates if not may_wait or record.step <= self._last_line_step]
         return list(self._split([record for record in finished if record.end_ns > record.begin_ns])), calls
 
     def _split(self, finished: Sequence[StepRecord]) -> Iterator[FinishedStep]:

@@ -72,7 +72,7 @@ def serve(
         server = _Server(address, family, _guarded(make_wsgi_app(registry), guard))
     except OSError as error:
         raise DiagError(
-            f"port {port} of {host} cannot be listened on: {error.strerror or error}", hint="choose another with --port"
+            f"cannot listen on port {port} of {host}: {error.strerror or error}", hint="choose another with --port"
         ) from error
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -80,7 +80,7 @@ def serve(
 
 
 def _guarded(app: WSGIApplication, guard: Guard) -> WSGIApplication:
-    def asked(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+    def guarded(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         answer = guard.answer(_request(environ))
         if answer is not None:
             start(f"{answer.status.value} {answer.status.phrase}", list(answer.headers))
@@ -91,7 +91,7 @@ def _guarded(app: WSGIApplication, guard: Guard) -> WSGIApplication:
 
         return app(environ, start_with_headers)
 
-    return asked
+    return guarded
 
 
 def _request(environ: WSGIEnvironment) -> Request:
@@ -193,7 +193,7 @@ class OtlpSender:
         data = self._reader.get_metrics_data()
         if data is None or self._exporter.export(data) is not MetricExportResult.SUCCESS:
             raise DiagError(
-                "the OpenTelemetry collector did not take the metrics",
+                "the OpenTelemetry collector did not accept the metrics",
                 hint=f"is one listening? --endpoint, or OTEL_EXPORTER_OTLP_ENDPOINT; else {DEFAULT_ENDPOINT}",
             )
 

@@ -189,7 +189,7 @@ class RunMetrics:
         must_be_run(self._layout)
         self._run = {of.RUN: run.resolve().name}
         self._per_rank, self._only = per_rank, only
-        self._say, self._said = say, set[tuple[str, str]]()
+        self._say, self._reported = say, set[tuple[str, str]]()
         self._ranks: dict[int, _Rank] = {}
         self._analysis = LastAnalysis(self._layout.verdict)
         self.live = False  # whether the run was live in the last reading
@@ -198,14 +198,14 @@ class RunMetrics:
         """Reads the run; returns all current samples."""
         now_ns = time.time_ns() if now_ns is None else now_ns
         manifest, gap = read_manifest(self._layout)
-        self._tell([gap])
+        self._report([gap])
         ended = manifest is not None and manifest.exit_code is not None
         for rank, files in self._readable_ranks().items():
             if self._only is not None and rank not in self._only:
                 continue
             if rank not in self._ranks:
                 self._ranks[rank] = _Rank(rank, files, keeps_records=not self._ranks)
-            self._tell(self._ranks[rank].read(ended))
+            self._report(self._ranks[rank].read(ended))
         signs = [follower.heartbeat.unix_ns for follower in self._ranks.values() if follower.heartbeat is not None]
         signs.append(manifest.created_unix_ns if manifest is not None else 0)  # the first heartbeat comes later
         self.live = not ended and now_ns - max(signs) < SILENT_S * 1e9
@@ -217,13 +217,13 @@ class RunMetrics:
         try:
             return self._layout.ranks()
         except OSError as error:  # a later reading may succeed
-            self._tell([Gap(str(self._layout.ranks_folder), f"cannot be read: {error.strerror}")])
+            self._report([Gap(str(self._layout.ranks_folder), f"cannot be read: {error.strerror}")])
             return {}
 
-    def _tell(self, gaps: Iterable[Gap | None]) -> None:
+    def _report(self, gaps: Iterable[Gap | None]) -> None:
         for gap in gaps:
-            if gap is not None and (gap.path, gap.reason) not in self._said:
-                self._said.add((gap.path, gap.reason))
+            if gap is not None and (gap.path, gap.reason) not in self._reported:
+                self._reported.add((gap.path, gap.reason))
                 if self._say is not None:
                     self._say(gap.path, gap.reason)
 

@@ -52,17 +52,21 @@ EXAMPLE = {
     LimitUnit.RATE: "for example 12000",
 }
 
-EXPOSED_COMM = Quantity("max-exposed-comm", LimitUnit.SHARE, "exposed communication, of the critical path")
-DATA_WAIT = Quantity("max-data-wait", LimitUnit.SHARE, "waiting for the data loader, of the critical path")
-EXPOSED_COPIES = Quantity("max-exposed-copies", LimitUnit.SHARE, "exposed host-device copies, of the critical path")
-CHECKPOINTS = Quantity("max-checkpoint", LimitUnit.SHARE, "stalls for checkpoints, of the critical path")
+EXPOSED_COMM = Quantity("max-exposed-comm", LimitUnit.SHARE, "exposed communication as a share of the critical path")
+DATA_WAIT = Quantity("max-data-wait", LimitUnit.SHARE, "waiting for the data loader as a share of the critical path")
+EXPOSED_COPIES = Quantity(
+    "max-exposed-copies", LimitUnit.SHARE, "exposed host-device copies as a share of the critical path"
+)
+CHECKPOINTS = Quantity("max-checkpoint", LimitUnit.SHARE, "stalls for checkpoints as a share of the critical path")
 HOST_WAIT = Quantity(
-    "max-host-wait", LimitUnit.SHARE, "a device's idle time before its host launches work, of the critical path"
+    "max-host-wait",
+    LimitUnit.SHARE,
+    "a device's idle time before its host launches work, as a share of the critical path",
 )
 STRAGGLER = Quantity("max-straggler", LimitUnit.SHARE, "waiting for ranks that compute longer than the others")
 STEP = Quantity("max-step", LimitUnit.DURATION, "the mean step")
 MFU = Quantity("min-mfu", LimitUnit.SHARE, "model FLOPs utilisation")
-TOKENS = Quantity("min-tokens-per-second", LimitUnit.RATE, "tokens a second of all ranks, within steps")
+TOKENS = Quantity("min-tokens-per-second", LimitUnit.RATE, "tokens per second of all ranks, within steps")
 PEAK_MEMORY = Quantity(
     "max-peak-memory",
     LimitUnit.SIZE,
@@ -114,7 +118,7 @@ def parse_limit(quantity: Quantity, written: object, path: str | None = None, li
     if match is None or factor is None:
         where = f"line {line}: " if line is not None else ""
         raise DiagError(
-            f"{where}{quantity.name} = {written!r} is no limit",
+            f"{where}{quantity.name} = {written!r} is not a limit",
             hint=f"a number and its unit, {EXAMPLE[quantity.unit]}",
             path=path,
             exit_code=ExitCode.USAGE,
@@ -163,14 +167,14 @@ def read_budgets(path: Path) -> BudgetFile:
         line = _line(text, key)
         if key == BASELINE:
             if not isinstance(value, str) or not value:
-                raise _refusal(path, line, f"{key} = {value!r} is no run", 'give a path, baseline = "runs/before"')
+                raise _refusal(path, line, f"{key} = {value!r} is not a run", 'give a path, baseline = "runs/before"')
             baseline = path.parent / value
         elif key in BY_NAME:
             budgets.append(parse_limit(BY_NAME[key], value, str(path), line))
         else:
             near = get_close_matches(key.replace("_", "-"), [*BY_NAME, BASELINE], n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(BY_NAME)} and {BASELINE}"
-            raise _refusal(path, line, f"{key} is no budget", hint)
+            hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(BY_NAME)}, {BASELINE}"
+            raise _refusal(path, line, f"{key} is not a budget", hint)
     return BudgetFile(tuple(budgets), baseline)
 
 

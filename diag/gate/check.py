@@ -18,6 +18,7 @@ from diag.gate import budgets
 from diag.model.steps import StepAccount
 from diag.tables.efficiency import tokens_of
 from diag.tables.memory import peak_memory
+from diag.words.formatting import counted, spaced
 from diag.words.wording import incomplete
 
 from .budgets import Budget, Quantity
@@ -30,7 +31,7 @@ from .budgets import Budget, Quantity
 
 LEAST_STEPS = 5  # with fewer the spread of the steps means little, as in diag.diagnoses.compare
 _SURE = 0.95
-_SUMMARIES = "a run of this many ranks is judged by summaries, which do not hold it"
+_SUMMARIES = "a run with this many ranks is analysed from summaries, which do not contain it"
 
 # The cost on the critical path, and the diagnosis that looks for it.
 _SHARES = {
@@ -68,7 +69,7 @@ def measure(quantity: Quantity, result: Result, baseline: Result | None = None) 
         return _peak_memory(result)
     steps = result.attribution.usable
     if len(steps) < LEAST_STEPS:
-        return Unknown(f"only {len(steps)} of its steps count, and the spread of {LEAST_STEPS} is needed")
+        return Unknown(_too_few(len(steps), "the run"))
     if quantity in _SHARES:
         return _share(quantity, result)
     if quantity is budgets.STEP:
@@ -124,9 +125,9 @@ def _peak_memory(result: Result) -> Measured:
         return Unknown("no memory was recorded")
     peak = float(memory_peak.bytes)
     if memory_peak.unknown or not memory_peak.of_steps:
-        reason = (
-            f"{memory_peak.unknown} ranks recorded none" if memory_peak.unknown else "only profiler windows recorded it"
-        )
+        reason = "only profiler windows recorded it"
+        if memory_peak.unknown:
+            reason = f"{spaced(counted(memory_peak.unknown, 'rank'))} recorded none"
         return Interval(peak, peak, np.inf, f"{reason}: the true peak may be higher")
     return Interval(peak, peak, peak)
 
@@ -138,9 +139,13 @@ def _regression(result: Result, baseline: Result | None) -> Measured:
     if comparison.not_comparable:
         return Unknown("not comparable with the baseline: " + "; ".join(comparison.not_comparable))
     if comparison.steps[0] < LEAST_STEPS:
-        return Unknown(f"only {comparison.steps[0]} of the baseline's steps count")
+        return Unknown(_too_few(comparison.steps[0], "the baseline"))
     low, likely, high = (ns / comparison.before_ns for ns in comparison.ns)
     return Interval(low, likely, high)
+
+
+def _too_few(steps: int, run: str) -> str:
+    return f"{run} has only {spaced(counted(steps, 'counted step'))}, at least {LEAST_STEPS} are needed"
 
 
 def _durations(steps: tuple[StepAccount, ...]) -> Series:
@@ -156,8 +161,8 @@ def _ratio(numerator: Series, denominator: Series) -> Interval:
 
 
 RULE = (
-    "Exceeded: the whole 95% interval, from the run's own steps, lies beyond the limit. Within noise: the limit lies "
-    "in the interval; that fails with --strict only. Not known: never passed."
+    "Exceeded: the whole 95% interval over the run's steps is beyond the limit. Within noise: the limit is inside the "
+    "interval, which fails only with --strict. Not known: the budget could not be checked, which never passes."
 )
 
 
@@ -199,9 +204,9 @@ class Gate(Struct, frozen=True):
         return ExitCode.OK
 
 
-def check(result: Result, asked: Sequence[Budget], baseline: Result | None = None, strict: bool = False) -> Gate:
+def check(result: Result, requested: Sequence[Budget], baseline: Result | None = None, strict: bool = False) -> Gate:
     """Checks the run against the budgets. ``baseline``: the run to compare with for a regression."""
-    return Gate(tuple(_checked(budget, result, baseline) for budget in asked), strict)
+    return Gate(tuple(_checked(budget, result, baseline) for budget in requested), strict)
 
 
 def _checked(budget: Budget, result: Result, baseline: Result | None) -> Checked:

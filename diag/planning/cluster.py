@@ -167,7 +167,9 @@ def topology_of(text: str) -> Topology:
         if axis in axes:
             raise DiagError(f"--topology: {axis} is given twice")
         if not size.isdecimal() or not size.strip("0"):
-            raise DiagError(f"--topology: {axis}={size} is no number of ranks", hint="give one from 1 on, as in dp=8")
+            raise DiagError(
+                f"--topology: {axis}={size} is not a number of ranks", hint="give one from 1 on, as in dp=8"
+            )
         if len(size) > 18 or int(size) > MOST_RANKS:
             raise DiagError(f"--topology: {axis}={size[:80]} is more than {MOST_RANKS:,} ranks")
         axes[axis] = int(size)

@@ -155,7 +155,7 @@ class Sharded(Gathering):
         gloo: bool,
     ) -> None:
         self._account, self._recipe, self._shards = account, recipe, shards
-        self._sizes, self._kept, self._ahead, self._gloo = sizes, kept, ahead, gloo and shards > 1
+        self._sizes, self._gathered_share, self._ahead, self._gloo = sizes, kept, ahead, gloo and shards > 1
         self._order = sorted(sizes)
         self._whole: set[int] = set()
         self._flat: set[int] = set()  # units that are gathered, not copied out yet
@@ -189,11 +189,11 @@ class Sharded(Gathering):
             self._copied = size
 
     def leave(self, unit: int, /) -> None:
-        if unit == 0 or self._kept == 1:
+        if unit == 0 or self._gathered_share == 1:
             return
         self._reshard(unit)
-        if self._kept:
-            self._part[unit] = round(self._parameters(unit) * self._kept)
+        if self._gathered_share:
+            self._part[unit] = round(self._parameters(unit) * self._gathered_share)
             self._account.take(MemoryUse.GATHERED, self._part[unit])
 
     def end_forward(self) -> None:

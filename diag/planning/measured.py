@@ -167,12 +167,12 @@ _NUMBERS = ("layers", "dim", "heads", "kv_heads", "ffn_dim", "vocab", "seq_len",
 def step_of_run(manifest: Manifest | None, on_device: bool) -> Step | str:
     """The step, or the reason why it is not known."""
     if manifest is None:
-        return "no manifest describes what was trained"
+        return "no manifest describes the training"
     model, trainer = manifest.model, manifest.trainer
     numbers = {name: _number(model, name) for name in _NUMBERS}
     missing = [name for name, value in numbers.items() if value is None]
     if missing or not trainer:
-        return f"the manifest does not say the model's {', '.join(missing)}" if missing else _FOREIGN
+        return f"the manifest lacks the model's {', '.join(missing)}" if missing else _FOREIGN
     strategy = (manifest.strategy or "").lower()
     sharding = sharding_of(strategy)
     ranks = manifest.world_size
@@ -180,13 +180,13 @@ def step_of_run(manifest: Manifest | None, on_device: bool) -> Step | str:
         return f"a step of {manifest.strategy or 'an unknown strategy'} is not modelled: {', '.join(_WALKED)} are"
     setup = trainer["setup"] if isinstance(trainer.get("setup"), dict) else {}
     if setup.get("comm_hook", "none") != "none" or setup.get("find_unused_parameters", "no") != "no":
-        return "what DDP's communication hooks and its search for unused parameters allocate is not modelled"
+        return "the allocations of DDP's communication hooks and of its search for unused parameters are not modelled"
     if any(manifest.mesh.get(axis, 1) > 1 for axis in ("tp", "pp", "cp")):
-        return "the run cut the model over an axis other than data parallelism"
+        return "the run used an axis of parallelism other than data parallelism"
     if trainer.get("checkpoint_policy", "full") != "full" or trainer.get("compile"):
-        return "what selective recomputation or a compiled block keeps is not modelled"
+        return "the activations that selective recomputation or a compiled block saves are not modelled"
     if "offload=yes" in trainer.get("settings", ()):
-        return "a step whose states are offloaded is not modelled"
+        return "a step with offloaded states is not modelled"
     shards = (shards_of(manifest.mesh, ranks) or ranks) if sharding != Sharding.NONE else 1
     shape = shape_of_run(model, {name: value or 0 for name, value in numbers.items()})
     precision = str(trainer.get("precision", "fp32"))
@@ -202,7 +202,7 @@ def step_of_run(manifest: Manifest | None, on_device: bool) -> Step | str:
         length=numbers["seq_len"] or 1,
         micro_batches=_number(trainer, "micro_batches") or 1,
         wrap=LINEAR_AND_HEAD if flat and wrap == "linear" else wrap,
-        kept=_kept(str(trainer.get("reshard_after_forward", "yes"))),
+        kept=_gathered_after_forward(str(trainer.get("reshard_after_forward", "yes"))),
         ahead=_number(trainer, "prefetch") or 0,
         recompute=bool(trainer.get("activation_checkpointing", False)),
         gloo=not on_device,
@@ -214,7 +214,7 @@ def step_of_run(manifest: Manifest | None, on_device: bool) -> Step | str:
     )
 
 
-_FOREIGN = "it is no run of the bundled trainer: which optimizer, types and units it used is not recorded"
+_FOREIGN = "the run did not use the bundled trainer: its optimizer, dtypes and FSDP units are not recorded"
 # torch 2.13 on a CPU: RMSNorm is a composition, AdamW updates one parameter at a time. Attention is flash attention
 # there, too, also with grouped queries.
 ON_CPU = Kernels(fused_norms=False, foreach=False)
@@ -249,7 +249,7 @@ def _flat(setup: dict[str, Any]) -> FlatUnits:
     )
 
 
-def _kept(reshard: str) -> float:
+def _gathered_after_forward(reshard: str) -> float:
     """The fraction of a unit's parameters that stays gathered after forward."""
     if reshard == "no":
         return 1.0
@@ -308,9 +308,9 @@ def measured(tables: Tables) -> Measured:
             peaks.append(peak)
     if not peaks:
         hint = "record it again" if on_device else "record it with diag run --trace-memory"
-        raise DiagError(f"no rank recorded a peak of memory: {missing[0]}", path=str(tables.root), hint=hint)
+        raise DiagError(f"no rank recorded its peak memory: {missing[0]}", path=str(tables.root), hint=hint)
     step = step_of_run(tables.manifest, on_device)
-    how = "the CUDA allocator's peak" if on_device else "the profiler's allocations above what was held"
+    how = "the CUDA allocator's peak" if on_device else "the profiler's allocations on top of those held before"
     if isinstance(step, str):
         return Measured(None, step, None, tuple(peaks), (), how, tuple(missing))
     estimate = step_peak(step)
@@ -329,7 +329,10 @@ def _rows(step: Step, estimate: Peak, ranks: Sequence[RankPeak]) -> list[Compare
             Compared("gradients", states.gradients, held.gradients, fullest.rank),
             Compared("optimizer", states.optimizer, held.optimizer, fullest.rank),
             Compared(
-                "all else at the peak", _rest(estimate, states, step), _above(fullest.peak, held, step), fullest.rank
+                "other allocations at the peak",
+                _rest(estimate, states, step),
+                _above(fullest.peak, held, step),
+                fullest.rank,
             ),
         ]
     if fullest.reserved is not None:
@@ -368,10 +371,10 @@ def _on_cpu(rank_tables: RankTables, manifest: Manifest | None) -> RankPeak | st
     # The first window only: the profiler does not record the free of memory that was allocated in an earlier window.
     allocations = host_allocations(rank_tables.traces[0].path)
     if allocations is None:
-        return "the profiler window has no allocations in it"
+        return "the profiler window contains no allocations"
     held = _held(rank_tables.steps)
     if held is None:
-        return "what model and optimizer held is not recorded: the run did not reach its last step"
+        return "the memory of model and optimizer is not recorded: the run did not reach its last step"
     permanent = held.parameters + held.optimizer + held.buffers + _buckets(held, manifest)
     return RankPeak(rank_tables.rank, permanent + allocations.peak, None, held, allocations.unseen)
 

@@ -130,14 +130,14 @@ def choice(
             return simplest, ("everything fits on one GPU: do not distribute",)
         return simplest, (
             "everything fits on one GPU",
-            "several only make it faster, and DDP is the simplest way to use them",
+            "more GPUs only increase the throughput, and DDP is the simplest strategy for that",
             *_worth(fitting[0], cluster.gpus),
         )
     best, reasons = _quickest(fitting)
     if alone:
         reasons.append("everything fits on one GPU: tensor, pipeline and context parallelism are not needed for memory")
     if cluster.hosts > 1 and axes.plain and HYBRID not in [row.need.strategy for row in fitting]:
-        reasons.append("the states do not fit on the GPUs of one host, so hybrid sharding is out")
+        reasons.append("the states do not fit on the GPUs of one host, so hybrid sharding is not possible")
     return best.need.strategy, tuple(reasons)
 
 
@@ -147,9 +147,11 @@ def _worth(row: Row, gpus: int) -> tuple[str, ...]:
         return ()
     times = gpus * row.expected.compute_ns / row.expected.step_ns
     if times < _LEAST_GAIN:
-        alternative = "with more micro-batches or a larger one they reduce gradients less often"
-        return (f"but {gpus} of them do only {times:.1f} times the work of one: do not distribute, or {alternative}",)
-    return (f"{gpus} of them do {times:.1f} times the work of one",)
+        alternative = "reduce gradients less often with more or larger micro-batches"
+        return (
+            f"the throughput of {gpus} GPUs is only {times:.1f} times that of one: do not distribute, or {alternative}",
+        )
+    return (f"the throughput of {gpus} GPUs is {times:.1f} times that of one",)
 
 
 def _quickest(fitting: Sequence[Row]) -> tuple[Row, list[str]]:
@@ -160,13 +162,15 @@ def _quickest(fitting: Sequence[Row]) -> tuple[Row, list[str]]:
     times = {row.need.strategy.name: row.expected.step_ns for row in fitting if row.expected is not None}
     if len(times) < len(fitting):
         # ``min`` returns the first of equal rows, which are ordered from simple to complex.
-        return min(fitting, key=lambda row: round(row.seconds, 6)), ["it sends least of those that fit"]
+        return min(fitting, key=lambda row: round(row.seconds, 6)), [
+            "it communicates the least of the strategies that fit"
+        ]
     fastest = min(fitting, key=lambda row: times[row.need.strategy.name])
     least = times[fastest.need.strategy.name]
     best = next(row for row in fitting if times[row.need.strategy.name] <= (1 + WORTH_IT) * least)
     best_ns = times[best.need.strategy.name]
     if best is fastest:
-        return best, [f"its step is the shortest of those that fit ({duration(best_ns)})"]
+        return best, [f"its step is the shortest of the strategies that fit ({duration(best_ns)})"]
     more = share(best_ns / least - 1)
     return best, [
         f"its step takes {duration(best_ns)}, {more} more than the shortest ({fastest.need.strategy.name}), and it is "
@@ -175,13 +179,13 @@ def _quickest(fitting: Sequence[Row]) -> tuple[Row, list[str]]:
 
 
 def _nothing(axes: Topology, estimate: int | None) -> tuple[str, ...]:
-    remedy = "activation checkpointing, a smaller micro-batch or offload need less memory on each"
+    remedy = "activation checkpointing, a smaller micro-batch or offload reduce the memory per GPU"
     if not axes.plain:
         return ("no strategy fits with these axes", remedy)
     if estimate is not None:
-        return (f"{estimate} GPUs hold it with ZeRO-3", remedy)
+        return (f"{estimate} GPUs are enough with ZeRO-3", remedy)
     return (
-        "no number of GPUs holds it: the gathered units and what lies outside the states do not fit on one",
+        "no number of GPUs is enough: the gathered units and the memory outside of the states do not fit on one GPU",
         remedy,
     )
 
@@ -336,7 +340,7 @@ def _other_axes(
         row = next((r for r in (strategy_row(s, tables, room, None, size) for s in STRATEGIES) if r.fits), None)
         if row is not None:
             axes_text = ",".join(f"{axis}={count}" for axis, count in axes.axes.items() if count > 1)
-            return (f"these {cluster.gpus} GPUs hold it with --topology {axes_text} and {row.need.strategy.name}",)
+            return (f"these {cluster.gpus} GPUs are enough with --topology {axes_text} and {row.need.strategy.name}",)
     return ()
 
 

@@ -206,7 +206,7 @@ def read_config(path: Path) -> Shape:
     kind = config.get("model_type") if isinstance(config, dict) else None
     if kind not in _KNOWN:
         raise DiagError(
-            f"a model of type {kind!r}, whose parameters are not counted here" if kind else "it names no model_type",
+            f"model_type {kind!r} is not supported" if kind else "model_type is missing",
             path=str(path),
             hint=f"give its number of parameters instead (7B); known types: {', '.join(_KNOWN)}",
         )
@@ -239,7 +239,7 @@ def _integer(config: dict[str, Any], keys: tuple[str, ...], path: Path) -> int |
         if value is None:
             continue
         if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 10**9:
-            raise DiagError(f"{key} is {value!r}, not a number of them", path=str(path))
+            raise DiagError(f"{key} is {value!r}, not a valid count", path=str(path))
         return value
     return None
 
@@ -247,7 +247,7 @@ def _integer(config: dict[str, Any], keys: tuple[str, ...], path: Path) -> int |
 def _needed(numbers: dict[str, int | None], name: str, path: Path) -> int:
     value = numbers[name]
     if value is None:
-        raise DiagError(f"it does not say {_NAMES[name][0]}", path=str(path))
+        raise DiagError(f"{_NAMES[name][0]} is missing", path=str(path))
     return value
 
 

@@ -111,7 +111,7 @@ def outcome(gate: Gate) -> str:
 
 
 def sentence(check: Checked) -> str:
-    """``exposed communication, of the critical path: 31.0% (30.2% to 31.9%), at most 20%: exceeded``"""
+    """``exposed communication as a share of the critical path: 31.0% (30.2% to 31.9%), at most 20%: exceeded``"""
     value, interval = _measured(check)
     measured = f"{value} ({interval})" if interval else value
     reason = f" ({spaced(check.reason).rstrip('.')})" if check.reason else ""

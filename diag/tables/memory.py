@@ -170,7 +170,7 @@ def _traced_peak(rank: RankTables) -> RankMemory | None:
 
 def estimate_of(manifest: Manifest | None) -> StatesEstimate:
     if manifest is None:
-        return StatesEstimate(None, "no manifest describes what was trained")
+        return StatesEstimate(None, "no manifest describes the training")
     parameters = manifest.model.get("parameters")
     if not isinstance(parameters, int) or parameters <= 0:
         return StatesEstimate(None, "the manifest has no parameter count")

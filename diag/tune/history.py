@@ -124,7 +124,7 @@ def load(folder: Path) -> History | None:
     except OSError as error:
         raise DiagError(f"cannot be read: {error.strerror}", path=path) from error
     except (*DAMAGED, ValueError) as error:
-        raise DiagError(f"not a tuning of diag: {error}", path=path) from error
+        raise DiagError(f"not written by diag tune: {error}", path=path) from error
 
 
 def _plain(history: History) -> dict[str, Any]:

@@ -178,7 +178,7 @@ def tune(
         while len(tuning.history.rounds) < rounds:
             advice = _next(diagnosed.result, tried)
             if advice is None:
-                tuning.note(stopped="nothing more is advised that `diag run` has an option for")
+                tuning.note(stopped="none of the remaining advice can be applied with an option of `diag run`")
                 break
             tried.append(dict(advice.settings))
             tell(f"round {len(tuning.history.rounds) + 1}: {advice.change}")
@@ -194,7 +194,7 @@ def tune(
             else:
                 tuning.note(rounds=(*tuning.history.rounds, this_round))
         else:
-            tuning.note(stopped=f"{rounds} {'round was' if rounds == 1 else 'rounds were'} asked for")
+            tuning.note(stopped=f"the limit of {rounds} round{'s' if rounds > 1 else ''} is reached")
     except KeyboardInterrupt:
         tuning.note(stopped="interrupted")
         raise
@@ -262,12 +262,12 @@ def _try(
 
 def _judged(interval: Interval, difference: float | None) -> tuple[Outcome, str]:
     if difference is not None and difference > MAX_LOSS_DIFFERENCE:
-        return Outcome.REVERTED, f"the losses differ by {difference:.1%}: something else was trained"
+        return Outcome.REVERTED, f"the losses differ by {difference:.1%}: the change affects the training's result"
     if interval.low > 0:
         return Outcome.KEPT, "all of the 95 % interval of its gain is above zero"
     if interval.high < 0:
         return Outcome.REVERTED, "it made the steps longer"
-    return Outcome.REVERTED, "its gain is within what equal runs differ by"
+    return Outcome.REVERTED, "its gain is within the variation between identical runs"
 
 
 def _memory_delta(this_round: Round) -> int | None:

@@ -233,9 +233,9 @@ class Judgement:
         return tuple((rank, phase) for rank, phase in self.away if phase in BUSY_PHASES)
 
 
-def observed(seen: Ranks, beats: Mapping[int, Beat | None], now_s: float) -> Ranks:
+def observed(known: Ranks, beats: Mapping[int, Beat | None], now_s: float) -> Ranks:
     """All ranks after a look at the heartbeats. A rank whose heartbeat cannot be read stays as it was."""
-    ranks = dict(seen)
+    ranks = dict(known)
     for rank, beat in beats.items():
         before = ranks.get(rank)
         if before is None:
@@ -329,11 +329,11 @@ class Monitor:
         self._interval_s = interval_s
         self._grace_s = grace_s
         self._near: frozenset[int] = frozenset()  # ranks of this node; empty until they have started
-        self._seen: Ranks = {}
-        self._far: Ranks = {}
+        self._near_status: Ranks = {}
+        self._far_status: Ranks = {}
         self._before_failure = Judgement(HangState.MOVING)
         self._gathered: object = None  # the standstill for which evidence was gathered
-        self._said: object = None  # the standstill that was reported
+        self._reported: object = None  # the standstill that was reported
         self._requests = 0
         self._gathering = threading.Lock()
         self._stopped = threading.Event()
@@ -367,15 +367,15 @@ class Monitor:
                 self._gathered = None
                 take_back(self._layout)
             return judgement
-        standstill = {rank: status.since_s for rank, status in self._seen.items()}  # of this node
+        standstill = {rank: status.since_s for rank, status in self._near_status.items()}  # of this node
         if self._gathered != standstill:
             self._gathered = standstill
             self._gather(HANG)
-        if judgement.state == HangState.BUSY and self._said != standstill:
-            self._said = standstill
+        if judgement.state == HangState.BUSY and self._reported != standstill:
+            self._reported = standstill
             self._say(busy_words(judgement))
-        if judgement.state == HangState.HUNG and not self._ends and self._said != standstill:
-            self._said = standstill
+        if judgement.state == HangState.HUNG and not self._ends and self._reported != standstill:
+            self._reported = standstill
             self._say(hang_words(judgement))
         if judgement.state == HangState.HUNG and self._ends and not self._stopped.is_set():
             self._say(hang_words(judgement))
@@ -408,8 +408,8 @@ class Monitor:
         """Moves on to the new run directory if the launcher has restarted the training."""
         newest = self._layout.newest()
         if newest != self._layout:
-            self._layout, self._near, self._gathered, self._said = newest, frozenset(), None, None
-            self._seen, self._far, self._before_failure = {}, {}, Judgement(HangState.MOVING)
+            self._layout, self._near, self._gathered, self._reported = newest, frozenset(), None, None
+            self._near_status, self._far_status, self._before_failure = {}, {}, Judgement(HangState.MOVING)
 
     def _gather(self, why: str) -> None:
         with self._gathering:
@@ -422,13 +422,13 @@ class Monitor:
         if not self._near:
             self._near = frozenset(worker.rank for worker in self._workers())
         near = ranks & self._near or ranks
-        self._seen = observed(self._seen, self._beats(near), now_s)
-        near_judgement = judged(self._seen, now_s, self._limits)
+        self._near_status = observed(self._near_status, self._beats(near), now_s)
+        near_judgement = judged(self._near_status, now_s, self._limits)
         if near == ranks or near_judgement.still_s < FAR_SHARE * self._limits.hang_s:
-            self._far = {}
-            return self._seen
-        self._far = observed(self._far, self._beats(ranks - near), now_s)
-        return {**self._far, **self._seen}
+            self._far_status = {}
+            return self._near_status
+        self._far_status = observed(self._far_status, self._beats(ranks - near), now_s)
+        return {**self._far_status, **self._near_status}
 
     def _beats(self, ranks: Iterable[int]) -> Mapping[int, Beat | None]:
         return {rank: _beat(self._layout.rank(rank)) for rank in ranks}
@@ -439,23 +439,25 @@ def _beat(files: RankLayout) -> Beat | None:
     return beat_of(heartbeat) if heartbeat is not None else None
 
 
-def busy_words(found: Judgement) -> str:
+def busy_words(judgement: Judgement) -> str:
     """``rank 1 is busy with checkpoint, 3 ranks waiting for 24 s: no hang before 90 s``."""
-    ranks = [rank for rank, _ in found.busy]
-    phases = " and ".join(dict.fromkeys(phase for _, phase in found.busy))
+    ranks = [rank for rank, _ in judgement.busy]
+    phases = " and ".join(dict.fromkeys(phase for _, phase in judgement.busy))
     return (
         f"{spaced(listing(ranks))} {'is' if len(ranks) == 1 else 'are'} busy with {phases}, "
-        f"{spaced(counted(len(found.waiting), 'rank'))} waiting for {found.still_s:.0f} s: "
-        f"no hang before {found.limit_s:.0f} s"
+        f"{spaced(counted(len(judgement.waiting), 'rank'))} waiting for {judgement.still_s:.0f} s: "
+        f"no hang before {judgement.limit_s:.0f} s"
     )
 
 
-def hang_words(found: Judgement) -> str:
+def hang_words(judgement: Judgement) -> str:
     """``hang: no progress for 31 s; ranks 0, 2, 3 wait in a collective, rank 1 is in data``."""
     parts = []
-    if found.waiting:
-        parts.append(f"{spaced(listing(found.waiting))} wait{'s' if len(found.waiting) == 1 else ''} in a collective")
-    parts += [f"rank {rank} is in {phase}" for rank, phase in found.away[:4]]
-    if len(found.away) > 4:
-        parts.append(f"{len(found.away) - 4} more ranks elsewhere")
-    return f"hang: no progress for {found.still_s:.0f} s; {', '.join(parts)}"
+    if judgement.waiting:
+        parts.append(
+            f"{spaced(listing(judgement.waiting))} wait{'s' if len(judgement.waiting) == 1 else ''} in a collective"
+        )
+    parts += [f"rank {rank} is in {phase}" for rank, phase in judgement.away[:4]]
+    if len(judgement.away) > 4:
+        parts.append(f"{spaced(counted(len(judgement.away) - 4, 'more rank'))} elsewhere")
+    return f"hang: no progress for {judgement.still_s:.0f} s; {', '.join(parts)}"

@@ -95,7 +95,7 @@ def after_training(say: Callable[[str], None]) -> Iterator[None]:
         problem = error.message if isinstance(error, DiagError) else f"{type(error).__name__} {error}".strip()
         place = "" if isinstance(error, DiagError) else f" ({Path(where.filename).name}:{where.lineno})"
         with suppress(OSError, ValueError):  # standard error may be closed, or its disk full
-            say(f"after the training: {problem}{place}; its exit code is passed on all the same")
+            say(f"after the training: {problem}{place}; the training's exit code is returned unchanged")
 
 
 OLDEST_TORCH = (2, 6)
@@ -178,7 +178,7 @@ def close(layout: RunLayout, launch: Launch, outcome: Outcome) -> Outcome:
             for run in (layout, *layout.restarts()):
                 update_manifest(run, exit_code=code, hang=hang if run == layout.newest() else {})
         except OSError as error:
-            launch.say(f"the end of the training is not on record: {error}")
+            launch.say(f"the end of the training could not be recorded: {error}")
     return outcome
 
 

@@ -81,7 +81,7 @@ class RunLogs(LogsSpecs):
     def _complain(self, error: OSError) -> None:
         if not self._refused:
             self._refused = True
-            self._say(f"what the ranks print is no longer kept: {error}; the training goes on without it")
+            self._say(f"the output of the ranks is no longer recorded: {error}; the training goes on without it")
 
 
 class _Stream:
@@ -90,7 +90,7 @@ class _Stream:
     def __init__(
         self, log_path: Path, terminal: TextIO | None, prefix: str, complain: Callable[[OSError], None]
     ) -> None:
-        self._kept = log_path
+        self._log_path = log_path
         self._shown = terminal
         self._prefix = prefix
         self._complain = complain
@@ -111,7 +111,7 @@ class _Stream:
         decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
         file, begun = self._open(), ""
         while chunk := os.read(self._reading, _CHUNK):
-            file = self._keep(file, chunk)
+            file = self._write(file, chunk)
             *lines, begun = (begun + decoder.decode(chunk)).split("\n")
             self._show(lines)
         if begun:
@@ -122,12 +122,12 @@ class _Stream:
 
     def _open(self) -> IO[bytes] | None:
         try:
-            return open_private(self._kept)
+            return open_private(self._log_path)
         except OSError as error:
             self._complain(error)
             return None
 
-    def _keep(self, file: IO[bytes] | None, chunk: bytes) -> IO[bytes] | None:
+    def _write(self, file: IO[bytes] | None, chunk: bytes) -> IO[bytes] | None:
         """Writes to the file, and returns it; None from the first error on."""
         if file is None:
             return None

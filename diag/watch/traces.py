@@ -68,9 +68,7 @@ def ask(
     before = _answered(layout, current_step)
     step_s = _step_s([files[rank] for rank in beats])
     if step_s is None:
-        raise DiagError(
-            "no rank has finished a step yet", path=layout.root, hint="ask again when the training is under way"
-        )
+        raise DiagError("no rank has finished a step yet", path=layout.root, hint="retry when the training is running")
     ahead = ahead_s if ahead_s is not None else 2 * settings.interval_s + _MARGIN_S
     age_s = max(0.0, now() - min(beat.unix_ns for beat in beats.values()) / 1e9)
     first = current_step + ceil((ahead + min(age_s, SILENT_S)) / step_s) + settings.trace_warmup + 1
@@ -141,21 +139,23 @@ def _answered(layout: RunLayout, current_step: int) -> TraceAsked | None:
     last = before.first_step + before.count - 1
     request_text = "a memory snapshot" if before.memory else f"a window of steps {before.first_step} to {last}"
     raise DiagError(
-        f"{request_text} has been asked for already; the job is at step {current_step}",
+        f"{request_text} has already been requested; the job is at step {current_step}",
         path=layout.root,
-        hint="ask again when it is over",
+        hint="retry when it is over",
     )
 
 
-def answers(layout: RunLayout, asked: TraceAsked) -> list[Answer]:
+def answers(layout: RunLayout, trace_request: TraceAsked) -> list[Answer]:
     """The current answers of the requested ranks, in order of rank."""
     ended = _is_over(read_manifest(layout)[0])
-    return [_answer(rank, files, asked, ended) for rank, files in _asked_ranks(layout, asked).items()]
+    return [
+        _answer(rank, files, trace_request, ended) for rank, files in _requested_ranks(layout, trace_request).items()
+    ]
 
 
 def wait(
     layout: RunLayout,
-    asked: TraceAsked,
+    trace_request: TraceAsked,
     progress: Callable[[int, int, str], None] | None = None,
     interval_s: float = 0.5,
     patience_s: float = _PATIENCE_S,
@@ -164,14 +164,14 @@ def wait(
     reached, since = -1, time.monotonic()
     while True:
         looked = time.monotonic()
-        replies = answers(layout, asked)
+        replies = answers(layout, trace_request)
         waiting = sum(answer.open for answer in replies)
-        step = max((beat.step for beat in _beats(_some(_asked_ranks(layout, asked))).values()), default=-1)
+        step = max((beat.step for beat in _beats(_some(_requested_ranks(layout, trace_request))).values()), default=-1)
         if progress is not None:
             progress(
                 len(replies) - waiting,
                 len(replies),
-                f"ranks; the job is at step {step}, asked from {asked.first_step}",
+                f"ranks; the job is at step {step}, requested from {trace_request.first_step}",
             )
         if not waiting:
             return replies
@@ -188,7 +188,7 @@ def _chosen(
 ) -> Mapping[int, RankLayout]:
     if not rank_files:
         raise DiagError(
-            "no run of diag is here, or no rank of it has started",
+            "no diag run found, or none of its ranks has started",
             path=layout.root,
             hint="give the run directory of a job that was started with `diag run`, or whose ranks have a Collector",
         )
@@ -196,7 +196,7 @@ def _chosen(
         return rank_files
     if unknown := sorted(set(ranks) - set(rank_files)):
         raise DiagError(
-            f"the run has no {rank_ranges(unknown)}: {rank_ranges(sorted(rank_files))} are there", path=layout.root
+            f"the run has no {rank_ranges(unknown)}, only {rank_ranges(sorted(rank_files))}", path=layout.root
         )
     return {rank: rank_files[rank] for rank in sorted(set(ranks))}
 
@@ -208,24 +208,24 @@ def _alive(layout: RunLayout, files: Mapping[int, RankLayout], manifest: Manifes
     beats = _beats(_some(files))
     if not beats:
         raise DiagError(
-            "the ranks have no collectors: nothing would see the request",
+            "the ranks have no collectors, so none would read the request",
             path=layout.root,
             hint="start the training without --no-collect",
         )
-    ages = {rank: now_s - _seen_s(files[rank].heartbeat, beat) for rank, beat in beats.items()}
+    ages = {rank: now_s - _heartbeat_s(files[rank].heartbeat, beat) for rank, beat in beats.items()}
     active = {rank: beat for rank, beat in beats.items() if not beat.done and ages[rank] < SILENT_S}
     if active:
         return active
     if all(beat.done for beat in beats.values()):
         raise DiagError("the training is over", path=layout.root)
     raise DiagError(
-        f"the job is not reachable: no sign of it for {min(ages.values()):.0f} s",
+        f"the job is not reachable: its last heartbeat was {min(ages.values()):.0f} s ago",
         path=layout.root,
-        hint="was it killed, or is this another machine's copy of its folder?",
+        hint="was it killed, or is this folder a copy from another machine?",
     )
 
 
-def _seen_s(path: Path, beat: Heartbeat) -> float:
+def _heartbeat_s(path: Path, beat: Heartbeat) -> float:
     """The time at which a heartbeat was written, by the rank's clock or the storage's, whichever is later."""
     try:
         return max(beat.unix_ns / 1e9, path.stat().st_mtime)
@@ -237,7 +237,7 @@ def _check_room(files: Mapping[int, RankLayout], byte_budget: int) -> None:
     full = [rank for rank, rank_layout in _some(files).items() if _written(rank_layout.folder) >= byte_budget]
     if full:
         raise DiagError(
-            f"{rank_ranges(full)} may write nothing more: the budget of {byte_budget / 1e6:,.0f} MB a rank is used up",
+            f"{rank_ranges(full)} cannot write any more: the budget of {byte_budget / 1e6:,.0f} MB per rank is used up",
             path=files[full[0]].folder,
             hint="start the training with a larger --byte-budget-mb",
         )
@@ -271,7 +271,7 @@ def _settings(manifest: Manifest | None) -> CollectorSettings:
     return CollectorSettings(**values)
 
 
-def _asked_ranks(layout: RunLayout, trace_request: TraceAsked) -> dict[int, RankLayout]:
+def _requested_ranks(layout: RunLayout, trace_request: TraceAsked) -> dict[int, RankLayout]:
     rank_files = layout.ranks()
     return rank_files if trace_request.ranks is None else {rank: layout.rank(rank) for rank in trace_request.ranks}
 
@@ -298,7 +298,7 @@ def _answer(rank: int, files: RankLayout, trace_request: TraceAsked, ended: bool
     if reply != TRACE_PENDING:
         return Answer(rank, why_not=reply)
     if ended or (beat is not None and (beat.done or beat.failed_in)):
-        return Answer(rank, why_not="the training ended before")
+        return Answer(rank, why_not="the training ended first")
     return Answer(rank)
 
 
@@ -319,7 +319,7 @@ def _newest_snapshot(files: RankLayout, trace_request: TraceAsked) -> Path:
 
 INTERVAL_S = 2.0
 STEPS = 3  # in a window
-_STEPS_SEEN = 50  # newest steps that are analysed
+_STEPS_ANALYSED = 50  # newest steps that are analysed
 _SURE = 0.5  # least confidence of the verdict; the most that phases alone give, where collectives are not known
 _MANY = 512  # number of ranks from which on a look takes seconds
 _INTERVAL_OF_MANY_S = 60.0
@@ -347,7 +347,7 @@ class AutoTrace:
         self._say = say
         self._workers = workers
         self._size = 0  # of the first rank's summary
-        self._seen = -1  # the last step that was analysed
+        self._last_analysed = -1  # the last step that was analysed
         self._known: set[State] = set()  # states of which a window has been recorded
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="diag-auto-trace", daemon=True)
@@ -369,13 +369,13 @@ class AutoTrace:
         from diag.summaries import open_summaries
 
         try:
-            result = open_summaries(self._layout.root, most_steps=_STEPS_SEEN)
+            result = open_summaries(self._layout.root, most_steps=_STEPS_ANALYSED)
         except DiagError:
             return None  # summaries of one rank only, so far
         newest = result.attribution.steps[-1].step
-        if newest <= self._seen:
+        if newest <= self._last_analysed:
             return None
-        first, self._seen = self._seen < 0, newest
+        first, self._last_analysed = self._last_analysed < 0, newest
         verdict = result.verdict
         bad = verdict.severity != Severity.HEALTHY and verdict.bottleneck != Bottleneck.UNDETERMINED
         state = (verdict.cause, tuple(sorted(verdict.culprit_ranks)))
@@ -424,7 +424,7 @@ class AutoTrace:
                 self.look()
             except Exception as error:  # half-written records must not cause a traceback in the training's output
                 reason = f"{type(error).__name__}: {error}"
-                self._say(f"No more profiler windows are asked for by themselves ({reason}); diag trace asks for one.")
+                self._say(f"Automatic profiler windows are off ({reason}); diag trace requests one.")
                 return
 
 

@@ -87,7 +87,7 @@ def test_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     two_ranks(tmp_path)
     test = shown("memory", tmp_path, monkeypatch)
     assert "Memory was not recorded" in text(test)
-    assert "no manifest describes what was trained" in text(test)
+    assert "no manifest describes the training" in text(test)
 
 
 def test_samples_of_the_allocator_in_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,7 +90,7 @@ def test_a_training_that_left_no_end_and_is_silent(tmp_path: Path) -> None:
     outcome = open_run(run).outcome
     assert outcome is not None
     assert outcome.exit_code is None
-    assert "left no end: Rank 1" in outcome.headline
+    assert "without recording its end: Rank 1" in outcome.headline
 
 
 def test_of_a_run_that_ended_well_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

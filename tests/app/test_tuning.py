@@ -39,7 +39,7 @@ HISTORY = History(
     rounds=(KEPT, FAILED),
     settings={"num_workers": 2},
     command="diag run --preset tiny --num-workers 2",
-    stopped="2 rounds were asked for",
+    stopped="the limit of 2 rounds is reached",
     remaining=("replace rank 3",),
 )
 

@@ -81,7 +81,7 @@ def test_a_fork_that_trains(tmp_path: Path) -> None:
     done = diag("run", "--no-trace", "--out", run, "--", sys.executable, script)
     assert done.returncode == 0, done.stderr
     assert len(steps_of(run)) == 12
-    expected = "1 trainer process was not recorded: it was forked from a process that is recorded (1)"
+    expected = "1 trainer process was not recorded: it was forked from a recorded process (1)"
     assert gaps_of(run) == [expected]
 
 

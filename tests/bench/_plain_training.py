@@ -83,7 +83,7 @@ class Training:
         module = DistributedDataParallel(self.model)
         for _ in range(WARM_UP):
             self.step(module)
-        life = Attachment(run, ALWAYS_ON, asked=True)
+        life = Attachment(run, ALWAYS_ON, explicit=True)
         life.begin()
         for _ in range(WARM_UP):
             self.step(module)

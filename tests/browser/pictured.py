@@ -67,7 +67,7 @@ HISTORY = History(
     ),
     settings={"wrap": "block", "prefetch": 1},
     command="diag run --preset small --wrap block --prefetch 1",
-    stopped="3 rounds were asked for",
+    stopped="the limit of 3 rounds is reached",
     remaining=("replace rank 3",),
 )
 

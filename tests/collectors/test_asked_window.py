@@ -72,7 +72,7 @@ def test_the_training_goes_on_while_a_window_is_packed(tmp_path: Path, monkeypat
     training.windows.ask(TraceAsked(2, 50, 1))
     may_pack.set()
     training.windows.close()
-    assert training.windows.answer == (2, "the training ended before"), "not that the first was recorded"
+    assert training.windows.answer == (2, "the training ended first"), "not that the first was recorded"
     assert [path.name for path in training.files.folder.iterdir()] == ["trace-step000002.json.gz"]
 
 
@@ -105,7 +105,7 @@ def test_a_second_request_waits_for_the_first(tmp_path: Path) -> None:
     training.train(3)
     training.windows.ask(TraceAsked(2, 9, 1))
     assert training.windows.answer[0] == 2
-    assert "before was being recorded" in training.windows.answer[1]
+    assert "the window requested before was still being recorded" in training.windows.answer[1]
     training.train(8)
     assert training.traces() == ["trace-step000002.json.gz"]
 
@@ -143,7 +143,7 @@ def test_a_training_that_ends_first_says_so(tmp_path: Path) -> None:
     training.windows.ask(TraceAsked(1, 50, 1))
     training.train(5)
     training.windows.close()
-    assert training.windows.answer == (1, "the training ended before")
+    assert training.windows.answer == (1, "the training ended first")
 
 
 def test_requests_are_handed_on_once_and_only_to_those_that_are_asked(tmp_path: Path) -> None:

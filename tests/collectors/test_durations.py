@@ -295,7 +295,9 @@ def test_a_recorder_without_durations_is_left_alone(polled: Polled, ring: Ring) 
     for _ in range(20):
         ring.call(retired=True)
         polled.poll.look()
-    assert polled.complaints.messages == ["durations of collectives are not recorded: the recorder of nccl holds none"]
+    assert polled.complaints.messages == [
+        "durations of collectives are not recorded: the Flight Recorder of nccl has no durations"
+    ]
 
 
 def test_a_ring_that_takes_too_long_is_no_longer_read(
@@ -361,7 +363,7 @@ def test_gloo_s_recorder_has_no_durations_and_the_format_that_is_cut(tmp_path: P
     """The real recorder, in a process of its own: it is one for the whole process."""
     command = [sys.executable, "-c", GLOO, str(tmp_path / "durations.jsonl")]
     ended = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": TOP})
-    reason = "durations of collectives are not recorded: the recorder of this backend holds none"
+    reason = "durations of collectives are not recorded: the Flight Recorder of this backend has no durations"
     assert ended.stdout == f"False {[reason]}\n", ended.stderr
 
 

@@ -137,7 +137,7 @@ def test_a_full_disk_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert len(complaints.messages) == 3
     said = capsys.readouterr().err.splitlines()
     assert [line.split()[3] for line in said] == ["steps.jsonl", "the"]
-    assert "and what else finds no room" in said[0]
+    assert "further errors of a full disk are not printed" in said[0]
 
 
 def test_a_forked_loader_worker_writes_nothing(tmp_path: Path) -> None:

@@ -156,4 +156,4 @@ def test_a_walk_looks_at_so_many_entries(tmp_path: Path) -> None:
         (tmp_path / f"f{number}").touch()
     found, refused = walked(tmp_path, most=12)
     assert found == [f"f{number}" for number in range(12)], "in natural order"
-    assert refused == {".": "holds more than 12 files and folders: the others were not looked at"}
+    assert refused == {".": "holds more than 12 files and folders: the others were skipped"}

@@ -12,12 +12,12 @@ import pytest
 from diag.collectors.calls import RecordedCall
 from diag.collectors.files import Budget, Complaints, LineFile
 from diag.collectors.records import CollectiveLine, RankRecord, StepRecord, SummaryLine
-from diag.collectors.step_lines import StepLines, StepSummary, Taken
+from diag.collectors.step_lines import StepLines, StepSummary, TimerRecords
 from diag.rundir.lines import read_lines
 
 MS = 1_000_000
 WHO = RankRecord(0, 0, 1, "host-a", 1, "boot", 0, 0, "cpu")
-NOTHING = Taken([], {}, 0)
+NOTHING = TimerRecords([], {}, 0)
 FIRST = 20  # steps that do not wait
 
 
@@ -34,7 +34,7 @@ class Written:
             self.add(number - FIRST)
         self.before = [path.stat().st_size if path.exists() else 0 for path in self.paths]
 
-    def add(self, number: int, taken: Taken = NOTHING, **fields: Any) -> None:
+    def add(self, number: int, taken: TimerRecords = NOTHING, **fields: Any) -> None:
         begin = (1 + FIRST + number) * self.length_ns
         self.lines.add(StepRecord(number, begin, begin + self.length_ns, [], **fields), taken)
 
@@ -101,7 +101,7 @@ def test_one_write_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(os, "write", write)
     for number in range(5):
-        written.add(number, Taken([call(number, number)], {"0": [0]} if number == 0 else {}, 0))
+        written.add(number, TimerRecords([call(number, number)], {"0": [0]} if number == 0 else {}, 0))
     written.lines.write()
     steps, collectives, summary = (
         path.stat().st_size - size for path, size in zip(written.paths, written.before, strict=True)
@@ -118,7 +118,7 @@ def test_a_step_whose_collectives_found_no_room_is_not_written(tmp_path: Path, m
     written = Written(tmp_path, 10)
     for number in range(5):
         calls = [call(number, number)] if number != 3 else []
-        written.add(number, Taken(calls, {"ab"[number // 2]: [0]} if number in (0, 2) else {}, 1))
+        written.add(number, TimerRecords(calls, {"ab"[number // 2]: [0]} if number in (0, 2) else {}, 1))
     original = os.write
 
     def write(fd: int, data: bytes) -> int:
@@ -128,7 +128,7 @@ def test_a_step_whose_collectives_found_no_room_is_not_written(tmp_path: Path, m
     written.lines.write()
     monkeypatch.undo()
     assert written.steps() == [0, 1, 3]
-    written.add(5, Taken([call(5, 5)], {}, 1))
+    written.add(5, TimerRecords([call(5, 5)], {}, 1))
     written.lines.write()
     assert written.steps() == [0, 1, 3, 5]
     lines, gaps = read_lines(written.paths[1], CollectiveLine)
@@ -140,10 +140,10 @@ def test_a_step_whose_collectives_found_no_room_is_not_written(tmp_path: Path, m
 
 def test_groups_and_what_was_dropped_wait_for_a_call(tmp_path: Path) -> None:
     written = Written(tmp_path, 10)
-    written.add(0, Taken([], {"a": [0]}, 2))
+    written.add(0, TimerRecords([], {"a": [0]}, 2))
     written.lines.write()
-    written.add(1, Taken([], {"b": [0]}, 1))
-    written.add(2, Taken([call(1, 0), call(2, 1)], {}, 0))
+    written.add(1, TimerRecords([], {"b": [0]}, 1))
+    written.add(2, TimerRecords([call(1, 0), call(2, 1)], {}, 0))
     written.lines.write()
     lines, _ = read_lines(written.paths[1], CollectiveLine)
     assert [(line.step, line.groups, line.dropped) for line in lines] == [(1, {"a": [0], "b": [0]}, 3), (2, {}, 0)]
@@ -167,8 +167,8 @@ def test_a_step_that_is_no_json_costs_no_other(tmp_path: Path) -> None:
 def test_the_end_writes_everything(tmp_path: Path) -> None:
     written = Written(tmp_path, 10)
     for number in range(12):
-        written.add(number, Taken([call(number, number)], {}, 0))
-    written.lines.close(Taken([call(12, 12)], {}, 3))
+        written.add(number, TimerRecords([call(number, number)], {}, 0))
+    written.lines.close(TimerRecords([call(12, 12)], {}, 3))
     assert written.steps() == list(range(12))
     lines, _ = read_lines(written.paths[1], CollectiveLine)
     assert [line.rows[0].seq for line in lines] == list(range(13))
@@ -188,7 +188,7 @@ def test_two_threads_write_every_step_once_and_in_order(tmp_path: Path) -> None:
     other = threading.Thread(target=write)
     other.start()
     for number in range(5000):
-        written.add(number, Taken([call(number, number)], {}, 0))
+        written.add(number, TimerRecords([call(number, number)], {}, 0))
     over.set()
     other.join()
     written.lines.close(NOTHING)

@@ -86,6 +86,6 @@ def test_no_rank_is_lost_in_a_large_job() -> None:
 
 
 def test_a_collector_that_refuses() -> None:
-    with collector(status=400) as (url, _), pytest.raises(DiagError, match="did not take") as raised:
+    with collector(status=400) as (url, _), pytest.raises(DiagError, match="did not accept") as raised:
         OtlpSender("r", url).send([Sample(of.RANKS, {}, 1)])
     assert "--endpoint" in raised.value.hint

@@ -28,7 +28,7 @@ from diag.show.json import save
 from tests.export.runs import NOW_NS, cut, written
 
 GOLDEN = """\
-# HELP diag_run_info What is run; always 1.
+# HELP diag_run_info Labels that describe the run; always 1.
 # TYPE diag_run_info gauge
 diag_run_info{device="cpu",run="a \\"b\\" \\\\ c\\nd"} 1.0
 # HELP diag_steps_total Steps finished.
@@ -127,7 +127,7 @@ def test_prometheus_itself_asks_for_openmetrics(tmp_path: Path) -> None:
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
     run = written(tmp_path / "r", steps=1).root
-    with served(run) as url, pytest.raises(DiagError, match="cannot be listened on"):
+    with served(run) as url, pytest.raises(DiagError, match="cannot listen on port"):
         serve(RunMetrics(run), "127.0.0.1", int(url.rsplit(":", 1)[1].split("/")[0]))
 
 

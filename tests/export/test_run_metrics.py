@@ -237,7 +237,7 @@ def test_groups_beyond_the_largest_are_one_in_a_summary(tmp_path: Path) -> None:
     assert values(sent, of.COLLECTIVE_BYTES, of.GROUP) == {"p2p": 250}
 
 
-@pytest.mark.parametrize(("name", "message"), [("traces", "no run directory"), ("none", "no such file")])
+@pytest.mark.parametrize(("name", "message"), [("traces", "not a run directory"), ("none", "no such file")])
 def test_only_a_run_has_metrics(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "traces").mkdir()
     with pytest.raises(DiagError, match=message):

@@ -51,7 +51,7 @@ def test_the_text() -> None:
     shown = [re.sub(r" {2,}", "  ", line.rstrip()) for line in out.getvalue().splitlines()]
     wanted = [re.sub(r" {2,}", "  ", line) for line in TEXT.splitlines()]
     assert shown[: len(wanted)] == wanted
-    assert "Not known: never passed." in shown[-1]
+    assert "Not known: the budget could not be checked, which never passes." in shown[-1]
 
 
 def test_the_outcome_in_a_sentence() -> None:
@@ -123,7 +123,7 @@ def test_annotations_by_what_happened() -> None:
     lines = workflow_commands(GATE)
     assert [line[2 : line.index(" ")] for line in lines] == ["error", "warning", "notice", "error", "notice", "error"]
     assert lines[0] == (
-        "::error title=diag check%3A max-exposed-comm::exposed communication, of the critical path: "
+        "::error title=diag check%3A max-exposed-comm::exposed communication as a share of the critical path: "
         "31.0%25 (30.2%25 to 31.9%25), at most 20%25: exceeded"
     )
 

@@ -178,9 +178,9 @@ def test_where_data_parallelism_alone_does_not_fit_other_axes_are_named() -> Non
     """65,536 tokens' logits alone take 118 GB where nobody cuts them, however many ranks share the states."""
     found = planned(None, 8, length=65_536, checkpointing=Checkpointing.FULL)
     assert found.chosen is None
-    assert found.reasons[0].startswith("no number of GPUs holds it")
+    assert found.reasons[0].startswith("no number of GPUs is enough")
     named = found.reasons[-1]
-    assert named.startswith("these 8 GPUs hold it with --topology ")
+    assert named.startswith("these 8 GPUs are enough with --topology ")
     topology = named.split("--topology ")[1].split(" ")[0]
     assert planned(topology, 8, length=65_536, checkpointing=Checkpointing.FULL).chosen is not None
 

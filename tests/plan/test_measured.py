@@ -100,8 +100,8 @@ def test_what_strategies_say_of_themselves() -> None:
     ("given", "reason"),
     [
         (None, "no manifest"),
-        (Manifest("r", 0), "does not say the model's layers, dim"),
-        (replace(manifest(), trainer={}), "no run of the bundled trainer"),
+        (Manifest("r", 0), "lacks the model's layers, dim"),
+        (replace(manifest(), trainer={}), "did not use the bundled trainer"),
         (replace(manifest(), strategy="zero3"), "a step of zero3 is not modelled"),
         (replace(manifest(), mesh={"dp": 1, "tp": 2}), "other than data parallelism"),
         (set_up("ddp", comm_hook="fp16"), "communication hooks"),
@@ -139,14 +139,14 @@ def test_components_that_were_held() -> None:
     found = measured(on_a_device(10 * half, HeldRecord(half, half, 2 * half)))
     errors = {row.name: row.error for row in found.rows}
     assert errors["parameters"] == errors["gradients"] == errors["optimizer"] == 0
-    rest = next(row for row in found.rows if row.name == "all else at the peak")
+    rest = next(row for row in found.rows if row.name == "other allocations at the peak")
     assert rest.measured == pytest.approx(10 * half - 3 * half, abs=10_000)
 
 
 def test_a_run_without_a_measured_peak() -> None:
     ended = diag("plan", "--measured", SAMPLES / "ddp-healthy")
     assert ended.returncode == 1
-    assert "no rank recorded a peak of memory: rank 0: " in ended.stderr
+    assert "no rank recorded its peak memory: rank 0: " in ended.stderr
     assert "--trace-memory" in ended.stderr
     with pytest.raises(DiagError, match="no rank recorded"):
         measured(simulate(Plan()))

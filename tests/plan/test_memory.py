@@ -136,7 +136,7 @@ def test_across_hosts_hybrid_sharding_where_a_host_holds_the_states() -> None:
 def test_nothing_fits_and_what_would() -> None:
     found = planned("llama-3-70b", 16, checkpointing=Checkpointing.FULL)
     assert (found.chosen, found.bound, found.estimate) == (None, 17, 32)
-    assert found.reasons[0] == "32 GPUs hold it with ZeRO-3"
+    assert found.reasons[0] == "32 GPUs are enough with ZeRO-3"
     assert planned("llama-3-70b", 32, checkpointing=Checkpointing.FULL).chosen is BY_NAME["ZeRO-3"]
 
 
@@ -199,9 +199,9 @@ def test_axes_multiply_to_the_world() -> None:
         ("", "no axis called ''"),
         ("dp=8,xp=2", "no axis called 'xp'"),
         ("dp=8,dp=2", "dp is given twice"),
-        ("dp=0", "dp=0 is no number"),
-        ("dp", "dp= is no number"),
-        ("dp=8.0", "is no number"),
+        ("dp=0", "dp=0 is not a number"),
+        ("dp", "dp= is not a number"),
+        ("dp=8.0", "is not a number"),
         ("dp=8,dp_shard=4", "give it, or the two"),
         ("dp=6,ep=4", "ep=4 does not divide the 6"),
     ],

@@ -115,9 +115,9 @@ def test_a_model_that_is_none() -> None:
     [
         (b"{", "not JSON"),
         (b"\xff\xfe", "not JSON"),
-        (b"[1]", "no model_type"),
+        (b"[1]", "model_type is missing"),
         (b'{"model_type": "mamba"}', "'mamba'"),
-        (b'{"model_type": "llama", "hidden_size": 64}', "does not say num_hidden_layers"),
+        (b'{"model_type": "llama", "hidden_size": 64}', "num_hidden_layers is missing"),
         (b'{"model_type": "llama", "hidden_size": "64", "num_hidden_layers": 2}', "hidden_size is '64'"),
         (b'{"model_type": "llama", "hidden_size": true}', "hidden_size is True"),
         (b'{"model_type": "llama", "num_hidden_layers": -3}', "num_hidden_layers is -3"),

@@ -106,7 +106,7 @@ def test_check_exit_codes_and_json(runs: dict[str, str]) -> None:
     ("arguments", "code", "message"),
     [
         ([], 2, "no budget was given"),
-        (["--max-step", "fast"], 2, "max-step = 'fast' is no limit"),
+        (["--max-step", "fast"], 2, "max-step = 'fast' is not a limit"),
         (["--max-regression", "5%"], 2, "--baseline RUN"),
         (["--max-step", "1s", "--baseline", "x"], 2, "--max-regression"),
         (["--max-step", "1s", "--json", "--github"], 2, "both write to standard output"),

@@ -74,7 +74,7 @@ def readings(lines: Path) -> int:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["/dev", "--format", "jsonl"], 1, "is no run directory"),
+        (["/dev", "--format", "jsonl"], 1, "is not a run directory"),
         (["/nowhere", "--format", "tensorboard"], 1, "no such file"),
         ([str(SAMPLE), "--format", "wandb", "--follow"], 2, "cannot be combined with wandb"),
         ([str(SAMPLE), "--format", "prometheus", "--follow"], 2, "needs a file"),

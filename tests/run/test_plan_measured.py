@@ -58,5 +58,5 @@ def test_the_estimate_is_near(runs: Path, way: str) -> None:
     assert fullest <= 1.05 * estimate  # a block's parameters are 5 MB
     for name in ("parameters", "gradients", "optimizer"):
         assert abs(rows[name]["error"]) < 0.001
-    rest = rows["all else at the peak"]
+    rest = rows["other allocations at the peak"]
     assert rest["estimate"] == pytest.approx(rest["measured"] - (fullest - least), rel=0.02)

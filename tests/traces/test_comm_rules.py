@@ -141,7 +141,7 @@ def test_kernels_that_the_user_names_communicate_everywhere(tmp_path: Path) -> N
     kinds = {row.name: str(row.kind) for row in result.breakdowns.kernels.rows}
     assert kinds["ring_exchange_add(float*)"] == "communication"
     assert result.coverage.notes == (
-        "kernels that match ^ring_ count as all_reduce, as --comm-kernels or diag.toml says",
+        "kernels that match ^ring_ count as all_reduce (set by --comm-kernels or diag.toml)",
     )
 
 

@@ -100,10 +100,10 @@ def test_where_nothing_is_complete_the_reasons_are_told(three: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("[]", "not that of a checkpoint"),
-        ('{"run_id": "x"}', "not that of a checkpoint"),
-        ('{"checkpoint_format": 2}', "its format is 2, and this diag reads up to 1"),
-        ('{"checkpoint_format": 1, "steps": 3}', "lacks something"),
+        ("[]", "does not describe a checkpoint"),
+        ('{"run_id": "x"}', "does not describe a checkpoint"),
+        ('{"checkpoint_format": 2}', "its format is 2; this version of diag reads formats up to 1"),
+        ('{"checkpoint_format": 1, "steps": 3}', "is incomplete"),
     ],
 )
 def test_a_strange_manifest_is_no_checkpoint(three: Path, text: str, reason: str) -> None:
@@ -133,6 +133,20 @@ def test_an_unfinished_one_is_not_seen_and_cleared_away(three: Path) -> None:
 def test_old_ones_go_and_the_newest_stay(three: Path) -> None:
     folder.prune(three / "step-00000012", keep=2)
     assert sorted(path.name for path in three.iterdir()) == ["latest", "step-00000008", "step-00000012"]
+
+
+def test_a_folder_that_cannot_be_listed_is_left_as_it_is(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new checkpoint is complete by then: an error would report it as failed."""
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "iterdir", refuse)
+        folder.prune(three / "step-00000012", keep=1)
+        folder.point_latest(make(three, 16))
+    assert steps_found(three) == 16
+    assert (three / "step-00000004").exists()
 
 
 def test_after_a_resume_from_an_earlier_step_the_new_one_stays_though_its_number_is_lower(three: Path) -> None:

@@ -93,7 +93,9 @@ def test_a_malicious_metadata_is_refused_and_not_run(saved: Path, place: str, tm
     assert mark.exists()  # so it does run where nobody is careful
     mark.unlink()
     (saved / ".metadata").write_bytes(harmful)
-    with pytest.raises(CheckpointException, match=r"asks for posix\.system, which no checkpoint of tensors needs"):
+    with pytest.raises(
+        CheckpointException, match=r"asks for posix\.system, which a checkpoint of tensors does not need"
+    ):
         loaded(saved)
     assert not mark.exists()
 
@@ -113,7 +115,7 @@ def test_the_metadata_can_name_nothing_but_its_own_classes(tmp_path: Path, modul
 @pytest.mark.parametrize("content", [b"", b"\x80\x05", pickle.dumps(3), pickle.dumps(metadata.StorageMeta())])
 def test_a_damaged_metadata_is_a_message(tmp_path: Path, content: bytes) -> None:
     (tmp_path / ".metadata").write_bytes(content)
-    with pytest.raises(IncompleteError, match=r"cannot be read|holds no checkpoint"):
+    with pytest.raises(IncompleteError, match=r"cannot be read|does not describe a checkpoint"):
         read_metadata(tmp_path / ".metadata", set())
 
 
@@ -125,9 +127,9 @@ _STATE = b"}(X\x03\x00\x00\x00fqnh\x01X\x05\x00\x00\x00indexh\x01ub"  # both are
     ("program", "expected"),
     [
         (b"]r\xff\xff\xff\x7f.", "a memo index of 2,147,483,647"),
-        (b"}(NN\x86q\x01" + b"h\x01h\x01\x86q\x01" * 50 + b"Nu.", "keys that are no text"),
+        (b"}(NN\x86q\x01" + b"h\x01h\x01\x86q\x01" * 50 + b"Nu.", "keys that are not strings"),
         (b"}" + b"N" + b"\x85" * 100_000 + b"Ns.", "nested more than 64 deep"),
-        (b"NN\x86q\x01" + (_INDEX + b")\x81" + _STATE + b"q\x01") * 30 + b"}h\x01Ns.", "where shared ones count"),
+        (b"NN\x86q\x01" + (_INDEX + b")\x81" + _STATE + b"q\x01") * 30 + b"}h\x01Ns.", "counting shared ones"),
         (b"N" * (9 << 20) + b".", "values in one container"),
     ],
 )
@@ -142,7 +144,7 @@ def test_it_points_to_no_file_that_the_manifest_does_not_name(tmp_path: Path) ->
     found = plain()
     found.storage_data = {metadata.MetadataIndex("a"): filesystem._StorageInfo("../../elsewhere", 0, 10)}
     (tmp_path / ".metadata").write_bytes(pickle.dumps(found))
-    with pytest.raises(IncompleteError, match="files that are not of this checkpoint"):
+    with pytest.raises(IncompleteError, match="files outside of this checkpoint"):
         read_metadata(tmp_path / ".metadata", {"__0_0.distcp"})
 
 

@@ -133,5 +133,5 @@ def test_a_round_that_begins_elsewhere_is_refused() -> None:
     other = ShardedSampler(samples=100, batch_size=4, rank=0, world_size=2, seed=0)
     other.load_state_dict({**state, "consumed": 4})
     assert other.consumed == 3
-    with pytest.raises(OptionError, match="stopped after 30 sequences of an epoch, and this run takes 8 at a time"):
+    with pytest.raises(OptionError, match="stopped after 30 sequences of an epoch, which is not a multiple of the 8"):
         other.load_state_dict({**state, "consumed": 5})

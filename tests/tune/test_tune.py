@@ -72,7 +72,7 @@ def test_a_change_that_gains_is_kept(tmp_path: Path) -> None:
     assert done.prediction_error is not None
     assert done.prediction_error < 0.1
     assert history.command == "diag run --strategy fsdp2 --preset tiny --num-workers 2"
-    assert history.stopped.startswith("nothing more is advised")
+    assert history.stopped.startswith("none of the remaining advice can be applied")
     # Runs with and without take turns, and whoever was second goes first.
     assert ["--num-workers" in run for run in trainer.runs] == [False, True, True, False]
     assert [run.folder for run in (*done.without, *done.with_it)] == [
@@ -88,7 +88,7 @@ def test_what_is_kept_can_be_read_again(tmp_path: Path) -> None:
     assert content["rounds"][0]["gain_share"] == pytest.approx(history.rounds[0].gain_share)
     assert load(tmp_path) is None
     (tmp_path / FILE_NAME).write_text('{"arguments": 3}')
-    with pytest.raises(DiagError, match="not a tuning"):
+    with pytest.raises(DiagError, match="not written by diag tune"):
         load(tmp_path)
 
 

@@ -44,7 +44,7 @@ def test_one_window_at_a_time(tmp_path: Path) -> None:
     layout = running_job(tmp_path)
     first = ask(layout, 3, [1])
     assert first.ranks == [1]
-    with pytest.raises(DiagError, match="has been asked for already"):
+    with pytest.raises(DiagError, match="has already been requested"):
         ask(layout, 3)
     for rank in (0, 1):
         beat(layout, rank, first.first_step + 3)
@@ -57,7 +57,7 @@ def test_a_window_that_all_have_delivered_is_over_though_heartbeats_are_behind(t
     layout = running_job(tmp_path)
     first = ask(layout, 3)
     layout.rank(0).trace(first.first_step).touch()
-    with pytest.raises(DiagError, match="has been asked for already"):
+    with pytest.raises(DiagError, match="has already been requested"):
         ask(layout, 3)
     beat(layout, 1, 100, trace_number=first.number, trace_answer="the profiler refused")
     assert ask(layout, 3).number == 2
@@ -101,7 +101,7 @@ def full(layout: RunLayout) -> None:
         (silent, "not reachable"),
         (no_collectors, "no collectors"),
         (no_step, "no rank has finished a step"),
-        (full, "ranks 0-1 may write nothing more"),
+        (full, "ranks 0-1 cannot write any more"),
     ],
 )
 def test_what_cannot_be_asked_is_said(tmp_path: Path, harm: object, message: str) -> None:
@@ -114,11 +114,11 @@ def test_what_cannot_be_asked_is_said(tmp_path: Path, harm: object, message: str
 
 
 def test_ranks_and_folders_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(DiagError, match="the run has no rank 7: ranks 0-1 are there"):
+    with pytest.raises(DiagError, match="the run has no rank 7, only ranks 0-1"):
         ask(running_job(tmp_path), 3, [1, 7])
     ended = diag("trace", tmp_path / "nothing")
     assert ended.returncode == 1
-    assert "no run of diag is here" in ended.stderr
+    assert "no diag run found" in ended.stderr
     ended = diag("trace", tmp_path, "--ranks", "0,x")
     assert ended.returncode == 2
     assert "for example --ranks 0,17-19" in ended.stderr
@@ -135,7 +135,7 @@ def test_the_answers_of_the_ranks(tmp_path: Path) -> None:
     assert [answer.open for answer in found] == [True, False, False, False, True]
     assert found[1].why_not == "step 120 had begun when the request was read"
     assert found[2].path == layout.rank(2).trace(asked.first_step)
-    assert found[3].why_not == "the training ended before"
+    assert found[3].why_not == "the training ended first"
     shown: list[tuple[int, int]] = []
     waited = wait(layout, asked, lambda n, total, text: shown.append((n, total)), interval_s=0.01, patience_s=0.1)
     assert shown[0] == (3, 5)
@@ -164,7 +164,7 @@ def test_a_memory_snapshot_is_asked_for_at_once(tmp_path: Path) -> None:
     assert read_record(layout.trace_asked, TraceAsked)[0] == asked
     assert read_fields(layout)["windows"] == [], "no step is slower for it"
     assert all(answer.open for answer in answers(layout, asked)), "that of step 40 was for another request"
-    with pytest.raises(DiagError, match="a memory snapshot has been asked for already"):
+    with pytest.raises(DiagError, match="a memory snapshot has already been requested"):
         ask(layout, 3)
     layout.rank(0).memory_snapshot("asked", 101).touch()
     beat(layout, 0, 102, trace_number=1, trace_answer=TRACE_RECORDED)

@@ -94,9 +94,7 @@ def test_an_analysis_that_fails_ends_the_watching_with_a_line(tmp_path: Path, mo
     for thread in threading.enumerate():
         if thread.name == "diag-auto-trace":
             thread.join(60)
-    assert job.said == [
-        "No more profiler windows are asked for by themselves (IndexError: out of range); diag trace asks for one."
-    ]
+    assert job.said == ["Automatic profiler windows are off (IndexError: out of range); diag trace requests one."]
 
 
 def test_there_are_no_more_windows_than_allowed(tmp_path: Path) -> None:

@@ -85,7 +85,9 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """The classes that the pickle may name: those of a checkpoint, and torch's dtypes."""
         if (allowed := _class_of(module, name)) is None:
-            raise IncompleteError(f".metadata asks for {module}.{name}, which no checkpoint of tensors needs: not read")
+            raise IncompleteError(
+                f".metadata asks for {module}.{name}, which a checkpoint of tensors does not need: not read"
+            )
         return allowed
 
 
@@ -104,14 +106,16 @@ def read_metadata(path: Path, files: Collection[str]) -> metadata.Metadata:
     except IncompleteError:
         raise
     except bounded_pickle.RefusedError as refused:
-        raise IncompleteError(f".metadata {refused}, which no checkpoint of tensors needs: not read") from refused
+        raise IncompleteError(
+            f".metadata {refused}, which a checkpoint of tensors does not need: not read"
+        ) from refused
     except Exception as error:  # a damaged pickle can raise almost anything
         raise IncompleteError(f".metadata cannot be read ({type(error).__name__}: {error})") from error
     if not isinstance(content, metadata.Metadata) or not isinstance(content.storage_data, dict):
-        raise IncompleteError(".metadata holds no checkpoint")
+        raise IncompleteError(".metadata does not describe a checkpoint")
     for info in content.storage_data.values():
         if not isinstance(info, filesystem._StorageInfo) or info.relative_path not in files:
-            raise IncompleteError(".metadata points to files that are not of this checkpoint")
+            raise IncompleteError(".metadata points to files outside of this checkpoint")
         info.transform_descriptors = None
     return content
 
@@ -197,7 +201,7 @@ def _tensors(values: dict[str, Any]) -> dict[str, Any]:
     """Returns the values unchanged. TypeError if one is not a tensor: loading it would unpickle it."""
     non_tensors = [name for name, value in values.items() if not isinstance(value, Tensor)]
     if non_tensors:
-        raise TypeError(f"only tensors can be saved, and these are none: {', '.join(non_tensors[:3])}")
+        raise TypeError(f"only tensors can be saved; these are not tensors: {', '.join(non_tensors[:3])}")
     return values
 
 

@@ -121,15 +121,17 @@ class CheckpointManifest:
     @classmethod
     def _of(cls, content: Any) -> CheckpointManifest:
         if not isinstance(content, dict) or "checkpoint_format" not in content:
-            raise IncompleteError("manifest.json is not that of a checkpoint")
+            raise IncompleteError("manifest.json does not describe a checkpoint")
         if content["checkpoint_format"] > FORMAT:
-            raise IncompleteError(f"its format is {content['checkpoint_format']}, and this diag reads up to {FORMAT}")
+            raise IncompleteError(
+                f"its format is {content['checkpoint_format']}; this version of diag reads formats up to {FORMAT}"
+            )
         names = {f.name for f in fields(cls)}
         try:
             files = tuple(File(str(f["name"]), int(f["bytes"]), f["sha256"]) for f in content.get("files", ()))
             manifest = cls(**{**{k: v for k, v in content.items() if k in names}, "files": files})
         except (TypeError, KeyError, ValueError) as error:
-            raise IncompleteError(f"manifest.json lacks something ({error})") from error
+            raise IncompleteError(f"manifest.json is incomplete ({error})") from error
         if any(PurePosixPath(file.name).is_absolute() or ".." in PurePosixPath(file.name).parts for file in files):
             raise IncompleteError("manifest.json names files outside of its folder")
         return manifest
@@ -184,7 +186,7 @@ def find(path: Path) -> Checkpoint:
             return Checkpoint(candidate, CheckpointManifest.read(candidate))
         except IncompleteError as why:
             refused.append(f"{candidate.name}: {why}")
-    reasons = "; ".join(refused[:3]) or "nothing of the name step-00000000"
+    reasons = "; ".join(refused[:3]) or "no folder named step-00000000"
     raise OptionError(f"--resume {path}: {folder} holds no complete checkpoint ({reasons})")
 
 
@@ -223,8 +225,8 @@ def complete(draft: Path, names: list[str], manifest: CheckpointManifest, start_
         files = tuple(File.of(draft, name) for name in names)
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            f"{error.filename} is not there, though its rank has written it: all ranks must write into one folder, "
-            "on storage that their hosts share"
+            f"{error.filename} does not exist, although its rank wrote it: all ranks must write to one folder on "
+            "storage that all hosts share"
         ) from error
     timing = {"until_published_ns": time.monotonic_ns() - start_ns}
     write_manifest(draft, replace(manifest, files=files, saving={**manifest.saving, **timing}))
@@ -258,6 +260,8 @@ def prune(newest: Path, keep: int) -> None:
     """Removes all but the last ``keep`` checkpoints up to this one. Later ones belong to a run that went further before
     this one resumed from an earlier step: they stay until this run reaches them."""
     folders = steps_in(newest.parent)
+    if newest not in folders:  # the folder cannot be listed
+        return
     for old in folders[folders.index(newest) :][keep:]:
         remove(old)
 

@@ -46,10 +46,10 @@ def usage(strategy: str) -> str:
     return ", ".join(map(str, STRATEGIES[strategy].settings))
 
 
-def knobs_of(strategy: str, given: tuple[str, ...]) -> Knobs:
+def knobs_of(strategy: str, settings: tuple[str, ...]) -> Knobs:
     """The settings of a strategy from ``KEY=VALUE`` texts. KnobError has the mistake, and the strategies that do have
     an unknown key."""
-    for part in given:
+    for part in settings:
         name = part.partition("=")[0].strip()
         owners = [
             name_of_owner for name_of_owner, kind in STRATEGIES.items() if name in {key.name for key in kind.settings}
@@ -60,4 +60,4 @@ def knobs_of(strategy: str, given: tuple[str, ...]) -> Knobs:
                 f"{usage(strategy)}"
             )
     keys = STRATEGIES[strategy].settings
-    return Knobs(values_of(f"--strategy {strategy}", keys, given, f"--set {usage(strategy)}", KnobError))
+    return Knobs(values_of(f"--strategy {strategy}", keys, settings, f"--set {usage(strategy)}", KnobError))

@@ -103,8 +103,8 @@ PLAIN_TENSORS = (
 )
 
 
-def switch(name: str, default: str, what: str) -> Key:
-    return Key(name, CHOICE, default, what, YES_NO)
+def switch(name: str, default: str, about: str) -> Key:
+    return Key(name, CHOICE, default, about, YES_NO)
 
 
 class Strategy(ABC):

@@ -23,9 +23,9 @@ class Replicated(Strategy):
     no_sync = True
     settings: ClassVar[tuple[Key, ...]] = (
         Key("bucket_mb", NUMBER, "25", "gradients reduced together, in MiB", least=0.001),
-        switch("static_graph", "no", "the same parameters take part in every step: says so to DDP"),
-        switch("gradient_as_bucket_view", "yes", "gradients live in the buckets, which saves a copy of them"),
-        switch("find_unused_parameters", "no", "look in every forward for parameters that take no part"),
+        switch("static_graph", "no", "the same parameters are used in every step (DDP's static_graph)"),
+        switch("gradient_as_bucket_view", "yes", "gradients are views of the buckets, which saves a copy"),
+        switch("find_unused_parameters", "no", "search for unused parameters in every forward"),
     )
     not_taken = UNIT_OPTIONS
     no_tensor_parallel = PLAIN_TENSORS
@@ -35,12 +35,12 @@ class Replicated(Strategy):
         knobs = options.knobs()
         if knobs.on("static_graph") and knobs.on("find_unused_parameters"):
             raise OptionError(
-                "--set static_graph=yes says that every step uses the same parameters, and find_unused_parameters=yes "
-                "looks for them in every step: use one of the two"
+                "--set static_graph=yes means that every step uses the same parameters, and "
+                "find_unused_parameters=yes searches for unused ones in every step: use one of the two"
             )
         if knobs.on("static_graph") and options.micro_batches > 1 and options.grad_sync == "last":
             raise OptionError(
-                "--set static_graph=yes counts on every backward to reduce gradients, and with --micro-batches "
+                "--set static_graph=yes expects every backward to reduce gradients, and with --micro-batches "
                 f"{options.micro_batches} only the last does: use --grad-sync every, or drop static_graph"
             )
         if options.precision == options.reduce_dtype == "bf16":
@@ -99,7 +99,13 @@ class Ddp(Replicated):
     about = "DistributedDataParallel: every rank holds the whole model"
     settings: ClassVar[tuple[Key, ...]] = (
         *Replicated.settings,
-        Key("comm_hook", CHOICE, "none", "compress gradients on their way", ("none", "fp16", "bf16", "powersgd")),
+        Key(
+            "comm_hook",
+            CHOICE,
+            "none",
+            "communication hook that compresses gradients",
+            ("none", "fp16", "bf16", "powersgd"),
+        ),
         Key("powersgd_rank", INTEGER, "2", "rank of PowerSGD's approximation", least=1),
     )
     shards: ClassVar = {"ddp": ()}
@@ -119,7 +125,8 @@ class Ddp(Replicated):
     def refuse_backend(cls, options: TrainerOptions, backend: str) -> None:
         if backend == "gloo" and options.knobs().text("comm_hook") == "bf16":
             raise OptionError(
-                "--set comm_hook=bf16 needs NCCL: PyTorch's bf16 hook refuses gloo. Use fp16 or powersgd, or run on "
+                "--set comm_hook=bf16 needs NCCL: PyTorch's bf16 hook does not support gloo. Use fp16 or powersgd, or "
+                "run on "
                 "GPUs"
             )
 
@@ -144,4 +151,4 @@ class Ddp(Replicated):
     def not_resumed(cls, options: TrainerOptions) -> list[str]:
         if options.knobs().text("comm_hook") != "powersgd":
             return []
-        return ["PowerSGD begins again without the errors that it had fed back"]
+        return ["PowerSGD restarts with empty error feedback"]

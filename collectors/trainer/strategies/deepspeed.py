@@ -46,7 +46,7 @@ class DeepSpeed(Strategy):
         Key("allgather_bucket_size", INTEGER, "500000000", "parameters gathered together, in elements", least=1),
         Key("prefetch_bucket_size", INTEGER, "50000000", "stage 3: elements gathered ahead of their use"),
         Key("persistence_threshold", INTEGER, "100000", "stage 3: smaller parameters stay gathered, in elements"),
-        switch("contiguous_gradients", "yes", "copy gradients into one buffer as they come"),
+        switch("contiguous_gradients", "yes", "copy gradients into a contiguous buffer as they are produced"),
         switch("zero_init", "no", "stage 3: parameters are sharded while the model is built"),
     )  # fmt: skip
     shards: ClassVar = {
@@ -61,8 +61,7 @@ class DeepSpeed(Strategy):
         "--set persistence_threshold=N"
     )
     no_tensor_parallel = (
-        "its AutoTP cuts Hugging Face models by the names of their layers, and not at all with ZeRO 3. "
-        "Use --strategy fsdp2"
+        "its AutoTP shards Hugging Face models by layer name, and does not support ZeRO 3. Use --strategy fsdp2"
     )
     no_pipeline = (
         "its PipelineModule works with ZeRO 1 alone, since ZeRO 2 and 3 partition gradients that a pipeline "
@@ -86,7 +85,9 @@ class DeepSpeed(Strategy):
         if "nvme" in offloaded and knobs.text("nvme_path") == "none":
             raise OptionError("offloading to nvme needs --set nvme_path=FOLDER on that disk")
         if offloaded == ("none", "nvme"):
-            raise OptionError("--set offload_param=nvme moves parameters whose optimizer states stay: offload both")
+            raise OptionError(
+                "--set offload_param=nvme offloads parameters without their optimizer states: offload both"
+            )
         if options.grad_sync == "every" and options.micro_batches > 1:
             raise OptionError(
                 "--grad-sync every: DeepSpeed decides by itself when it reduces; ZeRO 2 and 3 reduce in every "
@@ -104,7 +105,7 @@ class DeepSpeed(Strategy):
         if world_size is not None and world_size != manifest.world_size:
             raise OptionError(
                 f"{where} was saved on {manifest.world_size} ranks, and this run has {world_size}: DeepSpeed's shards "
-                "are for the same number. Other strategies' checkpoints can change it"
+                "need the same number. Checkpoints of other strategies do not"
             )
 
     engine: Any = None

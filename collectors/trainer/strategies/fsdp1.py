@@ -28,18 +28,19 @@ class Fsdp1(Strategy):
         Key("backward_prefetch", CHOICE, "pre", "gather the next unit before or after this one's gradients",
             ("pre", "post", "none")),
         switch("forward_prefetch", "no", "gather the next unit before this one computes"),
-        switch("limit_all_gathers", "yes", "hold the CPU back while two all-gathers are in flight: saves memory"),
-        switch("use_orig_params", "yes", "keep the original parameters beside the flat ones"),
+        switch("limit_all_gathers", "yes", "block the CPU thread while two all-gathers are in flight; saves memory"),
+        switch("use_orig_params", "yes", "use the module's original parameters, not only the flat ones"),
     )  # fmt: skip
     shards: ClassVar = {"fsdp1": (PARAMETERS, GRADIENTS, OPTIMIZER), "fsdp1-no_shard": ()}
     not_taken = ("prefetch", "reshard_after_forward")
     why_not_taken = (
-        "they are fully_shard's. FSDP1 says it with --set sharding=shard_grad_op (not resharded after forward), "
+        "they are options of fully_shard. For FSDP1, use --set sharding=shard_grad_op (not resharded after forward), "
         "--set forward_prefetch=yes, --set backward_prefetch=pre"
     )
     no_tensor_parallel = PLAIN_TENSORS
     no_pipeline = (
-        "PyTorch's schedules know how to hold back the reductions of DDP and fully_shard only. Use --strategy fsdp2"
+        "PyTorch's pipeline schedules can delay the gradient reductions of DDP and fully_shard only. Use --strategy "
+        "fsdp2"
     )
 
     @classmethod
@@ -48,8 +49,8 @@ class Fsdp1(Strategy):
         hybrid = knobs.text("sharding") == "hybrid_shard"
         if hybrid and knobs.integer("replicas") < 2:
             raise OptionError(
-                "--set sharding=hybrid_shard needs --set replicas=N, 2 or more: without it FSDP1 takes each host for a "
-                "replica, and on one host that is full_shard, or each rank training alone"
+                "--set sharding=hybrid_shard needs --set replicas=N, 2 or more: without it FSDP1 makes each host a "
+                "replica, and on one host that is full_shard, or each rank trains alone"
             )
         if not hybrid and knobs.integer("replicas") > 1:
             raise OptionError("--set replicas is for --set sharding=hybrid_shard: other modes shard over all ranks")

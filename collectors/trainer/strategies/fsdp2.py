@@ -65,7 +65,7 @@ class Fsdp2(Strategy):
         Key("replicas", INTEGER, "1", "copies of the sharded model: hybrid sharding (HSDP)", least=1),
         switch("offload", "no", "parameters, gradients and optimizer states in the host's memory"),
         Key("reduce_scatter_buffers", INTEGER, "1", "reduce-scatters in flight before computation waits", least=1),
-        switch("separate_reduce_scatter_group", "no", "a communicator of their own for reduce-scatters"),
+        switch("separate_reduce_scatter_group", "no", "a separate communicator for reduce-scatters"),
     )
     shards: ClassVar = {"fsdp2": (PARAMETERS, GRADIENTS, OPTIMIZER)}
 
@@ -96,7 +96,7 @@ class Fsdp2(Strategy):
             if not reshard.isdecimal():
                 raise OptionError(f"--reshard-after-forward {reshard} is unknown: use yes, no, or a number of ranks")
             if int(reshard) <= 1:
-                raise OptionError(f"--reshard-after-forward {reshard} keeps everything gathered: say no for that")
+                raise OptionError(f"--reshard-after-forward {reshard} keeps everything gathered: use no instead")
         if options.pipeline_parallel > 1 and options.wrap not in ("block", "linear", "root"):
             raise OptionError(f"--wrap {options.wrap}: with --pp a unit is a block, a linear layer, or a stage (root)")
 
@@ -106,7 +106,7 @@ class Fsdp2(Strategy):
         if not reshard.isdecimal():
             return
         if int(reshard) == shards:
-            raise OptionError(f"--reshard-after-forward {reshard} is all {shards} ranks: say yes for that")
+            raise OptionError(f"--reshard-after-forward {reshard} is all {shards} ranks: use yes instead")
         if shards % int(reshard):
             divisors = [d for d in range(2, shards) if shards % d == 0]
             choice = f"use yes, no or one of {', '.join(map(str, divisors))}" if divisors else "use yes or no"
@@ -115,7 +115,7 @@ class Fsdp2(Strategy):
     @classmethod
     def refuse_backend(cls, options: TrainerOptions, backend: str) -> None:
         if backend == "gloo" and options.knobs().on("separate_reduce_scatter_group"):
-            raise OptionError("--set separate_reduce_scatter_group=yes is about NCCL's queues; gloo has none")
+            raise OptionError("--set separate_reduce_scatter_group=yes needs NCCL, and this run uses gloo")
 
     def __init__(self, options: TrainerOptions, device: torch.device) -> None:
         super().__init__(options, device)

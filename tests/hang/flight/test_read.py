@@ -177,7 +177,7 @@ FLOODS: dict[str, Callable[[], tuple[bytes, str]]] = {
         _entries(
             b"}(" + b"".join(b"\x8a\x10" + (i * _PRIME).to_bytes(16, "little") + b"N" for i in range(99_999)) + b"u"
         ),
-        "keys that are no text",
+        "keys that are not strings",
     ),
     "integer keys": lambda: (
         _entries(b"}(" + b"".join(b"M" + struct.pack("<H", i) + b"N" for i in range(999)) + b"u"),
@@ -185,7 +185,7 @@ FLOODS: dict[str, Callable[[], tuple[bytes, str]]] = {
     ),
     "a list shared a million times": lambda: (
         _entries(b"](]q\x02(" + b"K\x01" * 999_999 + b"e" + b"h\x02" * 1_000_000 + b"e"),
-        "where shared ones count",
+        "counting shared ones each time",
     ),
     "json lists": lambda: (b'{"version":"2","pg_config":{},"entries":[' + b"[]," * (24 << 20) + b"[]]}", "containers"),
     "json numbers": lambda: (b'{"version":"2","pg_config":{},"entries":[' + b"300," * (24 << 20) + b"1]}", "values"),
