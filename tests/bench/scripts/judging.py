@@ -63,7 +63,7 @@ def truth(case: Case, fault: str | None, lost: bool = False) -> Json:
         found = EXCEPTION | STORAGE if fault == "missing-file" else EXCEPTION
         return {"crash": sorted(found), "ranks": [[last]]}
     stall = sorted(STALLED_ALL | STALLED_RANK) if one else sorted(STALLED_RANK)
-    if fault in ("slow-read", "slow-read-all"):
+    if fault in ("slow-read", "slow-read-all", "slow-call"):
         every = one or fault == "slow-read-all"
         data = sorted((DATA_ALL if every else DATA_ONE) | (DATA_ONE if one else frozenset()))
         allowed = data if not case.in_loop else sorted({*data, *(STALLED_ALL if every else ()), *stall})
