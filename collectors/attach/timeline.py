@@ -3,8 +3,9 @@
 A step ends when the step of its last optimizer has returned (see ``iterations``), and the next one begins there. An
 optimizer's step counts only after a backward: the state of an optimizer is made by a step with gradients of zero.
 What lies before a backward, from the last batch's arrival, was the forward; what lies between the last backward and
-the end of the optimizer's step was the optimizer. An evaluation is known by batches that no backward follows. A
-training that says itself where its steps end has the last word.
+the end of the optimizer's step was the optimizer. A training may fetch the next batch between forward and backward:
+what lay before the fetch was the forward, too, if autograd made more nodes there than after it. An evaluation is known
+by batches that no backward follows. A training that says itself where its steps end has the last word.
 """
 
 from __future__ import annotations
@@ -233,6 +234,14 @@ class _Fetch(NamedTuple):
     end: Moment
 
 
+class _Gap(NamedTuple):
+    """Time before a batch was asked for. ``made``: nodes of autograd's."""
+
+    start: Moment
+    end: Moment
+    made: int
+
+
 class _Evaluation:
     """Batches that were fetched as if for an evaluation, until something shows that the training goes on."""
 
@@ -266,6 +275,8 @@ class Timeline:
         self._loader, self._gradients = 0, True  # of the last fetch
         self.loaders: set[int] = set()  # of the training: a backward has followed their batches
         self._fetched: set[int] = set()  # since the last backward
+        self._made = 0  # nodes of autograd's, when the last batch was asked for or the last backward ended
+        self._gaps: list[_Gap] = []  # of this step, since the last backward
         self._eval_called: Moment | None = None  # since the last backward
         self._evaluation: _Evaluation | None = None
         self.optimizing: int | None = None  # the outermost that is stepping
@@ -295,12 +306,16 @@ class Timeline:
 
     # -- the loader ------------------------------------------------------------------------------------------------
 
-    def fetch_begins(self, loader: int, gradients: bool) -> None:
-        """``gradients``: whether what follows would record for a backward."""
+    def fetch_begins(self, loader: int, gradients: bool, made: int = 0) -> None:
+        """``gradients``: whether what follows would record for a backward. ``made``: how many nodes autograd has made
+        until now."""
         self._begin_step()
         self.optimizing = None  # the end of a step that raised is not heard of
         self._loader, self._gradients = loader, gradients
         self._began = self._recorder.moment(ahead=DATA)
+        if self._evaluation is None and made > self._made:
+            self._gaps.append(_Gap(self._edge, self._began, made - self._made))
+        self._made = made
         if self._for_evaluation(loader, gradients):
             if self._evaluation is None:
                 called = self._eval_called
@@ -337,7 +352,7 @@ class Timeline:
 
     # -- forward and backward --------------------------------------------------------------------------------------
 
-    def backward_begins(self) -> None:
+    def backward_begins(self, made: int = 0) -> None:
         self._begin_step()
         self._began = self._recorder.moment(ahead=BACKWARD)
         if self._evaluation is not None and self._evaluation.fetches:
@@ -347,6 +362,10 @@ class Timeline:
             for fetch in own:
                 self._recorder.passed(DATA, fetch.start, fetch.end)
         self._end_evaluation(self._edge)
+        for gap in self._gaps:
+            if gap.made > made - self._made:
+                self._recorder.passed(FORWARD, gap.start, gap.end)
+        self._gaps.clear()
         self._recorder.passed(FORWARD, self._edge, self._began)
         self.loaders |= self._fetched
         self._fetched.clear()
@@ -356,8 +375,9 @@ class Timeline:
         self._unexplained.clear()
         self._all_backwards += 1
 
-    def backward_ends(self) -> None:
+    def backward_ends(self, made: int = 0) -> None:
         now = self._recorder.moment(ahead=OPTIMIZER)
+        self._made = made
         self._recorder.passed(BACKWARD, self._began, now)
         self._backwards += 1
         self._in_backward = False
@@ -477,6 +497,7 @@ class Timeline:
 
     def _end_step(self, now: Moment) -> None:
         self._optimized = self._ends_with_backward = False
+        self._gaps.clear()
         self._end_evaluation(now)
         if self._open is not None:
             context, record = self._open
