@@ -87,6 +87,7 @@ def test_a_computing_thread_that_has_no_core_holds_up_the_one_that_trains() -> N
     alone = analyze(simulate(replace(plan, host=())))
     assert (alone.verdict.bottleneck, alone.verdict.cause) == (Bottleneck.HOST, "stalled-ranks")
     assert "in backward" in alone.verdict.headline
+    assert alone.examination.findings[0].action.startswith("The training waits neither for the CPU")
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,8 @@ _TRAINS = frozenset({"backward_begins", "optimizer_begins", "told_steps"})
 _TRAINING_STEPS = 3
 # Phases that no call announces: they are inferred from what lies around them.
 _INFERRED = {
-    "forward": "from the arrival of the last batch to the begin of backward",
+    "forward": "from the arrival of the last batch to the begin of backward, and before that batch was asked for where "
+    "autograd made more nodes there",
     "optimizer": "from the end of the last backward to the end of the optimizer's step",
     "DDP's reductions": "one call a backward, from when the last gradient was ready to the end of backward",
     "evaluation": "from Module.train(False), or a batch fetched without gradients, to the training's next batch",

@@ -98,13 +98,15 @@ def _in(place: tuple[str, ...]) -> str:
 def _action(subject: Subject, ranks: tuple[int, ...], place: tuple[str, ...]) -> str:
     host = subject.host_of(ranks[0]) if ranks else None
     who = f"{ranks_text(ranks)}{f' on {host}' if host else ''}" if ranks else "the ranks"
+    if len(subject.shares.ranks) == 1:
+        who = "the training"
     if len(place) > 1:
         return (
             f"The time is lost in several phases, so {who} may be stopped as a whole: look for SIGSTOP, a debugger, a "
             "paused container, a CPU quota (cgroup cpu.max, throttled_usec) or swapping. Take stacks several times "
             "(py-spy dump) to see whether it is always in the same call."
         )
-    wait = "waits" if len(ranks) == 1 else "wait"
+    wait = "waits" if len(ranks) == 1 or len(subject.shares.ranks) == 1 else "wait"
     text = (
         f"{sentence(who)} {wait} neither for the CPU nor for a collective{_in(place)}: look for sleeps, file and "
         "network I/O, locks and subprocesses in that code (py-spy dump on its process, or a profiler window with "
