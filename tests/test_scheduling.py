@@ -230,6 +230,23 @@ def test_a_stall_where_no_loader_is_used_may_be_the_input() -> None:
     assert "No batch came from a torch DataLoader" in without.examination.findings[0].action
 
 
+@pytest.mark.parametrize(("every_nth", "says"), [(5, True), (1, False)])
+def test_a_stall_in_few_of_the_steps(every_nth: int, says: bool) -> None:
+    """As of the rollouts of reinforcement learning, after which the optimizer steps several times."""
+
+    def planted(step: int, rank: int) -> dict[str, int]:
+        return {FORWARD: 60 * every_nth * MS} if step % every_nth == 0 else {}
+
+    plan = Plan(
+        steps=40,
+        extra=planted,
+        scheduled=lambda step, rank: {phase: (0, ns) for phase, ns in planted(step, rank).items()},
+    )
+    result = analyze(simulate(plan))
+    assert result.verdict.cause == "stalled-ranks"
+    assert ("80% of it lies in 1" in result.examination.findings[0].action) == says
+
+
 def test_ranks_that_exchange_nothing_train_alone_and_none_waits() -> None:
     """Rank 1 is slower, and it is nobody's business."""
     plan = Plan(**every(FORWARD, 60, (1,)), strategy="none")  # type: ignore[arg-type]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from diag.collectors.records import BACKWARD, DATA, FORWARD, OPTIMIZER, REST
 from diag.model.steps import Evidence, Finding
 from diag.words.wording import sentence
@@ -11,6 +13,8 @@ from .subject import MENTION, Diagnosis, Subject, a_step, ranks_text, waited_for
 
 ONE, ALL = "stalled-rank", "stalled-ranks"
 _IN_ONE_PHASE = 0.8  # of the blocked time
+_MOST = 0.8  # of it ...
+_FEW_STEPS = 0.3  # ... in so few of the steps is worth a word
 _WHERE = {
     DATA: "data loading",
     FORWARD: "forward",
@@ -117,7 +121,21 @@ def _action(subject: Subject, ranks: tuple[int, ...], place: tuple[str, ...]) ->
             " No batch came from a torch DataLoader: if the script reads its input itself, that is probably where it "
             "waits; read ahead in another thread or process, or wrap the reading in record().steps(...)."
         )
+    few = _few_steps(subject)
+    if few:
+        text += (
+            f" {_MOST:.0%} of it lies in {few:.0%} of the steps: look at what runs only in these, such as rollouts of "
+            "an environment, logging or saving."
+        )
     return text
+
+
+def _few_steps(subject: Subject) -> float:
+    """The part of the steps that holds most of the blocked time, where that is few of them; else 0."""
+    cost = np.sort(subject.shares.cost(Cost.STALL))[::-1].cumsum()
+    steps = int(np.searchsorted(cost, _MOST * cost[-1])) + 1
+    part = steps / len(cost)
+    return part if steps > 1 and part <= _FEW_STEPS else 0.0
 
 
 def no_loader(subject: Subject) -> bool:
