@@ -128,6 +128,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="ROWS", help="write the rows there")
     parser.add_argument("--write", action="store_true", help="write the page")
     parser.add_argument("--page", type=Path, default=PAGE, metavar="PAGE", help=f"not {PAGE.name}: this page")
+    parser.add_argument("--title", default="Public training scripts under `diag run`", help="of that page")
     options = parser.parse_args()
     out = options.reanalyse or options.table or options.out
     runs = out is not None and out == options.out
@@ -148,11 +149,12 @@ def main() -> None:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
     if options.write:
         loads = [row["load"] for row in rows]
+        page = f" --page {options.page}" if options.page != PAGE else ""
         about = (
-            "Written by `python -m tests.bench.scripts --write`. Two ranks with gloo, or one process, on two cores; "
+            f"Written by `python -m tests.bench.scripts --write{page}`. Two ranks with gloo, or one process, on two cores; "
             f"the load of the machine when a run began was {min(loads, default=0):.1f} to {max(loads, default=0):.1f}."
         )
-        options.page.write_text(table(CASES, rows, about))
+        options.page.write_text(table(CASES, rows, about, options.title))
 
 
 if __name__ == "__main__":

@@ -142,7 +142,7 @@ _UNCONDITIONAL = (
      "--checkpointing_steps", "40"), _diffusion,
 )  # fmt: skip
 _UNCONDITIONAL_DATA: Any = {
-    "launcher": _ACCELERATE, "needs": ("src",), "path": "src", "data": "images/train/", "slow_ms": 150, "opens": 100,
+    "launcher": _ACCELERATE, "needs": ("src",), "path": "src", "data": "images/train/", "slow_ms": 150, "opens": 40,
 }  # fmt: skip
 
 CASES = (

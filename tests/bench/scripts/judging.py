@@ -184,11 +184,11 @@ def summary(rows: Sequence[Json]) -> list[str]:
     return [*lines, "innocents accused in healthy runs: {}/{}".format(*counts["accused"])]
 
 
-def table(cases: Sequence[Case], rows: Sequence[Json], about: str) -> str:
+def table(cases: Sequence[Case], rows: Sequence[Json], about: str, title: str) -> str:
     """The page: the scripts, then their faults, then the score."""
     by_case = {case.name: [row for row in rows if row["case"] == case.name] for case in cases}
     lines = [
-        "# Public training scripts under `diag run`", "", about, "", "## Scripts", "",
+        f"# {title}", "", about, "", "## Scripts", "",
         "Steps: recorded of all ranks / run by all ranks, in the healthy run. Same: losses (or the saved tensors) and "
         "exit code of the recorded run are those of the run without diag.", "",
         _row("script", "launcher", "steps", "same", "healthy verdict", "accused"),
