@@ -85,6 +85,18 @@ _NOT_HOOKED = {
 }
 
 
+def backend_in_use() -> str | None:
+    """Of the default group. Initialised without one, or with one for each kind of device, torch calls it "undefined" or
+    "cpu:gloo,cuda:nccl": then the one for the device in use."""
+    if not dist.is_available() or not dist.is_initialized():
+        return None
+    name = dist.get_backend()
+    if name != dist.Backend.UNDEFINED and ":" not in name:
+        return name
+    by_device = dict(each.split(":", 1) for each in str(dist.get_backend_config()).split(",") if ":" in each)
+    return by_device.get(device_in_use().type, name)
+
+
 class Attachment:
     """The recording of one process, which its launcher wanted, or which it has ``asked`` for itself."""
 
@@ -177,8 +189,7 @@ class Attachment:
             self._reducers.find()
         if self._own_profiler:
             collector.no_windows("the training has a profiler of its own")
-        backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else None
-        collector.describe(world_size=world_size, backend=backend, collector={"attached": self._about()})
+        collector.describe(world_size=world_size, backend=backend_in_use(), collector={"attached": self._about()})
 
     def _recorded_otherwise(self) -> str:
         """How, where the process is recorded already or is not to be."""

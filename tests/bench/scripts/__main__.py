@@ -151,8 +151,9 @@ def main() -> None:
         loads = [row["load"] for row in rows]
         page = f" --page {options.page}" if options.page != PAGE else ""
         about = (
-            f"Written by `python -m tests.bench.scripts --write{page}`. Two ranks with gloo, or one process, on two cores; "
-            f"the load of the machine when a run began was {min(loads, default=0):.1f} to {max(loads, default=0):.1f}."
+            f"Written by `python -m tests.bench.scripts --write{page}`. Two ranks with gloo, or one process, on two "
+            "cores; the load of the machine when a run began was "
+            f"{min(loads, default=0):.1f} to {max(loads, default=0):.1f}."
         )
         options.page.write_text(table(CASES, rows, about, options.title))
 

@@ -506,8 +506,8 @@ CASES = (
                    "    torch.manual_seed(0)\n    accelerator = Accelerator(\n", _SEED),
         ),
         outputs="out/checkpoint-80/optimizer.bin", **_UNCONDITIONAL_DATA, alone=True,
-        note="as its user starts it on a machine without a GPU: Accelerate then forms no group of the two processes, "
-        "and each trains a model of its own on all the data",
+        note="as its user starts it on a machine without a GPU: Accelerate initialises a group of both processes and "
+        "then takes each for the only one, which trains a model of its own on all the data",
     ),
     Case(
         "pyg_gin", PYG, "examples/pytorch_lightning", "gin.py", (),
