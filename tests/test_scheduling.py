@@ -230,6 +230,24 @@ def test_a_stall_where_no_loader_is_used_may_be_the_input() -> None:
     assert "No batch came from a torch DataLoader" in without.examination.findings[0].action
 
 
+@pytest.mark.parametrize(("workers", "named"), [(0, (1,)), (2, ())])
+def test_waiting_for_cores_hides_no_slow_read_in_the_trainings_own_process(
+    workers: int, named: tuple[int, ...]
+) -> None:
+    """Where all ranks wait for cores, so do the workers of their loaders. Without workers, nothing in the wait for data
+    is queueing: a rank that waits 60 ms longer in every step reads more slowly, however long all of them are queued."""
+    plan = Plan(
+        steps=24,
+        extra=lambda step, rank: {FORWARD: 100 * MS} | ({DATA: 60 * MS} if rank == 1 else {}),
+        scheduled=lambda step, rank: {FORWARD: (100 * MS, 0)},
+        trainer={"num_workers": workers},
+    )
+    result = analyze(simulate(plan))
+    assert result.verdict.cause == "contended-host"
+    slow = finding(result, "slow-data-one-rank")
+    assert (slow.ranks if slow is not None else ()) == named
+
+
 @pytest.mark.parametrize(("every_nth", "says"), [(5, True), (1, False)])
 def test_a_stall_in_few_of_the_steps(every_nth: int, says: bool) -> None:
     """As of the rollouts of reinforcement learning, after which the optimizer steps several times."""
