@@ -185,3 +185,16 @@ def test_one_cause_for_all_of_it_comes_first() -> None:
     result, findings = found(replace(PREFETCH, transfer_ns=20 * MS))
     assert result.verdict.cause == "slow-network"
     assert findings == {}
+
+
+@pytest.mark.parametrize(("strategy", "say"), [("ddp", "smaller buckets"), ("none", "DistributedDataParallel")])
+def test_reductions_after_the_backward_that_the_script_itself_calls(strategy: str, say: str) -> None:
+    """As of a script that sums its gradients with all_reduce."""
+    plan = replace(
+        QUICK, strategy="ddp", unit_bytes=64 * MB, wire=lambda op, phase, unit: 10 * MS if phase == BACKWARD else None
+    )
+    tables = simulate(plan)
+    assert tables.manifest is not None
+    result = analyze(replace(tables, manifest=replace(tables.manifest, strategy=strategy)))
+    (finding,) = (f for f in result.examination.findings if f.id == "communication-not-overlapped")
+    assert say in finding.action

@@ -87,6 +87,7 @@ def test_a_computing_thread_that_has_no_core_holds_up_the_one_that_trains() -> N
     alone = analyze(simulate(replace(plan, host=())))
     assert (alone.verdict.bottleneck, alone.verdict.cause) == (Bottleneck.HOST, "stalled-ranks")
     assert "in backward" in alone.verdict.headline
+    assert alone.examination.findings[0].action.startswith("The training waits neither for the CPU")
 
 
 @pytest.mark.parametrize(
@@ -227,6 +228,41 @@ def test_a_stall_where_no_loader_is_used_may_be_the_input() -> None:
     without = analyze(replace(tables, ranks=ranks))
     assert without.verdict.cause == "stalled-ranks"
     assert "No batch came from a torch DataLoader" in without.examination.findings[0].action
+
+
+@pytest.mark.parametrize(("workers", "named"), [(0, (1,)), (2, ())])
+def test_waiting_for_cores_hides_no_slow_read_in_the_trainings_own_process(
+    workers: int, named: tuple[int, ...]
+) -> None:
+    """Where all ranks wait for cores, so do the workers of their loaders. Without workers, nothing in the wait for data
+    is queueing: a rank that waits 60 ms longer in every step reads more slowly, however long all of them are queued."""
+    plan = Plan(
+        steps=24,
+        extra=lambda step, rank: {FORWARD: 100 * MS} | ({DATA: 60 * MS} if rank == 1 else {}),
+        scheduled=lambda step, rank: {FORWARD: (100 * MS, 0)},
+        trainer={"num_workers": workers},
+    )
+    result = analyze(simulate(plan))
+    assert result.verdict.cause == "contended-host"
+    slow = finding(result, "slow-data-one-rank")
+    assert (slow.ranks if slow is not None else ()) == named
+
+
+@pytest.mark.parametrize(("every_nth", "says"), [(5, True), (1, False)])
+def test_a_stall_in_few_of_the_steps(every_nth: int, says: bool) -> None:
+    """As of the rollouts of reinforcement learning, after which the optimizer steps several times."""
+
+    def planted(step: int, rank: int) -> dict[str, int]:
+        return {FORWARD: 60 * every_nth * MS} if step % every_nth == 0 else {}
+
+    plan = Plan(
+        steps=40,
+        extra=planted,
+        scheduled=lambda step, rank: {phase: (0, ns) for phase, ns in planted(step, rank).items()},
+    )
+    result = analyze(simulate(plan))
+    assert result.verdict.cause == "stalled-ranks"
+    assert ("80% of it lies in 1" in result.examination.findings[0].action) == says
 
 
 def test_ranks_that_exchange_nothing_train_alone_and_none_waits() -> None:

@@ -18,6 +18,8 @@ from threading import get_ident
 from time import monotonic_ns
 from typing import Any, Protocol
 
+import torch
+
 from ..records import BACKWARD, DATA, FORWARD, OPTIMIZER, LoaderQueue, StepRecord
 from ..scheduling import Stamp
 from ..session import BETWEEN_STEPS, Moment
@@ -30,6 +32,9 @@ _PHASES_NS = 100_000_000
 _STILL_NS = 500_000_000  # after this time without an event the training makes no progress
 # The phase that heartbeats report after an event.
 _AHEAD = {"backward_begins": BACKWARD, "backward_ends": OPTIMIZER, "fetch_begins": DATA, "fetch_ends": FORWARD}
+
+# The number of nodes that autograd has made in this thread. It shows when a forward ran.
+_nodes_made: Callable[[], int] = getattr(getattr(torch._C, "_autograd", None), "_get_sequence_nr", lambda: 0)
 
 # Name, values, time (None: not needed), and whether it is a boundary between steps.
 _Event = tuple[str, tuple[Any, ...], Moment | Stamp | None, bool]
@@ -173,11 +178,11 @@ class Events:
 
     def fetch_begins(self, loader: int, gradients: bool) -> None:
         if self._steady and gradients and loader in self._loaders and get_ident() == self.thread:
-            self._last = event = ("fetch_begins", (loader, True), self._at(), False)
+            self._last = event = ("fetch_begins", (loader, True, _nodes_made()), self._at(), False)
             self._waiting.append(event)
             self._optimizing = None
         else:
-            self._tell("fetch_begins", loader, gradients)
+            self._tell("fetch_begins", loader, gradients, _nodes_made())
 
     def queue_seen(self, queue: LoaderQueue) -> None:
         if self._steady and get_ident() == self.thread:
@@ -196,12 +201,12 @@ class Events:
 
     def backward_begins(self) -> None:
         if self._steady and get_ident() == self.thread:
-            self._last = event = ("backward_begins", (), self._at(), False)
+            self._last = event = ("backward_begins", (_nodes_made(),), self._at(), False)
             self._waiting.append(event)
             self._in_backward = self._fresh = True
             self._unhooked = False
         else:
-            self._tell("backward_begins")
+            self._tell("backward_begins", _nodes_made())
 
     def backward_ends(self, _begun: object = None) -> None:
         if self._steady and get_ident() == self.thread:
@@ -210,13 +215,13 @@ class Events:
             except Exception as error:
                 self._fail(error)
                 return
-            self._last = event = ("backward_ends", (), self._at(), False)
+            self._last = event = ("backward_ends", (_nodes_made(),), self._at(), False)
             self._waiting.append(event)
             self._in_backward = False
             if len(self._waiting) >= _MOST_WAITING:
                 self._tell("too_many")
         else:
-            self._tell("backward_ends")
+            self._tell("backward_ends", _nodes_made())
 
     def optimizer_begins(self, optimizer: int) -> None:
         if self._steady and get_ident() == self.thread:

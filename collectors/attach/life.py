@@ -72,7 +72,8 @@ _TRAINS = frozenset({"backward_begins", "optimizer_begins", "told_steps"})
 _TRAINING_STEPS = 3
 # Phases without a call of their own: they are inferred from the events around them.
 _INFERRED = {
-    "forward": "from the arrival of the last batch to the start of backward",
+    "forward": "from the arrival of the last batch to the start of backward, and before that batch was requested if "
+    "autograd made more nodes there",
     "optimizer": "from the end of the last backward to the end of the optimizer's step",
     "DDP's reductions": "one call per backward, from when the last gradient was ready to the end of backward",
     "evaluation": "from Module.train(False), or a batch fetched without gradients, to the training's next batch",
@@ -82,6 +83,18 @@ _NOT_HOOKED = {
     "pageable memory, the time for which the host is blocked is recorded",
     "other loaders": "batches that do not come from a torch DataLoader: waiting for them counts as forward",
 }
+
+
+def backend_in_use() -> str | None:
+    """Of the default group. Initialised without one, or with one for each kind of device, torch calls it "undefined" or
+    "cpu:gloo,cuda:nccl": then the one for the device in use."""
+    if not dist.is_available() or not dist.is_initialized():
+        return None
+    name = dist.get_backend()
+    if name != dist.Backend.UNDEFINED and ":" not in name:
+        return name
+    by_device = dict(each.split(":", 1) for each in str(dist.get_backend_config()).split(",") if ":" in each)
+    return by_device.get(device_in_use().type, name)
 
 
 class Attachment:
@@ -178,8 +191,7 @@ class Attachment:
             self._reducers.find()
         if self._own_profiler:
             collector.no_windows("the training runs its own profiler")
-        backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else None
-        collector.describe(world_size=world_size, backend=backend, collector={"attached": self._about()})
+        collector.describe(world_size=world_size, backend=backend_in_use(), collector={"attached": self._about()})
 
     def _recorded_otherwise(self) -> str:
         """Why nothing is to be recorded here: the process is recorded already, or must not be; "" otherwise."""

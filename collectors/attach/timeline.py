@@ -3,8 +3,9 @@
 A step ends when the step of its last optimizer has returned (see ``iterations``), and the next one begins there. An
 optimizer's step counts only after a backward: some code initializes an optimizer's state by a step with zero gradients.
 The time from the last batch's arrival to a backward is the forward; the time from the last backward to the end of the
-optimizer's step is the optimizer. An evaluation is recognized by batches that no backward follows. If the training
-marks the ends of its steps itself, nothing is inferred for them.
+optimizer's step is the optimizer. A training may fetch the next batch between forward and backward: the time before the
+fetch is the forward, too, if autograd made more nodes there than after it. An evaluation is recognized by batches that
+no backward follows. If the training marks the ends of its steps itself, nothing is inferred for them.
 """
 
 from __future__ import annotations
@@ -236,6 +237,14 @@ class _Fetch(NamedTuple):
     end: Moment
 
 
+class _Gap(NamedTuple):
+    """Time before a batch was requested. ``made``: nodes that autograd made in it."""
+
+    start: Moment
+    end: Moment
+    made: int
+
+
 class _Evaluation:
     """Batches that may belong to an evaluation, until an event shows that the training goes on."""
 
@@ -269,6 +278,8 @@ class Timeline:
         self._loader, self._gradients = 0, True  # of the last fetch
         self.loaders: set[int] = set()  # the training's loaders: a backward has followed their batches
         self._fetched: set[int] = set()  # loaders used since the last backward
+        self._made = 0  # nodes that autograd had made when the last batch was requested or the last backward ended
+        self._gaps: list[_Gap] = []  # of this step, since the last backward
         self._eval_called: Moment | None = None  # since the last backward
         self._evaluation: _Evaluation | None = None
         self.optimizing: int | None = None  # the outermost optimizer that is stepping
@@ -298,12 +309,15 @@ class Timeline:
 
     # -- the loader ------------------------------------------------------------------------------------------------
 
-    def fetch_begins(self, loader: int, gradients: bool) -> None:
-        """``gradients``: whether autograd is enabled."""
+    def fetch_begins(self, loader: int, gradients: bool, made: int = 0) -> None:
+        """``gradients``: whether autograd is enabled. ``made``: how many nodes autograd has made until now."""
         self._begin_step()
         self.optimizing = None  # an optimizer's step that raised reports no end
         self._loader, self._gradients = loader, gradients
         self._began = self._recorder.moment(ahead=DATA)
+        if self._evaluation is None and made > self._made:
+            self._gaps.append(_Gap(self._edge, self._began, made - self._made))
+        self._made = made
         if self._for_evaluation(loader, gradients):
             if self._evaluation is None:
                 called = self._eval_called
@@ -340,7 +354,7 @@ class Timeline:
 
     # -- forward and backward --------------------------------------------------------------------------------------
 
-    def backward_begins(self) -> None:
+    def backward_begins(self, made: int = 0) -> None:
         self._begin_step()
         self._began = self._recorder.moment(ahead=BACKWARD)
         if self._evaluation is not None and self._evaluation.fetches:
@@ -350,6 +364,10 @@ class Timeline:
             for fetch in fetches:
                 self._recorder.passed(DATA, fetch.start, fetch.end)
         self._end_evaluation(self._edge)
+        for gap in self._gaps:
+            if gap.made > made - self._made:
+                self._recorder.passed(FORWARD, gap.start, gap.end)
+        self._gaps.clear()
         self._recorder.passed(FORWARD, self._edge, self._began)
         self.loaders |= self._fetched
         self._fetched.clear()
@@ -359,8 +377,9 @@ class Timeline:
         self._unexplained.clear()
         self._all_backwards += 1
 
-    def backward_ends(self) -> None:
+    def backward_ends(self, made: int = 0) -> None:
         now = self._recorder.moment(ahead=OPTIMIZER)
+        self._made = made
         self._recorder.passed(BACKWARD, self._began, now)
         self._backwards += 1
         self._in_backward = False
@@ -480,6 +499,7 @@ class Timeline:
 
     def _end_step(self, now: Moment) -> None:
         self._optimized = self._ends_with_backward = False
+        self._gaps.clear()
         self._end_evaluation(now)
         if self._open is not None:
             context, record = self._open

@@ -65,6 +65,7 @@ def evidence_by_axis(subject: Subject) -> tuple[Evidence, ...]:
 
 
 _OF_SHARDED_PARAMETERS = frozenset({"all_gather", "reduce_scatter"})
+_OF_REPLICAS = frozenset({"all_reduce", "reduce", "broadcast", "barrier"})
 _HIDDEN_LITTLE = 0.05  # fraction of the communication that is overlapped
 _LATENCY_BOUND = 0.5  # fraction of the transfer time that is latency: a collective of 0 bytes takes it as well
 _MANY = 64  # collectives a step
@@ -341,7 +342,18 @@ def _overlap_action(subject: Subject) -> str:
         return "Prefetch the next unit: set_modules_to_forward_prefetch([next]); remove synchronising calls."
     if subject.once(workload).training is False:
         return _between_collectives(subject)
+    if strategy == "none" and _reduces_only(subject):
+        return (
+            "The script calls the reductions itself, after backward. DistributedDataParallel reduces gradients while "
+            "backward still computes. Or compute more between the reductions (larger micro-batches)."
+        )
     return "Start the reductions earlier (smaller buckets), or compute more between them (larger micro-batches)."
+
+
+def _reduces_only(subject: Subject) -> bool:
+    """Whether the ranks hold the whole model and exchange gradients alone."""
+    ops = {c.op for c in _of_usable_steps(subject) if not 0 < c.bytes < _MIN_BANDWIDTH_BYTES}  # 0: the size is unknown
+    return "all_reduce" in ops and ops <= _OF_REPLICAS
 
 
 def _between_collectives(subject: Subject) -> str:
@@ -349,6 +361,11 @@ def _between_collectives(subject: Subject) -> str:
         return (
             "Compute one half of the batch while the other communicates, fuse collectives with the matrix "
             "multiplications around them, send less (bf16, fp8), or compute more between collectives (larger batches)."
+        )
+    if _reduces_only(subject):
+        return (
+            "Send less (bf16 gradients: a communication hook of DDP), or compute more between the reductions (larger "
+            "micro-batches; no_sync() where gradients are accumulated)."
         )
     return "Prefetch all-gathers, send less (bf16), or compute more between collectives (larger micro-batches)."
 

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from diag.account.records import loader_settings
 from diag.account.scheduling import Scheduling
 from diag.model.axes import PIPELINE, TENSOR
 from diag.model.steps import (
@@ -41,10 +42,16 @@ MS = 1_000_000
 
 class Noise(Struct, frozen=True):
     """Nanoseconds below which a difference is noise. ``late``: of a rank against the others, a step; ``tail``: between
-    the ranks' ends of one collective."""
+    the ranks' ends of one collective. ``reads_itself``: the training's process loads its data without workers, so that
+    no queueing is in its wait for them."""
 
     late_ns: int
     tail_ns: int
+    reads_itself: bool = False
+    quiet_ns: int = 0  # what ``late_ns`` would be if the ranks did not wait for cores
+
+    def of(self, cost: Cost) -> int:
+        return self.quiet_ns if cost == Cost.DATA and self.reads_itself and self.quiet_ns else self.late_ns
 
 
 class Crowd(Struct, frozen=True):
@@ -62,9 +69,10 @@ def noise_of(tables: Tables) -> Noise:
     four on two cores was late by 10 ms a step, in three steps of five, in two runs of four [measured]."""
     if tables.on_device:
         return Noise(late_ns=MS // 5, tail_ns=MS // 20)
+    reads_itself = loader_settings(tables.manifest).workers == 0
     if crowd_of(tables):
-        return Noise(late_ns=25 * MS, tail_ns=6 * MS)
-    return Noise(late_ns=5 * MS, tail_ns=MS)
+        return Noise(late_ns=25 * MS, tail_ns=6 * MS, reads_itself=reads_itself)
+    return Noise(late_ns=5 * MS, tail_ns=MS, reads_itself=reads_itself)
 
 
 def crowd_of(tables: Tables) -> Crowd | None:
@@ -218,7 +226,7 @@ class Shares(Struct, frozen=True):
 
     def culprits(self, cost: Cost) -> Culprits:
         """The ranks that are late because of this cost, if they are always the same."""
-        return find_culprits(self.blame_ns.get(cost, {}), self.dur_ns, len(self.ranks), self.noise.late_ns)
+        return find_culprits(self.blame_ns.get(cost, {}), self.dur_ns, len(self.ranks), self.noise.of(cost))
 
     def charged(self, cost: Cost, ranks: Collection[int]) -> Series:
         """The part of a cost that is charged to these ranks, per step: how long the others waited for them because of
@@ -417,4 +425,5 @@ def _noise(shares: Shares, scheduling: Scheduling) -> Noise:
     common = scheduling.common("queued_ns", shares.ranks)
     if common is None or shares.on_device or common.sum() < _CROWDED * shares.dur_ns.sum():
         return shares.noise
-    return replace(shares.noise, late_ns=max(shares.noise.late_ns, int(common.mean())))
+    quiet_ns = shares.noise.late_ns
+    return replace(shares.noise, late_ns=max(quiet_ns, int(common.mean())), quiet_ns=quiet_ns)

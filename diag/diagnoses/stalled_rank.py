@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from diag.collectors.records import BACKWARD, DATA, FORWARD, OPTIMIZER, REST
 from diag.model.steps import Evidence, Finding
 from diag.words.wording import sentence
@@ -11,6 +13,8 @@ from .subject import MENTION, Diagnosis, Subject, a_step, ranks_text, waited_for
 
 ONE, ALL = "stalled-rank", "stalled-ranks"
 _IN_ONE_PHASE = 0.8  # of the blocked time
+_MOST = 0.8  # of it ...
+_FEW_STEPS = 0.3  # ... in so few of the steps is worth a word
 _WHERE = {
     DATA: "data loading",
     FORWARD: "forward",
@@ -98,13 +102,15 @@ def _in(place: tuple[str, ...]) -> str:
 def _action(subject: Subject, ranks: tuple[int, ...], place: tuple[str, ...]) -> str:
     host = subject.host_of(ranks[0]) if ranks else None
     names = f"{ranks_text(ranks)}{f' on {host}' if host else ''}" if ranks else "the ranks"
+    if len(subject.shares.ranks) == 1:
+        names = "the training"
     if len(place) > 1:
         return (
             f"The time is lost in several phases, so {names} may be stopped as a whole: look for SIGSTOP, a debugger, "
             "a paused container, a CPU quota (cgroup cpu.max, throttled_usec) or swapping. Take stacks several times "
             "(py-spy dump) to see whether it is always in the same call."
         )
-    wait = "waits" if len(ranks) == 1 else "wait"
+    wait = "waits" if len(ranks) == 1 or len(subject.shares.ranks) == 1 else "wait"
     text = (
         f"{sentence(names)} {wait} neither for the CPU nor for a collective{_in(place)}: look for sleeps, file and "
         "network I/O, locks and subprocesses in that code (py-spy dump on the process, or a profiler window with "
@@ -115,7 +121,21 @@ def _action(subject: Subject, ranks: tuple[int, ...], place: tuple[str, ...]) ->
             " No batch came from a torch DataLoader: if the script reads its input itself, that is probably where it "
             "waits; read ahead in another thread or process, or wrap the reading in record().steps(...)."
         )
+    few = _few_steps(subject)
+    if few:
+        text += (
+            f" {_MOST:.0%} of it lies in {few:.0%} of the steps: look at what runs only in these, such as rollouts of "
+            "an environment, logging or saving."
+        )
     return text
+
+
+def _few_steps(subject: Subject) -> float:
+    """The part of the steps that holds most of the blocked time, where that is few of them; else 0."""
+    cost = np.sort(subject.shares.cost(Cost.STALL))[::-1].cumsum()
+    steps = int(np.searchsorted(cost, _MOST * cost[-1])) + 1
+    part = steps / len(cost)
+    return part if steps > 1 and part <= _FEW_STEPS else 0.0
 
 
 def no_loader(subject: Subject) -> bool:

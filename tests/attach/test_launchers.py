@@ -92,6 +92,11 @@ def test_crash_of_a_rank_of_torch_multiprocessing(tmp_path: Path, way: str) -> N
     assert json.loads(files.heartbeat.read_text())["phase"] == "failed: ValueError"
     assert "ValueError: planted in step 5" in files.error.read_text()
     assert len(steps_of(tmp_path, rank=1)) == 5
+    answer = json.loads(diag("triage", tmp_path, "--json").stdout)
+    assert (answer["verdict"]["fault_class"], [one["rank"] for one in answer["culprits"]]) == (
+        "rank_killed_exception",
+        [1],
+    )
 
 
 @pytest.mark.matrix

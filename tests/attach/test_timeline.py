@@ -54,6 +54,65 @@ def test_batches_fetched_ahead_of_several_backwards() -> None:
     ]  # fmt: skip
 
 
+@pytest.fixture
+def autograd(monkeypatch: pytest.MonkeyPatch) -> Training:
+    training = Training()
+    monkeypatch.setattr("diag.collectors.attach.events._nodes_made", lambda: training.made)
+    return training
+
+
+def test_a_batch_fetched_between_forward_and_backward(autograd: Training) -> None:
+    """As llama2.c does, in every micro-batch: autograd's nodes say where the forward was."""
+    autograd.fetch(1)  # the first batch, before the loop
+    for _ in range(3):
+        for ms in (4, 2):
+            autograd.forward(ms)
+            autograd.fetch(1)
+            autograd.backward(3)
+        autograd.optimize(1)
+    first, later = [sorted(phases, key=lambda phase: phase[1:]) for phases in autograd.phases[:2]]
+    assert [phase for phase in first if phase[2] > phase[1]] == [
+        ("data", 0, 1), ("forward", 1, 5), ("data", 5, 6), ("backward", 6, 9), ("forward", 9, 11), ("data", 11, 12),
+        ("backward", 12, 15), ("optimizer", 15, 16),
+    ]  # fmt: skip
+    assert [phase for phase in later if phase[2] > phase[1]] == [
+        ("forward", 16, 20), ("data", 20, 21), ("backward", 21, 24), ("forward", 24, 26), ("data", 26, 27),
+        ("backward", 27, 30), ("optimizer", 30, 31),
+    ]  # fmt: skip
+
+
+def test_sums_of_losses_before_a_batch_are_no_forward(autograd: Training) -> None:
+    """``total += loss`` makes a node, as does a metric."""
+    for _ in range(2):
+        autograd.fetch(1)
+        autograd.forward(2)
+        autograd.backward(3)
+        autograd.optimize(1)
+        autograd.forward(4, nodes=2)
+    autograd.fetch(0)
+    autograd.forward(2)
+    autograd.backward(0)
+    autograd.optimize(0)
+    assert autograd.phases[1] == [("data", 11, 12), ("forward", 12, 14), ("backward", 14, 17), ("optimizer", 17, 18)]
+
+
+def test_an_evaluation_with_gradients_before_a_batch_is_no_forward(autograd: Training) -> None:
+    for _ in range(2):
+        autograd.fetch(1)
+        autograd.forward(2)
+        autograd.backward(3)
+        autograd.optimize(1)
+    autograd.timeline.eval_called()
+    for _ in range(2):
+        autograd.fetch(1, VALIDATION)
+        autograd.forward(4, nodes=9)
+    autograd.fetch(1)
+    autograd.forward(2)
+    autograd.backward(3)
+    autograd.optimize(1)
+    assert [phase for phase in autograd.phases[2] if phase[0] == "forward"] == [("forward", 25, 27)]
+
+
 def test_closure_within_the_optimizer() -> None:
     """As Lightning does: the optimizer's step encloses forward and backward."""
     training = Training()

@@ -112,20 +112,30 @@ class Training:
 
     def __init__(self) -> None:
         self.recorder = Recorder()
+        self.made = 0  # nodes of autograd's
         self.timeline: Any = Heard(self.recorder) if self.belated else Timeline(self.recorder)
 
     def wait(self, ms: int) -> None:
         self.recorder.now += ms
 
     def fetch(self, ms: int, loader: int = TRAIN, gradients: bool = True) -> None:
-        self.timeline.fetch_begins(loader, gradients)
+        self.timeline.fetch_begins(loader, gradients, *self._made)
         self.wait(ms)
         self.timeline.fetch_ends()
 
     def backward(self, ms: int) -> None:
-        self.timeline.backward_begins()
+        self.timeline.backward_begins(*self._made)
         self.wait(ms)
-        self.timeline.backward_ends()
+        self.timeline.backward_ends(*self._made)
+
+    @property
+    def _made(self) -> tuple[int, ...]:
+        """``Events`` asks autograd."""
+        return () if self.belated else (self.made,)
+
+    def forward(self, ms: int, nodes: int = 5) -> None:
+        self.made += nodes
+        self.wait(ms)
 
     def optimize(self, ms: int, optimizer: int = ADAM, stepped: bool = True) -> None:
         self.timeline.optimizer_begins(optimizer)

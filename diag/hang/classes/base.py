@@ -61,9 +61,11 @@ def harmless(
 # A quotation mark at the beginning of a word, and the next one of its kind at the end of one.
 _QUOTED = re.compile(r"""(?<![\w\\])(?P<mark>["'`])(?:(?!(?P=mark)(?!\w)).)*(?P=mark)(?!\w)""")
 
-# Programs quote the error that they report: "Last error: '...'", "failed: unhandled cuda error .. log entry '...'".
+# Programs quote the error that they report: "Last error: '...'", "failed: unhandled cuda error .. log entry '...'";
+# torchrun's error file is JSON.
 _REPORTS = re.compile(
-    r"(?i)(?:\blast (?:nccl )?(?:error|warning)[^'\"`]{0,80}|\b(?:error|failed|exception|reason|warning):?)\s*$"
+    r"(?i)(?:\blast (?:nccl )?(?:error|warning)[^'\"`]{0,80}|\b(?:error|failed|exception|reason|warning):?|"
+    r"^\{\"message\": ?\{\"message\":)\s*$"
 )
 
 

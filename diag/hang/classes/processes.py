@@ -262,7 +262,7 @@ CLASSES = (
             "no-space": LogPattern(
                 ("No space left on device", "Disk quota exceeded", "Stale file handle", "Read-only file system"),
                 r"(?P<error>No space left on device|Disk quota exceeded|Stale file handle|Read-only file system)"
-                r"(?:: '?(?P<path>/[^'\s]+))?",
+                r"(?:: '?(?P<path>/[^'\s]+|(?<=')[^'\s]+))?",
                 "any; libc's error texts",
                 "{error}[: {path}].",
                 unless=("/dev/shm", "shared memory", "posix_fallocate", "NCCL WARN"),
@@ -274,8 +274,8 @@ CLASSES = (
                     "PytorchStreamWriter failed",
                     "inline_container.cc",
                 ),
-                r"(?:\[Errno 5\]|\bfailed with) Input/output error(?:: '?(?P<path>/[^'\s]+))?|Transport endpoint is "
-                r"not connected: '(?P<mount>/[^']+)|PytorchStreamWriter failed writing file|"
+                r"(?:\[Errno 5\]|\bfailed with) Input/output error(?:: '?(?P<path>/[^'\s]+|(?<=')[^'\s]+))?|"
+                r"Transport endpoint is not connected: '(?P<mount>/[^']+)|PytorchStreamWriter failed writing file|"
                 r"inline_container\.cc:\d+\] ?\. ?(?:unexpected pos|file write failed|fwrite)",
                 "any; libc's error texts; caffe2/serialize/inline_container.cc",
                 "Reading or writing failed[: {path}][: {mount}].",

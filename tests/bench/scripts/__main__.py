@@ -9,7 +9,7 @@ Each script of ``cases.py`` is taken from a bare mirror of its repository at a n
 made here, and run: bare, recorded, and recorded with each of its faults, which are planted from outside
 (``faults.py``). Run directories, output and outcome stay in ``--out``, so that ``--reanalyse`` makes the table again
 with another analyser; what is missing in ``--out`` is run, and all with ``--again``. ``--write`` writes
-``tests/attach/scripts.md``.
+``tests/attach/scripts.md``, or the page that ``--page`` names, with the rows of the scripts that were run.
 
 Mirrors: git clone --bare https://github.com/OWNER/NAME FOLDER/OWNER+NAME/repo
 """
@@ -126,7 +126,9 @@ def main() -> None:
     parser.add_argument("--reanalyse", type=Path, metavar="FOLDER", help="analyse the runs there, run nothing")
     parser.add_argument("--table", type=Path, metavar="FOLDER", help="the answers kept there; run and analyse nothing")
     parser.add_argument("--json", type=Path, metavar="ROWS", help="write the rows there")
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
+    parser.add_argument("--write", action="store_true", help="write the page")
+    parser.add_argument("--page", type=Path, default=PAGE, metavar="PAGE", help=f"not {PAGE.name}: this page")
+    parser.add_argument("--title", default="Public training scripts under `diag run`", help="of that page")
     options = parser.parse_args()
     out = options.reanalyse or options.table or options.out
     runs = out is not None and out == options.out
@@ -147,11 +149,13 @@ def main() -> None:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
     if options.write:
         loads = [row["load"] for row in rows]
+        page = f" --page {options.page}" if options.page != PAGE else ""
         about = (
-            "Written by `python -m tests.bench.scripts --write`. Two ranks with gloo, or one process, on two cores; "
-            f"the load of the machine when a run began was {min(loads, default=0):.1f} to {max(loads, default=0):.1f}."
+            f"Written by `python -m tests.bench.scripts --write{page}`. Two ranks with gloo, or one process, on two "
+            "cores; the load of the machine when a run began was "
+            f"{min(loads, default=0):.1f} to {max(loads, default=0):.1f}."
         )
-        PAGE.write_text(table(CASES, rows, about))
+        options.page.write_text(table(CASES, rows, about, options.title))
 
 
 if __name__ == "__main__":

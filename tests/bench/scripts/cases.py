@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from . import material
 
@@ -21,6 +22,13 @@ TRL = "huggingface/trl", "f2cd57710ae345ea6428ae95363267fcf38a3dc8"
 LIGHTNING = "Lightning-AI/pytorch-lightning", "7f0c3436cd3f6ad3753125672024fc415cbcb414"
 TIMM = "huggingface/pytorch-image-models", "aa4b5850c1543fa488abf260f18390eda46cf85d"
 LLM_C = "karpathy/llm.c", "f1e2ace651495b74ae22d45d1723443fd00ecd3a"
+CLEANRL = "vwxyzjn/cleanrl", "fe8d8a03c41a7ef5b523e2e354bd01c363e786bb"
+LLAMA2_C = "karpathy/llama2.c", "350e04fe35433e6d2941dce5a1f53308f87058eb"
+PYTORCH_CIFAR = "kuangliu/pytorch-cifar", "49b7aa97b0c12fe0d4054e670403a16b6b834ddd"
+OPACUS = "pytorch/opacus", "4d0ebc84613d214fbfd37fbfd1390e3747a625ce"
+IGNITE = "pytorch/ignite", "de08e799cfb55a6cf4aa778575d6bad725385453"
+DIFFUSERS = "huggingface/diffusers", "58eb52c0803ea9af3abec60841c2a093bdf1f951"
+PYG = "pyg-team/pytorch_geometric", "5c6461b2305ad068a6d61165b3c55852a11aaa41"
 
 TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
 ONE_RANK = ("stop-pulses", "core-taken", "exception")
@@ -63,7 +71,8 @@ class Case:
     data: str = ""
     slow_ms: int = 40
     reads: bool = False  # each read is slow, not the opening alone
-    in_loop: bool = False  # the training loop opens the files of the data itself, without a DataLoader
+    in_loop: bool = False  # the training loop gets its data itself, without a DataLoader
+    slow_call: str = ""  # MODULE:CLASS.METHOD, called in the training's process; takes ``slow_ms`` longer
     opens: int = 0
     outputs: str = ""  # files whose tensors are compared instead of printed losses
     ranks: int = 2
@@ -104,6 +113,11 @@ def _images(train: int) -> Maker:
     return make
 
 
+def _diffusion(folder: Path) -> None:
+    material.image_folder(folder / "images" / "train", 160)
+    material.unet(folder / "unet")
+
+
 _CPU_FOR_GPU = "the script asks for two accelerators; the ranks train on the CPU"
 _LENGTH = "the number of iterations is written into the script"
 _TOKENIZER = "the tokenizer comes from the net, and only sampling needs it"
@@ -117,6 +131,19 @@ _SFT = (
 _ACCELERATE = ("accelerate", "launch", "--num_processes", "2", "--multi_gpu", "--main_process_port", "0",
                "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no")  # fmt: skip
 _METRIC = r"epoch \d+: .*"
+_IMAGE_FILES = "the data set is a download with MD5 sums; files of random images take its place, so that reads can fail"
+_LAUNCH = "its ranks are numbered by torchrun's environment, not by an argument"
+
+_UNCONDITIONAL = (
+    DIFFUSERS, "examples/unconditional_image_generation", "train_unconditional.py",
+    ("--train_data_dir", "images/train", "--model_config_name_or_path", "unet", "--resolution", "32",
+     "--train_batch_size", "4", "--num_epochs", "2", "--use_ema", "--output_dir", "out", "--eval_batch_size", "2",
+     "--ddpm_num_inference_steps", "4", "--lr_warmup_steps", "5", "--dataloader_num_workers", "1",
+     "--checkpointing_steps", "40"), _diffusion,
+)  # fmt: skip
+_UNCONDITIONAL_DATA: Any = {
+    "launcher": _ACCELERATE, "needs": ("src",), "path": "src", "data": "images/train/", "slow_ms": 150, "opens": 40,
+}  # fmt: skip
 
 CASES = (
     Case(
@@ -346,6 +373,165 @@ CASES = (
         ),
         faults=("slow-read", "slow-read-all", *ONE_RANK, "cores-taken", "missing-file"),
         note="ZeroRedundancyOptimizer; a shard of its data is opened for every micro-batch",
+    ),
+    Case(
+        "ppo", CLEANRL, "cleanrl", "ppo.py", ("--total-timesteps", "51200", "--no-cuda"), _nothing, 1600, r"$^",
+        needs=("cleanrl/ppo.py",), ranks=1, in_loop=True, outputs="agent.pt",
+        slow_call="gymnasium.vector.sync_vector_env:SyncVectorEnv.step", slow_ms=3,
+        changes=(Change("ppo.py", "    envs.close()\n",
+                        "    envs.close()\n    torch.save(agent.state_dict(), 'agent.pt')\n",
+                        "it prints no loss and saves nothing"),),
+        faults=("stop-pulses", "cores-taken", "exception", "slow-call"),
+        note="128 steps of the environments, then 16 steps of the optimizer; no DataLoader",
+    ),
+    Case(
+        "ppo_multigpu", CLEANRL, "cleanrl", "ppo_atari_multigpu.py",
+        ("--total-timesteps", "2560", "--no-cuda", "--local-num-envs", "2", "--num-steps", "16", "--num-minibatches",
+         "2", "--update-epochs", "2", "--env-id", "ALE/Breakout-v5"), _nothing, 160,
+        r"action.sum\(\): .*", launcher=TORCHRUN, needs=("cleanrl_utils",), path=".", in_loop=True,
+        slow_call="gymnasium.vector.sync_vector_env:SyncVectorEnv.step", slow_ms=20,
+        changes=(
+            Change("ppo_atari_multigpu.py", "import gymnasium as gym\n",
+                   "import ale_py\nimport gymnasium as gym\ngym.register_envs(ale_py)\n",
+                   "gymnasium 1 registers no Atari"),
+            Change("ppo_atari_multigpu.py", "gym.make(env_id)", "gym.make(env_id, frameskip=1)",
+                   "the environment's old name is gone"),
+            Change("ppo_atari_multigpu.py", "GrayScaleObservation(env)", "GrayscaleObservation(env)", "gymnasium 1"),
+            Change("ppo_atari_multigpu.py", "FrameStack(env, 4)", "FrameStackObservation(env, 4)", "gymnasium 1"),
+        ),
+        faults=(*ONE_RANK, "cores-taken", "slow-call"),
+        note="gradients are summed with one all-reduce, without DDP; 16 steps of the environments, then 4 steps of the "
+        "optimizer; no DataLoader",
+    ),
+    Case(
+        "llama2_c", LLAMA2_C, "", "train.py",
+        ("--vocab_source=custom", "--vocab_size=64", "--device=cpu", "--dtype=float32", "--compile=False",
+         "--max_iters=39", "--eval_interval=20", "--eval_iters=2", "--gradient_accumulation_steps=4", "--batch_size=4",
+         "--max_seq_len=64", "--n_layers=4", "--n_heads=4", "--n_kv_heads=4", "--dim=128", "--warmup_iters=5"),
+        lambda folder: material.llama2_c_shards(folder / "data" / "tok64", 12, 64 * 9), 40,
+        r"(?:train |val )?loss [\d.]+", launcher=TORCHRUN,
+        needs=("model.py", "configurator.py", "tinystories.py", "export.py", "tokenizer.py"), data="data/tok64/",
+        slow_ms=150, opens=30,
+        changes=(
+            Change("train.py", 'backend="nccl"', 'backend="gloo"', _CPU_FOR_GPU),
+            Change("train.py", 'device = f"cuda:{ddp_local_rank}"', 'device = "cpu"', _CPU_FOR_GPU),
+            Change("train.py", "    torch.cuda.set_device(device)\n", "", _CPU_FOR_GPU),
+            Change("train.py", "DDP(model, device_ids=[ddp_local_rank])", "DDP(model)", _CPU_FOR_GPU),
+        ),
+        faults=("slow-read", "slow-read-all", *ONE_RANK, "missing-file"),
+        note="the next batch is fetched between forward and backward, by a DataLoader without workers, and a step has "
+        "two micro-batches; rank 0 alone evaluates",
+    ),
+    Case(
+        "pytorch_cifar", PYTORCH_CIFAR, "", "main.py", (), _images(320), 40, r"Loss: [\d.]+",
+        needs=("models", "utils.py"), ranks=1, data="images/train/", slow_ms=40, opens=200,
+        changes=(
+            Change("main.py", "torchvision.datasets.CIFAR10(\n    root='./data', train=True, download=True, ",
+                   "torchvision.datasets.ImageFolder('images/train', ", _IMAGE_FILES),
+            Change("main.py", "torchvision.datasets.CIFAR10(\n    root='./data', train=False, download=True, ",
+                   "torchvision.datasets.ImageFolder('images/val', ", _IMAGE_FILES),
+            Change("main.py", "transforms.RandomCrop(32, padding=4)", "transforms.RandomCrop(32)", "larger images"),
+            Change("main.py", "transform_test = transforms.Compose([\n",
+                   "transform_test = transforms.Compose([transforms.RandomCrop(32),\n", "larger images"),
+            Change("main.py", "batch_size=128", "batch_size=16", "two cores"),
+            Change("main.py", "num_workers=2", "num_workers=1", "two cores"),
+            Change("main.py", "net = SimpleDLA()", "torch.manual_seed(0); net = MobileNetV2()", f"two cores; {_SEED}"),
+            Change("main.py", "start_epoch+200", "start_epoch+2", _LENGTH),
+            Change("utils.py", "_, term_width = os.popen('stty size', 'r').read().split()", "term_width = 80",
+                   "there is no terminal"),
+        ),
+        faults=("slow-read", "stop-pulses", "cores-taken", "exception", "missing-file"),
+    ),
+    Case(
+        "opacus_mnist", OPACUS, "examples", "mnist.py",
+        ("--device", "cpu", "--data-root", "../data", "--epochs", "8", "--batch-size", "32"), _mnist(960), 240,
+        r"Loss: [\d.]+", needs=("opacus",), path=".", ranks=1,
+        changes=(Change("mnist.py", "    args = parser.parse_args()\n",
+                        "    args = parser.parse_args()\n    torch.manual_seed(0)\n", _SEED),),
+        faults=("stop-pulses", "cores-taken"),
+        note="differential privacy: gradients of each sample, and a wrapped optimizer",
+    ),
+    Case(
+        "opacus_ddp", OPACUS, "examples", "cifar10.py",
+        ("--epochs", "2", "--batch-size", "32", "-b", "16", "-j", "1", "-p", "1"), _images(640), 40,
+        r"Loss: [\d.]+ Acc@1: [\d.]+", launcher=TORCHRUN, needs=("opacus",), path=".", data="images/train/",
+        slow_ms=60, opens=150,
+        changes=(
+            Change("cifar10.py", "if not torch.cuda.is_available():", "if False:", _CPU_FOR_GPU),
+            Change("cifar10.py", "args.local_rank != -1 or", "int(os.environ['LOCAL_RANK']) >= 0 or", _LAUNCH),
+            Change("cifar10.py", "elif args.local_rank >= 0:", "elif True:", _LAUNCH),
+            Change("cifar10.py", "        device = local_rank\n", "        device = 'cpu'; torch.manual_seed(rank)\n",
+                   f"{_CPU_FOR_GPU}; {_SEED}"),
+            Change("cifar10.py", "CIFAR10(\n        root=args.data_root, train=True, download=True, ",
+                   "ImageFolder('images/train', ", _IMAGE_FILES),
+            Change("cifar10.py", "CIFAR10(\n        root=args.data_root, train=False, download=True, ",
+                   "ImageFolder('images/val', ", _IMAGE_FILES),
+            Change("cifar10.py", "datasets import CIFAR10", "datasets import ImageFolder", _IMAGE_FILES),
+        ),
+        faults=("slow-read", "slow-read-all", *ONE_RANK, "missing-file"),
+        note="differential privacy: the wrapped optimizer reduces the gradients, not DDP, and batches differ in size "
+        "(Poisson sampling)",
+    ),
+    Case(
+        "ignite_cifar10", IGNITE, "examples/cifar10", "main.py",
+        ("run", "--backend", "gloo", "--data_path", "images", "--output_path", "out", "--batch_size", "16",
+         "--num_workers", "2", "--num_epochs", "2", "--num_warmup_epochs", "1", "--log_every_iters", "1"),
+        _images(640), 80, r"(?:Loss|Accuracy): [\d.]+", launcher=TORCHRUN, needs=("examples/cifar10", "ignite"),
+        path=".", data="images/train/", slow_ms=100, opens=150,
+        changes=(
+            Change("utils.py", "datasets.CIFAR10(root=path, train=True, download=download, ",
+                   "datasets.ImageFolder(path / 'train', ", _IMAGE_FILES),
+            Change("utils.py", "datasets.CIFAR10(root=path, train=False, download=False, ",
+                   "datasets.ImageFolder(path / 'val', ", _IMAGE_FILES),
+            Change("utils.py", "RandomCrop(32, fill=128)", "RandomCrop(32)", "larger images"),
+            Change("utils.py", "test_transform = Compose([", "test_transform = Compose([RandomCrop(32), ",
+                   "larger images"),
+        ),
+        faults=("slow-read", "slow-read-all", *ONE_RANK, "cores-taken", "missing-file"),
+        note="the training loop is ignite's Engine; after training it evaluates on all training data",
+    ),
+    Case(
+        "diffusers_unconditional", *_UNCONDITIONAL, 40, r"$^", changes=(
+            Change("train_unconditional.py", "    accelerator = Accelerator(\n",
+                   "    torch.manual_seed(0)\n    accelerator = Accelerator(\n        cpu=True,\n",
+                   f"{_CPU_FOR_GPU}; {_SEED}"),
+        ),
+        outputs="out/checkpoint-40/optimizer.bin", **_UNCONDITIONAL_DATA,
+        faults=("slow-read", "slow-read-all", *ONE_RANK, "missing-file"),
+        note="exponential moving average of the weights; after each epoch rank 0 generates images",
+    ),
+    Case(
+        "diffusers_alone", *_UNCONDITIONAL, 80, r"$^", changes=(
+            Change("train_unconditional.py", "    accelerator = Accelerator(\n",
+                   "    torch.manual_seed(0)\n    accelerator = Accelerator(\n", _SEED),
+        ),
+        outputs="out/checkpoint-80/optimizer.bin", **_UNCONDITIONAL_DATA, alone=True,
+        note="as its user starts it on a machine without a GPU: Accelerate initialises a group of both processes and "
+        "then takes each for the only one, which trains a model of its own on all the data",
+    ),
+    Case(
+        "pyg_gin", PYG, "examples/pytorch_lightning", "gin.py", (),
+        lambda folder: material.tu_graphs(folder / "data" / "TUDataset" / "IMDB-BINARY" / "raw", "IMDB-BINARY", 1600),
+        80, r"test_acc[^\d]*[\d.]+", needs=("torch_geometric",), path=".",
+        changes=(
+            Change("gin.py", "import pytorch_lightning as pl\n",
+                   "import lightning.pytorch as pl\npl.seed_everything(0)\n", f"the package's other name; {_SEED}"),
+            Change("gin.py", "batch_size=64, num_workers=4", "batch_size=32, num_workers=1", "two cores"),
+            Change("gin.py", "torch.cuda.device_count()", "2", _CPU_FOR_GPU),
+            Change("gin.py", "DDPStrategy(accelerator='gpu')", "DDPStrategy()", _CPU_FOR_GPU),
+            Change("gin.py", "pl.Trainer(", "pl.Trainer(accelerator='cpu', enable_progress_bar=False, ", _CPU_FOR_GPU),
+            Change("gin.py", "max_epochs=50", "max_epochs=4", _LENGTH),
+        ),
+        faults=ONE_RANK, note="a graph network under Lightning; batches are graphs of different sizes",
+    ),
+    Case(
+        "lbfgs_sequence", EXAMPLES, "time_sequence_prediction", "train.py", ("--steps", "20"),
+        lambda folder: material.sine_waves(folder / "traindata.pt", 30, 60), 20, r"loss: [\d.e-]+", ranks=1,
+        needs=("time_sequence_prediction/train.py",),
+        changes=(Change("train.py", "torch.load('traindata.pt')", "torch.load('traindata.pt', weights_only=False)",
+                        "torch 2.6 and newer load no array of NumPy otherwise"),),
+        faults=("stop-pulses", "cores-taken", "exception"),
+        note="LBFGS: a step of the optimizer calls forward and backward up to 20 times; each step draws a figure",
     ),
 )  # fmt: skip
 

@@ -68,6 +68,11 @@ def _raising(case: Case, rank: int, tools: Path) -> dict[str, str]:
     return {"PLANTED_RANK": str(rank), "PLANTED_STEP": str(FAILING_STEP), "PYTHONPATH": str(HERE / "outside")}
 
 
+def _slow_call(case: Case, rank: int, tools: Path) -> dict[str, str]:
+    planted = {"SLOW_RANK": str(rank), "SLOW_CALL": case.slow_call, "SLOW_MS": str(case.slow_ms)}
+    return {**planted, "PYTHONPATH": str(HERE / "outside")}
+
+
 # -- while it trains ---------------------------------------------------------------------------------------------------
 
 
@@ -143,6 +148,8 @@ FAULTS = {
               environment=lambda case, rank, tools: _slow(case, str(rank), tools)),
         Fault("slow-read-all", "the same on all ranks", all_ranks=True,
               environment=lambda case, rank, tools: _slow(case, "all", tools)),
+        Fault("slow-call", "a call outside torch (a step of an environment) waits longer on one rank",
+              environment=_slow_call),
         Fault("stop-pulses", "one rank is stopped for 120 ms of every 300 ms (SIGSTOP)", during=_pulses),
         Fault("core-taken", "one rank has one core together with two busy processes, the others the other cores",
               during=_core_taken),

@@ -63,7 +63,7 @@ def truth(case: Case, fault: str | None, lost: bool = False) -> Json:
         found = EXCEPTION | STORAGE if fault == "missing-file" else EXCEPTION
         return {"crash": sorted(found), "ranks": [[last]]}
     stall = sorted(STALLED_ALL | STALLED_RANK) if one else sorted(STALLED_RANK)
-    if fault in ("slow-read", "slow-read-all"):
+    if fault in ("slow-read", "slow-read-all", "slow-call"):
         every = one or fault == "slow-read-all"
         data = sorted((DATA_ALL if every else DATA_ONE) | (DATA_ONE if one else frozenset()))
         allowed = data if not case.in_loop else sorted({*data, *(STALLED_ALL if every else ()), *stall})
@@ -184,11 +184,11 @@ def summary(rows: Sequence[Json]) -> list[str]:
     return [*lines, "innocents accused in healthy runs: {}/{}".format(*counts["accused"])]
 
 
-def table(cases: Sequence[Case], rows: Sequence[Json], about: str) -> str:
+def table(cases: Sequence[Case], rows: Sequence[Json], about: str, title: str) -> str:
     """The page: the scripts, then their faults, then the score."""
     by_case = {case.name: [row for row in rows if row["case"] == case.name] for case in cases}
     lines = [
-        "# Public training scripts under `diag run`", "", about, "", "## Scripts", "",
+        f"# {title}", "", about, "", "## Scripts", "",
         "Steps: recorded of all ranks / run by all ranks, in the healthy run. Same: losses (or the saved tensors) and "
         "exit code of the recorded run are those of the run without diag.", "",
         _row("script", "launcher", "steps", "same", "healthy verdict", "accused"),

@@ -90,6 +90,50 @@ def llm_c_shards(folder: Path, shards: int, tokens: int) -> None:
         (folder / f"{number:02d}.bin").write_bytes(header.tobytes() + ids.tobytes())
 
 
+def llama2_c_shards(folder: Path, shards: int, tokens: int) -> None:
+    """``data00.bin`` and so on as llama2.c's tinystories.py writes them: tokens below 64."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(4)
+    for number in range(shards):
+        rng.integers(0, 64, tokens, dtype=np.uint16).tofile(folder / f"data{number:02d}.bin")
+
+
+def sine_waves(path: Path, waves: int, length: int) -> None:
+    """Waves of different phase, one a row, as generate_sine_wave.py of PyTorch's examples makes them."""
+    import torch
+
+    phase = np.random.default_rng(5).integers(-80, 80, (waves, 1))
+    torch.save(np.sin((np.arange(length) + phase) / 20.0).astype("float64"), path)
+
+
+def tu_graphs(folder: Path, name: str, graphs: int) -> None:
+    """The text files of a data set of TU Dortmund: random graphs of 10 to 40 nodes in two classes."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(6)
+    edges, indicator, first = [], [], 1
+    for graph in range(graphs):
+        nodes = int(rng.integers(10, 41))
+        indicator += [graph + 1] * nodes
+        for _ in range(4 * nodes):
+            a, b = (int(node) + first for node in rng.choice(nodes, 2, replace=False))
+            edges += [f"{a}, {b}", f"{b}, {a}"]
+        first += nodes
+    labels = rng.integers(0, 2, graphs)
+    for part, lines in (("A", edges), ("graph_indicator", indicator), ("graph_labels", labels)):
+        (folder / f"{name}_{part}.txt").write_text("".join(f"{line}\n" for line in lines))
+
+
+def unet(folder: Path) -> None:
+    """The configuration of a small UNet2DModel of diffusers."""
+    folder.mkdir()
+    config = {
+        "_class_name": "UNet2DModel", "sample_size": 32, "in_channels": 3, "out_channels": 3, "layers_per_block": 1,
+        "block_out_channels": [32, 64], "down_block_types": ["DownBlock2D", "AttnDownBlock2D"],
+        "up_block_types": ["AttnUpBlock2D", "UpBlock2D"], "norm_num_groups": 8,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 def _tokenizer(folder: Path) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast

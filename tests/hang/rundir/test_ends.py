@@ -200,3 +200,19 @@ def test_a_lost_connection_of_its_own(tmp_path: Path) -> None:
     assert (found.fault_class, blamed(found)) == ("rank_killed_exception", [1])
     assert refused in found.headline
     assert found.confidence <= 0.6
+
+
+IO_ERROR = "OSError: [Errno 5] Input/output error: 'data/00.bin'"
+
+
+def test_a_failing_disk_in_an_error_file(tmp_path: Path) -> None:
+    """torchrun's error file is JSON: its message is in quotation marks, and no quotation."""
+    found = answer(tmp_path, {0: Ended(-15), 1: Ended(1, True, error=record(IO_ERROR))})
+    assert (found.fault_class, blamed(found)) == ("storage", [1])
+    assert "data/00.bin" in found.headline
+
+
+def test_an_error_file_alone(tmp_path: Path) -> None:
+    file = tmp_path / "error.json"
+    file.write_text(json.dumps({"message": {"message": IO_ERROR, "extraInfo": {"py_callstack": traceback(IO_ERROR)}}}))
+    assert triage([str(file)]).fault_class == "storage"
