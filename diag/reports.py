@@ -23,7 +23,7 @@ from diag.api import Result, compare_runs, open_run
 from diag.diagnoses.compare import Comparison
 from diag.hang.api import triage as _triage
 from diag.hang.model import Triage
-from diag.hang.wording import who
+from diag.hang.wording import culprit_words
 from diag.linting.lint import lint as _lint
 from diag.linting.model import Linted, Severity
 from diag.planning.plan import Plan, plan_for
@@ -58,7 +58,7 @@ class TriageReport(Triage):
     """Why a job hung or failed, and which rank is at fault."""
 
     def __repr__(self) -> str:
-        named = who(self.culprits) or "no rank"
+        named = culprit_words(self.culprits) or "no rank"
         then = self.next_steps[0] if self.next_steps else "nothing"
         return _lines(
             f"Triage: {self.fault_class}, confidence {self.confidence:.0%}; at fault: {named}",

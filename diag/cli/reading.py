@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def reading_progress(what: str = "reading") -> Iterator[Callable[[int, int, str], None] | None]:
+def reading_progress(label: str = "reading") -> Iterator[Callable[[int, int, str], None] | None]:
     """A function that takes (files read, files in all, the file), or None where standard error is not a terminal."""
     if not sys.stderr.isatty():
         yield None
@@ -38,7 +38,7 @@ def reading_progress(what: str = "reading") -> Iterator[Callable[[int, int, str]
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = (
-        TextColumn(what, markup=False),
+        TextColumn(label, markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.description}", markup=False),
@@ -108,22 +108,22 @@ def _no_ranks(text: str, why: str) -> DiagError:
     return DiagError(f"--ranks {text[:80]}: {why}", hint="for example --ranks 0,17-19", exit_code=ExitCode.USAGE)
 
 
-def comm_rules(given: list[str] | None) -> tuple[CommRule, ...]:
+def comm_rules(rules: list[str] | None) -> tuple[CommRule, ...]:
     """The rules in REGEX=OPERATION."""
-    if not given:
+    if not rules:
         return ()
     from diag.traces.kineto_names import RuleError, parse_rule
 
     try:
-        return tuple(parse_rule(text) for text in given)
+        return tuple(parse_rule(text) for text in rules)
     except RuleError as error:
         raise typer.BadParameter(f"--comm-kernels {error}") from error
 
 
-def ranks_by_path(given: list[str]) -> dict[str, int]:
+def ranks_by_path(assignments: list[str]) -> dict[str, int]:
     """Rank by path, from FILE=RANK."""
     ranks = {}
-    for text in given:
+    for text in assignments:
         path, _, number = text.rpartition("=")
         if not path or not number.isdecimal() or len(number) > 18 or int(number) >= MOST_RANKS:
             raise typer.BadParameter(

@@ -79,7 +79,7 @@ def report(
         put(content)
     else:
         _write(target, content)
-        _tell(result, out, target, len(content), open_it)
+        _print_written(result, out, target, len(content), open_it)
     raise typer.Exit(ExitCode.DATA_INCOMPLETE if result.coverage.incomplete else ExitCode.OK)
 
 
@@ -112,7 +112,7 @@ def _write(target: Path, content: bytes) -> None:
         ) from error
 
 
-def _tell(result: Result, out: Path, target: Path, size: int, open_it: bool) -> None:
+def _print_written(result: Result, out: Path, target: Path, size: int, open_it: bool) -> None:
     missing = ", with data missing" if result.coverage.incomplete else ""
     say(f"Written: {out} ({size / 1e6:.1f} MB{missing}). It opens in any browser, without a network.")
     if open_it and not webbrowser.open(target.as_uri()):

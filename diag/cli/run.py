@@ -55,7 +55,7 @@ def say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool = Fa
     """The exit code of the training, whatever fails here. ``shown``: its own output has been on the terminal."""
     from diag.watch.launch import after_training
 
-    with after_training(_say):
+    with after_training(_print_message):
         _say_end(layout, outcome, collect, shown)
     flush_or_drop()
     return outcome.exit_code
@@ -68,19 +68,19 @@ def _say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool) ->
     # Standard output is left to the user's training.
     if outcome.exit_code:
         rank = f"rank {outcome.failed_rank}: " if outcome.failed_rank is not None else ""
-        _say(f"the training ended early: {rank}{outcome.reason}")
+        _print_message(f"the training ended early: {rank}{outcome.reason}")
         if outcome.failed_rank is not None and not shown:
             for line in log_tail(newest, outcome.failed_rank):
                 say(f"      {line}", err=True)
         if not outcome.interrupted:
-            with after_training(_say):
+            with after_training(_print_message):
                 say_why(layout)  # of every attempt
         say(f"      what was recorded until then: diag analyze {newest.root}", err=True)
     elif collect:
         say(f"Recorded in {newest.root}. Next: diag analyze {newest.root}", err=shown)
 
 
-def _say(text: str) -> None:
+def _print_message(text: str) -> None:
     say(f"diag: {text}", err=True)
 
 
@@ -120,9 +120,9 @@ class RunOptions(RecordingOptions, TrainerOptions):
     collect: bool = option(True, COLLECT, "--no-collect trains without any collector.", "--collect/--no-collect")
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> RunOptions:
+    def of(cls, parsed: Mapping[str, Any]) -> RunOptions:
         """The options from the values that Typer parsed."""
-        values = dict(given)
+        values = dict(parsed)
         for field, about in options_of(cls):
             if about.path and values[field.name] is not None:
                 values[field.name] = str(values[field.name].resolve())

@@ -119,9 +119,9 @@ def newest_write(path: str) -> int:
     return max(times)
 
 
-def incomplete(found: Triage) -> bool:
+def incomplete(answer: Triage) -> bool:
     """Whether a file could not be read completely."""
-    return any(path and is_incomplete(reason) for path, reason in found.gaps)
+    return any(path and is_incomplete(reason) for path, reason in answer.gaps)
 
 
 def triage(
@@ -166,7 +166,7 @@ def _investigated(
 ) -> Investigation:
     from diag.hang.classes import anchors
     from diag.hang.flight import clues_of, read_dumps
-    from diag.hang.ras.clues import completed, judged
+    from diag.hang.ras.clues import completed, findings_of
     from diag.hang.ras.read import ANCHORS, overheard, read_reports
     from diag.hang.reason import reason
     from diag.hang.rundir import clues_of as clues_of_run
@@ -189,14 +189,14 @@ def _investigated(
     if not logs.paths and not dumps.paths and not from_runs and well is None and not reports.reports:
         reasons = "; ".join(f"{visible(path)}: {reason}" for path, reason in logs.gaps[:3] if path)
         raise DiagError(
-            "neither a log nor a Flight Recorder dump is there" + (f" ({reasons})" if reasons else ""),
+            "no log and no Flight Recorder dump was found" + (f" ({reasons})" if reasons else ""),
             hint="give text logs of the ranks (NCCL_DEBUG=INFO), torchrun's output, or dumps; folders are searched",
             path=paths[0] if paths else None,
         )
     # A dump is not a text, and JSON in one long line is not a log: neither is a gap.
     known = {*dumps.paths, *reports.json_paths}
     logs = replace(logs, gaps=tuple(gap for gap in logs.gaps if gap[0] not in known))
-    findings = judged(reports, logs)
+    findings = findings_of(reports, logs)
     answer = reason(logs, from_dumps, [*from_runs, *findings.clues], well)
     return Investigation(_without_secrets(_with_snapshot(completed(answer, findings), paths)), logs, dumps)
 

@@ -320,7 +320,7 @@ def groups_of(job: JobLogs, reports: Iterable[Timeout]) -> tuple[GroupTimeouts, 
         first = by_group[report.group].setdefault(report.rank, report)
         if report.seq < first.seq:
             by_group[report.group][report.rank] = report
-    _put_nameless(by_group)
+    _assign_ungrouped(by_group)
     return tuple(
         GroupTimeouts(
             group,
@@ -331,7 +331,7 @@ def groups_of(job: JobLogs, reports: Iterable[Timeout]) -> tuple[GroupTimeouts, 
     )
 
 
-def _put_nameless(by_group: dict[str, dict[int | None, Timeout]]) -> None:
+def _assign_ungrouped(by_group: dict[str, dict[int | None, Timeout]]) -> None:
     """Moves reports without a group to the only group whose other ranks wait in the same call: within one version some
     messages have "[PG ...]" and some do not."""
     nameless = by_group.get(_UNKNOWN, {})

@@ -209,7 +209,7 @@ def confidence_of(cause: Clue, others: Sequence[Clue]) -> Confidence:
     ranks = cause.ranks
     if not ranks and not cause.hosts:
         value *= _NOBODY
-        because.append("nothing ties it to a rank or host")
+        because.append("no evidence attributes it to a rank or host")
     rivals = [other for other in others if _rival(cause, other)]
     if rivals:
         value *= _RIVAL

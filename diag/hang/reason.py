@@ -14,7 +14,7 @@ from diag.hang.job import JobLogs, distinct
 from diag.hang.model import Clue, Culprit, Evidence, Line, Logs, Role, RuledOut, Triage
 from diag.hang.order import Chosen, Confidence, choose, confidence_of, merged
 from diag.hang.rules import RULES
-from diag.hang.rules.network import ends_on_its_host
+from diag.hang.rules.network import ends_on_its_host, interface_words
 from diag.hang.rules.processes import victims_of
 from diag.hang.rules.waiting import shown_stacks
 from diag.hang.rundir import EndedWell
@@ -31,7 +31,7 @@ _WELL, _STEPS, _STEPS_ONLY = 0.85, 0.7, 0.5
 
 
 @dataclass(frozen=True)
-class Calm:
+class NoCause:
     fault_class: str
     confidence: float
     headline: str
@@ -39,7 +39,7 @@ class Calm:
     lines: tuple[Line, ...]
 
 
-def without_cause(job: JobLogs, reports: Sequence[Timeout]) -> Calm:
+def without_cause(job: JobLogs, reports: Sequence[Timeout]) -> NoCause:
     alarms = _alarms(job)
     store = [hit for hit in job.named(*_STORE) if not in_order(job, hit.line)]
     store = [hit for hit in store if hit.name != "store-get" or not TIMED_OUT.search(hit.line.text)]
@@ -47,10 +47,10 @@ def without_cause(job: JobLogs, reports: Sequence[Timeout]) -> Calm:
         ends = [Culprit(host=match["host"]) for hit in store if (match := _REMOTE.match(hit.groups.get("remote", "")))]
         zero = [job.of_rank(0)] if 0 in job.by_rank else [Culprit(rank=0)]
         where = "its host" if ends else "rank 0, which serves it,"
-        return Calm(
+        return NoCause(
             "cascade_store_lost",
             0.5,
-            f"The store of the job is gone, and no line says why. Look at {where} first. {store[0].sentence}",
+            f"The TCPStore of the job is gone, and no log line shows why. Look at {where} first. {store[0].sentence}",
             distinct(ends or zero),
             tuple(hit.line for hit in store[:_MOST]),
         )
@@ -59,19 +59,19 @@ def without_cause(job: JobLogs, reports: Sequence[Timeout]) -> Calm:
     waits = [m for c in job.communicators for m in c.members if m.started and not m.completed and not m.ended]
     if waits:
         lines = tuple(line for line in job.logs.lines if "Init START" in line.text)
-        text = "The initialisation of a communicator began and was not completed, and no line says why."
-        return Calm("undetermined", 0.4, text, (), lines[:_MOST])
+        text = "The initialisation of a communicator began and was not completed, and no log line shows why."
+        return NoCause("undetermined", 0.4, text, (), lines[:_MOST])
     lost = job.once(victims_of)
     if lost:
         return _only_victims(job, lost)
     if alarms:
         first = alarms[0]
         text = "No known log pattern matches. The evidence is the first warning of each process."
-        return Calm("undetermined", 0.3, text, (), (first, *alarms[1:_MOST]))
+        return NoCause("undetermined", 0.3, text, (), (first, *alarms[1:_MOST]))
     return _healthy_or_unknown(job)
 
 
-def _only_victims(job: JobLogs, lost: Mapping[int, Line]) -> Calm:
+def _only_victims(job: JobLogs, lost: Mapping[int, Line]) -> NoCause:
     """The answer where ranks raised only errors about their peers: which rank raised first, and which raised none."""
     lines = sorted(lost.items(), key=lambda item: item[1].time_ns or 0)
     ranks = spaced(listing(sorted(lost)))
@@ -83,16 +83,17 @@ def _only_victims(job: JobLogs, lost: Mapping[int, Line]) -> Calm:
     rest = [rank for rank in world if rank not in lost]
     if rest:
         text += f" No exception was found for {spaced(listing(rest))}: look there first."
-    return Calm("undetermined", 0.3, text, (), tuple(line for _, line in lines)[:_MOST])
+    return NoCause("undetermined", 0.3, text, (), tuple(line for _, line in lines)[:_MOST])
 
 
-def _only_timeouts(job: JobLogs, reports: Sequence[Timeout]) -> Calm:
+def _only_timeouts(job: JobLogs, reports: Sequence[Timeout]) -> NoCause:
     groups = groups_of(job, reports)
     main = max(groups, key=lambda group: len(group.reports))
     calls = {report.call for report in main.reports}
     ranks = len(main.reports)
     if len(calls) == 1 and main.members is not None and not main.absent:
-        text = f"All {ranks} ranks of {main.words} wait in {main.reports[0].words}: none is missing, no line says why."
+        text = f"All {ranks} ranks of {main.words} wait in {main.reports[0].words}: no rank is missing, and no log "
+        text += "line shows why."
     else:
         unknown = "" if main.members is not None else " The size of the group is unknown."
         some = f"{ranks} rank{'s' if ranks > 1 else ''}"
@@ -100,7 +101,7 @@ def _only_timeouts(job: JobLogs, reports: Sequence[Timeout]) -> Calm:
         text += unknown
     if any(r.ran_ms and r.timeout_ms and r.ran_ms > 2 * r.timeout_ms for r in reports):
         text += " It ran for more than twice its timeout: the watchdog itself was blocked."
-    return Calm("undetermined", 0.4, text, (), tuple(report.line for report in reports[:_MOST]))
+    return NoCause("undetermined", 0.4, text, (), tuple(report.line for report in reports[:_MOST]))
 
 
 def _alarms(job: JobLogs) -> list[Line]:
@@ -117,7 +118,7 @@ def _alarms(job: JobLogs) -> list[Line]:
     return list(alarms.values())
 
 
-def _healthy_or_unknown(job: JobLogs) -> Calm:
+def _healthy_or_unknown(job: JobLogs) -> NoCause:
     """ "healthy" only where all ranks are initialised and train, or the job ended in order."""
     members = [m for c in job.communicators for m in c.members]
     largest = max(job.communicators, key=lambda c: c.size, default=None)
@@ -127,43 +128,44 @@ def _healthy_or_unknown(job: JobLogs) -> Calm:
     doubt = _doubt(job)
     if job.once(ended_well) and not _another_job(job):
         lines = tuple(dict.fromkeys((*(hit.line for hit in job.named("ended-well")), *lines)))[:_MOST]
-        return Calm("healthy", _WELL, "The training printed that it reached its end, and nothing failed.", (), lines)
+        return NoCause("healthy", _WELL, "The training printed that it reached its end, and nothing failed.", (), lines)
     whole = largest is not None and len(largest.members) == largest.size and all(m.completed for m in members)
     if whole and all(m.ended == "destroyed" for m in members):
-        return Calm("healthy", 0.9, "The run ended in order: every communicator was destroyed.", (), lines)
+        return NoCause("healthy", 0.9, "The run ended in order: every communicator was destroyed.", (), lines)
     steps = [line for line in job.logs.lines if STEP.search(line.text)]
     if doubt:
-        return Calm("undetermined", 0.4, doubt, (), lines)
+        return NoCause("undetermined", 0.4, doubt, (), lines)
     if steps and (whole or not members):
         last_alarm = max((line.number for line in harmless), default=0)
         after = [line for line in steps if last_alarm < line.number]
         if whole:
-            text = f"All {largest.size if largest else 0} ranks are initialised, they train, and no line says that "
-            return Calm("healthy", _STEPS, f"{text}anything is wrong.", (), (*lines[:3], *steps[-2:]))
+            size = largest.size if largest else 0
+            text = f"All {size} ranks are initialised, they train, and no log line reports a problem."
+            return NoCause("healthy", _STEPS, text, (), (*lines[:3], *steps[-2:]))
         if harmless and after:
-            text = "The training makes steps, and no line says that anything is wrong."
-            return Calm("healthy", _STEPS_ONLY, text, (), (*lines[:3], *steps[-2:]))
+            text = "The training makes progress, and no log line reports a problem."
+            return NoCause("healthy", _STEPS_ONLY, text, (), (*lines[:3], *steps[-2:]))
     if whole and largest is not None:
-        text = f"All {largest.size} ranks are initialised. No line says that they train, or that anything is wrong."
-        return Calm("undetermined", 0.4, text, (), lines)
+        text = f"All {largest.size} ranks are initialised. No log line shows a training step or reports a problem."
+        return NoCause("undetermined", 0.4, text, (), lines)
     if members and largest is not None:
-        text = f"{len(largest.members)} of {largest.size} ranks were read, and nothing is wrong with them."
-        return Calm("undetermined", 0.4, text, (), lines)
+        text = f"{len(largest.members)} of {largest.size} ranks were read, and their logs report no problem."
+        return NoCause("undetermined", 0.4, text, (), lines)
     if harmless:
-        text = "Only lines that healthy runs print as well, and no sign that the job trains or ended."
-        return Calm("undetermined", 0.3, text, (), tuple(harmless[:_MOST]))
-    return Calm("undetermined", 0.2, "Nothing that was read shows the state of the job.", (), ())
+        text = "The logs hold only lines that healthy runs also print, and no training step or end of the job."
+        return NoCause("undetermined", 0.3, text, (), tuple(harmless[:_MOST]))
+    return NoCause("undetermined", 0.2, "The logs do not show the state of the job.", (), ())
 
 
 def _doubt(job: JobLogs) -> str:
     """Why the answer is not "healthy" although no line complains; "" where nothing contradicts it."""
     local = [interface for interface in job.interfaces if ends_on_its_host(interface)]
     if local:
-        names = ", ".join(dict.fromkeys(f"{interface.name} ({interface.address})" for interface in local))
-        return f"No line says that anything is wrong, but NCCL uses {names}, which does not leave its host."
+        names = interface_words(local)
+        return f"No log line reports a problem, but NCCL uses {names}, which cannot reach other hosts."
     versions = {process.nccl_version.partition("+")[0] for process in job.logs.processes} - {""}
     if len(versions) > 1:
-        return f"No line says that anything is wrong, but the processes load NCCL {' and '.join(sorted(versions))}."
+        return f"No log line reports a problem, but the processes load NCCL {' and '.join(sorted(versions))}."
     return ""
 
 
@@ -208,7 +210,7 @@ def what_to_collect(job: JobLogs, dumps_read: bool, timed_out: bool) -> tuple[st
     advice = []
     absent = ranks_not_read(job)
     if absent:
-        advice.append(f"Give the logs of {spaced(listing(absent))}: nothing of theirs was read.")
+        advice.append(f"Give the logs of {spaced(listing(absent))}: no line was read.")
     elif job.logs.world_size is None:
         advice.append("Give the logs of all ranks: their number is unknown.")
     if job.logs.deduplicated:
@@ -287,24 +289,27 @@ def _with_cause(
     )
 
 
-def _without(job: JobLogs, calm: Calm, chosen: Chosen, reports: Sequence[Timeout], dumps: FlightFindings) -> Triage:
+def _without(
+    job: JobLogs, no_cause: NoCause, chosen: Chosen, reports: Sequence[Timeout], dumps: FlightFindings
+) -> Triage:
     """The triage without a cause; clues that are too weak become guesses."""
     suspects = chosen.clues
-    calm = replace(calm, fault_class="undetermined") if suspects and calm.fault_class == "healthy" else calm
-    evidence: list[Evidence] = [line.evidence for line in calm.lines]
+    if suspects and no_cause.fault_class == "healthy":
+        no_cause = replace(no_cause, fault_class="undetermined")
+    evidence: list[Evidence] = [line.evidence for line in no_cause.lines]
     for clue in suspects:
         evidence += clue.evidence[:2]
-    collect = what_to_collect(job, bool(dumps.coverage), bool(reports)) if calm.fault_class != "healthy" else ()
-    ranks = {c.rank for c in calm.culprits if c.rank is not None}
+    collect = what_to_collect(job, bool(dumps.coverage), bool(reports)) if no_cause.fault_class != "healthy" else ()
+    ranks = {c.rank for c in no_cause.culprits if c.rank is not None}
     return Triage(
-        fault_class=calm.fault_class,
-        confidence=calm.confidence,
-        headline=calm.headline,
-        culprits=calm.culprits,
+        fault_class=no_cause.fault_class,
+        confidence=no_cause.confidence,
+        headline=no_cause.headline,
+        culprits=no_cause.culprits,
         evidence=tuple(dict.fromkeys(evidence))[:_MOST_EVIDENCE],
-        ruled_out=tuple(_also_ruled_out(job, calm.fault_class, reports)),
-        next_steps=(*steps(CLASSES[calm.fault_class], calm.culprits), *collect),
-        victims=_victims(job, suspects, ranks, reports) if calm.fault_class != "healthy" else (),
+        ruled_out=tuple(_also_ruled_out(job, no_cause.fault_class, reports)),
+        next_steps=(*steps(CLASSES[no_cause.fault_class], no_cause.culprits), *collect),
+        victims=_victims(job, suspects, ranks, reports) if no_cause.fault_class != "healthy" else (),
         stacks=(*dumps.stacks, *shown_stacks(job, set())),
         coverage=_coverage(job, dumps, None),
         guesses=chosen.guesses,
@@ -323,7 +328,7 @@ def _also_ruled_out(job: JobLogs, chosen: str, reports: Sequence[Timeout]) -> li
                 break
     store = job.named("store-get", "should-dump", "recv-value")
     if store and chosen != "cascade_store_lost":
-        text = "the store is lost when the process that holds it ends, which has a cause of its own"
+        text = "the store is lost when the process that hosts it ends, and that process ended for another reason"
         ruled_out.append(RuledOut("cascade_store_lost", text))
     return ruled_out
 
@@ -351,7 +356,8 @@ def _coverage(job: JobLogs, dumps: FlightFindings, sure: Confidence | None) -> t
     absent = ranks_not_read(job)
     if absent and logs.paths:
         sentences.append(
-            f"Nothing was read of {len(absent)} ranks: {', '.join(map(str, absent[:8]))}{'…' * (len(absent) > 8)}."
+            f"No log lines of {counted(len(absent), 'rank')}: "
+            f"{', '.join(map(str, absent[:8]))}{'…' * (len(absent) > 8)}."
         )
     if logs.deduplicated:
         sentences.append("Ray left out repeated lines, so a missing rank means nothing.")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _MOST = 8
 
 
-def who(culprits: Sequence[Culprit]) -> str:
+def culprit_words(culprits: Sequence[Culprit]) -> str:
     """``rank 3 on gpu004 (GPU 1)``, ``ranks 0, 1 on gpu004``, ``host gpu004``; "" for no culprits."""
     if len(culprits) == 1:
         return _one(culprits[0])
@@ -27,12 +27,15 @@ def who(culprits: Sequence[Culprit]) -> str:
     ranks = sorted({c.rank for c in culprits if c.rank is not None})
     hosts = list(dict.fromkeys(c.host for c in culprits if c.host))
     if ranks and len(ranks) == len(culprits):
-        where = f" on {', '.join(hosts[:_MOST])}" if hosts else ""
-        return spaced(listing(ranks)) + where
+        return spaced(listing(ranks)) + (f" on {_host_list(hosts)}" if hosts else "")
     if hosts:
-        more = f" and {len(hosts) - _MOST} more" if len(hosts) > _MOST else ""
-        return f"host{'s' if len(hosts) > 1 else ''} {', '.join(hosts[:_MOST])}{more}"
+        return f"host{'s' if len(hosts) > 1 else ''} {_host_list(hosts)}"
     return ", ".join(dict.fromkeys(_one(c) for c in culprits if _one(c)))
+
+
+def _host_list(hosts: Sequence[str]) -> str:
+    more = f" and {len(hosts) - _MOST} more" if len(hosts) > _MOST else ""
+    return ", ".join(hosts[:_MOST]) + more
 
 
 def _one(culprit: Culprit) -> str:
@@ -50,7 +53,7 @@ def _one(culprit: Culprit) -> str:
 
 def headline(fault_class: FaultClass, clue: Clue) -> str:
     """Class, culprits and what was seen, in one or two sentences."""
-    name, note = who(clue.culprits), clue.note.rstrip(".")
+    name, note = culprit_words(clue.culprits), clue.note.rstrip(".")
     if (
         fault_class.ending and name and note.startswith(("It ", "They "))
     ):  # the note already says that the process ended
@@ -73,10 +76,10 @@ def steps(fault_class: FaultClass, culprits: Sequence[Culprit], note: str = "") 
     ranks = sorted({c.rank for c in culprits if c.rank is not None})
     hosts = list(dict.fromkeys(c.host for c in culprits if c.host))
     known = {
-        "who": who(culprits) or "the rank that differs",
-        "where": who(culprits) or "the host of the process that printed it",
-        "host": ", ".join(hosts[:_MOST]) or "the host of the process that printed it",
-        "there": ", ".join(hosts[:_MOST]) or "its host",
+        "who": culprit_words(culprits) or "the rank that differs",
+        "where": culprit_words(culprits) or "the host of the process that printed it",
+        "host": _host_list(hosts) or "the host of the process that printed it",
+        "there": _host_list(hosts) or "its host",
         "rank_words": spaced(listing(ranks)) if ranks else "the rank at fault",
     }
     unnamed = () if _NAMES_AN_EXCEPTION.search(note) else fault_class.if_unnamed
@@ -85,7 +88,7 @@ def steps(fault_class: FaultClass, culprits: Sequence[Culprit], note: str = "") 
 
 def guess_words(guess: Guess) -> str:
     """``missing_rank, rank 3 on node1, 30%: It did not ..``"""
-    name = who(guess.culprits)
+    name = culprit_words(guess.culprits)
     return f"{guess.fault_class}{f', {name}' if name else ''}, {guess.confidence:.0%}: {guess.note}"
 
 

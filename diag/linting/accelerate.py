@@ -67,7 +67,7 @@ kind_of_run = rule(
 )
 two_precisions = rule(
     Row("fp16", ERROR, lambda a: a.flag("fp16") and "mixed_precision" in a and a.word("mixed_precision") != "fp16",
-        lambda a: f"Ignored beside mixed_precision: {a.shown('mixed_precision')}.", "remove it",
+        lambda a: f"Ignored when mixed_precision is set: {a.shown('mixed_precision')}.", "remove it",
         f"{_CONFIG}: process_config"),
 )
 # fmt: on
@@ -98,7 +98,11 @@ def idle_tables(top: Accelerate) -> Iterator[Notice]:
     if table and not top.within(table).values:
         defaults = "FSDP1 over the whole model as one unit" if table == "fsdp_config" else "ZeRO-2 without overlap"
         yield top.say(
-            table, Severity.WARNING, f"Missing or empty, so defaults count: {defaults}.", f"{table}: {{...}}", _LAUNCH
+            table,
+            Severity.WARNING,
+            f"Missing or empty, so the defaults apply: {defaults}.",
+            f"{table}: {{...}}",
+            _LAUNCH,
         )
 
 
@@ -193,11 +197,11 @@ def beside_file(top: Accelerate) -> Iterator[Notice]:
     source = f"{_PLUGIN}._deepspeed_config_checks"
     for key in _BESIDE_FILE:
         if key in section.values:
-            yield section.say(key, Severity.ERROR, "Refused beside deepspeed_config_file: the file has to say it.",
+            yield section.say(key, Severity.ERROR, "Not allowed with deepspeed_config_file: set it in that file.",
                               "remove it", source)  # fmt: skip
     if top.values.get("mixed_precision") is not None:
         yield top.say("mixed_precision", Severity.ERROR,
-                      "Beside deepspeed_config_file it is refused: the file has to say it, as bf16 or fp16.",
+                      "Not allowed with deepspeed_config_file: set bf16 or fp16 in that file.",
                       "remove it", source)  # fmt: skip
 
 
@@ -206,7 +210,7 @@ def unknown_deepspeed_keys(top: Accelerate) -> Iterator[Notice]:
     if top.kind == "DEEPSPEED":
         section = top.within("deepspeed_config")
         for key, near in section.unknown(DEEPSPEED_KEYS):
-            yield section.say(key, Severity.ERROR, "Accelerate reads no such key and does not say so: it is ignored.",
+            yield section.say(key, Severity.ERROR, "Accelerate does not know this key: it is silently ignored.",
                               near or "a DeepSpeed file: deepspeed_config_file: ds.json",
                               "accelerate/utils/launch.py")  # fmt: skip
 
@@ -252,8 +256,8 @@ no_overlap = rule(
     Row("deepspeed_config.zero_stage", WARNING,
         lambda a: a.kind == "DEEPSPEED" and a.within("deepspeed_config").values
         and "deepspeed_config_file" not in a.within("deepspeed_config") and _stage(a) in (1, 2),
-        lambda a: f"These keys cannot set overlap_comm, which is off by default at stage {_stage(a)}: gradients are "
-        "reduced while nothing is computed.",
+        lambda a: f"These keys cannot set overlap_comm, which is off by default at stage {_stage(a)}: gradient "
+        "reduction is not overlapped with the backward.",
         'deepspeed_config_file: ds.json, with "overlap_comm": true in its zero_optimization',
         f"{_PLUGIN}; deepspeed/runtime/zero/config.py: overlap_comm_valid"),
 )

@@ -48,14 +48,14 @@ def arguments(document: Document, devices: Devices) -> Arguments:
     return Arguments(document, (), document.values, devices)
 
 
-def fsdp_of(top: Arguments, bare: bool, other: Document | None = None) -> Fsdp | None:
-    """FSDP as the file sets it up; None where it does not. ``bare``: the file is an fsdp_config by itself; ``other``:
-    the file that it names as its fsdp_config."""
+def fsdp_of(top: Arguments, bare: bool, fsdp_config: Document | None = None) -> Fsdp | None:
+    """FSDP as the file sets it up; None where it does not. ``bare``: the file is an fsdp_config by itself;
+    ``fsdp_config``: the file that it names as such."""
     if not bare and not top.uses_fsdp:
         return None
     section: Section = top if bare else top.within("fsdp_config")
-    if other is not None:
-        section = Section(other, (), other.values)
+    if fsdp_config is not None:
+        section = Section(fsdp_config, (), fsdp_config.values)
     options = () if bare else top.fsdp
     version_key = "version" if "version" in section.values else "fsdp_version"
     version = section.whole(version_key)
@@ -89,25 +89,25 @@ def fsdp_words(top: Arguments) -> Iterator[Notice]:
             near = nearest(word, _OPTIONS)
             yield top.say("fsdp", Severity.ERROR, f"There is no option {word!r}.", near or " ".join(_OPTIONS), source)
     if words == ("offload",):
-        yield top.say("fsdp", Severity.ERROR, "offload needs a sharding strategy beside it.",
+        yield top.say("fsdp", Severity.ERROR, "offload needs a sharding strategy as well.",
                       '"fsdp": "full_shard offload auto_wrap"', source)  # fmt: skip
     if "full_shard" in words and "shard_grad_op" in words:
         yield top.say("fsdp", Severity.ERROR, "full_shard and shard_grad_op exclude each other.",
                       '"fsdp": "full_shard auto_wrap"', source)  # fmt: skip
     if words:
         yield top.say("fsdp", Severity.NOTE,
-                      "Words here are deprecated and go with Transformers v5.20; fsdp_config says all of it.",
+                      "These options are deprecated and removed in Transformers v5.20; fsdp_config covers them all.",
                       '"fsdp": true', source)  # fmt: skip
 
 
 # fmt: off
 idle_fsdp_config = rule(
     Row("fsdp_config", ERROR, lambda a: a.values.get("fsdp_config") and not a.uses_fsdp,
-        "Ignored: fsdp is not on.", '"fsdp": true', f"{_ARGUMENTS}: _process_fsdp_args"),
+        "Ignored: fsdp is not enabled.", '"fsdp": true', f"{_ARGUMENTS}: _process_fsdp_args"),
 )
 two_engines = rule(
     Row("fsdp", ERROR, lambda a: a.values.get("deepspeed") and a.uses_fsdp,
-        "FSDP and DeepSpeed at once: the Trainer refuses.", "one of the two", "transformers/trainer.py"),
+        "FSDP and DeepSpeed at once: the Trainer refuses.", "keep one of the two", "transformers/trainer.py"),
 )
 two_precisions = rule(
     Row("fp16", ERROR, lambda a: a.flag("fp16") and a.flag("bf16"),

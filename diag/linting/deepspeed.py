@@ -100,7 +100,7 @@ def batch_sizes(seen: DeepSpeed) -> Iterator[Notice]:
     for key, number in (("train_batch_size", whole), ("train_micro_batch_size_per_gpu", micro),
                         ("gradient_accumulation_steps", steps)):  # fmt: skip
         if number is not None and number < 1:
-            yield top.say(key, Severity.ERROR, f"{number} is no size: DeepSpeed asserts more than 0.",
+            yield top.say(key, Severity.ERROR, f"{number} is not a valid size: DeepSpeed requires more than 0.",
                           f'"{key}": 1', source)  # fmt: skip
             return
     if whole is None:
@@ -113,7 +113,7 @@ def batch_sizes(seen: DeepSpeed) -> Iterator[Notice]:
             + [f"{ranks} ranks"]
         )
         product = f" = {each * ranks}" if micro or steps else ""
-        must = "is not" if micro and steps else "is no multiple of"
+        must = "is not" if micro and steps else "is not a multiple of"
         yield top.say(
             "train_batch_size", Severity.ERROR, f"{whole} {must} {parts}{product}: DeepSpeed refuses to start.",
             f'"train_batch_size": {each * ranks}, or leave it out', source,
@@ -121,7 +121,7 @@ def batch_sizes(seen: DeepSpeed) -> Iterator[Notice]:
     elif ranks is None and whole % each:
         yield top.say(
             "train_batch_size", Severity.ERROR,
-            f"{whole} is no multiple of {each} (a GPU's share of a step), so no number of GPUs fits.",
+            f"{whole} is not a multiple of {each} (a GPU's share of a step), so no number of GPUs fits.",
             f'"train_batch_size": {each} x GPUs, or leave it out', source,
         )  # fmt: skip
 
@@ -157,7 +157,8 @@ two_precisions = rule(
 full_precision = rule(
     Row("bf16", WARNING,
         lambda d: not d.filled_in and not any(map(d.enabled, _KINDS)) and "data_types" not in d.top,
-        "Nothing below 32 bits is on: collectives carry twice the bytes, and matrix units run in fp32 or TF32.",
+        "Neither bf16 nor fp16 is on: collectives carry 32 bits, twice the bytes, and matrix products run in fp32 or "
+        "TF32.",
         '"bf16": {"enabled": true}', "deepspeed/runtime/precision_config.py: both are off by default"),
 )
 reduced_precision = rule(
@@ -169,7 +170,7 @@ reduced_precision = rule(
 optimizer = rule(
     Row("optimizer.params.max_grad_norm", ERROR,
         lambda d: "max_grad_norm" in d.top.within("optimizer").within("params"),
-        "DeepSpeed refuses it here: clipping is a key of its own.",
+        "DeepSpeed refuses it here: gradient clipping has its own key.",
         lambda d: f'"gradient_clipping": {d.top.within("optimizer").within("params").shown("max_grad_norm")}',
         f"{_ENGINE}: _configure_basic_optimizer"),
     Row("optimizer.type", ERROR, lambda d: _one_bit(d) and d.stage,
@@ -242,11 +243,11 @@ def unknown_keys(seen: DeepSpeed) -> Iterator[Notice]:
     for key, near in seen.top.unknown(TOP):
         if key in ZERO:
             text, instead = (
-                "It belongs into zero_optimization; here it is ignored.",
+                "It belongs in zero_optimization; here it is ignored.",
                 f'"zero_optimization": {{"{key}"}}',
             )
         else:
-            text = "DeepSpeed reads no such key and does not say so: it is ignored."
+            text = "DeepSpeed does not know this key: it is silently ignored."
             instead = f'"{near}"' if near else "remove it"
         sure = key in ZERO or near is not None
         yield seen.top.say(
@@ -262,7 +263,7 @@ def deprecated_keys(seen: DeepSpeed) -> Iterator[Notice]:
             yield seen.zero.say(key, Severity.NOTE, "Deprecated.", instead, "deepspeed/runtime/zero/config.py")
     if isinstance(seen.top.values.get("zero_optimization"), bool):
         yield seen.top.say(
-            "zero_optimization", Severity.NOTE, "A bare true or false is the form of before stages: true is stage 1.",
+            "zero_optimization", Severity.NOTE, "A bare true or false is the deprecated form: true is stage 1.",
             '"zero_optimization": {"stage": 1}', "deepspeed/runtime/zero/config.py: read_zero_config_deprecated",
         )  # fmt: skip
     if "bfloat16" in seen.top:
@@ -276,7 +277,7 @@ def repeated_keys(seen: DeepSpeed) -> Iterator[Notice]:
         if not seen.top.place or place[: len(seen.top.place)] == seen.top.place:
             yield seen.top.say(
                 ".".join(place[len(seen.top.place) :]), Severity.ERROR,
-                "Given twice: DeepSpeed refuses the file, while Accelerate and Transformers take the last.",
+                "Duplicate key: DeepSpeed refuses the file, while Accelerate and Transformers use the last one.",
                 "keep one of the two", "deepspeed/runtime/config_utils.py: dict_raise_error_on_duplicate_keys",
             )  # fmt: skip
 
@@ -335,8 +336,8 @@ overlap = rule(
         lambda d: (d.stage in (1, 2) and d.zero.flag("overlap_comm") is not True)
         or (d.stage == 3 and d.zero.flag("overlap_comm") is False),
         lambda d: ("Off" if d.zero.flag("overlap_comm") is False
-                   else f"Off by default at stage {d.stage} (it is on at stage 3 only)")
-        + ": gradients are reduced while nothing is computed.", '"overlap_comm": true',
+                   else f"Off by default at stage {d.stage} (on at stage 3 only)")
+        + ": gradient reduction is not overlapped with the backward.", '"overlap_comm": true',
         f"{_DEEPSPEED_SPEED_CONFIG}: overlap_comm_valid"),
 )
 # fmt: on
@@ -396,10 +397,11 @@ def _stops_early(seen: DeepSpeed) -> bool:
 # fmt: off
 prefetch = rule(
     Row(f"zero_optimization.{_PREFETCH}", WARNING, lambda d: d.stage == 3 and _ahead(d) == 0,
-        "With 0 no parameter is gathered ahead: every all-gather is waited for.", f'"{_PREFETCH}": 5e7', _COORDINATOR),
+        "With 0 no parameter is prefetched: every all-gather is exposed (not overlapped).", f'"{_PREFETCH}": 5e7',
+        _COORDINATOR),
     Row(f"zero_optimization.{_LIVE}", WARNING, lambda d: d.stage == 3 and _ahead(d) != 0 and _stops_early(d),
         "Fewer parameters may be live than the prefetch bucket holds, so prefetching stops there and all-gathers are "
-        "waited for.", f'"{_LIVE}": 1e9', _COORDINATOR),
+        "exposed.", f'"{_LIVE}": 1e9', _COORDINATOR),
     Row(f"zero_optimization.{_PREFETCH}", WARNING,
         lambda d: d.stage == 3 and (_ahead(d) or 0) > _HUGE_PREFETCH and not _stops_early(d),
         lambda d: f"Up to {spaced(size(2 * (_ahead(d) or 0)))} in 16 bits are gathered ahead, in addition to the "
@@ -407,19 +409,19 @@ prefetch = rule(
 )
 persistence = rule(
     Row(f"zero_optimization.{_PERSISTENCE}", WARNING, lambda d: d.stage == 3 and d.zero.number(_PERSISTENCE) == 0,
-        "With 0 every bias and norm is sharded and gathered by itself: many small all-gathers.",
+        "With 0 every bias and norm is sharded and gathered separately: many small all-gathers.",
         f'"{_PERSISTENCE}": 1e5', f"{_DEEPSPEED_SPEED_CONFIG}: default 1e5"),
     Row(f"zero_optimization.{_PERSISTENCE}", WARNING,
         lambda d: d.stage == 3 and (d.zero.number(_PERSISTENCE) or 0) >= _HUGE_PERSISTENT,
-        lambda d: f"Parameters of up to {d.zero.shown(_PERSISTENCE)} elements stay whole on every rank, which stage 3 "
-        "is to avoid.", f'"{_PERSISTENCE}": 1e5', f"{_DEEPSPEED_SPEED_CONFIG}: default 1e5"),
+        lambda d: f"Parameters of up to {d.zero.shown(_PERSISTENCE)} elements stay unsharded on every rank, which "
+        "defeats stage 3.", f'"{_PERSISTENCE}": 1e5', f"{_DEEPSPEED_SPEED_CONFIG}: default 1e5"),
 )
 single_gpu = rule(
     Row("zero_optimization.stage", NOTE,
         lambda d: d.stage and d.devices.gpus == 1 and not d.offload("offload_optimizer")
         and not d.offload("offload_param"),
-        lambda d: f"On one GPU stage {d.stage} shards nothing: every state is whole, and its hooks and buckets only "
-        "cost.", '"stage": 0', "ZeRO (arXiv 1910.02054): states are divided by the ranks"),
+        lambda d: f"On one GPU stage {d.stage} shards nothing, and its hooks and buckets only add overhead.",
+        '"stage": 0', "ZeRO (arXiv 1910.02054): states are divided by the ranks"),
 )
 # fmt: on
 
@@ -453,7 +455,7 @@ def keys_of_stage_3(seen: DeepSpeed) -> Iterator[Notice]:
         if key in STAGE_3_ONLY and seen.zero.shown(key) not in ("false", "auto", _DEFAULTS.get(key)):
             yield seen.zero.say(
                 key, Severity.ERROR,
-                f"Ignored: stage {seen.stage} does not shard parameters, and this key is about sharded ones.",
+                f"Ignored: stage {seen.stage} does not shard parameters, and this key only applies to sharded ones.",
                 'remove it, or "stage": 3', _DEEPSPEED_ZERO_CONFIG,
             )  # fmt: skip
 
@@ -494,7 +496,8 @@ def nvme(seen: DeepSpeed) -> Iterator[Notice]:
         yield seen.top.say(
             "aio", Severity.WARNING,
             "Without this section NVMe is read with one thread, 1 MiB blocks and a queue of 8; ds_nvme_tune measures "
-            "what the drive takes.", '"aio": {what ds_nvme_tune prints}', "deepspeed/runtime/swap_tensor/constants.py",
+            "what the drive sustains.", '"aio": {what ds_nvme_tune prints}',
+            "deepspeed/runtime/swap_tensor/constants.py",
         )  # fmt: skip
     if not used and "aio" in seen.top:
         yield seen.top.say("aio", Severity.NOTE, "Not used: nothing is offloaded to NVMe.", "remove it", _OFFLOAD)
@@ -531,7 +534,7 @@ def hpz_partition(seen: DeepSpeed) -> Iterator[Notice]:
     if seen.stage != 3 or size is None or size <= 1 or gpus is None:
         return
     if gpus <= seen.devices.per_host:
-        text, instead = "On one host there is no slower link that hpZ could spare: it only holds a second copy.", "1"
+        text, instead = "On one host there is no slower link for hpZ to avoid: it only holds a second copy.", "1"
     elif size != seen.devices.per_host:
         text = (
             f"hpZ keeps backward's all-gathers within a host if its size is the GPUs of one, {seen.devices.per_host}."
@@ -549,7 +552,7 @@ def hpz_partition(seen: DeepSpeed) -> Iterator[Notice]:
 saved_weights = rule(
     Row("zero_optimization.stage3_gather_16bit_weights_on_model_save", NOTE,
         lambda d: d.stage == 3 and not any(key.endswith("weights_on_model_save") for key in d.zero.values),
-        "Off by default: save_16bit_model() then saves nothing, and whole weights have to be put together with "
+        "Off by default: save_16bit_model() then saves nothing, and the full weights have to be consolidated with "
         "zero_to_fp32.py.", '"stage3_gather_16bit_weights_on_model_save": true', f"{_ENGINE}: save_16bit_model"),
 )
 # fmt: on

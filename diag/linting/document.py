@@ -181,7 +181,7 @@ def parse(text: str, path: str) -> Document:
         else:
             document = _yaml(text, path)
     except tomllib.TOMLDecodeError as error:
-        raise DiagError(f"not TOML: {error}", path=path, hint="mend that line") from error
+        raise DiagError(f"not TOML: {error}", path=path, hint="fix that line") from error
     except RecursionError as error:
         raise DiagError("nested too deep for a configuration", path=path, hint=_EXPECTED) from error
     if not isinstance(document.values, dict):
@@ -207,9 +207,9 @@ def _json(text: str, path: str) -> Document:
             return Document(path, "json", json.loads(plain), json_lines(plain), hjson=True)
         except json.JSONDecodeError:
             where = f"line {error.lineno}, column {error.colno}"
-            raise DiagError(f"not JSON: {error.msg} ({where})", path=path, hint="mend that line") from error
+            raise DiagError(f"not JSON: {error.msg} ({where})", path=path, hint="fix that line") from error
     except ValueError as error:  # an integer of thousands of digits
-        raise DiagError(f"not JSON: {error}", path=path, hint="mend that number") from error
+        raise DiagError(f"not JSON: {error}", path=path, hint="fix that number") from error
 
 
 def _without_comments(text: str) -> str:
@@ -229,7 +229,7 @@ def _yaml(text: str, path: str) -> Document:
         mark = error.problem_mark
         where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
         raise DiagError(
-            f"not YAML: {error.problem or error.context}{where}", path=path, hint="mend that line"
+            f"not YAML: {error.problem or error.context}{where}", path=path, hint="fix that line"
         ) from error
     except (yaml.YAMLError, ValueError, TypeError) as error:  # also an invalid date or an unhashable key
         raise DiagError(f"not YAML: {visible(str(error))}", path=path, hint=_EXPECTED) from error

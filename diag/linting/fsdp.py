@@ -203,7 +203,7 @@ hybrid_on_one_host = rule(
 )
 whole_model = rule(
     Row("auto_wrap_policy", ERROR, lambda f: not _policy_is_known(f),
-        "There is no such policy, and the run does not start.", f"one of {', '.join(POLICIES)}",
+        "There is no such policy: the run fails at the start.", f"one of {', '.join(POLICIES)}",
         f"{_PLUGIN}.__post_init__"),
     Row(lambda f: "min_num_params" if _no_size(f) else "auto_wrap_policy", WARNING,
         lambda f: _policy_is_known(f) and (f.policy == "NO_WRAP" or _no_size(f)),
@@ -235,7 +235,7 @@ backward_prefetch = rule(
         lambda f: _prefetches_in_backward(f) and f.word("backward_prefetch") in (None, "NO_PREFETCH"),
         lambda f: "No prefetch in backward"
         + (f" (the default of {f.tool})" if f.word("backward_prefetch") is None else "")
-        + ": each all-gather starts when its unit is reached and is waited for.",
+        + ": each all-gather starts when its unit is reached and is exposed (not overlapped).",
         _write("backward_prefetch", "BACKWARD_PRE"), _PREFETCH),
     Row("backward_prefetch", NOTE,
         lambda f: _prefetches_in_backward(f) and f.word("backward_prefetch") == "BACKWARD_POST",
@@ -255,8 +255,8 @@ rate_limiter = rule(
         "default.", "remove it", _LIMITER),
     Row("limit_all_gathers", WARNING,
         lambda f: f.version == 1 and f.tool != "Accelerate" and f.flag("limit_all_gathers") is False,
-        "Off, the CPU may issue all-gathers without bound, each with memory of its own; it only helps where the CPU "
-        "is the limit and memory is free.", _write("limit_all_gathers", "true"), _LIMITER),
+        "When off, the CPU may issue any number of all-gathers, each with its own memory; it only helps where the CPU "
+        "is the bottleneck and memory is free.", _write("limit_all_gathers", "true"), _LIMITER),
 )
 SHARDING_RULES = (
     unknown_strategy, shard_grad_op, kept_whole, no_shard, hybrid_on_one_host, whole_model, wrap_keys,
@@ -305,7 +305,7 @@ recomputation = rule(
 )
 single_gpu = rule(
     Row("version", NOTE, lambda f: f.devices.gpus == 1 and not f.offloads,
-        "On one GPU FSDP shards nothing: every state is whole.", "run without FSDP", "torch.distributed.fsdp"),
+        "On one GPU FSDP shards nothing.", "run without FSDP", "torch.distributed.fsdp"),
 )
 MEMORY_RULES = (offload, loading, reduce_precision, full_precision, recomputation, single_gpu)
 
@@ -324,7 +324,7 @@ version_not_given = rule(
 )
 no_such_version = rule(
     Row("version", ERROR, lambda f: f.version_given and f.version not in (1, 2),
-        "There are FSDP 1 and 2.", _write("version", "2"), _where),
+        "The FSDP version must be 1 or 2.", _write("version", "2"), _where),
 )
 strategy_in_fsdp2 = rule(
     Row(STRATEGY, ERROR, lambda f: f.version == 2 and f.strategy is not None and f.tool == "Accelerate",
@@ -406,7 +406,7 @@ def unknown_keys(seen: Fsdp) -> Iterator[Notice]:
         if name == "limit_all_gathers":
             text = "`accelerate launch` does not pass it on: FSDP1's rate limiter stays on, and FSDP2 has none."
         else:
-            text = f"{seen.tool} reads no such key and does not say so: it is ignored."
+            text = f"{seen.tool} does not know this key: it is silently ignored."
         yield seen.section.say(
             key, Severity.ERROR, text, key.replace(name, near) if near else "remove it",
             "accelerate/utils/launch.py" if seen.tool == "Accelerate" else _ARGUMENTS,
@@ -440,7 +440,7 @@ def _rows(seen: Fsdp) -> Iterator[Translation]:
     if seen.tool == "Accelerate" and seen.mixed_precision in ("bf16", "fp16"):
         kind = "bfloat16" if seen.mixed_precision == "bf16" else "float16"
         yield Translation(
-            "mixed_precision", seen.mixed_precision, seen.top.line("mixed_precision"), "as it is",
+            "mixed_precision", seen.mixed_precision, seen.top.line("mixed_precision"), "unchanged",
             f"fully_shard(..., mp_policy=MixedPrecisionPolicy(param_dtype=torch.{kind}, reduce_dtype=torch.{kind}))",
         )  # fmt: skip
     for key in seen.section.values:
@@ -503,35 +503,35 @@ def _key(seen: Fsdp, name: str) -> tuple[str, str]:
     if name == "auto_wrap_policy" and word == "NO_WRAP":
         return seen.write(name, "TRANSFORMER_BASED_WRAP"), _wrapped(seen)
     if name == "auto_wrap_policy" and word == "SIZE_BASED_WRAP":
-        return "as it is", "no such policy: call fully_shard() on the modules that are to be units"
+        return "unchanged", "no such policy: call fully_shard() on the modules that are to be units"
     if name == "state_dict_type":
         full = word == "FULL_STATE_DICT"
-        config = seen.write(name, "SHARDED_STATE_DICT") if word == "LOCAL_STATE_DICT" else "as it is"
+        config = seen.write(name, "SHARDED_STATE_DICT") if word == "LOCAL_STATE_DICT" else "unchanged"
         options = ", options=StateDictOptions(full_state_dict=True, cpu_offload=True)" if full else ""
         return config, f"get_model_state_dict(model{options})"
     if name in ("offload_params", "cpu_offload"):
-        return "as it is", _OFFLOAD if flag else "nothing"
+        return "unchanged", _OFFLOAD if flag else "nothing"
     if name == "forward_prefetch":
         return _REMOVE, "block.set_modules_to_forward_prefetch([next])" if flag else "nothing"
     if name == "backward_prefetch":
-        return _REMOVE, "nothing: as BACKWARD_PRE, always"
+        return _REMOVE, "nothing: FSDP2 always prefetches as BACKWARD_PRE does"
     if name == "auto_wrap_policy" and seen.has("transformer_layer_cls_to_wrap"):
-        return "as it is", "fully_shard() on each block, then on the model: see transformer_layer_cls_to_wrap"
+        return "unchanged", "fully_shard() on each block, then on the model: see transformer_layer_cls_to_wrap"
     if name in ("transformer_layer_cls_to_wrap", "auto_wrap_policy"):
-        return "as it is", _wrapped(seen)
-    config, python = _FIXED.get(name, ("as it is", "nothing"))
+        return "unchanged", _wrapped(seen)
+    config, python = _FIXED.get(name, ("unchanged", "nothing"))
     return config, python if flag is not False else "nothing"
 
 
 _FIXED = {
     "limit_all_gathers": (_REMOVE, "nothing: memory is bounded without a limiter"),
-    "use_orig_params": (_REMOVE, "nothing: always so"),
+    "use_orig_params": (_REMOVE, "nothing: always the case"),
     "sync_module_states": (_REMOVE, f"set_model_state_dict(model, state, options={_BOTH})"),
     "cpu_ram_efficient_loading": (
-        "as it is",
+        "unchanged",
         f"build on the meta device, fully_shard(), to_empty(), then set_model_state_dict(..., options={_BOTH})",
     ),
-    "activation_checkpointing": ("as it is", "checkpoint_wrapper(block) before fully_shard(block)"),
-    "min_num_params": ("as it is", "no size-based policy: choose modules"),
-    "ignored_modules": ("as it is", "ignored_params=set(of their parameters)"),
+    "activation_checkpointing": ("unchanged", "checkpoint_wrapper(block) before fully_shard(block)"),
+    "min_num_params": ("unchanged", "no size-based policy: choose modules"),
+    "ignored_modules": ("unchanged", "ignored_params=set(of their parameters)"),
 }

@@ -15,7 +15,7 @@ from .arguments import TELLING
 from .deepspeed import DeepSpeed, deepspeed_of
 from .document import Document, read
 from .fsdp import KNOWN, Fsdp, equivalents
-from .model import Devices, Format, Linted, Notice, Severity, Translation, Unseen
+from .model import Devices, Format, Linted, Notice, Severity, Translation, Unchecked
 from .torchtitan import MOVED, TABLES, Titan, torchtitan_of
 
 # -- recognise ---------------------------------------------------------------------------------------------------------
@@ -32,13 +32,13 @@ def recognise(document: Document) -> Format:
     """The format. DiagError for a model's config.json and for unknown formats."""
     if is_model(document.values):
         raise DiagError(
-            "a model's config.json, not a configuration of training",
+            "a model's config.json, not a training configuration",
             path=document.path,
             hint="give it alone, with --gpus, to plan memory and strategy",
         )
     recognised = _format(document)
     if recognised is None:
-        raise DiagError("no configuration that is known here", path=document.path, hint=_HINT)
+        raise DiagError("not a known configuration format", path=document.path, hint=_HINT)
     return recognised
 
 
@@ -65,54 +65,59 @@ def _format(document: Document) -> Format | None:
     return None
 
 
-# -- unseen ------------------------------------------------------------------------------------------------------------
+# -- unchecked ---------------------------------------------------------------------------------------------------------
 #
 # What a configuration does not show, and what to check instead.
 
 
-def unseen_deepspeed(seen: DeepSpeed) -> tuple[Unseen, ...]:
-    unseen = [
-        Unseen(
-            "whether each rank reads data of its own",
-            "deepspeed.initialize(training_data=...) puts a DistributedSampler in, as Accelerate and the Trainer do; a "
-            "DataLoader of your own needs sampler=DistributedSampler(dataset) and set_epoch() every epoch",
+def unchecked_deepspeed(seen: DeepSpeed) -> tuple[Unchecked, ...]:
+    unchecked = [
+        Unchecked(
+            "whether each rank reads its own data",
+            "deepspeed.initialize(training_data=...) adds a DistributedSampler, as Accelerate and the Trainer do; "
+            "your own DataLoader needs sampler=DistributedSampler(dataset) and set_epoch() every epoch",
         )
     ]
     sizes = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     if seen.devices.gpus is None and all(seen.top.whole(key) for key in sizes):
         whole, micro, steps = (seen.top.whole(key) or 1 for key in sizes)
         if whole % (micro * steps) == 0:
-            unseen.append(
-                Unseen("whether the batch sizes multiply", f"they do on {whole // (micro * steps)} GPUs: --gpus")
+            unchecked.append(
+                Unchecked(
+                    "whether the batch sizes are consistent",
+                    f"they are on {whole // (micro * steps)} GPUs: give --gpus",
+                )
             )
-    return tuple(unseen)
+    return tuple(unchecked)
 
 
-def unseen_accelerate(seen: Accelerate) -> tuple[Unseen, ...]:
+def unchecked_accelerate(seen: Accelerate) -> tuple[Unchecked, ...]:
     if seen.kind in ("NO", "FALSE", ""):
         return ()
     return (
-        Unseen(
-            "whether each rank reads data of its own",
+        Unchecked(
+            "whether each rank reads its own data",
             "Accelerate shards a DataLoader that goes through accelerator.prepare(), as the Trainer's do; one that "
             "does not gives every rank all of the data",
         ),
     )
 
 
-def unseen_torchtitan(seen: Titan) -> tuple[Unseen, ...]:
-    unseen = []
+def unchecked_torchtitan(seen: Titan) -> tuple[Unchecked, ...]:
+    unchecked = []
     if seen.devices.gpus is None:
-        unseen.append(Unseen("whether the degrees make up the GPUs", "give --gpus and --per-host"))
-    if seen.extended:
-        unseen.append(
-            Unseen("whether tables and keys are spelled right", "the module that adds some is not imported here")
+        unchecked.append(
+            Unchecked("whether the product of the degrees is the number of GPUs", "give --gpus and --per-host")
         )
-    return tuple(unseen)
+    if seen.extended:
+        unchecked.append(
+            Unchecked("whether tables and keys are spelled right", "the module that adds some is not imported here")
+        )
+    return tuple(unchecked)
 
 
-def unseen_file(name: str) -> Unseen:
-    return Unseen(f"what {visible(name[:200])} says", "it is not here: lint it where it is")
+def unchecked_file(name: str) -> Unchecked:
+    return Unchecked(f"what {visible(name[:200])} says", "the file is not on this machine: run diag plan where it is")
 
 
 _View = TypeVar("_View")
@@ -133,50 +138,50 @@ def lint(paths: Sequence[Path], gpus: int | None = None, per_host: int = 8) -> l
 
 def _linted(document: Document, devices: Devices) -> Linted:
     recognised = recognise(document)
-    notices, rows, unseen = _OF_FORMAT[recognised](document, devices)
+    notices, rows, unchecked = _OF_FORMAT[recognised](document, devices)
     order = list(Severity)
     ordered = sorted(
         notices, key=lambda notice: (order.index(notice.severity), notice.path != document.path, notice.line or 0)
     )
-    return Linted(document.path, recognised, tuple(dict.fromkeys(ordered)), rows, unseen)
+    return Linted(document.path, recognised, tuple(dict.fromkeys(ordered)), rows, unchecked)
 
 
-_Found = tuple[list[Notice], tuple[Translation, ...], tuple[Unseen, ...]]
+_LintResult = tuple[list[Notice], tuple[Translation, ...], tuple[Unchecked, ...]]
 
 
 def _applied(rules: Iterable[Callable[[_View], Iterator[Notice]]], view: _View) -> list[Notice]:
     return [notice for rule in rules for notice in rule(view)]
 
 
-def _deepspeed(document: Document, devices: Devices) -> _Found:
+def _deepspeed(document: Document, devices: Devices) -> _LintResult:
     view = deepspeed_of(document, devices)
-    return _applied(DEEPSPEED_RULES, view), (), unseen_deepspeed(view)
+    return _applied(DEEPSPEED_RULES, view), (), unchecked_deepspeed(view)
 
 
-def _accelerate(document: Document, devices: Devices) -> _Found:
+def _accelerate(document: Document, devices: Devices) -> _LintResult:
     view = accelerate.accelerate(document, devices)
     notices = _repeated(view) + _applied(ACCELERATE_RULES, view)
-    unseen = unseen_accelerate(view)
+    unchecked = unchecked_accelerate(view)
     fsdp = accelerate.fsdp_of(view)
     name = view.within("deepspeed_config").word("deepspeed_config_file")
     if view.kind == "DEEPSPEED" and name is not None:
         inner, missing = _named(document, name, view.devices, "Accelerate")
-        unseen += missing
+        unchecked += missing
         if inner is not None:
             notices += _applied(DEEPSPEED_RULES, inner)
-    return _with_fsdp(notices, unseen, fsdp)
+    return _with_fsdp(notices, unchecked, fsdp)
 
 
-def _arguments(document: Document, devices: Devices) -> _Found:
+def _arguments(document: Document, devices: Devices) -> _LintResult:
     view = arguments.arguments(document, devices)
     notices = _repeated(view) + _applied(arguments.RULES, view)
-    unseen: tuple[Unseen, ...] = ()
+    unchecked: tuple[Unchecked, ...] = ()
     value = view.values.get("deepspeed")
     inner = None
     if isinstance(value, dict):
         inner = deepspeed_of(document, devices, "Transformers", ("deepspeed",), value)
     elif isinstance(value, str) and value:
-        inner, unseen = _named(document, value, devices, "Transformers")
+        inner, unchecked = _named(document, value, devices, "Transformers")
     if inner is not None:
         notices += _applied(DEEPSPEED_RULES, inner)
         notices += [notice for rule in arguments.DEEPSPEED_RULES for notice in rule(view, inner)]
@@ -185,46 +190,52 @@ def _arguments(document: Document, devices: Devices) -> _Found:
     if name and view.uses_fsdp:
         fsdp_file = _beside(document, name)
         if fsdp_file is None:
-            return notices, (), (*unseen, unseen_file(name))
-    return _with_fsdp(notices, unseen, arguments.fsdp_of(view, False, fsdp_file))
+            return notices, (), (*unchecked, unchecked_file(name))
+    return _with_fsdp(notices, unchecked, arguments.fsdp_of(view, False, fsdp_file))
 
 
-def _fsdp_config(document: Document, devices: Devices) -> _Found:
+def _fsdp_config(document: Document, devices: Devices) -> _LintResult:
     view = arguments.arguments(document, devices)
     return _with_fsdp(_repeated(view), (), arguments.fsdp_of(view, True))
 
 
-def _torchtitan(document: Document, devices: Devices) -> _Found:
+def _torchtitan(document: Document, devices: Devices) -> _LintResult:
     view = torchtitan_of(document, devices)
-    return _applied(TORCHTITAN_RULES, view), (), unseen_torchtitan(view)
+    return _applied(TORCHTITAN_RULES, view), (), unchecked_torchtitan(view)
 
 
-def _with_fsdp(notices: list[Notice], unseen: tuple[Unseen, ...], fsdp: Fsdp | None) -> _Found:
+def _with_fsdp(notices: list[Notice], unchecked: tuple[Unchecked, ...], fsdp: Fsdp | None) -> _LintResult:
     if fsdp is None:
-        return notices, (), unseen
-    return notices + _applied(FSDP_RULES, fsdp), equivalents(fsdp), unseen
+        return notices, (), unchecked
+    return notices + _applied(FSDP_RULES, fsdp), equivalents(fsdp), unchecked
 
 
 def _repeated(view: accelerate.Accelerate | arguments.Arguments) -> list[Notice]:
     """Keys given twice, of which YAML's and JSON's parsers keep the last."""
     return [
         view.say(
-            ".".join(place), Severity.ERROR, "Given twice: the last counts.", "keep one of the two", "YAML and JSON"
+            ".".join(place),
+            Severity.ERROR,
+            "Duplicate key: the last one is used.",
+            "keep one of the two",
+            "YAML and JSON",
         )
         for place, _ in view.document.lines.repeated
     ]
 
 
-def _named(document: Document, name: str, devices: Devices, reader: str) -> tuple[DeepSpeed | None, tuple[Unseen, ...]]:
+def _named(
+    document: Document, name: str, devices: Devices, reader: str
+) -> tuple[DeepSpeed | None, tuple[Unchecked, ...]]:
     """The DeepSpeed file that another one names; None where it is not here, which is no error."""
     inner = _beside(document, name)
     if inner is None:
-        return None, (unseen_file(name),)
+        return None, (unchecked_file(name),)
     if recognise(inner) is not Format.DEEPSPEED:
         raise DiagError(
-            f"no DeepSpeed configuration, though {document.path} names it as one",
+            f"not a DeepSpeed configuration, although {document.path} refers to it as one",
             path=inner.path,
-            hint="name the DeepSpeed JSON there",
+            hint="refer to the DeepSpeed JSON there",
         )
     return deepspeed_of(inner, devices, reader), ()
 
@@ -242,7 +253,7 @@ def _beside(document: Document, name: str) -> Document | None:
     return None
 
 
-_OF_FORMAT: dict[Format, Callable[[Document, Devices], _Found]] = {
+_OF_FORMAT: dict[Format, Callable[[Document, Devices], _LintResult]] = {
     Format.DEEPSPEED: _deepspeed,
     Format.ACCELERATE: _accelerate,
     Format.TRAINING_ARGUMENTS: _arguments,

@@ -57,7 +57,7 @@ class Translation(Struct, frozen=True):
     python: str
 
 
-class Unseen(Struct, frozen=True):
+class Unchecked(Struct, frozen=True):
     """What the file does not show, and what to check instead."""
 
     what: str
@@ -71,7 +71,7 @@ class Linted(Struct, frozen=True):
     format: Format
     notices: tuple[Notice, ...]
     translations: tuple[Translation, ...]
-    could_not_look: tuple[Unseen, ...]
+    could_not_look: tuple[Unchecked, ...]
 
 
 class Devices(Struct, frozen=True):

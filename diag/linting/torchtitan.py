@@ -31,7 +31,7 @@ MOVED = {
     "training.tensor_parallel_degree": "parallelism.tensor_parallel_degree",
     "training.fsdp_reshard_after_forward": "parallelism.fsdp_reshard_after_forward",
     "training.disable_loss_parallel": "parallelism.disable_loss_parallel",
-    "training.enable_loss_parallel": "parallelism.disable_loss_parallel, turned around",
+    "training.enable_loss_parallel": "parallelism.disable_loss_parallel, inverted",
     "experimental.context_parallel_degree": "parallelism.context_parallel_degree",
     "experimental.context_parallel_rotate_method": "parallelism.context_parallel_rotate_method",
     "experimental.enable_async_tensor_parallel": "parallelism.enable_async_tensor_parallel",
@@ -50,8 +50,8 @@ MOVED = {
     "checkpoint.interval_type": "",
     "lr_scheduler.lr_min": "lr_scheduler.min_lr_factor",
     "memory_estimation.enabled": "memory_estimation.enable",
-    "metrics.enable_color_printing": "metrics.disable_color_printing, turned around",
-    "metrics.rank_0_only": "metrics.save_for_all_ranks, turned around",
+    "metrics.enable_color_printing": "metrics.disable_color_printing, inverted",
+    "metrics.rank_0_only": "metrics.save_for_all_ranks, inverted",
     "model.tokenizer_path": "model.hf_assets_path",
     "model.norm_type": "",
     "optimizer.fused": "optimizer.implementation",
@@ -162,8 +162,8 @@ def degrees(seen: Titan) -> Iterator[Notice]:
         if degree < 1 and not (name == "dp_shard" and degree == -1):
             yield seen.say(
                 seen.keys[name], Severity.ERROR,
-                f"{degree} is no degree: 1 switches an axis off, and only data_parallel_shard_degree may be -1 (what "
-                "is left).", "1", f"{_DIMS}: _validate",
+                f"{degree} is not a valid degree: 1 disables an axis, and only data_parallel_shard_degree may be -1 "
+                "(the remaining GPUs).", "1", f"{_DIMS}: _validate",
             )  # fmt: skip
             return
     gpus, shard, others = seen.devices.gpus, seen.degrees["dp_shard"], seen.others
@@ -172,8 +172,9 @@ def degrees(seen: Titan) -> Iterator[Notice]:
     axes = " x ".join(f"{name} {seen.degrees[name]}" for name in ("dp_replicate", "cp", "tp", "pp"))
     if shard == -1 and (gpus % others or gpus < others):
         yield seen.say(
-            seen.keys["dp_shard"], Severity.ERROR, f"{axes} = {others} does not divide {gpus} GPUs: nothing whole is "
-            "left for sharding.", f"degrees whose product divides {gpus}", f"{_DIMS}: _validate",
+            seen.keys["dp_shard"], Severity.ERROR,
+            f"{axes} = {others} does not divide {gpus} GPUs: no integer sharding degree is left.",
+            f"degrees whose product divides {gpus}", f"{_DIMS}: _validate",
         )  # fmt: skip
     elif shard != -1 and shard * others != gpus:
         yield seen.say(
@@ -195,11 +196,11 @@ experts = rule(
 )
 tensor_parallel = rule(
     Row(lambda t: t.keys["tp"], WARNING, lambda t: t.degrees["tp"] > t.devices.per_host,
-        lambda t: f"Over more than the {t.devices.per_host} GPUs of a host: its collectives stand in every layer and "
-        "then take the slower links.", lambda t: f"tensor_parallel_degree = {t.devices.per_host}",
+        lambda t: f"Over more than the {t.devices.per_host} GPUs of a host: every layer has its collectives, which "
+        "then use the slower links between hosts.", lambda t: f"tensor_parallel_degree = {t.devices.per_host}",
         "Megatron-LM (arXiv 2104.04473), takeaway 1"),
     *(Row(f"{table}.enable_async_tensor_parallel", ERROR, _async_uncompiled(table),
-          "It needs the model compiled, and is refused.", "[compile] enable = true",
+          "It requires a compiled model and is refused without it.", "[compile] enable = true",
           "torchtitan/distributed/tensor_parallel.py: maybe_enable_async_tp")
       for table in ("parallelism", "experimental")),
 )
@@ -212,7 +213,8 @@ def sequence(seen: Titan) -> Iterator[Notice]:
     divisor = seen.degrees["tp"] * 2 * seen.degrees["cp"]
     if (seen.degrees["tp"] > 1 or seen.degrees["cp"] > 1) and divisor > 0 and length % divisor:
         yield seen.say(
-            "training.seq_len", Severity.ERROR, f"{length} is no multiple of tp x 2 cp = {divisor}: models refuse it.",
+            "training.seq_len", Severity.ERROR,
+            f"{length} is not a multiple of tp x 2 cp = {divisor}: models refuse it.",
             f"seq_len = {max(1, length // divisor) * divisor}", f"{_DIMS}: seq_len_divisor",
         )  # fmt: skip
 
@@ -271,8 +273,8 @@ def global_batch(seen: Titan) -> Iterator[Notice]:
     if each > 0 and (whole == 0 or whole % each):
         yield seen.say(
             "training.global_batch_size", Severity.ERROR,
-            f"{whole} is no multiple of {seen.local_batch} a rank x {each // seen.local_batch} data-parallel ranks = "
-            f"{each}.", f"global_batch_size = {max(1, whole // each) * each}", "torchtitan/train.py",
+            f"{whole} is not a multiple of {seen.local_batch} a rank x {each // seen.local_batch} data-parallel ranks "
+            f"= {each}.", f"global_batch_size = {max(1, whole // each) * each}", "torchtitan/train.py",
         )  # fmt: skip
 
 
@@ -381,7 +383,7 @@ number_types = rule(
     Row("training.mixed_precision_param", WARNING,
         lambda t: t.table("training").word("mixed_precision_param") == "float32"
         and t.table("training").word("dtype") != "bfloat16",
-        "All-gathers carry 32 bits and matrix units run in fp32 or TF32.", '"bfloat16"', _CONFIG),
+        "All-gathers carry 32 bits, and matrix products run in fp32 or TF32.", '"bfloat16"', _CONFIG),
     Row("training.dtype", NOTE, lambda t: t.table("training").word("dtype") == "bfloat16",
         "Parameters, gradients and moments are kept in bf16 without an fp32 copy: small updates are lost to rounding.",
         '"float32", with mixed_precision_param = "bfloat16"', _CONFIG),

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.hang.model import Culprit, Evidence, Stack, Triage
-from diag.hang.wording import EMPTY, by_reason, guess_words, who
+from diag.hang.wording import EMPTY, by_reason, culprit_words, guess_words
 from diag.words.cells import report_console
 from diag.words.formatting import counted, listing, spaced, visible
 
@@ -71,7 +71,7 @@ def print_triage(triage: Triage, console: Console | None = None) -> None:
     colour = _COLOUR.get(triage.fault_class, "red")
     console.print(Text(visible(triage.headline), style=f"bold {colour}"))
     facts = [triage.fault_class, f"confidence {triage.confidence:.0%}"]
-    name = who(triage.culprits)
+    name = culprit_words(triage.culprits)
     if name:
         facts.insert(1, f"at fault: {name}")
     if triage.victims:

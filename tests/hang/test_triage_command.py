@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from diag.hang.model import Culprit, Evidence, Guess, RuledOut, Stack, Triage
-from diag.hang.wording import who
+from diag.hang.wording import culprit_words
 from diag.show.triage import print_triage, to_dict, visible
 from tests.command import diag
 
@@ -135,7 +135,14 @@ def test_the_devices_of_a_culprit_are_in_the_document() -> None:
     culprit = Culprit(3, "node1", bus_id="0000:3b:00", nic="mlx5_2")
     shown = to_dict(Triage("gpu_hardware", 0.9, "x.", (culprit,), (), (), (), ()))
     assert [(one["bus_id"], one["nic"]) for one in shown["culprits"]] == [("0000:3b:00", "mlx5_2")]
-    assert "GPU 0000:3b:00, adapter mlx5_2" in who([culprit])
+    assert "GPU 0000:3b:00, adapter mlx5_2" in culprit_words([culprit])
+
+
+def test_of_many_hosts_the_rest_is_counted() -> None:
+    culprits = [Culprit(rank, f"node{rank}") for rank in range(10)]
+    hosts = "node0, node1, node2, node3, node4, node5, node6, node7 and 2 more"
+    assert culprit_words(culprits) == f"ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more on {hosts}"
+    assert culprit_words([Culprit(host=culprit.host) for culprit in culprits]) == f"hosts {hosts}"
 
 
 def test_a_log_is_triaged(tmp_path: Path) -> None:

@@ -54,7 +54,8 @@ CASES: dict[Any, list[Case]] = {
         silent({"distributed_type": "MULTI_GPU", "num_processes": 2}),
     ],
     outer.two_precisions: [
-        fires({"fp16": True, "mixed_precision": "bf16"}, ("fp16", "error", "Ignored beside mixed_precision: bf16")),
+        fires({"fp16": True, "mixed_precision": "bf16"},
+              ("fp16", "error", "Ignored when mixed_precision is set: bf16")),
         silent({"fp16": True}), silent({"mixed_precision": "bf16"}),
     ],
     outer.parallelism: [
@@ -66,15 +67,15 @@ CASES: dict[Any, list[Case]] = {
         silent({"distributed_type": "FSDP"}, gpus=32),
     ],
     inner.beside_file: [
-        fires(ds(deepspeed_config_file="ds.json", zero_stage=3), (D + "zero_stage", "error", "Refused beside")),
+        fires(ds(deepspeed_config_file="ds.json", zero_stage=3), (D + "zero_stage", "error", "Not allowed with")),
         fires(ds(deepspeed_config_file="ds.json") | {"mixed_precision": "bf16"},
-              ("mixed_precision", "error", "the file has to say it")),
+              ("mixed_precision", "error", "set bf16 or fp16 in that file")),
         silent(ds(deepspeed_config_file="ds.json", zero3_init_flag=True)),
         silent(ds(zero_stage=3) | {"mixed_precision": "bf16"}),
     ],
     inner.unknown_deepspeed_keys: [
         fires(ds(zero_stge=3), (D + "zero_stge", "error", "ignored")),
-        fires(ds(overlap_comm=True), (D + "overlap_comm", "error", "reads no such key")),
+        fires(ds(overlap_comm=True), (D + "overlap_comm", "error", "does not know this key")),
         silent(ds(zero_stage=3, gradient_clipping=1.0)),
     ],
     inner.stage_of_zero: [

@@ -21,7 +21,7 @@ CASES: dict[Any, list[Case]] = {
         silent({"fsdp": True}), silent({"fsdp": ""}), silent({}),
     ],
     hf.idle_fsdp_config: [
-        fires({"fsdp_config": {"version": 2}}, ("fsdp_config", "error", "fsdp is not on")),
+        fires({"fsdp_config": {"version": 2}}, ("fsdp_config", "error", "fsdp is not enabled")),
         silent({"fsdp_config": {"version": 2}, "fsdp": True}), silent({"fsdp_config": {}}),
     ],
     hf.two_engines: [

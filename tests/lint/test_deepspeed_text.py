@@ -72,14 +72,14 @@ def test_an_fsdp_config_that_arguments_name(tmp_path: Path) -> None:
     assert [row.key for row in found.translations] == ["fsdp", "fsdp", "version", "backward_prefetch"]
     (tmp_path / "fsdp.json").unlink()
     found = linted(tmp_path / "args.json", text)
-    assert [unseen.what for unseen in found.could_not_look] == ["what fsdp.json says"]
+    assert [unchecked.what for unchecked in found.could_not_look] == ["what fsdp.json says"]
     assert found.translations == ()
 
 
 def test_a_file_that_is_not_here_is_said(tmp_path: Path) -> None:
     outer = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: /elsewhere/ds.json\n"
     found = linted(tmp_path / "accelerate.yaml", outer)
-    assert "what /elsewhere/ds.json says" in [unseen.what for unseen in found.could_not_look]
+    assert "what /elsewhere/ds.json says" in [unchecked.what for unchecked in found.could_not_look]
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "a\0b", "."])
@@ -91,7 +91,7 @@ def test_a_name_that_no_file_has(tmp_path: Path, name: str) -> None:
 def test_a_file_that_is_named_and_is_none(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text('{"output_dir": "x", "seed": 1}')
     outer = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: ds.json\n"
-    with pytest.raises(DiagError, match="no DeepSpeed configuration"):
+    with pytest.raises(DiagError, match="not a DeepSpeed configuration"):
         linted(tmp_path / "accelerate.yaml", outer)
 
 
@@ -99,8 +99,8 @@ def test_what_the_file_cannot_tell(tmp_path: Path) -> None:
     sizes = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}
     text = json.dumps({**sizes, "zero_optimization": {"stage": 3}})
     found = linted(tmp_path / "ds.json", text)
-    assert [unseen.what for unseen in found.could_not_look] == [
-        "whether each rank reads data of its own", "whether the batch sizes multiply",
+    assert [unchecked.what for unchecked in found.could_not_look] == [
+        "whether each rank reads its own data", "whether the batch sizes are consistent",
     ]  # fmt: skip
     assert "DistributedSampler" in found.could_not_look[0].check
     assert "8 GPUs" in found.could_not_look[1].check

@@ -27,21 +27,21 @@ def accelerate(**keys: Any) -> dict[str, Any]:
         ("sharding_strategy", 2, '"fsdp_reshard_after_forward": false', "reshard_after_forward=False"),
         ("sharding_strategy", "NO_SHARD", "distributed_type: MULTI_GPU", "DistributedDataParallel(model)"),
         ("sharding_strategy", "HYBRID_SHARD", "dp_replicate_size: 2, parallelism_config_dp_shard_size: 8", "(2, 8)"),
-        ("backward_prefetch", "BACKWARD_PRE", "remove", "as BACKWARD_PRE, always"),
+        ("backward_prefetch", "BACKWARD_PRE", "remove", "always prefetches as BACKWARD_PRE"),
         ("forward_prefetch", True, "remove", "set_modules_to_forward_prefetch"),
-        ("use_orig_params", True, "remove", "always so"),
+        ("use_orig_params", True, "remove", "always the case"),
         ("sync_module_states", True, "remove", "broadcast_from_rank0=True"),
-        ("cpu_ram_efficient_loading", True, "as it is", "meta device"),
-        ("state_dict_type", "FULL_STATE_DICT", "as it is", "full_state_dict=True"),
+        ("cpu_ram_efficient_loading", True, "unchanged", "meta device"),
+        ("state_dict_type", "FULL_STATE_DICT", "unchanged", "full_state_dict=True"),
         ("state_dict_type", "LOCAL_STATE_DICT", '"fsdp_state_dict_type": "SHARDED_STATE_DICT"', "get_model_state_dict"),
-        ("offload_params", True, "as it is", "CPUOffloadPolicy()"),
-        ("offload_params", False, "as it is", "nothing"),
-        ("auto_wrap_policy", "SIZE_BASED_WRAP", "as it is", "no such policy"),
+        ("offload_params", True, "unchanged", "CPUOffloadPolicy()"),
+        ("offload_params", False, "unchanged", "nothing"),
+        ("auto_wrap_policy", "SIZE_BASED_WRAP", "unchanged", "no such policy"),
         ("auto_wrap_policy", "NO_WRAP", '"fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP"', "fully_shard(model)"),
-        ("transformer_layer_cls_to_wrap", "A,B", "as it is", "isinstance(module, (A, B))"),
-        ("activation_checkpointing", True, "as it is", "checkpoint_wrapper(block)"),
-        ("ignored_modules", "head", "as it is", "ignored_params"),
-        ("min_num_params", 1000, "as it is", "choose modules"),
+        ("transformer_layer_cls_to_wrap", "A,B", "unchanged", "isinstance(module, (A, B))"),
+        ("activation_checkpointing", True, "unchanged", "checkpoint_wrapper(block)"),
+        ("ignored_modules", "head", "unchanged", "ignored_params"),
+        ("min_num_params", 1000, "unchanged", "choose modules"),
         ("version", 1, '"fsdp_version": 2', "fully_shard"),
     ],
 )
@@ -60,7 +60,7 @@ def test_words_of_fsdp_and_the_number_type() -> None:
     assert found[2].config == '"cpu_offload": true'
     values = accelerate(sharding_strategy="FULL_SHARD") | {"mixed_precision": "bf16"}
     config, python = rows(values)["mixed_precision"]
-    assert config == "as it is"
+    assert config == "unchanged"
     assert "MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)" in python
 
 

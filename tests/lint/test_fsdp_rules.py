@@ -40,7 +40,7 @@ CASES: dict[Any, list[Case]] = {
         fires({"transformer_layer_cls_to_wrap": ["Block"]}, ("version", "warning", "newer ones FSDP2")),
         silent(hf(version=1)), silent(acc(None)),
     ],
-    versions.no_such_version: [fires(acc(3), (F + "version", "error", "1 and 2")), silent(acc(2)), silent(acc(None))],
+    versions.no_such_version: [fires(acc(3), (F + "version", "error", "1 or 2")), silent(acc(2)), silent(acc(None))],
     versions.strategy_in_fsdp2: [
         fires(acc(2, sharding_strategy="SHARD_GRAD_OP"), (F + "sharding_strategy", "error", "Ignored with FSDP2")),
         fires(hf("hybrid_shard", version=2), ("fsdp", "error", "FSDP1 only")),
@@ -74,7 +74,8 @@ CASES: dict[Any, list[Case]] = {
     versions.unknown_keys: [
         fires(acc(1, shardng_strategy="FULL_SHARD"), (F + "shardng_strategy", "error", "ignored")),
         fires(acc(1, limit_all_gathers=True), (F + "limit_all_gathers", "error", "rate limiter stays on")),
-        fires(hf(sharding_strategy="FULL_SHARD"), (H + "sharding_strategy", "error", "Transformers reads no such key")),
+        fires(hf(sharding_strategy="FULL_SHARD"),
+              (H + "sharding_strategy", "error", "Transformers does not know this key")),
         silent(acc(1, offload_params=False, ignored_modules=".*head")), silent(hf(xla=False, limit_all_gathers=True)),
     ],
     sharding.unknown_strategy: [
@@ -120,7 +121,7 @@ CASES: dict[Any, list[Case]] = {
     ],
     sharding.backward_prefetch: [
         fires(acc(1), (F + "backward_prefetch", "warning", "the default of Accelerate")),
-        fires(hf(backward_prefetch="no_prefetch"), (H + "backward_prefetch", "warning", "waited for")),
+        fires(hf(backward_prefetch="no_prefetch"), (H + "backward_prefetch", "warning", "exposed (not overlapped)")),
         fires(acc(1, backward_prefetch="BACKWARD_POST"), (F + "backward_prefetch", "note", "less overlap")),
         silent(acc(1, backward_prefetch="BACKWARD_PRE")), silent(acc(2)), silent(hf(backward_prefetch="backward_pre")),
         silent(acc(1, sharding_strategy="NO_SHARD")),
@@ -132,7 +133,7 @@ CASES: dict[Any, list[Case]] = {
     ],
     sharding.rate_limiter: [
         fires(hf(limit_all_gathers=True), (H + "limit_all_gathers", "note", "A rate limiter, not overlap")),
-        fires(hf(limit_all_gathers="false"), (H + "limit_all_gathers", "warning", "without bound")),
+        fires(hf(limit_all_gathers="false"), (H + "limit_all_gathers", "warning", "any number of all-gathers")),
         silent(hf()), silent(acc(1, limit_all_gathers=True)), silent(hf(True, version=2, limit_all_gathers=True)),
     ],
     memory.offload: [

@@ -8,7 +8,7 @@ import pytest
 
 from diag.linting import torchtitan as degrees
 from diag.linting import torchtitan as training
-from diag.linting.lint import TORCHTITAN_RULES, unseen_torchtitan
+from diag.linting.lint import TORCHTITAN_RULES, unchecked_torchtitan
 from tests.lint.build import Case, check, every_rule, fires, flat, name_of, silent, titan_view
 
 P = "parallelism."
@@ -27,13 +27,13 @@ CASES: dict[Any, list[Case]] = {
         fires(par(tensor_parallel_degree=4, data_parallel_shard_degree=4),
               (P + "data_parallel_shard_degree", "error", "tp 4 x pp 1 x dp_shard 4 = 16, not 32"), gpus=32),
         fires(par(tensor_parallel_degree=3), (P + "data_parallel_shard_degree", "error", "does not divide 8"), gpus=8),
-        fires(par(tensor_parallel_degree=0), (P + "tensor_parallel_degree", "error", "0 is no degree")),
+        fires(par(tensor_parallel_degree=0), (P + "tensor_parallel_degree", "error", "0 is not a valid degree")),
         fires({"training": {"tensor_parallel_degree": 3}, "experimental": {}},
               (P + "data_parallel_shard_degree", "error", "does not divide"), gpus=8),
         silent(par(tensor_parallel_degree=4, data_parallel_shard_degree=-1), gpus=32),
         silent(par(tensor_parallel_degree=4, data_parallel_shard_degree=8), gpus=32),
         silent(par(tensor_parallel_degree=3)), silent(par(tensor_parallel_degree=8), gpus=8),
-        fires(par(tensor_parallel_degree=-1), (P + "tensor_parallel_degree", "error", "-1 is no degree")),
+        fires(par(tensor_parallel_degree=-1), (P + "tensor_parallel_degree", "error", "-1 is not a valid degree")),
     ],
     degrees.experts: [
         fires(par(expert_parallel_degree=8, tensor_parallel_degree=4, expert_tensor_parallel_degree=2),
@@ -75,7 +75,7 @@ CASES: dict[Any, list[Case]] = {
         silent({"training": {"local_batch_size": 8, "global_batch_size": 100}}),
         silent({"training": {"global_batch_size": -1}}, gpus=8),
         fires({"training": {"global_batch_size": 0}},
-              ("training.global_batch_size", "error", "0 is no multiple"), gpus=8),
+              ("training.global_batch_size", "error", "0 is not a multiple"), gpus=8),
         silent({"training": {"local_batch_size": 1, "global_batch_size": 3}}, gpus=1),
     ],
     training.moved_keys: [
@@ -141,10 +141,10 @@ def test_rules(rule: Any, case: Case) -> None:
 
 def test_what_the_file_cannot_tell() -> None:
     def whats(case: Case) -> list[str]:
-        return [unseen.what for unseen in unseen_torchtitan(titan_view(case))]
+        return [unchecked.what for unchecked in unchecked_torchtitan(titan_view(case))]
 
     own = {"experimental": {"custom_args_module": "flux"}, "training": {}}
-    assert whats(Case(par())) == ["whether the degrees make up the GPUs"]
+    assert whats(Case(par())) == ["whether the product of the degrees is the number of GPUs"]
     assert whats(Case(own, gpus=8)) == ["whether tables and keys are spelled right"]
     assert whats(Case(par(), gpus=8)) == []
 

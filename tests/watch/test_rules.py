@@ -137,7 +137,7 @@ def test_an_answer_may_hold_up_heartbeats() -> None:
 
 
 def test_one_whose_heartbeats_stop_is_away_from_those_that_wait() -> None:
-    """Its process is stopped, or a thread keeps the interpreter's lock."""
+    """Its process is stopped, or a thread holds the GIL."""
     seen = observed({}, {0: WAITS, 1: WAITS}, 0)
     for second in range(1, 31):
         seen = observed(seen, {0: again(WAITS, second), 1: WAITS}, second)

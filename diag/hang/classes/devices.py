@@ -82,7 +82,7 @@ _DEVICES = (
                 r"(?:(?:^|(?<=\s))(?P<host>[^\s:]{1,255}): Test CUDA failure \S+|Cuda failure) ?(?:(?P<number>\d+) "
                 r"?)?'?(?P<error>[^'\n]*)'?",
                 "all; with the number from 2.19; include/checks.h",
-                "CUDA answered NCCL[ with {number}]: {error}.",
+                "A CUDA call of NCCL failed[ with error {number}]: {error}.",
                 unless=("out of memory", "transport/nvls.cc", "Multicast memory", *_HARDWARE),
             ),
             "torch-cuda-error": LogPattern(
@@ -145,7 +145,7 @@ _DEVICES = (
                 ("does not loop back to start", "does not contain rank"),
                 r"ring (?P<ring>\d+) does not (?:loop back to start|contain rank (?P<absent>\d+))",
                 "all; graph/rings.cc",
-                "Ring {ring} of the search does not close[: rank {absent} is not in it].",
+                "NCCL's ring {ring} is not closed[: rank {absent} is not in it].",
             ),
             "topology-attribute": LogPattern(
                 ("Attribute ",),
@@ -185,7 +185,7 @@ _DEVICES = (
             "Drain {host}: peers that report status 12 are its victims.",
             "On {host}: `ibstat`, `dmesg -T | grep -i mlx5`, `mlxlink -d DEVICE -m`; restart or replace the adapter.",
         ),
-        rules_out={"ib_completion_error": "retries that run out on the peers are what a dead adapter looks like"},
+        rules_out={"ib_completion_error": "retry-exceeded errors on the peers are a consequence of a failed adapter"},
         patterns={
             "local-catastrophic-error": LogPattern(
                 ("Got async event : local catastrophic error",),
@@ -221,7 +221,7 @@ _DEVICES = (
             "Peers that report status 12 are victims of that link; a flap shorter than the retries can be ridden out "
             "with NCCL_IB_TIMEOUT=22 and NCCL_IB_RETRY_CNT=7.",
         ),
-        rules_out={"ib_completion_error": "retries that run out on the peers are what a lost link looks like"},
+        rules_out={"ib_completion_error": "retry-exceeded errors on the peers are a consequence of a lost link"},
         patterns={
             "port-error": LogPattern(
                 ("Got async event : port error",),
@@ -241,7 +241,7 @@ _DEVICES = (
                 r"NET/IB : (?:(?P<hca>\w+):(?P<port>\d+) )?Got (?:non-fatal )?async (?:error )?event ?: "
                 r"(?P<event>(?!port error|port down|local catastrophic).+)",
                 "all; transport/net_ib/common.cc:134",
-                "An event that the adapter survives: {event}.",
+                "Non-fatal event of the adapter: {event}.",
             ),
         },
     ),
@@ -286,7 +286,7 @@ _INFINIBAND = (
                 ("Got completion ",),
                 _COMPLETION.format("5") + _REST,
                 f"{_VERSIONS}; {_WHERE}",
-                "Status 5 (flushed): what is left of a connection that failed before.",
+                "Status 5 (flushed): a work request of a connection that had already failed.",
             ),
         },
     ),
@@ -348,7 +348,7 @@ _MEMORY = (
             "In a container: `--shm-size=16g` or `--ipc=host`; in Kubernetes an emptyDir volume with medium Memory on "
             "/dev/shm.",
         ),
-        rules_out={"rank_killed_sigbus": "a bus error is what a full /dev/shm looks like"},
+        rules_out={"rank_killed_sigbus": "a full /dev/shm causes bus errors"},
         patterns={
             "creating-segment": LogPattern(
                 ("Error while creating shared memory segment", "Error while attaching to shared memory segment"),
@@ -375,7 +375,7 @@ _MEMORY = (
                 ("insufficient shared memory (shm)", "out of shared memory"),
                 r"insufficient shared memory \(shm\)|out of shared memory\.",
                 "torch 1.0+; torch/utils/data/_utils/signal_handling.py",
-                "torch takes a worker's bus error for a full /dev/shm.",
+                "PyTorch attributes a DataLoader worker's bus error to insufficient shared memory.",
             ),
         },
     ),

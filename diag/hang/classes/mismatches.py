@@ -36,7 +36,8 @@ _CALLS = (
             "NCCL_* variables (NCCL_PROTO, NCCL_ALGO), network plugins and versions of both ends.",
             _STACKS,
         ),
-        rule="Same call of the same group, different number of elements or data type: the minority by vote.",
+        rule="Same call of the same group, different number of elements or data type: the ranks in the minority are "
+        "the culprits.",
         patterns={
             "collective-mismatch-size": LogPattern(
                 ("collective mismatch error",),
@@ -96,7 +97,7 @@ _CALLS = (
             "TORCH_DISTRIBUTED_DEBUG=DETAIL names both calls when it happens.",
             _STACKS,
         ),
-        rule="Same place in the same group, different operation: the minority by vote.",
+        rule="Same position in the same group, different operation: the ranks in the minority are the culprits.",
         patterns={
             "detail-mismatch": LogPattern(
                 ("Detected mismatch between collectives on ranks",),
@@ -348,7 +349,7 @@ _HOSTS = (
             "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET prints what each process took.",
         ),
         rule="Variables or plugins that must be the same everywhere differ between hosts, and the job fails or hangs.",
-        rules_out={"nccl_version_mismatch": "all processes that say so print one NCCL version"},
+        rules_out={"nccl_version_mismatch": "all processes that print an NCCL version print the same one"},
         patterns={
             "rank-count": LogPattern(
                 ("Bootstrap Root : mismatch in",),

@@ -25,7 +25,7 @@ CLASSES = (
             "On {host}: compare NCCL_SOCKET_IFNAME with `ip -br a`; the variable takes prefixes, `=eth0` is exact, "
             "`^docker` excludes.",
         ),
-        rules_out={"net_connect_timeout": "no address was there to connect from"},
+        rules_out={"net_connect_timeout": "there was no local address to connect from"},
         patterns={
             "bootstrap-no-interface": LogPattern(
                 ("no socket interface found", "No socket interface found"),
@@ -146,7 +146,7 @@ CLASSES = (
                 ("exceeded timeouts",),
                 r"socket\w*Connect: exceeded timeouts",
                 "<= 2.23; misc/socket.cc:475 (v2.18.3)",
-                "Connecting was given up after time-outs.",
+                "NCCL gave up connecting after time-outs.",
             ),
             "connection-abort": LogPattern(
                 ("failed : Software caused connection abort",),
@@ -187,21 +187,21 @@ CLASSES = (
         priority=2,
         follows=0.6,
         next_steps=(
-            "Look at {where}: the host answers, but nothing listens there. Did the process die, or start later than "
-            "the retries last? `ss -ltnp` there, and the first error in its log.",
+            "Look at {where}: the host answers, but nothing listens there. Did the process exit, or start after the "
+            "retries ran out? `ss -ltnp` there, and the first error in its log.",
         ),
         patterns={
             "exceeded-retries": LogPattern(
                 ("exceeded retries",),
                 r"socket\w*Connect: exceeded retries",
                 "<= 2.23; misc/socket.cc:466 (v2.18.3)",
-                "Connecting was given up after refusals.",
+                "NCCL gave up connecting after refusals.",
             ),
             "refused-at-last": LogPattern(
                 ("returned Connection refused, exceeded error retry count",),
                 rf"connect (?:to {_PEER} )?returned Connection refused, exceeded error retry count",
                 "2.24+; with the address from 2.27; os/linux.cc:221",
-                "A connection[ to {peer}] was refused to the end.",
+                "A connection[ to {peer}] was refused on every retry.",
             ),
             "connect-failed-refused": LogPattern(
                 ("Connection refused",),
@@ -227,7 +227,7 @@ CLASSES = (
                 ("returned Connection refused, retrying",),
                 rf"connect (?:to {_PEER} )?returned Connection refused, retrying",
                 "all; with the address from 2.24; misc/socket.cc:470 (v2.18.3), os/linux.cc:226",
-                "A refusal that is tried again: usual while the others start.",
+                "A refused connection that NCCL retries: usual while other ranks start.",
                 SUGGESTS,
             ),
         },
@@ -266,7 +266,7 @@ CLASSES = (
                 ("Connection closed by remote peer", "Connection closed by peer"),
                 rf"(?:WARN|NET/\w+ ?:|socket\w*:).{{0,80}}?Connection closed by (?:remote )?peer(?: {_PEER})?",
                 "2.4+; with the address from 2.12; misc/socket.cc:35",
-                "The peer[ {peer}] closed it.",
+                "The peer[ {peer}] closed the connection.",
                 confidence=SUGGESTS,
             ),
         },
@@ -318,7 +318,7 @@ CLASSES = (
             "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,BOOTSTRAP of all ranks.",
             "Rule out the fast network: NCCL_IB_DISABLE=1 (or NCCL_NET=Socket) on all hosts.",
         ),
-        rule="NCCL warns from its network code, and no finer class fits.",
+        rule="NCCL warns from its network code, and no more specific class fits.",
         rules_out={"net_connection_lost": "connections close when the process that met the error ends"},
         patterns={
             "network-warning": LogPattern(

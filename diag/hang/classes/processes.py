@@ -139,7 +139,7 @@ CLASSES = (
         next_steps=(
             "On {host}: `df -h /dev/shm` while the job runs; a full /dev/shm is the usual cause: `docker run "
             "--shm-size=16g`, or an emptyDir volume with medium Memory in Kubernetes.",
-            "Otherwise: a file that was mapped and then cut (data set, checkpoint) or failing memory (`dmesg -T | "
+            "Otherwise: a memory-mapped file that was truncated (data set, checkpoint) or failing memory (`dmesg -T | "
             "grep -i mce`).",
         ),
         patterns={
@@ -293,7 +293,7 @@ CLASSES = (
             "Look at the scheduler's record of the job (`sacct -j JOB --format=State,ExitCode,Reason`, `kubectl "
             "describe pod`): time limit, preemption, a failed node, or a cancellation.",
         ),
-        rule="The scheduler prints it, or all that is known is that the processes were asked to stop.",
+        rule="The scheduler reports it, or it is only known that the processes were asked to stop.",
         patterns={
             "scheduler-cancelled": LogPattern(
                 (

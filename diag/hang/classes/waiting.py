@@ -104,8 +104,8 @@ CLASSES = (
             "checkpoints, importing, compiling, building data sets, waiting for a file system.",
             _LONGER,
         ),
-        rule="A rank was still loading when the others timed out, or a key that it writes at its start did not come in "
-        "time although the store answered.",
+        rule="A rank was still loading when the others timed out, or a store key that it sets at start-up was not set "
+        "in time although the store answered.",
         patterns={
             "loading": confirms(
                 ("Loading checkpoint", "Loading pipeline", "Loading safetensors", "Loading weights", "Loading model"),
@@ -131,7 +131,7 @@ CLASSES = (
         ends_processes=True,
         next_steps=(
             "Take the stacks of {rank_words}: `py-spy dump --native --pid PID`. CUDA calls that do not return, a "
-            "thread that holds Python's lock (GIL), or a slow file system for the dump hold the watchdog up.",
+            "thread that holds the GIL, or a slow file system for the dump block the watchdog.",
             "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC raises the limit; TORCH_NCCL_ENABLE_MONITORING=0 ends the check.",
         ),
         rule="The heartbeat monitor ended the process, or a collective ran for more than twice its timeout, and no "
@@ -141,13 +141,13 @@ CLASSES = (
                 ("watchdog got stuck for", "Heartbeat monitor timed out"),
                 r"watchdog got stuck for (?P<seconds>\d+) seconds|Heartbeat monitor timed out",
                 "torch 2.2+; ProcessGroupNCCL.cpp",
-                "The watchdog itself made no progress[ for {seconds} s]: CUDA or Python's lock holds it.",
+                "The watchdog itself made no progress[ for {seconds} s]: it is blocked in CUDA or on the GIL.",
             ),
             "gil": confirms(
                 ("Could not acquire GIL within",),
                 r"Could not acquire GIL within (?P<ms>\d+) ms on exit",
                 "torch 2.3+; ProcessGroupNCCL.cpp",
-                "Python's lock (GIL) was not acquired within {ms} ms: another thread of this process holds it.",
+                "The GIL was not acquired within {ms} ms: another thread of this process holds it.",
             ),
         },
     ),
@@ -159,15 +159,15 @@ CLASSES = (
             "Test with NCCL_P2P_DISABLE=1; if that runs, set iommu=pt on the kernel's command line or disable ACS on "
             "the PCI bridges (`lspci -vvv | grep ACSCtl`), and run CUDA's p2pBandwidthLatencyTest.",
         ),
-        rule="Initialisation is complete everywhere, the first collective never ends on any rank, the channels go by "
-        "P2P, and nobody prints an error.",
+        rule="Initialisation is complete everywhere, the first collective never ends on any rank, the channels use "
+        "P2P, and no rank prints an error.",
         patterns={
             "via-p2p": LogPattern(
                 ("via P2P/",),
                 r"(?:(?P<rank>\d+)\[(?P<dev>\w+)\] -> (?P<other_rank>\d+)\[(?P<other_dev>\w+)\].*)?"
                 r"via P2P/(?P<transport>IPC|CUMEM|direct pointer)",
                 "2.3+; transport/p2p.cc",
-                "A channel goes from GPU to GPU.",
+                "A channel uses P2P between GPUs.",
                 Role.HARMLESS,
             )
         },
@@ -178,8 +178,8 @@ CLASSES = (
         priority=6,
         names_a_cause=False,
         next_steps=(
-            "The store lives in rank 0's process (or the launcher's): look for the first error there, and for who "
-            "ended it; what these lines say happened after it.",
+            "The store lives in rank 0's process (or the launcher's): look for the first error there, and for what "
+            "ended that process; these lines are a consequence.",
         ),
         rule="Only if nothing else is found.",
         patterns={
@@ -212,7 +212,7 @@ CLASSES = (
                 ("wait timeout after",),
                 r"wait timeout after \d+ms, keys: (?P<keys>.+)",
                 "torch 2.1+; TCPStore.cpp",
-                "A key that somebody else writes did not come: {keys}.",
+                "A key that another process sets was not set: {keys}.",
             ),
         },
     ),
@@ -262,7 +262,7 @@ CLASSES = (
 
 CASCADE = FaultClass(
     id="cascade",
-    title="what happens because something else failed",
+    title="a consequence of another failure",
     priority=7,
     next_steps=(),
     rule="Never an answer.",
@@ -326,7 +326,7 @@ CASCADE = FaultClass(
             ("successfully reached monitoredBarrier, but received errors",),
             r"Rank (?P<rank>\d+) successfully reached monitoredBarrier, but received errors",
             "ProcessGroupGloo.cpp",
-            "Rank {rank} was there; rank 0's log names who was not.",
+            "Rank {rank} reached the barrier; rank 0's log lists the ranks that did not.",
         ),
         "gloo-peer": cascade(
             ("Connection closed by peer", "Connection reset by peer", "Application timeout caused pair closure"),
@@ -396,7 +396,7 @@ HARMLESS = FaultClass(
         "no-destroy": harmless(
             ("destroy_process_group() was not called", "process group has NOT been destroyed"),
             printed_by="ProcessGroupNCCL.cpp",
-            says="The program ended without tidying up.",
+            says="The program ended without destroy_process_group().",
         ),
     },
 )

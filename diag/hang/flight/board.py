@@ -190,7 +190,7 @@ class Board:
 
 def lay_out(dumps: Dumps, world_size: int | None) -> Board:
     """The board. Groups with one name and different members (another job's, or unnamed ones) are kept apart."""
-    ranks = _kept_apart(dumps.dumps)
+    ranks = _with_unique_group_names(dumps.dumps)
     world, world_from = _world(ranks, dumps, world_size)
     groups: dict[str, Group] = {}
     seen: dict[str, set[int]] = defaultdict(set)
@@ -223,7 +223,7 @@ def lay_out(dumps: Dumps, world_size: int | None) -> Board:
     return _with_failed(board)
 
 
-def _kept_apart(dumps: dict[int, Dump]) -> dict[int, Dump]:
+def _with_unique_group_names(dumps: dict[int, Dump]) -> dict[int, Dump]:
     variants: dict[str, set[tuple[int, ...]]] = defaultdict(set)
     for dump in dumps.values():
         for name, group in dump.groups.items():

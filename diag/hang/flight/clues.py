@@ -13,6 +13,7 @@ from diag.hang.flight.board import Board, CallShape, Dumps, RecordedOp, kind_of,
 from diag.hang.flight.waits import Waits, follow
 from diag.hang.model import Clue, Culprit, Evidence, Stack
 from diag.hang.wording import begun
+from diag.words.formatting import counted, spaced
 
 # -- Collectives in which the members of a group do not agree: the first of each group, and the ranks that differ ------
 #
@@ -213,7 +214,7 @@ def state_of(board: Board, waits: Waits, rank: int) -> str:
 # -- Coverage, a sentence each -----------------------------------------------------------------------------------------
 
 
-def coverage(board: Board, waits: Waits, dumps: Dumps, found: bool) -> tuple[str, ...]:
+def coverage(board: Board, waits: Waits, dumps: Dumps, has_cause: bool) -> tuple[str, ...]:
     """How many ranks have a dump, what the dumps lack, and why no cause is found."""
     sentences = [
         f"Flight Recorder dumps of {len(board.dumps)} of {board.world_size} ranks (number of ranks "
@@ -225,9 +226,11 @@ def coverage(board: Board, waits: Waits, dumps: Dumps, found: bool) -> tuple[str
         sentences.append(f"There is no dump of {listed(gone)}.")
     sources = Counter(dump.rank_from for dump in board.dumps.values())
     if sources["the file name"]:
-        sentences.append(f"The rank of {sources['the file name']} dumps is taken from the file name.")
+        sentences.append(
+            f"The rank of {spaced(counted(sources['the file name'], 'dump'))} is taken from the file name."
+        )
     sentences += _limits(board)
-    if not found:
+    if not has_cause:
         sentences.append(_why_nothing(board, waits))
     return tuple(sentences)
 
@@ -235,7 +238,12 @@ def coverage(board: Board, waits: Waits, dumps: Dumps, found: bool) -> tuple[str
 def _limits(board: Board) -> list[str]:
     sentences = []
     if cut := [rank for rank, dump in board.dumps.items() if dump.entries and not dump.whole]:
-        sentences.append(f"The recorders of {len(cut)} ranks no longer hold their first entries.")
+        recorders = (
+            "recorder of 1 rank no longer holds its"
+            if len(cut) == 1
+            else (f"recorders of {len(cut)} ranks no longer hold their")
+        )
+        sentences.append(f"The {recorders} first entries.")
     if any(dump.backend == "gloo" for dump in board.dumps.values()):
         sentences.append("gloo records no sends and receives, and marks failed collectives like finished ones.")
     pending = {op.group for ops in board.pending.values() for op in ops}
@@ -252,7 +260,7 @@ def _why_nothing(board: Board, waits: Waits) -> str:
         return "No rank waits in a collective: the dumps show no hang."
     if waits.stuck:
         return (
-            f"All members have come to {entry_of(board, waits.stuck[0])} with the same call, and it does not finish: "
+            f"All members called {entry_of(board, waits.stuck[0])} with the same arguments, and it does not finish: "
             "no rank is missing. Look at the devices and the network."
         )
     if waits.silent:
@@ -378,7 +386,9 @@ def _clue(board: Board, waits: Waits, culprits: tuple[int, ...], confidence: flo
     return Clue(
         fault_class="missing_rank",
         culprits=tuple(_culprit(board, waits, rank) for rank in culprits),
-        evidence=tuple(e for rank in shown for e in (*_own(board, waits, rank), *_waiter(board, waits, rank))),
+        evidence=tuple(
+            e for rank in shown for e in (*_state_evidence(board, waits, rank), *_waiter(board, waits, rank))
+        ),
         confidence=confidence,
         note=note,
         victims=_victims(board, culprits),
@@ -397,7 +407,7 @@ def _culprit(board: Board, waits: Waits, rank: int) -> Culprit:
     return Culprit(rank=rank, host=dump.host if dump else "", process_group=(group.desc or group.name) if group else "")
 
 
-def _own(board: Board, waits: Waits, rank: int) -> tuple[Evidence, ...]:
+def _state_evidence(board: Board, waits: Waits, rank: int) -> tuple[Evidence, ...]:
     dump = board.dumps.get(rank)
     return (Evidence(dump.path, 0, f"rank {rank}: {state_of(board, waits, rank)}"),) if dump else ()
 
@@ -432,9 +442,7 @@ def _silent_clue(board: Board, waits: Waits, dumps: Dumps) -> Clue | None:
         return None
     empty = {lost.rank: lost for lost in dumps.unreadable}
     text = "left a dump that cannot be read" if waits.silent[0] in empty else "left no dump"
-    note = (
-        f"{begun(listed(waits.silent))} {text}, and others wait for it; all members with a dump have come to that call."
-    )
+    note = f"{begun(listed(waits.silent))} {text}, and others wait; all members with a dump have made that call."
     clue = _clue(board, waits, waits.silent, round(0.7 / len(waits.silent) ** 0.5, 2), note)
     lost = tuple(Evidence(empty[r].path, 0, f"rank {r}: {empty[r].why}") for r in waits.silent if r in empty)
     return replace(clue, evidence=(*lost, *clue.evidence))
@@ -488,13 +496,13 @@ def _mismatch_clue(board: Board, mismatch: Mismatch) -> Clue:
     )
     note = f"Collective #{mismatch.number} of {group.title} is not the same on all ranks ({calls_text})."
     if mismatch.tied:
-        note += " As many ranks make the one call as the other: the dumps do not show which is wrong."
+        note += " Equally many ranks make either call: the dumps do not show which one is wrong."
     elif mismatch.shift:
         difference = f"left out {mismatch.shift}" if mismatch.shift > 0 else f"made {-mismatch.shift} too many"
         note += f" {begun(listed(mismatch.odd))} {difference}: with that, the later calls agree again."
     elif set(mismatch.odd) == set(mismatch.broken_law):
         size = len(board.members[mismatch.group])
-        note += f" What {listed(mismatch.odd)} puts in and out does not fit a group of {size}."
+        note += f" The input and output sizes of {listed(mismatch.odd)} do not fit a group of {size}."
     confidence = (0.5 if mismatch.tied else 0.9) * (1 if mismatch.pending else 0.6)
     if board.unknown:
         confidence *= 0.9

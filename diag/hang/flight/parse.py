@@ -299,11 +299,11 @@ def parse_dump(content: object, path: str, name: DumpName, shapes: ShapeTable) -
     assert isinstance(content, dict)
     entries = content.get("entries")
     joined = join_entries(entries if isinstance(entries, list) else [], shapes)
-    problems = [f"{joined.malformed} entries that are none"] if joined.malformed else []
+    problems = [f"{joined.malformed} entries that are not valid"] if joined.malformed else []
     groups = _groups(content.get("pg_config"), joined)
     rank, rank_from = _rank(groups, joined, name, problems)
     if rank is None:
-        return None, [*problems, "nothing says its rank: neither its name nor its process groups"]
+        return None, [*problems, "rank unknown: neither the file name nor the process groups show it"]
     count = len(entries) - joined.malformed if isinstance(entries, list) else 0
     return (
         Dump(
@@ -362,12 +362,14 @@ def _rank(
     if len(common) == 1:
         rank = common.pop()
         if name.rank is not None and name.rank != rank:
-            problems.append(f"its name says rank {name.rank}, its process groups say {rank}: the latter is used")
+            problems.append(
+                f"the file name says rank {name.rank}, the process groups say rank {rank}: the process groups are used"
+            )
         return rank, "the process groups"
     if name.rank is None:
         return None, ""
     if common and name.rank not in common:
-        problems.append(f"its name says rank {name.rank}, which is in none of its process groups")
+        problems.append(f"the file name says rank {name.rank}, which is in none of the process groups")
     return name.rank, "the file name"
 
 

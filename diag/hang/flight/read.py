@@ -149,7 +149,7 @@ _MOST_JSON_ITEMS = 4_000_000  # 50 MB of a recorder's frames have 2 million
 @dataclass(slots=True)
 class _Reading:
     shapes: ShapeTable = field(default_factory=ShapeTable)
-    found: list[Dump] = field(default_factory=list)
+    dumps: list[Dump] = field(default_factory=list)
     unreadable: list[Unreadable] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     gaps: list[tuple[str, str]] = field(default_factory=list)
@@ -201,7 +201,7 @@ def _read(candidate: Candidate, reading: _Reading) -> None:
         reading.paths.append(str(path))
         reading.gaps += [(str(path), problem) for problem in problems]
         if dump is not None:
-            reading.found.append(dump)
+            reading.dumps.append(dump)
 
 
 def _json(data: bytes) -> object:
@@ -215,10 +215,10 @@ def _one_a_rank(reading: _Reading) -> list[Dump]:
     """The newest dump of each rank. Where ranks have several in different folders, all come from the folder of the
     newest: dumps of two hangs must not be compared."""
     by_rank: dict[int, list[Dump]] = {}
-    for dump in reading.found:
+    for dump in reading.dumps:
         by_rank.setdefault(dump.rank, []).append(dump)
     several = {folder for dumps in by_rank.values() for folder in _folders(dumps) if len(_folders(dumps)) > 1}
-    newest = {folder: max(d.newest_ns for d in reading.found if _folder(d) == folder) for folder in several}
+    newest = {folder: max(d.newest_ns for d in reading.dumps if _folder(d) == folder) for folder in several}
     used = max(newest, key=lambda folder: (newest[folder], folder), default=None)
     chosen: list[Dump] = []
     for rank, dumps in by_rank.items():

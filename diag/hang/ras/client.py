@@ -43,14 +43,14 @@ def is_address(text: str) -> bool:
     return match is not None and bool(match["port"]) and bool(match["six"] or match["host"])
 
 
-def address_of(given: str) -> tuple[str, int]:
+def address_of(address: str) -> tuple[str, int]:
     """Host and port of ``HOST:PORT``, ``HOST``, ``:PORT`` or ``[::1]:PORT``; missing parts come from NCCL_RAS_ADDR,
     else from NCCL's default. Raises DiagError."""
     host, port = "localhost", 28028
-    for text in (ADDRESS, os.environ.get(VARIABLE, ""), given):
+    for text in (ADDRESS, os.environ.get(VARIABLE, ""), address):
         match = _ADDRESS.fullmatch(text.strip())
         if match is None or int(match["port"] or 1) not in range(1, 65536):
-            where = "" if text == given else f" ({VARIABLE})"
+            where = "" if text == address else f" ({VARIABLE})"
             raise DiagError(
                 f"{visible(text)!r}{where} is no address", hint="Give HOST:PORT, for example localhost:28028."
             )
@@ -59,10 +59,10 @@ def address_of(given: str) -> tuple[str, int]:
     return host, port
 
 
-def ask(given: str = "", answer_s: float = ANSWER_S) -> Asked:
+def ask(address: str = "", answer_s: float = ANSWER_S) -> Asked:
     """One report, in JSON where the job's NCCL supports it. Raises DiagError where nothing or something else answers,
     or not within ``answer_s`` seconds."""
-    host, port = address_of(given)
+    host, port = address_of(address)
     name = f"{host}:{port}" if ":" not in host else f"[{host}]:{port}"
     try:
         with _Connection(host, port, time.monotonic() + answer_s) as connection:
@@ -98,13 +98,13 @@ def ask(given: str = "", answer_s: float = ANSWER_S) -> Asked:
     return Asked(f"NCCL RAS {name} {asked[11:]}", head + report)
 
 
-def ask_twice(given: str = "", apart_s: float = APART_S) -> list[Asked]:
+def ask_twice(address: str = "", apart_s: float = APART_S) -> list[Asked]:
     """Two reports, some seconds apart: a single one cannot distinguish a hang from a running job. Only the first where
     the job does not answer again."""
-    reports = [ask(given)]
+    reports = [ask(address)]
     time.sleep(apart_s)
     try:
-        return [*reports, ask(given)]
+        return [*reports, ask(address)]
     except DiagError:
         return reports
 

@@ -63,15 +63,19 @@ class Findings:
     collect: tuple[str, ...] = ()
 
 
-def judged(found: Reports, logs: Logs) -> Findings:
+def findings_of(reports: Reports, logs: Logs) -> Findings:
     """The findings of the reports. ``logs`` relate their hosts and processes to global ranks."""
-    if not found.reports:
-        return Findings(gaps=found.gaps)
-    names = Names(logs, found.reports)
-    series = series_of(found.reports)
-    last = found.reports[-1]
-    clues = [*_gone(found.reports, names), *_behind(series, names, gone=_has_gone(last)), *_not_running(series, names)]
-    return replace(_without_cause(found.reports, series, names), clues=tuple(clues), gaps=found.gaps)
+    if not reports.reports:
+        return Findings(gaps=reports.gaps)
+    names = Names(logs, reports.reports)
+    series = series_of(reports.reports)
+    last = reports.reports[-1]
+    clues = [
+        *_gone(reports.reports, names),
+        *_behind(series, names, gone=_has_gone(last)),
+        *_not_running(series, names),
+    ]
+    return replace(_without_cause(reports.reports, series, names), clues=tuple(clues), gaps=reports.gaps)
 
 
 def completed(triage: Triage, findings: Findings) -> Triage:
@@ -149,7 +153,7 @@ class Names:
         return process_of_pid
 
 
-def _say(member: Member) -> str:
+def _member_words(member: Member) -> str:
     """``rank 7 (process 123 on node1, GPU 3)``."""
     about = [f"process {member.pid}{f' on {member.host}' if member.host else ''}"] if member.pid is not None else []
     about += [f"GPU {member.gpu}"] if member.gpu is not None else []
@@ -159,11 +163,11 @@ def _say(member: Member) -> str:
 
 def _all(members: Sequence[Member]) -> str:
     if len(members) <= 2:
-        return " and ".join(_say(member) for member in members)
+        return " and ".join(_member_words(member) for member in members)
     ranks = [member.rank for member in members if member.rank is not None]
     if len(ranks) == len(members):
         return spaced(listing(ranks))
-    return f"{_say(members[0])} and {len(members) - 1} more"
+    return f"{_member_words(members[0])} and {len(members) - 1} more"
 
 
 def _process(member: Member) -> object:
@@ -260,7 +264,7 @@ class _Odd:
     fault_class: str
     members: tuple[Member, ...]
     confidence: float
-    what: str  # "launched fewer collectives than the others: ..."
+    difference: str  # "launched fewer collectives than the others: ..."
     evidence: tuple[Evidence, ...]
     others: tuple[Member, ...]  # as far as they are named
 
@@ -300,7 +304,7 @@ def _clue(odd: _Odd, members: tuple[Member, ...], names: Names, times: float) ->
         culprits=tuple(names.culprit(member, comm) for member in members[:_MOST_CULPRITS]),
         evidence=odd.evidence[:_MOST_EVIDENCE],
         confidence=round(odd.confidence * times, 2),
-        note=begun(f"{_all(members)} of {_of(comm)} {odd.what}"),
+        note=begun(f"{_all(members)} of {_of(comm)} {odd.difference}"),
         victims=victims,
     )
 
@@ -536,7 +540,7 @@ def _without_cause(reports: Sequence[Report], series: Sequence[Series], names: N
     if aborted:
         coverage.append(f"{counted(aborted, 'rank')} of communicators aborted: that follows an error or a time-out.")
     if last.timeouts:
-        coverage.append(f"RAS itself met {counted(last.timeouts, 'time-out')} while it asked the ranks.")
+        coverage.append(f"RAS itself had {counted(last.timeouts, 'time-out')} while it queried the ranks.")
     evidence = (*(row.evidence for row in last.rows[:4]), last.evidence)
     if failed:
         comm, level = (own_errors or failed)[0]

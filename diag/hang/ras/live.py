@@ -29,7 +29,7 @@ from diag.words.formatting import counted, listing, spaced, visible
 from ..model import Clue, Evidence, Logs, Process
 from .client import VARIABLE, address_of, ask
 from .clues import NOT_COUNTED as NOT_COUNTED
-from .clues import Names, Series, judged, series_of, stands, unchanged
+from .clues import Names, Series, findings_of, series_of, stands, unchanged
 from .read import Reports, read_reports
 from .report import RUNNING, Comm, Level, Member, Report
 
@@ -84,7 +84,7 @@ class Seen:
     lines: tuple[str, ...] = ()
 
 
-_ASKING = Seen(why="NCCL RAS is being asked.")
+_ASKING = Seen(why="Querying NCCL RAS.")
 
 
 # -- asking ------------------------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class Watch:
         return self._seen
 
     def _ask(self) -> None:
-        seen = replace(self._last, why="NCCL RAS cannot be asked: the dashboard's own log says why.")
+        seen = replace(self._last, why="NCCL RAS cannot be queried: see the dashboard's log.")
         try:
             before, self._job = self._job, self._job.newest()
             if before.attempt != self._job.attempt:
@@ -148,13 +148,13 @@ class Watch:
             elif not self._job.is_of(reports.reports[-1]):
                 why = f"NCCL RAS at {address} answers for another job. {VARIABLE} gives each job an address of its own."
             else:
-                self._reports = _kept([*self._reports, reports.reports[-1]])
+                self._reports = _thinned([*self._reports, reports.reports[-1]])
                 self._last = _seen(self._reports, self._job.logs(), f"NCCL RAS at {address}")
                 return self._last
         return replace(self._last, why=self._job.why_off() or f"{why.rstrip('.')}.")
 
 
-def _kept(reports: list[Report]) -> list[Report]:
+def _thinned(reports: list[Report]) -> list[Report]:
     """The last reports. Drops the oldest ones since which everything has changed, and thins out the others with their
     age."""
     last = reports[-1]
@@ -203,11 +203,11 @@ class _Job:
     def addresses(self) -> list[str]:
         """Where to ask. Raises DiagError where there is nothing to ask: its message is the reason."""
         if self.backend and "nccl" not in self.backend:
-            raise DiagError(f"NCCL RAS knows nothing of this run: its backend is {self.backend[:80]}.")
+            raise DiagError(f"NCCL RAS does not cover this run: its backend is {self.backend[:80]}.")
         if not self.ranks:
-            raise DiagError("NCCL RAS is not asked: no rank has recorded yet where it runs.")
+            raise DiagError("NCCL RAS is not queried: no rank has recorded its host yet.")
         if all(rank.device == "cpu" for rank in self.ranks):
-            raise DiagError("NCCL RAS knows nothing of this run: its ranks train on CPUs.")
+            raise DiagError("NCCL RAS does not cover this run: its ranks train on CPUs.")
         environment = self._environment()
         if environment.get(_ENABLE, "").strip() == "0":
             raise DiagError(f"NCCL RAS is off: the job runs with {_ENABLE}=0.")
@@ -234,7 +234,7 @@ class _Job:
     def _hosts(self) -> list[str]:
         hosts = list(dict.fromkeys(rank.host for rank in self.ranks if _HOST.fullmatch(rank.host)))
         if not hosts:
-            raise DiagError("NCCL RAS is not asked: the ranks have recorded no host that can be asked.")
+            raise DiagError("NCCL RAS is not queried: the ranks have recorded no host that can be queried.")
         return hosts[:_MOST_HOSTS]
 
     def _hosts_named(self) -> str:
@@ -305,7 +305,7 @@ def recorded(run: Path) -> Seen | None:
 
 def _seen(reports: Sequence[Report], logs: Logs, source: str) -> Seen:
     last = reports[-1]
-    findings = judged(Reports(tuple(reports)), logs)
+    findings = findings_of(Reports(tuple(reports)), logs)
     clue = max(findings.clues, key=lambda candidate: candidate.confidence, default=None)
     rows = sorted(_rows(reports, Names(logs, reports)), key=lambda row: not row.trouble)
     summary = _of_the_job(clue) if clue is not None else findings.headline
@@ -341,7 +341,7 @@ def _lines(report: Report) -> tuple[str, ...]:
         evidence += [comm.evidence, *(level.evidence for level in _troubles(comm))]
     texts = [text for item in evidence if (text := _shown(item.text))]
     if report.timeouts:
-        texts.append(f"RAS met {counted(report.timeouts, 'time-out')} while it asked the ranks")
+        texts.append(f"RAS had {counted(report.timeouts, 'time-out')} while it queried the ranks")
     return tuple(dict.fromkeys(texts))[:MOST_LINES]
 
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import IO, TextIO, cast
 
 from diag.collectors.layout import is_regular
-from diag.hang.text.streams import Gaps as Unsaid
+from diag.hang.text.streams import Gaps as UnreportedGaps
 from diag.hang.text.streams import TextBlock, blocks_of
 
 from ..model import MOST_RANKS, Evidence
@@ -108,7 +108,7 @@ class _Text:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self.found: list[Report] = []
+        self.reports: list[Report] = []
         self._reset()
 
     def _reset(self) -> None:
@@ -234,7 +234,7 @@ class _Text:
                 for name, section in self._sections.items()
                 if (comm := _comm_of(section, self._rows, absent, dead)) is not None
             }
-            self.found.append(
+            self.reports.append(
                 Report(
                     evidence=self._first,
                     version=self._version,
@@ -304,7 +304,7 @@ class _Readers:
     def take(self, number: int, raw: bytes) -> bool:
         taken = False
         for parsed in read_line(raw[:_MOST_LINE], hosts=self._hosts):
-            key = parsed.who()
+            key = parsed.speaker()
             reader = self._readers.get(key)
             if reader is None:
                 if len(self._readers) >= _MOST_SPEAKERS:
@@ -317,7 +317,7 @@ class _Readers:
     def reports(self) -> list[Report]:
         for reader in self._readers.values():
             reader.close()
-        reports = [report for reader in self._readers.values() for report in reader.found]
+        reports = [report for reader in self._readers.values() for report in reader.reports]
         return sorted(reports, key=lambda report: report.evidence.line)
 
 
@@ -380,9 +380,9 @@ class Reports:
 
 
 def read_reports(
-    paths: Iterable[str], asked: Sequence[Asked] = (), from_stdin: IO[bytes] | None = None, given: Collection[str] = ()
+    paths: Iterable[str], asked: Sequence[Asked] = (), from_stdin: IO[bytes] | None = None, named: Collection[str] = ()
 ) -> Reports:
-    """The reports in these files (which hold one of ``ANCHORS``), in ``asked`` and in standard input. ``given``: the
+    """The reports in these files (which hold one of ``ANCHORS``), in ``asked`` and in standard input. ``named``: the
     paths that the user named."""
     gaps: Gaps = {}
     reports: list[Report] = []
@@ -399,9 +399,9 @@ def read_reports(
             if from_stdin is not None:
                 from_stdin.seek(0)
                 with _standard_input(from_stdin):
-                    reports += _reports_of(path, pieces_of(path, Unsaid()), gaps)
+                    reports += _reports_of(path, pieces_of(path, UnreportedGaps()), gaps)
         elif is_regular(path):
-            reports += _reports_of(path, pieces_of(path, Unsaid(), given=path in given), gaps)
+            reports += _reports_of(path, pieces_of(path, UnreportedGaps(), explicit=path in named), gaps)
         else:  # a pipe: what it held has been read, and a named one would wait for ever
             gaps[path, _PIPE] = None
         members += sum(len(comm.members) for report in reports[before:] for comm in report.comms.values())

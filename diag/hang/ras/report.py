@@ -205,7 +205,7 @@ def _report(path: str, document: _Document, gaps: Gaps) -> Report:
             if 0 <= rank.rank < communicator.size and rank.rank not in ranks
         }
         if not sound or len(ranks) < len(communicator.ranks) or len(missing) < len(communicator.missing_ranks):
-            gaps[path, "a communicator of an NCCL RAS report is damaged and is passed over"] = None
+            gaps[path, "a communicator of an NCCL RAS report is damaged and is skipped"] = None
             continue
         comm = _comm(path, cast(re.Match[str], name)[1].lower().zfill(16), communicator, ranks, missing)
         # Communicators with the same hash differ in the secondary hash.

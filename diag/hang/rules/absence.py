@@ -51,16 +51,15 @@ def _late_at_the_store(job: JobLogs) -> list[Clue]:
         victims = {rank for hit in ids if (rank := job.rank_of(hit.line)) is not None} - set(writers)
         writer = f"rank {writers[0]}" if len(writers) == 1 else "the first rank of its group"
         note = (
-            f"The store answers, but the key '{ids[0].groups['key']}' that {writer} writes "
-            "when it initialises NCCL did "
+            f"The store answers, but the key '{ids[0].groups['key']}' that {writer} sets "
+            "when it initialises NCCL was not set in time."
         )
-        note += "not come in time."
         culprits = [job.of_rank(rank) for rank in writers]
         clue = clue_of("slow_rank_init", ids, culprits, note, confidence=NAMES_AN_EFFECT)
         late.append(replace(clue, victims=tuple(sorted(victims))))
     waits = [hit for hit in job.named("store-wait") if "store_based_barrier" not in hit.line.text]
     if waits and not ids:
-        note = f"{waits[0].sentence} The store answers, so the rank that writes it is late or waits elsewhere."
+        note = f"{waits[0].sentence} The store answers, so the rank that sets it is late or waits elsewhere."
         late.append(clue_of("missing_rank", waits, [], note, confidence=SUGGESTS))
     return late
 
@@ -210,7 +209,9 @@ def _watchdogs(job: JobLogs) -> list[Clue]:
         sure = sure if group.group else min(sure, SUGGESTS)
         usual = next(report for report in group.reports if report.call == group.usual)
         note = f"{len(group.ranks)} of {len(group.members)} ranks of {group.words} timed out in {usual.words}; "
-        note += f"{spaced(listing(absent))} did not." + ("" if read else " No log of theirs was read.")
+        note += f"{spaced(listing(absent))} did not."
+        if not read:
+            note += " Its log was not read." if len(absent) == 1 else " Their logs were not read."
         culprits = [replace(job.of_rank(rank), process_group=group.group) for rank in absent]
         evidence = tuple(report.line.evidence for report in (usual, *(r for r in group.reports if r is not usual)))
         victims = tuple(sorted(waiting - set(absent)))

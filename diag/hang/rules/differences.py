@@ -17,7 +17,7 @@ _DIFFERS_AND_HANGS = 0.6  # settings differ and the job stalls: nothing relates 
 # What NCCL prints when two processes do not speak the same protocol.
 _STUMBLES = ("wrong-type", "family-0", "bootstrap-truncated", "rank-count", "checked-in")
 # May differ from host to host, or from process to process.
-_OWN = (
+_HOST_SPECIFIC = (
     "NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_TOPO", "NCCL_GRAPH", "NCCL_CONF_FILE", "NCCL_HOSTID",
     "NCCL_COMM_ID", "NCCL_IGNORE_CPU_AFFINITY", "NCCL_RAS", "NCCL_PROFILER", "NCCL_LOCAL",
 )  # fmt: skip
@@ -185,7 +185,7 @@ def _settings(job: JobLogs) -> _Difference | None:
     hosts = {index: process.host for index, process in enumerate(job.logs.processes) if process.env and process.host}
     if len(set(hosts.values())) > 1:
         names = sorted({name for index in hosts for name in job.logs.processes[index].env})
-        for name in (name for name in names if not name.startswith(_OWN)):
+        for name in (name for name in names if not name.startswith(_HOST_SPECIFIC)):
             values = {index: job.logs.processes[index].env.get(name, "") for index in hosts}
             per_host = {host: {values[i] for i in hosts if hosts[i] == host} for host in hosts.values()}
             if len(set(map(frozenset, per_host.values()))) > 1:

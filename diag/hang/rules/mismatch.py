@@ -211,7 +211,7 @@ def _transport(job: JobLogs) -> list[Clue]:
     counts = Counter(culprit for culprit in (*distinct(peers), *distinct(speakers))).most_common()
     both = [culprit for culprit, count in counts if count > 1]
     culprits = both if len(both) == 1 else [*peers, *speakers]
-    note = f"{hits[0].sentence} Two ends disagree; this line does not show which is wrong."
+    note = f"{hits[0].sentence} The two ends disagree; this line does not show which one is wrong."
     return [clue_of("mismatch_shape", hits, culprits, note, confidence=_TIE)]
 
 
@@ -222,7 +222,7 @@ def _gloo(job: JobLogs) -> list[Clue]:
     if not hits:
         return []
     culprits = [speaker_of(job, hit.line) for hit in hits]
-    note = f"{hits[0].sentence} It or the rank that sent it calls with another size than the others."
+    note = f"{hits[0].sentence} This rank or the sender calls with another size than the others."
     return [clue_of("mismatch_shape", hits, culprits, note, confidence=_TIE)]
 
 

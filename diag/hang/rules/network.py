@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from diag.hang.classes import CLASSES
@@ -37,7 +38,7 @@ def _connect(job: JobLogs, name: str) -> Clue | None:
         # Usual while the others start; nothing shows that they did.
         again = job.named("refused-retrying")
         peers = distinct([culprit for hit in again if (culprit := far_end(job, hit)).peer])
-        note = f"{again[0].sentence if again else ''} No line shows that it was accepted later."
+        note = f"{again[0].sentence if again else ''} No log line shows a successful retry."
         return clue_of(name, again, peers, note, confidence=SUGGESTS) if again else None
     if not hits:
         return None
@@ -51,7 +52,7 @@ def _connect(job: JobLogs, name: str) -> Clue | None:
     strange = [culprit for culprit in culprits if _reaches_nobody(culprit.peer)]
     if name == "net_connect_timeout" and strange and len(strange) == len(culprits):
         note = (
-            f"{final[0].sentence} An address like this one is valid on its own host only: another interface is meant."
+            f"{final[0].sentence} An address like this one is valid on its own host only: the wrong interface is used."
         )
         return replace(clue, fault_class="net_wrong_interface", note=note, confidence=NAMES_AN_EFFECT)
     refused = name == "net_connect_timeout" and job.named("refused-retrying")
@@ -111,7 +112,7 @@ def _lost(job: JobLogs) -> list[Clue]:
             ports[hit.groups["peer"].partition("<")[0]].append(hit.groups["peer"])
         # Several connections to one address are one peer.
         peers = [Culprit(peer=addresses[0] if len(set(addresses)) == 1 else name) for name, addresses in ports.items()]
-        note = f"{hits[0].sentence} Nothing ties that address to another host."
+        note = f"{hits[0].sentence} No log line attributes that address to another host."
         return [clue_of("net_connection_lost", hits, within or peers, note, confidence=SUGGESTS)]
     reporters = {complaint.by for complaint in across}
     about = {complaint.about for complaint in across}
@@ -119,7 +120,8 @@ def _lost(job: JobLogs) -> list[Clue]:
     if ends:
         culprits = [replace(job.of_host(end), peer="") for end in ends]
         chain = [complaint.hit for complaint in across if complaint.about in ends]
-        note = f"{chain[0].sentence} {', '.join(ends)} reports no lost connection itself."
+        report = "reports" if len(ends) == 1 else "report"
+        note = f"{chain[0].sentence} {', '.join(ends)} {report} no lost connection."
         rest = [hit for hit in hits if hit not in chain]
         return [clue_of("net_connection_lost", chain, culprits, note, rest, confidence=NAMES_AN_EFFECT)]
     pairs = [Culprit(host=complaint.by, peer=complaint.about) for complaint in across]
@@ -136,10 +138,9 @@ def _wrong_interface(job: JobLogs, failed: bool) -> Clue | None:
     twice = _same_address(used)
     local = [interface for interface in job.interfaces if ends_on_its_host(interface)]
     if twice:
-        shown, sure, note = twice, _SAME_ADDRESS_TWICE, "Two hosts use the same address, which only each itself has."
+        shown, sure, note = twice, _SAME_ADDRESS_TWICE, "Two hosts use the same address, local to each of them."
     elif local and (len(hosts) > 1 or failed):
-        names = ", ".join(dict.fromkeys(f"{interface.name} ({interface.address})" for interface in local))
-        shown, sure, note = local, NAMES_THE_CAUSE, f"{names} ends on its own host."
+        shown, sure, note = local, NAMES_THE_CAUSE, f"{interface_words(local)} cannot reach other hosts."
     else:
         shown, note = (
             _different_networks(used) if failed or job.is_initialising else [],
@@ -164,15 +165,20 @@ def _wrong_interface(job: JobLogs, failed: bool) -> Clue | None:
     return clue_of("net_wrong_interface", hits, distinct(list(by_host.values())), note, errors[:2], confidence=sure)
 
 
-def ends_on_its_host(one: Interface) -> bool:
+def ends_on_its_host(interface: Interface) -> bool:
     """Whether an interface reaches its own host only: a container bridge, a tunnel, loopback, link-local."""
-    if one.name == "lo" or one.name.startswith(tuple(name for name in _LOCAL_NAMES if name != "lo")):
+    if interface.name == "lo" or interface.name.startswith(tuple(name for name in _LOCAL_NAMES if name != "lo")):
         return True
     try:
-        address = ipaddress.ip_address(one.address.partition("%")[0])
+        address = ipaddress.ip_address(interface.address.partition("%")[0])
     except ValueError:
         return False
     return address.is_link_local or address.is_loopback
+
+
+def interface_words(interfaces: Iterable[Interface]) -> str:
+    """``docker0 (172.17.0.1), lo (127.0.0.1)``."""
+    return ", ".join(dict.fromkeys(f"{interface.name} ({interface.address})" for interface in interfaces))
 
 
 def _same_address(used: list[Interface]) -> list[Interface]:
@@ -259,7 +265,7 @@ def completions(job: JobLogs) -> list[Clue]:
         end = ranked[0][0]
         adapters = Counter(pair.hca for pair in pairs if pair.here == end and pair.hca)
         peer = adapters.most_common(1)[0][0] if len(adapters) == 1 else ""
-        note = f"{end} is an end of {ranked[0][1]} of {len(links)} links with {seen}."
+        note = f"{end} is one end of {ranked[0][1]} of {len(links)} links with {seen}."
         return [clue_of("ib_completion_error", hits, [_end(job, end, peer)], note, flushed, confidence=_CLEAR)]
     culprits = []
     for pair in pairs:

@@ -308,7 +308,7 @@ def _first_of_each(job: JobLogs) -> list[RankException]:
         if hit.line.source in ("nccl", "kernel", "stack"):
             continue
         begin = _traceback_of(tracebacks, hit)
-        culprit = _who(job, hit.line, blocks)
+        culprit = _culprit_of_traceback(job, hit.line, blocks)
         key = (culprit.rank, culprit.host) if culprit.rank is not None else (hit.line.path, culprit.host)
         if begin is not None or culprit.rank is not None or blocks:
             message = hit.groups.get("message", "")
@@ -316,7 +316,7 @@ def _first_of_each(job: JobLogs) -> list[RankException]:
     return list(exceptions.values())
 
 
-def _who(job: JobLogs, line: Line, blocks: tuple[FailedRank, ...]) -> Culprit:
+def _culprit_of_traceback(job: JobLogs, line: Line, blocks: tuple[FailedRank, ...]) -> Culprit:
     """The culprit of a traceback; inside torchrun's block it belongs to the block's rank."""
     for block in blocks:
         inside = block.path == line.path and block.first < line.number <= block.last + _TRACEBACK_REACH

@@ -126,7 +126,7 @@ def _slow(job: JobLogs, wait: _Wait, waiting: frozenset[int]) -> Clue | None:
         return None
     whole = wait.known or len(absent) == 1
     culprits = [job.of_rank(rank)] if rank is not None else [job.of_rank(member) for member in absent if whole]
-    note = f"{_who(rank, absent)} {CLASSES[name].busy}{busy.bar} while the others waited in {wait.words}"
+    note = f"{_busy_rank_words(rank, absent)} {CLASSES[name].busy}{busy.bar} while the others waited in {wait.words}"
     note += f" for {wait.ran_ms // 1000:,} s." if wait.ran_ms else "."
     victims = tuple(sorted(waiting - {culprit.rank for culprit in culprits if culprit.rank is not None}))
     named = rank is not None and (rank in absent or not wait.known)
@@ -142,7 +142,7 @@ def _slow(job: JobLogs, wait: _Wait, waiting: frozenset[int]) -> Clue | None:
     )
 
 
-def _who(rank: int | None, absent: tuple[int, ...]) -> str:
+def _busy_rank_words(rank: int | None, absent: tuple[int, ...]) -> str:
     if rank is not None:
         return f"Rank {rank}"
     return f"Rank {absent[0]}, which did not time out," if len(absent) == 1 else "A rank"
@@ -286,7 +286,7 @@ def shown_stacks(job: JobLogs, culprits: set[int]) -> tuple[Stack, ...]:
 
 _FIRST = 3  # up to this sequence number nothing was ever finished
 _ONE_USUAL_CAUSE = 0.6
-_BESIDE_TIMEOUTS = 0.4  # a guess
+_WITH_TIMEOUTS = 0.4  # a guess
 
 
 def silent(job: JobLogs) -> list[Clue]:
@@ -312,7 +312,7 @@ def _blocked_watchdog(job: JobLogs) -> list[Clue]:
     ranks = {c.rank for c in culprits if c.rank is not None}
     # A rank that lost a connection before may hang in the abort of its communicators.
     lost = {job.rank_of(hit.line) for hit in job.named(*LOST)} - {None}
-    sure = NAMES_AN_EFFECT if hits and not reports and not ranks & lost else _BESIDE_TIMEOUTS
+    sure = NAMES_AN_EFFECT if hits and not reports and not ranks & lost else _WITH_TIMEOUTS
     # Several at once wait for the same thing: none of them is the cause.
     named = culprits if len(culprits) == 1 else ()
     evidence = tuple(line.evidence for line in lines[:4])
@@ -340,8 +340,7 @@ def _blocked_channels(job: JobLogs) -> list[Clue]:
             distinct([job.of_host(host) for host in hosts]),
             tuple(line.evidence for line in (*lines, *(hit.line for hit in channels[:3]))),
             _ONE_USUAL_CAUSE if everybody else _ONE_USUAL_CAUSE - 0.1,
-            f"All ranks are initialised and all wait in {waits}; the channels go from GPU to GPU and nobody reports an "
-            "error.",
+            f"All ranks are initialised and all wait in {waits}; the channels use P2P, and no rank reports an error.",
             tuple(sorted(everybody[0].ranks)) if everybody else (),
         )
     ]

@@ -30,7 +30,7 @@ _RAISED = 0.87  # an exception of its own, not about other ranks
 _BY_CODE = 0.85
 _RAISED_BY_SEVERAL = 0.75
 _ABORTED = 0.6  # C++ calls abort() after any error, also after one that a peer caused
-_CONNECTION = 0.6  # it lost a connection, while all the others lived
+_CONNECTION = 0.6  # it lost a connection, while all the others were still running
 _APART_S = 2  # clocks of two hosts differ, and error files have whole seconds
 _LAST_LINES = 15
 _WARNING = re.compile(r"\[W[ \d]")  # of torch, also about a connection that is retried
@@ -66,24 +66,24 @@ def raised_by(run: Rundir) -> dict[int, Chain]:
     }
 
 
-def lost_a_peer(one: Rank) -> bool:
+def lost_a_peer(record: Rank) -> bool:
     """Whether a rank ended because of its peers, by its exception or its last lines."""
-    if one.raised is not None and _ended_by_it(one):
-        return one.raised.about_others
-    last = [line for line in one.log.splitlines()[-_LAST_LINES:] if not _WARNING.search(line)]
+    if record.raised is not None and _ended_by_it(record):
+        return record.raised.about_others
+    last = [line for line in record.log.splitlines()[-_LAST_LINES:] if not _WARNING.search(line)]
     return any(map(about_the_group, last))
 
 
-def place_of(one: Rank, code: int) -> int:
+def place_of(record: Rank, code: int) -> int:
     """A number for a rank that ended with an error: the culprit's is smaller."""
-    one = replace(one, exit=RankExit(one.culprit.rank or 0, code))
+    record = replace(record, exit=RankExit(record.culprit.rank or 0, code))
     if code < 0 and code not in (-signal.SIGTERM, -signal.SIGABRT):
         return 0
-    if one.raised is not None and not one.raised.about_others and _ended_by_it(one):
+    if record.raised is not None and not record.raised.about_others and _ended_by_it(record):
         return RAISED_ITSELF
     if code == -signal.SIGTERM:
         return 4
-    return 3 if lost_a_peer(one) else 2
+    return 3 if lost_a_peer(record) else 2
 
 
 def _ended_by_it(record: Rank) -> bool:
@@ -135,7 +135,7 @@ def _who_raised(run: Rundir, ranks: list[int], first: Collection[int]) -> str:
     if len(ranks) > 1:
         return f"They raised {words}"
     if ended is not None and ended.exit_code > 0 and ranks[0] in first:
-        return f"It raised {words}, and ended with exit code {ended.exit_code} while the others still lived"
+        return f"It raised {words}, and ended with exit code {ended.exit_code} while the others were still running"
     before = sorted(rank for rank in first if rank not in ranks)
     if before:
         return (
@@ -159,7 +159,9 @@ def _by_code(run: Rundir, rank: int, ended: RankExit, explained: bool, victims: 
         chain = record.raised
         if chain is None or about_the_group(str(chain.errors[0])) or not _others_lived(run, rank):
             return None
-        note = f"It raised {chain.words}, and ended with exit code {ended.exit_code} while all the others lived"
+        note = (
+            f"It raised {chain.words}, and ended with exit code {ended.exit_code} while all others were still running"
+        )
         return Clue(
             "rank_killed_exception", (record.culprit,), tuple(_evidence_of_ends(record)), _CONNECTION, note, victims
         )
@@ -182,12 +184,12 @@ def _ended(run: Rundir, rank: int, ended: RankExit, victims: tuple[int, ...]) ->
         known = number in set(signal.Signals)
         name = signal.Signals(number).name if known else f"signal {number}"
         fault = _SIGNALS.get(signal.Signals(number)) if known else None
-        note = f"It was ended by {name} while the others still lived."
+        note = f"It was ended by {name} while the others were still running."
         sure = _BY_SIGNAL if fault else _ABORTED
         fault = fault or "rank_killed_exception"
     else:
         fault, sure = "rank_killed_exception", _BY_CODE
-        note = f"It ended with exit code {ended.exit_code}, without an exception, while the others still lived."
+        note = f"It ended with exit code {ended.exit_code}, without an exception, while the others were still running."
     return Clue(fault, (record.culprit,), tuple(_evidence_of_ends(record)), sure, note, victims)
 
 
@@ -288,7 +290,7 @@ def _noted(ranks: Mapping[int, Rank], rank: int, victims: tuple[int, ...], silen
     if silent:
         return (
             f"Rank {rank} did not answer while {waiting} {wait} in a collective: its process is stopped or swapping, "
-            "or a thread keeps the interpreter's lock"
+            "or a thread holds the GIL"
         )
     if record.beat is None:
         return f"Rank {rank} has sent no heartbeat, {waiting} {wait} in a collective"
@@ -381,7 +383,7 @@ def _first_difference(step: int, calls: Mapping[int, Calls], before: Mapping[int
         else:
             steady = {rank for rank in here if _continues(calls[rank][: place + 1], before[rank])}
             odd = tuple(rank for rank in here if rank not in steady)
-            sure, because = _BY_HISTORY, f"in step {step - 1} it did not"
+            sure, because = _BY_HISTORY, f"unlike its calls of step {step - 1}"
             if not steady or not odd:
                 odd, sure, because = tuple(here), _EITHER, "it is unknown which is wrong"
         model = next((rank for rank in here if rank not in odd), odd[-1])
@@ -399,7 +401,7 @@ def _alone(run: Rundir, step: int, calls: Mapping[int, Calls], before: Mapping[i
     earlier = before[rank]
     for place, (did, should) in enumerate(zip(current, earlier, strict=False)):
         if did.what != should.what:
-            because = f"in step {step - 1} it did"
+            because = f"unlike its calls of step {step - 1}"
             return _Odd(_class(current, earlier, place), (rank,), step, place, did, should, _BY_HISTORY, because)
     return None
 
@@ -454,9 +456,9 @@ def _aborted(run: Rundir, step: int) -> _Odd | None:
         because = "it is unknown which is wrong"
         return _Odd(classes[0], everybody, step, -1, None, pending, _EITHER, because, tuple(culprits))
     because = (
-        "what it expected is no part of any call of the others"
+        "no call of the others has the size that it expected"
         if classes[0] == "mismatch_shape"
-        else ("what it expected belongs to another call of the step")
+        else ("the size that it expected is that of another call of the step")
     )
     return _Odd(classes[0], tuple(culprits), step, -1, None, pending, _BY_MESSAGE, because, tuple(culprits))
 

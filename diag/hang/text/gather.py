@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from diag.hang.text.keep import MOST_FOREIGN, MOST_OWN, OPENERS, KeptLines, Open, Part, RawLine, opened
-from diag.hang.text.messages import Facts, Hint, Who
+from diag.hang.text.messages import Facts, Hint, ProcessKey
 from diag.hang.text.prefixes import NamedRank, ParsedLine, hosts_in_front, named, read_line
 from diag.hang.text.streams import Gaps, Search, TextBlock, blocks_of
 
@@ -151,11 +151,11 @@ class Gatherer:
         self._file = 0
         self._year = 1970
 
-    def read(self, path: str, given: bool = False) -> None:
-        """Reads one file; does nothing where it is no text. ``given``: the user named it."""
+    def read(self, path: str, explicit: bool = False) -> None:
+        """Reads one file; does nothing where it is no text. ``explicit``: the user named it."""
         self._file, self._year = len(self.files), _year_of(path)
         known, bar, cut = False, None, -1
-        for block in blocks_of(unwrapped(pieces_of(path, self._gaps, given))):
+        for block in blocks_of(unwrapped(pieces_of(path, self._gaps, explicit))):
             if not known:
                 if reason := no_log(block.data):
                     if reason != "a trace":
@@ -189,7 +189,7 @@ class Gatherer:
             latest = max(self._printed.values())
             self.years = [self._printed.get(file, min(latest, year)) for file, year in enumerate(self.years)]
 
-    def who(self, parsed: ParsedLine) -> Who:
+    def process_key(self, parsed: ParsedLine) -> ProcessKey:
         """The process that a line names, with a rank from the line or the file name."""
         hint: Hint | None = None
         if parsed.rank is not None:
@@ -291,7 +291,7 @@ class Gatherer:
                 and not event_of(parsed.text)
             ):
                 parsed = self._unwrapped(parsed, block, line)
-            self.facts.hear(parsed, self.who(parsed), self._file, block.first + line)
+            self.facts.add_line(parsed, self.process_key(parsed), self._file, block.first + line)
             if parsed.rank is not None and parsed.pid is None:
                 self.facts.by_rank.add((parsed.rank_from, parsed.rank))
         if line and not any(parsed.any for parsed in self.parsed_by(self._file, raw)):
@@ -300,7 +300,7 @@ class Gatherer:
             if before.find(b" comm ") >= 0 and before.find(b"COMPLETE") < 0:
                 joined = before.rstrip(b"\r\n") + raw
                 for parsed in self.parsed_by(self._file, joined):
-                    self.facts.hear(parsed, self.who(parsed), self._file, block.first + line - 1)
+                    self.facts.add_line(parsed, self.process_key(parsed), self._file, block.first + line - 1)
 
     def _unwrapped(self, parsed: ParsedLine, block: TextBlock, line: int) -> ParsedLine:
         after = self.parsed_by(self._file, block.line(line + 1))[0]
@@ -351,7 +351,7 @@ class Gatherer:
     def _close(self, open_block: Open) -> None:
         while len(open_block.lines) > 1 and not open_block.lines[-1][2].strip():
             open_block.lines.pop()
-        process = open_block.who if any(part not in (None, "") for part in open_block.who) else self._file
+        process = open_block.speaker if any(part not in (None, "") for part in open_block.speaker) else self._file
         self.keep.add(f"block {open_block.kind}", process, tuple(open_block.lines), block=True)
 
 

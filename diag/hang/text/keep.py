@@ -45,9 +45,9 @@ class KeptLines:
         self._lines = self._bytes = 0
         self.left_out: Counter[tuple[int, object]] = Counter()  # (file, kind): lines
 
-    def add(self, kind: object, who: object, lines: RawLines, block: bool = False) -> None:
-        """Keeps lines. ``kind``: the reason; ``who``: the process, as far as it is known without parsing."""
-        key = (kind, who)
+    def add(self, kind: object, speaker: object, lines: RawLines, block: bool = False) -> None:
+        """Keeps lines. ``kind``: the reason; ``speaker``: the process, as far as it is known without parsing."""
+        key = (kind, speaker)
         bucket = self._buckets.get(key)
         if bucket is None:
             if len(self._buckets) >= MOST_LINES or (self._halvings >= _HALVINGS and self._bytes > MOST_BYTES):
@@ -139,7 +139,7 @@ class Part(Enum):
 @dataclass(slots=True)
 class Open:
     kind: str
-    who: tuple[object, ...]
+    speaker: tuple[object, ...]
     lines: list[RawLine] = field(default_factory=list)
     prefix: bytes = b""  # of the line that opened it
     foreign: int = 0
@@ -151,8 +151,8 @@ class Open:
         have prefixes."""
         if self.kind == "horovod":  # "1: [tensor, ..]" looks like the prefix of srun
             return not parsed.any or parsed.rank_from == "srun"
-        speaker = parsed.who()
-        return speaker == self.who or (self.kind in ("desync", "elastic") and not parsed.any)
+        speaker = parsed.speaker()
+        return speaker == self.speaker or (self.kind in ("desync", "elastic") and not parsed.any)
 
     def is_frame(self, raw: bytes) -> bool:
         """Whether a line is certainly a frame of this traceback: same prefix, indented. Such lines need no parsing."""
@@ -216,4 +216,4 @@ def opened(parsed: ParsedLine, word: str) -> Open | None:
         return None
     if parsed.source == "nccl":
         return None
-    return Open(kind, parsed.who())
+    return Open(kind, parsed.speaker())

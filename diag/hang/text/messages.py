@@ -119,7 +119,7 @@ MOST_COMMUNICATORS = 200_000
 MOST_VARIABLES = 200
 
 Hint = tuple[str, int]  # its source ("[rankN]", "mpirun", "srun", "file"), the rank
-Who = tuple[str, int | None, Hint | None]
+ProcessKey = tuple[str, int | None, Hint | None]
 
 
 @dataclass(slots=True)
@@ -138,7 +138,7 @@ class OneSided:
 class ProcessFacts:
     """All that the lines of one process state."""
 
-    owns: list[OneSided] = field(default_factory=list)
+    communicators: list[OneSided] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     version: str = ""
     local_rank: int | None = None
@@ -149,7 +149,7 @@ class ProcessFacts:
 
 class Facts:
     def __init__(self) -> None:
-        self.heard: dict[Who, ProcessFacts] = {}
+        self.processes: dict[ProcessKey, ProcessFacts] = {}
         self.worlds: Counter[int] = Counter()  # sizes as printed
         self.nodes: dict[int, tuple[int | None, int | None]] = {}  # by file: nodes, processes on each
         self.by_rank: set[Hint] = set()  # hints on lines that name no process
@@ -157,30 +157,30 @@ class Facts:
         self.deduplicated = False
         self.unread_events: Counter[int] = Counter()  # by file
         self.left_out = 0
-        self._owns: dict[tuple[Who, str], list[OneSided]] = {}
+        self._by_pointer: dict[tuple[ProcessKey, str], list[OneSided]] = {}
         self._same: dict[str, str] = {}  # equal strings of many processes are kept once
         self._communicators = 0
 
-    def process(self, who: Who) -> ProcessFacts:
-        facts = self.heard.get(who)
+    def process(self, key: ProcessKey) -> ProcessFacts:
+        facts = self.processes.get(key)
         if facts is None:
-            facts = self.heard[who] = ProcessFacts()
+            facts = self.processes[key] = ProcessFacts()
         return facts
 
-    def hear(self, parsed: ParsedLine, who: Who, file: int, line: int) -> None:
+    def add_line(self, parsed: ParsedLine, key: ProcessKey, file: int, line: int) -> None:
         """Takes in a line with an identity anchor. Only NCCL's own lines create processes."""
         text = parsed.text
         if parsed.source == "nccl":
             # Where host and pid were cut off, only Init lines can be attributed.
             if parsed.pid is not None or event_of(text) is not None:
-                process = self.process(who)
+                process = self.process(key)
                 process.files.add(file)
                 if parsed.outer_host and parsed.outer_host != parsed.host:
                     self.aliases.setdefault(parsed.outer_host, set()).add(parsed.host)
                 process.local_rank = parsed.local_rank if process.local_rank is None else process.local_rank
                 if parsed.time_ns is not None:
                     process.last_ns = max(process.last_ns or 0, parsed.time_ns)
-                self._nccl(text, who, process, file, line)
+                self._nccl(text, key, process, file, line)
             return
         if (size := world_size_of(text)) is not None:
             self.worlds[size] += 1
@@ -189,21 +189,21 @@ class Facts:
             before = self.nodes.get(file, (None, None))
             self.nodes[file] = int(nodes[1]) if nodes else before[0], int(each[1]) if each else before[1]
 
-    def _nccl(self, text: str, who: Who, process: ProcessFacts, file: int, line: int) -> None:
+    def _nccl(self, text: str, key: ProcessKey, process: ProcessFacts, file: int, line: int) -> None:
         if variable := _ENV.search(text):
             if len(process.env) < MOST_VARIABLES:  # NCCL adds a dot behind the value
                 process.env[self._one(variable[1])] = self._one(variable[2].rstrip().removesuffix("."))
         elif " - " in text or "- Init" in text:
             event = event_of(text)
             if event is not None:
-                self._event(event, who, process, file, line)
+                self._event(event, key, process, file, line)
             elif "Init COMPLETE" in text or "Init START" in text:
                 self.unread_events[file] += 1
         elif version := _VERSION.search(text):
             process.version = self._one(version[1])
 
-    def _event(self, event: CommunicatorEvent, who: Who, process: ProcessFacts, file: int, line: int) -> None:
-        known = self._owns.setdefault((who, event.comm), [])
+    def _event(self, event: CommunicatorEvent, key: ProcessKey, process: ProcessFacts, file: int, line: int) -> None:
+        known = self._by_pointer.setdefault((key, event.comm), [])
         side = next((side for side in reversed(known) if _same(side, event)), None)
         if side is None:
             if self._communicators >= MOST_COMMUNICATORS:
@@ -212,7 +212,7 @@ class Facts:
             self._communicators += 1
             side = OneSided(event, file, line)
             known.append(side)
-            process.owns.append(side)
+            process.communicators.append(side)
         elif event.comm_id and not side.event.comm_id:
             side.event = event
         # A communicator that ends was initialised; before 2.18 nothing is printed at the start.

@@ -151,7 +151,7 @@ class ParsedLine:
     piece: str = ""  # the part of its line that it was read from; "" for all of it
     ahead: int = 0  # the number of prefixes passed by a look-ahead; 0 outside of one
 
-    def who(self) -> tuple[object, ...]:
+    def speaker(self) -> tuple[object, ...]:
         """Equal for lines of one process, as far as the lines show."""
         return (self.rank, self.rank_from, self.local_rank, self.host, self.pid)
 

@@ -12,11 +12,12 @@ from diag.collectors.layout import RANKS, RankLayout, RunLayout, is_regular, wor
 from diag.hang.model import Communicator, Evidence, Line, Logs, Member, NcclCall, Process, Speaker, grouped
 from diag.hang.text.gather import Gatherer
 from diag.hang.text.keep import SOURCES, RawLine
-from diag.hang.text.messages import Facts, Hint, OneSided, ProcessFacts, Who, call_of
+from diag.hang.text.messages import Facts, Hint, OneSided, ProcessFacts, ProcessKey, call_of
 from diag.hang.text.prefixes import NamedRank, ParsedLine
 from diag.hang.text.streams import STDIN, Gaps, files_of
 from diag.hang.wording import NO_RANK, SHARES
 from diag.rundir.lines import read_identity, read_manifest
+from diag.words.formatting import counted, spaced
 
 # -- Processes and communicators, joined from what each line states ----------------------------------------------------
 #
@@ -29,7 +30,7 @@ class JoinedProcesses:
     """``index``: processes by host and pid."""
 
     processes: list[Process] = field(default_factory=list)
-    owns: list[list[OneSided]] = field(default_factory=list)  # by process
+    sides: list[list[OneSided]] = field(default_factory=list)  # by process
     loose: list[OneSided] = field(default_factory=list)  # of processes that cannot be distinguished
     index: dict[tuple[str, int | None], list[int]] = field(default_factory=lambda: defaultdict(list))
     by_pid: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
@@ -48,10 +49,10 @@ class JoinedProcesses:
             matches = [number for number in matches if self.processes[number].rank == rank]
         return matches[0] if len(matches) == 1 else None
 
-    def put(self, process: Process, owns: list[OneSided]) -> None:
+    def put(self, process: Process, sides: list[OneSided]) -> None:
         number = len(self.processes)
         self.processes.append(process)
-        self.owns.append(owns)
+        self.sides.append(sides)
         if process.pid is not None:
             self.index[process.host, process.pid].append(number)
             self.by_pid[process.pid].append(number)
@@ -60,10 +61,15 @@ class JoinedProcesses:
 
 
 def processes_of(
-    facts: Facts, names: list[NamedRank], files: list[str], size: int | None, renamed: dict[Who, Who], gaps: Gaps
+    facts: Facts,
+    names: list[NamedRank],
+    files: list[str],
+    size: int | None,
+    renamed: dict[ProcessKey, ProcessKey],
+    gaps: Gaps,
 ) -> JoinedProcesses:
-    merged: dict[Who, ProcessFacts] = {}
-    for old, process in facts.heard.items():
+    merged: dict[ProcessKey, ProcessFacts] = {}
+    for old, process in facts.processes.items():
         new = renamed[old]
         merged[new] = process if new not in merged else _merged(merged[new], process)
     hinted = {(host, pid) for host, pid, hint in merged if hint is not None}
@@ -72,11 +78,11 @@ def processes_of(
         gaps.say("", f"{name}: pid {number} is used by several ranks, and some of its lines do not say by which")
     joined = JoinedProcesses(aliases={outer: min(hosts) for outer, hosts in facts.aliases.items() if len(hosts) == 1})
     for (host, pid, hint), process in merged.items():
-        for owns in _lives(process, size, joined, host, pid, gaps):
-            world = {side.event.rank for side in owns if side.event.size == size}
+        for sides in _lives(process, size, joined, host, pid, gaps):
+            world = {side.event.rank for side in sides if side.event.size == size}
             rank = hint[1] if hint is not None else min(world) if len(world) == 1 else None
-            devices = {side.event.device for side in owns if side.event.device is not None}
-            buses = {side.event.bus_id for side in owns if side.event.bus_id}
+            devices = {side.event.device for side in sides if side.event.device is not None}
+            buses = {side.event.bus_id for side in sides if side.event.bus_id}
             joined.put(
                 Process(
                     host=host,
@@ -90,15 +96,15 @@ def processes_of(
                     paths=tuple(files[file] for file in sorted(process.files)),
                     last_time_ns=process.last_ns,
                 ),
-                owns,
+                sides,
             )
-    _said_of_restarts(joined, gaps)
+    _report_duplicate_ranks(joined, gaps)
     return joined
 
 
 def _merged(first: ProcessFacts, second: ProcessFacts) -> ProcessFacts:
     return ProcessFacts(
-        owns=_once([*first.owns, *second.owns]),
+        communicators=_once([*first.communicators, *second.communicators]),
         env={**first.env, **second.env},
         version=second.version or first.version,
         local_rank=first.local_rank if first.local_rank is not None else second.local_rank,
@@ -108,10 +114,10 @@ def _merged(first: ProcessFacts, second: ProcessFacts) -> ProcessFacts:
     )
 
 
-def _once(owns: list[OneSided]) -> list[OneSided]:
+def _once(sides: list[OneSided]) -> list[OneSided]:
     """Communicators without repetitions from several files."""
     distinct: dict[tuple[str, str, int, int], OneSided] = {}
-    for side in owns:
+    for side in sides:
         key = (side.event.comm, side.event.comm_id, side.event.rank, side.event.size)
         if (before := distinct.get(key)) is None or not side.event.comm_id:
             distinct[key if before is None else (*key[:3], -len(distinct) - 1)] = side
@@ -130,26 +136,26 @@ def _lives(
     Usually one process. Where one communicator has several ranks there, a process drives several GPUs (each counts as
     one here), or containers share the host's name: then the device distinguishes them, or nothing does.
     """
-    if not _conflict(process.owns, size):
-        return [process.owns]
+    if not _conflict(process.communicators, size):
+        return [process.communicators]
     by_device: dict[int | None, list[OneSided]] = defaultdict(list)
-    for side in process.owns:
+    for side in process.communicators:
         by_device[side.event.device].append(side)
     lives: list[list[OneSided]] = []
-    for owns in by_device.values():
-        if not _conflict(owns, size):
-            lives.append(owns)
+    for sides in by_device.values():
+        if not _conflict(sides, size):
+            lives.append(sides)
             continue
         gaps.say("", f"{host}: pid {pid} is several processes (containers with one host name): joined only in part")
-        of_world = [side for side in owns if side.event.size == size]
+        of_world = [side for side in sides if side.event.size == size]
         lives.extend([side] for side in of_world)
-        joined.loose.extend(side for side in owns if side.event.size != size)
+        joined.loose.extend(side for side in sides if side.event.size != size)
     return lives
 
 
-def _conflict(owns: list[OneSided], size: int | None) -> bool:
+def _conflict(sides: list[OneSided], size: int | None) -> bool:
     ranks: dict[str, int] = {}
-    for side in owns:
+    for side in sides:
         key = side.event.comm_id or ("world" if side.event.size == size else "")
         if key and ranks.setdefault(key, side.event.rank) != side.event.rank:
             return True
@@ -161,7 +167,7 @@ def _local_rank(process: ProcessFacts, names: list[NamedRank]) -> int | None:
     return local_ranks.pop() if len(local_ranks) == 1 else None
 
 
-def _said_of_restarts(joined: JoinedProcesses, gaps: Gaps) -> None:
+def _report_duplicate_ranks(joined: JoinedProcesses, gaps: Gaps) -> None:
     twice = [rank for rank, processes in joined.by_rank.items() if len(processes) > 1]
     if twice:
         some = ", ".join(map(str, sorted(twice)[:8])) + (", .." if len(twice) > 8 else "")
@@ -176,12 +182,12 @@ def communicators_of(
     about: dict[object, tuple[str, int, str]] = {}
     twice = 0
     everyone = [
-        *((number, owns) for number, owns in enumerate(joined.owns)),
+        *((number, sides) for number, sides in enumerate(joined.sides)),
         *((None, [side]) for side in joined.loose),
     ]
-    for number, owns in everyone:
-        names = _identities(owns)
-        for side in owns:
+    for number, sides in everyone:
+        names = _identities(sides)
+        for side in sides:
             name, parent = names[id(side)]
             key: object = (name, side.event.size) if name else id(side)
             about.setdefault(key, (name, side.event.size, parent))
@@ -195,18 +201,18 @@ def communicators_of(
     if any(not name for name, size, _ in about.values() if size > 1):
         gaps.say("", "communicators without a commId (NCCL before 2.16) cannot be joined across processes")
     if twice:
-        gaps.say("", f"{twice} ranks of communicators are claimed by several processes: the first counts")
+        gaps.say("", f"{twice} ranks of communicators are claimed by several processes: the first is used")
     return tuple(
         Communicator(about[key][0], about[key][1], tuple(members[rank] for rank in sorted(members)), about[key][2])
         for key, members in groups.items()
     )
 
 
-def _identities(owns: list[OneSided]) -> dict[int, tuple[str, str]]:
+def _identities(sides: list[OneSided]) -> dict[int, tuple[str, str]]:
     """(identity, parent's identity) of one process's communicators, by ``id``; "" where unknown."""
     latest: dict[str, str] = {}
     identities: dict[int, tuple[str, str]] = {}
-    for side in owns:  # in order of creation: a parent before its children
+    for side in sides:  # in order of creation: a parent before its children
         event = side.event
         parent = latest.get(event.parent, "") if event.parent else ""
         name = event.comm_id
@@ -329,8 +335,10 @@ NAMES = {"srun": "the task of srun", "mpirun": "the rank of mpirun", "file": "th
 def world_size(facts: Facts, manifest: set[int], gaps: Gaps) -> int | None:
     """The world size from a run's manifest, else as launchers print it, else the largest communicator's; None where
     unknown."""
-    largest = max((side.event.size for process in facts.heard.values() for side in process.owns), default=0)
-    hints = {key[2] for key in facts.heard if key[2] is not None} | facts.by_rank
+    largest = max(
+        (side.event.size for process in facts.processes.values() for side in process.communicators), default=0
+    )
+    hints = {key[2] for key in facts.processes if key[2] is not None} | facts.by_rank
     seen = max((rank for kind, rank in hints if kind in ("[rankN]", "mpirun")), default=-1) + 1
     printed = set(facts.worlds)
     printed |= {nodes * each for nodes, each in facts.nodes.values() if nodes and each}
@@ -341,7 +349,7 @@ def world_size(facts: Facts, manifest: set[int], gaps: Gaps) -> int | None:
             gaps.say("", f"several world sizes ({source}): {', '.join(map(str, sorted(sizes)))}; the largest is taken")
         if max(sizes) >= max(largest, seen):
             return max(sizes)
-        gaps.say("", f"the world size {max(sizes)} ({source}) is less than the ranks that are seen: not believed")
+        gaps.say("", f"the world size {max(sizes)} ({source}) is less than the number of ranks seen: ignored")
     if largest >= seen:
         return largest or None
     if largest:
@@ -358,33 +366,33 @@ def doubtful_hints(facts: Facts, size: int | None, gaps: Gaps) -> set[str]:
     """
     side_by_side: dict[Hint, list[OneSided]] = defaultdict(list)
     doubtful: set[str] = set()
-    for (_, pid, hint), process in facts.heard.items():
+    for (_, pid, hint), process in facts.processes.items():
         if hint is None or hint[0] == "[rankN]" or pid is None:
             continue
         if size is not None and hint[1] >= size:
             doubtful.add(hint[0])
-        for side in process.owns:
+        for side in process.communicators:
             side_by_side[hint].append(side)
             if side.event.size == size and side.event.rank != hint[1]:
                 doubtful.add(hint[0])
-    for (kind, _), owns in side_by_side.items():
-        ranks = grouped((side.event.comm_id, side.event.rank) for side in owns)
+    for (kind, _), sides in side_by_side.items():
+        ranks = grouped((side.event.comm_id, side.event.rank) for side in sides)
         several = any(len(of_one) > 1 for comm_id, of_one in ranks.items() if comm_id)
-        if several or len({side.event.device for side in owns if side.event.device is not None}) > 1:
+        if several or len({side.event.device for side in sides if side.event.device is not None}) > 1:
             doubtful.add(kind)
     for kind in sorted(doubtful):
         gaps.say("", f"{NAMES.get(kind, kind)} does not number global ranks here: not used")
     return doubtful
 
 
-def without(facts: Facts, doubtful: set[str]) -> dict[Who, Who]:
+def without(facts: Facts, doubtful: set[str]) -> dict[ProcessKey, ProcessKey]:
     """New names of the processes once doubtful hints are dropped. A process that some lines name without a hint is
     joined with the only one that has its host and pid."""
-    renamed: dict[Who, Who] = {}
-    hinted: dict[tuple[str, int | None], set[Who]] = defaultdict(set)
-    for old in facts.heard:
+    renamed: dict[ProcessKey, ProcessKey] = {}
+    hinted: dict[tuple[str, int | None], set[ProcessKey]] = defaultdict(set)
+    for old in facts.processes:
         host, pid, hint = old
-        new: Who = (host, pid, None if hint is not None and hint[0] in doubtful else hint)
+        new: ProcessKey = (host, pid, None if hint is not None and hint[0] in doubtful else hint)
         renamed[old] = new
         if new[2] is not None:
             hinted[host, pid].add(new)
@@ -448,7 +456,7 @@ def read_logs(paths: Sequence[str | Path], anchors: Sequence[str] = (), progress
     for done, path in enumerate(files):
         if progress is not None:
             progress(done, len(files), path)
-        gatherer.read(path, given=path in named)
+        gatherer.read(path, explicit=path in named)
     if progress is not None:
         progress(len(files), len(files), "")
     return _joined(gatherer, [take_run(run, gatherer.facts, gaps) for run in run_directories(paths, files)], gaps)
@@ -485,10 +493,10 @@ def _calls(
     gatherer: Gatherer, joined: JoinedProcesses, doubtful: set[str], gaps: Gaps
 ) -> dict[int, tuple[NcclCall, ...]]:
     """The last calls of each process's communicators, by ``id``: host, pid and pointer identify one."""
-    owns: dict[tuple[int, str], list[OneSided]] = defaultdict(list)
-    for index, of_one in enumerate(joined.owns):
+    sides: dict[tuple[int, str], list[OneSided]] = defaultdict(list)
+    for index, of_one in enumerate(joined.sides):
         for side in of_one:
-            owns[index, side.event.comm].append(side)
+            sides[index, side.event.comm].append(side)
     by_side: dict[int, list[NcclCall]] = defaultdict(list)
     strangers: dict[int, set[tuple[str, int | None]]] = defaultdict(set)
     for (file, _, comm), lines in gatherer.calls.items():
@@ -497,7 +505,7 @@ def _calls(
         pointer = comm.decode("ascii", "replace")
         # Several processes behind one host and pid: the pointer decides if only one of them has it.
         of_pid = [number] if number is not None else joined.index.get((parsed.host, parsed.pid), [])
-        holders = [owns[index, pointer] for index in of_pid if (index, pointer) in owns]
+        holders = [sides[index, pointer] for index in of_pid if (index, pointer) in sides]
         candidates = holders[0] if len(holders) == 1 else []
         if not candidates:
             strangers[file].add((parsed.host, parsed.pid))
@@ -510,7 +518,10 @@ def _calls(
             if (read := call_of(text, Evidence(gatherer.files[file], line, text))) is not None:
                 by_side[id(side)].append(read[1])
     for file, callers in strangers.items():
-        gaps.say(gatherer.files[file], f"{NO_RANK}{len(callers)} processes without their Init lines: no rank")
+        gaps.say(
+            gatherer.files[file],
+            f"{NO_RANK}{spaced(counted(len(callers), 'process', 'processes'))} without Init lines: no rank",
+        )
     return {side: tuple(sorted(calls, key=_place)) for side, calls in by_side.items()}
 
 

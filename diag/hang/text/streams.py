@@ -132,11 +132,11 @@ _GZIP_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # th
 _OTHER_PACKERS = {b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip", b"\x04\x22\x4d\x18": "lz4"}
 
 
-def pieces_of(path: str, gaps: Gaps, given: bool = False) -> Iterator[bytes]:
-    """The bytes of a file; nothing where it cannot be opened or is packed in another way. ``given``: the user named
+def pieces_of(path: str, gaps: Gaps, explicit: bool = False) -> Iterator[bytes]:
+    """The bytes of a file; nothing where it cannot be opened or is packed in another way. ``explicit``: the user named
     this path, which may be a pipe or a link that leads anywhere."""
     try:
-        with _opened(path, given) as file:
+        with _opened(path, explicit) as file:
             head = file.read(_PACKED_PIECE)
             if head.startswith(GZIP):
                 yield from _counted(_gunzip(head, file, path, gaps), path, gaps)
@@ -236,16 +236,16 @@ def _gunzip(head: bytes, file: BinaryIO, path: str, gaps: Gaps) -> Iterator[tupl
                 packed += len(data)
             if machine.eof and (data := data.lstrip(b"\0")):  # tapes and preallocated files are padded
                 if not data.startswith(GZIP[: len(data)]):
-                    gaps.say(path, "has bytes behind the end of the gzip data, which are not read")
+                    gaps.say(path, "has trailing data after the gzip stream, which is ignored")
                     return
                 machine = isal_zlib.decompressobj(wbits=31)
         while not machine.eof and (piece := machine.decompress(b"", PIECE)):
             yield packed, piece
     except _GZIP_ERROR as error:
-        gaps.say(path, f"damaged gzip, read up to the damage: {error}")
+        gaps.say(path, f"corrupt gzip data, read up to the error: {error}")
         return
     if not machine.eof:
-        gaps.say(path, "cut off in the middle of the gzip data: what is there was read")
+        gaps.say(path, "truncated gzip data: read up to the end of the file")
 
 
 def _unzstd(head: bytes, file: BinaryIO, path: str, gaps: Gaps) -> Iterator[tuple[int, bytes]]:
@@ -270,10 +270,10 @@ def _unzstd(head: bytes, file: BinaryIO, path: str, gaps: Gaps) -> Iterator[tupl
                     yield packed, piece
             data = file.read(_PACKED_PIECE)
     except zstandard.ZstdError as error:
-        gaps.say(path, f"damaged zstd, read up to the damage: {error}")
+        gaps.say(path, f"corrupt zstd data, read up to the error: {error}")
         return
     if inside and not machine.eof:
-        gaps.say(path, "cut off in the middle of the zstd data: what is there was read")
+        gaps.say(path, "truncated zstd data: read up to the end of the file")
 
 
 # -- Blocks of whole lines, and the search for substrings in them ------------------------------------------------------

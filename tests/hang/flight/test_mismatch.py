@@ -28,7 +28,7 @@ def test_the_minority_passes_another_size(tmp_path: Path) -> None:
 def test_of_two_nobody_can_tell(tmp_path: Path) -> None:
     found = find(tmp_path, TWO, {0: "0:all_reduce[8]?", 1: "0:all_reduce[9]?"})
     assert (found.clues[0].fault_class, culprits(found)) == ("mismatch_shape", [0, 1])
-    assert "do not show which is wrong" in found.clues[0].note
+    assert "do not show which one is wrong" in found.clues[0].note
     assert found.clues[0].confidence <= 0.5
 
 
@@ -46,7 +46,7 @@ def test_of_two_the_one_that_breaks_the_law_of_its_collective(tmp_path: Path) ->
         (tmp_path / f"nccl_trace_rank_{rank}").write_text(json.dumps(content))
     found = clues_of(read_dumps([tmp_path]))
     assert culprits(found) == [1]
-    assert "does not fit a group of 2" in found.clues[0].note
+    assert "sizes of rank 1 do not fit a group of 2" in found.clues[0].note
 
 
 def test_shapes_of_one_size_agree(tmp_path: Path) -> None:
@@ -111,3 +111,7 @@ def test_rings_that_lost_different_entries_are_aligned_by_number(tmp_path: Path)
     found = clues_of(read_dumps([tmp_path]))
     assert (found.clues[0].fault_class, culprits(found)) == ("missing_rank", [1])
     assert any("3 ranks no longer hold their first entries" in sentence for sentence in found.coverage)
+    for rank in (2, 3):
+        (tmp_path / f"nccl_trace_rank_{rank}").unlink()
+    found = clues_of(read_dumps([tmp_path]))
+    assert "The recorder of 1 rank no longer holds its first entries." in found.coverage

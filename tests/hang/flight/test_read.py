@@ -82,14 +82,14 @@ def test_rank_from_the_groups_goes_before_the_name(tmp_path: Path) -> None:
     (tmp_path / "_dump_1").write_bytes(torch_pickle.dumps(content(3, PAIRS)))
     found = read_dumps([tmp_path])
     assert found.dumps[3].rank_from == "the process groups"
-    assert "its name says rank 1, its process groups say 3" in why(found, "_dump_1")
+    assert "the file name says rank 1, the process groups say rank 3" in why(found, "_dump_1")
 
 
 def test_no_rank_anywhere_is_a_gap(tmp_path: Path) -> None:
     (tmp_path / "trace").write_bytes(torch_pickle.dumps(content()))
     found = read_dumps([tmp_path])
     assert found.dumps == {}
-    assert "nothing says its rank" in why(found, "trace")
+    assert "rank unknown" in why(found, "trace")
 
 
 def test_a_pickle_that_would_run_something_does_not(tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ def test_entries_of_the_wrong_kind_are_left_out_and_counted(tmp_path: Path) -> N
     entries += [{**good, "collective_seq_id": 10**30, "record_id": 10}]
     (tmp_path / "nccl_trace_rank_0").write_text(json.dumps(broken))
     found = read_dumps([tmp_path])
-    assert "entries that are none" in why(found, "nccl_trace_rank_0")
+    assert "entries that are not valid" in why(found, "nccl_trace_rank_0")
     assert found.dumps[0].pending[0].title == "all_reduce #2"
 
 

@@ -177,7 +177,7 @@ def test_a_server_that_never_answers_holds_nobody_up(tmp_path: Path, monkeypatch
         monkeypatch.setenv("NCCL_RAS_ADDR", address)
         watch = Watch(layout.root)
         begin = time.monotonic()
-        assert watch.look().why == "NCCL RAS is being asked."
+        assert watch.look().why == "Querying NCCL RAS."
         watch.look(0.1)
         assert time.monotonic() - begin < 0.9
         assert "did not answer within 1 s" in asked(watch).why
@@ -285,7 +285,7 @@ def test_a_host_that_is_none_is_not_asked(
 ) -> None:
     monkeypatch.setenv("NCCL_RAS_ADDR", "0.0.0.0:1234")
     run = write_run(WELL, tmp_path / "run", host=host or "\x00").root
-    assert "no host that can be asked" in asked(Watch(run)).why
+    assert "no host that can be queried" in asked(Watch(run)).why
     assert nobody_is_asked == []
 
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from diag.hang.api import triage
 from diag.hang.model import Culprit, Triage
-from diag.hang.wording import who
+from diag.hang.wording import culprit_words
 
 HERE = Path(__file__).parent
 NOBODY = ("undetermined", "healthy")
@@ -110,7 +110,7 @@ def judge(case: Case, folder: Path) -> Judged:
         ranks = {one["rank"] for one in case.culprits if "rank" in one}
         accused += [c for c in named if ranks and c.rank is not None and c.rank not in ranks and c not in accused]
     shown = [evidence.text for evidence in answer.evidence]
-    said = " ".join((answer.headline, who(answer.culprits), *answer.next_steps, *shown))
+    said = " ".join((answer.headline, culprit_words(answer.culprits), *answer.next_steps, *shown))
     unsaid = tuple(name for name in case.names if name not in said)
     healthy = answer.fault_class == "healthy" and "healthy" not in (case.fault_class, *case.also)
     return Judged(case, answer, right_class, right, tuple(accused), unsaid, healthy)

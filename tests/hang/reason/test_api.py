@@ -47,6 +47,11 @@ def test_logs_and_dumps_lie_in_one_folder(tmp_path: Path) -> None:
     assert not [path for path, reason in found.gaps if "not text" in reason]
 
 
+def test_one_rank_without_a_log_is_one_rank(tmp_path: Path) -> None:
+    (tmp_path / "rank0.log").write_text("[rank0]: world_size=2\n[rank0]: ValueError: bad sample\n")
+    assert "No log lines of 1 rank: 1." in [line.replace("\xa0", " ") for line in triage([str(tmp_path)]).coverage]
+
+
 def test_sruns_labels_are_not_horovods_list(tmp_path: Path) -> None:
     """A list of Horovod's has lines "1: [tensor, ..]"; so have tracebacks of torch behind srun --label."""
     log = tmp_path / "slurm-7.out"

@@ -86,5 +86,5 @@ def test_attempts_that_left_nothing(tmp_path: Path) -> None:
     assert "After restart 1 it left nothing to read." in triage([str(run.root)]).headline
     for number in range(2):
         RunLayout(tmp_path / "empty").restart(number).ranks_folder.mkdir(parents=True)
-    with pytest.raises(DiagError, match="neither a log"):
+    with pytest.raises(DiagError, match="no log and no Flight Recorder dump"):
         triage([str(tmp_path / "empty")])

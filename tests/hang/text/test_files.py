@@ -48,7 +48,7 @@ def test_what_is_left_of_a_cut_off_file_is_read(tmp_path: Path, pack: object) ->
     packed = pack("".join(f"{line}\n" for line in lines).encode())
     (tmp_path / "log").write_bytes(packed[: len(packed) // 2])
     logs = read_logs([tmp_path / "log"])
-    assert "cut off" in said(logs)
+    assert "truncated" in said(logs)
     assert len(logs.processes) > 100
 
 
@@ -58,7 +58,7 @@ def test_damage_and_junk_are_said(tmp_path: Path, pack: object) -> None:
     packed = bytearray(pack(TEXT))
     packed[len(packed) // 2] ^= 0xFF
     (tmp_path / "log").write_bytes(packed)
-    assert any(word in said(read_logs([tmp_path / "log"])) for word in ("damaged", "cut off"))
+    assert any(word in said(read_logs([tmp_path / "log"])) for word in ("corrupt", "truncated"))
     (tmp_path / "log").write_bytes(pack(TEXT) + b"junk")
     logs = read_logs([tmp_path / "log"])
     assert ranks(logs) == [0, 1, 2, 3]
