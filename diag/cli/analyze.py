@@ -98,10 +98,10 @@ def analyze(
         list[str] | None,
         typer.Option(
             metavar="ANALYSIS",
-            help="An analysis that is HolisticTraceAnalysis's, on one rank; may be repeated. "
+            help="Run an analysis of HolisticTraceAnalysis on one rank; repeatable. "
             "critical-path:rank=R,step=N: the critical path inside a step. sequences:rank=R,operator=TEXT,length=N: "
-            "frequent sequences of at least N kernels under operators whose name contains TEXT. Each setting may be "
-            "left out.",
+            "frequent sequences of at least N kernels under operators whose name contains TEXT. Each setting is "
+            "optional.",
         ),
     ] = None,
     table: Annotated[

@@ -38,7 +38,7 @@ def check(
     max_peak_memory: Annotated[str | None, _option(of.PEAK_MEMORY)] = None,
     baseline: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="The run that a regression is measured from.", rich_help_panel="Budgets"),
+        typer.Option(metavar="RUN", help="The run to measure a regression against.", rich_help_panel="Budgets"),
     ] = None,
     max_regression: Annotated[str | None, _option(of.REGRESSION)] = None,
     budget: Annotated[
@@ -74,7 +74,9 @@ def check(
         of.TOKENS: min_tokens_per_second, of.PEAK_MEMORY: max_peak_memory, of.REGRESSION: max_regression,
     }  # fmt: skip
     if as_json and github:
-        raise DiagError("--github and --json both want standard output", hint="leave one out", exit_code=ExitCode.USAGE)
+        raise DiagError(
+            "--github and --json both write to standard output", hint="leave one out", exit_code=ExitCode.USAGE
+        )
     limits = [of.parse_limit(quantity, text) for quantity, text in written.items() if text is not None]
     asked, against = _asked(limits, baseline, budget)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in diag analyze

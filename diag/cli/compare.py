@@ -17,7 +17,7 @@ def compare(
     before: Annotated[Path, typer.Argument(metavar="A", help="A run directory, or a folder of Kineto traces.")],
     after: Annotated[Path, typer.Argument(metavar="B", help="The run that is compared with it.")],
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Compare, at your own risk, runs whose steps are not the same work.")
+        bool, typer.Option("--anyway", help="Compare runs whose steps do different work, at your own risk.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The JSON contract on standard output.")] = False,
     comm_kernels: CommKernelsOption = None,
@@ -40,7 +40,7 @@ def compare(
     comparison = compare_runs(first, second)
     if comparison.not_comparable and not anyway:
         raise DiagError(
-            f"{after} is not the same work as {before}: " + "; ".join(comparison.not_comparable),
+            f"{after} does different work from {before}: " + "; ".join(comparison.not_comparable),
             hint="--anyway compares them at your own risk",
         )
     if as_json:

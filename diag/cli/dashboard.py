@@ -13,7 +13,7 @@ AllowHostOption = Annotated[
     typer.Option(
         "--allow-host",
         metavar="NAME",
-        help="Answer also under this host name, for a reverse proxy or an alias; NAME:PORT where the proxy's address "
+        help="Also accept this host name, for a reverse proxy or an alias; NAME:PORT where the proxy's address "
         "has a port. Repeatable. By default localhost and the address of --host, with its machine's names.",
         show_default=False,
     ),
@@ -25,14 +25,14 @@ def dashboard(
         Path | None,
         typer.Argument(help="A run, which need not exist yet, or a folder of runs; by default the sample runs."),
     ] = None,
-    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8501,
+    port: Annotated[int, typer.Option(help="Port; 0 picks a free one.", min=0, max=65535)] = 8501,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; another than this machine's own lets others connect.")
+        str, typer.Option(help="Address to listen on; any but a loopback address lets other machines connect.")
     ] = "127.0.0.1",
     browser: Annotated[bool, typer.Option(help="Open the browser.")] = True,
     token: Annotated[
         bool,
-        typer.Option(help="Let in only who has the token of the printed address. Without: everybody who can connect."),
+        typer.Option(help="Require the token of the printed address. Without it, anyone who can connect is let in."),
     ] = True,
     allow_host: AllowHostOption = None,
 ) -> None:

@@ -75,14 +75,14 @@ def export(
             "-o",
             metavar="PATH",
             help="prometheus: a file, replaced in one move (for node_exporter's textfile collector). jsonl: a file to "
-            "append to. tensorboard, wandb: the folder. By default standard output, or a folder beside the run.",
+            "append to. tensorboard, wandb: the folder. By default standard output, or a folder next to the run.",
         ),
     ] = None,
     endpoint: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            help="otlp: where the collector listens, else what OTEL_EXPORTER_OTLP_ENDPOINT says, else "
+            help="otlp: URL of the collector; by default OTEL_EXPORTER_OTLP_ENDPOINT, else "
             "http://localhost:4318/v1/metrics.",
         ),
     ] = None,
@@ -100,7 +100,7 @@ def export(
     if to in _OF_STEPS:
         if follow:
             raise DiagError(
-                f"--follow does not go with {to}", hint="export when it has ended", exit_code=ExitCode.USAGE
+                f"--follow cannot be combined with {to}", hint="export when it has ended", exit_code=ExitCode.USAGE
             )
         _write_steps(run, to, out or run.parent / f"{run.resolve().name}-{to}")
         return
@@ -109,7 +109,7 @@ def export(
     from diag.export.run_metrics import RunMetrics
     from diag.serve.server import ended_by_signals
 
-    metrics = RunMetrics(run, per_rank, _ranks(ranks), _say_gap)
+    metrics = RunMetrics(run, per_rank, _ranks(ranks), _print_gap)
     write = _writer(run, to, out, endpoint)
     with ended_by_signals(), suppress(KeyboardInterrupt):
         write(metrics.read())
@@ -117,7 +117,7 @@ def export(
             _follow(metrics, write, every)
 
 
-def _say_gap(path: str, reason: str) -> None:
+def _print_gap(path: str, reason: str) -> None:
     say(f"diag: {path}: {reason}", err=True)
 
 
@@ -181,7 +181,7 @@ def _unwritable(out: Path, error: OSError) -> DiagError:
 def _write_steps(run: Path, to: Format, folder: Path) -> None:
     from diag.export.finished_steps import history
 
-    steps = history(run, _say_gap)
+    steps = history(run, _print_gap)
     if to is Format.TENSORBOARD:
         from diag.export.formats import write_events
 
@@ -195,17 +195,17 @@ def _write_steps(run: Path, to: Format, folder: Path) -> None:
 
 def metrics(
     run: Annotated[Path | None, typer.Argument(help="A run directory, finished or still growing.")] = None,
-    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 9123,
+    port: Annotated[int, typer.Option(help="Port; 0 picks a free one.", min=0, max=65535)] = 9123,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; another than this machine's own lets others connect.")
+        str, typer.Option(help="Address to listen on; any but a loopback address lets other machines connect.")
     ] = "127.0.0.1",
     token: Annotated[
         bool | None,
         typer.Option(
             "--token/--no-token",
-            help="Answer only who sends the token: 'Authorization: Bearer TOKEN', or ?token=TOKEN. It is what "
-            f"{_TOKEN_VARIABLE} holds, else a new one, which is printed. By default where {_TOKEN_VARIABLE} is set or "
-            "others can connect.",
+            help="Require a token in each request: 'Authorization: Bearer TOKEN', or ?token=TOKEN. The token is "
+            f"that of {_TOKEN_VARIABLE}, else a new one, which is printed. Enabled by default where {_TOKEN_VARIABLE} "
+            "is set or other machines can connect.",
             show_default=False,
         ),
     ] = None,
@@ -226,10 +226,10 @@ def metrics(
         put(dashboard())
         return
     if run is None:
-        raise DiagError("which run?", hint="diag metrics RUN", exit_code=ExitCode.USAGE)
+        raise DiagError("no run was given", hint="diag metrics RUN", exit_code=ExitCode.USAGE)
     from diag.export.run_metrics import RunMetrics
 
-    _serve(RunMetrics(run, per_rank, _ranks(ranks), _say_gap), run, host, port, token, allow_host or ())
+    _serve(RunMetrics(run, per_rank, _ranks(ranks), _print_gap), run, host, port, token, allow_host or ())
 
 
 def _serve(
@@ -249,9 +249,9 @@ def _serve(
         followed.read()  # everything so far: this takes longer than a scrape would wait
         server, thread = serve(followed, host, port, token=token, allowed_hosts=allowed_hosts)
         if token is None and not local:
-            say(f"There is no token: whoever reaches {host} can read the metrics.", err=True)
+            say(f"No token is required: anyone who can reach {host} can read the metrics.", err=True)
         elif token is None and with_token is False:
-            say("There is no token: every user of this machine can read the metrics.", err=True)
+            say("No token is required: every user of this machine can read the metrics.", err=True)
         # A token that the user has chosen is not printed: it is in the scraper's configuration already.
         name = socket.gethostname() if guard.is_everywhere(address) else host
         shown = guard.url(name, server.server_port, "/metrics", None if chosen else token)
@@ -259,7 +259,7 @@ def _serve(
         if token is not None and not chosen:
             say(
                 "Prometheus sends this token with `authorization: {credentials: TOKEN}` in its scrape_config. "
-                f"{_TOKEN_VARIABLE} in the environment sets one that stays the same.",
+                f"Set {_TOKEN_VARIABLE} to keep the same token.",
                 err=True,
             )
         thread.join()

@@ -173,7 +173,7 @@ def _refuse_empty_words() -> None:
     """DiagError for an empty argument: usually a shell variable that is not set, and as a path the current directory.
     Arguments after a script's name belong to the script."""
     if "" in sys.argv[1:] and sys.argv[1] not in _OF_OTHERS:
-        hint = "a variable of the shell that is not set? This folder is ."
+        hint = "is a shell variable not set? The current folder is ."
         raise DiagError("an argument is empty", hint=hint, exit_code=ExitCode.USAGE)
 
 

@@ -61,10 +61,10 @@ PathsArgument = Annotated[
 ]
 RankOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="FILE=RANK", help="Rank of a trace that names none in its header or file name; repeatable."),
+    typer.Option(metavar="FILE=RANK", help="Rank of a trace whose header and file name have none; repeatable."),
 ]
 JobsOption = Annotated[
-    int | None, typer.Option(min=1, help="Processes that read traces; by default as many as save time.")
+    int | None, typer.Option(min=1, help="Processes that read traces; by default as many as reduce the reading time.")
 ]
 ClusterOption = Annotated[
     str | None,
@@ -78,9 +78,9 @@ CommKernelsOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="REGEX=OPERATION",
-        help="Count the kernels whose names match as communication, by this operation (all_reduce, all_to_all, ...); "
+        help="Count kernels with matching names as communication, as this operation (all_reduce, all_to_all, ...); "
         "repeatable. A diag.toml in the folder of the traces or in the current directory adds its own: "
-        'comm_kernels = \\["REGEX=OPERATION"]. The first that matches counts, those of the command line first.',
+        'comm_kernels = \\["REGEX=OPERATION"]. The first match is used, those of the command line first.',
     ),
 ]
 
@@ -93,7 +93,7 @@ def rank_list(text: str) -> list[int]:
         first, dash, last = (word.strip() for word in part.partition("-"))
         last = last if dash else first
         if not (first.isdecimal() and last.isdecimal()):
-            raise _no_ranks(text, f"{part.strip()!r} is no rank")
+            raise _no_ranks(text, f"{part.strip()!r} is not a rank")
         if max(len(first), len(last)) > 18 or max(int(first), int(last)) >= MOST_RANKS:
             raise _no_ranks(text, f"a rank is below {MOST_RANKS:,}")
         if int(last) < int(first):
@@ -199,7 +199,7 @@ class RecordingOptions:
     )
     trace_active: int = option(3, COLLECT, "Steps per window.", least=1)
     trace_every: int = option(0, COLLECT, "Steps between two windows; 0: one window.", least=0)
-    byte_budget_mb: int = option(1024, COLLECT, "Most data that one rank may write, in MB.", least=1)
+    byte_budget_mb: int = option(1024, COLLECT, "Maximum data that one rank may write, in MB.", least=1)
     memory_snapshots: bool = option(
         False,
         COLLECT,

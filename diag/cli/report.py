@@ -95,7 +95,7 @@ def _target(out: Path, open_it: bool) -> Path | None:
     if target.is_dir():
         raise DiagError("is a folder", path=out, hint=f"give a file in it: -o {shlex.quote(str(out / 'report.html'))}")
     if target.exists() and not target.is_file():
-        raise DiagError("is no file that can be replaced", path=out, hint="give a file; -o - is for pipes")
+        raise DiagError("is not a file that can be replaced", path=out, hint="give a file; -o - is for pipes")
     return target
 
 

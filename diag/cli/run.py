@@ -113,7 +113,7 @@ class RunOptions(RecordingOptions, TrainerOptions):
     auto_traces: int | None = option(
         None,
         COLLECT,
-        "Most windows that are recorded because the verdict on the newest steps turns bad; by default 3, none with "
+        "Maximum number of windows recorded because the verdict on the newest steps turns bad; by default 3, none with "
         "--no-trace.",
         least=0,
     )
@@ -274,7 +274,7 @@ def _run_own(context: typer.Context, command: list[str], options: RunOptions) ->
     named = options.hang_timeout is not None
     launch = replace(
         launch,
-        nproc=launch.nproc if _given(context, "nproc") else 1,
+        nproc=launch.nproc if _is_on_command_line(context, "nproc") else 1,
         hang_timeout_s=(launch.hang_timeout_s if named else _HANG_S) if collect else 0,
         ends_hung=named,  # a hung run is ended only if the user set the limit
     )
@@ -286,7 +286,7 @@ def _run_own(context: typer.Context, command: list[str], options: RunOptions) ->
     return say_end(layout, start(layout, launch, settings, command), collect, shown=True)
 
 
-def _given(context: typer.Context, name: str) -> bool:
+def _is_on_command_line(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
@@ -296,9 +296,9 @@ def _refuse_options_of_the_trainer(context: typer.Context, is_script: bool) -> N
     kind = "script" if is_script else "command"
     without_effect = _OF_TRAINER if is_script else _OF_TRAINER | _OF_TORCHRUN
     for parameter in context.command.params:
-        if parameter.name in without_effect and _given(context, parameter.name):
+        if parameter.name in without_effect and _is_on_command_line(context, parameter.name):
             raise DiagError(
-                f"{parameter.opts[0]} means nothing to a {kind} of yours",
-                hint=f"options of the {kind} itself go behind its name",
+                f"{parameter.opts[0]} has no effect on your own {kind}",
+                hint=f"write the {kind}'s own options after its name",
                 exit_code=ExitCode.USAGE,
             )

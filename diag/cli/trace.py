@@ -28,8 +28,8 @@ def trace(
         typer.Option(
             metavar="SECONDS",
             min=0,
-            help="How far ahead the window begins, so that every rank has read of it: by default 3 seconds; more on "
-            "storage that shows new files late.",
+            help="How far ahead the window begins, so that every rank sees the request in time: by default 3 seconds; "
+            "more on storage that shows new files late.",
         ),
     ] = None,
     memory: Annotated[

@@ -17,8 +17,10 @@ _STEPS = 48
 
 def tune(
     context: typer.Context,
-    rounds: Annotated[int, typer.Option(help="Changes to try at most.", min=1)] = 3,
-    repeats: Annotated[int, typer.Option(help="Runs with each change, and as many without it, in turns.", min=2)] = 3,
+    rounds: Annotated[int, typer.Option(help="Maximum number of changes to try.", min=1)] = 3,
+    repeats: Annotated[
+        int, typer.Option(help="Runs with each change, and as many without it, alternating.", min=2)
+    ] = 3,
     out: Annotated[Path | None, typer.Option(help="Folder for all runs; else runs/<time>-tune.")] = None,
 ) -> None:
     """Train, diagnose, apply the best advice, and keep it if runs with it are clearly faster than runs without.
@@ -38,7 +40,8 @@ def tune(
     options = command.make_context("diag run", list(arguments)).params
     if not options["trace"] or not options["collect"]:
         raise DiagError(
-            "tuning rests on what is recorded: leave out --no-trace and --no-collect", exit_code=ExitCode.USAGE
+            "tuning needs the recorded traces and metrics: leave out --no-trace and --no-collect",
+            exit_code=ExitCode.USAGE,
         )
     if options["command"]:
         raise DiagError("tuning changes options of the bundled trainer: it takes no script", exit_code=ExitCode.USAGE)

@@ -88,7 +88,7 @@ def _before(attempts: Sequence[Triage | None]) -> str:
 
 def _after(number: int, attempt: Triage | None) -> str:
     if attempt is None:
-        return f"After restart {number} it left nothing to read."
+        return f"After restart {number} it left no logs or records."
     if attempt.fault_class == "healthy":
         return f"After restart {number}: {attempt.headline}"
     if not _names_a_cause(attempt):

@@ -18,7 +18,7 @@ class At(StrEnum):
     INITIALISING = "initialises the communicator"
     NEVER_BEGAN = "never began to initialise it"
     ENDED = "has left it"
-    UNKNOWN = "nothing is known of it"
+    UNKNOWN = "no information about it"
 
 
 @dataclass(frozen=True)

@@ -200,7 +200,7 @@ _SUPPORTED = 0.6  # of the doubt is left
 @dataclass(frozen=True)
 class Confidence:
     value: float
-    own: float  # of the cause's own evidence
+    of_evidence: float  # of the evidence alone
     because: tuple[str, ...]  # what lowered or raised it
 
 

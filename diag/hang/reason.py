@@ -56,7 +56,7 @@ def without_cause(job: JobLogs, reports: Sequence[Timeout]) -> NoCause:
         return NoCause(
             "cascade_store_lost",
             0.5,
-            f"The TCPStore of the job is gone, and no log line shows why. Look at {where} first. {store[0].sentence}",
+            f"The store of the job is gone, and no log line shows why. Look at {where} first. {store[0].sentence}",
             distinct(ends or zero),
             tuple(hit.line for hit in store[:_MOST]),
         )
@@ -392,7 +392,7 @@ def _coverage(job: JobLogs, dumps: FlightFindings, sure: Confidence | None) -> t
             f"{', '.join(map(str, absent[:8]))}{'…' * (len(absent) > 8)}."
         )
     if logs.deduplicated:
-        sentences.append("Ray left out repeated lines, so a missing rank means nothing.")
+        sentences.append("Ray left out repeated lines, so a missing rank is no evidence.")
     harmless = Counter(hit.pattern.says for hit in job.hits if hit.fault_class.id == "harmless")
     sentences += [
         f"Usual in healthy runs: {says} ({counted(count, 'line')})" for says, count in harmless.most_common(3)
@@ -400,6 +400,6 @@ def _coverage(job: JobLogs, dumps: FlightFindings, sure: Confidence | None) -> t
     sentences += dumps.coverage
     if sure is not None and sure.because:
         sentences.append(
-            f"Confidence {sure.value:.0%}; the evidence alone gives {sure.own:.0%}: {'; '.join(sure.because)}."
+            f"Confidence {sure.value:.0%}; the evidence alone gives {sure.of_evidence:.0%}: {'; '.join(sure.because)}."
         )
     return tuple(spaced(text) for text in sentences)

@@ -114,7 +114,7 @@ def processes(top: Accelerate) -> Iterator[Notice]:
         return
     if gpus is not None and number != gpus:
         yield top.say(
-            "num_processes", Severity.ERROR, f"It starts {number} processes, one a GPU, and --gpus says {gpus}.",
+            "num_processes", Severity.ERROR, f"It starts {number} processes, one per GPU, and --gpus is {gpus}.",
             f"num_processes: {gpus}", "accelerate launch: one process a GPU",
         )  # fmt: skip
     if top.kind.startswith("MULTI_") and number < 2:
@@ -183,19 +183,19 @@ DEEPSPEED_KEYS = frozenset({
     "deepspeed_inclusion_filter", "deepspeed_multinode_launcher", "deepspeed_moe_layer_cls_names",
 })  # fmt: skip
 # Refused together with a file, even where they agree with it.
-_BESIDE_FILE = (
+_SET_BY_FILE = (
     "gradient_accumulation_steps", "gradient_clipping", "zero_stage", "offload_optimizer_device",
     "offload_param_device", "offload_param_nvme_path", "offload_optimizer_nvme_path", "zero3_save_16bit_model",
 )  # fmt: skip
 
 
-def beside_file(top: Accelerate) -> Iterator[Notice]:
+def conflicts_with_file(top: Accelerate) -> Iterator[Notice]:
     """Keys that Accelerate refuses together with a DeepSpeed file."""
     section = top.within("deepspeed_config")
     if top.kind != "DEEPSPEED" or "deepspeed_config_file" not in section:
         return
     source = f"{_PLUGIN}._deepspeed_config_checks"
-    for key in _BESIDE_FILE:
+    for key in _SET_BY_FILE:
         if key in section.values:
             yield section.say(key, Severity.ERROR, "Not allowed with deepspeed_config_file: set it in that file.",
                               "remove it", source)  # fmt: skip
@@ -263,4 +263,4 @@ no_overlap = rule(
 )
 # fmt: on
 
-DEEPSPEED_RULES = (beside_file, unknown_deepspeed_keys, stage_of_zero, no_overlap)
+DEEPSPEED_RULES = (conflicts_with_file, unknown_deepspeed_keys, stage_of_zero, no_overlap)

@@ -328,7 +328,7 @@ no_such_version = rule(
 )
 strategy_in_fsdp2 = rule(
     Row(STRATEGY, ERROR, lambda f: f.version == 2 and f.strategy is not None and f.tool == "Accelerate",
-        "Ignored with FSDP2, which reshards after forward unless fsdp_reshard_after_forward says otherwise.",
+        "Ignored with FSDP2, which reshards after forward unless fsdp_reshard_after_forward is false.",
         lambda f: f.write("reshard_after_forward", "true" if _frees(f.strategy) else "false"), _PLUGIN),
     Row(STRATEGY, ERROR,
         lambda f: f.version == 2 and f.tool != "Accelerate" and (f.strategy or "").startswith("HYBRID"),
@@ -338,7 +338,7 @@ strategy_in_fsdp2 = rule(
 reshard_without_value = rule(
     Row("reshard_after_forward", WARNING,
         lambda f: f.tool == "Transformers" and f.version == 2 and f.version_given and not _has_reshard(f),
-        "Not given: older Transformers then take false for FSDP2, whatever `fsdp` says, which keeps every unit's "
+        "Not given: older Transformers then take false for FSDP2, whatever `fsdp` is, which keeps every unit's "
         "parameters gathered from forward to backward; newer ones take true.",
         _write("reshard_after_forward", "true"), _ARGUMENTS),
 )

@@ -117,7 +117,9 @@ def unchecked_torchtitan(seen: Titan) -> tuple[Unchecked, ...]:
 
 
 def unchecked_file(name: str) -> Unchecked:
-    return Unchecked(f"what {visible(name[:200])} says", "the file is not on this machine: run diag plan where it is")
+    return Unchecked(
+        f"what {visible(name[:200])} contains", "the file is not on this machine: run diag plan where it is"
+    )
 
 
 _View = TypeVar("_View")
@@ -188,7 +190,7 @@ def _arguments(document: Document, devices: Devices) -> _LintResult:
     name = view.word("fsdp_config")
     fsdp_file = None
     if name and view.uses_fsdp:
-        fsdp_file = _beside(document, name)
+        fsdp_file = _referenced_file(document, name)
         if fsdp_file is None:
             return notices, (), (*unchecked, unchecked_file(name))
     return _with_fsdp(notices, unchecked, arguments.fsdp_of(view, False, fsdp_file))
@@ -228,7 +230,7 @@ def _named(
     document: Document, name: str, devices: Devices, reader: str
 ) -> tuple[DeepSpeed | None, tuple[Unchecked, ...]]:
     """The DeepSpeed file that another one names; None where it is not here, which is no error."""
-    inner = _beside(document, name)
+    inner = _referenced_file(document, name)
     if inner is None:
         return None, (unchecked_file(name),)
     if recognise(inner) is not Format.DEEPSPEED:
@@ -240,7 +242,7 @@ def _named(
     return deepspeed_of(inner, devices, reader), ()
 
 
-def _beside(document: Document, name: str) -> Document | None:
+def _referenced_file(document: Document, name: str) -> Document | None:
     """A file that another one names: relative to the working directory, as for the tools, else to that file's
     folder."""
     for path in (Path(name), Path(document.path).parent / name):

@@ -192,7 +192,7 @@ def test_a_server_that_never_answers_does_not_hold_up_the_page(tmp_path: Path, m
         begin = time.monotonic()
         test = shown(tmp_path, layout.root, monkeypatch)
         assert time.monotonic() - begin < 5
-    assert "NCCL RAS is being asked" in text(test)
+    assert "Querying NCCL RAS" in text(test)
 
 
 def test_a_run_that_ended_shows_the_last_report_that_it_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

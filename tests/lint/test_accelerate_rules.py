@@ -66,7 +66,7 @@ CASES: dict[Any, list[Case]] = {
         silent(axes(cp=2, sp=1), gpus=2), silent(axes(cp=1, sp=2), gpus=8),
         silent({"distributed_type": "FSDP"}, gpus=32),
     ],
-    inner.beside_file: [
+    inner.conflicts_with_file: [
         fires(ds(deepspeed_config_file="ds.json", zero_stage=3), (D + "zero_stage", "error", "Not allowed with")),
         fires(ds(deepspeed_config_file="ds.json") | {"mixed_precision": "bf16"},
               ("mixed_precision", "error", "set bf16 or fp16 in that file")),

@@ -72,14 +72,14 @@ def test_an_fsdp_config_that_arguments_name(tmp_path: Path) -> None:
     assert [row.key for row in found.translations] == ["fsdp", "fsdp", "version", "backward_prefetch"]
     (tmp_path / "fsdp.json").unlink()
     found = linted(tmp_path / "args.json", text)
-    assert [unchecked.what for unchecked in found.could_not_look] == ["what fsdp.json says"]
+    assert [unchecked.what for unchecked in found.could_not_look] == ["what fsdp.json contains"]
     assert found.translations == ()
 
 
 def test_a_file_that_is_not_here_is_said(tmp_path: Path) -> None:
     outer = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: /elsewhere/ds.json\n"
     found = linted(tmp_path / "accelerate.yaml", outer)
-    assert "what /elsewhere/ds.json says" in [unchecked.what for unchecked in found.could_not_look]
+    assert "what /elsewhere/ds.json contains" in [unchecked.what for unchecked in found.could_not_look]
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "a\0b", "."])

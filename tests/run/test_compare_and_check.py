@@ -109,7 +109,7 @@ def test_check_exit_codes_and_json(runs: dict[str, str]) -> None:
         (["--max-step", "fast"], 2, "max-step = 'fast' is no limit"),
         (["--max-regression", "5%"], 2, "--baseline RUN"),
         (["--max-step", "1s", "--baseline", "x"], 2, "--max-regression"),
-        (["--max-step", "1s", "--json", "--github"], 2, "both want standard output"),
+        (["--max-step", "1s", "--json", "--github"], 2, "both write to standard output"),
         (["--max-step", "1s", "--junit", "/dev/null/gate.xml"], 1, "cannot be written"),
     ],
 )

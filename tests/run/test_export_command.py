@@ -76,9 +76,9 @@ def readings(lines: Path) -> int:
     [
         (["/dev", "--format", "jsonl"], 1, "is no run directory"),
         (["/nowhere", "--format", "tensorboard"], 1, "no such file"),
-        ([str(SAMPLE), "--format", "wandb", "--follow"], 2, "does not go with wandb"),
+        ([str(SAMPLE), "--format", "wandb", "--follow"], 2, "cannot be combined with wandb"),
         ([str(SAMPLE), "--format", "prometheus", "--follow"], 2, "needs a file"),
-        ([str(SAMPLE), "--format", "prometheus", "--ranks", "0-"], 2, "is no rank"),
+        ([str(SAMPLE), "--format", "prometheus", "--ranks", "0-"], 2, "is not a rank"),
         ([str(SAMPLE), "--format", "jsonl", "-o", "/dev/null/x"], 1, "cannot be written"),
         ([str(SAMPLE), "--format", "prometheus", "-o", "/dev/null/x"], 1, "cannot be written"),
     ],
@@ -119,10 +119,10 @@ def test_the_dashboard_is_printed() -> None:
     [
         (["--host", "0.0.0.0"], "", True, 401, "Prometheus sends this token"),
         (["--host", "0.0.0.0"], "chosen", False, 401, ""),
-        (["--host", "0.0.0.0", "--no-token"], "", False, 200, "There is no token: whoever reaches 0.0.0.0"),
+        (["--host", "0.0.0.0", "--no-token"], "", False, 200, "No token is required: anyone who can reach 0.0.0.0"),
         (["--token"], "", True, 401, "Prometheus sends this token"),
         ([], "chosen", False, 401, ""),
-        (["--no-token"], "chosen", False, 200, "There is no token: every user of this machine"),
+        (["--no-token"], "chosen", False, 200, "No token is required: every user of this machine"),
     ],
 )
 def test_who_may_scrape(

@@ -82,7 +82,7 @@ def test_places_that_cannot_be_written(run: Path, tmp_path: Path) -> None:
     with pytest.raises(DiagError, match="cannot be written") as error:
         report(run, "-o", tmp_path / "file" / "report.html")
     assert error.value.hint
-    with pytest.raises(DiagError, match="no file that can be replaced"):
+    with pytest.raises(DiagError, match="not a file that can be replaced"):
         report(run, "-o", "/dev/null")
     assert Path("/dev/null").is_char_device()
 

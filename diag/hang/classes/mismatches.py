@@ -120,7 +120,7 @@ _CALLS = (
             "Find the collective that {who} left out or made too often: a loop of unequal length, a branch.",
             _STACKS,
         ),
-        rule="Watchdogs of one group stop at different sequence numbers, or torch's own desync report says so.",
+        rule="Watchdogs of one group stop at different sequence numbers, or torch's desync report shows it.",
         patterns={
             "lagging-ranks": LogPattern(
                 ("are the lagging ranks that caused this timeout",),
@@ -325,8 +325,8 @@ _HOSTS = (
         follows=-0.1,  # CUDA cannot open the memory of a GPU that is on another host
         by_line=True,
         next_steps=(
-            "NCCL treats processes with the same hostname and boot id as one host: give every host (or container) a "
-            "name of its own, or set NCCL_HOSTID to a different value on each.",
+            "NCCL treats processes with the same hostname and boot id as one host: give every host (or container) its "
+            "own name, or set NCCL_HOSTID to a different value on each.",
             "Containers on one host that should be one: give them the same /dev/shm (--ipc=host) and PID namespace.",
         ),
         rule="NCCL reports a GPU that two ranks share, or a shared memory segment that is not there, and the lines "

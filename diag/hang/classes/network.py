@@ -330,7 +330,7 @@ CLASSES = (
                 + _ERRNO
                 + r".*)",
                 "all; misc/socket.cc, transport/net*.cc, bootstrap.cc, aws-ofi-nccl",
-                "NCCL's network code says: [{message}][{other}]",
+                "NCCL's network code reports: [{message}][{other}]",
                 confidence=SUGGESTS,
                 unless=("No such file", "Failed to open libibverbs", "Could not find", "falling back"),
             ),
@@ -338,7 +338,7 @@ CLASSES = (
                 ("WARN: Function: ",),
                 r"WARN: Function: \w+ Line: \d+: NET/OFI (?P<message>.*?" + _ERRNO + r".*)",
                 "aws-ofi-nccl 1.0; aws-ofi-nccl",
-                "The network plugin says: {message}",
+                "The network plugin reports: {message}",
                 confidence=SUGGESTS,
             ),
             "kernel-ib": LogPattern(
@@ -368,7 +368,7 @@ CLASSES = (
                 r"|.{0,200}output empty list)"
                 r"(?:.{0,300}?My host id: (?P<host>\S+))?(?:.{0,300}?Peer host id: (?P<other>\S+))?",
                 "aws-ofi-nccl; libfabric, prov/efa",
-                "libfabric says: {message}[ between {host} and {other}].",
+                "libfabric reports: {message}[ between {host} and {other}].",
                 confidence=NAMES_AN_EFFECT,
             ),
             "name-not-resolved": LogPattern(
@@ -388,7 +388,7 @@ CLASSES = (
                 ("socket.cc:", "transport/net", "bootstrap.cc:", "ibvwrap.cc:"),
                 r"(?P<file>misc/socket\.cc|transport/net\w*(?:/\w+)?\.cc|bootstrap\.cc|misc/ibvwrap\.cc):\d+ -> 2\b",
                 "all; NCCLCHECK",
-                "{file} of NCCL returned a system error (2), without a warning that says why.",
+                "{file} of NCCL returned a system error (2), without a warning that shows why.",
                 SUGGESTS,
             ),
         },

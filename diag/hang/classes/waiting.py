@@ -135,7 +135,7 @@ CLASSES = (
             "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC raises the limit; TORCH_NCCL_ENABLE_MONITORING=0 ends the check.",
         ),
         rule="The heartbeat monitor ended the process, or a collective ran for more than twice its timeout, and no "
-        "collective that timed out says who was missing.",
+        "collective that timed out shows which ranks were missing.",
         patterns={
             "heartbeat": confirms(
                 ("watchdog got stuck for", "Heartbeat monitor timed out"),
@@ -218,11 +218,11 @@ CLASSES = (
     ),
     FaultClass(
         id="healthy",
-        title="nothing is wrong in what was read",
+        title="no problem was found in the available data",
         priority=9,
         names_a_cause=False,
         next_steps=("If the job does hang: give the logs of all ranks, and stacks (`py-spy dump --pid PID`).",),
-        rule="The initialisation is complete, or the run ended in order, and no line says otherwise.",
+        rule="The initialisation is complete, or the run ended in order, and no log line contradicts this.",
         patterns={
             "ended-well": harmless(
                 (
@@ -250,7 +250,7 @@ CLASSES = (
     ),
     FaultClass(
         id="undetermined",
-        title="the cause cannot be determined from what was read",
+        title="the cause cannot be determined from the available data",
         priority=9,
         names_a_cause=False,
         next_steps=(),

@@ -358,8 +358,9 @@ def _waiting_clues(board: Board, waits: Waits, dumps: Dumps) -> list[Clue]:
         clues.append(clue)
     if waits.behind:
         note = (
-            f"{begun(listed(waits.behind))} did not call what a peer called that waits in the same collectives, so "
-            "that wait does not explain it. It may also be the only one that reads a result back there."
+            f"{begun(listed(waits.behind))} did not make a call that was made by a peer waiting in the same "
+            "collectives, so waiting there does not explain it. It may also be the only rank that reads a result back "
+            "there."
         )
         clues.append(_clue(board, waits, waits.behind, 0.35, note))
     return clues
@@ -426,7 +427,7 @@ def _roots_note(waits: Waits) -> str:
     parts = []
     if waits.absent:
         itself = "was in no collective itself" if len(waits.absent) == 1 else "were in no collective themselves"
-        parts.append(f"{listed(waits.absent)} did not call what others wait in, and {itself}")
+        parts.append(f"{listed(waits.absent)} did not join collectives that others wait in, and {itself}")
     if waits.stopped:
         parts.append(
             f"{listed(waits.stopped)} did not finish collectives that peers in them finished: the device, or the "
@@ -469,7 +470,7 @@ def _circle_clue(board: Board, waits: Waits) -> Clue | None:
             f"the calls of rank {first} end first."
         )
         return _clue(board, waits, (first,), 0.3, note)
-    note = f"{begun(listed(ring))} wait for each other in different groups: their calls are not in one order."
+    note = f"{begun(listed(ring))} wait for each other in different groups: their calls are in different orders."
     return replace(_clue(board, waits, ring, 0.6 if len(ring) <= 4 else 0.4, note), fault_class="desync")
 
 

@@ -52,7 +52,7 @@ def address_of(address: str) -> tuple[str, int]:
         if match is None or int(match["port"] or 1) not in range(1, 65536):
             where = "" if text == address else f" ({VARIABLE})"
             raise DiagError(
-                f"{visible(text)!r}{where} is no address", hint="Give HOST:PORT, for example localhost:28028."
+                f"{visible(text)!r}{where} is not an address", hint="Give HOST:PORT, for example localhost:28028."
             )
         host = match["six"] or match["host"] or host
         port = int(match["port"] or port)
@@ -83,7 +83,7 @@ def ask(address: str = "", answer_s: float = ANSWER_S) -> Asked:
         ) from None
     except UnicodeError:  # from the resolver: no valid host name
         raise DiagError(
-            f"{visible(name)!r} is no address", hint="Give HOST:PORT, for example localhost:28028."
+            f"{visible(name)!r} is not an address", hint="Give HOST:PORT, for example localhost:28028."
         ) from None
     except OSError as error:
         raise DiagError(

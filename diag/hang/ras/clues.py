@@ -323,7 +323,7 @@ def _odd(series: Series) -> _Odd | None:
         ranks = crossed
         sure = 1 - (1 - _CROSSED_SNAPSHOT) * (1 - series.sure) if series.still else _CROSSED_SNAPSHOT
         same = all(sum(differs[rank].values()) == 0 for rank in ranks)
-        fault, difference = ("mismatch_op" if same else "desync"), "launched other collectives than"
+        fault, difference = ("mismatch_op" if same else "desync"), "launched different collectives than"
     elif behind:
         least = min(behind.values())
         ranks = [rank for rank, of_rank in behind.items() if of_rank == least]
@@ -332,10 +332,10 @@ def _odd(series: Series) -> _Odd | None:
         ranks = list(differs)
         sure, fault, difference = series.sure * _AHEAD, "desync", "launched more collectives than"
     if not series.still and not crossed:
-        if series.before is not None and not stands(series, ranks):
+        if series.before is not None and not unchanged_counts(series, ranks):
             return None  # all move: a running job
         sure = min(sure * _OTHERS_MOVE, _STRAGGLER) if series.before is not None else min(sure, _SNAPSHOT)
-    elif not series.still and series.before is not None and not stands(series, ranks):
+    elif not series.still and series.before is not None and not unchanged_counts(series, ranks):
         return None
     majority = usual.number if usual is not None else 0
     if 2 * len(ranks) >= size or 2 * majority <= size:
@@ -381,7 +381,7 @@ def _differences(comm: Comm) -> dict[int, dict[str, int]]:
     return dict(by_rank)
 
 
-def stands(series: Series, ranks: Sequence[int]) -> bool:
+def unchanged_counts(series: Series, ranks: Sequence[int]) -> bool:
     """Whether the counts of these ranks have not changed since the earlier report, while those of others have."""
     before = series.before
     if before is None:

@@ -29,7 +29,7 @@ from diag.words.formatting import counted, listing, spaced, visible
 from ..model import Clue, Evidence, Logs, Process
 from .client import VARIABLE, address_of, ask
 from .clues import NOT_COUNTED as NOT_COUNTED
-from .clues import Names, Series, findings_of, series_of, stands, unchanged
+from .clues import Names, Series, findings_of, series_of, unchanged, unchanged_counts
 from .read import Reports, read_reports
 from .report import RUNNING, Comm, Level, Member, Report
 
@@ -146,7 +146,7 @@ class Watch:
                 reason = reports.gaps[0][1] if reports.gaps else "it holds no report"
                 why = f"NCCL RAS at {address} answered, and its answer cannot be read: {reason}."
             elif not self._job.is_of(reports.reports[-1]):
-                why = f"NCCL RAS at {address} answers for another job. {VARIABLE} gives each job an address of its own."
+                why = f"NCCL RAS at {address} answers for another job. {VARIABLE} gives each job its own address."
             else:
                 self._reports = _thinned([*self._reports, reports.reports[-1]])
                 self._last = _seen(self._reports, self._job.logs(), f"NCCL RAS at {address}")
@@ -159,10 +159,10 @@ def _thinned(reports: list[Report]) -> list[Report]:
     age."""
     last = reports[-1]
 
-    def says_since(report: Report) -> bool:
+    def unchanged_since(report: Report) -> bool:
         return any(name in last.comms and unchanged(comm, last.comms[name]) for name, comm in report.comms.items())
 
-    while len(reports) > 2 and not says_since(reports[0]):
+    while len(reports) > 2 and not unchanged_since(reports[0]):
         reports = reports[1:]
     while len(reports) > _MOST_REPORTS:
         gaps = [
@@ -440,7 +440,7 @@ def _counts(series: Series, at: _Place) -> Iterator[Row]:
             yield at.row(level.members, level.number, says, _since(series, level))
         if len(levels) > _MOST_LEVELS:
             others = sum(level.number for level in levels[_MOST_LEVELS:])
-            yield at.row((), others, f"{op or 'collectives'}: other counts", _since(series, None))
+            yield at.row((), others, f"{op or 'collectives'}: different counts", _since(series, None))
     if not differ and series.still and comm.counts:
         launched = [f"{op} {int(levels[0].value):,}" for op, levels in comm.counts.items() if levels[0].value]
         members = next(iter(comm.counts.values()))[0]
@@ -456,4 +456,4 @@ def _since(series: Series, level: Level | None) -> str:
         return f"unchanged for {series.seconds:,.0f} s" if series.seconds is not None else "unchanged since a report"
     ranks = [member.rank for member in level.members if member.rank is not None] if level is not None else []
     whole = level is not None and len(ranks) == level.number
-    return "unchanged, while others go on" if whole and stands(series, ranks) else "changing"
+    return "unchanged, while others make progress" if whole and unchanged_counts(series, ranks) else "changing"

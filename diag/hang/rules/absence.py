@@ -183,7 +183,7 @@ def _raised_by_all_others(job: JobLogs) -> list[Clue]:
         return []
     lines = list(raised.values())
     name = spaced(listing(silent))
-    note = f"{len(raised)} of {world} ranks lost a peer or waited too long for one; {name} reported nothing."
+    note = f"{len(raised)} of {world} ranks lost a peer or timed out waiting for one; {name} reported nothing."
     culprits = distinct([job.of_rank(rank) for rank in silent])
     evidence = tuple(line.evidence for line in lines[:4])
     return [Clue("missing_rank", culprits, evidence, _LOGS_MISSING, note, tuple(sorted(raised)))]

@@ -443,7 +443,7 @@ def take_run(run: RunLayout, facts: Facts, gaps: Gaps) -> int | None:
 
 
 Progress = Callable[[int, int, str], None]
-_KINDS_SAID = 6
+_KINDS_SHOWN = 6
 
 
 def read_logs(paths: Sequence[str | Path], anchors: Sequence[str] = (), progress: Progress | None = None) -> Logs:
@@ -482,7 +482,7 @@ def _joined(gatherer: Gatherer, sizes: list[int | None], gaps: Gaps) -> Logs:
     put_ranks(joined, lines, gatherer, doubtful)
     put_last_times(joined, lines)
     communicators = communicators_of(joined, calls, gaps)
-    _say_left_out(gatherer, gaps)
+    _report_left_out(gatherer, gaps)
     return Logs(
         lines=tuple(lines),
         processes=tuple(joined.processes),
@@ -534,14 +534,14 @@ def _place(call: NcclCall) -> tuple[str, int]:
     return call.evidence.path, call.evidence.line  # by line, since several threads of a process may call
 
 
-def _say_left_out(gatherer: Gatherer, gaps: Gaps) -> None:
+def _report_left_out(gatherer: Gatherer, gaps: Gaps) -> None:
     of_file: dict[int, dict[str, int]] = defaultdict(dict)
     for (file, kind), count in gatherer.keep.left_out.items():
         of_file[file][str(kind)] = count
     for file, kinds in of_file.items():
         most = sorted(kinds, key=lambda kind: -kinds[kind])
-        listed = ", ".join(f"{kinds[kind]:,} with {kind.strip()!r}" for kind in most[:_KINDS_SAID])
-        more = f" and of {len(most) - _KINDS_SAID} other kinds" if len(most) > _KINDS_SAID else ""
+        listed = ", ".join(f"{kinds[kind]:,} with {kind.strip()!r}" for kind in most[:_KINDS_SHOWN])
+        more = f" and of {len(most) - _KINDS_SHOWN} other kinds" if len(most) > _KINDS_SHOWN else ""
         gaps.say(gatherer.files[file], f"{SHARES}; left out: {listed}{more}")
     for file, unread in gatherer.facts.unread_events.items():
         gaps.say(gatherer.files[file], f"{unread} Init lines are damaged (interleaved?) and could not be read")

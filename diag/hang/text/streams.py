@@ -352,7 +352,7 @@ class Search:
     def hits(self, block: TextBlock) -> tuple[NDArray[np.int64], Iterator[tuple[int, int, list[int]]]]:
         """The lines in which only the bulk substring was found; and for the others (line, where its first hit begins,
         the indices of its substrings), by line."""
-        places = self._found(block)
+        places = self._match_positions(block)
         lines = np.searchsorted(block.starts, places, side="right") - 1
         data = np.frombuffer(block.data, np.uint8)
         is_bulk = np.full(len(places), bool(self._bulk))
@@ -362,7 +362,7 @@ class Search:
         alone = is_bulk & ~np.isin(lines, mixed)
         return np.unique(lines[alone]), self._named(block, places[~alone], lines[~alone])
 
-    def _found(self, block: TextBlock) -> NDArray[np.int64]:
+    def _match_positions(self, block: TextBlock) -> NDArray[np.int64]:
         if not self._folded:
             return np.empty(0, np.int64)
         # polars needs valid UTF-8: dropping the eighth bit keeps all positions, and `_named` discards false hits.

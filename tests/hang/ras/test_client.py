@@ -107,7 +107,7 @@ def test_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     assert address_of("") == ("10.0.0.1", 1234)
     assert address_of("node7") == ("node7", 1234)
     for bad in ("a b:1", "host:99999", "host:0", "http://host:1", "\x1b[0m:1"):
-        with pytest.raises(DiagError, match="is no address"):
+        with pytest.raises(DiagError, match="is not an address"):
             address_of(bad)
     monkeypatch.setenv("NCCL_RAS_ADDR", "a:b:c")
     with pytest.raises(DiagError, match="NCCL_RAS_ADDR"):

@@ -105,7 +105,10 @@ def test_a_straggler_stands_while_the_others_go_on(tmp_path: Path) -> None:
     later = job(Comm(list(range(8)), usual={"AllReduce": 90}, counts={7: {"AllReduce": 60}}))
     seen = watched(tmp_path, speaks(answers(STUCK, later)), times=2)
     still = {row.says: row.still for row in seen.rows}
-    assert still == {"AllReduce: 90 launched": "changing", "AllReduce: 60 launched": "unchanged, while others go on"}
+    assert still == {
+        "AllReduce: 90 launched": "changing",
+        "AllReduce: 60 launched": "unchanged, while others make progress",
+    }
 
 
 def test_equal_counts_that_stand_still(tmp_path: Path) -> None:
@@ -304,11 +307,11 @@ def test_a_wrong_address_is_a_sentence(
     tmp_path: Path, nobody_is_asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NCCL_RAS_ADDR", "a:b:c")
-    assert "is no address" in asked(Watch(write_run(WELL, tmp_path / "run").root)).why
+    assert "is not an address" in asked(Watch(write_run(WELL, tmp_path / "run").root)).why
     monkeypatch.setenv("NCCL_RAS_ADDR", f"{'x' * 100}:1")
     monkeypatch.setattr(live, "ask", client.ask)
     seen = asked(Watch(write_run(WELL, tmp_path / "run").root))
-    assert "is no address" in seen.why or "no NCCL RAS answers" in seen.why
+    assert "is not an address" in seen.why or "no NCCL RAS answers" in seen.why
 
 
 def test_another_job_on_the_port(tmp_path: Path) -> None:

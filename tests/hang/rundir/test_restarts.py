@@ -83,7 +83,7 @@ def test_a_later_attempt_where_the_first_names_no_cause(tmp_path: Path) -> None:
 def test_attempts_that_left_nothing(tmp_path: Path) -> None:
     run = attempts(tmp_path, FAILED)
     run.restart(1).ranks_folder.mkdir(parents=True)
-    assert "After restart 1 it left nothing to read." in triage([str(run.root)]).headline
+    assert "After restart 1 it left no logs or records." in triage([str(run.root)]).headline
     for number in range(2):
         RunLayout(tmp_path / "empty").restart(number).ranks_folder.mkdir(parents=True)
     with pytest.raises(DiagError, match="no log and no Flight Recorder dump"):
