@@ -364,7 +364,7 @@ HARMLESS = FaultClass(
             ("Expected number of connected peer ranks is",),
             r"Rank \d+ is connected to (?P<peers>\d+) peer ranks\. Expected number of connected peer ranks is : "
             r"(?P=peers)(?!\d)",
-            "torch 2.4+; ProcessGroupGloo.cpp",
+            "gloo of torch 2.4+",
             "gloo is connected to all peers.",
         ),
         "uneven-inputs": harmless(

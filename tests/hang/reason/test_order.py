@@ -997,6 +997,14 @@ def test_workers_at_the_stores_barrier_are_compared_with_the_world(joined: int, 
     assert (triage.fault_class, triage.culprits) == (name, ())
 
 
+def test_the_stores_barrier_is_read_as_torch_2_1_words_it() -> None:
+    job = Job()
+    error = "torch.distributed.DistStoreError: Timed out initializing process group in store based barrier on rank 2, "
+    counts = "(world_size=4, num_workers_joined=8, timeout=0:30:00)"
+    job.say(f"{error}for key: store_based_barrier_key:1 {counts}", source="python")
+    assert reason(job.logs()).fault_class == "stale_store"
+
+
 def test_a_cancelled_attempt_explains_what_the_store_still_counts() -> None:
     job = Job()
     job.say("slurmstepd: error: *** JOB 1 ON node0 CANCELLED AT 2021-03-16T06:00:46 DUE TO PREEMPTION ***")
