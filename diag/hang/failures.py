@@ -11,7 +11,7 @@ from diag.hang.classes import CLASSES
 from diag.hang.classes.processes import SAYS
 from diag.hang.job import JobLogs
 from diag.hang.model import MOST_RANKS, Culprit, Line, Role, grouped
-from diag.hang.text.prefixes import at_ns
+from diag.hang.text.prefixes import at_ns, short_host
 
 # -- torchrun's last block: which rank failed, where, with which exit code ---------------------------------------------
 
@@ -71,7 +71,7 @@ def _failed_rank(fields: dict[str, str], lines: list[Line], root: bool) -> list[
         FailedRank(
             rank=int(rank[1]) if rank else None,
             local_rank=int(rank[2]) if rank and rank[2] else None,
-            host=fields.get("host", "").strip().partition(".")[0],
+            host=short_host(fields.get("host", "").strip()),
             pid=int(ended[2]) if ended and ended[2] else None,
             exitcode=int(ended[1]) if ended else None,
             root=root,

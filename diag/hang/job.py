@@ -13,6 +13,7 @@ from typing import TypeVar, cast
 from diag.hang.classes import hits_of
 from diag.hang.classes.base import Hit
 from diag.hang.model import Communicator, Culprit, Line, Logs, Process, Speaker, grouped
+from diag.hang.text.prefixes import short_host
 
 # Clocks of two hosts: NTP usually keeps them within milliseconds, without a guarantee, and log lines are written late.
 CLOCKS_NS = 2_000_000_000
@@ -182,7 +183,7 @@ class JobLogs:
     def _launched_hosts(self) -> dict[str, set[str]]:
         """Hosts in the launchers' last blocks, by file."""
         matches = ((line.path, match) for line in self.logs.lines if (match := _BLOCK_HOST.match(line.text)))
-        return grouped((path, match[1].partition(".")[0]) for path, match in matches)
+        return grouped((path, short_host(match[1])) for path, match in matches)
 
     def culprit(self, line: Line, peer: str = "") -> Culprit:
         """The culprit that printed a line."""
@@ -284,7 +285,7 @@ class JobLogs:
         hosts = self._hosts_of_address.get(name, set())
         if len(hosts) == 1:
             return next(iter(hosts))
-        known = [host for host in self.hosts if host in (name, name.partition(".")[0])]
+        known = [host for host in self.hosts if host in (name, short_host(name))]
         return known[0] if known and not hosts else ""
 
     # Order in time
@@ -309,9 +310,12 @@ def culprit_of(process: Process, peer: str = "") -> Culprit:
 
 
 def distinct(culprits: list[Culprit]) -> tuple[Culprit, ...]:
-    """The culprits without repetitions, by rank, then host."""
-    unique = dict.fromkeys(culprits)
-    return tuple(sorted(unique, key=lambda c: (c.rank is None, c.rank or 0, c.host, c.peer)))
+    """The culprits without repetitions, by rank, then host. The driver prints a GPU's address in several ways."""
+    unique: dict[Culprit, Culprit] = {}
+    for culprit in culprits:
+        number = bus_number(culprit.bus_id)
+        unique.setdefault(culprit if number is None else replace(culprit, bus_id=f"{number:x}"), culprit)
+    return tuple(sorted(unique.values(), key=lambda c: (c.rank is None, c.rank or 0, c.host, c.peer)))
 
 
 def bus_number(text: str) -> int | None:

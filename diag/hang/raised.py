@@ -14,9 +14,9 @@ _OF_THE_GROUP = (
     "SignalException", "RendezvousTimeoutError", "RendezvousConnectionError", "NCCL error", "NCCL Error",
     "NCCL communicator was aborted", "Watchdog caught", "collective operation timeout", "timed out in blocking wait",
     "Connection closed by peer", "Connection was likely closed", "Application timeout", "Socket Timeout",
-    "Timed out waiting", "wait timeout", "recvValue failed", "sendBytes failed", "remote process exited", "store->get",
-    "monitoredBarrier", "Detected mismatch between collectives", "failed to synchronize", "Gloo connectFullMesh failed",
-    "gloo/transport",
+    "Timed out waiting", "Timed out initializing process group", "wait timeout", "recvValue failed", "sendBytes failed",
+    "remote process exited", "store->get", "monitoredBarrier", "Detected mismatch between collectives",
+    "failed to synchronize", "Gloo connectFullMesh failed", "gloo/transport",
 )  # fmt: skip
 # These messages also come from other connections of the rank: to a data server, or to its DataLoader's workers.
 _OF_ANY_CONNECTION = (

@@ -13,6 +13,7 @@ from diag.hang.flight import FlightFindings
 from diag.hang.job import JobLogs, distinct
 from diag.hang.model import Clue, Culprit, Evidence, Line, Logs, Role, RuledOut, Triage
 from diag.hang.order import Chosen, Confidence, choose, confidence_of, merged
+from diag.hang.raised import shortened
 from diag.hang.rules import RULES
 from diag.hang.rules.network import ends_on_its_host, interface_words
 from diag.hang.rules.processes import victims_of
@@ -25,8 +26,13 @@ from diag.words.formatting import counted, listing, spaced
 
 _STORE = ("store-get", "should-dump", "recv-value")
 _REMOTE = re.compile(r"^\[?(?P<host>[^\]\s:]+(?::[^\]\s:]+)*?)\]?(?::\d+)?$")
+_EXCEPTION = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception)(?::|$)|^(?:\S+: )?Test \w+ failure ")
+_LAUNCHER_ERROR = re.compile(r"^[a-z]\w*: error: ")
+_LAST_ERROR = re.compile(r"^\s*Last error:\s*$")
 _MOST = 6
 _MOST_NAMED = 1_024  # ranks
+_AT_START = ("barrier-device", "all-peers")  # notices of runs that hang later as well: no sign that the job is healthy
+_QUOTED = 160  # characters
 _WELL, _STEPS, _STEPS_ONLY = 0.85, 0.7, 0.5
 
 
@@ -123,6 +129,7 @@ def _healthy_or_unknown(job: JobLogs) -> NoCause:
     members = [m for c in job.communicators for m in c.members]
     largest = max(job.communicators, key=lambda c: c.size, default=None)
     harmless = [hit.line for hit in job.hits if hit.fault_class.id == "harmless"]
+    overcome = {hit.line for hit in job.hits if hit.fault_class.id == "harmless" and hit.name not in _AT_START}
     complete = [line for line in job.logs.lines if "COMPLETE" in line.text]
     lines = tuple(dict.fromkeys((*complete[:_MOST], *harmless)))[:_MOST]
     doubt = _doubt(job)
@@ -136,13 +143,13 @@ def _healthy_or_unknown(job: JobLogs) -> NoCause:
     if doubt:
         return NoCause("undetermined", 0.4, doubt, (), lines)
     if steps and (whole or not members):
-        last_alarm = max((line.number for line in harmless), default=0)
+        last_alarm = max((line.number for line in overcome), default=0)
         after = [line for line in steps if last_alarm < line.number]
         if whole:
             size = largest.size if largest else 0
             text = f"All {size} ranks are initialised, they train, and no log line reports a problem."
             return NoCause("healthy", _STEPS, text, (), (*lines[:3], *steps[-2:]))
-        if harmless and after:
+        if overcome and after:
             text = "The training makes progress, and no log line reports a problem."
             return NoCause("healthy", _STEPS_ONLY, text, (), (*lines[:3], *steps[-2:]))
     if whole and largest is not None:
@@ -151,10 +158,35 @@ def _healthy_or_unknown(job: JobLogs) -> NoCause:
     if members and largest is not None:
         text = f"{len(largest.members)} of {largest.size} ranks were read, and their logs report no problem."
         return NoCause("undetermined", 0.4, text, (), lines)
+    errors = _errors(job)
+    if errors:
+        # A launcher's message is the end of the process, an exception the reason.
+        last = ([line for line in errors if not _LAUNCHER_ERROR.match(line.text)] or errors)[-1]
+        words = shortened(last.text.strip(), _QUOTED)
+        text = f"No known log pattern matches. The last error in the logs: {words}"
+        return NoCause("undetermined", 0.3, text, (), tuple(errors[-_MOST:]))
     if harmless:
         text = "The logs hold only lines that healthy runs also print, and no training step or end of the job."
         return NoCause("undetermined", 0.3, text, (), tuple(harmless[:_MOST]))
     return NoCause("undetermined", 0.2, "The logs do not show the state of the job.", (), ())
+
+
+def _errors(job: JobLogs) -> list[Line]:
+    """Exceptions and errors of launchers, in the order of the files. torch's exceptions quote NCCL below "Last error:",
+    which says more than they do."""
+    errors = []
+    before = None
+    for line in job.logs.lines:
+        quoted = before is not None and _LAST_ERROR.match(before.text) and _follows(before, line) and line.text.strip()
+        error = quoted or _EXCEPTION.match(line.text) or _LAUNCHER_ERROR.match(line.text)
+        if error and not in_order(job, line):
+            errors.append(line)
+        before = line
+    return errors
+
+
+def _follows(before: Line, line: Line) -> bool:
+    return (line.path, line.number, line.speaker) == (before.path, before.number + 1, before.speaker)
 
 
 def _doubt(job: JobLogs) -> str:

@@ -12,6 +12,7 @@ Generated from the registry in `diag/hang/classes`. Where several classes match,
 the root. A line is evidence for its class if it has the text shown; what a rule concludes from several lines is said
 beside it. Names in braces are filled in.
 """
+_MOST_TEXTS = 20  # of a pattern
 _BLANKS = {
     "who": "the culprit",
     "where": "the culprit",
@@ -50,7 +51,9 @@ def _row(found: FaultClass) -> str:
 
 
 def _texts(pattern: LogPattern) -> str:
-    return ", ".join(f"`{anchor}`" for anchor in pattern.anchors)
+    shown = [f"`{anchor}`" for anchor in pattern.anchors[:_MOST_TEXTS]]
+    more = len(pattern.anchors) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def _cell(text: str) -> str:

@@ -8,6 +8,20 @@ from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, FaultClass, LogPat
 
 _HARDWARE = ("ECC error", "fallen off", "hardware stack error", "NVLink error", "nvlink error")
 
+# Calls of the CUDA and HIP runtimes, by the beginnings of their names
+_RUNTIME_CALLS = tuple(
+    f"{runtime}{name}"
+    for runtime in ("cuda", "hip")
+    for name in ("Device", "Event", "Free", "Func", "Get", "Graph", "Host", "Init", "Ipc", "Launch", "Malloc", "Mem",
+                 "Module", "Occupancy", "Peer", "Pointer", "Set", "Stream")
+)  # fmt: skip
+_RUNTIME_ERRORS = ("Cuda error ", "CUDA error ", "HIP error ", "CUDA runtime error ", "CUDA failure ", "HIP failure ")
+_CALL_FAILED = (
+    r"(?:\b(?P<call>(?:cuda|hip)[A-Z]\w+)(?:\([^()\n]{0,200}\))? failed(?: with(?: error)?)? ?:? ?|"
+    r"\b(?:Cuda|CUDA|HIP)(?: runtime)? (?:error|failure) (?:[^\s:]+:\d+ '|"
+    r"in (?P<function>(?:cuda|hip)[A-Z]\w+)[^:\n]{0,200}: ))"
+)
+
 _DEVICES = (
     FaultClass(
         id="gpu_hardware",
@@ -29,7 +43,8 @@ _DEVICES = (
             ),
             "fallen-off-the-bus": LogPattern(
                 ("fallen off the bus", "GPU is lost", "GPU has fallen off"),
-                r"(?:GPU ?(?P<bus_id>[0-9a-fA-F]{4,8}:[0-9a-fA-F:.]+):? .*?)?(?:fallen off the bus|GPU is lost)",
+                r"(?:GPU ?(?P<bus_id>[0-9a-fA-F]{4,8}:[0-9a-fA-F:.]*[0-9a-fA-F]):? .*?)?(?:fallen off the bus|"
+                r"GPU is lost)",
                 "any driver; newer ones without an Xid; kernel log of the NVIDIA driver; nvidia-smi, NVML",
                 "The GPU[ at {bus_id}] no longer answers on the PCI bus.",
             ),
@@ -44,6 +59,12 @@ _DEVICES = (
                 r"(?i:Cuda failure|CUDA error)[^\n]*(?i:NVLink error|uncorrectable NVLink|hardware stack error)",
                 "CUDA 11+; CUDA error text",
                 "CUDA reports an error of the hardware.",
+            ),
+            "rocm-exception": LogPattern(
+                ("HW Exception by GPU",),
+                r"HW Exception by GPU (?P<bus_id>\S+)(?:.*?reason ?: ?(?P<reason>[^\n]*[^\n.]))?",
+                "ROCm 5+; ROCr (HSA runtime)",
+                "ROCm reports an exception of GPU {bus_id}[: {reason}].",
             ),
             "no-device-handle": LogPattern(
                 ("Unable to determine the device handle",),
@@ -98,6 +119,14 @@ _DEVICES = (
                 "<= 2.13; transport/p2p.cc:238, transport/p2p.cu",
                 "CUDA could not open the memory of another rank's GPU[ ({number})]: {error}.",
                 confidence=NAMES_AN_EFFECT,
+            ),
+            "runtime-call": LogPattern(
+                (*_RUNTIME_CALLS, *_RUNTIME_ERRORS),
+                _CALL_FAILED + r"(?P<error>[^'\n]*[^'\n.])",
+                "any program that names the call of the runtime, as RCCL, vLLM, SGLang and TensorRT-LLM do",
+                "A call of the runtime failed[ ({call})][ ({function})]: {error}.",
+                confidence=NAMES_AN_EFFECT,
+                unless=("out of memory", *_HARDWARE),
             ),
             "rocm-memory-fault": LogPattern(
                 ("Memory access fault by GPU", "HSA_STATUS_ERROR"),
@@ -424,6 +453,12 @@ _MEMORY = (
                 "all; include/alloc.h:417",
                 "NCCL could not allocate[ {size} bytes of] GPU memory.",
                 unless=("Multicast memory",),
+            ),
+            "runtime-out-of-memory": LogPattern(
+                (*_RUNTIME_CALLS, *_RUNTIME_ERRORS),
+                _CALL_FAILED + r"[^'\n]*out of memory",
+                "any program that names the call of the runtime",
+                "A call of the runtime failed[ ({call})][ ({function})]: out of memory.",
             ),
             "torch-out-of-memory": LogPattern(
                 ("OutOfMemoryError", "CUDA out of memory", "CUDA error: out of memory", "HIP out of memory"),

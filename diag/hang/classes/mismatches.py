@@ -165,6 +165,17 @@ _CALLS = (
         },
     ),
     FaultClass(
+        id="stale_store",
+        title="the store still holds keys of an earlier run",
+        priority=4,
+        next_steps=(
+            'Start with an empty store: delete the file of init_method="file://...", or take another MASTER_PORT or '
+            "--rdzv-id; end processes of the earlier run that still listen on the port.",
+            "After a restart, look for the error that ended the attempt before: this barrier counts both.",
+        ),
+        rule="More workers are counted at the store's barrier than the world has.",
+    ),
+    FaultClass(
         id="missing_rank",
         title="a rank did not join the collective",
         priority=4,
@@ -239,7 +250,7 @@ _CALLS = (
             ),
             "store-barrier": confirms(
                 ("store based barrier", "store_based_barrier_key"),
-                r"store based barrier (?:to initialize process group for|on) rank: ?(?P<rank>\d+),? (?:for )?key: "
+                r"store based barrier (?:to initialize process group for|on) rank:? ?(?P<rank>\d+),? (?:for )?key: "
                 r"?(?P<key>\S+) \(world_size=(?P<size>\d+), (?:num_workers_joined|worker_count)=(?P<joined>\d+)",
                 "torch 1.8 to 2.3; distributed_c10d.py",
                 "Rank {rank} waits at the store's barrier: {joined} of {size} processes have arrived.",

@@ -264,7 +264,7 @@ CLASSES = (
             ),
             "closed-by-peer": LogPattern(
                 ("Connection closed by remote peer", "Connection closed by peer"),
-                rf"(?:WARN|NET/\w+ ?:|socket\w*:).{{0,80}}?Connection closed by (?:remote )?peer(?: {_PEER})?",
+                rf"(?:WARN|Net ?:|NET/\w+ ?:|socket\w*:).{{0,80}}?Connection closed by (?:remote )?peer(?: {_PEER})?",
                 "2.4+; with the address from 2.12; misc/socket.cc:35",
                 "The peer[ {peer}] closed the connection.",
                 confidence=SUGGESTS,

@@ -122,6 +122,21 @@ CLASSES = (
                 "The host's memory, or the limit of the container or job, was used up.",
                 confidence=NAMES_AN_EFFECT,
             ),
+            "ray-memory-monitor": LogPattern(
+                ("killed due to memory pressure (OOM)",),
+                r"\b[1-9]\d* Workers \(tasks / actors\) killed due to memory pressure \(OOM\)(?:.*?\bIP: "
+                r"(?P<host>[\w.:-]+?)\))?",
+                "Ray 2.2+; raylet, node_manager.cc",
+                "Ray's memory monitor killed workers[ on {host}].",
+                confidence=NAMES_AN_EFFECT,
+            ),
+            "ray-memory-threshold": LogPattern(
+                ("exceeds the memory usage threshold of",),
+                r"Memory on the node \(IP: (?P<host>[\w.:-]+?),.*exceeds the memory usage threshold of",
+                "Ray 2.2+; raylet, node_manager.cc",
+                "Ray's memory monitor killed a worker on {host}.",
+                confidence=NAMES_AN_EFFECT,
+            ),
             "kernel-oom": LogPattern(
                 ("Out of memory: Killed process", "Out of memory: Kill process", "Memory cgroup out of memory: Killed"),
                 r"[Oo]ut of memory: Kill(?:ed)? process (?P<pid>\d+)(?: \((?P<name>[^)]*)\))?",
@@ -176,6 +191,26 @@ CLASSES = (
                 "sigill", 4, "The launcher saw the process end by SIGILL: an instruction that this CPU does not have."
             ),
             **_ended("sigfpe", 8, "The launcher saw the process end by SIGFPE."),
+            "glibc-abort": LogPattern(
+                (
+                    "double free or corruption",
+                    "free(): ",
+                    "alloc(): ",
+                    "munmap_chunk(): ",
+                    "malloc_consolidate(): ",
+                    "tcache_thread_shutdown(): ",
+                    "corrupted size vs. prev_size",
+                    "corrupted double-linked list",
+                    "stack smashing detected",
+                    "buffer overflow detected",
+                ),
+                r"(?:^|\*\*\* |': )(?P<error>double free or corruption(?: \([^)\n]*\))?|(?:free|malloc|realloc|"
+                r"munmap_chunk|malloc_consolidate|tcache_thread_shutdown)\(\): [\w ]+(?:\(\w+\))?|"
+                r"corrupted (?:size vs\. prev_size|double-linked list)|(?:stack smashing|buffer overflow) detected)",
+                "any; glibc",
+                "The C library aborted the process because its memory is corrupted: {error}.",
+                confidence=NAMES_AN_EFFECT,
+            ),
             "caught-sigsegv": LogPattern(
                 ("Caught signal 11 (Segmentation fault", "Fatal Python error: Segmentation fault"),
                 _UCX + r"Caught signal 11 \(Segmentation fault|Fatal Python error: Segmentation fault",
@@ -230,6 +265,13 @@ CLASSES = (
                 r"Process name: +(?:\[\[\d+,\d+\],(?P<rank>\d+)\]|(?P<number>\d+)\s*$|(?P<host>[\w.-]+)\[\d+\])",
                 "Open MPI, Horovod; orterun, horovod/runner",
                 "The launcher names the first process that exited with an error.",
+                SUGGESTS,
+            ),
+            "exit-code": confirms(
+                ("Exit code: ",),
+                r"^\s*Exit code: +(?P<exitcode>\d+)\s*$",
+                "Open MPI, Horovod; orterun, horovod/runner",
+                "The launcher prints the exit code {exitcode} of the process that it names.",
                 SUGGESTS,
             ),
             "hydra-process": confirms(

@@ -355,10 +355,22 @@ HARMLESS = FaultClass(
             "A search for a topology ended without a good path.",
         ),
         "barrier-device": harmless(
-            ("to perform barrier",),
-            r"using GPU \d+ to perform barrier",
+            ("to perform barrier", "used by this process"),
+            r"using (?:best-guess )?GPU \d+ (?:to perform barrier|as devices? used by this process)",
             "ProcessGroupNCCL.cpp",
             "Advice about device_ids.",
+        ),
+        "all-peers": harmless(
+            ("Expected number of connected peer ranks is",),
+            r"Rank \d+ is connected to (?P<peers>\d+) peer ranks\. Expected number of connected peer ranks is : "
+            r"(?P=peers)(?!\d)",
+            "gloo of torch 2.4+",
+            "gloo is connected to all peers.",
+        ),
+        "uneven-inputs": harmless(
+            ("Detected uneven input skew",),
+            printed_by="torch/distributed/algorithms/join.py",
+            says="A rank has fewer inputs than the others: the Join context makes up for it.",
         ),
         "no-net-plugin": harmless(
             ("NET/Plugin: Could not find", "NET/Plugin : No plugin found"),

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 
 from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, Hit
-from diag.hang.failures import TIMED_OUT, ended_well, groups_of, is_world, rank_in, timeouts_of
+from diag.hang.failures import TIMED_OUT, ended_well, groups_of, is_world, rank_in, timeouts_of, went_on
 from diag.hang.failures import group_of as group_of_line
 from diag.hang.job import JobLogs, distinct
 from diag.hang.model import MOST_RANKS, Clue, Communicator, Line
@@ -147,14 +147,29 @@ def _store_barrier(job: JobLogs) -> list[Clue]:
     last = hits[-1]
     size, joined = int(last.groups["size"]), int(last.groups["joined"])
     waiting = {int(hit.groups["rank"]) for hit in hits if hit.groups["key"] == last.groups["key"]}
-    if joined >= size or job.once(ended_well):
+    if joined == size or job.once(ended_well):
         return []
+    if joined > size:
+        return _stale_store(job, last, hits)
     absent = [rank for rank in range(size) if rank not in waiting] if joined == len(waiting) else []
     note = f"{joined} of {size} ranks came to the store's barrier {last.groups['key'].strip(',')}."
     repeated = len([hit for hit in hits if hit.groups["rank"] == last.groups["rank"]]) > 1
     sure = NAMES_AN_EFFECT if "Timed out" in last.line.text or repeated else SUGGESTS
     clue = clue_of("missing_rank", [last], [job.of_rank(rank) for rank in absent], note, hits[:2], confidence=sure)
     return [replace(clue, victims=tuple(sorted(waiting)))]
+
+
+def _stale_store(job: JobLogs, last: Hit, hits: list[Hit]) -> list[Clue]:
+    """More workers than the world has: the store counts those of an earlier run or attempt. A cancellation before it is
+    why there are two attempts."""
+    cancelled = any(job.before(hit.line, last.line) for hit in job.of_class("job_cancelled"))
+    if cancelled or went_on(job, last.line):
+        return []
+    note = (
+        f"{last.groups['joined']} workers are counted at the store's barrier of a world of {last.groups['size']}: the "
+    )
+    note += "store still holds the keys of an earlier run or attempt."
+    return [clue_of("stale_store", [last], [], note, hits[:2], confidence=NAMES_AN_EFFECT)]
 
 
 def _raised_by_all_others(job: JobLogs) -> list[Clue]:

@@ -11,6 +11,7 @@ from diag.hang.classes.base import NAMES_THE_CAUSE, Hit
 from diag.hang.failures import speaker_of
 from diag.hang.job import JobLogs, bus_number, culprit_of, distinct
 from diag.hang.model import Clue, Culprit, Line, Role
+from diag.hang.text.prefixes import short_host
 
 _TWO_ENDS = re.compile(r"completed with error|[Cc]onnection|\bpeer\b|(?i:\b(?:recv|send)\b)")
 _NOT_SET_UP = re.compile(
@@ -63,7 +64,8 @@ def _without_vague(pairs: list[tuple[Hit, Culprit]]) -> list[Culprit]:
     hosts = {culprit.host for culprit in clear if culprit.rank is not None and culprit.host}
     hostless = any(culprit.rank is not None and not culprit.host for culprit in clear)
     named = [c for c in clear if c.rank is not None or c.peer or (c.host and c.host not in hosts and not hostless)]
-    return named or [culprit for culprit in clear if culprit.host] or clear
+    on_hosts = [culprit for culprit in clear if culprit.host]
+    return named or on_hosts or [culprit for culprit in clear if culprit.devices or culprit.gpu is not None] or clear
 
 
 def _tried_again(hit: Hit) -> bool:
@@ -125,7 +127,7 @@ def _culprit(job: JobLogs, hit: Hit) -> Culprit:
     if "store" in hit.groups:
         return far_end(job, hit)
     if not culprit.host and culprit.rank is None and "host" in hit.groups:
-        culprit = job.of_host(hit.groups["host"].partition(".")[0], peer=hit.groups.get("other", ""))
+        culprit = job.of_host(short_host(hit.groups["host"]), peer=hit.groups.get("other", ""))
     if culprit.rank is None and culprit.gpu is None and hit.line.source == "nccl":
         culprit = replace(culprit, gpu=hit.line.speaker.device)
     if culprit.gpu is None and "gpu" in hit.groups:

@@ -14,6 +14,7 @@ from diag.hang.failures import lives
 from diag.hang.job import Interface, JobLogs, distinct
 from diag.hang.model import Clue, Culprit, Role
 from diag.hang.rules.direct import clue_of, far_end
+from diag.hang.text.prefixes import short_host
 
 # -- Connections that end or never begin: the peer that is complained about --------------------------------------------
 
@@ -86,7 +87,7 @@ class _Complaint:
 
 def _within(complaint: _Complaint) -> bool:
     name = complaint.hit.groups["peer"].partition("<")[0]
-    return bool(complaint.by) and complaint.by in (complaint.about, name, name.partition(".")[0])
+    return bool(complaint.by) and complaint.by in (complaint.about, name, short_host(name))
 
 
 def _lost(job: JobLogs) -> list[Clue]:

@@ -11,6 +11,7 @@ from diag.hang.job import CLOCKS_NS, JobLogs, culprit_of, distinct
 from diag.hang.model import Clue, Culprit, Line, Role, Speaker
 from diag.hang.raised import about_others, shortened
 from diag.hang.rules.direct import clue_of, first_by_time, time_of
+from diag.hang.text.prefixes import short_host
 
 # -- Processes that a signal ended, as reported by the launcher or the kernel ------------------------------------------
 
@@ -23,6 +24,8 @@ _BY_SIGNAL = {
 _OOM_AND_EXIT = 0.95
 _PERHAPS_ANOTHER = 0.4  # perhaps a process of another job
 _BOX = {"hydra-process": 10, "first-to-exit": 2}  # lines
+_EXIT_CODE_REACH = 3  # lines from "Process name:" to "Exit code:"
+_CRASH_CODES = {"caught-sigbus": -7, "caught-sigsegv": -11, "glibc-abort": -6}  # exit codes that launchers report
 _STACK_REACH = 60  # lines after "Caught signal" that are its stack
 
 
@@ -41,7 +44,7 @@ def by_signal(job: JobLogs) -> list[Clue]:
 def who_ended(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culprit:
     """The culprit of a launcher's line: by pid, by the launcher's last block, by local rank."""
     if "rank" in hit.groups:  # mpirun, diag run
-        return job.of_rank(int(hit.groups["rank"]), hit.groups.get("host", "").partition(".")[0])
+        return job.of_rank(int(hit.groups["rank"]), short_host(hit.groups.get("host", "")))
     if "tasks" in hit.groups:
         return _of_srun(job, hit, blocks)
     hydra = _hydras(job, hit)
@@ -87,8 +90,11 @@ def _who_crashed(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culp
     speaker = speaker_of(job, hit.line)
     if speaker.rank is not None:
         return speaker
-    number = {name: -code for code, name in ((7, "caught-sigbus"), (11, "caught-sigsegv"))}.get(hit.name)
+    number = _CRASH_CODES.get(hit.name)
     ended = {b.rank for b in blocks if b.exitcode == number and b.rank is not None and b.host in ("", speaker.host)}
+    if not ended and number is not None:
+        exits = [end for end in job.named("exitcode", "rank-exitcode") if int(end.groups["exitcode"]) == number]
+        ended = {rank for end in exits if (rank := who_ended(job, end, blocks).rank) is not None}
     return job.of_rank(ended.pop()) if len(ended) == 1 else speaker
 
 
@@ -253,14 +259,16 @@ def victims_of(job: JobLogs) -> dict[int, Line]:
 def _ended_without_one(job: JobLogs, raised: list[RankException], blocks: tuple[FailedRank, ...]) -> list[Clue]:
     """A rank that ended with an exit code before the others lost it, and printed no exception."""
     known = {exception.culprit.rank for exception in raised} | {report.rank for report in job.once(timeouts_of)}
+    # torch's error of the store's barrier names the rank that waited.
+    known |= {int(hit.groups["rank"]) for hit in job.named("store-barrier") if "Timed out" in hit.line.text}
     ended: dict[Culprit, list[Line]] = {}
-    codes: dict[Culprit, int] = {}
+    codes: dict[Culprit, int | None] = {}
     for hit in job.named("first-to-exit"):
         number = hit.groups.get("rank") or hit.groups.get("number")
         rank = int(number) if number else None
         if rank is not None and rank not in known:
             ended.setdefault(job.of_rank(rank), []).append(hit.line)
-            codes[job.of_rank(rank)] = 1
+            codes[job.of_rank(rank)] = _code_in_box(job, hit.line)
     for hit in job.named("exitcode", "rank-exitcode"):
         code, culprit = int(hit.groups["exitcode"]), who_ended(job, hit, blocks)
         aborted = code == _ABORTED and hit.name == "rank-exitcode" and not known
@@ -281,7 +289,9 @@ def _ended_without_one(job: JobLogs, raised: list[RankException], blocks: tuple[
     culprit = first[0]
     # Without a log of that rank, what it printed is not known: it may have been a victim.
     read = any(line.speaker.rank == culprit.rank and line.source != "launcher" for line in job.logs.lines)
-    note = "It aborted (SIGABRT)" if codes[culprit] == _ABORTED else f"It ended with exit code {codes[culprit]}"
+    note = "It ended with an error"
+    if (ended_with := codes[culprit]) is not None:
+        note = "It aborted (SIGABRT)" if ended_with == _ABORTED else f"It ended with exit code {ended_with}"
     note += " and printed no exception." if read else "; no log of it was read."
     evidence = tuple(dict.fromkeys(line.evidence for line in ended[culprit]))
     # Where lines name a cause, the exit can be its consequence.
@@ -292,6 +302,14 @@ def _ended_without_one(job: JobLogs, raised: list[RankException], blocks: tuple[
     if not read and any(hit.line.evidence in evidence for hit in job.named("first-to-exit") if "rank" in hit.groups):
         sure = _FIRST_OF_MANY  # mpirun names the first that it observes of all that failed together
     return [Clue("rank_killed_exception", (culprit,), evidence, sure, note, time_ns=time_of(ended[culprit]))]
+
+
+def _code_in_box(job: JobLogs, line: Line) -> int | None:
+    """The exit code in the box of mpirun or Horovod that names a process in this line."""
+    for hit in job.named("exit-code"):
+        if hit.line.path == line.path and 0 < hit.line.number - line.number <= _EXIT_CODE_REACH:
+            return int(hit.groups["exitcode"])
+    return None
 
 
 def _explained(job: JobLogs) -> bool:

@@ -22,6 +22,7 @@ from diag.collectors.records import (
 )
 from diag.hang.model import Culprit
 from diag.hang.raised import Chain, chain_of, chain_of_message
+from diag.hang.text.prefixes import short_host
 from diag.model import Gap
 from diag.rundir.lines import (
     read_asked,
@@ -193,7 +194,7 @@ def _rank(rank: int, files: RankLayout, ended: RankExit | None, gaps: list[Gap |
             open_step = heartbeat.step
     callstack, raised_at = _about_error(error or {})
     message = _error(error or {})
-    host = identity.host.partition(".")[0] if identity is not None else ""
+    host = short_host(identity.host) if identity is not None else ""
     return Rank(
         culprit=Culprit(rank, host, identity.device_index if identity is not None else None),
         folder=files.folder,

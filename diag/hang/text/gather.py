@@ -97,6 +97,7 @@ KEPT = (
     "exitcode", "closing signal", "death signal", "Caught signal", "SIGTERM", "SIGKILL", "SIGSEGV", "SIGBUS", "SIGABRT",
     "is setting up NCCL communicator and", "Got completion", "MASTER_ADDR", "Initializing distributed", "srun: ",
     "slurmstepd", "mpirun", "noticed that process rank", "NVRM:", "Out of memory", "oom-kill", "Killed", "OOMKilled",
+    "Test NCCL failure",
     "frame #",
 )  # fmt: skip
 # Long messages that terminals wrap, by an anchor: literals near the end of each.
@@ -119,6 +120,11 @@ _COLOURS = re.compile(rb"\x1b\[[\d;]*m")
 _DATED = re.compile(rb"(?<!\d)(20\d\d)[-/](?:0[1-9]|1[0-2])[-/]\d\d[ T_]\d\d:\d\d:\d\d")
 MOST_CALLS = 64_000  # COLL lines kept in all
 CALLS_EACH = 32
+
+# The driver that prints a kernel message; lines below its name that repeat it belong to the same message.
+_STAMP = rb"\[ *\d{1,20}\.\d{6}\] "
+_DRIVER = re.compile(rb"(?:(?:<\d>)?" + _STAMP + rb"|[^\n]{8,200}? kernel: ?(?:" + _STAMP + rb")?)(\w{1,40}): ")
+_MOST_CONTINUED = 16  # lines
 
 # Host and pid, or the rank, or the pid that a line begins with: quick to find, only for the shares of `KeptLines`.
 _QUICK = re.compile(
@@ -204,8 +210,10 @@ class Gatherer:
     def _take(self, block: TextBlock) -> None:
         calls_only, hits = self._search.hits(block)
         self._call_lines(block, calls_only)
-        at_line = 0
+        at_line = joined = 0
         for line, at, words in hits:
+            if line < joined:
+                continue
             while self._open and at_line < line:
                 self._feed(block, at_line)
                 at_line += 1
@@ -224,6 +232,7 @@ class Gatherer:
                 self._call_lines(block, [line])
             if any(self._continues[word] for word in words):
                 raw = self._whole(raw, block, line)
+            raw, joined = _with_continuation(raw, block, line)
             raw_line = (self._file, block.first + line, raw)
             inside = bool(self._open) and self._feed(block, line)
             if opener and not inside:
@@ -353,6 +362,21 @@ class Gatherer:
             open_block.lines.pop()
         process = open_block.speaker if any(part not in (None, "") for part in open_block.speaker) else self._file
         self.keep.add(f"block {open_block.kind}", process, tuple(open_block.lines), block=True)
+
+
+def _with_continuation(raw: bytes, block: TextBlock, line: int) -> tuple[bytes, int]:
+    """A kernel message with its further lines, and the number of the line after it. dmesg and journalctl indent these
+    below the name of the driver, which the driver repeats."""
+    after = line + 1
+    kernel = raw.startswith((b"[", b"<")) or b" kernel:" in raw[:300]
+    match = _DRIVER.match(raw, 0, 300) if kernel else None
+    if match is None:
+        return raw, after
+    start = b" " * match.start(1) + match[1] + b": "
+    while after < min(len(block), line + _MOST_CONTINUED) and (more := block.line(after)).startswith(start):
+        raw = raw.rstrip(b"\r\n") + b" " + more[len(start) : LONG].rstrip(b"\r\n")
+        after += 1
+    return raw, after
 
 
 def _year_printed(data: bytes, latest: int) -> int | None:

@@ -118,10 +118,17 @@ OPENERS = {
     "Snapshot of ranks' latest states": "desync",
     "==== backtrace": "backtrace",
     "(LWP ": "gdb",
+    "Last error:": "last error",
     "Missing ranks:": "horovod",
     "Stalled ranks:": "horovod",
 }
-SOURCES = {"traceback": "python", "elastic": "launcher", "desync": "torch", "horovod": "horovod"}  # the others: "stack"
+SOURCES = {
+    "traceback": "python",
+    "last error": "python",
+    "elastic": "launcher",
+    "desync": "torch",
+    "horovod": "horovod",
+}  # the others: "stack"
 
 _PY_SPY = re.compile(r"Process \d+: |Thread (?:\d+|0x[0-9a-fA-F]+) \((?:active|idle)")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
@@ -177,6 +184,8 @@ class Open:
                 return Part.LAST if text.startswith("=====") else Part.MORE
             case "horovod":
                 return Part.MORE if text.startswith("[") or _LISTED.match(text) else Part.NO
+            case "last error":
+                return Part.LAST
             case "desync":
                 return Part.MORE if text.startswith(("\t", " ", "-")) else Part.NO
             case "backtrace":
@@ -211,6 +220,8 @@ def opened(parsed: ParsedLine, word: str) -> Open | None:
     if kind == "py-spy" and not _PY_SPY.match(text):
         return None
     if kind == "horovod" and not text.strip().endswith(word):
+        return None
+    if kind == "last error" and text.strip() != word:
         return None
     if word == "Failures:" and text.strip() != "Failures:":
         return None

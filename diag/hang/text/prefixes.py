@@ -71,8 +71,10 @@ _NCCL_2_2 = re.compile(
     rf"\s*(?P<host>{_HOST}):(?P<pid>\d{{1,10}}):(?P<tid>\d{{1,10}}) "
     rf"\[(?P<dev>-?\d+)\] {_CODE}(?P<level>INFO|WARN)(?: |$)"
 )
-# Host and pid were removed when the log was pasted.
-_NCCL_BARE = re.compile(rf"\s*(?:\[(?P<dev>\d{{1,3}})\] )?{_CODE}NCCL (?P<level>INFO|WARN)(?: |$)")
+# The pid, or host and pid, were removed when the log was pasted.
+_NCCL_BARE = re.compile(
+    rf"\s*(?:(?:(?P<host>{_HOST}) )?\[(?P<dev>\d{{1,3}})\] )?{_CODE}R?NCCL (?P<level>INFO|WARN)(?: |$)"
+)
 _NCCL_VERSION = re.compile(r"\s*R?NCCL version \d")
 # NCCL's prefix glued behind a message of NCCL: the newline is lost where many processes write to one pipe.
 NCCL_GLUED = re.compile(
@@ -89,6 +91,7 @@ _MPI = re.compile(r"\[[\w.@-]*?(\d+),(\d+)\]<std(?:out|err|diag)>:?")
 _NODE = re.compile(r"\[([A-Za-z][\w.-]{0,252}), (?:unknown_ip|\d{1,3}(?:\.\d{1,3}){3})\] ")  # Azure ML
 _HOROVOD = re.compile(r"\[(\d+)\]<std(?:out|err)>: ?")
 _RAY = re.compile(r"\((?:[^()]{1,80}(?:\([^()]{0,40}\))?[^()]{0,20} )?pid=(\d+)(?:, ip=([^)\s]+))?\) ?")
+_RANK_FIELD = re.compile(r"\brank=(\d{1,7})\b")  # vLLM: "(VllmWorker rank=3 pid=310)"; determined: "[rank=3] ||"
 _REPEATED = re.compile(r" *\[repeated \d+x across cluster\].*$")
 _ROLE = re.compile(r"\[([A-Za-z][A-Za-z_-]*)(\d+)(?:\|\d+)?\]:")
 _SRUN = re.compile(r" {0,3}(\d{1,6}): ")  # padded to the width of the largest task
@@ -137,7 +140,7 @@ class ParsedLine:
     outer_host: str = ""  # a launcher's name for it, where NCCL's own name follows
     pid: int | None = None
     rank: int | None = None
-    rank_from: str = ""  # "[rankN]", "mpirun", "srun"
+    rank_from: str = ""  # "[rankN]", "rank=N", "mpirun", "srun"
     local_rank: int | None = None
     group_rank: int | None = None
     device: int | None = None
@@ -262,11 +265,13 @@ def _strip_one(parsed: ParsedLine, year: int, hosts: frozenset[str]) -> bool:
         if match := _RAY.match(text):
             parsed.pid = int(match[1])
             parsed.host = parsed.host or _host(match[2] or "")
+            _rank_field(parsed, match[0])
             end = match.end()
     elif first.isdigit() or first == " ":
         end = _digit(parsed, text)
     if not end and first.isalnum():
-        match = _REPLICA.match(text)
+        if match := _REPLICA.match(text):
+            _rank_field(parsed, match[0])
         end = match.end() if match else _word(parsed, text, year, hosts)
     if not end and first == " " and (match := _INDENTED.match(text)):
         end = match.end()
@@ -374,13 +379,21 @@ def _nccl(parsed: ParsedLine, match: re.Match[str]) -> None:
     parsed.source, parsed.level = "nccl", fields["level"]
     if fields.get("host"):
         parsed.outer_host = parsed.host
-        parsed.host, parsed.pid, parsed.nccl_pid = _host(fields["host"]), int(fields["pid"]), True
+        parsed.host = _host(fields["host"])
+        if fields.get("pid"):
+            parsed.pid, parsed.nccl_pid = int(fields["pid"]), True
     device = int(fields["dev"] or fields.get("only_dev") or -1)
     if device >= 0:
         parsed.device = device
     if fields["file"]:
         parsed.code = f"{fields['file']}:{fields['line']}"
     parsed.text = parsed.text[match.end() :]
+
+
+def _rank_field(parsed: ParsedLine, prefix: str) -> None:
+    """Sets the rank that a framework writes as a field of its prefix."""
+    if not parsed.rank_from and (match := _RANK_FIELD.search(prefix)):
+        parsed.rank, parsed.rank_from = int(match[1]), "rank=N"
 
 
 def _time(parsed: ParsedLine, time_ns: int | None) -> None:
@@ -404,6 +417,14 @@ def _docker(parsed: ParsedLine) -> None:
 def _host(name: str) -> str:
     """A name safe to show: without control characters and changes of direction."""
     return name if name.isprintable() else "".join(filter(str.isprintable, name))
+
+
+_ADDRESS = re.compile(r"(?:\d{1,3}\.){3}\d{1,3}|(?=[^:]*:[^:]*:)[0-9A-Fa-f:.]+(?:%[\w.-]+)?")
+
+
+def short_host(name: str) -> str:
+    """A host's name without its domain; an address unchanged."""
+    return name if _ADDRESS.fullmatch(name) else name.partition(".")[0]
 
 
 # -- File names: the rank whose log it is ------------------------------------------------------------------------------

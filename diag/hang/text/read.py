@@ -13,7 +13,7 @@ from diag.hang.model import Communicator, Evidence, Line, Logs, Member, NcclCall
 from diag.hang.text.gather import Gatherer
 from diag.hang.text.keep import SOURCES, RawLine
 from diag.hang.text.messages import Facts, Hint, OneSided, ProcessFacts, ProcessKey, call_of
-from diag.hang.text.prefixes import NamedRank, ParsedLine
+from diag.hang.text.prefixes import NamedRank, ParsedLine, short_host
 from diag.hang.text.streams import STDIN, Gaps, files_of
 from diag.hang.wording import NO_RANK, SHARES
 from diag.rundir.lines import read_identity, read_manifest
@@ -329,7 +329,12 @@ class _Maker:
 
 # -- World size, and which hints at ranks to trust ---------------------------------------------------------------------
 
-NAMES = {"srun": "the task of srun", "mpirun": "the rank of mpirun", "file": "the file's name"}
+NAMES = {
+    "rank=N": "the rank in the prefix of a framework",
+    "srun": "the task of srun",
+    "mpirun": "the rank of mpirun",
+    "file": "the file's name",
+}
 
 
 def world_size(facts: Facts, manifest: set[int], gaps: Gaps) -> int | None:
@@ -339,7 +344,7 @@ def world_size(facts: Facts, manifest: set[int], gaps: Gaps) -> int | None:
         (side.event.size for process in facts.processes.values() for side in process.communicators), default=0
     )
     hints = {key[2] for key in facts.processes if key[2] is not None} | facts.by_rank
-    seen = max((rank for kind, rank in hints if kind in ("[rankN]", "mpirun")), default=-1) + 1
+    seen = max((rank for kind, rank in hints if kind in ("[rankN]", "rank=N", "mpirun")), default=-1) + 1
     printed = set(facts.worlds)
     printed |= {nodes * each for nodes, each in facts.nodes.values() if nodes and each}
     for sizes, source in ((manifest, "the run's manifest"), (printed, "printed")):
@@ -429,7 +434,7 @@ def take_run(run: RunLayout, facts: Facts, gaps: Gaps) -> int | None:
         refused.append(gap)
         if identity is None:
             continue
-        process = facts.process((identity.host.partition(".")[0], identity.pid, ("file", rank)))
+        process = facts.process((short_host(identity.host), identity.pid, ("file", rank)))
         process.local_rank, process.device = identity.local_rank, identity.device_index
     for gap in refused:
         if gap is not None:

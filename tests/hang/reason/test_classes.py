@@ -425,6 +425,20 @@ def _slow_rank_init(job: Job) -> None:
 
 
 @scenario([], [])
+def _stale_store(job: Job) -> None:
+    """The barrier counts the workers of two attempts: nobody is missing, and the ranks only wait."""
+    counts = "(world_size=4, worker_count=8, timeout=0:30:00)"
+    for rank in range(4):
+        job.traceback(
+            rank,
+            "RuntimeError: Timed out initializing process group in store based barrier on rank: "
+            f"{rank}, for key: store_based_barrier_key:1 {counts}",
+        )
+        job.exit(rank, 1)
+    cascade(job, 0)
+
+
+@scenario([], [])
 def _healthy(job: Job) -> None:
     job.communicate(ended="destroyed")
     job.warn(0, "Call to connect returned Connection refused, retrying")

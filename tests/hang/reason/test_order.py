@@ -897,11 +897,156 @@ def test_two_hosts_that_say_one_gpu_twice_are_told_apart_by_their_own_lines() ->
             "Unable to find address for: ib0",
             "net_no_interface",
         ),
+        ("Failed: Cuda error /w/custom_all_reduce.cuh:307 'peer access is not supported'", "cuda_failure"),
+        ("hipIpcGetMemHandle failed : invalid argument", "cuda_failure"),
+        ("cudaEventCreate(&start) failed with error: driver shutting down", "cuda_failure"),
+        ("CUDA runtime error in cudaDeviceSynchronize(): an illegal memory access was encountered", "cuda_failure"),
+        ("Test CUDA failure common.cu:730 'unknown error'", "cuda_failure"),
+        ("cudaMalloc failed: out of memory", "cuda_oom"),
+        ("CUDA runtime error in cudaMallocAsync(&p, n, s): out of memory", "cuda_oom"),
+        ("warning: Cuda API error detected: cudaDeviceEnablePeerAccess returned (0x2c0)", "undetermined"),
+        ("HW Exception by GPU node-9 (Agent handle: 0x621351bb5a20) reason :GPU Hang", "gpu_hardware"),
+        ("double free or corruption (!prev)", "rank_killed_sigsegv"),
+        ("*** Error in `python': free(): invalid pointer: 0x00007f ***", "rank_killed_sigsegv"),
+        ("realloc(): invalid next size", "rank_killed_sigsegv"),
+        ("*** stack smashing detected ***: terminated", "rank_killed_sigsegv"),
+        ("the allocator prints free(): invalid pointer when it aborts", "undetermined"),
+        (
+            "Memory on the node (IP: 10.0.0.7, ID: 7f) where the task was running was 27.3GB / 28.8GB (0.95), which "
+            "exceeds the memory usage threshold of 0.95. Ray killed this worker because it was the newest.",
+            "rank_killed_sigkill",
+        ),
+        ("node_manager.cc:3277: 0 Workers (tasks / actors) killed due to memory pressure (OOM)", "undetermined"),
     ],
 )
 def test_texts_of_real_threads(text: str, name: str) -> None:
-    """pytorch 10577, submitit 1708, YOLOX 139."""
+    """pytorch 10577, submitit 1708, YOLOX 139, sglang 1509, rccl 2188, rocm 4021, nccl 258, training 770, wmpo 3."""
     job = Job()
     job.say("Traceback (most recent call last):", 1, source="python")
     job.say(text, 1, source="python")
     assert reason(job.logs()).fault_class == name
+
+
+NOT_KNOWN = "No known log pattern matches. The last error in the logs: "
+
+
+def test_an_error_that_no_pattern_knows_is_quoted() -> None:
+    job = Job(known_world=False)
+    job.say("mylib.errors.PoolError: 3 of 8 workers left", path="train.log")
+    job.say("srun: error: node0: task 3: Exited with exit code 1", source="launcher")
+    triage = reason(job.logs())
+    assert (triage.fault_class, triage.culprits, triage.confidence) == ("undetermined", (), 0.3)
+    assert triage.headline == f"{NOT_KNOWN}mylib.errors.PoolError: 3 of 8 workers left"
+    assert {line.path for line in triage.evidence} == {"launcher.log", "train.log"}
+
+
+def test_a_launchers_error_is_quoted_where_no_exception_was_read() -> None:
+    job = Job()
+    job.say("srun: error: node0: task 3: Exited with exit code 1", source="launcher")
+    assert reason(job.logs()).headline == f"{NOT_KNOWN}srun: error: node0: task 3: Exited with exit code 1"
+
+
+def test_what_torch_quotes_of_nccl_says_more_than_its_exception() -> None:
+    job = Job(known_world=False)
+    for text in (
+        "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2615, unhandled system error",
+        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.",
+        "Last error:",
+        "[Service thread] Error encountered progressing operation=Connect, res=3, closing connection",
+    ):
+        job.say(text, source="python")
+    expected = f"{NOT_KNOWN}[Service thread] Error encountered progressing operation=Connect, res=3, closing connection"
+    assert reason(job.logs()).headline == expected
+
+
+def test_an_error_that_the_job_survived_is_not_quoted() -> None:
+    job = Job(known_world=False)
+    job.say("OSError: cannot read the cache", 0, source="python")
+    job.say("step 120 loss 2.31", 0)
+    assert NOT_KNOWN not in reason(job.logs()).headline
+
+
+def test_notices_that_hung_runs_print_as_well_are_no_sign_of_health() -> None:
+    for text in (
+        "using GPU 0 as device used by this process is currently unknown. This can potentially cause a hang",
+        "[Gloo] Rank 0 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3",
+    ):
+        job = Job(known_world=False)
+        job.say(text, 0)
+        headline = "The logs hold only lines that healthy runs also print, and no training step or end of the job."
+        assert reason(job.logs()).headline == headline
+        job.say("step 120 loss 2.31", 0)
+        assert reason(job.logs()).fault_class == "undetermined"
+
+
+def test_fewer_peers_than_expected_are_not_harmless() -> None:
+    job = Job()
+    job.say("[Gloo] Rank 0 is connected to 1 peer ranks. Expected number of connected peer ranks is : 13", 0)
+    assert hits_of(job.lines) == []
+
+
+STORE = "Waiting in store based barrier to initialize process group for rank: 0, key: store_based_barrier_key:1 "
+
+
+@pytest.mark.parametrize(("joined", "name"), [(3, "missing_rank"), (4, "undetermined"), (8, "stale_store")])
+def test_workers_at_the_stores_barrier_are_compared_with_the_world(joined: int, name: str) -> None:
+    job = Job()
+    for _ in range(2):
+        job.say(f"{STORE}(world_size=4, worker_count={joined}, timeout=0:30:00)", 0)
+    triage = reason(job.logs())
+    assert (triage.fault_class, triage.culprits) == (name, ())
+
+
+def test_the_stores_barrier_is_read_as_torch_2_1_words_it() -> None:
+    job = Job()
+    error = "torch.distributed.DistStoreError: Timed out initializing process group in store based barrier on rank 2, "
+    counts = "(world_size=4, num_workers_joined=8, timeout=0:30:00)"
+    job.say(f"{error}for key: store_based_barrier_key:1 {counts}", source="python")
+    assert reason(job.logs()).fault_class == "stale_store"
+
+
+def test_a_cancelled_attempt_explains_what_the_store_still_counts() -> None:
+    job = Job()
+    job.say("slurmstepd: error: *** JOB 1 ON node0 CANCELLED AT 2021-03-16T06:00:46 DUE TO PREEMPTION ***")
+    job.say(f"{STORE}(world_size=4, worker_count=8, timeout=0:30:00)")
+    assert reason(job.logs()).fault_class == "job_cancelled"
+
+
+def test_a_store_that_counts_too_many_and_a_job_that_trains_is_no_fault() -> None:
+    job = Job()
+    job.say(f"{STORE}(world_size=4, worker_count=8, timeout=0:30:00)", 0)
+    job.say("step 120 loss 2.31", 0)
+    assert reason(job.logs()).fault_class == "undetermined"
+
+
+def test_an_abort_of_the_c_library_is_of_the_rank_that_ended_with_sigabrt() -> None:
+    job = Job(per_host=4)
+    job.say("double free or corruption (!prev)")
+    job.exit(2, -6)
+    triage = reason(job.logs())
+    assert (triage.fault_class, ranks(triage)) == ("rank_killed_sigsegv", [2])
+
+
+def test_the_exit_code_in_mpiruns_box_is_the_one_that_is_reported() -> None:
+    job = Job()
+    job.say("step 7", 3)
+    for text in ("  Process name: [[11292,1],3]", "  Exit code:    3"):
+        job.say(text, source="launcher")
+    triage = reason(job.logs())
+    assert (triage.fault_class, ranks(triage)) == ("rank_killed_exception", [3])
+    assert "exit code 3" in triage.headline
+
+
+def test_a_host_that_is_known_by_its_address_is_named_by_all_of_it() -> None:
+    end = "mpirun noticed that process rank {} with PID 2267 on node {} exited on signal 11 (Segmentation fault)."
+    for node, host in (("10.20.31.2", "10.20.31.2"), ("fe80::1", "fe80::1"), ("gpu7.cluster.local", "gpu7")):
+        job = Job(world=0)
+        job.say(end.format(3, node), source="launcher")
+        assert [(c.rank, c.host) for c in reason(job.logs()).culprits] == [(3, host)]
+
+
+def test_one_gpu_that_the_driver_writes_in_two_ways_is_named_once() -> None:
+    job = Job(world=0)
+    job.say("NVRM: Xid (PCI:0000:09:00): 79, pid=0, GPU has fallen off the bus.", source="kernel")
+    job.say("NVRM: GPU 0000:09:00.0: GPU has fallen off the bus.", source="kernel")
+    assert [culprit.bus_id for culprit in reason(job.logs()).culprits] == ["0000:09:00"]

@@ -100,6 +100,34 @@ def test_the_message_behind_an_exception_is_kept(tmp_path: Path) -> None:
     assert len(read(tmp_path, lines).lines) == 6
 
 
+def test_the_line_below_last_error_is_kept_without_the_traceback(tmp_path: Path) -> None:
+    lines = ["[rank0]: Last error:", "[rank0]: Something that NCCL says", "[rank0]: and the program"]
+    assert [line.text for line in read(tmp_path, lines).lines] == ["Last error:", "Something that NCCL says"]
+
+
+@pytest.mark.parametrize("stamp", ["[ 1943.308145] ", "Nov 26 02:00:01 gpu7 kernel: "])
+def test_a_message_of_the_kernel_with_several_lines_is_one(tmp_path: Path, stamp: str) -> None:
+    """dmesg and journalctl indent the further lines below the driver's name, which the driver repeats."""
+    lines = [
+        f"{stamp}NVRM: The NVIDIA GPU 0000:b3:00.0",
+        f"{' ' * len(stamp)}NVRM: (PCI ID: 10de:26b5) installed in this system has",
+        f"{' ' * len(stamp)}NVRM: fallen off the bus and is not responding to commands.",
+        f"{stamp}NVRM: The NVIDIA probe routine failed for 1 device(s).",
+        f"{' ' * len(stamp)}mlx5_core: of another driver, NVRM: it says",
+    ]
+    first, second, third = read(tmp_path, lines, "NVRM:").lines
+    assert first.text == (
+        "NVRM: The NVIDIA GPU 0000:b3:00.0 (PCI ID: 10de:26b5) installed in this system has fallen off the bus and is "
+        "not responding to commands."
+    )
+    assert [line.number for line in (first, second, third)] == [1, 4, 5]
+
+
+def test_messages_of_the_kernel_without_indentation_stay_apart(tmp_path: Path) -> None:
+    lines = [f"kernel: NVRM: Xid (PCI:0000:{bus}:00): 45, pid=7" for bus in ("dc", "ed", "ba")]
+    assert len(read(tmp_path, lines).lines) == 3
+
+
 def test_a_desync_report_has_the_speaker_of_its_first_line(tmp_path: Path) -> None:
     lines = [
         "[rank2]:[E1109 15:39:31.04 ProcessGroupNCCL.cpp:1] Timeout at collective: ALLREDUCE, #4",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diag.hang.text.prefixes import ParsedLine, read_line
+from diag.hang.text.prefixes import ParsedLine, read_line, short_host
 
 # Prefix, and what it tells. Those with a text of their own end in one, for the message follows directly.
 TABLE: dict[str, tuple[str, dict[str, object]]] = {
@@ -173,6 +173,42 @@ def test_a_line_of_docker_is_unpacked() -> None:
 def test_ray_names_process_and_address_and_repetitions_are_no_text() -> None:
     said = one("(RayTrainWorker pid=619, ip=10.72.2.6) boom [repeated 3x across cluster] (Ray deduplicates logs)")
     assert (said.text, said.host, said.pid) == ("boom", "10.72.2.6", 619)
+
+
+@pytest.mark.parametrize(
+    ("line", "rank", "pid"),
+    [
+        ("(VllmWorker rank=3 pid=310) boom", 3, 310),
+        ("(VllmWorker rank=3 pid=310, ip=10.72.2.6) [rank1]: boom", 1, 310),
+        ("3ef1a0c2 [rank=5] || boom", 5, None),
+        ("(Worker_TP0 pid=131) boom", None, 131),
+    ],
+)
+def test_a_rank_in_a_frameworks_prefix_is_the_lines(line: str, rank: int | None, pid: int | None) -> None:
+    said = one(line)
+    assert (said.text, said.rank, said.pid) == ("boom", rank, pid)
+
+
+def test_nccl_is_known_by_host_and_device_without_a_pid() -> None:
+    said = one("[2026-08-24 02:12:12] node [2] /app/src/transport/p2p.cc:256 NCCL WARN hipIpcGetMemHandle failed")
+    assert (said.host, said.pid, said.device, said.source, said.level) == ("node", None, 2, "nccl", "WARN")
+    assert (said.text, said.code) == ("hipIpcGetMemHandle failed", "/app/src/transport/p2p.cc:256")
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("gpu7.cluster.local", "gpu7"),
+        ("gpu7", "gpu7"),
+        ("10.20.31.2", "10.20.31.2"),
+        ("10.20.31.2.nip.io", "10"),
+        ("fe80::1%eth0.7", "fe80::1%eth0.7"),
+        ("::ffff:10.0.0.2", "::ffff:10.0.0.2"),
+        ("", ""),
+    ],
+)
+def test_a_hosts_domain_is_cut_off_and_an_address_is_not(name: str, short: str) -> None:
+    assert short_host(name) == short
 
 
 @given(st.text(max_size=300))

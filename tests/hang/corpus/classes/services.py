@@ -249,6 +249,36 @@ def storage(rng: random.Random, index: int) -> Story:
     return story
 
 
+def stale_store(rng: random.Random, index: int) -> Story:
+    """The store of the job still counts the workers of an earlier attempt: more than the world has are at its barrier.
+
+    All ranks wait there until it times out; nobody is missing.
+    """
+    job = make_job(rng, launchers=_NOT_RAY, agents=_AGENTS, torch=((1, 12, 0), (2, 1, 0)))
+    story = Story(rng, job)
+    sprinkle(story, 2)
+    counted = job.world * rng.randrange(2, 5) - (rng.randrange(job.world) if index % 3 == 0 else 0)
+    key = "store_based_barrier_key:1"
+    counts = f"(world_size={job.world}, worker_count={counted}, timeout=0:30:00)"
+    for rank in job.ranks:
+        for at in range(20, 60, 10) if index % 2 else (20,):
+            waits = "Waiting in store based barrier to initialize process group for rank"
+            story.say(
+                rank,
+                at + rng.random(),
+                f"INFO:torch.distributed.distributed_c10d:{waits}: {rank.rank}, key: {key} {counts}",
+            )
+        error = f"RuntimeError: Timed out initializing process group in store based barrier on rank {rank.rank}, for key: {key} {counts}"
+        story.say(
+            rank,
+            1820 + rng.random(),
+            torchlog.traceback(job, rank, torchlog.frames(job), error.replace("rank ", "rank: ", 1)),
+        )
+    story.agents_end(1823, {rank.rank: 1 for rank in job.ranks})
+    story.blame_nobody("The earlier attempt is not in these logs; all ranks of this one wait.")
+    return story
+
+
 def job_cancelled(rng: random.Random, index: int) -> Story:
     """The scheduler prints why it ended the job, or the launcher got a person's signal, in the middle of the training.
 
