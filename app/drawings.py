@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import plotly.graph_objects as go
 
+from diag.app.curves import memory_figure
 from diag.app.figures import (
     MOST_BARS,
     MOST_RANK_BARS,
@@ -27,7 +28,6 @@ from diag.app.figures import (
     step_names,
 )
 from diag.app.markup import label
-from diag.app.memory_curves import curve_figure
 from diag.app.run_view import PART_OF, Grid, Memory, Part, RunView
 from diag.app.theme import Theme, ink_on
 from diag.diagnoses.compare import RankDifference
@@ -125,7 +125,7 @@ def of_memory(view: RunView, rank: int) -> tuple[str, tuple[Drawing, ...]]:
             alt = f"Memory of rank {highest.rank} over time"
             several = len({curve.rank for curve in curves}) > 1
             text = f"{f'Rank {highest.rank}. ' if several else ''}{curve_sentence(highest)}"
-            return text, (Drawing("memory-curve", partial(curve_figure, highest, None), alt),)
+            return text, (Drawing("memory-curve", partial(memory_figure, highest, None), alt),)
         return "Not recorded: `diag run` records it, and torch.profiler with `profile_memory=True`.", ()
     sentences = [] if memory.on_device else ["Resident memory of the training processes: the run is on a CPU."]
     text = " ".join([*sentences, *filter(None, [snapshots_sentence(view.result.tables.snapshots)])])

@@ -10,8 +10,8 @@ import streamlit as st
 
 from diag.api import open_memory_snapshots
 from diag.app.address import choose
+from diag.app.curves import memory_figure, snapshot_figure
 from diag.app.markup import plain
-from diag.app.memory_curves import curve_figure, snapshot_figure
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import EMPTY, draw, known_columns, nothing, show_metrics, shown_rows
@@ -51,7 +51,7 @@ def show_curves(view: RunView, theme: Theme) -> None:
     assert curve is not None
     st.markdown(plain(curve_sentence(curve)))
     capacity = view.memory.capacity if view.memory is not None else None
-    draw(curve_figure(curve, capacity, theme), "memory-curve", f"Device memory of rank {rank} over time")
+    draw(memory_figure(curve, capacity, theme), "memory-curve", f"Device memory of rank {rank} over time")
     others = sum(one.rank == rank for one in curves) - 1
     if others:
         st.caption(f"The window with the highest peak of this rank; {others} more windows or devices are recorded.")

@@ -22,9 +22,8 @@ from diag.app.figures import MS
 from diag.app.markup import plain
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.timeline_data import MOST_TEXT, source_of
+from diag.app.timeline_data import MOST_TEXT, source_of, words, work_colours, work_words
 from diag.app.timeline_data import share as share_run
-from diag.app.timeline_theme import words, work_colours, work_words
 from diag.perfetto import UI
 from diag.tables.zoom import WORK, AllRanks, Category, Lane, by_name
 from diag.words.formatting import counted, duration, listing, share, visible

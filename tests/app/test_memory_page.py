@@ -10,7 +10,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from diag.api import open_run
-from diag.app.memory_curves import curve_figure, snapshot_figure
+from diag.app.curves import memory_figure, snapshot_figure
 from diag.app.theme import LIGHT
 from diag.app.views import memory as figures
 from diag.collectors.layout import RunLayout
@@ -114,7 +114,7 @@ def test_memory_over_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert operators["Allocated by"].tolist() == ["aten::mm", "outside of operators"]
     assert modules["MB"].tolist() == [50.0, 40.0]
     assert phases["Of the peak"].tolist() == pytest.approx([40 / 190, 30 / 190, 20 / 190])
-    figure = curve_figure(curve, 1e9, LIGHT)
+    figure = memory_figure(curve, 1e9, LIGHT)
     lines = {line.name: line for line in figure.data}
     assert max(lines["allocated"].y) == pytest.approx(0.19)
     assert (lines["peak"].x[0], lines["peak"].y[0]) == pytest.approx((18.0, 0.19))

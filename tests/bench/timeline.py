@@ -37,7 +37,7 @@ from diag.account.intervals import Intervals
 from diag.app import timeline_data
 from diag.app.server import routes
 from diag.app.theme import LIGHT
-from diag.app.timeline_theme import work_colours, work_words
+from diag.app.timeline_data import work_colours, work_words
 from diag.app.views import timeline as page
 from diag.tables.tiles import CELLS, Events, Row, lanes_of, rank_cells, read_row, rows_of, search
 from diag.tables.zoom import WORK, AllRanks, Category, Lane, RankLanes, StepSpan, make_lane
