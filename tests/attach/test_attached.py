@@ -269,7 +269,7 @@ def test_the_training_profiles_itself(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert RunLayout(run).rank(0).traces() == []
     assert len(steps_of(run)) == 24
-    assert "a profiler of its own" in RunLayout(run).rank(0).heartbeat.read_text()
+    assert "the training runs its own profiler" in RunLayout(run).rank(0).heartbeat.read_text()
 
 
 @pytest.mark.matrix
