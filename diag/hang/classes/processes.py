@@ -124,7 +124,7 @@ CLASSES = (
             ),
             "ray-memory-monitor": LogPattern(
                 ("killed due to memory pressure (OOM)",),
-                r"\b[1-9]\d* Workers \(tasks / actors\) killed due to memory pressure \(OOM\)(?:.*?\bIP: "
+                r"\b[1-9]\d* Workers \(tasks / actors\) killed due to memory pressure \(OOM\)(?:.{0,400}?\bIP: "
                 r"(?P<host>[\w.:-]+?)\))?",
                 "Ray 2.2+; raylet, node_manager.cc",
                 "Ray's memory monitor killed workers[ on {host}].",
@@ -132,7 +132,7 @@ CLASSES = (
             ),
             "ray-memory-threshold": LogPattern(
                 ("exceeds the memory usage threshold of",),
-                r"Memory on the node \(IP: (?P<host>[\w.:-]+?),.*exceeds the memory usage threshold of",
+                r"Memory on the node \(IP: (?P<host>[\w.:-]{1,255}?),.{0,600}?exceeds the memory usage threshold of",
                 "Ray 2.2+; raylet, node_manager.cc",
                 "Ray's memory monitor killed a worker on {host}.",
                 confidence=NAMES_AN_EFFECT,

@@ -160,15 +160,12 @@ def _store_barrier(job: JobLogs) -> list[Clue]:
 
 
 def _stale_store(job: JobLogs, last: Hit, hits: list[Hit]) -> list[Clue]:
-    """More workers than the world has: the store counts those of an earlier run or attempt. A cancellation before it is
-    why there are two attempts."""
+    """More workers than the world has: the store also counts those of an earlier run or attempt. Where a cancellation
+    ended that attempt, the cancellation is the cause."""
     cancelled = any(job.before(hit.line, last.line) for hit in job.of_class("job_cancelled"))
     if cancelled or went_on(job, last.line):
         return []
-    note = (
-        f"{last.groups['joined']} workers are counted at the store's barrier of a world of {last.groups['size']}: the "
-    )
-    note += "store still holds the keys of an earlier run or attempt."
+    note = f"Its barrier counts {last.groups['joined']} workers, and the world has {last.groups['size']}."
     return [clue_of("stale_store", [last], [], note, hits[:2], confidence=NAMES_AN_EFFECT)]
 
 
