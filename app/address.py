@@ -1,4 +1,4 @@
-"""Choices that are in the page's address, so that a link opens the same view."""
+"""The runs of the dashboard, and the choices of a page, which its address holds so that a link opens the same view."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ from .run_view import RunView, view_of
 
 # -- listing -----------------------------------------------------------------------------------------------------------
 #
-# The runs of the folder that the dashboard was given. Traces are read to be sorted into jobs, whoever looks, and again
-# when one of their files has changed.
+# The runs of the dashboard's folder. Traces are read once for all sessions, to sort them into jobs, and again when one
+# of their files has changed.
 
-_MOST_LISTED = 2  # folders: what was read of their traces is kept
+_MOST_LISTED = 2  # folders whose listing is cached
 
 Seen = tuple[tuple[str, ...], tuple[tuple[str, int], ...], tuple[object, ...]]  # runs, files with their changes, gaps
 
 
 @dataclass(frozen=True)
 class _Listing:
-    """``seen``: what lay in the folder; ``changed_ns``: when one of the files changed last, before they were read."""
+    """``seen``: the content of the folder; ``changed_ns``: the files' last change before they were read."""
 
     seen: Seen
     changed_ns: int
@@ -62,8 +62,8 @@ _LISTINGS_LOCK = threading.Lock()
 
 
 def runs_of(root: Path) -> tuple[list[Path], Jobs]:
-    """The runs of a folder, each as the path that opens it, and how traces in it were sorted into jobs. DiagError where
-    it cannot be listed, or has no job of the name in FOLDER::NAME."""
+    """The runs of a folder, each as the path that opens it, and its traces sorted into jobs. DiagError if the folder
+    cannot be listed, or has no job of the name in FOLDER::NAME."""
     seen, known = _seen(root), _LISTINGS.get(str(root))
     if known is not None and known.seen == seen:
         return _listed(root, seen)
@@ -72,7 +72,7 @@ def runs_of(root: Path) -> tuple[list[Path], Jobs]:
 
 
 def name_of(root: Path, run: Path) -> str:
-    """What a run of the folder is called: its place in the folder, or the name of its job."""
+    """The name of a run: its path relative to the folder, or the name of its job."""
     listing = _LISTINGS.get(str(root))
     for job in listing.found.jobs if listing is not None else ():
         if job.paths[0] == str(run):
@@ -84,7 +84,7 @@ def name_of(root: Path, run: Path) -> str:
 
 
 def job_at(path: Path) -> Job | None:
-    """The job of traces that this path opens, as it was listed last."""
+    """The job of traces that this path opens, from the latest listing."""
     return next((job for job, _ in _jobs() if job.paths[0] == str(path)), None)
 
 
@@ -97,7 +97,7 @@ def bytes_of(path: Path) -> int:
 
 
 def _jobs() -> Iterator[tuple[Job, int]]:
-    """Every listed job of traces, and when a file of its folder had changed last."""
+    """Every listed job of traces, with the last change of its folder's files."""
     for listing in list(_LISTINGS.values()):
         for job in listing.found.jobs:
             if job.tables is not None:
@@ -124,24 +124,25 @@ def _listed(root: Path, seen: Seen) -> tuple[list[Path], Jobs]:
 
 # -- opening -----------------------------------------------------------------------------------------------------------
 #
-# Opens runs for the pages: each is analysed once for each state of its files, whoever looks. A run that still trains is
-# analysed again in the background, so that no page waits for it, and no more often than its cost allows.
+# Opens runs for the pages. A run is analysed once for each state of its files, for all sessions. A run that still
+# trains is analysed again in the background, so that no page waits for it, and no more often than its cost allows.
 
-# What analysing and drawing a run that is followed may take of a core, on average, and what of it may be saved up: so a
-# page is soon drawn again after it was opened, and later every half minute.
+# The share of a core that analysing and drawing a live run may take on average, and the CPU time that may be saved up.
+# So a page is soon drawn again after it was opened, and later every half minute.
 _SHARE = 0.02
 _MOST_SAVED_S = 2.0
 _LEAST_S = 3.0  # from one analysis to the next
 _MOST_OPEN = 8  # runs
-_LIVE_STEPS = 300  # the newest, that are analysed while a run trains: half a second of CPU time for two ranks
+_LIVE_STEPS = 300  # newest steps that are analysed while a run trains: half a second of CPU time for two ranks
 
-Version = tuple[int, bool]  # when the files that were analysed changed last, and whether the run trained then
+Version = tuple[int, bool]  # last change of the files that were analysed, and whether the run was training then
 
 
 @dataclass
 class _Run:
-    """``version``: what ``view`` was made of; ``refused``: of what nothing could be made; ``made_s``: when either was
-    tried last; ``saved_s``: CPU time that may be spent on following it, as of ``saved_at_s``. Moments are monotonic."""
+    """``version``: the version that ``view`` shows; ``refused``: one that could not be analysed; ``made_s``: when an
+    analysis was last tried; ``saved_s``: CPU time that may be spent on following the run, as of ``saved_at_s``. Times
+    are those of the monotonic clock."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     view: RunView | None = None
@@ -158,8 +159,9 @@ _RUNS_LOCK = threading.Lock()
 
 
 def opened(path: Path, state: RunState | None = None) -> RunView:
-    """The analysed run; read again when one of its records has changed. Of a run that trains the last analysis will do:
-    `renew` makes new ones. DiagError where there is nothing to analyse. ``state``: for a caller who has it already."""
+    """The analysed run; read again when one of its records has changed. For a run that trains this is the last
+    analysis; `renew` makes new ones. DiagError if there is nothing to analyse. ``state``: if the caller has it
+    already."""
     state = state_of(path) if state is None else state
     run = _run(path)
     if state.live and run.view is not None:
@@ -171,17 +173,17 @@ def opened(path: Path, state: RunState | None = None) -> RunView:
 
 
 def is_open(state: RunState) -> bool:
-    """Whether `opened` answers at once."""
+    """Whether `opened` returns without analysing."""
     return analysed(state.path) == version_of(state)
 
 
 def analysed(path: Path) -> Version | None:
-    """What the last analysis is of; None where there is none."""
+    """The version that was analysed last; None without an analysis."""
     return _run(path).version
 
 
 def is_refused(state: RunState) -> bool:
-    """Whether the files as they are were found to hold nothing to analyse."""
+    """Whether the present state of the files is known to hold nothing to analyse."""
     return _run(state.path).refused == version_of(state)
 
 
@@ -195,7 +197,7 @@ def version_of(state: RunState) -> Version:
 
 
 def renew(state: RunState, *, at_once: bool = False) -> None:
-    """Analyses a run in the background if it is time to. ``at_once``: whatever that costs. Does not raise."""
+    """Analyses a run in the background if it is due. ``at_once``: regardless of the cost. Does not raise."""
     run = _run(state.path)
     with _RUNS_LOCK:
         due = at_once or (_saved(run) > 0 and time.monotonic() - run.made_s >= _LEAST_S)
@@ -206,13 +208,13 @@ def renew(state: RunState, *, at_once: bool = False) -> None:
 
 
 def prepare(root: Path) -> None:
-    """Analyses the run that is shown first, for the page that will be asked for, which shows what is wrong with it."""
+    """Analyses the run that is shown first, before its page is requested. The page shows the error if there is one."""
     with suppress(DiagError):
         _analysed(state_of(_listed(root, _seen(root))[0][0]))
 
 
 def charge(path: Path, cpu_s: float) -> None:
-    """What drawing a run that is followed took: the next analysis is put off accordingly."""
+    """Charges the CPU time of drawing a live run, which puts off the next analysis accordingly."""
     _run(path).saved_s -= cpu_s
 
 
@@ -235,21 +237,21 @@ def _run(path: Path) -> _Run:
 def _renew(state: RunState, run: _Run) -> None:
     begin, first = time.process_time(), run.view is None
     try:
-        advice_of(_analysed(state).result)  # which is kept, and would hold up the page
-    except DiagError:  # shown by the page that opens it; a run that begins has no whole step yet
+        advice_of(_analysed(state).result)  # cached; computed by the page, it would delay it
+    except DiagError:  # the page that opens the run shows it; a run that has just begun has no whole step yet
         run.refused = version_of(state)
     finally:
-        gc.unfreeze()  # of the analyses that have gone
+        gc.unfreeze()  # so that analyses that were replaced are collected
         gc.collect()
         gc.freeze()
-        if not first:  # what opens the page is no following yet
+        if not first:  # the analysis that opens the page does not count as following
             run.saved_s -= time.process_time() - begin
         run.made_s = time.monotonic()
         run.renewing = False
 
 
 def analyse(state: RunState) -> Result:
-    """The result of a run: the one that a page shows, else a new one, which is not kept. DiagError as `opened`."""
+    """The result of a run: the one that a page shows, else a new one, which is not cached. DiagError as `opened`."""
     shown = _RUNS.get(str(state.path))
     if shown is not None and shown.view is not None and shown.version == version_of(state):
         return shown.view.result
@@ -266,20 +268,20 @@ def _analysed(state: RunState) -> RunView:
             state = state_of(state.path)  # another page may have opened it meanwhile
         if run.view is None or run.version != version_of(state):
             run.view, run.version, run.made_s = view_of(analyse(state)), version_of(state), time.monotonic()
-            gc.freeze()  # what stays: Streamlit collects all garbage after each run of a page and of a fragment
+            gc.freeze()  # it stays: Streamlit runs a full collection after each run of a page and of a fragment
         return run.view
 
 
 # -- links -------------------------------------------------------------------------------------------------------------
 #
-# From one page to another, at what the choices there shall be.
+# Links from one page to another, with the choices that the other page opens with.
 
 RUN, BASELINE = "run", "baseline"  # in the address of every page of a run
 _PAGES = "pages"
 
 
 def offer(pages: Mapping[str, StreamlitPage]) -> None:
-    """The pages that links of this session lead to, by their paths."""
+    """Sets the pages that this session's links lead to, by their paths."""
     st.session_state[_PAGES] = dict(pages)
 
 
@@ -291,15 +293,15 @@ def href(path: str, **choices: object) -> str:
 def show_link(path: str, label: str, *, icon: str, **choices: object) -> None:
     """A link to a page of the same run."""
     page = st.session_state.get(_PAGES, {}).get(path)
-    if page is None:  # it is shown by itself
+    if page is None:  # the linking page runs alone, without a navigation
         st.markdown(f":material/{icon}: [{label}]({href(path, **choices)})")
         return
     st.page_link(page, label=label, icon=f":material/{icon}:", query_params=_with_run(choices))
 
 
 def _with_run(choices: Mapping[str, object]) -> dict[str, str]:
-    kept = {name: st.query_params[name] for name in (RUN, BASELINE) if name in st.query_params}
-    return kept | {name: str(value) for name, value in choices.items()}
+    run_params = {name: st.query_params[name] for name in (RUN, BASELINE) if name in st.query_params}
+    return run_params | {name: str(value) for name, value in choices.items()}
 
 
 # -- choices -----------------------------------------------------------------------------------------------------------
@@ -317,24 +319,24 @@ def choose(
     format_func: Callable[[str], str] = str,
     help: str | None = None,
 ) -> str:
-    """The option that is chosen in the list or in the address; an address that asks for something else is corrected.
-    Where ``within`` is another than last time the choice begins anew: a rank is not the same rank in another run. What
-    was chosen on another page stays chosen, unless it is what that page begins with.
+    """The option that is chosen in the list or in the address. An address with an unknown option is corrected. If
+    ``within`` differs from last time, the choice is reset: a rank is not the same rank in another run. A choice made
+    on another page is kept, unless it is that page's default.
 
-    Not ``bind="query-params"``: it leaves the default out of the address, and which one that is changes with the run.
+    Not ``bind="query-params"``: it leaves the default out of the address, and the default changes with the run.
     """
     last = f"{param} as last shown"
     shown, shown_within, was_default = st.session_state.get(last, (None, within, True))
-    asked = st.query_params.get(param)
-    if asked in options and asked != shown:  # a link was opened, or the browser went back
-        st.session_state[param] = asked
+    requested = st.query_params.get(param)
+    if requested in options and requested != shown:  # a link was opened, or the browser went back
+        st.session_state[param] = requested
     elif shown_within != within:
         st.session_state[param] = default
     else:
-        # Another page's list of this name has other options: only what is set here outlives the change of pages.
-        kept = shown if shown in options and (asked == shown or not was_default) else default
+        # Another page's list of this name has other options: only a value set here outlives the change of pages.
+        fallback = shown if shown in options and (requested == shown or not was_default) else default
         current = st.session_state.get(param)
-        st.session_state[param] = current if current in options else kept
+        st.session_state[param] = current if current in options else fallback
     chosen = st.selectbox(
         label, options, key=param, format_func=lambda option: visible(str(format_func(option))), help=help
     )
@@ -346,13 +348,13 @@ def choose(
 def choose_number(
     label: str, *, param: str, default: float, low: float, high: float, within: str = "", help: str | None = None
 ) -> float:
-    """The same for a number with DECIMALS decimals. One in the address that lies outside of ``low`` to ``high`` is
-    brought inside; whoever types one is free."""
+    """The same for a number with DECIMALS decimals. A number in the address is clamped to ``low`` to ``high``; a typed
+    one is not."""
     last = f"{param} as last shown"
     shown, shown_within = st.session_state.get(last, (None, within))
-    asked = _number(st.query_params.get(param))
-    if asked is not None and asked != shown:
-        st.session_state[param] = round(min(max(asked, low), high), DECIMALS)
+    requested = _number(st.query_params.get(param))
+    if requested is not None and requested != shown:
+        st.session_state[param] = round(min(max(requested, low), high), DECIMALS)
     elif param not in st.session_state or shown_within != within:
         st.session_state[param] = round(default, DECIMALS)
     chosen = round(st.number_input(label, key=param, step=1.0, format=f"%.{DECIMALS}f", help=help), DECIMALS)
@@ -362,7 +364,7 @@ def choose_number(
 
 
 def choose_text(label: str, *, param: str, placeholder: str) -> str:
-    """The text that is typed, or in the address; "" where there is none yet."""
+    """The text that is typed or in the address; "" if there is none yet."""
     if param not in st.session_state and param in st.query_params:
         st.session_state[param] = st.query_params[param]
     typed = st.text_input(label, key=param, placeholder=placeholder)
@@ -374,25 +376,26 @@ def choose_text(label: str, *, param: str, placeholder: str) -> str:
 
 
 def choose_path(label: str, root: Path, *, param: str, placeholder: str, refusal: str) -> Path | None:
-    """The path inside ``root`` that is typed, or in the address; None where there is none yet, and where it leads out
-    of ``root``, which shows an error with the title ``refusal``."""
+    """The path inside ``root`` that is typed or in the address; None if there is none yet. None as well if it leads out
+    of ``root``; an error with the title ``refusal`` is then shown."""
     typed = choose_text(label, param=param, placeholder=placeholder)
     if not typed:
         return None
-    found = inside(root, typed)
-    if found is None:
+    path = inside(root, typed)
+    if path is None:
         st.error(plain(f"{typed}: not in {root}"), title=refusal)
-    return found
+    return path
 
 
 def inside(root: Path, typed: str) -> Path | None:
-    """The path that was typed, from the folder if it is relative; None where it leads out of it, by a link as well."""
+    """The typed path, relative to the folder unless it is absolute; None if it leads out of the folder, also by a
+    symbolic link."""
     folder = Path(split_job(root)[0]).resolve()
     try:
-        found = (folder / typed).resolve()
+        path = (folder / typed).resolve()
     except (OSError, ValueError):
         return None
-    return found if found.is_relative_to(folder) else None
+    return path if path.is_relative_to(folder) else None
 
 
 def _number(text: str | None) -> float | None:

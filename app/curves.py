@@ -29,7 +29,8 @@ _DASHES = ("solid", "dash")  # where there are more runs than colours
 
 @dataclass(frozen=True)
 class Quantity:
-    """A quantity over the steps. ``values``: of some steps' means by field of ``Curves``. ``from_zero``: its axis."""
+    """A quantity over the steps. ``values``: computes it from a function that returns the mean of a field of
+    ``Curves`` by block of steps. ``from_zero``: its axis begins at zero."""
 
     name: str
     axis: str
@@ -47,7 +48,7 @@ MEMORY = Quantity("memory", "peak memory, GB", lambda mean: mean("memory") / _GB
 
 
 def curves_of_result(result: Result) -> Curves:
-    """Of an analysed run that left no records, as a folder of traces: its step times are all that is known."""
+    """The curves of an analysed run without records, such as a folder of traces: only its step times are known."""
     steps = result.attribution.steps
     dur_ns = np.array([step.dur_ns for step in steps], dtype=np.float64)
     unknown = np.full(len(steps), np.nan)
@@ -57,12 +58,12 @@ def curves_of_result(result: Result) -> Curves:
 
 def throughput(curves: Sequence[Curves]) -> Quantity:
     """In tokens where a run counts them, else in steps."""
-    return TOKENS if any(not np.isnan(one.tokens).all() for one in curves) else STEPS
+    return TOKENS if any(not np.isnan(curve.tokens).all() for curve in curves) else STEPS
 
 
 def known(curves: Sequence[Curves], quantities: Sequence[Quantity]) -> list[Quantity]:
-    """Those of which a run has a value."""
-    return [quantity for quantity in quantities if any(is_known(one, quantity) for one in curves)]
+    """The quantities that at least one run has values of."""
+    return [quantity for quantity in quantities if any(is_known(curve, quantity) for curve in curves)]
 
 
 def is_known(curves: Curves, quantity: Quantity) -> bool:
@@ -72,7 +73,7 @@ def is_known(curves: Curves, quantity: Quantity) -> bool:
 def curve_figure(
     runs: Sequence[tuple[str, Curves]], quantities: Sequence[Quantity], theme: Theme, height: int, columns: int = 2
 ) -> go.Figure:
-    """A small figure for each quantity, over the same steps; each run has one colour in all of them, and one entry in
+    """A small figure for each quantity, over the same steps. A run has the same colour in all of them and one entry in
     the legend."""
     figure = go.Figure()
     rows = -(-len(quantities) // columns)
@@ -113,7 +114,7 @@ def _dash(at: int, theme: Theme) -> str:
 
 
 def _points(curves: Curves, quantity: Quantity) -> tuple[list[int], Grid]:
-    """The first steps of some blocks, and the value of each; NaN where it is not known."""
+    """The first step of each block of steps, and the block's value; NaN where it is not known."""
     blocks = blocks_of(len(curves), _MOST_POINTS)
     values = quantity.values(lambda name: averaged(getattr(curves, name), blocks))
     return [int(curves.steps[block.start]) for block in blocks], values
@@ -132,7 +133,7 @@ def _across(column: int, columns: int, number: str, last: bool) -> dict[str, Any
 
 
 def _domain(begin: float, end: float) -> list[float]:
-    """A part of the figure's width or height, without what rounding adds."""
+    """A part of the figure's width or height, clamped to 0 to 1 against rounding errors."""
     return [max(0.0, begin), min(1.0, end)]
 
 
@@ -153,7 +154,7 @@ def _up(quantity: Quantity, row: int, rows: int, number: str, drawn: Sequence[Gr
 
 
 def _top(drawn: Sequence[Grid]) -> float | None:
-    """Where the axis ends; None where nothing need be cut off."""
+    """Where the axis ends; None if nothing has to be cut off."""
     later = [values[_FIRST:] if len(values) > 2 * _FIRST else values for values in drawn]
     high = max((float(np.nanmax(values)) for values in later if not np.isnan(values).all()), default=0.0)
     highest = max((float(np.nanmax(values)) for values in drawn if not np.isnan(values).all()), default=0.0)
@@ -167,14 +168,14 @@ def _top(drawn: Sequence[Grid]) -> float | None:
 _MB = 1e6
 _MS, _US_IN_MS = 1e6, 1e3
 _HEIGHT = 360
-_BAND = 0.06  # of the height of the plot, below the curve
+_BAND = 0.06  # height of the phases below the curve, as a fraction of the plot's
 _COLOURS = {FORWARD: Part.COMPUTE, BEFORE_BACKWARD: Part.COMPUTE, BACKWARD: Part.COPY, OPTIMIZER: Part.DATA}
 
 Numbers = npt.NDArray[Any]
 
 
 def memory_figure(curve: MemoryCurve, capacity: float | None, theme: Theme) -> go.Figure:
-    """Allocated and reserved bytes over the window, the phases of the steps beneath, and the peak."""
+    """Allocated and reserved bytes over the window, with the peak, and the phases of the steps below."""
     high = max(int(curve.allocated.max()), int(curve.reserved.max()) if curve.reserved is not None else 0)
     high = max(high, int(capacity or 0))
     unit = _unit(high)
@@ -184,7 +185,7 @@ def memory_figure(curve: MemoryCurve, capacity: float | None, theme: Theme) -> g
         figure.add_hline(y=capacity / unit, line={"color": theme.ink, "dash": "dash"})
     for phase in dict.fromkeys(band.phase for band in curve.bands):
         colour = theme.part[_COLOURS[phase]]
-        figure.add_bar(x=[None], y=[None], name=phase, marker={"color": colour})  # of the legend alone
+        figure.add_bar(x=[None], y=[None], name=phase, marker={"color": colour})  # for the legend only
         for band in curve.bands:
             if band.phase == phase:
                 figure.add_shape(
@@ -231,7 +232,7 @@ def snapshot_figure(account: SnapshotAccount, theme: Theme) -> go.Figure:
 
 
 def _unit(most: int) -> float:
-    """Bytes of one unit of an axis that reaches so far."""
+    """The unit, in bytes, of an axis whose largest value is ``most``."""
     return _GB if most >= _GB else _MB
 
 
@@ -256,14 +257,14 @@ def _lines(at: Numbers, allocated: Numbers, reserved: Numbers | None, unit: floa
     return figure
 
 
-def _mark_peak(figure: go.Figure, at: float, held: int, until: float, unit: float, theme: Theme) -> None:
-    """``until``: where the curve ends; the text stays inside of it."""
+def _mark_peak(figure: go.Figure, at: float, peak: int, until: float, unit: float, theme: Theme) -> None:
+    """``until``: where the curve ends; the text stays inside the plot."""
     figure.add_scatter(
         x=[at],
-        y=[held / unit],
+        y=[peak / unit],
         mode="markers+text",
         name="peak",
-        text=[f"peak {size(held)}"],
+        text=[f"peak {size(peak)}"],
         textposition="top left" if at > until / 2 else "top right",
         marker={"color": theme.ink, "size": 10, "symbol": "diamond"},
         hovertemplate=f"peak at %{{x:,.3f}} ms<br>%{{y:,.3f}} {_name(unit)} allocated<extra></extra>",

@@ -1,4 +1,4 @@
-"""The figures of the overview and the report, each with its caption, or the reason why there is nothing to draw."""
+"""The figures of the overview and the report, each with its caption or the reason why there is nothing to draw."""
 
 from __future__ import annotations
 
@@ -55,20 +55,20 @@ def every_rank(view: RunView) -> str:
 
 
 def of_ranks(view: RunView, step: int | None = None) -> Drawing:
-    """Every rank, in the mean of the steps that count or in one step (its index)."""
+    """The parts of the step of every rank: the mean over the counted steps, or one step (its index)."""
     counts = int(view.counted.sum())
     if step is not None:
-        what = f"{view.noun} {view.steps[step]}"
+        steps = f"{view.noun} {view.steps[step]}"
     elif len(view.steps) == 1:
-        what = f"the one {view.noun}"
+        steps = f"the one {view.noun}"
     else:
-        what = f"mean of {counted(counts, f'counted {view.noun}')}"
+        steps = f"mean of {counted(counts, f'counted {view.noun}')}"
     return Drawing(
         "ranks",
         lambda theme: rank_bars(view, theme, step),
-        f"Milliseconds by part of the step for every rank, {what}",
+        f"Milliseconds by part of the step for every rank, {steps}",
         every_rank(view),
-        f", {what}",
+        f", {steps}",
     )
 
 
@@ -114,8 +114,8 @@ def of_waiting(view: RunView) -> tuple[str, Drawing | None]:
 
 
 def of_memory(view: RunView, rank: int) -> tuple[str, tuple[Drawing, ...]]:
-    """A text, "" where the figures suffice; peaks of the ranks and of one rank's steps, or a field of
-    both where there are many ranks."""
+    """A text, "" if the figures need none, and the figures: peaks by rank and by step of one rank, or for many ranks a
+    heat map of ranks by steps."""
     memory = view.memory
     if memory is None and view.result.from_summaries:
         return "The ranks' summaries do not hold memory by step.", ()
@@ -153,7 +153,7 @@ def rank_bars(view: RunView, theme: Theme, step: int | None = None) -> go.Figure
     if len(view.ranks) > MOST_RANK_BARS:
         return _rank_field(view, theme, step)
     names = rank_names(view.ranks, view.culprits, theme.ink)
-    # Thinner bars have no room for numbers, and the browser measures each of them: a second for 64 ranks.
+    # Thinner bars have no room for numbers, and the browser measures each number: a second for 64 ranks.
     labelled = len(names) <= _MOST_LABELLED
     figure = go.Figure()
     for part, grid in view.parts.items():
@@ -213,15 +213,15 @@ def _rank_field(view: RunView, theme: Theme, step: int | None) -> go.Figure:
 # -- steps -------------------------------------------------------------------------------------------------------------
 
 
-_CUT = 2  # times the longest step that counts: longer ones that do not count are cut off
+_CUT = 2  # times the longest counted step: uncounted steps that are longer are cut off
 _ROOM = 1.1
-_MOST_CUT = 12  # that are labelled with their length
+_MOST_CUT = 12  # cut-off steps that are labelled with their length
 _HATCH = "/"
 
 
 def step_history(view: RunView, rank: int, theme: Theme, selected: int | None = None) -> go.Figure:
-    """Stacked bars a step, hatched where the verdict leaves the step out, over a strip of classes. Areas where bars
-    would be too many. ``selected``: the index of a step to mark."""
+    """Stacked bars, one a step, above a strip of the steps' classes. Steps that the verdict leaves out are hatched.
+    Areas instead of bars if there are too many steps. ``selected``: the index of a step to mark."""
     as_bars = len(view.steps) * (len(view.parts) + 1) <= MOST_BARS
     blocks = blocks_of(len(view.steps))
     names = step_names(view.steps, blocks)
@@ -263,9 +263,9 @@ def step_history(view: RunView, rank: int, theme: Theme, selected: int | None = 
     )
     drawn = {theme.part[part] for part in view.parts}
     for name in Bottleneck:
-        # A class has the colour of a part, which may be none of these steps', or one of its own.
-        own = name in (Bottleneck.MIXED, Bottleneck.UNDETERMINED) or theme.bottleneck[name] not in drawn
-        if own and any(name == found for found, _ in classes):
+        # A class has the colour of its part, which these steps may not have, or a colour that no part has.
+        extra = name in (Bottleneck.MIXED, Bottleneck.UNDETERMINED) or theme.bottleneck[name] not in drawn
+        if extra and any(name == step_class for step_class, _ in classes):
             _legend(figure, f"{name.value} (class)", theme.bottleneck[name])
     limit = limit_ms(view, rank)
     if limit is not None and as_bars:
@@ -278,11 +278,11 @@ def step_history(view: RunView, rank: int, theme: Theme, selected: int | None = 
         theme,
         400,
         barmode="stack",
-        # One or two steps would be walls.
+        # One or two bars would fill the whole width.
         bargap=max(0.12, 1 - len(names) / 8) if len(names) <= 200 else 0,
         hovermode="x unified",
         hoversubplots="axis",
-        # The second y axis hangs on the same x axis, so that one hover label shows the parts and the class.
+        # The second y axis shares the x axis, so that one hover label shows the parts and the class.
         yaxis={
             "domain": [0.14, 1],
             "title": {"text": f"rank {rank}, milliseconds"},
@@ -304,15 +304,15 @@ def step_history(view: RunView, rank: int, theme: Theme, selected: int | None = 
 
 
 def limit_ms(view: RunView, rank: int) -> float | None:
-    """Where the axis ends; None where it need not be cut. Start-up is part of the first step, or lies before it, and
-    can take a hundred times as long as a step: the steps that count would be flat lines next to it."""
+    """Where the axis ends; None if it need not be cut. Start-up is part of the first step, or precedes it, and can take
+    a hundred times as long as a step: the counted steps would be flat lines next to it."""
     dur = view.dur_ns[view.ranks.index(rank)] / MS
     longest = float(np.nanmax(dur[view.counted], initial=0.0))
     return _ROOM * longest if longest and float(np.nanmax(dur)) > _CUT * longest else None
 
 
 def _label_cut(figure: go.Figure, names: list[str], ms: Grid, limit: float, theme: Theme) -> None:
-    """How long the steps are that are cut off."""
+    """Labels the steps that are cut off with their length."""
     cut = [(name, value) for name, value in zip(names, ms.tolist(), strict=True) if value > limit]
     for name, value in cut[:_MOST_CUT]:
         figure.add_annotation(
@@ -321,7 +321,7 @@ def _label_cut(figure: go.Figure, names: list[str], ms: Grid, limit: float, them
         )  # fmt: skip
 
 
-# A click chooses a step; the bars that it does not hit must not fade.
+# A click selects a step; the other bars must not fade.
 _STAY = {"selected": {"marker": {"opacity": 1}}, "unselected": {"marker": {"opacity": 1}}}
 
 
@@ -330,13 +330,13 @@ def _marker(colours: list[str], hatches: list[str]) -> dict[str, object]:
 
 
 def _legend(figure: go.Figure, name: str, colour: str) -> None:
-    """An entry of its own: that of the bars would be hatched when the first step is."""
+    """A separate legend entry: that of the bars would be hatched if the first step is."""
     marker = {"color": colour, "symbol": "square", "size": 12}
     figure.add_scatter(x=[None], y=[None], mode="markers", marker=marker, name=name, legendgroup=name, hoverinfo="skip")
 
 
 def _class(view: RunView, block: slice) -> tuple[Bottleneck, str]:
-    """The class of the steps in a block, the most frequent one of those that count, and the same in words."""
+    """The most frequent class of the counted steps in a block, and its text."""
     steps = list(zip(view.bottlenecks[block], view.notes[block], view.counted[block], strict=True))
     classes = [name for name, _, counts in steps if counts] or [name for name, _, _ in steps]
     name = max(Bottleneck, key=classes.count)
@@ -348,12 +348,12 @@ def _class(view: RunView, block: slice) -> tuple[Bottleneck, str]:
 # -- ranks against the others ------------------------------------------------------------------------------------------
 
 
-# What differs by less on every rank is no difference to show.
+# A part that differs by less on every rank is not shown.
 _LEAST_NS = 10_000
 
 
 def compared(found: Sequence[RankDifference]) -> list[RankDifference]:
-    """All ranks, or of many those that differ most, in their order."""
+    """All ranks, or the MOST_RANK_BARS that differ most, in their order."""
     if len(found) <= MOST_RANK_BARS:
         return list(found)
     most = sorted(found, key=lambda each: -sum(abs(ns) for ns in each.more_ns.values()))[:MOST_RANK_BARS]
@@ -361,7 +361,7 @@ def compared(found: Sequence[RankDifference]) -> list[RankDifference]:
 
 
 def difference_bars(found: Sequence[RankDifference], culprits: Sequence[int], theme: Theme) -> go.Figure:
-    """Milliseconds a step more (to the right) or less than the others' median, by part. Waiting is not among them."""
+    """Milliseconds a step more (to the right) or less than the others' median, by part, without waiting."""
     ranks = compared(found)
     names = rank_names([each.rank for each in ranks], culprits, theme.ink)
     figure = go.Figure()
@@ -401,10 +401,10 @@ def waiting_field(view: RunView, theme: Theme) -> go.Figure:
 
 
 def field_of(view: RunView, part: Part, culprits: Sequence[int], hover: str, theme: Theme) -> go.Figure:
-    """Milliseconds of one kind of waiting, of each rank in each step. ``hover``: the label of a cell."""
+    """Milliseconds of one kind of waiting, by rank and step. ``hover``: the label of a cell."""
     blocks = blocks_of(len(view.steps), field_columns(len(view.ranks)))
     waited = view.parts.get(part, np.zeros_like(view.dur_ns))
-    # The first steps wait longest; they are left out of the verdict, and here out of the scale.
+    # Ranks wait longest in the first steps, which the verdict leaves out and which do not count for the scale here.
     top = float(np.nanmax(waited[:, view.counted], initial=0.0)) / MS
     figure = go.Figure(
         heatmap(
@@ -470,7 +470,7 @@ def memory_peaks(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
 
 
 def memory_history(view: RunView, memory: Memory, rank: int, theme: Theme) -> go.Figure:
-    """The peak of each step: of one rank as lines."""
+    """The peak of each step of one rank, as lines."""
     blocks = blocks_of(len(view.steps))
     names = step_names(view.steps, blocks)
     row = view.ranks.index(rank)
@@ -498,7 +498,7 @@ def memory_history(view: RunView, memory: Memory, rank: int, theme: Theme) -> go
 
 
 def memory_field(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
-    """The peak of every rank in every step, for many ranks."""
+    """The peak by rank and step as a heat map, for many ranks."""
     blocks = blocks_of(len(view.steps), field_columns(len(view.ranks)))
     figure = go.Figure(
         heatmap(
@@ -531,6 +531,6 @@ def _series(memory: Memory, theme: Theme) -> list[tuple[str, Grid, str]]:
 
 
 def _largest(grid: Grid) -> Grid:
-    """By rank; NaN where nothing is known."""
+    """The largest value of each rank; NaN where none is known."""
     known = ~np.isnan(grid)
     return np.where(known.any(axis=1), np.where(known, grid, 0).max(axis=1, initial=0.0), np.nan)

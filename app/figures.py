@@ -1,4 +1,4 @@
-"""What the figures share: axes of ranks and steps, fewer columns where there are too many, a look."""
+"""Shared by all figures: axes of ranks and steps, merging of columns where there are too many, layout."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from diag.app.run_view import Grid
 from diag.app.theme import Theme
 from diag.words.formatting import spans as spans
 
-# Below about 3,000 things draw real bars, above that the browser stalls: a heat map or an area.
+# Figures with up to about 3,000 marks draw bars. More would stall the browser: a heat map or an area instead.
 MOST_BARS = 3000
 MOST_RANK_BARS = 64
 MOST_COLUMNS = 1500
-# Of a field of ranks by steps: two megabytes, which thousands of ranks would otherwise exceed many times.
+# Cells of a heat map of ranks by steps: two megabytes, which thousands of ranks would otherwise exceed many times.
 MOST_CELLS = 500_000
 LEAST_COLUMNS = 50
 
@@ -25,18 +25,18 @@ MS = 1e6
 
 
 def rank_names(ranks: Sequence[int], culprits: Sequence[int] = (), ink: str = "") -> list[str]:
-    """Labels; those at fault stand out by more than a colour."""
+    """Labels of ranks; those at fault are marked by words as well as by a colour."""
     mark = f'<b><span style="color:{ink}">at fault ▸ rank {{}}</span></b>' if ink else "<b>at fault ▸ rank {}</b>"
     return [mark.format(rank) if rank in culprits else f"rank {rank}" for rank in ranks]
 
 
 def step_names(steps: Sequence[int], blocks: Sequence[slice]) -> list[str]:
-    """One label a column: the step, or its block's first."""
+    """One label a column: the step, or the first of its block."""
     return [str(steps[block.start]) for block in blocks]
 
 
 def step_axis(blocks: Sequence[slice], noun: str = "step", ticks: int = 25, **options: Any) -> dict[str, Any]:
-    """Categories: step numbers have gaps, as between the windows of a profiler."""
+    """An axis of categories, because step numbers have gaps, for example between profiler windows."""
     width = blocks[0].stop - blocks[0].start if blocks else 1
     title = noun if width == 1 else f"{noun}; each column stands for {width} {noun}s"
     return {
@@ -50,18 +50,18 @@ def step_axis(blocks: Sequence[slice], noun: str = "step", ticks: int = 25, **op
 
 
 def blocks_of(count: int, most: int = MOST_COLUMNS) -> list[slice]:
-    """Neighbouring steps drawn as one column: single steps as long as they are few."""
+    """At most ``most`` blocks of neighbouring steps, each drawn as one column. Single steps if there are few."""
     width = -(-count // most) if count else 1
     return [slice(i, min(i + width, count)) for i in range(0, count, width)]
 
 
 def field_columns(ranks: int) -> int:
-    """How many columns a field of so many ranks has at most."""
+    """The most columns that a heat map of so many ranks may have."""
     return max(LEAST_COLUMNS, min(MOST_COLUMNS, MOST_CELLS // max(ranks, 1)))
 
 
 def averaged(grid: Grid, blocks: Sequence[slice]) -> Grid:
-    """One column a block: the mean of what is known, NaN where nothing is."""
+    """One column a block: the mean of the known values, NaN without any."""
     if len(blocks) == grid.shape[-1]:
         return grid
     known = ~np.isnan(grid)
@@ -72,7 +72,7 @@ def averaged(grid: Grid, blocks: Sequence[slice]) -> Grid:
 
 
 def highest(grid: Grid, blocks: Sequence[slice]) -> Grid:
-    """The same for peaks, of which a mean would hide the one that matters."""
+    """One column a block: the largest value. For peaks, where a mean would hide the one that matters."""
     if len(blocks) == grid.shape[-1]:
         return grid
     peaks: Grid = np.fmax.reduceat(grid, [block.start for block in blocks], axis=-1)
@@ -80,14 +80,14 @@ def highest(grid: Grid, blocks: Sequence[slice]) -> Grid:
 
 
 PROFILER_WINDOW = "profiler window (not counted)"
-SHADE = 0.16  # opacity: through it, what is shaded can be read
+SHADE = 0.16  # opacity, low enough that the shaded columns stay readable
 
 
 def shade_windows(
     figure: go.Figure, windows: npt.NDArray[np.bool_], blocks: Sequence[slice], theme: Theme
 ) -> go.Figure:
-    """Shades the columns with steps in profiler windows, and says so in the legend. ``windows``: by step. A heat map
-    would hide what lies below it, so the shade lies above."""
+    """Shades the columns with steps in profiler windows and adds a legend entry. ``windows``: by step. The shade is
+    drawn above the data, because a heat map would hide it."""
     inside = [at for at, block in enumerate(blocks) if windows[block].any()]
     for first, last in spans(inside):
         figure.add_vrect(x0=first - 0.5, x1=last + 0.5, fillcolor=theme.ink, opacity=SHADE, line={"width": 0})
@@ -99,7 +99,7 @@ def shade_windows(
 
 
 def finish(figure: go.Figure, theme: Theme, height: int, **layout: Any) -> go.Figure:
-    """Margins, type and legend that all figures have in common."""
+    """Sets the margins, font and legend that all figures have in common, then ``layout``."""
     figure.update_layout(
         height=height,
         margin={"l": 8, "r": 16, "t": 8, "b": 8},
@@ -114,7 +114,7 @@ def finish(figure: go.Figure, theme: Theme, height: int, **layout: Any) -> go.Fi
 
 
 def heatmap(z: Grid, columns: Sequence[str], rows: Sequence[str], theme: Theme, **options: Any) -> go.Heatmap:
-    """A field of ``rows`` by ``columns``; 32-bit numbers, which Plotly sends as they are."""
+    """A heat map of ``rows`` by ``columns``, as 32-bit floats, which Plotly sends in binary."""
     return go.Heatmap(
         z=z.astype(np.float32),
         x=list(columns),
@@ -129,8 +129,8 @@ def heatmap(z: Grid, columns: Sequence[str], rows: Sequence[str], theme: Theme, 
 
 
 def make_cells_clickable(figure: go.Figure) -> bool:
-    """Puts a point into each cell of a heat map, the figure's first trace, because Plotly selects points alone. A
-    point's custom data begin with its row and its column. False where the cells are too many."""
+    """Puts a point into each cell of a heat map, the figure's first trace, because Plotly can select only points. A
+    point's custom data begin with its row and its column. False if there are too many cells."""
     field = figure.data[0]
     rows, columns = field.z.shape
     if rows * columns > MOST_BARS:

@@ -1,4 +1,4 @@
-"""What Streamlit runs: chooses the run, then draws the chosen page. ``main.py PATH``, a run or a folder of runs."""
+"""Streamlit's script: chooses the run, then draws the chosen page. ``main.py PATH``, a run or a folder of runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def main() -> None:
         return
     first = PAGES[0]
     linked: dict[str, StreamlitPage] = {}
-    # The chosen run, as it is before its page is drawn; below it is set before a page runs.
+    # The state of the chosen run before its page is drawn; it is set below, before a page runs.
     state: RunState | None = None
     baseline: Path | None = None
 
@@ -85,7 +85,7 @@ def _compare(before: str, after: str, page: StreamlitPage) -> None:
 
 
 def _guarded(draw: Callable[[Visit], None], at: Visit) -> None:
-    """A mistake that the user can correct is a message; everything else stays a traceback."""
+    """Draws a page. A mistake that the user can correct is a message; everything else stays a traceback."""
     READY.wait()
     try:
         draw(at)
@@ -94,7 +94,7 @@ def _guarded(draw: Callable[[Visit], None], at: Visit) -> None:
 
 
 def _with_run(state: RunState, draw: Callable[[RunView, Visit], None], at: Visit, answer_first: bool) -> None:
-    """Draws the chosen run. ``answer_first``: while it is analysed, the answer of the last analysis."""
+    """Draws the chosen run. ``answer_first``: shows the answer of the last analysis while the run is analysed."""
     before = st.empty()
     if answer_first and state.answer is not None and not is_open(state):
         with before.container():
@@ -141,8 +141,8 @@ def _chosen_run(root: Path, runs: list[Path]) -> Path:
 
 
 def _chosen_baseline(root: Path, run: Path, runs: list[Path]) -> Path | None:
-    """The run that the overview's numbers are compared with; None where none is chosen."""
-    by_name = {name_of(root, other): other for other in runs if other != run}
+    """The run that the overview's numbers are compared with; None if none is chosen."""
+    by_name = {name_of(root, path): path for path in runs if path != run}
     if not by_name:
         return None
     with st.sidebar:

@@ -1,4 +1,4 @@
-"""The pages of the dashboard, in the order of the navigation: the one list of them."""
+"""The list of the dashboard's pages, in the order of the navigation."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from diag.tune.history import is_tuned, load
 
 @dataclass(frozen=True)
 class Visit:
-    """What the dashboard was given (``root``), its runs, what opens one by its name, and the chosen run. ``baseline``
-    opens the run that the overview compares with, None where none is chosen; ``compare`` opens the page that compares
-    two runs, by their names."""
+    """``root``: the path of the dashboard; ``runs``: its runs; ``open_run`` opens one by its name; ``run``: the chosen
+    one. ``baseline`` opens the run that the overview compares with, None if none is chosen. ``compare`` opens the page
+    that compares two runs, by their names."""
 
     root: Path
     runs: Sequence[Path]
@@ -29,9 +29,9 @@ class Visit:
 
 @dataclass(frozen=True)
 class Page:
-    """``path``: in the address. ``of_run`` draws an analysed run, ``of_files`` what needs no analysis: one of the two.
-    ``of_folder``: the page is about all runs, so none is chosen. ``offered``: whether a folder with these runs has
-    the page."""
+    """``path``: in the address. A page has either ``of_run``, which draws an analysed run, or ``of_files``, which needs
+    no analysis. ``of_folder``: the page is about all runs, so none is chosen. ``offered``: whether a folder with these
+    runs has the page."""
 
     title: str
     path: str
@@ -46,7 +46,7 @@ def _several(_: Path, runs: Sequence[Path]) -> bool:
 
 
 def _view(name: str) -> Any:
-    """The module of a page but the first, imported when it is drawn: the first one need not wait for all of them."""
+    """The module of a page, imported when it is drawn, so that the first page does not wait for all modules."""
     return import_module(f"diag.app.views.{name}")
 
 

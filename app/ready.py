@@ -1,6 +1,6 @@
-"""Whether figures and tables may be drawn: while pandas is imported in a thread, Plotly would find half of it."""
+"""Whether figures and tables may be drawn: while a thread imports pandas, Plotly would find it half imported."""
 
 from threading import Event
 
 READY = Event()
-READY.set()  # outside of the server nothing is imported beside
+READY.set()  # only the server imports modules in a thread

@@ -1,4 +1,4 @@
-"""An analysed run laid out for drawing: its page in words, and arrays of ranks by steps for the figures."""
+"""An analysed run laid out for drawing: its page in words and arrays of ranks by steps for the figures."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ MOST_TABLE_RANKS = 64
 
 # -- parts -------------------------------------------------------------------------------------------------------------
 #
-# What a step consists of, as the pages name and stack it.
+# The parts of a step, with the names and the order of the pages.
 
 
 class Part(StrEnum):
-    """In stacking order; the values are what people read. The parts of a step add up to its duration."""
+    """In stacking order; the values are user-visible. The parts of a step add up to its duration."""
 
     COMPUTE = "compute"
     TRANSFER = "communication: transfer"
     WAITING = "communication: waiting for a rank"
-    COMMUNICATION = "communication"  # where the clocks do not allow to split it
+    COMMUNICATION = "communication"  # if the clocks do not allow splitting it
     COPY = "copy to the device"
     DATA = "data wait"
     CHECKPOINT = "checkpoint"
@@ -36,7 +36,7 @@ class Part(StrEnum):
     IDLE = "idle"
 
 
-# Where waiting is left out, communication is transfers.
+# For figures without waiting: the rest of communication is transfer.
 PART_OF = {
     Kind.COMPUTE: Part.COMPUTE,
     Kind.COMM: Part.TRANSFER,
@@ -48,7 +48,7 @@ PART_OF = {
 
 
 def split(parts: Parts) -> dict[Part, int]:
-    """Nanoseconds by part; every part is there, and they add up to ``parts.dur_ns``."""
+    """Nanoseconds by part, with every part; they add up to ``parts.dur_ns``."""
     known = parts.exposed_wait_ns is not None and parts.exposed_transfer_ns is not None
     idle = parts.idle_parts
     host = idle.not_launched_ns + idle.in_launch_ns + idle.host_call_ns
@@ -71,7 +71,7 @@ Grid = npt.NDArray[np.float64]  # ranks by steps; NaN where a rank has no such s
 
 @dataclass(frozen=True)
 class Memory:
-    """Peaks of each step in bytes. On a device: the allocator's; on a CPU: the process's."""
+    """Peaks of each step in bytes: the allocator's on a device, the process's on a CPU."""
 
     on_device: bool
     allocated: Grid  # on a CPU: the resident set
@@ -80,14 +80,14 @@ class Memory:
 
     @property
     def peaks(self) -> Grid:
-        """What counts against the capacity."""
+        """The peaks that count against the capacity."""
         return self.reserved if self.on_device else self.allocated
 
 
 @dataclass(frozen=True)
 class RunView:
-    """``counted[i]``: whether the verdict rests on step i; where it rests on none it rests on all. ``windows[i]``:
-    whether it does not because a profiler recorded step i."""
+    """``counted[i]``: whether the verdict rests on step i; if it would rest on none, all are counted. ``windows[i]``:
+    whether step i is left out because a profiler recorded it."""
 
     result: Result
     page: Page
@@ -99,23 +99,23 @@ class RunView:
     notes: tuple[str, ...]
     bottlenecks: tuple[Bottleneck, ...]
     dur_ns: Grid
-    parts: dict[Part, Grid]  # only those that are not zero everywhere
+    parts: dict[Part, Grid]  # without those that are zero everywhere
     waiting_known: bool
     memory: Memory | None
 
     @property
     def steps_counted(self) -> str:
-        """How many steps of all the verdict rests on."""
+        """How many of all steps the verdict rests on, in words."""
         return steps_counted(self.result.attribution)
 
     @property
     def noun(self) -> str:
-        """What the run is divided into."""
+        """The unit that the run is divided into."""
         return "window" if self.result.attribution.undivided else "step"
 
     @property
     def step_names(self) -> dict[str, str]:
-        """The numbers of the steps as texts, with the reason where one does not count."""
+        """Step numbers as texts, with the reason if a step does not count."""
         return {
             str(step): f"{step}" if counts or not note else f"{step}, not counted: {note}"
             for step, note, counts in zip(self.steps, self.notes, self.counted, strict=True)
@@ -130,7 +130,7 @@ class RunView:
         return self.result.verdict.culprit_ranks
 
     def per_rank(self, grid: Grid, step: int | None = None) -> Grid:
-        """One value a rank: the mean over the steps that count, or that of one step (its index)."""
+        """One value a rank: the mean over the counted steps, or the value of one step (its index)."""
         if step is not None:
             return grid[:, step]
         chosen = grid[:, self.counted]
@@ -140,20 +140,20 @@ class RunView:
 
 
 def view_of(result: Result) -> RunView:
-    """The layout of one run; a second or two for a million pairs of rank and step."""
+    """The layout of one run. Takes a second or two for a million pairs of rank and step."""
     accounts = result.attribution.steps
     ranks, steps = result.attribution.ranks, tuple(account.step for account in accounts)
-    if result.from_summaries:  # they hold the steps of a few ranks
-        ranks = tuple(sorted({one.rank for account in accounts for one in account.parts}))
+    if result.from_summaries:  # summaries hold the steps of a few ranks only
+        ranks = tuple(sorted({rank_parts.rank for account in accounts for rank_parts in account.parts}))
     row = {rank: i for i, rank in enumerate(ranks)}
     empty = np.full((len(ranks), len(steps)), np.nan)
     parts = {part: empty.copy() for part in Part}
     dur_ns = empty.copy()
     for column, account in enumerate(accounts):
-        for one in account.parts:
-            i = row[one.rank]
-            dur_ns[i, column] = one.dur_ns
-            for part, ns in split(one).items():
+        for rank_parts in account.parts:
+            i = row[rank_parts.rank]
+            dur_ns[i, column] = rank_parts.dur_ns
+            for part, ns in split(rank_parts).items():
                 parts[part][i, column] = ns
     usable = np.array([account.usable for account in accounts], dtype=np.bool_)
     counted = usable if usable.any() else np.ones(len(steps), dtype=np.bool_)
@@ -169,7 +169,9 @@ def view_of(result: Result) -> RunView:
         bottlenecks=tuple(result.bottleneck_of(account) for account in accounts),
         dur_ns=dur_ns,
         parts={part: grid for part, grid in parts.items() if np.nansum(grid)},
-        waiting_known=any(one.exposed_wait_ns is not None for account in accounts for one in account.parts),
+        waiting_known=any(
+            rank_parts.exposed_wait_ns is not None for account in accounts for rank_parts in account.parts
+        ),
         memory=_memory(result, ranks, steps),
     )
 

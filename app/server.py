@@ -1,10 +1,10 @@
-"""The dashboard's server: Streamlit behind the guard, with nothing of the user's own Streamlit settings.
+"""The dashboard's server: Streamlit behind the guard, without the user's own Streamlit settings.
 
 ``python -m diag.app.server SCRIPT PATH``. The guard with its token, and Streamlit's options, come as JSON on standard
-input: other users of the machine can read what is on a command line.
+input, because other users of the machine can read a command line.
 
-The browser needs about a second to load Streamlit's page, and Python as long to import Streamlit and what the pages
-need. Both begin at once: this module imports little, serves the page's files itself, and a thread imports the rest.
+The browser needs about a second to load Streamlit's page, and Python as long to import Streamlit and the modules of the
+pages. Both begin at once: this module imports little, serves the page's files itself, and a thread imports the rest.
 """
 
 from __future__ import annotations
@@ -43,27 +43,28 @@ if TYPE_CHECKING:
 
 _STDIN = 0
 _LATE = ("pandas", "pyarrow", "PIL.Image", "diag.replay.advice")  # imported when a page is drawn
-# While modules are imported a request waits this long for Python's lock, not the usual 5 ms: the page has 150 files.
+# While modules are imported a request waits this long for the GIL, not the usual 5 ms: the page has 150 files.
 _SWITCH_S, _USUAL_SWITCH_S = 0.0005, sys.getswitchinterval()
 
-# Streamlit collects all garbage after each run of a page. Python would in between as well: a sixth of an analysis.
+# Streamlit runs a full garbage collection after each run of a page. Python's own in between would take a sixth of the
+# time of an analysis.
 _OBJECTS_UNTIL_GC = 1_000_000
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
 
-# Every page of the dashboard is one level below the server's root, wherever a proxy puts that. Opened at a page's own
-# address, as by a link, Streamlit's script would look for its server below that first, and find nothing (404).
+# Every page of the dashboard is one level below the server's root, which a proxy may put under any path. If a page's
+# own address is opened, as by a link, Streamlit's script would look for its server below that address first (404).
 _BASE = b'<script>window.__streamlit = {BACKEND_BASE_URL: new URL(".", location.href).href};</script>'
 _PAGE = re.compile(r"/[a-z-]*")
-_HASHED = "/static/"  # files whose names change with what is in them
+_HASHED = "/static/"  # files whose names change with their content
 
 
 class Files:
-    """Streamlit's page and what it loads, as they lie in its package: answered without Streamlit, at once."""
+    """Streamlit's page and the files that it loads, from Streamlit's package: served without importing Streamlit."""
 
     def __init__(self, folder: Path) -> None:
-        """``folder``: with the page, ``index.html``. SystemExit where there is none."""
+        """``folder``: the one with the page, ``index.html``. SystemExit if it has none."""
         if not (folder / "index.html").is_file():
             sys.exit("This version of Streamlit keeps its page elsewhere, where the dashboard does not find it")
         self._page = (folder / "index.html").read_bytes().replace(b"<head>", b"<head>" + _BASE, 1)
@@ -72,7 +73,7 @@ class Files:
         }
 
     def answer(self, method: str, path: str) -> Answer | None:
-        """None for what is no file of the page."""
+        """The file at the path; None if it is not one of the page's."""
         if method != "GET":
             return None
         if _PAGE.fullmatch(path):
@@ -81,12 +82,12 @@ class Files:
         if file is None or not file.is_file():
             return None
         kind = mimetypes.guess_type(path)[0] or "application/octet-stream"
-        kept = "public, immutable, max-age=31536000" if path.startswith(_HASHED) else "no-cache"
-        return _file(file.read_bytes(), kind, kept)
+        cache_control = "public, immutable, max-age=31536000" if path.startswith(_HASHED) else "no-cache"
+        return _file(file.read_bytes(), kind, cache_control)
 
 
-def _file(content: bytes, kind: str, kept: str) -> Answer:
-    headers = (("content-type", kind), ("content-length", str(len(content))), ("cache-control", kept))
+def _file(content: bytes, kind: str, cache_control: str) -> Answer:
+    headers = (("content-type", kind), ("content-length", str(len(content))), ("cache-control", cache_control))
     return Answer(HTTPStatus.OK, tuple(with_headers(headers)), content)
 
 
@@ -97,8 +98,8 @@ _NO_STREAMLIT = Answer(HTTPStatus.SERVICE_UNAVAILABLE, (("content-length", "0"),
 
 
 class GuardedApp:
-    """Every request passes through here: what the guard refuses is refused, the page's files are answered, everything
-    else is Streamlit's and waits until that is imported."""
+    """The ASGI application that gets every request. It refuses what the guard refuses and serves the page's files.
+    Everything else goes to Streamlit, and waits until Streamlit is imported."""
 
     def __init__(
         self,
@@ -108,13 +109,14 @@ class GuardedApp:
         then: Callable[[], None],
         failed: Callable[[BaseException], None],
     ) -> None:
-        """``load`` and ``then`` are called in a thread, one after the other; where ``load`` raises, ``failed``."""
+        """``load`` and ``then`` are called in a thread, one after the other; if ``load`` raises, ``failed`` is called
+        instead of ``then``."""
         self._guard = guard
         self._files = files
         self._load = load
         self._then = then
         self._failed = failed
-        self._loaded: asyncio.Future[App | None]  # None: there is no Streamlit, and the server ends
+        self._loaded: asyncio.Future[App | None]  # None: Streamlit could not be imported, and the server ends
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -134,8 +136,8 @@ class GuardedApp:
                 message = {**message, "headers": _encoded(with_headers(headers))}
             await send(message)
 
-        # The guard has seen to the Origin. Streamlit would compare it with this machine's public address, for which it
-        # asks a server on the internet.
+        # The guard has checked the Origin. Streamlit would compare it with this machine's public address, which it
+        # requests from a server on the internet.
         headers = [(name, value) for name, value in scope["headers"] if name != b"origin"]
         app = await asyncio.shield(self._loaded)
         if app is None:
@@ -144,7 +146,7 @@ class GuardedApp:
         await app({**scope, "headers": headers}, receive, send_with_headers)
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """From the start of the server to its end, which is Streamlit's as well."""
+        """Handles the lifespan of the server, which is Streamlit's as well."""
         loop = asyncio.get_running_loop()
         imported: asyncio.Future[App | None] = loop.create_future()
         self._loaded = loop.create_future()
@@ -203,7 +205,7 @@ def _encoded(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
 
 
 def routes() -> list[BaseRoute]:
-    """What the timeline's canvas asks for."""
+    """The route of the timeline's data, which the canvas requests."""
     from starlette.routing import Route
 
     return [Route("/timeline-data/{what}", _timeline_data, methods=["GET"])]
@@ -216,7 +218,7 @@ def _timeline_data(request: requests.Request) -> Response:  # not async: Starlet
 
 
 def _streamlit(script: Path, options: dict[str, Any]) -> App:
-    """Imported and set up. SystemExit where it is a version that the dashboard cannot use."""
+    """Imports Streamlit and sets it up. SystemExit if the dashboard cannot use its version."""
     from streamlit import config
     from streamlit.components.v2 import manifest_scanner
 
@@ -226,7 +228,7 @@ def _streamlit(script: Path, options: dict[str, Any]) -> App:
         sys.exit(
             "This version of Streamlit has no streamlit.App, which the dashboard is guarded by: install 1.67 or later"
         )
-    # A config.toml or secrets.toml in the home or in the current folder is about the user's own Streamlit apps.
+    # A config.toml or secrets.toml in the home or in the current folder is meant for the user's own Streamlit apps.
     if not hasattr(config, "get_config_files"):
         sys.exit("This version of Streamlit finds its settings in another way, which the dashboard cannot turn off")
     config.get_config_files = _no_files
@@ -236,7 +238,7 @@ def _streamlit(script: Path, options: dict[str, Any]) -> App:
 
 
 def _no_components(max_workers: int | None = None) -> list[Any]:  # noqa: ARG001 - in place of Streamlit's
-    """The dashboard uses none of other packages, and looking for them reads the metadata of every package (0.5 s)."""
+    """No components: the dashboard uses none, and a scan reads the metadata of every installed package (0.5 s)."""
     return []
 
 
@@ -250,8 +252,8 @@ def _views() -> list[str]:
 
 
 def _warm_up(root: Path) -> None:
-    """While the browser loads Streamlit's page, which takes it as long: the verdict of the first run, then what its
-    figures and tables need."""
+    """Analyses the first run, then imports what its figures and tables need. Runs while the browser loads Streamlit's
+    page, which takes as long."""
     try:
         import_module("diag.app.pages")
         from diag.app.address import prepare
@@ -259,7 +261,7 @@ def _warm_up(root: Path) -> None:
         prepare(root)
         for name in (*_LATE, *_views()):
             import_module(name)
-        gc.freeze()  # the modules: Streamlit collects all garbage after each run of a page and of a fragment
+        gc.freeze()  # the modules: Streamlit runs a full collection after each run of a page and of a fragment
     finally:
         sys.setswitchinterval(_USUAL_SWITCH_S)
         READY.set()
@@ -270,17 +272,17 @@ def _warm_up(root: Path) -> None:
 
 def main() -> None:
     handed: dict[str, Any] = json.load(sys.stdin)
-    # What the pages start must not read on, and no file may get its number.
+    # Child processes of the pages must not read from standard input, and no other file may get its descriptor.
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, _STDIN)
     os.close(nothing)
-    given, options = handed["guard"], handed["options"]
-    guard = Guard(tuple(given["hosts"]), tuple(given["added"]), given["token"], given["browser"])
-    found = find_spec("streamlit")  # which is not imported yet
-    if found is None or not found.submodule_search_locations:
+    fields, options = handed["guard"], handed["options"]
+    guard = Guard(tuple(fields["hosts"]), tuple(fields["added"]), fields["token"], fields["browser"])
+    spec = find_spec("streamlit")  # does not import it
+    if spec is None or not spec.submodule_search_locations:
         sys.exit("Streamlit is not installed")
-    files = Files(Path(found.submodule_search_locations[0]) / "static")
-    del sys.argv[0]  # what runs is the script
+    files = Files(Path(spec.submodule_search_locations[0]) / "static")
+    del sys.argv[0]  # so that it is the argv of Streamlit's script
     script, root = map(Path, sys.argv)
     gc.set_threshold(_OBJECTS_UNTIL_GC)
     READY.clear()
@@ -295,7 +297,7 @@ def main() -> None:
     settings = uvicorn.Config(app, ws=sockets, log_level="warning", access_log=False, use_colors=False)
     server = uvicorn.Server(settings)
     sys.setswitchinterval(_SWITCH_S)
-    with suppress(KeyboardInterrupt):  # its server raises the signal again that ended it
+    with suppress(KeyboardInterrupt):  # uvicorn raises again the signal that ended it
         server.run(sockets=[_listening(options["server.address"], options["server.port"])])
     if failed:
         raise failed[0]
@@ -303,8 +305,8 @@ def main() -> None:
 
 def _listening(address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    # asyncio sends at once (TCP_NODELAY) where it reads that the protocol is TCP. Else the end of each answer waits for
-    # the browser's acknowledgement of its begin, 40 ms, which are 0.7 s for the files of the page.
+    # asyncio sets TCP_NODELAY only if the socket's protocol is given as TCP. Without it the end of each answer waits
+    # 40 ms for the browser's acknowledgement of its begin, which adds up to 0.7 s for the files of the page.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         if os.name == "posix":

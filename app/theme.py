@@ -1,7 +1,7 @@
-"""The colours: one per part of a step and per class of step, the same everywhere, for a light and a dark page.
+"""The colours of the parts of a step and of the classes of steps, on all pages, for a light and a dark theme.
 
-From the palette of Okabe and Ito (2008), lightened or darkened until all pairs can be distinguished with deuteranopia
-and protanopia on both backgrounds; tests/app/test_theme.py measures it.
+They are from the palette of Okabe and Ito (2008), lightened or darkened until all pairs can be distinguished with
+deuteranopia and protanopia on both backgrounds; tests/app/test_theme.py measures it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from .run_view import Part
 
 @dataclass(frozen=True)
 class Theme:
-    """``ground`` and ``ink``: page and text; ``soft``: secondary text; ``faint`` and ``grid``: lines; ``host``: what
-    runs on the host and may be work or waiting; ``heat``: from nothing (near the ground) to much."""
+    """``ground`` and ``ink``: page and text; ``soft``: secondary text; ``faint`` and ``grid``: lines; ``host``: time on
+    the host that may be work or waiting; ``heat``: the scale of heat maps, from zero (near the ground) to the most."""
 
     name: str
     ground: str
@@ -33,7 +33,7 @@ class Theme:
 
     @property
     def series(self) -> tuple[str, ...]:
-        """For things that are no parts of a step: operations, kinds of kernels. As distinct as the parts are."""
+        """Colours of series that are not parts of a step: operations, kinds of kernels. As distinct as the parts'."""
         return tuple(self.part[part] for part in _SERIES)
 
 
@@ -102,7 +102,7 @@ DARK = Theme(
     heat=((0.0, "#1d1a17"), (0.35, "#7a430c"), (0.7, "#e08a1e"), (1.0, "#ffe2a8")),
 )
 
-# Streamlit's names for colours, and a symbol, so that the colour is never the only sign.
+# Streamlit's names of colours, and symbols, so that colour is never the only sign.
 SEVERITY_COLOUR: dict[Severity, Literal["green", "orange", "red"]] = {
     Severity.HEALTHY: "green",
     Severity.WARN: "orange",
@@ -116,7 +116,7 @@ SEVERITY_ICON = {
 
 
 def favicon() -> str:
-    """Three stacked bars as SVG. Our own: for Streamlit's symbols the browser asks Google's servers."""
+    """Three stacked bars as SVG. Not one of Streamlit's symbols: the browser would load those from Google's servers."""
     bars = "".join(
         f'<rect x="2" y="{3 + 9 * row}" width="28" height="7" fill="{LIGHT.part[Part.WAITING]}"/>'
         f'<rect x="2" y="{3 + 9 * row}" width="{length}" height="7" fill="{LIGHT.part[Part.COMPUTE]}"/>'
@@ -134,5 +134,5 @@ def ink_on(colour: str) -> str:
 
 
 def theme_of(name: str | None) -> Theme:
-    """The browser's theme; light until it is known."""
+    """The theme of this name; light until the browser's is known."""
     return DARK if name == "dark" else LIGHT

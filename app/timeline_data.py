@@ -1,8 +1,8 @@
-"""What the timeline's canvas asks the server for while one zooms: tiles, events, searches. No page is drawn for it.
+"""Data that the timeline's canvas requests while the user zooms: tiles, events, searches. The page is not redrawn.
 
-The page shares an analysed run under a random name (`share`); the canvas asks for its parts at ``timeline-data/WHAT``,
+The page shares an analysed run under a random name (`share`); the canvas requests its parts at ``timeline-data/WHAT``,
 on the same server and behind the same guard as everything else. Tiles are binary: the length of a JSON header as
-uint32, the header, padding to 8 bytes, then arrays, each at an offset that the header gives, a multiple of 8.
+uint32, the header, padding to 8 bytes, then arrays, each at an offset from the header, a multiple of 8.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ from diag.words.formatting import duration, rank_ranges, size, visible
 
 # -- words and colours -------------------------------------------------------------------------------------------------
 #
-# What the kinds of work in the timeline are called, and their colours: parts of a step as on every page, kernels blue
-# and green, communication from red to orange, the host's phases brown and violet.
+# Names and colours of the kinds of work in the timeline: parts of a step as on every page, kernels blue and green,
+# communication from red to orange, the host's phases brown and violet.
 
 _PART: Mapping[Category, Part] = {
     Category.COMPUTE: Part.COMPUTE,
@@ -104,19 +104,19 @@ _OWN: Mapping[str, tuple[str, str]] = {
 
 
 def words(category: Category) -> str:
-    """What people read of a part of a step."""
+    """The displayed name of a part of a step."""
     return _PART[category].value if category in _PART else category.value
 
 
 def work_words(work: str) -> str:
-    """What people read of one of WORK."""
+    """The displayed name of a kind of work, one of WORK."""
     if work in set(Category):
         return words(Category(work))
     return _WORDS.get(KernelKind(work), work) if work in set(KernelKind) else work.replace("_", "-")
 
 
 def work_colours(theme: Theme) -> list[str]:
-    """By the code of the work."""
+    """The colour of each kind of work, by its code."""
     return [_colour(work, theme) for work in WORK]
 
 
@@ -131,17 +131,17 @@ def _colour(work: str, theme: Theme) -> str:
 
 _SOURCES_KEPT = 4  # runs, or states of a run that trains, that pages still show
 _RANKS_KEPT, _SEARCHES_KEPT = 2, 4
-_TURN_S = 0.002  # between two ranks that are counted
-_MOST_RANKS = 128  # of one answer
+_TURN_S = 0.002  # pause between two ranks while events are counted
+_MOST_RANKS = 128  # in one answer
 MOST_TEXT = 200  # characters of a search
 _MOST_NAME = 2000  # characters of a name that are sent
-_LAST_NS = 1 << 53  # a browser's numbers are exact up to here
+_LAST_NS = 1 << 53  # JavaScript's numbers are exact up to here
 
 _Kept = TypeVar("_Kept")
 
 
 class RefusedError(Exception):
-    """A request that cannot be answered: what is wrong, as text."""
+    """A request that cannot be answered, with the reason as its message."""
 
     def __init__(self, message: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
         super().__init__(message)
@@ -153,7 +153,7 @@ class RefusedError(Exception):
 
 @dataclass(eq=False)
 class Tally:
-    """How many events a search finds, by rank, of those that were counted so far. ``ended``: nothing more will come."""
+    """How many events a search finds, by rank, for the ranks counted so far. ``ended``: no more counts will come."""
 
     ranks: int
     counts: dict[int, int] = field(default_factory=dict)
@@ -161,7 +161,7 @@ class Tally:
 
 
 class Source:
-    """An analysed run, for any number of threads: what its timeline was asked for last is kept."""
+    """An analysed run, with a cache of the latest requests of its timeline. Thread-safe."""
 
     def __init__(self, result: Result) -> None:
         self.result = result
@@ -177,12 +177,12 @@ class Source:
         return account
 
     def events(self, rank: int) -> tuple[Lane, ...]:
-        """The lanes of the rank's traces; read when they are first asked for."""
+        """The lanes of the rank's traces, which are read at the first call."""
         with self._lock:
             return self.result.events_of(rank)
 
     def rows(self, rank: int, python: bool) -> tuple[Row, ...]:
-        """``python``: with the functions of Python, which come last."""
+        """The rows of a rank. ``python``: with Python's functions, which come last."""
         account = self.account(rank)
         with self._lock:
             return _kept(
@@ -198,8 +198,8 @@ class Source:
             return _kept(self._searches, (rank, text, python), _SEARCHES_KEPT, lambda: search(rows, text))
 
     def tally(self, text: str, python: bool, first: Sequence[int]) -> Tally:
-        """What a search finds on each rank, those in ``first`` before the others. A thread counts; what it has counted
-        so far is there at once."""
+        """How many events a search finds on each rank, those in ``first`` before the others. A thread counts; the tally
+        is returned at once and fills up."""
         with self._lock:
             if (text, python) not in self._tallies:
                 ranks = list(dict.fromkeys((*(self.account(rank).rank for rank in first), *self.result.timeline.ranks)))
@@ -213,10 +213,10 @@ class Source:
             for rank in ranks:
                 with self._lock:
                     if counting not in self._tallies.values():
-                        return  # four others were asked for since
+                        return  # _SEARCHES_KEPT newer searches have replaced this one
                     account = self.account(rank)
                     rows = self._rows.get((rank, python))
-                    if rows is None:  # read, and not kept in the place of the ranks that are drawn
+                    if rows is None:  # read, but not cached: that would evict ranks that are drawn
                         events = event_lanes(self.result.tables.ranks[rank], account)
                         rows = self._laid_out(account, events, python)
                     counting.counts[rank] = len(search(rows, text))
@@ -229,7 +229,8 @@ class Source:
         return rows_of(lanes_of(account, [*events, *functions]))
 
     def traced_step(self, rank: int, begin_ns: int, end_ns: int) -> int | None:
-        """The first step in the window that a trace of the rank covers, else the first of all; None without a trace."""
+        """The first step in the window that a trace of the rank covers, else its first traced step; None without a
+        trace."""
         traced = self.account(rank).traced
         seen = [s.step for s in self.result.timeline.steps if s.begin_ns < end_ns and s.end_ns > begin_ns]
         return next((step for step in seen if step in traced), traced[0] if traced else None)
@@ -239,13 +240,13 @@ class Source:
             return facts_of(self.rows(rank, python)[row], index, self.result.tables.ranks[rank], self.account(rank))
 
 
-def _kept(held: OrderedDict[Any, _Kept], key: object, most: int, make: Callable[[], _Kept]) -> _Kept:
-    if key not in held:
-        held[key] = make()
-        while len(held) > most:
-            held.popitem(last=False)
-    held.move_to_end(key)
-    return held[key]
+def _kept(cache: OrderedDict[Any, _Kept], key: object, most: int, make: Callable[[], _Kept]) -> _Kept:
+    if key not in cache:
+        cache[key] = make()
+        while len(cache) > most:
+            cache.popitem(last=False)
+    cache.move_to_end(key)
+    return cache[key]
 
 
 _SOURCES: OrderedDict[str, Source] = OrderedDict()
@@ -253,7 +254,7 @@ _SOURCES_LOCK = threading.Lock()
 
 
 def share(result: Result) -> str:
-    """The name under which the canvas asks for parts of the run."""
+    """The name under which the canvas requests parts of the run."""
     with _SOURCES_LOCK:
         name = next((name for name, source in _SOURCES.items() if source.result is result), secrets.token_hex(8))
         _kept(_SOURCES, name, _SOURCES_KEPT, lambda: Source(result))
@@ -261,7 +262,7 @@ def share(result: Result) -> str:
 
 
 def source_of(name: str) -> Source:
-    """The run of this name. RefusedError where no page has shown it lately."""
+    """The run of this name. RefusedError if no page has shown it lately."""
     with _SOURCES_LOCK:
         source = _SOURCES.get(name)
         if source is None:
@@ -274,7 +275,7 @@ def source_of(name: str) -> Source:
 
 
 def ranks_tile(source: Source, asked: Mapping[str, str]) -> Response:
-    """What the steps of several ranks consist of, in one tile: for each rank, shares by the code of the work."""
+    """The parts of the steps of several ranks in one tile: for each rank, shares by the code of the work."""
     level, tile = _tile(asked)
     ranks = [_whole(text, "ranks") for text in asked.get("ranks", "").split(",")]
     if len(ranks) > _MOST_RANKS:
@@ -285,15 +286,15 @@ def ranks_tile(source: Source, asked: Mapping[str, str]) -> Response:
 
 
 def rows_tile(source: Source, asked: Mapping[str, str]) -> Response:
-    """All rows of one rank in one tile, the events that a search finds marked."""
+    """All rows of one rank in one tile, with the events marked that a search finds."""
     level, tile = _tile(asked)
     rank = _whole(asked.get("rank", ""), "rank")
     python = _python(asked)
-    found = source.search(rank, text, python) if (text := _text(asked)) else None
+    matches = source.search(rank, text, python) if (text := _text(asked)) else None
     packed, names = _Packed(), _Names()
     rows = []
     for number, row in enumerate(source.rows(rank, python)):
-        read = read_row(row, level, tile, found.rows[number] if found is not None else None)
+        read = read_row(row, level, tile, matches.rows[number] if matches is not None else None)
         drawn = packed.cells(read) if isinstance(read, Cells) else packed.events(row, read.index, read.found, names)
         about = {"title": visible(row.title), "heading": heading_of(row), "depth": row.depth, "deeper": row.deeper}
         rows.append({**about, **drawn})
@@ -301,7 +302,7 @@ def rows_tile(source: Source, asked: Mapping[str, str]) -> Response:
 
 
 def event(source: Source, asked: Mapping[str, str]) -> Response:
-    """The event of a row that takes most of a window, or the one of an index: all that is known of it."""
+    """All facts about the event of a row that takes most of a window, or about the one of an index."""
     rank, number = _whole(asked.get("rank", ""), "rank"), _whole(asked.get("row", ""), "row")
     rows = source.rows(rank, _python(asked))
     if not 0 <= number < len(rows):
@@ -319,39 +320,39 @@ def event(source: Source, asked: Mapping[str, str]) -> Response:
 
 
 def find(source: Source, asked: Mapping[str, str]) -> Response:
-    """How many events of a rank a search finds, and the next one after a moment, or after the one of a ``number``
-    (``back``: the one before it)."""
+    """How many events of a rank a search finds, and the next one after a moment, or after the event of a ``number``.
+    ``back``: the previous one."""
     rank, text = _whole(asked.get("rank", ""), "rank"), _text(asked)
     if not text:
         raise RefusedError("find: no text to search for")
-    found = source.search(rank, text, _python(asked))
+    matches = source.search(rank, text, _python(asked))
     back = asked.get("back") == "1"
-    at = found.beside(_moment(asked, "from"), not back)
-    if "number" in asked and len(found):  # several may begin at one moment
-        at = (_whole(asked["number"], "number") - (2 if back else 0)) % len(found)
+    at = matches.beside(_moment(asked, "from"), not back)
+    if "number" in asked and len(matches):  # several may begin at one moment
+        at = (_whole(asked["number"], "number") - (2 if back else 0)) % len(matches)
     if at is None:
         return JSONResponse({"count": 0, "number": None, "event": None})
-    shown = _described(source, rank, int(found.row[at]), int(found.index[at]), _python(asked))
-    return JSONResponse({"count": len(found), "number": at + 1, "event": shown})
+    described = _described(source, rank, int(matches.row[at]), int(matches.index[at]), _python(asked))
+    return JSONResponse({"count": len(matches), "number": at + 1, "event": described})
 
 
 def tally(source: Source, asked: Mapping[str, str]) -> Response:
-    """How many events a search finds on each rank, as far as the ranks were counted; those of ``first`` before the
+    """How many events a search finds on each rank that was counted so far; those of ``first`` come before the
     others."""
     text = _text(asked)
     if not text:
         raise RefusedError("find: no text to search for")
     first = [_whole(rank, "first") for rank in asked.get("first", "").split(",") if rank]
-    found = source.tally(text, _python(asked), first)
-    ended, counts = found.ended, list(found.counts.items())
+    progress = source.tally(text, _python(asked), first)
+    ended, counts = progress.ended, list(progress.counts.items())
     some = sorted((rank, count) for rank, count in counts if count)
-    return JSONResponse({"ranks": found.ranks, "searched": len(counts), "ended": ended, "counts": some})
+    return JSONResponse({"ranks": progress.ranks, "searched": len(counts), "ended": ended, "counts": some})
 
 
 def trace(source: Source, asked: Mapping[str, str]) -> Response:
-    """The step of a rank's trace that Perfetto is to show, as a Kineto trace: the first one in the window that a trace
-    covers, else the first of the run."""
-    from diag.perfetto import excerpt_text, step_of  # read by few
+    """One step of a rank's trace for Perfetto, as a Kineto trace: the first step in the window that a trace covers,
+    else the rank's first traced step."""
+    from diag.perfetto import excerpt_text, step_of  # seldom needed
 
     rank = _whole(asked.get("rank", ""), "rank")
     step = source.traced_step(rank, _moment(asked, "from"), _moment(asked, "to"))
@@ -445,7 +446,7 @@ def _python(asked: Mapping[str, str]) -> bool:
 
 
 class _Names:
-    """The names that a tile mentions, each once."""
+    """The distinct names in a tile."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -459,7 +460,7 @@ class _Names:
 
 
 class _Packed:
-    """Arrays one after the other, each at a multiple of 8 bytes."""
+    """Arrays in sequence, each at a multiple of 8 bytes."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -474,11 +475,11 @@ class _Packed:
 
     def cells(self, cells: Cells) -> dict[str, Any]:
         shares = [[code, self.add(share)] for code, share in cells.shares.items()]
-        found = self.add(cells.found) if cells.found is not None and cells.found.any() else None
-        return {"cells": shares, "found": found}
+        found_offset = self.add(cells.found) if cells.found is not None and cells.found.any() else None
+        return {"cells": shares, "found": found_offset}
 
     def events(
-        self, row: Row, index: npt.NDArray[np.int64], found: npt.NDArray[np.bool_] | None, names: _Names
+        self, row: Row, index: npt.NDArray[np.int64], mask: npt.NDArray[np.bool_] | None, names: _Names
     ) -> dict[str, Any]:
         codes = row.lane.name[row.place[index]].tolist()
         place = np.array([names.place(row.lane.names[code]) for code in codes], dtype=np.uint32)
@@ -489,7 +490,7 @@ class _Packed:
             "index": self.add(index.astype("<u4")),
             "name": self.add(place.astype("<u4")),
             "work": self.add(row.work[index]),
-            "found": self.add(found.astype(np.uint8)) if found is not None else None,
+            "found": self.add(mask.astype(np.uint8)) if mask is not None else None,
         }
 
     def answer(self, header: Mapping[str, Any]) -> Response:
@@ -503,11 +504,11 @@ _ANSWERS = {"ranks": ranks_tile, "rows": rows_tile, "event": event, "find": find
 
 
 def answer(request: Request) -> Response:
-    """What the canvas asks for; an error in words where there is none."""
-    found = _ANSWERS.get(request.path_params["what"])
-    if found is None:
+    """The answer to a request of the canvas; an error message if there is none."""
+    handler = _ANSWERS.get(request.path_params["what"])
+    if handler is None:
         return JSONResponse({"error": "there is no such part of the timeline"}, status_code=HTTPStatus.NOT_FOUND)
     try:
-        return found(source_of(request.query_params.get("source", "")), request.query_params)
+        return handler(source_of(request.query_params.get("source", "")), request.query_params)
     except RefusedError as refusal:
         return JSONResponse({"error": str(refusal)}, status_code=refusal.status)
