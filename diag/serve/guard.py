@@ -1,10 +1,11 @@
-"""Who may ask a server of ours: checks Host, Origin and the token of a request before anything of a run is read.
+"""Access control of diag's servers: checks Host, Origin and the token of a request before anything of a run is read.
 
-A browser sends a request to this machine for whatever page asks it to. ``Host`` says under which name: a page of
-another site can let its own name lead here (DNS rebinding), but it cannot call itself localhost. ``Origin`` says which
-page asks. The token keeps out the other users of the machine, who reach every port of it.
+A browser sends a request to this machine on behalf of any page. ``Host`` is the name that the request was sent to: a
+page of another site can let its own name resolve to this machine (DNS rebinding), but it cannot call itself localhost.
+``Origin`` is the page that sends the request. The token keeps out the other users of the machine, who can reach all of
+its ports.
 
-This module knows no framework: what serves hands over a ``Request`` and sends the ``Answer``, if there is one.
+This module does not depend on a framework: the server passes a ``Request`` and sends the ``Answer``, if there is one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from urllib.parse import parse_qsl, quote, unquote_plus, urlencode
 
 from diag.errors import DiagError, ExitCode
 
-# Of every answer: nobody frames it, guesses its type, loads it from another page or learns its address.
+# Headers of every answer. They prevent framing, type sniffing, loading from another page, and leaking the address.
 HEADERS = (
     ("content-security-policy", "frame-ancestors 'none'"),
     ("x-frame-options", "DENY"),
@@ -30,12 +31,12 @@ HEADERS = (
     ("x-content-type-options", "nosniff"),
     ("cross-origin-resource-policy", "same-origin"),
 )
-# Host names that no name server can let lead elsewhere; an SSH tunnel calls a server on any address by one of them.
+# Host names that no name server can redirect. Through an SSH tunnel, a server on any address is called by one of them.
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _PARAMETER = "token"
-_LOOK_UP_S = 1.0  # for this machine's full name, where a name server may be away
+_LOOK_UP_S = 1.0  # limit for looking up this machine's full name; the name server may be unreachable
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+(?:%[^\[\]/?#@\s]+)?\]|[0-9a-z._-]+)(?::([0-9]{1,5}))?")
-_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")  # what an Authorization header can carry (RFC 6750)
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")  # the characters that an Authorization header can carry (RFC 6750)
 
 _NOT_UNDER_THIS_NAME = (
     "This server does not answer under this name",
@@ -66,8 +67,8 @@ _ONCE_MORE = ("One moment", "The dashboard was opened from another site.")
 
 @dataclass(frozen=True)
 class Request:
-    """What of a request decides. ``path`` and ``query`` as they were sent, still percent-encoded; names of ``headers``
-    in lower case."""
+    """The parts of a request that the guard checks. ``path`` and ``query`` are still percent-encoded; names of
+    ``headers`` are in lower case."""
 
     method: str
     path: str
@@ -80,7 +81,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """Sent instead of what was asked for; ``HEADERS`` are among the headers."""
+    """An answer that is sent instead of the requested resource; ``headers`` include ``HEADERS``."""
 
     status: HTTPStatus
     headers: tuple[tuple[str, str], ...]
@@ -89,9 +90,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Guard:
-    """``hosts``: names and addresses that a request may name, with any port, since a tunnel may have another one.
-    ``added``: those that the user added, as written; the page of a proxy may ask from there. ``token``: None lets
-    everybody in. ``browser``: the token of an address is exchanged for a cookie, and the address goes on without it."""
+    """``hosts``: names and addresses that a request's Host may have, with any port, since a tunnel may use another
+    port. ``added``: those that the user added, as written; pages of a proxy under these names may send requests.
+    ``token``: None lets everybody in. ``browser``: a token in the address is exchanged for a cookie, and the browser is
+    redirected to the address without it."""
 
     hosts: tuple[str, ...]
     added: tuple[str, ...]
@@ -99,7 +101,7 @@ class Guard:
     browser: bool
 
     def answer(self, request: Request) -> Answer | None:
-        """None where the request may go on."""
+        """The answer to a refused or redirected request; None if the request may pass."""
         hosts = [_split(value) for value in request.values("host")]
         if len(hosts) != 1 or hosts[0] is None or hosts[0][0] not in self.hosts:
             return self._page(HTTPStatus.FORBIDDEN, _NOT_UNDER_THIS_NAME, request)
@@ -109,7 +111,7 @@ class Guard:
             return None
         cookie = f"diag_token_{hosts[0][1] or 'default'}"  # cookies do not separate ports
         in_query = [value for name, value in parse_qsl(request.query) if name == _PARAMETER]
-        # The credentials of a request count, whatever its address says: a bookmark may hold the token of last week.
+        # Stored credentials count even if the address has a wrong token: a bookmark may hold the token of last week.
         stored = [*_bearers(request), *_cookies(request, cookie)]
         may_pass = any(map(self._is_token, stored))
         if self.browser and in_query and request.method in ("GET", "HEAD"):
@@ -126,16 +128,17 @@ class Guard:
         return self._page(HTTPStatus.UNAUTHORIZED, _OLD_TOKEN if in_query or stored else _NO_TOKEN, request)
 
     def _is_own_page(self, origin: str, host: tuple[str, str]) -> bool:
-        """Whether the page is one of this server under that name, or of a proxy that the user named."""
+        """Whether the page is this server's under that host name, or belongs to a proxy that the user named."""
         scheme, _, authority = origin.partition("://")
         page = _split(authority)
         return scheme in ("http", "https") and page is not None and (page == host or page in map(_split, self.added))
 
-    def _is_token(self, given: str) -> bool:
-        return self.token is not None and secrets.compare_digest(given.encode(errors="replace"), self.token.encode())
+    def _is_token(self, token: str) -> bool:
+        return self.token is not None and secrets.compare_digest(token.encode(errors="replace"), self.token.encode())
 
     def _redirect(self, request: Request, cookie: str | None) -> Answer:
-        """To the same address without the token, on this server: two slashes would name another one."""
+        """Redirects to the same address without the token. Leading slashes are stripped: two would name another
+        server."""
         parts = [part for part in request.query.split("&") if unquote_plus(part.partition("=")[0]) != _PARAMETER]
         query = "?" + quote("&".join(parts), safe="/?%:@!$&'()*+,;=~") if any(parts) else ""
         headers = [("location", "/" + quote(request.path.lstrip("/\\"), safe="/%:@!$&'()*+,;=~") + query)]
@@ -148,7 +151,7 @@ class Guard:
         if not self.browser:
             kind, body = "text/plain", "\n".join((*text, ""))
         elif any("text/html" in value for value in request.values("accept")):
-            # The cookie goes along with a request from here, though not with one from another site.
+            # The browser sends the cookie with a request from this page, but not with one from another site.
             refresh = '<meta http-equiv="refresh" content="0">' if again else ""
             link = (
                 '<p>Opened in this browser before? <a href="">Try again</a></p>'
@@ -162,18 +165,18 @@ class Guard:
                     f"<h1>{text[0]}</h1><p>{text[1]}</p>{link}</html>\n"
                 ),
             )
-        else:  # to the script of a page that is open since before: Streamlit's shows what is JSON
+        else:  # for the script of a page that is still open: Streamlit's script shows a JSON answer
             kind, body = "application/json", json.dumps(". ".join(text))
         return _answer(status, kind, "" if request.method == "HEAD" else body, headers)
 
 
 def listening(host: str, address: str, added: Iterable[str], token: str | None, *, browser: bool) -> Guard:
-    """Of a server that listens on ``address``, which the user wrote as ``host``. DiagError where one of ``added`` is no
-    host name."""
+    """The guard of a server that listens on ``address``, which the user wrote as ``host``. DiagError if one of
+    ``added`` is not a host name."""
     names = [*_LOOPBACK, host, address]
     if not is_loopback(address):
         names += _names_of_this_machine()
-    if is_everywhere(address):  # which names every address, and is none itself
+    if is_everywhere(address):  # it stands for every address, and is not a host name itself
         names = [name for name in names if name not in (host, address)] + list(_addresses_of_this_machine())
     for written in added:
         split = _split(written)
@@ -188,42 +191,43 @@ def listening(host: str, address: str, added: Iterable[str], token: str | None, 
 
 
 def resolved(host: str, port: int) -> tuple[socket.AddressFamily, tuple[str, int]]:
-    """The family and the numeric address to listen on. DiagError where the name leads nowhere."""
+    """The family and the numeric address to listen on. DiagError if the name cannot be resolved."""
     try:
-        # Python looks up an empty name as that of every address; nobody asks for that by saying nothing.
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM) if host else []
+        # Python resolves an empty name to every address, which is not what a user means by an empty option.
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM) if host else []
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it cannot be a host name"
         raise DiagError(f"{host} is no address: {reason}", hint=f"`--host {_LOOPBACK[1]}` is this machine") from error
-    if not found:
+    if not addresses:
         raise DiagError("--host is empty", hint=f"`--host {_LOOPBACK[1]}` is this machine", exit_code=ExitCode.USAGE)
-    family, _, _, _, address = found[0]
+    family, _, _, _, address = addresses[0]
     return family, (str(address[0]), port)
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine reaches the numeric address."""
+    """Whether only this machine can reach the numeric address."""
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 def is_everywhere(address: str) -> bool:
-    """Whether the numeric address stands for all of this machine's."""
+    """Whether the numeric address stands for all addresses of this machine."""
     return ipaddress.ip_address(address.partition("%")[0]).is_unspecified
 
 
 def url(host: str, port: int, path: str = "/", token: str | None = None) -> str:
-    """The address to open, with the token where there is one."""
+    """The address to open, with the token if there is one."""
     query = f"?{urlencode({_PARAMETER: token})}" if token is not None else ""
     return f"http://{f'[{host}]' if ':' in host else host}:{port}{path}{query}"
 
 
 def new_token() -> str:
-    """One that nobody guesses: 256 bits, fit for addresses, cookies and headers."""
+    """A random token of 256 bits, safe in addresses, cookies and headers."""
     return secrets.token_urlsafe(32)
 
 
 def checked_token(token: str, source: str) -> str:
-    """A user's own. DiagError where a header cannot carry it; ``source`` says where it is from."""
+    """The token that a user chose. DiagError if a header cannot carry it; ``source`` names its origin in the
+    message."""
     if not _TOKEN.fullmatch(token):
         raise DiagError(
             f"{source} cannot be a token: it may hold letters, digits and ._~+/=-",
@@ -234,8 +238,8 @@ def checked_token(token: str, source: str) -> str:
 
 
 def with_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """An answer's headers with ``HEADERS``, which replace what it says about the same. No other page may read it: one
-    behind a proxy is the server's own to the browser."""
+    """An answer's headers with ``HEADERS``, which replace headers of the same names. No page of another origin may read
+    the answer; to the browser, a page behind a proxy has the server's own origin."""
     ours = {"access-control-allow-origin", *(name for name, _ in HEADERS)}
     return [*((name, value) for name, value in headers if name.lower() not in ours), *HEADERS]
 
@@ -252,13 +256,13 @@ def _answer(status: HTTPStatus, kind: str, body: str, headers: list[tuple[str, s
 
 
 def _split(authority: str) -> tuple[str, str] | None:
-    """Name and port, the latter empty where there is none; None where it is no NAME or NAME:PORT."""
+    """Name and port, "" without a port; None if the text is not NAME or NAME:PORT."""
     match = _AUTHORITY.fullmatch(authority.strip().lower())
     return (_plain(match[1]), match[2] or "") if match else None
 
 
 def _plain(name: str) -> str:
-    """As names are compared: addresses in one form, without the interface."""
+    """The normal form of a name, for comparisons: addresses are compressed and without the interface."""
     bare = name.lower().strip("[]").partition("%")[0].rstrip(".")
     try:
         return ipaddress.ip_address(bare).compressed
@@ -276,19 +280,19 @@ def _bearers(request: Request) -> Iterator[str]:
 def _cookies(request: Request, name: str) -> Iterator[str]:
     for header in request.values("cookie"):
         for part in header.split(";"):
-            found, _, value = part.strip().partition("=")
-            if found == name:
+            cookie, _, value = part.strip().partition("=")
+            if cookie == name:
                 yield value
 
 
 def _comes_from_another_site(request: Request) -> bool:
-    """Whether somebody followed a link there: the browser then keeps a strict cookie to itself."""
+    """Whether the user followed a link on another site: the browser then does not send a strict cookie."""
     fetch = [request.values(f"sec-fetch-{name}") for name in ("site", "mode", "dest")]
     return fetch == [["cross-site"], ["navigate"], ["document"]] and request.method == "GET"
 
 
 def _names_of_this_machine() -> list[str]:
-    """Its host name, and its full name where that is known within a second."""
+    """The host name, and the full name if it is known within a second."""
     name = socket.gethostname()
     names = [name, name.partition(".")[0]]
     look_up = threading.Thread(target=lambda: names.append(socket.getfqdn(name)), daemon=True)

@@ -1,7 +1,8 @@
-"""Starts the dashboard: Streamlit in a process of its own, reachable from this machine only by default, and
-only for who has the token that is printed.
+"""Starts the dashboard: Streamlit in a separate process, by default reachable only from this machine and only with the
+token that is printed.
 
-It is waited for: what is needed later is imported where it is, while that process starts."""
+Users wait for it to start: modules that are needed later are imported where they are used, while that process
+starts."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from .guard import Guard
 
 # -- signals -----------------------------------------------------------------------------------------------------------
 #
-# Ends that come from outside, as one exception.
+# Signals that end the process raise one exception.
 
 
 @contextmanager
@@ -53,21 +54,21 @@ def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG00
 
 
 ADDRESS = "127.0.0.1"
-_LOCAL = {"0.0.0.0": ADDRESS, "::": "::1"}  # how a server that listens everywhere is reached from here
+_LOCAL = {"0.0.0.0": ADDRESS, "::": "::1"}  # local addresses of a server that listens on all of them
 _NOBODY = "diag.invalid"  # a host name that no server has (RFC 6761)
 _PACKAGE = Path(__file__).parents[1]
-# A path and not an import: only the command line may depend on the app, and Streamlit wants a script.
+# A path and not an import: only the command line may depend on the app, and Streamlit needs a script.
 SCRIPT = _PACKAGE / "app" / "main.py"
 SAMPLES = _PACKAGE / "sample_traces"
 
 _MOST_UPLOAD_MB = 200  # of each file, which is held in memory
-_SERVER = "diag.app.server"  # by name, as the script is by its path
-_SETTINGS = "STREAMLIT_"  # how the variables begin that set Streamlit's options
-_STDERR = 2  # what the server prints is not our answer
+_SERVER = "diag.app.server"  # by name and not an import, as the script
+_SETTINGS = "STREAMLIT_"  # prefix of the environment variables that set Streamlit's options
+_STDERR = 2  # the server's output goes here: it is not part of the command's own output
 _START_S = 60.0  # a cold start on a slow disk takes about ten
 _STOP_S = 5.0
 _POLL_S = 0.01
-# Blue, not Streamlit's red: red means critical. Both are given, so that the browser's preference decides.
+# Blue instead of Streamlit's red: red means critical. Both modes are set, so that the browser's preference decides.
 _ACCENT = {"light": "#0072b2", "dark": "#4ba3e3"}
 
 
@@ -81,9 +82,9 @@ def serve_dashboard(
     allowed_hosts: Sequence[str] = (),
 ) -> None:
     """Serves until Ctrl-C. ``path``: a run or a folder of runs, which need not exist yet, None for the samples;
-    ``port`` 0 takes a free one; ``host``: the address that is listened on; ``token``: only who has the printed address
-    is let in; ``allowed_hosts``: further names that the server is asked under, as NAME or NAME:PORT. DiagError where
-    there is nothing to show, the port is taken or the server does not start."""
+    ``port``: 0 takes a free one; ``host``: the address to listen on; ``token``: requests need the token of the printed
+    address; ``allowed_hosts``: further host names of the server, as NAME or NAME:PORT. DiagError if there is nothing to
+    show, the port is taken or the server does not start."""
     require("streamlit", "streamlit, which the dashboard needs,", "dashboard")
     path = _existing(path)
     address, port = _free_port(host, port)
@@ -128,7 +129,7 @@ def _existing(path: Path | None) -> Path:
             raise DiagError("this installation has no sample runs", hint="give a run: diag dashboard RUN")
         return SAMPLES
     folder = path
-    if "::" in str(path):  # may be a job in a folder
+    if "::" in str(path):  # may be a job in a folder, FOLDER::NAME
         from diag.rundir.runs import split_job
 
         folder = Path(split_job(path)[0])
@@ -145,7 +146,7 @@ def _free_port(host: str, port: int) -> tuple[str, int]:
     """The numeric address and the port to listen on."""
     family, address = guard.resolved(host, port)
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # As the server will: a port that was closed a moment ago is free.
+        # As the server does: a port that was closed a moment ago counts as free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(address)
@@ -158,11 +159,11 @@ def _free_port(host: str, port: int) -> tuple[str, int]:
 
 
 def _options(host: str, address: str, port: int) -> dict[str, Any]:
-    """Streamlit's. What decides security is named also where it is Streamlit's default."""
+    """Streamlit's options. Those that matter for security are set explicitly, even to Streamlit's default."""
     return {
         "server.address": address,
         "server.port": port,
-        "server.headless": True,  # the browser is opened here: Streamlit knows no token
+        "server.headless": True,  # this module opens the browser: Streamlit does not know the token
         "server.fileWatcherType": "none",
         "server.maxUploadSize": _MOST_UPLOAD_MB,
         "server.showEmailPrompt": False,
@@ -170,7 +171,7 @@ def _options(host: str, address: str, port: int) -> dict[str, Any]:
         "server.corsAllowedOrigins": [],
         "server.enableXsrfProtection": True,
         "server.xsrfCookieSameSite": "strict",
-        "server.allowedHosts": [],  # the guard's matter, for every path and not the WebSocket alone
+        "server.allowedHosts": [],  # checked by the guard, for every path and not only the WebSocket
         "server.trustedUserHeaders": {},
         "server.enableStaticServing": False,
         "server.enableAgentApi": False,
@@ -189,13 +190,13 @@ def _options(host: str, address: str, port: int) -> dict[str, Any]:
         "browser.gatherUsageStats": False,
         "client.toolbarMode": "minimal",
         "client.showErrorLinks": False,
-        "client.allowedOrigins": [],  # pages that may frame it and talk to it
+        "client.allowedOrigins": [],  # pages that may frame the dashboard and send it messages
         **{f"theme.{mode}.primaryColor": colour for mode, colour in _ACCENT.items()},
     }
 
 
 def _command(path: Path) -> list[str]:
-    """``-P``: the folder that it is called in may hold a ``streamlit.py`` or a ``diag`` folder."""
+    """The server's command. ``-P``: the current folder may hold a ``streamlit.py`` or a ``diag`` folder."""
     return [sys.executable, "-P", "-m", _SERVER, str(SCRIPT), str(path)]
 
 
@@ -209,11 +210,12 @@ def _hand_over(server: subprocess.Popen[bytes], text: str) -> None:
         with server.stdin as pipe:
             pipe.write(text.encode())
     except BrokenPipeError:
-        pass  # it has ended; its exit code is read below
+        pass  # the server has ended; `_wait_until_ready` reports its exit code
 
 
 def _wait_until_ready(server: subprocess.Popen[bytes], address: str, port: int, guarded: Guard) -> None:
-    """Until it answers us, and refuses strangers. Its page is there before Streamlit is imported."""
+    """Waits until the server answers a request with the token and refuses strangers. It serves its page before
+    Streamlit is imported."""
     deadline = time.monotonic() + _START_S
     local = _LOCAL.get(address, address)
     while time.monotonic() < deadline:
@@ -240,13 +242,13 @@ def _wait_until_ready(server: subprocess.Popen[bytes], address: str, port: int, 
 
 
 def _asked(address: str, port: int, token: str | None, host: str | None = None) -> int | None:
-    """The status of the page, None without an answer. ``host``: asked under that name, else under the address."""
+    """The HTTP status of the page, None without an answer. ``host``: the Host header, else the address."""
     import http.client
 
     headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
     if host is not None:
         headers["Host"] = host
-    # Not urllib: it would ask a proxy from the environment.
+    # Not urllib: it would use a proxy from the environment.
     connection = http.client.HTTPConnection(address, port, timeout=1)
     try:
         connection.request("GET", "/", headers=headers)
@@ -259,8 +261,8 @@ def _asked(address: str, port: int, token: str | None, host: str | None = None) 
 
 @contextmanager
 def _shown_in_browser(url: str, wanted: bool) -> Iterator[None]:
-    """Opens a page that leads to the address. The token must not be on the browser's command line, which other users of
-    the machine can read; the page is readable for this user alone, and goes with the server."""
+    """Opens a page that redirects to the address. The token must not be on the browser's command line, which other
+    users of the machine can read. Only this user can read the page, which is removed when the server ends."""
     if not wanted or not _has_windows():
         yield
         return
@@ -268,7 +270,7 @@ def _shown_in_browser(url: str, wanted: bool) -> Iterator[None]:
     import tempfile
     import webbrowser
 
-    with tempfile.TemporaryDirectory(prefix="diag-dashboard-") as folder:  # this user's alone
+    with tempfile.TemporaryDirectory(prefix="diag-dashboard-") as folder:  # readable by this user only
         page, link = Path(folder) / "open.html", html.escape(url)
         page.write_text(
             f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url={link}">'
@@ -280,13 +282,14 @@ def _shown_in_browser(url: str, wanted: bool) -> Iterator[None]:
 
 
 def _has_windows() -> bool:
-    """Whether a browser has somewhere to open, rather than to take this terminal."""
+    """Whether a browser can open a window; a text browser would take over this terminal."""
     elsewhere = sys.platform in ("win32", "darwin")
     return elsewhere or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:
-    """Streamlit stops at SIGTERM; one that waits for a browser that does not hang up is killed."""
+    """Ends the server. Streamlit stops at SIGTERM; it is killed if it waits for a browser that keeps its connection
+    open."""
     if server.poll() is None:
         server.terminate()
     try:

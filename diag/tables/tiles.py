@@ -1,8 +1,8 @@
-"""The timeline cut into tiles: what a canvas draws at one zoom, and what a search in it finds. Pure.
+"""The timeline cut into tiles, which a canvas draws at one zoom level, and searches for events in it. Pure.
 
 A tile is CELLS cells of 2**level nanoseconds each; tile 0 of every level begins at the run's begin. A row of a tile
-with few events is those events, any other one the part of each cell that each kind of work takes: a search for the
-cells' edges in sums that are made once, so a tile costs the same at every zoom.
+holds its events if they are few, else the part of each cell that each kind of work takes. These parts are found by
+searching for the cells' edges in sums that are computed once, so a tile costs the same at every zoom level.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from .zoom import (
 )
 
 CELLS = 512
-MOST_EVENTS = 256  # of a row in a tile; more are cells
+MOST_EVENTS = 256  # of a row in a tile; a row with more is returned as cells
 MOST_LEVEL = 52  # a cell of 52 days
-MOST_DEPTH, MOST_PYTHON_DEPTH = 10, 48  # rows of a lane; the last says how many events are called deeper
+MOST_DEPTH, MOST_PYTHON_DEPTH = 10, 48  # rows of a lane; the last row holds the number of deeper events
 FULL = 255  # a cell that one kind of work fills
 
 Shares = npt.NDArray[np.uint8]
@@ -63,8 +63,8 @@ def edges_of(level: int, tile: int) -> Times:
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """Events of a lane that never overlap: those with as many others open around them. ``place``: where they are in
-    the lane; ``deeper``: of the last row of a lane, how many events lie deeper still, in no row."""
+    """The events of a lane at one nesting depth, which never overlap. ``place``: their indices in the lane;
+    ``deeper``: in the last row of a lane, the number of deeper events, which are in no row."""
 
     lane: Lane
     depth: int
@@ -80,12 +80,14 @@ class Row:
 
     @cached_property
     def covered(self) -> Mapping[int, Covered]:
-        """By the code of the work, the time in which it is done."""
+        """The time that each kind of work covers, by its code."""
         order = np.argsort(self.work, kind="stable")
         codes, first = np.unique(self.work[order], return_index=True)
         spans = np.stack((self.start_ns, self.end_ns), axis=1)[order]
         return {
-            code: Covered(own) for code, own in zip(codes.tolist(), np.split(spans, first[1:]), strict=True) if len(own)
+            code: Covered(times)
+            for code, times in zip(codes.tolist(), np.split(spans, first[1:]), strict=True)
+            if len(times)
         }
 
     def visible(self, begin_ns: int, end_ns: int) -> slice:
@@ -94,7 +96,7 @@ class Row:
         return slice(first, max(first, int(np.searchsorted(self.start_ns, end_ns, side="left"))))
 
     def longest(self, begin_ns: int, end_ns: int) -> int | None:
-        """The index of the event that takes most of the window; None where nothing is in it."""
+        """The index of the event that takes most of the window; None if the window has no event."""
         seen = self.visible(begin_ns, max(end_ns, begin_ns + 1))
         if seen.stop <= seen.start:
             return None
@@ -119,29 +121,30 @@ def _rows(lane: Lane) -> list[Row]:
 
 
 def _depths(start: Times, end: Times) -> Places:
-    """How deep each event lies, so that no two of one depth overlap. By start, the longer one of two first."""
-    # Calls nest: as deep as there are events open. Three million take half a second, a tenth of what `nesting` takes.
+    """The depth of each event, so that no two of one depth overlap. Events are sorted by start, and the longer one
+    first of two that start together."""
+    # Calls nest: the depth is the number of open events. Three million take half a second, a tenth of `nesting`'s time.
     ends = np.sort(np.maximum(end, start + 1))
     depth: Places = np.arange(len(start), dtype=np.int64) - np.searchsorted(ends, start, side="right")
     if not _overlap(start, end, depth):
         return depth
-    # Events that do not nest: one deeper than the latest that is open when the event begins.
+    # Events that do not nest: one deeper than the latest event that is open when the event begins.
     events = pl.DataFrame({"ts_ns": start, "dur_ns": end - start}).with_columns(pl.lit(0).alias("thread"))
     return nesting.depths(nesting.parents(events))
 
 
 def _overlap(start: Times, end: Times, depth: Places) -> bool:
-    """Whether two events of one depth do."""
+    """Whether any two events of one depth overlap."""
     order = np.argsort(depth, kind="stable")
     same = depth[order][1:] == depth[order][:-1]
     return bool((same & (start[order][1:] < end[order][:-1])).any())
 
 
-STEPS = "steps"  # the row of what the rank's steps consist of
+STEPS = "steps"  # the row with the parts of the rank's steps
 
 
 def lanes_of(account: RankLanes, events: Sequence[Lane]) -> list[Lane]:
-    """All lanes of a rank: what its steps consist of, the recorded collectives, the events of its traces."""
+    """All lanes of a rank: the parts of its steps, the recorded collectives, the events of its traces."""
     lanes = [_steps_lane(account)] if account.lanes else []
     recorded = recorded_lane(account)
     return [*lanes, *([recorded] if recorded is not None else []), *events]
@@ -155,13 +158,13 @@ def _steps_lane(account: RankLanes) -> Lane:
         Category.COMPUTE,
         events,
         np.concatenate([lane.name for lane in parts]),
-        parts[0].names,  # of all parts the same
+        parts[0].names,  # the same for all parts
         np.concatenate([lane.work for lane in parts]),
     )
 
 
 def heading_of(row: Row) -> str:
-    """Where the row's events were recorded."""
+    """The source of the row's events: "account" or "trace"."""
     return "account" if row.title in (STEPS, RECORDED) else "trace"
 
 
@@ -170,8 +173,8 @@ def heading_of(row: Row) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """``shares``: by the code of the work, the part of each cell in FULL-ths, rounded up, so that nothing is lost.
-    ``found``: the same for the events that a search found; None without a search."""
+    """``shares``: by the code of the work, the part of each cell in units of 1/FULL, rounded up so that short events
+    stay visible. ``found``: the same for the events that a search found; None without a search."""
 
     shares: Mapping[int, Shares]
     found: Shares | None
@@ -179,20 +182,20 @@ class Cells:
 
 @dataclass(frozen=True, eq=False)
 class Events:
-    """``index``: of the events in their row; ``found``: whether a search found each; None without a search."""
+    """``index``: indices of the events in their row; ``found``: whether a search found each; None without a search."""
 
     index: Places
     found: npt.NDArray[np.bool_] | None
 
 
 def rank_cells(account: RankLanes, level: int, tile: int) -> Cells:
-    """What the rank's steps consist of."""
+    """The parts of the rank's steps in one tile."""
     edges = edges_of(level, tile)
     return Cells(_shares({int(lane.work[0]): lane.covered for lane in account.lanes}, edges), None)
 
 
 def read_row(row: Row, level: int, tile: int, found: Found | None = None) -> Cells | Events:
-    """One row of a tile. ``found``: what a search in this row found."""
+    """One row of a tile. ``found``: the matches of a search in this row."""
     edges = edges_of(level, tile)
     seen = row.visible(int(edges[0]), int(edges[-1]))
     if seen.stop - seen.start <= MOST_EVENTS:
@@ -203,7 +206,7 @@ def read_row(row: Row, level: int, tile: int, found: Found | None = None) -> Cel
 
 
 def _shares(covered: Mapping[int, Covered], edges: Times) -> dict[int, Shares]:
-    shares = {code: _quantised(one, edges) for code, one in covered.items()}
+    shares = {code: _quantised(times, edges) for code, times in covered.items()}
     return {code: share for code, share in shares.items() if share.any()}
 
 
@@ -219,7 +222,7 @@ def _quantised(covered: Covered, edges: Times) -> Shares:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What a search found in one row."""
+    """The matches of a search in one row. ``mask``: whether each event matches."""
 
     mask: npt.NDArray[np.bool_]
     covered: Covered
@@ -227,8 +230,8 @@ class Found:
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """All events of a rank whose name contains a text, whatever the case. ``row`` and ``index`` by start, the outer
-    one of two that start together first."""
+    """All events of a rank whose name contains a text, ignoring case. ``row`` and ``index`` are sorted by start, the
+    outer one first of two that start together."""
 
     rows: tuple[Found, ...]
     start_ns: Times
@@ -239,8 +242,8 @@ class Search:
         return len(self.start_ns)
 
     def beside(self, time_ns: int, forward: bool) -> int | None:
-        """The next one that begins after the moment, or the last that begins before it; from the other end of the run
-        where there is none. None where nothing was found."""
+        """The number of the next match that begins after a moment, or of the last one before it. Wraps around at the
+        end of the run. None without matches."""
         if not len(self):
             return None
         at = int(np.searchsorted(self.start_ns, time_ns, side="right" if forward else "left"))
@@ -248,10 +251,10 @@ class Search:
 
 
 def search(rows: Sequence[Row], text: str) -> Search:
-    """Costs a comparison for each distinct name."""
+    """The events whose name contains the text. Compares each distinct name once."""
     wanted = text.casefold()
     by_names: dict[int, npt.NDArray[np.bool_]] = {}
-    found, starts, of_row, indices = [], [], [], []
+    matches, starts, of_row, indices = [], [], [], []
     for number, row in enumerate(rows):
         names = row.lane.names
         if id(names) not in by_names:
@@ -259,20 +262,20 @@ def search(rows: Sequence[Row], text: str) -> Search:
         mask = by_names[id(names)][row.lane.name[row.place]]
         index = np.flatnonzero(mask)
         spans = np.stack((row.start_ns[index], row.end_ns[index]), axis=1)
-        found.append(Found(mask, Covered(spans)))
+        matches.append(Found(mask, Covered(spans)))
         starts.append(row.start_ns[index])
         of_row.append(np.full(len(index), number, dtype=np.int64))
         indices.append(index)
-    if not found:
+    if not matches:
         nothing = np.zeros(0, dtype=np.int64)
         return Search((), nothing, nothing, nothing)
     start, number_of, index_of = (np.concatenate(parts) for parts in (starts, of_row, indices))
     order = np.lexsort((number_of, start))
-    return Search(tuple(found), start[order], number_of[order], index_of[order])
+    return Search(tuple(matches), start[order], number_of[order], index_of[order])
 
 
 def work_name(row: Row, index: int) -> str:
-    """What the event does, as WORK says it."""
+    """The kind of work of the event, one of WORK."""
     return str(WORK[int(row.work[index])])
 
 
@@ -284,8 +287,8 @@ _MARGIN_NS = 1_000_000  # error of the conversion back to the trace's clock if c
 
 
 class Launch(Struct, frozen=True):
-    """The host's call that launched work of a device. ``operators``: those around it, the outermost first;
-    ``delay_ns``: from the call's begin to the begin of the work."""
+    """The host's call that launched work of a device. ``operators``: the operators around the call, the outermost
+    first; ``delay_ns``: from the begin of the call to the begin of the work."""
 
     operators: tuple[str, ...]
     at_ns: int
@@ -309,7 +312,7 @@ class EventFacts(Struct, frozen=True):
 
 
 def facts_of(row: Row, index: int, tables: RankTables, account: RankLanes) -> EventFacts:
-    """All facts about the event from the rank's traces and records. Reads the trace: a tenth of a second or more."""
+    """All facts about the event from the rank's traces and records. Reads the trace, which takes 0.1 s or more."""
     start, end = int(row.start_ns[index]), int(row.end_ns[index])
     place = int(row.place[index])
     facts = EventFacts(
@@ -336,8 +339,8 @@ def _step_at(account: RankLanes, at_ns: int) -> int | None:
 
 
 def _collective(account: RankLanes, start: int, end: int) -> CollectiveCall | None:
-    """The rank's collective that begins or ends with the event, else the one that shares more than half of the time of
-    both."""
+    """The rank's collective that begins or ends with the event, else the one whose overlap with the event is more than
+    half of the time that both span."""
     begin, until = start - account.moved_ns, end - account.moved_ns
     calls = [call for step in account.steps for call in step.collectives]
 
@@ -354,7 +357,7 @@ def _collective(account: RankLanes, start: int, end: int) -> CollectiveCall | No
 
 
 def _in_trace(trace: Trace, clock: Clock, facts: EventFacts, category: Category) -> EventFacts | None:
-    """The facts with those from the trace; None if the event is not in this trace."""
+    """The facts, extended by those from the trace; None if the event is not in this trace."""
     at = _inverse(clock, facts.start_ns)
     if category == Category.HOST or not trace.has_gpu:
         row = _same(trace.select(within=(at - _MARGIN_NS, at + _MARGIN_NS)), clock, facts)

@@ -1,4 +1,4 @@
-"""All ranks over time as lanes: sums once, then reads that cost as much as there are pixels. Pure."""
+"""All ranks over time as lanes. Sums are computed once; a read then costs time in proportion to the pixels. Pure."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from .kernels import KERNELS, OPERATORS, Patterns, kinds_of
 
 # -- zoom lane ---------------------------------------------------------------------------------------------------------
 #
-# A lane: what one rank did of one kind, laid out so that any part of it is read at once.
+# A lane: the events of one kind on one rank, laid out so that any part of it can be read quickly.
 #
-# Events are sorted by their starts, and the time that they cover is summed up once; how much of it lies in each pixel
-# is then a search for the pixel's edges, whatever the zoom.
+# Events are sorted by start, and the time that they cover is summed up once. The covered time in each pixel is then
+# found by searching for the pixel's edges, at every zoom level.
 
 Codes = npt.NDArray[np.uint32]
 
@@ -44,18 +44,18 @@ class Category(StrEnum):
     COMPUTE = "compute"
     TRANSFER = "transfer"  # exposed communication that is not waiting
     WAITING = "waiting"  # exposed communication that waits for a later rank
-    COMMUNICATION = "communication"  # where wait and transfer cannot be separated
+    COMMUNICATION = "communication"  # if wait and transfer cannot be separated
     COPY = "copy"
     DATA = "data"
     CHECKPOINT = "checkpoint"
     NOT_LAUNCHED = "idle: host"  # nothing launched, or inside a launch or another call of the host
     QUEUED = "idle: queued"
     IDLE = "idle"  # of a CPU, or for a reason that is not known
-    HOST = "host"  # operators, ranges and calls on the host, which may wait themselves
+    HOST = "host"  # operators, ranges and calls on the host, which may include waiting
 
 
-# What an event does, which decides its colour: a part of the step, a kind of kernel, an operation of communication, or
-# the phase in which the host does it.
+# The kind of work of an event, which determines its colour: a part of the step, a kind of kernel, an operation of
+# communication, or the phase of the step on the host.
 FORWARD, BACKWARD, CALL = "forward", "backward", "runtime call"
 WORK = tuple(dict.fromkeys((*Category, *KernelKind, *names.OPERATIONS, FORWARD, BACKWARD, CALL)))
 _CODE = {work: code for code, work in enumerate(WORK)}
@@ -64,8 +64,8 @@ Works = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, eq=False)
 class Lane:
-    """Events by start, in ns since the run's begin; ``name`` indexes ``names``, ``work`` WORK. ``covered``: the time in
-    which there is at least one of them. ``title`` and ``names`` may come from a trace: untrusted text."""
+    """Events by start, in ns since the run's begin; ``name`` indexes ``names``, ``work`` indexes WORK. ``covered``: the
+    time in which at least one event is open. ``title`` and ``names`` may come from a trace: untrusted text."""
 
     title: str
     category: Category
@@ -80,8 +80,8 @@ class Lane:
         return len(self.start_ns)
 
     def visible(self, begin_ns: int, end_ns: int) -> npt.NDArray[np.int64]:
-        """Which events overlap the window, by start."""
-        # Whatever reaches into the window began in the stretch of covered time that reaches into it.
+        """The indices of the events that overlap the window, by start."""
+        # An event that reaches into the window began in the stretch of covered time that reaches into it.
         first = int(np.searchsorted(self.start_ns, self.covered.stretch_begin(begin_ns), side="left"))
         last = int(np.searchsorted(self.start_ns, end_ns, side="left"))
         places: npt.NDArray[np.int64] = first + np.flatnonzero(self.end_ns[first:last] > begin_ns)
@@ -107,11 +107,11 @@ def make_lane(
     names: Sequence[str] = ("",),
     work: Works | None = None,
 ) -> Lane:
-    """The lane of any (start, end) pairs. Without names all events have the same; without work they do what the
-    category says."""
+    """The lane of any (start, end) pairs. Without names all events have the same name; without work all have that of
+    the category."""
     codes = name if name is not None else np.zeros(len(events), dtype=np.uint32)
     works = work if work is not None else np.full(len(events), _CODE[category], dtype=np.uint8)
-    # The longer one of two that start together first: it is the outer one.
+    # Of two events that start together, the longer one comes first: it is the outer one.
     order = np.lexsort((-events[:, 1], events[:, 0]))
     events = events[order]
     start, end = np.ascontiguousarray(events[:, 0]), np.ascontiguousarray(events[:, 1])
@@ -157,8 +157,8 @@ DETAILS = tuple(_WORDS.get(detail, detail.name.lower()) for detail in sorted(Det
 
 @dataclass(frozen=True)
 class StepSpan:
-    """From the first rank's begin of a step to the last one's end, in ns since the run's begin. ``window``: it does not
-    count because a profiler recorded it."""
+    """A step from the first rank's begin to the last rank's end, in ns since the run's begin. ``window``: the step does
+    not count because a profiler recorded it."""
 
     step: int
     begin_ns: int
@@ -168,8 +168,8 @@ class StepSpan:
 
 @dataclass(frozen=True, eq=False)
 class RankLanes:
-    """``lanes`` partition the rank's steps, one a category that it has. ``traced``: steps that its traces cover.
-    ``moved_ns``: what was added to the times of its account on the common clock."""
+    """``lanes`` partition the rank's steps, one lane for each category that occurs. ``traced``: steps that its traces
+    cover. ``moved_ns``: the offset that was added to the times of its account on the common clock."""
 
     rank: int
     lanes: tuple[Lane, ...]
@@ -184,7 +184,7 @@ class RankLanes:
 @dataclass(frozen=True, eq=False)
 class AllRanks:
     """Every rank's account as lanes; times in ns since the first step's begin. ``loose``: ranks whose clocks are not
-    tied to the first one's; each of them is moved so that it begins a step together with the first rank."""
+    tied to the first rank's; each of them is shifted so that it begins a step together with the first rank."""
 
     end_ns: int
     ranks: Mapping[int, RankLanes]
@@ -193,13 +193,13 @@ class AllRanks:
 
 
 def all_ranks(attribution: Attribution) -> AllRanks:
-    """The lanes of an account; its times stay those of the common clock but for the zero. Pure."""
+    """The lanes of an account, on the common clock with the zero moved to the first step's begin. Pure."""
     by_rank: dict[int, list[RankStep]] = defaultdict(list)
     for step in attribution.rank_steps:
         by_rank[step.rank].append(step)
     tied = _tied(attribution, list(by_rank))
     calls = {rank: [call for step in by_rank[rank] for call in step.collectives] for rank in tied}
-    # For a single rank, it is unknown whether it waits.
+    # With a single rank it is unknown whether it waits.
     waits = waiting(by_key(calls)) if len(tied) > 1 else {}
     moved = _moved(by_rank, tied)
     ranks = {
@@ -219,15 +219,15 @@ def all_ranks(attribution: Attribution) -> AllRanks:
 
 
 def _tied(attribution: Attribution, ranks: Sequence[int]) -> tuple[int, ...]:
-    """Ranks on one clock; without a common one, the first rank alone."""
+    """The ranks on the common clock; only the first rank if there is no common clock."""
     if attribution.aligned:
         return tuple(rank for rank in ranks if rank not in attribution.untied)
     return tuple(ranks[:1])
 
 
 def _moved(by_rank: Mapping[int, Sequence[RankStep]], tied: Sequence[int]) -> dict[int, int]:
-    """Offset of each rank's times, so that the first step begins at zero, and ranks without a common clock begin with
-    the others."""
+    """The offset of each rank's times. The first step begins at zero, and a rank that is not on the common clock begins
+    a step together with the ranks that are."""
     if not tied:
         return {}
     origin = min(step.begin_ns for rank in tied for step in by_rank[rank])
@@ -236,8 +236,8 @@ def _moved(by_rank: Mapping[int, Sequence[RankStep]], tied: Sequence[int]) -> di
     for rank, steps in by_rank.items():
         if rank not in offsets:
             shared = next((step for step in steps if step.step in begins), None)
-            beside = begins[shared.step] if shared is not None else origin
-            offsets[rank] = beside - (shared or steps[0]).begin_ns - origin
+            tied_begin = begins[shared.step] if shared is not None else origin
+            offsets[rank] = tied_begin - (shared or steps[0]).begin_ns - origin
     return offsets
 
 
@@ -251,7 +251,7 @@ def _steps(steps: Iterable[RankStep], moved: Mapping[int, int], windows: Collect
 
 
 def _lanes(steps: Sequence[RankStep], moved_ns: int, waits: Intervals | None) -> tuple[Lane, ...]:
-    """``waits``: when the rank waited for a later one; None where that is not known."""
+    """``waits``: the times in which the rank waited for a later one; None if they are not known."""
     parts = [step.segments for step in steps]
     pieces = np.stack(
         [np.concatenate([getattr(part, key) for part in parts]) for key in ("start_ns", "end_ns")], axis=1
@@ -283,7 +283,7 @@ def _lane(category: Category, parts: Sequence[tuple[Intervals, Detail]], moved_n
 
 # -- zoom events -------------------------------------------------------------------------------------------------------
 #
-# A rank's own trace events as lanes: kernels, communication, copies, operators, calls and ranges of the host.
+# The events of a rank's traces as lanes: kernels, communication, copies, operators, calls and ranges of the host.
 
 _STORED = ("ts_ns", "dur_ns", "name", "thread")
 _OF_CLASS = {
@@ -305,20 +305,20 @@ class _Part(NamedTuple):
 def event_lanes(tables: RankTables, account: RankLanes) -> tuple[Lane, ...]:
     """The lanes of the traces that the rank's account rests on, on the clock of the account. Empty without a trace.
 
-    Kernels and copies have the classes of the partition, a lane for each stream; communication is kernels on a device
-    and gloo's, MPI's or UCC's ranges on a CPU. `python_lanes` has the functions of Python.
+    Kernels and copies are classified as in the partition, with a lane for each stream. Communication is kernels on a
+    device, and the ranges of gloo, MPI or UCC on a CPU. `python_lanes` returns Python's functions.
     """
     return _lanes_of(tables, account, _parts)
 
 
 def python_lanes(tables: RankTables, account: RankLanes) -> tuple[Lane, ...]:
-    """The functions of Python in the rank's traces, a lane for each kind of thread: often more events than all others.
+    """Python's functions in the rank's traces, a lane for each kind of thread: often more events than all other lanes.
     Empty unless the traces were recorded with stacks."""
     return _lanes_of(tables, account, _python_parts)
 
 
 def has_python(tables: RankTables) -> bool:
-    """Whether `python_lanes` has any."""
+    """Whether `python_lanes` returns any lane."""
     return any(names.PYTHON in trace.stored.categories for trace in tables.traces)
 
 
@@ -345,7 +345,7 @@ def _lanes_of(tables: RankTables, account: RankLanes, parts_of: Callable[[Trace]
 
 
 def clocked_traces(tables: RankTables, account: RankLanes) -> Iterator[tuple[Trace, Clock]]:
-    """The traces that the rank's account rests on, each with the way from its clock to that of the account."""
+    """The traces that the rank's account rests on, each with the conversion from its clock to the account's."""
     for trace in tables.traces:
         clock = _clock(trace, account.steps, account.moved_ns)
         if clock is not None:
@@ -353,7 +353,7 @@ def clocked_traces(tables: RankTables, account: RankLanes) -> Iterator[tuple[Tra
 
 
 def recorded_lane(account: RankLanes) -> Lane | None:
-    """The collectives of the steps that no trace covers, as the collectors recorded them; None without any."""
+    """The collectives that the collectors recorded in steps that no trace covers; None without any."""
     calls = [call for step in account.steps if step.source != "trace" for call in step.collectives]
     if not calls:
         return None
@@ -368,24 +368,24 @@ RECORDED = "recorded collectives"
 
 
 def _clock(trace: Trace, steps: Sequence[RankStep], moved_ns: int) -> Clock | None:
-    """From the trace's clock to that of the account, by the ends of the steps that both have; None without any. The
-    ends: a step that begins before an earlier trace was done begins later in the account."""
+    """The conversion from the trace's clock to the account's, by the ends of the steps that both have; None without
+    any. By the ends, because a step that begins before an earlier trace ended begins later in the account."""
     placed: dict[int, list[RankStep]] = defaultdict(list)
     for step in steps:
         if step.source == "trace":
             placed[step.step].append(step)
     pairs: list[tuple[int, int]] = []
     for number, begin, end in windows_of(trace):
-        # Traces without marks have a step 0 each: it is the one that is as long.
+        # Traces without step marks all have a step 0: the right one is as long as the window.
         as_long = sorted((abs(candidate.dur_ns - (end - begin)), candidate.end_ns) for candidate in placed[number])
-        pairs.extend((end, own_end + moved_ns - end) for _, own_end in as_long[:1])
+        pairs.extend((end, account_end + moved_ns - end) for _, account_end in as_long[:1])
     if not pairs:
         return None
     at, ahead = np.array(sorted(pairs), dtype=np.int64).T
     first = int(ahead[0])
     if (ahead == first).all():
         return lambda times: times + first
-    # Clocks that drift. Differences, because a float64 of nanoseconds since 1970 is wrong by a hundred of them.
+    # The clocks drift. Interpolates differences, because a float64 of ns since 1970 has an error of about 100 ns.
     return lambda times: times + first + np.rint(np.interp(times - at[0], at - at[0], ahead - first)).astype(np.int64)
 
 
@@ -395,29 +395,29 @@ def _parts(trace: Trace) -> Iterator[_Part]:
     else:
         wire = trace.select(names.ANNOTATION, name=names.WIRE_PATTERN)
         yield _part("communication", Category.COMMUNICATION, wire, _by_name(trace, wire, names.collective_op))
-    for thread, own in _by_thread(trace, trace.unsorted(names.CPU_OP, columns=_STORED)):
-        work = _phases(trace, own) if trace.has_gpu else _kinds(trace, own, OPERATORS)
-        yield _part(f"operators, {thread}", Category.HOST, own, work)
+    for thread, events in _by_thread(trace, trace.unsorted(names.CPU_OP, columns=_STORED)):
+        work = _phases(trace, events) if trace.has_gpu else _kinds(trace, events, OPERATORS)
+        yield _part(f"operators, {thread}", Category.HOST, events, work)
     calls = trace.unsorted(*names.LAUNCH_CATEGORIES, columns=_STORED)
     yield _part("calls of the runtime", Category.HOST, calls, np.full(len(calls), _CODE[CALL], dtype=np.uint8))
     annotations = trace.unsorted(names.ANNOTATION, columns=_STORED)
-    if not trace.has_gpu:  # the others are in the lane of communication
+    if not trace.has_gpu:  # the lane of communication has those of the wire
         annotations = annotations.filter(~pl.Series(trace.stored.matching(names.WIRE_PATTERN))[annotations["name"]])
     yield _part("ranges", Category.HOST, annotations, _phases(trace, annotations))
 
 
 _MAIN = "main thread"
 MAIN_THREAD = f"operators, {_MAIN}"
-PYTHON_LANE = "Python"  # how the titles of its lanes begin
+PYTHON_LANE = "Python"  # prefix of the lanes' titles
 
 
 def _python_parts(trace: Trace) -> Iterator[_Part]:
-    for thread, own in _by_thread(trace, trace.unsorted(names.PYTHON, columns=_STORED)):
-        yield _part(f"{PYTHON_LANE}, {thread}", Category.HOST, own, _phases(trace, own))
+    for thread, events in _by_thread(trace, trace.unsorted(names.PYTHON, columns=_STORED)):
+        yield _part(f"{PYTHON_LANE}, {thread}", Category.HOST, events, _phases(trace, events))
 
 
 def _by_thread(trace: Trace, events: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Those of the main thread, of autograd's, and of all others."""
+    """The events of the main thread, of autograd's threads, and of all other threads."""
     main, autograd = ranges.main_thread(trace), ranges.autograd_threads(trace)
     of_main = events["thread"] == (main if main is not None else -1)
     of_autograd = events["thread"].is_in(sorted(autograd)) & ~of_main
@@ -430,11 +430,11 @@ def _device_parts(trace: Trace) -> Iterator[_Part]:
     work = gpu.device_work(trace)
     gpu.forget(trace)
     for kind, (title, category) in _OF_CLASS.items():
-        own = work.filter(pl.col("class") == kind)
-        streams = own["stream"].fill_null(-1)
+        class_events = work.filter(pl.col("class") == kind)
+        streams = class_events["stream"].fill_null(-1)
         several = streams.n_unique() > 1
         for stream in streams.unique().sort().to_list():
-            events = own.filter(streams == stream) if several else own
+            events = class_events.filter(streams == stream) if several else class_events
             if category == Category.COMPUTE:
                 code = _kinds(trace, events, KERNELS)
             elif category == Category.COMMUNICATION:
@@ -449,19 +449,19 @@ def _kinds(trace: Trace, events: pl.DataFrame, patterns: Patterns) -> Works:
 
 
 def _by_name(trace: Trace, events: pl.DataFrame, work: Callable[[str], str]) -> Works:
-    """What each event does by its name, found once a distinct name."""
+    """The work of each event by its name, looked up once for each distinct name."""
     code = events["name"].to_physical().to_numpy()
     texts = trace.stored.names
     of_name = np.zeros(len(texts) + 1, dtype=np.uint8)
-    for one in np.unique(code).tolist():
-        found = work(texts[one])
-        of_name[one] = _CODE[found if found != names.UNKNOWN_OP else Category.COMMUNICATION]
+    for name_code in np.unique(code).tolist():
+        kind = work(texts[name_code])
+        of_name[name_code] = _CODE[kind if kind != names.UNKNOWN_OP else Category.COMMUNICATION]
     works: Works = of_name[code]
     return works
 
 
 def _phases(trace: Trace, events: pl.DataFrame) -> Works:
-    """The phase of the step in which each of the host's events begins."""
+    """The phase of the step in which each host event begins."""
     at = events["ts_ns"].to_numpy()
     works = np.full(len(at), _CODE[Category.HOST], dtype=np.uint8)
     main = ranges.main_thread(trace)
@@ -485,7 +485,8 @@ def _part(title: str, category: Category, events: pl.DataFrame, work: Works) -> 
 
 @dataclass(frozen=True)
 class NameTotal:
-    """Events of one name in a window: how long they last in it, those inside others of the name included."""
+    """Events of one name in a window. ``total_ns``: their total time in it, including events nested in others of the
+    same name."""
 
     lane: Lane
     name: str
@@ -494,7 +495,7 @@ class NameTotal:
 
 
 def by_name(lanes: Sequence[Lane], begin_ns: int, end_ns: int, most: int = 10) -> list[NameTotal]:
-    """The names that take most of the window, the most first."""
+    """The names that take most of the window, the longest first."""
     totals = []
     for lane in lanes:
         visible = lane.visible(begin_ns, end_ns)
@@ -505,4 +506,4 @@ def by_name(lanes: Sequence[Lane], begin_ns: int, end_ns: int, most: int = 10) -
         for code in np.argsort(-total, kind="stable")[:most].tolist():
             if total[code] > 0:
                 totals.append(NameTotal(lane, lane.names[code], int(total[code]), int(count[code])))
-    return sorted(totals, key=lambda one: -one.total_ns)[:most]
+    return sorted(totals, key=lambda name_total: -name_total.total_ns)[:most]
