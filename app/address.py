@@ -173,7 +173,7 @@ def opened(path: Path, state: RunState | None = None) -> RunView:
 
 
 def is_open(state: RunState) -> bool:
-    """Whether `opened` returns without analysing."""
+    """Whether the run is analysed in this state, so that `opened` returns at once."""
     return analysed(state.path) == version_of(state)
 
 

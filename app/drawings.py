@@ -264,8 +264,8 @@ def step_history(view: RunView, rank: int, theme: Theme, selected: int | None = 
     drawn = {theme.part[part] for part in view.parts}
     for name in Bottleneck:
         # A class has the colour of its part, which these steps may not have, or a colour that no part has.
-        extra = name in (Bottleneck.MIXED, Bottleneck.UNDETERMINED) or theme.bottleneck[name] not in drawn
-        if extra and any(name == step_class for step_class, _ in classes):
+        own_colour = name in (Bottleneck.MIXED, Bottleneck.UNDETERMINED) or theme.bottleneck[name] not in drawn
+        if own_colour and any(name == step_class for step_class, _ in classes):
             _legend(figure, f"{name.value} (class)", theme.bottleneck[name])
     limit = limit_ms(view, rank)
     if limit is not None and as_bars:

@@ -1,4 +1,4 @@
-"""What ``import diag`` offers: commands as Python functions, with results that notebooks show.
+"""The functions of ``import diag``: commands as Python functions, with results that notebooks show.
 
     run = diag.open_run("runs/last")      # verdict, findings, advice; run.steps, run.ranks, ... as polars frames
     diag.compare("runs/before", "runs/after")
@@ -38,7 +38,7 @@ _WIDTH = 110
 
 
 def _html(print_to: Callable[[Console], object]) -> str:
-    """What a command prints, as HTML without scripts or style sheets."""
+    """The output of a command as HTML without scripts or style sheets."""
     from diag.words.terminal import console
 
     screen = console(width=_WIDTH)
@@ -74,16 +74,16 @@ class TriageReport(Triage):
 
 def triage(*paths: Path | str) -> TriageReport:
     """Why a job hung or failed, from logs, Flight Recorder dumps, NCCL RAS reports and run directories at or below
-    ``paths``. DiagError where there is nothing to read."""
-    found = _triage([str(path) for path in paths])
-    return TriageReport(**{field.name: getattr(found, field.name) for field in dataclasses.fields(found)})
+    ``paths``. DiagError if there is nothing to read."""
+    result = _triage([str(path) for path in paths])
+    return TriageReport(**{field.name: getattr(result, field.name) for field in dataclasses.fields(result)})
 
 
 # -- compare -----------------------------------------------------------------------------------------------------------
 
 
 class ComparedRuns(Comparison, frozen=True, kw_only=True):
-    """Two runs, and in which part of the step they differ."""
+    """Two runs, and the parts of the step in which they differ."""
 
     before: Result
     after: Result
@@ -105,9 +105,9 @@ class ComparedRuns(Comparison, frozen=True, kw_only=True):
 
 
 def compare(before: Result | Path | str, after: Result | Path | str) -> ComparedRuns:
-    """In which part of the step the second run differs from the first. Each is a run that ``open_run`` returned, or the
-    path of one."""
-    first, second = (given if isinstance(given, Result) else open_run(given) for given in (before, after))
+    """The parts of the step in which the second run differs from the first. Each is a run that ``open_run`` returned,
+    or the path of a run."""
+    first, second = (run if isinstance(run, Result) else open_run(run) for run in (before, after))
     return ComparedRuns(**asdict(compare_runs(first, second)), before=first, after=second)
 
 
@@ -115,7 +115,7 @@ def compare(before: Result | Path | str, after: Result | Path | str) -> Compared
 
 
 class PlanReport(Plan, frozen=True):
-    """What fits, what it sends, and which sharding strategy to use."""
+    """Which sharding strategies fit, how much they communicate, and which one to use."""
 
     def __repr__(self) -> str:
         fitting = [f"{row.need.strategy.name} ({size(row.peak)})" for row in self.rows if row.fits]
@@ -134,7 +134,7 @@ class PlanReport(Plan, frozen=True):
 
 def plan(model: str, gpus: int = 8, gpu: str | None = None, **options: Any) -> PlanReport:
     """Estimates memory, communication and step time of a training for every sharding strategy, and chooses one.
-    ``options``: those of ``diag.planning.plan.plan_for``, which says what they mean."""
+    ``options``: those of ``diag.planning.plan.plan_for``, which documents them."""
     return PlanReport(**asdict(plan_for(model, gpus, gpu, **options)))
 
 
@@ -142,7 +142,7 @@ def plan(model: str, gpus: int = 8, gpu: str | None = None, **options: Any) -> P
 
 
 class LintReport(tuple[Linted, ...]):
-    """What is wrong in configurations of training, by file."""
+    """The problems in training configurations, by file."""
 
     __slots__ = ()
 
@@ -163,6 +163,6 @@ class LintReport(tuple[Linted, ...]):
 
 
 def lint(*paths: Path | str, gpus: int | None = None, per_host: int = 8) -> LintReport:
-    """What is wrong in configurations of DeepSpeed, Accelerate, Hugging Face's Trainer, FSDP or torchtitan. DiagError
-    where one cannot be read or is none of these."""
+    """The problems in configurations of DeepSpeed, Accelerate, Hugging Face's Trainer, FSDP or torchtitan. DiagError if
+    a file cannot be read or is none of these."""
     return LintReport(_lint([Path(path) for path in paths], gpus, per_host))

@@ -1,7 +1,7 @@
 """Records the sample runs again: python sample_traces/record.py [NAME ...]
 
-Each is a run of the bundled trainer with what its name says planted in it. Afterwards the traces are packed as tightly
-as gzip can, and what names the recording machine (host name, folders) is replaced.
+Each is a run of the bundled trainer with the fault that its name says. Afterwards the traces are compressed at gzip's
+highest level, and names of the recording machine (host name, folders) are replaced.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def record(name: str, options: list[str]) -> None:
     manifest.write_text(json.dumps(content, indent=1) + "\n")
     for empty in folder.rglob("*.txt"):
         if not empty.stat().st_size or empty.name == "log.txt":
-            empty.unlink()  # the profiler's chatter
+            empty.unlink()  # log.txt: messages of the profiler
     size = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
     print(f"{name}: {size / 1e6:.2f} MB")
 

@@ -1,4 +1,5 @@
-"""``diag demo``: FSDP2 on two ranks, as it is and with a slow loader on one of them, and both verdicts."""
+"""``diag demo``: trains with FSDP2 on two ranks, without a fault and with a slow loader on one of them, and prints both
+verdicts."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def demo(
     for name, faults in _RUNS.items():
         folder = out / name
         if RunLayout(folder).is_run():
-            shutil.rmtree(folder)  # an earlier demo's
+            shutil.rmtree(folder)  # from an earlier demo
         code = _train(folder, steps, faults)
         if code:
             say(f"the training ended with exit code {code}; its logs are in {folder}/ranks", err=True)

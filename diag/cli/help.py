@@ -1,6 +1,6 @@
 """``diag help``: the guides and concepts of the documentation in the terminal, and each command's own help.
 
-diag/guides and diag/concepts are links to docs/, so a wheel brings the pages along and nothing is written twice.
+diag/guides and diag/concepts are links to docs/, so a wheel contains the pages and nothing is written twice.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _EXIT_CODES = "exit-codes"
 
 def pages(folder: str) -> Mapping[str, Traversable]:
     """The pages of one folder by topic."""
-    there = {page.name.removesuffix(".md"): page for page in files("diag").joinpath(folder).iterdir()}
-    return {name: page for name, page in sorted(there.items()) if name != "index"}
+    by_name = {page.name.removesuffix(".md"): page for page in files("diag").joinpath(folder).iterdir()}
+    return {name: page for name, page in sorted(by_name.items()) if name != "index"}
 
 
 def _pages() -> Mapping[str, Traversable]:
@@ -35,7 +35,7 @@ def _pages() -> Mapping[str, Traversable]:
 
 
 def topics(begun: str = "") -> list[str]:
-    """Every topic that begins so; the shell completes it."""
+    """Every topic that begins with ``begun``; also used for shell completion."""
     from diag.cli.main import COMMANDS
 
     return [name for name in dict.fromkeys((*COMMANDS, *_pages(), _EXIT_CODES)) if name.startswith(begun)]
@@ -90,7 +90,7 @@ def _show_command(context: typer.Context, name: str) -> None:
 
 
 def _show_page(text: str) -> None:
-    """Laid out on a terminal; as Markdown into a file or a pipe."""
+    """Prints a page: rendered on a terminal, as Markdown to a file or a pipe."""
     if not sys.stdout.isatty():
         say(for_terminal(text))
         return
@@ -100,13 +100,13 @@ def _show_page(text: str) -> None:
 
 
 def for_terminal(text: str) -> str:
-    """The page without images, comments and Sphinx's directives; a link to another topic names its command."""
+    """The page without images, comments and Sphinx's directives. A link to another topic becomes its command."""
     text = re.sub(r"^```\{.*?^```\n|^<!--.*?-->\n|^!\[.*\]\(.*\)\n", "", text, flags=re.S | re.M)
     return re.sub(r"\[([^\]]+)\]\(([^)\s]+)\)", _link, text)
 
 
-def _link(found: re.Match[str]) -> str:
-    words, target = found.groups()
+def _link(match: re.Match[str]) -> str:
+    words, target = match.groups()
     if target.startswith("http"):
         return f"{words} ({target})"
     topic = re.sub(r"^.*/|\.md.*$", "", target)

@@ -1,7 +1,7 @@
-"""What a result shows, in words: the one model that text, notebook, HTML report and dashboard draw.
+"""The page of a result in words: the model that text, notebook, HTML report and dashboard draw.
 
-A front end chooses what it draws and how; it computes and words nothing itself, so that all of them show the same
-number in the same words. ``page_of`` is cheap; ``advice_of`` replays the steps.
+A front end chooses what to draw and how. It computes no numbers and has no texts of its own, so that all of them show
+the same number in the same words. ``page_of`` is cheap; ``advice_of`` replays the steps.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ CRITICAL_PATH = (
 )
 BEFORE_AND_AFTER = "Before and after"
 EVIDENCE_COLUMNS = ("Table", "Rows", "Value")
-MOST_GAPS = 50  # that a page lists
+MOST_GAPS = 50  # listed on a page
 
 
 class Command(str):
@@ -84,14 +84,14 @@ class Command(str):
 
 
 class RunName(str):
-    """The name that a person gave the run."""
+    """The name of a run, chosen by a user."""
 
     __slots__ = ()
 
 
 class Metric(Struct, frozen=True):
     """One of the numbers at the top. ``help``: its definition. ``against``: the signed difference to a baseline, ""
-    without one. ``more_is``: "good" or "bad"; "neither" where the baseline is not the same work."""
+    without one. ``more_is``: "good" or "bad"; "neither" if the baseline is not the same work."""
 
     label: str
     value: str
@@ -112,17 +112,17 @@ class Verdict(Struct, frozen=True):
 
 
 class Place(Struct, frozen=True):
-    """Where a finding is seen: the rank and the step in which it costs most, of those that a trace covers where any
-    is."""
+    """Where to look at a finding: the rank, and the step in which it costs most. If a trace covers any step, only
+    traced steps are considered."""
 
     rank: int
     step: int
 
 
 class Card(Struct, frozen=True):
-    """A finding. ``badge``: its severity, "minor" where that is no warning. ``cost``: the first of the ``facts``, ""
-    where it costs no time by itself. ``evidence``: cells of EVIDENCE_COLUMNS. ``place``: None where it costs no time,
-    or the steps were not recorded."""
+    """A finding. ``badge``: its severity, "minor" if that is below a warning. ``cost``: the first of the ``facts``, ""
+    if the finding costs no time by itself. ``evidence``: cells of EVIDENCE_COLUMNS. ``place``: None if the finding
+    costs no time or the steps were not recorded."""
 
     severity: Severity
     badge: str
@@ -135,9 +135,9 @@ class Card(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True):
-    """A piece of advice. ``saves``: the predicted gain in a few words, ``gain``: with its interval. ``sure``: the whole
-    interval is a gain. ``code``: (API, text). ``diffs``: (API, lines as `diff` writes them) where the code replaces
-    other code."""
+    """A piece of advice. ``saves``: the predicted gain in a few words; ``gain``: the same with its interval. ``sure``:
+    the whole interval is a gain. ``code``: (API, text). ``diffs``: (API, lines in the format of `diff`) if the code
+    replaces other code."""
 
     title: str
     saves: str
@@ -154,7 +154,7 @@ class Change(Struct, frozen=True):
 
     @property
     def price(self) -> tuple[str, str]:
-        """What it costs: memory, and the risk."""
+        """The cost of the change: memory and risk."""
         return self.memory, RISK[self.risk]
 
     @property
@@ -165,7 +165,8 @@ class Change(Struct, frozen=True):
 
 class Advised(Struct, frozen=True):
     """Changes to try. ``basis``: how the gains were predicted, and with what error; "" without changes.
-    ``not_predicted``: why nothing was, where that is so; ``left_out``: all that was considered and left out."""
+    ``not_predicted``: the reasons if nothing could be predicted; ``left_out``: all changes that were considered and
+    left out."""
 
     changes: tuple[Change, ...]
     basis: str
@@ -174,10 +175,10 @@ class Advised(Struct, frozen=True):
 
 
 class Page(Struct, frozen=True):
-    """All but the advice, from top to bottom. ``outcome``: of a run that did not end well; it comes first, and the
-    verdict is of what was recorded until then. ``recorded``: when, "" where it is not known. ``rank``: the one that is
-    shown in detail. ``stall_lines``: the longest stalls, a line each. ``not_looked``: questions and the reason that
-    they share. ``gaps``: at most MOST_GAPS of ``all_gaps``."""
+    """Everything but the advice, from top to bottom. ``outcome``: how a run failed, if it did; it comes first, and the
+    verdict is then about the steps recorded until that moment. ``recorded``: when the run was recorded, "" if it
+    is not known. ``rank``: the one shown in detail. ``stall_lines``: the longest stalls, a line each. ``not_looked``:
+    questions and the reason that they share. ``gaps``: at most MOST_GAPS of ``all_gaps``."""
 
     title: RunName
     facts: tuple[str, ...]
@@ -202,7 +203,7 @@ class Page(Struct, frozen=True):
 
 
 def page_of(result: Result, most_ranks: int = MOST_RANKS) -> Page:
-    """``most_ranks``: rows of the table of ranks."""
+    """The page of a result, without advice. ``most_ranks``: the most rows in the table of ranks."""
     coverage, attribution, run = result.coverage, result.attribution, describe_run(result)
     culprits = result.verdict.culprit_ranks
     shown = sorted({parts.rank for step in attribution.steps for parts in step.parts})
@@ -250,18 +251,18 @@ def _recorded(result: Result) -> str:
 
 
 def _charged_ns(result: Result) -> Mapping[int, int]:
-    """How long the others wait for each rank because of the finding that names the culprits: the verdict's cause or,
-    where that is common to all ranks, the one that the headline adds. Empty without culprits."""
+    """How long the others wait for each rank because of the finding that names the culprits. That is the verdict's
+    cause, or the finding that the headline adds if the cause is common to all ranks. Empty without culprits."""
     culprits = result.verdict.culprit_ranks
-    found = [finding for finding in (result.cause, *result.examination.findings) if finding is not None]
-    return next((f.charged_ns for f in found if culprits and f.ranks == culprits), {})
+    findings = [finding for finding in (result.cause, *result.examination.findings) if finding is not None]
+    return next((f.charged_ns for f in findings if culprits and f.ranks == culprits), {})
 
 
 # -- verdict and findings ----------------------------------------------------------------------------------------------
 
 
 def verdict_of(verdict: Answer, steps: str = "", why: str = "", action: str = "") -> Verdict:
-    """``steps``: how many count, of how many. No confidence where there is no answer to be sure of."""
+    """The verdict in words. ``steps``: how many of how many steps count. Without an answer there is no confidence."""
     facts = []
     if verdict.culprit_ranks:
         where = f" on {', '.join(verdict.culprit_hosts)}" if verdict.culprit_hosts else ""
@@ -274,7 +275,7 @@ def verdict_of(verdict: Answer, steps: str = "", why: str = "", action: str = ""
 
 
 def place_of(result: Result, finding: Finding, otherwise: int = 0) -> Place | None:
-    """Where to look for a finding. ``otherwise``: the rank of one that names none."""
+    """Where to look at a finding. ``otherwise``: the rank if the finding names none."""
     shares = result.examination.shares
     accounts = {step.step: step for step in result.attribution.steps}
     rank = min(finding.ranks, default=otherwise)
@@ -327,13 +328,13 @@ RISK = {
 
 
 def advice_of(result: Result) -> Advised:
-    """The changes to try first, whose gains a replay of the steps predicts."""
-    advised, found = result.recommendation, {finding.id: finding for finding in result.examination.findings}
+    """The changes to try first, with gains that a replay of the steps predicts."""
+    advised, findings = result.recommendation, {finding.id: finding for finding in result.examination.findings}
     basis = "Gains are predicted by replaying the recorded steps with the change"
     if advised.replay_error is not None:
         basis += f"; the replay without a change is off by {advised.replay_error:.1%}"
     return Advised(
-        changes=tuple(_change(advice, found.get(advice.finding)) for advice in advised.advice),
+        changes=tuple(_change(advice, findings.get(advice.finding)) for advice in advised.advice),
         basis=f"{basis}." if advised.advice else "",
         not_predicted=tuple(f"{sentence(reason)}." for reason in advised.not_advised if advised.refused),
         left_out=tuple(map(sentence, advised.not_advised)),
@@ -368,16 +369,16 @@ def _change(advice: Advice, finding: Finding | None) -> Change:
 
 
 def _diff(before: str, after: str) -> str:
-    """Every line of both, "-" in front of those that go and "+" of those that come."""
+    """All lines of both texts, removed ones with a leading "-" and added ones with a leading "+"."""
     lines = ndiff(before.splitlines(), after.splitlines())
     return "\n".join(line.rstrip() for line in lines if not line.startswith("?"))
 
 
-_ALIKE = 0.05  # gain and cost that differ by less are one number to a reader
+_ALIKE = 0.05  # a gain and a cost that differ by less need no explanation
 
 
 def _against(advice: Advice, finding: Finding | None) -> str:
-    """Why the gain is not what the finding costs; "" where it is."""
+    """Why the gain differs from the cost of the finding; "" if it does not."""
     if finding is None or not finding.cost_ns_per_step:
         return ""
     gain, cost = advice.predicted_gain_ns[1], finding.cost_ns_per_step
@@ -419,8 +420,8 @@ def _not_looked(coverage: Coverage) -> tuple[str, ...]:
 
 
 class _Number(Struct, frozen=True):
-    """``value``: of a result, None where it is not known. ``points``: a share, whose differences are percentage
-    points."""
+    """``value``: computes the number from a result, None if it is not known. ``points``: the number is a share, and
+    differences are given in percentage points."""
 
     label: Callable[[Result], str]
     value: Callable[[Result], float | None]
@@ -431,7 +432,7 @@ class _Number(Struct, frozen=True):
 
 
 def metrics_of(result: Result, baseline: Result | None = None) -> tuple[Metric, ...]:
-    """The numbers of the counted steps, with their differences to a baseline's."""
+    """The numbers of the counted steps, with the differences to those of a baseline."""
     if isinstance(result, DurationResult):
         return _of_durations(result.durations)
     comparable = baseline is None or not reasons_against(baseline.tables, result.tables)
@@ -454,7 +455,7 @@ def metrics_of(result: Result, baseline: Result | None = None) -> tuple[Metric, 
 
 
 def numbers_of(result: Result) -> Mapping[str, float | None]:
-    """The same as numbers, by label: nanoseconds, tokens per second, shares, bytes; None where one is not known."""
+    """The same metrics as numbers, by label: nanoseconds, tokens per second, shares, bytes; None if one is unknown."""
     if isinstance(result, DurationResult):
         return {}
     return {number.label(result): number.value(result) for number in _NUMBERS}
@@ -479,7 +480,7 @@ def _difference(number: _Number, value: float, before: float) -> str:
     change = value - before
     amount = f"{abs(change) * 100:.1f}{NBSP}points" if number.points else number.text(abs(change))
     relative = f" ({change / before:+.1%})" if before and not number.points else ""
-    return f"{'-' if change < 0 else '+'}{amount}{relative}"  # Streamlit takes the direction from a minus in front
+    return f"{'-' if change < 0 else '+'}{amount}{relative}"  # Streamlit takes the direction from a leading minus
 
 
 def _step_label(result: Result) -> str:
@@ -487,7 +488,7 @@ def _step_label(result: Result) -> str:
 
 
 def _step_help(result: Result) -> str:
-    """The definition, which the glossary has, too."""
+    """The definition of step time; it agrees with the glossary's."""
     attribution, median = result.attribution, duration(float(np.median(result.examination.shares.dur_ns)))
     if attribution.undivided:
         return "From the first to the last work of the device, without start-up."
@@ -528,9 +529,9 @@ def _memory_label(result: Result) -> str:
 
 
 def _of_step_time(attribution: Attribution, spent: Callable[[Parts], int]) -> str:
-    """The share of the ranks' step time that something takes, mean over ranks and counted steps."""
+    """The share of the ranks' step time that ``spent`` takes, over all ranks and counted steps."""
     parts = [parts for step in attribution.usable or attribution.steps for parts in step.parts]
-    total = sum(one.dur_ns for one in parts)
+    total = sum(rank_parts.dur_ns for rank_parts in parts)
     return share(sum(map(spent, parts)) / total if total else 0.0)
 
 

@@ -242,7 +242,7 @@ class Search:
         return len(self.start_ns)
 
     def beside(self, time_ns: int, forward: bool) -> int | None:
-        """The number of the next match that begins after a moment, or of the last one before it. Wraps around at the
+        """The index of the next match that begins after a moment, or of the last one before it. Wraps around at the
         end of the run. None without matches."""
         if not len(self):
             return None

@@ -401,7 +401,7 @@ def _parts(trace: Trace) -> Iterator[_Part]:
     calls = trace.unsorted(*names.LAUNCH_CATEGORIES, columns=_STORED)
     yield _part("calls of the runtime", Category.HOST, calls, np.full(len(calls), _CODE[CALL], dtype=np.uint8))
     annotations = trace.unsorted(names.ANNOTATION, columns=_STORED)
-    if not trace.has_gpu:  # the lane of communication has those of the wire
+    if not trace.has_gpu:  # those of the transport are in the lane of communication
         annotations = annotations.filter(~pl.Series(trace.stored.matching(names.WIRE_PATTERN))[annotations["name"]])
     yield _part("ranges", Category.HOST, annotations, _phases(trace, annotations))
 
