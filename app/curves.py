@@ -166,6 +166,7 @@ def _top(drawn: Sequence[Grid]) -> float | None:
 # Figures of memory over time: the curve of a trace, and the history that a memory snapshot holds.
 
 _MB = 1e6
+_AT_MS, _AT_EVENT = "%{x:,.3f} ms", "event %{x:,.0f}"  # in hover texts
 _MS, _US_IN_MS = 1e6, 1e3
 _HEIGHT = 360
 _BAND = 0.06  # height of the phases below the curve, as a fraction of the plot's
@@ -212,15 +213,17 @@ def snapshot_figure(account: SnapshotAccount, theme: Theme) -> go.Figure:
     scale = _US_IN_MS if account.timed else 1.0
     high = max(account.peak_reserved, account.peak_allocated)
     unit = _unit(high)
-    figure = _lines(account.at_us / scale, account.allocated, account.reserved, unit, theme)
-    _mark_peak(figure, account.peak_us / scale, account.peak_allocated, float(account.at_us[-1]) / scale, unit, theme)
+    moment = _AT_MS if account.timed else _AT_EVENT
+    figure = _lines(account.at_us / scale, account.allocated, account.reserved, unit, theme, moment)
+    until = float(account.at_us[-1]) / scale
+    _mark_peak(figure, account.peak_us / scale, account.peak_allocated, until, unit, theme, moment)
     for oom in account.ooms:
         if oom.at_us is not None:
             figure.add_vline(
                 x=oom.at_us / scale,
                 line={"color": theme.ink, "dash": "dot"},
                 annotation_position="top left",
-                annotation={"text": label(f"{size(oom.requested)} asked for"), "font": {"color": theme.ink}},
+                annotation={"text": label(f"{size(oom.requested)} requested"), "font": {"color": theme.ink}},
             )
     return finish(
         figure,
@@ -240,7 +243,10 @@ def _name(unit: float) -> str:
     return "GB" if unit == _GB else "MB"
 
 
-def _lines(at: Numbers, allocated: Numbers, reserved: Numbers | None, unit: float, theme: Theme) -> go.Figure:
+def _lines(
+    at: Numbers, allocated: Numbers, reserved: Numbers | None, unit: float, theme: Theme, moment: str = _AT_MS
+) -> go.Figure:
+    """``moment``: how the hover text writes a position on the x axis."""
     figure = go.Figure()
     series = [("reserved", reserved, theme.part[Part.WAITING]), ("allocated", allocated, theme.part[Part.TRANSFER])]
     for name, values, colour in series:
@@ -252,12 +258,14 @@ def _lines(at: Numbers, allocated: Numbers, reserved: Numbers | None, unit: floa
             name=name,
             mode="lines",
             line={"color": colour, "width": 2, "shape": "hv"},
-            hovertemplate=f"%{{x:,.3f}} ms<br>{name} %{{y:,.3f}} {_name(unit)}<extra></extra>",
+            hovertemplate=f"{moment}<br>{name} %{{y:,.3f}} {_name(unit)}<extra></extra>",
         )
     return figure
 
 
-def _mark_peak(figure: go.Figure, at: float, peak: int, until: float, unit: float, theme: Theme) -> None:
+def _mark_peak(
+    figure: go.Figure, at: float, peak: int, until: float, unit: float, theme: Theme, moment: str = _AT_MS
+) -> None:
     """``until``: where the curve ends; the text stays inside the plot."""
     figure.add_scatter(
         x=[at],
@@ -267,5 +275,5 @@ def _mark_peak(figure: go.Figure, at: float, peak: int, until: float, unit: floa
         text=[f"peak {size(peak)}"],
         textposition="top left" if at > until / 2 else "top right",
         marker={"color": theme.ink, "size": 10, "symbol": "diamond"},
-        hovertemplate=f"peak at %{{x:,.3f}} ms<br>%{{y:,.3f}} {_name(unit)} allocated<extra></extra>",
+        hovertemplate=f"peak at {moment}<br>%{{y:,.3f}} {_name(unit)} allocated<extra></extra>",
     )

@@ -75,11 +75,11 @@ def of_ranks(view: RunView, step: int | None = None) -> Drawing:
 def of_differences(view: RunView) -> tuple[str, Drawing | None]:
     """A text, and the figure where there are ranks to compare."""
     if len(view.ranks) < 2:
-        return "Only one rank was recorded: there is no other to compare it with.", None
+        return "Only one rank was recorded: there is no other rank to compare it with.", None
     return "", Drawing(
         "differences",
         partial(difference_bars, view.result.differences, view.culprits),
-        "What each rank does more of, or less, than the median of the others, milliseconds a step",
+        "Difference of each rank from the median of the other ranks, milliseconds a step",
         "Each rank against the others",
         ", without its waiting for others",
     )
@@ -101,14 +101,16 @@ def of_steps(view: RunView, rank: int, selected: int | None = None) -> Drawing:
 def of_waiting(view: RunView) -> tuple[str, Drawing | None]:
     """A text, and the figure where a rank waits."""
     if len(view.ranks) < 2:
-        return "Only one rank was recorded: there is no other to wait for.", None
+        return "Only one rank was recorded: there is no other rank to wait for.", None
     if view.result.from_summaries:
         return "The ranks' summaries do not hold which rank waits for which.", None
     if not view.waiting_known:
         return "The ranks' clocks could not be aligned, so waiting and transfer cannot be separated.", None
     if Part.WAITING not in view.parts:
         return "No rank waits for another.", None
-    text = "Time that each rank waits in collectives for a later one. The faint stripe is the rank that they wait for."
+    text = (
+        "Time that each rank waits in collectives for a later one. The pale row is the rank that the others wait for."
+    )
     alt = "Milliseconds that each rank waited in each step"
     return text, Drawing("waiting", partial(waiting_field, view), alt)
 

@@ -23,7 +23,7 @@ from diag.app.views.common import show_error
 from diag.errors import DiagError
 
 _NO_BASELINE = "none"
-_REFUSED = "This cannot be shown"
+_REFUSED = "This page cannot be shown"
 
 
 def main() -> None:

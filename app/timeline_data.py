@@ -266,7 +266,7 @@ def source_of(name: str) -> Source:
     with _SOURCES_LOCK:
         source = _SOURCES.get(name)
         if source is None:
-            raise RefusedError("the page has to be drawn again", HTTPStatus.GONE)
+            raise RefusedError("reload the page", HTTPStatus.GONE)
         _SOURCES.move_to_end(name)
         return source
 
@@ -306,12 +306,12 @@ def event(source: Source, asked: Mapping[str, str]) -> Response:
     rank, number = _whole(asked.get("rank", ""), "rank"), _whole(asked.get("row", ""), "row")
     rows = source.rows(rank, _python(asked))
     if not 0 <= number < len(rows):
-        raise RefusedError(f"row: rank {rank} has {len(rows)}")
+        raise RefusedError(f"row: rank {rank} has {len(rows)} rows")
     row = rows[number]
     if "index" in asked:
         index: int | None = _whole(asked["index"], "index")
         if index is None or not 0 <= index < len(row.start_ns):
-            raise RefusedError("index: the row has no such event")
+            raise RefusedError("index: no such event in this row")
     else:
         index = row.longest(_moment(asked, "from"), _moment(asked, "to"))
     if index is None:
@@ -419,7 +419,7 @@ def _tile(asked: Mapping[str, str]) -> tuple[int, int]:
     if not 0 <= level <= MOST_LEVEL:
         raise RefusedError(f"level: 0 to {MOST_LEVEL}")
     if (abs(tile) + 1) * CELLS << level > _LAST_NS * 2:
-        raise RefusedError("tile: too far away")
+        raise RefusedError("tile: outside the recorded time")
     return level, tile
 
 

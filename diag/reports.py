@@ -95,7 +95,7 @@ class ComparedRuns(Comparison, frozen=True, kw_only=True):
         return _lines(
             f"Comparison: {duration(self.before_ns)} a step before, {duration(self.after_ns)} after",
             headline(self),
-            f"Parts that surely differ: {', '.join(parts) or 'none'}",
+            f"Parts with a significant difference: {', '.join(parts) or 'none'}",
         )
 
     def _repr_html_(self) -> str:

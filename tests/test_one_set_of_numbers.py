@@ -172,7 +172,7 @@ def test_a_gain_that_is_not_the_cost_says_why() -> None:
     result = analyze(simulate(plan))
     (change,) = (change for change in advice_of(result).changes if change.finding == "stalled-rank")
     assert change.gain.endswith(
-        f", more than the 120{NBSP}ms of the finding: whatever else makes rank{NBSP}1 late goes as well"
+        f", more than the 120{NBSP}ms of the finding: every other cause that makes rank{NBSP}1 late is removed as well"
     )
     whole = analyze(simulate(Plan(jitter=0, extra=lambda step, rank: {FORWARD: 200 * MS} if rank == GUILTY else {})))
     (change,) = (change for change in advice_of(whole).changes if change.finding == "compute-straggler")

@@ -48,7 +48,7 @@ def show_help(
         typer.Argument(help="A command, a guide, a concept or exit-codes.", autocompletion=topics, show_default=False),
     ] = None,
 ) -> None:
-    """Explain a topic: a command, a guide (such as traces or hangs), a concept (such as verdict). Alone, list them."""
+    """Explain a command, a guide (such as traces) or a concept (such as verdict). Without a topic, list them."""
     from diag.cli.main import COMMANDS
 
     if topic is None:

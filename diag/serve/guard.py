@@ -39,14 +39,14 @@ _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+(?:%[^\[\]/?#@\s]+)?\]|[0-9a-z._-]+)(?::
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")  # the characters that an Authorization header can carry (RFC 6750)
 
 _NOT_UNDER_THIS_NAME = (
-    "This server does not answer under this name",
-    "It was asked under a host name that it does not know. If the name is yours (a reverse proxy, an alias), start the "
-    "server with --allow-host NAME.",
+    "This server does not accept this host name",
+    "The request names a host that the server does not know. If the name is yours (a reverse proxy, an alias), start "
+    "the server with --allow-host NAME.",
 )
 _NOT_FOR_THIS_PAGE = (
-    "This server does not answer this page",
-    "Another page asked for it. If that page is a reverse proxy of yours, start the server with --allow-host NAME, or "
-    "NAME:PORT where its address has a port.",
+    "This server does not accept requests from this page",
+    "Another page sent the request. If that page is a reverse proxy of yours, start the server with --allow-host NAME, "
+    "or NAME:PORT where its address has a port.",
 )
 _NO_TOKEN = (
     "A token is needed",
@@ -59,8 +59,8 @@ _OLD_TOKEN = (
 )
 _NO_BEARER = (
     "A token is needed",
-    "Send the token that the server was given or printed when it started: the header 'Authorization: Bearer TOKEN', "
-    "or ?token=TOKEN in the address.",
+    "Send the token that was passed to the server, or that it printed when it started: the header "
+    "'Authorization: Bearer TOKEN', or ?token=TOKEN in the address.",
 )
 _ONCE_MORE = ("One moment", "The dashboard was opened from another site.")
 

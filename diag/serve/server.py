@@ -108,14 +108,14 @@ def serve_dashboard(
         finally:
             _end(server)
     if code:
-        raise DiagError(f"the dashboard's server ended with exit code {code}", hint="what it printed is above")
+        raise DiagError(f"the dashboard's server ended with exit code {code}", hint="its output is above")
 
 
 def _say_who_can_read(address: str, guarded: Guard) -> None:
     if guarded.token is None and guard.is_loopback(address):
         warning = "There is no token: every user and every program of this machine can read the runs."
     elif guarded.token is None:
-        warning = f"There is no token: whoever reaches {address} can read the runs."
+        warning = f"There is no token: anyone who can reach {address} can read the runs."
     elif not guard.is_loopback(address):
         warning = f"Whoever reaches {address} and has the token can read the runs. The connection is not encrypted."
     else:
@@ -222,14 +222,14 @@ def _wait_until_ready(server: subprocess.Popen[bytes], address: str, port: int, 
         if server.poll() is not None:
             raise DiagError(
                 f"the dashboard's server ended with exit code {server.returncode} before it was ready",
-                hint="what it printed is above; try another --port",
+                hint="its output is above; try another --port",
             )
         strangers = [(_asked(local, port, guarded.token, host=_NOBODY), HTTPStatus.FORBIDDEN)]
         if guarded.token is not None:
             strangers.append((_asked(local, port, None), HTTPStatus.UNAUTHORIZED))
         if any(status == HTTPStatus.OK for status, _ in strangers):
             raise DiagError(
-                "the dashboard's server answers everybody: this version of Streamlit passes the guard by",
+                "the dashboard's server answers without the token: this version of Streamlit bypasses the guard",
                 hint="install another version of Streamlit, or use `diag report`",
             )
         refused = all(status == expected for status, expected in strangers)

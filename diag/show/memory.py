@@ -20,12 +20,12 @@ from diag.words.cells import report_console
 from diag.words.formatting import counted, duration, share, size, spaced, visible
 
 REASONS = {
-    ASKED: "asked for",
+    ASKED: "requested",
     NEAR_OOM: "near out-of-memory",
     OOM: "an allocation failed",
 }
 REQUESTED = (
-    "Allocated here is what tensors asked for. The allocator rounds each allocation up, so that "
+    "Allocated here is what tensors requested. The allocator rounds each allocation up, so that "
     "torch.cuda.max_memory_allocated is slightly higher."
 )
 _MOST_TEXT_ROWS = 6

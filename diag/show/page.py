@@ -66,7 +66,7 @@ NOT_FOUND, NOT_LOOKED = "Looked for, not found", "Could not look for"
 UNTIL_THEN = "Until then"
 NOTHING_FOUND = "No finding costs 5% of the step or more."
 EVERYTHING_FOUND = "Everything that was looked for was found."
-EVERYTHING_LOOKED_FOR = "Everything could be looked for."
+EVERYTHING_LOOKED_FOR = "All causes were looked for."
 STEP_TIME, DATA_WAIT = "Step time", "Data wait"
 CRITICAL_PATH = (
     "A step lasts as long as its critical path: the chain of work and transfers, over all ranks, in which each had to "
@@ -386,10 +386,12 @@ def _against(advice: Advice, finding: Finding | None) -> str:
         return ""
     of_rank = advice.knob == Knob.STRAGGLER
     if gain < cost:
-        why = "other ranks are then the last" if of_rank else "the change removes a part of it"
+        why = "another rank is then the last to arrive" if of_rank else "the change removes a part of it"
     else:
         why = (
-            f"whatever else makes {listing(finding.ranks)} late goes as well" if of_rank else "other costs fall as well"
+            f"every other cause that makes {listing(finding.ranks)} late is removed as well"
+            if of_rank
+            else "other costs fall as well"
         )
     return f", {'less' if gain < cost else 'more'} than the {duration(cost)} of the finding: {why}"
 
@@ -465,14 +467,16 @@ def _of_durations(account: Durations) -> tuple[Metric, ...]:
     waits = float(account.wait_ns.sum() / account.busy_ns.sum()) if account.busy_ns.any() else 0.0
     busy = UNKNOWN if account.share is None else share(account.share)
     return (
-        Metric("Collectives", f"{account.complete:,}", "That were recorded on all ranks of their communicator."),
+        Metric(
+            "Collectives", f"{account.complete:,}", "Collectives that were recorded on all ranks of their communicator."
+        ),
         Metric(
             "In collectives",
             busy,
             "Time of a rank in collectives, overlapped with computation or not, as a share of what the records "
             "span. Mean over the ranks.",
         ),
-        Metric("Waiting", share(waits), "For the last rank to arrive, as a share of the time in collectives."),
+        Metric("Waiting", share(waits), "Waiting for the last rank to arrive, as a share of the time in collectives."),
     )
 
 
@@ -539,7 +543,7 @@ def _communication_help(result: Result) -> str:
     mean = _of_step_time(result.attribution, lambda parts: parts.exposed_comm_ns)
     return (
         "Exposed communication: transfers on the critical path, as a share of it. Waiting for a slower rank counts "
-        f"with what makes that rank slow. Mean over the ranks, waiting included: {mean}."
+        f"with what makes that rank slow. Over all ranks, waiting included: {mean}."
     )
 
 
@@ -547,7 +551,7 @@ def _data_help(result: Result) -> str:
     mean = _of_step_time(result.attribution, lambda parts: parts.data_wait_ns)
     return (
         "Waiting for the data loader on the critical path, as a share of it, also where all ranks wait for one rank's "
-        f"loader. Mean over the ranks: {mean}."
+        f"loader. Over all ranks: {mean}."
     )
 
 
@@ -558,7 +562,7 @@ def _host_help(result: Result) -> str:
 
     return (
         "Idle time of the device on the critical path, as a share of it, because the host launches late, synchronises "
-        f"or allocates memory. Mean over the ranks: {_of_step_time(result.attribution, spent)}."
+        f"or allocates memory. Over all ranks: {_of_step_time(result.attribution, spent)}."
     )
 
 

@@ -145,7 +145,7 @@ _WORDS = {
     Detail.IN_LAUNCH: "in the launch",
     Detail.LATENCY: "launch latency",
     Detail.LOADING: "loading or compiling",
-    Detail.OUTSIDE: "outside of the work",
+    Detail.OUTSIDE: "before or after the device's work",
     Detail.DEPENDENCY: "launched, not running",
     Detail.P2P: "pipeline",
     Detail.NONE: "",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from streamlit.testing.v1 import AppTest
 
 from diag.api import open_run
@@ -138,6 +139,9 @@ def test_snapshots_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     table = open_run(run).memory_snapshots
     figure = snapshot_figure(table.accounts[1], LIGHT)
     assert max(figure.data[1].y) == pytest.approx(23 * MIB / 1e6), "in MB, for there is less than one GB"
+    assert figure.data[1].hovertemplate.startswith("%{x:,.3f} ms")
+    untimed = snapshot_figure(replace(table.accounts[1], timed=False), LIGHT)  # as of older versions of PyTorch
+    assert untimed.data[1].hovertemplate.startswith("event %{x:,.0f}")
     other = shown("memory", run, monkeypatch, snapshot="0")
     assert metrics(other)["Peak allocated"] == "17.8 MB"
 

@@ -75,7 +75,7 @@ def test_idle_time_of_a_device_is_named_by_its_cause(tmp_path: Path) -> None:
         for code, start, end in zip(host.name, host.start_ns, host.end_ns, strict=True)
     ]
     assert first[:2] == [("not launched", 4 * MS), ("in the launch", 4 * MS // 10)]
-    assert (DETAILS[Detail.OUTSIDE], DETAILS[Detail.LATENCY]) == ("outside of the work", "launch latency")
+    assert (DETAILS[Detail.OUTSIDE], DETAILS[Detail.LATENCY]) == ("before or after the device's work", "launch latency")
 
 
 def test_who_is_waited_for_is_the_pale_stripe(tmp_path: Path) -> None:
