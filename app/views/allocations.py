@@ -36,7 +36,7 @@ _MB = 1e6
 
 
 def show_curves(view: RunView, theme: Theme) -> None:
-    """Memory over time of one rank's device, its peak, and what was allocated there; nothing without samples."""
+    """Draws one rank's device memory over time, its peak and the allocations at the peak; nothing without samples."""
     curves = view.result.memory_curves
     ranks = sorted({curve.rank for curve in curves})
     if not ranks:
@@ -52,7 +52,7 @@ def show_curves(view: RunView, theme: Theme) -> None:
     st.markdown(plain(curve_sentence(curve)))
     capacity = view.memory.capacity if view.memory is not None else None
     draw(memory_figure(curve, capacity, theme), "memory-curve", f"Device memory of rank {rank} over time")
-    others = sum(one.rank == rank for one in curves) - 1
+    others = sum(window.rank == rank for window in curves) - 1
     if others:
         st.caption(f"The window with the highest peak of this rank; {others} more windows or devices are recorded.")
     _show_live(curve)
@@ -80,8 +80,8 @@ def _show_live(curve: MemoryCurve) -> None:
 
 
 def show_snapshots(table: SnapshotTable, theme: Theme, within: str) -> None:
-    """Ranks compared, then one snapshot: its curve, what was allocated at its peak, its fragmentation and errors.
-    ``within``: the run that they are of."""
+    """Draws a comparison of the ranks, then one snapshot: its curve, the allocations at its peak, its fragmentation and
+    errors. ``within``: the run of the snapshots."""
     for gap in table.gaps:
         st.warning(plain(f"{Path(gap.path).name}: {gap.reason}"))
     accounts = table.accounts
@@ -91,15 +91,15 @@ def show_snapshots(table: SnapshotTable, theme: Theme, within: str) -> None:
         st.markdown(f"**{plain(comparison_sentence(table.compared))}**")
         rows = [
             {
-                "Allocated at": one.place,
-                f"Rank {table.compared.rank}": size(one.bytes),
-                "Median of the others": size(one.median),
+                "Allocated at": entry.place,
+                f"Rank {table.compared.rank}": size(entry.bytes),
+                "Median of the others": size(entry.median),
             }
-            for one in table.compared.larger
+            for entry in table.compared.larger
         ]
         if rows:
             st.dataframe(shown_rows(rows), key="snapshots-compared", hide_index=True, alt="What is larger on that rank")
-    names = {str(number): f"rank {one.rank}: {name_of(one)}" for number, one in enumerate(accounts)}
+    names = {str(number): f"rank {entry.rank}: {name_of(entry)}" for number, entry in enumerate(accounts)}
     highest = max(range(len(accounts)), key=lambda number: accounts[number].peak_allocated)
     number = str(highest)
     if len(accounts) > 1:
@@ -161,12 +161,12 @@ def _opened(path: str, changed_ns: int) -> SnapshotTable:  # noqa: ARG001  (read
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def _cells(one: Share) -> dict[str, Any]:
-    return {"Allocated by": one.name, "MB": one.bytes / _MB, "Of the peak": one.share, "Allocations": one.count}
+def _cells(entry: Share) -> dict[str, Any]:
+    return {"Allocated by": entry.name, "MB": entry.bytes / _MB, "Of the peak": entry.share, "Allocations": entry.count}
 
 
 def _show_tables(tables: Mapping[str, Sequence[Share]], key: str) -> None:
-    """Each in a tab of its own."""
+    """Draws each table in its own tab."""
     if not tables:
         return
     number = st.column_config.NumberColumn

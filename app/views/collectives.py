@@ -1,4 +1,4 @@
-"""Collectives by operation, group and size: bandwidth and fitted costs, waiting against transfer, who was last."""
+"""Collectives by operation, group and size: bandwidth and fitted costs, waiting against transfer, last arrivals."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def show(view: RunView) -> None:
 def _bandwidth(view: RunView, table: CollectiveTable, theme: Theme) -> None:
     st.subheader("Bandwidth by size", anchor="bandwidth")
     if not any(row.busbw_gb_s and row.bytes_mean for row in table.rows):
-        what = "group" if any(row.bytes_mean for row in table.rows) else "collective"
+        noun = "group" if any(row.bytes_mean for row in table.rows) else "collective"
         nothing(
-            f"The size of no {what} is known, so neither is a bandwidth.",
+            f"The size of no {noun} is known, so neither is a bandwidth.",
             "Traces of NCCL hold both from PyTorch 2.2 on, those of gloo with `record_shapes=True`.",
         )
         return
@@ -143,12 +143,12 @@ def _longest(view: RunView, table: CollectiveTable) -> None:
 
 
 def _call(call: ExposedCall, moved_ns: int, group: str) -> dict[str, str]:
-    """``moved_ns``: from the call's clock to the timeline's."""
+    """``moved_ns``: offset from the call's clock to the timeline's."""
     begin_ns, around_ns = call.start_ns + moved_ns, (call.end_ns - call.start_ns) // 4
     at = {"from": (begin_ns - around_ns) / MS, "to": (call.end_ns + moved_ns + around_ns) / MS}
     window = {name: f"{max(0.0, ms):.{DECIMALS}f}" for name, ms in at.items()}
     return {
-        "Timeline": f"[Show]({href('timeline', rank=call.rank, step=call.step, **window)})",  # in sight at any width
+        "Timeline": f"[Show]({href('timeline', rank=call.rank, step=call.step, **window)})",  # first: always visible
         "Step": str(call.step),
         "Rank": str(call.rank),
         "Collective": operation(call.op),
@@ -161,9 +161,9 @@ def _call(call: ExposedCall, moved_ns: int, group: str) -> dict[str, str]:
     }
 
 
-def _exchanges(found: CollectiveTable) -> None:
-    """What each rank sends and receives in all-to-alls, where any were recorded."""
-    exchanged = exchange_table(found.all_to_alls, most=_MOST_EXCHANGES)
+def _exchanges(table: CollectiveTable) -> None:
+    """Draws what each rank sends and receives in all-to-alls, if any were recorded."""
+    exchanged = exchange_table(table.all_to_alls, most=_MOST_EXCHANGES)
     if not exchanged.rows:
         return
     st.subheader(EXCHANGES_TITLE, anchor="all-to-alls")
@@ -179,7 +179,7 @@ def _chosen_in_table() -> None:
 
 
 def _ranks(row: CollectiveStat, theme: Theme) -> None:
-    """Who came last to the collectives of one row."""
+    """Draws how often each rank arrived last in the collectives of one row."""
     facts = [
         f"{counted(row.count, 'call')}, {row.matched:,} of them seen on several ranks of one clock",
         f"bus bandwidth {share(row.efficiency)} of the group's best" if row.efficiency is not None else "",
@@ -228,8 +228,8 @@ def _cells(row: CollectiveStat, rank_steps: int, groups: int, several: bool) -> 
 
 
 def _order(rows: list[dict[str, Any]]) -> list[str]:
-    """Bounds are marked at the operation; columns without a value are left out. What can be missed comes last: the
-    table is wider than most windows."""
+    """The columns that have a value. Bounds are next to the operation, the least important columns last: the table is
+    wider than most windows."""
     return sorted(known_columns(rows), key=lambda name: (name != "Operation", name != "Bounds", name in _LAST))
 
 
@@ -272,18 +272,18 @@ _BAND = 0.16  # opacity of a curve's interval
 
 
 def operation(op: str) -> str:
-    """``all-gather``, as people write it."""
+    """The usual spelling of an operation: ``all-gather``."""
     return op.replace("_", "-")
 
 
 def series_name(op: str, group: str, groups: int) -> str:
-    """The group is named only where there are several. Its name can be a hash, or hold all of its ranks."""
+    """The operation, with its group if there are several. A group's name may be a hash or list all of its ranks."""
     return operation(op) if groups == 1 else f"{operation(op)}, group {group.split('@')[0][:12]}"
 
 
 def bandwidth(rows: Sequence[CollectiveStat], curves: Sequence[CostCurve], theme: Theme) -> go.Figure:
-    """GB/s of the bus by bytes of the full tensor, both logarithmic: a point a row (open: at least this much), a line a
-    fitted curve with its interval."""
+    """Bus bandwidth in GB/s by size of the full tensor in bytes, both logarithmic: a marker per row (open: a lower
+    bound), a line per fitted curve with its interval."""
     known = [row for row in rows if row.busbw_gb_s and row.bytes_mean]
     drawn = [curve for curve in curves if len(curve.bus_gb_s) > 1]
     keys = list(dict.fromkeys([(row.op, row.group) for row in known] + [(c.op, c.group) for c in drawn]))
@@ -295,9 +295,9 @@ def bandwidth(rows: Sequence[CollectiveStat], curves: Sequence[CostCurve], theme
         for curve in drawn:
             if (curve.op, curve.group) == (op, group):
                 _curve(figure, curve, name, colour)
-        own = [row for row in known if (row.op, row.group) == (op, group)]
-        if own:
-            _points(figure, own, name, colour, symbol)
+        series_rows = [row for row in known if (row.op, row.group) == (op, group)]
+        if series_rows:
+            _points(figure, series_rows, name, colour, symbol)
     axis = {"type": "log", "gridcolor": theme.faint, "griddash": "dot", "gridwidth": 0.5, "dtick": 1}
     return finish(
         figure,
@@ -355,8 +355,8 @@ def _curve(figure: go.Figure, curve: CostCurve, name: str, colour: str) -> None:
 
 
 def waits(rows: Sequence[CollectiveStat], theme: Theme) -> go.Figure:
-    """Milliseconds of a call, one bar a row: waiting for the last rank, then the transfer; hatched where the transfer
-    is only known to be no longer."""
+    """Milliseconds per call, one bar per row: waiting for the last rank, then the transfer. Hatched: only an upper
+    bound of the transfer is known."""
     names = [
         label(f"{operation(row.op)} {size(row.bytes_mean) if row.bytes_mean else 'of unknown size'}", 60)
         for row in rows
@@ -404,7 +404,7 @@ def waits(rows: Sequence[CollectiveStat], theme: Theme) -> go.Figure:
 
 
 def last(row: CollectiveStat, theme: Theme, most: int = 24) -> go.Figure:
-    """How often each rank was the last to arrive, of the collectives that several ranks were seen in."""
+    """How often each rank arrived last, as a fraction of the calls that were matched across ranks."""
     counts = row.last_counts[:most]
     places = list(range(len(counts)))
     figure = go.Figure(

@@ -1,4 +1,4 @@
-"""This run against another of the folder: in which part of the step the difference is."""
+"""Compares this run with another one of the folder: which parts of the step account for the difference."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def show(view: RunView, root: Path) -> None:
     if without_steps("Compare", view):
         return
     head("Compare", view, "The critical path of another run's steps against this run's")
-    other = _other(view, root)
-    if other is None:
+    other_path = _other(view, root)
+    if other_path is None:
         return
     try:
-        against = opened(other)
+        against = opened(other_path)
     except DiagError as error:
         show_error(error, _REFUSED)
         return
-    found = compare_runs(against.result, view.result)
-    _differences(found, against, view, root)
+    comparison = compare_runs(against.result, view.result)
+    _differences(comparison, against, view, root)
 
 
 def _other(view: RunView, root: Path) -> Path | None:
-    """The run to compare with, inside the folder that the dashboard was given; None where there is none yet."""
-    own = view.result.tables.root.resolve()
-    runs = {name_of(root, run): run for run in runs_of(root)[0] if run.resolve() != own}
+    """The path of the run to compare with, inside the dashboard's folder; None until one is chosen."""
+    this_run = view.result.tables.root.resolve()
+    runs = {name_of(root, run): run for run in runs_of(root)[0] if run.resolve() != this_run}
     left, right = st.columns(2)
     with left:
         picked = choose(
@@ -59,22 +59,23 @@ def _other(view: RunView, root: Path) -> Path | None:
         )
 
 
-def _differences(found: Comparison, against: RunView, view: RunView, root: Path) -> None:
-    before, after = (name_of(root, one.result.tables.root) for one in (against, view))
-    if found.not_comparable:
-        st.warning("Not comparable, because:\n" + bullets(found.not_comparable), icon=":material/difference:")
-    _numbers(found, before)
+def _differences(comparison: Comparison, against: RunView, view: RunView, root: Path) -> None:
+    before, after = (name_of(root, run.result.tables.root) for run in (against, view))
+    if comparison.not_comparable:
+        st.warning("Not comparable, because:\n" + bullets(comparison.not_comparable), icon=":material/difference:")
+    _numbers(comparison, before)
     st.subheader("Where the difference is", anchor="difference")
     draw(
-        flow(found, before, after, theme_of(st.context.theme.type)),
+        flow(comparison, before, after, theme_of(st.context.theme.type)),
         "flow",
         f"From the step of {before} to the step of {after} in milliseconds, by kind of time",
     )
     st.caption(
         plain(
-            f"From {before} ({counted(found.steps[0], 'step')}) to {after} ({counted(found.steps[1], 'step')}). Lines: "
-            "95% intervals from the steps of both; hatched where one includes zero. Two runs of one configuration "
-            "differ by more than their steps say: repeat a run to be sure of a small difference."
+            f"From {before} ({counted(comparison.steps[0], 'step')}) to {after} "
+            f"({counted(comparison.steps[1], 'step')}). Lines: 95% intervals from the steps of both; hatched where one "
+            "includes zero. Two runs of one configuration differ by more than their steps say: repeat a run to be sure "
+            "of a small difference."
         )
     )
     st.table(
@@ -86,43 +87,47 @@ def _differences(found: Comparison, against: RunView, view: RunView, root: Path)
                 "Difference": _signed(part.ns[1]),
                 "Between": f"{_signed(part.ns[0])} and {_signed(part.ns[2])}",
             }
-            for part in found.parts
+            for part in comparison.parts
         ],
         border="horizontal",
         hide_index=True,
     )
     _verdicts(against, view, before, after)
-    if found.notes:
-        st.markdown(bullets(tuple(f"{note[:1].upper()}{note[1:]}." for note in found.notes)))
+    if comparison.notes:
+        st.markdown(bullets(tuple(f"{note[:1].upper()}{note[1:]}." for note in comparison.notes)))
 
 
-def _numbers(found: Comparison, before: str) -> None:
-    between = f"Between {_signed(found.ns[0])} and {_signed(found.ns[2])}"
-    worse = "bad" if found.sure and not found.not_comparable else "neither"
-    change = f"{found.ns[1] / found.before_ns:+.1%}" if found.before_ns else ""
+def _numbers(comparison: Comparison, before: str) -> None:
+    between = f"Between {_signed(comparison.ns[0])} and {_signed(comparison.ns[2])}"
+    worse = "bad" if comparison.sure and not comparison.not_comparable else "neither"
+    change = f"{comparison.ns[1] / comparison.before_ns:+.1%}" if comparison.before_ns else ""
     show_metrics(
-        Metric("Other run's step", duration(found.before_ns), help=f"Of {before}."),
+        Metric("Other run's step", duration(comparison.before_ns), help=f"Of {before}."),
         Metric(
             "This run's step",
-            duration(found.after_ns),
+            duration(comparison.after_ns),
             help="Mean of its counted steps.",
             against=change,
             more_is=worse,
         ),
-        Metric("Difference", _signed(found.ns[1]), help=between + ("." if found.sure else ": it may be none at all.")),
+        Metric(
+            "Difference",
+            _signed(comparison.ns[1]),
+            help=between + ("." if comparison.sure else ": it may be none at all."),
+        ),
     )
 
 
 def _verdicts(against: RunView, view: RunView, before: str, after: str) -> None:
     rows: list[dict[str, Any]] = []
-    for name, one in ((before, against), (after, view)):
+    for name, run in ((before, against), (after, view)):
         rows.append(
             {
                 "Run": plain(name),
-                "Verdict": plain(one.result.verdict.headline),
-                "Communication": share(one.result.share_of(Bottleneck.COMMUNICATION)),
-                "Data": share(one.result.share_of(Bottleneck.DATA)),
-                "Host": share(one.result.share_of(Bottleneck.HOST)),
+                "Verdict": plain(run.result.verdict.headline),
+                "Communication": share(run.result.share_of(Bottleneck.COMMUNICATION)),
+                "Data": share(run.result.share_of(Bottleneck.DATA)),
+                "Host": share(run.result.share_of(Bottleneck.HOST)),
             }
         )
     st.table(rows, border="horizontal", hide_index=True)
@@ -135,12 +140,13 @@ def _signed(ns: int) -> str:
 # -- figures -----------------------------------------------------------------------------------------------------------
 
 
-_THIN = 4  # times the differences: from here on the bars of the steps are cut off
+_THIN = 4  # the axis is cut off if its lowest value is at least this many times the values' range
 
 
 def flow(found: Comparison, before: str, after: str, theme: Theme) -> go.Figure:
-    """Milliseconds a step: the first run's bar, then a floating bar a kind from where the ones before it end, then the
-    second run's. Lines are the intervals of the differences; hatched where one includes zero."""
+    """A waterfall in milliseconds per step: the first run's bar, a floating bar per kind of time that begins where the
+    one before it ends, and the second run's bar. Lines are the intervals of the differences. Hatched: the interval
+    includes zero."""
     names = [label(before, 24), *(PART_OF[part.kind].value.partition(":")[0] for part in found.parts), label(after, 24)]
     bases, heights, tops = [0.0], [found.before_ns / MS], [found.before_ns / MS]
     at = float(found.before_ns)
@@ -185,7 +191,8 @@ def flow(found: Comparison, before: str, after: str, theme: Theme) -> go.Figure:
 
 
 def _axis(lows: Sequence[float], tops: Sequence[float]) -> dict[str, Any]:
-    """From zero; where the differences would be too thin to see, from below the lowest of them, which it says."""
+    """An axis from zero. If the differences would be too thin to see, it begins below the lowest one, and its title
+    says so."""
     low, high = min(*lows, *tops), max(tops)
     span = high - low
     first = 0.0 if low < _THIN * span else low - 0.5 * span
@@ -193,11 +200,11 @@ def _axis(lows: Sequence[float], tops: Sequence[float]) -> dict[str, Any]:
     return {"title": {"text": title}, "range": [first, high + 0.12 * (high - first)]}
 
 
-def _lines(figure: go.Figure, found: Comparison, theme: Theme) -> None:
-    """The interval of each difference, at the end that it moves."""
+def _lines(figure: go.Figure, comparison: Comparison, theme: Theme) -> None:
+    """Draws the interval of each difference at the end of its bar."""
     ends, low, high = [], [], []
-    at = float(found.before_ns)
-    for part in found.parts:
+    at = float(comparison.before_ns)
+    for part in comparison.parts:
         ends.append((at + part.ns[1]) / MS)
         low.append((part.ns[1] - part.ns[0]) / MS)
         high.append((part.ns[2] - part.ns[1]) / MS)
@@ -219,8 +226,8 @@ def _lines(figure: go.Figure, found: Comparison, theme: Theme) -> None:
     )
 
 
-def _intervals(found: Comparison) -> list[str]:
-    return ["", *(f", {_signed_ms(part.ns[0])} to {_signed_ms(part.ns[2])}" for part in found.parts), ""]
+def _intervals(comparison: Comparison) -> list[str]:
+    return ["", *(f", {_signed_ms(part.ns[0])} to {_signed_ms(part.ns[2])}" for part in comparison.parts), ""]
 
 
 def _signed_ms(ns: int) -> str:

@@ -47,50 +47,50 @@ _FROM = {"shapes": "measured", "class": "inferred"}  # from recorded shapes, or 
 def show(view: RunView) -> None:
     if without_steps("Operators and modules", view) or beyond_summaries("Operators and modules", view):
         return
-    found = view.result.breakdowns
-    on_device = found.kernels.unit == "kernel"
-    what = "Kernels and modules" if on_device else "Operators and modules"
-    head(what, view, f"{'Device' if on_device else 'Operator'} time in the traced steps, means of a rank and step")
+    breakdowns = view.result.breakdowns
+    on_device = breakdowns.kernels.unit == "kernel"
+    title = "Kernels and modules" if on_device else "Operators and modules"
+    head(title, view, f"{'Device' if on_device else 'Operator'} time in the traced steps, means of a rank and step")
     theme = theme_of(st.context.theme.type)
-    if not found.kernels.rows:
+    if not breakdowns.kernels.rows:
         nothing(
             "No trace covers a counted step, so kernels and modules are not known.",
             "`diag run` records a window of three steps; `--trace-active` asks for more.",
         )
     else:
-        _efficiency(found.efficiency)
-        _kernels(view, found.kernels, theme)
-        _modules(view, found.modules, theme)
-    _path(found.path, theme)
-    for note in found.notes if found.modules else ():  # else the page names them where modules are missing
+        _efficiency(breakdowns.efficiency)
+        _kernels(view, breakdowns.kernels, theme)
+        _modules(view, breakdowns.modules, theme)
+    _path(breakdowns.path, theme)
+    for note in breakdowns.notes if breakdowns.modules else ():  # without modules, a message says so
         if "module" in note:
             st.caption(plain(f"{note[:1].upper()}{note[1:]}."))
 
 
-def _efficiency(found: Efficiency) -> None:
+def _efficiency(efficiency: Efficiency) -> None:
     st.subheader("Efficiency", anchor="efficiency")
     measures = (
-        ("MFU", found.mfu, "Model FLOPs utilisation: the model's own arithmetic, of the device's dense peak."),
-        ("HFU", found.hfu, "Hardware FLOPs utilisation: recomputation included."),
-        ("Recomputed", found.recompute_share, "Of the compute time: forward that the backward repeats."),
-        ("Contention", found.contention_share, "How much longer kernels take while communication runs."),
+        ("MFU", efficiency.mfu, "Model FLOPs utilisation: the model's own arithmetic, of the device's dense peak."),
+        ("HFU", efficiency.hfu, "Hardware FLOPs utilisation: recomputation included."),
+        ("Recomputed", efficiency.recompute_share, "Of the compute time: forward that the backward repeats."),
+        ("Contention", efficiency.contention_share, "How much longer kernels take while communication runs."),
     )
-    known = [(name, m.value, f"{what} {m.basis}") for name, m, what in measures if m.value is not None]
+    known = [(name, m.value, f"{meaning} {m.basis}") for name, m, meaning in measures if m.value is not None]
     row = st.container(horizontal=True)
-    for name, value, what in known:
+    for name, value, meaning in known:
         text = f"{value:.1%}" if value >= 0.01 else f"{value:.2%}"
-        row.metric(name, text, border=True, width=METRIC_PX, help=plain(what))
+        row.metric(name, text, border=True, width=METRIC_PX, help=plain(meaning))
     for reason, names in _unknown(measures).items():
         st.caption(plain(f"{' and '.join(names)} not known: {reason}."))
 
 
 def _unknown(measures: tuple[tuple[str, Measure, str], ...]) -> dict[str, list[str]]:
-    """Measures that are not known, by the reason."""
-    found: dict[str, list[str]] = {}
+    """The names of the unknown measures, by reason."""
+    names: dict[str, list[str]] = {}
     for name, measure, _ in measures:
         if measure.value is None:
-            found.setdefault(measure.reason or "no reason recorded", []).append(name)
-    return found
+            names.setdefault(measure.reason or "no reason recorded", []).append(name)
+    return names
 
 
 def _kernels(view: RunView, table: KernelTable, theme: Theme) -> None:
@@ -98,11 +98,11 @@ def _kernels(view: RunView, table: KernelTable, theme: Theme) -> None:
     st.subheader("Kernels" if on_device else "Operators", anchor="kernels")
     shown = min(MOST_BARS, len(table.rows))
     busy = duration(table.busy_ns / max(1, table.rank_steps))
-    who = "The device" if on_device else "The host"
+    subject = "The device" if on_device else "The host"
     by = "" if on_device else ", by self time"
     st.markdown(
         plain(
-            f"{who} is busy for {busy} per rank and step (overlaps count twice), in "
+            f"{subject} is busy for {busy} per rank and step (overlaps count twice), in "
             f"{counted(table.rank_steps, 'traced step')} over all ranks. The {shown} longest of "
             f"{counted(len(table.rows), table.unit)}{by}:"
         )
@@ -116,7 +116,7 @@ def _kernels(view: RunView, table: KernelTable, theme: Theme) -> None:
         selection_mode="single-row",
         hide_index=True,
         placeholder=EMPTY,
-        # An operator belongs to no other one, and nothing overlaps with it.
+        # A row of operators has no launching operator, and nothing overlaps with it.
         column_order=[name for name in known_columns(rows) if on_device or name not in ("Operator", "Exposed")],
         column_config=_kernel_columns(),
         alt=f"Every {table.unit} with its kind, time and what limits it",
@@ -217,7 +217,7 @@ def _modules(view: RunView, tables: tuple[ModuleTable, ...], theme: Theme) -> No
 
 
 def _named(view: RunView, names: Sequence[str]) -> None:
-    """A link to what has the name that was picked in a table, where a trace holds it."""
+    """Draws a timeline link for each name picked in a table, if any rank has a traced step."""
     ranks = view.result.timeline.ranks
     steps = {step.step for step in view.result.attribution.traced}
     traced = {rank: [step for step in lanes.traced if step in steps] for rank, lanes in ranks.items()}
@@ -282,7 +282,7 @@ def _path(table: PathTable, theme: Theme) -> None:
 MOST_BARS = 15
 _LONGEST = 46  # characters of a name at an axis
 
-# A colour and a hatch a kind; those that belong together share the colour.
+# A colour and a hatch per kind; related kinds share a colour.
 _STYLE: dict[KernelKind, tuple[Part, str]] = {
     KernelKind.GEMM: (Part.COMPUTE, ""),
     KernelKind.ATTENTION: (Part.COMPUTE, "/"),
@@ -307,22 +307,22 @@ _PART_OF = {
 
 
 def kernels(table: KernelTable, theme: Theme) -> go.Figure:
-    """Milliseconds of a rank and step of the kernels (or operators) that take most, coloured by kind."""
+    """Milliseconds per rank and step of the longest kernels (or operators), coloured by kind."""
     rows = table.rows[:MOST_BARS]
     steps = max(1, table.rank_steps)
     figure = go.Figure()
     for kind in dict.fromkeys(row.kind for row in rows):
         part, hatch = _STYLE[kind]
-        own = [(at, row) for at, row in enumerate(rows) if row.kind == kind]
+        bars = [(at, row) for at, row in enumerate(rows) if row.kind == kind]
         figure.add_bar(
-            x=[row.total_ns / steps / MS for _, row in own],
-            y=[at for at, _ in own],
+            x=[row.total_ns / steps / MS for _, row in bars],
+            y=[at for at, _ in bars],
             orientation="h",
             name=str(kind),
             marker={"color": theme.part[part], "line": {"width": 0}, "pattern": {"shape": hatch, "size": 5}},
             customdata=[
                 [label(row.name), label(row.operator) or "no operator known", share(row.share), f"{row.count:,}"]
-                for _, row in own
+                for _, row in bars
             ],
             hovertemplate="%{customdata[0]}<br>%{customdata[1]}<br>%{x:,.3f} ms, %{customdata[2]} of the busy time, "
             "%{customdata[3]} calls<extra></extra>",
@@ -331,7 +331,7 @@ def kernels(table: KernelTable, theme: Theme) -> go.Figure:
 
 
 def modules(table: ModuleTable, theme: Theme) -> go.Figure:
-    """Milliseconds of a rank and step in the modules that take most, submodules included."""
+    """Milliseconds per rank and step in the longest modules, submodules included."""
     rows = sorted(table.rows, key=lambda row: -(row.forward_ns + row.backward_ns))[:MOST_BARS]
     steps = max(1, table.rank_steps)
     figure = go.Figure()
@@ -356,18 +356,18 @@ def modules(table: ModuleTable, theme: Theme) -> go.Figure:
 
 
 def path(table: PathTable, theme: Theme) -> go.Figure:
-    """Milliseconds a step of the critical path by rank, kind of time and module: what everybody waited for."""
+    """Milliseconds per step of the critical path, for which all ranks wait, by rank, kind of time and module."""
     rows = table.rows[:MOST_BARS]
     figure = go.Figure()
     for part in dict.fromkeys(_part(row) for row in rows):
-        own = [(at, row) for at, row in enumerate(rows) if _part(row) == part]
+        bars = [(at, row) for at, row in enumerate(rows) if _part(row) == part]
         figure.add_bar(
-            x=[row.ns_per_step / MS for _, row in own],
-            y=[at for at, _ in own],
+            x=[row.ns_per_step / MS for _, row in bars],
+            y=[at for at, _ in bars],
             orientation="h",
             name=part.value,
             marker={"color": theme.part[part], "line": {"width": 0}},
-            customdata=[[label(_path_name(row)), share(row.share)] for _, row in own],
+            customdata=[[label(_path_name(row)), share(row.share)] for _, row in bars],
             hovertemplate="%{customdata[0]}<br>%{x:,.3f} ms a step, %{customdata[1]} of it<extra></extra>",
         )
     return _bars(

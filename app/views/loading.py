@@ -51,18 +51,18 @@ def show(view: RunView) -> None:
 
 
 def _findings(view: RunView) -> tuple[int, ...]:
-    """Shows the findings about data; returns the ranks at fault."""
-    found = [f for f in view.result.examination.findings if f.bottleneck == Bottleneck.DATA]
-    for finding in found:
+    """Draws the findings about data; returns the ranks at fault."""
+    findings = [f for f in view.result.examination.findings if f.bottleneck == Bottleneck.DATA]
+    for finding in findings:
         text = plain(f"{finding.title} ({share(finding.share)} of the step). {finding.action}")
         if finding.severity == Severity.HEALTHY:
             st.info(text, icon=":material/info:")
         else:
             show_it = st.error if finding.severity == Severity.CRITICAL else st.warning
             show_it(text, icon=":material/database:")
-    if not found:
+    if not findings:
         st.success("No finding about data: the loaders keep up.", icon=":material/check_circle:")
-    return tuple(dict.fromkeys(rank for finding in found for rank in finding.ranks))
+    return tuple(dict.fromkeys(rank for finding in findings for rank in finding.ranks))
 
 
 def _loader(view: RunView, table: LoadingTable) -> None:
@@ -184,7 +184,7 @@ def _rows(view: RunView, table: LoadingTable) -> None:
 
 
 def ranks(table: LoadingTable, culprits: Collection[int], theme: Theme) -> go.Figure:
-    """Milliseconds a step that each rank waits for its loader, and that the others wait because of it."""
+    """Milliseconds per step that each rank waits for its loader, and that the other ranks wait because of it."""
     return _pairs(
         rank_names([row.rank for row in table.rows], tuple(culprits), theme.ink),
         (
@@ -203,7 +203,7 @@ def field(view: RunView, culprits: Collection[int], theme: Theme) -> go.Figure:
 
 
 def copies(table: LoadingTable, theme: Theme) -> go.Figure:
-    """Milliseconds a step that each rank's host spends in copies to the device, and of exposed copies."""
+    """Milliseconds per step of each rank's copies to the device: the host's time in them, and exposed copies."""
     return _pairs(
         [f"rank {row.rank}" for row in table.rows],
         (
