@@ -1,20 +1,20 @@
 // The timeline: every rank over time, and all lanes of up to two pinned ranks, on one canvas.
 //
-// The server cuts the run into tiles of 512 cells (diag/tables/tiles.py). A tile is painted into a picture once; a frame
-// copies the pictures of the visible tiles and draws the few events that a tile holds as events, so that a frame costs
-// as much as there are pixels, however many events there are. Until a tile has come, a coarser one is stretched.
+// The server cuts the run into tiles of 512 cells (diag/tables/tiles.py). Each tile is rendered into a picture once. A
+// frame copies the pictures of the visible tiles and draws the few events that tiles hold as single events. So the cost
+// of a frame depends on the number of pixels, not of events. Until a tile has loaded, a coarser one is stretched.
 //
 // Times are nanoseconds since the run's begin. Names come from traces: they are drawn, or set as textContent, never HTML.
 
 const CELLS = 512, FULL = 255;
 const SHORTEST_NS = 100, MOST_LEVEL = 52;
 const MOST_TILES = 600, MOST_REQUESTS = 6;
-const SETTLE_MS = 400; // after the last movement the page learns of the new window
+const SETTLE_MS = 400; // the page is sent the new window this long after the last movement
 const AXIS_PX = 22, STEPS_PX = 16, LANE_PX = 16, HOST_PX = 15, GAP_PX = 10, TITLE_PX = 20;
 const LABEL_PX = 172; // "operators, other threads"
-const SIDE_BY_SIDE_PX = 900; // narrower, the pinned ranks are drawn one below the other
+const SIDE_BY_SIDE_PX = 900; // on a narrower canvas, pinned ranks are drawn one below the other
 const PAGE_OF_RANKS = 64;
-const COUNTING_MS = 400; // how often the page asks how far a search of all ranks is
+const COUNTING_MS = 400; // between two queries for the progress of a search of all ranks
 const CHAR_PX = 6.6, FONT = "11px ui-sans-serif, system-ui, sans-serif", BOLD = `600 ${FONT}`;
 const HELP = "Wheel or W and S: zoom. Drag, A and D, or arrow keys left and right: pan. Shift and drag: zoom to a window. " +
   "Arrow keys up and down: choose a row. Click or Enter: details. [ and ]: the event before and after. " +
@@ -39,7 +39,7 @@ export default function ({ data, parentElement, setStateValue, setTriggerValue }
 const spanOf = level => CELLS * 2 ** level;
 const mod = (a, n) => ((a % n) + n) % n;
 
-/** Tiles by what they show, level and number: asked for where they are missing, the least used forgotten. */
+/** A cache of tiles by group, level and number: requests missing tiles, evicts the least recently used ones. */
 class Tiles {
   constructor(arrived, gone) {
     this.held = new Map();
@@ -52,7 +52,7 @@ class Tiles {
 
   key(group, level, tile) { return `${group.key}|${level}|${tile}`; }
 
-  /** The tile, if it is here; asked for if it is not, or if the run has grown since. */
+  /** The tile if it is cached, else null. Queues a request if it is missing or the run has grown since. */
   get(group, level, tile) {
     const key = this.key(group, level, tile);
     const held = this.held.get(key);
@@ -63,7 +63,7 @@ class Tiles {
     return held;
   }
 
-  /** The finest coarser tile that is here and covers this one. */
+  /** The finest cached tile of a coarser level that covers this one. */
   coarser(group, level, tile) {
     for (let up = 1; level + up <= group.top + 1; up++) {
       const held = this.held.get(this.key(group, level + up, Math.floor(tile / 2 ** up)));
@@ -72,7 +72,7 @@ class Tiles {
     return null;
   }
 
-  /** Asks for what the last frame missed, in its order. */
+  /** Requests the tiles that the last frame missed, in the frame's order. */
   pump() {
     const wanted = this.wanted;
     this.wanted = [];
@@ -93,7 +93,7 @@ class Tiles {
     try {
       const answer = await fetch(address(group.what, { ...group.query, source, level, tile }));
       if (answer.status === 410) { this.held.delete(key); this.gone(source); return; }
-      if (!answer.ok) return; // stays empty: asked for again with the next state of the run
+      if (!answer.ok) return; // stays empty: requested again with the next state of the run
       const fresh = { key, level, tile, source, asked: source, ...unpacked(await answer.arrayBuffer()), picture: null };
       this.held.set(key, fresh);
       for (const old of this.held.keys()) {
@@ -102,7 +102,7 @@ class Tiles {
       }
       this.arrived(group, fresh);
     } catch {
-      this.held.delete(key); // the server is away; the next frame asks again
+      this.held.delete(key); // the server does not answer; the next frame requests the tile again
     } finally {
       this.running--;
       this.arrived(null, null);
@@ -200,11 +200,11 @@ class Timeline {
     this.tiles = new Tiles((group, tile) => this.arrived(group, tile), source => this.gone(source));
     this.window = null;
     this.pinned = [];
-    this.lanes = new Map(); // by rank, without and with functions of Python: the titles of its rows, once they are known
+    this.lanes = new Map(); // by rank, with and without Python functions: the titles of its rows, once known
     this.find = "";
     this.python = false;
     this.counting = 0;
-    this.tally = null; // how many events a search finds on each rank
+    this.tally = null; // number of a search's hits on each rank
     this.firstRank = 0;
     this.everyRank = false;
     this.cursor = null;
@@ -217,7 +217,7 @@ class Timeline {
 
   destroy() { this.resizes.disconnect(); cancelAnimationFrame(this.frame); }
 
-  /** What the page says, each time that it is drawn. */
+  /** Takes the page's data, each time that the page is drawn. */
   update(data, setState, trigger) {
     const before = this.data;
     const wasWhole = before && this.isWhole();
@@ -296,7 +296,7 @@ class Timeline {
     this.perfetto.textContent = this.pinned.length > 1 && rank !== undefined ? `Open rank ${rank} in Perfetto` : "Open in Perfetto";
   }
 
-  /** Perfetto's page says PONG once it listens; then it is given the trace, which leaves this browser nowhere. */
+  /** Perfetto's page sends PONG once it listens. Then the trace is posted to it; the trace does not leave this browser. */
   async openInPerfetto() {
     const { perfetto: site, traced, source } = this.data;
     const rank = this.pinned.find(one => traced.includes(one));
@@ -413,12 +413,12 @@ class Timeline {
 
   lanesOf(rank) { return this.lanes.get(this.laneKey(rank)); }
 
-  /** What every request about the rows of a rank says. */
+  /** The parameters that every request about the rows of a rank has. */
   drawn() { return this.python ? { python: 1 } : {}; }
 
   togglePython() {
     this.python = !this.python;
-    this.selected = this.selected && { ...this.selected, found: null }; // its number is another now
+    this.selected = this.selected && { ...this.selected, found: null }; // the number of the hit has changed
     this.changed();
     this.count();
     this.layout();
@@ -586,7 +586,7 @@ class Timeline {
     const { window: { begin, end }, context } = this;
     const level = this.levelOf((end - begin) / section.width);
     const span = spanOf(level);
-    const drawn = group.rows.map(() => -1); // the last event of each row, which several tiles hold
+    const drawn = group.rows.map(() => -1); // the last event drawn in each row: several tiles may hold the same event
     context.save();
     context.beginPath();
     context.rect(section.x, section.y, section.width, section.height);
@@ -598,7 +598,7 @@ class Timeline {
       if (shown) this.paintTile(section, group, shown, from, to, works, held ? drawn : group.rows.map(() => -1));
     }
     context.restore();
-    this.tiles.get(group, group.top, 0); // what is stretched wherever one jumps to
+    this.tiles.get(group, group.top, 0); // the coarsest tile, to stretch wherever the user jumps
     if (!group.rows.length) return;
     for (const tile of [Math.floor(begin / span) - 1, Math.floor(end / span) + 1]) this.tiles.get(group, level, tile);
   }
@@ -611,7 +611,7 @@ class Timeline {
     if (tile.rows.some(row => row.cells && row.cells.length)) {
       if (!tile.picture || tile.shape !== group.shape) {
         tile.picture = this.pictureOf(tile, group);
-        tile.shape = group.shape; // ranks that are shown otherwise have other heights and gaps
+        tile.shape = group.shape; // another layout of the ranks has other heights and gaps
       }
       const [x, until] = [this.at(section, from), this.at(section, to)];
       context.drawImage(tile.picture, (from - begin) / cell, 0, Math.max(1e-3, (to - from) / cell), tile.picture.height,
@@ -634,7 +634,7 @@ class Timeline {
       works.add(work);
       const x = Math.max(section.x - 1, this.at(section, events.start[i])), until = Math.min(right + 1, this.at(section, events.end[i]));
       const found = events.found && events.found[i];
-      if (until < reach && !found) continue; // nothing of it would be seen
+      if (until < reach && !found) continue; // hidden by what is drawn already
       const wide = Math.max(1, until - x - (until - x > 3 ? 0.6 : 0));
       reach = x + wide - 0.4;
       context.globalAlpha = events.found && !found ? 0.28 : 1;
@@ -647,7 +647,7 @@ class Timeline {
       }
       context.globalAlpha = 1;
       if (found || this.isSelected(row, events.index[i])) {
-        const wider = this.isSelected(row, events.index[i]) ? 1 : 0; // around the chosen one, where the ground shows it
+        const wider = this.isSelected(row, events.index[i]) ? 1 : 0; // outside the selected event, against the background
         context.strokeStyle = theme.ink;
         context.lineWidth = 1 + wider;
         context.strokeRect(x + 0.5 - wider, y + 0.5 - wider, Math.max(1, wide - 1 + 2 * wider), row.draws - 1 + 2 * wider);
@@ -660,7 +660,7 @@ class Timeline {
     return Boolean(chosen) && chosen.rank === row.rank && chosen.row === row.row && chosen.index === index;
   }
 
-  /** The cells of a tile as a picture: one pixel wide each, every row as high as it is drawn. */
+  /** The cells of a tile as a picture: one pixel wide per cell, rows as high as they are drawn. */
   pictureOf(tile, group) {
     const first = group.rows[0].y, last = group.rows[group.rows.length - 1];
     const height = last.y + last.height - first;
@@ -681,7 +681,7 @@ class Timeline {
     return picture;
   }
 
-  /** Every kind of work in each cell, one above the other, as high as its part of the time. */
+  /** Stacks the kinds of work in each cell; the height of each is its fraction of the time. */
   stack(pixels, cells, y, high) {
     const inks = cells.map(([work]) => pixel(this.packed[work]));
     for (let x = 0; x < CELLS; x++) {
@@ -698,7 +698,7 @@ class Timeline {
     }
   }
 
-  /** The kind of work that takes most of each cell, fainter the less of the cell is busy. */
+  /** Paints each cell in the colour of its longest kind of work, fainter if less of the cell is busy. */
   blend(pixels, row, y, high) {
     for (let x = 0; x < CELLS; x++) {
       let total = 0, most = 0, chosen = -1;
@@ -826,7 +826,7 @@ class Timeline {
     if (text) this.goToFound(false, true);
   }
 
-  /** How many events of each rank the search finds: the server looks through one rank after the other. */
+  /** Counts the search's hits on each rank: the server searches one rank after the other. */
   async count() {
     const turn = ++this.counting, { find } = this;
     this.tally = null;
@@ -845,7 +845,7 @@ class Timeline {
     }
   }
 
-  /** The rank after the pinned ones, or before them, on which the search finds something; null without. */
+  /** The next rank after (or before) the pinned ones that has a hit of the search; null if there is none. */
   otherRank(back) {
     if (!this.tally) return null;
     const ranks = this.data.ranks.map(one => one.rank), places = this.pinned.map(rank => ranks.indexOf(rank));
@@ -857,21 +857,21 @@ class Timeline {
     return null;
   }
 
-  /** The next event in time that the search finds on a pinned rank; after the last one, the first of the next rank that
-      has any, which is pinned. The window moves to it. */
+  /** Moves the window to the search's next hit in time on the pinned ranks. After the last one: pins the next rank that
+      has hits, and moves to its first. */
   async goToFound(back, first = false) {
     if (!this.find || !this.pinned.length) return;
     const { selected } = this;
     const here = !first && selected && selected.found === this.find ? this.pinned.indexOf(selected.rank) : -1;
     const now = here >= 0 ? selected.start_ns : first ? Math.round(this.window.begin) : Math.round((this.window.begin + this.window.end) / 2);
-    // What begins together comes in the order of the pinned ranks.
+    // Events that begin together are in the order of the pinned ranks.
     const from = place => here < 0 ? now - 1 : back ? now + (place < here ? 1 : 0) : now - (place > here ? 1 : 0);
     const answers = await Promise.all(this.pinned.map((rank, place) => this.ask("find", {
       rank, find: this.find, from: from(place), back: back ? 1 : 0, ...(place === here ? { number: selected.number } : {}), ...this.drawn(),
     })));
     const whole = this.data.end - this.data.begin + 1;
     const ahead = event => (event.start_ns - now) * (back ? -1 : 1);
-    const anew = (event, place) => ahead(event) < 0 || // from the other end of the run
+    const anew = (event, place) => ahead(event) < 0 || // wraps around the run's end
       (ahead(event) === 0 && (place === here ? answers[place].count === 1 : here > place !== back));
     const distance = (event, place) => ahead(event) + (anew(event, place) ? whole : 0);
     const places = answers.map((_, place) => place).filter(place => answers[place] && answers[place].event);
@@ -895,7 +895,7 @@ class Timeline {
     this.showFound(answer);
   }
 
-  /** The page of ranks with this one. */
+  /** Shows the page of ranks that has this rank. */
   showRank(rank) {
     const place = this.data.ranks.findIndex(one => one.rank === rank);
     if (this.everyRank || (place >= this.firstRank && place < this.firstRank + PAGE_OF_RANKS)) return;
@@ -1050,7 +1050,7 @@ class Timeline {
     this.tip.style.top = `${at.y + 14}px`;
   }
 
-  /** What is drawn at a place, in words. */
+  /** A description of what is drawn at a place. */
   under(at) {
     const { section, row } = at, now = this.ns(section, at.x);
     const level = this.levelOf((this.window.end - this.window.begin) / section.width);
@@ -1095,7 +1095,7 @@ class Timeline {
     const act = acts[lower];
     if (!act) return;
     event.preventDefault();
-    event.stopPropagation(); // Streamlit has keys of its own
+    event.stopPropagation(); // Streamlit has its own keys
     act();
   }
 
@@ -1122,7 +1122,7 @@ function rgb(colour) { return [1, 3, 5].map(at => parseInt(colour.slice(at, at +
 
 function pixel([red, green, blue]) { return (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0; }
 
-/** Black or white, whichever can be read on the colour (WCAG's relative luminance). */
+/** Black or white, whichever is readable on the colour (WCAG's relative luminance). */
 function inkOn(colour) {
   const [red, green, blue] = rgb(colour).map(part => part / 255).map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.179 ? "#ffffff" : "#000000";
