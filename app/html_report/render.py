@@ -165,17 +165,17 @@ def _spec(drawing: Drawing) -> dict[str, Any]:
     return {"figure": light, "dark": [[list(path), value] for path, value in differences(light, dark)]}
 
 
-def differences(one: Any, other: Any, at: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """The paths at which ``other`` differs from ``one``, each with its value in ``other``. Lists of plain values are
+def differences(left: Any, right: Any, at: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """The paths at which ``right`` differs from ``left``, each with its value in ``right``. Lists of plain values are
     compared as a whole."""
-    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
-        for key in one:
-            yield from differences(one[key], other[key], (*at, key))
-    elif _nested(one) and _nested(other) and len(one) == len(other):
-        for index, (a, b) in enumerate(zip(one, other, strict=True)):
+    if isinstance(left, dict) and isinstance(right, dict) and left.keys() == right.keys():
+        for key in left:
+            yield from differences(left[key], right[key], (*at, key))
+    elif _nested(left) and _nested(right) and len(left) == len(right):
+        for index, (a, b) in enumerate(zip(left, right, strict=True)):
             yield from differences(a, b, (*at, index))
-    elif one != other:
-        yield at, other
+    elif left != right:
+        yield at, right
 
 
 def _nested(value: Any) -> bool:

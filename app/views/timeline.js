@@ -19,7 +19,7 @@ const CHAR_PX = 6.6, FONT = "11px ui-sans-serif, system-ui, sans-serif", BOLD = 
 const HELP = "Wheel or W and S: zoom. Drag, A and D, or arrow keys left and right: pan. Shift and drag: zoom to a window. " +
   "Arrow keys up and down: choose a row. Click or Enter: details. [ and ]: the event before and after. " +
   "P and Shift+P, or a click on a rank's label: pin a rank left or right. /: search all ranks by name, N and Shift+N: next and " +
-  "previous; after the last one of the pinned ranks comes the next rank that has any. " +
+  "previous match; after the last match on the pinned ranks, the first match on the next rank. " +
   "0 or Home: the whole run, which follows new steps. Over the labels the wheel scrolls the page.";
 
 const VIEWS = new WeakMap();
@@ -76,11 +76,11 @@ class Tiles {
   pump() {
     const wanted = this.wanted;
     this.wanted = [];
-    for (const one of wanted) {
+    for (const request of wanted) {
       if (this.running >= MOST_REQUESTS) return;
-      const held = this.held.get(one.key);
+      const held = this.held.get(request.key);
       if (held && (held.asked === this.source || held.source === this.source)) continue;
-      this.ask(one, held);
+      this.ask(request, held);
     }
   }
 
@@ -228,7 +228,7 @@ class Timeline {
     if (!before || before.turn !== data.turn) { // the page chose: a link, a step, a button, a list
       this.window = { begin: data.window[0], end: data.window[1] };
       this.pinned = [...data.pinned];
-      if (this.find !== data.find) { this.find = data.find; this.search.value = data.find; this.found.textContent = ""; }
+      if (this.find !== data.find) { this.find = data.find; this.search.value = data.find; this.matchStatus.textContent = ""; }
       this.python = Boolean(data.python);
       this.count();
     } else if (wasWhole) {
@@ -268,30 +268,30 @@ class Timeline {
     this.search = element("input", { type: "search", placeholder: "Search by name", "aria-label": "Search the events of all ranks by name" });
     this.search.addEventListener("keydown", event => this.searchKey(event));
     this.search.addEventListener("search", () => this.setFind(this.search.value));
-    this.found = element("span", { class: "found", role: "status" });
-    this.everywhere = element("span", { class: "found", role: "status" });
+    this.matchStatus = element("span", { class: "match-status", role: "status" });
+    this.everywhere = element("span", { class: "match-status", role: "status" });
     this.shownRanks = element("span", { class: "ranks" });
     this.bar.append(
       this.search,
-      button("Previous", "The match before (Shift+N)", () => this.goToFound(true)),
-      button("Next", "The next match (N)", () => this.goToFound(false)),
-      this.found,
+      button("Previous", "Previous match (Shift+N)", () => this.goToMatch(true)),
+      button("Next", "Next match (N)", () => this.goToMatch(false)),
+      this.matchStatus,
       this.everywhere,
       button("+", "Zoom in (W)", () => this.zoom(0.5)),
       button("−", "Zoom out (S)", () => this.zoom(2)),
       this.wholeButton = button("Whole run", "Show the whole run, and follow it while it trains (0)", () => this.whole()),
-      this.perfetto = button("Open in Perfetto", "The first profiled step in the window, with everything that its trace holds. Nothing is uploaded: Perfetto's page gets it from this one.", () => this.openInPerfetto()),
-      this.pythonButton = button("Python functions", "Draw the functions of Python that were recorded with stacks: often more events than all others", () => this.togglePython()),
+      this.perfetto = button("Open in Perfetto", "The first profiled step in the window, with everything in its trace. Nothing is uploaded: Perfetto's page gets it from this one.", () => this.openInPerfetto()),
+      this.pythonButton = button("Python functions", "Draw the Python functions that were recorded with stacks: often more events than all others", () => this.togglePython()),
       this.shownRanks,
     );
     this.pythonButton.hidden = true; // until a pinned rank has any
     for (const [label, name] of [["+", "Zoom in"], ["−", "Zoom out"]]) {
-      [...this.bar.querySelectorAll("button")].find(one => one.textContent === label).setAttribute("aria-label", name);
+      [...this.bar.querySelectorAll("button")].find(item => item.textContent === label).setAttribute("aria-label", name);
     }
   }
 
   perfettoButton() {
-    const rank = this.pinned.find(one => this.data.traced.includes(one));
+    const rank = this.pinned.find(pinned => this.data.traced.includes(pinned));
     this.perfetto.disabled = rank === undefined;
     this.perfetto.textContent = this.pinned.length > 1 && rank !== undefined ? `Open rank ${rank} in Perfetto` : "Open in Perfetto";
   }
@@ -299,13 +299,13 @@ class Timeline {
   /** Perfetto's page sends PONG once it listens. Then the trace is posted to it; the trace does not leave this browser. */
   async openInPerfetto() {
     const { perfetto: site, traced, source } = this.data;
-    const rank = this.pinned.find(one => traced.includes(one));
+    const rank = this.pinned.find(pinned => traced.includes(pinned));
     const page = window.open(site);
     if (!page || rank === undefined) return;
     const answer = await fetch(address("trace", { source, rank, from: Math.floor(this.window.begin), to: Math.ceil(this.window.end) }));
     if (!answer.ok) {
       page.close();
-      this.found.textContent = answer.status === 410 ? "" : (await answer.json()).error;
+      this.matchStatus.textContent = answer.status === 410 ? "" : (await answer.json()).error;
       if (answer.status === 410) this.gone(source);
       return;
     }
@@ -384,10 +384,10 @@ class Timeline {
     let at = 0;
     shown.forEach((rank, place) => {
       if (this.data.by_host && (place === 0 || shown[place - 1].host !== rank.host)) {
-        if (high >= 8) { hosts.push({ host: rank.host, y: at, count: shown.filter(one => one.host === rank.host).length }); at += HOST_PX; }
+        if (high >= 8) { hosts.push({ host: rank.host, y: at, count: shown.filter(entry => entry.host === rank.host).length }); at += HOST_PX; }
       }
       if (place % PAGE_OF_RANKS === 0) {
-        const chunk = shown.slice(place, place + PAGE_OF_RANKS).map(one => one.rank).join(",");
+        const chunk = shown.slice(place, place + PAGE_OF_RANKS).map(entry => entry.rank).join(",");
         groups.push({ key: `ranks ${chunk}`, what: "ranks", query: { ranks: chunk }, top: this.top(), rows: [], stacked: high > 3, shape: `${high} ${place}` });
       }
       const row = { rank: rank.rank, row: 0, y: at, height: high, draws: high > 4 ? high - 1 : high };
@@ -418,7 +418,7 @@ class Timeline {
 
   togglePython() {
     this.python = !this.python;
-    this.selected = this.selected && { ...this.selected, found: null }; // the number of the hit has changed
+    this.selected = this.selected && { ...this.selected, matchedText: null }; // the number of the hit has changed
     this.changed();
     this.count();
     this.layout();
@@ -633,20 +633,20 @@ class Timeline {
       const work = events.work[i];
       works.add(work);
       const x = Math.max(section.x - 1, this.at(section, events.start[i])), until = Math.min(right + 1, this.at(section, events.end[i]));
-      const found = events.found && events.found[i];
-      if (until < reach && !found) continue; // hidden by what is drawn already
+      const matches = events.found && events.found[i];
+      if (until < reach && !matches) continue; // hidden by what is drawn already
       const wide = Math.max(1, until - x - (until - x > 3 ? 0.6 : 0));
       reach = x + wide - 0.4;
-      context.globalAlpha = events.found && !found ? 0.28 : 1;
+      context.globalAlpha = events.found && !matches ? 0.28 : 1;
       context.fillStyle = colours[work];
       context.fillRect(x, y, wide, row.draws);
       if (wide > 22) {
         context.globalAlpha = 1;
-        context.fillStyle = events.found && !found ? theme.ink : this.inks[work];
+        context.fillStyle = events.found && !matches ? theme.ink : this.inks[work];
         context.fillText(fitted(tile.names[events.name[i]] || this.data.works[work], wide - 5), x + 3, y + row.draws / 2 + 0.5);
       }
       context.globalAlpha = 1;
-      if (found || this.isSelected(row, events.index[i])) {
+      if (matches || this.isSelected(row, events.index[i])) {
         const wider = this.isSelected(row, events.index[i]) ? 1 : 0; // outside the selected event, against the background
         context.strokeStyle = theme.ink;
         context.lineWidth = 1 + wider;
@@ -718,7 +718,7 @@ class Timeline {
   paintCursor(section) {
     const { cursor, context, data: { theme } } = this;
     if (!cursor || this.shadowFocus() !== this.canvas) return;
-    const row = section.rows.find(one => one.rank === cursor.rank && one.row === cursor.row);
+    const row = section.rows.find(candidate => candidate.rank === cursor.rank && candidate.row === cursor.row);
     if (!row || section.kind !== cursor.kind) return;
     context.strokeStyle = theme.ink;
     context.lineWidth = 1;
@@ -792,8 +792,8 @@ class Timeline {
   }
 
   pin(rank, place) {
-    const others = this.pinned.filter(one => one !== rank);
-    if (place === 0) this.pinned = [rank, ...others.slice(this.pinned.includes(rank) ? 0 : 1)].slice(0, 2);
+    const stillPinned = this.pinned.filter(pinned => pinned !== rank);
+    if (place === 0) this.pinned = [rank, ...stillPinned.slice(this.pinned.includes(rank) ? 0 : 1)].slice(0, 2);
     else this.pinned = this.pinned.length && this.pinned[0] !== rank ? [this.pinned[0], rank] : this.pinned;
     this.changed();
     this.perfettoButton();
@@ -806,7 +806,7 @@ class Timeline {
     if (event.key === "Enter") {
       event.preventDefault();
       if (this.search.value !== this.find) this.setFind(this.search.value);
-      else this.goToFound(event.shiftKey);
+      else this.goToMatch(event.shiftKey);
     } else if (event.key === "Escape") {
       this.search.value = "";
       this.setFind("");
@@ -818,12 +818,12 @@ class Timeline {
   setFind(text) {
     if (text === this.find) return;
     this.find = text;
-    this.found.textContent = "";
+    this.matchStatus.textContent = "";
     this.tiles.repaint();
     this.changed();
     this.count();
     this.layout();
-    if (text) this.goToFound(false, true);
+    if (text) this.goToMatch(false, true);
   }
 
   /** Counts the search's hits on each rank: the server searches one rank after the other. */
@@ -848,7 +848,7 @@ class Timeline {
   /** The next rank after (or before) the pinned ones that has a hit of the search; null if there is none. */
   otherRank(back) {
     if (!this.tally) return null;
-    const ranks = this.data.ranks.map(one => one.rank), places = this.pinned.map(rank => ranks.indexOf(rank));
+    const ranks = this.data.ranks.map(entry => entry.rank), places = this.pinned.map(rank => ranks.indexOf(rank));
     const from = back ? Math.min(...places) : Math.max(...places);
     for (let by = 1; by < ranks.length; by++) {
       const rank = ranks[mod(from + (back ? -by : by), ranks.length)];
@@ -859,10 +859,10 @@ class Timeline {
 
   /** Moves the window to the search's next hit in time on the pinned ranks. After the last one: pins the next rank that
       has hits, and moves to its first. */
-  async goToFound(back, first = false) {
+  async goToMatch(back, first = false) {
     if (!this.find || !this.pinned.length) return;
     const { selected } = this;
-    const here = !first && selected && selected.found === this.find ? this.pinned.indexOf(selected.rank) : -1;
+    const here = !first && selected && selected.matchedText === this.find ? this.pinned.indexOf(selected.rank) : -1;
     const now = here >= 0 ? selected.start_ns : first ? Math.round(this.window.begin) : Math.round((this.window.begin + this.window.end) / 2);
     // Events that begin together are in the order of the pinned ranks.
     const from = place => here < 0 ? now - 1 : back ? now + (place < here ? 1 : 0) : now - (place > here ? 1 : 0);
@@ -877,10 +877,10 @@ class Timeline {
     const places = answers.map((_, place) => place).filter(place => answers[place] && answers[place].event);
     places.sort((a, b) => distance(answers[a].event, a) - distance(answers[b].event, b) || (back ? b - a : a - b));
     const best = places.length ? answers[places[0]] : null;
-    const other = first || (best && !anew(best.event, places[0])) ? null : this.otherRank(back);
-    if (other !== null) { await this.goToRank(other, back); return; }
-    if (!best) { this.found.textContent = `none on rank ${this.pinned.join(" and rank ")}`; return; }
-    this.showFound(best);
+    const nextRank = first || (best && !anew(best.event, places[0])) ? null : this.otherRank(back);
+    if (nextRank !== null) { await this.goToRank(nextRank, back); return; }
+    if (!best) { this.matchStatus.textContent = `none on rank ${this.pinned.join(" and rank ")}`; return; }
+    this.showMatch(best);
   }
 
   async goToRank(rank, back) {
@@ -892,20 +892,20 @@ class Timeline {
     this.changed();
     this.perfettoButton();
     this.layout();
-    this.showFound(answer);
+    this.showMatch(answer);
   }
 
   /** Shows the page of ranks that has this rank. */
   showRank(rank) {
-    const place = this.data.ranks.findIndex(one => one.rank === rank);
+    const place = this.data.ranks.findIndex(entry => entry.rank === rank);
     if (this.everyRank || (place >= this.firstRank && place < this.firstRank + PAGE_OF_RANKS)) return;
     this.firstRank = Math.floor(place / PAGE_OF_RANKS) * PAGE_OF_RANKS;
     this.rankButtons();
   }
 
-  showFound({ event, number, count }) {
-    this.found.textContent = `${this.data.ranks.length > 1 ? `rank ${event.rank}: ` : ""}${number.toLocaleString("en")} of ${count.toLocaleString("en")}`;
-    this.show({ ...event, found: this.find, number });
+  showMatch({ event, number, count }) {
+    this.matchStatus.textContent = `${this.data.ranks.length > 1 ? `rank ${event.rank}: ` : ""}${number.toLocaleString("en")} of ${count.toLocaleString("en")}`;
+    this.show({ ...event, matchedText: this.find, number });
     this.bringIntoView(event);
   }
 
@@ -987,9 +987,9 @@ class Timeline {
   place(event) {
     const box = this.canvas.getBoundingClientRect();
     const x = event.clientX - box.left, y = event.clientY - box.top;
-    const section = this.sections.find(one => y >= one.y && y < one.y + one.height && x >= one.left && x <= one.x + one.width + 8)
+    const section = this.sections.find(candidate => y >= candidate.y && y < candidate.y + candidate.height && x >= candidate.left && x <= candidate.x + candidate.width + 8)
       || (y < AXIS_PX + STEPS_PX ? this.sections[0] : null);
-    const row = section && section.rows.find(one => y >= section.y + one.y && y < section.y + one.y + one.height);
+    const row = section && section.rows.find(candidate => y >= section.y + candidate.y && y < section.y + candidate.y + candidate.height);
     return { x, y, section, row: row || null, inPlot: Boolean(section) && x >= section.x };
   }
 
@@ -1054,7 +1054,7 @@ class Timeline {
   under(at) {
     const { section, row } = at, now = this.ns(section, at.x);
     const level = this.levelOf((this.window.end - this.window.begin) / section.width);
-    const group = section.groups.find(one => one.rows.includes(row));
+    const group = section.groups.find(candidate => candidate.rows.includes(row));
     const number = Math.floor(now / spanOf(level));
     const tile = this.tiles.held.get(this.tiles.key(group, level, number));
     if (!tile || !tile.rows || tile.rows.length !== group.rows.length) return "";
@@ -1088,7 +1088,7 @@ class Timeline {
       ArrowUp: () => this.step(-1), ArrowDown: () => this.step(1),
       Enter: () => this.enter(), "[": () => this.neighbour(-1), "]": () => this.neighbour(1),
       p: () => this.cursor && this.pin(this.cursor.rank, event.shiftKey ? 1 : 0),
-      n: () => this.goToFound(event.shiftKey), "/": () => this.search.focus(),
+      n: () => this.goToMatch(event.shiftKey), "/": () => this.search.focus(),
       0: () => this.whole(), Home: () => this.whole(), f: () => this.whole(),
       Escape: () => this.show(null),
     };
@@ -1102,7 +1102,7 @@ class Timeline {
   step(by) {
     const all = this.cursors();
     if (!all.length) return;
-    const here = all.findIndex(one => this.cursor && one.kind === this.cursor.kind && one.rank === this.cursor.rank && one.row === this.cursor.row);
+    const here = all.findIndex(candidate => this.cursor && candidate.kind === this.cursor.kind && candidate.rank === this.cursor.rank && candidate.row === this.cursor.row);
     this.cursor = all[here < 0 ? 0 : mod(here + by, all.length)];
     const title = (this.lanesOf(this.cursor.rank) || [])[this.cursor.row];
     this.status.textContent = `rank ${this.cursor.rank}${this.cursor.kind === "lanes" && title ? `, ${title.title}` : ""}`;
