@@ -30,11 +30,11 @@ def show(view: RunView) -> None:
     if beyond_summaries("Collectives", view):
         return
     table = view.result.breakdowns.collectives
-    head("Collectives", view, "What collectives take, means of a call")
+    head("Collectives", view, "Mean time per call of each collective")
     if not table.rows:
         nothing(
             "No collective was recorded in the counted steps.",
-            "`diag run` records them all; of traces, those with communication kernels or `gloo:` ranges hold them.",
+            "`diag run` records all of them; traces contain them as communication kernels or `gloo:` ranges.",
         )
         return
     theme = theme_of(st.context.theme.type)
@@ -53,8 +53,8 @@ def _bandwidth(view: RunView, table: CollectiveTable, theme: Theme) -> None:
     if not any(row.busbw_gb_s and row.bytes_mean for row in table.rows):
         noun = "group" if any(row.bytes_mean for row in table.rows) else "collective"
         nothing(
-            f"The size of no {noun} is known, so neither is a bandwidth.",
-            "Traces of NCCL hold both from PyTorch 2.2 on, those of gloo with `record_shapes=True`.",
+            f"{noun.capitalize()} sizes are not known, so bandwidth cannot be computed.",
+            "NCCL traces contain both since PyTorch 2.2, gloo traces with `record_shapes=True`.",
         )
         return
     curves = view.result.cost_curves
@@ -66,12 +66,12 @@ def _bandwidth(view: RunView, table: CollectiveTable, theme: Theme) -> None:
     notes = []
     if any(row.bandwidth_is_bound for row in table.rows):
         notes.append(
-            "Open markers: at least this much, from the shortest duration over the ranks, without common clocks."
+            "Open markers: lower bounds, from the shortest duration over the ranks, because clocks are not aligned."
         )
     if any(len(curve.bus_gb_s) > 1 for curve in curves):
         notes.append(
-            "Markers: means of all calls. Lines: the costs that predictions rest on, through the medians, with their "
-            "interval; dotted where they lean on other operations, because too few sizes were measured."
+            "Markers: means of all calls. Lines: the fitted costs that predictions use, through the medians, with "
+            "their interval; dotted: the fit also uses other operations, because too few sizes were measured."
         )
     elif not curves and not view.result.baseline_refusal:
         notes.append("No cost curve: no transfer of a known size was measured.")
@@ -87,10 +87,10 @@ def _waits(table: CollectiveTable, theme: Theme) -> None:
     caption = (
         f"The {len(rows)} most expensive of {counted(len(table.rows), 'kind')}, by time of all calls."
         if len(rows) < len(table.rows)
-        else "Those whose calls take most come first."
+        else "Sorted by time of all calls."
     )
     if any(row.transfer_mean_ns is None for row in rows):
-        caption += " Hatched: at most this long; how much of it is waiting needs the ranks' clocks aligned."
+        caption += " Hatched: upper bound; separating waiting from transfer needs aligned clocks."
     st.caption(plain(caption))
 
 
@@ -123,7 +123,7 @@ def _rows(view: RunView, table: CollectiveTable, theme: Theme) -> None:
         default="0",
         within=view.run["path"],
         format_func=lambda name: _name(table.rows[int(name)], groups, several),
-        help="Also by a click on a row above.",
+        help="Or click a row above.",
     )
     _ranks(table.rows[int(chosen)], theme)
 
@@ -181,14 +181,15 @@ def _chosen_in_table() -> None:
 def _ranks(row: CollectiveStat, theme: Theme) -> None:
     """Draws how often each rank arrived last in the collectives of one row."""
     facts = [
-        f"{counted(row.count, 'call')}, {row.matched:,} of them seen on several ranks of one clock",
+        f"{counted(row.count, 'call')}, {row.matched:,} matched across ranks with aligned clocks",
         f"bus bandwidth {share(row.efficiency)} of the group's best" if row.efficiency is not None else "",
         "matched by the order of calls, not by sequence numbers" if row.inferred else "",
     ]
     st.markdown(plain("; ".join(fact for fact in facts if fact) + "."))
     if not row.last_counts:
         nothing(
-            "Who arrived last is not known: it takes several ranks, their clocks aligned more finely than they wait."
+            "It is not known which rank arrived last.",
+            "That needs several ranks whose clocks are aligned more finely than they wait.",
         )
         return
     draw(last(row, theme), "last", "How often each rank arrived last in the chosen collective")
@@ -222,7 +223,7 @@ def _cells(row: CollectiveStat, rank_steps: int, groups: int, several: bool) -> 
         "Last rank": None if row.last_rank is None else f"{row.last_rank} ({share(row.last_share or 0.0)})",
         "Transfer, ms": _ms(row.transfer_bound_ns if row.transfer_mean_ns is None else row.transfer_mean_ns),
         "Bus, GB/s": row.busbw_gb_s,
-        "Of best": row.efficiency,
+        "Share of best": row.efficiency,
         "Bounds": ", ".join(bound for bound in bounds if bound) or None,
     }
 
@@ -244,20 +245,22 @@ def _columns() -> dict[str, Any]:
     number = st.column_config.NumberColumn
     return {
         "Operation": st.column_config.TextColumn(pinned=True),
-        "Ranks": number(help="Of the group."),
-        "Size, kB": number(format="localized", help="Of the full tensor; the mean of its class of sizes."),
-        "Calls": number(format="localized", help="In the counted steps."),
-        "Takes, ms": number(format="%.3f", help="Mean of all ranks and calls, waiting included."),
-        "Waits, ms": number(format="%.3f", help="For the last rank to arrive: mean of ranks and calls."),
+        "Ranks": number(help="Ranks in the group."),
+        "Size, kB": number(format="localized", help="Size of the full tensor: mean of its size class."),
+        "Calls": number(format="localized", help="Calls in the counted steps."),
+        "Takes, ms": number(format="%.3f", help="Mean duration over all ranks and calls, including waiting."),
+        "Waits, ms": number(format="%.3f", help="Wait for the last rank to arrive: mean of ranks and calls."),
         "At most, ms": number(format="%.3f", help="The longest wait of any rank."),
         "Last rank": st.column_config.TextColumn(
             help="The rank that arrived last most often, and in which fraction of the calls."
         ),
         "Transfer, ms": number(format="%.3f", help="From the last arrival to the first rank's end."),
         "Bus, GB/s": number(format="%.3g", help="Algorithm bandwidth times the operation's factor (nccl-tests)."),
-        "Of best": number(format="percent", help="Of the best bus bandwidth that the group showed at large sizes."),
+        "Share of best": number(
+            format="percent", help="Fraction of the best bus bandwidth that the group reached at large sizes."
+        ),
         "Bounds": st.column_config.TextColumn(
-            help="Values that are bounds: from the shortest duration over the ranks, which needs no common clock."
+            help="Values that are bounds: from the shortest duration over the ranks, which needs no aligned clocks."
         ),
         "Exposed, ms": number(format="%.3f", help="Per rank and step: not overlapped with compute."),
         "Overlapped, ms": number(format="%.3f", help="Per rank and step: overlapped with compute."),
@@ -398,7 +401,7 @@ def waits(rows: Sequence[CollectiveStat], theme: Theme) -> go.Figure:
         rows_height(len(rows), least=180, each=30),
         barmode="stack",
         bargap=0.3,
-        xaxis={"title": {"text": "milliseconds of a call"}, "range": [0, max(most / MS * 1.15, 1e-6)]},
+        xaxis={"title": {"text": "milliseconds per call"}, "range": [0, max(most / MS * 1.15, 1e-6)]},
         yaxis={"autorange": "reversed", "tickvals": places, "ticktext": names, "title": None},
     )
 
@@ -423,7 +426,7 @@ def last(row: CollectiveStat, theme: Theme, most: int = 24) -> go.Figure:
         rows_height(len(counts), least=150),
         bargap=0.4,
         xaxis={
-            "title": {"text": "part of the calls in which the rank arrived last"},
+            "title": {"text": "fraction of calls in which the rank arrived last"},
             "tickformat": ".0%",
             "range": [0, 1],
         },

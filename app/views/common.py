@@ -23,11 +23,11 @@ METRIC_PX = 168  # width of a metric's card
 _DELTA_COLOUR: dict[str, Literal["normal", "inverse", "off"]] = {"good": "normal", "bad": "inverse", "neither": "off"}
 
 
-def head(title: str, view: RunView, what: str) -> None:
+def head(title: str, view: RunView, contents: str) -> None:
     """The page's title and a caption: contents, run, ranks and counted steps."""
     st.title(title)
     run = view.result.tables.root.resolve().name
-    st.caption(plain(" · ".join(part for part in (what, run, listing(view.ranks), view.steps_counted) if part)))
+    st.caption(plain(" · ".join(part for part in (contents, run, listing(view.ranks), view.steps_counted) if part)))
 
 
 def show_metrics(*metrics: Metric) -> None:
@@ -72,7 +72,7 @@ def show_field(view: RunView, figure: go.Figure, key: str, alt: str) -> None:
     if cell := chosen():
         show_on_timeline(*cell)
     elif clickable:
-        st.caption("A click on a cell chooses its rank and step.")
+        st.caption("Click a cell to choose its rank and step.")
 
 
 def show_on_timeline(rank: int, step: int, name: str = "") -> None:

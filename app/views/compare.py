@@ -29,7 +29,7 @@ _REFUSED = "This cannot be compared"
 def show(view: RunView, root: Path) -> None:
     if without_steps("Compare", view):
         return
-    head("Compare", view, "The critical path of another run's steps against this run's")
+    head("Compare", view, "Critical path of another run's steps compared with this run's")
     other_path = _other(view, root)
     if other_path is None:
         return
@@ -64,7 +64,7 @@ def _differences(comparison: Comparison, against: RunView, view: RunView, root: 
     if comparison.not_comparable:
         st.warning("Not comparable, because:\n" + bullets(comparison.not_comparable), icon=":material/difference:")
     _numbers(comparison, before)
-    st.subheader("Where the difference is", anchor="difference")
+    st.subheader("Difference by kind of time", anchor="difference")
     draw(
         flow(comparison, before, after, theme_of(st.context.theme.type)),
         "flow",
@@ -74,8 +74,8 @@ def _differences(comparison: Comparison, against: RunView, view: RunView, root: 
         plain(
             f"From {before} ({counted(comparison.steps[0], 'step')}) to {after} "
             f"({counted(comparison.steps[1], 'step')}). Lines: 95% intervals from the steps of both; hatched where one "
-            "includes zero. Two runs of one configuration differ by more than their steps say: repeat a run to be sure "
-            "of a small difference."
+            "includes zero. Two runs of one configuration differ by more than the spread of their steps: repeat a run "
+            "to confirm a small difference."
         )
     )
     st.table(
@@ -102,7 +102,7 @@ def _numbers(comparison: Comparison, before: str) -> None:
     worse = "bad" if comparison.sure and not comparison.not_comparable else "neither"
     change = f"{comparison.ns[1] / comparison.before_ns:+.1%}" if comparison.before_ns else ""
     show_metrics(
-        Metric("Other run's step", duration(comparison.before_ns), help=f"Of {before}."),
+        Metric("Other run's step", duration(comparison.before_ns), help=f"Mean of the counted steps of {before}."),
         Metric(
             "This run's step",
             duration(comparison.after_ns),
@@ -113,7 +113,7 @@ def _numbers(comparison: Comparison, before: str) -> None:
         Metric(
             "Difference",
             _signed(comparison.ns[1]),
-            help=between + ("." if comparison.sure else ": it may be none at all."),
+            help=between + ("." if comparison.sure else ": the interval includes zero."),
         ),
     )
 
@@ -143,26 +143,30 @@ def _signed(ns: int) -> str:
 _THIN = 4  # the axis is cut off if its lowest value is at least this many times the values' range
 
 
-def flow(found: Comparison, before: str, after: str, theme: Theme) -> go.Figure:
+def flow(comparison: Comparison, before: str, after: str, theme: Theme) -> go.Figure:
     """A waterfall in milliseconds per step: the first run's bar, a floating bar per kind of time that begins where the
     one before it ends, and the second run's bar. Lines are the intervals of the differences. Hatched: the interval
     includes zero."""
-    names = [label(before, 24), *(PART_OF[part.kind].value.partition(":")[0] for part in found.parts), label(after, 24)]
-    bases, heights, tops = [0.0], [found.before_ns / MS], [found.before_ns / MS]
-    at = float(found.before_ns)
-    for part in found.parts:
+    names = [
+        label(before, 24),
+        *(PART_OF[part.kind].value.partition(":")[0] for part in comparison.parts),
+        label(after, 24),
+    ]
+    bases, heights, tops = [0.0], [comparison.before_ns / MS], [comparison.before_ns / MS]
+    at = float(comparison.before_ns)
+    for part in comparison.parts:
         change = part.ns[1]
         bases.append(min(at, at + change) / MS)
         heights.append(abs(change) / MS)
         tops.append(max(at, at + change, at + part.ns[2]) / MS)
         at += change
     bases.append(0.0)
-    heights.append(found.after_ns / MS)
-    tops.append(found.after_ns / MS)
-    colours = [theme.faint, *(theme.part[PART_OF[part.kind]] for part in found.parts), theme.faint]
-    hatches = ["", *("" if part.sure else "/" for part in found.parts), ""]
-    texts = [f"{number(found.before_ns / MS)} ms", *(_signed_ms(p.ns[1]) for p in found.parts)]
-    texts.append(f"{number(found.after_ns / MS)} ms")
+    heights.append(comparison.after_ns / MS)
+    tops.append(comparison.after_ns / MS)
+    colours = [theme.faint, *(theme.part[PART_OF[part.kind]] for part in comparison.parts), theme.faint]
+    hatches = ["", *("" if part.sure else "/" for part in comparison.parts), ""]
+    texts = [f"{number(comparison.before_ns / MS)} ms", *(_signed_ms(p.ns[1]) for p in comparison.parts)]
+    texts.append(f"{number(comparison.after_ns / MS)} ms")
     places = list(range(len(names)))
     figure = go.Figure(
         go.Bar(
@@ -171,12 +175,13 @@ def flow(found: Comparison, before: str, after: str, theme: Theme) -> go.Figure:
             base=bases,
             marker={"color": colours, "line": {"width": 0}, "pattern": {"shape": hatches, "size": 6}},
             customdata=[
-                [name, text, interval] for name, text, interval in zip(names, texts, _intervals(found), strict=True)
+                [name, text, interval]
+                for name, text, interval in zip(names, texts, _intervals(comparison), strict=True)
             ],
             hovertemplate="%{customdata[0]}<br>%{customdata[1]} a step%{customdata[2]}<extra></extra>",
         )
     )
-    _lines(figure, found, theme)
+    _lines(figure, comparison, theme)
     for place, top, text in zip(places, tops, texts, strict=True):
         figure.add_annotation(x=place, y=top, text=text, showarrow=False, yanchor="bottom", yshift=3, font={"size": 12})
     return finish(

@@ -30,7 +30,7 @@ from diag.hang.ras.live import NOT_COUNTED, Seen, Watch, recorded, recorded_ns
 from diag.words.formatting import counted, listing, share, visible
 
 _RUN, _PATH, _UPLOAD = "run", "path", "upload"
-_LABELS = {_RUN: "this run's own", _PATH: "a path in this folder", _UPLOAD: "uploaded"}
+_LABELS = {_RUN: "this run", _PATH: "a path in this folder", _UPLOAD: "uploaded files"}
 _REFUSED = "Nothing to triage"
 _MOST_EVIDENCE_CHARS = 400
 _MOST_FRAMES = 30
@@ -52,7 +52,7 @@ def show(root: Path, run: Path) -> None:
         source = choose("Logs", list(_LABELS), param="logs", default=_RUN, format_func=_LABELS.__getitem__)
     with right:
         read = _chosen(source, root, run)
-    investigation = _found(read) if read is not None else None
+    investigation = _read(read) if read is not None else None
     if investigation is not None:
         _answer(investigation)
     if source == _RUN:
@@ -75,9 +75,9 @@ def _chosen(source: str, root: Path, run: Path) -> Callable[[], Investigation] |
     return partial(_of_path, str(path), newest_write(str(path))) if path is not None else None
 
 
-def _found(read: Callable[[], Investigation]) -> Investigation | None:
+def _read(reader: Callable[[], Investigation]) -> Investigation | None:
     try:
-        return read()
+        return reader()
     except DiagError as error:
         show_error(error, _REFUSED)
         return None
@@ -147,11 +147,11 @@ def _places(investigation: Investigation) -> None:
     groups = places_of(investigation.logs, investigation.dumps)
     if not groups and investigation.triage.fault_class == "healthy":
         return
-    st.subheader("Who is where", anchor="places")
+    st.subheader("Ranks in each group", anchor="places")
     if not groups:
         st.info(
             "The logs name no communicator: NCCL prints them with NCCL_DEBUG=INFO, and the calls on them with "
-            "NCCL_DEBUG_SUBSYS=INIT,COLL; Flight Recorder dumps hold them always.",
+            "NCCL_DEBUG_SUBSYS=INIT,COLL; Flight Recorder dumps always contain them.",
             icon=":material/info:",
         )
         return
@@ -160,7 +160,7 @@ def _places(investigation: Investigation) -> None:
     more = f" {counted(left_out, 'group')} more, not drawn." if left_out > 0 else ""
     st.markdown(plain(f"Groups by ranks, with each rank's last call.{more}"))
     theme = theme_of(st.context.theme.type)
-    draw(places(groups, culprits, theme), "places", "Where every rank is in every group")
+    draw(places(groups, culprits, theme), "places", "State of every rank in every group")
 
 
 def _evidence(evidence: Sequence[Evidence]) -> None:
@@ -250,13 +250,13 @@ def _watch(run: str) -> Watch:
 
 
 @st.cache_resource(show_spinner=False, max_entries=8)
-def _kept(run: str, written_ns: int) -> Seen | None:
+def _stored_report(run: str, written_ns: int) -> Seen | None:
     return recorded(Path(run)) if written_ns else None
 
 
 def _ras_now(run: Path) -> None:
     seen = watched(run) if state_of(run).live else None
-    stored = _kept(str(run), recorded_ns(run)) if seen is None or not seen.source else None
+    stored = _stored_report(str(run), recorded_ns(run)) if seen is None or not seen.source else None
     if seen is None and stored is None:
         return
     st.subheader("NCCL RAS", anchor="ras")
@@ -286,7 +286,7 @@ def _report(seen: Seen, age: float | None) -> None:
     if seen.more_rows:
         st.caption(f"{seen.more_rows:,} more rows are not shown.")
     if seen.lines:
-        with st.expander("The lines of the report"):
+        with st.expander("Raw report"):
             show_code("\n".join(seen.lines), None)
 
 
@@ -327,7 +327,7 @@ def places(groups: Sequence[GroupPlaces], culprits: Sequence[int], theme: Theme)
             i = at[_column(place)]
             state[row, i] = _STATES.index(place.at)
             text[row][i] = label(place.last, 20) if len(columns) <= _MOST_NAMED else ""
-            hover[row][i] = _told(group, place)
+            hover[row][i] = _hover_text(group, place)
     shades = colours(theme)
     scale = [shades[state] for state in _STATES]
     figure = go.Figure(
@@ -393,7 +393,7 @@ def _name(column: tuple[int, int], culprits: Sequence[int], theme: Theme) -> str
     return f'<b><span style="color:{theme.ink}">▾ {number}</span></b>' if number in culprits else str(number)
 
 
-def _told(group: GroupPlaces, place: Place) -> str:
+def _hover_text(group: GroupPlaces, place: Place) -> str:
     member = f"rank {place.rank}" if place.rank is not None else f"member {place.group_rank}"
     call = f"<br>last call: {label(place.last)}{', not finished' if place.waits else ''}" if place.last else ""
     return f"{label(group.title)}<br>{member}: {place.at.value}{call}"

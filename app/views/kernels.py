@@ -70,9 +70,17 @@ def show(view: RunView) -> None:
 def _efficiency(efficiency: Efficiency) -> None:
     st.subheader("Efficiency", anchor="efficiency")
     measures = (
-        ("MFU", efficiency.mfu, "Model FLOPs utilisation: the model's own arithmetic, of the device's dense peak."),
-        ("HFU", efficiency.hfu, "Hardware FLOPs utilisation: recomputation included."),
-        ("Recomputed", efficiency.recompute_share, "Of the compute time: forward that the backward repeats."),
+        (
+            "MFU",
+            efficiency.mfu,
+            "Model FLOPs utilisation: the model's FLOP/s as a fraction of the device's dense peak.",
+        ),
+        ("HFU", efficiency.hfu, "Hardware FLOPs utilisation: like MFU, with recomputation."),
+        (
+            "Recomputed",
+            efficiency.recompute_share,
+            "Fraction of the compute time: forward that is recomputed during backward.",
+        ),
         ("Contention", efficiency.contention_share, "How much longer kernels take while communication runs."),
     )
     known = [(name, m.value, f"{meaning} {m.basis}") for name, m, meaning in measures if m.value is not None]
@@ -99,15 +107,15 @@ def _kernels(view: RunView, table: KernelTable, theme: Theme) -> None:
     shown = min(MOST_BARS, len(table.rows))
     busy = duration(table.busy_ns / max(1, table.rank_steps))
     subject = "The device" if on_device else "The host"
-    by = "" if on_device else ", by self time"
+    time = "time" if on_device else "self time"
     st.markdown(
         plain(
             f"{subject} is busy for {busy} per rank and step (overlaps count twice), in "
-            f"{counted(table.rank_steps, 'traced step')} over all ranks. The {shown} longest of "
-            f"{counted(len(table.rows), table.unit)}{by}:"
+            f"{counted(table.rank_steps, 'traced step')} over all ranks. Top {shown} of "
+            f"{counted(len(table.rows), table.unit)} by {time}:"
         )
     )
-    draw(kernels(table, theme), "kernels", f"Milliseconds a step of the {shown} {table.unit}s that take most")
+    draw(kernels(table, theme), "kernels", f"Top {counted(shown, table.unit)} by time, in milliseconds a step")
     rows = [_kernel(row, table.rank_steps) for row in table.rows[:_MOST_ROWS]]
     picked = st.dataframe(
         shown_rows(rows),
@@ -124,16 +132,16 @@ def _kernels(view: RunView, table: KernelTable, theme: Theme) -> None:
     _named(view, [table.rows[row].name for row in picked.selection.rows])
     notes = []
     if len(table.rows) > _MOST_ROWS:
-        notes.append(f"{len(table.rows) - _MOST_ROWS:,} more take less.")
+        notes.append(f"Not shown: {len(table.rows) - _MOST_ROWS:,} with less time.")
     peak = table.peak
     if peak is not None and peak.ridge is not None:
         notes.append(
-            f"{peak.name}: {peak.tflop_s:,g} TFLOP/s and {peak.gb_s:,g} GB/s, so arithmetic is the limit from "
-            f"{peak.ridge:.0f} FLOPs a byte on."
+            f"{peak.name}: {peak.tflop_s:,g} TFLOP/s and {peak.gb_s:,g} GB/s, so kernels are compute-bound above "
+            f"{peak.ridge:.0f} FLOPs per byte."
         )
     if any(row.bound != Bound.UNKNOWN and row.bound_from != "shapes" for row in table.rows):
         notes.append(
-            "Inferred: from the class of kernel, not measured; traces with record_shapes=True hold the shapes."
+            "Inferred: from the class of kernel, not measured; traces with record_shapes=True contain the shapes."
         )
     if table.fused_ns:
         notes.append(f"{fused_words(table.fused_ns / max(1, table.rank_steps))}.")
@@ -164,16 +172,16 @@ def _kernel_columns() -> dict[str, Any]:
     number = st.column_config.NumberColumn
     return {
         "Name": st.column_config.TextColumn(width="medium", pinned=True),
-        "Operator": st.column_config.TextColumn(width="small", help="That launched most of it."),
+        "Operator": st.column_config.TextColumn(width="small", help="Operator that launched most of its time."),
         "Calls": number(format="%.1f", help="Per rank and step."),
         "Time, ms": number(format="%.3f", help="Per rank and step."),
-        "Share": number(format="percent", help="Of the busy time."),
+        "Share": number(format="percent", help="Fraction of the busy time."),
         "Exposed": number(
             format="percent", help="Not overlapped with work of higher priority: compute comes before communication."
         ),
         "Mean, µs": number(format="%.1f"),
         "Longest, µs": number(format="%.1f"),
-        "Bound by": st.column_config.TextColumn(help="The device's arithmetic or its memory."),
+        "Bound by": st.column_config.TextColumn(help="Compute-bound or memory-bound."),
         "Bound is": st.column_config.TextColumn(help="Measured from recorded shapes, or inferred from the kind."),
         "TFLOP/s": number(format="%.3g", help="Over the calls whose shapes are known."),
         "GB/s": number(format="%.3g", help="Over the calls whose shapes are known."),
@@ -227,7 +235,7 @@ def _named(view: RunView, names: Sequence[str]) -> None:
     for name in names:
         show_on_timeline(rank, traced[rank][0], name=name)
     if not names:
-        st.caption("A click on a row links it to the timeline.")
+        st.caption("Click a row for a link to the timeline.")
 
 
 def _module(row: ModuleStat, rank_steps: int) -> dict[str, Any]:
@@ -252,17 +260,19 @@ def _module_columns() -> dict[str, Any]:
         "Module": st.column_config.TextColumn(width="medium"),
         "Calls": number(format="%.1f", help="Per rank and step."),
         **times,
-        "Recomputed, ms": number(format="%.3f", help="Its forward, repeated in the backward; a part of backward."),
-        "Own, ms": number(format="%.3f", help="In none of its submodules."),
-        "Share": number(format="percent", help="Of the busy time."),
-        "Host, ms": number(format="%.3f", help="That the host was inside."),
+        "Recomputed, ms": number(
+            format="%.3f", help="Forward that is recomputed during backward; included in backward."
+        ),
+        "Own, ms": number(format="%.3f", help="Self time: not in a submodule."),
+        "Share": number(format="percent", help="Fraction of the busy time."),
+        "Host, ms": number(format="%.3f", help="Host time inside the module."),
     }
 
 
 def _path(table: PathTable, theme: Theme) -> None:
     st.subheader("Critical path by module", anchor="path")
     if not table.rows:
-        nothing("No step counts, so there is no critical path to show.")
+        nothing("There are no counted steps, so there is no critical path.")
         return
     draw(path(table, theme), "path", "Milliseconds a step of the critical path by rank, kind and module")
     basis = "traced" if table.traced else "counted, of which none is traced: no module is known"

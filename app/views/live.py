@@ -89,7 +89,7 @@ def redrawn() -> bool:
 
 
 def _follows(run: Path) -> bool:
-    labels = {_FOLLOW: "new steps as they come", _STAY: "what is here now"}
+    labels = {_FOLLOW: "new steps as they come", _STAY: "steps recorded so far"}
     chosen = choose(
         "Show", list(labels), param="live", default=_FOLLOW, within=str(run), format_func=labels.__getitem__
     )

@@ -69,7 +69,7 @@ def show(view: RunView) -> None:
         _peaks(view, memory, theme)
         _growth(view, memory, theme)
     else:
-        nothing("The peaks are those of the profiled windows.", "`diag run` records memory of every step.")
+        nothing("Peaks are known only for the profiled windows.", "`diag run` records memory of every step.")
     _states(table, theme)
     _rows(table)
 
@@ -89,8 +89,8 @@ def _numbers(peak: Metric, table: MemoryTable) -> None:
         Metric(
             "Growth per step",
             _growth_text(max((row.growth_per_step for row in rows if row.growth_per_step is not None), default=None)),
-            help="Median slope over the counted steps, of the rank where it is steepest, if most of the run grows. A "
-            "jump is no growth.",
+            help="Median slope over the counted steps, on the rank with the steepest growth, if memory grows over most "
+            "of the run. A one-time jump does not count.",
         ),
     ]
     if table.on_device:
@@ -103,8 +103,7 @@ def _of_allocator(fragmentation: float | None, retries: list[int]) -> tuple[Metr
         Metric(
             "Reserved, never used",
             UNKNOWN if fragmentation is None else share(fragmentation),
-            help="Fragmentation: of what the allocator reserves at its peak, the fraction that was never allocated at "
-            "once.",
+            help="Fragmentation: the fraction of the peak reserved memory that was never allocated at the same time.",
         ),
         Metric(
             "Allocation retries",
@@ -163,7 +162,7 @@ def _growth(view: RunView, memory: Memory, theme: Theme) -> None:
 
 
 def _states(table: MemoryTable, theme: Theme | None) -> None:
-    st.subheader("What the model needs", anchor="states")
+    st.subheader("Model states", anchor="states")
     estimate = table.estimate
     if estimate.states is None:
         nothing(
@@ -190,7 +189,8 @@ def _states(table: MemoryTable, theme: Theme | None) -> None:
     caption = f"The rest: {rest}."
     if below:
         caption += (
-            f" On {counted(len(below), 'rank')} the peak is below the formula's sum: not all of it was there at once."
+            f" On {counted(len(below), 'rank')} the peak is below the formula's sum: not all states were allocated at "
+            "the same time."
         )
     st.caption(plain(caption))
 
@@ -222,11 +222,11 @@ def _rows(table: MemoryTable) -> None:
             held: number(format="%.3f", help="The largest of all steps."),
             "Reserved, GB": number(format="%.3f", help="By the allocator: the largest of all steps."),
             "Capacity, GB": number(format="%.1f"),
-            "Never used": number(format="percent", help="Of what is reserved in the fullest step."),
+            "Never used": number(format="percent", help="Fraction of the reserved memory of the fullest step."),
             "Retries": number(format="localized", help="Since the first recorded step."),
             "Out of memory": number(format="localized", help="Errors since the first recorded step."),
             "Growth, MB per step": number(
-                format="%.3f", help="Median slope over the counted steps; a jump is no growth."
+                format="%.3f", help="Median slope over the counted steps; a one-time jump does not count."
             ),
         },
         alt="Memory of each rank",

@@ -97,7 +97,7 @@ def _steps(view: RunView, theme: Theme) -> None:
 def show_last_answer(run: str, answer: Answer) -> None:
     """Draws the verdict of the last analysis, until there is more to show."""
     st.title(plain(run))
-    st.caption("The answer of the last analysis; the figures follow.")
+    st.caption("Verdict of the last analysis; the figures follow.")
     _verdict(verdict_of(answer))
 
 
@@ -165,11 +165,11 @@ def _to_do(view: RunView) -> None:
     answer, action = view.result.verdict, view.page.verdict.action
     st.markdown(f"**{words.TO_DO}**")
     if answer.severity == Severity.HEALTHY:
-        st.markdown(f"Nothing. The most that one change could save is {share(max(answer.share, 0.0))} of a step.")
+        st.markdown(f"Nothing. One change could save at most {share(max(answer.share, 0.0))} of a step.")
     elif action:
         st.markdown(prose(action))
     elif answer.bottleneck == Bottleneck.UNDETERMINED:
-        st.markdown("Nothing yet: record what the answer needs first.")
+        st.markdown("Nothing yet: collect the missing data first.")
     advised = advice_of(view.result)
     for number, change in enumerate(advised.changes, start=1):
         _change(number, change)
@@ -266,7 +266,7 @@ def _differences(view: RunView, theme: Theme) -> None:
         config=CONFIG,
         alt=drawing.alt,
     )
-    st.caption("A click on a rank shows its steps below.")
+    st.caption("Click a rank to show its steps below.")
 
 
 def _choose_rank(view: RunView) -> None:
@@ -293,7 +293,7 @@ def _breakdown(view: RunView, theme: Theme) -> tuple[int, int | None]:
             default=_MEAN,
             within=view.run["path"],
             format_func=names.__getitem__,
-            help="Also by a click on a step below.",
+            help="Or click a step below.",
         )
     step = chosen.get(label)
     _draw(drawings.of_ranks(view, step), theme)

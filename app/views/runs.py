@@ -67,7 +67,7 @@ def _runs(
     waiting = sum(outline_of(state) is None for state in states)
     st.caption(plain(_caption(root, len(states), len(matching), waiting, any(state.live for state in states))))
     if not matching:
-        st.info("No run has all of these words.", icon=":material/search_off:")
+        st.info("No run matches all search words.", icon=":material/search_off:")
         return
     names = [rows[state.path].name for state in matching]
     ticked = _table([rows[state.path] for state in matching])
@@ -90,9 +90,9 @@ def _caption(root: Path, runs: int, matches: int, waiting: int, live: bool) -> s
     of = f"{matches:,} of " if matches < runs else ""
     texts = [f"{of}{counted(runs, 'run')} in {root}"]
     if waiting:
-        texts.append(f"{counted(waiting, 'run')} to be analysed yet")
+        texts.append(f"{counted(waiting, 'run')} waiting for analysis")
     if live:
-        texts.append("runs that train are read again every few seconds")
+        texts.append("running jobs are refreshed every few seconds")
     return " · ".join(texts)
 
 
@@ -118,13 +118,13 @@ def _left_out(reasons: Sequence[str]) -> None:
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 _COLUMNS = {
-    "Class": st.column_config.TextColumn(width=205, help="What bounds the run, as its verdict says."),
+    "Class": st.column_config.TextColumn(width=205, help="What the run is bound by, from its verdict."),
     "Cause": st.column_config.TextColumn(width=190, help="The finding that the verdict rests on."),
     "Step time": st.column_config.NumberColumn(
         format="%.1f ms", help="Mean of the counted steps; of a run that was not analysed, the median of its last 20."
     ),
     "MFU": st.column_config.NumberColumn(format="percent", help="Model FLOPs utilisation; not known on a CPU."),
-    "Tokens/s": st.column_config.NumberColumn(format="localized", help="Of all ranks, in the counted steps."),
+    "Tokens/s": st.column_config.NumberColumn(format="localized", help="Sum over all ranks in the counted steps."),
     "Last record": st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm"),
     "Last step": st.column_config.NumberColumn(format="localized"),
     "Verdict": st.column_config.TextColumn(width="large"),
@@ -182,13 +182,12 @@ def _buttons(names: Sequence[str], open_run: Callable[[str], None], compare: Cal
 def _curves(states: Sequence[tuple[str, RunState]], ticked: bool) -> None:
     curves = [(name, recorded) for name, state in states[:MOST_RUNS] if (recorded := curves_for(state)) is not None]
     st.subheader("Curves", anchor="curves")
-    which = (
-        f"Of the {len(states[:MOST_RUNS])} runs that are ticked"
-        if ticked
-        else f"Of the first {counted(len(states), 'run')}"
-    )
-    limit = f", the first {MOST_RUNS} of them" if len(states) > MOST_RUNS else ""
-    st.caption(f"{which}{limit}, the first rank of each. Tick runs in the table to choose them.")
+    which = counted(len(states), "ticked run" if ticked else "run")
+    if len(states) > MOST_RUNS:
+        which = f"the first {MOST_RUNS} of {which}"
+    elif not ticked and len(states) > 1:
+        which = f"the first {which}"
+    st.caption(f"Curves of {which}, first rank of each run. Tick runs in the table to choose them.")
     quantities = known([run_curves for _, run_curves in curves], _quantities(curves))
     if not quantities:
         st.info("None of these runs has recorded a step.", icon=":material/info:")

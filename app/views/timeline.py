@@ -92,7 +92,7 @@ def choose_look(view: RunView) -> Look:
             param="beside",
             default=NONE,
             within=within,
-            help="Drawn beside the first with all its lanes.",
+            help="Drawn next to the first rank, with all its lanes.",
         )
     with columns[2]:
         step = choose(
@@ -102,7 +102,7 @@ def choose_look(view: RunView) -> Look:
             default=ALL,
             within=within,
             format_func=lambda name: "the whole run" if name == ALL else view.step_names.get(name, name),
-            help="From the first rank's begin to the last one's end.",
+            help="From the first rank's begin to the last rank's end.",
         )
     chosen = next((span for span in timeline.steps if str(span.step) == step), None)
     begin, end = (chosen.begin_ns, chosen.end_ns) if chosen is not None else (0, timeline.end_ns)
@@ -124,9 +124,9 @@ def choose_look(view: RunView) -> Look:
     return Look(rank, second, step, window, _in_address(_FIND), _in_address(_PYTHON) == _ON)
 
 
-def window_between(one_ms: float, other_ms: float) -> Window:
+def window_between(first_ms: float, second_ms: float) -> Window:
     """The window between two moments in either order: whole microseconds, at least one."""
-    begin, end = (round(ms * 1000) * 1000 for ms in sorted((one_ms, other_ms)))
+    begin, end = (round(ms * 1000) * 1000 for ms in sorted((first_ms, second_ms)))
     return Window(begin, max(end, begin + _SHORTEST_NS))
 
 
@@ -211,12 +211,12 @@ def show(view: RunView) -> None:
     st.title("Timeline")
     run = view.result.tables.root.resolve().name
     parts = [counted(len(timeline.ranks), "rank"), counted(len(timeline.steps), "step"), duration(timeline.end_ns)]
-    st.caption(" · ".join(plain(part) for part in ("What every rank did when", run, *parts)))
+    st.caption(" · ".join(plain(part) for part in ("Activity of every rank over time", run, *parts)))
     if timeline.loose:
         st.warning(
             plain(
-                f"The clock of {listing(timeline.loose)} is not tied to the first rank's: moved so that a step begins "
-                "together. Compare moments within a rank only."
+                f"The clock offset to the first rank is not known for {listing(timeline.loose)}: timestamps are "
+                "shifted so that a step begins at the same time. Compare them only within a rank."
             ),
             icon=":material/warning:",
         )
@@ -240,7 +240,7 @@ def _of_rank(view: RunView, timeline: AllRanks, look: Look) -> None:
     traced = [lane for lane in events if _pieces(lane, window)]
     account = [lane for lane in of_rank.lanes if _pieces(lane, window)]
     if not account and not traced:
-        st.info("Nothing was recorded of this rank in this window.", icon=":material/info:")
+        st.info("Nothing was recorded for this rank in this window.", icon=":material/info:")
     if not of_rank.traced:
         st.info(
             f"No trace of rank {look.rank} was recorded: its kernels, operators and copies are not known, only the "
@@ -289,7 +289,7 @@ def _table_of_names(lanes: Sequence[Lane], window: Window) -> None:
     totals = by_name([lane for lane in chosen if lane.title != "ranges"], window.begin_ns, window.end_ns)
     if not totals:
         return
-    st.markdown("**Longest by name**, what they call included")
+    st.markdown("**Longest by name**, including nested calls")
     st.table(
         [
             {
@@ -316,7 +316,7 @@ def _perfetto(view: RunView, look: Look) -> None:
         return
     with st.popover("Perfetto from the command line", icon=":material/terminal:"):
         st.markdown(
-            f"Step {step} of rank {look.rank} with all that its trace holds: arguments, arrows, functions of Python. "
+            f"Step {step} of rank {look.rank} with everything in its trace: arguments, flow arrows, Python functions. "
             "Run this where the run's files are. Nothing is uploaded: Perfetto's page reads the trace from your "
             "machine, as it does with the button *Open in Perfetto* above."
         )

@@ -65,11 +65,11 @@ def _result(history: History) -> None:
         "Changes kept", f"{len(kept_rounds)} of {len(history.rounds)}", border=True, height="stretch", width=METRIC_PX
     )
     if history.command:
-        st.markdown("To train with what was kept:" if kept_rounds else "To train as it was:")
+        st.markdown("Command with the kept changes:" if kept_rounds else "Command without changes:")
         show_code(history.command, "bash")
-    st.markdown(plain(f"Stopped: {history.stopped}." if history.stopped else "Still running, or ended before its end."))
+    st.markdown(plain(f"Stopped: {history.stopped}." if history.stopped else "Still running, or interrupted."))
     for change in history.remaining:
-        st.markdown(f"- Advised as well, but no option of `diag run` does it: {plain(change)}")
+        st.markdown(f"- Also advised, but `diag run` has no option for it: {plain(change)}")
 
 
 def _round(done: Round) -> None:
@@ -90,7 +90,7 @@ def _round(done: Round) -> None:
 
 
 def _gain(gain: Interval, step_ns: int) -> str:
-    part = f", {share(abs(gain.likely) / step_ns)} of it" if step_ns else ""
+    part = f" ({share(abs(gain.likely) / step_ns)} of the step)" if step_ns else ""
     less = "less" if gain.likely >= 0 else "more"
     interval = f"the gain is between {duration(gain.low)} and {duration(gain.high)}"
     return f"{duration(abs(gain.likely))} a step {less}{part}; {interval}"

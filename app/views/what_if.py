@@ -25,8 +25,8 @@ AS_IT_IS = "as-it-is"
 _ALONE = 3  # up to this many lists get one row each
 _RISK = {
     Risk.MEMORY: "memory",
-    Risk.NUMERICS: "computed numbers",
-    Risk.CORRECTNESS: "what is trained",
+    Risk.NUMERICS: "numerical results",
+    Risk.CORRECTNESS: "training results",
 }
 
 
@@ -45,7 +45,7 @@ def show(view: RunView) -> None:
         return
     if not offered.changes:
         nothing(
-            "No setting is proposed for this run: no known setting changes what was found, or it costs less than 5% of "
+            "No setting is proposed for this run: no known setting fixes the findings, or they cost less than 5% of "
             "the step. The overview shows the findings and what to do."
         )
         return
@@ -169,7 +169,9 @@ def _how(prospect: Prospect) -> None:
         st.markdown("The bundled trainer has no options for all of these; in code:")
     for code in prospect.code:
         if not code.by_api:
-            st.markdown(plain(f"{code.change}: not a setting; the gain shows what it is worth."))
+            st.markdown(
+                plain(f"{code.change}: not a setting, so there is no code to copy; the gain is what it would save.")
+            )
             continue
         with st.expander(plain(code.change), expanded=not prospect.command):
             for api, text in code.by_api.items():
