@@ -50,7 +50,7 @@ def show(view: RunView) -> None:
     breakdowns = view.result.breakdowns
     on_device = breakdowns.kernels.unit == "kernel"
     title = "Kernels and modules" if on_device else "Operators and modules"
-    head(title, view, f"{'Device' if on_device else 'Operator'} time in the traced steps, means of a rank and step")
+    head(title, view, f"{'Device' if on_device else 'Operator'} time in the traced steps, mean per rank and step")
     theme = theme_of(st.context.theme.type)
     if not breakdowns.kernels.rows:
         nothing(

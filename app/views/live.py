@@ -103,7 +103,7 @@ def _watched(shown: RunState, drawn: Version | None, following: bool) -> None:
     if state.live:
         _progress(state)
         if drawn is not None:
-            st.caption(f"verdict of {_span(age_s(state.path))} ago, from the newest steps")
+            st.caption(f"verdict from the newest steps, {_span(age_s(state.path))} ago")
         from diag.app.views.hang import ras_line  # needed only while a job trains
 
         ras_line(state.path)

@@ -34,7 +34,7 @@ def show(view: RunView) -> None:
     if without_steps("Input pipeline", view):
         return
     table = view.result.loading
-    head("Input pipeline", view, "Waiting for data and copies to the device, means of a step")
+    head("Input pipeline", view, "Waiting for data and copies to the device, mean per step")
     theme = theme_of(st.context.theme.type)
     culprits = _findings(view)
     _loader(view, table)

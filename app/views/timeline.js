@@ -957,8 +957,8 @@ class Timeline {
       };
       const buttons = element("div", { class: "actions" });
       buttons.append(
-        act("Zoom to it", () => this.moveTo(event.start_ns - event.dur_ns, event.start_ns + 2 * event.dur_ns)),
-        act("Find all of this name", () => { this.search.value = event.title.slice(0, 200); this.setFind(this.search.value); }),
+        act("Zoom to event", () => this.moveTo(event.start_ns - event.dur_ns, event.start_ns + 2 * event.dur_ns)),
+        act("Find all with this name", () => { this.search.value = event.title.slice(0, 200); this.setFind(this.search.value); }),
         act("Close", () => { this.show(null); this.canvas.focus(); }),
       );
       if (!this.pinned.includes(event.rank)) buttons.prepend(act(`Pin rank ${event.rank}`, () => this.pin(event.rank, 0)));

@@ -78,7 +78,7 @@ def _round(done: Round) -> None:
             st.badge(done.outcome.value, icon=_ICON[done.outcome], color=_COLOUR[done.outcome])
             st.badge(f"round {done.number}", color="gray")
         st.markdown(f"**{plain(sentence(done.change))}**")
-        lines = [f"Before it: {done.verdict}", f"Predicted: {_gain(done.predicted_gain_ns, done.baseline_ns)}"]
+        lines = [f"Verdict before: {done.verdict}", f"Predicted: {_gain(done.predicted_gain_ns, done.baseline_ns)}"]
         if done.predicted_memory_delta_bytes:
             lines[-1] += f"; {_memory(done.predicted_memory_delta_bytes)}"
         if done.gain_ns is not None:

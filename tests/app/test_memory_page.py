@@ -1,4 +1,4 @@
-"""The page of the memory shows what was recorded, and what the model needs by formula."""
+"""The page of the memory shows what was recorded, and the model states by formula."""
 
 from __future__ import annotations
 
