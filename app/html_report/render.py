@@ -33,18 +33,18 @@ from diag.words.wording import ONLY_DURATIONS, pieces
 Path = tuple[str | int, ...]
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
-# Characters that end a script element, or a line of JavaScript, wherever they stand.
+# Characters that can end a script element or a line of JavaScript.
 _ESCAPED = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
 
 def render(result: Result, command: str, version: str, names: Pseudonyms | None = None) -> str:
-    """The whole file. ``command`` and ``version`` of diag: how it was made; secrets in it are masked. ``names``: the
-    pseudonyms of a redacted report."""
+    """The report as HTML. ``command``, ``version``: the command and the version of diag that make it; secrets in the
+    command are masked. ``names``: the pseudonyms of a redacted report."""
     view, typed = view_of(result), Command(masked(command))
     page, advised = view.page, advice_of(result)
     sections = sections_of(view if names is None else _redacted_view(view, names))
     if names is not None:
-        if page.outcome is not None:  # what an exception says may name anything
+        if page.outcome is not None:  # an exception's message may name anything
             page = structs.replace(page, outcome=structs.replace(page.outcome, why="", action=""))
         page, advised = redacted(page, names), redacted(advised, names)
         sections, typed = redacted(sections, names), redacted(typed, names)
@@ -72,7 +72,7 @@ def render(result: Result, command: str, version: str, names: Pseudonyms | None 
 
 @dataclass(frozen=True)
 class Section:
-    """Words and figures under one heading."""
+    """Text and figures under one heading."""
 
     text: str
     figures: tuple[Drawing, ...]
@@ -80,7 +80,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Sections:
-    """The figures of the page, from top to bottom."""
+    """The sections of the page that have figures, from top to bottom."""
 
     differences: Section
     time: Section
@@ -93,7 +93,7 @@ class Sections:
 
 
 def sections_of(view: RunView) -> Sections:
-    """As the overview draws them when it opens; none where no step was recorded."""
+    """The figures that the overview draws when it opens; none if no step was recorded."""
     if not view.result.attribution.steps:
         nothing = Section(f"{ONLY_DURATIONS}.", ())
         return Sections(nothing, nothing, nothing, nothing)
@@ -118,7 +118,7 @@ def _template() -> Template:
 
 
 def _shown(value: object) -> object:
-    """What the template puts in, with control characters as escapes; our own markup as it is."""
+    """The value as the template inserts it: text with control characters escaped, markup unchanged."""
     return visible_lines(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -127,12 +127,13 @@ def _asset(name: str) -> str:
 
 
 def _script(text: str) -> str:
-    """Text that cannot end its script element, with the line ends that browsers compute its hash with."""
+    """The script, escaped so that it cannot end its element, with the LF line ends over which browsers hash it."""
     return text.replace("\r\n", "\n").replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
 def _policy(scripts: Iterable[str]) -> str:
-    """No network at all, and no script but ours. Plotly writes styles, and draws fields as images in data addresses."""
+    """A content security policy: no network, and no scripts but these. Plotly writes inline styles, and draws heat maps
+    as ``data:`` images."""
     hashes = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
@@ -141,15 +142,15 @@ def _policy(scripts: Iterable[str]) -> str:
 
 
 def _prose(text: str) -> Markup:
-    """With what stands between backticks as code."""
+    """The text as HTML; parts in backticks become ``<code>``."""
     code = Markup("<code>{}</code>")
     return Markup("").join(code.format(part) if typed else escape(part) for part, typed in pieces(visible_lines(text)))
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------
 #
-# As JSON that a page may hold: in light colours, with the values that differ in dark ones. The data, most of a figure,
-# is in it once. One function draws both; the differences come from a comparison.
+# Figures as JSON inside the page: the light figure, and the values that differ in the dark one. So the data, most of a
+# figure, is stored once. One function draws both themes; the differences come from comparing the two figures.
 
 
 def to_json(drawings: Iterable[Drawing]) -> str:
@@ -164,16 +165,17 @@ def _spec(drawing: Drawing) -> dict[str, Any]:
     return {"figure": light, "dark": [[list(path), value] for path, value in differences(light, dark)]}
 
 
-def differences(one: Any, other: Any, at: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Where the second differs from the first, and what it has there; lists of plain values are compared as a whole."""
-    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
-        for key in one:
-            yield from differences(one[key], other[key], (*at, key))
-    elif _nested(one) and _nested(other) and len(one) == len(other):
-        for index, (a, b) in enumerate(zip(one, other, strict=True)):
+def differences(left: Any, right: Any, at: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """The paths at which ``right`` differs from ``left``, each with its value in ``right``. Lists of plain values are
+    compared as a whole."""
+    if isinstance(left, dict) and isinstance(right, dict) and left.keys() == right.keys():
+        for key in left:
+            yield from differences(left[key], right[key], (*at, key))
+    elif _nested(left) and _nested(right) and len(left) == len(right):
+        for index, (a, b) in enumerate(zip(left, right, strict=True)):
             yield from differences(a, b, (*at, index))
-    elif one != other:
-        yield at, other
+    elif left != right:
+        yield at, right
 
 
 def _nested(value: Any) -> bool:
@@ -181,7 +183,7 @@ def _nested(value: Any) -> bool:
 
 
 def plain_figure(drawing: Drawing, theme: Theme) -> dict[str, Any]:
-    """The figure in the look of the report, in plain containers; arrays of numbers as typed arrays in base64."""
+    """The figure with the report's template, as plain dicts and lists; numeric arrays are typed arrays in base64."""
     figure = drawing.draw(theme)
     figure.update_layout(template=_look(theme))
     content: dict[str, Any] = figure.to_dict()
@@ -189,7 +191,7 @@ def plain_figure(drawing: Drawing, theme: Theme) -> dict[str, Any]:
 
 
 def _look(theme: Theme) -> go.layout.Template:
-    """What Streamlit's own theme gives the dashboard's figures: quiet lines, labels that fit, the page's letters."""
+    """A template like Streamlit's theme in the dashboard: light grid lines, labels that fit, the page's font."""
     axis = {
         "automargin": True,
         "gridcolor": theme.grid,
@@ -224,7 +226,7 @@ T = TypeVar("T")
 
 
 class Pseudonyms(Protocol):
-    """Hides names. ``kept``: a sentence about the names that it deliberately leaves."""
+    """Replaces names. ``kept``: a sentence about the names that it deliberately keeps."""
 
     @property
     def kept(self) -> str: ...
@@ -233,35 +235,35 @@ class Pseudonyms(Protocol):
         """The text with pseudonyms for the names in it."""
 
     def command(self, text: str, /) -> str:
-        """A command in which only words that diag knows are left."""
+        """The command, reduced to the words that diag knows."""
 
     def run_name(self, text: str, /) -> str:
         """A pseudonym for the run's name."""
 
 
 def _redacted_view(view: RunView, names: Pseudonyms) -> RunView:
-    """The layout with its notes on steps redacted, the only names that figures show."""
+    """The view with its notes on steps redacted. Figures show no other names."""
     return replace(view, notes=tuple(names.text(note) for note in view.notes))
 
 
 def redacted(value: T, names: Pseudonyms) -> T:
-    """Every text in records and tuples redacted, all the way down; numbers and functions stay."""
-    found: Any = value
+    """The value with all texts redacted, also in nested records and tuples; numbers and functions are unchanged."""
+    replaced: Any = value
     if isinstance(value, Enum):
         pass
     elif isinstance(value, RunName):
-        found = RunName(names.run_name(value))
+        replaced = RunName(names.run_name(value))
     elif isinstance(value, Command):
-        found = Command(names.command(value))
+        replaced = Command(names.command(value))
     elif isinstance(value, str):
-        found = names.text(value)
+        replaced = names.text(value)
     elif isinstance(value, tuple):
-        found = tuple(redacted(item, names) for item in value)
+        replaced = tuple(redacted(item, names) for item in value)
     elif isinstance(value, Struct):
-        found = structs.replace(value, **_fields(value, value.__struct_fields__, names))
+        replaced = structs.replace(value, **_fields(value, value.__struct_fields__, names))
     elif is_dataclass(value) and not isinstance(value, type):
-        found = replace(value, **_fields(value, [field.name for field in fields(value)], names))
-    result: T = found
+        replaced = replace(value, **_fields(value, [field.name for field in fields(value)], names))
+    result: T = replaced
     return result
 
 

@@ -1,5 +1,5 @@
 "use strict";
-// Draws the figures in the colours of the screen, again when those change, and in light ones on paper.
+// Draws the figures in the screen's colour scheme, redraws them when it changes, and prints in light colours.
 (() => {
   const specs = document.getElementById("figures").textContent;
   const dark = matchMedia("screen and (prefers-color-scheme: dark)");
@@ -12,18 +12,18 @@
     path.slice(0, -1).reduce((at, key) => at[key], target)[last] = value;
   }
 
-  // To a narrow screen: room for a legend whose entries stand below each other, fewer labels, shorter bars.
+  // For a narrow screen: room for a legend with its entries below each other, fewer labels, shorter bars.
   function fit(figure) {
     const {data, layout} = figure;
     if (data.length > 2) layout.height += 100;
     if (layout.xaxis?.nticks) layout.xaxis.nticks = Math.min(layout.xaxis.nticks, 8);
-    if (layout.xaxis?.range) layout.xaxis.range[1] *= 1.15; // the totals stand behind the bars
+    if (layout.xaxis?.range) layout.xaxis.range[1] *= 1.15; // room for the totals at the ends of the bars
   }
 
   const paperWidth = 690, halfWidth = 335, paperHeight = 0.75;
 
   function draw(inDark, onPaper) {
-    // Parsed anew each time: Plotly keeps and changes what it is given.
+    // Parsed again each time: Plotly keeps and modifies its arguments.
     const found = JSON.parse(specs);
     for (const plot of plots) {
       const {figure, dark: changes} = found[plot.id.slice("plot-".length)];
@@ -33,10 +33,10 @@
         const least = figure.data.length > 3 ? 210 : 150; // three lines of a legend
         figure.layout.height = Math.max(least, Math.round(figure.layout.height * paperHeight));
       } else if (narrow.matches) fit(figure);
-      plot.style.height = `${figure.layout.height}px`; // else a resize makes the figure as high as its empty frame
+      plot.style.height = `${figure.layout.height}px`; // else a resize would make the figure as high as its empty frame
       plot.querySelector(".no-script")?.remove();
       Plotly.react(plot, figure.data, figure.layout, config);
-      // The description is the figure's; what is drawn inside would be read out letter by letter.
+      // Screen readers read the figure's description; they would read the drawing inside it letter by letter.
       for (const part of plot.children) part.setAttribute("aria-hidden", "true");
     }
   }
@@ -45,8 +45,8 @@
   let printing = false;
   for (const query of [dark, narrow]) query.addEventListener("change", () => printing || draw(dark.matches));
 
-  // On paper: a few pages. The figures are as wide as a page or as half of one, and lower; what is folded stays folded,
-  // and is in the file.
+  // On paper: a few pages. Figures are as wide as a page or half a page, and lower. Folded parts stay folded; the file
+  // still holds them.
   addEventListener("beforeprint", () => {
     printing = true;
     draw(false, true);

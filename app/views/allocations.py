@@ -36,7 +36,7 @@ _MB = 1e6
 
 
 def show_curves(view: RunView, theme: Theme) -> None:
-    """Memory over time of one rank's device, its peak, and what was allocated there; nothing without samples."""
+    """Draws one rank's device memory over time, its peak and the allocations at the peak; nothing without samples."""
     curves = view.result.memory_curves
     ranks = sorted({curve.rank for curve in curves})
     if not ranks:
@@ -52,9 +52,9 @@ def show_curves(view: RunView, theme: Theme) -> None:
     st.markdown(plain(curve_sentence(curve)))
     capacity = view.memory.capacity if view.memory is not None else None
     draw(memory_figure(curve, capacity, theme), "memory-curve", f"Device memory of rank {rank} over time")
-    others = sum(one.rank == rank for one in curves) - 1
+    others = sum(window.rank == rank for window in curves) - 1
     if others:
-        st.caption(f"The window with the highest peak of this rank; {others} more windows or devices are recorded.")
+        st.caption(f"The window with the highest peak of this rank. Other recorded windows or devices: {others}.")
     _show_live(curve)
 
 
@@ -68,7 +68,7 @@ def _show_live(curve: MemoryCurve) -> None:
         tables["By module"] = live.modules
     tables["By phase"] = live.phases
     _show_tables(tables, "live")
-    notes = ["Each allocation counts for the innermost operator and module around it that does more than to allocate."]
+    notes = ["Each allocation is attributed to its innermost module and operator, except operators that only allocate."]
     if not live.module_source:
         notes.append(
             "No module is named in the trace: record it with_stack=True, or put record_function around modules."
@@ -80,8 +80,8 @@ def _show_live(curve: MemoryCurve) -> None:
 
 
 def show_snapshots(table: SnapshotTable, theme: Theme, within: str) -> None:
-    """Ranks compared, then one snapshot: its curve, what was allocated at its peak, its fragmentation and errors.
-    ``within``: the run that they are of."""
+    """Draws a comparison of the ranks, then one snapshot: its curve, the allocations at its peak, its fragmentation and
+    errors. ``within``: the run of the snapshots."""
     for gap in table.gaps:
         st.warning(plain(f"{Path(gap.path).name}: {gap.reason}"))
     accounts = table.accounts
@@ -91,15 +91,20 @@ def show_snapshots(table: SnapshotTable, theme: Theme, within: str) -> None:
         st.markdown(f"**{plain(comparison_sentence(table.compared))}**")
         rows = [
             {
-                "Allocated at": one.place,
-                f"Rank {table.compared.rank}": size(one.bytes),
-                "Median of the others": size(one.median),
+                "Allocated at": entry.place,
+                f"Rank {table.compared.rank}": size(entry.bytes),
+                "Median of the others": size(entry.median),
             }
-            for one in table.compared.larger
+            for entry in table.compared.larger
         ]
         if rows:
-            st.dataframe(shown_rows(rows), key="snapshots-compared", hide_index=True, alt="What is larger on that rank")
-    names = {str(number): f"rank {one.rank}: {name_of(one)}" for number, one in enumerate(accounts)}
+            st.dataframe(
+                shown_rows(rows),
+                key="snapshots-compared",
+                hide_index=True,
+                alt="Allocations that are larger on that rank",
+            )
+    names = {str(number): f"rank {entry.rank}: {name_of(entry)}" for number, entry in enumerate(accounts)}
     highest = max(range(len(accounts)), key=lambda number: accounts[number].peak_allocated)
     number = str(highest)
     if len(accounts) > 1:
@@ -115,12 +120,14 @@ def _show_snapshot(account: SnapshotAccount, theme: Theme) -> None:
     state = account.state
     show_metrics(
         Metric("Peak allocated", size(account.peak_allocated), f"{peak_sentence(account)} {REQUESTED}"),
-        Metric("Peak reserved", size(account.peak_reserved), "The most that the allocator took from the device."),
+        Metric(
+            "Peak reserved", size(account.peak_reserved), "The most memory that the allocator reserved on the device."
+        ),
         Metric("Fragmentation", share(state.fragmentation), state_sentence(account)),
         Metric(
             "Largest free block",
             size(state.largest_free),
-            "What could be allocated without asking the device for more.",
+            "The largest allocation that fits without reserving more device memory.",
         ),
     )
     for oom in account.ooms:
@@ -161,12 +168,17 @@ def _opened(path: str, changed_ns: int) -> SnapshotTable:  # noqa: ARG001  (read
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def _cells(one: Share) -> dict[str, Any]:
-    return {"Allocated by": one.name, "MB": one.bytes / _MB, "Of the peak": one.share, "Allocations": one.count}
+def _cells(entry: Share) -> dict[str, Any]:
+    return {
+        "Allocated by": entry.name,
+        "MB": entry.bytes / _MB,
+        "Share of peak": entry.share,
+        "Allocations": entry.count,
+    }
 
 
 def _show_tables(tables: Mapping[str, Sequence[Share]], key: str) -> None:
-    """Each in a tab of its own."""
+    """Draws each table in its own tab."""
     if not tables:
         return
     number = st.column_config.NumberColumn
@@ -182,7 +194,7 @@ def _show_tables(tables: Mapping[str, Sequence[Share]], key: str) -> None:
                 placeholder=EMPTY,
                 column_config={
                     "MB": number(format="%.1f"),
-                    "Of the peak": number(format="percent"),
+                    "Share of peak": number(format="percent"),
                     "Allocations": number(format="localized"),
                 },
                 alt=f"Allocated at the peak, {title.lower()}",

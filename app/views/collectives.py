@@ -1,4 +1,4 @@
-"""Collectives by operation, group and size: bandwidth and fitted costs, waiting against transfer, who was last."""
+"""Collectives by operation, group and size: bandwidth and fitted costs, waiting against transfer, last arrivals."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def show(view: RunView) -> None:
     if beyond_summaries("Collectives", view):
         return
     table = view.result.breakdowns.collectives
-    head("Collectives", view, "What collectives take, means of a call")
+    head("Collectives", view, "Mean time per call of each collective")
     if not table.rows:
         nothing(
             "No collective was recorded in the counted steps.",
-            "`diag run` records them all; of traces, those with communication kernels or `gloo:` ranges hold them.",
+            "`diag run` records all of them; traces contain them as communication kernels or `gloo:` ranges.",
         )
         return
     theme = theme_of(st.context.theme.type)
@@ -51,10 +51,10 @@ def show(view: RunView) -> None:
 def _bandwidth(view: RunView, table: CollectiveTable, theme: Theme) -> None:
     st.subheader("Bandwidth by size", anchor="bandwidth")
     if not any(row.busbw_gb_s and row.bytes_mean for row in table.rows):
-        what = "group" if any(row.bytes_mean for row in table.rows) else "collective"
+        noun = "group" if any(row.bytes_mean for row in table.rows) else "collective"
         nothing(
-            f"The size of no {what} is known, so neither is a bandwidth.",
-            "Traces of NCCL hold both from PyTorch 2.2 on, those of gloo with `record_shapes=True`.",
+            f"{noun.capitalize()} sizes are not known, so bandwidth cannot be computed.",
+            "NCCL traces contain both since PyTorch 2.2, gloo traces with `record_shapes=True`.",
         )
         return
     curves = view.result.cost_curves
@@ -66,12 +66,12 @@ def _bandwidth(view: RunView, table: CollectiveTable, theme: Theme) -> None:
     notes = []
     if any(row.bandwidth_is_bound for row in table.rows):
         notes.append(
-            "Open markers: at least this much, from the shortest duration over the ranks, without common clocks."
+            "Open markers: lower bounds, from the shortest duration over the ranks, because clocks are not aligned."
         )
     if any(len(curve.bus_gb_s) > 1 for curve in curves):
         notes.append(
-            "Markers: means of all calls. Lines: the costs that predictions rest on, through the medians, with their "
-            "interval; dotted where they lean on other operations, because too few sizes were measured."
+            "Markers: means of all calls. Lines: the fitted costs that predictions use, through the medians, with "
+            "their interval; dotted: the fit also uses other operations, because too few sizes were measured."
         )
     elif not curves and not view.result.baseline_refusal:
         notes.append("No cost curve: no transfer of a known size was measured.")
@@ -87,10 +87,10 @@ def _waits(table: CollectiveTable, theme: Theme) -> None:
     caption = (
         f"The {len(rows)} most expensive of {counted(len(table.rows), 'kind')}, by time of all calls."
         if len(rows) < len(table.rows)
-        else "Those whose calls take most come first."
+        else "Sorted by time of all calls."
     )
     if any(row.transfer_mean_ns is None for row in rows):
-        caption += " Hatched: at most this long; how much of it is waiting needs the ranks' clocks aligned."
+        caption += " Hatched: upper bound; separating waiting from transfer needs aligned clocks."
     st.caption(plain(caption))
 
 
@@ -123,7 +123,7 @@ def _rows(view: RunView, table: CollectiveTable, theme: Theme) -> None:
         default="0",
         within=view.run["path"],
         format_func=lambda name: _name(table.rows[int(name)], groups, several),
-        help="Also by a click on a row above.",
+        help="Or click a row above.",
     )
     _ranks(table.rows[int(chosen)], theme)
 
@@ -143,12 +143,12 @@ def _longest(view: RunView, table: CollectiveTable) -> None:
 
 
 def _call(call: ExposedCall, moved_ns: int, group: str) -> dict[str, str]:
-    """``moved_ns``: from the call's clock to the timeline's."""
+    """``moved_ns``: offset from the call's clock to the timeline's."""
     begin_ns, around_ns = call.start_ns + moved_ns, (call.end_ns - call.start_ns) // 4
     at = {"from": (begin_ns - around_ns) / MS, "to": (call.end_ns + moved_ns + around_ns) / MS}
     window = {name: f"{max(0.0, ms):.{DECIMALS}f}" for name, ms in at.items()}
     return {
-        "Timeline": f"[Show]({href('timeline', rank=call.rank, step=call.step, **window)})",  # in sight at any width
+        "Timeline": f"[Show]({href('timeline', rank=call.rank, step=call.step, **window)})",  # first: always visible
         "Step": str(call.step),
         "Rank": str(call.rank),
         "Collective": operation(call.op),
@@ -161,9 +161,9 @@ def _call(call: ExposedCall, moved_ns: int, group: str) -> dict[str, str]:
     }
 
 
-def _exchanges(found: CollectiveTable) -> None:
-    """What each rank sends and receives in all-to-alls, where any were recorded."""
-    exchanged = exchange_table(found.all_to_alls, most=_MOST_EXCHANGES)
+def _exchanges(table: CollectiveTable) -> None:
+    """Draws what each rank sends and receives in all-to-alls, if any were recorded."""
+    exchanged = exchange_table(table.all_to_alls, most=_MOST_EXCHANGES)
     if not exchanged.rows:
         return
     st.subheader(EXCHANGES_TITLE, anchor="all-to-alls")
@@ -179,16 +179,17 @@ def _chosen_in_table() -> None:
 
 
 def _ranks(row: CollectiveStat, theme: Theme) -> None:
-    """Who came last to the collectives of one row."""
+    """Draws how often each rank arrived last in the collectives of one row."""
     facts = [
-        f"{counted(row.count, 'call')}, {row.matched:,} of them seen on several ranks of one clock",
+        f"{counted(row.count, 'call')}, {row.matched:,} matched across ranks with aligned clocks",
         f"bus bandwidth {share(row.efficiency)} of the group's best" if row.efficiency is not None else "",
         "matched by the order of calls, not by sequence numbers" if row.inferred else "",
     ]
     st.markdown(plain("; ".join(fact for fact in facts if fact) + "."))
     if not row.last_counts:
         nothing(
-            "Who arrived last is not known: it takes several ranks, their clocks aligned more finely than they wait."
+            "It is not known which rank arrived last.",
+            "That needs several ranks whose clocks are aligned more finely than they wait.",
         )
         return
     draw(last(row, theme), "last", "How often each rank arrived last in the chosen collective")
@@ -222,14 +223,14 @@ def _cells(row: CollectiveStat, rank_steps: int, groups: int, several: bool) -> 
         "Last rank": None if row.last_rank is None else f"{row.last_rank} ({share(row.last_share or 0.0)})",
         "Transfer, ms": _ms(row.transfer_bound_ns if row.transfer_mean_ns is None else row.transfer_mean_ns),
         "Bus, GB/s": row.busbw_gb_s,
-        "Of best": row.efficiency,
+        "Share of best": row.efficiency,
         "Bounds": ", ".join(bound for bound in bounds if bound) or None,
     }
 
 
 def _order(rows: list[dict[str, Any]]) -> list[str]:
-    """Bounds are marked at the operation; columns without a value are left out. What can be missed comes last: the
-    table is wider than most windows."""
+    """The columns that have a value. Bounds are next to the operation, the least important columns last: the table is
+    wider than most windows."""
     return sorted(known_columns(rows), key=lambda name: (name != "Operation", name != "Bounds", name in _LAST))
 
 
@@ -244,20 +245,22 @@ def _columns() -> dict[str, Any]:
     number = st.column_config.NumberColumn
     return {
         "Operation": st.column_config.TextColumn(pinned=True),
-        "Ranks": number(help="Of the group."),
-        "Size, kB": number(format="localized", help="Of the full tensor; the mean of its class of sizes."),
-        "Calls": number(format="localized", help="In the counted steps."),
-        "Takes, ms": number(format="%.3f", help="Mean of all ranks and calls, waiting included."),
-        "Waits, ms": number(format="%.3f", help="For the last rank to arrive: mean of ranks and calls."),
+        "Ranks": number(help="Ranks in the group."),
+        "Size, kB": number(format="localized", help="Size of the full tensor: mean of its size class."),
+        "Calls": number(format="localized", help="Calls in the counted steps."),
+        "Takes, ms": number(format="%.3f", help="Mean duration over all ranks and calls, including waiting."),
+        "Waits, ms": number(format="%.3f", help="Wait for the last rank to arrive: mean of ranks and calls."),
         "At most, ms": number(format="%.3f", help="The longest wait of any rank."),
         "Last rank": st.column_config.TextColumn(
             help="The rank that arrived last most often, and in which fraction of the calls."
         ),
         "Transfer, ms": number(format="%.3f", help="From the last arrival to the first rank's end."),
         "Bus, GB/s": number(format="%.3g", help="Algorithm bandwidth times the operation's factor (nccl-tests)."),
-        "Of best": number(format="percent", help="Of the best bus bandwidth that the group showed at large sizes."),
+        "Share of best": number(
+            format="percent", help="Fraction of the best bus bandwidth that the group reached at large sizes."
+        ),
         "Bounds": st.column_config.TextColumn(
-            help="Values that are bounds: from the shortest duration over the ranks, which needs no common clock."
+            help="Values that are bounds: from the shortest duration over the ranks, which needs no aligned clocks."
         ),
         "Exposed, ms": number(format="%.3f", help="Per rank and step: not overlapped with compute."),
         "Overlapped, ms": number(format="%.3f", help="Per rank and step: overlapped with compute."),
@@ -272,18 +275,18 @@ _BAND = 0.16  # opacity of a curve's interval
 
 
 def operation(op: str) -> str:
-    """``all-gather``, as people write it."""
+    """The usual spelling of an operation: ``all-gather``."""
     return op.replace("_", "-")
 
 
 def series_name(op: str, group: str, groups: int) -> str:
-    """The group is named only where there are several. Its name can be a hash, or hold all of its ranks."""
+    """The operation, with its group if there are several. A group's name may be a hash or list all of its ranks."""
     return operation(op) if groups == 1 else f"{operation(op)}, group {group.split('@')[0][:12]}"
 
 
 def bandwidth(rows: Sequence[CollectiveStat], curves: Sequence[CostCurve], theme: Theme) -> go.Figure:
-    """GB/s of the bus by bytes of the full tensor, both logarithmic: a point a row (open: at least this much), a line a
-    fitted curve with its interval."""
+    """Bus bandwidth in GB/s by size of the full tensor in bytes, both logarithmic: a marker per row (open: a lower
+    bound), a line per fitted curve with its interval."""
     known = [row for row in rows if row.busbw_gb_s and row.bytes_mean]
     drawn = [curve for curve in curves if len(curve.bus_gb_s) > 1]
     keys = list(dict.fromkeys([(row.op, row.group) for row in known] + [(c.op, c.group) for c in drawn]))
@@ -295,9 +298,9 @@ def bandwidth(rows: Sequence[CollectiveStat], curves: Sequence[CostCurve], theme
         for curve in drawn:
             if (curve.op, curve.group) == (op, group):
                 _curve(figure, curve, name, colour)
-        own = [row for row in known if (row.op, row.group) == (op, group)]
-        if own:
-            _points(figure, own, name, colour, symbol)
+        series_rows = [row for row in known if (row.op, row.group) == (op, group)]
+        if series_rows:
+            _points(figure, series_rows, name, colour, symbol)
     axis = {"type": "log", "gridcolor": theme.faint, "griddash": "dot", "gridwidth": 0.5, "dtick": 1}
     return finish(
         figure,
@@ -355,8 +358,8 @@ def _curve(figure: go.Figure, curve: CostCurve, name: str, colour: str) -> None:
 
 
 def waits(rows: Sequence[CollectiveStat], theme: Theme) -> go.Figure:
-    """Milliseconds of a call, one bar a row: waiting for the last rank, then the transfer; hatched where the transfer
-    is only known to be no longer."""
+    """Milliseconds per call, one bar per row: waiting for the last rank, then the transfer. Hatched: only an upper
+    bound of the transfer is known."""
     names = [
         label(f"{operation(row.op)} {size(row.bytes_mean) if row.bytes_mean else 'of unknown size'}", 60)
         for row in rows
@@ -398,13 +401,13 @@ def waits(rows: Sequence[CollectiveStat], theme: Theme) -> go.Figure:
         rows_height(len(rows), least=180, each=30),
         barmode="stack",
         bargap=0.3,
-        xaxis={"title": {"text": "milliseconds of a call"}, "range": [0, max(most / MS * 1.15, 1e-6)]},
+        xaxis={"title": {"text": "milliseconds per call"}, "range": [0, max(most / MS * 1.15, 1e-6)]},
         yaxis={"autorange": "reversed", "tickvals": places, "ticktext": names, "title": None},
     )
 
 
 def last(row: CollectiveStat, theme: Theme, most: int = 24) -> go.Figure:
-    """How often each rank was the last to arrive, of the collectives that several ranks were seen in."""
+    """How often each rank arrived last, as a fraction of the calls that were matched across ranks."""
     counts = row.last_counts[:most]
     places = list(range(len(counts)))
     figure = go.Figure(
@@ -423,7 +426,7 @@ def last(row: CollectiveStat, theme: Theme, most: int = 24) -> go.Figure:
         rows_height(len(counts), least=150),
         bargap=0.4,
         xaxis={
-            "title": {"text": "part of the calls in which the rank arrived last"},
+            "title": {"text": "fraction of calls in which the rank arrived last"},
             "tickformat": ".0%",
             "range": [0, 1],
         },

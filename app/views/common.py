@@ -1,4 +1,4 @@
-"""What the pages share: head, metrics, figures, tables, and messages about missing data."""
+"""Elements shared by the pages: head, metrics, figures, tables, and messages about missing data."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from diag.words.formatting import listing, visible, visible_lines
 from diag.words.wording import ONLY_DURATIONS
 
 CONFIG: dict[str, Any] = {"displaylogo": False, "displayModeBar": False, "typesetMath": False}
-EMPTY = "-"  # a cell of which nothing is known
-METRIC_PX = 168  # of a card with a number
+EMPTY = "-"  # a cell without a known value
+METRIC_PX = 168  # width of a metric's card
 _DELTA_COLOUR: dict[str, Literal["normal", "inverse", "off"]] = {"good": "normal", "bad": "inverse", "neither": "off"}
 
 
-def head(title: str, view: RunView, what: str) -> None:
+def head(title: str, view: RunView, contents: str) -> None:
     """The page's title and a caption: contents, run, ranks and counted steps."""
     st.title(title)
     run = view.result.tables.root.resolve().name
-    st.caption(plain(" · ".join(part for part in (what, run, listing(view.ranks), view.steps_counted) if part)))
+    st.caption(plain(" · ".join(part for part in (contents, run, listing(view.ranks), view.steps_counted) if part)))
 
 
-def show_metrics(*found: Metric) -> None:
-    """Side by side, each with its definition as a tooltip; in as many rows as the window needs."""
+def show_metrics(*metrics: Metric) -> None:
+    """Draws metrics side by side, each with its definition as a tooltip; they wrap to the width of the window."""
     with st.container(horizontal=True):
-        for metric in found:
+        for metric in metrics:
             st.metric(
                 plain(metric.label),
                 metric.value,
@@ -51,7 +51,7 @@ def draw(figure: go.Figure, key: str, alt: str) -> None:
 
 
 def show_field(view: RunView, figure: go.Figure, key: str, alt: str) -> None:
-    """A heat map of the view's ranks by its steps. A click on a cell chooses its rank and step, on every page."""
+    """Draws a heat map of the view's ranks by its steps. A click on a cell selects its rank and step on every page."""
 
     def chosen() -> tuple[int, int] | None:
         points = [point for point in st.session_state[key].selection.points if "customdata" in point]
@@ -72,32 +72,32 @@ def show_field(view: RunView, figure: go.Figure, key: str, alt: str) -> None:
     if cell := chosen():
         show_on_timeline(*cell)
     elif clickable:
-        st.caption("A click on a cell chooses its rank and step.")
+        st.caption("Click a cell to choose its rank and step.")
 
 
 def show_on_timeline(rank: int, step: int, name: str = "") -> None:
-    """A link to a step of a rank on the timeline. ``name``: what to look for there."""
+    """Draws a link to a step of a rank on the timeline. ``name``: the text to search for there."""
     label = f"Rank {rank}, step {step} on the timeline"
     show_link("timeline", label, icon="view_timeline", rank=rank, step=step, **({"find": name} if name else {}))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Cells of text from anywhere."""
+    """Draws a table. Cells may hold text from any source: Markdown in them is escaped."""
     st.table([dict(zip(columns, map(plain, row), strict=True)) for row in rows], border="horizontal", hide_index=True)
 
 
 def show_code(text: str, language: str | None) -> None:
-    """A command or lines of code, in which nothing is hidden or turned around."""
+    """Draws a command or code. Control characters, which could hide or reorder text, are shown as escapes."""
     st.code(visible_lines(text), language=language, wrap_lines=True)
 
 
 def shown_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows for ``st.dataframe``, texts from anywhere among them."""
+    """Rows for ``st.dataframe``. Texts may come from any source: control characters in them are shown as escapes."""
     return [{name: visible(cell) if isinstance(cell, str) else cell for name, cell in row.items()} for row in rows]
 
 
 def known_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The names of the columns in which anything is known; the others would be columns of dashes."""
+    """The names of the columns with at least one known value; the others would show only dashes."""
     return [name for name in rows[0] if any(row[name] is not None for row in rows)] if rows else []
 
 
@@ -123,7 +123,7 @@ def beyond_summaries(title: str, view: RunView) -> bool:
 
 
 def without_steps(title: str, view: RunView) -> bool:
-    """Whether durations of collectives are all there is, so that the page cannot be drawn; shows a message then."""
+    """Whether only durations of collectives were recorded, so that the page cannot be drawn; shows a message then."""
     if view.result.attribution.steps:
         return False
     head(title, view, "Not in the files")
@@ -135,7 +135,7 @@ def without_steps(title: str, view: RunView) -> bool:
 
 
 def show_error(error: DiagError, title: str) -> None:
-    """A mistake that the user can correct: what is wrong, in which file, and what to do next."""
+    """Shows an error that the user can correct: what is wrong, in which file, and what to do next."""
     st.error(plain(f"{error.path}: {error.message}" if error.path else error.message), title=title)
     if error.hint:
         st.info(prose(error.hint), icon=":material/lightbulb:")

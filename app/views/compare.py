@@ -1,4 +1,4 @@
-"""This run against another of the folder: in which part of the step the difference is."""
+"""Compares this run with another one of the folder: which parts of the step account for the difference."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ _REFUSED = "This cannot be compared"
 def show(view: RunView, root: Path) -> None:
     if without_steps("Compare", view):
         return
-    head("Compare", view, "The critical path of another run's steps against this run's")
-    other = _other(view, root)
-    if other is None:
+    head("Compare", view, "Critical path of another run's steps compared with this run's")
+    other_path = _other(view, root)
+    if other_path is None:
         return
     try:
-        against = opened(other)
+        against = opened(other_path)
     except DiagError as error:
         show_error(error, _REFUSED)
         return
-    found = compare_runs(against.result, view.result)
-    _differences(found, against, view, root)
+    comparison = compare_runs(against.result, view.result)
+    _differences(comparison, against, view, root)
 
 
 def _other(view: RunView, root: Path) -> Path | None:
-    """The run to compare with, inside the folder that the dashboard was given; None where there is none yet."""
-    own = view.result.tables.root.resolve()
-    runs = {name_of(root, run): run for run in runs_of(root)[0] if run.resolve() != own}
+    """The path of the run to compare with, inside the dashboard's folder; None until one is chosen."""
+    this_run = view.result.tables.root.resolve()
+    runs = {name_of(root, run): run for run in runs_of(root)[0] if run.resolve() != this_run}
     left, right = st.columns(2)
     with left:
         picked = choose(
@@ -59,22 +59,23 @@ def _other(view: RunView, root: Path) -> Path | None:
         )
 
 
-def _differences(found: Comparison, against: RunView, view: RunView, root: Path) -> None:
-    before, after = (name_of(root, one.result.tables.root) for one in (against, view))
-    if found.not_comparable:
-        st.warning("Not comparable, because:\n" + bullets(found.not_comparable), icon=":material/difference:")
-    _numbers(found, before)
-    st.subheader("Where the difference is", anchor="difference")
+def _differences(comparison: Comparison, against: RunView, view: RunView, root: Path) -> None:
+    before, after = (name_of(root, run.result.tables.root) for run in (against, view))
+    if comparison.not_comparable:
+        st.warning("Not comparable, because:\n" + bullets(comparison.not_comparable), icon=":material/difference:")
+    _numbers(comparison, before)
+    st.subheader("Difference by kind of time", anchor="difference")
     draw(
-        flow(found, before, after, theme_of(st.context.theme.type)),
+        flow(comparison, before, after, theme_of(st.context.theme.type)),
         "flow",
         f"From the step of {before} to the step of {after} in milliseconds, by kind of time",
     )
     st.caption(
         plain(
-            f"From {before} ({counted(found.steps[0], 'step')}) to {after} ({counted(found.steps[1], 'step')}). Lines: "
-            "95% intervals from the steps of both; hatched where one includes zero. Two runs of one configuration "
-            "differ by more than their steps say: repeat a run to be sure of a small difference."
+            f"From {before} ({counted(comparison.steps[0], 'step')}) to {after} "
+            f"({counted(comparison.steps[1], 'step')}). Lines: 95% intervals from the steps of both; hatched where one "
+            "includes zero. Two runs of one configuration differ by more than the spread of their steps: repeat a run "
+            "to confirm a small difference."
         )
     )
     st.table(
@@ -86,43 +87,47 @@ def _differences(found: Comparison, against: RunView, view: RunView, root: Path)
                 "Difference": _signed(part.ns[1]),
                 "Between": f"{_signed(part.ns[0])} and {_signed(part.ns[2])}",
             }
-            for part in found.parts
+            for part in comparison.parts
         ],
         border="horizontal",
         hide_index=True,
     )
     _verdicts(against, view, before, after)
-    if found.notes:
-        st.markdown(bullets(tuple(f"{note[:1].upper()}{note[1:]}." for note in found.notes)))
+    if comparison.notes:
+        st.markdown(bullets(tuple(f"{note[:1].upper()}{note[1:]}." for note in comparison.notes)))
 
 
-def _numbers(found: Comparison, before: str) -> None:
-    between = f"Between {_signed(found.ns[0])} and {_signed(found.ns[2])}"
-    worse = "bad" if found.sure and not found.not_comparable else "neither"
-    change = f"{found.ns[1] / found.before_ns:+.1%}" if found.before_ns else ""
+def _numbers(comparison: Comparison, before: str) -> None:
+    between = f"Between {_signed(comparison.ns[0])} and {_signed(comparison.ns[2])}"
+    worse = "bad" if comparison.sure and not comparison.not_comparable else "neither"
+    change = f"{comparison.ns[1] / comparison.before_ns:+.1%}" if comparison.before_ns else ""
     show_metrics(
-        Metric("Other run's step", duration(found.before_ns), help=f"Of {before}."),
+        Metric("Other run's step", duration(comparison.before_ns), help=f"Mean of the counted steps of {before}."),
         Metric(
             "This run's step",
-            duration(found.after_ns),
+            duration(comparison.after_ns),
             help="Mean of its counted steps.",
             against=change,
             more_is=worse,
         ),
-        Metric("Difference", _signed(found.ns[1]), help=between + ("." if found.sure else ": it may be none at all.")),
+        Metric(
+            "Difference",
+            _signed(comparison.ns[1]),
+            help=between + ("." if comparison.sure else ": the interval includes zero."),
+        ),
     )
 
 
 def _verdicts(against: RunView, view: RunView, before: str, after: str) -> None:
     rows: list[dict[str, Any]] = []
-    for name, one in ((before, against), (after, view)):
+    for name, run in ((before, against), (after, view)):
         rows.append(
             {
                 "Run": plain(name),
-                "Verdict": plain(one.result.verdict.headline),
-                "Communication": share(one.result.share_of(Bottleneck.COMMUNICATION)),
-                "Data": share(one.result.share_of(Bottleneck.DATA)),
-                "Host": share(one.result.share_of(Bottleneck.HOST)),
+                "Verdict": plain(run.result.verdict.headline),
+                "Communication": share(run.result.share_of(Bottleneck.COMMUNICATION)),
+                "Data": share(run.result.share_of(Bottleneck.DATA)),
+                "Host": share(run.result.share_of(Bottleneck.HOST)),
             }
         )
     st.table(rows, border="horizontal", hide_index=True)
@@ -135,28 +140,33 @@ def _signed(ns: int) -> str:
 # -- figures -----------------------------------------------------------------------------------------------------------
 
 
-_THIN = 4  # times the differences: from here on the bars of the steps are cut off
+_THIN = 4  # the axis is cut off if its lowest value is at least this many times the values' range
 
 
-def flow(found: Comparison, before: str, after: str, theme: Theme) -> go.Figure:
-    """Milliseconds a step: the first run's bar, then a floating bar a kind from where the ones before it end, then the
-    second run's. Lines are the intervals of the differences; hatched where one includes zero."""
-    names = [label(before, 24), *(PART_OF[part.kind].value.partition(":")[0] for part in found.parts), label(after, 24)]
-    bases, heights, tops = [0.0], [found.before_ns / MS], [found.before_ns / MS]
-    at = float(found.before_ns)
-    for part in found.parts:
+def flow(comparison: Comparison, before: str, after: str, theme: Theme) -> go.Figure:
+    """A waterfall in milliseconds per step: the first run's bar, a floating bar per kind of time that begins where the
+    one before it ends, and the second run's bar. Lines are the intervals of the differences. Hatched: the interval
+    includes zero."""
+    names = [
+        label(before, 24),
+        *(PART_OF[part.kind].value.partition(":")[0] for part in comparison.parts),
+        label(after, 24),
+    ]
+    bases, heights, tops = [0.0], [comparison.before_ns / MS], [comparison.before_ns / MS]
+    at = float(comparison.before_ns)
+    for part in comparison.parts:
         change = part.ns[1]
         bases.append(min(at, at + change) / MS)
         heights.append(abs(change) / MS)
         tops.append(max(at, at + change, at + part.ns[2]) / MS)
         at += change
     bases.append(0.0)
-    heights.append(found.after_ns / MS)
-    tops.append(found.after_ns / MS)
-    colours = [theme.faint, *(theme.part[PART_OF[part.kind]] for part in found.parts), theme.faint]
-    hatches = ["", *("" if part.sure else "/" for part in found.parts), ""]
-    texts = [f"{number(found.before_ns / MS)} ms", *(_signed_ms(p.ns[1]) for p in found.parts)]
-    texts.append(f"{number(found.after_ns / MS)} ms")
+    heights.append(comparison.after_ns / MS)
+    tops.append(comparison.after_ns / MS)
+    colours = [theme.faint, *(theme.part[PART_OF[part.kind]] for part in comparison.parts), theme.faint]
+    hatches = ["", *("" if part.sure else "/" for part in comparison.parts), ""]
+    texts = [f"{number(comparison.before_ns / MS)} ms", *(_signed_ms(p.ns[1]) for p in comparison.parts)]
+    texts.append(f"{number(comparison.after_ns / MS)} ms")
     places = list(range(len(names)))
     figure = go.Figure(
         go.Bar(
@@ -165,12 +175,13 @@ def flow(found: Comparison, before: str, after: str, theme: Theme) -> go.Figure:
             base=bases,
             marker={"color": colours, "line": {"width": 0}, "pattern": {"shape": hatches, "size": 6}},
             customdata=[
-                [name, text, interval] for name, text, interval in zip(names, texts, _intervals(found), strict=True)
+                [name, text, interval]
+                for name, text, interval in zip(names, texts, _intervals(comparison), strict=True)
             ],
             hovertemplate="%{customdata[0]}<br>%{customdata[1]} a step%{customdata[2]}<extra></extra>",
         )
     )
-    _lines(figure, found, theme)
+    _lines(figure, comparison, theme)
     for place, top, text in zip(places, tops, texts, strict=True):
         figure.add_annotation(x=place, y=top, text=text, showarrow=False, yanchor="bottom", yshift=3, font={"size": 12})
     return finish(
@@ -185,7 +196,8 @@ def flow(found: Comparison, before: str, after: str, theme: Theme) -> go.Figure:
 
 
 def _axis(lows: Sequence[float], tops: Sequence[float]) -> dict[str, Any]:
-    """From zero; where the differences would be too thin to see, from below the lowest of them, which it says."""
+    """An axis from zero. If the differences would be too thin to see, it begins below the lowest one, and its title
+    says so."""
     low, high = min(*lows, *tops), max(tops)
     span = high - low
     first = 0.0 if low < _THIN * span else low - 0.5 * span
@@ -193,11 +205,11 @@ def _axis(lows: Sequence[float], tops: Sequence[float]) -> dict[str, Any]:
     return {"title": {"text": title}, "range": [first, high + 0.12 * (high - first)]}
 
 
-def _lines(figure: go.Figure, found: Comparison, theme: Theme) -> None:
-    """The interval of each difference, at the end that it moves."""
+def _lines(figure: go.Figure, comparison: Comparison, theme: Theme) -> None:
+    """Draws the interval of each difference at the end of its bar."""
     ends, low, high = [], [], []
-    at = float(found.before_ns)
-    for part in found.parts:
+    at = float(comparison.before_ns)
+    for part in comparison.parts:
         ends.append((at + part.ns[1]) / MS)
         low.append((part.ns[1] - part.ns[0]) / MS)
         high.append((part.ns[2] - part.ns[1]) / MS)
@@ -219,8 +231,8 @@ def _lines(figure: go.Figure, found: Comparison, theme: Theme) -> None:
     )
 
 
-def _intervals(found: Comparison) -> list[str]:
-    return ["", *(f", {_signed_ms(part.ns[0])} to {_signed_ms(part.ns[2])}" for part in found.parts), ""]
+def _intervals(comparison: Comparison) -> list[str]:
+    return ["", *(f", {_signed_ms(part.ns[0])} to {_signed_ms(part.ns[2])}" for part in comparison.parts), ""]
 
 
 def _signed_ms(ns: int) -> str:

@@ -1,4 +1,4 @@
-"""Hang triage: logs and dumps of the run, of another path, or uploaded; who is at fault, and why."""
+"""Hang triage of logs and dumps, from the run, from another path or uploaded: which ranks are at fault, and why."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from diag.hang.ras.live import NOT_COUNTED, Seen, Watch, recorded, recorded_ns
 from diag.words.formatting import counted, listing, share, visible
 
 _RUN, _PATH, _UPLOAD = "run", "path", "upload"
-_LABELS = {_RUN: "this run's own", _PATH: "a path in this folder", _UPLOAD: "uploaded"}
+_LABELS = {_RUN: "this run", _PATH: "a path in this folder", _UPLOAD: "uploaded files"}
 _REFUSED = "Nothing to triage"
 _MOST_EVIDENCE_CHARS = 400
 _MOST_FRAMES = 30
@@ -41,7 +41,7 @@ _ICON = {"healthy": ":material/check_circle:", "undetermined": ":material/help:"
 
 
 def show(root: Path, run: Path) -> None:
-    """``root``: the folder that the dashboard was given; nothing outside of it is read."""
+    """``root``: the dashboard's folder; nothing outside of it is read."""
     run = Path(split_job(run)[0])
     st.title("Hang triage")
     st.caption(
@@ -52,32 +52,32 @@ def show(root: Path, run: Path) -> None:
         source = choose("Logs", list(_LABELS), param="logs", default=_RUN, format_func=_LABELS.__getitem__)
     with right:
         read = _chosen(source, root, run)
-    found = _found(read) if read is not None else None
-    if found is not None:
-        _answer(found)
+    investigation = _read(read) if read is not None else None
+    if investigation is not None:
+        _answer(investigation)
     if source == _RUN:
         _ras(run)
-    if found is not None:
-        _places(found)
-        _evidence(found.triage.evidence)
-        _stacks(found.triage.stacks)
-        _reasons(found)
+    if investigation is not None:
+        _places(investigation)
+        _evidence(investigation.triage.evidence)
+        _stacks(investigation.triage.stacks)
+        _reasons(investigation)
 
 
 # -- where the logs are ------------------------------------------------------------------------------------------------
 
 
 def _chosen(source: str, root: Path, run: Path) -> Callable[[], Investigation] | None:
-    """What reads the chosen logs; None where none are chosen yet."""
+    """A function that reads the chosen logs; None until some are chosen."""
     if source == _UPLOAD:
         return _of_upload()
     path = run if source == _RUN else _typed(root)
     return partial(_of_path, str(path), newest_write(str(path))) if path is not None else None
 
 
-def _found(read: Callable[[], Investigation]) -> Investigation | None:
+def _read(reader: Callable[[], Investigation]) -> Investigation | None:
     try:
-        return read()
+        return reader()
     except DiagError as error:
         show_error(error, _REFUSED)
         return None
@@ -120,8 +120,8 @@ def _of_contents(digest: str, _contents: tuple[tuple[str, bytes], ...]) -> Inves
 # -- the answer --------------------------------------------------------------------------------------------------------
 
 
-def _answer(found: Investigation) -> None:
-    triage = found.triage
+def _answer(investigation: Investigation) -> None:
+    triage = investigation.triage
     with st.container(border=True):
         st.badge(
             triage.fault_class.replace("_", " "),
@@ -143,24 +143,24 @@ def _answer(found: Investigation) -> None:
             st.markdown("\n".join(f"- {prose(step)}" for step in triage.next_steps))
 
 
-def _places(found: Investigation) -> None:
-    groups = places_of(found.logs, found.dumps)
-    if not groups and found.triage.fault_class == "healthy":
+def _places(investigation: Investigation) -> None:
+    groups = places_of(investigation.logs, investigation.dumps)
+    if not groups and investigation.triage.fault_class == "healthy":
         return
-    st.subheader("Who is where", anchor="places")
+    st.subheader("Ranks in each group", anchor="places")
     if not groups:
         st.info(
             "The logs name no communicator: NCCL prints them with NCCL_DEBUG=INFO, and the calls on them with "
-            "NCCL_DEBUG_SUBSYS=INIT,COLL; Flight Recorder dumps hold them always.",
+            "NCCL_DEBUG_SUBSYS=INIT,COLL; Flight Recorder dumps always contain them.",
             icon=":material/info:",
         )
         return
-    culprits = [culprit.rank for culprit in found.triage.culprits if culprit.rank is not None]
+    culprits = [culprit.rank for culprit in investigation.triage.culprits if culprit.rank is not None]
     left_out = len(groups) - MOST_GROUPS
     more = f" {counted(left_out, 'group')} more, not drawn." if left_out > 0 else ""
     st.markdown(plain(f"Groups by ranks, with each rank's last call.{more}"))
     theme = theme_of(st.context.theme.type)
-    draw(places(groups, culprits, theme), "places", "Where every rank is in every group")
+    draw(places(groups, culprits, theme), "places", "State of every rank in every group")
 
 
 def _evidence(evidence: Sequence[Evidence]) -> None:
@@ -168,11 +168,11 @@ def _evidence(evidence: Sequence[Evidence]) -> None:
         return
     st.subheader("Evidence", anchor="evidence")
     rows = []
-    for one in evidence:
-        text = visible(one.text.strip())
+    for item in evidence:
+        text = visible(item.text.strip())
         text = text if len(text) <= _MOST_EVIDENCE_CHARS else f"{text[:_MOST_EVIDENCE_CHARS]}…"
-        file = visible(_short(one.path))
-        place = f"{file}:{one.line}" if one.line else file
+        file = visible(_short(item.path))
+        place = f"{file}:{item.line}" if item.line else file
         rows.append({"Where": plain(place), "Line": plain(text)})
     st.table(rows, border="horizontal", hide_index=True)
 
@@ -188,26 +188,26 @@ def _stacks(stacks: Sequence[Stack]) -> None:
 
 
 def _short(path: str) -> str:
-    """Its last parts: what comes before is the same for all."""
+    """The path's last parts; the parts before them are the same for all files."""
     return "/".join(Path(path).parts[-_PATH_PARTS:])
 
 
 def _frame(frame: str) -> str:
-    """``read (site-packages/data/loader.py:7)``, the file shortened."""
+    """The frame with its file path shortened: ``read (site-packages/data/loader.py:7)``."""
     match = _FRAME.fullmatch(frame)
     return f"{match['name']} ({_short(match['file'])}" if match is not None else frame
 
 
-def _reasons(found: Investigation) -> None:
-    triage = found.triage
+def _reasons(investigation: Investigation) -> None:
+    triage = investigation.triage
     if triage.guesses:
         st.subheader("Next best guess", anchor="guesses")
         st.markdown(bullets(tuple(guess_words(guess) for guess in triage.guesses)))
     if triage.ruled_out:
         st.subheader("Ruled out", anchor="ruled-out")
-        st.markdown(bullets(tuple(f"{one.fault_class}: {one.because}" for one in triage.ruled_out)))
+        st.markdown(bullets(tuple(f"{item.fault_class}: {item.because}" for item in triage.ruled_out)))
     st.subheader("What was read", anchor="coverage")
-    gaps = [_gap(paths, why) for why, paths in by_reason(triage.gaps).items()]
+    gaps = [_gap(paths, reason) for reason, paths in by_reason(triage.gaps).items()]
     st.markdown(bullets((*triage.coverage, *gaps)) or "Nothing.")
 
 
@@ -218,23 +218,23 @@ def _gap(paths: Sequence[str], reason: str) -> str:
 
 # -- NCCL RAS ----------------------------------------------------------------------------------------------------------
 
-_EVERY_S = 3.0  # between two looks at what the last report was; RAS is asked less often
-_AT_ONCE_S = 0.5  # for a first report that comes quickly; a page waits no longer
+_EVERY_S = 3.0  # between two looks at the last report; NCCL RAS is queried less often
+_AT_ONCE_S = 0.5  # the longest that a page waits for the first report
 _COLUMNS = ("Communicator", "Ranks", "Host", "NCCL RAS reports", "Counts")
 
 
 def _ras(run: Path) -> None:
-    """What NCCL RAS says while the run trains; else the last report that is kept with it."""
+    """Draws the report of NCCL RAS while the run trains, else the last report stored with the run."""
     st.fragment(_ras_now, run_every=_EVERY_S if state_of(run).live else None)(run)
 
 
 def watched(run: Path) -> Seen:
-    """What NCCL RAS says about a run that trains, a few seconds old at most. Nobody waits for the network."""
+    """The report of NCCL RAS on a run that trains, a few seconds old at most. A background thread queries it."""
     return _watch(str(run)).look(_AT_ONCE_S)
 
 
 def ras_line(run: Path) -> None:
-    """One line on a run that trains; nothing where NCCL RAS does not answer."""
+    """Draws one line about a run that trains; nothing if NCCL RAS does not answer."""
     seen = watched(run)
     if seen.source and not seen.why:
         text = f"NCCL {seen.summary}" if seen.summary.startswith("RAS ") else f"NCCL RAS: {seen.summary}"
@@ -250,26 +250,26 @@ def _watch(run: str) -> Watch:
 
 
 @st.cache_resource(show_spinner=False, max_entries=8)
-def _kept(run: str, written_ns: int) -> Seen | None:
+def _stored_report(run: str, written_ns: int) -> Seen | None:
     return recorded(Path(run)) if written_ns else None
 
 
 def _ras_now(run: Path) -> None:
     seen = watched(run) if state_of(run).live else None
-    kept = _kept(str(run), recorded_ns(run)) if seen is None or not seen.source else None
-    if seen is None and kept is None:
+    stored = _stored_report(str(run), recorded_ns(run)) if seen is None or not seen.source else None
+    if seen is None and stored is None:
         return
     st.subheader("NCCL RAS", anchor="ras")
     if seen is not None and seen.source:
         _report(seen, age=time.time() - (seen.at_s or 0.0))
     elif seen is not None:
         st.caption(plain(seen.why))
-    if kept is not None:
-        _report(kept, age=None)
+    if stored is not None:
+        _report(stored, age=None)
 
 
 def _report(seen: Seen, age: float | None) -> None:
-    """``age``: of the report in seconds; None for one that is kept."""
+    """``age``: seconds since the report; None for a stored one."""
     if seen.trouble:
         st.warning(plain(seen.summary), icon=":material/warning:")
     else:
@@ -286,7 +286,7 @@ def _report(seen: Seen, age: float | None) -> None:
     if seen.more_rows:
         st.caption(f"{seen.more_rows:,} more rows are not shown.")
     if seen.lines:
-        with st.expander("The lines of the report"):
+        with st.expander("Raw report"):
             show_code("\n".join(seen.lines), None)
 
 
@@ -294,14 +294,14 @@ def _report(seen: Seen, age: float | None) -> None:
 
 
 MOST_GROUPS = 24
-_MOST_NAMED = 24  # columns in which the last call is written
+_MOST_NAMED = 24  # with more columns, the last calls are not written into the cells
 _ROW, _LEAST, _LEGEND = 34, 150, 32  # pixels
 _GAP = 2
 _STATES = tuple(At)
 
 
 def colours(theme: Theme) -> dict[At, str]:
-    """One for each place: grey for where all should be."""
+    """The colour of each position in a group; grey for the expected one."""
     part = theme.part
     return {
         At.HERE: part[Part.IDLE],
@@ -314,7 +314,7 @@ def colours(theme: Theme) -> dict[At, str]:
 
 
 def places(groups: Sequence[GroupPlaces], culprits: Sequence[int], theme: Theme) -> go.Figure:
-    """Groups by ranks; the last call of each rank is written where there is room. At most MOST_GROUPS."""
+    """A heat map of groups by ranks, with the last call of each rank if there is room. At most MOST_GROUPS groups."""
     shown = groups[:MOST_GROUPS]
     columns = sorted({_column(place) for group in shown for place in group.members})
     at = {column: i for i, column in enumerate(columns)}
@@ -327,7 +327,7 @@ def places(groups: Sequence[GroupPlaces], culprits: Sequence[int], theme: Theme)
             i = at[_column(place)]
             state[row, i] = _STATES.index(place.at)
             text[row][i] = label(place.last, 20) if len(columns) <= _MOST_NAMED else ""
-            hover[row][i] = _told(group, place)
+            hover[row][i] = _hover_text(group, place)
     shades = colours(theme)
     scale = [shades[state] for state in _STATES]
     figure = go.Figure(
@@ -350,13 +350,18 @@ def places(groups: Sequence[GroupPlaces], culprits: Sequence[int], theme: Theme)
         )
     )
     seen = {place.at for group in shown for place in group.members}
-    for one in (at for at in _STATES if at in seen):
+    for status in (at for at in _STATES if at in seen):
         figure.add_scatter(
             x=[None],
             y=[None],
             mode="markers",
-            name=one.value,
-            marker={"symbol": "square", "size": 11, "color": shades[one], "line": {"width": 1, "color": theme.faint}},
+            name=status.value,
+            marker={
+                "symbol": "square",
+                "size": 11,
+                "color": shades[status],
+                "line": {"width": 1, "color": theme.faint},
+            },
             hoverinfo="skip",
         )
     for column in columns:
@@ -377,7 +382,7 @@ def places(groups: Sequence[GroupPlaces], culprits: Sequence[int], theme: Theme)
 
 
 def _column(place: Place) -> tuple[int, int]:
-    """Ranks first, in order; then members of which the rank is not known."""
+    """A sort key: ranks in order, then members whose rank is not known."""
     return (0, place.rank) if place.rank is not None else (1, place.group_rank)
 
 
@@ -388,7 +393,7 @@ def _name(column: tuple[int, int], culprits: Sequence[int], theme: Theme) -> str
     return f'<b><span style="color:{theme.ink}">▾ {number}</span></b>' if number in culprits else str(number)
 
 
-def _told(group: GroupPlaces, place: Place) -> str:
-    who = f"rank {place.rank}" if place.rank is not None else f"member {place.group_rank}"
+def _hover_text(group: GroupPlaces, place: Place) -> str:
+    member = f"rank {place.rank}" if place.rank is not None else f"member {place.group_rank}"
     call = f"<br>last call: {label(place.last)}{', not finished' if place.waits else ''}" if place.last else ""
-    return f"{label(group.title)}<br>{who}: {place.at.value}{call}"
+    return f"{label(group.title)}<br>{member}: {place.at.value}{call}"

@@ -47,50 +47,58 @@ _FROM = {"shapes": "measured", "class": "inferred"}  # from recorded shapes, or 
 def show(view: RunView) -> None:
     if without_steps("Operators and modules", view) or beyond_summaries("Operators and modules", view):
         return
-    found = view.result.breakdowns
-    on_device = found.kernels.unit == "kernel"
-    what = "Kernels and modules" if on_device else "Operators and modules"
-    head(what, view, f"{'Device' if on_device else 'Operator'} time in the traced steps, means of a rank and step")
+    breakdowns = view.result.breakdowns
+    on_device = breakdowns.kernels.unit == "kernel"
+    title = "Kernels and modules" if on_device else "Operators and modules"
+    head(title, view, f"{'Device' if on_device else 'Operator'} time in the traced steps, mean per rank and step")
     theme = theme_of(st.context.theme.type)
-    if not found.kernels.rows:
+    if not breakdowns.kernels.rows:
         nothing(
             "No trace covers a counted step, so kernels and modules are not known.",
             "`diag run` records a window of three steps; `--trace-active` asks for more.",
         )
     else:
-        _efficiency(found.efficiency)
-        _kernels(view, found.kernels, theme)
-        _modules(view, found.modules, theme)
-    _path(found.path, theme)
-    for note in found.notes if found.modules else ():  # else the page names them where modules are missing
+        _efficiency(breakdowns.efficiency)
+        _kernels(view, breakdowns.kernels, theme)
+        _modules(view, breakdowns.modules, theme)
+    _path(breakdowns.path, theme)
+    for note in breakdowns.notes if breakdowns.modules else ():  # without modules, a message says so
         if "module" in note:
             st.caption(plain(f"{note[:1].upper()}{note[1:]}."))
 
 
-def _efficiency(found: Efficiency) -> None:
+def _efficiency(efficiency: Efficiency) -> None:
     st.subheader("Efficiency", anchor="efficiency")
     measures = (
-        ("MFU", found.mfu, "Model FLOPs utilisation: the model's own arithmetic, of the device's dense peak."),
-        ("HFU", found.hfu, "Hardware FLOPs utilisation: recomputation included."),
-        ("Recomputed", found.recompute_share, "Of the compute time: forward that the backward repeats."),
-        ("Contention", found.contention_share, "How much longer kernels take while communication runs."),
+        (
+            "MFU",
+            efficiency.mfu,
+            "Model FLOPs utilisation: the model's FLOP/s as a fraction of the device's dense peak.",
+        ),
+        ("HFU", efficiency.hfu, "Hardware FLOPs utilisation: like MFU, with recomputation."),
+        (
+            "Recomputed",
+            efficiency.recompute_share,
+            "Fraction of the compute time: forward that is recomputed during backward.",
+        ),
+        ("Contention", efficiency.contention_share, "How much longer kernels take while communication runs."),
     )
-    known = [(name, m.value, f"{what} {m.basis}") for name, m, what in measures if m.value is not None]
+    known = [(name, m.value, f"{meaning} {m.basis}") for name, m, meaning in measures if m.value is not None]
     row = st.container(horizontal=True)
-    for name, value, what in known:
+    for name, value, meaning in known:
         text = f"{value:.1%}" if value >= 0.01 else f"{value:.2%}"
-        row.metric(name, text, border=True, width=METRIC_PX, help=plain(what))
+        row.metric(name, text, border=True, width=METRIC_PX, help=plain(meaning))
     for reason, names in _unknown(measures).items():
         st.caption(plain(f"{' and '.join(names)} not known: {reason}."))
 
 
 def _unknown(measures: tuple[tuple[str, Measure, str], ...]) -> dict[str, list[str]]:
-    """Measures that are not known, by the reason."""
-    found: dict[str, list[str]] = {}
+    """The names of the unknown measures, by reason."""
+    names: dict[str, list[str]] = {}
     for name, measure, _ in measures:
         if measure.value is None:
-            found.setdefault(measure.reason or "no reason recorded", []).append(name)
-    return found
+            names.setdefault(measure.reason or "no reason recorded", []).append(name)
+    return names
 
 
 def _kernels(view: RunView, table: KernelTable, theme: Theme) -> None:
@@ -98,16 +106,16 @@ def _kernels(view: RunView, table: KernelTable, theme: Theme) -> None:
     st.subheader("Kernels" if on_device else "Operators", anchor="kernels")
     shown = min(MOST_BARS, len(table.rows))
     busy = duration(table.busy_ns / max(1, table.rank_steps))
-    who = "The device" if on_device else "The host"
-    by = "" if on_device else ", by self time"
+    subject = "The device" if on_device else "The host"
+    time = "time" if on_device else "self time"
     st.markdown(
         plain(
-            f"{who} is busy for {busy} per rank and step (overlaps count twice), in "
-            f"{counted(table.rank_steps, 'traced step')} over all ranks. The {shown} longest of "
-            f"{counted(len(table.rows), table.unit)}{by}:"
+            f"{subject} is busy for {busy} per rank and step (overlaps count twice), in "
+            f"{counted(table.rank_steps, 'traced step')} over all ranks. Top {shown} of "
+            f"{counted(len(table.rows), table.unit)} by {time}:"
         )
     )
-    draw(kernels(table, theme), "kernels", f"Milliseconds a step of the {shown} {table.unit}s that take most")
+    draw(kernels(table, theme), "kernels", f"Top {counted(shown, table.unit)} by time, in milliseconds a step")
     rows = [_kernel(row, table.rank_steps) for row in table.rows[:_MOST_ROWS]]
     picked = st.dataframe(
         shown_rows(rows),
@@ -116,7 +124,7 @@ def _kernels(view: RunView, table: KernelTable, theme: Theme) -> None:
         selection_mode="single-row",
         hide_index=True,
         placeholder=EMPTY,
-        # An operator belongs to no other one, and nothing overlaps with it.
+        # A row of operators has no launching operator, and nothing overlaps with it.
         column_order=[name for name in known_columns(rows) if on_device or name not in ("Operator", "Exposed")],
         column_config=_kernel_columns(),
         alt=f"Every {table.unit} with its kind, time and what limits it",
@@ -124,16 +132,16 @@ def _kernels(view: RunView, table: KernelTable, theme: Theme) -> None:
     _named(view, [table.rows[row].name for row in picked.selection.rows])
     notes = []
     if len(table.rows) > _MOST_ROWS:
-        notes.append(f"{len(table.rows) - _MOST_ROWS:,} more take less.")
+        notes.append(f"Not shown: {len(table.rows) - _MOST_ROWS:,} with less time.")
     peak = table.peak
     if peak is not None and peak.ridge is not None:
         notes.append(
-            f"{peak.name}: {peak.tflop_s:,g} TFLOP/s and {peak.gb_s:,g} GB/s, so arithmetic is the limit from "
-            f"{peak.ridge:.0f} FLOPs a byte on."
+            f"{peak.name}: {peak.tflop_s:,g} TFLOP/s and {peak.gb_s:,g} GB/s, so kernels are compute-bound above "
+            f"{peak.ridge:.0f} FLOPs per byte."
         )
     if any(row.bound != Bound.UNKNOWN and row.bound_from != "shapes" for row in table.rows):
         notes.append(
-            "Inferred: from the class of kernel, not measured; traces with record_shapes=True hold the shapes."
+            "Inferred: from the class of kernel, not measured; traces with record_shapes=True contain the shapes."
         )
     if table.fused_ns:
         notes.append(f"{fused_words(table.fused_ns / max(1, table.rank_steps))}.")
@@ -164,16 +172,16 @@ def _kernel_columns() -> dict[str, Any]:
     number = st.column_config.NumberColumn
     return {
         "Name": st.column_config.TextColumn(width="medium", pinned=True),
-        "Operator": st.column_config.TextColumn(width="small", help="That launched most of it."),
+        "Operator": st.column_config.TextColumn(width="small", help="Operator that launched most of its time."),
         "Calls": number(format="%.1f", help="Per rank and step."),
         "Time, ms": number(format="%.3f", help="Per rank and step."),
-        "Share": number(format="percent", help="Of the busy time."),
+        "Share": number(format="percent", help="Fraction of the busy time."),
         "Exposed": number(
             format="percent", help="Not overlapped with work of higher priority: compute comes before communication."
         ),
         "Mean, µs": number(format="%.1f"),
         "Longest, µs": number(format="%.1f"),
-        "Bound by": st.column_config.TextColumn(help="The device's arithmetic or its memory."),
+        "Bound by": st.column_config.TextColumn(help="Compute-bound or memory-bound."),
         "Bound is": st.column_config.TextColumn(help="Measured from recorded shapes, or inferred from the kind."),
         "TFLOP/s": number(format="%.3g", help="Over the calls whose shapes are known."),
         "GB/s": number(format="%.3g", help="Over the calls whose shapes are known."),
@@ -217,7 +225,7 @@ def _modules(view: RunView, tables: tuple[ModuleTable, ...], theme: Theme) -> No
 
 
 def _named(view: RunView, names: Sequence[str]) -> None:
-    """A link to what has the name that was picked in a table, where a trace holds it."""
+    """Draws a timeline link for each name picked in a table, if any rank has a traced step."""
     ranks = view.result.timeline.ranks
     steps = {step.step for step in view.result.attribution.traced}
     traced = {rank: [step for step in lanes.traced if step in steps] for rank, lanes in ranks.items()}
@@ -227,7 +235,7 @@ def _named(view: RunView, names: Sequence[str]) -> None:
     for name in names:
         show_on_timeline(rank, traced[rank][0], name=name)
     if not names:
-        st.caption("A click on a row links it to the timeline.")
+        st.caption("Click a row for a link to the timeline.")
 
 
 def _module(row: ModuleStat, rank_steps: int) -> dict[str, Any]:
@@ -252,17 +260,19 @@ def _module_columns() -> dict[str, Any]:
         "Module": st.column_config.TextColumn(width="medium"),
         "Calls": number(format="%.1f", help="Per rank and step."),
         **times,
-        "Recomputed, ms": number(format="%.3f", help="Its forward, repeated in the backward; a part of backward."),
-        "Own, ms": number(format="%.3f", help="In none of its submodules."),
-        "Share": number(format="percent", help="Of the busy time."),
-        "Host, ms": number(format="%.3f", help="That the host was inside."),
+        "Recomputed, ms": number(
+            format="%.3f", help="Forward that is recomputed during backward; included in backward."
+        ),
+        "Own, ms": number(format="%.3f", help="Self time: not in a submodule."),
+        "Share": number(format="percent", help="Fraction of the busy time."),
+        "Host, ms": number(format="%.3f", help="Host time inside the module."),
     }
 
 
 def _path(table: PathTable, theme: Theme) -> None:
     st.subheader("Critical path by module", anchor="path")
     if not table.rows:
-        nothing("No step counts, so there is no critical path to show.")
+        nothing("There are no counted steps, so there is no critical path.")
         return
     draw(path(table, theme), "path", "Milliseconds a step of the critical path by rank, kind and module")
     basis = "traced" if table.traced else "counted, of which none is traced: no module is known"
@@ -282,7 +292,7 @@ def _path(table: PathTable, theme: Theme) -> None:
 MOST_BARS = 15
 _LONGEST = 46  # characters of a name at an axis
 
-# A colour and a hatch a kind; those that belong together share the colour.
+# A colour and a hatch per kind; related kinds share a colour.
 _STYLE: dict[KernelKind, tuple[Part, str]] = {
     KernelKind.GEMM: (Part.COMPUTE, ""),
     KernelKind.ATTENTION: (Part.COMPUTE, "/"),
@@ -307,22 +317,22 @@ _PART_OF = {
 
 
 def kernels(table: KernelTable, theme: Theme) -> go.Figure:
-    """Milliseconds of a rank and step of the kernels (or operators) that take most, coloured by kind."""
+    """Milliseconds per rank and step of the longest kernels (or operators), coloured by kind."""
     rows = table.rows[:MOST_BARS]
     steps = max(1, table.rank_steps)
     figure = go.Figure()
     for kind in dict.fromkeys(row.kind for row in rows):
         part, hatch = _STYLE[kind]
-        own = [(at, row) for at, row in enumerate(rows) if row.kind == kind]
+        bars = [(at, row) for at, row in enumerate(rows) if row.kind == kind]
         figure.add_bar(
-            x=[row.total_ns / steps / MS for _, row in own],
-            y=[at for at, _ in own],
+            x=[row.total_ns / steps / MS for _, row in bars],
+            y=[at for at, _ in bars],
             orientation="h",
             name=str(kind),
             marker={"color": theme.part[part], "line": {"width": 0}, "pattern": {"shape": hatch, "size": 5}},
             customdata=[
                 [label(row.name), label(row.operator) or "no operator known", share(row.share), f"{row.count:,}"]
-                for _, row in own
+                for _, row in bars
             ],
             hovertemplate="%{customdata[0]}<br>%{customdata[1]}<br>%{x:,.3f} ms, %{customdata[2]} of the busy time, "
             "%{customdata[3]} calls<extra></extra>",
@@ -331,7 +341,7 @@ def kernels(table: KernelTable, theme: Theme) -> go.Figure:
 
 
 def modules(table: ModuleTable, theme: Theme) -> go.Figure:
-    """Milliseconds of a rank and step in the modules that take most, submodules included."""
+    """Milliseconds per rank and step in the longest modules, submodules included."""
     rows = sorted(table.rows, key=lambda row: -(row.forward_ns + row.backward_ns))[:MOST_BARS]
     steps = max(1, table.rank_steps)
     figure = go.Figure()
@@ -356,18 +366,18 @@ def modules(table: ModuleTable, theme: Theme) -> go.Figure:
 
 
 def path(table: PathTable, theme: Theme) -> go.Figure:
-    """Milliseconds a step of the critical path by rank, kind of time and module: what everybody waited for."""
+    """Milliseconds per step of the critical path, for which all ranks wait, by rank, kind of time and module."""
     rows = table.rows[:MOST_BARS]
     figure = go.Figure()
     for part in dict.fromkeys(_part(row) for row in rows):
-        own = [(at, row) for at, row in enumerate(rows) if _part(row) == part]
+        bars = [(at, row) for at, row in enumerate(rows) if _part(row) == part]
         figure.add_bar(
-            x=[row.ns_per_step / MS for _, row in own],
-            y=[at for at, _ in own],
+            x=[row.ns_per_step / MS for _, row in bars],
+            y=[at for at, _ in bars],
             orientation="h",
             name=part.value,
             marker={"color": theme.part[part], "line": {"width": 0}},
-            customdata=[[label(_path_name(row)), share(row.share)] for _, row in own],
+            customdata=[[label(_path_name(row)), share(row.share)] for _, row in bars],
             hovertemplate="%{customdata[0]}<br>%{x:,.3f} ms a step, %{customdata[1]} of it<extra></extra>",
         )
     return _bars(

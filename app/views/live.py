@@ -1,7 +1,7 @@
-"""A run that trains: how far it is, its curves, and new analyses as they are made. Nothing of the page waits for them.
+"""A run that trains: its progress, its curves, and new analyses as they are made. The page never blocks on an analysis.
 
-The parts that follow the run are fragments: they alone are drawn again, from what the run wrote since the last time.
-The page is drawn again when a new analysis is there.
+The parts that follow the run are Streamlit fragments: only they are redrawn, from what the run wrote since the last
+time. The whole page is redrawn when a new analysis is available.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ICON = {
 _COLOUR: dict[State, Literal["blue", "red"]] = {State.TRAINING: "blue", State.FAILED: "red"}
 _FOLLOW, _STAY = "follow", "stay"
 _REDRAWN = "redrawn for a new analysis"
-# Streamlit fades what it draws again, and shows a running man: twice a minute on a page that somebody reads.
+# While Streamlit redraws, it fades the page and shows a running man: twice a minute, on a page that somebody reads.
 _STEADY = """<style>
 [data-stale="true"], [data-stale="true"] * { opacity: 1 !important; transition: none !important; }
 [data-testid="stStatusWidget"]:not(:has([data-testid="stConnectionStatus"])) { display: none !important; }
@@ -44,7 +44,7 @@ _STEADY = """<style>
 
 
 def wait_for(path: Path) -> None:
-    """The page of a run that does not exist yet; it continues when the run does."""
+    """The page of a run that does not exist yet; it shows the run as soon as that exists."""
     st.title(plain(f"Waiting for {path.name}"))
     st.info(
         f"{plain(path)} does not exist yet. This page continues by itself when it does. "
@@ -55,7 +55,7 @@ def wait_for(path: Path) -> None:
 
 
 def until_changed(path: Path) -> None:
-    """Draws the page again when the file or folder has appeared, or something was added to the folder."""
+    """Redraws the page when the file or folder appears, or when something is added to the folder."""
     st.html(_STEADY)
     st.fragment(_when_changed, run_every=EVERY_S)(path, _changed(path))
 
@@ -76,7 +76,7 @@ def _changed(path: Path) -> int:
 
 
 def watch(shown: RunState) -> None:
-    """Drawn into the sidebar. ``shown``: the run as it was before the page was drawn."""
+    """Draws the state of the run into the sidebar. ``shown``: the run as it was before the page was drawn."""
     following = shown.live and _follows(shown.path)
     if following:
         st.html(_STEADY)
@@ -84,12 +84,12 @@ def watch(shown: RunState) -> None:
 
 
 def redrawn() -> bool:
-    """Whether the page is drawn because of a new analysis, and not because somebody asked for it. True once."""
+    """Whether a new analysis, and not the user, caused this redraw. True once per analysis."""
     return bool(st.session_state.pop(_REDRAWN, False))
 
 
 def _follows(run: Path) -> bool:
-    labels = {_FOLLOW: "new steps as they come", _STAY: "what is here now"}
+    labels = {_FOLLOW: "new steps as they come", _STAY: "steps recorded so far"}
     chosen = choose(
         "Show", list(labels), param="live", default=_FOLLOW, within=str(run), format_func=labels.__getitem__
     )
@@ -103,8 +103,8 @@ def _watched(shown: RunState, drawn: Version | None, following: bool) -> None:
     if state.live:
         _progress(state)
         if drawn is not None:
-            st.caption(f"verdict of {_span(age_s(state.path))} ago, from the newest steps")
-        from diag.app.views.hang import ras_line  # of jobs that train
+            st.caption(f"verdict from the newest steps, {_span(age_s(state.path))} ago")
+        from diag.app.views.hang import ras_line  # needed only while a job trains
 
         ras_line(state.path)
     elif text := facts(state):
@@ -135,7 +135,7 @@ def _progress_of(state: RunState) -> Progress | None:
 
 
 def progress_line(progress: Progress) -> str:
-    """Steps, the time that is left, and how fast it trains, as far as that is known."""
+    """Steps, time left and throughput, as far as they are known."""
     of = f" of {progress.planned:,}" if progress.planned is not None else ""
     texts = [f"step {progress.done:,}{of}"]
     if progress.left_ns is not None:
@@ -148,15 +148,15 @@ def progress_line(progress: Progress) -> str:
 
 
 def facts(state: RunState) -> str:
-    """Of a run that does not train: the last step and how it ended; "" where nothing is known."""
-    found = []
+    """The last step of a run that does not train, and how it ended; "" if neither is known."""
+    texts = []
     if state.last_step is not None:
-        found.append(f"step {state.last_step:,}")
+        texts.append(f"step {state.last_step:,}")
     if state.state == State.STOPPED and state.changed_ns:
-        found.append(f"silent for {_span(max(0.0, time.time() - state.changed_ns / 1e9))}, no end recorded")
+        texts.append(f"silent for {_span(max(0.0, time.time() - state.changed_ns / 1e9))}, no end recorded")
     if state.exit_code:
-        found.append(f"exit code {state.exit_code}")
-    return " · ".join(found)
+        texts.append(f"exit code {state.exit_code}")
+    return " · ".join(texts)
 
 
 def _span(seconds: float) -> str:
@@ -169,7 +169,7 @@ _HEIGHT = 220
 
 
 def show_curves(state: RunState) -> None:
-    """Loss and throughput of a run directory over its steps; of one that trains, as they come."""
+    """Draws loss and throughput of a run directory over its steps; follows a run that trains."""
     if state.state != State.RECORDED:
         st.fragment(_curves, run_every=_CURVES_EVERY_S if state.live else None)(state.path)
 

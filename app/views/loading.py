@@ -34,7 +34,7 @@ def show(view: RunView) -> None:
     if without_steps("Input pipeline", view):
         return
     table = view.result.loading
-    head("Input pipeline", view, "Waiting for data and copies to the device, means of a step")
+    head("Input pipeline", view, "Waiting for data and copies to the device, mean per step")
     theme = theme_of(st.context.theme.type)
     culprits = _findings(view)
     _loader(view, table)
@@ -42,7 +42,7 @@ def show(view: RunView) -> None:
     if not any(row.wait_max_ns for row in table.rows):
         nothing(
             "No wait for a loader was seen in the counted steps.",
-            "It shows in the steps that `diag run` records, and in traces of loops over a torch DataLoader.",
+            "`diag run` records it in every step; traces contain it for loops over a torch DataLoader.",
         )
     else:
         _waits(view, table, culprits, theme)
@@ -51,18 +51,18 @@ def show(view: RunView) -> None:
 
 
 def _findings(view: RunView) -> tuple[int, ...]:
-    """Shows the findings about data; returns the ranks at fault."""
-    found = [f for f in view.result.examination.findings if f.bottleneck == Bottleneck.DATA]
-    for finding in found:
+    """Draws the findings about data; returns the ranks at fault."""
+    findings = [f for f in view.result.examination.findings if f.bottleneck == Bottleneck.DATA]
+    for finding in findings:
         text = plain(f"{finding.title} ({share(finding.share)} of the step). {finding.action}")
         if finding.severity == Severity.HEALTHY:
             st.info(text, icon=":material/info:")
         else:
             show_it = st.error if finding.severity == Severity.CRITICAL else st.warning
             show_it(text, icon=":material/database:")
-    if not found:
+    if not findings:
         st.success("No finding about data: the loaders keep up.", icon=":material/check_circle:")
-    return tuple(dict.fromkeys(rank for finding in found for rank in finding.ranks))
+    return tuple(dict.fromkeys(rank for finding in findings for rank in finding.ranks))
 
 
 def _loader(view: RunView, table: LoadingTable) -> None:
@@ -71,7 +71,7 @@ def _loader(view: RunView, table: LoadingTable) -> None:
         Metric(
             "Loader processes",
             UNKNOWN if table.workers is None else f"{table.workers:,}",
-            help="Of each rank; 0: the training loads its batches itself.",
+            help="Per rank (num_workers); 0: batches are loaded in the training process.",
         ),
         Metric(
             "Prefetch factor",
@@ -81,7 +81,7 @@ def _loader(view: RunView, table: LoadingTable) -> None:
         Metric(
             "Queued batches",
             UNKNOWN if table.queue is None else f"{table.queue:,}",
-            help="Ready at most: processes times prefetch factor. How many were ready is in the table of ranks.",
+            help="Maximum: processes times prefetch factor. The table of ranks shows how many were ready.",
         ),
         Metric(
             "Pinned memory",
@@ -158,22 +158,23 @@ def _rows(view: RunView, table: LoadingTable) -> None:
             "Longest, ms": number(format="%.3f", help="The longest of the counted steps."),
             "Share of step": number(format="percent"),
             "Steps with wait": number(
-                format="percent", help="Fraction of the steps that wait for 2% of their time or more."
+                format="percent", help="Fraction of steps that wait for at least 2% of their time."
             ),
-            "Beyond others, ms": number(format="%.3f", help="Beyond the median of the other ranks."),
+            "Beyond others, ms": number(format="%.3f", help="Data wait above the median of the other ranks."),
             "Others wait, ms": number(
-                format="%.3f", help="Waiting of the others for this rank, because its loader was later than theirs."
+                format="%.3f", help="Time that the others wait for this rank, because its loader was later than theirs."
             ),
             "Ready, batches": number(
-                format="%.1f", help="When its steps asked for one: the median of their later half."
+                format="%.1f",
+                help="Batches ready when a step requests one: median over the second half of the rank's steps.",
             ),
             "Idle processes": number(
                 format="%.1f",
-                help="Of its loader, when a step asks for one. None idle: the loader is at its limit, even if earlier "
-                "batches are ready.",
+                help="Idle loader processes when a step requests a batch. None: the loader is at its limit, even if "
+                "earlier batches are ready.",
             ),
-            "Host copies, ms": number(format="%.3f", help="In the training's own copies, as its host sees them."),
-            "Exposed copies, ms": number(format="%.3f", help="On the device, overlapped with nothing."),
+            "Host copies, ms": number(format="%.3f", help="Host time in the training's copies."),
+            "Exposed copies, ms": number(format="%.3f", help="Device time of copies that are not overlapped."),
         },
         alt="Waiting for data and copies of each rank",
     )
@@ -184,7 +185,7 @@ def _rows(view: RunView, table: LoadingTable) -> None:
 
 
 def ranks(table: LoadingTable, culprits: Collection[int], theme: Theme) -> go.Figure:
-    """Milliseconds a step that each rank waits for its loader, and that the others wait because of it."""
+    """Milliseconds per step that each rank waits for its loader, and that the other ranks wait because of it."""
     return _pairs(
         rank_names([row.rank for row in table.rows], tuple(culprits), theme.ink),
         (
@@ -203,7 +204,7 @@ def field(view: RunView, culprits: Collection[int], theme: Theme) -> go.Figure:
 
 
 def copies(table: LoadingTable, theme: Theme) -> go.Figure:
-    """Milliseconds a step that each rank's host spends in copies to the device, and of exposed copies."""
+    """Milliseconds per step of each rank's copies to the device: the host's time in them, and exposed copies."""
     return _pairs(
         [f"rank {row.rank}" for row in table.rows],
         (

@@ -1,4 +1,4 @@
-"""Memory: peaks against the capacity, growth over the steps, allocator retries, and what the model's states need."""
+"""Memory: peaks against the capacity, growth over the steps, allocator retries, and the size of the model's states."""
 
 from __future__ import annotations
 
@@ -45,9 +45,11 @@ def show(view: RunView) -> None:
     if without_steps("Memory", view) or beyond_summaries("Memory", view):
         return
     table, memory = view.result.memory_table, view.memory
-    what = "Peaks of the device's allocator" if table.on_device else "Resident memory of the training processes"
+    contents = "Peaks of the device's allocator" if table.on_device else "Resident memory of the training processes"
     head(
-        "Memory", view, (f"{what}, of every step" if table.of_steps else what) if table.rows else "Memory of each rank"
+        "Memory",
+        view,
+        (f"{contents}, of every step" if table.of_steps else contents) if table.rows else "Memory of each rank",
     )
     theme = theme_of(st.context.theme.type)
     if not table.rows:
@@ -67,7 +69,7 @@ def show(view: RunView) -> None:
         _peaks(view, memory, theme)
         _growth(view, memory, theme)
     else:
-        nothing("The peaks are those of the profiled windows.", "`diag run` records memory of every step.")
+        nothing("Peaks are known only for the profiled windows.", "`diag run` records memory of every step.")
     _states(table, theme)
     _rows(table)
 
@@ -81,28 +83,27 @@ def _snapshots(view: RunView, theme: Theme) -> None:
 def _numbers(peak: Metric, table: MemoryTable) -> None:
     rows = table.rows
     retries = [row.retries for row in rows if row.retries is not None]
-    loose = max((row.fragmentation for row in rows if row.fragmentation is not None), default=None)
-    found = [
+    fragmentation = max((row.fragmentation for row in rows if row.fragmentation is not None), default=None)
+    metrics = [
         Metric(peak.label, peak.value, help=peak.help),
         Metric(
             "Growth per step",
             _growth_text(max((row.growth_per_step for row in rows if row.growth_per_step is not None), default=None)),
-            help="Median slope over the counted steps, of the rank where it is steepest, if most of the run grows. A "
-            "jump is no growth.",
+            help="Median slope over the counted steps, on the rank with the steepest growth, if memory grows over most "
+            "of the run. A one-time jump does not count.",
         ),
     ]
     if table.on_device:
-        found += _of_allocator(loose, retries)
-    show_metrics(*found)
+        metrics += _of_allocator(fragmentation, retries)
+    show_metrics(*metrics)
 
 
-def _of_allocator(loose: float | None, retries: list[int]) -> tuple[Metric, ...]:
+def _of_allocator(fragmentation: float | None, retries: list[int]) -> tuple[Metric, ...]:
     return (
         Metric(
             "Reserved, never used",
-            UNKNOWN if loose is None else share(loose),
-            help="Fragmentation: of what the allocator reserves at its peak, the fraction that was never allocated at "
-            "once.",
+            UNKNOWN if fragmentation is None else share(fragmentation),
+            help="Fragmentation: the fraction of the peak reserved memory that was never allocated at the same time.",
         ),
         Metric(
             "Allocation retries",
@@ -134,7 +135,7 @@ def _peaks(view: RunView, memory: Memory, theme: Theme) -> None:
 
 
 def jump_text(view: RunView) -> str:
-    """The largest jump of any rank, where memory does not grow; "" where none jumps."""
+    """A sentence on the largest memory jump of any rank that does not grow otherwise; "" if no rank has one."""
     rows = [row for row in view.result.memory_table.rows if row.jump is not None]
     if not rows:
         return ""
@@ -161,7 +162,7 @@ def _growth(view: RunView, memory: Memory, theme: Theme) -> None:
 
 
 def _states(table: MemoryTable, theme: Theme | None) -> None:
-    st.subheader("What the model needs", anchor="states")
+    st.subheader("Model states", anchor="states")
     estimate = table.estimate
     if estimate.states is None:
         nothing(
@@ -188,7 +189,8 @@ def _states(table: MemoryTable, theme: Theme | None) -> None:
     caption = f"The rest: {rest}."
     if below:
         caption += (
-            f" On {counted(len(below), 'rank')} the peak is below the formula's sum: not all of it was there at once."
+            f" On {counted(len(below), 'rank')} the peak is below the formula's sum: not all states were allocated at "
+            "the same time."
         )
     st.caption(plain(caption))
 
@@ -220,11 +222,11 @@ def _rows(table: MemoryTable) -> None:
             held: number(format="%.3f", help="The largest of all steps."),
             "Reserved, GB": number(format="%.3f", help="By the allocator: the largest of all steps."),
             "Capacity, GB": number(format="%.1f"),
-            "Never used": number(format="percent", help="Of what is reserved in the fullest step."),
+            "Never used": number(format="percent", help="Fraction of the reserved memory of the fullest step."),
             "Retries": number(format="localized", help="Since the first recorded step."),
             "Out of memory": number(format="localized", help="Errors since the first recorded step."),
             "Growth, MB per step": number(
-                format="%.3f", help="Median slope over the counted steps; a jump is no growth."
+                format="%.3f", help="Median slope over the counted steps; a one-time jump does not count."
             ),
         },
         alt="Memory of each rank",
@@ -244,7 +246,7 @@ MOST_LINES = 12
 
 
 def lines_of_ranks(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
-    """What counts against the capacity in each step, a line a rank: which of them grows."""
+    """Memory that counts against the capacity in each step, a line per rank, to see which ranks grow."""
     blocks = blocks_of(len(view.steps))
     names = step_names(view.steps, blocks)
     held = highest(memory.peaks, blocks) / GB
@@ -275,7 +277,7 @@ def lines_of_ranks(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
 
 
 def against_states(table: MemoryTable, theme: Theme) -> go.Figure:
-    """Every rank's peak as what the model's states take by formula, and the rest. Only where the estimate is known."""
+    """Each rank's peak, split into the model's states by formula and the rest. The estimate must be known."""
     states = table.estimate.states
     assert states is not None
     rows = table.rows

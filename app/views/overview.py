@@ -1,4 +1,4 @@
-"""The first page: the answer, its numbers, where every rank's and step's time goes, and what was not seen."""
+"""The first page: the verdict, its metrics, where the time of every rank and step goes, and what is missing."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
 
 
 def _steps(view: RunView, theme: Theme) -> None:
-    """Where the time of the steps goes, in figures."""
+    """Draws where the time of the steps goes."""
     _differences(view, theme)
     rank, step = _breakdown(view, theme)
     _idle(view, rank, step)
@@ -95,9 +95,9 @@ def _steps(view: RunView, theme: Theme) -> None:
 
 
 def show_last_answer(run: str, answer: Answer) -> None:
-    """The last analysis' answer, until there is more to show."""
+    """Draws the verdict of the last analysis, until there is more to show."""
     st.title(plain(run))
-    st.caption("The answer of the last analysis; the figures follow.")
+    st.caption("Verdict of the last analysis; the figures follow.")
     _verdict(verdict_of(answer))
 
 
@@ -119,7 +119,7 @@ def _head(view: RunView) -> None:
 
 
 def _report(view: RunView) -> bytes:
-    """Made at the click: five megabytes that most visits do not ask for."""
+    """The HTML report. Rendered on click: it has five megabytes, and most visits do not ask for it."""
     from diag.app.html_report.render import render
 
     command = shlex.join(["diag", "report", str(view.result.tables.root), "-o", "report.html"])
@@ -127,14 +127,14 @@ def _report(view: RunView) -> bytes:
 
 
 def _not_comparable(view: RunView, baseline: RunView) -> None:
-    """Why the differences to the baseline are neither better nor worse."""
+    """Draws why the differences from the baseline count as neither better nor worse."""
     reasons = reasons_against(baseline.result.tables, view.result.tables)
     if reasons:
         st.warning("Not comparable with the baseline, because:\n" + bullets(reasons), icon=":material/difference:")
 
 
 def _outcome(outcome: Outcome) -> None:
-    """Of a run that failed or left no end, before what bound it until then."""
+    """Draws how a run failed, or that it recorded no end, above what bound it until then."""
     lines = [f"**{plain(outcome.headline)}**"]
     if outcome.action:
         lines.append(prose(outcome.action))
@@ -161,15 +161,15 @@ def _verdict(verdict: Verdict) -> None:
 
 
 def _to_do(view: RunView) -> None:
-    """What the cause asks for, then the changes whose gain was predicted; for a healthy run what margin is left."""
+    """Draws the action for the cause, then changes with a predicted gain; for a healthy run, the margin left."""
     answer, action = view.result.verdict, view.page.verdict.action
     st.markdown(f"**{words.TO_DO}**")
     if answer.severity == Severity.HEALTHY:
-        st.markdown(f"Nothing. The most that one change could save is {share(max(answer.share, 0.0))} of a step.")
+        st.markdown(f"Nothing. One change could save at most {share(max(answer.share, 0.0))} of a step.")
     elif action:
         st.markdown(prose(action))
     elif answer.bottleneck == Bottleneck.UNDETERMINED:
-        st.markdown("Nothing yet: record what the answer needs first.")
+        st.markdown("Nothing yet: collect the missing data first.")
     advised = advice_of(view.result)
     for number, change in enumerate(advised.changes, start=1):
         _change(number, change)
@@ -197,7 +197,7 @@ def _change(number: int, change: Change) -> None:
 
 
 def _code(change: Change) -> None:
-    """For the run's own API first; the others in tabs behind it."""
+    """Draws the code for each API in a tab, the run's own API first."""
     diffs = dict(change.diffs)
     with st.expander("In your own code", expanded=not change.command):
         tabs = st.tabs([_API_NAMES.get(name, name) for name, _ in change.code])
@@ -266,18 +266,18 @@ def _differences(view: RunView, theme: Theme) -> None:
         config=CONFIG,
         alt=drawing.alt,
     )
-    st.caption("A click on a rank shows its steps below.")
+    st.caption("Click a rank to show its steps below.")
 
 
 def _choose_rank(view: RunView) -> None:
-    """A click on a rank is a choice in the list of ranks, and so in the address."""
+    """Selects the clicked rank in the list of ranks, and so in the page's address."""
     points = st.session_state["differences"].selection.points
     if points:
         st.session_state["rank"] = str(compared(view.result.differences)[points[0]["point_index"]].rank)
 
 
 def _breakdown(view: RunView, theme: Theme) -> tuple[int, int | None]:
-    """Draws the parts by rank and by step; the rank that is chosen, and the number of the step, None for the mean."""
+    """Draws the parts by rank and by step; returns the chosen rank and the chosen step's number, None for the mean."""
     st.subheader(words.TIME, anchor="time")
     chosen = {str(step): i for i, step in enumerate(view.steps)}
     names = {_MEAN: "mean of the counted steps", **view.step_names}
@@ -293,7 +293,7 @@ def _breakdown(view: RunView, theme: Theme) -> tuple[int, int | None]:
             default=_MEAN,
             within=view.run["path"],
             format_func=names.__getitem__,
-            help="Also by a click on a step below.",
+            help="Or click a step below.",
         )
     step = chosen.get(label)
     _draw(drawings.of_ranks(view, step), theme)
@@ -314,14 +314,14 @@ def _breakdown(view: RunView, theme: Theme) -> tuple[int, int | None]:
 
 
 def _choose_step() -> None:
-    """A click on a step is a choice in the list of steps, and so in the address."""
+    """Selects the clicked step in the list of steps, and so in the page's address."""
     points = st.session_state["history"].selection.points
     if points:
         st.session_state["step"] = str(points[0]["x"])
 
 
 def _idle(view: RunView, rank: int, step: int | None) -> None:
-    """Only where a device was traced."""
+    """Draws idle time and stalls; nothing if no device was traced."""
     idle, stalls = idle_table(view.result.attribution, rank, step), stall_table(view.result.attribution, step)
     if idle is None:
         return

@@ -1,4 +1,4 @@
-"""The runs of a folder: a table to search and sort, and the curves of those that are chosen in one figure."""
+"""The runs of a folder: a table to search and sort, and the curves of the chosen runs in one figure."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ from diag.tune.history import FILE_NAME
 from diag.words.formatting import counted
 
 _EVERY_S = 3.0  # while a run trains, or is analysed
-_IDLE_S = 15.0  # a run may be added
-_FIRST = 6  # runs whose curves are shown where none is ticked
+_IDLE_S = 15.0  # otherwise: a run may be added
+_FIRST = 6  # runs whose curves are shown if none is ticked
 _FIGURE_HEIGHT = 560
 _MOST_REASONS = 5
 _NOT_ANALYSED = "not analysed yet"
 
 
 def show(root: Path, open_run: Callable[[str], None], compare: Callable[[str, str], None]) -> None:
-    """``open_run``, ``compare``: called with the name of the run, or of the first and the second one."""
+    """``open_run`` is called with the name of a run, ``compare`` with the names of the first and the second run."""
     st.title("Runs")
     words = choose_text("Search", param="search", placeholder="class, culprit, cause, strategy or name").lower().split()
     busy = any(state.live or outline_of(state) is None for state in map(state_of, runs_of(root)[0]))
@@ -63,47 +63,53 @@ def _runs(
     states = [state_of(run) for run in listed]
     rows = {state.path: row_for(root, state) for state in states}
     states.sort(key=lambda state: (not state.live, -rows[state.path].changed_ns * (not state.live)))
-    found = [state for state in states if rows[state.path].holds(words)]
+    matching = [state for state in states if rows[state.path].holds(words)]
     waiting = sum(outline_of(state) is None for state in states)
-    st.caption(plain(_caption(root, len(states), len(found), waiting, any(state.live for state in states))))
-    if not found:
-        st.info("No run has all of these words.", icon=":material/search_off:")
+    st.caption(plain(_caption(root, len(states), len(matching), waiting, any(state.live for state in states))))
+    if not matching:
+        st.info("No run matches all search words.", icon=":material/search_off:")
         return
-    names = [rows[state.path].name for state in found]
-    ticked = _table([rows[state.path] for state in found])
+    names = [rows[state.path].name for state in matching]
+    ticked = _table([rows[state.path] for state in matching])
     _buttons([names[at] for at in ticked], open_run, compare)
-    named = list(zip(names, found, strict=True))
+    named = list(zip(names, matching, strict=True))
     _curves([named[at] for at in ticked] or named[:_FIRST], bool(ticked))
-    _left_out([f"{name}: {one.why}" for name, state in named if (one := outline_of(state)) is not None and one.why])
+    _left_out(
+        [
+            f"{name}: {outline.why}"
+            for name, state in named
+            if (outline := outline_of(state)) is not None and outline.why
+        ]
+    )
     _sorted(jobs)
     if busy and not waiting and not any(state.live for state in states):
-        st.rerun()  # nothing is to be followed any longer
+        st.rerun()  # no run needs to be followed any more
 
 
-def _caption(root: Path, runs: int, found: int, waiting: int, live: bool) -> str:
-    of = f"{found:,} of " if found < runs else ""
+def _caption(root: Path, runs: int, matches: int, waiting: int, live: bool) -> str:
+    of = f"{matches:,} of " if matches < runs else ""
     texts = [f"{of}{counted(runs, 'run')} in {root}"]
     if waiting:
-        texts.append(f"{counted(waiting, 'run')} to be analysed yet")
+        texts.append(f"{counted(waiting, 'run')} waiting for analysis")
     if live:
-        texts.append("runs that train are read again every few seconds")
+        texts.append("running jobs are refreshed every few seconds")
     return " · ".join(texts)
 
 
-def _sorted(found: Jobs) -> None:
-    """Why traces were taken for several runs, and the files that are in none."""
-    apart = [f"{job.name}: {job.reason}" for job in found.jobs if job.reason]
+def _sorted(jobs: Jobs) -> None:
+    """Draws why the traces were split into several runs, and the files that belong to no run."""
+    apart = [f"{job.name}: {job.reason}" for job in jobs.jobs if job.reason]
     if apart:
         st.subheader("Why these are several runs", anchor="apart")
         st.markdown(bullets(tuple(apart)))
-    unused = [gap for gap in found.unused if Path(gap.path).name != FILE_NAME]  # which has a page of its own
+    unused = [gap for gap in jobs.unused if Path(gap.path).name != FILE_NAME]  # it has its own page
     if unused:
         st.subheader("Files in no run", anchor="unused")
         st.markdown(bullets(tuple(f"{gap.path}: {gap.reason}" for gap in unused)))
 
 
 def _left_out(reasons: Sequence[str]) -> None:
-    """Runs that were not analysed."""
+    """Draws why runs were not analysed."""
     if reasons:
         more = [f"and {counted(len(reasons) - _MOST_REASONS, 'run')} more"] if len(reasons) > _MOST_REASONS else []
         st.markdown("Not analysed for this list:\n" + bullets((*reasons[:_MOST_REASONS], *more)))
@@ -112,13 +118,13 @@ def _left_out(reasons: Sequence[str]) -> None:
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 _COLUMNS = {
-    "Class": st.column_config.TextColumn(width=205, help="What bounds the run, as its verdict says."),
+    "Class": st.column_config.TextColumn(width=205, help="What the run is bound by, from its verdict."),
     "Cause": st.column_config.TextColumn(width=190, help="The finding that the verdict rests on."),
     "Step time": st.column_config.NumberColumn(
         format="%.1f ms", help="Mean of the counted steps; of a run that was not analysed, the median of its last 20."
     ),
     "MFU": st.column_config.NumberColumn(format="percent", help="Model FLOPs utilisation; not known on a CPU."),
-    "Tokens/s": st.column_config.NumberColumn(format="localized", help="Of all ranks, in the counted steps."),
+    "Tokens/s": st.column_config.NumberColumn(format="localized", help="Sum over all ranks in the counted steps."),
     "Last record": st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm"),
     "Last step": st.column_config.NumberColumn(format="localized"),
     "Verdict": st.column_config.TextColumn(width="large"),
@@ -126,12 +132,12 @@ _COLUMNS = {
 
 
 def _table(rows: Sequence[RunRow]) -> list[int]:
-    """Draws the table; the rows that are ticked, in their order."""
+    """Draws the table; returns the indices of the ticked rows, in order."""
     names, cells = [row.name for row in rows], [cells_of(row) for row in rows]
     columns = known_columns(cells)
     event = st.dataframe(
-        shown_rows([{column: one[column] for column in columns} for one in cells]),
-        key=f"runs {hash(tuple(names))}",  # what is ticked is known by its place
+        shown_rows([{column: values[column] for column in columns} for values in cells]),
+        key=f"runs {hash(tuple(names))}",  # Streamlit stores ticks by row index, so other rows need another key
         hide_index=True,
         on_select="rerun",
         selection_mode="multi-row",
@@ -161,7 +167,7 @@ def cells_of(row: RunRow) -> dict[str, Any]:
 
 
 def _buttons(names: Sequence[str], open_run: Callable[[str], None], compare: Callable[[str, str], None]) -> None:
-    """What can be done with the runs that are ticked."""
+    """Draws a button to open each ticked run, and one to compare two."""
     with st.container(horizontal=True, gap="small"):
         for name in names[:MOST_RUNS]:
             if st.button(plain(f"Open {name}"), key=f"open {name}", icon=":material/open_in_new:"):
@@ -174,16 +180,15 @@ def _buttons(names: Sequence[str], open_run: Callable[[str], None], compare: Cal
 
 
 def _curves(states: Sequence[tuple[str, RunState]], ticked: bool) -> None:
-    curves = [(name, found) for name, state in states[:MOST_RUNS] if (found := curves_for(state)) is not None]
+    curves = [(name, recorded) for name, state in states[:MOST_RUNS] if (recorded := curves_for(state)) is not None]
     st.subheader("Curves", anchor="curves")
-    which = (
-        f"Of the {len(states[:MOST_RUNS])} runs that are ticked"
-        if ticked
-        else f"Of the first {counted(len(states), 'run')}"
-    )
-    limit = f", the first {MOST_RUNS} of them" if len(states) > MOST_RUNS else ""
-    st.caption(f"{which}{limit}, the first rank of each. Tick runs in the table to choose them.")
-    quantities = known([one for _, one in curves], _quantities(curves))
+    which = counted(len(states), "ticked run" if ticked else "run")
+    if len(states) > MOST_RUNS:
+        which = f"the first {MOST_RUNS} of {which}"
+    elif not ticked and len(states) > 1:
+        which = f"the first {which}"
+    st.caption(f"Curves of {which}, first rank of each run. Tick runs in the table to choose them.")
+    quantities = known([run_curves for _, run_curves in curves], _quantities(curves))
     if not quantities:
         st.info("None of these runs has recorded a step.", icon=":material/info:")
         return
@@ -194,7 +199,7 @@ def _curves(states: Sequence[tuple[str, RunState]], ticked: bool) -> None:
         f"{names} by step, of {counted(len(curves), 'run')}",
     )
     for quantity in quantities:
-        missing = [name for name, one in curves if not is_known(one, quantity)]
+        missing = [name for name, run_curves in curves if not is_known(run_curves, quantity)]
         if missing:
             st.caption(plain(f"{quantity.name.capitalize()} is not recorded in {', '.join(missing)}."))
     if LOSS not in quantities:
@@ -202,22 +207,23 @@ def _curves(states: Sequence[tuple[str, RunState]], ticked: bool) -> None:
 
 
 def _quantities(curves: Sequence[tuple[str, Curves]]) -> tuple[Quantity, ...]:
-    return STEP_TIME, throughput([one for _, one in curves]), LOSS, MEMORY
+    return STEP_TIME, throughput([run_curves for _, run_curves in curves]), LOSS, MEMORY
 
 
 # -- outlines ----------------------------------------------------------------------------------------------------------
 #
-# What the list of runs shows of each: analysed one after the other beside the page, and kept while nothing changes.
+# What the list shows of each run. A background thread analyses one run after the other; an outline is cached until its
+# run changes.
 
-_MOST_BYTES = 64 << 20  # of a run that is analysed for the list alone: a few seconds
+_MOST_BYTES = 64 << 20  # largest run that is analysed for the list alone: takes a few seconds
 _MOST_KNOWN = 1024  # runs
-_LIVE_S = 60.0  # a run that trains is not analysed for the list more often
+_LIVE_S = 60.0  # shortest time between two analyses of a run that trains, for the list
 
 
 @dataclass(frozen=True)
 class Outline:
-    """``row``: as of ``version``. ``curves``: of a run without records, whose steps only an analysis knows. ``why``: it
-    was not analysed."""
+    """``row``: as of ``version``. ``curves``: only of a run without records, whose steps an analysis must find.
+    ``why``: the reason that it was not analysed, or ""."""
 
     row: RunRow
     version: Version
@@ -229,15 +235,16 @@ class Outline:
 _KNOWN: OrderedDict[Path, Outline] = OrderedDict()
 _WAITING: OrderedDict[Path, RunState] = OrderedDict()
 _LOCK = threading.Lock()
-_WORKING = threading.Event()  # a thread analyses what waits
+_WORKING = threading.Event()  # set while a thread analyses the runs that wait
 
 
 def outline_of(state: RunState) -> Outline | None:
-    """Of the run as it is, or was less than a minute ago where it trains; None while it waits for its analysis."""
+    """The outline of the run as it is, or, if it trains, as it was less than a minute ago. None while it waits for its
+    analysis."""
     with _LOCK:
-        known = _KNOWN.get(state.path)
-        if known is not None and _holds(known, state):
-            return known
+        outline = _KNOWN.get(state.path)
+        if outline is not None and _holds(outline, state):
+            return outline
         _WAITING.setdefault(state.path, state)
         if not _WORKING.is_set():
             _WORKING.set()
@@ -246,8 +253,8 @@ def outline_of(state: RunState) -> Outline | None:
 
 
 def row_for(root: Path, state: RunState) -> RunRow:
-    """What is known of a run of the folder now: its last analysis here, else that of ``diag analyze``; of a job of
-    traces at least its ranks and when they were recorded."""
+    """The row of a run: from its last analysis here, else from that of ``diag analyze``. A job of traces has at least
+    its ranks and when they were recorded."""
     outline, now = outline_of(state) or _KNOWN.get(state.path), row_of(state)
     row = now if outline is None else outline.row
     job = job_at(state.path)
@@ -262,28 +269,28 @@ def row_for(root: Path, state: RunState) -> RunRow:
 
 
 def curves_for(state: RunState) -> Curves | None:
-    """Of a run directory, or of the analysis of traces; None where there are none, or not yet."""
-    found = curves_of(state.path)
-    if found is None and (known := _KNOWN.get(state.path)) is not None:
-        return known.curves
-    return found
+    """The curves of a run directory or of analysed traces; None if there are none, or not yet."""
+    curves = curves_of(state.path)
+    if curves is None and (outline := _KNOWN.get(state.path)) is not None:
+        return outline.curves
+    return curves
 
 
-def _holds(known: Outline, state: RunState) -> bool:
-    fresh = state.live and known.version[1] and time.monotonic() - known.made_s < _LIVE_S
-    return fresh or known.version == version_of(state)
+def _holds(outline: Outline, state: RunState) -> bool:
+    fresh = state.live and outline.version[1] and time.monotonic() - outline.made_s < _LIVE_S
+    return fresh or outline.version == version_of(state)
 
 
 def _work() -> None:
     while (state := _next()) is not None:
         try:
-            found = _outlined(state)
+            outline = _outlined(state)
             with _LOCK:
-                _KNOWN[state.path] = found
+                _KNOWN[state.path] = outline
                 _KNOWN.move_to_end(state.path)
                 if len(_KNOWN) > _MOST_KNOWN:
                     _KNOWN.popitem(last=False)
-        except BaseException:  # a mistake of ours ends this thread, and not the list
+        except BaseException:  # a bug ends this thread, not the list
             _WORKING.clear()
             raise
         finally:

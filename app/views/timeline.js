@@ -1,25 +1,25 @@
 // The timeline: every rank over time, and all lanes of up to two pinned ranks, on one canvas.
 //
-// The server cuts the run into tiles of 512 cells (diag/tables/tiles.py). A tile is painted into a picture once; a frame
-// copies the pictures of the visible tiles and draws the few events that a tile holds as events, so that a frame costs
-// as much as there are pixels, however many events there are. Until a tile has come, a coarser one is stretched.
+// The server cuts the run into tiles of 512 cells (diag/tables/tiles.py). Each tile is rendered into a picture once. A
+// frame copies the pictures of the visible tiles and draws the few events that tiles hold as single events. So the cost
+// of a frame depends on the number of pixels, not of events. Until a tile has loaded, a coarser one is stretched.
 //
 // Times are nanoseconds since the run's begin. Names come from traces: they are drawn, or set as textContent, never HTML.
 
 const CELLS = 512, FULL = 255;
 const SHORTEST_NS = 100, MOST_LEVEL = 52;
 const MOST_TILES = 600, MOST_REQUESTS = 6;
-const SETTLE_MS = 400; // after the last movement the page learns of the new window
+const SETTLE_MS = 400; // the page is sent the new window this long after the last movement
 const AXIS_PX = 22, STEPS_PX = 16, LANE_PX = 16, HOST_PX = 15, GAP_PX = 10, TITLE_PX = 20;
 const LABEL_PX = 172; // "operators, other threads"
-const SIDE_BY_SIDE_PX = 900; // narrower, the pinned ranks are drawn one below the other
+const SIDE_BY_SIDE_PX = 900; // on a narrower canvas, pinned ranks are drawn one below the other
 const PAGE_OF_RANKS = 64;
-const COUNTING_MS = 400; // how often the page asks how far a search of all ranks is
+const COUNTING_MS = 400; // between two queries for the progress of a search of all ranks
 const CHAR_PX = 6.6, FONT = "11px ui-sans-serif, system-ui, sans-serif", BOLD = `600 ${FONT}`;
 const HELP = "Wheel or W and S: zoom. Drag, A and D, or arrow keys left and right: pan. Shift and drag: zoom to a window. " +
   "Arrow keys up and down: choose a row. Click or Enter: details. [ and ]: the event before and after. " +
   "P and Shift+P, or a click on a rank's label: pin a rank left or right. /: search all ranks by name, N and Shift+N: next and " +
-  "previous; after the last one of the pinned ranks comes the next rank that has any. " +
+  "previous match; after the last match on the pinned ranks, the first match on the next rank. " +
   "0 or Home: the whole run, which follows new steps. Over the labels the wheel scrolls the page.";
 
 const VIEWS = new WeakMap();
@@ -39,7 +39,7 @@ export default function ({ data, parentElement, setStateValue, setTriggerValue }
 const spanOf = level => CELLS * 2 ** level;
 const mod = (a, n) => ((a % n) + n) % n;
 
-/** Tiles by what they show, level and number: asked for where they are missing, the least used forgotten. */
+/** A cache of tiles by group, level and number: requests missing tiles, evicts the least recently used ones. */
 class Tiles {
   constructor(arrived, gone) {
     this.held = new Map();
@@ -52,7 +52,7 @@ class Tiles {
 
   key(group, level, tile) { return `${group.key}|${level}|${tile}`; }
 
-  /** The tile, if it is here; asked for if it is not, or if the run has grown since. */
+  /** The tile if it is cached, else null. Queues a request if it is missing or the run has grown since. */
   get(group, level, tile) {
     const key = this.key(group, level, tile);
     const held = this.held.get(key);
@@ -63,7 +63,7 @@ class Tiles {
     return held;
   }
 
-  /** The finest coarser tile that is here and covers this one. */
+  /** The finest cached tile of a coarser level that covers this one. */
   coarser(group, level, tile) {
     for (let up = 1; level + up <= group.top + 1; up++) {
       const held = this.held.get(this.key(group, level + up, Math.floor(tile / 2 ** up)));
@@ -72,15 +72,15 @@ class Tiles {
     return null;
   }
 
-  /** Asks for what the last frame missed, in its order. */
+  /** Requests the tiles that the last frame missed, in the frame's order. */
   pump() {
     const wanted = this.wanted;
     this.wanted = [];
-    for (const one of wanted) {
+    for (const request of wanted) {
       if (this.running >= MOST_REQUESTS) return;
-      const held = this.held.get(one.key);
+      const held = this.held.get(request.key);
       if (held && (held.asked === this.source || held.source === this.source)) continue;
-      this.ask(one, held);
+      this.ask(request, held);
     }
   }
 
@@ -93,7 +93,7 @@ class Tiles {
     try {
       const answer = await fetch(address(group.what, { ...group.query, source, level, tile }));
       if (answer.status === 410) { this.held.delete(key); this.gone(source); return; }
-      if (!answer.ok) return; // stays empty: asked for again with the next state of the run
+      if (!answer.ok) return; // stays empty: requested again with the next state of the run
       const fresh = { key, level, tile, source, asked: source, ...unpacked(await answer.arrayBuffer()), picture: null };
       this.held.set(key, fresh);
       for (const old of this.held.keys()) {
@@ -102,7 +102,7 @@ class Tiles {
       }
       this.arrived(group, fresh);
     } catch {
-      this.held.delete(key); // the server is away; the next frame asks again
+      this.held.delete(key); // the server does not answer; the next frame requests the tile again
     } finally {
       this.running--;
       this.arrived(null, null);
@@ -200,11 +200,11 @@ class Timeline {
     this.tiles = new Tiles((group, tile) => this.arrived(group, tile), source => this.gone(source));
     this.window = null;
     this.pinned = [];
-    this.lanes = new Map(); // by rank, without and with functions of Python: the titles of its rows, once they are known
+    this.lanes = new Map(); // by rank, with and without Python functions: the titles of its rows, once known
     this.find = "";
     this.python = false;
     this.counting = 0;
-    this.tally = null; // how many events a search finds on each rank
+    this.tally = null; // number of a search's hits on each rank
     this.firstRank = 0;
     this.everyRank = false;
     this.cursor = null;
@@ -217,7 +217,7 @@ class Timeline {
 
   destroy() { this.resizes.disconnect(); cancelAnimationFrame(this.frame); }
 
-  /** What the page says, each time that it is drawn. */
+  /** Takes the page's data, each time that the page is drawn. */
   update(data, setState, trigger) {
     const before = this.data;
     const wasWhole = before && this.isWhole();
@@ -228,7 +228,7 @@ class Timeline {
     if (!before || before.turn !== data.turn) { // the page chose: a link, a step, a button, a list
       this.window = { begin: data.window[0], end: data.window[1] };
       this.pinned = [...data.pinned];
-      if (this.find !== data.find) { this.find = data.find; this.search.value = data.find; this.found.textContent = ""; }
+      if (this.find !== data.find) { this.find = data.find; this.search.value = data.find; this.matchStatus.textContent = ""; }
       this.python = Boolean(data.python);
       this.count();
     } else if (wasWhole) {
@@ -268,44 +268,44 @@ class Timeline {
     this.search = element("input", { type: "search", placeholder: "Search by name", "aria-label": "Search the events of all ranks by name" });
     this.search.addEventListener("keydown", event => this.searchKey(event));
     this.search.addEventListener("search", () => this.setFind(this.search.value));
-    this.found = element("span", { class: "found", role: "status" });
-    this.everywhere = element("span", { class: "found", role: "status" });
+    this.matchStatus = element("span", { class: "match-status", role: "status" });
+    this.everywhere = element("span", { class: "match-status", role: "status" });
     this.shownRanks = element("span", { class: "ranks" });
     this.bar.append(
       this.search,
-      button("Previous", "The match before (Shift+N)", () => this.goToFound(true)),
-      button("Next", "The next match (N)", () => this.goToFound(false)),
-      this.found,
+      button("Previous", "Previous match (Shift+N)", () => this.goToMatch(true)),
+      button("Next", "Next match (N)", () => this.goToMatch(false)),
+      this.matchStatus,
       this.everywhere,
       button("+", "Zoom in (W)", () => this.zoom(0.5)),
       button("−", "Zoom out (S)", () => this.zoom(2)),
       this.wholeButton = button("Whole run", "Show the whole run, and follow it while it trains (0)", () => this.whole()),
-      this.perfetto = button("Open in Perfetto", "The first profiled step in the window, with everything that its trace holds. Nothing is uploaded: Perfetto's page gets it from this one.", () => this.openInPerfetto()),
-      this.pythonButton = button("Python functions", "Draw the functions of Python that were recorded with stacks: often more events than all others", () => this.togglePython()),
+      this.perfetto = button("Open in Perfetto", "The first profiled step in the window, with everything in its trace. Nothing is uploaded: Perfetto's page gets it from this one.", () => this.openInPerfetto()),
+      this.pythonButton = button("Python functions", "Draw the Python functions that were recorded with stacks: often more events than all others", () => this.togglePython()),
       this.shownRanks,
     );
     this.pythonButton.hidden = true; // until a pinned rank has any
     for (const [label, name] of [["+", "Zoom in"], ["−", "Zoom out"]]) {
-      [...this.bar.querySelectorAll("button")].find(one => one.textContent === label).setAttribute("aria-label", name);
+      [...this.bar.querySelectorAll("button")].find(item => item.textContent === label).setAttribute("aria-label", name);
     }
   }
 
   perfettoButton() {
-    const rank = this.pinned.find(one => this.data.traced.includes(one));
+    const rank = this.pinned.find(pinned => this.data.traced.includes(pinned));
     this.perfetto.disabled = rank === undefined;
     this.perfetto.textContent = this.pinned.length > 1 && rank !== undefined ? `Open rank ${rank} in Perfetto` : "Open in Perfetto";
   }
 
-  /** Perfetto's page says PONG once it listens; then it is given the trace, which leaves this browser nowhere. */
+  /** Perfetto's page sends PONG once it listens. Then the trace is posted to it; the trace does not leave this browser. */
   async openInPerfetto() {
     const { perfetto: site, traced, source } = this.data;
-    const rank = this.pinned.find(one => traced.includes(one));
+    const rank = this.pinned.find(pinned => traced.includes(pinned));
     const page = window.open(site);
     if (!page || rank === undefined) return;
     const answer = await fetch(address("trace", { source, rank, from: Math.floor(this.window.begin), to: Math.ceil(this.window.end) }));
     if (!answer.ok) {
       page.close();
-      this.found.textContent = answer.status === 410 ? "" : (await answer.json()).error;
+      this.matchStatus.textContent = answer.status === 410 ? "" : (await answer.json()).error;
       if (answer.status === 410) this.gone(source);
       return;
     }
@@ -384,10 +384,10 @@ class Timeline {
     let at = 0;
     shown.forEach((rank, place) => {
       if (this.data.by_host && (place === 0 || shown[place - 1].host !== rank.host)) {
-        if (high >= 8) { hosts.push({ host: rank.host, y: at, count: shown.filter(one => one.host === rank.host).length }); at += HOST_PX; }
+        if (high >= 8) { hosts.push({ host: rank.host, y: at, count: shown.filter(entry => entry.host === rank.host).length }); at += HOST_PX; }
       }
       if (place % PAGE_OF_RANKS === 0) {
-        const chunk = shown.slice(place, place + PAGE_OF_RANKS).map(one => one.rank).join(",");
+        const chunk = shown.slice(place, place + PAGE_OF_RANKS).map(entry => entry.rank).join(",");
         groups.push({ key: `ranks ${chunk}`, what: "ranks", query: { ranks: chunk }, top: this.top(), rows: [], stacked: high > 3, shape: `${high} ${place}` });
       }
       const row = { rank: rank.rank, row: 0, y: at, height: high, draws: high > 4 ? high - 1 : high };
@@ -413,12 +413,12 @@ class Timeline {
 
   lanesOf(rank) { return this.lanes.get(this.laneKey(rank)); }
 
-  /** What every request about the rows of a rank says. */
+  /** The parameters that every request about the rows of a rank has. */
   drawn() { return this.python ? { python: 1 } : {}; }
 
   togglePython() {
     this.python = !this.python;
-    this.selected = this.selected && { ...this.selected, found: null }; // its number is another now
+    this.selected = this.selected && { ...this.selected, matchedText: null }; // the number of the hit has changed
     this.changed();
     this.count();
     this.layout();
@@ -586,7 +586,7 @@ class Timeline {
     const { window: { begin, end }, context } = this;
     const level = this.levelOf((end - begin) / section.width);
     const span = spanOf(level);
-    const drawn = group.rows.map(() => -1); // the last event of each row, which several tiles hold
+    const drawn = group.rows.map(() => -1); // the last event drawn in each row: several tiles may hold the same event
     context.save();
     context.beginPath();
     context.rect(section.x, section.y, section.width, section.height);
@@ -598,7 +598,7 @@ class Timeline {
       if (shown) this.paintTile(section, group, shown, from, to, works, held ? drawn : group.rows.map(() => -1));
     }
     context.restore();
-    this.tiles.get(group, group.top, 0); // what is stretched wherever one jumps to
+    this.tiles.get(group, group.top, 0); // the coarsest tile, to stretch wherever the user jumps
     if (!group.rows.length) return;
     for (const tile of [Math.floor(begin / span) - 1, Math.floor(end / span) + 1]) this.tiles.get(group, level, tile);
   }
@@ -611,7 +611,7 @@ class Timeline {
     if (tile.rows.some(row => row.cells && row.cells.length)) {
       if (!tile.picture || tile.shape !== group.shape) {
         tile.picture = this.pictureOf(tile, group);
-        tile.shape = group.shape; // ranks that are shown otherwise have other heights and gaps
+        tile.shape = group.shape; // another layout of the ranks has other heights and gaps
       }
       const [x, until] = [this.at(section, from), this.at(section, to)];
       context.drawImage(tile.picture, (from - begin) / cell, 0, Math.max(1e-3, (to - from) / cell), tile.picture.height,
@@ -633,21 +633,21 @@ class Timeline {
       const work = events.work[i];
       works.add(work);
       const x = Math.max(section.x - 1, this.at(section, events.start[i])), until = Math.min(right + 1, this.at(section, events.end[i]));
-      const found = events.found && events.found[i];
-      if (until < reach && !found) continue; // nothing of it would be seen
+      const matches = events.found && events.found[i];
+      if (until < reach && !matches) continue; // hidden by what is drawn already
       const wide = Math.max(1, until - x - (until - x > 3 ? 0.6 : 0));
       reach = x + wide - 0.4;
-      context.globalAlpha = events.found && !found ? 0.28 : 1;
+      context.globalAlpha = events.found && !matches ? 0.28 : 1;
       context.fillStyle = colours[work];
       context.fillRect(x, y, wide, row.draws);
       if (wide > 22) {
         context.globalAlpha = 1;
-        context.fillStyle = events.found && !found ? theme.ink : this.inks[work];
+        context.fillStyle = events.found && !matches ? theme.ink : this.inks[work];
         context.fillText(fitted(tile.names[events.name[i]] || this.data.works[work], wide - 5), x + 3, y + row.draws / 2 + 0.5);
       }
       context.globalAlpha = 1;
-      if (found || this.isSelected(row, events.index[i])) {
-        const wider = this.isSelected(row, events.index[i]) ? 1 : 0; // around the chosen one, where the ground shows it
+      if (matches || this.isSelected(row, events.index[i])) {
+        const wider = this.isSelected(row, events.index[i]) ? 1 : 0; // outside the selected event, against the background
         context.strokeStyle = theme.ink;
         context.lineWidth = 1 + wider;
         context.strokeRect(x + 0.5 - wider, y + 0.5 - wider, Math.max(1, wide - 1 + 2 * wider), row.draws - 1 + 2 * wider);
@@ -660,7 +660,7 @@ class Timeline {
     return Boolean(chosen) && chosen.rank === row.rank && chosen.row === row.row && chosen.index === index;
   }
 
-  /** The cells of a tile as a picture: one pixel wide each, every row as high as it is drawn. */
+  /** The cells of a tile as a picture: one pixel wide per cell, rows as high as they are drawn. */
   pictureOf(tile, group) {
     const first = group.rows[0].y, last = group.rows[group.rows.length - 1];
     const height = last.y + last.height - first;
@@ -681,7 +681,7 @@ class Timeline {
     return picture;
   }
 
-  /** Every kind of work in each cell, one above the other, as high as its part of the time. */
+  /** Stacks the kinds of work in each cell; the height of each is its fraction of the time. */
   stack(pixels, cells, y, high) {
     const inks = cells.map(([work]) => pixel(this.packed[work]));
     for (let x = 0; x < CELLS; x++) {
@@ -698,7 +698,7 @@ class Timeline {
     }
   }
 
-  /** The kind of work that takes most of each cell, fainter the less of the cell is busy. */
+  /** Paints each cell in the colour of its longest kind of work, fainter if less of the cell is busy. */
   blend(pixels, row, y, high) {
     for (let x = 0; x < CELLS; x++) {
       let total = 0, most = 0, chosen = -1;
@@ -718,7 +718,7 @@ class Timeline {
   paintCursor(section) {
     const { cursor, context, data: { theme } } = this;
     if (!cursor || this.shadowFocus() !== this.canvas) return;
-    const row = section.rows.find(one => one.rank === cursor.rank && one.row === cursor.row);
+    const row = section.rows.find(candidate => candidate.rank === cursor.rank && candidate.row === cursor.row);
     if (!row || section.kind !== cursor.kind) return;
     context.strokeStyle = theme.ink;
     context.lineWidth = 1;
@@ -792,8 +792,8 @@ class Timeline {
   }
 
   pin(rank, place) {
-    const others = this.pinned.filter(one => one !== rank);
-    if (place === 0) this.pinned = [rank, ...others.slice(this.pinned.includes(rank) ? 0 : 1)].slice(0, 2);
+    const stillPinned = this.pinned.filter(pinned => pinned !== rank);
+    if (place === 0) this.pinned = [rank, ...stillPinned.slice(this.pinned.includes(rank) ? 0 : 1)].slice(0, 2);
     else this.pinned = this.pinned.length && this.pinned[0] !== rank ? [this.pinned[0], rank] : this.pinned;
     this.changed();
     this.perfettoButton();
@@ -806,7 +806,7 @@ class Timeline {
     if (event.key === "Enter") {
       event.preventDefault();
       if (this.search.value !== this.find) this.setFind(this.search.value);
-      else this.goToFound(event.shiftKey);
+      else this.goToMatch(event.shiftKey);
     } else if (event.key === "Escape") {
       this.search.value = "";
       this.setFind("");
@@ -818,15 +818,15 @@ class Timeline {
   setFind(text) {
     if (text === this.find) return;
     this.find = text;
-    this.found.textContent = "";
+    this.matchStatus.textContent = "";
     this.tiles.repaint();
     this.changed();
     this.count();
     this.layout();
-    if (text) this.goToFound(false, true);
+    if (text) this.goToMatch(false, true);
   }
 
-  /** How many events of each rank the search finds: the server looks through one rank after the other. */
+  /** Counts the search's hits on each rank: the server searches one rank after the other. */
   async count() {
     const turn = ++this.counting, { find } = this;
     this.tally = null;
@@ -845,10 +845,10 @@ class Timeline {
     }
   }
 
-  /** The rank after the pinned ones, or before them, on which the search finds something; null without. */
+  /** The next rank after (or before) the pinned ones that has a hit of the search; null if there is none. */
   otherRank(back) {
     if (!this.tally) return null;
-    const ranks = this.data.ranks.map(one => one.rank), places = this.pinned.map(rank => ranks.indexOf(rank));
+    const ranks = this.data.ranks.map(entry => entry.rank), places = this.pinned.map(rank => ranks.indexOf(rank));
     const from = back ? Math.min(...places) : Math.max(...places);
     for (let by = 1; by < ranks.length; by++) {
       const rank = ranks[mod(from + (back ? -by : by), ranks.length)];
@@ -857,30 +857,30 @@ class Timeline {
     return null;
   }
 
-  /** The next event in time that the search finds on a pinned rank; after the last one, the first of the next rank that
-      has any, which is pinned. The window moves to it. */
-  async goToFound(back, first = false) {
+  /** Moves the window to the search's next hit in time on the pinned ranks. After the last one: pins the next rank that
+      has hits, and moves to its first. */
+  async goToMatch(back, first = false) {
     if (!this.find || !this.pinned.length) return;
     const { selected } = this;
-    const here = !first && selected && selected.found === this.find ? this.pinned.indexOf(selected.rank) : -1;
+    const here = !first && selected && selected.matchedText === this.find ? this.pinned.indexOf(selected.rank) : -1;
     const now = here >= 0 ? selected.start_ns : first ? Math.round(this.window.begin) : Math.round((this.window.begin + this.window.end) / 2);
-    // What begins together comes in the order of the pinned ranks.
+    // Events that begin together are in the order of the pinned ranks.
     const from = place => here < 0 ? now - 1 : back ? now + (place < here ? 1 : 0) : now - (place > here ? 1 : 0);
     const answers = await Promise.all(this.pinned.map((rank, place) => this.ask("find", {
       rank, find: this.find, from: from(place), back: back ? 1 : 0, ...(place === here ? { number: selected.number } : {}), ...this.drawn(),
     })));
     const whole = this.data.end - this.data.begin + 1;
     const ahead = event => (event.start_ns - now) * (back ? -1 : 1);
-    const anew = (event, place) => ahead(event) < 0 || // from the other end of the run
+    const anew = (event, place) => ahead(event) < 0 || // wraps around the run's end
       (ahead(event) === 0 && (place === here ? answers[place].count === 1 : here > place !== back));
     const distance = (event, place) => ahead(event) + (anew(event, place) ? whole : 0);
     const places = answers.map((_, place) => place).filter(place => answers[place] && answers[place].event);
     places.sort((a, b) => distance(answers[a].event, a) - distance(answers[b].event, b) || (back ? b - a : a - b));
     const best = places.length ? answers[places[0]] : null;
-    const other = first || (best && !anew(best.event, places[0])) ? null : this.otherRank(back);
-    if (other !== null) { await this.goToRank(other, back); return; }
-    if (!best) { this.found.textContent = `none on rank ${this.pinned.join(" and rank ")}`; return; }
-    this.showFound(best);
+    const nextRank = first || (best && !anew(best.event, places[0])) ? null : this.otherRank(back);
+    if (nextRank !== null) { await this.goToRank(nextRank, back); return; }
+    if (!best) { this.matchStatus.textContent = `none on rank ${this.pinned.join(" and rank ")}`; return; }
+    this.showMatch(best);
   }
 
   async goToRank(rank, back) {
@@ -892,20 +892,20 @@ class Timeline {
     this.changed();
     this.perfettoButton();
     this.layout();
-    this.showFound(answer);
+    this.showMatch(answer);
   }
 
-  /** The page of ranks with this one. */
+  /** Shows the page of ranks that has this rank. */
   showRank(rank) {
-    const place = this.data.ranks.findIndex(one => one.rank === rank);
+    const place = this.data.ranks.findIndex(entry => entry.rank === rank);
     if (this.everyRank || (place >= this.firstRank && place < this.firstRank + PAGE_OF_RANKS)) return;
     this.firstRank = Math.floor(place / PAGE_OF_RANKS) * PAGE_OF_RANKS;
     this.rankButtons();
   }
 
-  showFound({ event, number, count }) {
-    this.found.textContent = `${this.data.ranks.length > 1 ? `rank ${event.rank}: ` : ""}${number.toLocaleString("en")} of ${count.toLocaleString("en")}`;
-    this.show({ ...event, found: this.find, number });
+  showMatch({ event, number, count }) {
+    this.matchStatus.textContent = `${this.data.ranks.length > 1 ? `rank ${event.rank}: ` : ""}${number.toLocaleString("en")} of ${count.toLocaleString("en")}`;
+    this.show({ ...event, matchedText: this.find, number });
     this.bringIntoView(event);
   }
 
@@ -957,8 +957,8 @@ class Timeline {
       };
       const buttons = element("div", { class: "actions" });
       buttons.append(
-        act("Zoom to it", () => this.moveTo(event.start_ns - event.dur_ns, event.start_ns + 2 * event.dur_ns)),
-        act("Find all of this name", () => { this.search.value = event.title.slice(0, 200); this.setFind(this.search.value); }),
+        act("Zoom to event", () => this.moveTo(event.start_ns - event.dur_ns, event.start_ns + 2 * event.dur_ns)),
+        act("Find all with this name", () => { this.search.value = event.title.slice(0, 200); this.setFind(this.search.value); }),
         act("Close", () => { this.show(null); this.canvas.focus(); }),
       );
       if (!this.pinned.includes(event.rank)) buttons.prepend(act(`Pin rank ${event.rank}`, () => this.pin(event.rank, 0)));
@@ -987,9 +987,9 @@ class Timeline {
   place(event) {
     const box = this.canvas.getBoundingClientRect();
     const x = event.clientX - box.left, y = event.clientY - box.top;
-    const section = this.sections.find(one => y >= one.y && y < one.y + one.height && x >= one.left && x <= one.x + one.width + 8)
+    const section = this.sections.find(candidate => y >= candidate.y && y < candidate.y + candidate.height && x >= candidate.left && x <= candidate.x + candidate.width + 8)
       || (y < AXIS_PX + STEPS_PX ? this.sections[0] : null);
-    const row = section && section.rows.find(one => y >= section.y + one.y && y < section.y + one.y + one.height);
+    const row = section && section.rows.find(candidate => y >= section.y + candidate.y && y < section.y + candidate.y + candidate.height);
     return { x, y, section, row: row || null, inPlot: Boolean(section) && x >= section.x };
   }
 
@@ -1050,11 +1050,11 @@ class Timeline {
     this.tip.style.top = `${at.y + 14}px`;
   }
 
-  /** What is drawn at a place, in words. */
+  /** A description of what is drawn at a place. */
   under(at) {
     const { section, row } = at, now = this.ns(section, at.x);
     const level = this.levelOf((this.window.end - this.window.begin) / section.width);
-    const group = section.groups.find(one => one.rows.includes(row));
+    const group = section.groups.find(candidate => candidate.rows.includes(row));
     const number = Math.floor(now / spanOf(level));
     const tile = this.tiles.held.get(this.tiles.key(group, level, number));
     if (!tile || !tile.rows || tile.rows.length !== group.rows.length) return "";
@@ -1088,21 +1088,21 @@ class Timeline {
       ArrowUp: () => this.step(-1), ArrowDown: () => this.step(1),
       Enter: () => this.enter(), "[": () => this.neighbour(-1), "]": () => this.neighbour(1),
       p: () => this.cursor && this.pin(this.cursor.rank, event.shiftKey ? 1 : 0),
-      n: () => this.goToFound(event.shiftKey), "/": () => this.search.focus(),
+      n: () => this.goToMatch(event.shiftKey), "/": () => this.search.focus(),
       0: () => this.whole(), Home: () => this.whole(), f: () => this.whole(),
       Escape: () => this.show(null),
     };
     const act = acts[lower];
     if (!act) return;
     event.preventDefault();
-    event.stopPropagation(); // Streamlit has keys of its own
+    event.stopPropagation(); // Streamlit has its own keys
     act();
   }
 
   step(by) {
     const all = this.cursors();
     if (!all.length) return;
-    const here = all.findIndex(one => this.cursor && one.kind === this.cursor.kind && one.rank === this.cursor.rank && one.row === this.cursor.row);
+    const here = all.findIndex(candidate => this.cursor && candidate.kind === this.cursor.kind && candidate.rank === this.cursor.rank && candidate.row === this.cursor.row);
     this.cursor = all[here < 0 ? 0 : mod(here + by, all.length)];
     const title = (this.lanesOf(this.cursor.rank) || [])[this.cursor.row];
     this.status.textContent = `rank ${this.cursor.rank}${this.cursor.kind === "lanes" && title ? `, ${title.title}` : ""}`;
@@ -1122,7 +1122,7 @@ function rgb(colour) { return [1, 3, 5].map(at => parseInt(colour.slice(at, at +
 
 function pixel([red, green, blue]) { return (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0; }
 
-/** Black or white, whichever can be read on the colour (WCAG's relative luminance). */
+/** Black or white, whichever is readable on the colour (WCAG's relative luminance). */
 function inkOn(colour) {
   const [red, green, blue] = rgb(colour).map(part => part / 255).map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.179 ? "#ffffff" : "#000000";

@@ -1,9 +1,10 @@
-"""What every rank did when: a canvas of all ranks and all lanes of up to two, at any zoom, and below it sums of what is
-in its window.
+"""Every rank over time: a canvas of all ranks, and of all lanes of up to two pinned ranks, at any zoom. Below it: sums
+over its window.
 
-The address holds what is shown, so that a link opens there: ``rank`` and ``beside`` (the pinned ranks), ``step`` (a
-number or "all"), ``from`` and ``to`` (the window, in ms since the run's begin; without them the step's), ``find`` (what
-is searched for) and ``python`` (1: functions of Python are drawn). `diag.app.address.href` makes such an address.
+The page's address holds what is shown, so that a link opens the same view: ``rank`` and ``beside`` (the pinned ranks),
+``step`` (a number or "all"), ``from`` and ``to`` (the window, in ms since the run's begin; without them, the step),
+``find`` (the search text) and ``python`` (1: Python functions are drawn). `diag.app.address.href` makes such an
+address.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from .common import beyond_summaries, show_code, without_steps
 
 # -- timeline window ---------------------------------------------------------------------------------------------------
 #
-# What the timeline looks at: the ranks, the step, the window and the search, in lists, numbers, the canvas and the
-# page's address.
+# What the timeline shows: the ranks, the step, the window and the search. They are set in lists, number fields, the
+# canvas and the page's address.
 
 ALL = "all"  # instead of a step
 NONE = "none"  # instead of a second rank
 _SHORTEST_NS = 1000
-_STATE = "timeline limits"  # the run, the window and the furthest that it may reach, in ms, as last shown
-_DRAWN, _TURN = "timeline drawn", "timeline turn"  # what the canvas was given last, and how often the page chose it
-_BY_CANVAS = "timeline moved"  # whether what is chosen comes from the canvas
+_STATE = "timeline limits"  # the run, the window and its limits, in ms, as last shown
+_DRAWN, _TURN = "timeline drawn", "timeline turn"  # the last view sent to the canvas; how many the page chose
+_BY_CANVAS = "timeline moved"  # whether the current choices come from the canvas
 _CANVAS = "timeline canvas"
 _FIND, _PYTHON, _ON = "find", "python", "1"
 
@@ -59,8 +60,8 @@ class Window:
 
 @dataclass(frozen=True)
 class Look:
-    """``step`` is ALL or a number as text; the window need not be that of the step. ``beside``: a second pinned rank,
-    None without; ``find``: what is searched for, "" without; ``python``: functions of Python are drawn."""
+    """What the timeline shows. ``step``: ALL or a number as text; the window may differ from the step's. ``beside``: a
+    second pinned rank, or None. ``find``: the search text, or "". ``python``: Python functions are drawn."""
 
     rank: int
     beside: int | None
@@ -75,7 +76,7 @@ class Look:
 
 
 def choose_look(view: RunView) -> Look:
-    """Draws the choices; returns what is chosen."""
+    """Draws the lists and number fields; returns what is chosen."""
     timeline = view.result.timeline
     steps = [str(step.step) for step in timeline.steps]
     guilty = next((rank for rank in view.culprits if rank in timeline.ranks), min(timeline.ranks))
@@ -91,7 +92,7 @@ def choose_look(view: RunView) -> Look:
             param="beside",
             default=NONE,
             within=within,
-            help="Drawn beside the first with all its lanes.",
+            help="Drawn next to the first rank, with all its lanes.",
         )
     with columns[2]:
         step = choose(
@@ -101,13 +102,13 @@ def choose_look(view: RunView) -> Look:
             default=ALL,
             within=within,
             format_func=lambda name: "the whole run" if name == ALL else view.step_names.get(name, name),
-            help="From the first rank's begin to the last one's end.",
+            help="From the first rank's begin to the last rank's end.",
         )
     chosen = next((span for span in timeline.steps if str(span.step) == step), None)
     begin, end = (chosen.begin_ns, chosen.end_ns) if chosen is not None else (0, timeline.end_ns)
     limits = _floor(0), _ceil(timeline.end_ns)
     _follow(within, limits)
-    # A new step is a new window, even if the address names another.
+    # A new step sets a new window, even if the address names another window.
     of_step = f"{within} {step}"
     with columns[3]:
         first = choose_number(
@@ -123,27 +124,27 @@ def choose_look(view: RunView) -> Look:
     return Look(rank, second, step, window, _in_address(_FIND), _in_address(_PYTHON) == _ON)
 
 
-def window_between(one_ms: float, other_ms: float) -> Window:
-    """The window between two moments, whichever comes first: whole microseconds, at least one."""
-    begin, end = (round(ms * 1000) * 1000 for ms in sorted((one_ms, other_ms)))
+def window_between(first_ms: float, second_ms: float) -> Window:
+    """The window between two moments in either order: whole microseconds, at least one."""
+    begin, end = (round(ms * 1000) * 1000 for ms in sorted((first_ms, second_ms)))
     return Window(begin, max(end, begin + _SHORTEST_NS))
 
 
 def go_to(step: str) -> None:
-    """For a button: looks at a step."""
+    """Shows a step; called by buttons."""
     st.session_state["step"] = step
 
 
 def _follow(run: str, limits: tuple[float, float]) -> None:
-    """Who looks at the whole of a run that trains still does when it has grown."""
+    """Extends a window that covers a whole run when that run, which still trains, has grown."""
     shown_run, *shown, low, high = st.session_state.get(_STATE, ("", 0.0, 0.0, 0.0, 0.0))
     if shown_run == run and shown == [low, high] and limits != (low, high):
         _look_at(*limits)
-        st.session_state[_BY_CANVAS] = True  # which follows by itself
+        st.session_state[_BY_CANVAS] = True  # the canvas follows the run by itself
 
 
 def _in_address(name: str) -> str:
-    """What was chosen in the canvas, or is in the address; "" where nothing is."""
+    """The value that was chosen in the canvas or is in the address, else ""."""
     if st.query_params.get(name, "") != st.session_state.get(f"{name} as last shown", ""):  # a link was opened
         st.session_state[name] = st.query_params.get(name, "")
     text = str(st.session_state.get(name, ""))[:MOST_TEXT]
@@ -173,7 +174,7 @@ def _look_at(begin_ms: float, end_ms: float) -> None:
 
 
 def moved(canvas: Any) -> None:
-    """What is chosen becomes what the canvas reports: one has zoomed, pinned or searched in it."""
+    """Adopts what the canvas reports after the user zoomed, pinned or searched in it."""
     look = canvas.look
     _, _, _, low, high = st.session_state[_STATE]
     if look["whole"]:
@@ -210,12 +211,12 @@ def show(view: RunView) -> None:
     st.title("Timeline")
     run = view.result.tables.root.resolve().name
     parts = [counted(len(timeline.ranks), "rank"), counted(len(timeline.steps), "step"), duration(timeline.end_ns)]
-    st.caption(" · ".join(plain(part) for part in ("What every rank did when", run, *parts)))
+    st.caption(" · ".join(plain(part) for part in ("Activity of every rank over time", run, *parts)))
     if timeline.loose:
         st.warning(
             plain(
-                f"The clock of {listing(timeline.loose)} is not tied to the first rank's: moved so that a step begins "
-                "together. Compare moments within a rank only."
+                f"The clock offset to the first rank is not known for {listing(timeline.loose)}: timestamps are "
+                "shifted so that a step begins at the same time. Compare them only within a rank."
             ),
             icon=":material/warning:",
         )
@@ -239,7 +240,7 @@ def _of_rank(view: RunView, timeline: AllRanks, look: Look) -> None:
     traced = [lane for lane in events if _pieces(lane, window)]
     account = [lane for lane in of_rank.lanes if _pieces(lane, window)]
     if not account and not traced:
-        st.info("Nothing was recorded of this rank in this window.", icon=":material/info:")
+        st.info("Nothing was recorded for this rank in this window.", icon=":material/info:")
     if not of_rank.traced:
         st.info(
             f"No trace of rank {look.rank} was recorded: its kernels, operators and copies are not known, only the "
@@ -278,7 +279,7 @@ def _table_of_lanes(groups: Mapping[str, Sequence[Lane]], window: Window) -> Non
 
 
 def title(lane: Lane) -> str:
-    """What a lane is called: a lane of the account is named after its category."""
+    """The name of a lane; a lane of the account is named after its category."""
     return words(lane.category) if lane.title == lane.category.value else lane.title
 
 
@@ -288,16 +289,16 @@ def _table_of_names(lanes: Sequence[Lane], window: Window) -> None:
     totals = by_name([lane for lane in chosen if lane.title != "ranges"], window.begin_ns, window.end_ns)
     if not totals:
         return
-    st.markdown("**Longest by name**, what they call included")
+    st.markdown("**Longest by name**, including nested calls")
     st.table(
         [
             {
-                "Name": plain(one.name if len(one.name) <= _NAME_CHARS else f"{one.name[: _NAME_CHARS - 1]}…"),
-                "Time": duration(one.total_ns),
-                "Events": f"{one.events:,}",
-                "Kind": plain(one.lane.title),
+                "Name": plain(total.name if len(total.name) <= _NAME_CHARS else f"{total.name[: _NAME_CHARS - 1]}…"),
+                "Time": duration(total.total_ns),
+                "Events": f"{total.events:,}",
+                "Kind": plain(total.lane.title),
             }
-            for one in totals
+            for total in totals
         ],
         border="horizontal",
         hide_index=True,
@@ -308,14 +309,14 @@ def _table_of_names(lanes: Sequence[Lane], window: Window) -> None:
 
 
 def _perfetto(view: RunView, look: Look) -> None:
-    """What to type where the canvas's button is of no use: from another machine, or for a file."""
+    """Draws the command to use where the canvas's button does not help: from another machine, or for a file."""
     source = source_of(share_run(view.result))
     step = source.traced_step(look.rank, look.window.begin_ns, look.window.end_ns)
     if step is None:
         return
     with st.popover("Perfetto from the command line", icon=":material/terminal:"):
         st.markdown(
-            f"Step {step} of rank {look.rank} with all that its trace holds: arguments, arrows, functions of Python. "
+            f"Step {step} of rank {look.rank} with everything in its trace: arguments, flow arrows, Python functions. "
             "Run this where the run's files are. Nothing is uploaded: Perfetto's page reads the trace from your "
             "machine, as it does with the button *Open in Perfetto* above."
         )
@@ -323,13 +324,13 @@ def _perfetto(view: RunView, look: Look) -> None:
 
 
 def open_command(path: Path, rank: int, step: int) -> str:
-    """What to type for a step in Perfetto."""
+    """The command that opens a step in Perfetto."""
     return shlex.join(["diag", "open", str(path), "--rank", str(rank), "--step", str(step)])
 
 
 # -- canvas ------------------------------------------------------------------------------------------------------------
 
-_FEW_RANKS = 16  # are shown by number; more, the worst first
+_FEW_RANKS = 16  # up to this many are ordered by number; more, worst first
 
 
 def _canvas(view: RunView, look: Look) -> None:
@@ -354,7 +355,7 @@ def _canvas(view: RunView, look: Look) -> None:
 
 
 def contents(view: RunView, theme: Theme) -> dict[str, Any]:
-    """What the canvas needs to know of the run: its steps and ranks, and how work is called and coloured."""
+    """What the canvas needs of the run: its steps and ranks, and the names and colours of each kind of work."""
     timeline = view.result.timeline
     ranks = _ordered(view)
     hosts = len({rank["host"] for rank in ranks})
@@ -375,7 +376,7 @@ def contents(view: RunView, theme: Theme) -> dict[str, Any]:
 
 
 def canvas_theme(theme: Theme) -> dict[str, str]:
-    """The colours of the page as the canvas calls them."""
+    """The page's colours, by the canvas's names for them."""
     return {
         "name": theme.name,
         "ground": theme.ground,
@@ -392,17 +393,19 @@ _TRACED = {"light": "#dbe9f6", "dark": "#23384a"}  # behind the numbers of steps
 
 
 def _ordered(view: RunView) -> list[dict[str, Any]]:
-    """The ranks as they are drawn: few by number, many worst first, those of a host together."""
+    """The ranks in drawing order: few by number; many worst first, grouped by host."""
     rows = {row["rank"]: row for row in view.result.ranks.select("rank", "host", "caused_wait_ns").to_dicts()}
     ranks = [_Rank.of(rank, rows.get(rank, {}), rank in view.culprits) for rank in view.result.timeline.ranks]
     if len(ranks) > _FEW_RANKS:
         worst: dict[str, tuple[bool, int]] = {}
-        for one in ranks:
-            worst[one.host] = max(worst.get(one.host, (False, 0)), one.badness)
-        ranks.sort(key=lambda one: one.badness, reverse=True)  # equal ones stay in their order, by number
-        ranks.sort(key=lambda one: one.host)
-        ranks.sort(key=lambda one: worst[one.host], reverse=True)
-    return [{"rank": one.rank, "host": one.host, "at_fault": one.at_fault, "about": one.about} for one in ranks]
+        for entry in ranks:
+            worst[entry.host] = max(worst.get(entry.host, (False, 0)), entry.badness)
+        ranks.sort(key=lambda entry: entry.badness, reverse=True)  # ties stay ordered by number
+        ranks.sort(key=lambda entry: entry.host)
+        ranks.sort(key=lambda entry: worst[entry.host], reverse=True)
+    return [
+        {"rank": entry.rank, "host": entry.host, "at_fault": entry.at_fault, "about": entry.about} for entry in ranks
+    ]
 
 
 @dataclass(frozen=True)
@@ -410,7 +413,7 @@ class _Rank:
     rank: int
     host: str
     at_fault: bool
-    waited_ns: int  # by others for it, a step
+    waited_ns: int  # time per step that others wait for this rank
 
     @classmethod
     def of(cls, rank: int, row: Mapping[str, Any], at_fault: bool) -> _Rank:

@@ -1,4 +1,4 @@
-"""What ``diag tune`` did in a folder: each change, predicted and measured, and the command that is left."""
+"""The history of ``diag tune`` in a folder: each change with its predicted and measured gain, and the final command."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def show(folder: Path, history: History) -> None:
 
 
 def _result(history: History) -> None:
-    kept = history.kept
+    kept_rounds = history.kept
     first = history.rounds[0].baseline_ns if history.rounds else None
     now = history.step_ns_now if history.step_ns_now is not None else first
     row = st.container(horizontal=True)
@@ -54,20 +54,22 @@ def _result(history: History) -> None:
     row.metric(
         "Step time now",
         duration(now) if now else UNKNOWN,
-        delta=f"{now / first - 1:.0%}" if kept and first and now else None,
+        delta=f"{now / first - 1:.0%}" if kept_rounds and first and now else None,
         delta_color="inverse",
         border=True,
         height="stretch",
         width=METRIC_PX,
         help="Measured in the last round that was kept, against the runs of that round.",
     )
-    row.metric("Changes kept", f"{len(kept)} of {len(history.rounds)}", border=True, height="stretch", width=METRIC_PX)
+    row.metric(
+        "Changes kept", f"{len(kept_rounds)} of {len(history.rounds)}", border=True, height="stretch", width=METRIC_PX
+    )
     if history.command:
-        st.markdown("To train with what was kept:" if kept else "To train as it was:")
+        st.markdown("Command with the kept changes:" if kept_rounds else "Command without changes:")
         show_code(history.command, "bash")
-    st.markdown(plain(f"Stopped: {history.stopped}." if history.stopped else "Still running, or ended before its end."))
+    st.markdown(plain(f"Stopped: {history.stopped}." if history.stopped else "Still running, or interrupted."))
     for change in history.remaining:
-        st.markdown(f"- Advised as well, but no option of `diag run` does it: {plain(change)}")
+        st.markdown(f"- Also advised, but `diag run` has no option for it: {plain(change)}")
 
 
 def _round(done: Round) -> None:
@@ -76,7 +78,7 @@ def _round(done: Round) -> None:
             st.badge(done.outcome.value, icon=_ICON[done.outcome], color=_COLOUR[done.outcome])
             st.badge(f"round {done.number}", color="gray")
         st.markdown(f"**{plain(sentence(done.change))}**")
-        lines = [f"Before it: {done.verdict}", f"Predicted: {_gain(done.predicted_gain_ns, done.baseline_ns)}"]
+        lines = [f"Verdict before: {done.verdict}", f"Predicted: {_gain(done.predicted_gain_ns, done.baseline_ns)}"]
         if done.predicted_memory_delta_bytes:
             lines[-1] += f"; {_memory(done.predicted_memory_delta_bytes)}"
         if done.gain_ns is not None:
@@ -88,7 +90,7 @@ def _round(done: Round) -> None:
 
 
 def _gain(gain: Interval, step_ns: int) -> str:
-    part = f", {share(abs(gain.likely) / step_ns)} of it" if step_ns else ""
+    part = f" ({share(abs(gain.likely) / step_ns)} of the step)" if step_ns else ""
     less = "less" if gain.likely >= 0 else "more"
     interval = f"the gain is between {duration(gain.low)} and {duration(gain.high)}"
     return f"{duration(abs(gain.likely))} a step {less}{part}; {interval}"
@@ -102,7 +104,8 @@ def _memory(delta: int) -> str:
 
 
 def gains(history: History, theme: Theme) -> go.Figure:
-    """Two points a round, milliseconds a step: what was predicted, and what runs with and without it showed."""
+    """Two points per round in milliseconds per step: the predicted gain, and the gain measured with and without the
+    change."""
     figure = go.Figure()
     figure.add_vline(x=0, line={"color": theme.faint, "width": 1})
     rounds = [done for done in history.rounds if done.gain_ns is not None]
@@ -119,22 +122,22 @@ def gains(history: History, theme: Theme) -> go.Figure:
 def _points(
     figure: go.Figure, name: str, rounds: list[Round], gain: list[Interval | None], colour: str, symbol: str
 ) -> None:
-    found = [(done, own) for done, own in zip(rounds, gain, strict=True) if own is not None]
+    points = [(done, interval) for done, interval in zip(rounds, gain, strict=True) if interval is not None]
     figure.add_trace(
         go.Scatter(
             name=name,
-            x=[own.likely / MS for _, own in found],
-            y=[f"round {done.number}" for done, _ in found],
+            x=[interval.likely / MS for _, interval in points],
+            y=[f"round {done.number}" for done, _ in points],
             error_x={
                 "type": "data",
                 "symmetric": False,
-                "array": [(own.high - own.likely) / MS for _, own in found],
-                "arrayminus": [(own.likely - own.low) / MS for _, own in found],
+                "array": [(interval.high - interval.likely) / MS for _, interval in points],
+                "arrayminus": [(interval.likely - interval.low) / MS for _, interval in points],
             },
             mode="markers",
             orientation="h",
             marker={"color": colour, "symbol": symbol, "size": 12},
-            customdata=[label(done.change) for done, _ in found],
+            customdata=[label(done.change) for done, _ in points],
             hovertemplate="%{customdata}<br>" + name + " %{x:.1f} ms a step<extra></extra>",
         )
     )

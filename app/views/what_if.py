@@ -1,4 +1,4 @@
-"""Settings to choose, with their gain together as predicted by replay, cost in memory, and assumptions."""
+"""Settings to choose, with their combined gain as predicted by replay, their memory cost and assumptions."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from diag.model.steps import Knob, Risk
 from diag.words.formatting import UNKNOWN, duration, number, share, size
 
 AS_IT_IS = "as-it-is"
-_ALONE = 3  # so many lists at most have a row each
+_ALONE = 3  # up to this many lists get one row each
 _RISK = {
     Risk.MEMORY: "memory",
-    Risk.NUMERICS: "computed numbers",
-    Risk.CORRECTNESS: "what is trained",
+    Risk.NUMERICS: "numerical results",
+    Risk.CORRECTNESS: "training results",
 }
 
 
@@ -45,7 +45,7 @@ def show(view: RunView) -> None:
         return
     if not offered.changes:
         nothing(
-            "No setting is proposed for this run: no known setting changes what was found, or it costs less than 5% of "
+            "No setting is proposed for this run: no known setting fixes the findings, or they cost less than 5% of "
             "the step. The overview shows the findings and what to do."
         )
         return
@@ -75,16 +75,16 @@ def show(view: RunView) -> None:
 
 
 def _choose(view: RunView, changes: tuple[KnobChange, ...]) -> list[KnobChange]:
-    """One list a knob; the best advice is chosen until somebody chooses otherwise."""
+    """Draws one list per knob, with the best advice preselected; returns the chosen changes."""
     advised = {advice.id for advice in view.result.advice[:1]}
     by_knob: dict[Knob, list[KnobChange]] = {}
     for change in changes:
         by_knob.setdefault(change.knob, []).append(change)
     chosen: list[KnobChange] = []
     columns = st.columns(2 if len(by_knob) > _ALONE else 1)  # the texts are long
-    for at, (knob, own) in enumerate(by_knob.items()):
-        texts = {change.id: change.change for change in own}
-        default = next((change.id for change in own if change.id in advised), AS_IT_IS)
+    for at, (knob, knob_changes) in enumerate(by_knob.items()):
+        texts = {change.id: change.change for change in knob_changes}
+        default = next((change.id for change in knob_changes if change.id in advised), AS_IT_IS)
         with columns[at % len(columns)]:
             picked = choose(
                 knob.capitalize(),
@@ -94,7 +94,7 @@ def _choose(view: RunView, changes: tuple[KnobChange, ...]) -> list[KnobChange]:
                 within=view.run["path"],
                 format_func=lambda name, texts=texts: texts.get(name, "as it is"),  # type: ignore[misc]
             )
-        chosen += [change for change in own if change.id == picked]
+        chosen += [change for change in knob_changes if change.id == picked]
     return chosen
 
 
@@ -169,7 +169,9 @@ def _how(prospect: Prospect) -> None:
         st.markdown("The bundled trainer has no options for all of these; in code:")
     for code in prospect.code:
         if not code.by_api:
-            st.markdown(plain(f"{code.change}: not a setting; the gain shows what it is worth."))
+            st.markdown(
+                plain(f"{code.change}: not a setting, so there is no code to copy; the gain is what it would save.")
+            )
             continue
         with st.expander(plain(code.change), expanded=not prospect.command):
             for api, text in code.by_api.items():
@@ -185,8 +187,8 @@ TOGETHER = "all together"
 
 
 def steps(prospects: Sequence[tuple[str, Prospect]], theme: Theme) -> go.Figure:
-    """A bar a prospect, milliseconds a step, with the interval that a measurement is expected in. The first bar is the
-    measured step; what is refused is left out."""
+    """A bar per prospect in milliseconds per step, with the interval in which a measurement is expected. The first bar
+    is the measured step. Refused prospects are left out."""
     drawn = [(name, prospect) for name, prospect in prospects if not prospect.refused]
     measured = prospects[0][1].step_ns
     names = [MEASURED, *(label(name, 40) for name, _ in drawn)]

@@ -56,7 +56,7 @@ def test_who_was_last_of_the_chosen_row(tmp_path: Path, monkeypatch: pytest.Monk
     assert list(drawn.layout.yaxis.ticktext) == ["rank 1"]
     test = shown("collectives", tmp_path, monkeypatch, collective="1")
     assert test.selectbox(key="collective").value == "1"
-    assert f"{rows[1].matched} of them seen on several ranks" in text(test)
+    assert f"{rows[1].matched} matched across ranks with aligned clocks" in text(test)
 
 
 def test_bounds_are_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_bounds_are_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert test.dataframe[0].value["Bounds"].tolist() == ["transfer ≤, bandwidth ≥"] * len(rows)
     assert "Open markers" in text(test)
     assert "Hatched" in text(test)
-    assert "Who arrived last is not known" in text(test)
+    assert "It is not known which rank arrived last" in text(test)
     points = figures.bandwidth(rows, (), LIGHT).data[0]
     assert all(symbol.endswith("-open") for symbol in points.marker.symbol)
     assert points.customdata[0][0].startswith("≥")
@@ -88,7 +88,7 @@ def test_points_and_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(
         {trace.marker.color + str(trace.marker.symbol[0]) for trace in drawn.data if trace.mode == "markers"}
     ) == len({(row.op, row.group) for row in rows if row.busbw_gb_s and row.bytes_mean})
-    assert "the costs that predictions rest on" in text(shown("collectives", run, monkeypatch))
+    assert "the fitted costs that predictions use" in text(shown("collectives", run, monkeypatch))
 
 
 def test_no_collective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

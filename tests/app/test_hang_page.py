@@ -71,7 +71,7 @@ def test_a_run_that_ended_well_has_nothing_to_triage(tmp_path: Path, monkeypatch
     said = text(shown(tmp_path, layout.root, monkeypatch))
     assert "The run ended well" in said
     assert ":green-badge[" in said
-    for asked_for in ("What to do", "Who is where", "undetermined"):
+    for asked_for in ("What to do", "Ranks in each group", "undetermined"):
         assert asked_for not in said
     manifest(layout, exit_code=None)
     said = text(shown(tmp_path, layout.root, monkeypatch))

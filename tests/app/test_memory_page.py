@@ -1,4 +1,4 @@
-"""The page of the memory shows what was recorded, and what the model needs by formula."""
+"""The page of the memory shows what was recorded, and the model states by formula."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_memory_over_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     operators, modules, phases = shares(test)
     assert operators["Allocated by"].tolist() == ["aten::mm", "outside of operators"]
     assert modules["MB"].tolist() == [50.0, 40.0]
-    assert phases["Of the peak"].tolist() == pytest.approx([40 / 190, 30 / 190, 20 / 190])
+    assert phases["Share of peak"].tolist() == pytest.approx([40 / 190, 30 / 190, 20 / 190])
     figure = memory_figure(curve, 1e9, LIGHT)
     lines = {line.name: line for line in figure.data}
     assert max(lines["allocated"].y) == pytest.approx(0.19)

@@ -118,7 +118,15 @@ def test_a_search_holds_all_words(folder: Path, monkeypatch: pytest.MonkeyPatch)
     assert "1 of 2 runs" in text(test)
     test.text_input(key="search").set_value("nothing like it").run()
     assert not test.dataframe
-    assert "No run has all of these words." in text(test)
+    assert "No run matches all search words." in text(test)
+
+
+def test_the_caption_of_the_curves_agrees_in_number(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("healthy", "slow"):
+        outlined(folder / name)
+    assert "Curves of the first 2 runs, first rank of each run." in text(runs_page(folder, monkeypatch))
+    test = runs_page(folder, monkeypatch, search="slow")
+    assert "Curves of 1 run, first rank of each run." in text(test)
 
 
 def test_runs_that_train_are_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,8 +74,11 @@ def shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
 def test_what_was_predicted_measured_and_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     test = shown(folder, monkeypatch)
     text = "\n".join(str(element.value) for element in test.markdown).replace("\u00a0", " ")
-    assert plain("Predicted: 54.0 ms a step less, 35% of it; the gain is between 50.0 ms and 58.0 ms") in text
-    assert plain("Measured: 55.0 ms a step less, 35% of it; the gain is between 52.0 ms and 57.0 ms; 12.0 MB") in text
+    assert plain("Predicted: 54.0 ms a step less (35% of the step); the gain is between 50.0 ms and 58.0 ms") in text
+    assert (
+        plain("Measured: 55.0 ms a step less (35% of the step); the gain is between 52.0 ms and 57.0 ms; 12.0 MB")
+        in text
+    )
     assert plain("Failed: the training failed: exit code 137") in text
     assert plain("replace rank 3") in text
     assert [code.value for code in test.code] == [HISTORY.command]

@@ -97,7 +97,7 @@ def test_the_report_prints_on_five_pages_and_its_advice_on_the_first(browser: Br
     [
         (800, "dark", "", "Looked for"),
         pytest.param(1440, "light", "", "Looked for", marks=pytest.mark.matrix),
-        (800, "light", "memory", "What the model needs"),
+        (800, "light", "memory", "Model states"),
         pytest.param(800, "light", "input", "Every rank", marks=pytest.mark.matrix),
     ],
 )
