@@ -66,7 +66,7 @@ class Files:
     def __init__(self, folder: Path) -> None:
         """``folder``: the one with the page, ``index.html``. SystemExit if it has none."""
         if not (folder / "index.html").is_file():
-            sys.exit("The dashboard does not find the page of this version of Streamlit")
+            sys.exit("This version of Streamlit has its page in another place, where the dashboard does not find it")
         self._page = (folder / "index.html").read_bytes().replace(b"<head>", b"<head>" + _BASE, 1)
         self._paths = {
             f"/{file.relative_to(folder).as_posix()}": file for file in folder.rglob("*") if file.suffix != ".html"
@@ -225,7 +225,7 @@ def _streamlit(script: Path, options: dict[str, Any]) -> App:
     try:
         from streamlit import App
     except ImportError:
-        sys.exit("The dashboard needs streamlit.App, which this version of Streamlit lacks: install 1.67 or later")
+        sys.exit("This version of Streamlit has no streamlit.App, which the dashboard needs: install 1.67 or later")
     # A config.toml or secrets.toml in the home or in the current folder is meant for the user's own Streamlit apps.
     if not hasattr(config, "get_config_files"):
         sys.exit("This version of Streamlit finds its settings in another way, which the dashboard cannot turn off")

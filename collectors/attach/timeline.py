@@ -278,7 +278,9 @@ class Timeline:
         self._loader, self._gradients = 0, True  # of the last fetch
         self.loaders: set[int] = set()  # the training's loaders: a backward has followed their batches
         self._fetched: set[int] = set()  # loaders used since the last backward
-        self._made = 0  # nodes that autograd had made when the last batch was requested or the last backward ended
+        # Nodes that autograd had made when the last batch was requested or the last backward ended; None before both:
+        # what it made until then is no forward of this training.
+        self._made: int | None = None
         self._gaps: list[_Gap] = []  # of this step, since the last backward
         self._eval_called: Moment | None = None  # since the last backward
         self._evaluation: _Evaluation | None = None
@@ -315,7 +317,7 @@ class Timeline:
         self.optimizing = None  # an optimizer's step that raised reports no end
         self._loader, self._gradients = loader, gradients
         self._began = self._recorder.moment(ahead=DATA)
-        if self._evaluation is None and made > self._made:
+        if self._evaluation is None and self._made is not None and made > self._made:
             self._gaps.append(_Gap(self._edge, self._began, made - self._made))
         self._made = made
         if self._for_evaluation(loader, gradients):
@@ -365,7 +367,7 @@ class Timeline:
                 self._recorder.passed(DATA, fetch.start, fetch.end)
         self._end_evaluation(self._edge)
         for gap in self._gaps:
-            if gap.made > made - self._made:
+            if gap.made > made - (self._made or 0):
                 self._recorder.passed(FORWARD, gap.start, gap.end)
         self._gaps.clear()
         self._recorder.passed(FORWARD, self._edge, self._began)

@@ -354,7 +354,7 @@ def test_a_server_that_passes_the_guard_by_is_not_shown(token: str | None) -> No
     with HTTPServer((server.ADDRESS, 0), _AnswersEverybody) as answering:
         threading.Thread(target=answering.serve_forever, daemon=True).start()
         guard = listening(server.ADDRESS, server.ADDRESS, [], token, browser=True)
-        with pytest.raises(DiagError, match="answers everybody"):
+        with pytest.raises(DiagError, match="answers without the token"):
             server._wait_until_ready(_Runs(), server.ADDRESS, answering.server_port, guard)  # type: ignore[arg-type]
         answering.shutdown()
 

@@ -96,6 +96,16 @@ def test_sums_of_losses_before_a_batch_are_no_forward(autograd: Training) -> Non
     assert autograd.phases[1] == [("data", 11, 12), ("forward", 12, 14), ("backward", 14, 17), ("optimizer", 17, 18)]
 
 
+def test_what_ran_before_the_first_batch_is_no_forward(autograd: Training) -> None:
+    """A process may have used autograd for anything before it trains."""
+    autograd.forward(4, nodes=1000)
+    autograd.fetch(1)
+    autograd.forward(2)
+    autograd.backward(3)
+    autograd.optimize(1)
+    assert autograd.phases[0] == [("data", 4, 5), ("forward", 5, 7), ("backward", 7, 10), ("optimizer", 10, 11)]
+
+
 def test_an_evaluation_with_gradients_before_a_batch_is_no_forward(autograd: Training) -> None:
     for _ in range(2):
         autograd.fetch(1)
