@@ -257,12 +257,12 @@ class Strategy(Struct, frozen=True):
     within_host: bool = False
 
 
-ZERO_3 = Strategy("ZeRO-3", "parameters, too: FULL_SHARD, fully_shard", Sharding.PARAMETERS)
+ZERO_3 = Strategy("ZeRO-3", "parameters are sharded as well: FULL_SHARD, fully_shard", Sharding.PARAMETERS)
 HYBRID = Strategy("hybrid", "ZeRO-3 within a host: HYBRID_SHARD, HSDP", Sharding.PARAMETERS, within_host=True)
 STRATEGIES = (
     Strategy("DDP", "FSDP's NO_SHARD", Sharding.NONE),
     Strategy("ZeRO-1", "optimizer states are sharded", Sharding.OPTIMIZER),
-    Strategy("ZeRO-2", "gradients, too", Sharding.GRADIENTS),
+    Strategy("ZeRO-2", "optimizer states and gradients are sharded", Sharding.GRADIENTS),
     ZERO_3,
     Strategy("ZeRO-3, kept", "SHARD_GRAD_OP, reshard_after_forward=False", Sharding.PARAMETERS, keeps=True),
     HYBRID,

@@ -171,10 +171,9 @@ def _quickest(fitting: Sequence[Row]) -> tuple[Row, list[str]]:
     best_ns = times[best.need.strategy.name]
     if best is fastest:
         return best, [f"its step is the shortest of the strategies that fit ({duration(best_ns)})"]
-    more = share(best_ns / least - 1)
     return best, [
-        f"its step takes {duration(best_ns)}, {more} more than the shortest ({fastest.need.strategy.name}), and it is "
-        "simpler"
+        f"it is the simplest strategy within {share(WORTH_IT)} of the shortest step: {duration(best_ns)} a step, "
+        f"{duration(least)} with {fastest.need.strategy.name}"
     ]
 
 
