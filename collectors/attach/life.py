@@ -98,7 +98,7 @@ def backend_in_use() -> str | None:
 
 
 class Attachment:
-    """The recording of one process, started by its launcher, or by its own script (``asked``)."""
+    """The recording of one process, started by its launcher, or by its own script (``explicit``)."""
 
     def __init__(self, run_dir: Path, settings: CollectorSettings, explicit: bool = False) -> None:
         self.run_dir = run_dir
