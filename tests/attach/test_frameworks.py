@@ -176,10 +176,10 @@ def test_straggler_of_deepspeed_among_micro_batches_and_checkpoints(tmp_path: Pa
 
 
 @pytest.mark.matrix
+@pytest.mark.multiproc  # its worker loads while the step trains: beside other tests, a step takes as long as a load
 def test_slow_loader_of_one_rank_of_torchtitan(tmp_path: Path) -> None:
     """Its loader is torchdata's, whose iterators are its own, with a worker process."""
     run = tmp_path / "run"
-    # Its worker process loads while the step trains: on a machine as busy as CI's, steps take up to 0.5 s.
     options = ["--slow-loader", "0.8", "--slow-loader-rank", "1", "--workers", "1"]
     result = told_by(run, "--nproc", "2", "--no-trace", TORCHTITAN, *options)
     is_slow_loader_of_rank_1(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,6 +24,9 @@ BYTES = (
     b"\x1b[2J", b"\xed\xa0\x80", b"[" * 3_000, b"9" * 5_000, b"[0] " * 800,
     b"\x1f\x8b", b"PK\x03\x04", b"\x80\x04", b"(lp0\n", b"r\xff\xff\xff\x7f",
 )  # fmt: skip
+
+
+_value = st.sampled_from(VALUES).map(copy.deepcopy)  # a document that held one of them itself could come to hold itself
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -64,7 +68,7 @@ def changed_document(draw: st.DrawFn, content: bytes) -> bytes:
             case "wrap":
                 container[key] = [container[key]]
             case _:
-                container[key] = draw(st.sampled_from(VALUES))
+                container[key] = draw(_value)
     return json.dumps(document).encode("utf-8", "surrogatepass")
 
 

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from diag.cli.main import app
 from tests.forked import run_forked
-from tests.fuzz.mutations import VALUES, changed
+from tests.fuzz.mutations import VALUES, changed, changed_document
 from tests.hang.limited import USED
 from tests.matrix import matrix
 
@@ -36,6 +36,7 @@ EXIT_CODES = {
     "check": (0, 1, 2, 3, 4),
     "plan": (0, 1, 2, 3, 4),
 }  # 3: a budget is exceeded, or a configuration has errors
+VALUES_AT_FIRST = repr(VALUES)
 RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 # "IN" is the damaged file or folder, "OUT" a file that may be written, "RUN" a run that nothing is wrong with.
@@ -130,6 +131,14 @@ def search(seconds: float, once: Callable[[st.DataObject], None]) -> None:
         )
         seed(chosen)(few(given(st.data())(once)))()
         chosen += 1
+
+
+@settings(max_examples=20)
+@given(st.lists(changed_document(b'{"": {"": null}, "a": [{}]}'), min_size=20, max_size=20))
+def test_no_change_is_carried_into_the_next_document(documents: list[bytes]) -> None:
+    """A value that was shared by documents came to hold itself; the search for places to change filled the memory."""
+    assert documents
+    assert repr(VALUES) == VALUES_AT_FIRST
 
 
 @pytest.mark.matrix

@@ -14,6 +14,7 @@ import os
 import random
 import tempfile
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -137,11 +138,11 @@ def drop_key(document: Document, rng: random.Random) -> None:
 def change_value(document: Document, rng: random.Random) -> None:
     one = _some_object(document, rng)
     keys = [key for key in one if key != "traceEvents"] or KEYS
-    one[rng.choice(keys)] = rng.choice(ODD)
+    one[rng.choice(keys)] = deepcopy(rng.choice(ODD))
 
 
 def add_key(document: Document, rng: random.Random) -> None:
-    _some_object(document, rng)[rng.choice(KEYS)] = rng.choice(ODD)
+    _some_object(document, rng)[rng.choice(KEYS)] = deepcopy(rng.choice(ODD))
 
 
 def reorder_keys(document: Document, rng: random.Random) -> None:
@@ -165,7 +166,7 @@ def change_events(document: Document, rng: random.Random) -> None:
     elif change == 2:
         rng.shuffle(events)
     else:
-        events[at] = rng.choice(ODD)
+        events[at] = deepcopy(rng.choice(ODD))
 
 
 def move_time(document: Document, rng: random.Random) -> None:
