@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from diag.app.run_view import RunView
-from diag.app.views import overview
 from diag.tune.history import is_tuned, load
 
 
@@ -59,7 +58,7 @@ def _tuning(at: Visit) -> None:
 COMPARE = "compare"  # its path
 
 PAGES = (
-    Page("Overview", "overview", lambda view, at: overview.show(view, at.baseline())),
+    Page("Overview", "overview", lambda view, at: _view("overview").show(view, at.baseline())),
     Page("Timeline", "timeline", lambda view, _: _view("timeline").show(view)),
     Page("What if", "what-if", lambda view, _: _view("what_if").show(view)),
     Page("Collectives", "collectives", lambda view, _: _view("collectives").show(view)),

@@ -253,7 +253,7 @@ def _warm_up(root: Path) -> None:
     """Analyses the first run, then imports what its figures and tables need. Runs while the browser loads Streamlit's
     page, which takes as long."""
     try:
-        import_module("diag.app.pages")
+        import_module("diag.app.views.overview")
         from diag.app.address import prepare
 
         prepare(root)

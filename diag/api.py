@@ -41,7 +41,6 @@ from diag.rundir.inspector import alone, newest_job, ranks_of, read_inspector
 from diag.rundir.run import Job as Job
 from diag.rundir.run import Jobs as Jobs
 from diag.rundir.run import SeveralJobsError as SeveralJobsError
-from diag.rundir.run import Tables as Tables
 from diag.rundir.run import find_jobs as find_jobs
 from diag.rundir.run import look_into as look_into
 from diag.rundir.run import must_exist, open_paths, tables_of, tables_of_job
@@ -51,6 +50,7 @@ from diag.rundir.runs import newest_change as newest_change
 from diag.rundir.runs import record_bytes as record_bytes
 from diag.rundir.runs import split_job as split_job
 from diag.rundir.runs import state_of as state_of
+from diag.rundir.tables import Tables as Tables
 from diag.tables import frames
 from diag.tables.collectives import duration_table
 from diag.traces.memory_snapshots import read_snapshots, snapshot_files
@@ -148,7 +148,9 @@ class Result(Struct, frozen=True, dict=True):
         """The changes to make first, with their gains predicted by replay; computed on first access."""
         from diag.replay.advice import recommend
 
-        return recommend(self.attribution, self.tables, self.examination, lambda: self.baseline)
+        return recommend(
+            self.attribution, self.tables, self.examination.findings, self.examination.shares, lambda: self.baseline
+        )
 
     @cached_property
     def baseline(self) -> Baseline | Refusal:
@@ -167,7 +169,7 @@ class Result(Struct, frozen=True, dict=True):
         """The changes that can be chosen for this run, and the gain of any combination of them."""
         from diag.replay.advice import what_if
 
-        return what_if(self.baseline, self.attribution, self.tables, self.examination)
+        return what_if(self.baseline, self.attribution, self.tables, self.examination.findings, self.examination.shares)
 
     @cached_property
     def cost_curves(self) -> tuple[CostCurve, ...]:

@@ -17,8 +17,9 @@ from diag.diagnoses import examine_summary
 from diag.diagnoses.verdict import agreeing, judge
 from diag.errors import DiagError, readable
 from diag.model.steps import Coverage, Recommendation
-from diag.rundir.run import RankTables, Tables, axes_of, must_exist, open_paths
+from diag.rundir.run import must_exist, open_paths
 from diag.rundir.summaries import MOST_STEPS, has_summaries, read_summaries
+from diag.rundir.tables import RankTables, Tables, axes_of
 from diag.words.formatting import rank_ranges
 
 if TYPE_CHECKING:

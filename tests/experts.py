@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 from diag.collectors.records import BACKWARD, DATA, FORWARD, OPTIMIZER, CollectiveRow, Manifest, PhaseRow, StepRecord
-from diag.rundir.run import RankTables, Tables
+from diag.rundir.tables import RankTables, Tables
 from tests.copies import replace
 from tests.simulate import MS, Plan, _Rank, _tables
 

@@ -25,7 +25,7 @@ from diag.collectors.records import (
     StepRecord,
 )
 from diag.model.axes import coordinates
-from diag.rundir.run import RankTables, Tables
+from diag.rundir.tables import RankTables, Tables
 from diag.traces.kineto import read_trace
 from tests.account.kineto_builder import KinetoBuilder
 from tests.copies import replace

@@ -32,7 +32,7 @@ from diag.collectors.records import (
     StepRecord,
 )
 from diag.collectors.step_lines import StepSummary
-from diag.rundir.run import RankTables, Tables
+from diag.rundir.tables import RankTables, Tables
 from tests.copies import replace
 
 MS = 1_000_000

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diag.model.axes import Axes, axis_of, coordinates, group_words, is_data
-from diag.rundir.run import axes_of, axis_named, open_paths
+from diag.rundir.run import open_paths
+from diag.rundir.tables import axes_of, axis_named
 from tests.account.kineto_builder import KinetoBuilder
 
 MESH = {"pp": 2, "dp": 2, "tp": 2}

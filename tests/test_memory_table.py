@@ -10,7 +10,7 @@ import pytest
 
 from diag.api import analyze, open_run
 from diag.collectors.records import WINDOW_ACTIVE, WINDOW_NONE, Manifest, MemoryRecord
-from diag.rundir.run import Tables
+from diag.rundir.tables import Tables
 from diag.tables.memory import RankMemory, estimate_of
 from tests.copies import replace
 from tests.simulate import Plan, simulate

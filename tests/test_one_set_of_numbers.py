@@ -22,7 +22,7 @@ from diag.collectors.records import (
     StepRecord,
 )
 from diag.model.steps import Finding, Severity
-from diag.rundir.run import Tables
+from diag.rundir.tables import Tables
 from diag.show.json import to_dict
 from diag.show.page import STEP_TIME, advice_of, page_of
 from diag.show.ranks import OTHERS_WAIT

@@ -17,7 +17,7 @@ from diag.diagnoses.shares import CLASS_OF, Cost, Shares
 from diag.diagnoses.subject import resampled
 from diag.diagnoses.verdict import classes_of, classify, judge
 from diag.model.steps import Bottleneck, Detail, Severity
-from diag.rundir.run import Tables
+from diag.rundir.tables import Tables
 from diag.show.json import to_dict
 from tests.copies import replace
 from tests.simulate import MS, Plan, simulate, without_collectives

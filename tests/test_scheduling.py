@@ -7,7 +7,7 @@ import pytest
 from diag.api import Result, analyze
 from diag.collectors.records import BACKWARD, DATA, FORWARD, OPTIMIZER, HostRecord, LoaderQueue
 from diag.model.steps import Bottleneck, Finding, Severity
-from diag.rundir.run import Tables
+from diag.rundir.tables import Tables
 from tests.copies import replace
 from tests.simulate import MS, Plan
 from tests.simulate import simulate as simulated

@@ -7,7 +7,7 @@ import pytest
 from diag.account.records import calls_of
 from diag.api import Result, analyze
 from diag.collectors.records import FORWARD, CollectiveRow
-from diag.rundir.run import Tables
+from diag.rundir.tables import Tables
 from diag.show.ranks import rank_table
 from tests.copies import replace
 from tests.simulate import MS, Plan, simulate

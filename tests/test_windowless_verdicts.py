@@ -21,7 +21,7 @@ from diag.collectors.records import (
     StepRecord,
 )
 from diag.model.steps import Bottleneck, Severity
-from diag.rundir.run import RankTables, Tables
+from diag.rundir.tables import RankTables, Tables
 
 MS = 1_000_000
 STEP = 100 * MS

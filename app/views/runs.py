@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import streamlit as st
+from msgspec import Struct
 from msgspec.structs import replace
 
-from diag.api import Curves, Jobs, RunState, curves_of, state_of
+from diag.api import Curves, Jobs, Result, RunState, State, curves_of, state_of
 from diag.app.address import Version, analyse, bytes_of, choose_text, job_at, name_of, runs_of, version_of
 from diag.app.curves import (
     LOSS,
@@ -32,9 +33,11 @@ from diag.app.markup import plain, prose
 from diag.app.theme import theme_of
 from diag.app.views.common import EMPTY, bullets, draw, known_columns, show_error, shown_rows
 from diag.errors import DiagError
-from diag.show.runs import RunRow, row_of
+from diag.model.steps import Bottleneck, Severity, Verdict
+from diag.show.page import numbers_of
 from diag.tune.history import FILE_NAME
-from diag.words.formatting import counted
+from diag.words.formatting import counted, listing, spaced
+from diag.words.wording import class_name
 
 _EVERY_S = 3.0  # while a run trains, or is analysed
 _IDLE_S = 15.0  # otherwise: a run may be added
@@ -42,6 +45,7 @@ _FIRST = 6  # runs whose curves are shown if none is ticked
 _FIGURE_HEIGHT = 560
 _MOST_REASONS = 5
 _NOT_ANALYSED = "not analysed yet"
+_TOKENS, _MFU = "Tokens per second", "MFU"  # labels of numbers
 
 
 def show(root: Path, open_run: Callable[[str], None], compare: Callable[[str, str], None]) -> None:
@@ -317,3 +321,65 @@ def _outlined(state: RunState) -> Outline:
         return Outline(row_of(state), version, now_s, why=error.message)
     curves = curves_of_result(result) if curves_of(state.path) is None and result.attribution.steps else None
     return Outline(row_of(state, result), version, now_s, curves)
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+#
+# A run's state, its verdict and its numbers.
+
+
+class RunRow(Struct, frozen=True):
+    """``state``: in words, with the exit code of a run that failed; ``step_ns``: the mean of the counted steps, or of
+    the last 20 steps of a run that was not analysed; ``cause``: the id of the finding behind the class; ``mfu``: 0 to
+    1. "" and None where a value is not known, such as the verdict of a run that was not analysed."""
+
+    name: str
+    state: str
+    changed_ns: int
+    ranks: int
+    world_size: int | None
+    strategy: str
+    last_step: int | None
+    severity: Severity | None = None
+    bottleneck: str = ""
+    culprit: str = ""
+    cause: str = ""
+    headline: str = ""
+    step_ns: float | None = None
+    tokens_per_s: float | None = None
+    mfu: float | None = None
+
+    def holds(self, words: Sequence[str]) -> bool:
+        """Whether each of the words, in lower case, is somewhere in its texts."""
+        texts = (self.name, self.state, self.strategy, self.severity, self.bottleneck, self.culprit, self.cause)
+        whole = " ".join((*(text or "" for text in texts), self.headline)).lower()
+        return all(word in whole for word in words)
+
+
+def row_of(state: RunState, result: Result | None = None) -> RunRow:
+    """``result``: of the run's analysis; without it, the row uses what the last ``diag analyze`` stored."""
+    verdict = result.verdict if result is not None else state.answer
+    numbers = numbers_of(result) if result is not None else {}
+    tables = result.tables if result is not None else None
+    manifest = tables.manifest if tables is not None else None
+    return RunRow(
+        name=state.path.name,
+        state=state.state.value + (f" ({state.exit_code})" if state.state == State.FAILED else ""),
+        changed_ns=state.changed_ns,
+        ranks=len(tables.ranks) if tables is not None else state.ranks,
+        world_size=tables.world_size if tables is not None else state.world_size,
+        strategy=(manifest.strategy if manifest is not None else state.strategy) or "",
+        last_step=state.last_step,
+        severity=verdict.severity if verdict is not None else None,
+        bottleneck=class_name(verdict.bottleneck) if verdict is not None else "",
+        culprit=spaced(listing(verdict.culprit_ranks)) if verdict is not None and verdict.culprit_ranks else "",
+        cause=_cause(verdict),
+        headline=verdict.headline if verdict is not None else "",
+        step_ns=next(iter(numbers.values()), state.step_ns),
+        tokens_per_s=numbers.get(_TOKENS),
+        mfu=numbers.get(_MFU),
+    )
+
+
+def _cause(verdict: Verdict | None) -> str:
+    return verdict.cause if verdict is not None and verdict.bottleneck != Bottleneck.UNDETERMINED else ""

@@ -27,7 +27,7 @@ from diag.model.steps import (
     StepAccount,
     by_cause,
 )
-from diag.rundir.run import RankTables, Tables, axes_of
+from diag.rundir.tables import RankTables, Tables, axes_of
 from diag.traces.cache import hash_of_sources
 from diag.traces.trace import Trace
 from diag.words.formatting import rank_ranges

@@ -39,7 +39,7 @@ from diag.collectors.records import (
     StepRecord,
 )
 from diag.model.steps import Detail
-from diag.rundir.run import RankTables, Tables
+from diag.rundir.tables import RankTables, Tables
 
 from . import intervals as iv
 from .records import WARMUP_STEPS, blocked

@@ -48,8 +48,8 @@ from diag.collectors.records import (
 )
 from diag.model.axes import Axes
 from diag.model.steps import Attribution, CriticalPath, Parts, StepAccount
-from diag.rundir.run import RankTables
 from diag.rundir.summaries import Summaries
+from diag.rundir.tables import RankTables
 
 from . import intervals as iv
 from .attribute import IN_WINDOW, in_windows, queued_steps

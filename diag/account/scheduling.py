@@ -31,7 +31,7 @@ from . import records
 from .intervals import Times
 
 if TYPE_CHECKING:
-    from diag.rundir.run import RankTables, Tables
+    from diag.rundir.tables import RankTables, Tables
 
 
 Series = npt.NDArray[np.float64]  # one value per step

@@ -15,12 +15,11 @@ from msgspec.structs import replace
 
 from diag.account.device_clock import DeviceClocked, on_device_clocks
 from diag.account.frontier import Frontier
-from diag.account.pipeline import pipeline_of
 from diag.account.scheduling import Scheduling, scheduling_of
 from diag.collectors.records import BACKWARD, DATA, FORWARD, H2D, OPTIMIZER, PHASES_AND_REST, STILL
 from diag.model.steps import Attribution, Evidence, Finding, NotLooked
-from diag.rundir.run import Tables
 from diag.rundir.summaries import Summaries
+from diag.rundir.tables import Tables
 
 from . import (
     checkpoint_stall,
@@ -46,7 +45,7 @@ from . import (
     unseen_communication,
 )
 from .phases import PhaseAccount, disagreement, phases_alone, phases_of, unlike_the_rest
-from .shares import Shares, charge, noise_of, shares_of, with_pipeline
+from .shares import Shares, charge, noise_of, shares_of
 from .subject import Diagnosis, Subject
 
 DIAGNOSES: tuple[Diagnosis, ...] = (
@@ -104,7 +103,7 @@ def examine(
     if phases is not None:
         phases = replace(phases, shares=charged(phases.shares))
     doubt = disagreement(phases, shares)
-    shares = with_pipeline(shares, pipeline_of(attribution, shares.numbers))
+    shares = pipeline_bubble.with_pipeline(shares, attribution)
     by_phases = phases.shares if phases is not None else None
     if phases is not None and phases.alone and by_phases is not None:
         subject = Subject(attribution, tables, by_phases, phases_alone=True, scheduling=scheduling)

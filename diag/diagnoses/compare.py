@@ -11,7 +11,7 @@ from msgspec import Struct
 from diag.account.blame import median_of_others
 from diag.collectors.records import Manifest
 from diag.model.steps import Attribution, Kind, Parts, StepAccount
-from diag.rundir.run import Tables
+from diag.rundir.tables import Tables
 
 from .subject import drawn_steps
 

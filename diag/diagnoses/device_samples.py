@@ -9,7 +9,7 @@ from itertools import pairwise
 from msgspec import Struct
 
 from diag.collectors.records import DeviceHealth, DeviceRecord
-from diag.rundir.run import RankTables
+from diag.rundir.tables import RankTables
 
 from .shares import Cost
 from .subject import MENTION, Subject, no_device, ranks_text

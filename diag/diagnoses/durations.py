@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from diag.account.durations import Durations, Late, late_ranks
 from diag.model.steps import Bottleneck, Coverage, Evidence, Finding, NotLooked, Severity, Verdict
 from diag.rundir.durations import INSPECTOR, DurationRecords
-from diag.rundir.run import Tables
+from diag.rundir.tables import Tables
 from diag.words.formatting import counted, share
 from diag.words.wording import ONLY_DURATIONS, only_durations, sentence
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
@@ -117,17 +117,20 @@ def claims_of(subject: Subject) -> tuple[Claim, ...]:
     slow = low_bus_bandwidth.claim(subject)
     if slow is not None:  # a wire below its best delays everything, so it is to be fixed first
         return (slow,)
-    asked: Iterable[Callable[[Subject], Claim | None]] = (
-        missing_prefetch.claim,
-        regather_in_backward.claim,
-        sync_every_micro_step.claim,
-        reduce_scatter_stall.claim,
-        ddp_buckets.claim,
-    )
+    claims: tuple[Claim | None, ...]
     if subject.once(shards_optimizer_only):
-        asked = (sync_every_micro_step.claim, zero_buckets.claim)
-    claims = [claim for ask in asked if (claim := ask(subject)) is not None]
-    return tuple(claim for claim in claims if claim.part * subject.shares.share(Cost.COMM) >= MENTION)
+        claims = (sync_every_micro_step.claim(subject), zero_buckets.claim(subject))
+    else:
+        gathers = regather_in_backward.claim(subject)
+        claims = (
+            missing_prefetch.claim(subject),
+            gathers,
+            sync_every_micro_step.claim(subject),
+            reduce_scatter_stall.claim(subject, gathers_claimed=gathers is not None),
+            ddp_buckets.claim(subject),
+        )
+    exposed = subject.shares.share(Cost.COMM)
+    return tuple(claim for claim in claims if claim is not None and claim.part * exposed >= MENTION)
 
 
 def finder(id: str) -> Callable[[Subject], list[Finding]]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from diag.model.breakdown import Measure, peak_of
 from diag.model.steps import Evidence, Finding, Kind, Severity
-from diag.rundir.run import Tables
+from diag.rundir.tables import Tables
 from diag.tables.efficiency import device_of, efficiency
 
 from .shares import Cost, Shares

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from diag.model.steps import Evidence, Finding, Severity
-from diag.rundir.run import Tables
+from diag.rundir.tables import Tables
 from diag.tables.memory import rank_peaks
 
 from .subject import Diagnosis, Subject, ranks_text

@@ -17,7 +17,7 @@ from diag.account.device_clock import DeviceClocked, outside_windows
 from diag.account.frontier import Frontier, frontier
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD, H2D, OPTIMIZER, REST
 from diag.model.steps import HOST_DETAILS, QUEUED_DETAILS, Attribution, Bottleneck, Detail, Kind, by_cause
-from diag.rundir.run import Tables
+from diag.rundir.tables import Tables
 
 from .culprits import Series
 from .shares import REMOVABLE, UNEXPLAINED, Cost, Noise, Shares, class_of

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from diag.model.steps import Attribution, Evidence, Finding, Severity
-from diag.rundir.run import RankTables, Tables
+from diag.rundir.tables import RankTables, Tables
 
 from .shares import Cost, Shares
 from .subject import Diagnosis, Subject

@@ -7,7 +7,6 @@ import numpy as np
 from diag.account.trace_ranges import named
 from diag.model.steps import Evidence
 
-from . import regather_in_backward
 from .comm_cause import Claim, calls_of, cannot_tell_parts, last_reductions, queued_behind
 from .subject import Subject
 
@@ -25,15 +24,16 @@ def cannot_look(subject: Subject) -> str:
     return cannot_tell_parts(subject)
 
 
-def claim(subject: Subject) -> Claim | None:
+def claim(subject: Subject, gathers_claimed: bool) -> Claim | None:
     """The reduce-scatters that the last backward waits for before it goes on. Those after its last unit (that unit's
-    and the root's) cannot be overlapped."""
+    and the root's) cannot be overlapped. ``gathers_claimed``: all-gathers of the backward have a claim of their own,
+    with the reductions that delay them."""
     if not subject.shares.on_device:
         return None
     calls = subject.once(calls_of)
     between = [c for c in last_reductions(subject, "reduce_scatter") if c.after_ns > _GOES_ON * c.exposed_ns]
     exposed = sum(c.exposed_ns for c in between)
-    if regather_in_backward.claim(subject) is not None:  # reductions that delay a gather count there
+    if gathers_claimed:
         behind = subject.once(queued_behind)
         exposed -= sum(behind.get((c.rank, c.step, c.start_ns), 0) for c in between)
     if exposed <= 0:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
@@ -25,13 +24,9 @@ from diag.model.steps import (
     Kind,
     StepAccount,
 )
+from diag.rundir.tables import Tables
 
 from .culprits import Culprits, Series, find_culprits
-
-if TYPE_CHECKING:
-    from diag.account.pipeline import Pipeline
-    from diag.rundir.run import Tables
-
 
 # -- noise -------------------------------------------------------------------------------------------------------------
 #
@@ -268,14 +263,6 @@ class Shares(Struct, frozen=True):
 
     def cost(self, cost: Cost) -> Series:
         return self.cost_ns.get(cost, np.zeros_like(self.dur_ns))
-
-
-def with_pipeline(shares: Shares, pipeline: Pipeline | None) -> Shares:
-    """Adds the bubble and the imbalance of the pipeline, if the run has one."""
-    if pipeline is None:
-        return shares
-    unequal = np.minimum(np.full_like(pipeline.dur_ns, pipeline.imbalance_ns), pipeline.dur_ns)
-    return replace(shares, cost_ns={**shares.cost_ns, Cost.BUBBLE: pipeline.bubble_ns, Cost.IMBALANCE: unequal})
 
 
 def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -12,13 +12,10 @@ from msgspec import Struct, field
 
 from diag.account.scheduling import Scheduling
 from diag.model.steps import Attribution, Evidence, Finding, Parts, Severity
+from diag.rundir.tables import Tables
 
 from .culprits import LEAST_FOR_BLOCKS, Culprits, Series
 from .shares import Cost, Shares, class_of
-
-if TYPE_CHECKING:
-    from diag.rundir.run import Tables
-
 
 # A tenth of the step is worth a warning, a fifth is critical; below a twentieth it is not mentioned.
 MENTION = 0.05

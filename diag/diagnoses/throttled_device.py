@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from diag.collectors.records import DeviceRecord
 from diag.model.steps import Evidence, Finding
-from diag.rundir.run import RankTables
+from diag.rundir.tables import RankTables
 
 from .device_samples import Readings, hosts_text, not_recorded, plausible, readings, reads_amd, samples_of
 from .shares import Cost

@@ -10,7 +10,7 @@ from diag.account import gpu
 from diag.account.attribute import windows_of
 from diag.model.breakdown import KernelKind
 from diag.model.steps import Attribution, Kind, NotLooked
-from diag.rundir.run import Tables
+from diag.rundir.tables import Tables
 from diag.tables.kernels import work_of
 from diag.traces import kineto_names as names
 from diag.words.wording import fused_words

@@ -19,7 +19,7 @@ from diag.model.steps import (
     StepAccount,
     Verdict,
 )
-from diag.rundir.run import Tables
+from diag.rundir.tables import Tables
 
 from . import Examination, expert_imbalance, low_mfu, pipeline_bubble, ranks_train_alone
 from .culprits import LEAST_FOR_BLOCKS, Series

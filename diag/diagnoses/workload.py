@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from diag.account.records import loader_settings
 from diag.collectors.records import BACKWARD, OPTIMIZER, Manifest
-from diag.rundir.run import Tables
+from diag.rundir.tables import Tables
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
 

@@ -19,7 +19,7 @@ from diag.collectors.records import HeldRecord, Manifest, StepRecord
 from diag.collectors.trainer.strategies import named
 from diag.errors import DiagError
 from diag.model.states import ModelStates, Sharding, sharding_of, shards_of
-from diag.rundir.run import RankTables, Tables
+from diag.rundir.tables import RankTables, Tables
 from diag.traces.event_table import MEMORY_EVENT
 from diag.traces.text_stream import blocks, damaged, opened
 

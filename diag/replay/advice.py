@@ -13,10 +13,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from diag.collectors.text import masked_arguments
-from diag.diagnoses import Examination
+from diag.diagnoses.shares import Shares
 from diag.model.breakdown import Code, CostCurve, CostPoint, KnobChange, Prospect
-from diag.model.steps import Advice, Attribution, Evidence, Knob, Recommendation, Severity
-from diag.rundir.run import Tables
+from diag.model.steps import Advice, Attribution, Evidence, Finding, Knob, Recommendation, Severity
+from diag.rundir.tables import Tables
 from diag.tables.collectives import bus_factor
 
 from .case import Api, Candidate, Case, Setting, headroom, sizes_of
@@ -37,12 +37,13 @@ RESERVE = 0.05
 def recommend(
     attribution: Attribution,
     tables: Tables,
-    examination: Examination,
+    findings: tuple[Finding, ...],
+    shares: Shares,
     replayed: Callable[[], Baseline | Refusal] | None = None,
 ) -> Recommendation:
     """At most three changes for the costs of this run. Pure. ``replayed``: returns the run's baseline where it exists
     already; a healthy run needs none."""
-    if not any(f.severity != Severity.HEALTHY and f.bottleneck is not None for f in examination.findings):
+    if not any(f.severity != Severity.HEALTHY and f.bottleneck is not None for f in findings):
         return Recommendation()
     base = replayed() if replayed is not None else baseline(attribution, tables)
     if isinstance(base, Refusal):
@@ -50,7 +51,7 @@ def recommend(
     if base.error > MAX_ERROR:
         refused = f"nothing was predicted: the replayed steps differ from the measured ones by {base.error:.1%}"
         return Recommendation((), (refused,), base.error, refused=True)
-    case = Case(attribution, tables, examination, base.program, sizes_of(base.program))
+    case = Case(attribution, tables, findings, shares, base.program, sizes_of(base.program))
     advised: list[Advice] = []
     not_advised: list[str] = []
     for candidate in (proposal for propose in KNOBS.values() for proposal in propose(case)):
@@ -72,7 +73,7 @@ def _advice_or_refusal(case: Case, base: Baseline, candidate: Candidate) -> Advi
     if predicted.refused:
         return predicted.refused
     low, likely, high = predicted.expected_ns_per_step
-    step_ns = float(case.examination.shares.dur_ns.mean()) if predicted.step_ns else 0.0  # every page's step time
+    step_ns = float(case.shares.dur_ns.mean()) if predicted.step_ns else 0.0  # every page's step time
     share = likely / step_ns if step_ns else 0.0
     if share < LEAST_SHARE:
         return f"would change the step by {-share:+.1%}"
@@ -215,13 +216,15 @@ class WhatIf(Struct, frozen=True, eq=False):
         return _prospect(self._base, self._case, composed, nothing)
 
 
-def what_if(base: Baseline | Refusal, attribution: Attribution, tables: Tables, examination: Examination) -> WhatIf:
+def what_if(
+    base: Baseline | Refusal, attribution: Attribution, tables: Tables, findings: tuple[Finding, ...], shares: Shares
+) -> WhatIf:
     """The changes that this run offers. Pure; each prediction is made once, when it is first needed."""
     if isinstance(base, Refusal):
         return WhatIf((), base.reason)
     if base.error > MAX_ERROR:
         return WhatIf((), f"the replayed steps differ from the measured ones by {base.error:.1%}", base)
-    case = Case(attribution, tables, examination, base.program, sizes_of(base.program))
+    case = Case(attribution, tables, findings, shares, base.program, sizes_of(base.program))
     offered = (candidate for knob in _ORDER for candidate in KNOBS[knob](case))
     return WhatIf(tuple(_change(candidate) for candidate in offered), "", base, case)
 

@@ -15,9 +15,9 @@ from diag.collectors.trainer.keys import OptionError
 from diag.collectors.trainer.options import TrainerOptions
 from diag.collectors.trainer.refusals import validate
 from diag.collectors.trainer.strategies import named
-from diag.diagnoses import Examination
+from diag.diagnoses.shares import Shares
 from diag.model.steps import Attribution, Bottleneck, Finding, Knob, Risk
-from diag.rundir.run import Tables
+from diag.rundir.tables import Tables
 
 from .mutations import Mutation
 from .program import GATHERS, GRADIENTS, Program, Role
@@ -130,7 +130,8 @@ class Candidate(Struct, frozen=True):
 class Case(Struct, frozen=True):
     attribution: Attribution
     tables: Tables
-    examination: Examination
+    findings: tuple[Finding, ...]
+    shares: Shares
     program: Program
     sizes: Sizes
 
@@ -184,13 +185,13 @@ class Case(Struct, frozen=True):
 
     def finding(self, *ids: str) -> Finding | None:
         """The most expensive of these findings that costs enough to be acted on."""
-        worth = (f for f in self.examination.findings if f.id in ids and f.share >= WORTH)
+        worth = (f for f in self.findings if f.id in ids and f.share >= WORTH)
         return next(worth, None)
 
     @property
     def communication(self) -> Finding | None:
         """The most expensive finding about communication, if it costs enough to be acted on."""
-        about = (f for f in self.examination.findings if f.bottleneck == Bottleneck.COMMUNICATION and f.share >= WORTH)
+        about = (f for f in self.findings if f.bottleneck == Bottleneck.COMMUNICATION and f.share >= WORTH)
         return next(about, None)
 
 

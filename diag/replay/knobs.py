@@ -347,7 +347,7 @@ def loader_workers(case: Case) -> Sequence[Candidate]:
     workers = loader_settings(case.manifest).workers
     if finding is None or workers is None:
         return ()
-    if dominates(case.examination.shares):
+    if dominates(case.shares):
         return ()  # there is no core for another process
     return [_more_workers(case, finding.id, workers, then) for then in _worker_counts(workers)]
 

@@ -15,7 +15,7 @@ from diag.account.critical_path import Timeline, details_of, kinds_of, of_label
 from diag.account.match import SYNCHRONISING, Key
 from diag.model.axes import axis_words, is_data
 from diag.model.steps import Attribution, CollectiveCall, Detail, Kind, RankStep
-from diag.rundir.run import Tables
+from diag.rundir.tables import Tables
 from diag.traces.kineto_names import P2P_OPS
 from diag.words.formatting import rank_ranges
 

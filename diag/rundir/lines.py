@@ -282,3 +282,9 @@ def read_last_lines(file: Path, kind: type[T], most: int) -> tuple[list[T], Gap 
         except DAMAGED:
             continue
     return records, None
+
+
+def restart_gaps(layout: RunLayout) -> list[Gap]:
+    """Gaps for runs that the training recorded after its launcher had restarted it."""
+    reason = "the restarted training was recorded as a separate run, which is not analysed here"
+    return [Gap(str(restart.root), reason) for restart in layout.restarts()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import socket
 import time
@@ -11,11 +10,10 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from math import prod
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.collectors.layout import RankLayout, RunLayout, is_folder, run_of
@@ -23,10 +21,8 @@ from diag.collectors.reading import folder_refusal, linked_folders, natural, rea
 from diag.collectors.records import (
     CheckpointRecord,
     CollectiveLine,
-    CollectiveRow,
     DeviceRecord,
     DeviceStepRecord,
-    Heartbeat,
     HostRecord,
     Manifest,
     RankRecord,
@@ -35,7 +31,6 @@ from diag.collectors.records import (
 )
 from diag.errors import DiagError, ExitCode, readable
 from diag.model import Gap
-from diag.model.axes import Axes
 from diag.traces.cache import Cache
 from diag.traces.kineto_names import MOST_RULES, CommRule, RuleError, parse_rule
 from diag.traces.memory_snapshots import is_snapshot, snapshot_files
@@ -47,8 +42,9 @@ from diag.words.formatting import counted, masked, rank_ranges, visible
 from .durations import DurationRecords, recorded
 from .inspector import of_run
 from .jobs import Group, at_other_times, job_places, sort_traces, why_apart
-from .lines import read_heartbeat, read_identity, read_lines, read_manifest
+from .lines import read_heartbeat, read_identity, read_lines, read_manifest, restart_gaps
 from .runs import split_job
+from .tables import RankTables, Tables
 
 # -- settings ----------------------------------------------------------------------------------------------------------
 #
@@ -114,74 +110,6 @@ def _refused(file: Path, reason: str) -> DiagError:
 
 _MOST_NAMED = 8  # jobs, in a message
 _HEARTBEAT_FRESH_NS = 10 * 10**9  # it is written about once a second
-
-
-class RankTables(Struct, frozen=True):
-    """All data of one rank. ``row_steps``: the step of each of the ``rows``."""
-
-    rank: int
-    identity: RankRecord | None = None
-    steps: tuple[StepRecord, ...] = ()
-    rows: tuple[CollectiveRow, ...] = ()
-    groups: dict[str, list[int]] = field(default_factory=dict)
-    device: tuple[DeviceRecord, ...] = ()
-    scheduling: tuple[HostRecord, ...] = ()
-    checkpoints: tuple[CheckpointRecord, ...] = ()
-    heartbeat: Heartbeat | None = None
-    traces: tuple[Trace, ...] = ()
-    row_steps: tuple[int, ...] = ()
-    device_steps: tuple[DeviceStepRecord, ...] = ()
-
-    @property
-    def host(self) -> str | None:
-        if self.identity is not None:
-            return self.identity.host
-        return next((trace.host for trace in self.traces if trace.host), None)
-
-    @property
-    def on_device(self) -> bool:
-        """Whether this rank computes on an accelerator."""
-        if self.identity is not None:
-            return self.identity.device != "cpu"
-        return any(trace.has_gpu for trace in self.traces)
-
-    @property
-    def empty(self) -> bool:
-        return not self.steps and not self.traces
-
-    @property
-    def recorded(self) -> set[int]:
-        """The numbers of its steps."""
-        return {record.step for record in self.steps}
-
-
-class Tables(Struct, frozen=True):
-    """A run directory or traces, read once. ``world_size`` is None if unknown."""
-
-    root: Path
-    manifest: Manifest | None
-    world_size: int | None
-    ranks: dict[int, RankTables]
-    gaps: tuple[Gap, ...]
-    durations: tuple[DurationRecords, dict[int, int]] | None = None  # of collectives, and the ranks of the processes
-    snapshots: tuple[str, ...] = ()  # files of PyTorch's allocator: see ``diag.traces.memory_snapshots``
-
-    @property
-    def recorded(self) -> tuple[int, int] | None:
-        """Begin and end of its traces, Unix time in ns; None without traces."""
-        traces = [trace for rank in self.ranks.values() for trace in rank.traces]
-        return (min(window.begin_ns for window in traces), max(window.end_ns for window in traces)) if traces else None
-
-    @property
-    def on_device(self) -> bool:
-        """Whether any rank computes on an accelerator."""
-        return any(rank.on_device for rank in self.ranks.values())
-
-    @property
-    def missing(self) -> tuple[int, ...]:
-        """Ranks without usable data; empty if the world size is unknown."""
-        used = {rank for rank, tables in self.ranks.items() if not tables.empty}
-        return tuple(rank for rank in range(self.world_size or 0) if rank not in used)
 
 
 class Job(Struct, frozen=True):
@@ -425,12 +353,6 @@ def _readable_ranks(layout: RunLayout, gaps: list[Gap]) -> dict[int, RankLayout]
     return {rank: files for rank, files in ranks.items() if rank not in refusals}
 
 
-def restart_gaps(layout: RunLayout) -> list[Gap]:
-    """Gaps for runs that the training recorded after its launcher had restarted it."""
-    reason = "the restarted training was recorded as a separate run, which is not analysed here"
-    return [Gap(str(restart.root), reason) for restart in layout.restarts()]
-
-
 def _open_rank(rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: list[Gap]) -> RankTables:
     identity, gap = read_identity(files)
     heartbeat, heartbeat_gap = read_heartbeat(files)
@@ -589,41 +511,3 @@ def tables_of(root: Path, read: DurationRecords, ranks: Mapping[int, int]) -> Ta
     return Tables(
         root, None, world, {rank: RankTables(rank, identity) for rank, identity in identities.items()}, read.gaps
     )
-
-
-# -- axes --------------------------------------------------------------------------------------------------------------
-#
-# The axes of a run's process groups: from its manifest, else from the descriptions of the groups in its traces.
-
-# torch/distributed/device_mesh.py: "mesh_tp"; without names "mesh_dim_0", for all of it "mesh_default".
-_MESH_AXIS = re.compile(r"^mesh_(?!dim_\d+$|default$)(\w+)$")
-# Megatron-LM's core/parallel_state.py (August 2026), without the endings of its variants.
-_MEGATRON = {
-    "TENSOR_MODEL_PARALLEL_GROUP": "tp",
-    "PIPELINE_MODEL_PARALLEL_GROUP": "pp",
-    "DATA_PARALLEL_GROUP": "dp",
-    "DATA_PARALLEL_GROUP_GLOO": "dp",
-    "CONTEXT_PARALLEL_GROUP": "cp",
-    "EXPERT_MODEL_PARALLEL_GROUP": "ep",
-}
-
-
-def axes_of(tables: Tables) -> Axes:
-    """The axes of the run's groups; none if they are unknown."""
-    mesh = tables.manifest.mesh if tables.manifest is not None else {}
-    if mesh and all(size > 0 for size in mesh.values()) and prod(mesh.values()) == tables.world_size:
-        return Axes(dict(mesh), tables.world_size)
-    named: dict[tuple[int, ...], str] = {}
-    for rank in tables.ranks.values():
-        for trace in rank.traces:
-            for name, description in trace.descriptions.items():
-                axis, ranks = axis_named(description), trace.groups.get(name, ())
-                if axis is not None and len(ranks) > 1:
-                    named.setdefault(tuple(sorted(ranks)), axis)
-    return Axes({}, tables.world_size, named)
-
-
-def axis_named(description: str) -> str | None:
-    """The axis that a process group's description names; None if it names none."""
-    match = _MESH_AXIS.match(description)
-    return match.group(1) if match else _MEGATRON.get(description)

@@ -31,8 +31,7 @@ from diag.errors import DiagError, readable
 from diag.model import DAMAGED, Gap
 from diag.words.formatting import counted, rank_ranges
 
-from .lines import read_manifest
-from .run import restart_gaps
+from .lines import read_manifest, restart_gaps
 
 COLUMNS = (BEGIN, STEP, TOKENS, *PHASES_AND_REST, *(phase + STILL for phase in PHASES_AND_REST))
 

@@ -19,7 +19,7 @@ from diag.api import Result
 from diag.collectors.trainer.faults import FAULTS
 from diag.collectors.trainer.options import PRESETS
 from diag.collectors.trainer.strategies import STRATEGIES
-from diag.rundir.run import Tables
+from diag.rundir.tables import Tables
 from diag.show import KEPT, REDACTED
 
 # -- names -------------------------------------------------------------------------------------------------------------

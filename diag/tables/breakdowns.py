@@ -15,7 +15,7 @@ from diag.account.intervals import Window
 from diag.account.trace_ranges import host_windows
 from diag.model.breakdown import Breakdowns, ExposedCall, MemoryPeak, peak_of
 from diag.model.steps import Attribution, RankStep
-from diag.rundir.run import Tables
+from diag.rundir.tables import Tables
 from diag.tables.efficiency import device_of
 from diag.traces.trace import Trace
 

@@ -16,7 +16,7 @@ from diag.account.records import WARMUP_STEPS
 from diag.collectors.records import WINDOW_NONE, Manifest, StepRecord
 from diag.model.breakdown import DevicePeak, Efficiency, Measure
 from diag.model.steps import Attribution, Detail
-from diag.rundir.run import Tables
+from diag.rundir.tables import Tables
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
 

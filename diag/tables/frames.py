@@ -18,7 +18,7 @@ from msgspec.structs import asdict
 
 from diag.model.breakdown import CollectiveTable, KernelTable, ModuleTable
 from diag.model.steps import Attribution, Bottleneck, Finding, Parts, StepAccount
-from diag.rundir.run import Tables
+from diag.rundir.tables import Tables
 
 if TYPE_CHECKING:
     from diag.tables.memory import MemoryTable

@@ -12,7 +12,7 @@ from msgspec import Struct
 from diag.account.records import loader_settings
 from diag.collectors.records import DATA, H2D, LoaderQueue, StepRecord
 from diag.model.steps import Attribution
-from diag.rundir.run import RankTables, Tables
+from diag.rundir.tables import RankTables, Tables
 
 # -- loader reserve ----------------------------------------------------------------------------------------------------
 #

@@ -19,7 +19,7 @@ from diag.collectors import records
 from diag.collectors.records import Manifest, MemoryRecord, StepRecord
 from diag.model.states import ADAM_FP32, ModelStates, Sharding, model_states, sharding_of, shards_of
 from diag.model.steps import Attribution
-from diag.rundir.run import RankTables, Tables
+from diag.rundir.tables import RankTables, Tables
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
 from diag.words.formatting import counted

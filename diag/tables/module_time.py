@@ -25,7 +25,7 @@ from diag.account.intervals import Window, covers
 from diag.account.trace_ranges import Thread, host_windows
 from diag.model.breakdown import ModuleStat, ModuleTable, PathStat, PathTable
 from diag.model.steps import Attribution, Detail, Kind, RankStep, StepAccount
-from diag.rundir.run import RankTables, Tables
+from diag.rundir.tables import RankTables, Tables
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
 

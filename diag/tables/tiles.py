@@ -22,7 +22,7 @@ from diag.account.gpu import NEVER, device_work
 from diag.account.intervals import Covered, Times
 from diag.account.trace_ranges import Thread
 from diag.model.steps import CollectiveCall
-from diag.rundir.run import RankTables
+from diag.rundir.tables import RankTables
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
 

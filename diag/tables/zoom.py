@@ -22,7 +22,7 @@ from diag.account.intervals import Covered, Intervals, Times
 from diag.account.match import by_key
 from diag.model.breakdown import KernelKind
 from diag.model.steps import Attribution, Detail, Kind, RankStep, by_cause
-from diag.rundir.run import RankTables
+from diag.rundir.tables import RankTables
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
 

@@ -23,7 +23,7 @@ from diag.collectors.records import (
     StepRecord,
 )
 from diag.model.steps import Bottleneck, Detail, Kind, Severity
-from diag.rundir.run import RankTables, Tables
+from diag.rundir.tables import RankTables, Tables
 from tests.bench.grid.cases import NOT_KEPT
 from tests.bench.grid.device_rows import tuned, write_device_run
 from tests.bench.grid.gpu.simulate import simulate

@@ -19,7 +19,7 @@ from diag.collectors.records import (
     PhaseRow,
     StepRecord,
 )
-from diag.rundir.run import RankTables
+from diag.rundir.tables import RankTables
 from tests.copies import replace
 from tests.simulate import MS, Plan, simulate, without_collectives
 

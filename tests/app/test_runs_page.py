@@ -15,9 +15,8 @@ from diag.app.curves import LOSS, MEMORY, STEP_TIME, TOKENS, curve_figure, curve
 from diag.app.markup import plain
 from diag.app.theme import LIGHT
 from diag.app.views import runs as runs_view
-from diag.app.views.runs import Outline, cells_of, curves_for, outline_of
+from diag.app.views.runs import Outline, cells_of, curves_for, outline_of, row_of
 from diag.show.page import numbers_of
-from diag.show.runs import row_of
 from tests.app.runs import TOKENS as TOKENS_OF_A_STEP
 from tests.app.runs import write_run, write_stalled_trace
 from tests.app.shown import text

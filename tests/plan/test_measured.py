@@ -20,7 +20,7 @@ from diag.model.states import Sharding
 from diag.planning.gathering import FlatUnits
 from diag.planning.measured import measured, step_of_run
 from diag.planning.step_memory import Step, step_peak
-from diag.rundir.run import Tables
+from diag.rundir.tables import Tables
 from diag.show.plan import measured_to_json, print_measured
 from tests.command import diag
 from tests.copies import replace as changed

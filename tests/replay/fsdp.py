@@ -23,7 +23,7 @@ from diag.collectors.records import (
     RankRecord,
     StepRecord,
 )
-from diag.rundir.run import RankTables, Tables
+from diag.rundir.tables import RankTables, Tables
 
 MS = 1_000_000
 

@@ -13,7 +13,7 @@ from diag.replay.costs import Level, fit
 from diag.replay.mutations import more_bandwidth
 from diag.replay.predict import Baseline, baseline, build
 from diag.replay.program import Collective, Mutated, Program, replay, replay_error, with_collectives
-from diag.rundir.run import RankTables, Tables
+from diag.rundir.tables import RankTables, Tables
 from tests.copies import replace
 from tests.test_invariance import Plan, write
 

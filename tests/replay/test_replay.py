@@ -28,7 +28,7 @@ from diag.replay.program import (
     replay_error,
     with_lines,
 )
-from diag.rundir.run import Tables
+from diag.rundir.tables import Tables
 from tests import simulate as plain
 from tests.copies import replace
 from tests.replay.fsdp import MS, Fsdp, simulate

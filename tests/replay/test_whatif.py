@@ -11,7 +11,7 @@ from diag.api import Result, analyze, open_run
 from diag.replay.advice import WhatIf, what_if
 from diag.replay.knobs import KNOBS
 from diag.replay.predict import Baseline, gain
-from diag.rundir.run import Tables
+from diag.rundir.tables import Tables
 from tests.copies import replace
 from tests.replay.test_recommend import GB, with_device
 from tests.simulate import MS, Plan, simulate, without_rank
@@ -27,7 +27,8 @@ def with_layers(tables: Tables, layers: int) -> Tables:
 
 def on_device(result: Result, tables: Tables, capacity: int, reserved: int) -> WhatIf:
     """The same run as if its ranks had so much memory; the times stay."""
-    return what_if(result.baseline, result.attribution, with_device(tables, capacity, reserved), result.examination)
+    tables, examination = with_device(tables, capacity, reserved), result.examination
+    return what_if(result.baseline, result.attribution, tables, examination.findings, examination.shares)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 from diag.api import find_jobs, open_run
 from diag.errors import DiagError
 from diag.model import Gap
-from diag.rundir.run import Tables
+from diag.rundir.tables import Tables
 from diag.traces import reading
 from diag.traces.cache import Cache
 from diag.traces.reading import Reading, read_traces

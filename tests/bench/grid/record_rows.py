@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD
-from diag.rundir.run import Tables
+from diag.rundir.tables import Tables
 from tests.bench.grid.gpu.rows import Half
 from tests.bench.grid.truth import COMMUNICATION, COMPUTE, Cost, Ranks, Truth, truth_of
 from tests.bench.grid.truth import DATA as DATA_CLASS
