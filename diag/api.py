@@ -56,6 +56,7 @@ from diag.tables.collectives import duration_table
 from diag.traces.memory_snapshots import read_snapshots, snapshot_files
 from diag.traces.memory_snapshots import snapshots_alone as snapshots_alone
 from diag.traces.reading import Reading as Reading
+from diag.traces.trace import DeviceWork, Trace
 from diag.words.formatting import NBSP, counted, masked, rank_ranges
 from diag.words.wording import ONLY_DURATIONS, run_facts
 
@@ -339,6 +340,7 @@ def analyze(tables: Tables) -> Result:
         explained_wait=attribution.explained_wait,
         notes=(
             *_notes_on_steps(attribution),
+            *_notes_on_device(tables),
             *_notes_on_ends(tables),
             *(f"two measurements of the run disagree: {d}" for d in examination.doubts),
             *_named(tables),
@@ -459,7 +461,9 @@ def describe_run(result: Result) -> dict[str, Any]:
     tables, manifest = result.tables, result.tables.manifest
     traces = [trace for rank in tables.ranks.values() for trace in rank.traces]
     identities = [rank.identity for rank in tables.ranks.values() if rank.identity is not None]
-    devices = [i.device for i in identities] + [name for trace in traces for name in trace.device_names[:1]]
+    devices = [i.device for i in identities]
+    if not devices and traces:
+        devices = [_device_of(traces)]
     backends = [manifest.backend] if manifest is not None else []
     return {
         "path": masked(str(tables.root)),  # a URL may contain a password
@@ -469,7 +473,7 @@ def describe_run(result: Result) -> dict[str, Any]:
         "hosts": sorted({rank.host for rank in tables.ranks.values() if rank.host}),
         "backend": next((b for b in (*backends, *(trace.backend for trace in traces)) if b), None),
         "strategy": manifest.strategy if manifest is not None else None,
-        "device": next(iter(devices), "GPU" if result.on_device else "CPU" if traces else None),
+        "device": next(iter(devices), None),
         "mesh": manifest.mesh if manifest is not None else {},
         "model": manifest.model if manifest is not None else {},
         # Planted faults are for readers of the manifest; an analysis must not know them.
@@ -497,6 +501,24 @@ def _notes_on_steps(attribution: Attribution) -> list[str]:
         return ["no step markers and no repeating pattern: the whole window counts as one step"]
     if attribution.division == Division.INFERRED:
         return [f"no step markers: the steps are inferred from a repeating pattern ({attribution.step_marker})"]
+    return []
+
+
+def _device_of(traces: Sequence[Trace]) -> str:
+    """What the traces' work ran on. A header lists the devices of the host; a run on the CPU may use none of them."""
+    if all(trace.device_record.work == DeviceWork.NONE for trace in traces):
+        return "CPU"
+    return next((name for trace in traces for name in trace.device_names), "GPU")
+
+
+def _notes_on_device(tables: Tables) -> list[str]:
+    """Notes where only the operators of the host are in the traces, although there is a device."""
+    traces = [trace for rank in tables.ranks.values() if rank.identity is None for trace in rank.traces]
+    if tables.device_unread:
+        return ["the device's work was not recorded: the times are those of operators on the host"]
+    unused = next((name for trace in traces for name in trace.device_names), "")
+    if traces and unused and all(trace.device_record.work == DeviceWork.NONE for trace in traces):
+        return [f"no runtime call and no kernel of {unused} was recorded: the operators count as work of the CPU"]
     return []
 
 

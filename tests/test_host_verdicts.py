@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diag.api import Result, open_run
+from diag.api import Result, describe_run, open_run
 from diag.model.steps import Bottleneck, Severity
 from tests.account.kineto_builder import KinetoBuilder
 
@@ -62,6 +62,42 @@ def test_work_that_was_launched_and_does_not_run_leaves_the_verdict_open(tmp_pat
     assert (verdict.bottleneck, verdict.cause) == (Bottleneck.UNDETERMINED, "idle-after-launch")
     assert (verdict.severity, verdict.confidence) == (Severity.WARN, 0)
     assert "Next: " in verdict.headline
+
+
+def test_idle_time_before_work_without_a_launch_is_not_said_to_be_after_one(tmp_path: Path) -> None:
+    build = KinetoBuilder(world_size=1)
+    for number in range(STEPS):
+        build.step(number, number * 10 * MS, (number + 1) * 10 * MS, "ProfilerStep#")
+        for kernel in range(50):
+            at = number * 10 * MS + kernel * 200 * US
+            build.kernel(at, at + 80 * US)
+    result = opened(build, tmp_path)
+    assert (result.verdict.bottleneck, result.verdict.cause) == (Bottleneck.UNDETERMINED, "idle-after-launch")
+    assert "does not show when its next work was launched" in result.verdict.headline
+    assert "had been launched" not in result.verdict.headline
+
+
+def test_a_run_on_the_cpu_of_a_host_with_a_gpu_is_called_one(tmp_path: Path) -> None:
+    build = KinetoBuilder(rank=None)
+    for number in range(STEPS):
+        build.step(number, number * 10 * MS, (number + 1) * 10 * MS, "ProfilerStep#")
+        build.op("aten::mkldnn_convolution", number * 10 * MS, number * 10 * MS + 9 * MS)
+    result = opened(build, tmp_path)
+    assert (result.verdict.bottleneck, describe_run(result)["device"]) == (Bottleneck.COMPUTE, "CPU")
+    assert any("no kernel of Test GPU was recorded" in note for note in result.coverage.notes)
+
+
+def test_a_run_whose_kernels_are_not_in_the_trace_is_no_run_on_a_cpu(tmp_path: Path) -> None:
+    build = KinetoBuilder(rank=None)
+    for number in range(STEPS):
+        build.step(number, number * 10 * MS, (number + 1) * 10 * MS, "ProfilerStep#")
+        build.op("aten::mm", number * 10 * MS, number * 10 * MS + 9 * MS)
+        build.runtime("cudaLaunchKernel", number * 10 * MS + US, number * 10 * MS + 5 * US)
+    result = opened(build, tmp_path)
+    assert (result.verdict.bottleneck, describe_run(result)["device"]) == (Bottleneck.UNDETERMINED, "Test GPU")
+    reasons = {what.reason for what in result.coverage.not_looked}
+    assert "the device's work was not recorded" in reasons
+    assert "the run is on a CPU" not in reasons
 
 
 def test_a_busy_device_is_compute_bound(tmp_path: Path) -> None:

@@ -27,6 +27,18 @@ _MOST_STALLS = 3
 # A pause of this length or more is a stall of its own. The host returns from a synchronising call within microseconds,
 # but some milliseconds of Python after it are what the call exposes.
 _LONG_NS = {Detail.LAUNCH: LONG_NS, Detail.AFTER_SYNC: 20 * LONG_NS}
+_AFTER_LAUNCH = (
+    "although its next work had been launched: it waits for an event, another stream or work that is not in this trace"
+)
+_ALL_STREAMS = (
+    "Record a longer window (several steps between two prof.step() calls) with all streams and processes of this "
+    "device, for example with Nsight Systems or rocprof next to the profiler."
+)
+_NO_LAUNCH = "the trace does not show when its next work was launched: what it waits for is unknown"
+_WITH_LAUNCHES = (
+    "Record several steps between two prof.step() calls with ProfilerActivity.CPU next to the device's, so that the "
+    "trace contains the calls that launch the kernels and copies."
+)
 _PROFILED = " The profiler slows launches down: compare with the time of steps without it."
 
 
@@ -111,16 +123,13 @@ def _unexplained(subject: Subject) -> list[Finding]:
         )
     elif shares.share(Cost.QUEUED) >= MENTION:
         busy = _busiest(subject, ("queued", "unknown"))
+        idle = f"The device is idle for {in_ms(mean_ns(shares.cost(Cost.QUEUED)))} {subject.per}"
+        title, action = f"{idle} {_AFTER_LAUNCH}", _ALL_STREAMS
+        if _mostly_without_launch(subject):
+            title, action = f"{idle}, and {_NO_LAUNCH}", _WITH_LAUNCHES
         findings.append(
             subject.costing(
-                Cost.QUEUED,
-                id=AFTER_LAUNCH,
-                title=f"The device is idle for {in_ms(mean_ns(shares.cost(Cost.QUEUED)))} {subject.per} although "
-                "its next work had been launched: it waits for an event, another stream or work that is not in this "
-                "trace",
-                action="Record a longer window (several steps between two prof.step() calls) with all streams and "
-                "processes of this device, for example with Nsight Systems or rocprof next to the profiler.",
-                evidence=_stalls(busy, len(shares.numbers)),
+                Cost.QUEUED, id=AFTER_LAUNCH, title=title, action=action, evidence=_stalls(busy, len(shares.numbers))
             )
         )
     if shares.share(Cost.ONCE) >= MENTION:
@@ -137,6 +146,15 @@ def _unexplained(subject: Subject) -> list[Finding]:
             )
         )
     return findings
+
+
+def _mostly_without_launch(subject: Subject) -> bool:
+    """Whether the trace lacks the launch for more of the unexplained idle time than it holds it for."""
+    lacking, launched = (
+        sum(step.path.total(Kind.IDLE, detail) for step in _steps(subject))
+        for detail in (Detail.OTHER, Detail.DEPENDENCY)
+    )
+    return lacking > launched
 
 
 def _steps(subject: Subject) -> tuple[StepAccount, ...]:

@@ -10,7 +10,7 @@ from diag.rundir.tables import Tables
 from diag.tables.efficiency import device_of, efficiency
 
 from .shares import Cost, Shares
-from .subject import WARN, Diagnosis, Subject
+from .subject import WARN, Diagnosis, Subject, no_device
 from .workload import Workload, larger_batches, workload
 
 ID = "low-mfu"
@@ -54,7 +54,7 @@ def _action(facts: Workload) -> str:
 
 
 def cannot_look(subject: Subject) -> str:
-    return subject.once(_mfu).reason
+    return no_device(subject) or subject.once(_mfu).reason
 
 
 def mfu_of(tables: Tables, shares: Shares) -> Measure:

@@ -9,7 +9,7 @@ from diag.tables.efficiency import recomputed, totals
 from diag.tables.kernels import work_of
 
 from .memory_pressure import Peak, peaks_of, why_unknown
-from .subject import Diagnosis, Subject, ranks_text
+from .subject import Diagnosis, Subject, no_device, ranks_text
 
 ID = "recompute-with-memory-free"
 _MUCH = 0.15  # of the computation
@@ -51,8 +51,8 @@ def find(subject: Subject) -> list[Finding]:
 
 
 def cannot_look(subject: Subject) -> str:
-    if not subject.shares.on_device:
-        return "the run is on a CPU"
+    if reason := no_device(subject):
+        return reason
     if _fullest(subject) is None:
         return why_unknown(subject.tables)
     return "" if any(rank.traces for rank in subject.tables.ranks.values()) else "no profiler window was recorded"

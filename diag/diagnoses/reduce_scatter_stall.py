@@ -8,7 +8,7 @@ from diag.account.trace_ranges import named
 from diag.model.steps import Evidence
 
 from .comm_cause import Claim, calls_of, cannot_tell_parts, last_reductions, queued_behind
-from .subject import Subject
+from .subject import Subject, no_device
 
 ID = "reduce-scatter-stall"
 QUESTION = "backward stalled by reduce-scatter"
@@ -19,9 +19,7 @@ _WAIT = r"^FSDP::post_backward_rs_wait"
 
 
 def cannot_look(subject: Subject) -> str:
-    if not subject.shares.on_device:
-        return "the run is on a CPU"
-    return cannot_tell_parts(subject)
+    return no_device(subject) or cannot_tell_parts(subject)
 
 
 def claim(subject: Subject, gathers_claimed: bool) -> Claim | None:

@@ -241,4 +241,6 @@ def ranks_not_comparable(subject: Subject) -> str:
 
 def no_device(subject: Subject) -> str:
     """Why a diagnosis of devices cannot be looked for; "" where the run has one."""
-    return "" if subject.shares.on_device else "the run is on a CPU"
+    if subject.shares.on_device:
+        return ""
+    return "the device's work was not recorded" if subject.tables.device_unread else "the run is on a CPU"

@@ -91,6 +91,13 @@ class Tables(Struct, frozen=True):
         return any(rank.on_device for rank in self.ranks.values())
 
     @property
+    def device_unread(self) -> bool:
+        """Whether traces are all there is of a device's work, and do not hold it: the operators in them are the host's
+        side of it, and no computation on a CPU."""
+        unread = any(not trace.device_record.decides for rank in self.ranks.values() for trace in rank.traces)
+        return unread and all(rank.identity is None for rank in self.ranks.values())
+
+    @property
     def missing(self) -> tuple[int, ...]:
         """Ranks without usable data; empty if the world size is unknown."""
         used = {rank for rank, tables in self.ranks.items() if not tables.empty}
