@@ -37,6 +37,8 @@ _CLOCK_SET_NS: Final = 10**18
 # programs: mostly 0.25 and less (public traces of five repositories, November 2026).
 _ALIKE: Final = 0.3
 _COPIED: Final = 0.5  # fraction of start times: a copy shares more; two processes share a few by chance
+# A word of a file name, without the number at its end: resnet50, rank3. Not h7f2, 6a49xb, r1: hashes and times.
+_WORD: Final = re.compile(r"([A-Za-z]+(?![\dA-Za-z])|[A-Za-z]{3,}(?=\d))\d*")
 # Names that differ from process to process: addresses, numbers of steps.
 _OWN_NAME: Final = re.compile(r"0x[0-9a-f]{4,}|#\d")
 
@@ -173,8 +175,10 @@ def _written_by(trace: Trace) -> str:
 
 
 def _words(path: str) -> tuple[str, ...]:
-    """The words of a path without digits: ``("amp", "pt", "trace")`` of amp_3.pt.trace.json."""
-    return tuple(word for word in re.split(r"[^A-Za-z0-9]+", stem(path)) if word and not re.search(r"\d", word))
+    """The words of a path without their numbers: ``("resnet", "trace")`` of resnet50_trace_3.json. Words in which
+    letters and digits alternate are hashes and times, and are left out."""
+    words = re.split(r"[^A-Za-z0-9]+", stem(path))
+    return tuple(match[1] for word in words if (match := _WORD.fullmatch(word)))
 
 
 def stem(path: str) -> str:
@@ -347,7 +351,9 @@ def _unlike(left: Group, right: Group, apart: int, named: bool) -> str:
         return ""
     if not named and apart:
         when = f"{elapsed(apart)} apart" if _clocks_agree(left, right) else "with clocks that cannot be compared"
-        return f"recorded {when}, by different processes without ranks"
+        ids = [{pid for trace in group.traces for pid in trace.host_pids} for group in (left, right)]
+        how = "under different names," if ids[0] & ids[1] else "by different processes"
+        return f"recorded {when}, {how} without ranks"
     if not named and not all(group.processes[0].communicates for group in (left, right)):
         return "different processes without ranks, and at most one of them has collectives"
     if not _alike(left.processes[0], right.processes[0]):

@@ -379,3 +379,19 @@ def test_the_clock_of_another_host_may_be_off_by_any_time(tmp_path: Path, first_
     if jobs == 1:
         skipped = open_run(tmp_path).coverage.skipped
         assert any("recorded 2\u00a0d from the others: treated as the same job" in gap.reason for gap in skipped)
+
+
+def test_profiles_of_several_models_by_one_process_id_are_several_jobs(tmp_path: Path) -> None:
+    """A number in a model's name is no number of a window."""
+    for number, name in enumerate(("resnet50", "vgg16")):
+        put(tmp_path / f"{name}_trace.json", rank=None, at_ns=number * HOUR, communicates=False)
+    found = find_jobs([tmp_path])
+    assert names_of(found) == {"resnet50_trace": [0], "vgg16_trace": [0]}
+    assert "under different names" in reasons(found)
+
+
+def test_numbered_windows_of_one_process_are_one_job(tmp_path: Path) -> None:
+    for number in (10, 20):
+        name = f"resnet50_step{number}.json"
+        put(tmp_path / name, rank=None, at_ns=number * SECOND, communicates=False, first_step=number)
+    assert len(open_run(tmp_path).tables.ranks[0].traces) == 2
