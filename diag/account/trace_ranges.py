@@ -34,7 +34,9 @@ Times = npt.NDArray[np.int64]
 _LEAST, _LEAST_OF_OPERATORS = 3, 4
 # Fraction of the time from the first to the last range of one name: with less, the ranges are parts of an iteration.
 _COVERED = 0.5
-_ALL_WORK = 0.8  # fraction of the device's work between the first and the last iteration
+_ALL_WORK = 0.8  # fraction of the launches between the first and the last iteration
+# Fraction of the device's time: iterations by an operator hold more of it together, and none of them alone.
+_MOST_TIME = 0.5
 _STEADY = 3.0  # times as long as another: iterations differ in length, but not like the parts of one
 _ALIKE = 0.8  # fraction of the periods with as many operators as the median period
 _NUMBERS = re.compile(r"\d+")
@@ -163,7 +165,7 @@ def _period(trace: Trace, rows: pl.DataFrame, exchanges: Times) -> Iterations | 
         steady = np.percentile(dur, 90) <= _STEADY * np.percentile(dur, 10)
         alike = float((operators == np.median(operators)).mean()) >= _ALIKE
         exchanged = np.diff(np.searchsorted(exchanges, edges)) > 0
-        if steady and alike and exchanged.mean() >= _ALIKE and _has_work(trace, edges.tolist()):
+        if steady and alike and exchanged.mean() >= _ALIKE and _share_work(trace, edges):
             return Iterations(tuple(edges.tolist()), str(trace.stored.names[int(code)]))
         if counts[place] > 64:  # an iteration has more operators than that: more frequent names need no look
             break
@@ -183,10 +185,39 @@ def _has_work(trace: Trace, edges: Sequence[int]) -> bool:
     calls = _launches(trace)
     if not len(calls):
         return True
-    until = edges[-1] + (edges[-1] - edges[0]) // (len(edges) - 1)
+    until = _end_after(edges)
     launched = np.diff(np.searchsorted(calls, edges))
     inside = np.searchsorted(calls, until) - np.searchsorted(calls, edges[0])
     return bool(inside >= _ALL_WORK * len(calls) and _steady(launched) and launched[1:].sum() >= launched.sum() / 2)
+
+
+def _end_after(edges: Sequence[int]) -> int:
+    """The end of one more iteration after the last edge."""
+    return int(edges[-1] + (edges[-1] - edges[0]) // (len(edges) - 1))
+
+
+@lru_cache(maxsize=1)
+def _launched_work(trace: Trace) -> tuple[Times, Times]:
+    """When the host launched each piece of the device's work, in order, and for how long the device worked on all
+    pieces before it."""
+    calls = trace.unsorted(*names.LAUNCH_CATEGORIES, columns=("correlation", "ts_ns")).drop_nulls()
+    work = trace.unsorted(*names.DEVICE_CATEGORIES, columns=("correlation", "dur_ns")).drop_nulls()
+    pieces = work.join(calls.unique("correlation"), on="correlation").sort("ts_ns")
+    return pieces["ts_ns"].to_numpy(), np.concatenate((np.zeros(1, np.int64), np.cumsum(pieces["dur_ns"].to_numpy())))
+
+
+def _share_work(trace: Trace, edges: Times) -> bool:
+    """Whether the iterations by an operator are those of the device's work: they hold most of its launches and of its
+    time, and no later one most of the others' time. Points of one image, or tokens of one answer, repeat in a part of
+    the window; the device's long work may lie before them, after them, or in a single one."""
+    if not _has_work(trace, edges.tolist()):
+        return False
+    launched, worked = _launched_work(trace)
+    if not len(launched):
+        return True
+    each = np.diff(worked[np.searchsorted(launched, [*edges, _end_after(edges.tolist())])])
+    held = int(each.sum())
+    return held >= _MOST_TIME * int(worked[-1]) and int(each[1:].max()) <= _MOST_TIME * held
 
 
 # Old profilers write microseconds, so one range's end can be later than the next one's begin.

@@ -93,6 +93,16 @@ def test_the_layers_of_one_forward_pass_are_no_iterations(tmp_path: Path) -> Non
     assert edges(generation(6, exchanging=False), tmp_path) is None
 
 
+@pytest.mark.parametrize("longest", ["before", "after", "within"])
+def test_what_repeats_beside_the_devices_work_is_no_iteration(tmp_path: Path, longest: str) -> None:
+    """The points of one image: each is a few operators and a copy; most of the device's time is one other pass."""
+    begin, middle, end = -ITERATION, 3 * ITERATION + 12 * MS, 6 * ITERATION + MS
+    at = {"before": begin, "within": middle, "after": end}[longest]
+    build = generation(6, exchanging=True).op("aten::conv2d", at, at + 100_000)
+    build.kernel(end + ITERATION, end + 31 * ITERATION, launch=at + 50_000)
+    assert edges(build, tmp_path) is None
+
+
 def test_two_repeats_may_be_chance(tmp_path: Path) -> None:
     assert edges(training(2), tmp_path) is None
 
