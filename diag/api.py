@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from diag.account.attribute import attribute, with_comparable_steps
 from diag.account.device_clock import on_device_clocks
 from diag.account.durations import Durations, durations_of, of_steps
+from diag.account.trace_ranges import AFTER_ITERATIONS, BEFORE_ITERATIONS
 from diag.collectors.layout import RunLayout
 from diag.diagnoses import Examination, examine
 from diag.diagnoses.durations import add_durations, examine_durations, judge_durations
@@ -57,9 +58,10 @@ from diag.traces.memory_snapshots import read_snapshots, snapshot_files
 from diag.traces.memory_snapshots import snapshots_alone as snapshots_alone
 from diag.traces.reading import Reading as Reading
 from diag.traces.trace import DeviceWork, Trace
-from diag.words.formatting import NBSP, counted, masked, rank_ranges
+from diag.words.formatting import NBSP, counted, duration, masked, rank_ranges
 from diag.words.wording import ONLY_DURATIONS, run_facts
 
+_MUCH_OUTSIDE = 0.1  # of a trace: time in no inferred step is mentioned from here on
 _RANKS_KEPT = 2  # ranks whose events stay in memory; a rank with a million events takes 50 MB
 
 if TYPE_CHECKING:  # imported at run time where first needed: all of it takes a tenth of a second
@@ -500,8 +502,20 @@ def _notes_on_steps(attribution: Attribution) -> list[str]:
     if attribution.undivided:
         return ["no step markers and no repeating pattern: the whole window counts as one step"]
     if attribution.division == Division.INFERRED:
-        return [f"no step markers: the steps are inferred from a repeating pattern ({attribution.step_marker})"]
+        inferred = f"no step markers: the steps are inferred from a repeating pattern ({attribution.step_marker})"
+        return [inferred + _outside_of_steps(attribution)]
     return []
+
+
+def _outside_of_steps(attribution: Attribution) -> str:
+    """How much of the window is in no inferred step, as the end of a sentence; "" for less than a tenth of it."""
+    around = {
+        reason: sum(step.dur_ns for step in attribution.steps if step.note == reason)
+        for reason in (BEFORE_ITERATIONS, AFTER_ITERATIONS)
+    }
+    if sum(around.values()) < _MUCH_OUTSIDE * sum(step.dur_ns for step in attribution.steps):
+        return ""
+    return "; " + " and ".join(f"{duration(ns)} {reason}" for reason, ns in around.items() if ns) + " do not count"
 
 
 def _device_of(traces: Sequence[Trace]) -> str:

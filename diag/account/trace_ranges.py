@@ -47,6 +47,10 @@ _PHASES = (
 )
 
 
+# Why the time outside of the iterations is no step.
+BEFORE_ITERATIONS, AFTER_ITERATIONS = "before the first iteration", "after the last iteration"
+
+
 class Iterations(Struct, frozen=True):
     """``edges``: n + 1 host times that delimit n iterations. ``marker``: what repeats."""
 
@@ -154,10 +158,10 @@ def _period(trace: Trace, rows: pl.DataFrame, exchanges: Times) -> Iterations | 
     begin = rows["ts_ns"].to_numpy()
     outer = _in_no_other(begin, begin + rows["dur_ns"].to_numpy())
     begin, name = begin[outer], rows["name"].to_physical().to_numpy()[outer]
-    codes, counts = np.unique(name, return_counts=True)
+    codes, first, counts = np.unique(name, return_index=True, return_counts=True)
     enough = counts >= _LEAST_OF_OPERATORS
-    codes, counts = codes[enough], counts[enough]
-    for place in np.argsort(counts, kind="stable"):
+    codes, first, counts = codes[enough], first[enough], counts[enough]
+    for place in np.lexsort((first, counts)):  # of equally frequent names, the one that comes first begins an iteration
         code = codes[place]
         at = np.flatnonzero(name == code)
         edges = begin[at]
@@ -267,7 +271,7 @@ def outside_of_iterations(trace: Trace) -> dict[int, str]:
     if not edges:
         return {}
     last = trace.step_shift + len(edges)
-    return {trace.step_shift: "before the first iteration", last: "after the last iteration"}
+    return {trace.step_shift: BEFORE_ITERATIONS, last: AFTER_ITERATIONS}
 
 
 def agreed(ranks: Mapping[int, Sequence[Trace]]) -> dict[int, tuple[Trace, ...]]:

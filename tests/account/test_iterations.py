@@ -10,6 +10,7 @@ from diag.account.trace_ranges import iterations_of
 from diag.api import open_run
 from diag.model.steps import Division
 from diag.traces.kineto import read_trace
+from diag.words.formatting import NBSP
 from tests.account.kineto_builder import KinetoBuilder
 
 MS = 1_000_000
@@ -118,7 +119,8 @@ def test_what_lies_before_and_after_the_iterations_does_not_count(tmp_path: Path
         "before the first iteration", "warm-up", "", "", "", "", "after the last iteration",
     ]  # fmt: skip
     assert [step.dur_ns for step in steps if step.usable] == pytest.approx([ITERATION] * 4, abs=2000)
-    assert any("inferred" in note for note in result.coverage.notes)
+    inferred = next(note for note in result.coverage.notes if "inferred" in note).replace(NBSP, " ")
+    assert inferred.endswith("; 120 ms before the first iteration do not count")
     # Everything that the device did is in one of the windows.
     assert sum(step.parts[0].compute_ns for step in steps) == 6 * 15 * MS
 
