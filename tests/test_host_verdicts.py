@@ -100,6 +100,34 @@ def test_a_run_whose_kernels_are_not_in_the_trace_is_no_run_on_a_cpu(tmp_path: P
     assert "the run is on a CPU" not in reasons
 
 
+@pytest.mark.parametrize("begins", [True, False])
+def test_the_first_batch_of_a_loader_with_workers_is_no_slow_loader(tmp_path: Path, begins: bool) -> None:
+    """One batch in a window without steps. The loader draws a seed where its iterator is made."""
+    build = KinetoBuilder(rank=None).op("aten::empty", 0, 10 * US)
+    if begins:
+        build.op("aten::random_", 20 * US, 30 * US)
+    build.range("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", MS, 800 * MS)
+    for kernel in range(40):
+        at = 801 * MS + kernel * MS
+        build.kernel(at, at + MS, launch=800 * MS + 500 * US + kernel * US)
+    build.kernel(100 * US, 110 * US, launch=90 * US)
+    verdict = opened(build, tmp_path).verdict
+    assert verdict.bottleneck == Bottleneck.DATA
+    assert ("first batch" in verdict.headline) is begins
+    assert (verdict.confidence <= 0.5) is begins
+
+
+def test_a_cost_of_a_window_without_steps_is_not_called_one_of_a_step(tmp_path: Path) -> None:
+    build = KinetoBuilder(rank=None).range("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", MS, 80 * MS)
+    for kernel in range(40):
+        at = 81 * MS + kernel * MS
+        build.kernel(at, at + MS, launch=80 * MS + 500 * US + kernel * US)
+    build.kernel(100 * US, 110 * US, launch=90 * US)
+    verdict = opened(build, tmp_path).verdict
+    assert "79 ms in this window" in verdict.headline
+    assert "a step" not in verdict.headline
+
+
 def test_a_busy_device_is_compute_bound(tmp_path: Path) -> None:
     verdict = opened(trace_of(step=10 * MS, busy=97 * MS // 10), tmp_path).verdict
     assert (verdict.bottleneck, verdict.severity) == (Bottleneck.COMPUTE, Severity.HEALTHY)

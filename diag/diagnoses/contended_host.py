@@ -13,7 +13,6 @@ from .subject import (
     WARN,
     Diagnosis,
     Subject,
-    a_step,
     late_ranks_text,
     mean_ns,
     ranks_text,
@@ -33,7 +32,7 @@ def find(subject: Subject) -> list[Finding]:
     if culprits.ranks and not subject.scheduling.apart(culprits.ranks, "queued_ns", "loading_ns"):
         unequal = False
     ranks = culprits.ranks if unequal else ()
-    cost = a_step(subject.charged(Cost.CONTENTION, ranks))
+    cost = subject.each(subject.charged(Cost.CONTENTION, ranks))
     return [
         subject.costing(
             Cost.CONTENTION,

@@ -29,7 +29,7 @@ from diag.tables.all_to_alls import Exchange, by_group, exchanges, uneven
 
 from .culprits import MAX_CHANCE, PERSISTENT, at_least
 from .shares import Cost
-from .subject import Subject, a_step, in_ms, ranks_text
+from .subject import Subject, in_ms, ranks_text
 
 Series = npt.NDArray[np.float64]
 
@@ -368,7 +368,7 @@ _COMPARED = 0.7  # upper bound of the confidence where the time per token was no
 
 def finding(subject: Subject, load: ExpertLoad, evidence: Sequence[Evidence] = ()) -> Finding:
     """``expert-imbalance``: the load is the reason why these ranks, or changing ones, are late."""
-    cost = a_step(subject.charged(Cost.STRAGGLER, load.ranks))
+    cost = subject.each(subject.charged(Cost.STRAGGLER, load.ranks))
     if load.ranks:
         receive, compute = ("receives", "computes") if len(load.ranks) == 1 else ("receive", "compute")
         title = (

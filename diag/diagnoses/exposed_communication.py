@@ -30,7 +30,7 @@ from .comm_cause import (
 )
 from .missing_ranks import MOST, missing_ranks
 from .shares import Cost
-from .subject import MENTION, Diagnosis, Subject, a_step, in_ms, mean_ns
+from .subject import MENTION, Diagnosis, Subject, in_ms, mean_ns
 from .unseen_communication import unrecognised
 
 
@@ -62,7 +62,7 @@ def find(subject: Subject) -> list[Finding]:
 def _find_in_summary(subject: Subject) -> list[Finding]:
     if subject.shares.share(Cost.COMM) < MENTION:
         return []
-    cost = a_step(subject.shares.cost(Cost.COMM))
+    cost = subject.each(subject.shares.cost(Cost.COMM))
     return [
         subject.costing(
             Cost.COMM,

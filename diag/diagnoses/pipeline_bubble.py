@@ -13,7 +13,7 @@ from diag.model.axes import bubble
 from diag.model.steps import Attribution, Evidence, Finding
 
 from .shares import Cost, Shares
-from .subject import MENTION, Diagnosis, Subject, a_step
+from .subject import MENTION, Diagnosis, Subject
 
 ID = "pipeline-bubble"
 _ONE_STAGE_A_RANK = ("gpipe", "1f1b")
@@ -26,7 +26,7 @@ def find(subject: Subject) -> list[Finding]:
         return []
     trainer = subject.tables.manifest.trainer if subject.tables.manifest is not None else {}
     ideal, count = ideal_share(len(account.stages), trainer), len(account.stages)
-    cost = a_step(subject.shares.cost(Cost.BUBBLE))
+    cost = subject.each(subject.shares.cost(Cost.BUBBLE))
     waited = Evidence(
         "segments", "waiting for other stages, mean over all ranks", round(account.waited_share, 4), "share"
     )

@@ -5,19 +5,24 @@ from __future__ import annotations
 import numpy as np
 
 from diag.account.records import loader_settings
-from diag.model.steps import Evidence, Finding
+from diag.model.steps import Attribution, Evidence, Finding
+from diag.rundir.tables import Tables
 from diag.tables.loading import Reserve, full_share, reserve_of
+from diag.traces import kineto_names as names
+from diag.traces.trace import Trace
 
 from .contended_host import dominates
 from .culprits import Culprits
 from .shares import Cost
-from .subject import MENTION, Diagnosis, Subject, a_step, ranks_text, waited_for
+from .subject import MENTION, Diagnosis, Subject, in_ms, mean_ns, ranks_text, waited_for
 from .workload import workload
 
 # Median wait as a fraction of the step; below it, a few steps hold nearly all of the wait, which the mean hides.
 _BURST_QUIET = 0.02
 _MOST_SHOWN = 8  # ranks
 _FULL = 0.8  # of the time that was waited for data
+# A loader with workers draws a seed when its iterator is made, just before it starts them.
+_WITH_WORKERS, _SEED = r"_MultiProcessingDataLoaderIter\.__next__", r"^aten::random_$"
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -27,7 +32,7 @@ def find(subject: Subject) -> list[Finding]:
     if share < MENTION:
         return []
     culprits = shares.culprits(Cost.DATA)
-    cost = a_step(waited)
+    cost = subject.each(waited)
     if _lie_ready(subject, culprits.ranks if culprits.share >= share / 2 else ()):
         return [_handing_over(subject, cost)]
     if culprits.ranks and culprits.share >= share / 2:
@@ -40,6 +45,15 @@ def find(subject: Subject) -> list[Finding]:
         title = f"The data loader stalls occasionally: {cost} on average, in few steps"
         ahead = "prepare more batches ahead" if subject.once(workload).loader is False else "raise prefetch_factor"
         action = f"Buffer the stalls: {ahead}; check what is read when it stalls."
+    elif of_first_batch(subject.attribution, subject.tables):
+        title = (
+            f"The first batch of the data loader takes {in_ms(mean_ns(waited))}, with the start of its worker "
+            "processes; whether later batches are late is not in this window"
+        )
+        action = (
+            "Mark the steps with prof.step() and record several of them after the warm-up. If every epoch begins like "
+            "this, set persistent_workers=True."
+        )
     else:
         title, action = f"The data loader is slower than the training: {cost}", _more_workers(subject)
     return [
@@ -51,6 +65,21 @@ def find(subject: Subject) -> list[Finding]:
             evidence=subject.per_rank("data_wait_ns"),
         )
     ]
+
+
+def of_first_batch(attribution: Attribution, tables: Tables) -> bool:
+    """Whether the only batch in a window without steps is the first of an iterator with workers, on every rank: their
+    start is in the wait, and none of them had loaded ahead."""
+    traces = [trace for rank in tables.ranks.values() for trace in rank.traces]
+    return attribution.undivided and bool(traces) and all(map(_begins_loading, traces))
+
+
+def _begins_loading(trace: Trace) -> bool:
+    fetched = trace.select(names.ANNOTATION, name=_WITH_WORKERS)
+    if len(fetched) != 1:
+        return False
+    seeds = trace.select(names.CPU_OP, name=_SEED, within=(trace.begin_ns, int(fetched["ts_ns"][0])))
+    return not seeds.is_empty()
 
 
 def _lie_ready(subject: Subject, ranks: tuple[int, ...]) -> bool:
@@ -116,7 +145,7 @@ def _waiting_on(subject: Subject, culprits: Culprits) -> Finding:
     others = _others(subject, ranks)
     alone = not others or _faster(others)
     names = ranks_text(ranks)
-    cost = a_step(subject.charged(Cost.DATA, ranks if alone else ()))
+    cost = subject.each(subject.charged(Cost.DATA, ranks if alone else ()))
     if alone:
         title = f"The data loader of {names} is slow: {cost}{subject.waiting_ranks_text(ranks)}"
         action = _look_at(subject, ranks, bool(others))

@@ -9,7 +9,7 @@ from diag.model.steps import Evidence, Finding
 from diag.words.wording import sentence
 
 from .shares import Cost
-from .subject import MENTION, Diagnosis, Subject, a_step, ranks_text, waited_for
+from .subject import MENTION, Diagnosis, Subject, ranks_text, waited_for
 
 ONE, ALL = "stalled-rank", "stalled-ranks"
 _IN_ONE_PHASE = 0.8  # of the blocked time
@@ -35,7 +35,7 @@ def find(subject: Subject) -> list[Finding]:
         if unequal and subject.scheduling.apart(culprits.ranks, "blocked_ns", "paused_ns", "frozen_ns")
         else ()
     )
-    cost = a_step(subject.charged(Cost.STALL, ranks))
+    cost = subject.each(subject.charged(Cost.STALL, ranks))
     asked = ranks or (culprits.suspects if unequal else ()) or tuple(subject.scheduling.ranks)
     place = _place(subject, asked)
     if ranks:

@@ -28,7 +28,6 @@ from .subject import (
     MENTION,
     Diagnosis,
     Subject,
-    a_step,
     late_ranks_text,
     ranks_not_comparable,
     ranks_text,
@@ -248,7 +247,7 @@ def _of_work(subject: Subject) -> list[Finding]:
     if shares.share(Cost.STRAGGLER) < MENTION:
         return []
     culprits = _culprits(subject, Cost.STRAGGLER)
-    cost = a_step(subject.charged(Cost.STRAGGLER, culprits.ranks))
+    cost = subject.each(subject.charged(Cost.STRAGGLER, culprits.ranks))
     if subject.once(throttled_ranks):
         return []  # a known reason: diag.diagnoses.throttled_device has these nanoseconds
     if shares.unexplained > UNEXPLAINED:
@@ -297,7 +296,7 @@ def _of_hosts(subject: Subject) -> list[Finding]:
     if shares.share(Cost.HOST_STRAGGLER) < MENTION or subject.once(throttled_ranks):
         return []
     culprits, last = _culprits(subject, Cost.HOST_STRAGGLER), subject.once(last_arrivals)
-    cost = a_step(subject.charged(Cost.HOST_STRAGGLER, culprits.ranks))
+    cost = subject.each(subject.charged(Cost.HOST_STRAGGLER, culprits.ranks))
     if culprits.ranks:
         names = ranks_text(culprits.ranks)
         often = (

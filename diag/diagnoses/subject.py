@@ -56,6 +56,10 @@ class Subject(Struct, frozen=True):
         """The unit of a cost, in words."""
         return "in this window" if self.attribution.undivided else "a step"
 
+    def each(self, series: Series) -> str:
+        """A cost of the mean step, or of the window that stands for one, in words."""
+        return f"{in_ms(mean_ns(series))} {self.per}"
+
     def waiting_ranks_text(self, ranks: tuple[int, ...]) -> str:
         """Which ranks wait for these, as the end of a sentence; "" where no waiting for them was recorded."""
         others = [rank for rank in self.attribution.ranks if rank not in ranks]
@@ -179,10 +183,6 @@ def in_ms(ns: float) -> str:
 def rounded_ms(ns: float) -> float:
     ms = ns / 1e6
     return round(ms) if abs(ms) >= 9.95 or not ms else float(f"{ms:.2g}")
-
-
-def a_step(series: Series) -> str:
-    return f"{in_ms(mean_ns(series))} a step"
 
 
 def mean_ns(series: Series) -> int:

@@ -11,7 +11,7 @@ from diag.model.steps import Evidence, Finding
 from .pipeline_bubble import cannot_look as cannot_look
 from .pipeline_bubble import pipeline
 from .shares import Cost
-from .subject import MENTION, Diagnosis, Subject, a_step
+from .subject import MENTION, Diagnosis, Subject
 
 ID = "unbalanced-stages"
 
@@ -21,7 +21,7 @@ def find(subject: Subject) -> list[Finding]:
     if account is None or subject.shares.share(Cost.IMBALANCE) < MENTION:
         return []
     ranks = account.stages[account.slowest]
-    cost = a_step(subject.shares.cost(Cost.IMBALANCE))
+    cost = subject.each(subject.shares.cost(Cost.IMBALANCE))
     work = [float(np.median(stage_ns)) / 1e6 for stage_ns in account.work_ns]
     return [
         subject.costing(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import exp, sqrt
+from math import ceil, exp, sqrt
 
 import numpy as np
 from msgspec.structs import replace
@@ -21,7 +21,7 @@ from diag.model.steps import (
 )
 from diag.rundir.tables import Tables
 
-from . import Examination, expert_imbalance, low_mfu, pipeline_bubble, ranks_train_alone
+from . import Examination, expert_imbalance, low_mfu, pipeline_bubble, ranks_train_alone, slow_data
 from .culprits import LEAST_FOR_BLOCKS, Series
 from .phases import PhaseAccount
 from .shares import REMOVABLE, Cost, Shares, class_of, costs_of, judged_ns
@@ -94,6 +94,7 @@ _NOT_ALIGNED = 0.6  # ... and where waiting could not be separated from transfer
 _IDLE_UNKNOWN = 0.6  # ... and where a device may have been idle for some of what counts as compute
 _FEW_RANKS, _WAITS_FOR_NOBODY = 0.5, 0.75  # ... and where few of the ranks were seen
 _UNSEEN = 0.6  # ... and where the others may have waited for ranks that were not recorded
+_FIRST_BATCH = 0.5  # ... and where the loader's workers were starting, and no later batch was recorded
 _COARSE = 0.5  # ... and where only phases were recorded, which contain communication or idle time
 _UNSEEN_WAITS = "the waits of some collectives were not recorded: they would count as computation"
 _WINDOW = "record a profiler window (diag run --trace), then analyse again"
@@ -167,6 +168,7 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
         cause.confidence if cause is not None and cause.id == expert_imbalance.ID else 1.0,
         _covered(coverage, cause, shares),
         _UNSEEN if coverage.ranks_missing and _waits(bottleneck, cause, shares) else 1.0,
+        _FIRST_BATCH if bottleneck == Bottleneck.DATA and slow_data.of_first_batch(attribution, tables) else 1.0,
         1.0 if attribution.comm_known else _NO_COMMUNICATION_DATA,
         1.0 if attribution.idle_known else _IDLE_UNKNOWN,
         _resting_on(phases, shares) if phases is not None else _alignment(attribution, tables, share, shares),
@@ -402,6 +404,11 @@ def _both(findings: Sequence[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.bottleneck in REMOVABLE][:2]
 
 
+def _up(share: float) -> float:
+    """Rounded up to a whole per cent: "no more than" a share that is printed as 5% is wrong for 5.2%."""
+    return ceil(round(100 * max(share, 0.0), 6)) / 100
+
+
 def _headline(
     bottleneck: Bottleneck,
     level: Severity,
@@ -418,7 +425,7 @@ def _headline(
         unseen = "" if phases.frontier.communication_known else "; communication cannot be separated from computation"
         return f"No phase and no rank stands out, {step}{unseen}."
     if level == Severity.HEALTHY or cause is None:
-        return f"Healthy: compute-bound, {step}; nothing removable costs more than {max(share, 0.0):.0%} of it."
+        return f"Healthy: compute-bound, {step}; nothing removable costs more than {_up(share):.0%} of it."
     if bottleneck == Bottleneck.MIXED:
         first, second = _both(findings)
         return f"Mixed: {_lower(first.title)}; and {_lower(second.title)}."

@@ -208,6 +208,7 @@ def page_of(result: Result, most_ranks: int = MOST_RANKS) -> Page:
     culprits = result.verdict.culprit_ranks
     shown = sorted({parts.rank for step in attribution.steps for parts in step.parts})
     rank = next((culprit for culprit in culprits if culprit in shown), shown[0] if shown else 0)
+    whole = "window" if attribution.undivided else "step"
     return Page(
         title=RunName(result.tables.root.resolve().name),
         facts=tuple(run_facts(run, coverage)),
@@ -233,7 +234,9 @@ def page_of(result: Result, most_ranks: int = MOST_RANKS) -> Page:
         idle=idle_table(attribution, rank),
         stalls=stall_table(attribution),
         stall_lines=stall_lines(attribution),
-        findings=tuple(_card(finding, place_of(result, finding, rank)) for finding in result.examination.findings),
+        findings=tuple(
+            _card(finding, place_of(result, finding, rank), whole) for finding in result.examination.findings
+        ),
         basis=_basis(coverage),
         notes=tuple(f"{sentence(note)}." for note in coverage.notes),
         not_found=result.examination.not_found,
@@ -291,8 +294,9 @@ def place_of(result: Result, finding: Finding, otherwise: int = 0) -> Place | No
     return Place(rank, max(traced or recorded, key=cost_of.__getitem__))
 
 
-def _card(finding: Finding, place: Place | None) -> Card:
-    cost = f"{share(finding.share)} of the step" if finding.cost_ns_per_step else ""
+def _card(finding: Finding, place: Place | None, whole: str) -> Card:
+    """``whole``: what its share is of."""
+    cost = f"{share(finding.share)} of the {whole}" if finding.cost_ns_per_step else ""
     if cost and not printed_alike(finding.title_ns, finding.cost_ns_per_step):
         cost += f", {duration(finding.cost_ns_per_step)}"
     ranks = listing(finding.ranks) if finding.ranks else ""
