@@ -87,6 +87,17 @@ def test_a_run_on_the_cpu_of_a_host_with_a_gpu_is_called_one(tmp_path: Path) -> 
     assert any("no kernel of Test GPU was recorded" in note for note in result.coverage.notes)
 
 
+def test_time_without_operators_on_a_cpu_makes_a_verdict_less_sure(tmp_path: Path) -> None:
+    build = KinetoBuilder(rank=None)
+    for number in range(STEPS):
+        build.step(number, number * 10 * MS, (number + 1) * 10 * MS, "ProfilerStep#")
+        build.op("aten::mkldnn_convolution", number * 10 * MS, number * 10 * MS + 7 * MS)
+    verdict = opened(build, tmp_path).verdict
+    assert (verdict.bottleneck, verdict.severity) == (Bottleneck.COMPUTE, Severity.HEALTHY)
+    assert verdict.confidence == pytest.approx(0.7, abs=0.01)
+    assert "No operator runs for 30% of the time" in verdict.headline
+
+
 def test_a_run_whose_kernels_are_not_in_the_trace_is_no_run_on_a_cpu(tmp_path: Path) -> None:
     build = KinetoBuilder(rank=None)
     for number in range(STEPS):

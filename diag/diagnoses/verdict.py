@@ -168,6 +168,7 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
         cause.confidence if cause is not None and cause.id == expert_imbalance.ID else 1.0,
         _covered(coverage, cause, shares),
         _UNSEEN if coverage.ranks_missing and _waits(bottleneck, cause, shares) else 1.0,
+        1.0 if shares.on_device else 1 - _idle(attribution, shares),  # no event says what Python does there
         _FIRST_BATCH if bottleneck == Bottleneck.DATA and slow_data.of_first_batch(attribution, tables) else 1.0,
         1.0 if attribution.comm_known else _NO_COMMUNICATION_DATA,
         1.0 if attribution.idle_known else _IDLE_UNKNOWN,
@@ -187,6 +188,8 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
     headline = _headline(bottleneck, level, share, cause, findings, shares, phases, per)
     if at_fault is not None and at_fault is not cause and bottleneck != Bottleneck.MIXED:
         headline += f" {at_fault.title}."
+    if level == Severity.HEALTHY and not shares.on_device and (idle := _idle(attribution, shares)) >= WARN:
+        headline += f" No operator runs for {idle:.0%} of the time: that is Python, or waiting."
     if phases is not None:
         headline += _BASIS
     return Verdict(
