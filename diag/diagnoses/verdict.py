@@ -188,8 +188,8 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
     headline = _headline(bottleneck, level, share, cause, findings, shares, phases, per)
     if at_fault is not None and at_fault is not cause and bottleneck != Bottleneck.MIXED:
         headline += f" {at_fault.title}."
-    if level == Severity.HEALTHY and not shares.on_device and (idle := _idle(attribution, shares)) >= WARN:
-        headline += f" No operator runs for {idle:.0%} of the time: that is Python, or waiting."
+    if level == Severity.HEALTHY and not shares.on_device and (quiet := _idle(attribution, shares)) >= WARN:
+        headline += f" No operator runs for {quiet:.0%} of the time: that is Python, or waiting."
     if phases is not None:
         headline += _BASIS
     return Verdict(

@@ -42,6 +42,9 @@ _OTHER_CATEGORIES: Final = {
     "xpu_driver": DRIVER,
     "privateuse1_runtime": RUNTIME,
     "privateuse1_driver": DRIVER,
+    "mlu_runtime": RUNTIME,  # Cambricon's kineto_mlu, as are the next two; its kernels are of the category "kernel"
+    "mlu_memcpy": MEMCPY,
+    "mlu_memset": MEMSET,
     "memcpy": MEMCPY,
     "memset": MEMSET,
 }
@@ -66,15 +69,16 @@ ARGUMENT_PATTERN: Final = (
     + SHAPED_OP_PATTERN
 )
 
-# Synchronising and allocating calls of CUDA, HIP, and Intel's Unified Runtime (ur*) and Level Zero (ze*).
+# Synchronising and allocating calls of CUDA, HIP, Intel's Unified Runtime (ur*) and Level Zero (ze*), and Cambricon's
+# runtime (cnrt*).
 SYNC_PATTERN: Final = (
     r"^(?:(?:cuda|hip|cu)(?:Device|Stream|Event|Ctx)Synchronize|ur(?:QueueFinish|EventWait$)"
-    r"|ze(?:EventHost|FenceHost|CommandQueue|CommandListHost)Synchronize)"
+    r"|ze(?:EventHost|FenceHost|CommandQueue|CommandListHost)Synchronize|cnrt(?:QueueSync|SyncDevice|NotifierWait|WaitNotifier))"
 )
 ALLOCATOR_PATTERN: Final = (
     r"^(?:(?:cuda|hip|cu)(?:(?:Ext)?Malloc|Free|Host(?:Alloc|Malloc|Free)"
     r"|Mem(?:Create|Map|Unmap|Release|Alloc|Free|SetAccess|Address(?:Reserve|Free)|Host(?:Alloc|Register|Unregister)))"
-    r"|urUSM(?:\w*Alloc|Free)|zeMem(?:Alloc|Free))"
+    r"|urUSM(?:\w*Alloc|Free)|zeMem(?:Alloc|Free)|cnrt(?:Malloc|Free|Host(?:Malloc|Free)))"
 )
 # Calls that load code onto the device or prepare it, once for each module.
 LOADING_CALLS: Final = (
@@ -88,7 +92,7 @@ CAPTURE_END_PATTERN: Final = r"^(?:cu|cuda|hip)StreamEndCapture"
 GRAPH_LAUNCH_PATTERN: Final = r"^(?:cu|cuda|hip)GraphLaunch"
 # Calls that give the device work: kernels, graphs, copies, memsets. Old CUPTI wrote INVALID for cooperative launches
 # (on the V100 traces, those of NCCL).
-LAUNCH_PATTERN: Final = r"(?i)launch|memcpy|memset|enqueue|^INVALID$"
+LAUNCH_PATTERN: Final = r"(?i)launch|memcpy|memset|enqueue|^cnInvokeKernel|^INVALID$"
 
 _DTYPE_BYTES: Final = {
     "float": 4, "float32": 4, "int": 4, "int32": 4, "uint32": 4,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from diag.api import open_run
 from diag.traces.kineto import read_trace
 from diag.traces.trace import DeviceRecord, DeviceWork
 from tests.account.kineto_builder import PID, KinetoBuilder
@@ -150,6 +151,21 @@ def test_a_category_that_nobody_knows(tmp_path: Path, pid: int, work: DeviceWork
 def test_accelerators_whose_kernels_are_called_kernels(tmp_path: Path, backend: str) -> None:
     made = host().kernel(MS, 2 * MS).event(f"{backend}_runtime", "urEnqueueKernelLaunch", 1000, 2000, correlation=1)
     assert record(tmp_path, made).work is DeviceWork.RECORDED
+
+
+def test_runtime_and_copies_of_an_mlu(tmp_path: Path) -> None:
+    """Cambricon's kineto_mlu: a launch, a copy and a synchronising call in categories of its own."""
+    made = host().event("kernel", "MLUOpTensor", 2 * MS, 3 * MS, tid=1, pid=0, correlation=1, device=0, stream=1)
+    made.event("mlu_memcpy", "Memcpy HtoD", MS, 2 * MS, tid=1, pid=0, correlation=2, device=0, stream=1)
+    made.event("mlu_runtime", "cnMemcpyHtoDAsync", 1000, 2000, correlation=2)
+    made.event("mlu_runtime", "cnInvokeKernel", 3000, 4000, correlation=1)
+    made.event("mlu_runtime", "cnrtSyncDevice", 5000, 3 * MS)
+    path = made.write(tmp_path)
+    assert read_trace(path).device_record.work is DeviceWork.RECORDED
+    result = open_run(path)
+    (step,) = result.attribution.steps
+    assert (step.parts[0].compute_ns, step.parts[0].exposed_copy_ns) == (MS, MS)
+    assert step.parts[0].idle_parts.unknown_ns == 0
 
 
 @pytest.mark.parametrize(("until", "work"), [(10 * MS, DeviceWork.NOT_UNDERSTOOD), (1000, DeviceWork.NONE)])
