@@ -255,7 +255,8 @@ def run(case: Json, mirror: Path, keep: Path | None) -> Json:
     answer = json.loads(done.stdout)
     if "jobs" in answer:  # several runs, each with its own answer: no answer over all of them
         found = f"{len(answer['jobs'])} jobs"
-        failed = [] if expect.get("refused") else [f"{found}, though they are one"]
+        several = expect.get("refused") and len(answer["jobs"]) == expect.get("jobs", len(answer["jobs"]))
+        failed = [] if several else [f"{found}, not {expect.get('jobs', 1)}"]
         return {**row, "answer": found, "failed": failed, "right": not failed}
     verdict = answer["verdict"]
     row["answer"] = f"{verdict['bottleneck']}/{verdict['cause'] or '-'} {verdict['severity']} {verdict['confidence']}"
