@@ -417,8 +417,10 @@ def _headline(
     if phases is not None and (level == Severity.HEALTHY or cause is None):
         unseen = "" if phases.frontier.communication_known else "; communication cannot be separated from computation"
         return f"No phase and no rank stands out, {step}{unseen}."
-    if level == Severity.HEALTHY or cause is None:
+    if level == Severity.HEALTHY:
         return f"Healthy: compute-bound, {step}; nothing removable costs more than {max(share, 0.0):.0%} of it."
+    if cause is None:
+        return f"{bottleneck.value.capitalize()}-bound ({share:.0%} of {step}): no diagnosis explains it."
     if bottleneck == Bottleneck.MIXED:
         first, second = _both(findings)
         return f"Mixed: {_lower(first.title)}; and {_lower(second.title)}."
