@@ -21,7 +21,7 @@ from diag.model.steps import (
 )
 from diag.rundir.tables import Tables
 
-from . import Examination, expert_imbalance, low_mfu, pipeline_bubble, ranks_train_alone
+from . import Examination, code_between_phases, expert_imbalance, low_mfu, pipeline_bubble, ranks_train_alone
 from .culprits import LEAST_FOR_BLOCKS, Series
 from .phases import PhaseAccount
 from .shares import REMOVABLE, Cost, Shares, class_of, costs_of, judged_ns
@@ -165,6 +165,7 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
         evidence(attribution, removable, bottleneck),
         low_mfu.CONFIDENCE if cause is not None and cause.id == low_mfu.ID else 1.0,
         cause.confidence if cause is not None and cause.id == expert_imbalance.ID else 1.0,
+        code_between_phases.CONFIDENCE if cause is not None and cause.id == code_between_phases.ID else 1.0,
         _covered(coverage, cause, shares),
         _UNSEEN if coverage.ranks_missing and _waits(bottleneck, cause, shares) else 1.0,
         1.0 if attribution.comm_known else _NO_COMMUNICATION_DATA,
