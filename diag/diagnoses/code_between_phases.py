@@ -19,8 +19,9 @@ def find(subject: Subject) -> list[Finding]:
     who = "The training runs" if len(shares.ranks) == 1 else "All ranks run"
     cost = a_step(shares.cost(Cost.BETWEEN))
     action = (
-        "Find it with py-spy (py-spy record --pid PID) or a profiler window with Python stacks: metrics, logging, "
-        "an environment, or loops over parameters. Run it in fewer steps, vectorise it, or move it to another process."
+        "Find this code with py-spy (py-spy record --pid PID) or a profiler window with Python stacks: metrics, "
+        "logging, an environment, or loops over parameters. Run it in fewer steps, vectorise it, or move it to another "
+        "process."
     )
     if no_loader(subject):
         action += " No batch came from a torch DataLoader: if the script makes its input itself, it may be that."
