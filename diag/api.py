@@ -247,7 +247,7 @@ class Result(Struct, frozen=True, dict=True):
         phases, shares = self.examination.phases, self.examination.shares
         if phases is not None and phases.alone:
             return classes_of(phases.shares)
-        return classes_of(shares) if {Cost.CONTENTION, Cost.STALL} & set(shares.cost_ns) else {}
+        return classes_of(shares) if {Cost.CONTENTION, Cost.STALL, Cost.BETWEEN} & set(shares.cost_ns) else {}
 
     # -- data frames, whose columns diag.tables.frames.COLUMNS documents ---------------------------------------------
 

@@ -1,19 +1,18 @@
 """The pages of docs/reference, made of the registries in the code each time the documentation is built.
 
-What lacks its text raises ``UndocumentedError``: an option without help, a finding without its paragraph in
-findings.toml, a record without a docstring. ``tests/test_docs.py`` makes every page, so the tests fail as well.
+What lacks its text raises ``UndocumentedError``: an option without help, a finding without its meaning, a record
+without a docstring. ``tests/test_docs.py`` makes every page, so the tests fail as well.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import re
 import shutil
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
-from functools import cache
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -143,31 +142,26 @@ def _help(command: str, parameter: Any) -> str:
 # -- findings ----------------------------------------------------------------------------------------------------------
 
 
-@cache
-def findings_toml() -> Mapping[str, Any]:
-    """docs/findings.toml: ``needs`` by diagnosis, and ``findings`` by id."""
-    return tomllib.loads((DOCS / "findings.toml").read_text("utf-8"))
-
-
 def finding_ids() -> set[str]:
-    """Every id that a finding can have, from the texts of diag/diagnoses."""
-    sources = "".join(path.read_text("utf-8") for path in sorted((ROOT / "diag/diagnoses").glob("*.py")))
-    sources = re.sub(r'DIAGNOSIS = Diagnosis\("[a-z-]+"', "", sources)
-    # "reduce-overhead" is a mode of torch.compile.
-    return set(re.findall(r'"([a-z]+(?:-[a-z]+)+)"', sources)) - {"reduce-overhead"}
+    """Every id that a finding can have, from the code of diag/diagnoses outside of ``Diagnosis(...)``."""
+    ids = set()
+    for path in sorted((ROOT / "diag/diagnoses").glob("*.py")):
+        waiting: list[ast.AST] = [ast.parse(path.read_text("utf-8"))]
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                ids.update(re.findall(r"^[a-z]+(?:-[a-z]+)+$", node.value))
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Diagnosis"):
+                waiting += ast.iter_child_nodes(node)
+    return ids - {"reduce-overhead"}  # a mode of torch.compile
 
 
 def findings() -> str:
     """Every diagnosis: what it looks for, what it needs, its findings."""
     from diag.diagnoses import DIAGNOSES
 
-    texts = findings_toml()
-    if wrong := finding_ids() ^ set(texts["findings"]):
-        raise UndocumentedError(f"docs/findings.toml: the code and the texts differ in {', '.join(sorted(wrong))}")
-    if wrong := {one["diagnosis"] for one in texts["findings"].values()} ^ set(texts["needs"]):
-        raise UndocumentedError(f"docs/findings.toml: [needs] and the findings differ in {', '.join(sorted(wrong))}")
-    if wrong := {one.id for one in DIAGNOSES} ^ set(texts["needs"]):
-        raise UndocumentedError(f"docs/findings.toml: diagnoses without findings or needs: {', '.join(sorted(wrong))}")
+    if wrong := finding_ids() ^ {id for diagnosis in DIAGNOSES for id in diagnosis.means}:
+        raise UndocumentedError(f"diag/diagnoses: ids without a meaning, or not in use: {', '.join(sorted(wrong))}")
     parts = [
         "# Findings\n",
         "A diagnosis is one kind of problem that `diag analyze` looks for. A finding is a diagnosis that was made in "
@@ -176,13 +170,9 @@ def findings() -> str:
     ]
     for diagnosis in DIAGNOSES:
         parts += [f"## {sentence(diagnosis.question)[:-1]}\n"]
-        parts += [f"Diagnosis `{diagnosis.id}`. Needs {described(diagnosis.id, texts['needs'][diagnosis.id])}"]
+        parts += [f"Diagnosis `{diagnosis.id}`. Needs {described(diagnosis.id, diagnosis.needs)}"]
         parts += ["It also works on [summaries](../guides/large-jobs.md).\n" if diagnosis.find_in_summary else ""]
-        rows = [
-            (code(id), described(id, one["means"]))
-            for id, one in texts["findings"].items()
-            if one["diagnosis"] == diagnosis.id
-        ]
+        rows = [(code(id), described(id, meaning)) for id, meaning in diagnosis.means.items()]
         parts.append(table(("finding", "meaning"), rows))
     return "\n".join(parts)
 

@@ -40,7 +40,8 @@ MS = 1_000_000
 
 @dataclass(frozen=True)
 class Plan:
-    """What to simulate. Durations in nanoseconds. ``extra(step, rank)`` gives what is planted, by phase (or "gc")."""
+    """What to simulate. Durations in nanoseconds. ``extra(step, rank)`` gives what is planted,
+    by phase ("rest" comes last) or "gc"."""
 
     ranks: int = 2
     steps: int = 20
@@ -158,6 +159,7 @@ def simulate(plan: Plan) -> Tables:
         for r, extra, begin in zip(ranks, planted, begins, strict=True):
             if extra.get(CHECKPOINT):
                 _phase(r, CHECKPOINT, extra[CHECKPOINT])
+            r.now += extra.get(REST, 0)
             memory = plan.memory or MemoryRecord(rss=10**9 + r.rank)
             r.steps.append(
                 StepRecord(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from diag.api import Result, analyze
-from diag.collectors.records import BACKWARD, DATA, FORWARD, OPTIMIZER, HostRecord, LoaderQueue
+from diag.collectors.records import BACKWARD, DATA, FORWARD, OPTIMIZER, REST, HostRecord, LoaderQueue
 from diag.model.steps import Bottleneck, Finding, Severity
 from diag.rundir.tables import Tables
 from tests.copies import replace
@@ -88,6 +88,45 @@ def test_a_computing_thread_that_has_no_core_holds_up_the_one_that_trains() -> N
     assert (alone.verdict.bottleneck, alone.verdict.cause) == (Bottleneck.HOST, "stalled-ranks")
     assert "in backward" in alone.verdict.headline
     assert alone.examination.findings[0].action.startswith("The training waits neither for the CPU")
+
+
+def between(ns: int, blocked: int = 0, ranks: tuple[int, ...] = (0, 1)) -> Result:
+    """Steps of 96 ms, after which these ranks do something else for so long."""
+    return analyze(
+        simulate(
+            Plan(
+                extra=lambda step, rank: {REST: ns} if rank in ranks else {},
+                scheduled=lambda step, rank: {REST: (0, blocked)} if rank in ranks else {},
+            )
+        )
+    )
+
+
+def test_code_between_the_phases_bounds_the_run_where_it_is_much_of_the_step() -> None:
+    """A run that spends most of its time in a metric was healthy: no phase of it was slow."""
+    much = between(80 * MS)
+    assert (much.verdict.bottleneck, much.verdict.cause) == (Bottleneck.HOST, "code-between-phases")
+    assert much.verdict.culprit_ranks == ()
+    assert much.verdict.confidence <= 0.7
+    assert "outside of data loading, forward, backward and the optimizer: 80 ms a step" in much.verdict.headline
+    little = between(20 * MS)
+    assert little.verdict.severity == Severity.HEALTHY
+    assert "code between the phases" in little.examination.not_found
+    asleep = between(80 * MS, blocked=80 * MS)
+    assert asleep.verdict.cause == "stalled-ranks"
+    one = between(80 * MS, ranks=(1,))
+    assert (one.verdict.cause, one.verdict.culprit_ranks) == ("compute-straggler", (1,))
+
+
+def test_a_loop_without_forward_and_backward_is_not_called_code_between_them() -> None:
+    """Its steps were marked by hand, and what it does in them is not known."""
+    tables = simulate(Plan(extra=lambda step, rank: {REST: 80 * MS}, scheduled=lambda step, rank: {}))
+    ranks = {}
+    for rank, of_rank in tables.ranks.items():
+        steps = [replace(step, phases=[row for row in step.phases if row.phase == DATA]) for step in of_rank.steps]
+        ranks[rank] = replace(of_rank, steps=tuple(steps))
+    result = analyze(replace(tables, ranks=ranks))
+    assert finding(result, "code-between-phases") is None
 
 
 @pytest.mark.parametrize(

@@ -304,3 +304,16 @@ def test_a_result_that_is_late_in_every_step_is_a_slow_link_on_a_crowded_host_to
     )
     verdict = analyze(simulate(plan)).verdict
     assert (verdict.cause, verdict.culprit_ranks) == ("slow-link", (3,))
+
+
+def test_one_rank_whose_collectives_copy_is_bound_by_them_in_every_word() -> None:
+    """FSDP2 in one process gathers and reduces, too."""
+    result = analyze(simulate(Plan(ranks=1, units=1, unit_ns=2 * MS, optimizer_ns=MS)))
+    verdict = result.verdict
+    assert (verdict.bottleneck, verdict.cause) == (Bottleneck.COMMUNICATION, "exposed-communication")
+    assert verdict.severity == Severity.WARN
+    assert "Healthy" not in verdict.headline
+    assert "the run has one rank, so its collectives only copy" in verdict.headline
+    assert {"all-gathers without prefetch", "low bus bandwidth"} <= {
+        item.question for item in result.coverage.not_looked
+    }

@@ -43,6 +43,7 @@ _SHARES_WORK, _LEAST_WORK = 0.25, 0.02
 _APART = 2.5  # times as much as any other rank
 _COLUMNS = (*PHASES, EVALUATION, REST)
 _DATA, _REST = _COLUMNS.index(DATA), _COLUMNS.index(REST)
+_FORWARD, _BACKWARD = _COLUMNS.index(FORWARD), _COLUMNS.index(BACKWARD)
 _COMPUTING = tuple(_COLUMNS.index(name) for name in (FORWARD, BACKWARD, OPTIMIZER))
 _LARGE = 0.05  # fraction of the step: a phase that is long enough to contain a stop
 _PAUSED = 0.05  # fraction of the time: less is not a pause
@@ -56,7 +57,8 @@ class RankScheduling(Struct, frozen=True):
     """One rank, nanoseconds per counted step. ``queued_ns``: outside of loading and collectives, of the computing
     thread that was queued longest; ``loading_ns``: the part of data wait in which the loader, or its worker processes,
     were queued; ``communicating_ns``: the part of waiting for collectives in which the threads that carry them were
-    queued. ``blocked_ns``: outside of all known waits; ``blocked_in``: its mean by phase. ``paused_ns``: the part of
+    queued. ``between_ns``: on a core between the phases, in steps that have forward and backward.
+    ``blocked_ns``: outside of all known waits; ``blocked_in``: its mean by phase. ``paused_ns``: the part of
     data wait in which the whole process was stopped, as observed, or inferred because it was blocked in forward and
     backward alike. ``frozen_ns``: the part of waiting for collectives in which the process was observed to be
     stopped."""
@@ -64,6 +66,7 @@ class RankScheduling(Struct, frozen=True):
     queued_ns: Series
     loading_ns: Series
     communicating_ns: Series
+    between_ns: Series
     blocked_ns: Series
     paused_ns: Series
     frozen_ns: Series
@@ -105,7 +108,11 @@ class Scheduling(Struct, frozen=True):
 
     def columns(self, least_ms: float) -> dict[str, dict[int, float]]:
         """Mean milliseconds per step by column and rank, for a table: columns that cost some rank that much or more."""
-        by_name = {"queued for a core": self.mean_ms("queued_ns"), "blocked": self.mean_ms("blocked_ns")}
+        by_name = {
+            "between phases": self.mean_ms("between_ns"),
+            "queued for a core": self.mean_ms("queued_ns"),
+            "blocked": self.mean_ms("blocked_ns"),
+        }
         return {name: means for name, means in by_name.items() if max(means.values(), default=0.0) >= least_ms}
 
     def excess(self, name: str, rank: int) -> Series:
@@ -157,7 +164,11 @@ def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | Non
     known = np.array([step.on_cpu_ns is not None for step in steps])
     # Recorded before 24 November 2026: these records have only the sum over the phases.
     local = np.where(known, local, [step.queued_ns or 0 for step in steps])
-    blocked, paused, loading, talking = (np.where(known, each, 0) for each in (blocked, paused, loading, talking))
+    trains = (dur[:, _FORWARD] > 0) & (dur[:, _BACKWARD] > 0)
+    between = np.where(trains, on_cpu[:, _REST], 0)
+    blocked, paused, loading, talking, between = (
+        np.where(known, each, 0) for each in (blocked, paused, loading, talking, between)
+    )
 
     def series(values: npt.NDArray[Any]) -> Series:
         per_step = np.zeros(len(numbers))
@@ -169,6 +180,7 @@ def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | Non
         queued_ns=series(local),
         loading_ns=series(loading),
         communicating_ns=series(talking),
+        between_ns=series(between),
         blocked_ns=series(blocked),
         paused_ns=series(paused),
         frozen_ns=series(frozen),

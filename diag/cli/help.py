@@ -45,7 +45,11 @@ def show_help(
     context: typer.Context,
     topic: Annotated[
         str | None,
-        typer.Argument(help="A command, a guide, a concept or exit-codes.", autocompletion=topics, show_default=False),
+        typer.Argument(
+            help="A command, a guide, a concept, exit-codes, or the id of a finding or a hang class.",
+            autocompletion=topics,
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """Explain a command, a guide (such as traces) or a concept (such as verdict). Without a topic, list them."""
@@ -56,6 +60,9 @@ def show_help(
         return
     begun = topics(topic)
     topic = begun[0] if len(begun) == 1 else topic
+    if not begun and (meaning := _meaning(topic)):
+        say(meaning)
+        return
     if topic not in begun:
         close = get_close_matches(topic, topics(), n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(close)}? " if close else ""
@@ -78,7 +85,18 @@ def _list_topics() -> None:
         say(f"\n{folder.capitalize()}:")
         for name, page in pages(folder).items():
             say(f"  {name:18}{page.read_text('utf-8').partition(chr(10))[0].removeprefix('# ')}")
-    say(f"\nAlso: {_EXIT_CODES}")
+    say(f"\nAlso: {_EXIT_CODES}, and the id of any finding or hang class (such as slow-link)")
+
+
+def _meaning(id: str) -> str:
+    """What the id of a finding or of a hang class means; "" for any other word."""
+    from diag.diagnoses import DIAGNOSES
+    from diag.hang.classes import CLASSES
+
+    for diagnosis in DIAGNOSES:
+        if id in diagnosis.means:
+            return f"{id}: {diagnosis.means[id]}\nLooked for as: {diagnosis.question}. Needs {diagnosis.needs}"
+    return f"{id}: {CLASSES[id].title}. `diag triage` says what to do about it." if id in CLASSES else ""
 
 
 def _show_command(context: typer.Context, name: str) -> None:

@@ -23,6 +23,7 @@ from diag.rundir.tables import Tables
 
 from . import (
     checkpoint_stall,
+    code_between_phases,
     contended_host,
     degraded_links,
     exposed_communication,
@@ -30,6 +31,7 @@ from . import (
     exposed_offload,
     garbage_collection,
     host_bound,
+    long_evaluation,
     low_mfu,
     memory_pressure,
     mismatched_collectives,
@@ -65,6 +67,8 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     ranks_train_alone.DIAGNOSIS,
     garbage_collection.DIAGNOSIS,
     checkpoint_stall.DIAGNOSIS,
+    code_between_phases.DIAGNOSIS,
+    long_evaluation.DIAGNOSIS,
     host_bound.DIAGNOSIS,
     memory_pressure.DIAGNOSIS,
     recompute_with_memory_free.DIAGNOSIS,

@@ -86,4 +86,13 @@ def _writing_ns(record: CheckpointRecord) -> int:
     return record.background_ns or record.blocking_ns - record.waited_ns
 
 
-DIAGNOSIS = Diagnosis("checkpoint-stall", "checkpoint stalls", find, find_in_summary=find)
+DIAGNOSIS = Diagnosis(
+    "checkpoint-stall",
+    "checkpoint stalls",
+    find,
+    find_in_summary=find,
+    needs="the phases of the steps, or `checkpoints.jsonl`.",
+    means={
+        "checkpoint-stall": "Saving a checkpoint stops the training.",
+    },
+)

@@ -141,6 +141,12 @@ def _late_results(subject: Subject) -> Culprits:
 
 def cause_of(subject: Subject) -> Cause:
     """The cause of all exposed communication; a ``refinable`` one if there is no single cause."""
+    if subject.tables.world_size == 1:
+        return Cause(
+            "exposed-communication",
+            "the run has one rank, so its collectives only copy",
+            "On one process, train without FSDP, DDP and ZeRO, or use more ranks.",
+        )
     slow_link = subject.once(slow_link_of)
     collectives = [c for c in _of_usable_steps(subject) if c.complete]
     missing = subject.once(missing_ranks)
@@ -508,11 +514,18 @@ def last_reductions(subject: Subject, op: str | None = None) -> list[PhasedCall]
 def worth_asking(subject: Subject) -> bool:
     if subject.shares.share(Cost.COMM) < MENTION or not subject.attribution.aligned or subject.phases_alone:
         return False
+    if subject.tables.world_size == 1:
+        return False
     return subject.once(cause_of).refinable
+
+
+_ONE_RANK = "the run has one rank"
 
 
 def cannot_tell_parts(subject: Subject) -> str:
     """Why the exposed communication cannot be divided into parts; "" where it can."""
+    if subject.tables.world_size == 1:
+        return _ONE_RANK
     if (reason := not_recorded(subject)) or len(subject.attribution.ranks) < 2:
         return reason or "only one rank was recorded, so waiting cannot be separated from transfer"
     if subject.phases_alone or not subject.attribution.aligned:
@@ -522,8 +535,8 @@ def cannot_tell_parts(subject: Subject) -> str:
 
 def not_recorded(subject: Subject) -> str:
     """Why nothing is known about the communication; "" where something is."""
-    if subject.tables.world_size == 1:
-        return "the run has one rank"
+    if subject.tables.world_size == 1 and not subject.shares.share(Cost.COMM):
+        return _ONE_RANK
     if not subject.attribution.comm_known:
         return "communication runs on the device, and no profiler window was recorded"
     if subject.phases_alone and Cost.COMM not in subject.shares.cost_ns:

@@ -109,4 +109,16 @@ def _evidence(subject: Subject, culprits: Culprits | None) -> list[Evidence]:
     return evidence
 
 
-DIAGNOSIS = Diagnosis(ID, "CPU contention", find, cannot_look)
+DIAGNOSIS = Diagnosis(
+    ID,
+    "CPU contention",
+    find,
+    cannot_look,
+    needs="Linux: the scheduler's counters (`schedstat`).",
+    means={
+        ID: (
+            "Ranks are ready to run and have no CPU core: something else runs on their host, or they have too many "
+            "loader processes and compute threads of their own."
+        ),
+    },
+)

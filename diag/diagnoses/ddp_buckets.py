@@ -10,6 +10,11 @@ from .subject import MENTION, Subject
 
 ID = "ddp-buckets"
 QUESTION = "late DDP buckets"
+NEEDS = (
+    "reductions that are recorded as buckets of a backward; two ranks or more, and waiting that is separated from "
+    "transfer (clocks that agree)."
+)
+MEANS = "The last DDP bucket holds most of the gradients, or there are too many small buckets."
 _OP = "all_reduce"  # of a bucket
 _LARGE = 0.5  # fraction of the gradients in the last bucket; with four equal buckets it is a quarter
 _WORTH_SPLITTING = 1 << 20  # bytes: DDP's own first bucket

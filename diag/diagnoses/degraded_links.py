@@ -267,4 +267,21 @@ def _of_link(health: DeviceHealth, counter: str, link: int) -> int | None:
     return counts[link] if link < len(counts) else None
 
 
-DIAGNOSIS = Diagnosis("degraded-links", "degraded device links", find, cannot_look)
+DIAGNOSIS = Diagnosis(
+    "degraded-links",
+    "degraded device links",
+    find,
+    cannot_look,
+    needs="the state of PCIe and NVLink or XGMI links (`device.jsonl`).",
+    means={
+        "degraded-pcie": (
+            "A GPU's PCIe link is narrower, or under load of a lower generation, than it could be or than those of "
+            "the other ranks, or its replays grow. Where all ranks are alike, no rank is named. It costs no time by "
+            "itself."
+        ),
+        "degraded-gpu-links": (
+            "A GPU has fewer active NVLinks (AMD: XGMI links) than the other ranks, or replay, recovery or CRC errors "
+            "of a link grow during the run. It costs no time by itself."
+        ),
+    },
+)

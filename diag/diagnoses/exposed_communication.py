@@ -158,7 +158,32 @@ def cannot_look(subject: Subject) -> str:
     return not_recorded(subject) or unrecognised(subject)
 
 
-DIAGNOSIS = Diagnosis("exposed-communication", "exposed communication", find, cannot_look, _find_in_summary)
+DIAGNOSIS = Diagnosis(
+    "exposed-communication",
+    "exposed communication",
+    find,
+    cannot_look,
+    _find_in_summary,
+    needs=(
+        "collectives in the records or in a trace. On a GPU without a profiler window, it needs the waits of the "
+        "training's stream (`device_steps.jsonl`)."
+    ),
+    means={
+        "exposed-communication": "Too little computation overlaps with communication.",
+        "communication-not-overlapped": "No computation overlaps with communication.",
+        "waiting-for-missing-ranks": (
+            "Ranks of the job were not recorded, and collectives take longer than the fastest of their size. The rest "
+            "is waiting, probably for those ranks."
+        ),
+        "slow-network": "Every collective is slow.",
+        "slow-link": "The results of one rank arrive late.",
+        "root-only-unit": "The whole model is one FSDP unit, so nothing can be prefetched.",
+        "latency-bound-collectives": "There are many collectives that are too small for their latency.",
+        "crowded-host": "There are more CPU ranks than cores, so transfers wait for a core.",
+        "pipeline-communication": "Most of the exposed communication is messages between pipeline stages.",
+        "tensor-parallel-communication": "Most of the exposed communication belongs to tensor parallelism.",
+    },
+)
 _PARTS = (
     low_bus_bandwidth,
     missing_prefetch,
@@ -168,4 +193,7 @@ _PARTS = (
     ddp_buckets,
     zero_buckets,
 )
-PARTS = tuple(Diagnosis(part.ID, part.QUESTION, finder(part.ID), part.cannot_look) for part in _PARTS)
+PARTS = tuple(
+    Diagnosis(part.ID, part.QUESTION, finder(part.ID), part.cannot_look, needs=part.NEEDS, means={part.ID: part.MEANS})
+    for part in _PARTS
+)

@@ -34,4 +34,13 @@ def find(subject: Subject) -> list[Finding]:
     ]
 
 
-DIAGNOSIS = Diagnosis("exposed-copies", "exposed host-to-device copies", find, no_device)
+DIAGNOSIS = Diagnosis(
+    "exposed-copies",
+    "exposed host-to-device copies",
+    find,
+    no_device,
+    needs="a run on a GPU.",
+    means={
+        "exposed-copy": "Host-to-device copies are not overlapped with computation.",
+    },
+)

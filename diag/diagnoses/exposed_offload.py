@@ -50,4 +50,16 @@ def _per_rank(subject: Subject) -> tuple[Evidence, ...]:
     )
 
 
-DIAGNOSIS = Diagnosis(ID, "exposed offload copies", find, no_device)
+DIAGNOSIS = Diagnosis(
+    ID,
+    "exposed offload copies",
+    find,
+    no_device,
+    needs="a run on a GPU.",
+    means={
+        ID: (
+            "Parameters, gradients or optimizer states are kept on the host (CPU or NVMe). Their copies are not "
+            "overlapped, and the device waits while the host fetches, updates or stores them."
+        ),
+    },
+)

@@ -26,4 +26,12 @@ def find(subject: Subject) -> list[Finding]:
     ]
 
 
-DIAGNOSIS = Diagnosis("garbage-collection", "garbage collection pauses", find)
+DIAGNOSIS = Diagnosis(
+    "garbage-collection",
+    "garbage collection pauses",
+    find,
+    needs="pauses of the garbage collector in the records or in a trace.",
+    means={
+        "gc-pause": "Python's garbage collector stops the training.",
+    },
+)

@@ -204,4 +204,22 @@ def cannot_look(subject: Subject) -> str:
     return "" if known else "no profiler window was recorded, and no samples of the device's utilization"
 
 
-DIAGNOSIS = Diagnosis(HOST_BOUND, "launch-bound devices", find, cannot_look)
+DIAGNOSIS = Diagnosis(
+    HOST_BOUND,
+    "launch-bound devices",
+    find,
+    cannot_look,
+    needs="a run on a GPU with a profiler window, or with samples of its utilization.",
+    means={
+        HOST_BOUND: (
+            "Without a profiler window: the device is idle before its host has launched the next work. A window says "
+            "why."
+        ),
+        LAUNCH_BOUND: "The device waits for many late kernel launches.",
+        STALL: "The device waits during long stalls of its host. The finding names what the host did.",
+        SYNC: "The device waits because the host waits for it in synchronising calls, such as `.item()`.",
+        ALLOCATOR: "The device waits while the host allocates or frees device memory.",
+        AFTER_LAUNCH: "The device is idle after its next work was launched. The verdict stays open.",
+        "one-long-stall": "One stall in a window that nothing divides into steps. The verdict stays open.",
+    },
+)

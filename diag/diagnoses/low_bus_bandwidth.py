@@ -12,6 +12,11 @@ from .subject import MENTION, Subject, mean_ns
 
 ID = "low-bus-bandwidth"
 QUESTION = "low bus bandwidth"
+NEEDS = (
+    "two ranks or more, and waiting that is separated from transfer (clocks that agree), and collectives large enough "
+    "to show the best bandwidth of their group."
+)
+MEANS = "Large collectives reach less than half of the best bandwidth of their own group."
 _LOW = 0.5  # fraction of the group's best (the 95th percentile at sizes that saturate it)
 _LARGE = 1 << 20  # bytes: smaller collectives are dominated by latency and schedulers
 _COMPARABLE = 0.5  # of the group's largest size

@@ -71,4 +71,13 @@ def _mfu(subject: Subject) -> Measure:
     return mfu_of(subject.tables, subject.shares)
 
 
-DIAGNOSIS = Diagnosis(ID, "low MFU", find, cannot_look)
+DIAGNOSIS = Diagnosis(
+    ID,
+    "low MFU",
+    find,
+    cannot_look,
+    needs="a known model and GPU, and no larger cost.",
+    means={
+        ID: "Nothing can be removed, and yet the MFU is below 30 %.",
+    },
+)

@@ -83,4 +83,14 @@ def why_unknown(tables: Tables) -> str:
     return "no device memory was recorded"
 
 
-DIAGNOSIS = Diagnosis("memory-pressure", "memory pressure", find, cannot_look)
+DIAGNOSIS = Diagnosis(
+    "memory-pressure",
+    "memory pressure",
+    find,
+    cannot_look,
+    needs="device memory in the records.",
+    means={
+        "allocator-retries": "The caching allocator had to free its cache and try again.",
+        "near-out-of-memory": "Device memory is nearly full.",
+    },
+)

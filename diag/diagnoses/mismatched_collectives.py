@@ -69,4 +69,15 @@ def cannot_look(subject: Subject) -> str:
     return "no collective of two ranks carries the library's sequence number" if inferred else ""
 
 
-DIAGNOSIS = Diagnosis("mismatched-collectives", "mismatched collectives", find, cannot_look)
+DIAGNOSIS = Diagnosis(
+    "mismatched-collectives",
+    "mismatched collectives",
+    find,
+    cannot_look,
+    needs="sequence numbers of the library in the collectives of two ranks.",
+    means={
+        "mismatched-collectives": (
+            "Ranks pass different sizes to one collective: the result is wrong, or the job hangs."
+        ),
+    },
+)

@@ -10,6 +10,8 @@ from .subject import Subject
 
 ID = "missing-prefetch"
 QUESTION = "all-gathers without prefetch"
+NEEDS = "two ranks or more, and waiting that is separated from transfer (clocks that agree)."
+MEANS = "All-gathers are exposed that the unit ahead of them could overlap."
 cannot_look = cannot_tell_parts
 
 

@@ -94,4 +94,16 @@ def _action(ranks: int, trainer: Mapping[str, Any]) -> str:
     )
 
 
-DIAGNOSIS = Diagnosis(ID, "pipeline bubbles", find, cannot_look)
+DIAGNOSIS = Diagnosis(
+    ID,
+    "pipeline bubbles",
+    find,
+    cannot_look,
+    needs="on a GPU a profiler window, because messages between stages run on the device.",
+    means={
+        ID: (
+            "Pipeline stages have no micro-batch to work on. The finding gives the least that any stage waits, with "
+            "what the schedule costs at best."
+        ),
+    },
+)

@@ -107,4 +107,15 @@ def _recorded(tables: Tables) -> bool:
     return isinstance(settings, dict) and settings.get("collectives") is True
 
 
-DIAGNOSIS = Diagnosis(ID, "ranks without communication", find, cannot_look)
+DIAGNOSIS = Diagnosis(
+    ID,
+    "ranks without communication",
+    find,
+    cannot_look,
+    needs="two ranks or more, and recorded collectives.",
+    means={
+        ID: (
+            "Ranks of one job exchanged nothing: each trains a model of its own. This finding comes before every other."
+        ),
+    },
+)

@@ -80,4 +80,13 @@ def _recomputed(subject: Subject) -> tuple[float, str]:
     return 0.0, ""
 
 
-DIAGNOSIS = Diagnosis(ID, "recomputation with free memory", find, cannot_look)
+DIAGNOSIS = Diagnosis(
+    ID,
+    "recomputation with free memory",
+    find,
+    cannot_look,
+    needs="a run on a GPU with a profiler window, and device memory.",
+    means={
+        ID: "Activations are recomputed although there is memory to keep them.",
+    },
+)

@@ -12,6 +12,8 @@ from .subject import Subject, no_device
 
 ID = "reduce-scatter-stall"
 QUESTION = "backward stalled by reduce-scatter"
+NEEDS = "a run on a GPU; two ranks or more, and waiting that is separated from transfer (clocks that agree)."
+MEANS = "The backward waits for reduce-scatters between units."
 # torch/distributed/fsdp/_fully_shard: the compute stream waits while the most inputs of reductions allowed are
 # alive.
 _GOES_ON = 0.2  # of the stalled time: with less work after it (copies of gradients), the backward does not go on

@@ -12,6 +12,11 @@ from .subject import Subject
 
 ID = "regather-in-backward"
 QUESTION = "all-gathers in the backward"
+NEEDS = (
+    "device memory (peak and capacity); two ranks or more, and waiting that is separated from transfer (clocks that "
+    "agree)."
+)
+MEANS = "Parameters are gathered again in the backward although memory would keep them (`reshard_after_forward=False`)."
 
 
 def cannot_look(subject: Subject) -> str:

@@ -98,6 +98,7 @@ class Cost(StrEnum):
     HOST = "waiting for the host"  # a device is idle because nothing was launched yet
     QUEUED = "launched, not running"  # a device waits for something that its trace does not contain
     CONTENTION = "waiting for a CPU core"
+    BETWEEN = "code between the phases"  # on a core, and neither data loading, forward, backward nor optimizer
     STALL = "blocked outside of known waits"  # the training's thread sleeps, waits for I/O or a lock, or is stopped
     ONCE = "one long stall"  # of the host, in a window without step marks
     BUBBLE = "pipeline bubble"  # of all ranks' time, not of the path, on which some rank always works
@@ -115,6 +116,7 @@ CLASS_OF = {
     Cost.CHECKPOINT: Bottleneck.COMPUTE,
     Cost.HOST: Bottleneck.HOST,
     Cost.CONTENTION: Bottleneck.HOST,
+    Cost.BETWEEN: Bottleneck.HOST,
     Cost.STALL: Bottleneck.HOST,
     Cost.QUEUED: Bottleneck.UNDETERMINED,
     Cost.ONCE: Bottleneck.UNDETERMINED,
@@ -310,12 +312,15 @@ def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares
 # (computation, a slow loader, communication), both what all ranks have in common and what late ranks have.
 
 _CROWDED = 0.1  # of the step: above it, queueing of all ranks also makes them unequal
+# Of the step: as much code between the phases is a cost. Less is usual: gradient clipping, logging, zero_grad.
+_MUCH_BETWEEN = 0.3
 _MODEL_PARALLEL = (PIPELINE, TENSOR)
 _NOT_ON_PATH = frozenset({Cost.BUBBLE, Cost.IMBALANCE})
 
 
 def charge(shares: Shares, scheduling: Scheduling, attribution: Attribution) -> Shares:
-    """The account with contention and stalls as costs of their own, subtracted from the others."""
+    """The account with contention, stalls and code between the phases as costs of their own, subtracted from the
+    others."""
     if not scheduling.ranks or scheduling.numbers != shares.numbers:
         return shares
     costs = {cost: np.array(series) for cost, series in shares.cost_ns.items()}
@@ -355,7 +360,9 @@ def charge(shares: Shares, scheduling: Scheduling, attribution: Attribution) -> 
     room = np.maximum(0.0, shares.dur_ns - taken)
     contention = np.minimum(contention, room)
     stall = np.minimum(stall, room - contention)
-    costs |= {cost: series for cost, series in ((Cost.CONTENTION, contention), (Cost.STALL, stall)) if series.any()}
+    between = np.minimum(_between(shares, scheduling), room - contention - stall)
+    charged = ((Cost.CONTENTION, contention), (Cost.STALL, stall), (Cost.BETWEEN, between))
+    costs |= {cost: series for cost, series in charged if series.any()}
     return replace(shares, cost_ns=costs, blame_ns=blames, noise=_noise(shares, scheduling))
 
 
@@ -405,6 +412,14 @@ def _common(shares: Shares, scheduling: Scheduling, costs: dict[Cost, Series], p
             costs[cost] = cost_ns - common
         by_cost[into] = by_cost[into] + common
     return by_cost
+
+
+def _between(shares: Shares, scheduling: Scheduling) -> Series:
+    """What all ranks have in common of the code between the phases; nothing where that is little, or on a device."""
+    common = scheduling.common("between_ns", shares.ranks)
+    if shares.on_device or common is None or common.sum() < _MUCH_BETWEEN * shares.dur_ns.sum():
+        return np.zeros_like(shares.dur_ns)
+    return common
 
 
 def _noise(shares: Shares, scheduling: Scheduling) -> Noise:

@@ -234,4 +234,26 @@ def _workers(subject: Subject) -> int | None:
     return seen.pop() if len(seen) == 1 else None
 
 
-DIAGNOSIS = Diagnosis("slow-data", "slow data loading", find, find_in_summary=find)
+DIAGNOSIS = Diagnosis(
+    "slow-data",
+    "slow data loading",
+    find,
+    find_in_summary=find,
+    needs="the phases of the steps: the collectors' records, or a trace whose data loader is visible.",
+    means={
+        "slow-data-one-rank": "One rank waits for its data loader, and the others wait for that rank.",
+        "slow-data-all-ranks": (
+            "All ranks wait for their data loaders. This is also the answer where one rank waits and the other ranks' "
+            "workers are as busy as its own: they consume batches that they loaded while they waited for it."
+        ),
+        "slow-data-bursty": "The data loader is slow in some steps only.",
+        "slow-batch-handover": (
+            "The training waits for the loader although the loader's queue was full nearly all of that time. Handing "
+            "over a batch is slow; no worker is."
+        ),
+        "slow-data-rank-unknown": (
+            "One rank waited longest for its loader in most steps, but the steps are too few to say that it is always "
+            "that rank."
+        ),
+    },
+)

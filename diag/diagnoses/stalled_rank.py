@@ -166,4 +166,17 @@ def _evidence(subject: Subject) -> list[Evidence]:
     return evidence
 
 
-DIAGNOSIS = Diagnosis("stalled-rank", "stalled ranks", find, cannot_look)
+DIAGNOSIS = Diagnosis(
+    "stalled-rank",
+    "stalled ranks",
+    find,
+    cannot_look,
+    needs="the CPU time of the training's thread, and on a GPU a second rank.",
+    means={
+        ONE: (
+            "One rank is blocked where no wait is known: sleep, I/O, a lock, a stopped process. Where no batch came "
+            "from a DataLoader, the script's own reading is suspected."
+        ),
+        ALL: "The same on all ranks.",
+    },
+)

@@ -516,4 +516,25 @@ def _action(subject: Subject, ranks: tuple[int, ...], inside: float | None) -> s
     )
 
 
-DIAGNOSIS = Diagnosis("straggler", "stragglers", find, ranks_not_comparable, find)
+DIAGNOSIS = Diagnosis(
+    "straggler",
+    "stragglers",
+    find,
+    ranks_not_comparable,
+    find,
+    needs="two ranks or more, and clocks that agree or the phases of the steps.",
+    means={
+        "compute-straggler": "One rank, always the same, computes longer than the others.",
+        "compute-imbalance": "The slowest rank changes from step to step.",
+        "host-straggler": "A rank's host launches its kernels later than the other hosts, and the other ranks wait.",
+        "straggler-rank-unknown": (
+            "A rank computes longer than the others, in too few steps to say whether it is always the same one."
+        ),
+        "straggler-cause-unknown": "A rank is late, and nothing that it recorded says why.",
+        "expert-imbalance": (
+            "Expert parallelism: the late rank is the one that receives most tokens in the all-to-alls, and its time "
+            "follows what it receives. The finding gives the imbalance and the time that balance would save."
+        ),
+        "load-imbalance": "The late rank is the one with the most tokens in its batches.",
+    },
+)

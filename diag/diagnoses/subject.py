@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -220,13 +220,16 @@ def late_ranks_text(culprits: Culprits) -> str:
 class Diagnosis(Struct, frozen=True):
     """A kind of problem. ``id`` names it, ``question`` is its name in words. ``find`` looks for it; ``cannot_look``
     returns why the data of this run does not show it, "" where it does. ``find_in_summary`` looks for it in a run
-    recorded as summaries, None where these do not contain it."""
+    recorded as summaries, None where these do not contain it. For its documentation: ``needs``, what has to be
+    recorded, and ``means``, what each of its findings means, by id."""
 
     id: str
     question: str
     find: Callable[[Subject], Sequence[Finding]]
     cannot_look: Callable[[Subject], str] = lambda _: ""
     find_in_summary: Callable[[Subject], Sequence[Finding]] | None = None
+    needs: str = ""
+    means: Mapping[str, str] = {}
 
 
 def ranks_not_comparable(subject: Subject) -> str:

@@ -13,6 +13,11 @@ from .subject import Subject
 
 ID = "sync-every-micro-step"
 QUESTION = "gradient reduction in every micro-batch"
+NEEDS = (
+    "the number of micro-batches of a step; two ranks or more, and waiting that is separated from transfer (clocks "
+    "that agree)."
+)
+MEANS = "Gradients are reduced in every micro-batch."
 _NO_SYNC = "Run all micro-batches but the last inside model.no_sync()."
 _NO_SYNC_SHARDED = _NO_SYNC + " The unsharded gradients stay in memory meanwhile."
 _IN_LAST = (

@@ -173,4 +173,16 @@ def _evidence(each: Throttled) -> list[Evidence]:
     return evidence
 
 
-DIAGNOSIS = Diagnosis("throttled-device", "throttled devices", find, cannot_look)
+DIAGNOSIS = Diagnosis(
+    "throttled-device",
+    "throttled devices",
+    find,
+    cannot_look,
+    needs="samples of the GPU (`device.jsonl`) on two ranks or more.",
+    means={
+        "throttled-device": (
+            "The late rank's GPU is throttled or clocked lower, with or without a reported reason. Clocks, power, "
+            "power limit and temperature are compared with those of the other ranks."
+        ),
+    },
+)

@@ -68,4 +68,13 @@ def _action(account: Pipeline) -> str:
     )
 
 
-DIAGNOSIS = Diagnosis(ID, "unbalanced pipeline stages", find, cannot_look)
+DIAGNOSIS = Diagnosis(
+    ID,
+    "unbalanced pipeline stages",
+    find,
+    cannot_look,
+    needs="a run with pipeline parallelism.",
+    means={
+        ID: "A pipeline stage has more work than the mean. With one rank a stage, a slow machine looks the same.",
+    },
+)

@@ -140,4 +140,16 @@ def _action(subject: Subject, ranks: tuple[int, ...], troubles: list[Trouble]) -
     )
 
 
-DIAGNOSIS = Diagnosis("unhealthy-memory", "unhealthy device memory", find, cannot_look)
+DIAGNOSIS = Diagnosis(
+    "unhealthy-memory",
+    "unhealthy device memory",
+    find,
+    cannot_look,
+    needs="ECC and row remapping counters of the GPU (`device.jsonl`).",
+    means={
+        "unhealthy-memory": (
+            "A GPU has uncorrected ECC errors, a row remapping or page retirement that is pending or failed, or "
+            "corrected errors that keep growing. It costs no time by itself."
+        ),
+    },
+)

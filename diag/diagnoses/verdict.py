@@ -21,7 +21,15 @@ from diag.model.steps import (
 )
 from diag.rundir.tables import Tables
 
-from . import Examination, expert_imbalance, low_mfu, pipeline_bubble, ranks_train_alone, slow_data
+from . import (
+    Examination,
+    code_between_phases,
+    expert_imbalance,
+    low_mfu,
+    pipeline_bubble,
+    ranks_train_alone,
+    slow_data,
+)
 from .culprits import LEAST_FOR_BLOCKS, Series
 from .phases import PhaseAccount
 from .shares import REMOVABLE, Cost, Shares, class_of, costs_of, judged_ns
@@ -166,9 +174,10 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
         evidence(attribution, removable, bottleneck),
         low_mfu.CONFIDENCE if cause is not None and cause.id == low_mfu.ID else 1.0,
         cause.confidence if cause is not None and cause.id == expert_imbalance.ID else 1.0,
+        code_between_phases.CONFIDENCE if cause is not None and cause.id == code_between_phases.ID else 1.0,
         _covered(coverage, cause, shares),
         _UNSEEN if coverage.ranks_missing and _waits(bottleneck, cause, shares) else 1.0,
-        1.0 if shares.on_device else 1 - _idle(attribution, shares),  # no event says what Python does there
+        1.0 if shares.on_device or bottleneck != Bottleneck.COMPUTE else 1 - _idle(attribution, shares),
         _FIRST_BATCH if bottleneck == Bottleneck.DATA and slow_data.of_first_batch(attribution, tables) else 1.0,
         1.0 if attribution.comm_known else _NO_COMMUNICATION_DATA,
         1.0 if attribution.idle_known else _IDLE_UNKNOWN,
@@ -427,8 +436,10 @@ def _headline(
     if phases is not None and (level == Severity.HEALTHY or cause is None):
         unseen = "" if phases.frontier.communication_known else "; communication cannot be separated from computation"
         return f"No phase and no rank stands out, {step}{unseen}."
-    if level == Severity.HEALTHY or cause is None:
+    if level == Severity.HEALTHY:
         return f"Healthy: compute-bound, {step}; nothing removable costs more than {_up(share):.0%} of it."
+    if cause is None:
+        return f"{bottleneck.value.capitalize()}-bound ({share:.0%} of {step}): no diagnosis explains it."
     if bottleneck == Bottleneck.MIXED:
         first, second = _both(findings)
         return f"Mixed: {_lower(first.title)}; and {_lower(second.title)}."

@@ -11,6 +11,11 @@ from .subject import Subject
 
 ID = "zero-buckets"
 QUESTION = "ZeRO's gradient reduction not overlapped with backward"
+NEEDS = "ZeRO 1 or 2; two ranks or more, and waiting that is separated from transfer (clocks that agree)."
+MEANS = (
+    "ZeRO 1 or 2: reductions are not overlapped with the backward (`overlap_comm`), or their buckets are too large or "
+    "too many."
+)
 cannot_look = cannot_tell_parts
 _LARGE = 0.5  # of the gradients in the last bucket, which cannot be overlapped: from here on it is worth splitting
 _HIDDEN_LITTLE = 0.1  # of the reductions: DeepSpeed's overlap_comm is off

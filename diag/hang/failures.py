@@ -150,6 +150,7 @@ _GROUP = re.compile(
 )
 _AT_WORK = re.compile(r"(?:at work sequence id|watchdog at work|Timeout at NCCL work): (\d{1,20})")
 TIMED_OUT = re.compile(r"(?i)time(?:d )? ?out")  # a store that prints this is alive: another process is late
+_OFTEN_MS = 10_000  # a watchdog looks far more often
 _BY_CHANCE = 1000  # numbers up to here can be equal in two groups
 _UNKNOWN = ""  # torch before 2.2 does not name the group
 
@@ -172,6 +173,12 @@ class Timeout:
     @property
     def call(self) -> tuple[int, str, int | None, int | None]:
         return self.seq, self.op, self.numel_in, self.numel_out
+
+    @property
+    def late(self) -> bool:
+        """Whether the watchdog itself was late: it looks every second, so a short timeout is easily exceeded."""
+        limit, ran = self.timeout_ms or 0, self.ran_ms or 0
+        return limit > 0 and ran > 2 * limit and ran > limit + _OFTEN_MS
 
     @property
     def words(self) -> str:

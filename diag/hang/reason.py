@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from diag.hang.classes import CLASSES
+from diag.hang.classes.base import NAMES_THE_CAUSE, Hit
 from diag.hang.failures import STEP, TIMED_OUT, Timeout, ended_well, groups_of, in_order, timeouts_of
 from diag.hang.flight import FlightFindings
 from diag.hang.job import JobLogs, distinct
@@ -33,6 +34,7 @@ _MOST = 6
 _MOST_NAMED = 1_024  # ranks
 _AT_START = ("barrier-device", "all-peers")  # notices of runs that hang later as well: no sign that the job is healthy
 _QUOTED = 160  # characters
+_TOO_SHORT_MS = 5_000  # a first collective also builds the communicator
 _WELL, _STEPS, _STEPS_ONLY = 0.85, 0.7, 0.5
 
 
@@ -43,10 +45,14 @@ class NoCause:
     headline: str
     culprits: tuple[Culprit, ...]
     lines: tuple[Line, ...]
+    steps: tuple[str, ...] = ()  # before those of the class
 
 
 def without_cause(job: JobLogs, reports: Sequence[Timeout]) -> NoCause:
     alarms = _alarms(job)
+    died = job.named("ray-worker-died")
+    if died and not reports:
+        return _worker_died(died)
     store = [hit for hit in job.named(*_STORE) if not in_order(job, hit.line)]
     store = [hit for hit in store if hit.name != "store-get" or not TIMED_OUT.search(hit.line.text)]
     if store and not reports:
@@ -77,6 +83,18 @@ def without_cause(job: JobLogs, reports: Sequence[Timeout]) -> NoCause:
     return _healthy_or_unknown(job)
 
 
+def _worker_died(died: Sequence[Hit]) -> NoCause:
+    """Ray reports the end of a process and lists all that may end one."""
+    named = [hit for hit in died if "host" in hit.groups] or list(died)
+    hosts = ", ".join(dict.fromkeys(hit.groups["host"] for hit in named if "host" in hit.groups))
+    where = f"On {hosts}" if hosts else "On the host of that worker"
+    look = (
+        f"{where}: the worker's own log (`/tmp/ray/session_latest/logs`, by its pid) and `dmesg -T | grep -i 'killed "
+    )
+    look += "process'`."
+    return NoCause("undetermined", 0.3, named[0].sentence, (), tuple(hit.line for hit in named[:_MOST]), (look,))
+
+
 def _only_victims(job: JobLogs, lost: Mapping[int, Line]) -> NoCause:
     """The answer where ranks raised only errors about their peers: which rank raised first, and which raised none."""
     lines = sorted(lost.items(), key=lambda item: item[1].time_ns or 0)
@@ -105,7 +123,10 @@ def _only_timeouts(job: JobLogs, reports: Sequence[Timeout]) -> NoCause:
         some = f"{ranks} rank{'s' if ranks > 1 else ''}"
         text = f"{some} timed out in {main.reports[0].words}; which ranks are missing is unknown."
         text += unknown
-    if any(r.ran_ms and r.timeout_ms and r.ran_ms > 2 * r.timeout_ms for r in reports):
+    least = min((r.timeout_ms for r in reports if r.timeout_ms is not None), default=None)
+    if least is not None and least < _TOO_SHORT_MS:
+        text += f" The timeout of the group is only {least:,} ms, shorter than a first collective takes: raise it."
+    if any(report.late for report in reports):
         text += " It ran for more than twice its timeout: the watchdog itself was blocked."
     return NoCause("undetermined", 0.4, text, (), tuple(report.line for report in reports[:_MOST]))
 
@@ -237,8 +258,8 @@ def ranks_not_read(job: JobLogs) -> tuple[int, ...]:
     return tuple(rank for rank in range(world) if rank not in read)
 
 
-def what_to_collect(job: JobLogs, dumps_read: bool, timed_out: bool) -> tuple[str, ...]:
-    """Sentences, the cheapest first."""
+def what_to_collect(job: JobLogs, dumps_read: bool, timed_out: bool, said: bool = False) -> tuple[str, ...]:
+    """Sentences, the cheapest first. ``said``: a line says what failed, and only where is not known."""
     advice = []
     absent = ranks_not_read(job)
     if absent:
@@ -247,6 +268,8 @@ def what_to_collect(job: JobLogs, dumps_read: bool, timed_out: bool) -> tuple[st
         advice.append("Give the logs of all ranks: their number is unknown.")
     if job.logs.deduplicated:
         advice.append("Ray left lines out: RAY_DEDUP_LOGS=0, or the workers' own log files.")
+    if said:
+        return tuple(advice)
     if not job.logs.communicators or not any(m.calls for c in job.logs.communicators for m in c.members):
         advice.append(NCCL_LOGS)
     if not dumps_read:
@@ -303,7 +326,8 @@ def _with_cause(
 ) -> Triage:
     fault_class = CLASSES[cause.fault_class]
     same = [clue for clue in chosen.others if clue.ranks & cause.ranks]
-    collect = what_to_collect(job, bool(dumps.coverage), bool(reports))
+    said = fault_class.by_line and sure.of_evidence >= NAMES_THE_CAUSE
+    collect = what_to_collect(job, bool(dumps.coverage), bool(reports), said)
     is_sure = sure.value >= 0.8 and (cause.ranks or cause.hosts)
     evidence = dict.fromkeys((*cause.evidence, *(line for clue in same for line in clue.evidence[:2])))
     return Triage(
@@ -340,7 +364,7 @@ def _without(
         culprits=no_cause.culprits,
         evidence=tuple(dict.fromkeys(evidence))[:_MOST_EVIDENCE],
         ruled_out=tuple(_also_ruled_out(job, no_cause.fault_class, reports)),
-        next_steps=(*steps(CLASSES[no_cause.fault_class], no_cause.culprits), *collect),
+        next_steps=(*no_cause.steps, *steps(CLASSES[no_cause.fault_class], no_cause.culprits), *collect),
         victims=_victims(job, suspects, ranks, reports) if no_cause.fault_class != "healthy" else (),
         stacks=(*dumps.stacks, *shown_stacks(job, set())),
         coverage=_coverage(job, dumps, None),

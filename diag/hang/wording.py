@@ -57,7 +57,8 @@ def headline(fault_class: FaultClass, clue: Clue) -> str:
     if (
         fault_class.ending and name and note.startswith(("It ", "They "))
     ):  # the note already says that the process ended
-        return begun(f"{name} {note.partition(' ')[2]}.")
+        who = name if any(culprit.rank is not None for culprit in clue.culprits) else f"a process on {name}"
+        return begun(f"{who} {note.partition(' ')[2]}.")
     if fault_class.ending and note.startswith("Rank"):
         return f"{note}."
     return begun(f"{fault_class.title}{f': {name}' if name else ''}.") + (f" {note}." if note else "")
@@ -83,7 +84,8 @@ def steps(fault_class: FaultClass, culprits: Sequence[Culprit], note: str = "") 
         "rank_words": spaced(listing(ranks)) if ranks else "the rank at fault",
     }
     unnamed = () if _NAMES_AN_EXCEPTION.search(note) else fault_class.if_unnamed
-    return tuple(step.format_map(known) for step in (*fault_class.next_steps, *unnamed))
+    noted = next((of_note for words, of_note in fault_class.if_noted.items() if words in note), fault_class.next_steps)
+    return tuple(step.format_map(known) for step in (*noted, *unnamed))
 
 
 def guess_words(guess: Guess) -> str:

@@ -140,6 +140,7 @@ def _scheduling(result: Result) -> list[dict[str, Any]]:
     return [
         {
             "rank": rank,
+            "between_phases_ns": round(float(scheduling.between_ns.mean())) if scheduling.knows_blocked else None,
             "queued_ns": round(float(scheduling.queued_ns.mean())),
             "queued_while_loading_ns": round(float(scheduling.loading_ns.mean())),
             "queued_while_communicating_ns": round(float(scheduling.communicating_ns.mean())),

@@ -65,6 +65,7 @@ MEANINGS = {part.name: sentence(part.meaning) for part in IDLE_PARTS} | {
     "the last rank's end",
     OTHERS_WAIT: "How long the other ranks wait for this rank because of the finding in the headline; for the rank at "
     "fault, this is the headline's amount",
+    "between phases": "On a CPU core, and neither loading data nor in forward, backward or the optimizer",
     "queued for a core": "The training's thread, or one that computes for it, was ready to run and had no CPU core",
     "blocked": "The training's thread slept, waited for I/O or a lock, or was stopped, for no known reason",
 }  # tooltips of columns

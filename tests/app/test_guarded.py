@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -180,7 +181,8 @@ def test_the_page_and_its_files_do_not_wait_for_streamlit(tmp_path: Path) -> Non
         phases.put_nowait({"type": "lifespan.shutdown"})
         await life
 
-    asyncio.run(visit())
+    with ThreadPoolExecutor(1) as thread:  # Playwright's loop runs in this one while a browser is open
+        thread.submit(asyncio.run, visit()).result()
 
 
 def test_every_page_has_an_address_that_is_answered_at_once(tmp_path: Path) -> None:

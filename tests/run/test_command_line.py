@@ -104,6 +104,18 @@ def test_the_exit_codes_are_a_topic() -> None:
     assert [line.split()[:2] for line in printed.splitlines()] == [[str(int(one)), one.name] for one in ExitCode]
 
 
+@pytest.mark.parametrize(
+    ("id", "meaning"),
+    [
+        ("host-straggler", "launches its kernels later than the other hosts"),
+        ("regather-in-backward", "reshard_after_forward=False"),
+        ("rank_killed_sigkill", "a rank was killed (SIGKILL)"),
+    ],
+)
+def test_the_id_of_a_finding_or_a_hang_class_is_explained(id: str, meaning: str) -> None:
+    assert meaning in diag("help", id).stdout
+
+
 def test_a_topic_that_is_not_there_has_its_neighbours_named() -> None:
     ended = diag("help", "hanging")
     assert ended.returncode == ExitCode.USAGE

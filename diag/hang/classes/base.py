@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -34,6 +35,10 @@ class LogPattern:
         # At most as many digits as 64 bits need: Python refuses to parse numbers of thousands of digits.
         return re.compile((self.regex or "|".join(map(re.escape, self.anchors))).replace(r"\d+", r"\d{1,20}"))
 
+    def matches(self, text: str) -> Iterator[re.Match[str]]:
+        """All matches in a line that lists several."""
+        return self._compiled.finditer(text)
+
     def match(self, line: Line) -> re.Match[str] | None:
         """The match in a line that holds an anchor: in its text, or in what was parsed as a prefix."""
         if any(word in line.raw for word in self.unless):
@@ -62,9 +67,9 @@ def harmless(
 _QUOTED = re.compile(r"""(?<![\w\\])(?P<mark>["'`])(?:(?!(?P=mark)(?!\w)).)*(?P=mark)(?!\w)""")
 
 # Programs quote the error that they report: "Last error: '...'", "failed: unhandled cuda error .. log entry '...'";
-# torchrun's error file is JSON.
+# torchrun's error file is JSON; Rust prints { kind: StorageFull, message: "..." }.
 _REPORTS = re.compile(
-    r"(?i)(?:\blast (?:nccl )?(?:error|warning)[^'\"`]{0,80}|\b(?:error|failed|exception|reason|warning):?|"
+    r"(?i)(?:\blast (?:nccl )?(?:error|warning)[^'\"`]{0,80}|\b(?:error|failed|exception|reason|warning):?|, message:|"
     r"^\{\"message\": ?\{\"message\":)\s*$"
 )
 
@@ -94,6 +99,7 @@ class FaultClass:
     rule: str = ""  # the rule that decides where no single line does
     rules_out: dict[str, str] = field(default_factory=dict)  # by class: why that is not the cause
     if_unnamed: tuple[str, ...] = ()  # next steps that show the exception, where no line has it
+    if_noted: dict[str, tuple[str, ...]] = field(default_factory=dict)  # by words of the note: steps instead of these
     context: tuple[str, ...] = ()  # literals of lines that its rule reads and no pattern of any class searches for
     names_a_cause: bool = True
     coarse: bool = False  # less specific than the other classes of its priority: never their rival

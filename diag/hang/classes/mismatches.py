@@ -185,6 +185,19 @@ _CALLS = (
             "TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_FR_BUFFER_SIZE=2000 and faulthandler.dump_traceback_later.",
             "Look in its log for what it did last: data loader, evaluation, checkpoint, an exception that was caught.",
         ),
+        if_noted={
+            "rendezvous": (
+                "Start the launcher on all --nnodes hosts, with the same --rdzv-id and --rdzv-endpoint; `nc -vz HOST "
+                "PORT` of that endpoint from each of them while the first one waits.",
+                "Where nodes start late: --rdzv-conf join_timeout=1800 (default 600 s).",
+            ),
+            "registered nowhere": (
+                "Check that {who} are started at all: Slurm needs --ntasks-per-node equal to the devices of a node, "
+                "--nodes equal to num_nodes, and `srun` before the program; without Slurm, start the program on every "
+                "node, with its NODE_RANK and the same MASTER_ADDR.",
+                "Give the logs of the other nodes: the first error there is the reason.",
+            ),
+        },
         rule="All others of a group of known size timed out in the same call and these ranks did not; or they never "
         "started an initialisation that the others wait in; or they lag behind in the group's own count.",
         patterns={
@@ -220,6 +233,40 @@ _CALLS = (
                 r"ranks: (?P<ready>[\d, ]+))\]",
                 "Horovod 0.12+; horovod/common/stall_inspector.cc",
                 "Horovod's coordinator waits for[ ranks {ranks}] to submit {tensor}.",
+            ),
+            "fr-trace-error": confirms(
+                ("; Error type: ",),
+                r"Culprit rank (?P<rank>\d+); Error type: (?P<error>\w+)(?:, (?P<words>.{1,300}?))?"
+                r"(?=, Culprit rank|$)",
+                "torchfrtrace of torch 2.5+; torch/distributed/flight_recorder/components/types.py",
+                "torchfrtrace lists rank {rank}[: {words}].",
+            ),
+            "fr-trace-missing": confirms(
+                ("issing ranks: {",),
+                r"^\s*missing ranks: \{(?P<ranks>[\d, ]+)\}",
+                "torchfrtrace of torch 2.5+; torch/distributed/flight_recorder/components/types.py",
+                "torchfrtrace finds no entry of ranks {ranks} for this collective.",
+            ),
+            "fr-trace-members": confirms(
+                ("xpected ranks: {",),
+                r"^\s*expected ranks: \{(?P<ranks>[\d, ]+)\}",
+                "torchfrtrace of torch 2.5+; torch/distributed/flight_recorder/components/types.py",
+                "torchfrtrace lists the members of the group.",
+                SUGGESTS,
+            ),
+            "rendezvous-timeout": confirms(
+                ("RendezvousTimeoutError",),
+                r"(?:^|\.)RendezvousTimeoutError\b(?!\()",
+                "torch 1.9+; torch/distributed/elastic/rendezvous/dynamic_rendezvous.py",
+                "The rendezvous timed out: fewer launchers came than it needs (--nnodes).",
+                SUGGESTS,
+            ),
+            "lightning-registered": harmless(
+                ("distributed processes registered",),
+                r"All distributed processes registered\.",
+                "Lightning; lightning/fabric/utilities/distributed.py",
+                "All ranks are registered.",
+                SUGGESTS,
             ),
             "lightning-member": harmless(
                 ("MEMBER: ",),

@@ -12,7 +12,7 @@ _ERRNO = (
     r"Protocol (?:not available|error)|No such device|Too many open files|Cannot a\w+|Address \w+ not supported|"
     r"Broken pipe|Transport endpoint|Software caused|Function not implemented|No buffer space|Message too long|Device "
     r"or resource busy|Numerical result out|[Tt]imed out|Success|[Uu]nknown error|with error|Value too large|Invalid "
-    r"address|Inappropriate ioctl|Interrupted system)"
+    r"address|Inappropriate ioctl|Interrupted system|No data available)"
 )
 
 CLASSES = (
@@ -281,6 +281,13 @@ CLASSES = (
             "--master-port), or port 0 (torchrun --standalone).",
             "Address of another host: compare MASTER_ADDR, NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY with `ip -br a`.",
         ),
+        if_noted={
+            "Permission denied": (
+                "Ports below 1024 are reserved for root: choose one from 1024 upwards (MASTER_PORT, --master-port), or "
+                "port 0 (torchrun --standalone).",
+                "If the port is higher: a policy forbids it (SELinux, the container's profile), not another process.",
+            ),
+        },
         rules_out={
             "rank_killed_exception": "the exception says that the port or address is not available",
             "net_connection_lost": "connections close when the process that met the error ends",
@@ -296,8 +303,8 @@ CLASSES = (
                     "Call to bind failed",
                     "no matching local address",
                 ),
-                r"server socket has failed to (?:bind|listen)(?: on any local network address| to "
-                r"(?P<address>\S+:\w+))?(?:.*?port: (?P<port>\d+))?(?:.*?errno: \d+ - (?P<reason>[\w ]+))?|"
+                r"server socket has failed to (?:bind|listen)(?: on any local network address)?(?:.{0,60}? to "
+                r"(?P<address>\S+:\d+))?(?:.*?port: (?P<port>\d+))?(?:.*?errno: \d+ - (?P<reason>[\w ]+))?|"
                 r"(?P<error>Address already in use|Cannot assign requested address|EADDRINUSE)|[Bb]ind failed|Call to "
                 r"bind failed|no matching local address",
                 "all; socket.cpp, misc/socket.cc, gloo/transport/tcp/device.cc",
@@ -319,8 +326,46 @@ CLASSES = (
             "Rule out the fast network: NCCL_IB_DISABLE=1 (or NCCL_NET=Socket) on all hosts.",
         ),
         rule="NCCL warns from its network code, and no more specific class fits.",
-        rules_out={"net_connection_lost": "connections close when the process that met the error ends"},
+        if_noted={
+            "ssh": (
+                "Run the launcher's own test from the host that starts the job: `ssh -o PasswordAuthentication=no HOST "
+                "hostname` with the name as the hostfile has it. Mend the name (DNS, /etc/hosts), the port of sshd, or "
+                "the key.",
+                "Without ssh: start the launcher on every host itself (torchrun, or `deepspeed --no_ssh`).",
+            ),
+            "cannot be resolved": (
+                "`getent hosts NAME` on every host: MASTER_ADDR, --rdzv-endpoint and the hostfile need a name or an "
+                "address that all hosts resolve. In Kubernetes, a pod's name is known only once its service is.",
+            ),
+            "fi_getinfo": (
+                "`fi_info -p efa` in the environment of the job on {host}: if it lists nothing, the adapters are not "
+                "visible there (in a container: /dev/infiniband), or libfabric has no provider for them.",
+                "Rule out the plugin: NCCL_NET=Socket on all hosts.",
+            ),
+        },
+        rules_out={
+            "net_connection_lost": "connections close when the process that met the error ends",
+            "rank_killed_exception": "the launcher raised it because it could not reach the host",
+        },
         patterns={
+            "ssh-unreachable": LogPattern(
+                ("was not reachable via ssh",),
+                r"\bhost=(?P<store>[^\s,]{1,255}) was not reachable via ssh",
+                "DeepSpeed 0.6+; deepspeed/launcher/runner.py",
+                "The launcher cannot log in to {store} by ssh.",
+            ),
+            "ssh-connect": LogPattern(
+                ("ssh: connect to host",),
+                r"ssh: connect to host (?P<store>\S{1,255}) port (?P<port>\d+): (?P<error>[^\r\n]{1,80})",
+                "any; OpenSSH",
+                "ssh cannot connect to {store}, port {port}: {error}.",
+            ),
+            "ssh-name": LogPattern(
+                ("ssh: Could not resolve hostname",),
+                r"ssh: Could not resolve hostname (?P<store>[^\s:]{1,255})",
+                "any; OpenSSH",
+                "ssh does not know the name {store}.",
+            ),
             "network-warning": LogPattern(
                 ("socket.c", "net_ib", "ibvwrap.c", "bootstrap.c", "net_socket.c", "nccl_ofi", "net.cc", "WARN NET/"),
                 r"(?:\bsocket\.cc?|net_ib[\w./]*\.cc?|ibvwrap\.cc?|bootstrap\.cc?|nccl_ofi\w*\.\w+|\bnet\.cc?|"
@@ -383,6 +428,7 @@ CLASSES = (
                 "all; socket.cpp, Python's socket",
                 "The name[ {store} (port {port})] cannot be resolved to an address.",
                 confidence=NAMES_AN_EFFECT,
+                unless=("IPv6 network addresses of (localhost,",),  # its IPv4 address is taken
             ),
             "network-return-code": confirms(
                 ("socket.cc:", "transport/net", "bootstrap.cc:", "ibvwrap.cc:"),

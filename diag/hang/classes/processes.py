@@ -91,6 +91,8 @@ def _shell(number: int) -> LogPattern:
 
 
 _UCX = r"(?:\[(?P<host>[^:\]\s]+):(?P<pid>\d+)\s*:\d+:\d+\] )?"
+# glog's handler, in Caffe2, Paddle and torchcomms
+_GLOG = r"\*\*\* {} \(@0x[0-9a-f]+\) received by PID \d+"
 _WORDS = {
     9: "Killed",
     7: "Bus error",
@@ -121,6 +123,15 @@ CLASSES = (
                 "any; Kubernetes, Slurm, Ray",
                 "The host's memory, or the limit of the container or job, was used up.",
                 confidence=NAMES_AN_EFFECT,
+                unless=("potential root causes", "common causes include"),  # Ray lists what may have happened
+            ),
+            "ray-worker-died": confirms(
+                ("exit type: SYSTEM_ERROR",),
+                r"(?:Worker IP address: (?P<host>[\w.:-]+?) Worker port: \d+ Worker PID: (?P<pid>\d+) )?"
+                r"Worker exit type: SYSTEM_ERROR",
+                "Ray 2+; raylet, node_manager.cc",
+                "Ray saw a worker process die[ on {host} (pid {pid})] and does not know why.",
+                SUGGESTS,
             ),
             "ray-memory-monitor": LogPattern(
                 ("killed due to memory pressure (OOM)",),
@@ -161,9 +172,9 @@ CLASSES = (
             **_ended("sigbus", 7, "The launcher saw the process end by SIGBUS."),
             "shell-sigbus": _shell(7),
             "caught-sigbus": LogPattern(
-                ("Caught signal 7 (Bus error", "Fatal Python error: Bus error"),
-                _UCX + r"Caught signal 7 \(Bus error|Fatal Python error: Bus error",
-                "UCX's handler; Python 3.3+; ucs/debug/debug.c; Python faulthandler",
+                ("Caught signal 7 (Bus error", "Fatal Python error: Bus error", "*** SIGBUS (@"),
+                _UCX + r"Caught signal 7 \(Bus error|Fatal Python error: Bus error|" + _GLOG.format("SIGBUS"),
+                "UCX's handler; Python 3.3+; glog; ucs/debug/debug.c; Python faulthandler",
                 "The process caught a bus error.",
             ),
             "worker-bus-error": LogPattern(
@@ -212,9 +223,15 @@ CLASSES = (
                 confidence=NAMES_AN_EFFECT,
             ),
             "caught-sigsegv": LogPattern(
-                ("Caught signal 11 (Segmentation fault", "Fatal Python error: Segmentation fault"),
-                _UCX + r"Caught signal 11 \(Segmentation fault|Fatal Python error: Segmentation fault",
-                "UCX's handler; Python 3.3+; ucs/debug/debug.c; Python faulthandler",
+                (
+                    "Caught signal 11 (Segmentation fault",
+                    "Fatal Python error: Segmentation fault",
+                    "*** SIGSEGV (@",
+                ),
+                _UCX
+                + r"Caught signal 11 \(Segmentation fault|Fatal Python error: Segmentation fault|"
+                + _GLOG.format("SIGSEGV"),
+                "UCX's handler; Python 3.3+; glog; ucs/debug/debug.c; Python faulthandler",
                 "The process crashed.",
             ),
         },
@@ -232,6 +249,14 @@ CLASSES = (
             "  exitcode  : ",
         ),
         next_steps=("Fix the exception on {rank_words}; the other ranks only waited for it.",),
+        if_noted={
+            "Too many open files": (
+                "Raise the limit of open files where the ranks start (`ulimit -n 65536`; LimitNOFILE in systemd, "
+                "--ulimit nofile= in Docker).",
+                "DataLoader workers pass each tensor as an open file: fewer workers, or "
+                "`torch.multiprocessing.set_sharing_strategy('file_system')`.",
+            ),
+        },
         if_unnamed=(
             "torchrun shows the exception itself if the entry point is wrapped in "
             "`torch.distributed.elastic.multiprocessing.errors.record`.",

@@ -236,13 +236,16 @@ CLASSES = (
                     "`Trainer.fit` stopped",
                     "Next: diag analyze",
                     "Out of bounds values",
+                    "orker group successfully finished",
+                    "orker group finished (",
                     "est complete",
                     "est passed",
                 ),
                 r"(?i:\btraining (?:of experiment )?(?:is |has )?(?:completed?|finished|done)\b|\bfinished "
                 r"training\b)|'train_runtime':|`Trainer\.fit` stopped: `max_|^Recorded in .+\. Next: diag analyze|Out "
-                r"of bounds values *: 0 OK|\b[Tt]est (?:complete|passed)",
-                "any; transformers, Megatron-LM, Lightning, torchtitan, diag run",
+                r"of bounds values *: 0 OK|\b[Tt]est (?:complete|passed)|\b[Ww]orker group (?:successfully finished|"
+                r"finished \((?:WorkerState\.)?SUCCEEDED\))",
+                "any; torchrun, transformers, Megatron-LM, Lightning, torchtitan, diag run",
                 "The training printed that it reached its end.",
                 SUGGESTS,
             )
@@ -399,6 +402,11 @@ HARMLESS = FaultClass(
             ("hostname of the client socket cannot be retrieved",),
             printed_by="socket.cpp",
             says="A peer's name cannot be resolved: its address is used.",
+        ),
+        "no-ipv6-of-localhost": harmless(
+            ("IPv6 network addresses of (localhost,",),
+            printed_by="socket.cpp",
+            says="localhost has no IPv6 address here: its IPv4 address is used.",
         ),
         "unused-not-found": harmless(
             ("did not find any unused parameters",),

@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 
 from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, Hit
-from diag.hang.failures import TIMED_OUT, ended_well, groups_of, is_world, rank_in, timeouts_of, went_on
+from diag.hang.failures import TIMED_OUT, ended_well, failed, groups_of, is_world, rank_in, timeouts_of, went_on
 from diag.hang.failures import group_of as group_of_line
 from diag.hang.job import JobLogs, distinct
 from diag.hang.model import MOST_RANKS, Clue, Communicator, Line
 from diag.hang.rules.direct import clue_of, ranks_in, time_of
 from diag.hang.rules.processes import victims_of
+from diag.hang.wording import begun
 from diag.words.formatting import listing, spaced
 
-_LISTED = re.compile(r"(?:\[\d+\] )?(\d{1,9}): \[")
+_LISTED = re.compile(r"(?:^|\]<std\w{2,5}>:)(?:\[\d+\] )?(\d{1,9}): \[(?P<tensor>[^,\]]*)")
 _LOGS_READ = 0.85  # the logs of the absent ranks were read, and they report no time-out
 _LOGS_MISSING = 0.6  # perhaps only their logs are missing
 _FROM_A_REPORT = 0.85
 _LAGS = 0.8  # the group's own counters show it
+_FEW = 3  # ranks
 
 
 def clues(job: JobLogs) -> list[Clue]:
@@ -37,8 +40,10 @@ def clues(job: JobLogs) -> list[Clue]:
         *_horovod(job),
         *_coordination(job),
         *_lost_nodes(job),
-        *_registered_twice(job),
+        *_registered(job),
+        *_analysed(job),
     ]
+    absences = absences or [*_passed_over(job), *_rendezvous(job)]
     return absences or _raised_by_all_others(job)
 
 
@@ -66,11 +71,11 @@ def _late_at_the_store(job: JobLogs) -> list[Clue]:
 
 def _horovods_list(job: JobLogs) -> list[Clue]:
     """ "Missing ranks:" and a line for each, with the tensor that it has not submitted (Horovod 0.20+)."""
-    lines = {line: match for line in job.logs.lines if line.source == "horovod" and (match := _LISTED.match(line.raw))}
+    lines = {line: match for line in job.logs.lines if line.source == "horovod" and (match := _LISTED.search(line.raw))}
     ranks = sorted({int(match[1]) for match in lines.values()})
     if not ranks:
         return []
-    first = next(iter(lines)).raw.partition(": [")[2].partition(",")[0].strip("] ")
+    first = next(iter(lines.values()))["tensor"].strip()
     note = f"Horovod waits for {spaced(listing(ranks, len(ranks)))} to submit {first}."
     culprits = distinct([job.of_rank(rank) for rank in ranks])
     return [Clue("missing_rank", culprits, tuple(line.evidence for line in lines)[:4], _LAGS, note)]
@@ -85,19 +90,66 @@ def _lost_nodes(job: JobLogs) -> list[Clue]:
     return [clue_of("missing_rank", hits, [job.of_host(host) for host in hosts], hits[0].sentence)]
 
 
-def _registered_twice(job: JobLogs) -> list[Clue]:
-    """Some ranks register twice and the others never: two nodes believe to be the first."""
+def _registered(job: JobLogs) -> list[Clue]:
+    """Lightning's ranks register, and some do not come. Where those that came did so twice, two nodes believe to be the
+    first."""
     hits = job.named("lightning-member")
     times = Counter(int(hit.groups["rank"]) for hit in hits)
     size = max((int(hit.groups["size"]) for hit in hits), default=0)
     absent = [rank for rank in range(min(size, MOST_RANKS)) if rank not in times]
-    if not absent or min(times.values()) < 2 or job.once(ended_well):
+    if not absent or job.once(ended_well):
         return []
-    note = (
-        f"Ranks {', '.join(map(str, sorted(times)[:8]))} of {size} register twice and the others never: several nodes "
-    )
-    note += "have the same node rank (SLURM_NODEID, NODE_RANK, --node-rank)."
-    return [clue_of("missing_rank", hits, [job.of_rank(rank) for rank in absent], note, confidence=NAMES_AN_EFFECT)]
+    twice = min(times.values()) > 1
+    # The log of one node has its own ranks only, and a process that ended explains more.
+    doubtful = 2 * len(absent) > size or job.once(failed) or bool(job.named("lightning-registered"))
+    if not twice and (doubtful or any(went_on(job, hit.line) for hit in hits)):
+        return []
+    came = f"Ranks {', '.join(map(str, sorted(times)[:8]))} of {size} register"
+    note = f"{came}, and no line says that all did. The others registered nowhere in these logs."
+    if twice:
+        note = f"{came} twice and the others never: several nodes have the same node rank (SLURM_NODEID, NODE_RANK, "
+        note += "--node-rank)."
+    clue = clue_of("missing_rank", hits, [job.of_rank(rank) for rank in absent], note)
+    return [replace(clue, confidence=NAMES_AN_EFFECT if twice else SUGGESTS, victims=tuple(sorted(times)))]
+
+
+def _analysed(job: JobLogs) -> list[Clue]:
+    """Ranks of which torchfrtrace found no entry. Perhaps only their dumps are missing."""
+    hits = job.named("fr-trace-missing")
+    if not hits:
+        return []
+    ranks = ranks_in(hits[0].groups["ranks"])
+    return [
+        clue_of("missing_rank", hits[:1], [job.of_rank(r) for r in ranks], hits[0].sentence, confidence=_LOGS_MISSING)
+    ]
+
+
+def _rendezvous(job: JobLogs) -> list[Clue]:
+    hits = job.named("rendezvous-timeout")
+    return [clue_of("missing_rank", hits, [], hits[0].sentence, confidence=SUGGESTS)] if hits else []
+
+
+def _passed_over(job: JobLogs) -> list[Clue]:
+    """A group of unknown size in which ranks 1, 2, 3 and so on wait in the same collective, and rank 0 alone does not:
+    of pasted lines it would hardly be just its own that are missing."""
+    if job.logs.deduplicated or job.logs.world_size is not None:
+        return []
+    groups = groups_of(job, job.once(timeouts_of))
+    waiting = {rank for group in groups for rank in group.ranks}
+    for group in groups:
+        same = len({report.call for report in group.reports}) == 1
+        if (
+            group.members is None
+            and group.passed_over == (0,)
+            and len(group.ranks) >= _FEW
+            and same
+            and 0 not in waiting
+        ):
+            note = f"Ranks 1 to {len(group.ranks)} timed out in {group.reports[0].words}, and rank 0 reported nothing."
+            evidence = tuple(report.line.evidence for report in group.reports)[:4]
+            victims = tuple(sorted(group.ranks))
+            return [Clue("missing_rank", (job.of_rank(0),), evidence, SUGGESTS, note, victims)]
+    return []
 
 
 def _coordination(job: JobLogs) -> list[Clue]:
@@ -110,14 +162,21 @@ def _coordination(job: JobLogs) -> list[Clue]:
     return [clue_of("missing_rank", hits, [job.of_rank(rank) for rank in ranks], note, tasks, confidence=_LAGS)]
 
 
-def _lacking(job: JobLogs, hit: Hit) -> set[int]:
-    """The ranks that lack a tensor. Older versions list the ranks that are ready: without a world size, only ranks
-    below the highest of these are known to exist."""
-    if "ranks" in hit.groups:
-        return set(ranks_in(hit.groups["ranks"]))
-    ready = ranks_in(hit.groups["ready"])
-    size = job.logs.world_size or max(ready, default=-1) + 1
-    return set(range(size)) - set(ready) if size <= MOST_RANKS else set()
+def _lacking(stalled: re.Match[str], size: int) -> set[int]:
+    """The ranks that lack a tensor. Older versions list the ranks that are ready."""
+    if stalled["ranks"] is not None:
+        return set(ranks_in(stalled["ranks"]))
+    return set(range(size)) - set(ranks_in(stalled["ready"])) if size <= MOST_RANKS else set()
+
+
+def _elsewhere(lacking: Mapping[str, set[int]], size: int) -> tuple[list[int], str]:
+    """Where no rank lacks all tensors: the ranks that submitted others than most, and what the two sides submitted."""
+    submitted = {rank: tuple(t for t, ranks in lacking.items() if rank not in ranks) for rank in range(size)}
+    usual, count = Counter(submitted.values()).most_common(1)[0]
+    odd = sorted(rank for rank, tensors in submitted.items() if tensors != usual)
+    if 2 * count <= size or not usual or not submitted[odd[0]]:
+        return sorted(set().union(*lacking.values())), ""
+    return odd, f"{begun(spaced(listing(odd, len(odd))))} submitted {submitted[odd[0]][0]}, the others {usual[0]}."
 
 
 def _horovod(job: JobLogs) -> list[Clue]:
@@ -126,17 +185,27 @@ def _horovod(job: JobLogs) -> list[Clue]:
     hits = job.named("horovod-stalled")
     if not hits:
         return _horovods_list(job)
-    last = {hit.groups["tensor"]: hit for hit in hits}
-    lacking = {tensor: _lacking(job, hit) for tensor, hit in last.items()}
+    # Older versions list all tensors in one line.
+    stalled = {match["tensor"]: match for hit in hits for match in hit.pattern.matches(hit.line.text)}
+    # Without a world size, only ranks up to the highest that is printed are known to exist.
+    printed = [rank for match in stalled.values() for rank in ranks_in(match["ranks"] or match["ready"] or "")]
+    size = job.logs.world_size or max(printed, default=-1) + 1
+    lacking = {tensor: _lacking(match, size) for tensor, match in stalled.items()}
     lacking = {tensor: ranks for tensor, ranks in lacking.items() if ranks}
     if not lacking:
         return []
     common = set.intersection(*lacking.values())
+    if not common and size <= MOST_RANKS:
+        odd, note = _elsewhere(lacking, size)
+        if note:
+            culprits = [job.of_rank(rank) for rank in odd]
+            clue = clue_of("desync", hits, culprits, note, confidence=_LAGS)
+            return [replace(clue, victims=tuple(sorted(set(range(size)) - set(odd))))]
     ranks = sorted(common or set.union(*lacking.values()))
-    tensors = ", ".join(list(last)[:3]) + (f" and {len(last) - 3} more" if len(last) > 3 else "")
+    tensors = ", ".join(list(stalled)[:3]) + (f" and {len(stalled) - 3} more" if len(stalled) > 3 else "")
     note = f"Horovod waits for {spaced(listing(ranks, len(ranks)))} to submit {tensors}."
     name = "missing_rank" if common else "desync"
-    return [clue_of(name, list(last.values()), [job.of_rank(rank) for rank in ranks], note, confidence=_LAGS)]
+    return [clue_of(name, hits, [job.of_rank(rank) for rank in ranks], note, confidence=_LAGS)]
 
 
 def _store_barrier(job: JobLogs) -> list[Clue]:

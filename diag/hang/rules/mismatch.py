@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 
-from diag.hang.classes.base import NAMES_AN_EFFECT, NAMES_THE_CAUSE, SUGGESTS
+from diag.hang.classes.base import NAMES_AN_EFFECT, NAMES_THE_CAUSE, SUGGESTS, Hit
 from diag.hang.failures import GroupTimeouts, Timeout, groups_of, speaker_of, timeouts_of
 from diag.hang.job import JobLogs, distinct
 from diag.hang.model import Clue, Communicator, Evidence, NcclCall
@@ -29,8 +29,41 @@ def clues(job: JobLogs) -> list[Clue]:
         *_transport(job),
         *_gloo(job),
         *_desync_report(job),
+        *_analyser(job),
         *_same_model(job),
     ]
+
+
+# By torchfrtrace's type of error. A difference in state alone is one of ranks that are late.
+_ANALYSED = {
+    "COLLECTIVE_TYPE_MISMATCH": "mismatch_op",
+    "SIZE_OR_SYNTAX_MISMATCH": "mismatch_shape",
+    "COLLECTIVE_DTYPE_MISMATCH": "mismatch_shape",
+}
+
+
+def _analyser(job: JobLogs) -> list[Clue]:
+    """What torchfrtrace printed. It compares all ranks with the first one and calls each that differs a culprit: where
+    these are most of the group, the others are the odd ones."""
+    clues_: list[Clue] = []
+    hits = [hit for hit in job.named("fr-trace-error") if hit.groups["error"] in _ANALYSED]
+    for hit in hits[:1]:
+        found = list(hit.pattern.matches(hit.line.text))
+        listed = {int(match["rank"]) for match in found}
+        members = _analysed_members(job, hit)
+        rest = sorted(members - listed)
+        odd = rest if rest and 2 * len(listed) > len(members) else sorted(listed)
+        of = f"{len(listed)} of {len(members) or '?'}"
+        note = f"{hit.sentence} It compares with one rank only: {of} ranks differ from it."
+        clue = clue_of(_ANALYSED[hit.groups["error"]], [hit], [job.of_rank(rank) for rank in odd], note)
+        clues_.append(replace(clue, confidence=_TIE))
+    return clues_
+
+
+def _analysed_members(job: JobLogs, hit: Hit) -> set[int]:
+    before = [m for m in job.named("fr-trace-members") if m.line.path == hit.line.path]
+    near = [m for m in before if m.line.number < hit.line.number] or before
+    return set(ranks_in(near[-1].groups["ranks"])) if near else set()
 
 
 def _same_model(job: JobLogs) -> list[Clue]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from diag.hang.classes import CLASSES
@@ -208,6 +209,8 @@ _FIRST_OF_MANY = 0.3
 _ABORTED = -6
 _SIGNALLED = 128  # and above: a shell's exit codes for signals
 _TRACEBACK_REACH = 200  # lines
+# Limits of the operating system, which few programs get over: memory and open files.
+_OF_THE_SYSTEM = re.compile(r"\[Errno (?:12|23|24)\] ")
 
 
 @dataclass(frozen=True)
@@ -300,7 +303,9 @@ def _ended_without_one(job: JobLogs, raised: list[RankException], blocks: tuple[
     if any(hit.line.evidence in evidence for hit in job.named("first-to-exit") if "number" in hit.groups):
         sure = max(sure, _RAISED_BY_SEVERAL)  # Horovod waits for the first
     if not read and any(hit.line.evidence in evidence for hit in job.named("first-to-exit") if "rank" in hit.groups):
-        sure = _FIRST_OF_MANY  # mpirun names the first that it observes of all that failed together
+        # mpirun names the first that it observes of all that failed together: the first, where the others only report
+        # that they lost it.
+        sure = _PERHAPS_A_VICTIM if victims_of(job) else _FIRST_OF_MANY
     return [Clue("rank_killed_exception", (culprit,), evidence, sure, note, time_ns=time_of(ended[culprit]))]
 
 
@@ -328,8 +333,8 @@ def _first_of_each(job: JobLogs) -> list[RankException]:
         begin = _traceback_of(tracebacks, hit)
         culprit = _culprit_of_traceback(job, hit.line, blocks)
         key = (culprit.rank, culprit.host) if culprit.rank is not None else (hit.line.path, culprit.host)
-        if begin is not None or culprit.rank is not None or blocks:
-            message = hit.groups.get("message", "")
+        message = hit.groups.get("message", "")
+        if begin is not None or culprit.rank is not None or blocks or _OF_THE_SYSTEM.match(message):
             exceptions.setdefault(key, RankException(culprit, hit.groups["exception"], message, hit.line, begin))
     return list(exceptions.values())
 
@@ -358,7 +363,7 @@ def _can_be_cause(job: JobLogs, raised: RankException) -> bool:
     # A line without a traceback may come from a program that went on, unless processes ended after it.
     if about_others(f"{raised.name}: {raised.message}"):
         return False
-    if raised.traceback is None and not _ended_after(job, raised.line):
+    if raised.traceback is None and not _OF_THE_SYSTEM.match(raised.message) and not _ended_after(job, raised.line):
         return False
     if went_on(job, raised.line):
         return False

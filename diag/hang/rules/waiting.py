@@ -298,7 +298,7 @@ def _blocked_watchdog(job: JobLogs) -> list[Clue]:
     collective that timed out as well is the better clue."""
     hits = job.named("heartbeat", "gil")
     reports = job.once(timeouts_of)
-    late = [report for report in reports if (report.ran_ms or 0) > 2 * (report.timeout_ms or report.ran_ms or 0)]
+    late = [report for report in reports if report.late]
     if not hits and not late:
         return []
     lines = [hit.line for hit in hits] or [report.line for report in late]

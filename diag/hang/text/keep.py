@@ -157,7 +157,7 @@ class Open:
         """Whether a line may belong to the block, by the process that prints it. In a report only the first line may
         have prefixes."""
         if self.kind == "horovod":  # "1: [tensor, ..]" looks like the prefix of srun
-            return not parsed.any or parsed.rank_from == "srun"
+            return not parsed.any or parsed.rank_from == "srun" or parsed.speaker() == self.speaker
         speaker = parsed.speaker()
         return speaker == self.speaker or (self.kind in ("desync", "elastic") and not parsed.any)
 
@@ -183,7 +183,7 @@ class Open:
             case "elastic":
                 return Part.LAST if text.startswith("=====") else Part.MORE
             case "horovod":
-                return Part.MORE if text.startswith("[") or _LISTED.match(text) else Part.NO
+                return Part.MORE if not text or text.startswith("[") or _LISTED.match(text) else Part.NO
             case "last error":
                 return Part.LAST
             case "desync":

@@ -88,6 +88,7 @@ _GLOG = re.compile(
 )
 _PYTHON_GLOG = re.compile(r"([EWIFCDV])(\d\d)(\d\d) (\d\d:\d\d:\d\d\.\d+) +(\d+) ([\w./-]+):(\d+)\] ")
 _MPI = re.compile(r"\[[\w.@-]*?(\d+),(\d+)\]<std(?:out|err|diag)>:?")
+_TASK = re.compile(r"[\w.-]{1,80} -- (?=\[[^\]\s]{1,80}\]<std)")  # Polyaxon: a task's name
 _NODE = re.compile(r"\[([A-Za-z][\w.-]{0,252}), (?:unknown_ip|\d{1,3}(?:\.\d{1,3}){3})\] ")  # Azure ML
 _HOROVOD = re.compile(r"\[(\d+)\]<std(?:out|err)>: ?")
 _RAY = re.compile(r"\((?:[^()]{1,80}(?:\([^()]{0,40}\))?[^()]{0,20} )?pid=(\d+)(?:, ip=([^)\s]+))?\) ?")
@@ -174,9 +175,12 @@ def hosts_in_front(head: bytes) -> frozenset[str]:
 
 
 def plain(text: str) -> str:
-    """The text without colours and control characters, except tabs."""
+    """The text without colours and control characters, except tabs, and with mpirun's tag once: a program that writes a
+    line in pieces has it before each of them."""
     if "\x1b" in text:
         text = _ANSI.sub("", text)
+    if text.count("]<std") > 1 and (match := _MPI.search(text)):
+        text = text[: match.end()] + text[match.end() :].replace(match[0], "")
     return text if text.isprintable() else _CONTROL.sub("", text)
 
 
@@ -270,7 +274,7 @@ def _strip_one(parsed: ParsedLine, year: int, hosts: frozenset[str]) -> bool:
     elif first.isdigit() or first == " ":
         end = _digit(parsed, text)
     if not end and first.isalnum():
-        if match := _REPLICA.match(text):
+        if match := _REPLICA.match(text) or _TASK.match(text):
             _rank_field(parsed, match[0])
         end = match.end() if match else _word(parsed, text, year, hosts)
     if not end and first == " " and (match := _INDENTED.match(text)):

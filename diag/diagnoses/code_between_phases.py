@@ -1,0 +1,63 @@
+"""Code that runs on the CPU between the phases of a step: metrics, logging, an environment, loops over gradients."""
+
+from __future__ import annotations
+
+from diag.model.steps import Evidence, Finding
+
+from .shares import Cost
+from .stalled_rank import no_loader
+from .subject import MENTION, Diagnosis, Subject
+
+ID = "code-between-phases"
+CONFIDENCE = 0.7  # at most: operators that run there, such as gradient clipping, may be needed
+
+
+def find(subject: Subject) -> list[Finding]:
+    shares = subject.shares
+    if shares.share(Cost.BETWEEN) < MENTION:
+        return []
+    who = "The training runs" if len(shares.ranks) == 1 else "All ranks run"
+    cost = subject.each(shares.cost(Cost.BETWEEN))
+    action = (
+        "Find this code with py-spy (py-spy record --pid PID) or a profiler window with Python stacks: metrics, "
+        "logging, an environment, or loops over parameters. Run it in fewer steps, vectorise it, or move it to another "
+        "process."
+    )
+    if no_loader(subject):
+        action += " No batch came from a torch DataLoader: if the script makes its input itself, it may be that."
+    means = subject.scheduling.mean_ms("between_ns")
+    shown = sorted(means, key=lambda rank: -means[rank])[:8]
+    return [
+        subject.costing(
+            Cost.BETWEEN,
+            id=ID,
+            title=f"{who} code outside of data loading, forward, backward and the optimizer: {cost}",
+            action=action,
+            evidence=[
+                Evidence("steps", f"rank == {rank}, mean of code between phases", round(means[rank], 3), "ms")
+                for rank in shown
+            ],
+        )
+    ]
+
+
+def cannot_look(subject: Subject) -> str:
+    if subject.shares.on_device:
+        return "the run is on a GPU, whose idle time shows it"
+    known = any(step.cpu for tables in subject.tables.ranks.values() for step in tables.steps)
+    return "" if subject.scheduling.ranks and known else "the CPU time of the training's thread was not recorded"
+
+
+DIAGNOSIS = Diagnosis(
+    ID,
+    "code between the phases",
+    find,
+    cannot_look,
+    needs="a run on a CPU, and the CPU time of the training's thread by phase.",
+    means={
+        ID: (
+            "Much of the step is code of the script outside of data loading, forward, backward and the optimizer. It "
+            "is on a core all that time. Gradient clipping and other operators that run there count as well."
+        ),
+    },
+)

@@ -1,0 +1,214 @@
+"""Messages of launchers, libraries and tools, as text: what they lead to, and what looks like them and must not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diag.hang.api import triage
+from diag.hang.model import Triage
+
+RAY = (
+    "(raylet) A worker died or was killed while executing a task by an unexpected system error. Worker ID: fead Node "
+    "ID: 201f Worker IP address: 10.0.14.57 Worker port: 10046 Worker PID: 71513 Worker exit type: SYSTEM_ERROR Worker "
+    "exit detail: Worker unexpectedly exits with a connection error code 2. End of file. "
+)
+TIMEOUT = (
+    "[E ProcessGroupNCCL.cpp:737] [Rank {}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=56693, "
+    "OpType=BROADCAST, Timeout(ms)={}) ran for {} milliseconds before timing out.\n"
+)
+ANALYSED = "error msg: " + "{}\n"
+CULPRIT = "Culprit rank {}; Error type: {}, Expected input sizes: '[[8]]' does not match found input sizes: '[[{}]]'"
+STALL = (
+    "[1,0]<stderr>:[[1,0]<stderr>:2020-01-15 22:51:33[1,0]<stderr>:.[1,0]<stderr>:214399[1,0]<stderr>:: W "
+    "horovod/common/stall_inspector.cc:105] One or more tensors were submitted to be reduced\n"
+)
+
+
+def of(folder: Path, text: str) -> Triage:
+    (folder / "job.log").write_text(text)
+    return triage([str(folder)])
+
+
+def ranks(answer: Triage) -> list[int | None]:
+    return [culprit.rank for culprit in answer.culprits]
+
+
+def watchdogs(*numbers: int, limit: int = 1_800_000) -> str:
+    return "".join(TIMEOUT.format(rank, limit, limit + 90) for rank in numbers)
+
+
+@pytest.mark.parametrize(
+    ("text", "peer"),
+    [
+        ("ssh: Could not resolve hostname node-b: Name or service not known", "node-b"),
+        ("ssh: connect to host 10.0.0.7 port 2222: Connection refused", "10.0.0.7"),
+        ("RuntimeError: Using hostfile at h but host=node-b was not reachable via ssh. Remove h", "node-b"),
+    ],
+)
+def test_a_host_that_ssh_does_not_reach(tmp_path: Path, text: str, peer: str) -> None:
+    answer = of(tmp_path, f"{text}\n")
+    assert answer.fault_class == "net_failure"
+    assert answer.culprits[0].peer == peer
+    assert "ssh -o PasswordAuthentication=no" in answer.next_steps[0]
+    assert not any("NCCL_DEBUG" in step for step in answer.next_steps), "a line says what failed"
+
+
+def test_localhost_without_ipv6_is_usual(tmp_path: Path) -> None:
+    line = (
+        "[W socket.cpp:601] [c10d] The IPv{} network addresses of ({}, 5) cannot be retrieved (gai error: -2 - Name or "
+    )
+    line += "service not known).\n"
+    assert of(tmp_path, line.format(6, "localhost")).fault_class == "undetermined"
+    assert of(tmp_path, line.format(4, "localhost")).fault_class == "net_failure"
+    assert of(tmp_path, line.format(6, "node-b")).fault_class == "net_failure"
+
+
+@pytest.mark.parametrize(
+    "causes",
+    [
+        "There are some potential root causes. (1) The process is killed by SIGKILL by OOM killer due to high memory",
+        "Some common causes include: (1) the process was killed by the OOM killer due to high memory usage",
+    ],
+)
+def test_causes_that_ray_only_lists_are_no_evidence(tmp_path: Path, causes: str) -> None:
+    answer = of(tmp_path, f"{RAY}{causes}\n")
+    assert (answer.fault_class, answer.culprits) == ("undetermined", ())
+    assert "10.0.14.57 (pid 71513)" in answer.headline
+    assert "dmesg" in answer.next_steps[0]
+
+
+@pytest.mark.parametrize(("signal", "name"), [("SIGBUS", "rank_killed_sigbus"), ("SIGSEGV", "rank_killed_sigsegv")])
+def test_glogs_handler(tmp_path: Path, signal: str, name: str) -> None:
+    text = (
+        f"W1128 08:53:27.594719 3 init.cc:234] *** {signal} (@0x7f82) received by PID 3 (TID 0x7f) from PID 1; stack\n"
+    )
+    assert of(tmp_path, text).fault_class == name
+    assert of(tmp_path, text.replace(signal, "SIGTERM")).fault_class == "undetermined"
+
+
+def test_an_error_of_rust_is_not_a_quoted_one(tmp_path: Path) -> None:
+    error = 'SafetensorError: IoError(Os {{ code: 28, {} "No space left on device" }})\n'
+    assert of(tmp_path, error.format("kind: StorageFull, message:")).fault_class == "storage"
+    assert of(tmp_path, error.format("sample:")).fault_class == "undetermined"
+
+
+def test_launchers_that_saw_their_workers_succeed(tmp_path: Path) -> None:
+    said = "INFO:torch.distributed.elastic.agent.server.api:Local worker group finished ({}). Waiting 300 seconds\n"
+    assert of(tmp_path, said.format("SUCCEEDED")).fault_class == "healthy"
+    assert of(tmp_path, said.format("WorkerState.SUCCEEDED")).fault_class == "healthy"
+    assert of(tmp_path, said.format("FAILED")).fault_class == "undetermined"
+
+
+def test_open_files_are_used_up(tmp_path: Path) -> None:
+    """Few programs get over a limit of the system: the exception counts without its traceback."""
+    answer = of(tmp_path, "gpu004: OSError: [Errno 24] Too many open files\n" * 4)
+    assert answer.fault_class == "rank_killed_exception"
+    assert answer.headline.startswith("A process on host gpu004 raised OSError")
+    assert "ulimit -n" in answer.next_steps[0]
+    assert of(tmp_path, "gpu004: OSError: [Errno 2] No such file\n" * 4).fault_class == "undetermined"
+
+
+def test_a_port_of_root(tmp_path: Path) -> None:
+    text = (
+        "The server socket has failed to listen on any local network address. The server socket has failed to bind to "
+    )
+    answer = of(tmp_path, f"{text}[::]:98 (errno: 13 - Permission denied).\n")
+    assert answer.fault_class == "net_bind_failed"
+    assert "[::]:98" in answer.headline
+    assert "below 1024" in answer.next_steps[0]
+
+
+def test_horovods_ranks_at_different_tensors(tmp_path: Path) -> None:
+    text = "Stalled ops: loss_0 [ready ranks: 3], grad_1 [ready ranks: 2, 0, 1], grad_2 [ready ranks: 2, 0, 1]\n"
+    answer = of(tmp_path, text)
+    assert (answer.fault_class, ranks(answer), answer.victims) == ("desync", [3], (0, 1, 2))
+    assert "Rank 3 submitted loss_0, the others grad_1" in answer.headline
+    two = of(tmp_path, "Stalled ops: loss_0 [ready ranks: 1], grad_1 [ready ranks: 0]\n")
+    assert (two.fault_class, ranks(two)) == ("desync", [0, 1]), "of two ranks nothing shows which one is wrong"
+
+
+def test_horovods_list_with_mpiruns_tag_before_each_piece(tmp_path: Path) -> None:
+    text = f"{STALL}[1,0]<stderr>:Stalled ranks:\n\n[1,0]<stderr>:2: [HorovodAllreduce.x, HorovodAllreduce.y]\n"
+    for prefix in ("", "2020-01-15 22:51:33 UTC master.0 -- "):
+        answer = of(tmp_path, "".join(f"{prefix}{line}\n" for line in text.splitlines()))
+        assert (answer.fault_class, ranks(answer)) == ("missing_rank", [2]), prefix
+        assert "to submit HorovodAllreduce.x" in answer.headline
+
+
+def analysed(members: int, culprits: tuple[int, ...], kind: str = "SIZE_OR_SYNTAX_MISMATCH") -> str:
+    listed = ", ".join(CULPRIT.format(rank, kind, 4) for rank in culprits)
+    expected = ", ".join(map(str, range(members)))
+    return f"Collective sequence number: 9 has errors\nexpected ranks: {{{expected}}}\n{ANALYSED.format(listed)}"
+
+
+def test_what_torchfrtrace_lists(tmp_path: Path) -> None:
+    few = of(tmp_path, analysed(8, (2, 5)))
+    assert (few.fault_class, ranks(few)) == ("mismatch_shape", [2, 5])
+    most = of(tmp_path, analysed(4, (1, 2, 3)))
+    assert ranks(most) == [0], "all others differ from the rank that it compares with"
+    other = of(tmp_path, analysed(4, (3,), "COLLECTIVE_TYPE_MISMATCH"))
+    assert (other.fault_class, ranks(other)) == ("mismatch_op", [3])
+    late = of(tmp_path, analysed(4, (3,), "COLLECTIVE_STATE_MISMATCH"))
+    assert late.fault_class == "undetermined"
+
+
+def test_what_torchfrtrace_misses(tmp_path: Path) -> None:
+    answer = of(tmp_path, "Not all ranks joining collective, sequence number: 3\nmissing ranks: {1, 6}\n")
+    assert (answer.fault_class, ranks(answer)) == ("missing_rank", [1, 6])
+    assert answer.confidence <= 0.6, "perhaps only their dumps are missing"
+
+
+def test_the_first_rank_alone_is_missing_below_those_that_wait(tmp_path: Path) -> None:
+    answer = of(tmp_path, watchdogs(3, 1, 2))
+    assert (answer.fault_class, ranks(answer), answer.victims) == ("missing_rank", [0], (1, 2, 3))
+    assert answer.confidence <= 0.5
+    for few in ((1, 2), (0, 1, 3), (2, 3, 4), (1, 2, 4)):
+        assert of(tmp_path, watchdogs(*few)).fault_class == "undetermined", few
+
+
+def test_a_timeout_that_nothing_can_meet(tmp_path: Path) -> None:
+    answer = of(tmp_path, watchdogs(1, 2, limit=1))
+    assert answer.fault_class == "undetermined"
+    assert "only 1 ms" in answer.headline
+    assert "watchdog itself" not in answer.headline
+    assert "only" not in of(tmp_path, watchdogs(1, 2)).headline
+
+
+def test_ranks_that_do_not_register(tmp_path: Path) -> None:
+    def members(numbers: range, size: int) -> str:
+        return "".join(f"initializing ddp: GLOBAL_RANK: {rank}, MEMBER: {rank + 1}/{size}\n" for rank in numbers)
+
+    answer = of(tmp_path, members(range(4), 8))
+    assert (answer.fault_class, ranks(answer)) == ("missing_rank", [4, 5, 6, 7])
+    assert "srun" in answer.next_steps[0]
+    registered = "All distributed processes registered. Starting with 8 processes\n"
+    assert of(tmp_path, members(range(4), 8) + registered).fault_class == "undetermined"
+    assert of(tmp_path, members(range(4), 16)).fault_class == "undetermined", "one node's log has its own ranks only"
+    assert of(tmp_path, members(range(8), 8)).fault_class == "undetermined"
+
+
+def test_a_rendezvous_that_too_few_came_to(tmp_path: Path) -> None:
+    answer = of(tmp_path, "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError\n")
+    assert (answer.fault_class, answer.culprits) == ("missing_rank", ())
+    assert "--rdzv-endpoint" in answer.next_steps[0]
+    assert of(tmp_path, "    raise RendezvousTimeoutError()\n").fault_class == "undetermined"
+
+
+def test_mpiruns_first_process_counts_where_the_others_only_lost_it(tmp_path: Path) -> None:
+    box = "The first process to do so was:\n\n  Process name: [[29973,1],0]\n  Exit code:    1\n"
+    lost = "[1,1]<stderr>:errors_impl.UnknownError: Horovod has been shut down. This was caused by an exception\n"
+    answer = of(tmp_path, lost + box)
+    assert (answer.fault_class, ranks(answer)) == ("rank_killed_exception", [0])
+    assert answer.confidence < 0.5
+    assert of(tmp_path, box).fault_class == "undetermined", "of processes that fail together any may be seen first"
+
+
+def test_memory_that_another_process_cannot_open(tmp_path: Path) -> None:
+    answer = of(
+        tmp_path,
+        "node1:41:42 [2] /rccl/src/transport/p2p.cc:256 NCCL WARN hipIpcGetMemHandle failed : invalid argument\n",
+    )
+    assert answer.fault_class == "cuda_failure"
+    assert "--ipc=host" in answer.next_steps[0]

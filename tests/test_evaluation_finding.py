@@ -1,0 +1,45 @@
+"""Evaluation is in no cost, as its steps do not count: where it is much of the time, that is a finding of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from diag.api import Result, analyze
+from diag.collectors.records import CHECKPOINT, EVALUATION
+from diag.model.steps import Severity
+from tests.copies import replace
+from tests.simulate import MS, Plan, simulate, without_collectives
+
+
+def evaluated(ms: int, every: int = 5) -> Result:
+    """Steps of 100 ms; so long an evaluation lies in one step of so many."""
+    plan = Plan(extra=lambda step, rank: {CHECKPOINT: ms * MS} if step % every == every - 1 else {})
+    tables = simulate(plan)
+    ranks = {}
+    for rank, of_rank in tables.ranks.items():
+        steps = tuple(
+            replace(
+                step, phases=[row._replace(phase=EVALUATION) if row.phase == CHECKPOINT else row for row in step.phases]
+            )
+            for step in of_rank.steps
+        )
+        ranks[rank] = replace(of_rank, steps=steps)
+    return analyze(replace(tables, ranks=ranks))
+
+
+@pytest.mark.parametrize(("ms", "share", "level"), [(80, "14%", Severity.HEALTHY), (500, "50%", Severity.CRITICAL)])
+def test_evaluation_is_told_with_its_part_of_the_time(ms: int, share: str, level: Severity) -> None:
+    result = evaluated(ms)
+    (finding,) = [one for one in result.examination.findings if one.id == "long-evaluation"]
+    assert finding.title.startswith(
+        f"Evaluation takes {share} of the recorded time, {ms * 4 / 1000:.3g} s on each rank"
+    )
+    assert "the 4 steps that it lies in do not count" in finding.title
+    assert finding.severity == level
+    assert result.verdict.severity == Severity.HEALTHY, "the training is"
+    assert result.verdict.cause == ""
+
+
+def test_a_short_evaluation_is_no_finding() -> None:
+    assert "long evaluation" in evaluated(40).examination.not_found
+    assert "long evaluation" in analyze(without_collectives(simulate(Plan()))).examination.not_found
