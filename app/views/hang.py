@@ -23,8 +23,17 @@ from diag.app.run_view import Part
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import EMPTY, bullets, draw, show_code, show_error, table
 from diag.errors import DiagError
-from diag.hang.api import Investigation, by_reason, guess_words, investigate, newest_write
-from diag.hang.groups import At, GroupPlaces, Place, places_of
+from diag.hang.api import (
+    At,
+    GroupPlaces,
+    Investigation,
+    Place,
+    by_reason,
+    guess_words,
+    investigate,
+    newest_write,
+    places_of,
+)
 from diag.hang.model import Evidence, Stack
 from diag.hang.ras.live import NOT_COUNTED, Seen, Watch, recorded, recorded_ns
 from diag.words.formatting import counted, listing, share, visible

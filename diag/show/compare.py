@@ -17,8 +17,8 @@ from diag.collectors.layout import SCHEMA_VERSION
 from diag.diagnoses.compare import Comparison, Difference
 from diag.model.steps import Kind
 from diag.tune.history import History, Interval, Outcome, Round
-from diag.words.cells import report_console, size
 from diag.words.formatting import duration, spaced, visible
+from diag.words.terminal import report_console, size
 from diag.words.wording import sentence
 
 from .text import COLOUR, caption, print_gaps

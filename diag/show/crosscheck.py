@@ -21,8 +21,8 @@ from diag.crosscheck.model import (
     Quantity,
     RankCheck,
 )
-from diag.words.cells import report_console
 from diag.words.formatting import rank_ranges
+from diag.words.terminal import report_console
 
 _MOST_RANKS = 16
 _MOST_EDGES = 8

@@ -18,8 +18,8 @@ from diag.collectors.layout import SCHEMA_VERSION
 from diag.errors import ExitCode
 from diag.gate.budgets import LimitUnit, shown
 from diag.gate.check import RULE, Checked, Gate, Status
-from diag.words.cells import report_console
 from diag.words.formatting import spaced, visible
+from diag.words.terminal import report_console
 
 from .text import print_gaps
 

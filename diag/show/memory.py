@@ -16,8 +16,8 @@ from diag.tables.memory import HOST_MEMORY, MemoryCurve, Share, peak_memory, ran
 from diag.tables.snapshots import Comparison, OutOfMemory, SnapshotAccount, SnapshotTable
 from diag.traces.memory_snapshots import rank_of
 from diag.traces.text_stream import file_name
-from diag.words.cells import report_console
 from diag.words.formatting import counted, duration, share, size, spaced, visible
+from diag.words.terminal import report_console
 
 REASONS = {
     ASKED: "requested",

@@ -18,8 +18,8 @@ from diag.planning.measured import Compared, Measured
 from diag.planning.plan import USABLE, Plan, Row
 from diag.planning.shape import PUBLISHED
 from diag.planning.throughput import Schedule
-from diag.words.cells import print_columns, report_console
 from diag.words.formatting import counted, duration, number, share, size, spaced, visible
+from diag.words.terminal import print_columns, report_console
 
 # -- plan times --------------------------------------------------------------------------------------------------------
 #

@@ -35,8 +35,8 @@ from diag.show.memory import snapshots_sentence
 from diag.show.page import Advised, Card, Page, advice_of, page_of
 from diag.show.ranks import EXCHANGES_HELP, EXCHANGES_TITLE, STALLS_TITLE, exchange_table
 from diag.traces.kineto_names import P2P_OPS
-from diag.words.cells import UNKNOWN, ms, percent, print_columns, report_console, short, size
 from diag.words.formatting import counted, masked, short_name, spaced, visible
+from diag.words.terminal import UNKNOWN, ms, percent, print_columns, report_console, short, size
 from diag.words.wording import fused_words, run_facts
 
 from .json import ANALYSIS_VERSION, coverage_to_dict, verdict_to_dict

@@ -14,8 +14,8 @@ from rich.text import Text
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.hang.model import Culprit, Evidence, Stack, Triage
 from diag.hang.wording import EMPTY, by_reason, culprit_words, guess_words
-from diag.words.cells import report_console
 from diag.words.formatting import counted, listing, spaced, visible
+from diag.words.terminal import report_console
 
 _COLOUR = {"healthy": "green", "undetermined": "yellow"}
 _MOST_PATH = 40

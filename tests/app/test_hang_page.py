@@ -13,8 +13,7 @@ from streamlit.testing.v1 import AppTest
 from diag.app.markup import plain
 from diag.app.theme import DARK, LIGHT
 from diag.app.views.hang import places
-from diag.hang.api import investigate
-from diag.hang.groups import At, places_of
+from diag.hang.api import At, investigate, places_of
 from diag.hang.ras import live
 from tests.app.shown import text
 from tests.hang.corpus import case
