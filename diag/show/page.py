@@ -327,7 +327,7 @@ RISK = {
     Risk.SAFE: "safe",
     Risk.MEMORY: "takes memory",
     Risk.NUMERICS: "changes numerical results",
-    Risk.CORRECTNESS: "may change what is trained",
+    Risk.CORRECTNESS: "may change what the model learns",
 }
 
 
