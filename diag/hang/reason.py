@@ -337,7 +337,7 @@ def _with_cause(
         culprits=cause.culprits,
         evidence=tuple(evidence)[:_MOST_EVIDENCE],
         ruled_out=(*chosen.ruled_out, *_also_ruled_out(job, cause.fault_class, reports)),
-        next_steps=(*steps(fault_class, cause.culprits, cause.note), *(() if is_sure else collect)),
+        next_steps=(*steps(fault_class, cause.culprits, cause.note, cause.evidence), *(() if is_sure else collect)),
         victims=_victims(job, chosen.clues, cause.ranks, reports),
         stacks=(*dumps.stacks, *shown_stacks(job, cause.ranks)),
         coverage=_coverage(job, dumps, sure),

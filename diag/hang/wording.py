@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from diag.collectors.reading import is_no_file
 from diag.words.formatting import listing, spaced
 
-from .model import Clue, Culprit, Guess
+from .model import Clue, Culprit, Evidence, Guess
 
 if TYPE_CHECKING:
     from diag.hang.classes.base import FaultClass
@@ -71,9 +71,11 @@ def begun(sentence: str) -> str:
 _NAMES_AN_EXCEPTION = re.compile(r"\brais(?:ed|ing) [A-Z]")
 
 
-def steps(fault_class: FaultClass, culprits: Sequence[Culprit], note: str = "") -> tuple[str, ...]:
+def steps(
+    fault_class: FaultClass, culprits: Sequence[Culprit], note: str = "", evidence: Sequence[Evidence] = ()
+) -> tuple[str, ...]:
     """What to do next, with names filled in. ``note``: a sentence on what was seen; steps that would only reveal what
-    it already names are left out."""
+    it already names are left out. ``evidence``: its lines, for steps that fit one message of the class alone."""
     ranks = sorted({c.rank for c in culprits if c.rank is not None})
     hosts = list(dict.fromkeys(c.host for c in culprits if c.host))
     known = {
@@ -84,8 +86,9 @@ def steps(fault_class: FaultClass, culprits: Sequence[Culprit], note: str = "") 
         "rank_words": spaced(listing(ranks)) if ranks else "the rank at fault",
     }
     unnamed = () if _NAMES_AN_EXCEPTION.search(note) else fault_class.if_unnamed
-    noted = next((of_note for words, of_note in fault_class.if_noted.items() if words in note), fault_class.next_steps)
-    return tuple(step.format_map(known) for step in (*noted, *unnamed))
+    read = "\n".join(line.text for line in evidence)
+    special = (own for literals, own in fault_class.if_read.items() if any(literal in read for literal in literals))
+    return tuple(step.format_map(known) for step in (*next(special, fault_class.next_steps), *unnamed))
 
 
 def guess_words(guess: Guess) -> str:

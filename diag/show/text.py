@@ -186,7 +186,9 @@ def _print_collectives(console: Console, table: CollectiveTable) -> None:
         console.print("No collective was recorded in the counted steps.", style="italic")
         return
     rows = table.rows[:_MOST_ROWS]
-    console.print("Collectives: mean milliseconds per call; exposed and overlapped time per rank and step", style="italic")
+    console.print(
+        "Collectives: mean milliseconds per call; exposed and overlapped time per rank and step", style="italic"
+    )
     columns = {
         "operation": [_NAMES.get(row.op, row.op.replace("_", "-")) for row in rows],
         "group": [_group(row, len({row.axis for row in table.rows}) > 1) for row in rows],

@@ -42,8 +42,8 @@ def decides(found: FaultClass) -> list[str]:
 def next_steps(found: FaultClass) -> list[str]:
     """What to do next, with names in braces where the answer fills them in."""
     blanks = {name: f"{{{blank}}}" for name, blank in _BLANKS.items()}
-    noted = [f'Where it says "{words}": {step}' for words, of_note in found.if_noted.items() for step in of_note]
-    return [step.format_map(blanks) for step in (*found.next_steps, *found.if_unnamed, *noted)]
+    special = [f"Where a line has `{literals[0]}`: {step}" for literals, own in found.if_read.items() for step in own]
+    return [step.format_map(blanks) for step in (*found.next_steps, *found.if_unnamed, *special)]
 
 
 def _row(found: FaultClass) -> str:

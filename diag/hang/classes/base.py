@@ -99,7 +99,8 @@ class FaultClass:
     rule: str = ""  # the rule that decides where no single line does
     rules_out: dict[str, str] = field(default_factory=dict)  # by class: why that is not the cause
     if_unnamed: tuple[str, ...] = ()  # next steps that show the exception, where no line has it
-    if_noted: dict[str, tuple[str, ...]] = field(default_factory=dict)  # by words of the note: steps instead of these
+    # By literals of programs, where a line of the evidence has one of them: steps instead of ``next_steps``
+    if_read: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
     context: tuple[str, ...] = ()  # literals of lines that its rule reads and no pattern of any class searches for
     names_a_cause: bool = True
     coarse: bool = False  # less specific than the other classes of its priority: never their rival

@@ -93,8 +93,8 @@ _DEVICES = (
             "CUDA_LAUNCH_BLOCKING=1, which shows the call; without a bug in the program look at `dmesg -T | grep -i "
             "xid`.",
         ),
-        if_noted={
-            "Ipc": (
+        if_read={
+            ("Ipc",): (
                 "The ranks of {there} cannot open each other's GPU memory: run them in one container (or with "
                 "--ipc=host), and with all GPUs of the job visible to each. NCCL_P2P_DISABLE=1 confirms it.",
                 "If it is confirmed: compare driver and runtime, and look for an IOMMU in the way (iommu=pt).",

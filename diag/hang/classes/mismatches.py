@@ -185,13 +185,13 @@ _CALLS = (
             "TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_FR_BUFFER_SIZE=2000 and faulthandler.dump_traceback_later.",
             "Look in its log for what it did last: data loader, evaluation, checkpoint, an exception that was caught.",
         ),
-        if_noted={
-            "rendezvous": (
+        if_read={
+            ("RendezvousTimeoutError",): (
                 "Start the launcher on all --nnodes hosts, with the same --rdzv-id and --rdzv-endpoint; `nc -vz HOST "
                 "PORT` of that endpoint from each of them while the first one waits.",
                 "Where nodes start late: --rdzv-conf join_timeout=1800 (default 600 s).",
             ),
-            "registered nowhere": (
+            ("MEMBER: ",): (
                 "Check that {who} are started at all: Slurm needs --ntasks-per-node equal to the devices of a node, "
                 "--nodes equal to num_nodes, and `srun` before the program; without Slurm, start the program on every "
                 "node, with its NODE_RANK and the same MASTER_ADDR.",

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, FaultClass, LogPattern, confirms
 
+_UNRESOLVED = (
+    "Name or service not known",
+    "Temporary failure in name resolution",
+    "No address associated with hostname",
+)
 _PEER = r"(?P<peer>[^\s<>]+<\d+>)"
 # strerror's texts for errors of socket and verbs calls.
 _ERRNO = (
@@ -281,8 +286,8 @@ CLASSES = (
             "--master-port), or port 0 (torchrun --standalone).",
             "Address of another host: compare MASTER_ADDR, NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY with `ip -br a`.",
         ),
-        if_noted={
-            "Permission denied": (
+        if_read={
+            ("Permission denied",): (
                 "Ports below 1024 are reserved for root: choose one from 1024 upwards (MASTER_PORT, --master-port), or "
                 "port 0 (torchrun --standalone).",
                 "If the port is higher: a policy forbids it (SELinux, the container's profile), not another process.",
@@ -326,18 +331,18 @@ CLASSES = (
             "Rule out the fast network: NCCL_IB_DISABLE=1 (or NCCL_NET=Socket) on all hosts.",
         ),
         rule="NCCL warns from its network code, and no more specific class fits.",
-        if_noted={
-            "ssh": (
+        if_read={
+            ("via ssh", "ssh: "): (
                 "Run the launcher's own test from the host that starts the job: `ssh -o PasswordAuthentication=no HOST "
                 "hostname` with the name as the hostfile has it. Mend the name (DNS, /etc/hosts), the port of sshd, or "
                 "the key.",
                 "Without ssh: start the launcher on every host itself (torchrun, or `deepspeed --no_ssh`).",
             ),
-            "cannot be resolved": (
+            _UNRESOLVED: (
                 "`getent hosts NAME` on every host: MASTER_ADDR, --rdzv-endpoint and the hostfile need a name or an "
                 "address that all hosts resolve. In Kubernetes, a pod's name is known only once its service is.",
             ),
-            "fi_getinfo": (
+            ("fi_getinfo",): (
                 "`fi_info -p efa` in the environment of the job on {host}: if it lists nothing, the adapters are not "
                 "visible there (in a container: /dev/infiniband), or libfabric has no provider for them.",
                 "Rule out the plugin: NCCL_NET=Socket on all hosts.",
@@ -417,11 +422,7 @@ CLASSES = (
                 confidence=NAMES_AN_EFFECT,
             ),
             "name-not-resolved": LogPattern(
-                (
-                    "Name or service not known",
-                    "Temporary failure in name resolution",
-                    "No address associated with hostname",
-                ),
+                _UNRESOLVED,
                 r"(?:addresses of \((?P<store>[^,()\s]+), (?P<port>\d+)\) cannot be retrieved.*|host not found: .*|"
                 r"Unable to resolve hostname .*|getaddrinfo.*|gai error.*|socket\.gaierror.*)(?:Name or service not "
                 r"known|Temporary failure in name resolution|No address associated with hostname)",

@@ -249,8 +249,8 @@ CLASSES = (
             "  exitcode  : ",
         ),
         next_steps=("Fix the exception on {rank_words}; the other ranks only waited for it.",),
-        if_noted={
-            "Too many open files": (
+        if_read={
+            ("Too many open files",): (
                 "Raise the limit of open files where the ranks start (`ulimit -n 65536`; LimitNOFILE in systemd, "
                 "--ulimit nofile= in Docker).",
                 "DataLoader workers pass each tensor as an open file: fewer workers, or "

@@ -45,19 +45,17 @@ _ANALYSED = {
 def _analyser(job: JobLogs) -> list[Clue]:
     """What torchfrtrace printed. It compares all ranks with the first one and calls each that differs a culprit: where
     these are most of the group, the others are the odd ones."""
-    clues_: list[Clue] = []
-    hits = [hit for hit in job.named("fr-trace-error") if hit.groups["error"] in _ANALYSED]
-    for hit in hits[:1]:
-        found = list(hit.pattern.matches(hit.line.text))
-        listed = {int(match["rank"]) for match in found}
-        members = _analysed_members(job, hit)
-        rest = sorted(members - listed)
-        odd = rest if rest and 2 * len(listed) > len(members) else sorted(listed)
-        of = f"{len(listed)} of {len(members) or '?'}"
-        note = f"{hit.sentence} It compares with one rank only: {of} ranks differ from it."
-        clue = clue_of(_ANALYSED[hit.groups["error"]], [hit], [job.of_rank(rank) for rank in odd], note)
-        clues_.append(replace(clue, confidence=_TIE))
-    return clues_
+    hit = next((hit for hit in job.named("fr-trace-error") if hit.groups["error"] in _ANALYSED), None)
+    if hit is None:
+        return []
+    listed = {int(match["rank"]) for match in hit.pattern.matches(hit.line.text)}
+    members = _analysed_members(job, hit)
+    rest = sorted(members - listed)
+    odd = rest if rest and 2 * len(listed) > len(members) else sorted(listed)
+    of = f"{len(listed)} of {len(members) or '?'}"
+    note = f"{hit.sentence} It compares with one rank only: {of} ranks differ from it."
+    culprits = [job.of_rank(rank) for rank in odd]
+    return [clue_of(_ANALYSED[hit.groups["error"]], [hit], culprits, note, confidence=_TIE)]
 
 
 def _analysed_members(job: JobLogs, hit: Hit) -> set[int]:
