@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -39,8 +38,10 @@ def say_why(layout: RunLayout) -> None:
     except DiagError as error:
         say(f"diag: no triage: {error.message}", err=True)
         return
-    with suppress(OSError):
+    try:
         replace_file(layout.hang, to_json(answer).encode() + b"\n", private=True)
+    except OSError as error:
+        say(f"diag: the triage could not be stored: {error}", err=True)
     say(err=True)
     print_triage(answer, console(err=True))
     say(err=True)

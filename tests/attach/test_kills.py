@@ -60,6 +60,7 @@ def test_a_killed_rank_ends_the_training_as_without_us(tmp_path: Path) -> None:
     result = analyze_json(run)
     assert [step["step"] for step in result["steps"]] == list(range(6))
     assert result["run"]["exit_code"] == bare.returncode == 1
+    assert RunLayout(run).hang.exists(), ended.stderr
     found = json.loads(RunLayout(run).hang.read_text())
     assert found["verdict"]["fault_class"] == "rank_killed_sigkill"
     assert [culprit["rank"] for culprit in found["culprits"]] == [1]
