@@ -426,54 +426,72 @@ def run_command(layout: RunLayout, launch: Launch, settings: CollectorSettings, 
     not redirected."""
     from .workers import ExitWatch, recorded_workers_of
 
+    signals = _Signals()
     try:
         process = subprocess.Popen(command, env={**os.environ, **launch.environment})
     except OSError as error:
+        signals.restore()
         raise DiagError(
             f"cannot start {command[0]}: {error.strerror}",
             hint="name a script (*.py), or a command as you would type it without `diag run --`",
             exit_code=ExitCode.USAGE,
         ) from error
+    signals.to(process)
     code = 1
     exits = ExitWatch(layout)
     exits.start()
     failed: list[tuple[RunLayout, list[RankExit]]] = []
     with Watch(layout, launch, settings, partial(recorded_workers_of, layout)) as watch:
         try:
-            with _signals_to(process) as passed:
-                code = process.wait()
+            code = process.wait()
             watch.ended_well = code == 0
         finally:
+            signals.restore()
             with after_training(launch.say):
                 failed = exits.stop()
     if watch.ended_hang is not None:
         return close(layout, launch, hung(watch.ended_hang))
     with after_training(launch.say):
-        for attempt, ends in failed if not passed else ():
+        for attempt, ends in failed if not signals.ending else ():
             if code or attempt.root != layout.newest().root:  # otherwise its launcher does not count it as a failure
                 write_exits(attempt, ends)
-    return close(layout, launch, Outcome(*_ended(code), interrupted=bool(passed)))
+    return close(layout, launch, Outcome(*_ended(code), interrupted=bool(signals.ending)))
 
 
-# Signals for the training's launcher, to end or for other uses. From a terminal SIGINT reaches it by itself.
-_PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+# Signals for the training's launcher: to end it, and for other uses, such as Slurm's request to save a checkpoint. From
+# a terminal SIGINT reaches it by itself.
+_ENDING = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+_PASSED_ON = (*_ENDING, "SIGUSR1", "SIGUSR2")
 
 
-@contextmanager
-def _signals_to(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """Passes signals on instead of being ended by them; yields a list of those received."""
-    received: list[int] = []
+class _Signals:
+    """Passes signals on to the launcher instead of being ended by them, also those that come while it starts.
+    ``ending``: those received that end a training."""
 
-    def pass_on(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
-        # A terminal sends SIGINT and SIGQUIT to all processes in its foreground, so the command has it already.
-        if number not in (signal.SIGINT, signal.SIGQUIT) or not sys.stdin.isatty():
-            process.send_signal(number)
+    def __init__(self) -> None:
+        self.ending: list[int] = []
+        self._early: list[int] = []
+        self._launcher: subprocess.Popen[bytes] | None = None
+        numbers = [getattr(signal, name) for name in _PASSED_ON if hasattr(signal, name)]
+        self._before = {number: signal.signal(number, self._pass_on) for number in numbers}
 
-    numbers = [getattr(signal, name) for name in _PASSED_ON if hasattr(signal, name)]
-    before = {number: signal.signal(number, pass_on) for number in numbers}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
+    def to(self, launcher: subprocess.Popen[bytes]) -> None:
+        self._launcher = launcher
+        for number in self._early:
+            launcher.send_signal(number)
+
+    def restore(self) -> None:
+        """From here on signals act on this process again."""
+        for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def _pass_on(self, number: int, _frame: FrameType | None) -> None:
+        if signal.Signals(number).name in _ENDING:
+            self.ending.append(number)
+        # A terminal sends SIGINT and SIGQUIT to all processes in its foreground, so the command has it already.
+        if number in (signal.SIGINT, signal.SIGQUIT) and sys.stdin.isatty():
+            return
+        if self._launcher is None:
+            self._early.append(number)
+        else:
+            self._launcher.send_signal(number)

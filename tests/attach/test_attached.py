@@ -243,6 +243,28 @@ def test_sigterm_is_passed_on(tmp_path: Path, form: str) -> None:
         os.kill(trainer, 0)
 
 
+@pytest.mark.parametrize(("name", "diagnosed"), [("SIGUSR1", True), ("SIGTERM", False)])
+def test_a_failure_after_a_signal_is_diagnosed_unless_the_signal_ends_trainings(
+    tmp_path: Path, name: str, diagnosed: bool
+) -> None:
+    """Schedulers ask for a checkpoint by SIGUSR1; the training may fail on its own afterwards."""
+    script = (
+        "import signal, time\n"
+        "def fail(*_): raise RuntimeError('planted')\n"
+        f"signal.signal(signal.{name}, fail)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    command = [sys.executable, "-m", "diag", "run", "--out", tmp_path / "run", "--", sys.executable, "-c", script]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(getattr(signal, name))
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1, errors
+    assert ("no triage" in errors or "undetermined" in errors.lower()) == diagnosed, errors
+
+
 @pytest.mark.matrix
 def test_processes_that_another_launcher_starts(tmp_path: Path) -> None:
     """As in a Slurm job: the shell takes the environment, and something else starts the ranks."""
