@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -103,12 +104,15 @@ def _signal_all(worker: Worker, number: int) -> None:
 # Exits of the training's processes under another launcher: the first one to fail, and the exit codes.
 #
 # That launcher reaps them, reports little, and then ends the others. Linux reports when any process has exited (a
-# pidfd), and its exit code until it is reaped (/proc). On other systems nothing is watched.
+# pidfd), and its exit code: until it is reaped in /proc, and afterwards, from Linux 6.15 on, by the pidfd. On other
+# systems nothing is watched.
 
 _LEAST_S, _MOST_S = 0.25, 16.0  # between two looks for ranks; grows when no further ranks appear
 _SETTLE_S = 10.0  # the other ranks appear within this time, seconds later on a busy host, and may exit at once
 _MOST_RANKS = 4_096  # the launcher of every node reads the identities of all ranks
 _EXIT_CODE = 49  # index in /proc/PID/stat, after the name of the program
+# linux/pidfd.h: _IOWR(0xFF, 11, struct pidfd_info) with the structure's first 64 bytes, whose last four are the status.
+_GET_INFO, _INFO_BYTES, _INFO_EXIT, _STATUS_AT = 0xC040FF0B, 64, 1 << 3, 60
 
 
 @dataclass(eq=False)  # compared by identity
@@ -205,7 +209,11 @@ class ExitWatch:
     def _note(self, descriptors: Sequence[int]) -> None:
         """Notes exits. Of processes that exited together, the first is not known."""
         assert self._poll is not None
-        codes = [(attempt, rank, _exit_code(pid)) for attempt, rank, pid in map(self._watched.__getitem__, descriptors)]
+        codes = []
+        for descriptor in descriptors:
+            attempt, rank, pid = self._watched[descriptor]
+            code = _exit_code(pid)
+            codes.append((attempt, rank, code if code is not None else _code_of_reaped(descriptor)))
         for attempt in {attempt for attempt, _, _ in codes}:
             codes_of_attempt = {rank: code for owner, rank, code in codes if owner is attempt}
             if not any(attempt.ended.values()) and None not in {*attempt.ended.values(), *codes_of_attempt.values()}:
@@ -220,6 +228,20 @@ class ExitWatch:
 def _exits(attempt: _Attempt) -> list[RankExit]:
     ended = sorted((rank, code) for rank, code in attempt.ended.items() if code is not None)
     return [RankExit(rank, code, first=rank in attempt.first and code != -signal.SIGTERM) for rank, code in ended]
+
+
+def _code_of_reaped(descriptor: int) -> int | None:
+    """The exit code of a process that was reaped, by its pidfd; None on a kernel before 6.15."""
+    import fcntl  # only where there are pidfds
+
+    info = bytearray(_INFO_BYTES)
+    struct.pack_into("=Q", info, 0, _INFO_EXIT)
+    try:
+        fcntl.ioctl(descriptor, _GET_INFO, info)
+    except OSError:
+        return None
+    (known,), (status,) = struct.unpack_from("=Q", info), struct.unpack_from("=i", info, _STATUS_AT)
+    return os.waitstatus_to_exitcode(status) if known & _INFO_EXIT else None
 
 
 def _exit_code(pid: int) -> int | None:

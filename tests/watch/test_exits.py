@@ -17,6 +17,7 @@ from diag.collectors.files import encode
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import RankExit, RankRecord
 from diag.collectors.settings import RUN_DIR_VARIABLE
+from diag.watch import workers
 from diag.watch.workers import ExitWatch
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Linux only")
@@ -128,3 +129,24 @@ def test_ranks_of_other_hosts_are_not_looked_for(job: Job) -> None:
     job.is_watched(1)
     job.ends(1, 1)
     assert job.watch.stop() == [(job.layout, [RankExit(1, 1, first=True)])]
+
+
+@pytest.mark.parametrize("code", [3, -signal.SIGKILL])
+def test_an_exit_code_is_read_after_the_launcher_has_reaped_the_process(
+    job: Job, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """On a busy host it does so before the watch looks: a rank that was killed seemed to be one that never arrived."""
+    read = workers._code_of_reaped
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    descriptor = os.pidfd_open(process.pid)
+    process.wait()
+    kept = read(descriptor)
+    os.close(descriptor)
+    if kept is None:
+        pytest.skip("Linux before 6.15")
+    monkeypatch.setattr(workers, "_exit_code", lambda pid: None)
+    monkeypatch.setattr(workers, "_code_of_reaped", lambda pidfd: job.ranks[1].wait() and read(pidfd))
+    job.starts(0, 1)
+    job.is_watched(0, 1)
+    job.ends(1, code)
+    assert job.watch.stop() == [(job.layout, [RankExit(1, code, first=True)])]
