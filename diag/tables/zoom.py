@@ -94,11 +94,6 @@ class Lane:
         return int(self.busy_ns(np.array([begin_ns, end_ns], dtype=np.int64))[0])
 
 
-def work_code(work: str) -> int:
-    """Its place in WORK."""
-    return _CODE[work]
-
-
 def make_lane(
     title: str,
     category: Category,
