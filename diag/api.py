@@ -520,9 +520,13 @@ def _outside_of_steps(attribution: Attribution) -> str:
 
 def _device_of(traces: Sequence[Trace]) -> str:
     """What the traces' work ran on. A header lists the devices of the host; a run on the CPU may use none of them."""
-    if all(trace.device_record.work == DeviceWork.NONE for trace in traces):
+    if _no_device_work(traces):
         return "CPU"
     return next((name for trace in traces for name in trace.device_names), "GPU")
+
+
+def _no_device_work(traces: Sequence[Trace]) -> bool:
+    return all(trace.device_record.work == DeviceWork.NONE for trace in traces)
 
 
 def _notes_on_device(tables: Tables) -> list[str]:
@@ -531,7 +535,7 @@ def _notes_on_device(tables: Tables) -> list[str]:
     if tables.device_unread:
         return ["the device's work was not recorded: the times are those of operators on the host"]
     unused = next((name for trace in traces for name in trace.device_names), "")
-    if traces and unused and all(trace.device_record.work == DeviceWork.NONE for trace in traces):
+    if unused and _no_device_work(traces):
         return [f"no runtime call and no kernel of {unused} was recorded: the operators count as work of the CPU"]
     return []
 

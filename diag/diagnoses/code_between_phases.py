@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from diag.model.steps import Evidence, Finding
+from diag.model.steps import Finding
 
 from .shares import Cost
 from .stalled_rank import no_loader
-from .subject import MENTION, Diagnosis, Subject
+from .subject import MENTION, Diagnosis, Subject, highest_ranks
 
 ID = "code-between-phases"
 CONFIDENCE = 0.7  # at most: operators that run there, such as gradient clipping, may be needed
@@ -25,18 +25,13 @@ def find(subject: Subject) -> list[Finding]:
     )
     if no_loader(subject):
         action += " No batch came from a torch DataLoader: if the script makes its input itself, it may be that."
-    means = subject.scheduling.mean_ms("between_ns")
-    shown = sorted(means, key=lambda rank: -means[rank])[:8]
     return [
         subject.costing(
             Cost.BETWEEN,
             id=ID,
             title=f"{who} code outside of data loading, forward, backward and the optimizer: {cost}",
             action=action,
-            evidence=[
-                Evidence("steps", f"rank == {rank}, mean of code between phases", round(means[rank], 3), "ms")
-                for rank in shown
-            ],
+            evidence=highest_ranks(subject.scheduling.mean_ms("between_ns"), "code between phases"),
         )
     ]
 

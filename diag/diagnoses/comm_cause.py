@@ -76,6 +76,10 @@ _IN_EVERY_STEP = 0.35  # times the same wait, for a tail that nine steps in ten 
 _MIN_BANDWIDTH_BYTES = 1 << 16  # bytes: the time of smaller collectives is all latency, so they have no bandwidth
 
 
+_ONE_RANK = "the run has one rank"
+NEEDS_PARTS = "two ranks or more, and waiting that is separated from transfer (clocks that agree)"  # of a part's claim
+
+
 class _Network(Struct, frozen=True):
     """What even a slow network of the backend reaches: milliseconds, GB/s (bus bandwidth), bytes."""
 
@@ -144,7 +148,7 @@ def cause_of(subject: Subject) -> Cause:
     if subject.tables.world_size == 1:
         return Cause(
             "exposed-communication",
-            "the run has one rank, so its collectives only copy",
+            f"{_ONE_RANK}, so its collectives only copy",
             "On one process, train without FSDP, DDP and ZeRO, or use more ranks.",
         )
     slow_link = subject.once(slow_link_of)
@@ -517,9 +521,6 @@ def worth_asking(subject: Subject) -> bool:
     if subject.tables.world_size == 1:
         return False
     return subject.once(cause_of).refinable
-
-
-_ONE_RANK = "the run has one rank"
 
 
 def cannot_tell_parts(subject: Subject) -> str:

@@ -13,6 +13,7 @@ from .subject import (
     WARN,
     Diagnosis,
     Subject,
+    highest_ranks,
     late_ranks_text,
     mean_ns,
     ranks_text,
@@ -104,8 +105,7 @@ def _evidence(subject: Subject, culprits: Culprits | None) -> list[Evidence]:
     ):
         means = subject.scheduling.mean_ms(name)
         if max(means.values(), default=0.0) * 1e6 >= MENTION * mean_ns(subject.shares.dur_ns) / 2:
-            shown = sorted(means, key=lambda rank: -means[rank])[:8]
-            evidence += [Evidence("steps", f"rank == {r}, mean of {quantity}", round(means[r], 3), "ms") for r in shown]
+            evidence += highest_ranks(means, quantity)
     return evidence
 
 

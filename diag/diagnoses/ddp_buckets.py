@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from diag.model.steps import Evidence
 
-from .comm_cause import Claim, calls_of, cannot_tell_parts, cause_of, is_replicated, last_reductions
+from .comm_cause import NEEDS_PARTS, Claim, calls_of, cannot_tell_parts, cause_of, is_replicated, last_reductions
 from .shares import Cost
 from .subject import MENTION, Subject
 
 ID = "ddp-buckets"
 QUESTION = "late DDP buckets"
-NEEDS = (
-    "reductions that are recorded as buckets of a backward; two ranks or more, and waiting that is separated from "
-    "transfer (clocks that agree)."
-)
+NEEDS = f"reductions that are recorded as buckets of a backward; {NEEDS_PARTS}."
 MEANS = "The last DDP bucket holds most of the gradients, or there are too many small buckets."
 _OP = "all_reduce"  # of a bucket
 _LARGE = 0.5  # fraction of the gradients in the last bucket; with four equal buckets it is a quarter

@@ -6,16 +6,13 @@ from diag.model.breakdown import CollectiveStat, CollectiveTable
 from diag.model.steps import Evidence
 from diag.tables.collectives import collective_table
 
-from .comm_cause import Claim, cannot_tell_parts, worth_asking
+from .comm_cause import NEEDS_PARTS, Claim, cannot_tell_parts, worth_asking
 from .shares import Cost
 from .subject import MENTION, Subject, mean_ns
 
 ID = "low-bus-bandwidth"
 QUESTION = "low bus bandwidth"
-NEEDS = (
-    "two ranks or more, and waiting that is separated from transfer (clocks that agree), and collectives large enough "
-    "to show the best bandwidth of their group."
-)
+NEEDS = f"{NEEDS_PARTS}, and collectives large enough to show the best bandwidth of their group."
 MEANS = "Large collectives reach less than half of the best bandwidth of their own group."
 _LOW = 0.5  # fraction of the group's best (the 95th percentile at sizes that saturate it)
 _LARGE = 1 << 20  # bytes: smaller collectives are dominated by latency and schedulers

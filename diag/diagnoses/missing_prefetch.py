@@ -5,12 +5,12 @@ from __future__ import annotations
 from diag.model.steps import Detail, Evidence
 from diag.tables.collectives import GATHERS, PhasedCall
 
-from .comm_cause import MIN_TENSOR_BYTES, Calls, Claim, calls_of, cannot_tell_parts
+from .comm_cause import MIN_TENSOR_BYTES, NEEDS_PARTS, Calls, Claim, calls_of, cannot_tell_parts
 from .subject import Subject
 
 ID = "missing-prefetch"
 QUESTION = "all-gathers without prefetch"
-NEEDS = "two ranks or more, and waiting that is separated from transfer (clocks that agree)."
+NEEDS = f"{NEEDS_PARTS}."
 MEANS = "All-gathers are exposed that the unit ahead of them could overlap."
 cannot_look = cannot_tell_parts
 

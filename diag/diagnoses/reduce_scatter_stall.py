@@ -7,12 +7,12 @@ import numpy as np
 from diag.account.trace_ranges import named
 from diag.model.steps import Evidence
 
-from .comm_cause import Claim, calls_of, cannot_tell_parts, last_reductions, queued_behind
+from .comm_cause import NEEDS_PARTS, Claim, calls_of, cannot_tell_parts, last_reductions, queued_behind
 from .subject import Subject, no_device
 
 ID = "reduce-scatter-stall"
 QUESTION = "backward stalled by reduce-scatter"
-NEEDS = "a run on a GPU; two ranks or more, and waiting that is separated from transfer (clocks that agree)."
+NEEDS = f"a run on a GPU; {NEEDS_PARTS}."
 MEANS = "The backward waits for reduce-scatters between units."
 # torch/distributed/fsdp/_fully_shard: the compute stream waits while the most inputs of reductions allowed are
 # alive.

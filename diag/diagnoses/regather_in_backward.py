@@ -6,16 +6,13 @@ from collections import defaultdict
 
 from diag.model.steps import Evidence
 
-from .comm_cause import Claim, backward_gathers, calls_of, cannot_tell_parts, queued_behind
+from .comm_cause import NEEDS_PARTS, Claim, backward_gathers, calls_of, cannot_tell_parts, queued_behind
 from .memory_pressure import NEAR_FULL, peaks_of, why_unknown
 from .subject import Subject
 
 ID = "regather-in-backward"
 QUESTION = "all-gathers in the backward"
-NEEDS = (
-    "device memory (peak and capacity); two ranks or more, and waiting that is separated from transfer (clocks that "
-    "agree)."
-)
+NEEDS = f"device memory (peak and capacity); {NEEDS_PARTS}."
 MEANS = "Parameters are gathered again in the backward although memory would keep them (`reshard_after_forward=False`)."
 
 

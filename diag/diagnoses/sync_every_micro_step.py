@@ -8,15 +8,12 @@ from diag.collectors.trainer.strategies import named
 from diag.model.states import Sharding, partitions_gradients, sharding_of
 from diag.model.steps import Evidence
 
-from .comm_cause import Claim, calls_of, cannot_tell_parts, is_reduction, is_replicated
+from .comm_cause import NEEDS_PARTS, Claim, calls_of, cannot_tell_parts, is_reduction, is_replicated
 from .subject import Subject
 
 ID = "sync-every-micro-step"
 QUESTION = "gradient reduction in every micro-batch"
-NEEDS = (
-    "the number of micro-batches of a step; two ranks or more, and waiting that is separated from transfer (clocks "
-    "that agree)."
-)
+NEEDS = f"the number of micro-batches of a step; {NEEDS_PARTS}."
 MEANS = "Gradients are reduced in every micro-batch."
 _NO_SYNC = "Run all micro-batches but the last inside model.no_sync()."
 _NO_SYNC_SHARDED = _NO_SYNC + " The unsharded gradients stay in memory meanwhile."

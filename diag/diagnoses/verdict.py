@@ -102,6 +102,7 @@ _NOT_ALIGNED = 0.6  # ... and where waiting could not be separated from transfer
 _IDLE_UNKNOWN = 0.6  # ... and where a device may have been idle for some of what counts as compute
 _FEW_RANKS, _WAITS_FOR_NOBODY = 0.5, 0.75  # ... and where few of the ranks were seen
 _UNSEEN = 0.6  # ... and where the others may have waited for ranks that were not recorded
+_MOST_SURE = {low_mfu.ID: low_mfu.CONFIDENCE, code_between_phases.ID: code_between_phases.CONFIDENCE}
 _FIRST_BATCH = 0.5  # ... and where the loader's workers were starting, and no later batch was recorded
 _COARSE = 0.5  # ... and where only phases were recorded, which contain communication or idle time
 _UNSEEN_WAITS = "the waits of some collectives were not recorded: they would count as computation"
@@ -169,15 +170,15 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
     level = severity(share)
     if level == Severity.HEALTHY and (slow := _low_use(findings)) is not None:
         cause, share, level = slow, slow.share, slow.severity
+    quiet = 0.0 if shares.on_device else _idle(attribution, shares)
     confidence = min(
         _margin(drawn, bottleneck),
         evidence(attribution, removable, bottleneck),
-        low_mfu.CONFIDENCE if cause is not None and cause.id == low_mfu.ID else 1.0,
+        _MOST_SURE.get(cause.id, 1.0) if cause is not None else 1.0,
         cause.confidence if cause is not None and cause.id == expert_imbalance.ID else 1.0,
-        code_between_phases.CONFIDENCE if cause is not None and cause.id == code_between_phases.ID else 1.0,
         _covered(coverage, cause, shares),
         _UNSEEN if coverage.ranks_missing and _waits(bottleneck, cause, shares) else 1.0,
-        1.0 if shares.on_device or bottleneck != Bottleneck.COMPUTE else 1 - _idle(attribution, shares),
+        1 - quiet if bottleneck == Bottleneck.COMPUTE else 1.0,
         _FIRST_BATCH if bottleneck == Bottleneck.DATA and slow_data.of_first_batch(attribution, tables) else 1.0,
         1.0 if attribution.comm_known else _NO_COMMUNICATION_DATA,
         1.0 if attribution.idle_known else _IDLE_UNKNOWN,
@@ -197,7 +198,7 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
     headline = _headline(bottleneck, level, share, cause, findings, shares, phases, per)
     if at_fault is not None and at_fault is not cause and bottleneck != Bottleneck.MIXED:
         headline += f" {at_fault.title}."
-    if level == Severity.HEALTHY and not shares.on_device and (quiet := _idle(attribution, shares)) >= WARN:
+    if level == Severity.HEALTHY and quiet >= WARN:
         headline += f" No operator runs for {quiet:.0%} of the time: that is Python, or waiting."
     if phases is not None:
         headline += _BASIS

@@ -6,12 +6,12 @@ from __future__ import annotations
 from diag.model.steps import Evidence
 from diag.tables.collectives import PhasedCall
 
-from .comm_cause import Claim, calls_of, cannot_tell_parts, last_reductions, shards_optimizer_only
+from .comm_cause import NEEDS_PARTS, Claim, calls_of, cannot_tell_parts, last_reductions, shards_optimizer_only
 from .subject import Subject
 
 ID = "zero-buckets"
 QUESTION = "ZeRO's gradient reduction not overlapped with backward"
-NEEDS = "ZeRO 1 or 2; two ranks or more, and waiting that is separated from transfer (clocks that agree)."
+NEEDS = f"ZeRO 1 or 2; {NEEDS_PARTS}."
 MEANS = (
     "ZeRO 1 or 2: reductions are not overlapped with the backward (`overlap_comm`), or their buckets are too large or "
     "too many."

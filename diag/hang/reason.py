@@ -89,9 +89,9 @@ def _worker_died(died: Sequence[Hit]) -> NoCause:
     hosts = ", ".join(dict.fromkeys(hit.groups["host"] for hit in named if "host" in hit.groups))
     where = f"On {hosts}" if hosts else "On the host of that worker"
     look = (
-        f"{where}: the worker's own log (`/tmp/ray/session_latest/logs`, by its pid) and `dmesg -T | grep -i 'killed "
+        f"{where}: the worker's own log (`/tmp/ray/session_latest/logs`, by its pid) and "
+        "`dmesg -T | grep -i 'killed process'`."
     )
-    look += "process'`."
     return NoCause("undetermined", 0.3, named[0].sentence, (), tuple(hit.line for hit in named[:_MOST]), (look,))
 
 
