@@ -34,7 +34,7 @@ from diag.app.theme import theme_of
 from diag.app.views.common import EMPTY, bullets, draw, known_columns, show_error, shown_rows
 from diag.errors import DiagError
 from diag.model.steps import Bottleneck, Severity, Verdict
-from diag.show.page import numbers_of
+from diag.show.page import MFU, TOKENS_PER_S, numbers_of
 from diag.tune.history import FILE_NAME
 from diag.words.formatting import counted, listing, spaced
 from diag.words.wording import class_name
@@ -45,7 +45,6 @@ _FIRST = 6  # runs whose curves are shown if none is ticked
 _FIGURE_HEIGHT = 560
 _MOST_REASONS = 5
 _NOT_ANALYSED = "not analysed yet"
-_TOKENS, _MFU = "Tokens per second", "MFU"  # labels of numbers
 
 
 def show(root: Path, open_run: Callable[[str], None], compare: Callable[[str, str], None]) -> None:
@@ -376,8 +375,8 @@ def row_of(state: RunState, result: Result | None = None) -> RunRow:
         cause=_cause(verdict),
         headline=verdict.headline if verdict is not None else "",
         step_ns=next(iter(numbers.values()), state.step_ns),
-        tokens_per_s=numbers.get(_TOKENS),
-        mfu=numbers.get(_MFU),
+        tokens_per_s=numbers.get(TOKENS_PER_S),
+        mfu=numbers.get(MFU),
     )
 
 

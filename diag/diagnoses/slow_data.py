@@ -8,7 +8,7 @@ from diag.account.records import loader_settings
 from diag.model.steps import Attribution, Evidence, Finding
 from diag.rundir.tables import Tables
 from diag.tables.loading import Reserve, full_share, reserve_of
-from diag.traces import kineto_names as names
+from diag.traces.kineto_names import ANNOTATION, CPU_OP
 from diag.traces.trace import Trace
 
 from .contended_host import dominates
@@ -75,10 +75,10 @@ def of_first_batch(attribution: Attribution, tables: Tables) -> bool:
 
 
 def _begins_loading(trace: Trace) -> bool:
-    fetched = trace.select(names.ANNOTATION, name=_WITH_WORKERS)
+    fetched = trace.select(ANNOTATION, name=_WITH_WORKERS)
     if len(fetched) != 1:
         return False
-    seeds = trace.select(names.CPU_OP, name=_SEED, within=(trace.begin_ns, int(fetched["ts_ns"][0])))
+    seeds = trace.select(CPU_OP, name=_SEED, within=(trace.begin_ns, int(fetched["ts_ns"][0])))
     return not seeds.is_empty()
 
 

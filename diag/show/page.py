@@ -68,6 +68,7 @@ NOTHING_FOUND = "No finding costs 5% of the step or more."
 EVERYTHING_FOUND = "Everything that was looked for was found."
 EVERYTHING_LOOKED_FOR = "All causes were looked for."
 STEP_TIME, DATA_WAIT = "Step time", "Data wait"
+TOKENS_PER_S, MFU = "Tokens per second", "MFU"
 CRITICAL_PATH = (
     "A step lasts as long as its critical path: the chain of work and transfers, over all ranks, in which each had to "
     "wait for the one before."
@@ -573,7 +574,7 @@ def _host_help(result: Result) -> str:
 _NUMBERS = (
     _Number(_step_label, lambda result: float(result.examination.shares.dur_ns.mean()), duration, _step_help),
     _Number(
-        lambda _: "Tokens per second",
+        lambda _: TOKENS_PER_S,
         _tokens_per_second,
         "{:,.0f}".format,
         lambda _: (
@@ -583,7 +584,7 @@ _NUMBERS = (
         more_is="good",
     ),
     _Number(
-        lambda _: "MFU",
+        lambda _: MFU,
         lambda result: result.mfu.value,
         share,
         lambda result: f"Model FLOPs utilisation: {result.mfu.basis}.",
