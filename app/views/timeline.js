@@ -426,6 +426,9 @@ class Timeline {
 
   top() { return this.levelOf((this.data.end - this.data.begin) / CELLS); }
 
+  /** The level of a section's tiles: a cell is never narrower than a pixel of the screen, where it could vanish. */
+  levelIn(section) { return this.levelOf((this.window.end - this.window.begin) / (section.width * Math.min(1, this.scale))); }
+
   levelOf(nsPerCell) { return Math.max(0, Math.min(MOST_LEVEL, Math.ceil(Math.log2(Math.max(1, nsPerCell))))); }
 
   arrived(group, tile) {
@@ -462,8 +465,8 @@ class Timeline {
     const works = new Set();
     this.paintAxis(this.sections[0], 0, true);
     for (const section of this.sections) {
-      this.paintLabels(section);
       for (const group of section.groups) this.paintGroup(section, group, works);
+      this.paintLabels(section); // after the pictures, which would cover the hosts' names
       this.paintSteps(section);
       this.paintCursor(section);
     }
@@ -584,18 +587,27 @@ class Timeline {
   paintGroup(section, group, works) {
     if (!group.rows.length && group.what === "ranks") return;
     const { window: { begin, end }, context } = this;
-    const level = this.levelOf((end - begin) / section.width);
-    const span = spanOf(level);
+    const level = this.levelIn(section), span = spanOf(level);
     const drawn = group.rows.map(() => -1); // the last event drawn in each row: several tiles may hold the same event
-    context.save();
-    context.beginPath();
-    context.rect(section.x, section.y, section.width, section.height);
-    context.clip();
+    const tiles = [];
     for (let tile = Math.floor(begin / span); tile * span < end; tile++) {
       const [from, to] = [Math.max(begin, tile * span), Math.min(end, (tile + 1) * span)];
       const held = this.tiles.get(group, level, tile);
       const shown = held || this.tiles.coarser(group, level, tile);
-      if (shown) this.paintTile(section, group, shown, from, to, works, held ? drawn : group.rows.map(() => -1));
+      if (shown && shown.rows.length === group.rows.length) tiles.push({ shown, from, to, exact: Boolean(held) });
+    }
+    context.save();
+    context.beginPath();
+    context.rect(section.x, section.y, section.width, section.height);
+    context.clip();
+    // An event is drawn once, by the first tile that holds it, and reaches over the tiles after that. Pictures are opaque:
+    // all of them come before the first event.
+    for (const { shown, from, to } of tiles) this.paintPicture(section, group, shown, from, to, works);
+    if (group.what === "rows") {
+      for (const { shown, from, to, exact } of tiles) {
+        const before = exact ? drawn : group.rows.map(() => -1);
+        shown.rows.forEach((row, place) => { if (!row.cells) this.paintEvents(section, group.rows[place], shown, row, from, to, works, before, place); });
+      }
     }
     context.restore();
     this.tiles.get(group, group.top, 0); // the coarsest tile, to stretch wherever the user jumps
@@ -603,23 +615,18 @@ class Timeline {
     for (const tile of [Math.floor(begin / span) - 1, Math.floor(end / span) + 1]) this.tiles.get(group, level, tile);
   }
 
-  paintTile(section, group, tile, from, to, works, drawn) {
-    if (tile.rows.length !== group.rows.length) return;
+  paintPicture(section, group, tile, from, to, works) {
     const { context } = this;
     const cell = 2 ** tile.level, begin = tile.tile * spanOf(tile.level);
     for (const row of tile.rows) for (const [work] of row.cells || []) works.add(work);
-    if (tile.rows.some(row => row.cells && row.cells.length)) {
-      if (!tile.picture || tile.shape !== group.shape) {
-        tile.picture = this.pictureOf(tile, group);
-        tile.shape = group.shape; // another layout of the ranks has other heights and gaps
-      }
-      const [x, until] = [this.at(section, from), this.at(section, to)];
-      context.drawImage(tile.picture, (from - begin) / cell, 0, Math.max(1e-3, (to - from) / cell), tile.picture.height,
-        x, section.y + group.rows[0].y, until - x, tile.picture.height);
+    if (!tile.rows.some(row => row.cells && row.cells.length)) return;
+    if (!tile.picture || tile.shape !== group.shape) {
+      tile.picture = this.pictureOf(tile, group);
+      tile.shape = group.shape; // another layout of the ranks has other heights and gaps
     }
-    if (group.what === "rows") {
-      tile.rows.forEach((row, place) => { if (!row.cells) this.paintEvents(section, group.rows[place], tile, row, from, to, works, drawn, place); });
-    }
+    const [x, until] = [this.at(section, from), this.at(section, to)];
+    context.drawImage(tile.picture, (from - begin) / cell, 0, Math.max(1e-3, (to - from) / cell), tile.picture.height,
+      x, section.y + group.rows[0].y, until - x, tile.picture.height);
   }
 
   paintEvents(section, row, tile, events, from, to, works, drawn, place) {
@@ -689,6 +696,11 @@ class Timeline {
       for (let k = 0; k < cells.length; k++) total += cells[k][1][x];
       if (!total) continue;
       const scale = high / Math.max(total, FULL);
+      if (total * scale < 0.5) { // too short for a pixel, and alone: still visible
+        const most = cells.reduce((longest, each, k) => each[1][x] > cells[longest][1][x] ? k : longest, 0);
+        pixels[(y + high - 1) * CELLS + x] = inks[most];
+        continue;
+      }
       let sum = 0;
       for (let k = 0; k < cells.length; k++) {
         sum += cells[k][1][x];
@@ -1053,7 +1065,7 @@ class Timeline {
   /** A description of what is drawn at a place. */
   under(at) {
     const { section, row } = at, now = this.ns(section, at.x);
-    const level = this.levelOf((this.window.end - this.window.begin) / section.width);
+    const level = this.levelIn(section);
     const group = section.groups.find(candidate => candidate.rows.includes(row));
     const number = Math.floor(now / spanOf(level));
     const tile = this.tiles.held.get(this.tiles.key(group, level, number));

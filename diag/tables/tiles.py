@@ -79,11 +79,17 @@ class Row:
         return self.lane.title
 
     @cached_property
+    def drawn_end_ns(self) -> Times:
+        """The events' ends in a picture, where an event without a duration lasts 1 ns: it would be nowhere."""
+        ends: Times = np.maximum(self.end_ns, self.start_ns + 1)
+        return ends
+
+    @cached_property
     def covered(self) -> Mapping[int, Covered]:
         """The time that each kind of work covers, by its code."""
         order = np.argsort(self.work, kind="stable")
         codes, first = np.unique(self.work[order], return_index=True)
-        spans = np.stack((self.start_ns, self.end_ns), axis=1)[order]
+        spans = np.stack((self.start_ns, self.drawn_end_ns), axis=1)[order]
         return {
             code: Covered(times)
             for code, times in zip(codes.tolist(), np.split(spans, first[1:]), strict=True)
@@ -91,8 +97,8 @@ class Row:
         }
 
     def visible(self, begin_ns: int, end_ns: int) -> slice:
-        """The events that overlap the window, or begin and end in it."""
-        first = int(np.searchsorted(self.end_ns, begin_ns, side="right"))
+        """The events that overlap the window."""
+        first = int(np.searchsorted(self.drawn_end_ns, begin_ns, side="right"))
         return slice(first, max(first, int(np.searchsorted(self.start_ns, end_ns, side="left"))))
 
     def longest(self, begin_ns: int, end_ns: int) -> int | None:
@@ -124,7 +130,8 @@ def _depths(start: Times, end: Times) -> Places:
     """The depth of each event, so that no two of one depth overlap. Events are sorted by start, and the longer one
     first of two that start together."""
     # Calls nest: the depth is the number of open events. Three million take half a second, a tenth of `nesting`'s time.
-    ends = np.sort(np.maximum(end, start + 1))
+    end = np.maximum(end, start + 1)  # as they are drawn
+    ends = np.sort(end)
     depth: Places = np.arange(len(start), dtype=np.int64) - np.searchsorted(ends, start, side="right")
     if not _overlap(start, end, depth):
         return depth
@@ -261,7 +268,7 @@ def search(rows: Sequence[Row], text: str) -> Search:
             by_names[id(names)] = np.array([wanted in name.casefold() for name in names], dtype=np.bool_)
         mask = by_names[id(names)][row.lane.name[row.place]]
         index = np.flatnonzero(mask)
-        spans = np.stack((row.start_ns[index], row.end_ns[index]), axis=1)
+        spans = np.stack((row.start_ns[index], row.drawn_end_ns[index]), axis=1)
         matches.append(Found(mask, Covered(spans)))
         starts.append(row.start_ns[index])
         of_row.append(np.full(len(index), number, dtype=np.int64))

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import numpy as np
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from diag.api import Result, open_run
+from diag.app.theme import theme_of
+from diag.app.timeline_data import share, source_of, work_colours
 from diag.collectors.layout import RunLayout
 from tests.app.runs import write_run
 from tests.app.served import Served, dashboard
 from tests.app.test_live import cut, unended
 from tests.browser.chromium import PATIENCE_MS, Scheme, Visit, visit
 from tests.poisoned import POISON
-from tests.tables.lane_traces import FUNCTIONS, write_gpu_traces
+from tests.tables.lane_traces import FUNCTIONS, US, gpu_trace, write_gpu_traces
 
 EVIL = f"<img src=https://evil.example/i onerror=document.title='owned'>{POISON}"
 # Of the canvas: how many colours a part of it holds, which are as many as what is drawn there.
@@ -28,6 +32,18 @@ _COLOURS = """(canvas, [x, y, width, height]) => {
     for (let i = 0; i < data.length; i += 4) found.add(`${data[i]},${data[i + 1]},${data[i + 2]}`);
     return [...found];
 }"""
+
+
+# One colour for each place [x, y]: of three pixels beside each other the one that is wanted, else the middle one.
+_AT = """(canvas, places) => {
+    const scale = window.devicePixelRatio, context = canvas.getContext("2d");
+    return places.map(([x, y, wanted]) => {
+        const {data} = context.getImageData(Math.round(x * scale) - 1, Math.round(y * scale), 3, 1);
+        const hex = i => "#" + [0, 1, 2].map(k => data[4 * i + k].toString(16).padStart(2, "0")).join("");
+        return [0, 1, 2].map(hex).find(colour => colour === wanted) || hex(1);
+    });
+}"""
+_LABEL, _TOP, _RANK, _LANE = 172, 38, 22, 16  # pixels of the canvas: labels, axis and steps, a rank's row, a lane
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +84,50 @@ def moved(page: Page, before: str) -> tuple[float, float]:
         page.wait_for_timeout(200)
         seen.append(page.url)
     return window_of(page)
+
+
+def cut_events(canvas: Locator, result: Result, pinned: Sequence[int], window: tuple[float, float]) -> list[str]:
+    """The events of the pinned ranks that are not drawn from their begin to their end, as far as they lie in the
+    window, in ms; narrow ones are left out."""
+    box = canvas.bounding_box()
+    assert box is not None
+    column = (box["width"] - 10) / 2 if len(pinned) > 1 else box["width"]
+    colours = work_colours(theme_of("light"))
+    places: list[tuple[float, float, str]] = []
+    abouts = []
+    for number, rank in enumerate(pinned):
+        left, wide = number * (column + 10) + _LABEL, column - _LABEL - 8
+        begin, scale = window[0] * 1e6, wide / ((window[1] - window[0]) * 1e6)
+        for at, row in enumerate(source_of(share(result)).rows(rank, False)):
+            y = _TOP + _RANK * len(result.timeline.ranks) + 10 + 42 + _LANE * at
+            for start, end, work in zip(row.start_ns.tolist(), row.end_ns.tolist(), row.work.tolist(), strict=True):
+                x, until = max(0, (start - begin) * scale), min(wide, (end - begin) * scale)
+                if until - x >= 8:
+                    places += [(left + x + (until - x - 6) * part / 8 + 3, y, colours[work]) for part in range(9)]
+                    name = row.lane.names[int(row.lane.name[row.place[int(np.searchsorted(row.start_ns, start))]])]
+                    abouts += [f"rank {rank} {row.title} {name} {start}-{end} at {part}/8" for part in range(9)]
+    assert places, "the window has no event to look at"
+    seen = canvas.evaluate(_AT, places)
+    return [f"{a}: {c}, not {p[2]}" for a, c, p in zip(abouts, seen, places, strict=True) if c != p[2]]
+
+
+def test_events_are_drawn_whole_at_borders_of_tiles(browser: Browser, tmp_path: Path) -> None:
+    """Long events next to a row with more events than a tile holds singly, which is drawn as a picture."""
+    for rank in (0, 1):
+        made = gpu_trace(rank)
+        made.op("long", 120 * US, 2900 * US).op("inner", 1000 * US, 2880 * US)
+        for at in range(1600, 2860):
+            made.op("tiny", at * US, at * US + 500)
+        (tmp_path / "run").mkdir(exist_ok=True)
+        made.framed().write(tmp_path / "run", f"rank-{rank}.json", compress=True)
+    result = open_run(tmp_path / "run")
+    with dashboard(tmp_path / "run") as served, visit(browser, width=1400) as found:
+        for pinned, window in (((0,), (0.0, 3.0)), ((0, 1), (0.7, 2.95)), ((0,), (1.9, 2.3))):
+            beside = f"&beside={pinned[1]}" if len(pinned) > 1 else ""
+            canvas = open_timeline(found, served, f"?rank=0{beside}&from={window[0]}&to={window[1]}")
+            found.page.wait_for_load_state("networkidle")
+            found.page.wait_for_timeout(300)  # for the frame that draws the last tile
+            assert cut_events(canvas, result, pinned, window) == []
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_cells_are_the_shares_of_each_kind_of_work(spans: list[tuple[int, int, i
     for row in rows_of([lane_of(spans)]):
         expected = np.zeros((len(NAMES), CELLS), dtype=np.int64)
         for start, end, code in zip(row.start_ns.tolist(), row.end_ns.tolist(), row.work.tolist(), strict=True):
-            for ns in range(start, end):
+            for ns in range(start, max(end, start + 1)):  # an event without a duration is visible
                 cell = (ns >> level) - tile * CELLS
                 if 0 <= cell < CELLS:
                     expected[code, cell] += 1
@@ -107,8 +107,23 @@ def test_few_events_are_the_events_of_the_window(spans: list[tuple[int, int, int
     for row in rows_of([lane_of(spans)]):
         read = read_row(row, 3, tile)
         assert isinstance(read, Events)
-        seen = [i for i, (a, b) in enumerate(zip(row.start_ns, row.end_ns, strict=True)) if a < end and b > begin]
+        seen = [
+            i
+            for i, (a, b) in enumerate(zip(row.start_ns, row.end_ns, strict=True))
+            if a < end and max(b, a + 1) > begin
+        ]
         assert read.index.tolist() == seen
+
+
+def test_an_event_without_a_duration_is_in_one_tile_also_at_its_border() -> None:
+    border = CELLS << 3
+    (row,) = rows_of([lane_of([(border, 0, 0)])])
+    assert [len(read.index) for tile in (0, 1) if isinstance(read := read_row(row, 3, tile), Events)] == [0, 1]
+    with pytest.MonkeyPatch.context() as few:
+        few.setattr(tiles, "MOST_EVENTS", -1)
+        cells = read_row(row, 3, 1)
+    assert isinstance(cells, Cells)
+    assert cells.shares[0][0] > 0
 
 
 def test_many_events_are_cells() -> None:
