@@ -51,6 +51,7 @@ from diag.rundir.runs import newest_change as newest_change
 from diag.rundir.runs import record_bytes as record_bytes
 from diag.rundir.runs import split_job as split_job
 from diag.rundir.runs import state_of as state_of
+from diag.rundir.standstill import Standstill as Standstill
 from diag.rundir.tables import Tables as Tables
 from diag.tables import frames
 from diag.tables.collectives import duration_table

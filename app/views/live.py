@@ -13,8 +13,8 @@ from typing import Literal
 
 import streamlit as st
 
-from diag.api import Progress, RunState, State, curves_of, progress_of, split_job, state_of
-from diag.app.address import Version, age_s, analysed, choose, is_refused, renew, version_of
+from diag.api import Progress, RunState, Standstill, State, curves_of, progress_of, split_job, state_of
+from diag.app.address import Version, age_s, analysed, choose, is_refused, renew, show_link, version_of
 from diag.app.curves import LOSS, curve_figure, known, throughput
 from diag.app.markup import plain, prose
 from diag.app.theme import theme_of
@@ -30,7 +30,9 @@ _ICON = {
     State.STOPPED: ":material/stop:",
     State.RECORDED: ":material/description:",
 }
-_COLOUR: dict[State, Literal["blue", "red"]] = {State.TRAINING: "blue", State.FAILED: "red"}
+_Colour = Literal["blue", "red", "gray", "orange"]
+_COLOUR: dict[State, _Colour] = {State.TRAINING: "blue", State.FAILED: "red"}
+_STALLED_ICON = ":material/pause:"
 _FOLLOW, _STAY = "follow", "stay"
 _REDRAWN = "redrawn for a new analysis"
 # While Streamlit redraws, it fades the page and shows a running man: twice a minute, on a page that somebody reads.
@@ -99,7 +101,12 @@ def _follows(run: Path) -> bool:
 def _watched(shown: RunState, drawn: Version | None, following: bool) -> None:
     """``drawn``: the analysis that the page shows."""
     state = state_of(shown.path)
-    st.badge(state.state.value, icon=_ICON[state.state], color=_COLOUR.get(state.state, "gray"))
+    icon: str
+    colour: _Colour
+    icon, colour = (
+        (_STALLED_ICON, "orange") if state.stalled else (_ICON[state.state], _COLOUR.get(state.state, "gray"))
+    )
+    st.badge(state.label, icon=icon, color=colour)
     if state.live:
         _progress(state)
         if drawn is not None:
@@ -124,9 +131,10 @@ def _progress(state: RunState) -> None:
     if progress is None:
         st.caption("no step recorded yet")
     elif progress.planned is not None:
-        st.progress(min(progress.done / progress.planned, 1.0), text=plain(progress_line(progress)))
+        text = progress_line(progress, state.standstill)
+        st.progress(min(progress.done / progress.planned, 1.0), text=plain(text))
     else:
-        st.caption(plain(progress_line(progress)))
+        st.caption(plain(progress_line(progress, state.standstill)))
 
 
 def _progress_of(state: RunState) -> Progress | None:
@@ -134,10 +142,13 @@ def _progress_of(state: RunState) -> Progress | None:
     return progress_of(curves, state.planned_steps) if curves is not None else None
 
 
-def progress_line(progress: Progress) -> str:
-    """Steps, time left and throughput, as far as they are known."""
+def progress_line(progress: Progress, standstill: Standstill | None = None) -> str:
+    """Steps, time left and throughput, as far as they are known. Of a training that makes no progress, why: the time
+    left and the throughput of its last steps say nothing about it."""
     of = f" of {progress.planned:,}" if progress.planned is not None else ""
     texts = [f"step {progress.done:,}{of}"]
+    if standstill is not None:
+        return " · ".join((*texts, standstill.words))
     if progress.left_ns is not None:
         texts.append(f"about {_span(progress.left_ns / 1e9)} left")
     if progress.steps_per_s is not None:
@@ -161,6 +172,19 @@ def facts(state: RunState) -> str:
 
 def _span(seconds: float) -> str:
     return elapsed(max(1.0, seconds) * 1e9)
+
+
+def show_standstill(run: Path) -> None:
+    """Says on the overview that a run that trains makes no progress, for as long as it does not."""
+    st.fragment(_standstill, run_every=EVERY_S)(run)
+
+
+def _standstill(run: Path) -> None:
+    state = state_of(run)
+    if state.live and state.stalled and state.standstill is not None:
+        text = f"The training makes no progress: {state.standstill.words}. The verdict is about the steps before that."
+        st.error(plain(text), icon=_STALLED_ICON)
+        show_link("hang", "Hang triage: who is at fault", icon="search")
 
 
 # -- its curves, on the overview ---------------------------------------------------------------------------------------

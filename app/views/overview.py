@@ -59,15 +59,17 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
     _head(view)
     if page.incomplete:
         st.warning(f"{plain(page.incomplete)} [Details](#coverage)", icon=":material/warning:")
+    state = state_of(view.result.tables.root)
     if page.outcome is not None:
         _outcome(page.outcome)
+    elif state.live:
+        live.show_standstill(state.path)
     _verdict(page.verdict)
     _to_do(view)
     show_metrics(*(metrics_of(view.result, baseline.result) if baseline is not None else page.metrics))
     if baseline is not None:
         _not_comparable(view, baseline)
     READY.wait()
-    state = state_of(view.result.tables.root)
     if state.live:
         live.show_curves(state)
     if view.result.attribution.steps:

@@ -20,6 +20,7 @@ from diag.collectors.settings import RUN_DIR_VARIABLE
 from diag.model.steps import Bottleneck, Severity, Verdict
 
 from .lines import SILENT_S, Culprit, last_steps, read_answer, read_manifest
+from .standstill import Standstill, standstill_of
 
 # Not written by the collectors, or every second: no reason to analyse again.
 _RUN = RunLayout(Path())
@@ -57,10 +58,24 @@ class RunState(Struct, frozen=True):
     exit_code: int | None
     answer: Verdict | None = None
     planned_steps: int | None = None
+    standstill: Standstill | None = None  # of a run that trains, if it makes no progress
 
     @property
     def live(self) -> bool:
         return self.state == State.TRAINING
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the training should make progress and does not. After its last step it may save and evaluate."""
+        still = self.standstill
+        if still is None or not still.stalled:
+            return False
+        return bool(still.silent or still.raised) or self.last_step is None or self.last_step + 1 != self.planned_steps
+
+    @property
+    def label(self) -> str:
+        """The state for readers: a training that makes no progress is not called training."""
+        return "stalled" if self.stalled else self.state.value
 
 
 JOB = "::"  # between a folder and the name of one of the jobs in it
@@ -92,9 +107,10 @@ def state_of(path: Path, now_ns: int | None = None) -> RunState:
     steps = last_steps(first.steps) if first is not None else []
     alive_ns = max([changed_ns, *(_changed_ns(rank.heartbeat) for rank in ranks.values())])
     now_ns = time.time_ns() if now_ns is None else now_ns
+    state = _state(manifest, now_ns - alive_ns)
     return RunState(
         path=path,
-        state=_state(manifest, now_ns - alive_ns),
+        state=state,
         changed_ns=changed_ns,
         ranks=len(ranks),
         world_size=world_size_of(manifest.world_size) if manifest is not None else None,
@@ -104,6 +120,7 @@ def state_of(path: Path, now_ns: int | None = None) -> RunState:
         exit_code=manifest.exit_code if manifest is not None else None,
         answer=_verdict(layout.verdict, changed_ns),
         planned_steps=_planned_steps(manifest),
+        standstill=standstill_of(ranks, now_ns) if state == State.TRAINING else None,
     )
 
 

@@ -23,8 +23,9 @@ from diag.collectors.records import CRASH, HANG, Asked
 from diag.collectors.text import masked
 from diag.errors import DiagError
 from diag.hang.ras import client as ras
-from diag.hang.rundir.read import BUSY_PHASES, Beat, beat_of
+from diag.hang.rundir.read import Beat, beat_of
 from diag.rundir.lines import read_heartbeat, read_identity
+from diag.rundir.standstill import BUSY_PHASES
 from diag.words.formatting import counted, listing, spaced
 
 from .workers import Worker, end, workers_of

@@ -11,8 +11,6 @@ from typing import Any
 from diag.collectors.layout import RankLayout, RunLayout, world_size_of
 from diag.collectors.reading import read_tail
 from diag.collectors.records import (
-    CHECKPOINT,
-    EVALUATION,
     FAILED,
     P2P_PREFIX,
     CollectiveLine,
@@ -35,9 +33,6 @@ from diag.rundir.lines import (
 )
 
 # -- Heartbeats: how far a rank has come. Pure functions. --------------------------------------------------------------
-
-BUSY_PHASES = (CHECKPOINT, EVALUATION)  # long by nature, and often on one rank alone
-
 
 @dataclass(frozen=True, slots=True)
 class Beat:
