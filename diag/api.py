@@ -369,7 +369,7 @@ def _with_durations(result: Result) -> Result:
     verdict = result.verdict
     if verdict.bottleneck == Bottleneck.UNDETERMINED and not verdict.culprit_ranks:
         verdict = judge_durations(account, examination, result.tables)
-    return replace(result, examination=examination, coverage=coverage, verdict=verdict)
+    return replace(result, examination=agreeing(examination, verdict), coverage=coverage, verdict=verdict)
 
 
 # -- durations of collectives alone ------------------------------------------------------------------------------------

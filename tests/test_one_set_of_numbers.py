@@ -147,19 +147,35 @@ def test_a_cost_that_is_nobodys_is_whole() -> None:
     assert OTHERS_WAIT not in page_of(result).ranks.columns
 
 
-def test_a_rank_that_the_headline_adds_has_its_own_size_in_the_table() -> None:
-    """All loaders are slow, and rank 1 is blocked as well: the table shows what the others wait for rank 1."""
+def test_nobody_is_at_fault_for_a_cause_that_all_ranks_have() -> None:
+    """All loaders are slow, and rank 1 is blocked as well: its own finding names it, and nothing else does."""
     plan = Plan(
         extra=lambda step, rank: {DATA: 120 * MS, FORWARD: 90 * MS if rank == GUILTY else 0},
         scheduled=lambda step, rank: {FORWARD: (0, 90 * MS)} if rank == GUILTY else {},
     )
     result = analyze(simulate(plan))
-    assert (cause(result).ranks, result.verdict.culprit_ranks) == ((), (GUILTY,))
-    (blocked,) = (finding for finding in result.examination.findings if finding.ranks == (GUILTY,))
     page = page_of(result)
-    column = page.ranks.columns.index(OTHERS_WAIT)
-    (cell,) = (cells[column] for rank, _, cells in page.ranks.rows if rank == GUILTY)
-    assert float(cell) == pytest.approx(blocked.cost_ns_per_step / MS, abs=0.06)
+    assert (cause(result).ranks, result.verdict.culprit_ranks, result.verdict.culprit_hosts) == ((), (), ())
+    assert to_dict(result)["verdict"]["culprit"] is None
+    assert not any("fault" in fact for fact in page.verdict.facts)
+    assert not any(at_fault for _, at_fault, _ in page.ranks.rows)
+    assert OTHERS_WAIT not in page.ranks.columns
+    (blocked,) = (finding for finding in result.examination.findings if finding.ranks)
+    assert blocked.ranks == (GUILTY,)
+    assert f"{blocked.title}." in page.verdict.headline  # it costs more than half as much
+
+
+def test_the_finding_behind_the_verdict_comes_first() -> None:
+    """Two causes of one class outweigh a third one that is larger than each of them."""
+    plan = Plan(
+        extra=lambda step, rank: {DATA: 50 * MS, FORWARD: (80 if rank == GUILTY else 40) * MS},
+        scheduled=lambda step, rank: {FORWARD: (40 * MS, 40 * MS if rank == GUILTY else 0)},
+    )
+    result = analyze(simulate(plan))
+    first = result.examination.findings[0]
+    assert first.id == result.verdict.cause
+    assert result.verdict.culprit_ranks == first.ranks
+    assert max(finding.share for finding in result.examination.findings) > first.share
 
 
 def test_a_gain_that_is_not_the_cost_says_why() -> None:

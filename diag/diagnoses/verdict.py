@@ -119,7 +119,7 @@ _STARTUP = 0.8  # of a window: the rest is not typical of a step
 _LEAST_WORK_NS, _LEAST_WORK_ON_CPU_NS = 20_000, 500_000  # a handful of kernels, or of operators
 _FEW = 3  # pieces of device work
 _COMPETING = (*REMOVABLE, Bottleneck.UNDETERMINED)
-_MIN_OF_CAUSE = 0.5  # of the largest cost: a delayed rank that costs less is not named with it
+_MIN_OF_CAUSE = 0.5  # of the largest cost: the headline does not add a delayed rank that costs less
 _APART = 0.02  # of the step: if a class costs so much more than its largest finding, the headline has both
 _EXPLAINED = 0.8  # of the waiting for late ranks; below it, the confidence is at most the explained part
 
@@ -190,14 +190,12 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
         return _unexplained(cause, unexplained)
     if level == Severity.HEALTHY and (idle := _too_idle(attribution, shares)) is not None:
         return idle
-    at_fault = (
-        _finding_at_fault(cause, findings, bottleneck) if cause is not None and level != Severity.HEALTHY else None
-    )
-    culprits = at_fault.ranks if at_fault is not None else ()
+    culprits = cause.ranks if cause is not None and level != Severity.HEALTHY else ()
     per = " in this window" if attribution.undivided else " a step"
     headline = _headline(bottleneck, level, share, cause, findings, shares, phases, per)
-    if at_fault is not None and at_fault is not cause and bottleneck != Bottleneck.MIXED:
-        headline += f" {at_fault.title}."
+    if cause is not None and level != Severity.HEALTHY and bottleneck != Bottleneck.MIXED:
+        delayed = _delayed_by_host(cause, findings)
+        headline += f" {delayed.title}." if delayed is not None else ""
     if level == Severity.HEALTHY and quiet >= WARN:
         headline += f" No operator runs for {quiet:.0%} of the time: that is Python, or waiting."
     if phases is not None:
@@ -215,17 +213,13 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
 
 
 def agreeing(examination: Examination, verdict: Verdict) -> Examination:
-    """Gives the finding that the verdict rests on the verdict's severity and confidence, so that they do not differ. A
-    mixed verdict rests on two findings, and a healthy or undetermined one on none."""
-    if verdict.bottleneck in (Bottleneck.MIXED, Bottleneck.UNDETERMINED) or verdict.severity == Severity.HEALTHY:
-        return examination
-    findings = tuple(
-        replace(finding, severity=verdict.severity, confidence=verdict.confidence)
-        if finding.id == verdict.cause
-        else finding
-        for finding in examination.findings
-    )
-    return replace(examination, findings=findings)
+    """The finding that the verdict rests on comes first, with the verdict's severity and confidence, so that they do
+    not differ. A mixed verdict rests on two findings, and a healthy or undetermined one on none: these keep theirs."""
+    leading = [finding for finding in examination.findings if finding.id == verdict.cause]
+    rest = [finding for finding in examination.findings if finding.id != verdict.cause]
+    if verdict.bottleneck not in (Bottleneck.MIXED, Bottleneck.UNDETERMINED) and verdict.severity != Severity.HEALTHY:
+        leading = [replace(f, severity=verdict.severity, confidence=verdict.confidence) for f in leading]
+    return replace(examination, findings=(*leading, *rest))
 
 
 def _too_idle(attribution: Attribution, shares: Shares) -> Verdict | None:
@@ -394,23 +388,17 @@ def _low_use(findings: Sequence[Finding]) -> Finding | None:
 
 
 def _cause(findings: Sequence[Finding], bottleneck: Bottleneck) -> Finding | None:
-    for finding in findings:
-        if finding.bottleneck is not None and bottleneck in (finding.bottleneck, Bottleneck.MIXED):
-            return finding
-    return None
+    of_class = (f for f in findings if f.bottleneck is not None and f.bottleneck == bottleneck)
+    return next(iter(_both(findings) if bottleneck == Bottleneck.MIXED else of_class), None)
 
 
-def _finding_at_fault(cause: Finding, findings: Sequence[Finding], bottleneck: Bottleneck) -> Finding:
-    """The finding that names the culprits: the cause; if two are of equal weight, the first that names any. Where the
-    cause is common to all ranks: the finding of a rank that its host delays, if it costs at least half as much. Time in
-    which a rank was blocked or had no core is measured, and not part of what all ranks have in common."""
-    if bottleneck == Bottleneck.MIXED:
-        return next((finding for finding in _both(findings) if finding.ranks), cause)
+def _delayed_by_host(cause: Finding, findings: Sequence[Finding]) -> Finding | None:
+    """Where the cause is common to all ranks: the finding of a rank that its host delays, if it costs at least half as
+    much. The headline adds it with its rank; the verdict's culprits are those of the cause alone."""
     if cause.ranks:
-        return cause
-    least = 0.0 if cause.bottleneck == Bottleneck.HOST else _MIN_OF_CAUSE * cause.share
+        return None
     of_hosts = (f for f in findings if f.bottleneck == Bottleneck.HOST and f.ranks and f.severity != Severity.HEALTHY)
-    return next((finding for finding in of_hosts if finding.share >= least), cause)
+    return next((finding for finding in of_hosts if finding.share >= _MIN_OF_CAUSE * cause.share), None)
 
 
 def _both(findings: Sequence[Finding]) -> list[Finding]:

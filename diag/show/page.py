@@ -255,11 +255,9 @@ def _recorded(result: Result) -> str:
 
 
 def _charged_ns(result: Result) -> Mapping[int, int]:
-    """How long the others wait for each rank because of the finding that names the culprits. That is the verdict's
-    cause, or the finding that the headline adds if the cause is common to all ranks. Empty without culprits."""
-    culprits = result.verdict.culprit_ranks
-    findings = [finding for finding in (result.cause, *result.examination.findings) if finding is not None]
-    return next((f.charged_ns for f in findings if culprits and f.ranks == culprits), {})
+    """How long the others wait for each rank because of the finding that names the culprits, the verdict's cause. Empty
+    without culprits."""
+    return result.cause.charged_ns if result.cause is not None and result.verdict.culprit_ranks else {}
 
 
 # -- verdict and findings ----------------------------------------------------------------------------------------------
