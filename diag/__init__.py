@@ -5,11 +5,11 @@ Importing this package costs nothing: torch, polars and streamlit are imported b
 training processes import ``diag.collectors`` and must not pay for the analyser.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
+# Nothing is imported here when this runs: with ``python -m diag`` the current folder is still on the path.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from diag.errors import DiagError as DiagError
     from diag.reports import compare as compare
     from diag.reports import lint as lint
@@ -28,7 +28,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """What ``__all__`` lists, found when it is first used."""
     if name == "__version__":
         from importlib.metadata import PackageNotFoundError, version

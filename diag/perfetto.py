@@ -8,7 +8,6 @@ import shutil
 import socketserver
 import sys
 import threading
-import webbrowser
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from isal import igzip
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from diag import processes
 from diag.account.attribute import windows_of
 from diag.account.trace_ranges import host_windows
 from diag.collectors.layout import RunLayout
@@ -429,7 +429,7 @@ def show(
             say(address)
             say(f"Serving it on {ADDRESS} until it has been fetched once (Ctrl-C ends it). {_ASKED}")
             if open_browser:
-                webbrowser.open(address)
+                processes.open_in_browser(address)
             server.fetched.wait()
         except KeyboardInterrupt:
             return False

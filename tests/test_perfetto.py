@@ -156,7 +156,7 @@ def test_it_ends_when_the_file_was_fetched(file: Path, monkeypatch: pytest.Monke
         fetched.append(connection.getresponse().read())
         return True
 
-    monkeypatch.setattr("diag.perfetto.webbrowser.open", browse)
+    monkeypatch.setattr("diag.processes.open_in_browser", browse)
     assert show(file, 0, 1, open_browser=True, say=said.append, port=0)
     assert fetched == [CONTENT]
     assert said[0].startswith(f"{UI}/#!/?url=http://127.0.0.1:")

@@ -25,8 +25,7 @@ REASONS = {
     "diag/hang/text/streams.py": "a path of the command line, as `<(zcat log.gz)`",
     # Not by a path at all.
     "diag/crosscheck/hta_process.py": "descriptors of its own",
-    "diag/cli/report.py": "opens a browser",
-    "diag/perfetto.py": "opens a browser",
+    "diag/processes.py": "opens a browser",
     "diag/traces/text_stream.py": "a stream that is open, and addresses, which fsspec opens",
     "diag/hang/flight/read.py": "unpacks a file that is open",
     "diag/rundir/inspector.py": "unpacks a file that is open",

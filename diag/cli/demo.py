@@ -4,13 +4,13 @@ verdicts."""
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from diag import processes
 from diag.words.terminal import console, say
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def demo(
 def _train(folder: Path, steps: int, faults: list[str]) -> int:
     command = ["run", "--strategy", "fsdp2", "--nproc", "2", "--steps", str(steps), *faults, "--out", str(folder)]
     say(f"\n$ diag {' '.join(command)}")
-    return subprocess.run([sys.executable, "-P", "-m", "diag", *command], check=False).returncode
+    return processes.run(processes.python("-m", "diag", *command)).returncode
 
 
 def _side_by_side(results: dict[str, Result]) -> Table:

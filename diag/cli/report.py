@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from diag import processes
 from diag.cli.reading import (
     ClusterOption,
     CommKernelsOption,
@@ -115,5 +115,5 @@ def _write(target: Path, content: bytes) -> None:
 def _print_written(result: Result, out: Path, target: Path, size: int, open_it: bool) -> None:
     missing = ", with data missing" if result.coverage.incomplete else ""
     say(f"Written: {out} ({size / 1e6:.1f} MB{missing}). It opens in any browser, without a network.")
-    if open_it and not webbrowser.open(target.as_uri()):
+    if open_it and not processes.open_in_browser(target.as_uri()):
         say("diag: no browser was found", err=True)

@@ -7,13 +7,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from diag import processes
 from diag.account import gpu
 from diag.account.trace_ranges import step_ranges
 from diag.api import Result
@@ -78,15 +78,15 @@ def run_jobs(jobs: Sequence[dict[str, Any]], exact: bool = False, script: Path =
     answers: list[Answer] = []
     while len(answers) < len(jobs):
         rest = jobs[len(answers) :]
-        # -P: the folder of the script stays off the path, so that its modules cannot shadow HTA's.
-        process = subprocess.run(
-            [sys.executable, "-P", str(script)],
+        # Neither the current folder nor that of the script is on the path, so that no module there shadows HTA's.
+        process = processes.run(
+            processes.python(str(script)),
+            environment,
             input=json.dumps(rest),
             capture_output=True,
             text=True,
             errors="replace",
-            check=False,
-            env=environment,
+            cwd=script.parent,  # libraries look for their settings in the current folder
         )
         whole_lines = [line for line in process.stdout.splitlines(keepends=True) if line.endswith("\n")]
         answers.extend(_answer(line) for line in whole_lines)

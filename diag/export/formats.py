@@ -239,6 +239,9 @@ def to_lines(samples: Iterable[Sample], now_ns: int) -> str:
 # A run's steps as a run of Weights & Biases, if its client is installed. Offline unless WANDB_MODE is set; `wandb sync`
 # uploads it.
 
+# W&B asks git about the current folder, and git runs programs that the folder's own configuration names.
+_SETTINGS = {"disable_git": True}
+
 
 def write_run(steps: Iterable[StepCurves], name: str, folder: Path) -> int:
     """Writes a W&B run into the folder; returns the number of steps. DiagError if wandb is missing."""
@@ -248,7 +251,8 @@ def write_run(steps: Iterable[StepCurves], name: str, folder: Path) -> int:
         raise DiagError("wandb is not installed", hint="pip install wandb") from error
     folder.mkdir(parents=True, exist_ok=True)
     written = 0
-    with wandb.init(project="diag", name=name, dir=str(folder), mode=os.environ.get("WANDB_MODE", "offline")) as run:
+    mode = os.environ.get("WANDB_MODE", "offline")
+    with wandb.init(project="diag", name=name, dir=str(folder), mode=mode, settings=dict(_SETTINGS)) as run:
         for step in steps:
             run.log(step.values, step=step.step)
             written += 1

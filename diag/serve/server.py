@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from diag import processes
 from diag.errors import DiagError, readable, require
 from diag.words.terminal import say
 
@@ -91,7 +92,7 @@ def serve_dashboard(
     guarded = guard.listening(host, address, allowed_hosts, guard.new_token() if token else None, browser=True)
     handed = json.dumps({"guard": asdict(guarded), "options": _options(host, address, port)})
     with ended_by_signals():
-        server = subprocess.Popen(_command(path), stdin=subprocess.PIPE, stdout=_STDERR, env=_environment())
+        server = processes.start(_command(path), _environment(), stdin=subprocess.PIPE, stdout=_STDERR)
         try:
             _hand_over(server, handed)
             _wait_until_ready(server, address, port, guarded)
@@ -196,8 +197,7 @@ def _options(host: str, address: str, port: int) -> dict[str, Any]:
 
 
 def _command(path: Path) -> list[str]:
-    """The server's command. ``-P``: the current folder may hold a ``streamlit.py`` or a ``diag`` folder."""
-    return [sys.executable, "-P", "-m", _SERVER, str(SCRIPT), str(path)]
+    return processes.python("-m", _SERVER, str(SCRIPT), str(path))
 
 
 def _environment() -> dict[str, str]:
@@ -268,7 +268,6 @@ def _shown_in_browser(url: str, wanted: bool) -> Iterator[None]:
         return
     import html
     import tempfile
-    import webbrowser
 
     with tempfile.TemporaryDirectory(prefix="diag-dashboard-") as folder:  # readable by this user only
         page, link = Path(folder) / "open.html", html.escape(url)
@@ -277,7 +276,7 @@ def _shown_in_browser(url: str, wanted: bool) -> Iterator[None]:
             f'<meta name="referrer" content="no-referrer"><title>diag</title><a href="{link}">Dashboard</a>\n',
             "utf-8",
         )
-        webbrowser.open(page.as_uri())
+        processes.open_in_browser(page.as_uri())
         yield
 
 

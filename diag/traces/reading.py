@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import msgspec
 from msgspec import Struct, field
 
+from diag import processes
 from diag.errors import DiagError, not_installed
 from diag.model import Gap
 
@@ -358,8 +359,8 @@ class Workers(Struct):
         return _DECODE(answer)
 
     def _start(self) -> subprocess.Popen[bytes]:
-        command = (sys.executable, "-m", "diag.traces.reading", self.folder)
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        command = processes.python("-m", "diag.traces.reading", self.folder)
+        return processes.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 def main() -> None:

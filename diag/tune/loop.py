@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -13,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from diag import processes
 from diag.account.attribute import queued_steps, steps_left_out
 from diag.api import Result, open_run
 from diag.collectors.files import open_private
@@ -288,10 +288,10 @@ _LINES = 3
 def train(arguments: Sequence[str], folder: Path) -> str:
     """Runs ``diag run`` with these arguments into this run directory; its output is in a .log file next to it. Returns
     why it failed, "" if it did not."""
-    command = [sys.executable, "-m", "diag", "run", *arguments, "--out", str(folder)]
+    command = processes.python("-m", "diag", "run", *arguments, "--out", str(folder))
     printed = folder.with_suffix(".log")
     with open_private(printed) as log:
-        code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+        code = processes.run(command, stdout=log, stderr=subprocess.STDOUT).returncode
     if code == 0:
         return ""
     tail, _ = read_tail(printed, LOG_TAIL_BYTES)

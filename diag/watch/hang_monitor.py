@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import socket
 import subprocess
 import threading
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from diag import processes
 from diag.collectors.files import encode, open_private, replace_file
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import CRASH, HANG, Asked
@@ -95,13 +95,16 @@ def _host() -> str:
 def _tool(command: list[str], output: Path) -> Iterator[None]:
     """Runs a program during the block, and at most ``TOOL_S`` seconds longer, with its output into a file. A program
     that is not installed, not permitted or too slow leaves no file."""
-    if shutil.which(command[0]) is None:
+    program = processes.find_program(command[0])
+    if program is None:
         yield
         return
     partial = output.with_name(f".{output.name}.part")
     try:
         with open_private(partial) as file:
-            running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.DEVNULL)
+            running = processes.start(
+                [program, *command[1:]], stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.DEVNULL
+            )
     except OSError:
         yield
         return

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
+from diag import processes
 from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import make_manifest, update_manifest
@@ -347,12 +348,13 @@ def write_exits(layout: RunLayout, exits: Sequence[RankExit]) -> None:
 def bundled(layout: RunLayout, launch: Launch, settings: CollectorSettings, options: TrainerOptions) -> Outcome:
     """Trains with the bundled trainer; returns when all ranks have ended."""
     environment = {
+        **processes.environment(),
         RUN_DIR_VARIABLE: str(layout.root.resolve()),
         SETTINGS_VARIABLE: settings.to_json(),
         OPTIONS_ENV: options.to_json(),
         **launch.environment,
     }
-    command = [sys.executable, "-u", "-m", TRAINER_MODULE]
+    command = processes.python("-u", "-m", TRAINER_MODULE)
     return torchrun(layout, replace(launch, environment=environment), settings, command, options.timeout_s)
 
 
@@ -368,7 +370,7 @@ def run_script(
     layout: RunLayout, launch: Launch, settings: CollectorSettings, script: Sequence[str], module: bool
 ) -> Outcome:
     """Runs the script (or module) with its arguments under torchrun, once for every rank."""
-    command = [sys.executable, "-u", *(["-m"] if module else []), *script]
+    command = processes.users_python("-u", *(["-m"] if module else []), *script)
     return torchrun(layout, launch, settings, command, show_all=True)
 
 
@@ -428,7 +430,7 @@ def run_command(layout: RunLayout, launch: Launch, settings: CollectorSettings, 
 
     signals = _Signals()
     try:
-        process = subprocess.Popen(command, env={**os.environ, **launch.environment})
+        process = processes.start_training(command, launch.environment)
     except OSError as error:
         signals.restore()
         raise DiagError(
