@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 import time
@@ -53,6 +54,15 @@ def boot_id() -> str:
         return socket.gethostname()
 
 
+def job_of(environ: Mapping[str, str] = os.environ) -> str:
+    """Equal on all ranks of a job that torchrun started, and different in another job: a digest, as the id may name a
+    host. "" without an id: a port alone is used again by the next job."""
+    run_id = environ.get("TORCHELASTIC_RUN_ID", "none")
+    if run_id in ("", "none"):
+        return ""
+    return hashlib.sha256(f"{run_id} {environ.get('MASTER_PORT', '')}".encode()).hexdigest()[:12]
+
+
 def identify(device: torch.device) -> RankRecord:
     rank, local_rank, world_size = rank_and_world()
     accelerator = accelerator_of(device)
@@ -67,6 +77,7 @@ def identify(device: torch.device) -> RankRecord:
         unix_ns=time.time_ns(),
         device=accelerator.name if accelerator is not None else "cpu",
         device_index=device.index if accelerator is not None else None,
+        job=job_of(),
         cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
     )
 

@@ -287,6 +287,7 @@ class RankRecord:
     device_index: int | None = None
     cpus: int | None = None  # number of CPUs that this process may run on
     stack_signal: int | None = None  # this signal makes the process write stacks.txt; None: it would end the process
+    job: str = ""  # equal on all ranks of one job, different in two jobs of torchrun; "": the launcher names none
     schema_version: int = SCHEMA_VERSION
 
 
@@ -309,6 +310,7 @@ class Manifest:
     versions: dict[str, str] = field(default_factory=dict)
     collector: dict[str, Any] = field(default_factory=dict)  # settings, and what could not be collected
     rendezvous: str = ""  # equal on all nodes of one job: its id and endpoint
+    job: str = ""  # as RankRecord.job
     injected: list[str] = field(default_factory=list)  # planted faults; the analyser never reads this
     resumed_from: str = ""  # the checkpoint that the run resumed from
     exit_code: int | None = None  # None: still running, or the launcher itself was killed

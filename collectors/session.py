@@ -272,7 +272,10 @@ class Collector(AbstractContextManager["Collector"]):
         collector |= fields.pop("collector", {})
         versions = {"torch": torch.__version__, "python": platform.python_version(), **runtime_versions()}
         try:
-            update_manifest(self._run, **fields, device=self._identity.device, versions=versions, collector=collector)
+            update_manifest(
+                self._run, **fields, device=self._identity.device, job=self._identity.job, versions=versions,
+                collector=collector,
+            )  # fmt: skip
         except OSError as error:
             self._complaints.add("manifest.json could not be written", error)
 

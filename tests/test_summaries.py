@@ -48,6 +48,7 @@ def phases_of(result: SummaryResult) -> PhaseAccount:
             ranks=4,
             steps=60,
             clock=lambda rank, now: now + 10**15 * rank + now * rank // 10**6,
+            hosts=lambda rank: f"host-{rank}",
             extra=lambda step, rank: {DATA: 60 * MS} if rank == 3 else {},
         ),
     ],

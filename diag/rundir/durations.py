@@ -25,6 +25,7 @@ from .lines import each_line
 MOST_RECORDS: Final = 20_000_000  # 1.2 GB of columns
 INSPECTOR: Final = "NCCL Inspector"
 RECORDER: Final = "PyTorch's Flight Recorder"
+_ONE_CALL: Final = ("process", "group", "op", "seq", "peer", "bytes", "duration_ns")
 _MOST: Final = 1 << 60
 _MOST_DURATION_NS: Final = 10**15  # 11 days: sums of thousands fit 64 bits
 
@@ -118,6 +119,13 @@ class DurationColumns:
             end_ns=pl.when(pl.col("end_ns") > 0).then(pl.col("end_ns")),
             dumped_ns=pl.when(pl.col("dumped_ns") > 0).then(pl.col("dumped_ns")),
         )
+        if not self.means:  # means of two intervals may be equal; a collective has one number
+            once = rows.unique(_ONE_CALL, keep="first", maintain_order=True)
+            if (repeated := len(rows) - len(once)) and files:
+                self.gaps.append(
+                    Gap(str(files[0]), f"{counted(repeated, 'record')} twice, as in copied files; left out")
+                )
+            rows = once
         processes = [
             Process(host, pid, communicators, gpu)
             for (host, pid, gpu), communicators in zip(self.processes, self.communicators, strict=True)

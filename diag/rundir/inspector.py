@@ -19,7 +19,7 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final, cast
@@ -29,9 +29,9 @@ import polars as pl
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from diag.collectors.layout import MOST_NS, MOST_RANKS, RunLayout, is_folder
+from diag.collectors.layout import MOST_NS, MOST_RANKS, RankLayout, RunLayout, is_folder
 from diag.collectors.reading import open_regular, walk
-from diag.collectors.records import RECV, SEND
+from diag.collectors.records import RECV, SEND, RankRecord
 from diag.model import DAMAGED, Gap
 from diag.traces.text_stream import exists, is_remote, may_be_trace
 from diag.words.formatting import counted
@@ -127,22 +127,45 @@ class _Record(Struct):
     proxy_trace: dict[str, object] | None = None
 
 
-def of_run(layout: RunLayout) -> tuple[DurationRecords, dict[int, int]] | None:
+def of_run(
+    rank_files: Mapping[int, RankLayout], identities: Mapping[int, RankRecord | None]
+) -> tuple[DurationRecords, dict[int, int]] | None:
     """The files of NCCL Inspector in the ranks' folders of a run directory, and the rank of each process; None without
-    any."""
+    any. What another process wrote there is a gap."""
     ranks = {}
     files = []
-    for rank, rank_files in layout.ranks().items():
-        if is_folder(rank_files.inspector):
-            for file in walk(rank_files.inspector):
-                if _is_inspector(file, layout.root):
+    run = None
+    for rank, of_rank in rank_files.items():
+        if is_folder(of_rank.inspector):
+            run = of_rank.run
+            for file in walk(of_rank.inspector):
+                if _is_inspector(file, run):
                     files.append(Path(file))
                     ranks[file] = rank
     if not files:
         return None
-    read = read_inspector(files, layout.root)
-    by_process = {at: ranks[file] for file, places in read.places.items() for at in places}
-    return read, by_process
+    read = read_inspector(files, run)
+    by_process = {}
+    gaps = []
+    for file, places in read.places.items():
+        identity = identities.get(ranks[file])
+        for at in sorted(places):
+            if identity is not None and (reason := _not_of(read.processes[at], identity)):
+                gaps.append(Gap(file, f"{reason}; left out"))
+            else:
+                by_process[at] = ranks[file]
+    chosen = sorted(by_process)
+    read = replace(_only(read, chosen), gaps=(*read.gaps, *gaps))
+    return read, {place: by_process[at] for place, at in enumerate(chosen)}
+
+
+def _not_of(process: Process, identity: RankRecord) -> str:
+    """Why the records are not of this rank; "" if nothing contradicts it. The communicator of all ranks has their
+    numbers."""
+    of_all = [rank for rank, size in process.communicators.values() if size == identity.world_size and rank >= 0]
+    if of_all and identity.rank not in of_all:
+        return f"records of rank {of_all[0]}"
+    return ""
 
 
 def alone(paths: Sequence[Path | str]) -> list[Path]:
@@ -384,14 +407,20 @@ def newest_job(read: DurationRecords) -> DurationRecords:
         return read
     chosen = sorted(set().union(*newest_jobs))
     left = len(read.processes) - len(chosen)
+    processes_left = f"{left:,} process{'es' if left > 1 else ''}"
+    gap = Gap(read.files[0], f"{processes_left} of an earlier job in the same folder; left out")
+    return replace(_only(read, chosen), gaps=(*read.gaps, gap))
+
+
+def _only(read: DurationRecords, chosen: Sequence[int]) -> DurationRecords:
+    """The records of these processes, which are numbered anew."""
+    if len(chosen) == len(read.processes):
+        return read
     place = {process: at for at, process in enumerate(chosen)}
     rows = read.rows.filter(pl.col("process").is_in(chosen)).with_columns(
         process=pl.col("process").replace_strict(place, return_dtype=pl.Int64)
     )
-    processes_left = f"{left:,} process{'es' if left > 1 else ''}"
-    gap = Gap(read.files[0], f"{processes_left} of an earlier job in the same folder; left out")
-    processes = tuple(read.processes[at] for at in chosen)
-    return replace(read, rows=rows, processes=processes, gaps=(*read.gaps, gap))
+    return replace(read, rows=rows, processes=tuple(read.processes[at] for at in chosen))
 
 
 def ranks_of(read: DurationRecords) -> tuple[dict[int, int], bool]:

@@ -43,6 +43,7 @@ from .durations import DurationRecords, recorded
 from .inspector import of_run
 from .jobs import Group, at_other_times, job_places, sort_traces, why_apart
 from .lines import read_heartbeat, read_identity, read_lines, read_manifest, restart_gaps
+from .one_job import of_one_job
 from .runs import split_job
 from .tables import RankTables, Tables
 
@@ -170,7 +171,9 @@ def tables_of_job(job: Job, reading: Reading | None = None) -> Tables:
         tables = _open_run(RunLayout(Path(job.paths[0])), with_settings(reading or Reading(), job.paths))
     if all(rank.empty for rank in tables.ranks.values()):
         raise _nothing(job.paths, tables)
-    return replace(tables, snapshots=tuple(map(str, snapshot_files(job.paths))))
+    files = map(str, snapshot_files(job.paths))
+    left_out = tuple(f"{gap.path}/" for gap in tables.gaps) if tables.manifest is not None or job.tables is None else ()
+    return replace(tables, snapshots=tuple(file for file in files if not file.startswith(left_out)))
 
 
 def find_jobs(paths: Sequence[Path | str], reading: Reading | None = None) -> Jobs:
@@ -270,6 +273,9 @@ def _open_run(layout: RunLayout, reading: Reading) -> Tables:
     files = {str(path): rank for rank, of_rank in rank_files.items() for path in of_rank.traces()}
     traces = _by_rank(list(files), reading, gaps, files)
     ranks = {rank: _open_rank(rank, of_rank, tuple(traces.get(rank, ())), gaps) for rank, of_rank in rank_files.items()}
+    ranks, manifest, of_others = of_one_job(layout, ranks, manifest)
+    gaps += of_others
+    rank_files = {rank: of_rank for rank, of_rank in rank_files.items() if rank in ranks}
     world_size = manifest.world_size if manifest is not None else None
     if world_size is None:
         world_size = next((r.identity.world_size for r in ranks.values() if r.identity is not None), None)
@@ -287,7 +293,8 @@ def _open_run(layout: RunLayout, reading: Reading) -> Tables:
     gaps += _unwritten_steps(layout, manifest, ranks)
     gaps += _unrecorded(layout)
     gaps += restart_gaps(layout)
-    durations = of_run(layout) or recorded(rank_files, {rank: of_rank.identity for rank, of_rank in ranks.items()})
+    identities = {rank: of_rank.identity for rank, of_rank in ranks.items()}
+    durations = of_run(rank_files, identities) or recorded(rank_files, identities)
     if durations is not None:
         gaps += durations[0].gaps
     return Tables(layout.root, manifest, world_size, ranks, tuple(gaps), durations)

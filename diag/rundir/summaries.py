@@ -31,6 +31,7 @@ from diag.errors import DiagError, readable
 from diag.model import DAMAGED, Gap
 from diag.words.formatting import counted, rank_ranges
 
+from .identity import Life, at_other_times, clock_of, strangers
 from .lines import read_manifest, restart_gaps
 
 COLUMNS = (BEGIN, STEP, TOKENS, *PHASES_AND_REST, *(phase + STILL for phase in PHASES_AND_REST))
@@ -122,6 +123,13 @@ def read_summaries(
             path=layout.root,
             hint="leave out --summary; summaries are written from the 50th step on, and not with --no-collect",
         )
+    identities_of = {read.rank: read.lines[-1].record.identity for read in reads}
+    named = strangers(identities_of, manifest)
+    reads = [read for read in reads if read.rank not in named.ranks]
+    manifest = None if named.manifest else manifest
+    timed = at_other_times([_life(read) for read in reads], manifest, lambda *_: True)  # clocks differ
+    gaps += [*named.gaps(_folder(layout), layout.manifest), *timed.gaps(_folder(layout), layout.manifest)]
+    reads = [read for read in reads if read.rank not in timed.ranks]
     numbers = _numbers(reads, steps)
     late = [read for read in reads if not _covers(read, numbers)]
     reads = [read for read in reads if _covers(read, numbers)]
@@ -155,6 +163,16 @@ def read_summaries(
         gaps=tuple(gaps),
         from_start=all(read.whole and read.lines[0].record.first == numbers[0] for read in reads),
     )
+
+
+def _folder(layout: RunLayout) -> Callable[[int], Path]:
+    return lambda rank: layout.rank(rank).folder
+
+
+def _life(read: _Read) -> Life:
+    identity = read.lines[-1].record.identity
+    begin_ns, end_ns = read.lines[0].begin_us[0] * 1000, read.lines[-1].begin_us[-1] * 1000
+    return Life(read.rank, clock_of(identity)[0], int(begin_ns), int(end_ns), clock_of(identity)[1])
 
 
 def has_summaries(files: Iterable[RankLayout]) -> bool:
@@ -203,11 +221,11 @@ def _decoded(rank: int, path: Path, tail: _Tail | OSError, steps: int, decode: C
     bad = have = 0
     for row in reversed(rows if tail.whole else rows[1:]):
         try:
-            line = _line(decode(row), rank)
+            line = _line(decode(row))
         except (*DAMAGED, ValueError):
             bad += 1
             continue
-        if lines and line.end > lines[-1].record.first:  # written by an earlier process
+        if lines and (line.end > lines[-1].record.first or not _same_process(line, lines[-1])):  # an earlier process's
             break
         lines.append(line)
         have += line.record.count
@@ -220,11 +238,16 @@ def _decoded(rank: int, path: Path, tail: _Tail | OSError, steps: int, decode: C
     return _Read(rank, tuple(reversed(lines)), gap, whole=tail.whole and len(lines) + bad == len(rows))
 
 
-def _line(line: SummaryLine, rank: int) -> _Line:
+def _same_process(line: _Line, other: _Line) -> bool:
+    mine, its = line.record.identity, other.record.identity
+    return (mine.pid, mine.monotonic_ns, mine.boot_id) == (its.pid, its.monotonic_ns, its.boot_id)
+
+
+def _line(line: SummaryLine) -> _Line:
     """ValueError if a collector cannot have written the line."""
     cells = np.frombuffer(a2b_base64(line.values), dtype="<u4").reshape(len(line.columns), -1)
-    if line.identity.rank != rank or cells.shape[1] != line.count or not line.count:
-        raise ValueError("another rank, or a length that is not its count")
+    if cells.shape[1] != line.count or not line.count:
+        raise ValueError("a length that is not its count")
     since = cells[line.columns.index(BEGIN)] if BEGIN in line.columns else np.zeros(line.count, dtype=np.int64)
     begin_us = line.begin_ns // 1000 + since.cumsum(dtype=np.int64)
     places = [_PLACE.get(name, -1) for name in line.columns]

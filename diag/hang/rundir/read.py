@@ -17,11 +17,13 @@ from diag.collectors.records import (
     CollectiveRow,
     Heartbeat,
     RankExit,
+    RankRecord,
 )
 from diag.hang.model import Culprit
 from diag.hang.raised import Chain, chain_of, chain_of_message
 from diag.hang.text.prefixes import short_host
 from diag.model import Gap
+from diag.rundir.identity import Life, at_other_times, clock_of, strangers
 from diag.rundir.lines import (
     read_asked,
     read_exits,
@@ -163,7 +165,27 @@ def read_run(layout: RunLayout) -> Rundir:
     asked, asked_gap = read_asked(layout)
     exits, exits_gap = read_exits(layout)
     gaps += gap, asked_gap, exits_gap
-    ranks = {rank: _rank(rank, files, exits.get(rank), gaps) for rank, files in layout.ranks().items()}
+    folders = layout.ranks()
+    identities = {}
+    for rank, files in folders.items():
+        identities[rank], identity_gap = read_identity(files)
+        gaps.append(identity_gap)
+    named = strangers(identities, manifest)
+    gaps += named.gaps(lambda rank: layout.rank(rank).folder, layout.manifest)
+    manifest = None if named.manifest else manifest
+    ranks = {
+        rank: _rank(rank, files, identities[rank], exits.get(rank), gaps)
+        for rank, files in folders.items()
+        if rank not in named.ranks
+    }
+    lives = [
+        Life(rank, clock_of(identity)[0], identity.monotonic_ns, record.beat_ns, clock_of(identity)[1])
+        for rank, record in ranks.items()
+        if (identity := identities[rank]) is not None and 0 < identity.monotonic_ns <= record.beat_ns
+    ]
+    timed = at_other_times(lives, manifest, lambda *_: True)  # the clocks of hosts may differ
+    gaps += timed.gaps(lambda rank: layout.rank(rank).folder, layout.manifest)
+    ranks = {rank: record for rank, record in ranks.items() if rank not in timed.ranks}
     return Rundir(
         manifest=layout.manifest,
         ranks=ranks,
@@ -174,13 +196,14 @@ def read_run(layout: RunLayout) -> Rundir:
     )
 
 
-def _rank(rank: int, files: RankLayout, ended: RankExit | None, gaps: list[Gap | None]) -> Rank:
-    identity, identity_gap = read_identity(files)
+def _rank(
+    rank: int, files: RankLayout, identity: RankRecord | None, ended: RankExit | None, gaps: list[Gap | None]
+) -> Rank:
     heartbeat, heartbeat_gap = read_heartbeat(files)
     lines, lines_gap = read_last_lines(files.collectives, CollectiveLine, _TAIL_BYTES)
     error, error_gap = read_record(files.error, dict[str, Any], files.run)
     log, log_gap = _tail(files.log, files.run)
-    gaps += identity_gap, heartbeat_gap, lines_gap, error_gap, log_gap
+    gaps += heartbeat_gap, lines_gap, error_gap, log_gap
     steps, open_step = _calls(lines), None
     if heartbeat is not None and heartbeat.phase != "between steps" and not heartbeat.done:
         if heartbeat.calls:

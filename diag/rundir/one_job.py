@@ -1,0 +1,167 @@
+"""The records of a run directory that the processes of one job wrote: whatever another process left in a rank's folder,
+and the ranks of another job, are left out with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from msgspec.structs import replace
+
+from diag.collectors.layout import RunLayout
+from diag.collectors.records import Manifest, RankRecord, StepRecord
+from diag.model import Gap
+from diag.traces.trace import Trace
+from diag.words.formatting import counted, elapsed, visible
+
+from .identity import Life, at_other_times, clock_of, strangers
+from .tables import RankTables
+
+# A process without a step was started at about the same time as the others of its host.
+_STARTED_APART_NS = 600 * 10**9
+# The profiler follows the wall clock, which may be set while a training runs.
+_CLOCK_SET_NS = 60 * 10**9
+_UNIDENTIFIED = "is missing or damaged: it is unknown which process wrote the other files of this rank"
+_RESTART_NS = 10**9  # a process takes longer from its start to its first step
+_LEAST_COMMON_STEPS = 3
+_ALIKE = 0.5  # fraction of calls with the same operation and size; ranks of one job have nearly all
+
+
+def of_one_job(
+    layout: RunLayout, ranks: Mapping[int, RankTables], manifest: Manifest | None
+) -> tuple[dict[int, RankTables], Manifest | None, list[Gap]]:
+    """The ranks and the manifest of one job, and a gap for each piece that is not of it."""
+
+    def folder(rank: int) -> str:
+        return str(layout.rank(rank).folder)
+
+    named = strangers({rank: tables.identity for rank, tables in ranks.items()}, manifest)
+    gaps = named.gaps(folder, layout.manifest)
+    manifest = None if named.manifest else manifest
+    own: dict[int, RankTables] = {}
+    identified = any(tables.identity is not None for tables in ranks.values())
+    for rank, tables in ranks.items():
+        if rank not in named.ranks:
+            own[rank], of_others = _of_its_process(tables, layout)
+            gaps += of_others
+            if identified and tables.identity is None and not tables.empty:
+                gaps.append(Gap(str(layout.rank(rank).identity), _UNIDENTIFIED))
+    timed = at_other_times(
+        [life for tables in own.values() if (life := _life(tables)) is not None],
+        manifest,
+        lambda left, right: _in_step(own[left], own[right]),
+    )
+    gaps += timed.gaps(folder, layout.manifest)
+    return {rank: tables for rank, tables in own.items() if rank not in timed.ranks}, manifest, gaps
+
+
+def _life(tables: RankTables) -> Life | None:
+    identity = tables.identity
+    if identity is None:
+        return None
+    if tables.steps:
+        begin_ns, end_ns = tables.steps[0].begin_ns, max(step.end_ns for step in tables.steps)
+    elif identity.monotonic_ns > 0:
+        begin_ns, end_ns = identity.monotonic_ns - _STARTED_APART_NS, identity.monotonic_ns + _STARTED_APART_NS
+    else:
+        return None
+    clock, to_unix_ns = clock_of(identity)
+    return Life(tables.rank, clock, begin_ns, end_ns, to_unix_ns)
+
+
+def _in_step(left: RankTables, right: RankTables) -> bool | None:
+    """Whether two ranks of different clocks are of a job of one name, or made the same calls in steps that began at the
+    same intervals; None if that was not recorded. Ranks of one job wait for each other: they drift apart by less than
+    a step."""
+    if left.identity is not None and right.identity is not None and left.identity.job and right.identity.job:
+        return left.identity.job == right.identity.job
+    calls, others = _calls_of(left), _calls_of(right)
+    common = calls.keys() & others.keys()
+    begins, other_begins = ({step.step: step.begin_ns for step in tables.steps} for tables in (left, right))
+    numbers = sorted(begins.keys() & other_begins.keys())
+    if not common or len(numbers) < _LEAST_COMMON_STEPS:
+        return None
+    if sum(calls[key] == others[key] for key in common) < _ALIKE * len(common):
+        return False
+    apart_ns = np.array([begins[number] - other_begins[number] for number in numbers], dtype=np.int64)
+    longest_ns = max(step.end_ns - step.begin_ns for tables in (left, right) for step in tables.steps)
+    return bool(apart_ns.max() - apart_ns.min() <= longest_ns)
+
+
+def _calls_of(tables: RankTables) -> dict[tuple[str, int], tuple[str, int]]:
+    return {(row.group, row.seq): (row.op, row.bytes) for row in tables.rows}
+
+
+# -- files of one folder -----------------------------------------------------------------------------------------------
+
+
+def _of_its_process(tables: RankTables, layout: RunLayout) -> tuple[RankTables, list[Gap]]:
+    """The records of a folder that its process wrote, and gaps for those of others: an earlier attempt that used the
+    same folder, or files that were copied into it."""
+    identity, files = tables.identity, layout.rank(tables.rank)
+    if identity is None:
+        return tables, []
+    gaps: list[Gap] = []
+    started_ns = identity.monotonic_ns
+    own = _own_steps(tables.steps, started_ns)
+    if len(own) < len(tables.steps):
+        earlier = counted(len(tables.steps) - len(own), "step")
+        gaps.append(Gap(str(files.steps), f"{earlier} of a process before this one; left out"))
+        tables = replace(tables, steps=own)
+    if tables.rows and (reason := _calls_of_another(tables)):
+        gaps.append(Gap(str(files.collectives), f"{reason}; left out"))
+        tables = replace(tables, rows=(), row_steps=(), groups={})
+    beat = tables.heartbeat
+    if beat is not None and 0 < beat.monotonic_ns < started_ns:
+        gaps.append(Gap(str(files.heartbeat), "written before this process started: another process's; left out"))
+        tables = replace(tables, heartbeat=None)
+    others = {trace.path: reason for trace in tables.traces if (reason := _not_its_trace(trace, identity, tables))}
+    gaps += [Gap(path, f"{reason}; left out") for path, reason in others.items()]
+    return replace(tables, traces=tuple(trace for trace in tables.traces if trace.path not in others)), gaps
+
+
+def _own_steps(steps: tuple[StepRecord, ...], started_ns: int) -> tuple[StepRecord, ...]:
+    """The steps of the process that started then. An earlier one used the folder if steps end before, and nothing was
+    recorded for longer than a step takes, in which the process started."""
+    before = [record for record in steps if record.end_ns < started_ns]
+    if not before:
+        return steps
+    after = [record for record in steps if record.end_ns >= started_ns]
+    pause_ns = min((record.begin_ns for record in after), default=started_ns) - max(record.end_ns for record in before)
+    longest_ns = max(record.end_ns - record.begin_ns for record in steps)
+    return tuple(after) if pause_ns > max(_RESTART_NS, longest_ns) else steps
+
+
+def _calls_of_another(tables: RankTables) -> str:
+    """Why the collectives are not this process's; "" if nothing contradicts it."""
+    named = [ranks for ranks in tables.groups.values() if ranks]
+    if named and not any(tables.rank in ranks for ranks in named):
+        return f"no process group in it has rank {tables.rank}: another rank's calls"
+    steps = {record.step: (record.begin_ns, record.end_ns) for record in tables.steps}
+    calls = [
+        (row.start_ns, *steps[step]) for row, step in zip(tables.rows, tables.row_steps, strict=True) if step in steps
+    ]
+    outside = sum(not begin_ns <= start_ns <= end_ns for start_ns, begin_ns, end_ns in calls)
+    if calls and outside == len(calls):
+        return "no call in it lies in its step: another process's calls"
+    return ""
+
+
+def _not_its_trace(trace: Trace, identity: RankRecord, tables: RankTables) -> str:
+    """Why a trace in a rank's folder was not recorded by its process; "" if nothing contradicts it."""
+    if trace.rank is not None and trace.rank != identity.rank:
+        return f"a trace of rank {trace.rank}"
+    if trace.world_size is not None and trace.world_size != identity.world_size:
+        return f"a trace of a job of {trace.world_size:,} ranks"
+    if identity.monotonic_ns <= 0:
+        return ""
+    pids = [pid for pid in trace.host_pids if pid.isdecimal()]
+    by = "" if not pids or str(identity.pid) in pids else f" by process {visible(', '.join(pids[:3]))}"
+    slack_ns = 0 if by else _CLOCK_SET_NS
+    if trace.end_ns < identity.unix_ns - slack_ns:
+        return f"recorded{by} {elapsed(identity.unix_ns - trace.end_ns)} before this process started"
+    if tables.heartbeat is not None and tables.steps:
+        last_ns = max(tables.heartbeat.unix_ns, tables.steps[-1].end_ns + clock_of(identity)[1])
+        if trace.begin_ns > last_ns + slack_ns:
+            return f"recorded{by} {elapsed(trace.begin_ns - last_ns)} after the last sign of this process"
+    return ""
