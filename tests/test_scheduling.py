@@ -218,6 +218,41 @@ def test_a_rank_that_is_stopped_now_and_then_is_named_by_the_time_that_it_costs(
     assert (without.cause, without.culprit_ranks) == ("compute-straggler", (1,))
 
 
+@pytest.mark.parametrize("phase", [FORWARD, OPTIMIZER])
+def test_a_rank_blocked_after_the_last_collective_of_a_step_is_late_in_the_next(phase: str) -> None:
+    """It was called a slow computer: the time that it was blocked lies in another step than its lateness."""
+    plan = Plan(
+        steps=60,
+        extra=lambda step, rank: {phase: 120 * MS} if rank == 1 and step % 3 == 0 else {},
+        scheduled=lambda step, rank: {phase: (0, 120 * MS)} if rank == 1 and step % 3 == 0 else {},
+    )
+    result = analyze(simulate(plan))
+    assert (result.verdict.cause, result.verdict.culprit_ranks) == ("stalled-rank", (1,))
+    stalled = finding(result, "stalled-rank")
+    assert stalled is not None
+    assert stalled.cost_ns_per_step == pytest.approx(40 * MS, rel=0.1)
+    assert finding(result, "compute-straggler") is None
+
+
+def test_a_slow_rank_that_is_also_blocked_is_not_said_not_to_be() -> None:
+    """Rank 1 computes longer. In some steps it is blocked while rank 0 computes, so that nobody waits for that."""
+
+    def extra(step: int, rank: int) -> dict[str, int]:
+        if step % 4:
+            return {FORWARD: 80 * MS * rank}
+        return {FORWARD: 80 * MS}
+
+    plan = Plan(
+        steps=60,
+        extra=extra,
+        scheduled=lambda step, rank: {FORWARD: (0, 75 * MS)} if rank == 1 and not step % 4 else {},
+    )
+    slow = finding(analyze(simulate(plan)), "compute-straggler")
+    assert slow is not None
+    assert "nor is blocked" not in slow.action
+    assert "is blocked or waiting for a core" in slow.action
+
+
 def test_a_process_that_is_stopped_is_stopped_in_its_loader_too() -> None:
     """Half of every phase, where loading is two thirds of the step: the loader is not what is slow."""
     plan = Plan(

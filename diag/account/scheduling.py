@@ -22,6 +22,7 @@ from diag.collectors.records import (
     OPTIMIZER,
     PHASES,
     REST,
+    CollectiveRow,
     HostRecord,
     StepRecord,
 )
@@ -61,7 +62,8 @@ class RankScheduling(Struct, frozen=True):
     ``blocked_ns``: outside of all known waits; ``blocked_in``: its mean by phase. ``paused_ns``: the part of
     data wait in which the whole process was stopped, as observed, or inferred because it was blocked in forward and
     backward alike. ``frozen_ns``: the part of waiting for collectives in which the process was observed to be
-    stopped."""
+    stopped. ``after_ns``: for fields that make a rank late, the part that lies after its last collective of the step;
+    ``meets``: whether there is a collective in the step."""
 
     queued_ns: Series
     loading_ns: Series
@@ -71,6 +73,8 @@ class RankScheduling(Struct, frozen=True):
     paused_ns: Series
     frozen_ns: Series
     blocked_in: Mapping[str, float]
+    after_ns: Mapping[str, Series]
+    meets: npt.NDArray[np.bool_]
     runnable: float | None = None  # threads of the host, the median of the samples
     starved: bool = False  # its loader's workers sleep or read all the time: more cores would not make the step shorter
     knows_blocked: bool = True  # False: CPU time was not recorded, so blocked time counts as compute
@@ -117,9 +121,28 @@ class Scheduling(Struct, frozen=True):
 
     def excess(self, name: str, rank: int) -> Series:
         """How much more of a field a rank has than the median of the others, per step."""
-        of_rank: Series = getattr(self.ranks[rank], name)
-        others = [getattr(peer, name) for peer_rank, peer in self.ranks.items() if peer_rank != rank]
-        excess: Series = np.maximum(0.0, of_rank - np.median(others, axis=0)) if others else np.zeros_like(of_rank)
+        return self._excess({peer: getattr(of_rank, name) for peer, of_rank in self.ranks.items()}, rank)
+
+    def excess_after(self, name: str, rank: int) -> Series:
+        """The same for the part of the field that lies after the last collective of the step."""
+        return self._excess({peer: of_rank.after_ns[name] for peer, of_rank in self.ranks.items()}, rank)
+
+    def carried(self, after_ns: Series, rank: int) -> Series:
+        """By step, the sum of the values since the last step in which the rank had a collective, that one included.
+        Nothing is carried over steps that do not count."""
+        total = np.concatenate(([0.0], after_ns.cumsum()))
+        places = np.arange(len(after_ns))
+        met_before = np.concatenate(([0], np.where(self.ranks[rank].meets, places, 0)[:-1]))
+        follows = np.concatenate(([False], np.diff(self.numbers) == 1))
+        first = np.maximum.accumulate(np.maximum(met_before, np.where(follows, 0, places)))
+        carried: Series = total[places] - total[first]
+        return carried
+
+    def _excess(self, by_rank: Mapping[int, Series], rank: int) -> Series:
+        others = [series for peer, series in by_rank.items() if peer != rank]
+        if not others:
+            return np.zeros_like(by_rank[rank])
+        excess: Series = np.maximum(0.0, by_rank[rank] - np.median(others, axis=0))
         return excess
 
 
@@ -175,6 +198,20 @@ def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | Non
         per_step[at] = values
         return per_step
 
+    after, meets = _after_collectives(steps, tables.rows, dur)
+    met = np.ones(len(numbers), dtype=np.bool_)
+    met[at] = meets
+
+    def later(values: npt.NDArray[Any], spent: Times) -> Series:
+        """The part of the values that lies after the last collective, in proportion to the phases that they are of."""
+        whole = spent.sum(axis=1)
+        part = np.divide((spent * after).sum(axis=1), whole, out=np.zeros(len(steps)), where=whole > 0)
+        return series(values * part)
+
+    computing = not_waking.copy()
+    computing[:, _DATA] = 0
+    loads = np.zeros_like(dur)
+    loads[:, _DATA] = 1
     samples = [sample.runnable for sample in tables.scheduling if sample.runnable is not None]
     return RankScheduling(
         queued_ns=series(local),
@@ -188,10 +225,38 @@ def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | Non
             name: float(ns) for name, ns in zip(_COLUMNS, stalled[known].sum(axis=0) / len(steps), strict=True) if ns
         }
         | ({DATA: float(paused.mean())} if paused.any() else {}),
+        after_ns={
+            "queued_ns": later(local, computing),
+            "loading_ns": later(loading, loads),
+            "blocked_ns": later(blocked, stalled),
+            "paused_ns": later(paused, loads),
+        },
+        meets=met,
         runnable=float(np.median(samples)) if samples else None,
         starved=_starved(steps, loading, data, wall),
         knows_blocked=bool(known.any()),
     )
+
+
+def _after_collectives(
+    steps: Sequence[StepRecord], rows: Sequence[CollectiveRow], dur: Times
+) -> tuple[Series, npt.NDArray[np.bool_]]:
+    """The fraction of each phase that lies after the rank's last collective of the step, by step and ``_COLUMNS``; and
+    whether the step has a collective. Without one, all of it."""
+    ends = np.sort([row.end_ns for row in rows if row.end_ns is not None]).astype(np.int64)
+    begins, until = (np.array([getattr(step, key) for step in steps], dtype=np.int64) for key in ("begin_ns", "end_ns"))
+    places = np.searchsorted(ends, until, side="right") - 1
+    last = np.where(places >= 0, ends[np.maximum(places, 0)] if len(ends) else begins, begins)
+    meets = last > begins
+    last = np.maximum(last, begins)
+    after = np.zeros_like(dur)
+    for at, step in enumerate(steps):
+        for row in step.phases:
+            if row.phase in _COLUMNS:
+                after[at, _COLUMNS.index(row.phase)] += max(0, row.end_ns - max(row.start_ns, int(last[at])))
+    after[:, _REST] = np.maximum(0, until - last - after.sum(axis=1))
+    fraction: Series = np.divide(np.minimum(after, dur), dur, out=np.zeros(dur.shape), where=dur > 0)
+    return fraction, meets
 
 
 def _starved(steps: Sequence[StepRecord], loading: Series, data: Times, wall: Times) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 
 import numpy as np
@@ -340,8 +340,8 @@ def charge(shares: Shares, scheduling: Scheduling, attribution: Attribution) -> 
         for rank, series in late.items():
             if rank not in scheduling.ranks or len(scheduling.ranks) < 2:
                 continue
-            queued = np.minimum(series, scheduling.excess(of_queue, rank))
-            blocked = zeros if parallel else np.minimum(series - queued, scheduling.excess(of_block, rank))
+            names = (of_queue,) if parallel else (of_queue, of_block)
+            queued, blocked = (*_explained(series, scheduling, rank, names), zeros)[:2]
             for into, moved in ((Cost.CONTENTION, queued), (Cost.STALL, blocked)):
                 if moved.any():
                     before = blames.setdefault(into, {}).get(rank, zeros)
@@ -364,6 +364,23 @@ def charge(shares: Shares, scheduling: Scheduling, attribution: Attribution) -> 
     charged = ((Cost.CONTENTION, contention), (Cost.STALL, stall), (Cost.BETWEEN, between))
     costs |= {cost: series for cost, series in charged if series.any()}
     return replace(shares, cost_ns=costs, blame_ns=blames, noise=_noise(shares, scheduling))
+
+
+def _explained(late_ns: Series, scheduling: Scheduling, rank: int, names: Sequence[str]) -> list[Series]:
+    """The part of a rank's lateness, per step, that its excess of each field explains: in the same step, else after the
+    last collective of an earlier step, which makes the rank late at the first collective of this one."""
+    explained, before = [], []
+    for name in names:
+        excess = scheduling.excess(name, rank)
+        same = np.minimum(late_ns, excess)
+        late_ns = late_ns - same
+        explained.append(same)
+        before.append(scheduling.carried(np.minimum(scheduling.excess_after(name, rank), excess - same), rank))
+    for at, earlier in enumerate(before):
+        part = np.minimum(late_ns, earlier)
+        late_ns = late_ns - part
+        explained[at] = explained[at] + part
+    return explained
 
 
 # (cost, field, other cost): what all ranks have in common of the field becomes the cost; where the field is a part of

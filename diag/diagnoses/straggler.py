@@ -28,7 +28,9 @@ from .subject import (
     MENTION,
     Diagnosis,
     Subject,
+    in_ms,
     late_ranks_text,
+    mean_ns,
     ranks_not_comparable,
     ranks_text,
     times_last,
@@ -492,6 +494,14 @@ def _host_is_late(inside: float | None) -> bool:
     return inside is not None and inside < 0.5
 
 
+def _off_core_ns(subject: Subject, ranks: tuple[int, ...]) -> float:
+    """How much longer a step than the others these ranks were blocked or queued, the least of them. Less of it may have
+    become a cost of its own: it is not always known that others waited because of it."""
+    scheduling = subject.scheduling
+    fields = ("blocked_ns", "queued_ns", "frozen_ns")
+    return min(sum(float(scheduling.excess(name, rank).mean()) for name in fields) for rank in ranks)
+
+
 def _action(subject: Subject, ranks: tuple[int, ...], inside: float | None) -> str:
     host = subject.host_of(ranks[0])
     where = f" ({host})" if host else ""
@@ -502,12 +512,20 @@ def _action(subject: Subject, ranks: tuple[int, ...], inside: float | None) -> s
             f"Python code, locks, sleeps or I/O that only {it_runs} (py-spy dump on the process)."
         )
     if not subject.shares.on_device and subject.scheduling.knows_blocked(ranks):
+        off_core_ns = _off_core_ns(subject, ranks)
+        shard = "does the data shard there contain longer sequences or more work?"
+        if off_core_ns >= MENTION * mean_ns(subject.shares.dur_ns):
+            are, compute = ("is", "computes") if len(ranks) == 1 else ("are", "compute")
+            return (
+                f"{ranks_text(ranks).capitalize()}{where} {compute} longer, and {are} blocked or waiting for a core "
+                f"{in_ms(off_core_ns)} a step longer than the others. Look for that first: sleeps, I/O, locks, stopped "
+                f"processes, other processes (py-spy dump). Then: {shard}"
+            )
         computes = "computes longer, and neither waits for a core nor is blocked"
         if len(ranks) > 1:
             computes = "compute longer, and neither wait for a core nor are blocked"
         return (
-            f"{ranks_text(ranks).capitalize()}{where} {computes}: does the data shard there contain longer sequences "
-            "or more work? Otherwise compare clocks and temperature, "
+            f"{ranks_text(ranks).capitalize()}{where} {computes}: {shard} Otherwise compare clocks and temperature, "
             "memory placement (numactl) and the model of the CPU with those of the others."
         )
     return (
