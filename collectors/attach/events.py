@@ -34,7 +34,7 @@ _STILL_NS = 500_000_000  # after this time without an event the training makes n
 _AHEAD = {"backward_begins": BACKWARD, "backward_ends": OPTIMIZER, "fetch_begins": DATA, "fetch_ends": FORWARD}
 
 # The number of nodes that autograd has made in this thread. It shows when a forward ran.
-_nodes_made: Callable[[], int] = getattr(getattr(torch._C, "_autograd", None), "_get_sequence_nr", lambda: 0)
+nodes_made: Callable[[], int] = getattr(getattr(torch._C, "_autograd", None), "_get_sequence_nr", lambda: 0)
 
 # Name, values, time (None: not needed), and whether it is a boundary between steps.
 _Event = tuple[str, tuple[Any, ...], Moment | Stamp | None, bool]
@@ -178,11 +178,11 @@ class Events:
 
     def fetch_begins(self, loader: int, gradients: bool) -> None:
         if self._steady and gradients and loader in self._loaders and get_ident() == self.thread:
-            self._last = event = ("fetch_begins", (loader, True, _nodes_made()), self._at(), False)
+            self._last = event = ("fetch_begins", (loader, True, nodes_made()), self._at(), False)
             self._waiting.append(event)
             self._optimizing = None
         else:
-            self._tell("fetch_begins", loader, gradients, _nodes_made())
+            self._tell("fetch_begins", loader, gradients, nodes_made())
 
     def queue_seen(self, queue: LoaderQueue) -> None:
         if self._steady and get_ident() == self.thread:
@@ -201,12 +201,12 @@ class Events:
 
     def backward_begins(self) -> None:
         if self._steady and get_ident() == self.thread:
-            self._last = event = ("backward_begins", (_nodes_made(),), self._at(), False)
+            self._last = event = ("backward_begins", (nodes_made(),), self._at(), False)
             self._waiting.append(event)
             self._in_backward = self._fresh = True
             self._unhooked = False
         else:
-            self._tell("backward_begins", _nodes_made())
+            self._tell("backward_begins", nodes_made())
 
     def backward_ends(self, _begun: object = None) -> None:
         if self._steady and get_ident() == self.thread:
@@ -215,13 +215,13 @@ class Events:
             except Exception as error:
                 self._fail(error)
                 return
-            self._last = event = ("backward_ends", (_nodes_made(),), self._at(), False)
+            self._last = event = ("backward_ends", (nodes_made(),), self._at(), False)
             self._waiting.append(event)
             self._in_backward = False
             if len(self._waiting) >= _MOST_WAITING:
                 self._tell("too_many")
         else:
-            self._tell("backward_ends", _nodes_made())
+            self._tell("backward_ends", nodes_made())
 
     def optimizer_begins(self, optimizer: int) -> None:
         if self._steady and get_ident() == self.thread:

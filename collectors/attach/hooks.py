@@ -32,7 +32,7 @@ from ..identity import prepare_environment
 from ..layout import RunLayout
 from ..scheduling import queue_of
 from .boot import AfterImport
-from .events import Events
+from .events import Events, nodes_made
 
 
 class Attachment(Protocol):
@@ -51,20 +51,41 @@ class Attachment(Protocol):
     def profiler_starts(self, profiler: Any) -> None: ...
 
 
+class Inside(threading.local):
+    """Whether this thread is in a call of one kind; only the outermost call counts."""
+
+    now = False
+
+
 # -- evaluation --------------------------------------------------------------------------------------------------------
 #
-# A hook on ``Module.train``, which ``Module.eval`` also calls: after ``train(False)`` an evaluation may follow.
+# A hook on ``Module.train``, which ``Module.eval`` also calls: after ``train(False)`` an evaluation may follow. It
+# lasts until the same module returns to training mode or the training fetches a batch.
 
 
 def install_evaluation(patches: Patches, life: Attachment) -> None:
     original = torch.nn.Module.train
+    inside = Inside()
+    evaluated: int | None = None  # the module whose evaluation mode was last reported
 
-    # Called once for every submodule: it does nothing when the model returns to training mode.
+    # Called once for every submodule: it compares one number when a model returns to training mode.
     @functools.wraps(original)
     def train(module: Any, /, mode: bool = True) -> Any:
-        if not mode and not torch.compiler.is_compiling():
-            life.tell("eval_called")
-        return original(module, mode)
+        nonlocal evaluated
+        if mode:
+            if id(module) == evaluated and not torch.compiler.is_compiling():
+                evaluated = None
+                life.tell("train_called", nodes_made())
+            return original(module, mode)
+        if inside.now or torch.compiler.is_compiling():
+            return original(module, mode)
+        evaluated = id(module)
+        life.tell("eval_called", nodes_made())
+        inside.now = True
+        try:
+            return original(module, mode)
+        finally:
+            inside.now = False
 
     patches.replace(torch.nn.Module, "train", train)
 
@@ -95,12 +116,6 @@ class Hooks:
 
     def remove(self) -> None:
         self.patches.undo()
-
-
-class Inside(threading.local):
-    """Whether this thread is in a call of one kind; only the outermost call counts."""
-
-    now = False
 
 
 def around(

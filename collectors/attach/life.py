@@ -76,7 +76,8 @@ _INFERRED = {
     "autograd made more nodes there",
     "optimizer": "from the end of the last backward to the end of the optimizer's step",
     "DDP's reductions": "one call per backward, from when the last gradient was ready to the end of backward",
-    "evaluation": "from Module.train(False), or a batch fetched without gradients, to the training's next batch",
+    "evaluation": "from Module.train(False), or a batch fetched without gradients, to the training's next batch or to "
+    "Module.train(True) of the same module",
 }
 _NOT_HOOKED = {
     "h2d": "the device time of host-to-device copies is recorded in profiler windows only; for a copy from "

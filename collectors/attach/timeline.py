@@ -5,7 +5,8 @@ optimizer's step counts only after a backward: some code initializes an optimize
 The time from the last batch's arrival to a backward is the forward; the time from the last backward to the end of the
 optimizer's step is the optimizer. A training may fetch the next batch between forward and backward: the time before the
 fetch is the forward, too, if autograd made more nodes there than after it. An evaluation is recognized by batches that
-no backward follows. If the training marks the ends of its steps itself, nothing is inferred for them.
+no backward follows, or by a module that is in evaluation mode for a while in which autograd makes no nodes. If the
+training marks the ends of its steps itself, nothing is inferred for them.
 """
 
 from __future__ import annotations
@@ -283,6 +284,7 @@ class Timeline:
         self._made: int | None = None
         self._gaps: list[_Gap] = []  # of this step, since the last backward
         self._eval_called: Moment | None = None  # since the last backward
+        self._made_at_eval = 0
         self._evaluation: _Evaluation | None = None
         self.optimizing: int | None = None  # the outermost optimizer that is stepping
         self._optimizer_began = self._edge
@@ -350,9 +352,23 @@ class Timeline:
             self._evaluation.fetches.append(_Fetch(self._loader, self._gradients, self._began, now))
         self._reach(_Edge.FETCH, now)
 
-    def eval_called(self) -> None:
+    def eval_called(self, made: int = 0) -> None:
+        """A module was put into evaluation mode. ``made``: how many nodes autograd has made until now."""
         if self._eval_called is None:
-            self._eval_called = self._recorder.moment()
+            self._eval_called, self._made_at_eval = self._recorder.moment(), made
+
+    def train_called(self, made: int = 0) -> None:
+        """The module that was last put into evaluation mode returns to training mode. If it neither fetched a batch nor
+        made gradients in between, that was an evaluation with data of its own."""
+        called = self._eval_called
+        if called is None or self._evaluation is not None or self._open is None or self._in_backward:
+            return
+        if called.ns < max(self._step_began.ns, self._edge.ns) or made != self._made_at_eval:
+            return
+        now = self._recorder.moment()
+        self._recorder.passed(EVALUATION, called, now)
+        self._eval_called = None
+        self._reach(_Edge.OTHER, now)
 
     # -- forward and backward --------------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ def test_batches_fetched_ahead_of_several_backwards() -> None:
 @pytest.fixture
 def autograd(monkeypatch: pytest.MonkeyPatch) -> Training:
     training = Training()
-    monkeypatch.setattr("diag.collectors.attach.events._nodes_made", lambda: training.made)
+    monkeypatch.setattr("diag.collectors.attach.events.nodes_made", lambda: training.made)
     return training
 
 
@@ -425,6 +425,34 @@ def test_an_evaluation_by_either_sign() -> None:
         assert training.phases[1] == [
             ("evaluation", 10, 25), ("data", 25, 26), ("forward", 26, 28), ("backward", 28, 31), ("optimizer", 31, 34),
         ]  # fmt: skip
+
+
+def test_an_evaluation_without_a_loader_lasts_until_the_module_trains_again() -> None:
+    training = Training()
+    training.train()
+    training.timeline.eval_called()
+    training.wait(15)
+    training.timeline.train_called()
+    training.train()
+    assert training.phases[1] == [
+        ("evaluation", 10, 25), ("data", 25, 26), ("forward", 26, 28), ("backward", 28, 31), ("optimizer", 31, 34),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("sign", ["gradients", "a batch", "a step"])
+def test_a_module_in_evaluation_mode_that_trains_is_no_evaluation(autograd: Training, sign: str) -> None:
+    """A generator whose samples need gradients, a batch of the training, an optimizer without a backward."""
+    for _ in range(2):
+        autograd.train()
+    autograd.timeline.eval_called(autograd.made)
+    if sign == "a batch":
+        autograd.fetch(1)
+    autograd.forward(4, nodes=9 * (sign == "gradients"))
+    if sign == "a step":
+        autograd.optimize(1)
+    autograd.timeline.train_called(autograd.made)
+    autograd.train()
+    assert "evaluation" not in [name for phases in autograd.phases for name, *_ in phases]
 
 
 def test_an_evaluation_before_the_training_is_known() -> None:
