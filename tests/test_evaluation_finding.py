@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from diag.api import Result, analyze
-from diag.collectors.records import CHECKPOINT, EVALUATION
+from diag.collectors.records import CHECKPOINT, EVALUATION, FORWARD, REST
 from diag.model.steps import Severity
 from tests.copies import replace
 from tests.simulate import MS, Plan, simulate, without_collectives
@@ -43,3 +43,20 @@ def test_evaluation_is_told_with_its_part_of_the_time(ms: int, share: str, level
 def test_a_short_evaluation_is_no_finding() -> None:
     assert "long evaluation" in evaluated(40).examination.not_found
     assert "long evaluation" in analyze(without_collectives(simulate(Plan()))).examination.not_found
+
+
+def test_an_evaluation_in_every_step_is_part_of_the_step() -> None:
+    result = evaluated(80, every=1)
+    (finding,) = [one for one in result.examination.findings if one.id == "long-evaluation"]
+    assert "of the counted steps contain one" in finding.title
+    assert len(result.attribution.usable) > 10
+
+
+@pytest.mark.parametrize("phase", [FORWARD, REST])
+def test_an_evaluation_that_was_not_recognized_is_not_denied(phase: str) -> None:
+    """It makes one step in five longer, in forward or between the phases."""
+    plan = Plan(steps=40, extra=lambda step, rank: {phase: 600 * MS} if step % 5 == 4 else {})
+    examination = analyze(simulate(plan)).examination
+    assert "long evaluation" not in examination.not_found
+    (unseen,) = [one for one in examination.not_looked if one.diagnosis == "long-evaluation"]
+    assert "few steps spend" in unseen.reason

@@ -340,7 +340,14 @@ def steps_left_out(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:
         for trace in t.traces
         for step, reason in outside_of_iterations(trace).items()
     }
-    reasons = _incomplete(ranks) | _evaluating(ranks) | _compiling(ranks) | _disturbed(tables) | warming | outside
+    reasons = (
+        _incomplete(ranks)
+        | _evaluating(ranks, len(numbers))
+        | _compiling(ranks)
+        | _disturbed(tables)
+        | warming
+        | outside
+    )
     windows = {record.step for t in ranks.values() for record in t.steps if record.window == WINDOW_ACTIVE}
     return in_windows(windows, numbers, reasons) | reasons
 
@@ -366,14 +373,16 @@ def _incomplete(ranks: Mapping[int, RankTables]) -> dict[int, str]:
     return {step: f"{rank_ranges(absent)} did not record it" for step, absent in lacking.items()}
 
 
-def _evaluating(ranks: Mapping[int, RankTables]) -> dict[int, str]:
-    """Steps with an evaluation in them, on any rank: work between steps belongs to no step."""
-    return {
+def _evaluating(ranks: Mapping[int, RankTables], count: int) -> dict[int, str]:
+    """Steps with an evaluation in them, on any rank: work between steps belongs to no step. None if most of the steps
+    have one: then it is a part of the usual step."""
+    evaluating = {
         record.step: "an evaluation ran in it"
         for tables in ranks.values()
         for record in tables.steps
         if any(phase.phase == EVALUATION for phase in record.phases)
     }
+    return evaluating if 2 * len(evaluating) <= count else {}
 
 
 def _disturbed(tables: Tables) -> dict[int, str]:

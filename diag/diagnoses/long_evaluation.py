@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from diag.collectors.records import EVALUATION
+from collections.abc import Sequence
+
+import numpy as np
+
+from diag.account.records import WARMUP_STEPS
+from diag.collectors.records import EVALUATION, FORWARD, PHASES, StepRecord
 from diag.model.steps import Evidence, Finding
 
 from .subject import CRITICAL, WARN, Diagnosis, Subject, severity
 
 ID = "long-evaluation"
+# An evaluation that was not recognized makes its step longer than others in forward or between the phases: this many
+# times as long as the median step there. In at most this part of the steps, else it is what a usual step does.
+_UNUSUAL, _FEW_STEPS = 3.0, 0.3
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -24,11 +32,13 @@ def find(subject: Subject) -> list[Finding]:
     if share < WARN:
         return []
     seconds = spent_ns / 1e9 / len(subject.tables.ranks)
+    counted = steps & set(subject.shares.numbers)
     where = f"the {len(steps)} steps that it lies in do" if len(steps) > 1 else "the step that it lies in does"
+    where = f"{len(counted)} of the counted steps contain one" if counted else f"{where} not count"
     return [
         Finding(
             id=ID,
-            title=f"Evaluation takes {share:.0%} of the recorded time, {seconds:.3g} s on each rank; {where} not count",
+            title=f"Evaluation takes {share:.0%} of the recorded time, {seconds:.3g} s on each rank; {where}",
             severity=severity(share if share >= CRITICAL else 0.0),
             share=0.0,
             cost_ns_per_step=0,
@@ -46,8 +56,38 @@ def find(subject: Subject) -> list[Finding]:
 
 
 def cannot_look(subject: Subject) -> str:
-    recorded = any(tables.steps for tables in subject.tables.ranks.values())
-    return "" if recorded else "a trace does not mark evaluations"
+    recorded = [tables.steps for tables in subject.tables.ranks.values() if tables.steps]
+    if not recorded:
+        return "a trace does not mark evaluations"
+    if find(subject):
+        return ""
+    unusual = max(_unusual(steps) for steps in recorded)
+    if unusual < WARN:
+        return ""
+    return (
+        f"few steps spend {unusual:.0%} of the recorded time in forward or between the phases, which may be an "
+        "evaluation that calls neither eval() and train() nor a DataLoader"
+    )
+
+
+def _unusual(steps: Sequence[StepRecord]) -> float:
+    """The fraction of a rank's recorded time by which few of its steps are longer than usual, in forward and between
+    the phases. The first steps initialize."""
+    steps = steps[WARMUP_STEPS:]
+    whole = sum(step.end_ns - step.begin_ns for step in steps)
+    if not whole:
+        return 0.0
+    spent = np.array([_open_ns(step) for step in steps], dtype=np.float64)
+    usual = float(np.median(spent))
+    long = spent > _UNUSUAL * usual
+    return float((spent[long] - usual).sum()) / whole if long.sum() <= _FEW_STEPS * len(steps) else 0.0
+
+
+def _open_ns(step: StepRecord) -> int:
+    """The time of a step in which an evaluation may be: in forward, and in no phase."""
+    known = sum(row.end_ns - row.start_ns for row in step.phases if row.phase in (*PHASES, EVALUATION))
+    forward = sum(row.end_ns - row.start_ns for row in step.phases if row.phase == FORWARD)
+    return max(0, step.end_ns - step.begin_ns - known) + forward
 
 
 DIAGNOSIS = Diagnosis(
