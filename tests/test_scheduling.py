@@ -366,6 +366,39 @@ def test_ranks_that_exchange_nothing_train_alone_and_none_waits() -> None:
     assert analyze(replace(tables, manifest=manifest, ranks=one_each)).verdict.cause == "ranks-train-alone"
 
 
+@pytest.mark.parametrize(
+    ("phase", "queued_ms", "blocked_ms", "cause"),
+    [
+        (FORWARD, 0, 60, "stalled-rank"),
+        (FORWARD, 60, 0, "contended-host"),
+        (DATA, 0, 0, "slow-data-one-rank"),
+        (FORWARD, 0, 0, ""),
+    ],
+)
+def test_what_delays_a_rank_that_trains_alone_is_named(phase: str, queued_ms: int, blocked_ms: int, cause: str) -> None:
+    """A stall was looked for and not found, as no other rank waits for it. That rank 1 computes longer than a training
+    that has nothing to do with it is no finding, and nothing that could be denied."""
+
+    def rank(slow: bool) -> Tables:
+        return simulate(
+            Plan(
+                ranks=1,
+                extra=lambda step, _: {phase: 60 * MS} if slow else {},
+                scheduled=lambda step, _: {phase: (queued_ms * MS, blocked_ms * MS)} if slow else {},
+            )
+        )
+
+    first, second = rank(False), rank(True)
+    assert first.manifest is not None
+    manifest = replace(first.manifest, strategy="", world_size=2, collector={"settings": {"collectives": True}})
+    ranks = {0: first.ranks[0], 1: replace(second.ranks[0], rank=1)}
+    ranks = {rank: replace(tables, rows=(), groups={}) for rank, tables in ranks.items()}
+    examination = analyze(replace(first, manifest=manifest, world_size=2, ranks=ranks)).examination
+    named = {finding.id: finding.ranks for finding in examination.findings if finding.id != "ranks-train-alone"}
+    assert named == ({cause: (1,)} if cause else {})
+    assert "stragglers" not in examination.not_found
+
+
 def test_a_loader_whose_queue_is_full_is_not_to_blame() -> None:
     plan = Plan(
         **every(DATA, 30, (1,)),  # type: ignore[arg-type]

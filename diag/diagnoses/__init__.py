@@ -101,7 +101,8 @@ def examine(
     alone = ranks_train_alone.train_alone(attribution, tables)
 
     def charged(account: Shares) -> Shares:
-        return charge(ranks_train_alone.without_others(account) if alone else account, scheduling, attribution)
+        of_ranks = charge(account, scheduling, attribution)
+        return ranks_train_alone.without_others(of_ranks) if alone else of_ranks
 
     shares = charged(shares)
     if phases is not None:

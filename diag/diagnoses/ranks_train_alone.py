@@ -95,9 +95,11 @@ def _exchanges(rank_tables: RankTables, counted: Collection[int]) -> bool:
 
 
 def without_others(shares: Shares) -> Shares:
-    """The account of ranks that train alone: no part of it is waiting for other ranks."""
+    """The account of ranks that train alone: no part of it is waiting for other ranks. What delays a rank itself stays,
+    with the rank."""
     costs = {cost: series for cost, series in shares.cost_ns.items() if cost not in _OF_OTHERS}
-    return replace(shares, cost_ns=costs, blame_ns={}, tail_ns={}, blame_detail_ns={})
+    blames = {cost: by_rank for cost, by_rank in shares.blame_ns.items() if cost not in _OF_OTHERS}
+    return replace(shares, cost_ns=costs, blame_ns=blames, tail_ns={}, blame_detail_ns={})
 
 
 def _recorded(tables: Tables) -> bool:

@@ -21,6 +21,7 @@ from diag.traces.kineto_names import P2P_OPS
 from . import expert_imbalance
 from .culprits import AFFECTED, MAX_CHANCE, PERSISTENT, Culprits, at_least
 from .expert_imbalance import ExpertLoad, Reason
+from .ranks_train_alone import train_alone
 from .shares import UNEXPLAINED, Cost
 from .stalled_rank import no_loader
 from .subject import (
@@ -534,11 +535,17 @@ def _action(subject: Subject, ranks: tuple[int, ...], inside: float | None) -> s
     )
 
 
+def cannot_look(subject: Subject) -> str:
+    if train_alone(subject.attribution, subject.tables):
+        return "the ranks do not communicate, so no rank waits for another"
+    return ranks_not_comparable(subject)
+
+
 DIAGNOSIS = Diagnosis(
     "straggler",
     "stragglers",
     find,
-    ranks_not_comparable,
+    cannot_look,
     find,
     needs="two ranks or more, and clocks that agree or the phases of the steps.",
     means={
