@@ -439,7 +439,7 @@ def json_documents() -> str:
         "# JSON\n",
         "These commands print a JSON document with `--json`. The types below are those of a sample. Times are in "
         "nanoseconds, sizes in bytes, shares and confidences from 0 to 1. The run directory's `verdict.json` holds the "
-        "document of `diag analyze`. An error is "
+        "document of `diag analyze` and a digest of it, `sha256`. An error is "
         '`{"schema_version": 1, "error": {"message", "hint", "path", "exit_code"}}`.\n',
     ]
     for command, (arguments, meanings) in _DOCUMENTS.items():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import time
 from pathlib import Path
 
@@ -104,3 +105,16 @@ def test_a_damaged_manifest_says_nothing(tmp_path: Path, content: bytes) -> None
     RunLayout(run).manifest.write_bytes(content)
     state = state_of(run, time.time_ns())
     assert (state.world_size, state.exit_code, state.last_step) == (None, None, 11)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_damaged_answer_is_not_shown(tmp_path: Path, seed: int) -> None:
+    run = write_run(tmp_path / "run")
+    save(open_run(run))
+    file = RunLayout(run).verdict
+    assert state_of(run).answer is not None
+    content = bytearray(file.read_bytes())
+    at = random.Random(seed).randrange(len(content))
+    content[at] ^= 1  # a digit becomes another digit
+    file.write_bytes(content)
+    assert state_of(run).answer is None

@@ -10,6 +10,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -166,11 +167,18 @@ def _take_records(path: Path, lines: Iterator[bytes], kind: type[T], take: Calla
 
 
 def read_record(
-    path: Path, kind: type[T], run: Path | None = None, most: int = DOCUMENT_BYTES
+    path: Path,
+    kind: type[T],
+    run: Path | None = None,
+    most: int = DOCUMENT_BYTES,
+    whole: Callable[[bytes], bool] | None = None,
 ) -> tuple[T | None, Gap | None]:
-    """The one record of a .json file of the run directory ``run`` (by default the one in its path)."""
+    """The one record of a .json file of the run directory ``run`` (by default the one in its path). ``whole``: returns
+    whether the bytes are those that were written."""
     try:
         content = read_regular(path, most, run or run_of(path))
+        if whole is not None and not whole(content):
+            return None, Gap(str(path), "is damaged (it is not as it was written); left out")
         if huge := _huge(content):
             number = huge[1].decode()[:25]
             return None, Gap(str(path), f"is damaged (the number {number} is not below {MOST_NS:.0e}); left out")
@@ -242,8 +250,25 @@ class Answer(msgspec.Struct):
     steps: msgspec.Raw = msgspec.Raw(b"[]")
 
 
+# The last field of verdict.json: a digest of the document without it.
+_DIGEST = re.compile(rb',\n "sha256": "([0-9a-f]{64})"\n}\Z')
+
+
+def with_digest(document: str) -> bytes:
+    """A JSON object, printed with an indent of 1, and a digest of it as its last field."""
+    content = document.encode()
+    return content.removesuffix(b"\n}") + b',\n "sha256": "%s"\n}' % sha256(content).hexdigest().encode()
+
+
+def _has_its_digest(content: bytes) -> bool:
+    """True also where there is no digest: versions before wrote none."""
+    match = _DIGEST.search(content, max(0, len(content) - 100))
+    return match is None or sha256(content[: match.start()] + b"\n}").hexdigest().encode() == match[1]
+
+
 def read_answer(path: Path) -> tuple[Answer | None, Gap | None]:
-    return read_record(path, Answer, path.parent, ANSWER_BYTES)
+    """The answer of the last analysis. None, with the reason, if the file is not as it was written."""
+    return read_record(path, Answer, path.parent, ANSWER_BYTES, _has_its_digest)
 
 
 # A collector writes a heartbeat every second, independently of the training.

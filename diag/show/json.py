@@ -16,6 +16,7 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.records import PHASES_AND_REST
 from diag.model.breakdown import Breakdowns
 from diag.model.steps import Coverage, Finding, Outcome, StepAccount, Verdict
+from diag.rundir.lines import with_digest
 from diag.show.memory import curves_to_dict, peaks_to_dict
 
 ANALYSIS_VERSION = 2
@@ -41,7 +42,7 @@ def save(result: Result) -> None:
     layout = RunLayout(result.tables.root)
     if layout.is_run():
         with contextlib.suppress(OSError):
-            replace_file(layout.verdict, to_json(result).encode())
+            replace_file(layout.verdict, with_digest(to_json(result)))
 
 
 def _outcome(outcome: Outcome | None) -> dict[str, Any] | None:

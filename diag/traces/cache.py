@@ -3,23 +3,33 @@
 An entry is keyed by a file's content, not its name, and by the version of this reader. It is written next to its place
 and moved there when complete; if the cache cannot be written or read, that costs time, never a result.
 
+What is read back is what was written: contents.bin has a digest of every table, and each file that is no table begins
+with its own. So a damaged entry is no entry, and the trace is read again. A digest alone stops no forger, and a run
+directory may come from anybody: there, digests and the entries' places depend on a secret in the user's cache folder.
+Whoever has not written an entry does not read it. In other folders, tables of more rows than their bytes can hold
+are refused.
+
 Others may write to the folder's storage. So links in it are not followed, entries have the permissions of the user's
 umask, and only files with our names are removed, in folders with our names whose contents.json identifies an entry.
 
-    <cache>/<version>/<content key>/contents.json    header and totals
+    <cache>/<version>/<content key>/contents.json    identifies the folder as an entry
+    <cache>/<version>/<content key>/contents.bin     header and totals; size, digest and rows of each table
     <cache>/<version>/<content key>/*.parquet        events (in parts), names, arguments, counters
+    <cache>/<version>/<content key>/*.bin            what analyses derived from the trace
     <cache>/<version>/paths/<hash>.json              a file's size and time, and the key of its content then
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
 import re
+import secrets
 import stat
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -30,11 +40,11 @@ import polars as pl
 from isal import isal_zlib
 from msgspec import Struct, field
 
-from diag.collectors.files import replace_file
-from diag.collectors.layout import run_of
+from diag.collectors.files import create_file, replace_file
+from diag.collectors.layout import RunLayout, run_of
 from diag.collectors.reading import ANSWER_BYTES, DOCUMENT_BYTES, open_regular, read_regular
 from diag.model import DAMAGED
-from diag.traces.trace import ROW, STORED, Events, Process
+from diag.traces.trace import ARGUMENTS, COUNTERS, ROW, STORED, Events, Process
 
 from .trace import Contents
 
@@ -47,6 +57,17 @@ _READ_BYTES = 1 << 20
 _VERSION = re.compile(r"[0-9a-f]{12}")
 _KEY = re.compile(r"[0-9a-f]{1,16}-[0-9a-f]{8}(-[0-9a-f]{16})?|[0-9a-f]{32}(-[0-9a-f]{16})?")
 _CONTENTS = "contents.json"
+_SAVED = "contents"
+_SECRET, _SECRET_BYTES = "secret", 32
+_OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_DIGEST_BYTES = 32
+# A row takes a bit or more, unless all values of all its columns are equal.
+_ROWS_A_BYTE, _ROWS_OF_EQUAL_VALUES = 8, 1_000_000
+_SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
+    "names.parquet": {"name": pl.String},
+    "arguments.parquet": ARGUMENTS,
+    "counters.parquet": COUNTERS,
+}
 _PART = re.compile(r"events-(\d+)-\d{5,}\.parquet")
 _FILE = re.compile(
     rf"{re.escape(_CONTENTS)}|{_PART.pattern}|(names|arguments|counters)\.parquet|[\w-]+\.bin|\.[\w-]+\.bin\.[0-9a-f]+\.tmp"
@@ -66,12 +87,17 @@ class _Saved(msgspec.Struct):
     categories: list[str]
     places: list[tuple[int, int]]
     processes: dict[str, Process]
-    sizes: dict[str, int]  # of the entry's files: a file of another size was truncated or overwritten
-    key: str
+    tables: dict[str, _Table]  # by the name of the file
+
+
+class _Table(msgspec.Struct):
+    size: int
+    digest: str
+    rows: int
 
 
 class _Entry(msgspec.Struct):
-    """The fields of contents.json that identify an entry; earlier versions do not name their key."""
+    """contents.json, as far as it identifies an entry; earlier versions do not name their key."""
 
     sizes: dict[str, int]
     key: str = ""
@@ -83,6 +109,26 @@ class _Stamp(msgspec.Struct):
     key: str
 
 
+class Seal(Struct, frozen=True):
+    """Puts a digest in front of data. ``secret``: needed to make the digest; empty: the digest shows damage only."""
+
+    secret: bytes
+
+    def closed(self, data: bytes, *names: str) -> bytes:
+        """The data behind the digest of it and of its names, which tell where it belongs."""
+        return self._digest(data, names) + data
+
+    def opened(self, sealed: bytes, *names: str) -> bytes | None:
+        """The data; None if anything of it, or where it lies, is not as it was closed."""
+        digest, data = sealed[:_DIGEST_BYTES], sealed[_DIGEST_BYTES:]
+        return data if hmac.compare_digest(digest, self._digest(data, names)) else None
+
+    def _digest(self, data: bytes, names: tuple[str, ...]) -> bytes:
+        made = hashlib.blake2b(msgspec.json.encode(names), key=self.secret, digest_size=_DIGEST_BYTES)
+        made.update(data)
+        return made.digest()
+
+
 class Cache(Struct, frozen=True):
     """A folder of entries. ``folder`` None: nothing is cached."""
 
@@ -90,24 +136,38 @@ class Cache(Struct, frozen=True):
     from_user: bool = False  # set by the user: then data of a run directory goes there as well
 
     @property
+    def _seal(self) -> Seal | None:
+        """None if a secret is needed, and the user's cache folder cannot keep one."""
+        if self.folder is None or not _lies_in_run(self.folder):
+            return Seal(b"")
+        secret = _secret()
+        return Seal(secret) if secret is not None else None
+
+    @property
     def _entries(self) -> Path | None:
-        return self.folder / _version() if self.folder is not None else None
+        seal = self._seal
+        if self.folder is None or seal is None:
+            return None
+        version = hashlib.blake2b(_version().encode(), key=seal.secret).hexdigest()[:12] if seal.secret else _version()
+        return self.folder / version
 
     def key_of(self, path: Path) -> str:
         """The key of a file's content. Reads the file unless its size and time are unchanged since the last time."""
         status = path.stat()
-        stamp_path = self._stamp(path)
-        if stamp_path is not None:
+        stamp_path, seal = self._stamp(path), self._seal
+        if stamp_path is not None and seal is not None:
             with suppress(OSError, *DAMAGED):
-                stamp = msgspec.json.decode(read_regular(stamp_path, DOCUMENT_BYTES, self.folder), type=_Stamp)
+                data = seal.opened(read_regular(stamp_path, DOCUMENT_BYTES, self.folder), stamp_path.name)
+                stamp = msgspec.json.decode(data or b"", type=_Stamp)
                 if (stamp.size, stamp.mtime_ns) == (status.st_size, status.st_mtime_ns):
                     return stamp.key
         key = f"{status.st_size:x}-{_checksum(path):08x}"
         # A file younger than its clock's grain may still change without a new time.
-        if stamp_path is not None and time.time_ns() - status.st_mtime_ns > 2_000_000_000:
+        if stamp_path is not None and seal is not None and time.time_ns() - status.st_mtime_ns > 2_000_000_000:
             with suppress(OSError):
                 if not stamp_path.parent.is_symlink():
-                    replace_file(stamp_path, msgspec.json.encode(_Stamp(status.st_size, status.st_mtime_ns, key)))
+                    stamp = _Stamp(status.st_size, status.st_mtime_ns, key)
+                    replace_file(stamp_path, seal.closed(msgspec.json.encode(stamp), stamp_path.name))
         return key
 
     def _stamp(self, path: Path) -> Path | None:
@@ -117,18 +177,24 @@ class Cache(Struct, frozen=True):
 
     def load(self, key: str) -> Contents | None:
         """The entry of this key; None if there is none, or it cannot be read."""
-        if self._entries is None:
+        entries, seal = self._entries, self._seal
+        if entries is None or seal is None:
             return None
-        folder = self._entries / key
+        folder = entries / key
+        shelf = Shelf(folder, key, seal)
         try:
-            if not all(map(_is_own_folder, (self._entries, folder))):
+            if not all(map(_is_own_folder, (entries, folder))):
                 return None
-            saved = msgspec.json.decode(read_regular(folder / _CONTENTS, ANSWER_BYTES, folder), type=_Saved)
-            if not all(_FILE.fullmatch(name) and _has_size(folder / name, size) for name, size in saved.sizes.items()):
+            saved = msgspec.json.decode(shelf.load(_SAVED) or b"", type=_Saved)
+            if not all(_is_whole(folder, name, table) for name, table in saved.tables.items()):
                 return None
-            tables = {name: pl.read_parquet(folder / f"{name}.parquet") for name in ("names", "arguments", "counters")}
-            frames = [_scan(folder, saved.sizes, code) for code in range(len(saved.categories))]
-        except (OSError, *DAMAGED, pl.exceptions.PolarsError):
+            if not seal.secret and not _can_be(folder, saved.tables):
+                return None
+            tables = {name: pl.read_parquet(folder / name, n_rows=saved.tables[name].rows + 1) for name in _SCHEMAS}
+            if any(len(table) != saved.tables[name].rows for name, table in tables.items()):
+                return None
+            frames = [_scan(folder, saved.tables, code) for code in range(len(saved.categories))]
+        except (OSError, KeyError, *DAMAGED, pl.exceptions.PolarsError):
             return None
         with suppress(OSError):
             os.utime(folder)  # the least recently used entries go first
@@ -144,14 +210,14 @@ class Cache(Struct, frozen=True):
             gaps=tuple(saved.gaps),
             events=Events(
                 frames=tuple(frames),
-                names=tables["names"].to_series(),
+                names=tables["names.parquet"].to_series(),
                 categories=tuple(saved.categories),
-                arguments=tables["arguments"],
-                counters=tables["counters"],
+                arguments=tables["arguments.parquet"],
+                counters=tables["counters.parquet"],
             ),
             places=tuple(saved.places),
             processes=saved.processes,
-            derived=Shelf(folder),
+            derived=shelf,
         )
 
     @contextmanager
@@ -165,15 +231,16 @@ class Cache(Struct, frozen=True):
                 _remove(writer.folder)
 
     def _writer(self, key: str) -> Writer | None:
-        if self._entries is None:
+        entries, seal = self._entries, self._seal
+        if entries is None or seal is None:
             return None
         try:
-            self._entries.mkdir(parents=True, exist_ok=True)
-            if not _is_own_folder(self._entries):
+            entries.mkdir(parents=True, exist_ok=True)
+            if not _is_own_folder(entries):
                 return None
-            folder = self._entries / f".{key}-{uuid.uuid4().hex[:12]}"
+            folder = entries / f".{key}-{uuid.uuid4().hex[:12]}"
             folder.mkdir()  # with the permissions of the user's umask: others may be meant to read it
-            return Writer(folder, self._entries / key)
+            return Writer(folder, entries / key, seal)
         except OSError:
             return None
 
@@ -190,17 +257,27 @@ class Cache(Struct, frozen=True):
 
 
 class Shelf(Struct, frozen=True):
+    """The files of an entry that are no tables."""
+
     folder: Path
+    key: str
+    seal: Seal
 
     def load(self, name: str) -> bytes | None:
+        """What was saved under this name; None if that is not there, or no longer what it was."""
         try:
-            return read_regular(self.folder / f"{name}.bin", ANSWER_BYTES, self.folder)
+            sealed = read_regular(self.folder / f"{name}.bin", ANSWER_BYTES, self.folder)
         except OSError:
             return None
+        return self.seal.opened(sealed, self.key, name)
 
     def save(self, name: str, data: bytes) -> None:
         with suppress(OSError):
-            replace_file(self.folder / f"{name}.bin", data)
+            self.must_save(name, data)
+
+    def must_save(self, name: str, data: bytes) -> None:
+        """As ``save``; OSError if it cannot be written."""
+        replace_file(self.folder / f"{name}.bin", self.seal.closed(data, self.key, name))
 
 
 class UnwritableError(Exception):
@@ -212,7 +289,9 @@ class Writer(Struct):
 
     folder: Path
     place: Path
+    seal: Seal
     parts: int = 0
+    _tables: dict[str, _Table] = field(default_factory=dict)
     _rows: int = 0
     _open: list[pl.DataFrame] = field(default_factory=list)
 
@@ -227,23 +306,24 @@ class Writer(Struct):
             categories = 1 + max(int(part["cat"].max() or 0) for part in self._open)  # type: ignore[arg-type]
             for code, rows in enumerate(_by_category(self._open, categories)):
                 if len(rows):
-                    _write(rows, self.folder / f"events-{code}-{self.parts:05}.parquet")
+                    self._write(rows, f"events-{code}-{self.parts:05}.parquet")
             self.parts, self._rows, self._open = self.parts + 1, 0, []
 
     def finish(self, contents: Contents) -> None:
         self._flush()
         events = contents.events
-        _write(events.names.to_frame(), self.folder / "names.parquet")
-        _write(events.arguments, self.folder / "arguments.parquet")
-        _write(events.counters, self.folder / "counters.parquet")
+        self._write(events.names.to_frame(), "names.parquet")
+        self._write(events.arguments, "arguments.parquet")
+        self._write(events.counters, "counters.parquet")
         try:
-            sizes = {file.name: file.stat().st_size for file in self.folder.iterdir()}
             saved = _Saved(
                 contents.distributed, contents.devices, contents.base_ns, contents.host, list(contents.threads),
                 contents.begin_ns, contents.end_ns, contents.untimed_events, list(contents.gaps),
-                list(events.categories), list(contents.places), contents.processes, sizes, self.place.name,
+                list(events.categories), list(contents.places), contents.processes, self._tables,
             )  # fmt: skip
-            (self.folder / _CONTENTS).write_bytes(msgspec.json.encode(saved))
+            Shelf(self.folder, self.place.name, self.seal).must_save(_SAVED, msgspec.json.encode(saved))
+            entry = _Entry({name: table.size for name, table in self._tables.items()}, self.place.name)
+            (self.folder / _CONTENTS).write_bytes(msgspec.json.encode(entry))
         except OSError as error:
             raise UnwritableError(str(error)) from error
         if os.path.lexists(self.place):  # damaged, or another process was faster
@@ -251,17 +331,58 @@ class Writer(Struct):
         with suppress(FileExistsError, OSError):  # another process was faster with the same content
             self.folder.replace(self.place)
 
+    def _write(self, table: pl.DataFrame, name: str) -> None:
+        path = self.folder / name
+        try:
+            # Not compressed: codes and times are packed well enough (8 bytes an event, with lz4 it would be 5), and
+            # writing takes two thirds of the time, reading a third. No statistics: no query selects few rows by their
+            # values.
+            table.write_parquet(path, compression="uncompressed", statistics=False)
+            self._tables[name] = _Table(path.stat().st_size, _digest_of(path), len(table))
+        except (OSError, pl.exceptions.PolarsError) as error:
+            raise UnwritableError(str(error)) from error
+
 
 def user_cache() -> Cache:
     """The cache that the environment names, else the one in the user's cache folder."""
     setting = os.environ.get(ENVIRONMENT)
     if setting:
         return Cache(None if setting == "off" else Path(setting), from_user=True)
-    base = os.environ.get("XDG_CACHE_HOME")
+    return Cache(_home())
+
+
+def _home() -> Path | None:
+    """The user's cache folder; None without a home. A relative one would depend on the current folder."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
     try:
-        return Cache((Path(base) if base else Path.home() / ".cache") / "diag")
+        folder = (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "diag"  # noqa: PTH117  (a text)
     except RuntimeError:  # no home
-        return Cache(None)
+        return None
+    return folder if folder.is_absolute() else None
+
+
+def _secret() -> bytes | None:
+    """The user's secret, made when it is first needed; None if it cannot be kept, or others could have made it."""
+    home = _home()
+    if home is None:
+        return None
+    path = home / _SECRET
+    try:
+        if not os.path.lexists(path):
+            home.mkdir(parents=True, exist_ok=True)
+            create_file(path, secrets.token_bytes(_SECRET_BYTES), private=True)
+        with open_regular(path, home, buffering=0) as file:
+            status = os.fstat(file.fileno())
+            secret = file.read(_SECRET_BYTES)
+    except OSError:
+        return None
+    is_ours = not hasattr(os, "geteuid") or (status.st_uid == os.geteuid() and not status.st_mode & _OF_OTHERS)
+    return secret if is_ours and len(secret) == status.st_size == _SECRET_BYTES else None
+
+
+def _lies_in_run(folder: Path) -> bool:
+    run = RunLayout(folder.parent)
+    return folder.name == run.tables.name and run.is_run()
 
 
 @cache
@@ -279,9 +400,33 @@ def _is_own_folder(folder: Path) -> bool:
     return stat.S_ISDIR(folder.lstat().st_mode)
 
 
-def _has_size(file: Path, size: int) -> bool:
-    status = file.lstat()
-    return stat.S_ISREG(status.st_mode) and status.st_size == size
+def _is_whole(folder: Path, name: str, table: _Table) -> bool:
+    """Whether the file is the one that was written. The size is compared first: it costs nothing."""
+    status = (folder / name).lstat()
+    is_same = bool(_FILE.fullmatch(name)) and stat.S_ISREG(status.st_mode) and status.st_size == table.size
+    return is_same and _digest_of(folder / name) == table.digest
+
+
+def _digest_of(path: Path) -> str:
+    digest = hashlib.sha256()  # most processors compute it, 1 to 2 GB/s
+    for block in _blocks(path, path.parent):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def _can_be(folder: Path, tables: Mapping[str, _Table]) -> bool:
+    """Whether the tables have columns of ours, and not many more rows than their bytes can hold: a forged table of
+    112 kB took 2.1 GB. Reads the files' footers. Tables that are no events are read up to the rows named."""
+    rows, size = (sum(getattr(table, of) for table in tables.values()) for of in ("rows", "size"))
+    if rows > _ROWS_A_BYTE * size + _ROWS_OF_EQUAL_VALUES:
+        return False
+    if any(dict(pl.read_parquet_schema(folder / name)) != _SCHEMAS.get(name, STORED) for name in tables):
+        return False
+    events = [name for name in tables if name not in _SCHEMAS]
+    if not events:
+        return True
+    in_files = pl.scan_parquet([folder / name for name in events]).select(pl.len()).collect().item()
+    return int(in_files) == sum(tables[name].rows for name in events)
 
 
 def _entries_below(folder: Path) -> Iterator[tuple[Path, int, int]]:
@@ -355,19 +500,15 @@ def _scan(folder: Path, names: Iterable[str], category: int) -> pl.LazyFrame:
     return pl.scan_parquet(parts, row_index_name=ROW) if parts else pl.LazyFrame(schema=STORED).with_row_index(ROW)
 
 
-def _write(table: pl.DataFrame, path: Path) -> None:
-    try:
-        # Not compressed: codes and times are packed well enough (8 bytes an event, with lz4 it would be 5), and writing
-        # takes two thirds of the time, reading a third. No statistics: no query selects few rows by their values.
-        table.write_parquet(path, compression="uncompressed", statistics=False)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise UnwritableError(str(error)) from error
-
-
 def _checksum(path: Path) -> int:
     """CRC-32 of the file: guards against changes, not against forgery; a gigabyte takes a tenth of a second."""
     checksum = 0
-    with open_regular(path, run_of(path), buffering=0) as file:
-        while block := file.read(_READ_BYTES):
-            checksum = isal_zlib.crc32(block, checksum)
+    for block in _blocks(path, run_of(path)):
+        checksum = isal_zlib.crc32(block, checksum)
     return checksum
+
+
+def _blocks(path: Path, within: Path | None) -> Iterator[bytes]:
+    with open_regular(path, within, buffering=0) as file:
+        while block := file.read(_READ_BYTES):
+            yield block

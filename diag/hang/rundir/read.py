@@ -36,6 +36,7 @@ from diag.rundir.lines import (
 
 # -- Heartbeats: how far a rank has come. Pure functions. --------------------------------------------------------------
 
+
 @dataclass(frozen=True, slots=True)
 class Beat:
     """A heartbeat. Two that differ in ``sent_ns`` alone mean that the rank stalls."""
