@@ -14,7 +14,7 @@ from diag.account.attribute import attribute, with_comparable_steps
 from diag.account.device_clock import on_device_clocks
 from diag.account.durations import Durations, durations_of, of_steps
 from diag.account.trace_ranges import AFTER_ITERATIONS, BEFORE_ITERATIONS
-from diag.collectors.layout import RunLayout
+from diag.collectors.layout import OOM, RunLayout
 from diag.diagnoses import Examination, examine
 from diag.diagnoses.durations import add_durations, examine_durations, judge_durations
 from diag.diagnoses.shares import Cost
@@ -26,6 +26,7 @@ from diag.model.steps import (
     Bottleneck,
     Coverage,
     Division,
+    FailedAllocation,
     Finding,
     NotLooked,
     Outcome,
@@ -55,7 +56,7 @@ from diag.rundir.standstill import Standstill as Standstill
 from diag.rundir.tables import Tables as Tables
 from diag.tables import frames
 from diag.tables.collectives import duration_table
-from diag.traces.memory_snapshots import read_snapshots, snapshot_files
+from diag.traces.memory_snapshots import mentions_failure, rank_of, read_snapshots, snapshot_files, within_bytes
 from diag.traces.memory_snapshots import snapshots_alone as snapshots_alone
 from diag.traces.reading import Reading as Reading
 from diag.traces.trace import DeviceWork, Trace
@@ -104,6 +105,12 @@ class Result(Struct, frozen=True, dict=True):
         """How the run ended, if it failed or its end was not recorded; None for a run that succeeded, still trains, or
         was recorded by another tool."""
         return _outcome(self.tables, len(self.attribution.steps))
+
+    @cached_property
+    def failed_allocations(self) -> tuple[FailedAllocation, ...]:
+        """The ranks that ran out of device memory, whether or not that ended the training: by their snapshots of the
+        allocator, their logs and the counts of the allocator. The details are those of the first source."""
+        return _failed_allocations(self)
 
     def share_of(self, bottleneck: Bottleneck) -> float:
         """Fraction of the critical path that a change in this class could remove, 0 to 1. The verdict compares these
@@ -581,6 +588,38 @@ def _outcome(tables: Tables, steps: int) -> Outcome | None:
         tuple(sorted({culprit.rank for culprit in hang_triage.culprits if culprit.rank is not None})),
         hang_triage.next_steps[0] if hang_triage.next_steps else "",
     )
+
+
+# Reading a snapshot takes 0.12 s a MB. Of larger ones the name says whether an allocation failed.
+_MOST_SNAPSHOT_BYTES = 64 << 20
+
+
+def _failed_allocations(result: Result) -> tuple[FailedAllocation, ...]:
+    if result.from_summaries:
+        return ()
+    tables, failed = result.tables, dict[int | str, FailedAllocation]()
+    suspects = [path for path in tables.snapshots if f"memory-{OOM}-" in path or mentions_failure(path)]
+    for account, oom in _snapshots(within_bytes(suspects, _MOST_SNAPSHOT_BYTES)).failed:
+        key = account.path if account.rank is None else account.rank
+        known = failed.get(key)
+        if known is None or (isinstance(known.size, int) and oom.requested > known.size):
+            failed[key] = FailedAllocation(account.rank, account.path, oom.requested, oom.place, account.step)
+    for path in suspects:
+        rank = rank_of(path)
+        if f"memory-{OOM}-" in path and rank is not None:
+            failed.setdefault(rank, FailedAllocation(rank, path))
+    layout = RunLayout(tables.root)
+    if layout.is_run():
+        from diag.hang.rundir.out_of_memory import out_of_memory_lines
+
+        for rank, (file, size) in out_of_memory_lines(layout, tables.ranks).items():
+            failed.setdefault(rank, FailedAllocation(rank, str(file), size or None))
+    for rank, of_rank in tables.ranks.items():
+        times = max((record.memory.ooms or 0 for record in of_rank.steps if record.memory is not None), default=0)
+        if times:
+            known = failed.get(rank, FailedAllocation(rank, str(layout.rank(rank).steps)))
+            failed[rank] = replace(known, times=times)
+    return tuple(sorted(failed.values(), key=lambda failure: (failure.rank is None, failure.rank or 0, failure.source)))
 
 
 def _left_out(attribution: Attribution) -> list[NotLooked]:

@@ -19,10 +19,12 @@ from diag.show.memory import (
     REQUESTED,
     comparison_sentence,
     curve_sentence,
+    failed_sentence,
     name_of,
     oom_sentence,
     peak_sentence,
     state_sentence,
+    who,
 )
 from diag.show.page import Metric
 from diag.tables.memory import MemoryCurve, Share, fullest
@@ -80,19 +82,21 @@ def _show_live(curve: MemoryCurve) -> None:
 
 
 def show_snapshots(table: SnapshotTable, theme: Theme, within: str) -> None:
-    """Draws a comparison of the ranks, then one snapshot: its curve, the allocations at its peak, its fragmentation and
-    errors. ``within``: the run of the snapshots."""
+    """Draws a comparison of ranks, files or devices, then one snapshot: its curve, the allocations at its peak, its
+    fragmentation and errors. ``within``: the run of the snapshots."""
     for gap in table.gaps:
         st.warning(plain(f"{Path(gap.path).name}: {gap.reason}"))
     accounts = table.accounts
     if not accounts:
         return
+    if failed := failed_sentence(table):
+        st.error(plain(failed), icon=":material/memory:")
     if table.compared is not None:
         st.markdown(f"**{plain(comparison_sentence(table.compared))}**")
         rows = [
             {
                 "Allocated at": entry.place,
-                f"Rank {table.compared.rank}": size(entry.bytes),
+                table.compared.name: size(entry.bytes),
                 "Median of the others": size(entry.median),
             }
             for entry in table.compared.larger
@@ -102,9 +106,9 @@ def show_snapshots(table: SnapshotTable, theme: Theme, within: str) -> None:
                 shown_rows(rows),
                 key="snapshots-compared",
                 hide_index=True,
-                alt="Allocations that are larger on that rank",
+                alt="Allocations that are larger there",
             )
-    names = {str(number): f"rank {entry.rank}: {name_of(entry)}" for number, entry in enumerate(accounts)}
+    names = {str(number): f"{who(entry)}: {name_of(entry)}" for number, entry in enumerate(accounts)}
     highest = max(range(len(accounts)), key=lambda number: accounts[number].peak_allocated)
     number = str(highest)
     if len(accounts) > 1:

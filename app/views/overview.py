@@ -60,6 +60,8 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
     if page.incomplete:
         st.warning(f"{plain(page.incomplete)} [Details](#coverage)", icon=":material/warning:")
     state = state_of(view.result.tables.root)
+    for failure in page.out_of_memory:
+        st.error(prose(failure), icon=":material/memory:")
     if page.outcome is not None:
         _outcome(page.outcome)
     elif state.live:

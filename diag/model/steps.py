@@ -386,6 +386,19 @@ class Attribution(Struct, frozen=True):
         return sum(step.explained_ns for step in counted) / waited if waited else None
 
 
+class FailedAllocation(Struct, frozen=True):
+    """Device memory that a rank did not get. ``rank``: None if unknown; ``size``: what was requested, in bytes or as a
+    log has it, None if it was not recorded; ``place``: the line of code, "" if unknown; ``times``: how often
+    allocations failed, 0 if that was not counted; ``source``: the file that reports it."""
+
+    rank: int | None
+    source: str
+    size: int | str | None = None
+    place: str = ""
+    step: int | None = None
+    times: int = 0
+
+
 class Outcome(Struct, frozen=True):
     """The end of a run that failed or left no end. ``ended``: a sentence without its full stop; ``why``: the result of
     hang triage, "" if it names no cause; ``cause``: a class of hangs and failures; ``ranks``: at fault; ``action``:

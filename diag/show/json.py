@@ -69,6 +69,7 @@ def to_dict(result: Result) -> dict[str, Any]:
         "steps": [_step(result, step) for step in result.attribution.steps],
         "scheduling": _scheduling(result),
         "memory": peaks_to_dict(result),
+        "out_of_memory": [to_builtins(failure) for failure in result.failed_allocations],
         "findings": [_finding(finding) for finding in result.examination.findings],
         "not_found": list(result.examination.not_found),
         "stage_frontier": _phases(result),

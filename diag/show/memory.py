@@ -12,12 +12,14 @@ from rich.padding import Padding
 
 from diag.api import Result
 from diag.collectors.layout import ASKED, NEAR_OOM, OOM, SCHEMA_VERSION
+from diag.model.steps import FailedAllocation
 from diag.tables.memory import HOST_MEMORY, MemoryCurve, Share, peak_memory, rank_peaks
-from diag.tables.snapshots import Comparison, OutOfMemory, SnapshotAccount, SnapshotTable
-from diag.traces.memory_snapshots import rank_of
+from diag.tables.snapshots import Compared, Comparison, OutOfMemory, SnapshotAccount, SnapshotTable
+from diag.traces.memory_snapshots import ENDINGS, rank_of
 from diag.traces.text_stream import file_name
 from diag.words.formatting import counted, duration, share, size, spaced, visible
 from diag.words.terminal import report_console
+from diag.words.wording import sentence
 
 REASONS = {
     ASKED: "requested",
@@ -36,12 +38,18 @@ _MOST_NAMED = 4  # snapshots
 
 
 def name_of(account: SnapshotAccount) -> str:
-    """Which snapshot it is: its file, why and when it was written, and the device where it is not 0."""
+    """Which snapshot it is: its file, why and when it was written, and the device if it is not the only one or not 0.
+    A device's number is that of the process, not a rank."""
     facts = [REASONS.get(account.reason, "")]
     facts.append(f"step {account.step}" if account.step is not None else "")
-    facts.append(f"device {account.device}" if account.device else "")
+    facts.append(f"device {account.device}" if account.device or account.several_devices else "")
     details = ", ".join(fact for fact in facts if fact)
     return f"{file_name(account.path)} ({details})" if details else file_name(account.path)
+
+
+def who(account: SnapshotAccount) -> str:
+    """Whose snapshot it is."""
+    return f"rank {account.rank}" if account.rank is not None else "unknown rank"
 
 
 def peak_sentence(account: SnapshotAccount) -> str:
@@ -80,6 +88,26 @@ def oom_sentence(oom: OutOfMemory, account: SnapshotAccount) -> str:
     )
 
 
+def out_of_memory_sentences(failed: Sequence[FailedAllocation]) -> tuple[str, ...]:
+    """A sentence for each rank that ran out of device memory, and one for the rest of many."""
+    shown = tuple(map(_out_of_memory, failed[:_MOST_NAMED]))
+    more = len(failed) - len(shown)
+    return (*shown, f"Out of memory on {counted(more, 'more rank')}.") if more else shown
+
+
+def _out_of_memory(failure: FailedAllocation) -> str:
+    wanted = size(failure.size) if isinstance(failure.size, int) else failure.size or ""
+    what = f"an allocation{f' of {wanted}' if wanted else ''} failed"
+    if failure.times > 1:
+        what = f"{counted(failure.times, 'allocation')} failed" + (f", one of {wanted}" if wanted else "")
+    where = f" on rank {failure.rank}" if failure.rank is not None else ""
+    where += f" in step {failure.step}" if failure.step is not None else ""
+    where += f", at {failure.place}" if failure.place else ""
+    by = f" ({file_name(failure.source)})"
+    detail = f" `diag analyze {failure.source}` shows what was allocated." if failure.source.endswith(ENDINGS) else ""
+    return f"Out of memory: {what}{where}{by}.{detail}"
+
+
 def snapshots_sentence(files: Sequence[str]) -> str:
     """The snapshots of a run, and what shows them; "" without any."""
     if not files:
@@ -98,8 +126,27 @@ def _place(file: str) -> str:
 
 def comparison_sentence(compared: Comparison) -> str:
     more = compared.peak - compared.median
-    against = f"{size(more)} above the median of the other ranks" if more > 0 else "as high as the other ranks'"
-    return f"Rank {compared.rank} has the highest peak: {size(compared.peak)}, {against}."
+    one, several = f"the other {compared.of.value[:-1]}", f"the median of the other {compared.of}"
+    others = one if compared.number == 2 else several
+    against = f"{size(more)} above {others}" if more > 0 else f"as high as {others}"
+    name = sentence(compared.name) if compared.of != Compared.FILES else compared.name
+    return f"{name} has the highest peak: {size(compared.peak)}, {against}."
+
+
+def failed_sentence(table: SnapshotTable) -> str:
+    """The failed allocations in one sentence, the largest by name; "" without any."""
+    failed = table.failed
+    if not failed:
+        return ""
+    account, largest = max(failed, key=lambda item: item[1].requested)
+    on = f"on rank {account.rank}" if account.rank is not None else f"in {file_name(account.path)}"
+    on += f" (device {account.device})" if account.several_devices else ""
+    if len(failed) == 1:
+        return f"Out of memory: an allocation of {size(largest.requested)} failed {on}, at {largest.place}."
+    return (
+        f"Out of memory: {counted(len(failed), 'allocation')} failed, the largest of {size(largest.requested)} {on}, "
+        f"at {largest.place}."
+    )
 
 
 def curve_sentence(curve: MemoryCurve) -> str:
@@ -131,17 +178,20 @@ def print_snapshots(table: SnapshotTable, console: Console | None = None) -> Non
     """The report of snapshots alone: the comparison first, then each snapshot."""
     console = console or report_console()
     files = len({account.path for account in table.accounts})
-    _say(console, f"{counted(files, 'memory snapshot')} of {counted(len(table.ranks), 'rank')}", "dim")
+    _say(console, _what(table, files), "dim")
+    if failed := failed_sentence(table):
+        console.print()
+        _say(console, failed, "bold red")
     if table.compared is not None:
         console.print()
         _say(console, comparison_sentence(table.compared), "bold")
         for larger in table.compared.larger:
-            line = f"{size(larger.bytes)} at {larger.place}; median of the others {size(larger.median)}"
+            against = "the other" if table.compared.number == 2 else "median of the others"
+            line = f"{size(larger.bytes)} at {larger.place}; {against} {size(larger.median)}"
             _indented(console, line)
     for account in table.accounts:
         console.print()
-        rank = f"Rank {account.rank}" if account.rank_known else f"Rank not known, counted as {account.rank}"
-        _say(console, f"{rank}: {name_of(account)}", "bold")
+        _say(console, f"{sentence(who(account))}: {name_of(account)}", "bold")
         _say(console, peak_sentence(account))
         _print_shares(console, "By code", account.frames)
         _print_shares(console, "By operator", account.operators)
@@ -157,6 +207,20 @@ def print_snapshots(table: SnapshotTable, console: Console | None = None) -> Non
     _say(console, REQUESTED, "dim")
     for gap in table.gaps:
         console.print(f"[yellow]![/] {escape(visible(f'{gap.path}: {gap.reason}'))}")
+
+
+def _what(table: SnapshotTable, files: int) -> str:
+    """How many snapshots there are, and of what."""
+    text = counted(files, "memory snapshot")
+    ranks, unknown = len(table.ranks), len({account.path for account in table.accounts if account.rank is None})
+    if ranks:
+        text += f" of {counted(ranks, 'rank')}"
+    if unknown:
+        text += f", {unknown} of unknown rank" if ranks else " of unknown rank"
+    devices = {(account.path, account.device) for account in table.accounts if account.several_devices}
+    if devices:
+        text += f", {counted(len({device for _, device in devices}), 'device')} in one process"
+    return text
 
 
 def _print_shares(console: Console, title: str, shares: Sequence[Share]) -> None:
@@ -223,6 +287,7 @@ def snapshots_to_dict(table: SnapshotTable) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "memory_snapshots": [_snapshot(account) for account in table.accounts],
+        "headline": failed_sentence(table) or None,
         "compared": to_builtins(table.compared),
         "skipped": [to_builtins(gap) for gap in table.gaps],
     }

@@ -33,6 +33,7 @@ def to_html(result: Result) -> str:
     more = len(page.findings) - MOST_FINDINGS
     parts = [
         _line(" · ".join(page.facts), _FAINT),
+        *(_line(failure, "font-weight:600") for failure in page.out_of_memory),
         *_outcome(page.outcome),
         f"<div>{_badge(page.verdict.severity.value, _BADGE[page.verdict.severity])} "
         f"{_badge(page.verdict.bottleneck, _GREY)}</div>",

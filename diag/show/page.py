@@ -31,6 +31,7 @@ from diag.model.steps import (
     Severity,
 )
 from diag.model.steps import Verdict as Answer
+from diag.show.memory import out_of_memory_sentences
 from diag.show.ranks import (
     MOST_RANKS,
     IdleTable,
@@ -177,7 +178,8 @@ class Advised(Struct, frozen=True):
 
 class Page(Struct, frozen=True):
     """Everything but the advice, from top to bottom. ``outcome``: how a run failed, if it did; it comes first, and the
-    verdict is then about the steps recorded until that moment. ``recorded``: when the run was recorded, "" if it
+    verdict is then about the steps recorded until that moment. ``out_of_memory``: allocations that failed, whether or
+    not that ended the run. ``recorded``: when the run was recorded, "" if it
     is not known. ``rank``: the one shown in detail. ``stall_lines``: the longest stalls, a line each. ``not_looked``:
     questions and the reason that they share. ``gaps``: at most MOST_GAPS of ``all_gaps``."""
 
@@ -201,6 +203,7 @@ class Page(Struct, frozen=True):
     all_gaps: int
     recorded: str = ""
     outcome: Outcome | None = None
+    out_of_memory: tuple[str, ...] = ()
 
 
 def page_of(result: Result, most_ranks: int = MOST_RANKS) -> Page:
@@ -246,6 +249,7 @@ def page_of(result: Result, most_ranks: int = MOST_RANKS) -> Page:
         all_gaps=len(coverage.skipped),
         recorded=_recorded(result),
         outcome=result.outcome,
+        out_of_memory=out_of_memory_sentences(result.failed_allocations),
     )
 
 

@@ -51,6 +51,8 @@ def print_report(result: Result, console: Console | None = None) -> None:
     page = page_of(result)
     _say(console, " · ".join(page.facts), "dim")
     console.print()
+    for failure in page.out_of_memory:
+        _say(console, visible(failure), f"bold {COLOUR[Severity.CRITICAL]}")
     if page.outcome is not None:
         _say(console, page.outcome.headline, f"bold {COLOUR[Severity.CRITICAL]}")
         _say(console, f"{page.outcome.action} The evidence: diag triage {visible(str(result.tables.root))}".strip())

@@ -1,5 +1,5 @@
 """Accounts of memory snapshots: the curve that leads to their state, the peak and its live allocations, the
-fragmentation of the state, out-of-memory errors, and ranks compared.
+fragmentation of the state, out-of-memory errors, and ranks, files or devices compared.
 
 The state is known exactly: which blocks are in use. Each event before it is undone, from the last to the first, so the
 curve needs no data from before the recorded history. Its bytes are those requested for tensors; the allocator rounds
@@ -8,16 +8,20 @@ each up (to 512 bytes; large ones to whole segments), which ``State.allocated`` 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 from msgspec import Struct
 
+from diag.collectors.layout import MOST_RANKS
+from diag.collectors.reading import natural
 from diag.model import Gap
 from diag.traces import memory_snapshots as of
 from diag.traces.memory_snapshots import DeviceSnapshot, Snapshot, Stack
+from diag.traces.text_stream import file_name
 
 from .memory import MOST_POINTS, Share, shares_of
 
@@ -64,11 +68,11 @@ class SnapshotAccount(Struct, frozen=True, eq=False):
     bin: ``at_us`` since the first event (the event's number if the snapshot has no times, ``timed`` False),
     ``allocated`` as requested for tensors, and ``reserved``. All are empty without a recorded history: then the peak is
     the state's. ``before``: bytes at the peak whose allocation is not recorded. Tables: the largest first.
-    ``doubt``: why the curve may be wrong; "" if nothing indicates that."""
+    ``rank``: None if neither the snapshot nor its name has it. ``doubt``: why the curve may be wrong; "" if nothing
+    indicates that."""
 
     path: str
-    rank: int
-    rank_known: bool
+    rank: int | None
     step: int | None
     reason: str
     device: int
@@ -91,27 +95,45 @@ class SnapshotAccount(Struct, frozen=True, eq=False):
     state: State
     ooms: tuple[OutOfMemory, ...]
     doubt: str = ""
+    several_devices: bool = False  # the process used more than this one
+
+    @property
+    def rank_known(self) -> bool:
+        return self.rank is not None
 
 
 class Larger(Struct, frozen=True):
-    """A place that holds more at one rank's peak than at the other ranks': bytes there, and the others' median."""
+    """A place that holds more at one peak than at the others: bytes there, and the others' median."""
 
     place: str
     bytes: int
     median: int
 
 
-class Comparison(Struct, frozen=True):
-    """The rank with the highest peak, compared with the median of the others."""
+class Compared(StrEnum):
+    """What the peaks are of. Snapshots of unknown ranks may be of one process at several times, so they are files."""
 
-    rank: int
+    RANKS = "ranks"
+    FILES = "files"
+    DEVICES = "devices"
+
+
+class Comparison(Struct, frozen=True):
+    """The highest peak, compared with the median of the others. ``of``: what is compared; ``name``: the one with the
+    highest peak. ``rank``: None unless ranks are compared."""
+
+    rank: int | None
     peak: int
     median: int
     larger: tuple[Larger, ...]
+    of: Compared
+    name: str
+    number: int  # how many are compared
 
 
 class SnapshotTable(Struct, frozen=True, eq=False):
-    """All snapshots of a run, by rank and step. ``compared`` is None unless two ranks have one."""
+    """All snapshots of a run, by rank and step; those of unknown rank come last. ``compared`` is None unless there are
+    two ranks, files or devices."""
 
     accounts: tuple[SnapshotAccount, ...]
     compared: Comparison | None
@@ -119,28 +141,30 @@ class SnapshotTable(Struct, frozen=True, eq=False):
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        return tuple(sorted({account.rank for account in self.accounts}))
+        """The known ones."""
+        return tuple(sorted({account.rank for account in self.accounts if account.rank is not None}))
 
-    def of_rank(self, rank: int) -> tuple[SnapshotAccount, ...]:
-        return tuple(account for account in self.accounts if account.rank == rank)
+    @property
+    def failed(self) -> tuple[tuple[SnapshotAccount, OutOfMemory], ...]:
+        """The failed allocations."""
+        return tuple((account, oom) for account in self.accounts for oom in account.ooms)
 
 
 def snapshot_table(snapshots: Sequence[Snapshot], gaps: Iterable[Gap] = ()) -> SnapshotTable:
-    """Snapshots of unknown rank count as separate ranks, from the first free number on, in order of paths."""
-    taken = {snapshot.rank for snapshot in snapshots if snapshot.rank is not None}
-    free = iter(sorted(set(range(len(taken) + len(snapshots))) - taken))
-    accounts = [
-        account_of(snapshot, next(free) if snapshot.rank is None else snapshot.rank, device)
-        for snapshot in snapshots
-        for device in snapshot.devices
-    ]
+    """The accounts of all devices of these snapshots."""
+    accounts = [account_of(snapshot, device) for snapshot in snapshots for device in snapshot.devices]
     accounts.sort(
-        key=lambda account: (account.rank, -1 if account.step is None else account.step, account.path, account.device)
+        key=lambda account: (
+            MOST_RANKS if account.rank is None else account.rank,
+            -1 if account.step is None else account.step,
+            natural(account.path),
+            account.device,
+        )
     )
     return SnapshotTable(tuple(accounts), _compared(accounts), tuple(gaps))
 
 
-def account_of(snapshot: Snapshot, rank: int, device: DeviceSnapshot) -> SnapshotAccount:
+def account_of(snapshot: Snapshot, device: DeviceSnapshot) -> SnapshotAccount:
     events, blocks = device.events, device.blocks
     action = events["action"].to_numpy()
     state = _state(device)
@@ -161,8 +185,7 @@ def account_of(snapshot: Snapshot, rank: int, device: DeviceSnapshot) -> Snapsho
     ]
     return SnapshotAccount(
         path=snapshot.path,
-        rank=rank,
-        rank_known=snapshot.rank is not None,
+        rank=snapshot.rank,
         step=snapshot.step,
         reason=snapshot.reason,
         device=device.device,
@@ -185,6 +208,7 @@ def account_of(snapshot: Snapshot, rank: int, device: DeviceSnapshot) -> Snapsho
         state=state,
         ooms=tuple(ooms[-MOST_OOMS:]),
         doubt=doubt,
+        several_devices=len(snapshot.devices) > 1,
     )
 
 
@@ -283,24 +307,45 @@ def _sums(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
     return total
 
 
-# -- ranks compared ----------------------------------------------------------------------------------------------------
+# -- compared ----------------------------------------------------------------------------------------------------------
 
 
 def _compared(accounts: Sequence[SnapshotAccount]) -> Comparison | None:
-    """Compares the ranks, each by the snapshot with its highest peak."""
-    by_rank: dict[int, SnapshotAccount] = {}
+    """Compares ranks if there are two, else files, else the devices of one file, each by its highest peak."""
+    if len({account.rank for account in accounts if account.rank is not None}) > 1:
+        return _comparison(Compared.RANKS, accounts, lambda account: account.rank)
+    if len({account.path for account in accounts}) > 1:
+        unknown = [account for account in accounts if account.rank is None]
+        of_files = _comparison(Compared.FILES, unknown, lambda account: account.path)
+        return of_files if len(unknown) == len(accounts) else None
+    return _comparison(Compared.DEVICES, accounts, lambda account: account.device)
+
+
+def _comparison(
+    of: Compared, accounts: Sequence[SnapshotAccount], by: Callable[[SnapshotAccount], int | str | None]
+) -> Comparison | None:
+    fullest: dict[int | str, SnapshotAccount] = {}
     for account in accounts:
-        if account.rank not in by_rank or account.peak_allocated > by_rank[account.rank].peak_allocated:
-            by_rank[account.rank] = account
-    if len(by_rank) < 2:
+        key = by(account)
+        if key is not None and (key not in fullest or account.peak_allocated > fullest[key].peak_allocated):
+            fullest[key] = account
+    if len(fullest) < 2:
         return None
-    highest = max(by_rank.values(), key=lambda account: (account.peak_allocated, -account.rank))
-    others = [account for account in by_rank.values() if account is not highest]
+    key, highest = max(fullest.items(), key=lambda item: item[1].peak_allocated)  # the first of equal ones
+    others = [account for account in fullest.values() if account is not highest]
     larger = []
     for place, size in highest.places.items():
         median = int(np.median([account.places.get(place, 0) for account in others]))
         if size > median:
             larger.append(Larger(place, size, median))
     larger.sort(key=lambda row: (row.median - row.bytes, row.place))
-    peaks = [account.peak_allocated for account in others]
-    return Comparison(highest.rank, highest.peak_allocated, int(np.median(peaks)), tuple(larger[:_MOST_COMPARED]))
+    names = {Compared.RANKS: "rank {}", Compared.FILES: "{}", Compared.DEVICES: "device {}"}
+    return Comparison(
+        highest.rank if of == Compared.RANKS else None,
+        highest.peak_allocated,
+        int(np.median([account.peak_allocated for account in others])),
+        tuple(larger[:_MOST_COMPARED]),
+        of,
+        names[of].format(file_name(highest.path) if of == Compared.FILES else key),
+        len(fullest),
+    )

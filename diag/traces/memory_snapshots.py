@@ -10,8 +10,10 @@ and annotations.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +34,10 @@ ENDINGS = (".pickle", ".pkl")
 MAX_BYTES = 512 << 20
 # Multiple of the limits of Flight Recorder dumps: 900,000 events with stacks of 60 shared frames. Read in 0.12 s a MB.
 _TIMES = 4
-_HEAD = 128
-_MARK = b"segments"  # the first key, in every pickle protocol
+_HEAD = 256
+# The first keys, in every pickle protocol: of a snapshot, and of the list of segments that
+# ``torch.cuda.memory_snapshot`` returns.
+_MARKS = (b"segments", b"device_traces", b"total_size")
 _MOST_SIZE = 1 << 40  # of one block or segment; sums over all of them fit into 64 bits
 _MOST_US = 1 << 53
 _MOST_TEXT = 200
@@ -169,6 +173,7 @@ class Snapshot(Struct, frozen=True, eq=False):
     devices: tuple[DeviceSnapshot, ...]
     stacks: tuple[Stack, ...]
     left_out: int = 0
+    digest: bytes = b""  # of the file
 
 
 def is_snapshot(path: Path | str, run: Path | None = None) -> bool:
@@ -178,7 +183,7 @@ def is_snapshot(path: Path | str, run: Path | None = None) -> bool:
             head = file.read(_HEAD)
     except OSError:
         return False
-    return head[:1] == b"\x80" and _MARK in head
+    return head[:1] == b"\x80" and any(mark in head for mark in _MARKS)
 
 
 def snapshot_files(paths: Iterable[Path | str]) -> list[Path]:
@@ -210,18 +215,52 @@ def snapshots_alone(paths: Sequence[Path | str]) -> list[Path]:
     return [] if traces or any(may_be_trace(str(path)) for path in paths if not is_folder(path)) else files
 
 
+def mentions_failure(path: Path | str) -> bool:
+    """Whether a failed allocation may be among the events: their names are in the file as they are. Never raises."""
+    try:
+        return b"oom" in read_regular(path, MAX_BYTES, run_of(path))
+    except OSError:
+        return False
+
+
+def within_bytes(files: Iterable[Path | str], most: int) -> list[Path | str]:
+    """The smallest of these files that have at most this many bytes together."""
+    sizes = []
+    for file in files:
+        with suppress(OSError):
+            sizes.append((Path(file).stat().st_size, str(file), file))
+    chosen, total = [], 0
+    for size, _, file in sorted(sizes, key=lambda item: item[:2]):
+        total += size
+        if total <= most:
+            chosen.append(file)
+    return chosen
+
+
 def read_snapshots(files: Iterable[Path | str]) -> tuple[list[Snapshot], list[Gap]]:
     """The snapshots, and a gap for each file that is not one or cannot be read."""
-    read, gaps = [], []
+    read: list[Snapshot] = []
+    gaps: list[Gap] = []
+    same: dict[bytes, str] = {}
     for file in files:
         try:
-            read.append(read_snapshot(file))
+            snapshot = read_snapshot(file)
         except DiagError as error:
             gaps.append(Gap(str(file), error.message))
+            continue
+        first = same.setdefault(snapshot.digest, snapshot.path)
+        folder = _rank_of_folder(Path(file))
+        if first != snapshot.path:
+            gaps.append(Gap(str(file), f"the same file as {first}; left out"))
+        elif None not in (folder, snapshot.rank) and folder != snapshot.rank:
+            gaps.append(Gap(str(file), f"written by rank {snapshot.rank}, in the folder of rank {folder}; left out"))
+        elif not snapshot.devices:
+            gaps.append(Gap(str(file), "holds neither memory nor events: nothing was allocated on a device"))
         else:
-            if read[-1].left_out:
-                entries = counted(read[-1].left_out, "entry", "entries")
-                gaps.append(Gap(str(file), f"left out {entries} that could not be parsed"))
+            read.append(snapshot)
+        if snapshot.left_out:
+            entries = counted(snapshot.left_out, "entry", "entries")
+            gaps.append(Gap(str(file), f"left out {entries} that could not be parsed"))
     return read, gaps
 
 
@@ -236,14 +275,20 @@ def read_snapshot(path: Path | str) -> Snapshot:
         raise _refusal(path, f"refused: {error}") from error
     except TruncatedError as error:
         raise _refusal(path, f"truncated: {error}") from error
+    if isinstance(content, (list, tuple)) and content and all(map(_is_segment, content)):
+        content = {"segments": content}  # torch.cuda.memory_snapshot(), before snapshots had events
     if not isinstance(content, dict) or not isinstance(content.get("segments"), (list, tuple)):
         raise _refusal(path, "is a pickle, but not a PyTorch memory snapshot: it has no segments")
-    return _snapshot(str(path), content)
+    return _snapshot(str(path), content, hashlib.blake2b(data, digest_size=16).digest())
 
 
 def _refusal(path: Path | str, reason: str) -> DiagError:
     hint = "pass a file that torch.cuda.memory._dump_snapshot(path) wrote; a smaller max_entries makes a smaller file"
     return DiagError(reason, path=path, hint=hint)
+
+
+def _is_segment(entry: object) -> bool:
+    return isinstance(entry, Mapping) and "total_size" in entry
 
 
 class _Rows(Struct):
@@ -254,7 +299,7 @@ class _Rows(Struct):
     events: list[tuple[int, int, int, int | None, int | None, int]] = field(default_factory=list)
 
 
-def _snapshot(path: str, content: Mapping[str, Any]) -> Snapshot:
+def _snapshot(path: str, content: Mapping[str, Any], digest: bytes) -> Snapshot:
     stacks, devices = _Stacks(), dict[int, _Rows]()
     lost = sum(not _add_segment(devices, segment, stacks) for segment in content["segments"])
     traces = content.get("device_traces")
@@ -274,6 +319,7 @@ def _snapshot(path: str, content: Mapping[str, Any]) -> Snapshot:
         devices=tuple(_device(device, rows) for device, rows in sorted(devices.items())),
         stacks=tuple(stacks.all),
         left_out=lost,
+        digest=digest,
     )
 
 
@@ -353,9 +399,15 @@ _NAMED_RANK = re.compile(r"rank[-_ ]?(\d{1,7})", re.IGNORECASE)
 
 def rank_of(path: str) -> int | None:
     """The rank in a path: of its folder in a run directory, or "rank3" in its name. A number alone may be a step."""
-    place = Path(path)
-    if place.parent.parent.name == RANKS and place.parent.name.isdecimal():
-        return int(place.parent.name)
-    match = _NAMED_RANK.search(place.stem)
+    folder = _rank_of_folder(Path(path))
+    if folder is not None:
+        return folder
+    match = _NAMED_RANK.search(Path(path).stem)
     rank = int(match[1]) if match else None
     return rank if rank is None or rank < MOST_RANKS else None
+
+
+def _rank_of_folder(place: Path) -> int | None:
+    """The rank whose folder in a run directory the file is in."""
+    folder = place.parent
+    return int(folder.name) if folder.parent.name == RANKS and re.fullmatch(r"\d{5,7}", folder.name) else None

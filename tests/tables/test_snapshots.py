@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from diag.api import open_memory_snapshots
 from diag.errors import DiagError
-from diag.show.memory import oom_sentence, peak_sentence, state_sentence
+from diag.show.memory import comparison_sentence, failed_sentence, oom_sentence, peak_sentence, state_sentence
 from diag.tables.memory import Share
 from diag.tables.snapshots import WITHOUT_STACK, SnapshotAccount
 from diag.traces.memory_snapshots import rank_of, read_snapshot, snapshots_alone
@@ -108,7 +109,7 @@ def test_any_history_has_the_allocators_own_peak(tmp_path: Path, seed: int) -> N
 
 def test_the_rank_with_the_higher_peak_and_what_is_larger_there(tmp_path: Path) -> None:
     for rank, extra in enumerate((0, 6 * MIB, 0)):
-        train(extra=extra).write(tmp_path / f"mem_rank_{rank}.pickle")
+        train(extra=extra).write(tmp_path / f"mem_rank_{rank}.pickle", diag={"rank": rank})
     compared = open_memory_snapshots(tmp_path).compared
     assert compared is not None
     assert (compared.rank, compared.peak, compared.median) == (1, 23 * MIB, 17 * MIB)
@@ -116,12 +117,86 @@ def test_the_rank_with_the_higher_peak_and_what_is_larger_there(tmp_path: Path) 
     assert (larger.place, larger.bytes, larger.median) == ("model.py:12 forward", 9 * MIB, 3 * MIB)
 
 
-def test_ranks_that_no_name_tells_are_numbered_and_said_to_be(tmp_path: Path) -> None:
-    for name in ("a.pickle", "b.pkl"):
+def two_devices(extra: int = 0) -> dict[str, Any]:
+    """The snapshot of a process that uses two devices."""
+    first, second = train(extra=extra), Allocator(device=1)
+    second.alloc(5 * MIB, FORWARD)
+    second.fail(64 * MIB, 10 * MIB, FORWARD)
+    both = first.snapshot(), second.snapshot()
+    return {
+        "segments": both[0]["segments"] + both[1]["segments"],
+        "device_traces": [both[0]["device_traces"][0], both[1]["device_traces"][1]],
+        "allocator_settings": {},
+    }
+
+
+def written(path: Path, content: object, protocol: int = 4) -> Path:
+    path.write_bytes(pickle.dumps(content, protocol=protocol))
+    return path
+
+
+def test_devices_of_one_process_are_compared_as_devices(tmp_path: Path) -> None:
+    table = open_memory_snapshots(written(tmp_path / "snapshot.pickle", two_devices()))
+    assert [(one.rank, one.device) for one in table.accounts] == [(None, 0), (None, 1)]
+    assert table.compared is not None
+    assert (table.compared.of, table.compared.name, table.compared.rank) == ("devices", "device 0", None)
+    assert "(device 1)" in failed_sentence(table)
+    assert "rank" not in failed_sentence(table)
+
+
+def test_files_of_unknown_ranks_are_compared_as_files(tmp_path: Path) -> None:
+    written(tmp_path / "a.pickle", two_devices())
+    written(tmp_path / "b.pickle", two_devices(extra=6 * MIB))
+    compared = open_memory_snapshots(tmp_path).compared
+    assert compared is not None
+    assert (compared.of, compared.name, compared.number) == ("files", "b.pickle", 2)
+    assert comparison_sentence(compared).endswith("above the other file.")
+
+
+def test_an_unknown_rank_is_not_compared_with_known_ones(tmp_path: Path) -> None:
+    for name, extra in (("rank0.pickle", 0), ("rank1.pickle", MIB), ("x.pickle", 6 * MIB)):
+        train(extra=extra).write(tmp_path / name)
+    table = open_memory_snapshots(tmp_path)
+    assert [account.rank for account in table.accounts] == [0, 1, None]
+    assert table.compared is not None
+    assert (table.compared.of, table.compared.rank) == ("ranks", 1)
+
+
+def test_the_same_file_twice_counts_once(tmp_path: Path) -> None:
+    for name in ("rank0.pickle", "rank1.pickle"):
         train().write(tmp_path / name)
-    train().write(tmp_path / "rank0.pickle")
-    accounts = open_memory_snapshots(tmp_path).accounts
-    assert [(one.rank, one.rank_known) for one in accounts] == [(0, True), (1, False), (2, False)]
+    table = open_memory_snapshots(tmp_path)
+    assert [account.rank for account in table.accounts] == [0]
+    assert "the same file as" in table.gaps[0].reason
+
+
+def test_a_snapshot_in_the_folder_of_another_rank_is_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "ranks" / "00001"
+    train().write(folder / "memory-oom-step000003.pickle", diag={"rank": 0, "step": 3, "reason": "oom"})
+    with pytest.raises(DiagError, match="written by rank 0, in the folder of rank 1"):
+        open_memory_snapshots(folder / "memory-oom-step000003.pickle")
+
+
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda whole: whole["segments"],  # torch.cuda.memory_snapshot()
+        lambda whole: {"segments": whole["segments"]},
+        lambda whole: {"device_traces": whole["device_traces"], "segments": whole["segments"]},
+        lambda whole: {**whole, "external_annotations": [{"name": "step", "time_us": 5}]},
+    ],
+    ids=["list", "segments alone", "events first", "annotations"],
+)
+def test_every_form_of_a_snapshot_is_read(form: Callable[[Any], Any], protocol: int, tmp_path: Path) -> None:
+    path = written(tmp_path / "snapshot.pickle", form(train().snapshot()), protocol)
+    assert snapshots_alone([path]) == [path]
+    assert account(path).state.requested == 12 * MIB
+
+
+def test_a_snapshot_of_nothing_is_said(tmp_path: Path) -> None:
+    with pytest.raises(DiagError, match="nothing was allocated on a device"):
+        open_memory_snapshots(written(tmp_path / "a.pickle", {"segments": [], "device_traces": [[], []]}))
 
 
 @pytest.mark.parametrize(
