@@ -160,6 +160,15 @@ class Tally:
     ended: bool = False
 
 
+@dataclass(frozen=True)
+class StepToOpen:
+    """A step of a rank for Perfetto. Not ``profiled``: made from the rank's records, as no trace covers it."""
+
+    rank: int
+    step: int
+    profiled: bool
+
+
 class Source:
     """An analysed run, with a cache of the latest requests of its timeline. Thread-safe."""
 
@@ -228,12 +237,22 @@ class Source:
         functions = python_lanes(self.result.tables.ranks[account.rank], account) if python else ()
         return rows_of(lanes_of(account, [*events, *functions]))
 
-    def traced_step(self, rank: int, begin_ns: int, end_ns: int) -> int | None:
-        """The first step in the window that a trace of the rank covers, else its first traced step; None without a
-        trace."""
-        traced = self.account(rank).traced
-        seen = [s.step for s in self.result.timeline.steps if s.begin_ns < end_ns and s.end_ns > begin_ns]
-        return next((step for step in seen if step in traced), traced[0] if traced else None)
+    def step_to_open(self, rank: int, begin_ns: int, end_ns: int) -> StepToOpen | None:
+        """The step that a window is about, for Perfetto: the first that a trace covers among those of which the window
+        holds half, or which fill half of the window; without one, the first of them that the rank recorded. None if
+        the window holds no such step: never another one."""
+        account, window_ns = self.account(rank), end_ns - begin_ns
+        seen = []
+        for step in account.steps:
+            begin, end = step.begin_ns + account.moved_ns, step.end_ns + account.moved_ns
+            inside = min(end, end_ns) - max(begin, begin_ns)
+            if inside > 0 and 2 * inside >= min(end - begin, window_ns):
+                seen.append(step.step)
+        recorded = {record.step for record in self.result.tables.ranks[rank].steps}
+        profiled = next((step for step in seen if step in account.traced), None)
+        if profiled is not None:
+            return StepToOpen(rank, profiled, True)
+        return next((StepToOpen(rank, step, False) for step in seen if step in recorded), None)
 
     def facts(self, rank: int, row: int, index: int, python: bool) -> EventFacts:
         with self._lock:
@@ -350,19 +369,17 @@ def tally(source: Source, asked: Mapping[str, str]) -> Response:
 
 
 def trace(source: Source, asked: Mapping[str, str]) -> Response:
-    """One step of a rank's trace for Perfetto, as a Kineto trace: the first step in the window that a trace covers,
-    else the rank's first traced step."""
+    """One step of a rank for Perfetto, as a Kineto trace: the step that was asked for, and no other."""
     from diag.perfetto import excerpt_text, step_of  # seldom needed
 
-    rank = _whole(asked.get("rank", ""), "rank")
-    step = source.traced_step(rank, _moment(asked, "from"), _moment(asked, "to"))
-    if step is None:
-        raise RefusedError(f"no trace of rank {rank} was recorded", HTTPStatus.NOT_FOUND)
+    rank, step = _whole(asked.get("rank", ""), "rank"), _whole(asked.get("step", ""), "step")
+    source.account(rank)
     try:
-        text = b"".join(excerpt_text(step_of(source.result.tables.root, rank, step)))
+        excerpt = step_of(source.result.tables.root, rank, step)
+        text = b"".join(excerpt_text(excerpt))
     except DiagError as error:
         raise RefusedError(error.message, HTTPStatus.NOT_FOUND) from error
-    name = f"rank{rank}-step{step}.json"
+    name = f"rank{rank}-step{step}{'-recorded' if excerpt.recorded else ''}.json"
     return Response(text, media_type="application/json", headers={"cache-control": "no-store", "x-diag-title": name})
 
 

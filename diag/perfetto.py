@@ -31,6 +31,7 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.reading import open_regular
 from diag.errors import DiagError, ExitCode, readable
 from diag.model import Gap
+from diag.rundir.recorded_step import recorded_step
 from diag.rundir.run import must_exist, open_paths, run_cache, with_settings
 from diag.traces import kineto_json
 from diag.traces.event_table import exact_ns
@@ -197,11 +198,31 @@ class Excerpt:
     begin_ns: int
     end_ns: int
     title: str  # "step 7", or a window
+    recorded: bytes = b""  # the whole trace of a step that was not profiled, made from the rank's records
+    why: str = ""  # why that was necessary
 
 
 def step_of(path: Path | str, rank: int, step: int | None, reading: Reading | None = None) -> Excerpt:
     """A step of a rank, None for the first that a trace covers: from its begin on the host to its end on the device.
-    DiagError if no trace covers it."""
+    A step that no trace covers is made from the rank's records. DiagError if it was not recorded either."""
+    try:
+        return _profiled(path, rank, step, reading)
+    except DiagError as error:
+        recorded = _recorded(path, rank, step, error.message) if step is not None else None
+        if recorded is None:
+            raise
+        return recorded
+
+
+def _recorded(path: Path | str, rank: int, step: int, why: str) -> Excerpt | None:
+    if is_remote(str(path)) or not RunLayout(Path(path)).is_run():
+        return None
+    files = RunLayout(Path(path)).rank(rank)
+    made = recorded_step(files, rank, step)
+    return Excerpt(str(files.steps), rank, 0, made[1], f"step {step}", made[0], why) if made is not None else None
+
+
+def _profiled(path: Path | str, rank: int, step: int | None, reading: Reading | None) -> Excerpt:
     traces = traces_of(path, rank, reading)
     windows = {number: (trace, begin, end) for trace in reversed(traces) for number, begin, end in _windows(trace)}
     step = min(windows, default=None) if step is None else step
@@ -241,6 +262,9 @@ def window_of(
 
 def excerpt_text(excerpt: Excerpt) -> Iterator[bytes]:
     """The excerpt as a Kineto trace, piece by piece. DiagError if the trace is damaged."""
+    if excerpt.recorded:
+        yield excerpt.recorded
+        return
     with _source(excerpt.path) as source:
         yield from Trimming(excerpt.path, excerpt.begin_ns, excerpt.end_ns).text(blocks(source, excerpt.path))
 
@@ -250,6 +274,10 @@ def write_excerpt(excerpt: Excerpt, target: Path) -> int:
     file appears when it is complete. DiagError if the trace is damaged or the file cannot be written."""
     if Path(excerpt.path.split("!")[0]).resolve() == target.resolve():
         raise DiagError("this is the trace itself", path=target, hint="give another file", exit_code=ExitCode.USAGE)
+    if excerpt.recorded:
+        with _replacing(target) as file:
+            file.write(excerpt.recorded)
+        return excerpt.recorded.count(b'"ph":"X"')
     trimming = Trimming(excerpt.path, excerpt.begin_ns, excerpt.end_ns)
     with _source(excerpt.path) as source, _replacing(target) as file:
         for piece in trimming.text(blocks(source, excerpt.path)):

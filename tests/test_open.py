@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def test_a_trace_in_an_archive(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("rank", "step", "message", "hint"),
-    [(5, TRACED, "no trace of rank 5", "ranks 0-1"), (0, 3, "no trace of rank 0 covers step 3", "these steps: 15")],
+    [(5, TRACED, "no trace of rank 5", "ranks 0-1"), (0, 99, "no trace of rank 0 covers step 99", "these steps: 15")],
 )
 def test_what_is_not_there(rank: int, step: int, message: str, hint: str) -> None:
     with pytest.raises(DiagError, match=message) as error:
@@ -90,7 +91,7 @@ def test_what_is_not_there(rank: int, step: int, message: str, hint: str) -> Non
 
 def test_a_run_without_traces(tmp_path: Path) -> None:
     with pytest.raises(DiagError, match="no trace of rank 0") as error:
-        step_of(write_run(tmp_path / "run"), 0, 3)
+        step_of(write_run(tmp_path / "run"), 0, None)
     assert "--no-trace" in error.value.hint
 
 
@@ -120,8 +121,9 @@ def test_the_damaged_trace_of_a_run(tmp_path: Path) -> None:
     trace = run.rank(0).trace(3)
     trace.write_bytes(gzip.compress(gpu_trace(0).text().encode())[:-50])
     with pytest.raises(DiagError, match="truncated") as error:
-        step_of(run.root, 0, 3)
+        step_of(run.root, 0, None)
     assert error.value.path == str(trace)
+    assert "truncated" in step_of(run.root, 0, 3).why
 
 
 def test_the_trace_itself_is_never_written_over(tmp_path: Path) -> None:
@@ -150,6 +152,21 @@ def test_only_writing(tmp_path: Path) -> None:
     document = json.loads(gzip.decompress((tmp_path / "out.json.gz").read_bytes()))
     steps = [event["name"] for event in document["traceEvents"] if event.get("name", "").startswith("diag.step#")]
     assert steps == ["diag.step#15"]
+
+
+def test_a_step_without_a_trace_is_made_from_its_records_and_that_is_said(tmp_path: Path) -> None:
+    ended = diag("open", SAMPLE, "--rank", "1", "--step", "12", "-o", tmp_path / "out.json.gz")
+    assert ended.returncode == 0, ended.stderr
+    assert "no trace of rank 1 covers step 12: the step is made from what was recorded" in ended.stdout
+    document = json.loads(gzip.decompress((tmp_path / "out.json.gz").read_bytes()))
+    spans: dict[int, list[tuple[float, float]]] = {}
+    for event in document["traceEvents"]:
+        if event["ph"] == "X":
+            spans.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"]))
+    assert len(spans) >= 3, "the step, its phases and its collectives"
+    for of_thread in spans.values():
+        assert all(begin >= end for (_, end), (begin, _) in pairwise(sorted(of_thread))), "slices of a thread overlap"
+    assert f"{sum(map(len, spans.values()))} events" in ended.stdout
 
 
 def test_either_a_step_or_a_window() -> None:

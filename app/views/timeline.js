@@ -280,7 +280,7 @@ class Timeline {
       button("+", "Zoom in (W)", () => this.zoom(0.5)),
       button("−", "Zoom out (S)", () => this.zoom(2)),
       this.wholeButton = button("Whole run", "Show the whole run, and follow it while it trains (0)", () => this.whole()),
-      this.perfetto = button("Open in Perfetto", "The first profiled step in the window, with everything in its trace. Nothing is uploaded: Perfetto's page gets it from this one.", () => this.openInPerfetto()),
+      this.perfetto = button("Open in Perfetto", "", () => this.openInPerfetto()),
       this.pythonButton = button("Python functions", "Draw the Python functions that were recorded with stacks: often more events than all others", () => this.togglePython()),
       this.shownRanks,
     );
@@ -290,19 +290,20 @@ class Timeline {
     }
   }
 
+  /** Says which step it opens. While the window moves, it stays with the step that it names. */
   perfettoButton() {
-    const rank = this.pinned.find(pinned => this.data.traced.includes(pinned));
-    this.perfetto.disabled = rank === undefined;
-    this.perfetto.textContent = this.pinned.length > 1 && rank !== undefined ? `Open rank ${rank} in Perfetto` : "Open in Perfetto";
+    const { step, label, about } = this.data.open;
+    this.perfetto.disabled = step === null;
+    this.perfetto.textContent = label;
+    this.perfetto.title = about;
   }
 
   /** Perfetto's page sends PONG once it listens. Then the trace is posted to it; the trace does not leave this browser. */
   async openInPerfetto() {
-    const { perfetto: site, traced, source } = this.data;
-    const rank = this.pinned.find(pinned => traced.includes(pinned));
+    const { perfetto: site, open: { rank, step }, source } = this.data;
     const page = window.open(site);
-    if (!page || rank === undefined) return;
-    const answer = await fetch(address("trace", { source, rank, from: Math.floor(this.window.begin), to: Math.ceil(this.window.end) }));
+    if (!page) return;
+    const answer = await fetch(address("trace", { source, rank, step }));
     if (!answer.ok) {
       page.close();
       this.matchStatus.textContent = answer.status === 410 ? "" : (await answer.json()).error;
@@ -808,7 +809,6 @@ class Timeline {
     if (place === 0) this.pinned = [rank, ...stillPinned.slice(this.pinned.includes(rank) ? 0 : 1)].slice(0, 2);
     else this.pinned = this.pinned.length && this.pinned[0] !== rank ? [this.pinned[0], rank] : this.pinned;
     this.changed();
-    this.perfettoButton();
     this.layout();
   }
 
@@ -902,7 +902,6 @@ class Timeline {
     this.pinned = [rank];
     this.showRank(rank);
     this.changed();
-    this.perfettoButton();
     this.layout();
     this.showMatch(answer);
   }

@@ -23,7 +23,7 @@ from diag.app.figures import MS
 from diag.app.markup import plain
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.timeline_data import MOST_TEXT, source_of, words, work_colours, work_words
+from diag.app.timeline_data import MOST_TEXT, StepToOpen, source_of, words, work_colours, work_words
 from diag.app.timeline_data import share as share_run
 from diag.perfetto import UI
 from diag.tables.zoom import WORK, AllRanks, Category, Lane, by_name
@@ -310,17 +310,50 @@ def _table_of_names(lanes: Sequence[Lane], window: Window) -> None:
 
 def _perfetto(view: RunView, look: Look) -> None:
     """Draws the command to use where the canvas's button does not help: from another machine, or for a file."""
-    source = source_of(share_run(view.result))
-    step = source.traced_step(look.rank, look.window.begin_ns, look.window.end_ns)
-    if step is None:
+    chosen = _to_open(view, look)
+    if chosen is None:
         return
+    step = f"Step {chosen.step} of rank {chosen.rank}"
     with st.popover("Perfetto from the command line", icon=":material/terminal:"):
+        what = "with everything in its trace: arguments, flow arrows, Python functions"
         st.markdown(
-            f"Step {step} of rank {look.rank} with everything in its trace: arguments, flow arrows, Python functions. "
+            f"{step} {what if chosen.profiled else f'was not profiled: {_RECORDED}'}. "
             "Run this where the run's files are. Nothing is uploaded: Perfetto's page reads the trace from your "
             "machine, as it does with the button *Open in Perfetto* above."
         )
-        show_code(open_command(view.result.tables.root.resolve(), look.rank, step), "bash")
+        show_code(open_command(view.result.tables.root.resolve(), chosen.rank, chosen.step), "bash")
+
+
+_RECORDED = "it has its recorded phases and collectives only"
+
+
+def _to_open(view: RunView, look: Look) -> StepToOpen | None:
+    """The step of the window for Perfetto."""
+    source = source_of(share_run(view.result))
+    return source.step_to_open(look.rank, look.window.begin_ns, look.window.end_ns)
+
+
+def _perfetto_button(view: RunView, look: Look) -> dict[str, Any]:
+    """The canvas's button, which says what it opens: ``step`` None if there is nothing to open."""
+    chosen = _to_open(view, look)
+    if chosen is None:
+        why = f"No step of rank {look.rank} in this window was profiled or recorded step by step."
+        traced = view.result.timeline.ranks[look.rank].traced
+        return {
+            "rank": look.rank,
+            "step": None,
+            "label": "Open in Perfetto",
+            "about": f"{why} Its traces cover other steps: {_steps(traced)}." if traced else why,
+        }
+    of_rank = f" of rank {chosen.rank}" if len(look.pinned) > 1 else ""
+    what = "with everything in its trace" if chosen.profiled else f"was not profiled: {_RECORDED}"
+    return {
+        "rank": chosen.rank,
+        "step": chosen.step,
+        "label": f"Open step {chosen.step}{of_rank} in Perfetto{'' if chosen.profiled else ' (not profiled)'}",
+        "about": f"Step {chosen.step} of rank {chosen.rank} {what}. Nothing is uploaded: Perfetto's page gets it from "
+        "this one.",
+    }
 
 
 def open_command(path: Path, rank: int, step: int) -> str:
@@ -347,6 +380,7 @@ def _canvas(view: RunView, look: Look) -> None:
         "pinned": list(look.pinned),
         "find": look.find,
         "python": look.python,
+        "open": _perfetto_button(view, look),
         **contents(view, theme_of(st.context.theme.type)),
     }
     _component()(
@@ -366,7 +400,6 @@ def contents(view: RunView, theme: Theme) -> dict[str, Any]:
         "steps": [[span.step, span.begin_ns, span.end_ns, int(span.step in traced)] for span in timeline.steps],
         "ranks": ranks,
         "by_host": len(ranks) > _FEW_RANKS and 1 < hosts < len(ranks),
-        "traced": [rank for rank, of_rank in timeline.ranks.items() if of_rank.traced],
         "perfetto": UI,
         "order": "worst first by the time that others waited for them" if len(ranks) > _FEW_RANKS else "by number",
         "works": [work_words(work) for work in WORK],

@@ -17,7 +17,11 @@ def open_trace(
     rank: Annotated[int, typer.Option(help="Rank whose trace is opened.", min=0, max=MOST_RANKS)],
     step: Annotated[
         int | None,
-        typer.Option(help="Step to cut out of the trace; by default the first that it covers.", show_default=False),
+        typer.Option(
+            help="Step to open; by default the first that a trace covers. A step that was not profiled is made from "
+            "its records: phases and collectives.",
+            show_default=False,
+        ),
     ] = None,
     from_ms: Annotated[
         float | None,
@@ -55,6 +59,8 @@ def open_trace(
     with reading_progress() as progress:
         reading = Reading(progress=progress)
         excerpt = window_of(path, rank, from_ms, to_ms, reading) if windowed else step_of(path, rank, step, reading)
+    if excerpt.recorded:
+        say(f"{excerpt.why}: the step is made from what was recorded of it, its phases and collectives.")
     if output is not None:
         events = write_excerpt(excerpt, output)
         say(f"{output}: {events:,} events of rank {rank}, {excerpt.title}, of {excerpt.path}")

@@ -226,13 +226,14 @@ def test_without_a_trace_it_says_what_to_do(slow_rank_1: Path, monkeypatch: pyte
     test = page(slow_rank_1, monkeypatch)
     assert "No trace of rank 1" in test.info[0].value
     assert "`diag run`" in test.info[0].value
-    assert not test.code
-    assert canvas(test)["traced"] == []
+    assert canvas(test)["open"]["label"] == "Open step 0 in Perfetto (not profiled)"
 
 
 def test_a_step_that_no_trace_covers(monkeypatch: pytest.MonkeyPatch) -> None:
     test = page(SAMPLES / "fsdp2-straggler-rank0", monkeypatch, rank="0", step="5")
     assert "cover other steps: 15" in test.info[0].value
+    assert canvas(test)["open"]["label"] == "Open step 5 in Perfetto (not profiled)"
+    assert "--step 5" in test.code[0].value
     click(test, "Go to step 15")
     assert address(test)["step"] == "15"
     assert not test.info

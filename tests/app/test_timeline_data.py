@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 from diag.api import Result, open_run
 from diag.app.server import routes
 from diag.app.timeline_data import share, source_of
+from diag.serve.server import SAMPLES
 from diag.tables.tiles import CELLS, FULL
 from diag.tables.zoom import WORK
 from tests.app.runs import write_run
@@ -137,14 +138,43 @@ def test_a_search_goes_on_and_begins_again(client: TestClient, result: Result) -
     assert asked(client, "find", result, rank=0, find="nowhere", **{"from": 0}).json()["count"] == 0
 
 
-def test_a_step_for_perfetto(client: TestClient, result: Result, tmp_path: Path) -> None:
-    window = {"from": (STEP_US + 10) * US, "to": (STEP_US + 20) * US}
-    answer = asked(client, "trace", result, rank=1, **window)
+def test_a_step_for_perfetto(client: TestClient, result: Result) -> None:
+    answer = asked(client, "trace", result, rank=1, step=STEPS[1])
     assert answer.headers["x-diag-title"] == f"rank1-step{STEPS[1]}.json"
     names = [event["name"] for event in answer.json()["traceEvents"] if event.get("cat") == "kernel"]
     assert names == [KERNEL, "ncclDevKernel_AllReduce"]
-    without = open_run(write_run(tmp_path / "run"))
-    assert asked(client, "trace", without, rank=0, **window).status_code == 404
+    assert asked(client, "trace", result, rank=1, step=STEPS[-1] + 1).status_code == 404
+
+
+def test_a_step_that_was_not_profiled_is_made_from_its_records(client: TestClient, tmp_path: Path) -> None:
+    recorded = open_run(write_run(tmp_path / "run"))
+    answer = asked(client, "trace", recorded, rank=1, step=7)
+    assert answer.headers["x-diag-title"] == "rank1-step7-recorded.json"
+    events = {event["name"]: event for event in answer.json()["traceEvents"] if event["ph"] == "X"}
+    assert list(events) == ["step 7", "data", "forward", "backward", "all_reduce"]
+    assert (events["step 7"]["ts"], events["step 7"]["dur"]) == (0, 66_000)
+    assert events["data"]["dur"] == 1000
+
+
+def test_the_step_to_open_is_one_of_the_window(result: Result) -> None:
+    """A trace covers step 15 of the sample. No window without it opens it."""
+    sample = source_of(share(open_run(SAMPLES / "fsdp2-straggler-rank0")))
+    spans = {span.step: span for span in sample.result.timeline.steps}
+
+    def opened(first: int, last: int) -> tuple[int, bool] | None:
+        found = sample.step_to_open(1, spans[first].begin_ns, spans[last].end_ns)
+        return (found.step, found.profiled) if found is not None else None
+
+    assert opened(12, 12) == (12, False)
+    assert opened(14, 14) == (14, False)  # step 15 begins on another rank before this one ends
+    assert opened(15, 15) == (15, True)
+    assert opened(2, 20) == (15, True)
+    middle = (spans[12].begin_ns + spans[12].end_ns) // 2
+    found = sample.step_to_open(1, middle, middle + 1000)
+    assert found is not None
+    assert found.step == 12, "a window inside a step"
+    end = result.timeline.end_ns
+    assert source_of(share(result)).step_to_open(0, end + 1, end + 2) is None
 
 
 @pytest.mark.parametrize(

@@ -317,7 +317,7 @@ def test_perfetto_is_given_the_trace_in_the_browser(browser: Browser, traces: Se
         )
         open_timeline(found, traces, "?rank=1&step=4")
         with found.page.context.expect_page() as opened:
-            found.page.get_by_role("button", name="Open in Perfetto").click()
+            found.page.get_by_role("button", name="Open step 4 in Perfetto").click()
         expect(opened.value).to_have_title("rank1-step4.json true", timeout=PATIENCE_MS)
         assert found.complaints == []
 
