@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import streamlit as st
@@ -14,7 +15,7 @@ from streamlit.navigation.page import StreamlitPage
 from diag.api import RunState, snapshots_alone, split_job, state_of
 from diag.app.address import BASELINE, RUN, charge, choose, is_open, name_of, offer, opened, runs_of
 from diag.app.markup import plain
-from diag.app.pages import COMPARE, PAGES, Page, Visit
+from diag.app.pages import COMPARE, Page, Visit, contents_of, pages_for
 from diag.app.ready import READY
 from diag.app.run_view import RunView
 from diag.app.theme import favicon
@@ -33,11 +34,12 @@ def main() -> None:
         live.wait_for(root)
         return
     try:
-        runs, _ = runs_of(root)
+        runs, jobs = runs_of(root)
     except DiagError as error:
         show_error(error, _REFUSED)
         return
-    first = PAGES[0]
+    pages = pages_for(root, runs, contents_of(root, runs, jobs))
+    first = pages[0]
     linked: dict[str, StreamlitPage] = {}
     # The state of the chosen run before its page is drawn; it is set below, before a page runs.
     state: RunState | None = None
@@ -57,12 +59,11 @@ def main() -> None:
 
         return draw
 
-    for page in PAGES:
-        if page.offered(root, runs):
-            linked[page.path] = st.Page(drawing(page), title=page.title, url_path=page.path, default=page is first)
+    for page in pages:
+        linked[page.path] = st.Page(drawing(page), title=page.title, url_path=page.path, default=page is first)
     offer(linked)
     shown = st.navigation(list(linked.values()))
-    if not any(page.of_folder for page in PAGES if page.path == shown.url_path):
+    if not any(page.of_folder for page in pages if page.path == shown.url_path):
         state = state_of(_chosen_run(root, runs))
         baseline = _chosen_baseline(root, state.path, runs)
     begin = time.process_time()
@@ -110,14 +111,24 @@ def _with_run(state: RunState, draw: Callable[[RunView, Visit], None], at: Visit
             return
         if state.live:
             st.info("The training has recorded no whole step yet; this page shows the first one when it is there.")
+            live.show_standstill(state.path)
             return
         show_error(error, _REFUSED)
+        _guarded(lambda _: _triaged(state.path), at)
         live.until_changed(state.path)
         return
     before.empty()
     if not answer_first:
         READY.wait()
     draw(view, at)
+
+
+def _triaged(run: Path) -> None:
+    """Draws the answer of the hang triage for a run that cannot be analysed, if it left anything for it."""
+    from diag.app.views import hang
+
+    with suppress(DiagError):
+        hang.show_answer(run)
 
 
 def _baseline(root: Path, run: Path | None) -> RunView | None:

@@ -4,12 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from diag.api import Jobs, holds_runs, snapshots_alone
 from diag.app.run_view import RunView
+from diag.errors import DiagError
 from diag.tune.history import is_tuned, load
+
+
+class Contents(Enum):
+    """What the dashboard's path holds, which decides on its pages."""
+
+    RUNS = auto()  # to analyse: run directories, traces, NCCL Inspector's files
+    SNAPSHOTS = auto()  # of memory, nothing else
+    LOGS = auto()  # logs, stacks and dumps for the triage, nothing else
+    NOTHING = auto()
+
+
+def contents_of(root: Path, runs: Sequence[Path], jobs: Jobs) -> Contents:
+    """``runs``, ``jobs``: as `runs_of` lists them. Looks into other files only where there is no run."""
+    if list(runs) != [root] or holds_runs(root, jobs):
+        return Contents.RUNS
+    if snapshots_alone([root]):
+        return Contents.SNAPSHOTS
+    try:
+        _view("hang").investigated(root)
+    except DiagError:
+        return Contents.NOTHING
+    return Contents.LOGS
 
 
 @dataclass(frozen=True)
@@ -29,15 +54,22 @@ class Visit:
 @dataclass(frozen=True)
 class Page:
     """``path``: in the address. A page has either ``of_run``, which draws an analysed run, or ``of_files``, which needs
-    no analysis. ``of_folder``: the page is about all runs, so none is chosen. ``offered``: whether a folder with these
-    runs has the page."""
+    no analysis. ``of_folder``: the page is about all runs, so none is chosen. ``shows``: the contents that it can show;
+    ``offered``: whether a folder with these runs has the page."""
 
     title: str
     path: str
     of_run: Callable[[RunView, Visit], None] | None = None
     of_files: Callable[[Visit], None] | None = None
     of_folder: bool = False
+    shows: frozenset[Contents] = frozenset({Contents.RUNS})
     offered: Callable[[Path, Sequence[Path]], bool] = lambda root, runs: True  # noqa: ARG005
+
+
+def pages_for(root: Path, runs: Sequence[Path], contents: Contents) -> list[Page]:
+    """The pages that have something to show, in the order of the navigation. The first one is opened first, and says
+    what is wrong if there is nothing to show."""
+    return [page for page in PAGES if contents in page.shows and page.offered(root, runs)]
 
 
 def _several(_: Path, runs: Sequence[Path]) -> bool:
@@ -58,15 +90,30 @@ def _tuning(at: Visit) -> None:
 COMPARE = "compare"  # its path
 
 PAGES = (
-    Page("Overview", "overview", lambda view, at: _view("overview").show(view, at.baseline())),
+    Page(
+        "Overview",
+        "overview",
+        lambda view, at: _view("overview").show(view, at.baseline()),
+        shows=frozenset({Contents.RUNS, Contents.NOTHING}),
+    ),
     Page("Timeline", "timeline", lambda view, _: _view("timeline").show(view)),
     Page("What if", "what-if", lambda view, _: _view("what_if").show(view)),
     Page("Collectives", "collectives", lambda view, _: _view("collectives").show(view)),
     Page("Kernels", "kernels", lambda view, _: _view("kernels").show(view)),
     Page("Input", "input", lambda view, _: _view("loading").show(view)),
-    Page("Memory", "memory", lambda view, _: _view("memory").show(view)),
+    Page(
+        "Memory",
+        "memory",
+        lambda view, _: _view("memory").show(view),
+        shows=frozenset({Contents.RUNS, Contents.SNAPSHOTS}),
+    ),
     Page("Compare", COMPARE, lambda view, at: _view("compare").show(view, at.root), offered=_several),
-    Page("Hang triage", "hang", of_files=lambda at: _view("hang").show(at.root, at.run)),
+    Page(
+        "Hang triage",
+        "hang",
+        of_files=lambda at: _view("hang").show(at.root, at.run),
+        shows=frozenset({Contents.RUNS, Contents.LOGS}),
+    ),
     Page(
         "Runs",
         "runs",

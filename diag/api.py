@@ -629,6 +629,12 @@ def _left_out(attribution: Attribution) -> list[NotLooked]:
     return [NotLooked(f"who waits for {rank_ranges(attribution.untied)}", reason)]
 
 
+def holds_runs(path: Path | str, jobs: Jobs) -> bool:
+    """Whether there is anything to analyse: a run directory, traces, or NCCL Inspector's files. ``jobs``: what
+    `find_jobs` found at the path; no other file of traces is read."""
+    return bool(jobs.jobs) or RunLayout(Path(path)).is_run() or bool(alone([path]))
+
+
 def list_runs(folder: Path | str) -> list[Path]:
     """The paths of the runs in a folder: the folder itself if it is a run, with its restarts, or if it holds the traces
     of one job; else the runs and the jobs in it, by name, each as the path that opens it. DiagError if there is

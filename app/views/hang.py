@@ -16,7 +16,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from diag.api import split_job, state_of
-from diag.app.address import choose, choose_path
+from diag.app.address import choose, choose_path, show_link
 from diag.app.figures import finish
 from diag.app.markup import label, plain, prose
 from diag.app.run_view import Part
@@ -71,6 +71,21 @@ def show(root: Path, run: Path) -> None:
         _evidence(investigation.triage.evidence)
         _stacks(investigation.triage.stacks)
         _reasons(investigation)
+
+
+def investigated(path: Path) -> Investigation:
+    """The triage of a run or of any files, as the page shows it. DiagError if there is nothing to triage."""
+    return _of_path(str(path), newest_write(str(path)))
+
+
+def show_answer(path: Path) -> None:
+    """Draws the answer alone, with a link to the page. DiagError if there is nothing to triage."""
+    triage = investigated(path)
+    if triage.triage.fault_class == "healthy":
+        return
+    st.subheader("Hang triage", anchor=False)
+    _answer(triage)
+    show_link("hang", "Evidence and what was ruled out", icon="search")
 
 
 # -- where the logs are ------------------------------------------------------------------------------------------------
