@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import tempfile
 import time
@@ -168,7 +169,8 @@ def _answer(investigation: Investigation) -> None:
 
 
 def _places(investigation: Investigation) -> None:
-    groups = places_of(investigation.logs, investigation.dumps)
+    culprits = [culprit.rank for culprit in investigation.triage.culprits if culprit.rank is not None]
+    groups = places_of(investigation.logs, investigation.dumps, culprits)
     if not groups and investigation.triage.fault_class == "healthy":
         return
     st.subheader("Ranks in each group", anchor="places")
@@ -179,12 +181,28 @@ def _places(investigation: Investigation) -> None:
             icon=":material/info:",
         )
         return
-    culprits = [culprit.rank for culprit in investigation.triage.culprits if culprit.rank is not None]
-    left_out = len(groups) - MOST_GROUPS
-    more = f" {counted(left_out, 'group')} more, not drawn." if left_out > 0 else ""
-    st.markdown(plain(f"Groups by ranks, with each rank's last call.{more}"))
-    theme = theme_of(st.context.theme.type)
-    draw(places(groups, culprits, theme), "places", "State of every rank in every group")
+    shown, left_out = drawn_groups(groups, culprits)
+    st.markdown(plain(" ".join(("Groups by ranks, with the number of each rank's last call.", *left_out))))
+    draw(places(shown, culprits, theme_of(st.context.theme.type)), "places", "State of every rank in every group")
+
+
+def drawn_groups(groups: Sequence[GroupPlaces], culprits: Sequence[int]) -> tuple[list[GroupPlaces], tuple[str, ...]]:
+    """The groups to draw, and sentences about those left out. Those that show a fault come first, then all of the
+    culprits; the others say nothing about it and fill up what room there is."""
+    telling = [group for group in groups if group.uneven or group.holds(culprits)]
+    shown = telling[:MOST_TELLING] + [group for group in groups if group not in telling][: MOST_GROUPS - len(telling)]
+    sentences = []
+    if cut := len(telling) - MOST_TELLING:
+        sentences += [f"{counted(cut, 'group')} more with such ranks, not drawn."] if cut > 0 else []
+    if (rest := len(groups) - len(shown) - max(0, cut)) > 0:
+        at_fault = " and that hold no rank at fault" if culprits else ""
+        sentences.append(
+            f"{counted(rest, 'group')} more, whose ranks are all as far as each other{at_fault}, not drawn."
+        )
+    known = {place.rank for group in shown for place in group.members}
+    if missing := [rank for rank in culprits if rank not in known]:
+        sentences.append(f"No group that is drawn has {listing(missing)}.")
+    return shown, tuple(sentences)
 
 
 def _evidence(evidence: Sequence[Evidence]) -> None:
@@ -317,9 +335,10 @@ def _report(seen: Seen, age: float | None) -> None:
 # -- figures -----------------------------------------------------------------------------------------------------------
 
 
-MOST_GROUPS = 24
-_MOST_NAMED = 24  # with more columns, the last calls are not written into the cells
+MOST_GROUPS, MOST_TELLING = 24, 64  # rows; the second: of groups that show a fault or hold a culprit
+_CELLS_PX, _CHAR_PX = 640, 6.5  # width of all cells on a window of 1,440 pixels, and of a digit in them
 _ROW, _LEAST, _LEGEND = 34, 150, 32  # pixels
+_MOST_OPS = 2  # names of operations in the label of a row
 _GAP = 2
 _STATES = tuple(At)
 
@@ -330,6 +349,7 @@ def colours(theme: Theme) -> dict[At, str]:
     return {
         At.HERE: part[Part.IDLE],
         At.BEHIND: part[Part.TRANSFER],
+        At.UNFINISHED: part[Part.WAITING],
         At.NEVER_BEGAN: part[Part.TRANSFER],
         At.INITIALISING: part[Part.WAITING],
         At.ENDED: part[Part.COPY],
@@ -338,8 +358,9 @@ def colours(theme: Theme) -> dict[At, str]:
 
 
 def places(groups: Sequence[GroupPlaces], culprits: Sequence[int], theme: Theme) -> go.Figure:
-    """A heat map of groups by ranks, with the last call of each rank if there is room. At most MOST_GROUPS groups."""
-    shown = groups[:MOST_GROUPS]
+    """A heat map of groups by ranks. The last operations stand once per row, their numbers in the cells if there is
+    room; of a rank that is behind, else by how many calls."""
+    shown = groups
     columns = sorted({_column(place) for group in shown for place in group.members})
     at = {column: i for i, column in enumerate(columns)}
     names = [_name(column, culprits, theme) for column in columns]
@@ -350,7 +371,7 @@ def places(groups: Sequence[GroupPlaces], culprits: Sequence[int], theme: Theme)
         for place in group.members:
             i = at[_column(place)]
             state[row, i] = _STATES.index(place.at)
-            text[row][i] = label(place.last, 20) if len(columns) <= _MOST_NAMED else ""
+            text[row][i] = _number(place, group, math.floor(_CELLS_PX / len(columns) / _CHAR_PX))
             hover[row][i] = _hover_text(group, place)
     shades = colours(theme)
     scale = [shades[state] for state in _STATES]
@@ -358,7 +379,7 @@ def places(groups: Sequence[GroupPlaces], culprits: Sequence[int], theme: Theme)
         go.Heatmap(
             z=state,
             x=names,
-            y=[label(group.title, 40) for group in shown],
+            y=list(range(len(shown))),
             text=text,
             texttemplate="%{text}",
             textfont={"size": 10},
@@ -401,8 +422,29 @@ def places(groups: Sequence[GroupPlaces], culprits: Sequence[int], theme: Theme)
         legend={"orientation": "h", "x": 0, "xanchor": "left", "yref": "container", "y": 0, "yanchor": "bottom"},
         margin={"l": 8, "r": 16, "t": 8, "b": _LEGEND},
         xaxis={"type": "category", "title": None, "showgrid": False, "side": "top", "nticks": 32, "tickangle": 0},
-        yaxis={"autorange": "reversed", "type": "category", "title": None, "showgrid": False},
-    )
+        # Numbers, as two groups may have one name.
+        yaxis={
+            "autorange": "reversed", "title": None, "showgrid": False, "zeroline": False,
+            "tickvals": list(range(len(shown))), "ticktext": [_row_name(group) for group in shown],
+        },
+    )  # fmt: skip
+
+
+def _number(place: Place, group: GroupPlaces, most_chars: int) -> str:
+    """The number of the member's last call, if it has that many characters; else by how many calls it is behind."""
+    if len(place.at_call) <= most_chars:
+        return place.at_call
+    most = max((other.number for other in group.members if other.number is not None), default=None)
+    behind = f"-{most - place.number}" if most is not None and place.number is not None and place.number < most else ""
+    return behind if len(behind) <= most_chars else ""
+
+
+def _row_name(group: GroupPlaces) -> str:
+    """The group's title, and under it the operations that its ranks called last."""
+    ops = list(dict.fromkeys(place.op for place in group.members if place.op))
+    more = f" and {len(ops) - _MOST_OPS} more" if len(ops) > _MOST_OPS else ""
+    called = f"<br>{label(', '.join(ops[:_MOST_OPS]), 40)}{more}" if ops else ""
+    return f"{label(group.title, 40)}{called}"
 
 
 def _column(place: Place) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import StrEnum
@@ -244,6 +244,7 @@ class At(StrEnum):
 
     HERE = "as far as any other"
     BEHIND = "behind the others"
+    UNFINISHED = "has not finished what others finished"
     INITIALISING = "initialises the communicator"
     NEVER_BEGAN = "never began to initialise it"
     ENDED = "has left it"
@@ -252,7 +253,8 @@ class At(StrEnum):
 
 @dataclass(frozen=True)
 class Place:
-    """One member. ``rank``: global, None where unknown; ``last``: its last call, "" where unknown."""
+    """One member. ``rank``: global, None where unknown; ``last``: its last call, ``op`` and ``at_call`` its operation
+    and its number as written in the logs; "" where unknown."""
 
     group_rank: int
     rank: int | None
@@ -260,6 +262,9 @@ class Place:
     last: str = ""
     number: int | None = None
     waits: bool = False  # the call is not finished, as far as its recorder knows
+    op: str = ""
+    at_call: str = ""
+    finished: int | None = None  # the last call that it has left, as far as its recorder knows
 
 
 @dataclass(frozen=True)
@@ -273,12 +278,21 @@ class GroupPlaces:
     def uneven(self) -> bool:
         return len({place.at for place in self.members}) > 1
 
+    def holds(self, ranks: Collection[int]) -> bool:
+        return any(place.rank in ranks for place in self.members)
 
-def places_of(logs: Logs, dumps: Dumps) -> tuple[GroupPlaces, ...]:
-    """All groups of two members and more: those with members at different places first, then the largest."""
+
+def places_of(logs: Logs, dumps: Dumps, culprits: Collection[int] = ()) -> tuple[GroupPlaces, ...]:
+    """All groups of two members and more: those with members that are behind others first, then those of which some
+    members are not known, then those of the culprits, then the largest."""
     groups = [_of_communicator(logs, communicator) for communicator in logs.communicators if communicator.size > 1]
     groups += _of_dumps(dumps)
-    return tuple(sorted(groups, key=lambda group: (not group.uneven, -group.size, group.title)))
+
+    def order(group: GroupPlaces) -> tuple[object, ...]:
+        faulty = any(place.at not in (At.HERE, At.UNKNOWN) for place in group.members)
+        return not faulty, not group.uneven, not group.holds(culprits), -group.size, group.title
+
+    return tuple(sorted(groups, key=order))
 
 
 def _of_communicator(logs: Logs, communicator: Communicator) -> GroupPlaces:
@@ -300,14 +314,16 @@ def _member(number: int, rank: int | None, member: Member | None, most: int | No
     if member is None:
         return Place(number, rank, At.NEVER_BEGAN if began else At.UNKNOWN)
     call = member.calls[-1] if member.calls else None
-    last, count = (f"{call.op} {call.op_count:#x}", call.op_count) if call is not None else ("", None)
     if member.ended:
-        return Place(number, rank, At.ENDED, last, count)
-    if not member.completed and member.started:
-        return Place(number, rank, At.INITIALISING, last, count)
-    if most is None:
-        return Place(number, rank, At.HERE)
-    return Place(number, rank, At.HERE if count == most else At.BEHIND, last, count)
+        at = At.ENDED
+    elif not member.completed and member.started:
+        at = At.INITIALISING
+    else:
+        at = At.HERE if most is None or (call is not None and call.op_count == most) else At.BEHIND
+    if call is None:
+        return Place(number, rank, at)
+    at_call = f"{call.op_count:#x}"
+    return Place(number, rank, at, f"{call.op} {at_call}", call.op_count, op=call.op, at_call=at_call)
 
 
 def _of_dumps(dumps: Dumps) -> list[GroupPlaces]:
@@ -323,15 +339,39 @@ def _of_dumps(dumps: Dumps) -> list[GroupPlaces]:
         most = max((number for number in called.values() if number is not None), default=None)
         if len(ranks) > 1 and most is not None:
             members = tuple(_of_dump(dumps, name, i, rank, called.get(rank), most) for i, rank in enumerate(ranks))
-            groups.append(GroupPlaces(title, len(ranks), members, from_dumps=True))
+            groups.append(GroupPlaces(title, len(ranks), _unfinished(members), from_dumps=True))
     return groups
+
+
+def _unfinished(members: tuple[Place, ...]) -> tuple[Place, ...]:
+    """The members of a group, where one that has called as much as any other may still be in a call that others have
+    left."""
+    most = max((place.finished for place in members if place.finished is not None), default=0)
+    return tuple(
+        replace(place, at=At.UNFINISHED)
+        if place.at == At.HERE and place.finished is not None and place.finished < most
+        else place
+        for place in members
+    )
 
 
 def _of_dump(dumps: Dumps, group: str, group_rank: int, rank: int, number: int | None, most: int) -> Place:
     dump = dumps.dumps.get(rank)
-    if dump is None or number is None:
-        return Place(group_rank, rank, At.UNKNOWN if dump is None else At.BEHIND)
-    pending: Sequence[str] = [op.title for op in dump.pending if op.group == group and op.number == number]
-    recent = [op.title for op in dump.recent.get(group, ()) if op.number == number]
-    last = next(iter((*pending, *recent)), f"#{number}")
-    return Place(group_rank, rank, At.HERE if number == most else At.BEHIND, last, number, waits=bool(pending))
+    if dump is None or number is None:  # a recorder that lost entries may have held a call
+        return Place(group_rank, rank, At.BEHIND if dump is not None and dump.whole else At.UNKNOWN)
+    at_call = f"#{number}"
+    unfinished = [op.number for op in dump.pending if op.group == group and not op.p2p]
+    pending = [op for op in dump.pending if op.group == group and op.number == number]
+    recent = [op for op in dump.recent.get(group, ()) if op.number == number]
+    last = next(iter((*pending, *recent)), None)
+    return Place(
+        group_rank,
+        rank,
+        At.HERE if number == most else At.BEHIND,
+        last.title if last is not None else at_call,
+        number,
+        waits=bool(pending),
+        op=last.name if last is not None else "",
+        at_call=at_call,
+        finished=min(unfinished, default=number + 1) - 1,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +13,13 @@ from streamlit.testing.v1 import AppTest
 
 from diag.app.markup import plain
 from diag.app.theme import DARK, LIGHT
-from diag.app.views.hang import places
-from diag.hang.api import At, investigate, places_of
+from diag.app.views.hang import drawn_groups, places
+from diag.hang.api import At, GroupPlaces, Place, investigate, places_of
 from diag.hang.ras import live
+from diag.words.formatting import spaced
 from tests.app.shown import text
 from tests.hang.corpus import case
+from tests.hang.flight.boards import dump
 from tests.hang.ras.reports import Comm, as_json, job, write_run
 from tests.hang.ras.reports import text as ras_text
 from tests.hang.ras.server import listening, silent, speaks
@@ -114,9 +117,46 @@ def test_the_rank_that_is_behind_stands_out(tmp_path: Path, theme: object) -> No
     groups = places_of(found.logs, found.dumps)
     assert groups
     figure = places(groups, [c.rank for c in found.triage.culprits if c.rank is not None], theme)
-    assert figure.data[0].z.shape[0] == min(len(groups), 24)
+    assert figure.data[0].z.shape[0] == len(groups)
     for group in groups:
         assert len(group.members) == group.size
+
+
+def group(title: str, *ats: At, first: int = 0) -> GroupPlaces:
+    members = tuple(Place(i, first + i, at, "all_reduce #42806", 42806, op="all_reduce", at_call="#42806")
+                    for i, at in enumerate(ats))  # fmt: skip
+    return GroupPlaces(title, len(members), members, from_dumps=True)
+
+
+def test_the_figure_never_leaves_out_a_rank_at_fault() -> None:
+    even = [group(f"even {i}", *[At.HERE] * 4) for i in range(40)]
+    uneven = [group(f"uneven {i}", At.HERE, At.BEHIND) for i in range(3)]
+    own = [group("its own", *[At.HERE] * 2, first=14)]
+    drawn, said = drawn_groups([*uneven, *own, *even], [14])
+    assert [one.title for one in drawn[:5]] == ["uneven 0", "uneven 1", "uneven 2", "its own", "even 0"]
+    assert len(drawn) == 24
+    assert spaced(" ".join(said)).startswith("20 groups more, whose ranks are all as far as each other")
+    many = [group(f"uneven {i}", At.HERE, At.BEHIND) for i in range(70)]
+    drawn, said = drawn_groups(many, [14])
+    assert len(drawn) == 64
+    assert spaced(" ".join(said)) == "6 groups more with such ranks, not drawn. No group that is drawn has rank 14."
+
+
+def test_a_call_that_only_its_peers_finished_is_a_place_of_its_own(tmp_path: Path) -> None:
+    """Both ranks have called as often. The culprit's own group shows it."""
+    for rank, calls in {0: "0:all_reduce 0:all_reduce", 1: "0:all_reduce 0:all_reduce?"}.items():
+        (tmp_path / f"_dump_{rank}").write_text(json.dumps(dump(rank, {"0": (0, 1)}, calls)))
+    found = investigate([str(tmp_path)])
+    (only,) = places_of(found.logs, found.dumps)
+    assert [place.at for place in only.members] == [At.HERE, At.UNFINISHED]
+
+
+def test_numbers_that_do_not_fit_are_not_written_over_each_other() -> None:
+    few, many = group("few", *[At.HERE] * 16), group("many", *[At.HERE] * 60)
+    for groups, texts in (([few], {"#42806"}), ([many], {""})):
+        heat = places(groups, [], LIGHT).data[0]
+        assert set(heat.text[0]) == texts
+    assert "all_reduce" in places([few], [], LIGHT).layout.yaxis.ticktext[0]
 
 
 def test_groups_of_a_captured_hang(tmp_path: Path) -> None:
