@@ -15,6 +15,7 @@ from diag.account.device_clock import on_device_clocks
 from diag.account.durations import Durations, durations_of, of_steps
 from diag.account.trace_ranges import AFTER_ITERATIONS, BEFORE_ITERATIONS
 from diag.collectors.layout import OOM, RunLayout
+from diag.collectors.records import Manifest
 from diag.diagnoses import Examination, examine
 from diag.diagnoses.durations import add_durations, examine_durations, judge_durations
 from diag.diagnoses.shares import Cost
@@ -40,6 +41,7 @@ from diag.rundir.curves import curves_of as curves_of
 from diag.rundir.curves import progress_of as progress_of
 from diag.rundir.durations import with_ranks
 from diag.rundir.inspector import alone, newest_job, ranks_of, read_inspector
+from diag.rundir.lines import read_manifest
 from diag.rundir.run import Job as Job
 from diag.rundir.run import Jobs as Jobs
 from diag.rundir.run import SeveralJobsError as SeveralJobsError
@@ -104,7 +106,7 @@ class Result(Struct, frozen=True, dict=True):
     def outcome(self) -> Outcome | None:
         """How the run ended, if it failed or its end was not recorded; None for a run that succeeded, still trains, or
         was recorded by another tool."""
-        return _outcome(self.tables, len(self.attribution.steps))
+        return _outcome(self.tables.root, self.tables.manifest, len(self.attribution.steps))
 
     @cached_property
     def failed_allocations(self) -> tuple[FailedAllocation, ...]:
@@ -326,7 +328,17 @@ def open_run(*paths: Path | str, reading: Reading | None = None) -> Result:
     if the traces belong to several jobs: FOLDER::NAME selects one of them."""
     if files := alone(paths):
         return open_inspector(paths[0], files)
-    return analyze(open_paths(paths, reading))
+    try:
+        tables = open_paths(paths, reading)
+    except DiagError as error:
+        if (
+            len(paths) != 1
+            or (outcome := _outcome(Path(paths[0]), read_manifest(RunLayout(Path(paths[0])))[0])) is None
+        ):
+            raise
+        headline = f"{outcome.headline.rstrip('.')}; {error.message}"
+        raise DiagError(headline, hint=error.hint, path=error.path, exit_code=error.exit_code) from error
+    return analyze(tables)
 
 
 def open_job(job: Job, reading: Reading | None = None) -> Result:
@@ -559,34 +571,40 @@ def _notes_on_ends(tables: Tables) -> list[str]:
     return [f"{rank_ranges(cut)} did not close their records: steps of the last seconds may be missing"] if cut else []
 
 
-def _outcome(tables: Tables, steps: int) -> Outcome | None:
-    manifest = tables.manifest
-    if manifest is None or manifest.exit_code == 0:
+def _outcome(root: Path, manifest: Manifest | None, steps: int = 0) -> Outcome | None:
+    """How a run ended, with the account that ``diag triage`` gives of it. ``steps``: recorded ones."""
+    if manifest is None:
         return None
     from diag.hang.api import triage
     from diag.hang.classes import CLASSES
-    from diag.rundir.runs import State, state_of
+    from diag.hang.model import Triage
+    from diag.hang.rundir import needs_triage
 
-    if state_of(tables.root).state not in (State.FAILED, State.STOPPED):
+    layout = RunLayout(root)
+    if state_of(root).state is State.TRAINING or (manifest.exit_code == 0 and not needs_triage(layout)):
         return None
-    after = counted(steps, "step").replace(NBSP, " ")
-    ended = f"The training stopped after {after} without recording its end"
-    if manifest.exit_code is not None:
-        ended = f"The training failed after {after} (exit code {manifest.exit_code})"
     try:
-        hang_triage = triage([str(tables.root)])
-    except DiagError:
-        return Outcome(ended, manifest.exit_code)
-    if not CLASSES[hang_triage.fault_class].names_a_cause:
-        return Outcome(ended, manifest.exit_code)
+        answer = triage([str(root)])
+    except DiagError as error:  # nothing can be read any more
+        answer = Triage("undetermined", 0.0, error.message)
+    if answer.fault_class == "healthy":
+        return None
+    after = f"after {counted(steps, 'step').replace(NBSP, ' ')}" if steps else "before a step was recorded"
+    names_a_cause = CLASSES[answer.fault_class].names_a_cause
+    ended = f"The training stopped {after} without recording its end"
+    if manifest.ended_by:
+        ended = f"The training was ended {after}"
+    elif manifest.exit_code is not None:
+        verb = "failed" if manifest.exit_code else "ended"
+        ended = f"The training {verb} {after} (exit code {manifest.exit_code})"
     return Outcome(
         ended,
         manifest.exit_code,
-        f"{hang_triage.headline.rstrip('.')}.",
-        hang_triage.fault_class,
-        hang_triage.confidence,
-        tuple(sorted({culprit.rank for culprit in hang_triage.culprits if culprit.rank is not None})),
-        hang_triage.next_steps[0] if hang_triage.next_steps else "",
+        f"{answer.headline.rstrip('.')}.",
+        answer.fault_class if names_a_cause else "",
+        answer.confidence if names_a_cause else 0.0,
+        tuple(sorted({culprit.rank for culprit in answer.culprits if culprit.rank is not None})),
+        answer.next_steps[0] if answer.next_steps else "",
     )
 
 

@@ -73,12 +73,26 @@ def _say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool) ->
         if outcome.failed_rank is not None and not shown:
             for line in log_tail(newest, outcome.failed_rank):
                 say(f"      {line}", err=True)
-        if not outcome.interrupted:
+        if collect:
             with after_training(_print_message):
                 say_why(layout)  # of every attempt
-        say(f"      what was recorded until then: diag analyze {newest.root}", err=True)
+        if _has_steps(newest):
+            say(f"      what was recorded until then: diag analyze {newest.root}", err=True)
     elif collect:
+        from diag.hang.rundir import needs_triage
+
+        with after_training(_print_message):
+            if needs_triage(newest):
+                _print_message("the training ended with exit code 0, and not every rank reached its end")
+                say_why(newest)
         say(f"Recorded in {newest.root}. Next: diag analyze {newest.root}", err=shown)
+
+
+def _has_steps(layout: RunLayout) -> bool:
+    """Whether there is something to analyse: a rank that failed early recorded none."""
+    from diag.rundir.lines import last_steps
+
+    return any(last_steps(files.steps) for files in layout.ranks().values())
 
 
 def _print_message(text: str) -> None:

@@ -171,7 +171,7 @@ def _investigated(
     from diag.hang.ras.read import ANCHORS, overheard, read_reports
     from diag.hang.reason import reason
     from diag.hang.rundir import clues_of as clues_of_run
-    from diag.hang.rundir import ended_well, read_runs
+    from diag.hang.rundir import ended_well, read_runs, standing
     from diag.hang.text import read_logs
 
     if not paths and not ras:
@@ -185,9 +185,10 @@ def _investigated(
     runs = read_runs(paths)
     # A log given in addition to the run may be of another job.
     well = ended_well(runs[0]) if len(runs) == len(paths) == 1 else None
+    state = standing(runs[0]) if len(runs) == len(paths) == 1 else None
     from_runs = [clue for run in runs for clue in clues_of_run(run)]
     logs = replace(logs, gaps=tuple(dict.fromkeys((*logs.gaps, *(gap for run in runs for gap in run.gaps)))))
-    if not logs.paths and not dumps.paths and not from_runs and well is None and not reports.reports:
+    if not logs.paths and not dumps.paths and not from_runs and state is None and not reports.reports:
         reasons = "; ".join(f"{visible(path)}: {reason}" for path, reason in logs.gaps[:3] if path)
         raise DiagError(
             "no log and no Flight Recorder dump was found" + (f" ({reasons})" if reasons else ""),
@@ -198,7 +199,8 @@ def _investigated(
     known = {*dumps.paths, *reports.json_paths}
     logs = replace(logs, gaps=tuple(gap for gap in logs.gaps if gap[0] not in known))
     findings = findings_of(reports, logs)
-    answer = reason(logs, from_dumps, [*from_runs, *findings.clues], well)
+    backends = {run.backend for run in runs if run.backend}
+    answer = reason(logs, from_dumps, [*from_runs, *findings.clues], well, state, backends)
     return Investigation(_without_secrets(_with_snapshot(completed(answer, findings), paths)), logs, dumps)
 
 

@@ -162,6 +162,7 @@ class Clue:
     victims: tuple[int, ...] = ()  # ranks that only wait
     time_ns: int | None = None
     from_dumps: bool = False
+    comes_first: bool = False  # records show that everything else followed from it, whatever its class
 
     @property
     def ranks(self) -> set[int]:

@@ -13,6 +13,7 @@ from diag.hang.model import Clue, Guess, RuledOut
 
 # -- Causes before consequences, wherever they stand in a file ---------------------------------------------------------
 
+_FIRST = 0.0  # before every class
 _NEVER_FIRST = 6.5  # behind every class that can be a cause
 _DOUBTFUL_END = 4.5  # a process that ended, perhaps as a victim: behind ranks that are missing
 _WEAK = 0.5  # below it a clue gives way to stronger ones of the next priority
@@ -85,6 +86,8 @@ def _before(first: Clue, second: Clue) -> bool:
 
 
 def _place(clue: Clue, roots: Sequence[Clue], first_timeout_ns: int | None) -> _Placed:
+    if clue.comes_first:
+        return _Placed(clue, _FIRST)
     fault_class = CLASSES[clue.fault_class]
     place = fault_class.place
     demoted = _why_not_first(clue, roots, first_timeout_ns)
@@ -207,7 +210,7 @@ class Confidence:
 def confidence_of(cause: Clue, others: Sequence[Clue]) -> Confidence:
     value, because = cause.confidence, list[str]()
     ranks = cause.ranks
-    if not ranks and not cause.hosts:
+    if not ranks and not cause.hosts and not CLASSES[cause.fault_class].outside:
         value *= _NOBODY
         because.append("no evidence attributes it to a rank or host")
     rivals = [other for other in others if _rival(cause, other)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from diag.hang.classes import CLASSES
@@ -19,7 +19,7 @@ from diag.hang.rules import RULES
 from diag.hang.rules.network import ends_on_its_host, interface_words
 from diag.hang.rules.processes import victims_of
 from diag.hang.rules.waiting import shown_stacks
-from diag.hang.rundir import EndedWell
+from diag.hang.rundir import EndedWell, Standing
 from diag.hang.wording import headline, steps
 from diag.words.formatting import counted, listing, spaced
 
@@ -34,6 +34,7 @@ _MOST = 6
 _MOST_NAMED = 1_024  # ranks
 _AT_START = ("barrier-device", "all-peers")  # notices of runs that hang later as well: no sign that the job is healthy
 _QUOTED = 160  # characters
+UNKNOWN = "The logs do not show the state of the job."
 _TOO_SHORT_MS = 5_000  # a first collective also builds the communicator
 _WELL, _STEPS, _STEPS_ONLY = 0.85, 0.7, 0.5
 
@@ -46,6 +47,7 @@ class NoCause:
     culprits: tuple[Culprit, ...]
     lines: tuple[Line, ...]
     steps: tuple[str, ...] = ()  # before those of the class
+    evidence: tuple[Evidence, ...] = ()  # of another source than the logs
 
 
 def without_cause(job: JobLogs, reports: Sequence[Timeout]) -> NoCause:
@@ -189,7 +191,7 @@ def _healthy_or_unknown(job: JobLogs) -> NoCause:
     if harmless:
         text = "The logs hold only lines that healthy runs also print, and no training step or end of the job."
         return NoCause("undetermined", 0.3, text, (), tuple(harmless[:_MOST]))
-    return NoCause("undetermined", 0.2, "The logs do not show the state of the job.", (), ())
+    return NoCause("undetermined", 0.2, UNKNOWN, (), ())
 
 
 def _errors(job: JobLogs) -> list[Line]:
@@ -258,8 +260,44 @@ def ranks_not_read(job: JobLogs) -> tuple[int, ...]:
     return tuple(rank for rank in range(world) if rank not in read)
 
 
+# Variables and tools of NCCL: of no use to a job with another backend, or without a process group.
+_OF_NCCL = re.compile(r"\bNCCL_[A-Z*]|\bTORCH_(?:NCCL|FR)_[A-Z]")
+_NOT_NCCL = re.compile(r"\bgloo/|\bProcessGroupGloo\b|\bhccl|\bHCCL|\bProcessGroupMPI\b")
+_TOOL = re.compile(r"\b(?:TORCH|NCCL)_[A-Z_]+(?==)|\bpy-spy\b")
+
+
+def may_use_nccl(job: JobLogs, backends: Collection[str]) -> bool:
+    """Whether NCCL's variables may show more: not for a job of one process, or one that only uses another backend.
+    ``backends``: from its records; without them the logs decide."""
+    if job.logs.world_size == 1:
+        return False
+    if backends:
+        return any("nccl" in name or name == "undefined" for name in backends)
+    if job.logs.communicators or any(process.nccl_version for process in job.logs.processes):
+        return True
+    if any(line.source == "nccl" or "NCCL" in line.raw for line in job.logs.lines):
+        return True
+    return not any(_NOT_NCCL.search(line.raw) for line in job.logs.lines)
+
+
+def fitting(advice: Sequence[str], nccl: bool) -> tuple[str, ...]:
+    """The steps in their order, without those of NCCL where the job does not use it, and without one whose variable or
+    tool an earlier step names."""
+    named: set[str] = set()
+    steps: list[str] = []
+    for step in advice:
+        tools = _TOOL.findall(step)
+        if (not nccl and _OF_NCCL.search(step) and "GLOO_" not in step) or step in steps or named & set(tools[:1]):
+            continue
+        named.update(tools)
+        steps.append(step)
+    return tuple(steps)
+
+
 def what_to_collect(job: JobLogs, dumps_read: bool, timed_out: bool, said: bool = False) -> tuple[str, ...]:
     """Sentences, the cheapest first. ``said``: a line says what failed, and only where is not known."""
+    if job.logs.world_size == 1:
+        return ()
     advice = []
     absent = ranks_not_read(job)
     if absent:
@@ -291,9 +329,12 @@ def reason(
     dumps: FlightFindings = FlightFindings(),  # noqa: B008 -- frozen
     from_runs: Sequence[Clue] = (),
     well: EndedWell | None = None,
+    state: Standing | None = None,
+    backends: Collection[str] = (),
 ) -> Triage:
     """The triage; "undetermined" with what is missing where no rule names a cause. ``from_runs``: clues of run
-    directories; ``well``: a run that is known to have ended well."""
+    directories; ``well``: a run that is known to have ended well; ``state``: where its ranks are, otherwise;
+    ``backends``: of its process groups, as far as they are known."""
     job = JobLogs(logs)
     reports = job.once(timeouts_of)
     from_text = [clue for rule in RULES for clue in rule(job)]
@@ -304,12 +345,27 @@ def reason(
         sure = confidence_of(chosen.cause, chosen.others)
         least = _SURE_ENOUGH_OF_DUMPS if chosen.cause.from_dumps else _SURE_ENOUGH
         if sure.value >= (_SURE_ENOUGH_OF_A_GOOD_END if well is not None and not reports else least):
-            return _with_cause(job, chosen, chosen.cause, sure, reports, dumps)
+            answer = _with_cause(job, chosen, chosen.cause, sure, reports, dumps)
+            return replace(answer, next_steps=fitting(answer.next_steps, may_use_nccl(job, backends)))
     if well is not None and not reports:  # whatever its logs warn of
         coverage, gaps = _coverage(job, dumps, None), (*job.logs.gaps, *dumps.gaps)
         answer = Triage("healthy", well.confidence, well.headline, evidence=well.evidence)
         return replace(answer, coverage=coverage, gaps=gaps, guesses=chosen.guesses)
-    return _without(job, without_cause(job, reports), chosen, reports, dumps)
+    answer = _without(job, _in_state(without_cause(job, reports), state, reports), chosen, reports, dumps)
+    return replace(answer, next_steps=fitting(answer.next_steps, may_use_nccl(job, backends)))
+
+
+def _in_state(no_cause: NoCause, state: Standing | None, reports: Sequence[Timeout]) -> NoCause:
+    """The answer without a cause, with what the run's own records say about every rank."""
+    if state is None or no_cause.fault_class != "undetermined":
+        return no_cause
+    words = [no_cause.headline, state.headline] if reports else [state.headline, no_cause.headline]
+    return replace(
+        no_cause,
+        headline=" ".join(text for text in words if text != UNKNOWN),
+        evidence=state.evidence,
+        steps=(*state.next_steps, *no_cause.steps),
+    )
 
 
 def _with_hosts(job: JobLogs, clue: Clue) -> Clue:
@@ -330,6 +386,7 @@ def _with_cause(
     collect = what_to_collect(job, bool(dumps.coverage), bool(reports), said)
     is_sure = sure.value >= 0.8 and (cause.ranks or cause.hosts)
     evidence = dict.fromkeys((*cause.evidence, *(line for clue in same for line in clue.evidence[:2])))
+    victims = _victims(job, chosen.clues, cause.ranks, reports)
     return Triage(
         fault_class=cause.fault_class,
         confidence=sure.value,
@@ -337,8 +394,11 @@ def _with_cause(
         culprits=cause.culprits,
         evidence=tuple(evidence)[:_MOST_EVIDENCE],
         ruled_out=(*chosen.ruled_out, *_also_ruled_out(job, cause.fault_class, reports)),
-        next_steps=(*steps(fault_class, cause.culprits, cause.note, cause.evidence), *(() if is_sure else collect)),
-        victims=_victims(job, chosen.clues, cause.ranks, reports),
+        next_steps=(
+            *steps(fault_class, cause.culprits, cause.note, cause.evidence, victims),
+            *(() if is_sure else collect),
+        ),
+        victims=victims,
         stacks=(*dumps.stacks, *shown_stacks(job, cause.ranks)),
         coverage=_coverage(job, dumps, sure),
         gaps=(*job.logs.gaps, *dumps.gaps),
@@ -352,7 +412,7 @@ def _without(
     suspects = chosen.clues
     if suspects and no_cause.fault_class == "healthy":
         no_cause = replace(no_cause, fault_class="undetermined")
-    evidence: list[Evidence] = [line.evidence for line in no_cause.lines]
+    evidence = [*no_cause.evidence, *(line.evidence for line in no_cause.lines)]
     for clue in suspects:
         evidence += clue.evidence[:2]
     collect = what_to_collect(job, bool(dumps.coverage), bool(reports)) if no_cause.fault_class != "healthy" else ()

@@ -51,6 +51,9 @@ def _one(culprit: Culprit) -> str:
     return culprit.peer or device
 
 
+_WHO = ("Rank", "The run ", "All ", "The only rank ")  # how notes begin that name who ended
+
+
 def headline(fault_class: FaultClass, clue: Clue) -> str:
     """Class, culprits and what was seen, in one or two sentences."""
     name, note = culprit_words(clue.culprits), clue.note.rstrip(".")
@@ -59,7 +62,7 @@ def headline(fault_class: FaultClass, clue: Clue) -> str:
     ):  # the note already says that the process ended
         who = name if any(culprit.rank is not None for culprit in clue.culprits) else f"a process on {name}"
         return begun(f"{who} {note.partition(' ')[2]}.")
-    if fault_class.ending and note.startswith("Rank"):
+    if (fault_class.ending or fault_class.outside) and note.startswith(_WHO):
         return f"{note}."
     return begun(f"{fault_class.title}{f': {name}' if name else ''}.") + (f" {note}." if note else "")
 
@@ -68,14 +71,19 @@ def begun(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]
 
 
-_NAMES_AN_EXCEPTION = re.compile(r"\brais(?:ed|ing) [A-Z]")
+_NAMES_AN_EXCEPTION = re.compile(r"\brais(?:ed|ing) (?:[A-Z]|[a-z_]\w*\.)")
 
 
 def steps(
-    fault_class: FaultClass, culprits: Sequence[Culprit], note: str = "", evidence: Sequence[Evidence] = ()
+    fault_class: FaultClass,
+    culprits: Sequence[Culprit],
+    note: str = "",
+    evidence: Sequence[Evidence] = (),
+    victims: Sequence[int] = (),
 ) -> tuple[str, ...]:
-    """What to do next, with names filled in. ``note``: a sentence on what was seen; steps that would only reveal what
-    it already names are left out. ``evidence``: its lines, for steps that fit one message of the class alone."""
+    """What to do next, with names filled in. ``note``: a sentence on what was seen; it decides whether the exception is
+    still to be found. ``evidence``: its lines, for steps that fit one message of the class alone.
+    ``victims``: ranks that are known to have waited."""
     ranks = sorted({c.rank for c in culprits if c.rank is not None})
     hosts = list(dict.fromkeys(c.host for c in culprits if c.host))
     known = {
@@ -84,11 +92,12 @@ def steps(
         "host": _host_list(hosts) or "the host of the process that printed it",
         "there": _host_list(hosts) or "its host",
         "rank_words": spaced(listing(ranks)) if ranks else "the rank at fault",
+        "waited": f"; {spaced(listing(victims))} only waited for it" if ranks and victims else "",
     }
-    unnamed = () if _NAMES_AN_EXCEPTION.search(note) else fault_class.if_unnamed
+    usual = fault_class.next_steps if _NAMES_AN_EXCEPTION.search(note) else fault_class.if_unnamed
     read = "\n".join(line.text for line in evidence)
     special = (own for literals, own in fault_class.if_read.items() if any(literal in read for literal in literals))
-    return tuple(step.format_map(known) for step in (*next(special, fault_class.next_steps), *unnamed))
+    return tuple(step.format_map(known) for step in next(special, usual or fault_class.next_steps))
 
 
 def guess_words(guess: Guess) -> str:

@@ -400,8 +400,8 @@ class FailedAllocation(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """The end of a run that failed or left no end. ``ended``: a sentence without its full stop; ``why``: the result of
-    hang triage, "" if it names no cause; ``cause``: a class of hangs and failures; ``ranks``: at fault; ``action``:
+    """The end of a run that failed or left no end. ``ended``: a sentence without its full stop; ``why``: the headline of
+    ``diag triage``; ``cause``: a class of hangs and failures, "" if none is known; ``ranks``: at fault; ``action``:
     what to do. ``exit_code`` is None for a run that left no end."""
 
     ended: str
@@ -414,7 +414,9 @@ class Outcome(Struct, frozen=True):
 
     @property
     def headline(self) -> str:
-        return f"{self.ended}: {self.why}" if self.why else f"{self.ended}. The cause is not known."
+        if not self.cause:
+            return f"{self.ended}. The cause is not known.{f' {self.why}' if self.why else ''}"
+        return f"{self.ended}: {self.why}" if self.why else f"{self.ended}."
 
 
 class MatchedCollective(Struct, frozen=True):

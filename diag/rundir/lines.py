@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import stat
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -224,6 +225,26 @@ def read_exits(layout: RunLayout) -> tuple[dict[int, RankExit], Gap | None]:
     """How processes ended, by rank."""
     exits, gap = read_record(layout.exits, list[RankExit], layout.root)
     return {rank_exit.rank: rank_exit for rank_exit in exits or ()}, gap
+
+
+_CLOCK_S = 2.0  # a process's start is rounded, and the wall clock may have been set since
+
+
+def process_runs(identity: RankRecord) -> bool | None:
+    """Whether the process that wrote a rank.json exists; None on another host. A process that started later has reused
+    its number."""
+    if identity.host != socket.gethostname():
+        return None
+    import psutil  # not needed to read a run
+
+    try:
+        process = psutil.Process(identity.pid)
+        started_s, status = process.create_time(), process.status()
+    except (psutil.NoSuchProcess, ValueError, OverflowError):
+        return False
+    except psutil.Error:
+        return True
+    return status != psutil.STATUS_ZOMBIE and started_s <= identity.unix_ns / 1e9 + _CLOCK_S
 
 
 class Culprit(msgspec.Struct):

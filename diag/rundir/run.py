@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import socket
 import time
 import tomllib
 from collections import Counter
@@ -42,7 +41,7 @@ from diag.words.formatting import counted, masked, rank_ranges, visible
 from .durations import DurationRecords, recorded
 from .inspector import of_run
 from .jobs import Group, at_other_times, job_places, sort_traces, why_apart
-from .lines import read_heartbeat, read_identity, read_lines, read_manifest, restart_gaps
+from .lines import process_runs, read_heartbeat, read_identity, read_lines, read_manifest, restart_gaps
 from .one_job import of_one_job
 from .runs import split_job
 from .tables import RankTables, Tables
@@ -237,7 +236,7 @@ def _nothing(paths: Sequence[str], tables: Tables) -> DiagError:
     reasons = _reasons(tables.gaps)
     if tables.manifest is not None or tables.ranks:
         message = "the run recorded no step" + (f": {reasons}" if reasons else "")
-        hint = "check that the training started: its output is in ranks/*/log.txt"
+        hint = f"diag triage {tables.root} says how the run ended, or where its ranks are"
     else:
         message = f"no trace could be read: {reasons}" if reasons else "contains neither a run directory nor a trace"
         hint = "pass a run directory (`diag run --out`), or Kineto traces: one .json or .json.gz per rank"
@@ -338,17 +337,7 @@ def _trains(rank: RankTables) -> bool:
         return False
     if time.time_ns() - heartbeat.unix_ns > _HEARTBEAT_FRESH_NS:
         return False
-    return identity.host != socket.gethostname() or _is_process(identity.pid)
-
-
-def _is_process(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except (OSError, OverflowError):
-        return False
-    return True
+    return process_runs(identity) is not False
 
 
 def _readable_ranks(layout: RunLayout, gaps: list[Gap]) -> dict[int, RankLayout]:

@@ -76,13 +76,14 @@ class Launch:
 @dataclass(frozen=True)
 class Outcome:
     """How the training ended. ``exit_code``: the training's own, 128 + N for a process ended by signal N, or
-    ``ExitCode.HANG``. ``interrupted``: ended from outside, so there is nothing to diagnose."""
+    ``ExitCode.HANG``. ``ended_by``: the signal that asked the launcher to end the run, as its name and the Unix time in
+    ns; None without one."""
 
     exit_code: int
     reason: str = ""
     failed_rank: int | None = None
     hang: Hang | None = None
-    interrupted: bool = False
+    ended_by: tuple[str, int] | None = None
 
 
 @contextmanager
@@ -175,9 +176,11 @@ def close(layout: RunLayout, launch: Launch, outcome: Outcome) -> Outcome:
         manifest, _ = read_manifest(layout)
         code = outcome.exit_code or (manifest.exit_code if manifest is not None else None) or 0
         hang = asdict(outcome.hang) if outcome.hang is not None else {}
+        ended_by = dict(zip(("signal", "unix_ns"), outcome.ended_by or (), strict=False))
         try:
             for run in (layout, *layout.restarts()):
-                update_manifest(run, exit_code=code, hang=hang if run == layout.newest() else {})
+                newest = run == layout.newest()
+                update_manifest(run, exit_code=code, hang=hang if newest else {}, ended_by=ended_by if newest else {})
         except OSError as error:
             launch.say(f"the end of the training could not be recorded: {error}")
     return outcome
@@ -278,6 +281,11 @@ class Watch:
 def hung(hang: Hang) -> Outcome:
     """The outcome of a hang, which has no failed rank: the processes were ended."""
     return Outcome(ExitCode.HANG, reason=f"hung: no progress for {hang.still_s:.0f} s", hang=hang)
+
+
+def _stopped(by: signal.Signals, unix_ns: int) -> Outcome:
+    """The outcome of a run that a signal to its launcher ended."""
+    return Outcome(128 + by, reason=f"ended by {by.name}", ended_by=(by.name, unix_ns))
 
 
 def _ended(code: int) -> tuple[int, str]:
@@ -416,10 +424,9 @@ def torchrun(
         except ChildFailedError as error:
             outcome = watch.failure(error, failed_first or ())
         except SignalException as error:
-            name = signal.Signals(error.sigval).name
-            outcome = Outcome(128 + int(error.sigval), reason=f"ended by {name}", interrupted=True)
+            outcome = _stopped(signal.Signals(error.sigval), time.time_ns())
         except KeyboardInterrupt:
-            outcome = Outcome(128 + signal.SIGINT, reason="interrupted", interrupted=True)
+            outcome = _stopped(signal.SIGINT, time.time_ns())
     return close(layout, launch, outcome)
 
 
@@ -455,9 +462,8 @@ def run_command(layout: RunLayout, launch: Launch, settings: CollectorSettings, 
         return close(layout, launch, hung(watch.ended_hang))
     with after_training(launch.say):
         for attempt, ends in failed if not signals.ending else ():
-            if code or attempt.root != layout.newest().root:  # otherwise its launcher does not count it as a failure
-                write_exits(attempt, ends)
-    return close(layout, launch, Outcome(*_ended(code), interrupted=bool(signals.ending)))
+            write_exits(attempt, ends)
+    return close(layout, launch, Outcome(*_ended(code), ended_by=signals.ended_by(code)))
 
 
 # Signals for the training's launcher: to end it, and for other uses, such as Slurm's request to save a checkpoint. From
@@ -468,14 +474,22 @@ _PASSED_ON = (*_ENDING, "SIGUSR1", "SIGUSR2")
 
 class _Signals:
     """Passes signals on to the launcher instead of being ended by them, also those that come while it starts.
-    ``ending``: those received that end a training."""
+    ``ending``: those received that end a training, with the Unix time in ns."""
 
     def __init__(self) -> None:
-        self.ending: list[int] = []
+        self.ending: list[tuple[int, int]] = []
         self._early: list[int] = []
         self._launcher: subprocess.Popen[bytes] | None = None
         numbers = [getattr(signal, name) for name in _PASSED_ON if hasattr(signal, name)]
         self._before = {number: signal.signal(number, self._pass_on) for number in numbers}
+
+    def ended_by(self, code: int) -> tuple[str, int] | None:
+        """The signal that ended the run: the first of these, else the one that ended its launcher with this code."""
+        if self.ending:
+            number, unix_ns = self.ending[0]
+            return signal.Signals(number).name, unix_ns
+        by_signal = -code in set(signal.Signals) and signal.Signals(-code).name in _ENDING
+        return (signal.Signals(-code).name, time.time_ns()) if by_signal else None
 
     def to(self, launcher: subprocess.Popen[bytes]) -> None:
         self._launcher = launcher
@@ -489,7 +503,7 @@ class _Signals:
 
     def _pass_on(self, number: int, _frame: FrameType | None) -> None:
         if signal.Signals(number).name in _ENDING:
-            self.ending.append(number)
+            self.ending.append((number, time.time_ns()))
         # A terminal sends SIGINT and SIGQUIT to all processes in its foreground, so the command has it already.
         if number in (signal.SIGINT, signal.SIGQUIT) and sys.stdin.isatty():
             return

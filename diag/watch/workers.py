@@ -227,7 +227,7 @@ class ExitWatch:
 
 def _exits(attempt: _Attempt) -> list[RankExit]:
     ended = sorted((rank, code) for rank, code in attempt.ended.items() if code is not None)
-    return [RankExit(rank, code, first=rank in attempt.first and code != -signal.SIGTERM) for rank, code in ended]
+    return [RankExit(rank, code, first=rank in attempt.first) for rank, code in ended]
 
 
 def _code_of_reaped(descriptor: int) -> int | None:

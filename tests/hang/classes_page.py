@@ -19,6 +19,7 @@ _BLANKS = {
     "host": "the host",
     "there": "the host",
     "rank_words": "the rank",
+    "waited": "",
 }
 
 
@@ -41,7 +42,7 @@ def decides(found: FaultClass) -> list[str]:
 
 def next_steps(found: FaultClass) -> list[str]:
     """What to do next, with names in braces where the answer fills them in."""
-    blanks = {name: f"{{{blank}}}" for name, blank in _BLANKS.items()}
+    blanks = {name: blank and f"{{{blank}}}" for name, blank in _BLANKS.items()}
     special = [f"Where a line has `{literals[0]}`: {step}" for literals, own in found.if_read.items() for step in own]
     return [step.format_map(blanks) for step in (*found.next_steps, *found.if_unnamed, *special)]
 

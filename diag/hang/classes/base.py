@@ -98,7 +98,7 @@ class FaultClass:
     patterns: dict[str, LogPattern] = field(default_factory=dict)  # by name
     rule: str = ""  # the rule that decides where no single line does
     rules_out: dict[str, str] = field(default_factory=dict)  # by class: why that is not the cause
-    if_unnamed: tuple[str, ...] = ()  # next steps that show the exception, where no line has it
+    if_unnamed: tuple[str, ...] = ()  # instead of ``next_steps``, where no line names the exception
     # By literals of programs, where a line of the evidence has one of them: steps instead of ``next_steps``
     if_read: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
     context: tuple[str, ...] = ()  # literals of lines that its rule reads and no pattern of any class searches for
@@ -108,6 +108,7 @@ class FaultClass:
     # Its place among clues
     follows: float = 0.0  # within its priority: > 0 a consequence of the others there, < 0 it explains them
     ending: bool = False  # a process ended: another class may explain it, and it may have been a victim
+    outside: bool = False  # somebody ended the job from outside
     explained_on_host: tuple[str, ...] = ()  # for an ending: classes that explain it if they are on its host
     ends_processes: bool = False  # its processes are ended because of it, which closes connections
     closed_at_end: bool = False  # it also happens when the processes of a failed job are ended

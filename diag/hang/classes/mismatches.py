@@ -181,8 +181,9 @@ _CALLS = (
         priority=4,
         context=("Init START", "Init COMPLETE", "Destroy COMPLETE", "Abort COMPLETE"),
         next_steps=(
-            "Take the stack of {who}: `py-spy dump --pid PID` on {there}; before the next run "
-            "TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_FR_BUFFER_SIZE=2000 and faulthandler.dump_traceback_later.",
+            "Take the stack of {who}: `py-spy dump --pid PID` on {there}; before the next run also "
+            "faulthandler.dump_traceback_later.",
+            "Before the next run: TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_FR_BUFFER_SIZE=2000.",
             "Look in its log for what it did last: data loader, evaluation, checkpoint, an exception that was caught.",
         ),
         if_read={

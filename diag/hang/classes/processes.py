@@ -248,7 +248,7 @@ CLASSES = (
             "  rank      : ",
             "  exitcode  : ",
         ),
-        next_steps=("Fix the exception on {rank_words}; the other ranks only waited for it.",),
+        next_steps=("Fix the exception on {rank_words}{waited}.",),
         if_read={
             ("Too many open files",): (
                 "Raise the limit of open files where the ranks start (`ulimit -n 65536`; LimitNOFILE in systemd, "
@@ -258,7 +258,8 @@ CLASSES = (
             ),
         },
         if_unnamed=(
-            "torchrun shows the exception itself if the entry point is wrapped in "
+            "Find out why {rank_words} ended: the end of its own log, and `dmesg -T` on {host}.",
+            "torchrun shows an exception itself if the entry point is wrapped in "
             "`torch.distributed.elastic.multiprocessing.errors.record`.",
         ),
         rule="A traceback that is not itself about a lost peer or a time-out, earlier than the time-outs elsewhere.",
@@ -356,9 +357,11 @@ CLASSES = (
         priority=5,
         by_line=True,
         speaker_is_culprit=False,
+        outside=True,
         next_steps=(
-            "Look at the scheduler's record of the job (`sacct -j JOB --format=State,ExitCode,Reason`, `kubectl "
-            "describe pod`): time limit, preemption, a failed node, or a cancellation.",
+            "If it was not you: look at the scheduler's record of the job (`sacct -j JOB "
+            "--format=State,ExitCode,Reason`, `kubectl describe pod`): time limit, preemption, a failed node, or a "
+            "cancellation.",
         ),
         rule="The scheduler reports it, or it is only known that the processes were asked to stop.",
         patterns={

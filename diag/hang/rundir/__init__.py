@@ -10,30 +10,52 @@ from diag.collectors.layout import RunLayout, is_regular
 from diag.hang.model import Clue
 from diag.hang.rundir.read import Rundir, read_run
 
-from . import clues
-from .clues import RAISED_ITSELF, EndedWell, ended_well
+from . import clues, ends
+from .ends import RAISED_ITSELF
+from .state import EndedWell, Standing, ended_well, standing
 
-__all__ = ["RAISED_ITSELF", "EndedWell", "Rundir", "clues_of", "culprit_order", "ended_well", "read_runs"]
+__all__ = [
+    "RAISED_ITSELF",
+    "EndedWell",
+    "Rundir",
+    "Standing",
+    "clues_of",
+    "culprit_order",
+    "ended_well",
+    "needs_triage",
+    "read_runs",
+    "standing",
+]
 
 
 def clues_of(run: Rundir) -> tuple[Clue, ...]:
     """The clues of one run directory; none where the run ended well."""
     mismatches = clues.clues_of_calls(run)
-    return (*mismatches, *clues.clues_of_ends(run, explained=bool(mismatches)), *clues.clues_of_standstill(run))
+    return (*mismatches, *ends.clues_of_ends(run, explained=bool(mismatches)), *clues.clues_of_standstill(run))
 
 
 def read_runs(paths: Iterable[str]) -> tuple[Rundir, ...]:
-    """The run directories among the paths. Where ranks cannot be listed, the search for logs reports it."""
+    """The run directories among the paths, also without any rank. Where ranks cannot be listed, the search for logs
+    reports it."""
     runs = []
     for layout in (RunLayout(Path(path)) for path in paths if path != "-"):
         with suppress(OSError):
-            if is_regular(layout.manifest) and layout.ranks():
+            if is_regular(layout.manifest):
                 runs.append(read_run(layout))
     return tuple(runs)
+
+
+def needs_triage(layout: RunLayout) -> bool:
+    """Whether a run whose launcher ended with 0 did not end well: a rank failed, or left no end of its training. Cheap
+    for a run that ended well."""
+    if is_regular(layout.exits):
+        return True
+    run = read_run(layout)
+    return any(ends.end_of(run, record) in (ends.End.FAILED, ends.End.GONE) for record in run.ranks.values())
 
 
 def culprit_order(layout: RunLayout, codes: Mapping[int, int]) -> dict[int, int]:
     """A number for each rank of a run that failed with these exit codes: the smallest is the culprit's. A rank that
     raised an exception of its own has ``RAISED_ITSELF``, also where the launcher ended it first."""
     ranks = read_run(layout).ranks
-    return {rank: clues.place_of(ranks[rank], code) for rank, code in codes.items() if rank in ranks}
+    return {rank: ends.place_of(ranks[rank], code) for rank, code in codes.items() if rank in ranks}

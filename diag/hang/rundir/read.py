@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from diag.collectors.records import (
     CollectiveLine,
     CollectiveRow,
     Heartbeat,
+    Manifest,
     RankExit,
     RankRecord,
 )
@@ -25,6 +27,7 @@ from diag.hang.text.prefixes import short_host
 from diag.model import Gap
 from diag.rundir.identity import Life, at_other_times, clock_of, strangers
 from diag.rundir.lines import (
+    process_runs,
     read_asked,
     read_exits,
     read_heartbeat,
@@ -50,6 +53,7 @@ class Beat:
     recorder: tuple[tuple[str, int, int], ...] = ()  # (group, last enqueued, last completed); only if the rank stalls
     done: bool = False
     sent_ns: int = 0  # on the sender's clock: only shows whether a new one has come
+    unix_ns: int = 0  # the same moment; clocks of two hosts differ
 
     def moved_since(self, before: Beat) -> bool:
         """Whether anything has happened. The recorder's numbers count only where both have them."""
@@ -94,6 +98,7 @@ def beat_of(heartbeat: Heartbeat) -> Beat:
         recorder=tuple(sorted((group, *numbers) for group, numbers in heartbeat.recorder.items())),
         done=heartbeat.done,
         sent_ns=heartbeat.monotonic_ns,
+        unix_ns=heartbeat.unix_ns,
     )
 
 
@@ -140,6 +145,8 @@ class Rank:
     raised: Chain | None = None  # the same exception, from that file, else from the end of its standard error
     raised_at: int = 0  # Unix time in s, from that file; 0: it has none
     log: str = ""  # the end of its standard error
+    failed_as: str = ""  # the type of the exception that ended its training, as its heartbeat has it
+    runs: bool | None = None  # whether its process exists; None on another host
 
     @property
     def is_done(self) -> bool:
@@ -156,6 +163,9 @@ class Rundir:
     world_size: int | None
     asked: tuple[int, str] | None = None
     exit_code: int | None = None
+    ended_by: tuple[str, int] | None = None  # the signal that asked the launcher to end the run, and when, Unix ns
+    backend: str | None = None
+    read_unix_ns: int = 0  # when it was read: heartbeats older than some seconds come from a process that is gone
     gaps: tuple[tuple[str, str], ...] = ()  # path and reason of files that cannot be read
 
 
@@ -193,8 +203,23 @@ def read_run(layout: RunLayout) -> Rundir:
         world_size=world_size_of(manifest.world_size) if manifest is not None else None,
         asked=(asked.number, asked.why) if asked is not None else None,
         exit_code=manifest.exit_code if manifest is not None else None,
+        ended_by=_ended_by(manifest),
+        read_unix_ns=time.time_ns(),
+        backend=manifest.backend if manifest is not None else None,
         gaps=tuple((gap.path, gap.reason) for gap in gaps if gap is not None),
     )
+
+
+def _failed_as(heartbeat: Heartbeat | None) -> str:
+    name = heartbeat.phase.removeprefix(FAILED) if heartbeat is not None and heartbeat.phase.startswith(FAILED) else ""
+    return "" if name == "SystemExit" else name  # the code is known, or the message is in its error file
+
+
+def _ended_by(manifest: Manifest | None) -> tuple[str, int] | None:
+    signal, unix_ns = (
+        (manifest.ended_by.get(name) for name in ("signal", "unix_ns")) if manifest is not None else ("", 0)
+    )
+    return (signal, unix_ns) if isinstance(signal, str) and signal and isinstance(unix_ns, int) else None
 
 
 def _rank(
@@ -229,6 +254,8 @@ def _rank(
         raised=chain_of(callstack) or chain_of_message(message) or chain_of(log[-_TRACEBACK_CHARS:]),
         raised_at=raised_at,
         log=log,
+        failed_as=_failed_as(heartbeat),
+        runs=process_runs(identity) if identity is not None else None,
     )
 
 

@@ -226,7 +226,8 @@ def test_a_rank_that_raised_and_one_that_lost_it(tmp_path: Path) -> None:
 
 
 def test_ranks_that_torchrun_ended_are_no_causes(tmp_path: Path) -> None:
-    assert clues(tmp_path, {0: Told(exit_code=-15), 1: Told(exit_code=-15, first=True)}, CRASH) == []
+    (clue,) = clues(tmp_path, {0: Told(exit_code=-15), 1: Told(exit_code=-15, first=True)}, CRASH)
+    assert (clue.fault_class, clue.culprits, clue.victims) == ("job_cancelled", (), ())
 
 
 @pytest.mark.parametrize("name", ["heartbeat.json", "rank.json", "error.json", "collectives.jsonl", "log.txt"])

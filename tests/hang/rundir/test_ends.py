@@ -181,7 +181,7 @@ def test_two_bugs(tmp_path: Path) -> None:
 def test_the_first_line_of_a_message_is_quoted(tmp_path: Path, error: tuple[str, str], words: str, kept: str) -> None:
     one = Ended(1, True, error=error) if kept == "error file" or not error[1] else Ended(1, True, error[1])
     found = answer(tmp_path, {0: Ended(-15), 1: one})
-    assert f"raised {words} and ended with exit code 1 while the others were still running" in found.headline
+    assert f"raised {words} and ended with exit code 1 while rank 0 was still running" in found.headline
     assert blamed(found) == [1]
 
 

@@ -38,6 +38,11 @@ def beat(layout: RunLayout, rank: int, **changes: object) -> None:
     file.write_text(json.dumps({**json.loads(file.read_bytes()), **changes}))
 
 
+def on_host(layout: RunLayout, rank: int, host: str) -> None:
+    file = layout.rank(rank).identity
+    file.write_text(json.dumps({**json.loads(file.read_bytes()), "host": host}))
+
+
 def manifest(layout: RunLayout, **changes: object) -> None:
     layout.manifest.write_text(json.dumps({**json.loads(layout.manifest.read_bytes()), **changes}))
 
@@ -87,10 +92,10 @@ def test_a_cause_that_a_log_names_is_told(tmp_path: Path) -> None:
 
 
 UNKNOWN: dict[str, Callable[[RunLayout], object]] = {
-    "still training": lambda run: manifest(run, exit_code=None),
+    "ended by a signal": lambda run: manifest(run, ended_by={"signal": "SIGTERM", "unix_ns": 1}),
     "failed": lambda run: manifest(run, exit_code=1),
-    "no exit code at all": lambda run: run.manifest.write_text(json.dumps({"world_size": 2})),
-    "another node is not done": lambda run: beat(run, 1, done=False, phase="forward"),
+    "still training": lambda run: (manifest(run, exit_code=None), beat(run, 1, done=False, phase="forward")),
+    "another node is not done": lambda run: (beat(run, 1, done=False, phase="forward"), on_host(run, 1, "node2")),
     "a rank raised": lambda run: beat(run, 1, phase=f"{FAILED}ValueError", failed_in="forward"),
     "a rank left no heartbeat": lambda run: run.rank(1).heartbeat.unlink(),
     "a rank is missing": lambda run: manifest(run, world_size=3),
@@ -105,8 +110,16 @@ def test_where_it_is_not_known_nothing_is_claimed(tmp_path: Path, spoil: Callabl
     layout = run_of(tmp_path)
     spoil(layout)
     found = triage([str(layout.root)])
-    assert found.fault_class == "undetermined"
+    assert found.fault_class != "healthy"
     assert "ended well" not in found.headline
+
+
+def test_without_a_launcher_the_ranks_decide(tmp_path: Path) -> None:
+    layout = run_of(tmp_path)
+    manifest(layout, exit_code=None)
+    found = triage([str(layout.root)])
+    assert found.fault_class == "healthy"
+    assert "no launcher recorded an exit code" in found.headline
 
 
 def test_a_log_beside_the_run_may_be_of_another_job(tmp_path: Path) -> None:

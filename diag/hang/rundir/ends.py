@@ -1,0 +1,464 @@
+"""How ranks ended, by their exit codes, exceptions and last heartbeats: who ended first and why, and whether the run
+was ended from outside."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from enum import StrEnum
+
+from diag.collectors.layout import RankLayout, RunLayout
+from diag.collectors.records import HANG, RankExit
+from diag.hang.model import Clue, Evidence
+from diag.hang.raised import Chain, about_the_group, shortened
+from diag.hang.rundir.read import Rank, Rundir
+from diag.hang.wording import begun
+from diag.words.formatting import counted, listing, spaced
+
+# torchrun's guess at the root cause is not used: a rank that loses a peer often ends before that peer does.
+
+_SIGNALS = {
+    signal.SIGKILL: "rank_killed_sigkill",
+    signal.SIGBUS: "rank_killed_sigbus",
+    signal.SIGSEGV: "rank_killed_sigsegv",
+}
+_BY_SIGNAL = 0.9
+_RAISED = 0.87  # an exception of its own, not about other ranks
+_BY_CODE = 0.85
+_RAISED_BY_SEVERAL = 0.75
+_GONE = 0.75  # without an exit code: a signal that the process cannot see, or os._exit in C++
+_ABORTED = 0.6  # C++ calls abort() after any error, also after one that a peer caused
+_CONNECTION = 0.6  # it lost a connection, while all the others were still running
+_AFTER_ITS_END = 0.6  # the training had ended: what follows may matter to nobody
+_ALL_GONE = 0.5
+_APART_S = 2  # clocks of two hosts differ, and error files have whole seconds
+_STILL_S = 10.0  # without progress for longer, a run that is then ended may have hung
+_FRESH_S = 10.0  # a heartbeat is written every second, later on a busy host
+_LAST_LINES = 15
+_WARNING = re.compile(r"\[W[ \d]")  # of torch, also about a connection that is retried
+_MOST_EVIDENCE = 4
+RAISED_ITSELF = 1
+
+# Signals that ask a process to end, and their usual senders. SIGUSR1 and SIGUSR2 end a program without a handler.
+_ASKS = {
+    "SIGINT": "interrupted (SIGINT, as Ctrl-C sends it)",
+    "SIGTERM": "asked to stop (SIGTERM)",
+    "SIGHUP": "ended with its terminal or connection (SIGHUP)",
+    "SIGQUIT": "asked to quit (SIGQUIT)",
+    "SIGUSR1": "ended by SIGUSR1, as schedulers send it before the time limit, without a handler for it",
+    "SIGUSR2": "ended by SIGUSR2, as schedulers send it before the time limit, without a handler for it",
+    "SIGXCPU": "ended at a limit of CPU time (SIGXCPU)",
+}
+_BY_SHELLS = 128  # added to a signal's number, by programs that handle it too
+_ON_ITS_OWN = 0.9
+_ALL_ASKED = 0.85
+_ONE_INTERRUPTED = 0.85
+_ONE_ASKED = 0.7  # its own launcher may have sent it
+
+
+class End(StrEnum):
+    """The state of a rank, as its records show it."""
+
+    DONE = "reached the end of its training"
+    FAILED = "raised an exception"
+    EXITED = "ended with an exit code"
+    GONE = "gone without a recorded end"
+    OPEN = "not known to have ended"
+
+
+def end_of(run: Rundir, record: Rank) -> End:
+    if record.exit is not None and (record.exit.exit_code or not record.is_done):
+        return End.EXITED
+    if record.beat is not None and (record.beat.failed or record.failed_in):
+        return End.FAILED
+    if record.is_done:
+        return End.DONE
+    return End.GONE if is_gone(run, record) else End.OPEN
+
+
+def is_gone(run: Rundir, record: Rank) -> bool:
+    """Whether a rank's process no longer exists and its last heartbeat says that it trains. A process on another host
+    is taken for gone only if the launcher's end is recorded and all ranks ran on one host: with several, the first
+    launcher to end records it."""
+    if record.beat is None or record.beat.done or record.beat.failed or record.failed_in or record.exit is not None:
+        return False
+    if record.runs is not None:
+        return not record.runs and (run.exit_code is not None or _is_old(run, record))
+    hosts = {other.culprit.host for other in run.ranks.values()}
+    return run.exit_code is not None and len(hosts) == 1 and _is_old(run, record)
+
+
+def _is_old(run: Rundir, record: Rank) -> bool:
+    """Whether the last heartbeat is not from just now: a container's processes are not visible from another one."""
+    return record.beat is not None and (run.read_unix_ns - record.beat.unix_ns) / 1e9 > _FRESH_S
+
+
+def clues_of_ends(run: Rundir, explained: bool = False) -> list[Clue]:
+    """Clues for the ranks that ended first, or one that the run was ended from outside. ``explained``: the ranks' calls
+    differ, so an abort is a consequence."""
+    chains = raised_by(run)
+    first = {
+        rank: record.exit for rank, record in sorted(run.ranks.items()) if record.exit is not None and record.exit.first
+    }
+    killed = {rank: ended for rank, ended in first.items() if _is_killed(run.ranks[rank], ended.exit_code)}
+    raised = {rank: chain for rank, chain in chains.items() if not killed or rank in first}
+    clues = [_ended(run, rank, ended, _victims(run, {*killed, *raised})) for rank, ended in killed.items()]
+    if raised:
+        clues.append(_raised(run, raised, set(first)))
+    if not clues:
+        clues += _gone(run)
+    asked = _asked(run, faulty=bool(clues))
+    if asked is not None:
+        return [*clues, asked]
+    if not clues:
+        victims = _victims(run, first)
+        clues += [clue for rank, ended in first.items() if (clue := _by_code(run, rank, ended, explained, victims))]
+    return clues
+
+
+def _is_killed(record: Rank, code: int) -> bool:
+    return code < 0 and code != -signal.SIGABRT and not _asked_by(record)
+
+
+# -- Ended from outside ------------------------------------------------------------------------------------------------
+
+
+def _asked_by(record: Rank) -> str:
+    """The signal that asked a rank to end and did; "" without one. Python raises KeyboardInterrupt at SIGINT."""
+    code = record.exit.exit_code if record.exit is not None else 0
+    number = -code if code < 0 else code - _BY_SHELLS
+    name = signal.Signals(number).name if number in set(signal.Signals) else ""
+    if name in _ASKS:
+        return name
+    interrupted = record.raised is not None and record.raised.errors[0].name == "KeyboardInterrupt"
+    return "SIGINT" if record.failed_as == "KeyboardInterrupt" or (interrupted and _ended_by_it(record)) else ""
+
+
+def _asked(run: Rundir, faulty: bool) -> Clue | None:
+    """A clue that a signal ended the run or some ranks, sent by a person or a scheduler. ``faulty``: ranks ended by
+    themselves as well, and the signal came first only if the launcher's record says so."""
+    by_rank = {rank: name for rank, record in sorted(run.ranks.items()) if (name := _asked_by(record))}
+    if run.ended_by is not None:
+        name, when = run.ended_by
+        before = faulty and any(_ended_before(record, when) for record in run.ranks.values())
+        return _whole(run, name, f"The run was {_words(name)}", _ON_ITS_OWN, first=not before and not _still(run))
+    if not by_rank or faulty or run.exit_code == 0:  # a launcher may end its ranks when it has finished
+        return None
+    first = {rank: name for rank, name in by_rank.items() if (ended := run.ranks[rank].exit) is None or ended.first}
+    of_first = [rank for rank, record in run.ranks.items() if record.exit is not None and record.exit.first]
+    if len(by_rank) == len(run.ranks):
+        name = next(iter((first or by_rank).values()))
+        return _whole(run, name, f"The run was {_words(name)}", _ALL_ASKED, first=not _still(run))
+    if not first or any(rank not in by_rank for rank in of_first):
+        return None
+    name = next(iter(first.values()))
+    ranks = [rank for rank in first if first[rank] == name]
+    subject = begun(spaced(listing(ranks)))
+    note = f"{subject} {'was' if len(ranks) == 1 else 'were'} {_words(name)}{_while_others_ran(run, ranks)}"
+    return Clue(
+        "job_cancelled",
+        tuple(run.ranks[rank].culprit for rank in ranks),
+        tuple(line for rank in ranks[:_MOST_EVIDENCE] for line in _evidence_of_ends(run.ranks[rank])),
+        _ONE_INTERRUPTED if name == "SIGINT" else _ONE_ASKED,
+        note,
+        _victims(run, ranks),
+        comes_first=True,
+    )
+
+
+def _words(name: str) -> str:
+    return _ASKS.get(name, f"ended by {name}")
+
+
+def _whole(run: Rundir, name: str, text: str, sure: float, first: bool) -> Clue:
+    last = max((record.beat.step for record in run.ranks.values() if record.beat is not None), default=-1)
+    after = f" after step {last:,}" if last >= 0 else ""
+    who = "a person" if name == "SIGINT" else "a person or a scheduler (time limit, preemption, cancellation)"
+    lines = [Evidence(str(run.manifest), 0, f"the launcher received {name}")] if run.ended_by is not None else []
+    lines += [line for record in run.ranks.values() if _asked_by(record) for line in _evidence_of_ends(record)[:1]]
+    lines += [_evidence_of_beat(record) for record in run.ranks.values() if record.beat is not None]
+    return Clue(
+        "job_cancelled",
+        (),
+        tuple(lines[:_MOST_EVIDENCE]),
+        sure,
+        f"{text}{after}, by {who}: no rank is at fault",
+        comes_first=first,
+    )
+
+
+def _ended_before(record: Rank, when_ns: int) -> bool:
+    """Whether a rank had ended by itself when a signal came, as far as its last heartbeat shows."""
+    failed = record.beat is not None and record.beat.failed and record.failed_as != "KeyboardInterrupt"
+    return failed and record.beat is not None and record.beat.unix_ns < when_ns
+
+
+def _still(run: Rundir) -> bool:
+    """Whether no rank had made progress for a while when it sent its last heartbeat: the run may have hung."""
+    if run.asked is not None and run.asked[1] == HANG:
+        return True
+    beats = [record.beat for record in run.ranks.values() if record.beat is not None and record.beat.phase_since_ns]
+    return bool(beats) and all((beat.sent_ns - beat.phase_since_ns) / 1e9 > _STILL_S for beat in beats)
+
+
+# -- Processes that are gone without an end ----------------------------------------------------------------------------
+
+
+def _gone(run: Rundir) -> list[Clue]:
+    """A clue for ranks whose processes are gone without an exit code or an end of the training."""
+    gone = [rank for rank, record in sorted(run.ranks.items()) if end_of(run, record) is End.GONE]
+    if not gone or (len(gone) == len(run.ranks) and run.ended_by is not None):
+        return []
+    if len(gone) == len(run.ranks):
+        return [_all_gone(run, gone)] if len(gone) > 1 or run.exit_code != 0 else [_some_gone(run, gone)]
+    return [_some_gone(run, _first_silent(run, gone))]
+
+
+def _first_silent(run: Rundir, gone: list[int]) -> list[int]:
+    """Those whose heartbeats ended first, beyond doubt about clocks and a late write."""
+    times = {rank: beat.unix_ns for rank in gone if (beat := run.ranks[rank].beat) is not None}
+    return [rank for rank in gone if (times[rank] - min(times.values())) / 1e9 < _FRESH_S]
+
+
+def _some_gone(run: Rundir, ranks: list[int]) -> Clue:
+    record = run.ranks[ranks[0]]
+    step = record.beat.step if record.beat is not None else -1
+    after = f" after step {step:,}" if step >= 0 else ""
+    theirs, was = ("Its process", "It was") if len(ranks) == 1 else ("Their processes", "They were")
+    subject = begun(spaced(listing(ranks)))
+    note = (
+        f"{subject} disappeared{after}: {theirs.lower()} recorded neither an end nor an exception. {was} killed "
+        "(SIGKILL), or crashed in native code"
+    )
+    if run.exit_code == 0:
+        note += "; the launcher ignored it and ended with exit code 0"
+    return Clue(
+        "rank_killed_sigkill",
+        tuple(run.ranks[rank].culprit for rank in ranks),
+        tuple(_evidence_of_beat(run.ranks[rank]) for rank in ranks[:_MOST_EVIDENCE]),
+        _GONE,
+        note,
+        _victims(run, ranks),
+    )
+
+
+def _all_gone(run: Rundir, ranks: list[int]) -> Clue:
+    last = max((record.beat.step for record in run.ranks.values() if record.beat is not None), default=-1)
+    after = f" after step {last:,}" if last >= 0 else ""
+    who = f"All {spaced(counted(len(ranks), 'rank'))}" if len(ranks) > 1 else "The only rank"
+    launcher = " and no launcher recorded the end of the run" if run.exit_code is None else ""
+    return Clue(
+        "rank_killed_sigkill",
+        (),
+        tuple(_evidence_of_beat(run.ranks[rank]) for rank in ranks[:_MOST_EVIDENCE]),
+        _ALL_GONE,
+        f"{who} disappeared{after} without recording an end{launcher}: everything was killed at once, by a scheduler, "
+        "a memory limit or a person, or the host went down",
+    )
+
+
+# -- Exceptions and exit codes -----------------------------------------------------------------------------------------
+
+
+def raised_by(run: Rundir) -> dict[int, Chain]:
+    return {
+        rank: record.raised
+        for rank, record in sorted(run.ranks.items())
+        if record.raised is not None and not record.raised.about_others and _ended_by_it(record)
+    }
+
+
+def lost_a_peer(record: Rank) -> bool:
+    """Whether a rank ended because of its peers, by its exception or its last lines."""
+    if record.raised is not None and _ended_by_it(record):
+        return record.raised.about_others
+    last = [line for line in record.log.splitlines()[-_LAST_LINES:] if not _WARNING.search(line)]
+    return any(map(about_the_group, last))
+
+
+def place_of(record: Rank, code: int) -> int:
+    """A number for a rank that ended with an error: the culprit's is smaller."""
+    record = replace(record, exit=RankExit(record.culprit.rank or 0, code))
+    if _is_killed(record, code):
+        return 0
+    if record.raised is not None and not record.raised.about_others and _ended_by_it(record):
+        return RAISED_ITSELF
+    if code == -signal.SIGTERM:
+        return 4
+    return 3 if lost_a_peer(record) else 2
+
+
+def _ended_by_it(record: Rank) -> bool:
+    """Whether the rank's exception ended its process. A traceback on standard error may have been caught. Python ends
+    with a positive code after an uncaught exception, and C++ may still abort on the way out; torchrun's error file
+    holds uncaught ones only."""
+    if record.error:
+        return True
+    code = record.exit.exit_code if record.exit is not None else 0
+    return code > 0 or code == -signal.SIGABRT or (record.beat is not None and record.beat.failed)
+
+
+def left_by_itself(record: Rank) -> bool:
+    """Whether a rank left its last step by an exception of its own, or because it was interrupted: the calls that it
+    then did not make, or made while it cleaned up, are a consequence."""
+    if _asked_by(record):
+        return True
+    return record.raised is not None and not about_the_group(str(record.raised.errors[0])) and _ended_by_it(record)
+
+
+def _victims(run: Rundir, culprits: Collection[int]) -> tuple[int, ...]:
+    """The other ranks that did not reach their end, without those that raised an exception of their own. None where no
+    rank called a collective: they did not wait for one another."""
+    if not any(_calls_collectives(record) for record in run.ranks.values()):
+        return ()
+    raised = raised_by(run)
+    return tuple(
+        rank
+        for rank, record in sorted(run.ranks.items())
+        if rank not in culprits and rank not in raised and not record.is_done
+    )
+
+
+def _calls_collectives(record: Rank) -> bool:
+    return record.beat is None or bool(record.beat.started) or lost_a_peer(record)
+
+
+def _while_others_ran(run: Rundir, ranks: Collection[int]) -> str:
+    """`` while rank 0 was still running``; "" where that is not known. A rank ran on if it ended later, or is there."""
+    others = [rank for rank in sorted(run.ranks) if rank not in ranks]
+    running = [
+        rank for rank in others if (ended := run.ranks[rank].exit) is not None and not ended.first and ended.exit_code
+    ]
+    running += [rank for rank in others if run.ranks[rank].exit is None and not run.ranks[rank].is_done]
+    if not running:
+        return ""
+    if len(running) == len(others) > 1 and len(run.ranks) == (run.world_size or len(run.ranks)):
+        return " while the others were still running"
+    return f" while {spaced(listing(sorted(running)))} {'was' if len(running) == 1 else 'were'} still running"
+
+
+def _raised(run: Rundir, chains: Mapping[int, Chain], first: Collection[int]) -> Clue:
+    """One clue: the ranks that raised first, as far as that is known, else all."""
+    ranks = _earliest(run, [rank for rank in chains if rank in first] or list(chains))
+    later = [rank for rank in chains if rank not in ranks]
+    note = _who_raised(run, ranks, first)
+    if later:
+        note += f"; later {_each(chains, later)}"
+    return Clue(
+        "rank_killed_exception",
+        tuple(run.ranks[rank].culprit for rank in ranks),
+        tuple(line for rank in ranks[:_MOST_EVIDENCE] for line in _evidence_of_ends(run.ranks[rank])),
+        _RAISED if len(ranks) == 1 else _RAISED_BY_SEVERAL,
+        note,
+        _victims(run, chains),
+    )
+
+
+def _earliest(run: Rundir, ranks: list[int]) -> list[int]:
+    """The first by the times in error files, where all have one."""
+    times = {rank: run.ranks[rank].raised_at for rank in ranks}
+    if not all(times.values()):
+        return ranks
+    return [rank for rank in ranks if times[rank] - min(times.values()) < _APART_S]
+
+
+def _who_raised(run: Rundir, ranks: list[int], first: Collection[int]) -> str:
+    chains = {rank: chain for rank in ranks if (chain := run.ranks[rank].raised) is not None}
+    if len({chain.words for chain in chains.values()}) > 1:
+        return f"{begun(_each(chains, ranks))}; it is unknown which was first"
+    words, ended = chains[ranks[0]].words, run.ranks[ranks[0]].exit
+    if len(ranks) > 1:
+        return f"They raised {words}"
+    if ended is not None and ended.exit_code > 0 and ranks[0] in first:
+        return f"It raised {words}, and ended with exit code {ended.exit_code}{_while_others_ran(run, ranks)}"
+    before = sorted(rank for rank in first if rank not in ranks)
+    if before:
+        return (
+            f"It raised {words}; {spaced(listing(before))} ended before it, with no exception but that of a lost peer"
+        )
+    return f"It raised {words}"
+
+
+def _each(chains: Mapping[int, Chain], ranks: Iterable[int]) -> str:
+    """``rank 0 raised ..; ranks 1, 2 raised ..``."""
+    by_words: dict[str, list[int]] = {}
+    for rank in ranks:
+        by_words.setdefault(chains[rank].words, []).append(rank)
+    return "; ".join(f"{spaced(listing(same))} raised {words}" for words, same in by_words.items())
+
+
+def _by_code(run: Rundir, rank: int, ended: RankExit, explained: bool, victims: tuple[int, ...]) -> Clue | None:
+    """The clue for a rank that raised nothing of its own."""
+    record = run.ranks[rank]
+    if lost_a_peer(record):
+        chain = record.raised
+        if chain is None or about_the_group(str(chain.errors[0])) or not _others_lived(run, rank):
+            return None
+        note = (
+            f"It raised {chain.words}, and ended with exit code {ended.exit_code} while all others were still running"
+        )
+        return Clue(
+            "rank_killed_exception", (record.culprit,), tuple(_evidence_of_ends(record)), _CONNECTION, note, victims
+        )
+    if ended.exit_code == 0 or _asked_by(record) or (-ended.exit_code == signal.SIGABRT and explained):
+        return None
+    return _ended(run, rank, ended, victims)
+
+
+def _others_lived(run: Rundir, rank: int) -> bool:
+    """Whether the launcher ended every other rank: then none of them was the lost peer."""
+    others = [record.exit for number, record in run.ranks.items() if number != rank]
+    lived = [ended for ended in others if ended is not None and -ended.exit_code == signal.SIGTERM and not ended.first]
+    return bool(lived) and len(lived) == len(others) and run.world_size == len(run.ranks)
+
+
+def _ended(run: Rundir, rank: int, ended: RankExit, victims: tuple[int, ...]) -> Clue:
+    record = run.ranks[rank]
+    others = _while_others_ran(run, [rank])
+    if ended.exit_code < 0:
+        number = -ended.exit_code
+        known = number in set(signal.Signals)
+        name = signal.Signals(number).name if known else f"signal {number}"
+        fault = _SIGNALS.get(signal.Signals(number)) if known else None
+        note = f"It was ended by {name}{others}"
+        sure = _BY_SIGNAL if fault else _ABORTED
+        fault = fault or "rank_killed_exception"
+    else:
+        fault, sure = "rank_killed_exception", _BY_CODE
+        why = f"It raised {record.failed_as}, and ended" if record.failed_as else "It ended"
+        note = f"{why} with exit code {ended.exit_code}{others}"
+        if not record.failed_as:
+            words = _last_words(record)
+            note += f"; it recorded no exception{f', and its last line is: {words}' if words else ''}"
+    if record.is_done:
+        note, sure = f"{note}, after the end of its training", min(sure, _AFTER_ITS_END)
+    return Clue(fault, (record.culprit,), tuple(_evidence_of_ends(record)), sure, note, victims)
+
+
+def _last_words(record: Rank) -> str:
+    """The last line on the rank's standard error that says something, shortened."""
+    lines = [line.strip() for line in record.log.splitlines() if line.strip() and not _WARNING.search(line)]
+    return shortened(lines[-1], 120) if lines else ""
+
+
+def _evidence_of_ends(record: Rank) -> list[Evidence]:
+    """A rank's exit code, and its exception unless its log has it: the rules for text find it there."""
+    evidence = []
+    name = f"rank {record.culprit.rank}"
+    if record.exit is not None:
+        text = f"{name}: exit code {record.exit.exit_code}{', first' if record.exit.first else ''}"
+        evidence.append(Evidence(str(RunLayout(RankLayout(record.folder).run).exits), 0, text))
+    if record.raised is not None and (record.error or not evidence):
+        files = RankLayout(record.folder)
+        evidence.append(Evidence(str(files.error if record.error else files.log), 0, f"{name}: {record.raised.words}"))
+    elif record.failed_as:
+        evidence.append(_evidence_of_beat(record))
+    return evidence
+
+
+def _evidence_of_beat(record: Rank) -> Evidence:
+    beat = record.beat
+    text = f"step {beat.step}, {beat.phase}" if beat is not None else "no heartbeat"
+    return Evidence(str(RankLayout(record.folder).heartbeat), 0, f"rank {record.culprit.rank}: last heartbeat: {text}")

@@ -1,0 +1,121 @@
+"""The state of a run by its records: that it ended well, or where every rank is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from diag.collectors.layout import RankLayout
+from diag.hang.model import Evidence
+from diag.hang.rundir.clues import evidence_of_standstill
+from diag.hang.rundir.ends import End, end_of
+from diag.hang.rundir.read import Rank, Rundir
+from diag.hang.wording import begun
+from diag.rundir.lines import SILENT_S
+from diag.words.formatting import counted, listing, spaced
+
+# The launcher saw every process end with 0, and every rank recorded that its training reached its end.
+_SURE_OF_END = 0.95
+_SURE_WITHOUT_LAUNCHER = 0.85
+_MOST_RANKS = 4
+_LONG_S = 10.0  # without progress
+
+
+@dataclass(frozen=True)
+class EndedWell:
+    headline: str
+    confidence: float
+    evidence: tuple[Evidence, ...]
+
+
+def ended_well(run: Rundir) -> EndedWell | None:
+    """None unless every rank recorded it, and the launcher as far as there was one: None while the run trains, after a
+    kill, where a rank left no heartbeat, and on several nodes of which one is not done (the first to end already writes
+    its exit code)."""
+    if run.exit_code or run.ended_by is not None or any(record.exit is not None for record in run.ranks.values()):
+        return None
+    if run.world_size != len(run.ranks) or not all(record.is_done for record in run.ranks.values()):
+        return None
+    ranks = "the only rank" if len(run.ranks) == 1 else f"all {spaced(counted(len(run.ranks), 'rank'))}"
+    last = max(map(_last_step, run.ranks.values()))
+    after = f", after step {last:,}" if last >= 0 else ""
+    launcher = "with exit code 0" if run.exit_code == 0 else "and no launcher recorded an exit code"
+    return EndedWell(
+        f"The run ended well: {ranks} reached the end of the training{after}, {launcher}. There is nothing to triage.",
+        _SURE_OF_END if run.exit_code == 0 else _SURE_WITHOUT_LAUNCHER,
+        (
+            *([Evidence(str(run.manifest), 0, "exit code 0")] if run.exit_code == 0 else []),
+            *(_evidence_of_end(rank, record) for rank, record in sorted(run.ranks.items())[:_MOST_RANKS]),
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the records of a run say about its state where no cause is known."""
+
+    headline: str
+    evidence: tuple[Evidence, ...]
+    next_steps: tuple[str, ...] = ()
+
+
+def standing(run: Rundir) -> Standing:
+    """The state of every rank, by its last heartbeat."""
+    if not run.ranks:
+        text = "No rank left a record: the run ended, or waits, before its processes joined."
+        if run.exit_code is not None:
+            text = f"No rank left a record; the launcher ended with exit code {run.exit_code}."
+        return Standing(text, (Evidence(str(run.manifest), 0, _exit_words(run)),))
+    states: dict[str, list[int]] = {}
+    for rank, record in sorted(run.ranks.items()):
+        states.setdefault(_state(run, record), []).append(rank)
+    parts = [f"{spaced(listing(ranks))}: {words}" for words, ranks in states.items()]
+    missing = (run.world_size or 0) - len(run.ranks)
+    if missing > 0:
+        parts.append(f"no record of {spaced(counted(missing, 'rank'))}")
+    ended = "The run has no recorded end" if run.exit_code is None else f"The run ended with exit code {run.exit_code}"
+    evidence = [Evidence(str(run.manifest), 0, _exit_words(run))]
+    shown = [ranks[0] for ranks in states.values()][:_MOST_RANKS]
+    evidence += [evidence_of_standstill(run.ranks[rank]) for rank in shown]
+    steps = (
+        () if run.exit_code is not None else ("While it runs: `py-spy dump --pid PID` of each rank shows where it is.",)
+    )
+    return Standing(f"{ended}. {begun('; '.join(parts))}.", tuple(evidence), steps)
+
+
+def _exit_words(run: Rundir) -> str:
+    return "no exit code" if run.exit_code is None else f"exit code {run.exit_code}"
+
+
+def _state(run: Rundir, record: Rank) -> str:
+    """``in a collective, after step 41, without progress for 300 s``."""
+    end, beat = end_of(run, record), record.beat
+    if beat is None:
+        return "no heartbeat"
+    after = f", after step {beat.step:,}" if beat.step >= 0 else ""
+    if end is End.EXITED and record.exit is not None:
+        return f"ended with exit code {record.exit.exit_code}{after}"
+    if end is End.FAILED:
+        return f"raised {record.failed_as or 'an exception'}{after}"
+    if end is not End.OPEN:
+        return f"{end.value}{after}"
+    silent_s = (run.read_unix_ns - beat.unix_ns) / 1e9
+    still_s = (beat.sent_ns - beat.phase_since_ns) / 1e9 if beat.phase_since_ns else 0.0
+    where = "in a collective" if beat.in_collective and still_s >= 1 else f"in {beat.phase}"
+    words = f"{where}{after}"
+    if still_s >= _LONG_S:
+        words += f", without progress for {still_s:.0f} s"
+    if silent_s > SILENT_S:
+        words += f", as its last heartbeat said {silent_s:,.0f} s ago"
+    return words
+
+
+def _last_step(record: Rank) -> int:
+    """-1 where no step finished."""
+    return record.beat.step if record.beat is not None else -1
+
+
+def _evidence_of_end(rank: int, record: Rank) -> Evidence:
+    last = _last_step(record)
+    return Evidence(
+        str(RankLayout(record.folder).heartbeat), 0, f"rank {rank}: done{f' after step {last:,}' if last >= 0 else ''}"
+    )
