@@ -11,7 +11,6 @@ import faulthandler
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -106,11 +105,12 @@ def _without_ours(print_it: Callable[..., Any]) -> Callable[..., Any]:
     return excepthook
 
 
-def write_exception(path: Path, error: BaseException) -> None:
-    """Writes the exception as torchrun's ``record`` does, with secrets masked. Raises OSError."""
-    text = masked("".join(traceback.format_exception(error)))
-    message = masked(f"{type(error).__name__}: {error}")
-    details = {"message": message, "extraInfo": {"py_callstack": text, "timestamp": _now()}}
+def write_exception(path: Path, message: str, text: str) -> None:
+    """Writes an exception and its traceback as torchrun's ``record`` does, with secrets masked, unless that has written
+    it already. Raises OSError."""
+    if path.exists():
+        return
+    details = {"message": masked(message), "extraInfo": {"py_callstack": masked(text), "timestamp": _now()}}
     replace_file(path, encode({"message": details}), private=True)
 
 

@@ -67,10 +67,10 @@ class MemorySnapshots:
         except Exception as error:  # private functions of torch
             self._complaints.add("the allocator's history is not recorded", repr(error))
 
-    def stop(self, error: BaseException | None) -> None:
-        """Ends the recording; ``error``: the exception that ended the training."""
+    def stop(self, error: type[BaseException] | None) -> None:
+        """Ends the recording; ``error``: the type of the exception that ended the training."""
         self.serve()
-        if self._recording and isinstance(error, torch.OutOfMemoryError):
+        if self._recording and error is not None and issubclass(error, torch.OutOfMemoryError):
             self._once(OOM)  # where no observer was called
         if self._recording and self._accelerator is not None:
             with contextlib.suppress(Exception):

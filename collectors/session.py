@@ -217,6 +217,11 @@ class Collector(AbstractContextManager["Collector"]):
             )
         return cls(run_dir, settings_from(), device)
 
+    @property
+    def error_file(self) -> Path:
+        """Of the exception that ends the process."""
+        return self._layout.error
+
     # -- life ------------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
@@ -242,7 +247,7 @@ class Collector(AbstractContextManager["Collector"]):
             gc.callbacks.remove(self._on_gc)
         self._guarded(lambda: self._catch_up(if_still=False))
         self.doing, self._follower = self._doing(), None
-        self._snapshots.stop(error)
+        self._snapshots.stop(kind)
         if kind is None:
             self._windows.close()
         if kind is None:

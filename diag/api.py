@@ -331,10 +331,9 @@ def open_run(*paths: Path | str, reading: Reading | None = None) -> Result:
     try:
         tables = open_paths(paths, reading)
     except DiagError as error:
-        if (
-            len(paths) != 1
-            or (outcome := _outcome(Path(paths[0]), read_manifest(RunLayout(Path(paths[0])))[0])) is None
-        ):
+        root = Path(paths[0]) if len(paths) == 1 else None
+        outcome = _outcome(root, read_manifest(RunLayout(root))[0]) if root is not None else None
+        if outcome is None:
             raise
         headline = f"{outcome.headline.rstrip('.')}; {error.message}"
         raise DiagError(headline, hint=error.hint, path=error.path, exit_code=error.exit_code) from error
@@ -581,7 +580,8 @@ def _outcome(root: Path, manifest: Manifest | None, steps: int = 0) -> Outcome |
     from diag.hang.rundir import needs_triage
 
     layout = RunLayout(root)
-    if state_of(root).state is State.TRAINING or (manifest.exit_code == 0 and not needs_triage(layout)):
+    state = state_of(root)
+    if (state.live and not state.stalled) or (manifest.exit_code == 0 and not needs_triage(layout)):
         return None
     try:
         answer = triage([str(root)])
@@ -592,7 +592,9 @@ def _outcome(root: Path, manifest: Manifest | None, steps: int = 0) -> Outcome |
     after = f"after {counted(steps, 'step').replace(NBSP, ' ')}" if steps else "before a step was recorded"
     names_a_cause = CLASSES[answer.fault_class].names_a_cause
     ended = f"The training stopped {after} without recording its end"
-    if manifest.ended_by:
+    if state.live and state.standstill is not None:
+        ended = f"The training has not ended and makes no progress: {state.standstill.words}"
+    elif manifest.ended_by:
         ended = f"The training was ended {after}"
     elif manifest.exit_code is not None:
         verb = "failed" if manifest.exit_code else "ended"

@@ -37,6 +37,7 @@ from . import hooks
 from .boot import AfterImport
 from .events import Events
 from .hooks import Hooks, Reducers, Saving
+from .leaving import Failure, Leaving, failed_with, failure_of
 
 # -- strategy ----------------------------------------------------------------------------------------------------------
 #
@@ -122,6 +123,7 @@ class Attachment:
         self._imports: AfterImport | None = None
         self.described = False
         self._own_profiler = False  # the training runs its own profiler
+        self._leaving = Leaving(self._close, self._progress)
 
     # -- beginning -------------------------------------------------------------------------------------------------
 
@@ -143,6 +145,7 @@ class Attachment:
         Saving(self).install(self._hooks, imports)
         if not self._explicit:
             place("traceback", lambda _patches: install_excepthook())
+            place("exit", lambda _patches: self._leaving.install(lambda: self.events.thread))
         if dist.is_available():
             place("process group", lambda patches: hooks.install_process_group(patches, self))
             if self._settings.collectives:
@@ -304,26 +307,40 @@ class Attachment:
         except Exception as error:
             self._end(repr(error))
 
-    def finish(self, error: BaseException | None) -> None:
-        """The training has ended, or fails with ``error``."""
+    def finish(self, error: BaseException | None, sure: bool = True) -> None:
+        """The training has ended, or fails with ``error``. ``sure``: False for an exception that is only being handled,
+        after which the program may go on."""
+        if isinstance(error, SystemExit) and not error.code:
+            error = None
+        self._close(failed_with(error) if error is not None else None, sure)
+
+    def _close(self, failure: Failure | None, sure: bool = True) -> None:
+        """Ends the recording, once. A failure that is known later, or for sure, is still written."""
+        if failure is not None and sure:
+            self._write_failure(failure)
         if self._closed:
             return
         failed, self._closed = self._over, True
         self._hear_no_more()
-        if isinstance(error, SystemExit) and error.code in (None, 0):
-            error = None
         try:
             if self._collector is not None:
-                self._collector.__exit__(type(error) if error is not None else None, error, None)
-                files = RunLayout(self.run_dir).rank(rank_and_world()[0])
-                if error is not None and not files.log.exists():  # the process's output is not recorded
-                    write_exception(files.error, error)
+                self._collector.__exit__(failure.kind if failure is not None else None, None, None)
         except Exception as ours:
             if not failed:  # else it has been reported
                 _say(repr(ours))
         self._remove()
         if self._explicit:
             self._let_go()
+
+    def _progress(self) -> int | None:
+        """The number of steps so far; None where the process is not recorded, or no longer."""
+        return self.events.timeline.steps if self._collector is not None and not self._closed else None
+
+    def _write_failure(self, failure: Failure) -> None:
+        """Writes the exception: the program may print it in its own way, or not at all."""
+        with contextlib.suppress(Exception):
+            if self._collector is not None and failure.text:
+                write_exception(self._collector.error_file, failure.message, failure.text)
 
     def _let_go(self) -> None:
         """Undoes the rest in a process that goes on and may start another recording."""
@@ -358,16 +375,16 @@ class Attachment:
             self._imports.forget()
 
     def _at_exit(self) -> None:
-        # Set by the interpreter when an exception has ended the script.
-        self.finish(getattr(sys, "last_exc", None) or getattr(sys, "last_value", None))
+        # Set by the interpreter when an exception has ended the script, whatever ``sys.excepthook`` then does.
+        error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        self._close(failed_with(error) if error is not None else self._leaving.failure)
 
     def _at_end_of_child(self) -> None:
         # The exception that ends the process is being handled. torch.multiprocessing sends it to the parent and turns
         # it into an exit code.
         error = sys.exc_info()[1]
-        if isinstance(error, SystemExit) and error.code not in (None, 0):
-            error = error.__context__ or error
-        self.finish(error)
+        status = error.code if isinstance(error, SystemExit) else error is not None
+        self._close(failure_of(status, error))
 
     def _forked(self) -> None:
         """Called in a forked child. A child of a recorded process is not recorded; a child of a process that is not

@@ -119,7 +119,7 @@ def test_the_first_failed_allocation_leaves_one(tmp_path: Path) -> None:
     assert device.observer is not None
     device.observer(0, 1 << 30, 1 << 20, 1 << 10)
     device.observer(0, 1 << 30, 1 << 20, 1 << 10)
-    rank.snapshots.stop(OUT_OF_MEMORY)
+    rank.snapshots.stop(type(OUT_OF_MEMORY))
     assert rank.names == ["memory-oom-step000007.pickle"]
     assert device.histories == [500, None]
     device.observer(0, 1 << 30, 1 << 20, 1 << 10)  # it cannot be taken back: after the end it does nothing
@@ -129,7 +129,7 @@ def test_the_first_failed_allocation_leaves_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("error", "names"), [(OUT_OF_MEMORY, ["memory-oom-step000007.pickle"]), (ValueError("x"), [])])
 def test_without_an_observer_the_exception_tells(tmp_path: Path, error: Exception, names: list[str]) -> None:
     rank = Rank(tmp_path, Device(observed=False))
-    rank.snapshots.stop(error)
+    rank.snapshots.stop(type(error))
     assert rank.names == names
 
 
@@ -158,7 +158,7 @@ def test_whatever_torch_raises_stays_here(tmp_path: Path) -> None:
     rank = Rank(tmp_path, Broken())
     rank.snapshots.ask(TraceAsked(1, 7, 0, memory=True))
     assert "no snapshot of this pool" in rank.snapshots.answer[1]
-    rank.snapshots.stop(OUT_OF_MEMORY)
+    rank.snapshots.stop(type(OUT_OF_MEMORY))
     assert "no snapshot of this pool" in rank.complaints.messages[0]
 
     class Older(Device):

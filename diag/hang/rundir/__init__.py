@@ -51,7 +51,8 @@ def needs_triage(layout: RunLayout) -> bool:
     if is_regular(layout.exits):
         return True
     run = read_run(layout)
-    return any(ends.end_of(run, record) in (ends.End.FAILED, ends.End.GONE) for record in run.ranks.values())
+    # An exception without a record of it was handled: the process went on.
+    return any(record.error or ends.end_of(run, record) is ends.End.GONE for record in run.ranks.values())
 
 
 def culprit_order(layout: RunLayout, codes: Mapping[int, int]) -> dict[int, int]:

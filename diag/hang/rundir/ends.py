@@ -267,6 +267,7 @@ def raised_by(run: Rundir) -> dict[int, Chain]:
         rank: record.raised
         for rank, record in sorted(run.ranks.items())
         if record.raised is not None and not record.raised.about_others and _ended_by_it(record)
+        if run.exit_code != 0 or record.error or record.exit is not None  # else the program has handled it
     }
 
 
@@ -450,7 +451,8 @@ def _evidence_of_ends(record: Rank) -> list[Evidence]:
     if record.exit is not None:
         text = f"{name}: exit code {record.exit.exit_code}{', first' if record.exit.first else ''}"
         evidence.append(Evidence(str(RunLayout(RankLayout(record.folder).run).exits), 0, text))
-    if record.raised is not None and (record.error or not evidence):
+    in_log = record.raised is not None and str(record.raised.errors[-1]) in record.log
+    if record.raised is not None and ((record.error and not in_log) or not evidence):
         files = RankLayout(record.folder)
         evidence.append(Evidence(str(files.error if record.error else files.log), 0, f"{name}: {record.raised.words}"))
     elif record.failed_as:

@@ -216,9 +216,8 @@ def _failed_as(heartbeat: Heartbeat | None) -> str:
 
 
 def _ended_by(manifest: Manifest | None) -> tuple[str, int] | None:
-    signal, unix_ns = (
-        (manifest.ended_by.get(name) for name in ("signal", "unix_ns")) if manifest is not None else ("", 0)
-    )
+    ended_by = manifest.ended_by if manifest is not None else {}
+    signal, unix_ns = ended_by.get("signal"), ended_by.get("unix_ns")
     return (signal, unix_ns) if isinstance(signal, str) and signal and isinstance(unix_ns, int) else None
 
 

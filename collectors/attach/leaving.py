@@ -1,0 +1,112 @@
+"""How a process ends where no exception reaches the interpreter: a program that catches its exception and calls
+``sys.exit``, ``exit()`` or ``os._exit``, and a training in a thread. The original functions are always called."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from _sitebuiltins import Quitter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+# How command-line libraries pass an exit code on. By name: they are not imported here.
+_LIBRARIES = ("click.", "typer.")
+_MOST_S = 2.0  # os._exit waits no longer for the records to be closed: programs call it to leave a deadlock
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The exception that a process handled when it decided to exit, or its exit code. ``text``: the traceback, ""
+    without an exception. The exception itself is not kept: its frames hold tensors."""
+
+    kind: type[BaseException]
+    message: str
+    text: str = ""
+
+
+def failure_of(status: object, handled: BaseException | None) -> Failure | None:
+    """Why a process exits with a status; None if it exits without an error."""
+    if not status:
+        return None
+    error = handled
+    while error is not None and (
+        isinstance(error, SystemExit) or (type(error).__module__.startswith(_LIBRARIES) and hasattr(error, "exit_code"))
+    ):
+        error = error.__cause__ or error.__context__
+    if error is not None:
+        return failed_with(error)
+    return Failure(SystemExit, f"SystemExit: {status}", f"SystemExit: {status}\n" if isinstance(status, str) else "")
+
+
+def failed_with(error: BaseException) -> Failure:
+    import traceback
+
+    message = f"{type(error).__name__}: {error}"
+    return Failure(type(error), message, "".join(traceback.format_exception(error)))
+
+
+class Leaving:
+    """Notices that the process is about to end, in every way that Python code has."""
+
+    def __init__(self, finish: Callable[[Failure | None], object], progress: Callable[[], object]) -> None:
+        """``finish``: closes the records, with why the process fails; it may be called again. ``progress``: a value
+        that changes while the training goes on, as a program may catch the exit; None while nothing is recorded."""
+        self._finish = finish
+        self._progress = progress
+        self._asked: tuple[Failure | None, object] | None = None
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why the program asked to exit, if nothing was trained since."""
+        if self._asked is None or self._asked[1] is None or self._asked[1] != self._progress():
+            return None
+        return self._asked[0]
+
+    def install(self, trains_in: Callable[[], int]) -> None:
+        """Stays for the rest of the process. ``trains_in``: the thread that trains."""
+        leave, leave_at_once, quit_, hook = sys.exit, os._exit, Quitter.__call__, threading.excepthook
+
+        def exit(status: Any = None, /) -> Any:
+            self._note(status)
+            leave(status)
+
+        def _exit(status: int) -> Any:
+            self._close(status)
+            leave_at_once(status)
+
+        def call(quitter: Any, code: Any = None) -> Any:
+            self._note(code)
+            return quit_(quitter, code)
+
+        def excepthook(args: Any, /) -> Any:
+            with contextlib.suppress(Exception):
+                trains = args.thread is not None and args.thread.ident == trains_in()
+                if trains and threading.current_thread() is not threading.main_thread() and args.exc_value is not None:
+                    self._finish(failed_with(args.exc_value))
+            return hook(args)
+
+        sys.exit, os._exit, Quitter.__call__ = exit, _exit, call  # type: ignore[assignment, method-assign]
+        threading.excepthook = excepthook
+
+    def _note(self, status: object) -> None:
+        with contextlib.suppress(Exception):
+            if threading.current_thread() is threading.main_thread():
+                self._asked = failure_of(status, sys.exc_info()[1]), self._progress()
+
+    def _close(self, status: int) -> None:
+        """Closes the records before a process ends at once. In a thread of its own, with a limit: the caller may hold
+        locks."""
+        with contextlib.suppress(Exception):
+            if self._progress() is None:
+                return
+            failure = failure_of(status, sys.exc_info()[1])
+            thread = threading.Thread(target=self._closed, args=(failure,), name="diag-exit", daemon=True)
+            thread.start()
+            thread.join(_MOST_S)
+
+    def _closed(self, failure: Failure | None) -> None:
+        with contextlib.suppress(Exception):
+            self._finish(failure)
