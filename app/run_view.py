@@ -28,7 +28,7 @@ class Part(StrEnum):
     TRANSFER = "communication: transfer"
     WAITING = "communication: waiting for a rank"
     COMMUNICATION = "communication"  # if the clocks do not allow splitting it
-    COPY = "copy to the device"
+    COPY = "copy between host and device"
     DATA = "data wait"
     CHECKPOINT = "checkpoint"
     HOST = "idle: waiting for the host"  # nothing launched, or inside a launch or another call of the host

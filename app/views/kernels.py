@@ -38,7 +38,7 @@ from diag.model.breakdown import (
     PathTable,
 )
 from diag.words.formatting import counted, duration, number, share, short_name
-from diag.words.wording import fused_words
+from diag.words.wording import fused_words, per_whole
 
 _MOST_ROWS = 200
 _FROM = {"shapes": "measured", "class": "inferred"}  # from recorded shapes, or from the class of kernel
@@ -144,7 +144,7 @@ def _kernels(view: RunView, table: KernelTable, theme: Theme) -> None:
             "Inferred: from the class of kernel, not measured; traces with record_shapes=True contain the shapes."
         )
     if table.fused_ns:
-        notes.append(f"{fused_words(table.fused_ns / max(1, table.rank_steps))}.")
+        notes.append(f"{fused_words(table.fused_ns / max(1, table.rank_steps), per_whole(view.result.attribution))}.")
     if notes:
         st.caption(plain(" ".join(notes)))
 

@@ -1,4 +1,4 @@
-"""The input pipeline: data wait by rank and step, the loader's settings, copies to the device."""
+"""The input pipeline: data wait by rank and step, the loader's settings, copies between host and device."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def show(view: RunView) -> None:
     if without_steps("Input pipeline", view):
         return
     table = view.result.loading
-    head("Input pipeline", view, "Waiting for data and copies to the device, mean per step")
+    head("Input pipeline", view, "Waiting for data and copies between host and device, mean per step")
     theme = theme_of(st.context.theme.type)
     culprits = _findings(view)
     _loader(view, table)
@@ -113,7 +113,7 @@ def _waits(view: RunView, table: LoadingTable, culprits: tuple[int, ...], theme:
 
 
 def _copies(view: RunView, table: LoadingTable, theme: Theme) -> None:
-    st.subheader("Copies to the device", anchor="copies")
+    st.subheader("Copies between host and device", anchor="copies")
     if not view.result.tables.on_device:
         nothing("The run is on a CPU: there is no device to copy to.")
         return
@@ -121,7 +121,7 @@ def _copies(view: RunView, table: LoadingTable, theme: Theme) -> None:
         nothing("No exposed copy was recorded.", "`diag run` records them with its traces.")
         return
     if len(table.rows) <= MOST_RANK_BARS:
-        draw(copies(table, theme), "copies", "Milliseconds a step of copies to the device on each rank")
+        draw(copies(table, theme), "copies", "Milliseconds a step of copies between host and device on each rank")
 
 
 def _rows(view: RunView, table: LoadingTable) -> None:
@@ -204,7 +204,7 @@ def field(view: RunView, culprits: Collection[int], theme: Theme) -> go.Figure:
 
 
 def copies(table: LoadingTable, theme: Theme) -> go.Figure:
-    """Milliseconds per step of each rank's copies to the device: the host's time in them, and exposed copies."""
+    """Milliseconds a step of copies between host and device by rank: the host's time in them, and exposed ones."""
     return _pairs(
         [f"rank {row.rank}" for row in table.rows],
         (

@@ -110,6 +110,10 @@ def _span(call: CollectiveCall) -> tuple[int, int] | None:
 
 def _layers(trace: Trace, talking: Intervals, p2p: Intervals, phases: _Phases) -> list[Layer]:
     compute = operator_time(trace)
+    work = iv.union(phases.data, phases.checkpoint, phases.copy, compute, talking, p2p, phases.collecting)
+    outside = iv.EMPTY
+    if len(work) and not ranges.marks_steps(trace):
+        outside = iv.make([(trace.begin_ns, int(work[0, 0])), (int(work[-1, 1]), trace.end_ns)])
     return [
         Layer(Kind.DATA, Detail.NONE, phases.data),
         Layer(Kind.CHECKPOINT, Detail.NONE, phases.checkpoint),
@@ -119,6 +123,7 @@ def _layers(trace: Trace, talking: Intervals, p2p: Intervals, phases: _Phases) -
         Layer(Kind.COMM, Detail.P2P, p2p),
         Layer(Kind.COMM, Detail.NONE, talking),
         Layer(Kind.IDLE, Detail.GC, phases.collecting),
+        Layer(Kind.IDLE, Detail.OUTSIDE, outside),
         *(Layer(Kind.IDLE, detail, during) for detail, during in phases.by_detail()),
     ]
 

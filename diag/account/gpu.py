@@ -19,7 +19,7 @@ import numpy.typing as npt
 import polars as pl
 from msgspec.structs import replace
 
-from diag.model.steps import Detail, IdleParts, Kind, RankStep, Stall
+from diag.model.steps import FROM_HOST_DETAILS, TO_HOST_DETAILS, Detail, IdleParts, Kind, RankStep, Stall
 from diag.traces import kineto_names as names
 from diag.traces.trace import ARGS_ROW, Trace
 
@@ -137,9 +137,10 @@ def part_of(detail: Detail) -> str:
 
 
 def of_device(idle_ns: npt.NDArray[np.int64]) -> bool:
-    """Whether idle time, by detail, is that of a traced device. Garbage collection alone does not show it: a CPU has
-    it, too."""
-    return any(detail in _PART_OF and detail != Detail.GC for detail in np.flatnonzero(idle_ns).tolist())
+    """Whether idle time, by detail, is that of a traced device. Garbage collection and the time outside of the recorded
+    work do not show it: a CPU has them, too."""
+    shows = _PART_OF.keys() - {Detail.GC, Detail.OUTSIDE}
+    return any(detail in shows for detail in np.flatnonzero(idle_ns).tolist())
 
 
 def idle_parts(idle_ns: npt.NDArray[np.int64]) -> IdleParts:
@@ -147,7 +148,7 @@ def idle_parts(idle_ns: npt.NDArray[np.int64]) -> IdleParts:
     parts: dict[str, int] = {}
     device = of_device(idle_ns)
     for detail in np.flatnonzero(idle_ns).tolist():
-        part = part_of(Detail(detail)) if device else "unknown_ns"
+        part = part_of(Detail(detail)) if device or detail == Detail.OUTSIDE else "unknown_ns"
         parts[part] = parts.get(part, 0) + int(idle_ns[detail])
     return IdleParts(**parts)
 
@@ -238,7 +239,7 @@ def with_stalls(trace: Trace, steps: Sequence[RankStep], threads: set[Thread]) -
     for index, step in enumerate(steps):
         cut = step.segments
         dur = cut.end_ns - cut.start_ns
-        idle = np.flatnonzero((cut.kind == Kind.IDLE) & (dur >= LONG_NS))
+        idle = np.flatnonzero((cut.kind == Kind.IDLE) & (cut.detail != Detail.OUTSIDE) & (dur >= LONG_NS))
         longest = idle[np.argsort(-dur[idle], kind="stable")][:_MOST_A_STEP]
         idle_pieces += [(int(dur[at]), index, int(at), int(cut.start_ns[at])) for at in longest]
     idle_pieces = sorted(idle_pieces, key=lambda piece: (-piece[0], piece[3]))[:_MOST]
@@ -472,6 +473,22 @@ def _classes(trace: Trace, work: pl.DataFrame) -> pl.Series:
     return pl.Series(codes).cat.to(_CLASSES)
 
 
+def _copy_kinds(trace: Trace, work: pl.DataFrame) -> npt.NDArray[np.int8]:
+    """The Detail of each copy between host and device, by its name; OTHER if that says no direction."""
+    inward, outward, pinned, pageable = (
+        trace.says(work, pattern).to_numpy()
+        for pattern in (
+            names.TO_DEVICE_PATTERN, names.TO_HOST_PATTERN, names.PINNED_PATTERN, names.PAGEABLE_PATTERN
+        )
+    )  # fmt: skip
+    kinds = np.full(len(work), Detail.OTHER, dtype=np.int8)
+    for direction, (unknown, in_pinned, in_pageable) in ((outward, TO_HOST_DETAILS), (inward, FROM_HOST_DETAILS)):
+        kinds[direction] = unknown
+        kinds[direction & pageable] = in_pageable
+        kinds[direction & pinned] = in_pinned
+    return kinds
+
+
 def _phases(trace: Trace, work: pl.DataFrame) -> pl.Series:
     """The Detail of each device event: the phase in which the host launched it; NONE if unknown."""
     launch = work["launch_ns"].to_numpy()
@@ -489,6 +506,7 @@ def _layers(
     spans, phase = ranges.spans(work), work["phase"].to_numpy()
     computes, copies = (work["class"] == COMPUTE).to_numpy(), (work["class"] == COPY).to_numpy()
     offloading = copies & offload_copies(trace, work, computes)
+    kinds = _copy_kinds(trace, work)
     talking, p2p = ranges.spans(comm), point_to_point(trace, comm)
     data = ranges.data_wait(trace, threads)
     checkpoint = ranges.checkpoint(trace)
@@ -501,7 +519,10 @@ def _layers(
         ),
         Layer(Kind.COMM, Detail.NONE, iv.normal(talking[~p2p])),
         Layer(Kind.COMM, Detail.P2P, iv.normal(talking[p2p])),
-        Layer(Kind.COPY, Detail.NONE, iv.normal(spans[copies & ~offloading])),
+        *(
+            Layer(Kind.COPY, detail, iv.normal(spans[copies & ~offloading & (kinds == detail)]))
+            for detail in (*FROM_HOST_DETAILS, *TO_HOST_DETAILS, Detail.OTHER)
+        ),
         Layer(Kind.COPY, Detail.OFFLOAD, iv.normal(spans[offloading])),
         Layer(Kind.DATA, Detail.NONE, data),
         Layer(Kind.CHECKPOINT, Detail.NONE, checkpoint),

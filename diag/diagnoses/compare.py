@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from diag.account.blame import median_of_others
 from diag.collectors.records import Manifest
-from diag.model.steps import Attribution, Kind, Parts, StepAccount
+from diag.model.steps import Attribution, Detail, Kind, Parts, StepAccount
 from diag.rundir.tables import Tables
 
 from .subject import drawn_steps
@@ -18,7 +18,7 @@ from .subject import drawn_steps
 _WORDS = {
     Kind.COMPUTE: "computation",
     Kind.COMM: "exposed communication",
-    Kind.COPY: "copies to the device",
+    Kind.COPY: "copies between host and device",
     Kind.DATA: "waiting for the data loader",
     Kind.CHECKPOINT: "checkpoints",
     Kind.IDLE: "idle time",
@@ -76,13 +76,17 @@ def differences(attribution: Attribution, hosts: dict[int, str]) -> tuple[RankDi
 def path_sentence(attribution: Attribution) -> str:
     """The mean composition of the critical path, largest part first; "" without a path."""
     counted = [step for step in attribution.usable or attribution.steps if step.path.dur_ns]
-    total = sum(step.path.dur_ns for step in counted)
-    if not total:
+    outside = sum(step.path.total(Kind.IDLE, Detail.OUTSIDE) for step in counted)
+    total = sum(step.path.dur_ns for step in counted) - outside
+    if total <= 0:
         return ""
     spent = {kind: sum(step.path.total(kind) for step in counted) for kind in Kind}
+    spent[Kind.IDLE] -= outside
     kinds = sorted((kind for kind in Kind if spent[kind] >= _MIN_SHARE * total), key=lambda kind: -spent[kind])
     pieces = [_piece(counted, kind, spent[kind]) for kind in kinds]
     listed = " and ".join([", ".join(pieces[:-1]), pieces[-1]]) if len(pieces) > 1 else pieces[0]
+    if attribution.undivided:
+        return f"The critical path of the window is {listed}."
     return f"The critical path of a step is, on average, {listed}."
 
 

@@ -1,46 +1,96 @@
-"""Host-to-device copies that are not overlapped with computation."""
+"""Copies between host and device that are not overlapped with computation."""
 
 from __future__ import annotations
 
 from diag.account.records import loader_settings
-from diag.model.steps import Finding
+from diag.model.steps import FROM_HOST_DETAILS, TO_HOST_DETAILS, Detail, Finding, Kind
 
 from .shares import Cost
 from .subject import MENTION, Diagnosis, Subject, mean_ns, no_device
 
-_ACTIONS = {
-    None: "Copy from pinned memory (pin_memory=True) with non_blocking=True, one batch ahead.",
-    False: "Copy from pinned memory (DataLoader(..., pin_memory=True), which is off) with non_blocking=True, one batch "
-    "ahead.",
-    True: "The loader's batches are in pinned memory already: copy with non_blocking=True, one batch ahead, on a "
-    "stream of its own.",
+MOSTLY = 0.75  # of the exposed copies: those of one direction, or of one kind of memory
+
+_AHEAD = "with non_blocking=True, one batch ahead"
+_FROM_PINNED = f"The copies come from pinned memory already: make them {_AHEAD}, on a separate stream."
+# By whether the host's memory is pinned; None: unknown.
+_FROM_HOST = {
+    None: f"Copy from pinned memory (pin_memory=True) {_AHEAD}.",
+    False: f"Copy from pinned memory (pin_memory=True) {_AHEAD}.",
+    True: _FROM_PINNED,
 }
+_RARELY = "Copy less often: .item(), .cpu() and print of a tensor make the device wait for the host. "
+_TO_HOST = {
+    None: _RARELY + "What has to be copied, copy into pinned memory with non_blocking=True, and read it later.",
+    False: _RARELY + "What has to be copied, copy into pinned memory with non_blocking=True, and read it later.",
+    True: _RARELY + "The copies go to pinned memory already: make them with non_blocking=True on a separate stream.",
+}
+_LOADER_UNPINNED = f"Copy from pinned memory (DataLoader(..., pin_memory=True), which is off) {_AHEAD}."
+_LOADER_PINNED = f"The loader's batches are in pinned memory already: copy {_AHEAD}, on a separate stream."
 
 
 def find(subject: Subject) -> list[Finding]:
     if subject.shares.share(Cost.COPY) < MENTION:
         return []
     copied_ms = mean_ns(subject.shares.cost(Cost.COPY)) / 1e6
-    pinned = loader_settings(subject.tables.manifest).pin_memory
+    direction, action = _explained(subject)
     return [
         subject.costing(
             Cost.COPY,
             id="exposed-copy",
-            title=f"The device waits for copies from the host: {copied_ms:.1f} ms a step",
-            action=_ACTIONS[pinned],
+            title=f"The device waits for copies {direction}: {copied_ms:.1f} ms a step",
+            action=action,
             evidence=subject.per_rank("exposed_copy_ns"),
             title_ms=round(copied_ms, 1),
         )
     ]
 
 
+def _explained(subject: Subject) -> tuple[str, str]:
+    """Where most of the exposed copies go, and what to do about them. Records name only copies from the host."""
+    counted = set(subject.shares.numbers)
+    paths = [step.path for step in subject.attribution.steps if step.step in counted]
+    spent = {
+        detail: sum(path.total(Kind.COPY, detail) for path in paths)
+        for detail in (Detail.NONE, Detail.OTHER, *FROM_HOST_DETAILS, *TO_HOST_DETAILS)
+    }
+    total = sum(spent.values())
+    inward = spent[Detail.NONE] + sum(spent[detail] for detail in FROM_HOST_DETAILS)
+    outward = sum(spent[detail] for detail in TO_HOST_DETAILS)
+    from_host, to_host = _from_host(subject, spent, inward), _TO_HOST[_pinned(spent, TO_HOST_DETAILS, outward)]
+    if inward >= MOSTLY * total:
+        return "from the host", from_host
+    if outward >= MOSTLY * total:
+        return "to the host", to_host
+    if spent[Detail.OTHER] >= MOSTLY * total:
+        return "between host and device", _FROM_HOST[None]
+    return "between host and device", f"From the host: {from_host} To the host: {to_host}"
+
+
+def _from_host(subject: Subject, spent: dict[Detail, int], inward: int) -> str:
+    pinned = _pinned(spent, FROM_HOST_DETAILS, inward)
+    loader_pins = loader_settings(subject.tables.manifest).pin_memory
+    if loader_pins is False and not pinned:
+        return _LOADER_UNPINNED
+    if loader_pins and pinned is None:
+        return _LOADER_PINNED
+    return _FROM_HOST[pinned]
+
+
+def _pinned(spent: dict[Detail, int], details: tuple[Detail, Detail, Detail], total: int) -> bool | None:
+    """Whether the host's memory is pinned in most of these copies; None if that is unknown or mixed."""
+    _, pinned, pageable = (spent[detail] for detail in details)
+    if total and pinned >= MOSTLY * total:
+        return True
+    return False if total and pageable >= MOSTLY * total else None
+
+
 DIAGNOSIS = Diagnosis(
     "exposed-copies",
-    "exposed host-to-device copies",
+    "exposed copies between host and device",
     find,
     no_device,
     needs="a run on a GPU.",
     means={
-        "exposed-copy": "Host-to-device copies are not overlapped with computation.",
+        "exposed-copy": "Copies between host and device are not overlapped with computation.",
     },
 )

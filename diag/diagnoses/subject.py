@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from diag.account.scheduling import Scheduling
 from diag.model.steps import Attribution, Evidence, Finding, Parts, Severity
 from diag.rundir.tables import Tables
+from diag.words.wording import per_whole
 
 from .culprits import LEAST_FOR_BLOCKS, Culprits, Series
 from .shares import Cost, Shares, class_of
@@ -54,7 +55,7 @@ class Subject(Struct, frozen=True):
     @property
     def per(self) -> str:
         """The unit of a cost, in words."""
-        return "in this window" if self.attribution.undivided else "a step"
+        return per_whole(self.attribution)
 
     def each(self, series: Series) -> str:
         """A cost of the mean step, or of the window that stands for one, in words."""

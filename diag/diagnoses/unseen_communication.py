@@ -13,7 +13,7 @@ from diag.model.steps import Attribution, Kind, NotLooked
 from diag.rundir.tables import Tables
 from diag.tables.kernels import work_of
 from diag.traces import kineto_names as names
-from diag.words.wording import fused_words
+from diag.words.wording import fused_words, per_whole
 
 from .subject import Subject
 
@@ -34,7 +34,7 @@ def unrecognised(subject: Subject) -> str:
     unknown = _unknown_kernels(subject.tables)
     if not unknown:
         return reason
-    kernels = ", ".join(f"{_short(name)} ({ns / 1e6:.1f} ms a step)" for name, ns in unknown)
+    kernels = ", ".join(f"{_short(name)} ({ns / 1e6:.1f} ms {subject.per})" for name, ns in unknown)
     return f"{reason}; the longest kernels of unknown kind are {kernels}: name those that communicate (--comm-kernels)"
 
 
@@ -43,7 +43,7 @@ def inside_fused(attribution: Attribution) -> tuple[NotLooked, ...]:
     counted = attribution.usable or attribution.steps
     parts = [part for step in counted for part in step.parts]
     fused = sum(part.fused_ns for part in parts)
-    return (NotLooked(_FUSED, fused_words(fused / len(parts))),) if fused else ()
+    return (NotLooked(_FUSED, fused_words(fused / len(parts), per_whole(attribution))),) if fused else ()
 
 
 def _seen(attribution: Attribution) -> bool:

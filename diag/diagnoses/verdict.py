@@ -20,6 +20,7 @@ from diag.model.steps import (
     Verdict,
 )
 from diag.rundir.tables import Tables
+from diag.words.wording import per_whole
 
 from . import (
     Examination,
@@ -191,7 +192,7 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
     if level == Severity.HEALTHY and (idle := _too_idle(attribution, shares)) is not None:
         return idle
     culprits = cause.ranks if cause is not None and level != Severity.HEALTHY else ()
-    per = " in this window" if attribution.undivided else " a step"
+    per = f" {per_whole(attribution)}"
     headline = _headline(bottleneck, level, share, cause, findings, shares, phases, per)
     if cause is not None and level != Severity.HEALTHY and bottleneck != Bottleneck.MIXED:
         delayed = _delayed_by_host(cause, findings)
@@ -468,8 +469,8 @@ def _nothing_to_judge(attribution: Attribution, shares: Shares, tables: Tables) 
     )
     if shares.on_device and startup > _STARTUP * whole:
         return _undetermined(
-            f"{startup / 1e6:,.0f} of {whole / 1e6:,.0f} ms are start-up: creating contexts, loading code, compiling, "
-            "and time before the first and after the last work of the device",
+            f"{startup / 1e6:,.0f} of {whole / 1e6:,.0f} ms are no part of a step: time before the first and after the "
+            "last work of the device, or start-up (creating contexts, loading code, compiling)",
             record_again,
             startup / whole,
         )

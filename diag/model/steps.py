@@ -49,9 +49,18 @@ class Detail(IntEnum):
     LOADING = 15  # the host loads code, creates a context, compiles, autotunes or captures a graph
     ONCE = 16  # not launched: one long stall in a window without step marks, which may never come again
     LATENCY = 18  # the few microseconds from a late launch to its work, which an earlier launch would have overlapped
-    OUTSIDE = 17  # before the first or after the last device work of a window without step marks
+    OUTSIDE = 17  # before the first or after the last work of a window without step marks
+    # Copies between host and device, by their direction and the memory on the host, as far as the trace names them.
+    FROM_HOST = 19
+    FROM_PINNED = 20
+    FROM_PAGEABLE = 21
+    TO_HOST = 22
+    TO_PINNED = 23
+    TO_PAGEABLE = 24
 
 
+FROM_HOST_DETAILS = (Detail.FROM_HOST, Detail.FROM_PINNED, Detail.FROM_PAGEABLE)
+TO_HOST_DETAILS = (Detail.TO_HOST, Detail.TO_PINNED, Detail.TO_PAGEABLE)
 # Idle time of a device that its host could remove: it had launched nothing, or was busy launching.
 HOST_DETAILS = (Detail.LAUNCH, Detail.AFTER_SYNC, Detail.SYNC, Detail.ALLOCATOR, Detail.IN_LAUNCH, Detail.LATENCY)
 # Idle time of a device whose cause the trace lacks: launched and not running, or without a recorded launch.

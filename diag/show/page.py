@@ -57,7 +57,7 @@ from diag.words.formatting import (
     share,
     size,
 )
-from diag.words.wording import class_name, incomplete, run_facts, sentence, steps_counted
+from diag.words.wording import class_name, incomplete, per_whole, run_facts, sentence, steps_counted
 
 # Headings and captions.
 TIME, WAITING, MEMORY = "Where the time goes", "Who waits", "Memory"
@@ -341,14 +341,16 @@ def advice_of(result: Result) -> Advised:
     if advised.replay_error is not None:
         basis += f"; the replay without a change is off by {advised.replay_error:.1%}"
     return Advised(
-        changes=tuple(_change(advice, findings.get(advice.finding)) for advice in advised.advice),
+        changes=tuple(
+            _change(advice, findings.get(advice.finding), per_whole(result.attribution)) for advice in advised.advice
+        ),
         basis=f"{basis}." if advised.advice else "",
         not_predicted=tuple(f"{sentence(reason)}." for reason in advised.not_advised if advised.refused),
         left_out=tuple(map(sentence, advised.not_advised)),
     )
 
 
-def _change(advice: Advice, finding: Finding | None) -> Change:
+def _change(advice: Advice, finding: Finding | None, per: str = "a step") -> Change:
     low, likely, high = advice.predicted_gain_ns
     doubt = "; it may save nothing: `diag tune` measures it" if low <= 0 else ""
     delta = advice.memory_delta_bytes
@@ -361,7 +363,7 @@ def _change(advice: Advice, finding: Finding | None) -> Change:
     return Change(
         title=sentence(advice.change),
         saves=f"saves {duration(likely)}, {share(advice.gain_share)}",
-        gain=f"Saves {duration(likely)} a step, {share(advice.gain_share)} of it "
+        gain=f"Saves {duration(likely)} {per}, {share(advice.gain_share)} of it "
         f"(between {duration(low)} and {duration(high)}{doubt}){_against(advice, finding)}",
         sure=low > 0,
         memory=memory,
@@ -502,7 +504,7 @@ def _step_help(result: Result) -> str:
     """The definition of step time; it agrees with the glossary's."""
     attribution, median = result.attribution, duration(float(np.median(result.examination.shares.dur_ns)))
     if attribution.undivided:
-        return "From the first to the last work of the device, without start-up."
+        return "From the first to the last recorded work, without start-up."
     inside = (
         "All of them were recorded by a profiler, which makes steps longer"
         if attribution.in_windows

@@ -44,9 +44,12 @@ IDLE_PARTS = (
         "the trace",
     ),
     IdlePart("host call", "host_call_ns", "the host was inside a call that synchronises or allocates memory"),
-    IdlePart("outside", "outside_ns", "before the first or after the last device work of a window without step marks"),
+    IdlePart(
+        "outside", "outside_ns", "before the first or after the last work of a window without step marks: not idle"
+    ),
     IdlePart("unknown", "unknown_ns", "the trace does not contain the launch of the next work"),
 )
+OUTSIDE = "outside_ns"
 _PARTS = (
     ("step", "dur_ns"),  # or window
     ("compute", "compute_ns"),
@@ -122,11 +125,17 @@ def rank_table(
     unknown values are left out. ``scheduled``: time that the CPU scheduler withheld, mean milliseconds by column and
     rank. ``charged_ns``: ``Finding.charged_ns`` of the verdict's cause."""
     means = rank_means(attribution, [field for _, field in _PARTS])
+    for row in means.values():
+        outside_ns = row[f"idle_parts.{OUTSIDE}"]
+        if row["idle_ns"] is not None and outside_ns:
+            row["idle_ns"] -= outside_ns
     traced = _of_a_device([parts for step in _accounts(attribution) for parts in step.parts])
     columns = [
         (name, field)
         for name, field in _PARTS
-        if (traced or not field.startswith("idle_parts."))  # idle time of a CPU is not divided
+        if (
+            traced or field == f"idle_parts.{OUTSIDE}" or not field.startswith("idle_parts.")
+        )  # idle time of a CPU is not divided
         and (field == "dur_ns" or any(row[field] for row in means.values()))
     ]
     shown = sorted(sorted(means, key=lambda rank: (rank not in culprits, rank))[:most])
@@ -209,9 +218,8 @@ def idle_table(attribution: Attribution, rank: int, step: int | None = None) -> 
     if not _of_a_device(rank_parts):
         return None
     noun = _noun(attribution)
-    dur, idle = (
-        sum(getattr(parts, field) for parts in rank_parts) / len(rank_parts) for field in ("dur_ns", "idle_ns")
-    )
+    dur = sum(parts.dur_ns for parts in rank_parts) / len(rank_parts)
+    idle = sum(map(idle_within_ns, rank_parts)) / len(rank_parts)
     if len(rank_parts) > 1:
         where = f"a {noun}, mean of {len(rank_parts):,} {noun}s"
     else:
@@ -219,6 +227,7 @@ def idle_table(attribution: Attribution, rank: int, step: int | None = None) -> 
     spent = {
         part: sum(getattr(parts.idle_parts, part.field) for parts in rank_parts) / len(rank_parts)
         for part in IDLE_PARTS
+        if part.field != OUTSIDE
     }
     of_step = f"{duration(idle)} ({share(idle / dur)}) of {duration(dur)} {where}"
     return IdleTable(
@@ -297,4 +306,9 @@ def _host(stall: Stall) -> str:
 
 
 def _of_a_device(every: Sequence[Parts]) -> bool:
-    return any(parts.idle_parts.unknown_ns < parts.idle_ns for parts in every)
+    return any(parts.idle_parts.unknown_ns < idle_within_ns(parts) for parts in every)
+
+
+def idle_within_ns(parts: Parts) -> int:
+    """Idle time from the first to the last recorded work: what lies outside of it is unknown, not idle."""
+    return parts.idle_ns - parts.idle_parts.outside_ns

@@ -37,7 +37,7 @@ from diag.show.ranks import EXCHANGES_HELP, EXCHANGES_TITLE, STALLS_TITLE, excha
 from diag.traces.kineto_names import P2P_OPS
 from diag.words.formatting import counted, masked, short_name, spaced, visible
 from diag.words.terminal import UNKNOWN, ms, percent, print_columns, report_console, short, size
-from diag.words.wording import fused_words, run_facts
+from diag.words.wording import fused_words, per_whole, run_facts
 
 from .json import ANALYSIS_VERSION, coverage_to_dict, verdict_to_dict
 
@@ -162,19 +162,19 @@ _NAMES = {"all_reduce": "all-reduce", "all_gather": "all-gather", "reduce_scatte
 def print_table(result: Result, name: str, console: Console | None = None) -> None:
     """Prints one of "collectives", "kernels", "modules", "efficiency" and "path" to standard output."""
     console = report_console(console)
-    breakdowns = result.breakdowns
+    breakdowns, per = result.breakdowns, per_whole(result.attribution)
     console.print()
     if name == "collectives":
         _print_collectives(console, breakdowns.collectives)
     elif name == "kernels":
-        _print_kernels(console, breakdowns.kernels)
+        _print_kernels(console, breakdowns.kernels, per)
     elif name == "modules":
         for table in breakdowns.modules:
             _print_modules(console, table, breakdowns.kernels.unit)
     elif name == "efficiency":
         _print_efficiency(console, breakdowns)
     elif name == "path":
-        _print_path(console, breakdowns.path)
+        _print_path(console, breakdowns.path, per)
     for note in breakdowns.notes:
         if _NOTED.get(name, "") in note:
             console.print(f"[dim]{escape(note[:1].upper() + note[1:])}.[/]")
@@ -263,7 +263,7 @@ def _bus(row: CollectiveStat) -> str:
 # -- kernels -----------------------------------------------------------------------------------------------------------
 
 
-def _print_kernels(console: Console, table: KernelTable) -> None:
+def _print_kernels(console: Console, table: KernelTable, per: str) -> None:
     if not table.rows:
         console.print("No kernel was recorded in the counted steps.", style="italic")
         return
@@ -289,7 +289,7 @@ def _print_kernels(console: Console, table: KernelTable) -> None:
     print_columns(console, columns, left=left, more=len(table.rows) - len(rows))
     console.print(f"[dim]{_by_class(table)}[/]")
     if table.fused_ns:
-        console.print(f"[dim]{fused_words(table.fused_ns / max(1, steps))}.[/]")
+        console.print(f"[dim]{fused_words(table.fused_ns / max(1, steps), per)}.[/]")
     if table.peak is not None and table.peak.ridge is not None:
         peak = table.peak
         console.print(
@@ -381,7 +381,7 @@ def _measure(measure: Measure) -> str:
 # -- critical path by rank, category and module ------------------------------------------------------------------------
 
 
-def _print_path(console: Console, table: PathTable) -> None:
+def _print_path(console: Console, table: PathTable, per: str) -> None:
     """Prints the rows with most of the steps' time, and how much time is outside any module."""
     if not table.rows:
         console.print("No step was recorded.", style="italic")
@@ -390,7 +390,7 @@ def _print_path(console: Console, table: PathTable) -> None:
     which = f"{steps} {'traced' if table.traced else 'recorded'} step{'s' if steps > 1 else ''}"
     whole = ms(table.total_ns, steps)
     console.print(
-        f"Critical path: {whole} ms a step ({which}), by the rank that others wait for and what it does",
+        f"Critical path: {whole} ms {per} ({which}), by the rank that others wait for and what it does",
         style="italic",
     )
     columns = {

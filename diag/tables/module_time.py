@@ -24,7 +24,7 @@ from diag.account.gpu import COMM, COMPUTE, COPY, NEVER, device_work
 from diag.account.intervals import Window, covers
 from diag.account.trace_ranges import Thread, host_windows
 from diag.model.breakdown import ModuleStat, ModuleTable, PathStat, PathTable
-from diag.model.steps import Attribution, Detail, Kind, RankStep, StepAccount
+from diag.model.steps import FROM_HOST_DETAILS, TO_HOST_DETAILS, Attribution, Detail, Kind, RankStep, StepAccount
 from diag.rundir.tables import RankTables, Tables
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
@@ -261,8 +261,10 @@ def _device_tracks(trace: Trace, calls: pl.DataFrame, code: Times) -> dict[int, 
     return tracks | {
         label_of(Kind.COMM, Detail.NONE): talking,
         label_of(Kind.COMM, Detail.P2P): talking,
-        label_of(Kind.COPY, Detail.NONE): copying,
-        label_of(Kind.COPY, Detail.OFFLOAD): copying,
+        **{
+            label_of(Kind.COPY, detail): copying
+            for detail in (*FROM_HOST_DETAILS, *TO_HOST_DETAILS, Detail.OFFLOAD, Detail.OTHER)
+        },
         label_of(Kind.IDLE, Detail.DEPENDENCY): queued,
         label_of(Kind.IDLE, Detail.NONE): queued,
     }

@@ -369,9 +369,17 @@ NOT_KERNEL_PATTERN: Final = (
 # Between devices: copy-engine collectives, DataParallel, symmetric memory (CUPTI's "PtoP" in Kineto).
 PEER_COPY_PATTERN: Final = r"(?i)PtoP|PeerToPeer|^Memcpy!"
 # Within one device as far as the profiler knows; ordinary work (see diag.account.gpu), unless it belongs to a
-# collective (diag.account.trace_collectives.engine_copies). D2D: Intel.
-LOCAL_COPY_PATTERN: Final = r"(?i)DtoD|DeviceToDevice|\bD2D\b"
-TO_DEVICE_PATTERN: Final = r"(?i)HtoD|HostToDevice|\bH2D\b"  # D2H the other way: Intel
+# collective (diag.account.trace_collectives.engine_copies). CUPTI's arrays (A) are on the device. Intel's S is memory
+# that host and device share.
+_WORD_BEGINS: Final = "(?:^|[^a-z0-9])"  # polars' patterns have no look-around
+_WORD_ENDS: Final = "(?:[^a-z0-9]|$)"
+LOCAL_COPY_PATTERN: Final = rf"(?i)[AD]to[AD]|Device_?To_?Device|{_WORD_BEGINS}[DS]2[DS]{_WORD_ENDS}"
+# CUPTI and Kineto on ROCm: HtoD, DtoH; roctracer: CopyHostToDevice; Intel's PTI: H2D from pinned, M2D from pageable
+# memory, and the other way D2H, D2M.
+TO_DEVICE_PATTERN: Final = rf"(?i)Hto[DA]|Host_?To_?Device|{_WORD_BEGINS}[HM]2[DS]{_WORD_ENDS}"
+TO_HOST_PATTERN: Final = rf"(?i)[DA]toH|Device_?To_?Host|{_WORD_BEGINS}[DS]2[HM]{_WORD_ENDS}"
+PINNED_PATTERN: Final = rf"(?i)Pinned|{_WORD_BEGINS}(?:H2[DS]|[DS]2H){_WORD_ENDS}"
+PAGEABLE_PATTERN: Final = rf"(?i)Pageable|{_WORD_BEGINS}(?:M2[DS]|[DS]2M){_WORD_ENDS}"
 
 # Titles that torch's process groups give their work: ProcessGroup{NCCL,XCCL,UCC,MPI,Gloo}.cpp. On the host, ranges of
 # gloo and MPI (and UCC on CPUs) last as long as the operation; the others only as long as the enqueue.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -88,10 +89,20 @@ def group_name(row: CollectiveStat | ExposedCall, several: bool) -> str:
     return axis_words(row.axis) if several and row.axis else row.group.split("@")[0]
 
 
-def fused_words(ns_per_step: float) -> str:
+def per_whole(attribution: Attribution) -> str:
+    """What a mean is of, in words: nothing marks the steps of some windows."""
+    return "in this window" if attribution.undivided else "a step"
+
+
+def of_window(text: str) -> str:
+    """A text about a step, in a window that is not divided into steps."""
+    return re.sub(r"\b(?:a|per) step\b", "in this window", text)
+
+
+def fused_words(ns_per_step: float, per: str) -> str:
     """The effect of kernels that compute and communicate at once, nanoseconds of a rank and step."""
     return (
-        f"{duration(ns_per_step)} a step are spent in fused kernels that compute and communicate; the communication in "
+        f"{duration(ns_per_step)} {per} are spent in fused kernels that compute and communicate; the communication in "
         "them cannot be separated"
     )
 

@@ -157,7 +157,7 @@ def test_all_ranks_and_the_lanes_of_two(browser: Browser, traces: Served, scheme
             "communication: waiting for a rank",
             "matrix product",
             "all-reduce",
-            "copy to the device",
+            "copy between host and device",
         ):
             expect(legend.get_by_text(kind, exact=True)).to_be_visible()
         assert {urlsplit(url).hostname for url in asked if not url.startswith(("blob:", "data:"))} == {"127.0.0.1"}

@@ -12,8 +12,9 @@ from rich.console import Console
 
 from diag.api import Result, open_run
 from diag.serve.server import SAMPLES
+from diag.show.page import page_of
 from diag.show.ranks import idle_table, rank_table, stall_lines, stall_table
-from diag.show.text import print_report
+from diag.show.text import print_report, print_table
 from diag.words.formatting import spaced
 from diag.words.wording import averaged_over, steps_counted
 from tests.account.kineto_builder import KinetoBuilder
@@ -137,3 +138,50 @@ def test_how_many_steps_count_in_words(result: Result) -> None:
     assert (steps_counted(one), averaged_over(one)) == ("one step", "Milliseconds of the step")
     one_of_two = replace(attribution, steps=attribution.steps[:2])
     assert averaged_over(one_of_two) == "Milliseconds of the counted step"
+
+
+# -- outside of the recorded work --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_gpu", [True, False], ids=["GPU", "CPU"])
+def test_time_outside_of_the_recorded_work_is_not_idle(on_gpu: bool, tmp_path: Path) -> None:
+    """The profiler ran for two seconds around 60 ms of work; nothing marks a step."""
+    build = KinetoBuilder(world_size=1)
+    build.event("python_function", "train.py(1): setup", 0, 1)
+    for number in range(60):
+        begin = 1000 * MS + number * MS
+        if on_gpu:
+            build.kernel(begin, begin + MS // 2, name=f"kernel_{number * 7919}", launch=begin - 5_000)
+        else:
+            build.op(f"aten::op_{number * 7919}", begin, begin + MS // 2)
+    build.event("python_function", "train.py(9): export", 2000 * MS, 2000 * MS + 1)
+    result = open_run(build.write(tmp_path))
+    page = page_of(result)
+    ((_, _, cells),) = page.ranks.rows
+    of = dict(zip(page.ranks.columns, cells, strict=True))
+    assert (of["window"], of["compute"], of["idle"], of["outside"]) == ("2,000.0", "30.0", "29.5", "1,940.5")
+    assert page.stall_lines == ()
+    assert "29.5 ms of" in result.why
+    assert result.why.startswith("The critical path of the window is")
+    (step,) = result.attribution.steps
+    assert [parts.idle_parts.outside_ns for parts in step.parts] == [1_940_500_001]
+    if page.idle is not None:
+        assert "is idle for 29.5" in page.idle.lead
+        assert "outside" not in {row[0] for row in page.idle.rows}
+
+
+def test_nothing_is_per_step_in_a_window_without_steps(tmp_path: Path) -> None:
+    build = KinetoBuilder(world_size=1)
+    for number in range(60):
+        begin = number * MS
+        build.copy(begin, begin + MS // 2, launch=begin - 5_000)
+        build.kernel(begin + MS // 2, begin + MS * 3 // 4, name=f"kernel_{number * 7919}", launch=begin)
+    result = open_run(build.write(tmp_path))
+    assert result.attribution.undivided
+    text = io.StringIO()
+    print_report(result, Console(file=text, width=400))
+    for name in ("kernels", "path"):
+        print_table(result, name, Console(file=text, width=400))
+    said = text.getvalue()
+    assert "in this window" in said
+    assert not re.search(r"(?:ms|s|µs)\W+a step", said)
