@@ -33,7 +33,7 @@ from diag.app.theme import Theme, ink_on
 from diag.diagnoses.compare import RankDifference
 from diag.model.steps import Bottleneck
 from diag.show.memory import curve_sentence, snapshots_sentence
-from diag.words.formatting import counted, number
+from diag.words.formatting import counted, listing, number, share
 from diag.words.wording import class_name
 
 
@@ -76,12 +76,20 @@ def of_differences(view: RunView) -> tuple[str, Drawing | None]:
     """A text, and the figure where there are ranks to compare."""
     if len(view.ranks) < 2:
         return "Only one rank was recorded: there is no other rank to compare it with.", None
+    step_ns = mean_step_ns(view)
+    most = max((abs(ns) for each in view.result.differences for ns in each.more_ns.values()), default=0)
+    if most < ALIKE * step_ns and not view.culprits:
+        return (
+            "Each rank against the others, without its waiting for others: no part of the step differs by "
+            f"{share(ALIKE)} of the step on any rank."
+        ), None
+    mirrored = "; of two ranks, each is compared with the other" if len(view.ranks) == 2 else ""
     return "", Drawing(
         "differences",
-        partial(difference_bars, view.result.differences, view.culprits),
+        partial(difference_bars, view.result.differences, view.culprits, step_ns),
         "Difference of each rank from the median of the other ranks, milliseconds a step",
         "Each rank against the others",
-        ", without its waiting for others",
+        f", without its waiting for others{mirrored}",
     )
 
 
@@ -108,11 +116,35 @@ def of_waiting(view: RunView) -> tuple[str, Drawing | None]:
         return "The ranks' clocks could not be aligned, so waiting and transfer cannot be separated.", None
     if Part.WAITING not in view.parts:
         return "No rank waits for another.", None
-    text = (
-        "Time that each rank waits in collectives for a later one. The pale row is the rank that the others wait for."
-    )
+    text = waiting_text(view)
+    if len(view.steps) == 1:
+        return f"{text} One {view.noun} was recorded: its waiting is in the bars of the ranks.", None
     alt = "Milliseconds that each rank waited in each step"
     return text, Drawing("waiting", partial(waiting_field, view), alt)
+
+
+def waiting_text(view: RunView) -> str:
+    """What the figure of waiting shows, and which ranks the others wait for, if they stand out."""
+    means, step_ns = view.per_rank(view.parts[Part.WAITING]), mean_step_ns(view)
+    text = "Time that each rank waits in collectives for a later one."
+    if means.max() < ALIKE * step_ns:
+        return f"{text} It is below {share(ALIKE)} of the step on every rank."
+    others = [float(np.median(np.delete(means, at))) for at in range(len(means))]
+    pale = [
+        rank
+        for rank, mean, of_others in zip(view.ranks, means.tolist(), others, strict=True)
+        if of_others >= ALIKE * step_ns and mean <= of_others * _PALE
+    ]
+    if not pale or len(pale) > max(1, len(view.ranks) // 4):
+        return text
+    link = ", because of its link" if len(pale) == 1 and pale[0] in view.slow_links else ""
+    row = "row is" if len(pale) == 1 else "rows are"
+    return f"{text} The pale {row} {listing(pale)}: the others wait for {'it' if len(pale) == 1 else 'them'}{link}."
+
+
+def mean_step_ns(view: RunView) -> float:
+    """The mean duration of the counted steps over all ranks."""
+    return float(view.per_rank(view.dur_ns).mean())
 
 
 def of_memory(view: RunView, rank: int) -> tuple[str, tuple[Drawing, ...]]:
@@ -185,6 +217,7 @@ def rank_bars(view: RunView, theme: Theme, step: int | None = None) -> go.Figure
         barmode="stack",
         bargap=0.25,
         uniformtext={"minsize": 11, "mode": "hide"},
+        margin={"l": 8, "r": 48, "t": 8, "b": 8},  # the totals reach over the axis on a phone
         xaxis={"title": {"text": f"milliseconds a {view.noun}"}, "range": [0, max(float(totals.max()) * 1.1, 1e-9)]},
         yaxis={"autorange": "reversed", "type": "category", "title": None},
     )
@@ -352,6 +385,9 @@ def _class(view: RunView, block: slice) -> tuple[Bottleneck, str]:
 
 # A part that differs by less on every rank is not shown.
 _LEAST_NS = 10_000
+ALIKE = 0.02  # of a step: ranks of a healthy run differ by as much
+_PALE = 0.5  # of the others' waiting: a row that is at most as dark stands out
+_FULL_SCALE = 0.1  # of a step: smaller differences and waits do not fill a figure
 
 
 def compared(found: Sequence[RankDifference]) -> list[RankDifference]:
@@ -362,8 +398,11 @@ def compared(found: Sequence[RankDifference]) -> list[RankDifference]:
     return sorted(most, key=lambda each: each.rank)
 
 
-def difference_bars(found: Sequence[RankDifference], culprits: Sequence[int], theme: Theme) -> go.Figure:
-    """Milliseconds a step more (to the right) or less than the others' median, by part, without waiting."""
+def difference_bars(
+    found: Sequence[RankDifference], culprits: Sequence[int], step_ns: float, theme: Theme
+) -> go.Figure:
+    """Milliseconds a step more (to the right) or less than the others' median, by part, without waiting. The axis
+    covers at least a tenth of the step to both sides; the band is what ranks of a healthy run differ by."""
     ranks = compared(found)
     names = rank_names([each.rank for each in ranks], culprits, theme.ink)
     figure = go.Figure()
@@ -383,13 +422,22 @@ def difference_bars(found: Sequence[RankDifference], culprits: Sequence[int], th
             unselected={"marker": {"opacity": 1}},
         )
     figure.add_vline(x=0, line={"color": theme.faint, "width": 1})
+    alike = ALIKE * step_ns / MS
+    figure.add_vrect(x0=-alike, x1=alike, fillcolor=theme.grid, opacity=0.6, line={"width": 0}, layer="below")
+    ends = [[sum(ns for ns in each.more_ns.values() if (ns > 0) == up) / MS for each in ranks] for up in (False, True)]
+    least = _FULL_SCALE * step_ns / MS
+    low, high = min(-least, *ends[0]), max(least, *ends[1])
     return finish(
         figure,
         theme,
-        rows_height(len(names), least=160, each=30, most=420),
+        rows_height(len(names), least=230, each=30, most=420),  # for a legend of four rows on a phone
         barmode="relative",
         bargap=0.3,
-        xaxis={"title": {"text": "milliseconds a step more than the others' median"}, "zeroline": False},
+        xaxis={
+            "title": {"text": "ms a step more than the others' median"},
+            "zeroline": False,
+            "range": [low * _ROOM, high * _ROOM],
+        },
         yaxis={"autorange": "reversed", "type": "category", "title": None, "nticks": 32},
     )
 
@@ -406,8 +454,9 @@ def field_of(view: RunView, part: Part, culprits: Sequence[int], hover: str, the
     """Milliseconds of one kind of waiting, by rank and step. ``hover``: the label of a cell."""
     blocks = blocks_of(len(view.steps), field_columns(len(view.ranks)))
     waited = view.parts.get(part, np.zeros_like(view.dur_ns))
-    # Ranks wait longest in the first steps, which the verdict leaves out and which do not count for the scale here.
-    top = float(np.nanmax(waited[:, view.counted], initial=0.0)) / MS
+    # Ranks wait longest in the first steps, which the verdict leaves out and which do not count for the scale here. The
+    # darkest colour is at least a tenth of a step: what costs nothing is pale.
+    top = max(float(np.nanmax(waited[:, view.counted], initial=0.0)), _FULL_SCALE * mean_step_ns(view)) / MS
     figure = go.Figure(
         heatmap(
             averaged(waited, blocks) / MS,

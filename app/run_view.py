@@ -15,6 +15,7 @@ from diag.show.page import Page, page_of
 from diag.words.wording import steps_counted
 
 MOST_TABLE_RANKS = 64
+SLOW_LINK = "slow-link"  # the finding
 
 # -- parts -------------------------------------------------------------------------------------------------------------
 #
@@ -128,6 +129,13 @@ class RunView:
     @property
     def culprits(self) -> tuple[int, ...]:
         return self.result.verdict.culprit_ranks
+
+    @property
+    def slow_links(self) -> tuple[int, ...]:
+        """Ranks that get their results later than the others, by the findings. They arrive late at the next collective
+        because of that: waiting for them is their link's, not their work's."""
+        of_link = (f for f in self.result.examination.findings if f.id == SLOW_LINK)
+        return tuple(dict.fromkeys(rank for finding in of_link for rank in finding.ranks))
 
     def per_rank(self, grid: Grid, step: int | None = None) -> Grid:
         """One value a rank: the mean over the counted steps, or the value of one step (its index)."""

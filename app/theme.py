@@ -125,6 +125,15 @@ def favicon() -> str:
     return f'<svg xmlns="http://www.w3.org/2000/svg" width="32" height="32" viewBox="0 0 32 32">{bars}</svg>'
 
 
+def pale_on(colour: str, theme: Theme, paleness: float = 0.5) -> str:
+    """The colour mixed with the theme's ground: 0 the colour, 1 the ground."""
+    parts = [[int(each[i : i + 2], 16) for i in (1, 3, 5)] for each in (colour, theme.ground)]
+    mixed = [
+        round(of_colour * (1 - paleness) + of_ground * paleness) for of_colour, of_ground in zip(*parts, strict=True)
+    ]
+    return "#" + "".join(f"{part:02x}" for part in mixed)
+
+
 def ink_on(colour: str) -> str:
     """Black or white, whichever can be read on the colour (WCAG's relative luminance)."""
     levels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]

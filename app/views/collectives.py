@@ -12,12 +12,12 @@ from diag.app.address import DECIMALS, choose, href
 from diag.app.figures import MS, finish, rows_height
 from diag.app.markup import label, plain
 from diag.app.run_view import Part, RunView
-from diag.app.theme import Theme, theme_of
+from diag.app.theme import Theme, pale_on, theme_of
 from diag.app.views.common import EMPTY, beyond_summaries, draw, head, known_columns, nothing, shown_rows
 from diag.app.views.common import table as cells
 from diag.model.breakdown import CollectiveStat, CollectiveTable, CostCurve, ExposedCall
 from diag.show.ranks import EXCHANGES_HELP, EXCHANGES_TITLE, exchange_table
-from diag.words.formatting import counted, duration, number, share, size
+from diag.words.formatting import counted, duration, listing, number, share, size
 from diag.words.wording import group_name
 
 _MOST_BARS = 12
@@ -39,7 +39,7 @@ def show(view: RunView) -> None:
         return
     theme = theme_of(st.context.theme.type)
     _bandwidth(view, table, theme)
-    _waits(table, theme)
+    _waits(view, table, theme)
     _rows(view, table, theme)
     _longest(view, table)
     _exchanges(table)
@@ -80,15 +80,23 @@ def _bandwidth(view: RunView, table: CollectiveTable, theme: Theme) -> None:
     st.caption(plain(" ".join(notes)))
 
 
-def _waits(table: CollectiveTable, theme: Theme) -> None:
+def _waits(view: RunView, table: CollectiveTable, theme: Theme) -> None:
     st.subheader("Waiting and transfer", anchor="waiting")
+    if view.slow_links:
+        st.info(plain(slow_link_text(view.slow_links)), icon=":material/lan:")
     rows = sorted(table.rows, key=lambda row: -row.duration_mean_ns * row.count)[:_MOST_BARS]
-    draw(waits(rows, theme), "waits", "Milliseconds of waiting and of transfer of the most expensive collectives")
+    draw(
+        waits(rows, theme, view.slow_links),
+        "waits",
+        "Milliseconds of waiting and of transfer of the most expensive collectives",
+    )
     caption = (
         f"The {len(rows)} most expensive of {counted(len(table.rows), 'kind')}, by time of all calls."
         if len(rows) < len(table.rows)
         else "Sorted by time of all calls."
     )
+    if any(row.transfer_mean_ns is not None for row in rows):
+        caption += " Means over all ranks."
     if any(row.transfer_mean_ns is None for row in rows):
         caption += " Hatched: upper bound; separating waiting from transfer needs aligned clocks."
     st.caption(plain(caption))
@@ -125,7 +133,7 @@ def _rows(view: RunView, table: CollectiveTable, theme: Theme) -> None:
         format_func=lambda name: _name(table.rows[int(name)], groups, several),
         help="Or click a row above.",
     )
-    _ranks(table.rows[int(chosen)], theme)
+    _ranks(table.rows[int(chosen)], view.slow_links, theme)
 
 
 def _longest(view: RunView, table: CollectiveTable) -> None:
@@ -178,7 +186,7 @@ def _chosen_in_table() -> None:
         st.session_state[_CHOICE] = str(rows[0])
 
 
-def _ranks(row: CollectiveStat, theme: Theme) -> None:
+def _ranks(row: CollectiveStat, slow_links: Sequence[int], theme: Theme) -> None:
     """Draws how often each rank arrived last in the collectives of one row."""
     facts = [
         f"{counted(row.count, 'call')}, {row.matched:,} matched across ranks with aligned clocks",
@@ -192,7 +200,19 @@ def _ranks(row: CollectiveStat, theme: Theme) -> None:
             "That needs several ranks whose clocks are aligned more finely than they wait.",
         )
         return
-    draw(last(row, theme), "last", "How often each rank arrived last in the chosen collective")
+    if row.last_rank is not None and row.last_rank in slow_links:
+        st.markdown(plain(slow_link_text([row.last_rank])))
+    draw(last(row, theme, slow_links), "last", "How often each rank arrived last in the chosen collective")
+
+
+def slow_link_text(ranks: Sequence[int]) -> str:
+    """Why ranks with a slow link arrive last, as the verdict has it."""
+    one = len(ranks) == 1
+    return (
+        f"{listing(ranks).capitalize()} {'gets its' if one else 'get their'} results later than the others, so "
+        f"{'it arrives' if one else 'they arrive'} late at the next collective as well. The others' waiting is for "
+        f"{'its link' if one else 'their links'}, not for {'its' if one else 'their'} computation."
+    )
 
 
 def _name(row: CollectiveStat, groups: int, several: bool) -> str:
@@ -229,12 +249,13 @@ def _cells(row: CollectiveStat, rank_steps: int, groups: int, several: bool) -> 
 
 
 def _order(rows: list[dict[str, Any]]) -> list[str]:
-    """The columns that have a value. Bounds are next to the operation, the least important columns last: the table is
-    wider than most windows."""
-    return sorted(known_columns(rows), key=lambda name: (name != "Operation", name != "Bounds", name in _LAST))
+    """The columns that have a value. Bounds and the last rank are next to the operation, the least important columns
+    last: the table is wider than most windows."""
+    first = {name: at for at, name in enumerate(_FIRST)}
+    return sorted(known_columns(rows), key=lambda name: (first.get(name, len(first)), name in _LAST))
 
 
-_LAST = ("Type", "Overlapped, ms", "At most, ms", "Last rank")
+_FIRST, _LAST = ("Operation", "Bounds", "Last rank"), ("Type", "Overlapped, ms", "At most, ms")
 
 
 def _ms(ns: int | None) -> float | None:
@@ -272,6 +293,8 @@ def _columns() -> dict[str, Any]:
 
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "hexagon")
 _BAND = 0.16  # opacity of a curve's interval
+_LATE = "transfer, after the first rank has its result"
+_LEAST_SHARE = 0.001  # of all bars: a part below has no legend entry
 
 
 def operation(op: str) -> str:
@@ -357,9 +380,10 @@ def _curve(figure: go.Figure, curve: CostCurve, name: str, colour: str) -> None:
     )
 
 
-def waits(rows: Sequence[CollectiveStat], theme: Theme) -> go.Figure:
-    """Milliseconds per call, one bar per row: waiting for the last rank, then the transfer. Hatched: only an upper
-    bound of the transfer is known."""
+def waits(rows: Sequence[CollectiveStat], theme: Theme, slow_links: Sequence[int] = ()) -> go.Figure:
+    """Milliseconds per call, one bar per row, which is as long as a call takes: waiting for the last rank, then the
+    transfer until the first rank has its result, and until all have it. Hatched: only an upper bound of the transfer is
+    known. ``slow_links``: ranks that are waited for because of their links, in the colour of transfer."""
     names = [
         label(f"{operation(row.op)} {size(row.bytes_mean) if row.bytes_mean else 'of unknown size'}", 60)
         for row in rows
@@ -368,23 +392,37 @@ def waits(rows: Sequence[CollectiveStat], theme: Theme) -> go.Figure:
     figure = go.Figure()
     bound = [row.transfer_mean_ns is None for row in rows]
     transfer = [row.transfer_bound_ns if row.transfer_mean_ns is None else row.transfer_mean_ns for row in rows]
-    for part, values, hatches, signs in (
-        (Part.WAITING, [row.wait_mean_ns or 0 for row in rows], [""] * len(rows), [""] * len(rows)),
-        (Part.TRANSFER, transfer, ["/" if b else "" for b in bound], ["≤ " if b else "" for b in bound]),
+    wait = [row.wait_mean_ns or 0 for row in rows]
+    late = [
+        0 if row.transfer_mean_ns is None else max(0, row.duration_mean_ns - waited - moved)
+        for row, waited, moved in zip(rows, wait, transfer, strict=True)
+    ]
+    for_link = [row.last_rank in slow_links for row in rows]
+    pale = pale_on(theme.part[Part.TRANSFER], theme)
+    plain_bars, hatched = [""] * len(rows), ["/" if b else "" for b in bound]
+    of_ranks = [0 if link else ns for ns, link in zip(wait, for_link, strict=True)]
+    of_links = [ns if link else 0 for ns, link in zip(wait, for_link, strict=True)]
+    whose = listing([rank for rank in slow_links if any(row.last_rank == rank for row in rows)] or [0])
+    for name, colour, values, hatches in (
+        (Part.WAITING.value, theme.part[Part.WAITING], of_ranks, plain_bars),
+        (f"waiting for the link of {whose}", pale, of_links, plain_bars),
+        (Part.TRANSFER.value, theme.part[Part.TRANSFER], transfer, hatched),
+        (_LATE, pale_on(theme.part[Part.TRANSFER], theme, 0.3), late, plain_bars),
     ):
-        if not any(values):
+        if sum(values) < _LEAST_SHARE * sum(row.duration_mean_ns for row in rows):
             continue
+        signs = ["≤ " if hatch else "" for hatch in hatches]
         figure.add_bar(
             x=[ns / MS for ns in values],
             y=places,
             orientation="h",
-            name=part.value,
-            marker={"color": theme.part[part], "line": {"width": 0}, "pattern": {"shape": hatches, "size": 6}},
-            customdata=[[name, sign] for name, sign in zip(names, signs, strict=True)],
-            hovertemplate=f"%{{customdata[0]}}<br>{part.value} %{{customdata[1]}}%{{x:,.3f}} ms<extra></extra>",
+            name=name,
+            marker={"color": colour, "line": {"width": 0}, "pattern": {"shape": hatches, "size": 6}},
+            customdata=[[of_row, sign] for of_row, sign in zip(names, signs, strict=True)],
+            hovertemplate=f"%{{customdata[0]}}<br>{name} %{{customdata[1]}}%{{x:,.3f}} ms<extra></extra>",
         )
-    for at, (row, sign) in enumerate(zip(rows, bound, strict=True)):
-        total = (row.wait_mean_ns or 0) + transfer[at]
+    totals = [waited + moved + later for waited, moved, later in zip(wait, transfer, late, strict=True)]
+    for at, (total, sign) in enumerate(zip(totals, bound, strict=True)):
         figure.add_annotation(
             x=total / MS,
             y=at,
@@ -394,7 +432,7 @@ def waits(rows: Sequence[CollectiveStat], theme: Theme) -> go.Figure:
             xshift=4,
             font={"size": 12},
         )
-    most = max(((row.wait_mean_ns or 0) + ns for row, ns in zip(rows, transfer, strict=True)), default=0)
+    most = max(totals, default=0)
     return finish(
         figure,
         theme,
@@ -406,7 +444,7 @@ def waits(rows: Sequence[CollectiveStat], theme: Theme) -> go.Figure:
     )
 
 
-def last(row: CollectiveStat, theme: Theme, most: int = 24) -> go.Figure:
+def last(row: CollectiveStat, theme: Theme, slow_links: Sequence[int] = (), most: int = 24) -> go.Figure:
     """How often each rank arrived last, as a fraction of the calls that were matched across ranks."""
     counts = row.last_counts[:most]
     places = list(range(len(counts)))
@@ -415,7 +453,12 @@ def last(row: CollectiveStat, theme: Theme, most: int = 24) -> go.Figure:
             x=[count / row.matched for _, count in counts],
             y=places,
             orientation="h",
-            marker={"color": theme.part[Part.WAITING]},
+            marker={
+                "color": [
+                    pale_on(theme.part[Part.TRANSFER], theme) if rank in slow_links else theme.part[Part.WAITING]
+                    for rank, _ in counts
+                ]
+            },
             customdata=[[rank, count, row.matched] for rank, count in counts],
             hovertemplate="rank %{customdata[0]}: last in %{customdata[1]:,} of %{customdata[2]:,}<extra></extra>",
         )
@@ -433,7 +476,7 @@ def last(row: CollectiveStat, theme: Theme, most: int = 24) -> go.Figure:
         yaxis={
             "autorange": "reversed",
             "tickvals": places,
-            "ticktext": [f"rank {rank}" for rank, _ in counts],
+            "ticktext": [f"rank {rank}{' (link)' if rank in slow_links else ''}" for rank, _ in counts],
             "title": None,
         },
     )

@@ -14,12 +14,13 @@ from diag.app.markup import plain, prose
 from diag.app.run_view import RunView
 from diag.errors import DiagError
 from diag.show.page import Metric
-from diag.words.formatting import listing, visible, visible_lines
+from diag.words.formatting import UNKNOWN, listing, visible, visible_lines
 from diag.words.wording import ONLY_DURATIONS
 
 CONFIG: dict[str, Any] = {"displaylogo": False, "displayModeBar": False, "typesetMath": False}
 EMPTY = "-"  # a cell without a known value
-METRIC_PX = 168  # width of a metric's card
+METRIC_PX = 168  # least width of a metric's card
+_LABEL_PX, _VALUE_PX, _PADDING_PX = 6.4, 20, 34  # of a character, and around them with the icon of the help
 _DELTA_COLOUR: dict[str, Literal["normal", "inverse", "off"]] = {"good": "normal", "bad": "inverse", "neither": "off"}
 
 
@@ -31,9 +32,11 @@ def head(title: str, view: RunView, contents: str) -> None:
 
 
 def show_metrics(*metrics: Metric) -> None:
-    """Draws metrics side by side, each with its definition as a tooltip; they wrap to the width of the window."""
+    """Draws metrics side by side, each with its definition as a tooltip; they wrap to the width of the window. What is
+    not known is named below them: a card for it would look like a value."""
+    known = [metric for metric in metrics if metric.value != UNKNOWN]
     with st.container(horizontal=True):
-        for metric in metrics:
+        for metric in known:
             st.metric(
                 plain(metric.label),
                 metric.value,
@@ -41,9 +44,16 @@ def show_metrics(*metrics: Metric) -> None:
                 delta_color=_DELTA_COLOUR[metric.more_is],
                 border=True,
                 height="stretch",
-                width=METRIC_PX,
+                width=card_px(metric.label, metric.value),
                 help=prose(metric.help),
             )
+    if unknown := [metric.label.lower() for metric in metrics if metric.value == UNKNOWN]:
+        st.caption(plain(f"Not known: {', '.join(unknown)}."))
+
+
+def card_px(title: str, value: str) -> int:
+    """A width of a metric's card that cuts neither its label nor its value."""
+    return round(max(METRIC_PX, _PADDING_PX + 24 + _LABEL_PX * len(title), _PADDING_PX + _VALUE_PX * len(value)))
 
 
 def draw(figure: go.Figure, key: str, alt: str) -> None:

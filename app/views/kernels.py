@@ -15,8 +15,8 @@ from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import (
     EMPTY,
-    METRIC_PX,
     beyond_summaries,
+    card_px,
     draw,
     head,
     known_columns,
@@ -87,7 +87,7 @@ def _efficiency(efficiency: Efficiency) -> None:
     row = st.container(horizontal=True)
     for name, value, meaning in known:
         text = f"{value:.1%}" if value >= 0.01 else f"{value:.2%}"
-        row.metric(name, text, border=True, width=METRIC_PX, help=plain(meaning))
+        row.metric(name, text, border=True, width=card_px(name, text), help=plain(meaning))
     for reason, names in _unknown(measures).items():
         st.caption(plain(f"{' and '.join(names)} not known: {reason}."))
 

@@ -25,8 +25,8 @@ from diag.app.theme import Theme, theme_of
 from diag.app.views.allocations import show_curves, show_snapshots
 from diag.app.views.common import (
     EMPTY,
-    METRIC_PX,
     beyond_summaries,
+    card_px,
     draw,
     head,
     nothing,
@@ -177,7 +177,7 @@ def _states(table: MemoryTable, theme: Theme | None) -> None:
         ("Optimizer states", states.optimizer),
         ("Total per rank", states.total),
     ):
-        row.metric(name, size(value), border=True, width=METRIC_PX)
+        row.metric(name, size(value), border=True, width=card_px(name, size(value)))
     st.caption(plain(f"By formula, not measured: {estimate.basis}."))
     if theme is None or len(table.rows) > MOST_RANK_BARS:
         return

@@ -301,16 +301,17 @@ def _breakdown(view: RunView, theme: Theme) -> tuple[int, int | None]:
         )
     step = chosen.get(label)
     _draw(drawings.of_ranks(view, step), theme)
-    steps = drawings.of_steps(view, rank, step)
-    _lead(steps)
-    st.plotly_chart(
-        steps.draw(theme),
-        key=steps.key,
-        on_select=_choose_step,
-        selection_mode="points",
-        config=CONFIG,
-        alt=steps.alt,
-    )
+    if len(view.steps) > 1:  # a single step is in the bars above
+        steps = drawings.of_steps(view, rank, step)
+        _lead(steps)
+        st.plotly_chart(
+            steps.draw(theme),
+            key=steps.key,
+            on_select=_choose_step,
+            selection_mode="points",
+            config=CONFIG,
+            alt=steps.alt,
+        )
     number = None if step is None else view.steps[step]
     if number is not None:
         show_on_timeline(rank, number)

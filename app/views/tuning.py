@@ -14,7 +14,7 @@ from diag.app.run_view import Part
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import METRIC_PX, draw, show_code
 from diag.tune.history import History, Interval, Outcome, Round
-from diag.words.formatting import UNKNOWN, counted, duration, share, size
+from diag.words.formatting import counted, duration, share, size
 from diag.words.wording import sentence
 
 _COLOUR: dict[Outcome, Literal["green", "gray", "red"]] = {
@@ -48,19 +48,19 @@ def _result(history: History) -> None:
     first = history.rounds[0].baseline_ns if history.rounds else None
     now = history.step_ns_now if history.step_ns_now is not None else first
     row = st.container(horizontal=True)
-    row.metric(
-        "Step time before", duration(first) if first else UNKNOWN, border=True, height="stretch", width=METRIC_PX
-    )
-    row.metric(
-        "Step time now",
-        duration(now) if now else UNKNOWN,
-        delta=f"{now / first - 1:.0%}" if kept_rounds and first and now else None,
-        delta_color="inverse",
-        border=True,
-        height="stretch",
-        width=METRIC_PX,
-        help="Measured in the last round that was kept, against the runs of that round.",
-    )
+    if first:
+        row.metric("Step time before", duration(first), border=True, height="stretch", width=METRIC_PX)
+    if now:
+        row.metric(
+            "Step time now",
+            duration(now),
+            delta=f"{now / first - 1:.0%}" if kept_rounds and first else None,
+            delta_color="inverse",
+            border=True,
+            height="stretch",
+            width=METRIC_PX,
+            help="Measured in the last round that was kept, against the runs of that round.",
+        )
     row.metric(
         "Changes kept", f"{len(kept_rounds)} of {len(history.rounds)}", border=True, height="stretch", width=METRIC_PX
     )

@@ -19,7 +19,7 @@ from diag.app.theme import Theme, theme_of
 from diag.app.views.common import METRIC_PX, beyond_summaries, bullets, draw, head, nothing, show_code, without_steps
 from diag.model.breakdown import KnobChange, Prospect
 from diag.model.steps import Knob, Risk
-from diag.words.formatting import UNKNOWN, duration, number, share, size
+from diag.words.formatting import duration, number, share, size
 
 AS_IT_IS = "as-it-is"
 _ALONE = 3  # up to this many lists get one row each
@@ -110,46 +110,48 @@ def _numbers(view: RunView, prospect: Prospect) -> None:
         width=METRIC_PX,
         help="Mean of the replayed steps.",
     )
-    row.metric(
-        "Predicted",
-        duration(likely) if gains else UNKNOWN if prospect.refused else duration(prospect.step_ns),
-        border=True,
-        height="stretch",
-        width=METRIC_PX,
-        delta=f"{duration(low)} to {duration(high)}" if gains else None,
-        delta_color="off",
-        delta_arrow="off",
-        help="Below: the interval in which a measurement is expected." if gains else None,
-    )
-    row.metric(
-        "Gain",
-        share(prospect.gain_share) if gains else UNKNOWN if prospect.refused else "0%",
-        delta=f"{duration(prospect.gain_ns[1])} a step" if gains else None,
-        delta_color="off",
-        delta_arrow="off",
-        border=True,
-        height="stretch",
-        width=METRIC_PX,
-        help=f"Between {duration(prospect.gain_ns[0])} and {duration(prospect.gain_ns[2])} a step. "
-        f"The replay without a change is off by {prospect.replay_error:.1%}."
-        if gains
-        else None,
-    )
+    if not prospect.refused:  # else the reason is above, and there is no number
+        row.metric(
+            "Predicted",
+            duration(likely) if gains else duration(prospect.step_ns),
+            border=True,
+            height="stretch",
+            width=METRIC_PX,
+            delta=f"{duration(low)} to {duration(high)}" if gains else None,
+            delta_color="off",
+            delta_arrow="off",
+            help="Below: the interval in which a measurement is expected." if gains else None,
+        )
+        row.metric(
+            "Gain",
+            share(prospect.gain_share) if gains else "0%",
+            delta=f"{duration(prospect.gain_ns[1])} a step" if gains else None,
+            delta_color="off",
+            delta_arrow="off",
+            border=True,
+            height="stretch",
+            width=METRIC_PX,
+            help=f"Between {duration(prospect.gain_ns[0])} and {duration(prospect.gain_ns[2])} a step. "
+            f"The replay without a change is off by {prospect.replay_error:.1%}."
+            if gains
+            else None,
+        )
     delta, room = prospect.memory_delta_bytes, prospect.headroom_bytes
     on_device = view.result.tables.on_device
-    row.metric(
-        "Device memory",
-        UNKNOWN if delta is None else f"{'+' if delta > 0 else ''}{size(delta)}",
-        delta=None if room is None else f"of {size(room)} free",
-        delta_color="off",
-        delta_arrow="off",
-        border=True,
-        height="stretch",
-        width=METRIC_PX,
-        help="Per rank, compared with now."
-        if on_device
-        else "Per device. This run is on a CPU, so no change is ruled out.",
-    )
+    if delta is not None:
+        row.metric(
+            "Device memory",
+            f"{'+' if delta > 0 else ''}{size(delta)}",
+            delta=None if room is None else f"of {size(room)} free",
+            delta_color="off",
+            delta_arrow="off",
+            border=True,
+            height="stretch",
+            width=METRIC_PX,
+            help="Per rank, compared with now."
+            if on_device
+            else "Per device. This run is on a CPU, so no change is ruled out.",
+        )
     if prospect.memory_veto:
         st.error(plain(f"Does not fit: {prospect.memory_veto}."), icon=":material/memory:")
 

@@ -8,9 +8,11 @@ import pytest
 
 from diag.api import open_run
 from diag.app.markup import plain
+from diag.app.run_view import Part
 from diag.app.theme import LIGHT
 from diag.app.views import collectives as figures
 from diag.show.ranks import exchange_table
+from diag.words.formatting import spaced
 from tests.account.kineto_builder import KinetoBuilder, nccl_args
 from tests.app.runs import write_run
 from tests.app.shown import shown, text
@@ -108,3 +110,31 @@ def test_all_to_alls_by_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_no_table_of_all_to_alls_without_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "All-to-alls" not in text(shown("collectives", write_run(tmp_path / "run"), monkeypatch))
+
+
+def test_a_slow_link_is_not_shown_as_a_slow_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others wait for a rank that is late because its results come late: words and colours are the link's."""
+    run = SAMPLES / "fsdp2-slow-link-rank1"
+    result = open_run(run)
+    rows = result.breakdowns.collectives.rows
+    bars = {bar.name: bar for bar in figures.waits(rows, LIGHT, [1]).data}
+    assert "communication: waiting for a rank" not in bars
+    assert spaced("waiting for the link of rank 1") in map(spaced, bars)
+    assert LIGHT.part[Part.WAITING] not in {bar.marker.color for bar in bars.values()}
+    assert figures.last(rows[0], LIGHT, [1]).layout.yaxis.ticktext == ("rank 1 (link)",)
+    test = shown("collectives", run, monkeypatch)
+    assert "waiting is for its link, not for its computation" in text(test)
+    assert list(test.dataframe[0].proto.column_order)[:2] == ["Operation", "Last rank"], "visible without scrolling"
+    overview = text(shown("overview", run, monkeypatch))
+    assert plain("The pale row is rank 1: the others wait for it, because of its link.") in overview
+
+
+def test_a_straggler_is_shown_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    test = shown("collectives", SAMPLES / "fsdp2-straggler-rank0", monkeypatch)
+    assert "link" not in text(test)
+
+
+def test_a_bar_is_as_long_as_the_call_takes() -> None:
+    rows = open_run(SAMPLES / "fsdp2-slow-link-rank1").breakdowns.collectives.rows
+    totals = [sum(bar.x[at] for bar in figures.waits(rows, LIGHT).data) for at in range(len(rows))]
+    assert totals == pytest.approx([row.duration_mean_ns / 1e6 for row in rows], rel=0.01)

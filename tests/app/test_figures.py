@@ -11,12 +11,13 @@ from diag.app import figures as common
 from diag.app.run_view import Part, RunView, split, view_of
 from diag.app.theme import DARK, LIGHT
 from diag.app.views import loading, memory
+from diag.app.views.common import METRIC_PX, card_px
 from diag.collectors.records import MemoryRecord
 from diag.model.steps import Bottleneck, Parts
 from diag.show.page import metrics_of
 from diag.tables.efficiency import token_rate, tokens_of
 from diag.tables.memory import peak_memory
-from diag.words.formatting import duration, share, size
+from diag.words.formatting import duration, share, size, spaced
 from tests.app.runs import MS, TOKENS, write_run, write_stalled_trace
 from tests.copies import replace
 
@@ -48,6 +49,32 @@ def test_the_layout_holds_the_analysed_numbers(view: RunView) -> None:
     counted = [step.dur_ns for step in view.result.attribution.usable]
     assert token_rate(sum(tokens), sum(counted)) == pytest.approx(2 * TOKENS / 0.105)
     assert view.culprits == (1,)
+
+
+def test_what_costs_nothing_does_not_fill_a_figure(tmp_path: Path) -> None:
+    """Noise of 1 ms in a step of 66 ms: pale cells, no pale row, and no bars of ranks against each other."""
+    healthy = view_of(open_run(write_run(tmp_path / "run", slow_data_ms={1: 2})))
+    field = drawings.waiting_field(healthy, LIGHT).data[0]
+    assert 0 < field.z.max() < 0.2 * field.zmax
+    text, _ = drawings.of_waiting(healthy)
+    assert "pale" not in text
+    text, figure = drawings.of_differences(healthy)
+    assert "no part of the step differs by 2% of the step" in text
+    assert figure is None
+
+
+def test_what_costs_much_stands_out(view: RunView) -> None:
+    text, _ = drawings.of_waiting(view)
+    assert spaced(text).endswith("The pale row is rank 1: the others wait for it.")
+    low, high = drawings.difference_bars(view.result.differences, (1,), 105 * MS, LIGHT).layout.xaxis.range
+    assert (low, high) == (pytest.approx(-39 * 1.1), pytest.approx(39 * 1.1))
+    low, high = drawings.difference_bars(view.result.differences, (1,), 1000 * MS, LIGHT).layout.xaxis.range
+    assert (low, high) == (pytest.approx(-110), pytest.approx(110)), "at least a tenth of the step"
+
+
+def test_a_card_cuts_neither_its_label_nor_its_value() -> None:
+    assert card_px("Gain", "3%") == METRIC_PX
+    assert card_px("Reserved, never used", "12%") > METRIC_PX
 
 
 def test_tokens_that_ranks_share_are_not_added_up(view: RunView) -> None:

@@ -95,7 +95,7 @@ def test_nothing_was_kept_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     save(History(arguments=(), command="diag run"), tmp_path)
     test = shown(tmp_path, monkeypatch)
     assert any("Still running" in str(element.value) for element in test.markdown)
-    assert [metric.value for metric in test.metric] == ["unknown", "unknown", "0 of 0"]
+    assert [metric.value for metric in test.metric] == ["0 of 0"]
 
 
 def test_the_folder_of_a_tuning_opens_on_its_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
