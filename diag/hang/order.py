@@ -62,7 +62,8 @@ def choose(clues: Iterable[Clue], first_timeout_ns: int | None) -> Chosen:
 
 
 def _differs(best: Clue, other: Clue) -> bool:
-    return other.fault_class != best.fault_class or not set(_ends(other)) & set(_ends(best))
+    named = set(_ends(other))
+    return other.fault_class != best.fault_class or bool(named and not named & set(_ends(best)))
 
 
 def _ends(clue: Clue) -> list[object]:

@@ -80,7 +80,32 @@ class Chain:
     def words(self) -> str:
         """``KeyError: 'lr', which led to RuntimeError: cannot build the model``."""
         first, last = self.errors[0], self.errors[-1]
-        return shortened(str(first)) + (f", which led to {shortened(str(last))}" if last is not first else "")
+        if last is first:
+            return shortened(str(first))
+        return f"{shortened(str(first)).rstrip('.')}, which led to {shortened(str(last))}"
+
+
+_WORKER = re.compile(
+    r"DataLoader worker \(pid\(?s?\)? ?(?P<pids>[\d, ]+)\) (?:is killed by signal: (?P<signal>[A-Z][\w ]*)|exited)"
+)
+_ENDS_OF_WORKERS = {
+    "Killed": (
+        "rank_killed_sigkill",
+        "which was killed (SIGKILL), as happens when the host's memory or a limit is used up",
+    ),
+    "Bus error": ("rank_killed_sigbus", "which died of a bus error, as happens when shared memory (/dev/shm) is full"),
+    "Segmentation fault": ("rank_killed_sigsegv", "which crashed (SIGSEGV)"),
+}
+
+
+def lost_worker(text: str) -> tuple[str, str] | None:
+    """The class of the end of a DataLoader worker that an exception reports, and it in words; None for any other
+    exception. torch prints the text of strsignal; of a worker whose end its rank did not see, that it exited."""
+    match = _WORKER.search(text)
+    if match is None:
+        return None
+    fault_class, words = _ENDS_OF_WORKERS.get((match["signal"] or "").strip(), ("", ""))
+    return (fault_class, f"lost a DataLoader worker (pid {match['pids'].strip()}), {words}") if fault_class else None
 
 
 def shortened(text: str, most: int = _LONGEST) -> str:

@@ -395,7 +395,7 @@ def _with_cause(
         evidence=tuple(evidence)[:_MOST_EVIDENCE],
         ruled_out=(*chosen.ruled_out, *_also_ruled_out(job, cause.fault_class, reports)),
         next_steps=(
-            *steps(fault_class, cause.culprits, cause.note, cause.evidence, victims),
+            *steps(fault_class, cause.culprits, cause.note, tuple(evidence), victims),
             *(() if is_sure else collect),
         ),
         victims=victims,

@@ -113,6 +113,15 @@ CLASSES = (
             "If it was memory: fewer DataLoader workers, no copies of the data set per worker, or a larger memory "
             "limit of the job or container.",
         ),
+        if_read={
+            ("is killed by signal: Killed",): (
+                "On {host}: `dmesg -T | grep -i 'killed process'` shows whether the kernel's out-of-memory killer "
+                "ended the worker, for the host's memory or the limit of the container or job.",
+                "Use less memory per worker: fewer workers (num_workers), a smaller prefetch_factor, and arrays or "
+                "memory-mapped files in place of Python lists in the data set, which each worker copies as it reads "
+                "them.",
+            ),
+        },
         patterns={
             **_ended("sigkill", 9, "The launcher saw the process end by SIGKILL."),
             "shell-sigkill": _shell(9),
@@ -250,6 +259,11 @@ CLASSES = (
         ),
         next_steps=("Fix the exception on {rank_words}{waited}.",),
         if_read={
+            ("exited unexpectedly",): (
+                "Look for the worker's own traceback above; `num_workers=0` shows the exception in the rank itself.",
+                "A worker without a traceback was killed, usually for memory: `dmesg -T | grep -i 'killed process'` "
+                "and `df -h /dev/shm` on {host}.",
+            ),
             ("Too many open files",): (
                 "Raise the limit of open files where the ranks start (`ulimit -n 65536`; LimitNOFILE in systemd, "
                 "--ulimit nofile= in Docker).",

@@ -10,7 +10,7 @@ from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, Hit
 from diag.hang.failures import FailedRank, failed_ranks, speaker_of, timeouts_of, went_on
 from diag.hang.job import CLOCKS_NS, JobLogs, culprit_of, distinct
 from diag.hang.model import Clue, Culprit, Line, Role, Speaker
-from diag.hang.raised import about_others, shortened
+from diag.hang.raised import about_others, lost_worker, shortened
 from diag.hang.rules.direct import clue_of, first_by_time, time_of
 from diag.hang.text.prefixes import short_host
 
@@ -238,13 +238,15 @@ def by_exception(job: JobLogs) -> list[Clue]:
     exits = _exit_lines(job, [exception.culprit for exception in first], blocks)
     lines = [line for exception in first for line in (exception.traceback, exception.line) if line is not None]
     description = first[0].name + (f": {shortened(first[0].message, 100)}" if first[0].message else "")
+    worker = lost_worker(first[0].message) if len(same) == len(first) else None
+    fault_class, note = worker or ("rank_killed_exception", "")
     return [
         Clue(
-            "rank_killed_exception",
+            fault_class,
             distinct([exception.culprit for exception in first]),
             tuple(dict.fromkeys(line.evidence for line in (*lines, *exits)))[:8],
             sure,
-            f"It raised {description}",
+            f"It {note}: {description}" if worker else f"It raised {description}",
             time_ns=time_of([*lines, *exits]),
         )
     ]

@@ -12,7 +12,7 @@ from enum import StrEnum
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import HANG, RankExit
 from diag.hang.model import Clue, Evidence
-from diag.hang.raised import Chain, about_the_group, shortened
+from diag.hang.raised import Chain, about_the_group, lost_worker, shortened
 from diag.hang.rundir.read import Rank, Rundir
 from diag.hang.wording import begun
 from diag.words.formatting import counted, listing, spaced
@@ -148,9 +148,12 @@ def _asked(run: Rundir, faulty: bool) -> Clue | None:
         return None
     first = {rank: name for rank, name in by_rank.items() if (ended := run.ranks[rank].exit) is None or ended.first}
     of_first = [rank for rank, record in run.ranks.items() if record.exit is not None and record.exit.first]
-    if len(by_rank) == len(run.ranks):
-        name = next(iter((first or by_rank).values()))
-        return _whole(run, name, f"The run was {_words(name)}", _ALL_ASKED, first=not _still(run))
+    if len(by_rank) == len(run.ranks) and len(set(by_rank.values())) == 1:
+        name = next(iter(by_rank.values()))
+        clue = _whole(run, name, f"The run was {_words(name)}", _ALL_ASKED, first=not _still(run))
+        if of_first and len(of_first) < len(run.ranks):  # its launcher may have ended the others
+            clue = replace(clue, note=f"{clue.note}; {spaced(listing(of_first))} ended first")
+        return clue
     if not first or any(rank not in by_rank for rank in of_first):
         return None
     name = next(iter(first.values()))
@@ -345,10 +348,14 @@ def _raised(run: Rundir, chains: Mapping[int, Chain], first: Collection[int]) ->
     ranks = _earliest(run, [rank for rank in chains if rank in first] or list(chains))
     later = [rank for rank in chains if rank not in ranks]
     note = _who_raised(run, ranks, first)
+    worker = lost_worker(chains[ranks[0]].words) if len(ranks) == 1 else None
+    fault_class, words = worker or ("rank_killed_exception", "")
+    if worker:
+        note = f"It {words}. {note}"
     if later:
         note += f"; later {_each(chains, later)}"
     return Clue(
-        "rank_killed_exception",
+        fault_class,
         tuple(run.ranks[rank].culprit for rank in ranks),
         tuple(line for rank in ranks[:_MOST_EVIDENCE] for line in _evidence_of_ends(run.ranks[rank])),
         _RAISED if len(ranks) == 1 else _RAISED_BY_SEVERAL,
@@ -455,7 +462,7 @@ def _evidence_of_ends(record: Rank) -> list[Evidence]:
     if record.raised is not None and ((record.error and not in_log) or not evidence):
         files = RankLayout(record.folder)
         evidence.append(Evidence(str(files.error if record.error else files.log), 0, f"{name}: {record.raised.words}"))
-    elif record.failed_as:
+    elif record.failed_as and record.raised is None:
         evidence.append(_evidence_of_beat(record))
     return evidence
 

@@ -93,7 +93,8 @@ def _state(run: Rundir, record: Rank) -> str:
         return "no heartbeat"
     after = f", after step {beat.step:,}" if beat.step >= 0 else ""
     if end is End.EXITED and record.exit is not None:
-        return f"ended with exit code {record.exit.exit_code}{after}"
+        why = f" ({record.raised.words})" if record.raised is not None and record.error else ""
+        return f"ended with exit code {record.exit.exit_code}{why}{after}"
     if end is End.FAILED:
         return f"raised {record.failed_as or 'an exception'}{after}"
     if end is not End.OPEN:
