@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from . import flight_recorder
 from .files import Complaints, append_to, encode, replace_file
-from .text import masked
+from .masking import masked
 
 
 class Stacks:

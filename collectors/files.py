@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from .masking import masked
 from .text import visible
 
 
@@ -65,7 +66,7 @@ class Complaints:
         self.messages: list[str] = []
 
     def add(self, problem: str, why: object) -> None:
-        message = f"{problem}: {why}"
+        message = masked(f"{problem}: {why}")
         self.messages.append(message)
         if is_full(why):  # a full disk affects one file after the other: one line for all
             if self._full:

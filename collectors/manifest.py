@@ -9,11 +9,11 @@ from typing import Any
 
 from .files import create_file, encode, rewrite_file
 from .layout import RunLayout
+from .masking import without_secrets
 from .reading import read_object
 from .records import Manifest
-from .text import masked, masked_arguments
 
-_COMMAND_LINES = ("argv", "command")  # the launcher's, and that of an attached training
+SHARED = frozenset({"rendezvous"})  # by which other nodes find the run
 
 
 def read_fields(layout: RunLayout) -> dict[str, Any]:
@@ -49,13 +49,4 @@ def _known(values: dict[str, Any]) -> dict[str, Any]:
     unknown = set(values) - {f.name for f in fields(Manifest)}
     if unknown:
         raise TypeError(f"not in the manifest: {', '.join(sorted(unknown))}")
-    return {name: _without_secrets(name, value) for name, value in values.items()}
-
-
-def _without_secrets(name: str, value: Any) -> Any:
-    if name in _COMMAND_LINES and isinstance(value, (list, tuple)):
-        return masked_arguments(value)
-    if isinstance(value, dict):
-        return {key: _without_secrets(key, item) for key, item in value.items()}
-    # Other nodes find the run by its rendezvous, so it is not masked.
-    return masked(value) if isinstance(value, str) and name != "rendezvous" else value
+    return {name: without_secrets(value, name, SHARED) for name, value in values.items()}

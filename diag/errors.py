@@ -8,6 +8,8 @@ from enum import IntEnum
 from importlib.util import find_spec
 from pathlib import Path
 
+from diag.collectors.masking import masked
+
 
 class ExitCode(IntEnum):
     """Exit codes of ``diag``; ``diag run`` passes the training's own code through instead."""
@@ -40,10 +42,10 @@ class DiagError(Exception):
     def __init__(
         self, message: str, *, hint: str = "", path: Path | str | None = None, exit_code: ExitCode = ExitCode.ERROR
     ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
-        self.path = str(path) if path is not None else None
+        self.message = masked(message)  # it may quote a command line, or an address with a password
+        super().__init__(self.message)
+        self.hint = masked(hint)
+        self.path = masked(str(path)) if path is not None else None
         self.exit_code = exit_code
 
 

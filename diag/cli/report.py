@@ -103,7 +103,9 @@ def _write(target: Path, content: bytes) -> None:
     from diag.collectors.files import replace_file
 
     try:
-        replace_file(target, content)
+        # It quotes the command line and logs; a file that others may read already stays so.
+        shared = target.exists() and target.stat().st_mode & 0o077
+        replace_file(target, content, private=not shared)
     except OSError as error:
         raise DiagError(
             f"the report cannot be written: {error.strerror or error}",

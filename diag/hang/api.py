@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from diag.collectors.layout import OOM, RunLayout, is_folder
+from diag.collectors.masking import masked
 from diag.collectors.reading import walk
-from diag.collectors.text import masked
 from diag.errors import DiagError
 from diag.words.formatting import visible
 

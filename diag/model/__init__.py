@@ -2,6 +2,8 @@
 
 import msgspec
 
+from diag.collectors.masking import masked
+
 # msgspec raises these for data that is not JSON of the expected type, such as text that is not UTF-8, or 100,000 "[".
 DAMAGED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -11,3 +13,6 @@ class Gap(msgspec.Struct, frozen=True):
 
     path: str
     reason: str
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "reason", masked(self.reason))  # it may quote an exception

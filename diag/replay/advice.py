@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from diag.collectors.text import masked_arguments
+from diag.collectors.masking import masked_arguments
 from diag.diagnoses.shares import Shares
 from diag.model.breakdown import Code, CostCurve, CostPoint, KnobChange, Prospect
 from diag.model.steps import Advice, Attribution, Evidence, Finding, Knob, Recommendation, Severity

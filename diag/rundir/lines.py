@@ -18,6 +18,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 from diag.collectors.layout import MOST_NS, MOST_RANKS, RankLayout, RunLayout, run_of
+from diag.collectors.manifest import SHARED
+from diag.collectors.masking import masked, without_secrets
 from diag.collectors.reading import (
     ANSWER_BYTES,
     DOCUMENT_BYTES,
@@ -202,7 +204,9 @@ def read_record(
 
 
 def read_manifest(layout: RunLayout) -> tuple[Manifest | None, Gap | None]:
-    return read_record(layout.manifest, Manifest, layout.root)
+    """Its secrets masked: an older version may have written what this one does not."""
+    manifest, gap = read_record(layout.manifest, Manifest, layout.root)
+    return without_secrets(manifest, kept=SHARED), gap
 
 
 def read_identity(files: RankLayout) -> tuple[RankRecord | None, Gap | None]:
@@ -210,7 +214,10 @@ def read_identity(files: RankLayout) -> tuple[RankRecord | None, Gap | None]:
 
 
 def read_heartbeat(files: RankLayout) -> tuple[Heartbeat | None, Gap | None]:
-    return read_record(files.heartbeat, Heartbeat, files.run)
+    beat, gap = read_record(files.heartbeat, Heartbeat, files.run)
+    if beat is not None:
+        beat.errors = [masked(error) for error in beat.errors]
+    return beat, gap
 
 
 def read_asked(layout: RunLayout) -> tuple[Asked | None, Gap | None]:
@@ -288,8 +295,11 @@ def _has_its_digest(content: bytes) -> bool:
 
 
 def read_answer(path: Path) -> tuple[Answer | None, Gap | None]:
-    """The answer of the last analysis. None, with the reason, if the file is not as it was written."""
-    return read_record(path, Answer, path.parent, ANSWER_BYTES, _has_its_digest)
+    """The answer of the last analysis, secrets masked. None, with the reason, if the file is not as it was written."""
+    answer, gap = read_record(path, Answer, path.parent, ANSWER_BYTES, _has_its_digest)
+    if answer is not None:
+        answer.verdict.headline, answer.verdict.cause = masked(answer.verdict.headline), masked(answer.verdict.cause)
+    return answer, gap
 
 
 # A collector writes a heartbeat every second, independently of the training.

@@ -42,7 +42,7 @@ def save(result: Result) -> None:
     layout = RunLayout(result.tables.root)
     if layout.is_run():
         with contextlib.suppress(OSError):
-            replace_file(layout.verdict, with_digest(to_json(result)))
+            replace_file(layout.verdict, with_digest(to_json(result)), private=True)  # it quotes logs
 
 
 def _outcome(outcome: Outcome | None) -> dict[str, Any] | None:

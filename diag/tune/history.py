@@ -11,8 +11,8 @@ import msgspec
 
 from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import SCHEMA_VERSION, is_regular
+from diag.collectors.masking import masked_arguments
 from diag.collectors.reading import ANSWER_BYTES, read_regular
-from diag.collectors.text import masked_arguments
 from diag.errors import DiagError
 from diag.model import DAMAGED
 

@@ -16,9 +16,9 @@ from diag import processes
 from diag.account.attribute import queued_steps, steps_left_out
 from diag.api import Result, open_run
 from diag.collectors.files import open_private
+from diag.collectors.masking import masked_arguments
 from diag.collectors.reading import LOG_TAIL_BYTES, read_tail
 from diag.collectors.records import WINDOW_NONE
-from diag.collectors.text import masked_arguments
 from diag.errors import DiagError
 from diag.model.steps import Advice
 from diag.replay.advice import changed_arguments

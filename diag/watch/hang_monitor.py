@@ -19,8 +19,8 @@ from pathlib import Path
 from diag import processes
 from diag.collectors.files import encode, open_private, replace_file
 from diag.collectors.layout import RankLayout, RunLayout
+from diag.collectors.masking import masked
 from diag.collectors.records import CRASH, HANG, Asked
-from diag.collectors.text import masked
 from diag.errors import DiagError
 from diag.hang.ras import client as ras
 from diag.hang.rundir.read import Beat, beat_of

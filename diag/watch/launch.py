@@ -24,6 +24,7 @@ from diag import processes
 from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import make_manifest, update_manifest
+from diag.collectors.masking import option_of_mask
 from diag.collectors.reading import LOG_TAIL_BYTES, read_tail
 from diag.collectors.records import RankExit
 from diag.collectors.settings import (
@@ -34,7 +35,6 @@ from diag.collectors.settings import (
     attached,
     python_path,
 )
-from diag.collectors.text import option_of_mask
 from diag.collectors.trainer.options import OPTIONS_ENV, TrainerOptions
 from diag.errors import DiagError, ExitCode, require
 from diag.words.terminal import say

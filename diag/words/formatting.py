@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from diag.collectors.text import masked as masked
+from diag.collectors.masking import masked as masked
 from diag.collectors.text import visible as visible
 from diag.collectors.text import visible_lines as visible_lines
 

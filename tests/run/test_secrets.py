@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -11,8 +12,9 @@ import pytest
 
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import make_manifest, read_fields, update_manifest
-from diag.collectors.text import MASK
+from diag.collectors.masking import MASK
 from diag.errors import DiagError
+from diag.model import Gap
 from diag.tune.history import FILE_NAME
 from diag.tune.loop import tune
 from diag.watch.hang_monitor import _tool
@@ -132,3 +134,48 @@ def test_a_masked_command_is_not_run(tmp_path: Path) -> None:
     with pytest.raises(DiagError, match="--api-key is masked"):
         open_run_directory(tmp_path / "run", Launch(nproc=1), ["run", "x.py", "--api-key", MASK], "x")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_an_older_version_shows_no_secret(tmp_path: Path) -> None:
+    run, report = tmp_path / "run", tmp_path / "report.html"
+    shutil.copytree(Path(__file__).parents[2] / "sample_traces/ddp-healthy", run)
+    layout = RunLayout(run)
+    text = f"--password {SECRET} https://me:{SECRET}@host/x"
+    words = ["run", "--wandb_key", SECRET, "--header", f"X-Api-Key: {SECRET}", "--data", f"https://{SECRET}@host/x"]
+    manifest = json.loads(layout.manifest.read_text())
+    manifest |= {
+        "argv": words,
+        "trainer": {"api_key": SECRET, "data": text},
+        "resumed_from": text,
+        "injected": [text],
+        "model": manifest["model"] | {"name": text},
+        "collector": {"attached": {"command": words}, "problem": text},
+        "hang": {"why": text},
+    }
+    layout.manifest.write_text(json.dumps(manifest))
+    for files in layout.ranks().values():
+        heartbeat = json.loads(files.heartbeat.read_text()) if files.heartbeat.exists() else {}
+        files.heartbeat.write_text(json.dumps(heartbeat | {"errors": [text]}))
+        files.log.write_text(f"+ python x.py {text}\nRuntimeError: {text}\n")
+    asked: tuple[tuple[str | Path, ...], ...] = (
+        ("analyze", run, "--json"), ("triage", run, "--json"), ("report", run, "-o", report),
+        ("report", run, "--redact", "-o", tmp_path / "redacted.html"), ("check", run, "--max-step", "1s"),
+    )  # fmt: skip
+    for arguments in asked:
+        ended = diag(*arguments)
+        assert ended.stdout or ended.stderr
+        assert SECRET not in ended.stdout + ended.stderr, arguments
+    assert [path.name for path in tmp_path.glob("*.html") if SECRET in path.read_text()] == []
+    assert SECRET not in layout.verdict.read_text()
+    assert {mode(layout.verdict), mode(report)} == {0o600}
+
+
+def test_an_error_about_an_address_shows_no_password() -> None:
+    ended = diag("analyze", f"https://me:{SECRET}@127.0.0.1:9/trace.json?sig={SECRET}")
+    assert ended.returncode == 1
+    assert "127.0.0.1:9" in ended.stderr
+    assert SECRET not in ended.stdout + ended.stderr
+
+
+def test_a_reason_that_quotes_a_command_line_shows_no_secret() -> None:
+    assert SECRET not in Gap("x", f"OSError: --password {SECRET}").reason

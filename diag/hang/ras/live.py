@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from diag.collectors.layout import RunLayout, world_size_of
+from diag.collectors.masking import masked
 from diag.collectors.reading import open_regular
 from diag.collectors.records import RankRecord
-from diag.collectors.text import masked
 from diag.errors import DiagError
 from diag.rundir.lines import read_identity, read_manifest
 from diag.rundir.runs import recording_environment
