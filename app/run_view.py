@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diag.api import Result, describe_run
+from diag.diagnoses.shares import Cost, StepPart
 from diag.model.steps import Bottleneck, Kind, Parts
 from diag.show.page import Page, page_of
 from diag.words.wording import steps_counted
@@ -37,13 +39,17 @@ class Part(StrEnum):
     IDLE = "idle"
 
 
-# For figures without waiting: the rest of communication is transfer.
-PART_OF = {
+# The parts of the critical path; its communication is transfer, and what the host lost is the host's.
+PART_OF: Mapping[StepPart, Part] = {
     Kind.COMPUTE: Part.COMPUTE,
     Kind.COMM: Part.TRANSFER,
+    Cost.OFFLOAD: Part.COPY,
     Kind.COPY: Part.COPY,
     Kind.DATA: Part.DATA,
     Kind.CHECKPOINT: Part.CHECKPOINT,
+    Cost.CONTENTION: Part.HOST,
+    Cost.STALL: Part.HOST,
+    Cost.BETWEEN: Part.HOST,
     Kind.IDLE: Part.IDLE,
 }
 

@@ -243,7 +243,7 @@ class Result(Struct, frozen=True, dict=True):
         """The parts of the step in a sentence; "" if nothing was recorded."""
         from diag.diagnoses.compare import path_sentence
 
-        return path_sentence(self.attribution)
+        return path_sentence(self.attribution, self.examination.shares)
 
     def bottleneck_of(self, step: StepAccount) -> Bottleneck:
         """The class of one step, by the account that the verdict rests on; undetermined if the verdict is."""
@@ -474,7 +474,10 @@ def compare_runs(before: Result, after: Result) -> Comparison:
             raise DiagError(f"has no steps to compare: {ONLY_DURATIONS}", path=result.tables.root)
     from diag.diagnoses.compare import compare
 
-    return compare((before.tables, before.attribution), (after.tables, after.attribution))
+    return compare(
+        (before.tables, before.attribution, before.examination.shares),
+        (after.tables, after.attribution, after.examination.shares),
+    )
 
 
 def describe_run(result: Result) -> dict[str, Any]:

@@ -17,10 +17,10 @@ from diag.app.run_view import PART_OF, RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import bullets, draw, head, show_error, show_metrics, without_steps
 from diag.diagnoses.compare import Comparison
+from diag.diagnoses.shares import PART_NAMES
 from diag.errors import DiagError
-from diag.model.steps import Bottleneck
-from diag.show.page import Metric
-from diag.words.formatting import counted, duration, number, share
+from diag.show.page import DATA_WAIT, EXPOSED_COMM, HOST_WAIT, Metric
+from diag.words.formatting import UNKNOWN, counted, duration, number
 
 _TYPED = "another path …"
 _REFUSED = "This cannot be compared"
@@ -64,11 +64,11 @@ def _differences(comparison: Comparison, against: RunView, view: RunView, root: 
     if comparison.not_comparable:
         st.warning("Not comparable, because:\n" + bullets(comparison.not_comparable), icon=":material/difference:")
     _numbers(comparison, before)
-    st.subheader("Difference by kind of time", anchor="difference")
+    st.subheader("Difference by part of the step", anchor="difference")
     draw(
         flow(comparison, before, after, theme_of(st.context.theme.type)),
         "flow",
-        f"From the step of {before} to the step of {after} in milliseconds, by kind of time",
+        f"From the step of {before} to the step of {after} in milliseconds, by part of the step",
     )
     st.caption(
         plain(
@@ -81,7 +81,7 @@ def _differences(comparison: Comparison, against: RunView, view: RunView, root: 
     st.table(
         [
             {
-                "Kind": PART_OF[part.kind].value.partition(":")[0],
+                "Part": PART_NAMES[part.kind],
                 "Before": duration(part.before_ns),
                 "After": duration(part.after_ns),
                 "Difference": _signed(part.ns[1]),
@@ -121,13 +121,12 @@ def _numbers(comparison: Comparison, before: str) -> None:
 def _verdicts(against: RunView, view: RunView, before: str, after: str) -> None:
     rows: list[dict[str, Any]] = []
     for name, run in ((before, against), (after, view)):
+        numbers = {metric.label: metric.value for metric in run.page.metrics}
         rows.append(
             {
                 "Run": plain(name),
                 "Verdict": plain(run.result.verdict.headline),
-                "Communication": share(run.result.share_of(Bottleneck.COMMUNICATION)),
-                "Data": share(run.result.share_of(Bottleneck.DATA)),
-                "Host": share(run.result.share_of(Bottleneck.HOST)),
+                **{label: numbers.get(label, UNKNOWN) for label in (EXPOSED_COMM, DATA_WAIT, HOST_WAIT)},
             }
         )
     st.table(rows, border="horizontal", hide_index=True)
@@ -149,7 +148,7 @@ def flow(comparison: Comparison, before: str, after: str, theme: Theme) -> go.Fi
     includes zero."""
     names = [
         label(before, 24),
-        *(PART_OF[part.kind].value.partition(":")[0] for part in comparison.parts),
+        *(PART_NAMES[part.kind] for part in comparison.parts),
         label(after, 24),
     ]
     bases, heights, tops = [0.0], [comparison.before_ns / MS], [comparison.before_ns / MS]

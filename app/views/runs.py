@@ -123,8 +123,9 @@ def _left_out(reasons: Sequence[str]) -> None:
 _COLUMNS = {
     "Class": st.column_config.TextColumn(width=205, help="What the run is bound by, from its verdict."),
     "Cause": st.column_config.TextColumn(width=190, help="The finding that the verdict rests on."),
-    "Step time": st.column_config.NumberColumn(
-        format="%.1f ms", help="Mean of the counted steps; of a run that was not analysed, the median of its last 20."
+    "Step time": st.column_config.NumberColumn(format="%.1f ms", help="Mean of the counted steps."),
+    "Last 20 steps": st.column_config.NumberColumn(
+        format="%.1f ms", help="Median of the last 20 steps of the first rank, of a run that was not analysed."
     ),
     "MFU": st.column_config.NumberColumn(format="percent", help="Model FLOPs utilisation; not known on a CPU."),
     "Tokens/s": st.column_config.NumberColumn(format="localized", help="Sum over all ranks in the counted steps."),
@@ -159,6 +160,7 @@ def cells_of(row: RunRow) -> dict[str, Any]:
         "Culprit": row.culprit or EMPTY,
         "Cause": row.cause or EMPTY,
         "Step time": None if row.step_ns is None else row.step_ns / 1e6,
+        "Last 20 steps": None if row.last_steps_ns is None else row.last_steps_ns / 1e6,
         "MFU": row.mfu,
         "Tokens/s": None if row.tokens_per_s is None else round(row.tokens_per_s),
         "Ranks": ranks,
@@ -328,9 +330,10 @@ def _outlined(state: RunState) -> Outline:
 
 
 class RunRow(Struct, frozen=True):
-    """``state``: in words, with the exit code of a run that failed; ``step_ns``: the mean of the counted steps, or of
-    the last 20 steps of a run that was not analysed; ``cause``: the id of the finding behind the class; ``mfu``: 0 to
-    1. "" and None where a value is not known, such as the verdict of a run that was not analysed."""
+    """``state``: in words, with the exit code of a run that failed; ``step_ns``: the mean of the counted steps;
+    ``last_steps_ns``: the median of the last 20 steps, of a run that was not analysed; ``cause``: the id of the finding
+    behind the class; ``mfu``: 0 to 1. "" and None where a value is not known, such as the verdict of a run that was not
+    analysed."""
 
     name: str
     state: str
@@ -345,6 +348,7 @@ class RunRow(Struct, frozen=True):
     cause: str = ""
     headline: str = ""
     step_ns: float | None = None
+    last_steps_ns: float | None = None
     tokens_per_s: float | None = None
     mfu: float | None = None
 
@@ -374,7 +378,8 @@ def row_of(state: RunState, result: Result | None = None) -> RunRow:
         culprit=spaced(listing(verdict.culprit_ranks)) if verdict is not None and verdict.culprit_ranks else "",
         cause=_cause(verdict),
         headline=verdict.headline if verdict is not None else "",
-        step_ns=next(iter(numbers.values()), state.step_ns),
+        step_ns=next(iter(numbers.values()), None),
+        last_steps_ns=None if numbers else state.step_ns,
         tokens_per_s=numbers.get(TOKENS_PER_S),
         mfu=numbers.get(MFU),
     )

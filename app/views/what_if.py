@@ -108,7 +108,7 @@ def _numbers(view: RunView, prospect: Prospect) -> None:
         border=True,
         height="stretch",
         width=METRIC_PX,
-        help="Mean of the replayed steps.",
+        help="Mean of the counted steps, as on every page.",
     )
     if not prospect.refused:  # else the reason is above, and there is no number
         row.metric(

@@ -48,7 +48,7 @@ from . import (
     unseen_communication,
 )
 from .phases import PhaseAccount, disagreement, phases_alone, phases_of, unlike_the_rest
-from .shares import Shares, charge, noise_of, shares_of
+from .shares import Cost, Shares, charge, noise_of, shares_of
 from .subject import Diagnosis, Subject
 
 DIAGNOSES: tuple[Diagnosis, ...] = (
@@ -76,6 +76,15 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     low_mfu.DIAGNOSIS,
     mismatched_collectives.DIAGNOSIS,
 )
+# The diagnosis that looks for a cost.
+LOOKS_FOR = {
+    Cost.COMM: exposed_communication.DIAGNOSIS.id,
+    Cost.DATA: slow_data.DIAGNOSIS.id,
+    Cost.COPY: exposed_copy.DIAGNOSIS.id,
+    Cost.CHECKPOINT: checkpoint_stall.DIAGNOSIS.id,
+    Cost.HOST: host_bound.DIAGNOSIS.id,
+    Cost.STRAGGLER: straggler.DIAGNOSIS.id,
+}
 
 
 class Examination(Struct, frozen=True):
@@ -90,6 +99,10 @@ class Examination(Struct, frozen=True):
     phases: PhaseAccount | None = None
     doubts: tuple[str, ...] = ()
     scheduling: Scheduling = field(default_factory=Scheduling)
+
+    def unseen(self, cost: Cost) -> str:
+        """Why this cost could not be looked for; "" if it was. One of ``LOOKS_FOR``."""
+        return next((item.reason for item in self.not_looked if item.diagnosis == LOOKS_FOR[cost]), "")
 
 
 def examine(

@@ -10,19 +10,12 @@ from msgspec import Struct
 
 from diag.account.blame import median_of_others
 from diag.collectors.records import Manifest
-from diag.model.steps import Attribution, Detail, Kind, Parts, StepAccount
+from diag.model.steps import Attribution, Kind, Parts, StepAccount
 from diag.rundir.tables import Tables
 
+from .shares import PART_NAMES, Shares, StepPart, step_parts
 from .subject import drawn_steps
 
-_WORDS = {
-    Kind.COMPUTE: "computation",
-    Kind.COMM: "exposed communication",
-    Kind.COPY: "copies between host and device",
-    Kind.DATA: "waiting for the data loader",
-    Kind.CHECKPOINT: "checkpoints",
-    Kind.IDLE: "idle time",
-}
 _FIELD = {
     Kind.COMPUTE: "compute_ns",
     Kind.COMM: "exposed_transfer_ns",
@@ -73,35 +66,37 @@ def differences(attribution: Attribution, hosts: dict[int, str]) -> tuple[RankDi
     )
 
 
-def path_sentence(attribution: Attribution) -> str:
-    """The mean composition of the critical path, largest part first; "" without a path."""
+def path_sentence(attribution: Attribution, shares: Shares) -> str:
+    """The mean step by its parts, largest first; "" where the ranks' timelines do not show a critical path."""
     counted = [step for step in attribution.usable or attribution.steps if step.path.dur_ns]
-    outside = sum(step.path.total(Kind.IDLE, Detail.OUTSIDE) for step in counted)
-    total = sum(step.path.dur_ns for step in counted) - outside
-    if total <= 0:
+    total = float(shares.dur_ns.sum())
+    if not counted or not total:
         return ""
-    spent = {kind: sum(step.path.total(kind) for step in counted) for kind in Kind}
-    spent[Kind.IDLE] -= outside
-    kinds = sorted((kind for kind in Kind if spent[kind] >= _MIN_SHARE * total), key=lambda kind: -spent[kind])
-    pieces = [_piece(counted, kind, spent[kind]) for kind in kinds]
+    spent = {part: float(series.sum()) for part, series in step_parts(shares).items()}
+    parts = sorted((part for part in spent if spent[part] >= _MIN_SHARE * total), key=lambda part: -spent[part])
+    pieces = [_piece(counted, part, spent[part] / len(shares.dur_ns)) for part in parts]
     listed = " and ".join([", ".join(pieces[:-1]), pieces[-1]]) if len(pieces) > 1 else pieces[0]
     if attribution.undivided:
         return f"The critical path of the window is {listed}."
     return f"The critical path of a step is, on average, {listed}."
 
 
-def _piece(counted: Sequence[StepAccount], kind: Kind, ns: int) -> str:
-    text = f"{ns / len(counted) / 1e6:,.1f} ms of {_WORDS[kind]}"
+def _piece(counted: Sequence[StepAccount], part: StepPart, mean_ns: float) -> str:
+    text = f"{mean_ns / 1e6:,.1f} ms of {PART_NAMES[part]}"
+    if not isinstance(part, Kind):
+        return text
     of_rank: dict[int, int] = {}
     for step in counted:
-        chosen = step.path.kind == kind
+        chosen = step.path.kind == part
         ranks, durations_ns = step.path.rank[chosen], (step.path.end_ns - step.path.start_ns)[chosen]
         for rank in np.unique(ranks).tolist():
             of_rank[rank] = of_rank.get(rank, 0) + int(durations_ns[ranks == rank].sum())
-    most = max(of_rank, key=lambda rank: of_rank[rank])
+    most = max(of_rank, key=lambda rank: of_rank[rank], default=None)
     several = any(len(step.parts) > 1 for step in counted)
-    share = of_rank[most] / ns
-    return f"{text} ({share:.0%} of it on rank {most})" if several and share >= _MOSTLY else text
+    if most is None or not several:
+        return text
+    share = of_rank[most] / max(1, sum(of_rank.values()))
+    return f"{text} ({share:.0%} of it on rank {most})" if share >= _MOSTLY else text
 
 
 # -- two runs ----------------------------------------------------------------------------------------------------------
@@ -117,10 +112,10 @@ _MODEL = ("parameters", "layers", "dim", "seq_len")
 
 
 class Difference(Struct, frozen=True):
-    """Nanoseconds a step of one kind of time, on the critical path: means before and after, and ``after - before`` as
+    """Nanoseconds a step of one of its parts (``shares.step_parts``): means before and after, and ``after - before`` as
     (low, likely, high), the 95 % interval from both runs' own steps. ``sure``: the interval excludes zero."""
 
-    kind: Kind
+    kind: StepPart
     before_ns: int
     after_ns: int
     ns: tuple[int, int, int]
@@ -132,8 +127,8 @@ class Difference(Struct, frozen=True):
 
 class Comparison(Struct, frozen=True):
     """The second run compared with the first. ``not_comparable``: reasons why their steps are not the same work; the
-    numbers are reported all the same. ``notes``: other differences. ``parts``: the kinds that either run has, in the
-    order of ``Kind``; they add up to the step up to rounding."""
+    numbers are reported all the same. ``notes``: other differences. ``parts``: those that either run has, in the order
+    of ``shares.PART_NAMES``; they add up to the step up to rounding."""
 
     before_ns: int
     after_ns: int
@@ -149,46 +144,33 @@ class Comparison(Struct, frozen=True):
         return self.ns[0] > 0 or self.ns[2] < 0
 
 
-def compare(before: tuple[Tables, Attribution], after: tuple[Tables, Attribution], seed: int = 0) -> Comparison:
+def compare(
+    before: tuple[Tables, Attribution, Shares], after: tuple[Tables, Attribution, Shares], seed: int = 0
+) -> Comparison:
     """The second run against the first, over the steps that count in each."""
-    first, second = (_counted(attribution) for _, attribution in (before, after))
+    first, second = before[2], after[2]
     random = np.random.default_rng(seed)
-    picks = (drawn_steps(len(first), _ROUNDS, random), drawn_steps(len(second), _ROUNDS, random))
-    total = _difference(_durations(first), _durations(second), picks)
-    pathless = [name for name, steps in (("first", first), ("second", second)) if not any(s.path.dur_ns for s in steps)]
-    parts = []
-    for kind in Kind if not pathless else ():
-        spent = _of_kind(first, kind), _of_kind(second, kind)
+    steps = len(first.numbers), len(second.numbers)
+    picks = (drawn_steps(steps[0], _ROUNDS, random), drawn_steps(steps[1], _ROUNDS, random))
+    pathless = [
+        name
+        for name, (_, attribution, _) in (("first", before), ("second", after))
+        if not any(step.path.dur_ns for step in attribution.usable or attribution.steps)
+    ]
+    parts, of_first, of_second = [], step_parts(first), step_parts(second)
+    for part in PART_NAMES if not pathless else ():
+        spent = of_first[part], of_second[part]
         if spent[0].any() or spent[1].any():
-            parts.append(Difference(kind, round(spent[0].mean()), round(spent[1].mean()), _difference(*spent, picks)))
+            parts.append(Difference(part, round(spent[0].mean()), round(spent[1].mean()), _difference(*spent, picks)))
     return Comparison(
-        before_ns=round(_durations(first).mean()),
-        after_ns=round(_durations(second).mean()),
-        ns=total,
-        steps=(len(first), len(second)),
+        before_ns=round(first.dur_ns.mean()),
+        after_ns=round(second.dur_ns.mean()),
+        ns=_difference(first.dur_ns, second.dur_ns, picks),
+        steps=steps,
         parts=tuple(parts),
         not_comparable=reasons_against(before[0], after[0]),
-        notes=(
-            *_whole(pathless),
-            *_hidden(before[1], after[1]),
-            *_notes(before[0], after[0], (len(first), len(second))),
-        ),
+        notes=(*_whole(pathless), *_hidden(before[1], after[1]), *_notes(before[0], after[0], steps)),
     )
-
-
-# -- the numbers -------------------------------------------------------------------------------------------------------
-
-
-def _counted(attribution: Attribution) -> tuple[StepAccount, ...]:
-    return attribution.usable or attribution.steps
-
-
-def _durations(steps: Sequence[StepAccount]) -> Series:
-    return np.array([step.dur_ns for step in steps], dtype=np.float64)
-
-
-def _of_kind(steps: Sequence[StepAccount], kind: Kind) -> Series:
-    return np.array([step.path.total(kind) for step in steps], dtype=np.float64)
 
 
 def _difference(

@@ -140,6 +140,7 @@ def _with_idle(shares: Shares, attribution: Attribution) -> Shares:
             Cost.HOST_STRAGGLER: of_host,
         },
         blame_detail_ns=detail_ns,
+        idle_ns=common + queued + cost * part,
     )
 
 

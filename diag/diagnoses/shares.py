@@ -207,6 +207,7 @@ class Shares(Struct, frozen=True):
     ranks: tuple[int, ...]
     on_device: bool
     noise: Noise
+    idle_ns: Series | None = None  # on the critical path, in the judged time, without offload; None: not known
 
     def share(self, cost: Cost) -> float:
         total = float(self.dur_ns.sum())
@@ -279,6 +280,7 @@ def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares
     blame_ns: dict[Cost, dict[int, Series]] = defaultdict(lambda: defaultdict(zeros))
     detail_ns: dict[tuple[int, Kind, Detail], Series] = defaultdict(zeros)
     tail_ns: dict[int, Series] = defaultdict(zeros)
+    idle_ns = zeros()
     tails = {c.key: dict(zip(c.ranks, c.tail_ns, strict=True)) for c in attribution.collectives}
     for i, step in enumerate(steps):
         for cost, ns in costs_of(step, on_device).items():
@@ -288,6 +290,7 @@ def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares
             blame_ns[cost][blame.rank][i] += blame.ns
             detail_ns[blame.rank, blame.kind, blame.detail][i] += blame.ns
         path = step.path
+        idle_ns[i] = path.total(Kind.IDLE) - path.idle((*STARTUP_DETAILS, Detail.OFFLOAD))
         for at in np.flatnonzero((path.kind == Kind.COMM) & (path.collective >= 0)).tolist():
             rank = int(path.rank[at])
             tail = tails.get(path.keys[path.collective[at]], {}).get(rank, 0)
@@ -303,7 +306,48 @@ def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares
         ranks=attribution.ranks,
         on_device=on_device,
         noise=noise,
+        idle_ns=idle_ns,
     )
+
+
+# -- the step by its parts ---------------------------------------------------------------------------------------------
+#
+# The mean counted step as a sum of parts: what every front end shows of "the step" (docs/glossary.md). A rank's own
+# step, which includes its waiting for other ranks, is ``diag.model.steps.Parts``.
+
+StepPart = Kind | Cost
+
+_COST_OF = {
+    Kind.COMM: Cost.COMM,
+    Cost.OFFLOAD: Cost.OFFLOAD,
+    Kind.COPY: Cost.COPY,
+    Kind.DATA: Cost.DATA,
+    Kind.CHECKPOINT: Cost.CHECKPOINT,
+    Cost.CONTENTION: Cost.CONTENTION,
+    Cost.STALL: Cost.STALL,
+    Cost.BETWEEN: Cost.BETWEEN,
+}
+# In the order of every table.
+PART_NAMES: Mapping[StepPart, str] = {
+    Kind.COMPUTE: "compute",
+    **{part: cost.value for part, cost in _COST_OF.items()},
+    Kind.IDLE: "idle",
+}
+
+
+def step_parts(shares: Shares) -> dict[StepPart, Series]:
+    """Nanoseconds of each counted step by part, in the order of ``PART_NAMES``; they add up to ``dur_ns``. Waiting for
+    a late rank is in what makes it late, mostly compute."""
+    parts: dict[StepPart, Series] = {part: shares.cost(cost) for part, cost in _COST_OF.items()}
+    rest = np.maximum(0.0, shares.dur_ns - sum(parts.values(), np.zeros_like(shares.dur_ns)))
+    idle = shares.idle_ns if shares.idle_ns is not None else np.zeros_like(rest)
+    # No operator runs while a rank is blocked, and mostly none between the phases; no kernel while its host is queued.
+    elsewhere = shares.cost(Cost.STALL) + shares.cost(Cost.BETWEEN)
+    if shares.on_device:
+        elsewhere = elsewhere + shares.cost(Cost.CONTENTION)
+    parts[Kind.IDLE] = np.clip(idle - elsewhere, 0.0, rest)
+    parts[Kind.COMPUTE] = rest - parts[Kind.IDLE]
+    return {part: parts[part] for part in PART_NAMES}
 
 
 # -- charge ------------------------------------------------------------------------------------------------------------

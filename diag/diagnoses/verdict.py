@@ -20,6 +20,7 @@ from diag.model.steps import (
     Verdict,
 )
 from diag.rundir.tables import Tables
+from diag.words.formatting import share as printed
 from diag.words.wording import per_whole
 
 from . import (
@@ -121,7 +122,6 @@ _LEAST_WORK_NS, _LEAST_WORK_ON_CPU_NS = 20_000, 500_000  # a handful of kernels,
 _FEW = 3  # pieces of device work
 _COMPETING = (*REMOVABLE, Bottleneck.UNDETERMINED)
 _MIN_OF_CAUSE = 0.5  # of the largest cost: the headline does not add a delayed rank that costs less
-_APART = 0.02  # of the step: if a class costs so much more than its largest finding, the headline has both
 _EXPLAINED = 0.8  # of the waiting for late ranks; below it, the confidence is at most the explained part
 
 
@@ -433,9 +433,9 @@ def _headline(
     if bottleneck == Bottleneck.MIXED:
         first, second = _both(findings)
         return f"Mixed: {_lower(first.title)}; and {_lower(second.title)}."
-    of_step = f"{cause.share:.0%} of {step}"
-    if share - cause.share >= _APART:
-        of_step = f"{share:.0%} of {step}, the largest cause {cause.share:.0%}"
+    of_step = f"{printed(cause.share)} of {step}"
+    if printed(share) != printed(cause.share):
+        of_step = f"{printed(share)} of {step}, the largest cause {printed(cause.share)}"
     return f"{bottleneck.value.capitalize()}-bound ({of_step}): {_lower(cause.title)}."
 
 

@@ -154,7 +154,7 @@ VERDICT_INFO = Metric(
     per_rank=False,
 )
 VERDICT_SHARE = Metric(
-    "diag_verdict_share_ratio", Kind.GAUGE, MetricUnit.RATIO, "Share of the step that the verdict's cause costs.",
+    "diag_verdict_share_ratio", Kind.GAUGE, MetricUnit.RATIO, "Share of the step of all causes of the verdict's class.",
     per_rank=False,
 )  # fmt: skip
 VERDICT_CONFIDENCE = Metric(

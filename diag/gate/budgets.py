@@ -53,7 +53,7 @@ EXAMPLE = {
 }
 
 EXPOSED_COMM = Quantity("max-exposed-comm", LimitUnit.SHARE, "exposed communication as a share of the critical path")
-DATA_WAIT = Quantity("max-data-wait", LimitUnit.SHARE, "waiting for the data loader as a share of the critical path")
+DATA_WAIT = Quantity("max-data-wait", LimitUnit.SHARE, "data wait as a share of the critical path")
 EXPOSED_COPIES = Quantity(
     "max-exposed-copies", LimitUnit.SHARE, "exposed host-device copies as a share of the critical path"
 )
@@ -61,7 +61,7 @@ CHECKPOINTS = Quantity("max-checkpoint", LimitUnit.SHARE, "stalls for checkpoint
 HOST_WAIT = Quantity(
     "max-host-wait",
     LimitUnit.SHARE,
-    "a device's idle time before its host launches work, as a share of the critical path",
+    "host wait, a device's idle time before its host launches work, as a share of the critical path",
 )
 STRAGGLER = Quantity("max-straggler", LimitUnit.SHARE, "waiting for ranks that compute longer than the others")
 STEP = Quantity("max-step", LimitUnit.DURATION, "the mean step")

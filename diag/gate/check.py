@@ -9,7 +9,6 @@ import numpy as np
 from msgspec import Struct
 
 from diag.api import Result, compare_runs
-from diag.diagnoses import checkpoint_stall, exposed_communication, exposed_copy, host_bound, slow_data, straggler
 from diag.diagnoses.culprits import Series
 from diag.diagnoses.shares import Cost
 from diag.diagnoses.subject import resampled
@@ -33,14 +32,13 @@ LEAST_STEPS = 5  # with fewer the spread of the steps means little, as in diag.d
 _SURE = 0.95
 _SUMMARIES = "a run with this many ranks is analysed from summaries, which do not contain it"
 
-# The cost on the critical path, and the diagnosis that looks for it.
-_SHARES = {
-    budgets.EXPOSED_COMM: (Cost.COMM, exposed_communication.DIAGNOSIS.id),
-    budgets.DATA_WAIT: (Cost.DATA, slow_data.DIAGNOSIS.id),
-    budgets.EXPOSED_COPIES: (Cost.COPY, exposed_copy.DIAGNOSIS.id),
-    budgets.CHECKPOINTS: (Cost.CHECKPOINT, checkpoint_stall.DIAGNOSIS.id),
-    budgets.HOST_WAIT: (Cost.HOST, host_bound.DIAGNOSIS.id),
-    budgets.STRAGGLER: (Cost.STRAGGLER, straggler.DIAGNOSIS.id),
+_COSTS = {
+    budgets.EXPOSED_COMM: Cost.COMM,
+    budgets.DATA_WAIT: Cost.DATA,
+    budgets.EXPOSED_COPIES: Cost.COPY,
+    budgets.CHECKPOINTS: Cost.CHECKPOINT,
+    budgets.HOST_WAIT: Cost.HOST,
+    budgets.STRAGGLER: Cost.STRAGGLER,
 }
 
 
@@ -70,23 +68,22 @@ def measure(quantity: Quantity, result: Result, baseline: Result | None = None) 
     steps = result.attribution.usable
     if len(steps) < LEAST_STEPS:
         return Unknown(_too_few(len(steps), "the run"))
-    if quantity in _SHARES:
+    if quantity in _COSTS:
         return _share(quantity, result)
     if quantity is budgets.STEP:
-        dur = _durations(steps)
+        dur = result.examination.shares.dur_ns
         return _ratio(dur, np.ones_like(dur))
     if quantity is budgets.MFU:
-        return _mfu(result, steps)
+        return _mfu(result)
     if quantity is budgets.TOKENS:
         return _tokens(result, steps)
     return _regression(result, baseline)
 
 
 def _share(quantity: Quantity, result: Result) -> Measured:
-    cost, diagnosis = _SHARES[quantity]
-    reasons = {item.diagnosis: item.reason for item in result.examination.not_looked}
-    if diagnosis in reasons:
-        return Unknown(reasons[diagnosis])
+    cost = _COSTS[quantity]
+    if reason := result.examination.unseen(cost):
+        return Unknown(reason)
     if quantity is budgets.EXPOSED_COMM and result.coverage.ranks_missing:
         return Unknown("ranks are missing, and waiting for one of them looks like communication")
     shares = result.examination.shares
@@ -96,12 +93,12 @@ def _share(quantity: Quantity, result: Result) -> Measured:
     return _ratio(shares.cost(cost) + late, shares.dur_ns)
 
 
-def _mfu(result: Result, steps: tuple[StepAccount, ...]) -> Measured:
+def _mfu(result: Result) -> Measured:
     """MFU, with the relative spread of the step time: the FLOPs of a step are constant."""
     mfu = result.mfu
     if mfu.value is None:
         return Unknown(mfu.reason)
-    dur = _durations(steps)
+    dur = result.examination.shares.dur_ns
     step = _ratio(dur, np.ones_like(dur))
     return Interval(mfu.value * step.likely / step.high, mfu.value, mfu.value * step.likely / step.low)
 

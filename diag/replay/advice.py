@@ -202,7 +202,7 @@ class WhatIf(Struct, frozen=True, eq=False):
             return replace(nothing, refused=self.refused)
         nothing = replace(
             nothing,
-            step_ns=self._base.step_ns,
+            step_ns=round(float(self._case.shares.dur_ns.mean())),  # every page's step time
             replay_error=self._base.error,
             headroom_bytes=headroom(self._case.tables),
         )

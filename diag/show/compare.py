@@ -15,7 +15,7 @@ from rich.text import Text
 from diag.api import Result, describe_run
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.diagnoses.compare import Comparison, Difference
-from diag.model.steps import Kind
+from diag.diagnoses.shares import PART_NAMES
 from diag.tune.history import History, Interval, Outcome, Round
 from diag.words.formatting import duration, spaced, visible
 from diag.words.terminal import report_console, size
@@ -23,14 +23,7 @@ from diag.words.wording import sentence
 
 from .text import COLOUR, caption, print_gaps
 
-NAMES = {
-    Kind.COMPUTE: "compute",
-    Kind.COMM: "exposed communication",
-    Kind.COPY: "exposed copies",
-    Kind.DATA: "data wait",
-    Kind.CHECKPOINT: "checkpoint",
-    Kind.IDLE: "idle",
-}
+_OF_THE_PATH = "critical path, ms a step"
 _MOST_NAMED = 0.8  # of the difference: the named parts explain so much of it
 
 
@@ -124,7 +117,7 @@ def headline(comparison: Comparison) -> str:
 
 
 def _named(parts: list[Difference]) -> str:
-    return " and ".join(f"{NAMES[part.kind]} ({_signed(part.ns[1])})" for part in parts)
+    return " and ".join(f"{PART_NAMES[part.kind]} ({_signed(part.ns[1])})" for part in parts)
 
 
 def _makers(comparison: Comparison) -> list[Difference]:
@@ -150,12 +143,12 @@ def _against(comparison: Comparison) -> list[Difference]:
 
 def _table(comparison: Comparison) -> Table:
     table = Table(box=None, pad_edge=False)
-    for name in ("milliseconds a step", "before", "after", "difference", "95% interval", ""):
-        table.add_column(name, justify="left" if name in ("milliseconds a step", "") else "right", no_wrap=True)
+    for name in (_OF_THE_PATH, "before", "after", "difference", "95% interval", ""):
+        table.add_column(name, justify="left" if name in (_OF_THE_PATH, "") else "right", no_wrap=True)
     for part in comparison.parts:
         sure = ("longer" if part.ns[1] > 0 else "shorter") if part.sure else "within noise"
         style = _style(part, comparable=not comparison.not_comparable)
-        table.add_row(NAMES[part.kind], *_cells(part.before_ns, part.after_ns, part.ns), Text(sure, style))
+        table.add_row(PART_NAMES[part.kind], *_cells(part.before_ns, part.after_ns, part.ns), Text(sure, style))
     table.add_row("step", *_cells(comparison.before_ns, comparison.after_ns, comparison.ns), style="bold")
     return table
 

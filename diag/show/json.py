@@ -14,6 +14,7 @@ from diag.api import Result, describe_run
 from diag.collectors.files import replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import PHASES_AND_REST
+from diag.diagnoses.shares import Shares, step_parts
 from diag.model.breakdown import Breakdowns
 from diag.model.steps import Coverage, Finding, Outcome, StepAccount, Verdict
 from diag.rundir.lines import with_digest
@@ -66,6 +67,7 @@ def to_dict(result: Result) -> dict[str, Any]:
         "run": describe_run(result),
         "outcome": _outcome(result.outcome),
         "verdict": verdict_to_dict(result.verdict),
+        "critical_path": _path(result.examination.shares),
         "steps": [_step(result, step) for step in result.attribution.steps],
         "scheduling": _scheduling(result),
         "memory": peaks_to_dict(result),
@@ -78,6 +80,14 @@ def to_dict(result: Result) -> dict[str, Any]:
         "replay_error": result.recommendation.replay_error,
         "coverage": coverage_to_dict(result.coverage),
     }
+
+
+def _path(shares: Shares) -> dict[str, Any] | None:
+    """The mean counted step, and its parts, which add up to it up to rounding; None without steps."""
+    if not len(shares.dur_ns):
+        return None
+    parts = {part.name.lower(): round(float(series.mean())) for part, series in step_parts(shares).items()}
+    return {"step_ns": round(float(shares.dur_ns.mean())), "parts_ns": parts}
 
 
 def verdict_to_dict(verdict: Verdict) -> dict[str, Any]:

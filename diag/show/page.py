@@ -68,7 +68,7 @@ UNTIL_THEN = "Until then"
 NOTHING_FOUND = "No finding costs 5% of the step or more."
 EVERYTHING_FOUND = "Everything that was looked for was found."
 EVERYTHING_LOOKED_FOR = "All causes were looked for."
-STEP_TIME, DATA_WAIT = "Step time", "Data wait"
+STEP_TIME, EXPOSED_COMM, DATA_WAIT, HOST_WAIT = "Step time", "Exposed comm.", "Data wait", "Host wait"
 TOKENS_PER_S, MFU = "Tokens per second", "MFU"
 CRITICAL_PATH = (
     "A step lasts as long as its critical path: the chain of work and transfers, over all ranks, in which each had to "
@@ -541,26 +541,31 @@ def _memory_label(result: Result) -> str:
     return "Peak memory" if peak is None or peak.capacity is None else f"Memory, of {size(peak.capacity)}"
 
 
-def _of_step_time(attribution: Attribution, spent: Callable[[Parts], int]) -> str:
-    """The share of the ranks' step time that ``spent`` takes, over all ranks and counted steps."""
+def _share_of(result: Result, cost: Cost) -> float | None:
+    """The cost as ``diag check`` and the findings measure it; None if it could not be looked for."""
+    return None if result.examination.unseen(cost) else result.examination.shares.share(cost)
+
+
+def _of_own_step(attribution: Attribution, spent: Callable[[Parts], int]) -> str:
+    """The share of the ranks' own steps that ``spent`` takes, over all ranks and counted steps."""
     parts = [parts for step in attribution.usable or attribution.steps for parts in step.parts]
     total = sum(rank_parts.dur_ns for rank_parts in parts)
     return share(sum(map(spent, parts)) / total if total else 0.0)
 
 
 def _communication_help(result: Result) -> str:
-    mean = _of_step_time(result.attribution, lambda parts: parts.exposed_comm_ns)
+    own = _of_own_step(result.attribution, lambda parts: parts.exposed_comm_ns)
     return (
-        "Exposed communication: transfers on the critical path, as a share of it. Waiting for a slower rank counts "
-        f"with what makes that rank slow. Over all ranks, waiting included: {mean}."
+        "Exposed communication on the critical path, as a share of the step. Waiting for a slower rank counts with "
+        f"what makes that rank slow. With that waiting, the ranks spend {own} of their own steps in communication."
     )
 
 
 def _data_help(result: Result) -> str:
-    mean = _of_step_time(result.attribution, lambda parts: parts.data_wait_ns)
+    own = _of_own_step(result.attribution, lambda parts: parts.data_wait_ns)
     return (
-        "Waiting for the data loader on the critical path, as a share of it, also where all ranks wait for one rank's "
-        f"loader. Over all ranks: {mean}."
+        "Waiting for the data loader on the critical path, as a share of the step, also where all ranks wait for one "
+        f"rank's loader. The ranks spend {own} of their own steps on it."
     )
 
 
@@ -570,8 +575,9 @@ def _host_help(result: Result) -> str:
         return idle.not_launched_ns + idle.in_launch_ns + idle.host_call_ns
 
     return (
-        "Idle time of the device on the critical path, as a share of it, because the host launches late, synchronises "
-        f"or allocates memory. Over all ranks: {_of_step_time(result.attribution, spent)}."
+        "Idle time of the device on the critical path, as a share of the step, because the host launches late, "
+        f"synchronises or allocates memory. The devices idle for it in {_of_own_step(result.attribution, spent)} of "
+        "the ranks' own steps."
     )
 
 
@@ -596,16 +602,12 @@ _NUMBERS = (
         points=True,
     ),
     _Number(
-        lambda _: "Exposed comm.",
-        lambda result: result.share_of(Bottleneck.COMMUNICATION),
-        share,
-        _communication_help,
-        points=True,
+        lambda _: EXPOSED_COMM, lambda result: _share_of(result, Cost.COMM), share, _communication_help, points=True
     ),
-    _Number(lambda _: DATA_WAIT, lambda result: result.share_of(Bottleneck.DATA), share, _data_help, points=True),
+    _Number(lambda _: DATA_WAIT, lambda result: _share_of(result, Cost.DATA), share, _data_help, points=True),
     _Number(
-        lambda _: "Host wait",
-        lambda result: result.share_of(Bottleneck.HOST) if result.on_device else None,
+        lambda _: HOST_WAIT,
+        lambda result: _share_of(result, Cost.HOST) if result.on_device else None,
         share,
         _host_help,
         points=True,

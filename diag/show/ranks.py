@@ -53,7 +53,7 @@ OUTSIDE = "outside_ns"
 _PARTS = (
     ("step", "dur_ns"),  # or window
     ("compute", "compute_ns"),
-    ("exposed comm.", "exposed_comm_ns"),
+    ("communication", "exposed_comm_ns"),
     ("of which wait", "exposed_wait_ns"),
     ("copies", "exposed_copy_ns"),
     ("data wait", "data_wait_ns"),
@@ -66,6 +66,8 @@ OTHERS_WAIT = "others wait"
 MEANINGS = {part.name: sentence(part.meaning) for part in IDLE_PARTS} | {
     "step": "From the rank's own start of the step to its own end; the step time runs from the first rank's start to "
     "the last rank's end",
+    "communication": "Communication that the rank's compute does not overlap, with its waiting for other ranks. The "
+    "exposed communication of the headline is that of the critical path, without this waiting",
     OTHERS_WAIT: "How long the other ranks wait for this rank because of the finding in the headline; for the rank at "
     "fault, this is the headline's amount",
     "between phases": "On a CPU core, and neither loading data nor in forward, backward or the optimizer",

@@ -43,7 +43,7 @@ def test_the_layout_holds_the_analysed_numbers(view: RunView) -> None:
     assert view.result.share_of(Bottleneck.DATA) == pytest.approx(40 / 105)
     assert view.result.share_of(Bottleneck.COMMUNICATION) == pytest.approx(5 / 105)
     helps = {metric.label: metric.help for metric in view.page.metrics}
-    assert f"Over all ranks: {share(41 / 210)}." in helps["Data wait"]
+    assert f"The ranks spend {share(41 / 210)} of their own steps on it." in helps["Data wait"]
     tokens = tokens_of(view.result.tables, view.result.attribution)
     assert isinstance(tokens, tuple)
     counted = [step.dur_ns for step in view.result.attribution.usable]
