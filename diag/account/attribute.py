@@ -40,7 +40,9 @@ from .device_clock import DeviceClocked, on_device_clocks
 from .gpu import idle_parts
 from .intervals import Window, intervals_of, on_clock, shift, shift_call, within
 from .match import MAX_UNCERTAINTY, Alignment, Key, align, by_key, measure
+from .off_core import by_cpu_time
 from .records import WARMUP_STEPS, loader_settings
+from .scheduling import blocked_in_phases
 from .trace_ranges import agreed, compiling, host_windows, iterations_of, marks_steps, outside_of_iterations
 
 _FEWEST_COMMON_STEPS = 10
@@ -184,6 +186,8 @@ def rank_steps(tables: RankTables) -> list[RankStep]:
         return traced_steps
     traced = {step.step: step for step in traced_steps}
     steps = [traced.get(step.step, step) for step in recorded]
+    if not tables.on_device:
+        return by_cpu_time(steps, blocked_in_phases(tables.steps, tables.rows, tables.scheduling))
     if tables.on_device and traced:
         # Without a trace a GPU's communication is not known: those steps would look like pure compute.
         return [step for step in steps if step.comm_known] or steps

@@ -152,6 +152,29 @@ def scheduling_of(tables: Tables, numbers: Sequence[int]) -> Scheduling:
     return Scheduling(tuple(numbers), by_rank)
 
 
+def blocked_in_phases(
+    steps: Sequence[StepRecord], rows: Sequence[CollectiveRow], samples: Sequence[HostRecord] = ()
+) -> dict[int, dict[str, int]]:
+    """How long the training's thread was blocked in each computing phase of each step, outside of collectives; without
+    phases of which that is less than ``_PAUSED``. Steps whose CPU time was not recorded are missing."""
+    timed = [step for step in steps if step.on_cpu_ns is not None and step.queued_ns is not None]
+    if not timed:
+        return {}
+    dur, on_cpu, queued, waited = _filled(timed, *_by_phase(timed, iv.Covered(records.blocked(rows))))
+    stalled = np.maximum(0, dur - on_cpu - queued - waited)[:, list(_COMPUTING)].astype(np.float64)
+    # Waiting while another thread of the training's team is queued is no idle time of the training's.
+    ends = np.array([step.end_ns for step in timed], dtype=np.int64)
+    explained = _sampled(samples, timed)[0].at(ends) * dur.sum(axis=1)
+    whole = stalled.sum(axis=1)
+    left = np.divide(np.maximum(0, whole - explained), whole, out=np.zeros_like(whole), where=whole > 0)
+    stalled *= left[:, None]
+    stalled[stalled < _PAUSED * np.maximum(1, dur[:, list(_COMPUTING)])] = 0
+    return {
+        step.step: {_COLUMNS[at]: round(ns) for at, ns in zip(_COMPUTING, blocked_ns, strict=True) if ns}
+        for step, blocked_ns in zip(timed, stalled.tolist(), strict=True)
+    }
+
+
 def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | None:
     by_number = {step.step: step for step in tables.steps}
     places = [at for at, number in enumerate(numbers) if (s := by_number.get(number)) and s.queued_ns is not None]

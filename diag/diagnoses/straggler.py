@@ -4,7 +4,7 @@ step to step, or neither is proven."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import comb
 
 import numpy as np
@@ -479,15 +479,39 @@ def _place(subject: Subject, ranks: tuple[int, ...]) -> tuple[str, float | None]
 
 
 def _inside_operators(subject: Subject, ranks: tuple[int, ...], detail: Detail) -> float | None:
-    """Over steps with a trace: only these separate operators from the Python between them."""
+    """Over steps with a trace on all ranks: only these separate operators from the time between them. On a CPU, how
+    much more of both the ranks have in the phase than the median of the others; on a device, what they were late by."""
     inside = outside = 0.0
-    for step in subject.attribution.traced:
-        if all(parts.source == "trace" for parts in step.parts):
-            for blame in step.blames:
-                if blame.rank in ranks and blame.detail == detail:
-                    inside += blame.ns if blame.kind == Kind.COMPUTE else 0
-                    outside += blame.ns if blame.kind == Kind.IDLE else 0
+    traced = [s for s in subject.attribution.traced if all(parts.source == "trace" for parts in s.parts)]
+    if subject.shares.on_device:
+        for blame in (blame for step in traced for blame in step.blames):
+            if blame.rank in ranks and blame.detail == detail:
+                inside += blame.ns if blame.kind == Kind.COMPUTE else 0
+                outside += blame.ns if blame.kind == Kind.IDLE else 0
+    else:
+        inside, outside = _excess_on_cpu(subject, ranks, detail, {step.step for step in traced})
     return inside / (inside + outside) if inside + outside else None
+
+
+def _excess_on_cpu(
+    subject: Subject, ranks: tuple[int, ...], detail: Detail, numbers: Collection[int]
+) -> tuple[float, float]:
+    """In these steps, time inside and outside of operators in the phase: of the ranks, beyond the others' median."""
+    spent: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
+    for step in subject.attribution.rank_steps:
+        if step.step in numbers:
+            own = sum(step.segments.total(kind, detail) for kind in (Kind.COMPUTE, Kind.IDLE))
+            outside = step.outside_operators_ns.get(detail)
+            # Without records, operators are compute and the rest is idle.
+            outside = step.segments.total(Kind.IDLE, detail) if outside is None else outside
+            spent[step.step][step.rank] = own - outside, outside
+    excess = np.zeros(2)
+    for by_rank in spent.values():
+        others = [both for rank, both in by_rank.items() if rank not in ranks]
+        if others:
+            usual = np.median(others, axis=0)
+            excess += sum(np.maximum(0.0, np.array(both) - usual) for rank, both in by_rank.items() if rank in ranks)
+    return float(excess[0]), float(excess[1])
 
 
 def _host_is_late(inside: float | None) -> bool:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from diag.account.off_core import by_cpu_time
 from diag.account.records import partition
+from diag.account.scheduling import blocked_in_phases
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import (
     P2P_PREFIX,
@@ -122,7 +124,10 @@ class FinishedSteps:
             # A collective of one step can be waited for in the next.
             numbers = dict.fromkeys((self._before, *(record.step for record in batch)))
             rows = [row for step in numbers for row in self._rows.get(step, ())]
-            for record, account in zip(batch, partition(self._rank, batch, rows, {}, self._on_device), strict=True):
+            accounts = partition(self._rank, batch, rows, {}, self._on_device)
+            if not self._on_device:
+                accounts = by_cpu_time(accounts, blocked_in_phases(batch, rows))
+            for record, account in zip(batch, accounts, strict=True):
                 parts = tuple((kind, account.segments.total(kind)) for kind in Kind)
                 yield FinishedStep(record, parts, account.comm_known)
             self._before = batch[-1].step

@@ -5,7 +5,7 @@ Run ──rundir, traces──▶ Tables ──account──▶ Attribution ─�
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import IntEnum, StrEnum
 from functools import cached_property
 
@@ -147,6 +147,8 @@ class RankStep(Struct, frozen=True):
     fused_ns: int = 0  # part of compute: kernels that compute and communicate at once
     beneath_ns: int = 0  # part of compute: the device may have been idle beneath a collective
     waits_known: bool = True  # False: some waits for collectives were not recorded and count as compute
+    # Of a traced step on a CPU, by phase: time in which no operator runs, which is compute as far as the thread runs.
+    outside_operators_ns: Mapping[Detail, int] = field(default_factory=dict)
 
     @property
     def dur_ns(self) -> int:
