@@ -351,7 +351,7 @@ def _always_the_same(subject: Subject, culprits: Culprits, cost: str, load: Expe
     evidence += expert_imbalance.evidence_of(load) if load is not None else ()
     evidence += evidence_of(subject, ranks)
     evidence += subject.per_rank("compute_ns" if subject.phases_alone else "exposed_comm_ns")
-    return subject.costing(
+    finding = subject.costing(
         Cost.STRAGGLER,
         id="compute-straggler",
         title=f"{ranks_text(ranks).capitalize()} {be} slower than {_than(subject, ranks)} in {place}"
@@ -362,6 +362,7 @@ def _always_the_same(subject: Subject, culprits: Culprits, cost: str, load: Expe
         evidence=evidence,
         ranks=ranks,
     )
+    return replace(finding, outside_of_work=_outside_of_operators(subject, inside))
 
 
 def _changing_rank(subject: Subject, culprits: Culprits, cost: str) -> Finding:
@@ -519,6 +520,11 @@ def _host_is_late(inside: float | None) -> bool:
     return inside is not None and inside < 0.5
 
 
+def _outside_of_operators(subject: Subject, inside: float | None) -> bool:
+    """Whether the extra time of a rank on a CPU is mostly outside of operators: it does something else meanwhile."""
+    return _host_is_late(inside) and not subject.shares.on_device
+
+
 def _off_core_ns(subject: Subject, ranks: tuple[int, ...]) -> float:
     """How much longer a step than the others these ranks were blocked or queued, the least of them. Less of it may have
     become a cost of its own: it is not always known that others waited because of it."""
@@ -530,7 +536,7 @@ def _off_core_ns(subject: Subject, ranks: tuple[int, ...]) -> float:
 def _action(subject: Subject, ranks: tuple[int, ...], inside: float | None) -> str:
     host = subject.host_of(ranks[0])
     where = f" ({host})" if host else ""
-    if _host_is_late(inside) and not subject.shares.on_device:
+    if _outside_of_operators(subject, inside):
         spends, it_runs = ("spends", "it runs") if len(ranks) == 1 else ("spend", "they run")
         return (
             f"{ranks_text(ranks).capitalize()}{where} {spends} the extra time outside of operators: look for "

@@ -121,6 +121,7 @@ _STARTUP = 0.8  # of a window: the rest is not typical of a step
 _LEAST_WORK_NS, _LEAST_WORK_ON_CPU_NS = 20_000, 500_000  # a handful of kernels, or of operators
 _FEW = 3  # pieces of device work
 _COMPETING = (*REMOVABLE, Bottleneck.UNDETERMINED)
+_STRAGGLER = "Straggler"
 _MIN_OF_CAUSE = 0.5  # of the largest cost: the headline does not add a delayed rank that costs less
 _EXPLAINED = 0.8  # of the waiting for late ranks; below it, the confidence is at most the explained part
 
@@ -436,7 +437,9 @@ def _headline(
     of_step = f"{printed(cause.share)} of {step}"
     if printed(share) != printed(cause.share):
         of_step = f"{printed(share)} of {step}, the largest cause {printed(cause.share)}"
-    return f"{bottleneck.value.capitalize()}-bound ({of_step}): {_lower(cause.title)}."
+    # A rank that is late outside of its operators does not compute longer.
+    bound = _STRAGGLER if cause.outside_of_work else f"{bottleneck.value.capitalize()}-bound"
+    return f"{bound} ({of_step}): {_lower(cause.title)}."
 
 
 def _lower(text: str) -> str:

@@ -465,7 +465,8 @@ class Finding(Struct, frozen=True):
     """One diagnosis that was made. ``share`` is the fraction of the step that it costs, 0 to 1; ``ranks`` are the
     culprits, not the victims; ``bottleneck`` is its class, None if it costs no time by itself (memory). ``title_ns`` is
     the cost in the title, as rounded there; None if the title has none. ``charged_ns``: how long the others wait for
-    each rank because of this, nanoseconds per step; for a single culprit it is the cost."""
+    each rank because of this, nanoseconds per step; for a single culprit it is the cost. ``outside_of_work``: the ranks
+    are late, and neither operators nor kernels of theirs take the time."""
 
     id: str
     title: str
@@ -479,6 +480,7 @@ class Finding(Struct, frozen=True):
     action: str
     title_ns: int | None = None
     charged_ns: dict[int, int] = field(default_factory=dict)
+    outside_of_work: bool = False
 
 
 class Risk(StrEnum):

@@ -223,6 +223,7 @@ def page_of(result: Result, most_ranks: int = MOST_RANKS) -> Page:
             steps_counted(attribution),
             why=result.why,
             action=result.cause.action if result.cause is not None else "",
+            bound="straggler" if result.cause is not None and result.cause.outside_of_work else "",
         ),
         metrics=metrics_of(result),
         rank=rank,
@@ -267,8 +268,9 @@ def _charged_ns(result: Result) -> Mapping[int, int]:
 # -- verdict and findings ----------------------------------------------------------------------------------------------
 
 
-def verdict_of(verdict: Answer, steps: str = "", why: str = "", action: str = "") -> Verdict:
-    """The verdict in words. ``steps``: how many of how many steps count. Without an answer there is no confidence."""
+def verdict_of(verdict: Answer, steps: str = "", why: str = "", action: str = "", bound: str = "") -> Verdict:
+    """The verdict in words. ``steps``: how many of how many steps count. ``bound``: what holds the step up, if that is
+    not the name of the class. Without an answer there is no confidence."""
     facts = []
     if verdict.culprit_ranks:
         where = f" on {', '.join(verdict.culprit_hosts)}" if verdict.culprit_hosts else ""
@@ -277,7 +279,9 @@ def verdict_of(verdict: Answer, steps: str = "", why: str = "", action: str = ""
         facts.append(f"Confidence {share(verdict.confidence)}")
     if steps:
         facts.append(steps if facts else sentence(steps))
-    return Verdict(verdict.severity, class_name(verdict.bottleneck), verdict.headline, tuple(facts), why, action)
+    return Verdict(
+        verdict.severity, bound or class_name(verdict.bottleneck), verdict.headline, tuple(facts), why, action
+    )
 
 
 def place_of(result: Result, finding: Finding, otherwise: int = 0) -> Place | None:

@@ -11,6 +11,7 @@ from diag.account.off_core import by_cpu_time
 from diag.api import Result, analyze, open_run
 from diag.collectors.records import BACKWARD, FORWARD
 from diag.model.steps import Detail, Kind, Parts, RankStep, Segments
+from diag.show.page import page_of
 from tests.simulate import MS, Plan, simulate
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -91,3 +92,5 @@ def test_a_sleep_whose_cpu_time_was_not_recorded_is_the_same_in_every_step(name:
     assert min(traced[0], recorded[0]) > 140
     assert max(traced[1], recorded[1]) < 10
     assert "outside of operators" in result.examination.findings[0].action
+    assert result.verdict.headline.startswith("Straggler (")
+    assert page_of(result).verdict.bottleneck == "straggler"
