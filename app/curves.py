@@ -13,8 +13,10 @@ import plotly.graph_objects as go
 from diag.api import Curves, Result
 from diag.app.figures import MS, averaged, blocks_of, finish
 from diag.app.markup import label
-from diag.app.run_view import Grid, Part
+from diag.app.run_view import Grid
 from diag.app.theme import Theme
+from diag.model.breakdown import KernelKind
+from diag.tables import zoom
 from diag.tables.memory import BACKWARD, BEFORE_BACKWARD, FORWARD, OPTIMIZER, MemoryCurve
 from diag.tables.snapshots import SnapshotAccount
 from diag.words.formatting import size
@@ -170,7 +172,8 @@ _AT_MS, _AT_EVENT = "%{x:,.3f} ms", "event %{x:,.0f}"  # in hover texts
 _MS, _US_IN_MS = 1e6, 1e3
 _HEIGHT = 360
 _BAND = 0.06  # height of the phases below the curve, as a fraction of the plot's
-_COLOURS = {FORWARD: Part.COMPUTE, BEFORE_BACKWARD: Part.COMPUTE, BACKWARD: Part.COPY, OPTIMIZER: Part.DATA}
+# The colours of the phases are those of the timeline.
+_WORK = {FORWARD: zoom.FORWARD, BEFORE_BACKWARD: zoom.FORWARD, BACKWARD: zoom.BACKWARD, OPTIMIZER: KernelKind.OPTIMIZER}
 
 Numbers = npt.NDArray[Any]
 
@@ -185,7 +188,7 @@ def memory_figure(curve: MemoryCurve, capacity: float | None, theme: Theme) -> g
     if capacity is not None:
         figure.add_hline(y=capacity / unit, line={"color": theme.ink, "dash": "dash"})
     for phase in dict.fromkeys(band.phase for band in curve.bands):
-        colour = theme.part[_COLOURS[phase]]
+        colour = theme.work[_WORK[phase]]
         figure.add_bar(x=[None], y=[None], name=phase, marker={"color": colour})  # for the legend only
         for band in curve.bands:
             if band.phase == phase:
@@ -248,7 +251,7 @@ def _lines(
 ) -> go.Figure:
     """``moment``: how the hover text writes a position on the x axis."""
     figure = go.Figure()
-    series = [("reserved", reserved, theme.part[Part.WAITING]), ("allocated", allocated, theme.part[Part.TRANSFER])]
+    series = [("reserved", reserved, theme.series[1]), ("allocated", allocated, theme.series[0])]
     for name, values, colour in series:
         if values is None:
             continue

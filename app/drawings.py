@@ -574,10 +574,10 @@ def memory_field(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
 
 def _series(memory: Memory, theme: Theme) -> list[tuple[str, Grid, str]]:
     if not memory.on_device:
-        return [("resident memory of the process", memory.allocated, theme.part[Part.COMPUTE])]
+        return [("resident memory of the process", memory.allocated, theme.series[0])]
     return [
-        ("allocated", memory.allocated, theme.part[Part.COMPUTE]),
-        ("reserved by the allocator", memory.reserved, theme.part[Part.CHECKPOINT]),
+        ("allocated", memory.allocated, theme.series[0]),
+        ("reserved by the allocator", memory.reserved, theme.series[1]),
     ]
 
 

@@ -1,5 +1,7 @@
-"""The colours of the parts of a step and of the classes of steps, on all pages, for a light and a dark theme.
+"""Every colour of the figures, for a light and a dark theme: parts of a step, classes of steps, kinds of work, series.
 
+A part of a step has one colour on all pages, which means nothing else. Idle time is grey, the darker the more its
+host causes it. What is no time of a step (runs, memory, predictions) has a colour of ``series``.
 They are from the palette of Okabe and Ito (2008), lightened or darkened until all pairs can be distinguished with
 deuteranopia and protanopia on both backgrounds; tests/app/test_theme.py measures it.
 """
@@ -10,7 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from diag.model.breakdown import KernelKind
 from diag.model.steps import Bottleneck, Severity
+from diag.tables.zoom import BACKWARD, CALL, FORWARD
 
 from .run_view import Part
 
@@ -18,7 +22,9 @@ from .run_view import Part
 @dataclass(frozen=True)
 class Theme:
     """``ground`` and ``ink``: page and text; ``soft``: secondary text; ``faint`` and ``grid``: lines; ``host``: time on
-    the host that may be work or waiting; ``heat``: the scale of heat maps, from zero (near the ground) to the most."""
+    the host that may be work or waiting; ``work``: kinds of kernels, operations and phases of the host, as the timeline
+    names them; ``series``: of what is no part of a step; ``heat``: the scale of heat maps, from zero (near the ground)
+    to the most."""
 
     name: str
     ground: str
@@ -29,15 +35,9 @@ class Theme:
     part: Mapping[Part, str]
     host: str
     bottleneck: Mapping[Bottleneck, str]
+    work: Mapping[str, str]
+    series: tuple[str, ...]
     heat: tuple[tuple[float, str], ...]
-
-    @property
-    def series(self) -> tuple[str, ...]:
-        """Colours of series that are not parts of a step: operations, kinds of kernels. As distinct as the parts'."""
-        return tuple(self.part[part] for part in _SERIES)
-
-
-_SERIES = (Part.COMPUTE, Part.TRANSFER, Part.DATA, Part.COPY, Part.WAITING, Part.CHECKPOINT)
 
 
 def _bottlenecks(part: Mapping[Part, str], mixed: str) -> dict[Bottleneck, str]:
@@ -60,8 +60,8 @@ _LIGHT_PARTS = {
     Part.COPY: "#cc79a7",
     Part.DATA: "#00a878",
     Part.CHECKPOINT: "#7cc8f2",
-    Part.HOST: "#7a5c8e",
-    Part.QUEUED: "#6a6af0",
+    Part.HOST: "#3d4452",
+    Part.QUEUED: "#73777f",
     Part.IDLE: "#c9ced6",
 }
 _DARK_PARTS = {
@@ -72,10 +72,38 @@ _DARK_PARTS = {
     Part.COPY: "#d98cb8",
     Part.DATA: "#12b886",
     Part.CHECKPOINT: "#a5dcfa",
-    Part.HOST: "#a685bd",
-    Part.QUEUED: "#5656d8",
-    Part.IDLE: "#5c6470",
+    Part.HOST: "#d0d4dc",
+    Part.QUEUED: "#7c8088",
+    Part.IDLE: "#4c5361",
 }
+# Light and dark: compute in blue and green, communication from red to orange, the host's phases brown and violet.
+_WORK: Mapping[str, tuple[str, str]] = {
+    KernelKind.GEMM: ("#0072b2", "#2a83c4"),
+    KernelKind.ATTENTION: ("#3b3fae", "#7f86f2"),
+    KernelKind.CONVOLUTION: ("#00507d", "#4aa0d8"),
+    KernelKind.ELEMENTWISE: ("#56b4e9", "#9bd4f7"),
+    KernelKind.REDUCTION: ("#218c97", "#45c1cc"),
+    KernelKind.EMBEDDING: ("#1b7f5c", "#3fbf93"),
+    KernelKind.OPTIMIZER: ("#7d8a1e", "#c3cf52"),
+    KernelKind.FUSED: ("#8c3b7a", "#c46ab0"),
+    KernelKind.TRITON: ("#5b7fd9", "#8fabf2"),
+    KernelKind.OTHER: ("#7d8da0", "#93a4b8"),
+    "all_reduce": ("#a63c06", "#d1571b"),
+    "all_gather": ("#cf6210", "#ef8a3c"),
+    "reduce_scatter": ("#8a1f2d", "#e0606e"),
+    "all_to_all": ("#c2386b", "#ef7aa5"),
+    FORWARD: ("#6b7f3a", "#a9bf6e"),
+    BACKWARD: ("#8a5a2b", "#c9935d"),
+    CALL: ("#7a5c8e", "#a685bd"),
+}
+_SERIES = (
+    ("#4b3fa0", "#9b8cf0"),
+    ("#a08a12", "#d6c04a"),
+    ("#0f7c85", "#3fb6bf"),
+    ("#8c2f5e", "#e07aae"),
+    ("#a9a9e0", "#d5d5fa"),
+    ("#5d4330", "#a97f5e"),
+)
 
 LIGHT = Theme(
     name="light",
@@ -87,6 +115,8 @@ LIGHT = Theme(
     part=_LIGHT_PARTS,
     host="#6f5b4b",
     bottleneck=_bottlenecks(_LIGHT_PARTS, mixed="#e8dd3a"),
+    work={work: light for work, (light, _) in _WORK.items()},
+    series=tuple(light for light, _ in _SERIES),
     heat=((0.0, "#fff6e3"), (0.35, "#fbc868"), (0.7, "#e07b0f"), (1.0, "#8a3603")),
 )
 DARK = Theme(
@@ -99,6 +129,8 @@ DARK = Theme(
     part=_DARK_PARTS,
     host="#946f52",
     bottleneck=_bottlenecks(_DARK_PARTS, mixed="#efe65a"),
+    work={work: dark for work, (_, dark) in _WORK.items()},
+    series=tuple(dark for _, dark in _SERIES),
     heat=((0.0, "#1d1a17"), (0.35, "#7a430c"), (0.7, "#e08a1e"), (1.0, "#ffe2a8")),
 )
 

@@ -45,9 +45,6 @@ from diag.tables.tiles import (
     search,
 )
 from diag.tables.zoom import (
-    BACKWARD,
-    CALL,
-    FORWARD,
     WORK,
     Category,
     Lane,
@@ -60,8 +57,7 @@ from diag.words.formatting import duration, rank_ranges, size, visible
 
 # -- words and colours -------------------------------------------------------------------------------------------------
 #
-# Names and colours of the kinds of work in the timeline: parts of a step as on every page, kernels blue and green,
-# communication from red to orange, the host's phases brown and violet.
+# Names and colours of the kinds of work in the timeline: parts of a step as on every page.
 
 _PART: Mapping[Category, Part] = {
     Category.COMPUTE: Part.COMPUTE,
@@ -81,26 +77,6 @@ _WORDS = {
     KernelKind.TRITON: "Triton kernel",
     KernelKind.OTHER: "other compute",
 }
-# Light and dark.
-_OWN: Mapping[str, tuple[str, str]] = {
-    KernelKind.GEMM: ("#0072b2", "#2a83c4"),
-    KernelKind.ATTENTION: ("#3b3fae", "#7f86f2"),
-    KernelKind.CONVOLUTION: ("#00507d", "#4aa0d8"),
-    KernelKind.ELEMENTWISE: ("#56b4e9", "#9bd4f7"),
-    KernelKind.REDUCTION: ("#218c97", "#45c1cc"),
-    KernelKind.EMBEDDING: ("#1b7f5c", "#3fbf93"),
-    KernelKind.OPTIMIZER: ("#7d8a1e", "#c3cf52"),
-    KernelKind.FUSED: ("#8c3b7a", "#c46ab0"),
-    KernelKind.TRITON: ("#5b7fd9", "#8fabf2"),
-    KernelKind.OTHER: ("#7d8da0", "#93a4b8"),
-    "all_reduce": ("#a63c06", "#d1571b"),
-    "all_gather": ("#cf6210", "#ef8a3c"),
-    "reduce_scatter": ("#8a1f2d", "#e0606e"),
-    "all_to_all": ("#c2386b", "#ef7aa5"),
-    FORWARD: ("#6b7f3a", "#a9bf6e"),
-    BACKWARD: ("#8a5a2b", "#c9935d"),
-    CALL: ("#7a5c8e", "#a685bd"),
-}
 
 
 def words(category: Category) -> str:
@@ -117,12 +93,13 @@ def work_words(work: str) -> str:
 
 def work_colours(theme: Theme) -> list[str]:
     """The colour of each kind of work, by its code."""
-    return [_colour(work, theme) for work in WORK]
+    return [colour_of(work, theme) for work in WORK]
 
 
-def _colour(work: str, theme: Theme) -> str:
-    if work in _OWN:
-        return _OWN[work][theme.name == "dark"]
+def colour_of(work: str, theme: Theme) -> str:
+    """The colour of a kind of work, one of WORK."""
+    if work in theme.work:
+        return theme.work[work]
     if work in set(Category):
         category = Category(work)
         return theme.part[_PART[category]] if category in _PART else theme.host

@@ -13,6 +13,7 @@ from diag.app.figures import MS, finish, rows_height
 from diag.app.markup import label, plain
 from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, theme_of
+from diag.app.timeline_data import colour_of
 from diag.app.views.common import (
     EMPTY,
     beyond_summaries,
@@ -28,7 +29,6 @@ from diag.app.views.common import (
 from diag.model.breakdown import (
     Bound,
     Efficiency,
-    KernelKind,
     KernelStat,
     KernelTable,
     Measure,
@@ -37,6 +37,7 @@ from diag.model.breakdown import (
     PathStat,
     PathTable,
 )
+from diag.tables.zoom import BACKWARD, FORWARD
 from diag.words.formatting import counted, duration, number, share, short_name
 from diag.words.wording import fused_words, per_whole
 
@@ -292,21 +293,6 @@ def _path(table: PathTable, theme: Theme) -> None:
 MOST_BARS = 15
 _LONGEST = 46  # characters of a name at an axis
 
-# A colour and a hatch per kind; related kinds share a colour.
-_STYLE: dict[KernelKind, tuple[Part, str]] = {
-    KernelKind.GEMM: (Part.COMPUTE, ""),
-    KernelKind.ATTENTION: (Part.COMPUTE, "/"),
-    KernelKind.CONVOLUTION: (Part.COMPUTE, "x"),
-    KernelKind.ELEMENTWISE: (Part.WAITING, ""),
-    KernelKind.REDUCTION: (Part.WAITING, "/"),
-    KernelKind.TRITON: (Part.CHECKPOINT, ""),
-    KernelKind.EMBEDDING: (Part.CHECKPOINT, "/"),
-    KernelKind.COPY: (Part.COPY, ""),
-    KernelKind.OPTIMIZER: (Part.DATA, ""),
-    KernelKind.COMMUNICATION: (Part.TRANSFER, ""),
-    KernelKind.FUSED: (Part.TRANSFER, "/"),
-    KernelKind.OTHER: (Part.IDLE, ""),
-}
 _PART_OF = {
     "compute": Part.COMPUTE,
     "comm": Part.TRANSFER,
@@ -322,14 +308,13 @@ def kernels(table: KernelTable, theme: Theme) -> go.Figure:
     steps = max(1, table.rank_steps)
     figure = go.Figure()
     for kind in dict.fromkeys(row.kind for row in rows):
-        part, hatch = _STYLE[kind]
         bars = [(at, row) for at, row in enumerate(rows) if row.kind == kind]
         figure.add_bar(
             x=[row.total_ns / steps / MS for _, row in bars],
             y=[at for at, _ in bars],
             orientation="h",
             name=str(kind),
-            marker={"color": theme.part[part], "line": {"width": 0}, "pattern": {"shape": hatch, "size": 5}},
+            marker={"color": colour_of(kind, theme), "line": {"width": 0}},
             customdata=[
                 [label(row.name), label(row.operator) or "no operator known", share(row.share), f"{row.count:,}"]
                 for _, row in bars
@@ -345,10 +330,10 @@ def modules(table: ModuleTable, theme: Theme) -> go.Figure:
     rows = sorted(table.rows, key=lambda row: -(row.forward_ns + row.backward_ns))[:MOST_BARS]
     steps = max(1, table.rank_steps)
     figure = go.Figure()
-    for name, values, part in (
-        ("forward", [row.forward_ns for row in rows], Part.COMPUTE),
-        ("backward", [row.backward_ns - row.recompute_ns for row in rows], Part.CHECKPOINT),
-        ("recomputed in the backward", [row.recompute_ns for row in rows], Part.TRANSFER),
+    for name, values, colour in (
+        ("forward", [row.forward_ns for row in rows], theme.work[FORWARD]),
+        ("backward", [row.backward_ns - row.recompute_ns for row in rows], theme.work[BACKWARD]),
+        ("recomputed in the backward", [row.recompute_ns for row in rows], theme.series[3]),
     ):
         if not any(values):
             continue
@@ -357,7 +342,7 @@ def modules(table: ModuleTable, theme: Theme) -> go.Figure:
             y=list(range(len(rows))),
             orientation="h",
             name=name,
-            marker={"color": theme.part[part], "line": {"width": 0}},
+            marker={"color": colour, "line": {"width": 0}},
             customdata=[label(row.name) for row in rows],
             hovertemplate=f"%{{customdata}}<br>{name} %{{x:,.3f}} ms<extra></extra>",
         )

@@ -208,7 +208,7 @@ def copies(table: LoadingTable, theme: Theme) -> go.Figure:
     return _pairs(
         [f"rank {row.rank}" for row in table.rows],
         (
-            ("the host, in its copies", [row.host_copy_ns for row in table.rows], theme.part[Part.CHECKPOINT]),
+            ("the host, in its copies", [row.host_copy_ns for row in table.rows], theme.host),
             (
                 "the device, in exposed copies",
                 [row.exposed_copy_ns for row in table.rows],

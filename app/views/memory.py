@@ -20,7 +20,7 @@ from diag.app.figures import (
     step_names,
 )
 from diag.app.markup import plain
-from diag.app.run_view import Memory, Part, RunView
+from diag.app.run_view import Memory, RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.allocations import show_curves, show_snapshots
 from diag.app.views.common import (
@@ -283,10 +283,10 @@ def against_states(table: MemoryTable, theme: Theme) -> go.Figure:
     rows = table.rows
     rest = [max(0, row.allocated - states.total) for row in rows]
     series = [
-        ("parameters", [states.parameters] * len(rows), theme.part[Part.COMPUTE]),
-        ("gradients", [states.gradients] * len(rows), theme.part[Part.DATA]),
-        ("optimizer states", [states.optimizer] * len(rows), theme.part[Part.COPY]),
-        ("the rest of the peak", rest, theme.part[Part.IDLE]),
+        ("parameters", [states.parameters] * len(rows), theme.series[0]),
+        ("gradients", [states.gradients] * len(rows), theme.series[1]),
+        ("optimizer states", [states.optimizer] * len(rows), theme.series[2]),
+        ("the rest of the peak", rest, theme.series[4]),
     ]
     names = [f"rank {row.rank}" for row in rows]
     figure = go.Figure()

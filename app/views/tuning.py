@@ -10,7 +10,6 @@ import streamlit as st
 
 from diag.app.figures import MS, finish
 from diag.app.markup import label, plain
-from diag.app.run_view import Part
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import METRIC_PX, draw, show_code
 from diag.tune.history import History, Interval, Outcome, Round
@@ -109,8 +108,8 @@ def gains(history: History, theme: Theme) -> go.Figure:
     figure = go.Figure()
     figure.add_vline(x=0, line={"color": theme.faint, "width": 1})
     rounds = [done for done in history.rounds if done.gain_ns is not None]
-    _points(figure, "measured", rounds, [r.gain_ns for r in rounds], theme.part[Part.COMPUTE], "circle")
-    _points(figure, "predicted", rounds, [r.predicted_gain_ns for r in rounds], theme.part[Part.WAITING], "diamond")
+    _points(figure, "measured", rounds, [r.gain_ns for r in rounds], theme.series[0], "circle")
+    _points(figure, "predicted", rounds, [r.predicted_gain_ns for r in rounds], theme.series[1], "diamond")
     finish(figure, theme, 90 + 60 * len(rounds), scattermode="group", scattergap=0.6)
     figure.update_xaxes(
         title_text="gain, ms a step; the line is its 95% interval", gridcolor=theme.faint, griddash="dot"

@@ -14,7 +14,7 @@ from diag.app.figures import (
     rows_height,
 )
 from diag.app.markup import label, plain
-from diag.app.run_view import Part, RunView
+from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import METRIC_PX, beyond_summaries, bullets, draw, head, nothing, show_code, without_steps
 from diag.model.breakdown import KnobChange, Prospect
@@ -197,9 +197,9 @@ def steps(prospects: Sequence[tuple[str, Prospect]], theme: Theme) -> go.Figure:
     likely = [measured, *(p.new_step_ns[1] for _, p in drawn)]
     low = [measured, *(p.new_step_ns[0] for _, p in drawn)]
     high = [measured, *(p.new_step_ns[2] for _, p in drawn)]
-    colours = [theme.part[Part.IDLE], *(theme.part[Part.CHECKPOINT] for _ in drawn)]
+    colours = [theme.faint, *(theme.series[4] for _ in drawn)]
     if drawn:
-        colours[-1] = theme.part[Part.COMPUTE]
+        colours[-1] = theme.series[0]
     figure = go.Figure(
         go.Bar(
             x=[ns / MS for ns in likely],

@@ -77,6 +77,16 @@ def test_a_card_cuts_neither_its_label_nor_its_value() -> None:
     assert card_px("Reserved, never used", "12%") > METRIC_PX
 
 
+def test_memory_is_not_drawn_in_the_colours_of_time(view: RunView) -> None:
+    assert view.memory is not None
+    peaks = drawings.memory_peaks(view, view.memory, LIGHT).data
+    steps = drawings.memory_history(view, view.memory, 0, LIGHT).data
+    ranks = memory.lines_of_ranks(view, view.memory, LIGHT).data
+    drawn = {bar.marker.color for bar in peaks} | {line.line.color for line in (*steps, *ranks)}
+    assert drawn - {None}
+    assert drawn.isdisjoint(LIGHT.part.values())
+
+
 def test_tokens_that_ranks_share_are_not_added_up(view: RunView) -> None:
     manifest = view.result.tables.manifest
     assert manifest is not None

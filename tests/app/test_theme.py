@@ -1,6 +1,7 @@
 """Whether the colours can be told apart, also by people who do not see all of them."""
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -8,6 +9,7 @@ import pytest
 
 from diag.app.run_view import Part
 from diag.app.theme import DARK, LIGHT, Theme, ink_on, theme_of
+from diag.model.breakdown import KernelKind
 
 # Machado, Oliveira and Fernandes (2009), severity 1.0, on linear RGB.
 SIGHT = {
@@ -37,12 +39,39 @@ def lab(colour: str, sight: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 def test_parts_can_be_told_apart(theme: Theme, sight: str) -> None:
     # Communication that cannot be split stands in for its two parts and is never drawn beside them.
     colours = {part.value: colour for part, colour in theme.part.items() if part != Part.COMMUNICATION}
-    colours |= {"the page": theme.ground, "host": theme.host}
-    alike = {
+    assert alike(colours | {"the page": theme.ground, "host": theme.host}, sight) == {}
+
+
+@pytest.mark.parametrize("sight", SIGHT)
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_series_can_be_told_apart(theme: Theme, sight: str) -> None:
+    assert alike(dict(enumerate([theme.ground, *theme.series])), sight) == {}
+
+
+def alike(colours: dict[Any, str], sight: str) -> dict[tuple[Any, Any], float]:
+    """The pairs that are too similar, with their distance."""
+    distances = {
         (a, b): round(float(np.linalg.norm(lab(colours[a], SIGHT[sight]) - lab(colours[b], SIGHT[sight]))), 1)
         for a, b in combinations(colours, 2)
     }
-    assert {pair: distance for pair, distance in alike.items() if distance < JUST_TOLD_APART} == {}
+    return {pair: distance for pair, distance in distances.items() if distance < JUST_TOLD_APART}
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_the_colour_of_a_part_of_the_step_means_nothing_else(theme: Theme) -> None:
+    of_parts = {part: colour for part, colour in theme.part.items() if part != Part.COMMUNICATION}
+    assert len(set(of_parts.values())) == len(of_parts)
+    assert set(theme.series).isdisjoint(of_parts.values())
+    shared = {work: colour for work, colour in theme.work.items() if colour in of_parts.values()}
+    # A matrix product is compute, an all-reduce is communication.
+    assert shared == {KernelKind.GEMM: of_parts[Part.COMPUTE], "all_reduce": of_parts[Part.TRANSFER]}
+    assert {theme.host, theme.faint, theme.soft}.isdisjoint(of_parts.values())
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_idle_time_is_grey(theme: Theme) -> None:
+    for part in (Part.HOST, Part.QUEUED, Part.IDLE):
+        assert np.abs(lab(theme.part[part], SIGHT["normal"])[1:]).max() < JUST_TOLD_APART, part
 
 
 def contrast(one: str, other: str) -> float:
