@@ -31,7 +31,7 @@ from diag.app.markup import label
 from diag.app.run_view import PART_OF, Grid, Memory, Part, RunView
 from diag.app.theme import Theme, ink_on
 from diag.diagnoses.compare import RankDifference
-from diag.model.steps import Bottleneck
+from diag.model.steps import Bottleneck, Kind
 from diag.show.memory import curve_sentence, snapshots_sentence
 from diag.words.formatting import counted, listing, number, share
 from diag.words.wording import class_name
@@ -406,7 +406,8 @@ def difference_bars(
     ranks = compared(found)
     names = rank_names([each.rank for each in ranks], culprits, theme.ink)
     figure = go.Figure()
-    for kind, part in PART_OF.items():
+    for kind in Kind:
+        part = PART_OF[kind]
         more = np.array([each.more_ns.get(kind, 0) for each in ranks], dtype=np.float64)
         if np.abs(more).max(initial=0.0) < _LEAST_NS:
             continue

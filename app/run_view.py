@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diag.api import Result, describe_run
-from diag.diagnoses.shares import Cost, StepPart
+from diag.diagnoses.compare import Cost, StepPart
 from diag.model.steps import Bottleneck, Kind, Parts
 from diag.show.page import Page, page_of
 from diag.words.wording import steps_counted

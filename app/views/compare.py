@@ -16,8 +16,7 @@ from diag.app.markup import label, plain
 from diag.app.run_view import PART_OF, RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import bullets, draw, head, show_error, show_metrics, without_steps
-from diag.diagnoses.compare import Comparison
-from diag.diagnoses.shares import PART_NAMES
+from diag.diagnoses.compare import PART_NAMES, Comparison
 from diag.errors import DiagError
 from diag.show.page import DATA_WAIT, EXPOSED_COMM, HOST_WAIT, Metric
 from diag.words.formatting import UNKNOWN, counted, duration, number

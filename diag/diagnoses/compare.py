@@ -13,7 +13,10 @@ from diag.collectors.records import Manifest
 from diag.model.steps import Attribution, Kind, Parts, StepAccount
 from diag.rundir.tables import Tables
 
-from .shares import PART_NAMES, Shares, StepPart, step_parts
+from .shares import PART_NAMES as PART_NAMES
+from .shares import Cost as Cost
+from .shares import Shares, step_parts
+from .shares import StepPart as StepPart
 from .subject import drawn_steps
 
 _FIELD = {

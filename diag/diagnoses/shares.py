@@ -317,7 +317,7 @@ def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares
 
 StepPart = Kind | Cost
 
-_COST_OF = {
+_COST_OF: Mapping[StepPart, Cost] = {
     Kind.COMM: Cost.COMM,
     Cost.OFFLOAD: Cost.OFFLOAD,
     Kind.COPY: Cost.COPY,
