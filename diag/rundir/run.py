@@ -33,6 +33,7 @@ from diag.model import Gap
 from diag.traces.cache import Cache
 from diag.traces.kineto_names import MOST_RULES, CommRule, RuleError, parse_rule
 from diag.traces.memory_snapshots import is_snapshot, snapshot_files
+from diag.traces.other_tools import named, others_in
 from diag.traces.reading import Reading, read_traces
 from diag.traces.text_stream import exists, file_name, is_remote, trace_files
 from diag.traces.trace import Trace
@@ -240,6 +241,10 @@ def _nothing(paths: Sequence[str], tables: Tables) -> DiagError:
     else:
         message = f"no trace could be read: {reasons}" if reasons else "contains neither a run directory nor a trace"
         hint = "pass a run directory (`diag run --out`), or Kineto traces: one .json or .json.gz per rank"
+        if others := others_in(paths):
+            files = f"files of {named(others)}"
+            message = f"{message}; it holds {files}" if len(paths) > 1 or is_folder(paths[0]) else f"{files}, no trace"
+            hint = " ".join(dict.fromkeys(other.tool.instead for other in others))
     return DiagError(message, path=paths[0] if len(paths) == 1 else None, hint=hint)
 
 

@@ -15,6 +15,7 @@ import msgspec
 from diag.errors import DiagError
 
 from .kineto_names import is_known
+from .other_tools import tool_of
 from .text_stream import damaged, file_name
 
 _KINETO = "pass the trace that torch.profiler wrote for this run"
@@ -23,7 +24,6 @@ INSTEAD = "Pass the trace that torch.profiler writes (export_chrome_trace, tenso
 # Beginnings of files that are not JSON.
 _MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"version https://git-lfs", "a Git LFS pointer, not the file itself: fetch it with `git lfs pull`"),
-    (b"SQLite format 3", "an SQLite database (an export of Nsight Systems, or of rocpd), not a Kineto trace"),
     (b"PK\x03\x04", "a zip archive, not a trace: unpack it"),
     (b"BZh", "compressed with bzip2: decompress it"),
     (b"\xfd7zXZ", "compressed with xz: decompress it"),
@@ -68,6 +68,7 @@ _WRITERS = (
     ("process", r"^CPU functions$|^CUDA functions$", "PyTorch's legacy autograd profiler"),
     ("process", r"^(?:CPU )?HIP API$|^HSA API$|^COPY$|^Markers and Ranges$", "rocprof"),
     ("category", r"^FEE$|^viztracer$", "VizTracer"),
+    ("category", r"^dynamo_timed$", "torch.compile (TORCH_TRACE, tlparse)"),
     ("category", r"^py-spy$", "py-spy"),
     ("category", r"^Session$|^Node$", "ONNX Runtime's profiler"),
     ("category", r"^devtools\.timeline|^disabled-by-default|^blink", "the Chrome browser"),
@@ -82,6 +83,9 @@ _MOST_SHOWN = 6
 def no_trace(name: str, text: bytes, whole: bool, otherwise: DiagError | None = None) -> DiagError:
     """The error for a text without a list of events. ``whole``: the text is the whole file; ``otherwise``: the
     decoder's message."""
+    if (tool := tool_of(name, text)) is not None:
+        reason = f"a file of {tool.name}, not a Kineto trace"
+        return DiagError(f"{file_name(name)}: {reason}", hint=tool.instead, path=name)
     description = _by_beginning(text)
     if description:
         return DiagError(f"{file_name(name)}: {description}", hint=INSTEAD, path=name)

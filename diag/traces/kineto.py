@@ -333,6 +333,7 @@ def read_contents(file: BinaryIO, name: str, write: Callable[[pl.DataFrame], Non
         raise foreign.no_events(name)
     if not table.rows or not (framed or foreign.is_ours(table.categories)):
         names_of = {process.name or pid for pid, process in table.processes.items()}
+        names_of |= {pid for pid, _ in table.threads if not pid.isdecimal()}  # the legacy profiler's are names
         raise foreign.no_events_of_ours(name, table.categories, table.phases, names_of, cutter.beginning)
     return Contents(
         distributed=head.distributed or tail.distributed,

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from diag.api import open_run
 from diag.errors import DiagError
 from diag.traces.kineto import read_trace
+from diag.traces.other_tools import tool_of
 from tests.account.kineto_builder import LAYOUTS, KinetoBuilder, Layout
 from tests.command import diag
 from tests.traces.outcomes import is_plain, read
@@ -156,3 +158,62 @@ def test_in_a_mixed_folder_the_traces_are_analysed_and_the_others_listed(tmp_pat
     assert {Path(gap["path"]).name for gap in skipped} == {"ET.json", "JAX.json"}
     assert any("execution trace" in gap["reason"] for gap in skipped)
     assert any("XProf" in gap["reason"] for gap in skipped)
+
+
+# -- files of other tools, which are not even JSON ---------------------------------------------------------------------
+
+OTHERS: list[tuple[str, bytes, str]] = [
+    ("a.nsys-rep", b"\x00\x01", "Nsight Systems"),
+    ("a.qdrep", b"\x00\x01", "Nsight Systems"),
+    ("a.sqlite", b"SQLite format 3\0 CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL", "Nsight Systems"),
+    ("export.db", b"SQLite format 3\0 CREATE TABLE TARGET_INFO_GPU", "Nsight Systems"),
+    ("k.ncu-rep", b"NVR\0", "Nsight Compute"),
+    ("old.nvvp", b"SQLite format 3\0", "nvprof"),
+    ("123_kernel_trace.csv", b'"Kind","Agent_Id","Queue_Id","Kernel_Id"\n', "rocprof"),
+    ("results.csv", b'"Index","KernelName","gpu-id","queue-id"\n', "rocprof"),
+    ("results.stats.csv", b'"Name","Calls","TotalDurationNs","AverageNs"\n', "rocprof"),
+    ("gpukernsum.csv", b"Time (%),Total Time (ns),Instances\n", "Nsight Systems or nvprof"),
+    ("results.pftrace", b"\n\x05\x08", "Perfetto"),
+    ("perfetto-trace-0.proto", b"\n\x05\x08", "Perfetto"),
+    ("trace.rpd", b"SQLite format 3\0 CREATE TABLE rocpd_api", "rocpd"),
+    ("1_results.db", b"SQLite format 3\0 CREATE TABLE rocpd_kernel_dispatch", "rocpd"),
+    ("dedicated_log_torch_trace_rank_0_x.log", b"", "TORCH_TRACE"),
+    ("rank0.log", b'V0401 12:00:00.000 12 torch/_logging/structured.py:22] {"str": []}\n', "TORCH_TRACE"),
+    ("compile_directory.json", b"{}", "tlparse"),
+    ("host.xplane.pb", b"\n\x05", "XPlane"),
+    ("trace.pb", b"\n\x05", "protocol buffers"),
+    ("events.out.tfevents.1700.host", b"\x18", "TensorBoard"),
+    ("profile.stacks", b"train.py: main;forward;aten::mm 12\n", "export_stacks"),
+    ("r000hs.vtune", b"<?xml", "VTune"),
+    ("kernel_details.csv", b"Device_id,Name\n", "Ascend"),
+    ("train.prof", b"{\x02(", "cProfile"),
+    ("nccl_trace_rank_0", b"\x80\x05}(X\x07\x00\x00\x00versionX\x0b\x00\x00\x00nccl_version", "Flight Recorder"),
+    ("out.log", b"host:1:2 [0] NCCL INFO Bootstrap\n", "NCCL"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "tool"), OTHERS, ids=[name for name, _, _ in OTHERS])
+def test_a_folder_of_another_tools_files_names_them_and_what_to_record(
+    name: str, content: bytes, tool: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    for given in (tmp_path, path):
+        with pytest.raises(DiagError) as error:
+            open_run(given)
+        assert tool in error.value.message
+        assert name in error.value.message
+        assert "torch.profiler" in error.value.hint or "`diag triage` reads them" in error.value.hint
+
+
+def test_a_profile_of_the_legacy_profiler_is_named(tmp_path: Path) -> None:
+    """EventList.export_chrome_trace: processes are names, and nothing names them again."""
+    path = tmp_path / "prof.json"
+    path.write_text(json.dumps([event("aten::mm", pid="CPU functions"), event("gemm", pid="CUDA functions")]))
+    with pytest.raises(DiagError, match="PyTorch's legacy autograd profiler"):
+        open_run(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "content"), [("notes.txt", b"hello; world\n"), ("data.csv", b"a,b\n1,2\n")])
+def test_any_other_file_is_nobodys(name: str, content: bytes) -> None:
+    assert tool_of(name, content) is None
