@@ -142,3 +142,13 @@ def test_what_is_not_inspector_s(tmp_path: Path) -> None:
     (tmp_path / "rank0.json").write_text('{"traceEvents": []}')
     assert alone([tmp_path]) == [], "a trace holds more"
     assert alone([tmp_path / "nothing"]) == []
+
+
+def test_a_copied_file_counts_once(tmp_path: Path) -> None:
+    write_job(tmp_path, {"0xabc": (0, 1)}, lambda number, rank, ranks: 100.0)
+    once = read_inspector(sorted(tmp_path.rglob("*.log")))
+    first = next(tmp_path.rglob("*.log"))
+    first.with_name("copy.log").write_bytes(first.read_bytes())
+    twice = read_inspector(sorted(tmp_path.rglob("*.log")))
+    assert len(twice.rows) == len(once.rows) > 0
+    assert "twice, as in copied files" in twice.gaps[0].reason

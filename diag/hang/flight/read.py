@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import os
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -143,6 +145,7 @@ def name_of(path: Path) -> DumpName:
     return DumpName(None, "")
 
 
+_DEFAULT_GROUP = "0"
 _MOST_JSON_ITEMS = 4_000_000  # 50 MB of a recorder's frames have 2 million
 
 
@@ -153,6 +156,7 @@ class _Reading:
     unreadable: list[Unreadable] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     gaps: list[tuple[str, str]] = field(default_factory=list)
+    seen: dict[bytes, str] = field(default_factory=dict)  # the first file with each content
 
     def lost(self, path: Path, why: str) -> None:
         self.paths.append(str(path))
@@ -165,6 +169,7 @@ def read_dumps(paths: Iterable[str | Path]) -> Dumps:
     reading = _Reading()
     for candidate in find(paths):
         _read(candidate, reading)
+    reading.dumps = _of_one_job(reading)
     chosen = _one_a_rank(reading)
     known = {dump.rank for dump in chosen}
     return Dumps(
@@ -201,7 +206,12 @@ def _read(candidate: Candidate, reading: _Reading) -> None:
         reading.paths.append(str(path))
         reading.gaps += [(str(path), problem) for problem in problems]
         if dump is not None:
-            reading.dumps.append(dump)
+            # Entries have times in nanoseconds: two processes never write the same bytes.
+            first = reading.seen.setdefault(hashlib.blake2b(data, digest_size=16).digest(), str(path))
+            if first != str(path) and dump.entries:
+                reading.gaps.append((str(path), f"not used: the same file as {first}"))
+            else:
+                reading.dumps.append(dump)
 
 
 def _json(data: bytes) -> object:
@@ -209,6 +219,27 @@ def _json(data: bytes) -> object:
     if data.count(b"[") + data.count(b"{") > MAX_CONTAINERS or data.count(b",") > _MOST_JSON_ITEMS:
         raise RefusedError(f"more than {MAX_CONTAINERS:,} containers or {_MOST_JSON_ITEMS:,} values")
     return msgspec.json.decode(data)
+
+
+def _of_one_job(reading: _Reading) -> list[Dump]:
+    """The dumps whose default group is as large as in most of them."""
+    sizes = Counter(size for dump in reading.dumps if (size := _default_size(dump)))
+    usual = [size for size, count in sizes.items() if count == max(sizes.values())]
+    chosen = []
+    for dump in reading.dumps:
+        size = _default_size(dump)
+        if size and len(usual) == 1 and size != usual[0]:
+            why = f"of a job of {size:,} ranks, most others are of {usual[0]:,}"
+            reading.gaps.append((dump.path, f"not used: {why}"))
+        else:
+            chosen.append(dump)
+    return chosen
+
+
+def _default_size(dump: Dump) -> int:
+    """The number of ranks in the default group; 0 where it is not listed."""
+    group = dump.groups.get(_DEFAULT_GROUP)
+    return len(group.ranks) if group is not None else 0
 
 
 def _one_a_rank(reading: _Reading) -> list[Dump]:

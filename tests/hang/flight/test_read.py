@@ -336,3 +336,22 @@ def test_two_sets_of_dumps_are_not_mixed(tmp_path: Path) -> None:
 def test_a_path_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(DiagError, match="There is no"):
         read_dumps([tmp_path / "none"])
+
+
+def test_a_copy_under_another_name_is_not_another_rank(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        (tmp_path / f"_dump_{rank}").write_bytes(pickle.dumps(content(rank), 4))
+    (tmp_path / "_dump_2").write_bytes((tmp_path / "_dump_1").read_bytes())
+    found = read_dumps([tmp_path])
+    assert set(found.dumps) == {0, 1}
+    reasons = [reason for path, reason in found.gaps if path.endswith("_dump_2")]
+    assert any(reason.startswith("not used: the same file as") for reason in reasons)
+
+
+def test_a_dump_of_another_job_is_not_used(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        (tmp_path / f"_dump_{rank}").write_bytes(pickle.dumps(content(rank), 4))
+    (tmp_path / "_dump_3").write_bytes(pickle.dumps(content(3, PAIRS), 4))
+    found = read_dumps([tmp_path])
+    assert set(found.dumps) == {0, 1}
+    assert why(found, "_dump_3") == "not used: of a job of 4 ranks, most others are of 2"
