@@ -171,7 +171,7 @@ def _investigated(
     from diag.hang.ras.read import ANCHORS, overheard, read_reports
     from diag.hang.reason import reason
     from diag.hang.rundir import clues_of as clues_of_run
-    from diag.hang.rundir import ended_well, read_runs, standing
+    from diag.hang.rundir import ended_well, is_over, read_runs, standing
     from diag.hang.text import read_logs
 
     if not paths and not ras:
@@ -200,7 +200,9 @@ def _investigated(
     logs = replace(logs, gaps=tuple(gap for gap in logs.gaps if gap[0] not in known))
     findings = findings_of(reports, logs)
     backends = {run.backend for run in runs if run.backend}
-    answer = reason(logs, from_dumps, [*from_runs, *findings.clues], well, state, backends)
+    pids = {rank: record.pid for run in runs for rank, record in run.ranks.items() if record.pid is not None}
+    ended = bool(runs) and all(map(is_over, runs))
+    answer = reason(logs, from_dumps, [*from_runs, *findings.clues], well, state, backends, pids, ended)
     return Investigation(_without_secrets(_with_snapshot(completed(answer, findings), paths)), logs, dumps)
 
 

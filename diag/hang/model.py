@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
@@ -148,6 +148,32 @@ class Culprit:
     def devices(self) -> tuple[str, ...]:
         """The GPU's address and the adapter, where they are known."""
         return tuple(name for name in (self.bus_id, self.nic) if name)
+
+
+class WhileItHangs(str):
+    """A next step that needs the processes: left out where the job has ended."""
+
+    __slots__ = ()
+
+
+class ForStacks(str):
+    """A next step that leads to the stacks of the ranks at fault: left out where they were read."""
+
+    __slots__ = ()
+
+
+class StacksWhileItHangs(WhileItHangs, ForStacks):
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class Known:
+    """What next steps depend on. ``pids``: of ranks; ``ended``: the job is known to have; ``stacked``: ranks whose
+    stacks were read, and where each of them is."""
+
+    pids: Mapping[int, int] = field(default_factory=dict)
+    ended: bool = False
+    stacked: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

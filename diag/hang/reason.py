@@ -6,19 +6,20 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from diag.hang.classes import CLASSES
 from diag.hang.classes.base import NAMES_THE_CAUSE, Hit
 from diag.hang.failures import STEP, TIMED_OUT, Timeout, ended_well, groups_of, in_order, timeouts_of
 from diag.hang.flight import FlightFindings
 from diag.hang.job import JobLogs, distinct
-from diag.hang.model import Clue, Culprit, Evidence, Line, Logs, Role, RuledOut, Triage
+from diag.hang.model import Clue, Culprit, Evidence, Known, Line, Logs, Role, RuledOut, Triage
 from diag.hang.order import Chosen, Confidence, choose, confidence_of, merged
 from diag.hang.raised import shortened
 from diag.hang.rules import RULES
 from diag.hang.rules.network import ends_on_its_host, interface_words
 from diag.hang.rules.processes import victims_of
-from diag.hang.rules.waiting import shown_stacks
+from diag.hang.rules.waiting import shown_stacks, stacks_of
 from diag.hang.rundir import EndedWell, Standing
 from diag.hang.wording import headline, steps
 from diag.words.formatting import counted, listing, spaced
@@ -248,7 +249,7 @@ DUMPS = (
     "TORCH_FR_DUMP_TEMP_FILE=/shared/fr_rank_, and give the dumps of all ranks."
 )
 DETAIL = "Next run: TORCH_DISTRIBUTED_DEBUG=DETAIL checks that all ranks make the same calls (slow, for finding out)."
-STACKS = "While it hangs: `py-spy dump --pid PID` for every rank, into files to be given as well."
+STACKS = "While it hangs: py-spy dump of the process of every rank, into files to be given as well."
 
 
 def ranks_not_read(job: JobLogs) -> tuple[int, ...]:
@@ -294,7 +295,9 @@ def fitting(advice: Sequence[str], nccl: bool) -> tuple[str, ...]:
     return tuple(steps)
 
 
-def what_to_collect(job: JobLogs, dumps_read: bool, timed_out: bool, said: bool = False) -> tuple[str, ...]:
+def what_to_collect(
+    job: JobLogs, known: Known, dumps_read: bool, timed_out: bool, said: bool = False
+) -> tuple[str, ...]:
     """Sentences, the cheapest first. ``said``: a line says what failed, and only where is not known."""
     if job.logs.world_size == 1:
         return ()
@@ -314,7 +317,8 @@ def what_to_collect(job: JobLogs, dumps_read: bool, timed_out: bool, said: bool 
         advice.append(DUMPS)
     if timed_out:
         advice.append(DETAIL)
-    advice.append(STACKS)
+    if not known.ended:
+        advice.append(STACKS)
     return tuple(advice)
 
 
@@ -331,11 +335,15 @@ def reason(
     well: EndedWell | None = None,
     state: Standing | None = None,
     backends: Collection[str] = (),
+    pids: Mapping[int, int] = MappingProxyType({}),
+    ended: bool = False,
 ) -> Triage:
     """The triage; "undetermined" with what is missing where no rule names a cause. ``from_runs``: clues of run
     directories; ``well``: a run that is known to have ended well; ``state``: where its ranks are, otherwise;
-    ``backends``: of its process groups, as far as they are known."""
+    ``backends``: of its process groups, as far as they are known; ``pids``: by rank; ``ended``: the run is known to
+    have ended."""
     job = JobLogs(logs)
+    known = _known(job, pids, ended)
     reports = job.once(timeouts_of)
     from_text = [clue for rule in RULES for clue in rule(job)]
     from_dumps = [_with_hosts(job, clue) for clue in dumps.clues]
@@ -345,14 +353,25 @@ def reason(
         sure = confidence_of(chosen.cause, chosen.others)
         least = _SURE_ENOUGH_OF_DUMPS if chosen.cause.from_dumps else _SURE_ENOUGH
         if sure.value >= (_SURE_ENOUGH_OF_A_GOOD_END if well is not None and not reports else least):
-            answer = _with_cause(job, chosen, chosen.cause, sure, reports, dumps)
+            answer = _with_cause(job, chosen, chosen.cause, sure, reports, dumps, known)
             return replace(answer, next_steps=fitting(answer.next_steps, may_use_nccl(job, backends)))
     if well is not None and not reports:  # whatever its logs warn of
         coverage, gaps = _coverage(job, dumps, None), (*job.logs.gaps, *dumps.gaps)
         answer = Triage("healthy", well.confidence, well.headline, evidence=well.evidence)
         return replace(answer, coverage=coverage, gaps=gaps, guesses=chosen.guesses)
-    answer = _without(job, _in_state(without_cause(job, reports), state, reports), chosen, reports, dumps)
+    answer = _without(job, _in_state(without_cause(job, reports), state, reports), chosen, reports, dumps, known)
     return replace(answer, next_steps=fitting(answer.next_steps, may_use_nccl(job, backends)))
+
+
+def _known(job: JobLogs, pids: Mapping[int, int], ended: bool) -> Known:
+    """What the next steps depend on, from the run's records and from the logs. A launcher that complains ends its
+    processes."""
+    from_logs = {process.rank: process.pid for process in job.logs.processes if process.rank is not None}
+    return Known(
+        pids={**{rank: pid for rank, pid in from_logs.items() if pid is not None}, **pids},
+        ended=ended or any(hit.line.source == "launcher" for hit in job.hits),
+        stacked={stack.rank: stack.where for stack in job.once(stacks_of)},
+    )
 
 
 def _in_state(no_cause: NoCause, state: Standing | None, reports: Sequence[Timeout]) -> NoCause:
@@ -378,12 +397,18 @@ def _with_hosts(job: JobLogs, clue: Clue) -> Clue:
 
 
 def _with_cause(
-    job: JobLogs, chosen: Chosen, cause: Clue, sure: Confidence, reports: Sequence[Timeout], dumps: FlightFindings
+    job: JobLogs,
+    chosen: Chosen,
+    cause: Clue,
+    sure: Confidence,
+    reports: Sequence[Timeout],
+    dumps: FlightFindings,
+    known: Known,
 ) -> Triage:
     fault_class = CLASSES[cause.fault_class]
     same = [clue for clue in chosen.others if clue.ranks & cause.ranks]
     said = fault_class.by_line and sure.of_evidence >= NAMES_THE_CAUSE
-    collect = what_to_collect(job, bool(dumps.coverage), bool(reports), said)
+    collect = what_to_collect(job, known, bool(dumps.coverage), bool(reports), said)
     is_sure = sure.value >= 0.8 and (cause.ranks or cause.hosts)
     evidence = dict.fromkeys((*cause.evidence, *(line for clue in same for line in clue.evidence[:2])))
     victims = _victims(job, chosen.clues, cause.ranks, reports)
@@ -395,7 +420,7 @@ def _with_cause(
         evidence=tuple(evidence)[:_MOST_EVIDENCE],
         ruled_out=(*chosen.ruled_out, *_also_ruled_out(job, cause.fault_class, reports)),
         next_steps=(
-            *steps(fault_class, cause.culprits, cause.note, tuple(evidence), victims),
+            *steps(fault_class, cause.culprits, cause.note, tuple(evidence), victims, known),
             *(() if is_sure else collect),
         ),
         victims=victims,
@@ -406,7 +431,12 @@ def _with_cause(
 
 
 def _without(
-    job: JobLogs, no_cause: NoCause, chosen: Chosen, reports: Sequence[Timeout], dumps: FlightFindings
+    job: JobLogs,
+    no_cause: NoCause,
+    chosen: Chosen,
+    reports: Sequence[Timeout],
+    dumps: FlightFindings,
+    known: Known,
 ) -> Triage:
     """The triage without a cause; clues that are too weak become guesses."""
     suspects = chosen.clues
@@ -415,7 +445,8 @@ def _without(
     evidence = [*no_cause.evidence, *(line.evidence for line in no_cause.lines)]
     for clue in suspects:
         evidence += clue.evidence[:2]
-    collect = what_to_collect(job, bool(dumps.coverage), bool(reports)) if no_cause.fault_class != "healthy" else ()
+    healthy = no_cause.fault_class == "healthy"
+    collect = () if healthy else what_to_collect(job, known, bool(dumps.coverage), bool(reports))
     ranks = {c.rank for c in no_cause.culprits if c.rank is not None}
     return Triage(
         fault_class=no_cause.fault_class,
@@ -424,7 +455,7 @@ def _without(
         culprits=no_cause.culprits,
         evidence=tuple(dict.fromkeys(evidence))[:_MOST_EVIDENCE],
         ruled_out=tuple(_also_ruled_out(job, no_cause.fault_class, reports)),
-        next_steps=(*no_cause.steps, *steps(CLASSES[no_cause.fault_class], no_cause.culprits), *collect),
+        next_steps=(*no_cause.steps, *steps(CLASSES[no_cause.fault_class], no_cause.culprits, facts=known), *collect),
         victims=_victims(job, suspects, ranks, reports) if no_cause.fault_class != "healthy" else (),
         stacks=(*dumps.stacks, *shown_stacks(job, set())),
         coverage=_coverage(job, dumps, None),

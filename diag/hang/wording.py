@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from diag.collectors.reading import is_no_file
 from diag.words.formatting import listing, spaced
 
-from .model import Clue, Culprit, Evidence, Guess
+from .model import Clue, Culprit, Evidence, ForStacks, Guess, Known, WhileItHangs
 
 if TYPE_CHECKING:
     from diag.hang.classes.base import FaultClass
@@ -80,10 +80,12 @@ def steps(
     note: str = "",
     evidence: Sequence[Evidence] = (),
     victims: Sequence[int] = (),
+    facts: Known = Known(),  # noqa: B008 -- frozen
 ) -> tuple[str, ...]:
     """What to do next, with names filled in. ``note``: a sentence on what was seen; it decides whether the exception is
     still to be found. ``evidence``: its lines, for steps that fit one message of the class alone.
-    ``victims``: ranks that are known to have waited."""
+    ``victims``: ranks that are known to have waited. ``facts``: steps that these make impossible or needless are left
+    out; where the stacks of the ranks at fault were read, the first step says where they are."""
     ranks = sorted({c.rank for c in culprits if c.rank is not None})
     hosts = list(dict.fromkeys(c.host for c in culprits if c.host))
     known = {
@@ -93,11 +95,68 @@ def steps(
         "there": _host_list(hosts) or "its host",
         "rank_words": spaced(listing(ranks)) if ranks else "the rank at fault",
         "waited": f"; {spaced(listing(victims))} only waited for it" if ranks and victims else "",
+        "py_spy": _py_spy(culprits, facts.pids),
+        "py_spy_native": _py_spy(culprits, facts.pids, "--native "),
+        "mlxlink": _mlxlink(culprits),
+        "ssh": _ssh(culprits),
+        "nc": _nc([*(c.peer for c in culprits), *(line.text for line in evidence)]),
     }
     usual = fault_class.next_steps if _NAMES_AN_EXCEPTION.search(note) else fault_class.if_unnamed
     read = "\n".join(line.text for line in evidence)
     special = (own for literals, own in fault_class.if_read.items() if any(literal in read for literal in literals))
-    return tuple(step.format_map(known) for step in next(special, usual or fault_class.next_steps))
+    chosen = next(special, usual or fault_class.next_steps)
+    stacked = {rank: facts.stacked[rank] for rank in ranks if facts.stacked.get(rank)}
+    where = (
+        f"See what {'it' if len(stacked) == 1 else 'they'} did when the stacks were taken: "
+        + ", ".join(f"rank {rank} in {frame}" for rank, frame in list(stacked.items())[:_MOST_COMMANDS])
+        + "."
+    )
+    read_stacks = bool(ranks) and len(stacked) == len(ranks)
+    about_stacks = any(isinstance(step, ForStacks) for step in chosen)
+    return (
+        *((where,) if read_stacks and about_stacks else ()),
+        *(
+            step.format_map(known)
+            for step in chosen
+            if not (facts.ended and isinstance(step, WhileItHangs))
+            and not (read_stacks and isinstance(step, ForStacks))
+        ),
+    )
+
+
+_MOST_COMMANDS = 4
+_ENDPOINT = re.compile(r"(?<![\w.:])(?P<host>[\w.:-]{1,255})<(?P<port>[1-9]\d{0,4})>")
+
+
+def _py_spy(culprits: Sequence[Culprit], pids: Mapping[int, int], options: str = "") -> str:
+    """The commands for each process that is known, and where to type them."""
+    commands = [
+        f"`py-spy dump {options}--pid {pids[c.rank]}`{f' on {c.host}' if c.host else f' (rank {c.rank})'}"
+        for c in culprits
+        if c.rank is not None and c.rank in pids
+    ]
+    if commands and len(commands) == len(culprits):
+        return ", ".join(commands[:_MOST_COMMANDS])
+    hosts = list(dict.fromkeys(c.host for c in culprits if c.host))
+    process = "its process" if len(culprits) <= 1 else "their processes"
+    return f"py-spy dump {options}on {process}{f', on {_host_list(hosts)}' if hosts else ''}"
+
+
+def _mlxlink(culprits: Sequence[Culprit]) -> str:
+    adapters = [c.nic for c in culprits if c.nic.startswith("mlx")]
+    return f"`mlxlink -d {adapters[0]} -m`" if adapters else "`mlxlink -m` for the adapter"
+
+
+def _ssh(culprits: Sequence[Culprit]) -> str:
+    """The command that logs in to the host that was not reached, without a password."""
+    host = next((c.peer for c in culprits if re.fullmatch(r"[\w.-]+", c.peer)), "")
+    return f"`ssh -o PasswordAuthentication=no {host} hostname`" if host else "ssh without a password,"
+
+
+def _nc(texts: Sequence[str]) -> str:
+    """The command that tries the first endpoint that is named."""
+    endpoint = next((match for text in texts if (match := _ENDPOINT.search(text))), None)
+    return f"`nc -vz {endpoint['host']} {endpoint['port']}`" if endpoint else "`nc -vz` to its address and port"
 
 
 def guess_words(guess: Guess) -> str:

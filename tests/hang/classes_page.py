@@ -20,6 +20,11 @@ _BLANKS = {
     "there": "the host",
     "rank_words": "the rank",
     "waited": "",
+    "py_spy": "`py-spy dump` of its process",
+    "py_spy_native": "`py-spy dump --native` of its process",
+    "mlxlink": "`mlxlink`",
+    "ssh": "ssh without a password",
+    "nc": "`nc -vz`",
 }
 
 

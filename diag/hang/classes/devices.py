@@ -219,7 +219,7 @@ _DEVICES = (
         by_line=True,
         next_steps=(
             "Drain {host}: peers that report status 12 are its victims.",
-            "On {host}: `ibstat`, `dmesg -T | grep -i mlx5`, `mlxlink -d DEVICE -m`; restart or replace the adapter.",
+            "On {host}: `ibstat`, `dmesg -T | grep -i mlx5`, {mlxlink}; restart or replace the adapter.",
         ),
         rules_out={"ib_completion_error": "retry-exceeded errors on the peers are a consequence of a failed adapter"},
         patterns={
@@ -252,7 +252,7 @@ _DEVICES = (
         priority=1,
         by_line=True,
         next_steps=(
-            "On {host}: `ibstat` (state, physical state), `ibqueryerrors`, `mlxlink -d DEVICE`; then cable, "
+            "On {host}: `ibstat` (state, physical state), `ibqueryerrors`, {mlxlink}; then cable, "
             "transceiver and switch port.",
             "Peers that report status 12 are victims of that link; a flap shorter than the retries can be ridden out "
             "with NCCL_IB_TIMEOUT=22 and NCCL_IB_RETRY_CNT=7.",
@@ -306,7 +306,7 @@ _INFINIBAND = (
         next_steps=(
             "At the start of a job: wrong GID or RoCE set-up: NCCL_IB_GID_INDEX (often 3), NCCL_IB_TC, `show_gids`, "
             "`ib_write_bw` between the two hosts.",
-            "In the middle: a link: `ibqueryerrors`, `mlxlink -d DEVICE -m` and the switch port of {where}; "
+            "In the middle: a link: `ibqueryerrors`, {mlxlink} and the switch port of {where}; "
             "NCCL_IB_TIMEOUT=22 and NCCL_IB_RETRY_CNT=7 ride out short flaps. NCCL_IB_HCA leaves an adapter out.",
         ),
         rules_out={"net_connection_lost": "sockets close because the InfiniBand error ends the process"},
@@ -333,7 +333,7 @@ _INFINIBAND = (
         by_line=True,
         next_steps=(
             "Confirm with NCCL_NET_GDR_LEVEL=0 (no GPUDirect RDMA); if that runs, disable ACS on the PCI bridges "
-            "(`setpci -s BRIDGE ECAP_ACS+0x6.w=0000`, BIOS), in a virtual machine turn ATS on.",
+            "(setpci sets ECAP_ACS+0x6.w to 0 on each of them; or in the BIOS), in a virtual machine turn ATS on.",
         ),
         rules_out={"ib_completion_error": "status 4 is a fault of access to local memory, not of the link"},
         patterns={
@@ -351,7 +351,8 @@ _INFINIBAND = (
         priority=2,
         by_line=True,
         next_steps=(
-            "Check route and subnet of each rail (`ip route get PEER`, `show_gids`) between the hosts named; "
+            "Check route and subnet of each rail (`ip route get` with the address of the other end, `show_gids`) "
+            "between the hosts named; "
             "NCCL_CROSS_NIC=0 keeps traffic on one rail; NCCL_IB_GID_INDEX chooses the right GID; NCCL_IB_HCA leaves "
             "an adapter out.",
         ),

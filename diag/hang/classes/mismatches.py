@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, FaultClass, LogPattern, confirms, harmless
-from diag.hang.model import Role
+from diag.hang.model import ForStacks, Role, StacksWhileItHangs
 
 # -- Ranks that disagree about a collective ----------------------------------------------------------------------------
 
@@ -181,15 +181,15 @@ _CALLS = (
         priority=4,
         context=("Init START", "Init COMPLETE", "Destroy COMPLETE", "Abort COMPLETE"),
         next_steps=(
-            "Take the stack of {who}: `py-spy dump --pid PID` on {there}; before the next run also "
-            "faulthandler.dump_traceback_later.",
+            StacksWhileItHangs("While it hangs, take the stack of {who}: {py_spy}."),
+            ForStacks("Before the next run: faulthandler.dump_traceback_later in the program."),
             "Before the next run: TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_FR_BUFFER_SIZE=2000.",
             "Look in its log for what it did last: data loader, evaluation, checkpoint, an exception that was caught.",
         ),
         if_read={
             ("RendezvousTimeoutError",): (
-                "Start the launcher on all --nnodes hosts, with the same --rdzv-id and --rdzv-endpoint; `nc -vz HOST "
-                "PORT` of that endpoint from each of them while the first one waits.",
+                "Start the launcher on all --nnodes hosts, with the same --rdzv-id and --rdzv-endpoint; `nc -vz` to "
+                "that endpoint's host and port from each of them while the first one waits.",
                 "Where nodes start late: --rdzv-conf join_timeout=1800 (default 600 s).",
             ),
             ("MEMBER: ",): (

@@ -129,7 +129,7 @@ CLASSES = (
         priority=2,
         follows=0.6,  # a wrong interface ranks before the connections that fail because of it
         next_steps=(
-            "Look at {where}: is its process alive, and does a firewall drop packets? `nc -vz ADDRESS PORT` from the "
+            "Look at {where}: is its process alive, and does a firewall drop packets? {nc} from the "
             "host that complains; NCCL needs all high ports open between the hosts.",
             "If it is not the address to use, set NCCL_SOCKET_IFNAME.",
         ),
@@ -282,8 +282,8 @@ CLASSES = (
         priority=2,
         by_line=True,
         next_steps=(
-            "Port in use: `ss -ltnp | grep PORT` on {host}; end the old job, choose another port (MASTER_PORT, "
-            "--master-port), or port 0 (torchrun --standalone).",
+            "Port in use: `ss -ltnp` on {host} shows who listens on it; end the old job, choose another port "
+            "(MASTER_PORT, --master-port), or port 0 (torchrun --standalone).",
             "Address of another host: compare MASTER_ADDR, NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY with `ip -br a`.",
         ),
         if_read={
@@ -333,14 +333,15 @@ CLASSES = (
         rule="NCCL warns from its network code, and no more specific class fits.",
         if_read={
             ("via ssh", "ssh: "): (
-                "Run the launcher's own test from the host that starts the job: `ssh -o PasswordAuthentication=no HOST "
-                "hostname` with the name as the hostfile has it. Mend the name (DNS, /etc/hosts), the port of sshd, or "
+                "Run the launcher's own test from the host that starts the job: {ssh} with the "
+                "name as the hostfile has it. Mend the name (DNS, /etc/hosts), the port of sshd, or "
                 "the key.",
                 "Without ssh: start the launcher on every host itself (torchrun, or `deepspeed --no_ssh`).",
             ),
             _UNRESOLVED: (
-                "`getent hosts NAME` on every host: MASTER_ADDR, --rdzv-endpoint and the hostfile need a name or an "
-                "address that all hosts resolve. In Kubernetes, a pod's name is known only once its service is.",
+                "`getent hosts` with that name on every host: MASTER_ADDR, --rdzv-endpoint and the hostfile need a "
+                "name or an address that all hosts resolve. In Kubernetes, a pod's name is known only once its "
+                "service is.",
             ),
             ("fi_getinfo",): (
                 "`fi_info -p efa` in the environment of the job on {host}: if it lists nothing, the adapters are not "

@@ -373,9 +373,9 @@ CLASSES = (
         speaker_is_culprit=False,
         outside=True,
         next_steps=(
-            "If it was not you: look at the scheduler's record of the job (`sacct -j JOB "
-            "--format=State,ExitCode,Reason`, `kubectl describe pod`): time limit, preemption, a failed node, or a "
-            "cancellation.",
+            "If it was not you: look at the scheduler's record of the job (`sacct "
+            "--format=JobID,State,ExitCode,Reason`, `kubectl describe pod`): time limit, preemption, a failed node, or "
+            "a cancellation.",
         ),
         rule="The scheduler reports it, or it is only known that the processes were asked to stop.",
         patterns={

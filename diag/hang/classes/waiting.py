@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diag.hang.classes.base import SUGGESTS, FaultClass, LogPattern, cascade, confirms, harmless
-from diag.hang.model import Role
+from diag.hang.model import Role, StacksWhileItHangs
 
 # -- Ranks that are late or silent; answers where nothing is wrong or nothing is known ---------------------------------
 
@@ -130,8 +130,9 @@ CLASSES = (
         priority=5,
         ends_processes=True,
         next_steps=(
-            "Take the stacks of {rank_words}: `py-spy dump --native --pid PID`. CUDA calls that do not return, a "
-            "thread that holds the GIL, or a slow file system for the dump block the watchdog.",
+            StacksWhileItHangs("While it hangs, take the stacks of {rank_words}: {py_spy_native}."),
+            "CUDA calls that do not return, a thread that holds the GIL, or a slow file system for the dump block the "
+            "watchdog: native stacks (py-spy dump --native) show which, before the heartbeat monitor ends the process.",
             "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC raises the limit; TORCH_NCCL_ENABLE_MONITORING=0 ends the check.",
         ),
         rule="The heartbeat monitor ended the process, or a collective ran for more than twice its timeout, and no "
@@ -221,7 +222,7 @@ CLASSES = (
         title="no problem was found in the available data",
         priority=9,
         names_a_cause=False,
-        next_steps=("If the job does hang: give the logs of all ranks, and stacks (`py-spy dump --pid PID`).",),
+        next_steps=("If the job does hang: give the logs of all ranks, and the stack of each process (py-spy dump).",),
         rule="The initialisation is complete, or the run ended in order, and no log line contradicts this.",
         patterns={
             "ended-well": harmless(

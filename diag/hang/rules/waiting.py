@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
@@ -10,7 +11,7 @@ from diag.hang.classes import CLASSES
 from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS
 from diag.hang.failures import STEP, TIMED_OUT, GroupTimeouts, group_of, groups_of, timeouts_of
 from diag.hang.job import JobLogs, distinct
-from diag.hang.model import Clue, Culprit, Line, Role, Stack
+from diag.hang.model import Clue, Culprit, Evidence, Line, Role, Stack
 from diag.hang.rules.direct import time_of
 from diag.hang.rules.network import LOST
 
@@ -204,6 +205,10 @@ _PYSPY = re.compile(r"^\s+(?P<name>[\w.<>~ ]+?) \((?P<file>[^():]+):(?P<line>\d+
 _THREAD = re.compile(r"^\s*(?:Current thread|Thread) (?P<id>0x[0-9a-f]+|\d+)(?P<rest>.*)$")
 _COLLECTIVE = ("torch/distributed/distributed_c10d.py", "torch/distributed/c10d_logger.py", "_functional_collectives")
 _MOST_FRAMES = 12
+# Python's own files, PyTorch's and those of diag's collectors, by their paths.
+_MACHINERY = re.compile(
+    r"/lib/python\d[\d.]*/(?!(?:site|dist)-packages/)|(?:site|dist)-packages/torch/|diag/collectors/|^collectors/attach/"
+)
 
 
 @dataclass(frozen=True)
@@ -211,11 +216,36 @@ class ThreadStack:
     rank: int
     main: bool
     frames: tuple[str, ...]  # innermost first
-    first: Line
+    lines: tuple[Line, ...]  # of the frames
 
     @property
     def in_collective(self) -> bool:
         return any(words in frame for frame in self.frames for words in _COLLECTIVE)
+
+    @property
+    def told(self) -> int:
+        """The index of the frame that says most: the collective, else the innermost one that is not Python's, PyTorch's
+        or diag's own, which only say how it waits."""
+        places = [at for at, frame in enumerate(self.frames) if any(words in frame for words in _COLLECTIVE)]
+        places += [at for at, frame in enumerate(self.frames) if not _is_machinery(frame)]
+        return places[0] if places else 0
+
+    @property
+    def where(self) -> str:
+        return self.frames[self.told]
+
+    @property
+    def evidence(self) -> Evidence:
+        return self.lines[self.told].evidence
+
+
+def _is_machinery(frame: str) -> bool:
+    """Whether a frame, ``name (file:line)``, is in Python itself, in PyTorch or in a collector. py-spy prints paths
+    relative to ``sys.path``."""
+    file = frame.rpartition(" (")[2].rpartition(":")[0]
+    package = file.partition("/")[0].removesuffix(".py")
+    known = package == "torch" or package in sys.stdlib_module_names
+    return file.startswith("<") or known or _MACHINERY.search(file) is not None
 
 
 def stacks_of(job: JobLogs) -> tuple[ThreadStack, ...]:
@@ -238,21 +268,22 @@ def stacks_of(job: JobLogs) -> tuple[ThreadStack, ...]:
 def _threads(rank: int, lines: list[Line]) -> list[ThreadStack]:
     threads: list[ThreadStack] = []
     begin: Line | None = None
-    frames: list[str] = []
+    frames: list[tuple[str, Line]] = []
     for line in [*lines, None]:
         text = line.text if line is not None else ""
         begins = line is None or _THREAD.match(text) is not None
         if begins and begin is not None and frames:
             # faulthandler prints the main thread last, and calls the current one "Current thread".
             main = '"MainThread"' in begin.text or "Current thread" in begin.text
-            threads.append(ThreadStack(rank, main, tuple(frames[:_MOST_FRAMES]), begin))
+            texts, of_frames = zip(*frames[:_MOST_FRAMES], strict=True)
+            threads.append(ThreadStack(rank, main, texts, of_frames))
         if begins:
             begin, frames = line, []
             continue
         frame = _FAULTHANDLER.match(text) or _PYSPY.match(text)
         if frame is not None and line is not None:
             begin = begin or line
-            frames.append(f"{frame['name'].strip()} ({frame['file']}:{frame['line']})")
+            frames.append((f"{frame['name'].strip()} ({frame['file']}:{frame['line']})", line))
     return threads
 
 
@@ -263,8 +294,9 @@ def outside_collectives(job: JobLogs) -> list[Clue]:
     outside = [stack for stack in stacks if not stack.in_collective]
     if not inside or not outside or len(outside) > len(inside):
         return []
-    note = f"Rank {outside[0].rank} is in {outside[0].frames[0]}, {len(inside)} others are in a collective."
-    evidence = tuple(stack.first.evidence for stack in (*outside[:3], inside[0]))
+    others = "1 other is" if len(inside) == 1 else f"{len(inside)} others are"
+    note = f"Rank {outside[0].rank} is in {outside[0].where}, {others} in a collective."
+    evidence = tuple(stack.evidence for stack in (*outside[:3], inside[0]))
     culprits = distinct([job.of_rank(stack.rank) for stack in outside])
     victims = tuple(stack.rank for stack in inside)
     return [Clue("missing_rank", culprits, evidence, NAMES_AN_EFFECT, note, victims)]
@@ -273,9 +305,9 @@ def outside_collectives(job: JobLogs) -> list[Clue]:
 def shown_stacks(job: JobLogs, culprits: set[int]) -> tuple[Stack, ...]:
     """The culprits' stacks, and one of a victim."""
     stacks = job.once(stacks_of)
-    stopped = [Stack(s.rank, "culprit", s.frames, s.first.evidence) for s in stacks if s.rank in culprits]
+    stopped = [Stack(s.rank, "culprit", s.frames, s.evidence) for s in stacks if s.rank in culprits]
     victims = [
-        Stack(s.rank, "a typical victim", s.frames, s.first.evidence)
+        Stack(s.rank, "a typical victim", s.frames, s.evidence)
         for s in stacks
         if s.rank not in culprits and s.in_collective
     ]

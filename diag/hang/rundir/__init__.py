@@ -12,7 +12,7 @@ from diag.hang.rundir.read import Rundir, read_run
 
 from . import clues, ends
 from .ends import RAISED_ITSELF
-from .state import EndedWell, Standing, ended_well, standing
+from .state import EndedWell, Standing, ended_well, is_over, standing
 
 __all__ = [
     "RAISED_ITSELF",
@@ -22,6 +22,7 @@ __all__ = [
     "clues_of",
     "culprit_order",
     "ended_well",
+    "is_over",
     "needs_triage",
     "read_runs",
     "standing",

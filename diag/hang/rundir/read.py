@@ -147,6 +147,7 @@ class Rank:
     log: str = ""  # the end of its standard error
     failed_as: str = ""  # the type of the exception that ended its training, as its heartbeat has it
     runs: bool | None = None  # whether its process exists; None on another host
+    pid: int | None = None
 
     @property
     def is_done(self) -> bool:
@@ -255,6 +256,7 @@ def _rank(
         log=log,
         failed_as=_failed_as(heartbeat),
         runs=process_runs(identity) if identity is not None else None,
+        pid=identity.pid if identity is not None else None,
     )
 
 

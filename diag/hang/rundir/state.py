@@ -76,10 +76,14 @@ def standing(run: Rundir) -> Standing:
     evidence = [Evidence(str(run.manifest), 0, _exit_words(run))]
     shown = [ranks[0] for ranks in states.values()][:_MOST_RANKS]
     evidence += [evidence_of_standstill(run.ranks[rank]) for rank in shown]
-    steps = (
-        () if run.exit_code is not None else ("While it runs: `py-spy dump --pid PID` of each rank shows where it is.",)
-    )
+    dumps = [f"`py-spy dump --pid {run.ranks[rank].pid}`" for rank in shown if run.ranks[rank].pid is not None]
+    steps = (f"While it runs, {', '.join(dumps)} shows where it is.",) if dumps and not is_over(run) else ()
     return Standing(f"{ended}. {begun('; '.join(parts))}.", tuple(evidence), steps)
+
+
+def is_over(run: Rundir) -> bool:
+    """Whether the run is known to have ended: its launcher recorded it, or no rank's process is left."""
+    return run.exit_code is not None or all(end_of(run, record) is not End.OPEN for record in run.ranks.values())
 
 
 def _exit_words(run: Rundir) -> str:
