@@ -6,7 +6,6 @@ The command line needs these definitions for its help, so they import only the s
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from diag.collectors.reading import read_given
 from diag.errors import DiagError, ExitCode
+from diag.toml import NotTomlError, toml_values
 from diag.words.formatting import duration, number, size, spaced
 
 
@@ -157,10 +157,10 @@ def read_budgets(path: Path) -> BudgetFile:
     never be checked."""
     try:
         text = read_given(path, _MOST_BYTES).decode("utf-8")
-        values = tomllib.loads(text)
+        values = toml_values(text)
     except OSError as error:
         raise DiagError(f"cannot be read: {error.strerror or error}", path=path, hint=_EXPECTED) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (NotTomlError, UnicodeDecodeError) as error:
         raise DiagError(f"not TOML: {error}", path=path, hint=_EXPECTED, exit_code=ExitCode.USAGE) from error
     budgets, baseline = [], None
     for key, value in values.items():

@@ -15,7 +15,7 @@ from diag.collectors.reading import walk
 from diag.errors import DiagError
 from diag.words.formatting import visible
 
-from .model import Communicator, Logs, Member, Triage
+from .model import Communicator, Logs, Member, Triage, absent_of
 from .wording import by_reason as by_reason
 from .wording import guess_words as guess_words
 from .wording import is_incomplete
@@ -304,7 +304,8 @@ def _of_communicator(logs: Logs, communicator: Communicator) -> GroupPlaces:
     most = max((m.calls[-1].op_count for m in communicator.members if m.calls), default=None)
     began = any(member.started for member in communicator.members)
     members = []
-    for number in range(communicator.size):
+    # Where a few of very many members were read, the others would be the same line a million times.
+    for number in range(communicator.size) if absent_of(communicator.size, by_rank) else sorted(by_rank):
         member = by_rank.get(number)
         rank = number if communicator.size == logs.world_size else None
         if member is not None and member.process is not None:

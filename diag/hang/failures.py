@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from diag.hang.classes import CLASSES
 from diag.hang.classes.processes import SAYS
 from diag.hang.job import JobLogs
-from diag.hang.model import MOST_RANKS, Culprit, Line, Role, grouped
+from diag.hang.model import MOST_RANKS, Culprit, Line, Role, absent_of, grouped
 from diag.hang.text.prefixes import at_ns, short_host
 
 # -- torchrun's last block: which rank failed, where, with which exit code ---------------------------------------------
@@ -209,10 +209,7 @@ class GroupTimeouts:
     @property
     def passed_over(self) -> tuple[int, ...]:
         """Ranks below the highest reporting rank that did not report. There may be more."""
-        highest = max(self.ranks, default=0)
-        if highest > MOST_RANKS:
-            return ()
-        return tuple(sorted(set(range(highest)) - self.ranks))
+        return tuple(absent_of(max(self.ranks, default=0), self.ranks))
 
     @property
     def usual(self) -> tuple[int, str, int | None, int | None]:
@@ -342,28 +339,37 @@ def _assign_ungrouped(by_group: dict[str, dict[int | None, Timeout]]) -> None:
     """Moves reports without a group to the only group whose other ranks wait in the same call: within one version some
     messages have "[PG ...]" and some do not."""
     nameless = by_group.get(_UNKNOWN, {})
+    if not nameless:
+        by_group.pop(_UNKNOWN, None)
+        return
+    calls: dict[tuple[int, str], dict[str, set[_Sizes]]] = defaultdict(lambda: defaultdict(set))
+    numbers: dict[int, dict[str, None]] = defaultdict(dict)
+    for group, by_rank in by_group.items():
+        for report in by_rank.values() if group != _UNKNOWN else ():
+            calls[report.seq, report.op][group].add((report.numel_in, report.numel_out))
+            numbers[report.seq][group] = None
     for rank, report in list(nameless.items()):
-        same = [
-            group
-            for group, by_rank in by_group.items()
-            if group != _UNKNOWN
-            and rank not in by_rank
-            and any(_same_call(report, named) for named in by_rank.values())
-        ]
+        same: list[str] = []
+        for group, sizes in calls[report.seq, report.op].items():
+            if rank not in by_group[group] and _same_size((report.numel_in, report.numel_out), sizes):
+                same.append(group)
+                if len(same) > 1:
+                    break
         if not same and report.seq > _BY_CHANCE:
-            same = [
-                g for g, by_rank in by_group.items() if g and any(named.seq == report.seq for named in by_rank.values())
-            ]
+            same = list(numbers[report.seq])
         if len(same) == 1 and rank is not None:
             by_group[same[0]][rank] = nameless.pop(rank)
+            calls[report.seq, report.op][same[0]].add((report.numel_in, report.numel_out))
     if not nameless:
         by_group.pop(_UNKNOWN, None)
 
 
-def _same_call(first: Timeout, second: Timeout) -> bool:
-    """Whether number, operation and size agree, as far as both print them."""
-    sizes = (first.numel_in, first.numel_out), (second.numel_in, second.numel_out)
-    return (first.seq, first.op) == (second.seq, second.op) and (sizes[0] == sizes[1] or (None, None) in sizes)
+_Sizes = tuple[int | None, int | None]
+
+
+def _same_size(own: _Sizes, others: set[_Sizes]) -> bool:
+    """Whether the sizes agree with one of the others, as far as both are printed."""
+    return own == (None, None) or own in others or (None, None) in others
 
 
 def _by_ratio(reports: Iterable[Timeout]) -> int | None:
@@ -385,13 +391,18 @@ def _members(job: JobLogs, group: str, ranks: set[int], reports: Iterable[Timeou
         size = world or _by_ratio(reports) or 0
         alone = is_world(group) or len(job.communicators) <= 1
         return tuple(range(size)) if max(1, *ranks, 0) < size <= MOST_RANKS and alone else None
-    fitting = set()
-    for communicator in job.communicators:
-        global_ranks = [job.global_rank(communicator, number) for number in range(communicator.size)]
-        members = tuple(sorted(rank for rank in global_ranks if rank is not None))
-        if len(members) == communicator.size and ranks <= set(members) and communicator.size != world:
-            fitting.add(members)
+    by_rank = job.once(_groups_of_ranks)
+    fitting = (
+        set.intersection(*(by_rank.get(rank, set()) for rank in ranks)) if ranks else set().union(*by_rank.values())
+    )
     return fitting.pop() if len(fitting) == 1 else None
+
+
+def _groups_of_ranks(job: JobLogs) -> dict[int, set[tuple[int, ...]]]:
+    """By rank, the members of the communicators of a part of the job that it is in, where all of them are known."""
+    sizes = (communicator for communicator in job.communicators if communicator.size != job.logs.world_size)
+    everyone = {members for communicator in sizes if (members := job.global_ranks(communicator)) is not None}
+    return grouped((rank, members) for members in everyone for rank in members)
 
 
 # -- Progress: whether a process or the whole job continued after a line that looks alarming ---------------------------

@@ -98,7 +98,8 @@ class JobLogs:
                 members = sorted(
                     (communicator.members[0] for communicator in group), key=lambda member: member.group_rank
                 )
-                whole = [member.group_rank for member in members] == list(range(group[0].size))
+                size = group[0].size
+                whole = len(members) == size and all(m.group_rank == at for at, m in enumerate(members))
                 if whole and not gone & {id(communicator) for communicator in group}:
                     joined.append(Communicator("", group[0].size, tuple(members)))
                     gone |= {id(communicator) for communicator in group}
@@ -155,24 +156,42 @@ class JobLogs:
         self, host: str = "", pid: int | None = None, local_rank: int | None = None, path: str = ""
     ) -> Process | None:
         """The only process with this pid, else with this local rank. Pids repeat between containers and hosts."""
-        matches = [process for process in self.logs.processes if not host or not process.host or process.host == host]
-        if pid is not None:
-            matches = [process for process in matches if process.pid == pid]
-        elif local_rank is not None:
-            matches = [process for process in matches if process.local_rank == local_rank]
-        else:
+        kind, number = ("pid", pid) if pid is not None else ("local rank", local_rank)
+        if number is None:
             return None
+        places = [("host", host), ("host", "")] if host else [("", "")]
+        matches = [process for place in places for process in self._processes.get((kind, number, *place), ())]
         if len(matches) > 1:
-            matches = [process for process in matches if path in process.paths]
+            wrote = self._processes.get((kind, number, "path", path), ())
+            matches = [process for process in wrote if not host or process.host in ("", host)]
         return matches[0] if len(matches) == 1 else None
+
+    @cached_property
+    def _processes(self) -> dict[tuple[str, int, str, str], list[Process]]:
+        """The processes by pid and by local rank, each also by host and by path: a job has many of both."""
+        found: dict[tuple[str, int, str, str], list[Process]] = defaultdict(list)
+        for process in self.logs.processes:
+            for kind, number in (("pid", process.pid), ("local rank", process.local_rank)):
+                if number is not None:
+                    found[kind, number, "", ""].append(process)
+                    found[kind, number, "host", process.host].append(process)
+                    for path in dict.fromkeys(process.paths):
+                        found[kind, number, "path", path].append(process)
+        return found
 
     def host_of_path(self, path: str) -> str:
         """The only host of the processes that wrote to a file and that its launchers name; "" where there are
         several."""
-        hosts = {self.logs.processes[index].host for index in self._by_path.get(path, ())} - {""}
-        hosts |= self._launched_hosts.get(path, set())
-        hosts = hosts or set(self._spoken_hosts.get(path, ()))
-        return hosts.pop() if len(hosts) == 1 else ""
+        if path not in self._host_of_paths:
+            hosts = {self.logs.processes[index].host for index in self._by_path.get(path, ())} - {""}
+            hosts |= self._launched_hosts.get(path, set())
+            hosts = hosts or set(self._spoken_hosts.get(path, ()))
+            self._host_of_paths[path] = hosts.pop() if len(hosts) == 1 else ""
+        return self._host_of_paths[path]
+
+    @cached_property
+    def _host_of_paths(self) -> dict[str, str]:
+        return {}
 
     @cached_property
     def _spoken_hosts(self) -> dict[str, set[str]]:
@@ -252,12 +271,29 @@ class JobLogs:
 
     def global_rank(self, communicator: Communicator, group_rank: int) -> int | None:
         """The global rank of a member: from its process, or the same number where the communicator is the whole job."""
-        for member in communicator.members:
-            if member.group_rank == group_rank and member.process is not None:
-                rank = self.logs.processes[member.process].rank
+        rank = self._global_ranks(communicator).get(group_rank)
+        return group_rank if rank is None and communicator.size == self.logs.world_size else rank
+
+    def global_ranks(self, communicator: Communicator) -> tuple[int, ...] | None:
+        """The global ranks of all members, sorted; None where some are not known."""
+        known = self._global_ranks(communicator)
+        return tuple(sorted(known.values())) if len(known) == communicator.size else None
+
+    def _global_ranks(self, communicator: Communicator) -> dict[int, int]:
+        """The global rank of each member whose process has one."""
+        cached = self._ranks_of.get(id(communicator))
+        if cached is None:
+            known: dict[int, int] = {}
+            for member in communicator.members:
+                rank = self.logs.processes[member.process].rank if member.process is not None else None
                 if rank is not None:
-                    return rank
-        return group_rank if communicator.size == self.logs.world_size else None
+                    known.setdefault(member.group_rank, rank)
+            cached = self._ranks_of[id(communicator)] = communicator, known
+        return cached[1]
+
+    @cached_property
+    def _ranks_of(self) -> dict[int, tuple[Communicator, dict[int, int]]]:
+        return {}
 
     # Interfaces and addresses
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
@@ -117,6 +117,19 @@ class Logs:
     paths: tuple[str, ...]
     gaps: tuple[tuple[str, str], ...]  # (path, what could not be read or joined)
     deduplicated: bool = False  # Ray leaves lines out: the absence of a rank means nothing
+
+
+_FEW_ABSENT, _ABSENT_FOR_EACH = 1_024, 16
+
+
+def absent_of(size: int, present: Collection[int]) -> list[int]:
+    """The ranks below ``size`` that are not present. Empty where they are far more than those that are: a log may print
+    any size, so naming the others must not cost more than reading the log did, and hundreds of missing logs say
+    nothing about their ranks."""
+    if size - len(present) > _FEW_ABSENT + _ABSENT_FOR_EACH * len(present):
+        return []
+    present = present if isinstance(present, (set, frozenset, dict)) else set(present)
+    return [rank for rank in range(size) if rank not in present]
 
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, set[V]]:

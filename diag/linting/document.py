@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from msgspec import Struct
 
 from diag.collectors.reading import read_given
 from diag.errors import DiagError
+from diag.toml import NotTomlError, toml_values
 from diag.words.formatting import visible
 
 # -- lines -------------------------------------------------------------------------------------------------------------
@@ -35,10 +35,12 @@ class Lines(dict[Place, int]):
     def __init__(self) -> None:
         super().__init__()
         self.repeated: list[tuple[Place, int]] = []
+        self._twice: set[Place] = set()
 
     def put(self, place: Place, line: int) -> None:
-        if place in self and not any(place[: len(outer)] == outer for outer, _ in self.repeated):
+        if place in self and not any(place[:length] in self._twice for length in range(1, len(place) + 1)):
             self.repeated.append((place, line))
+            self._twice.add(place)
         self[place] = line
 
 
@@ -128,13 +130,16 @@ def _dotted(text: str) -> Place:
 
 _MOST_BYTES = 1 << 20
 _DEEPEST = 50
+_MOST_DIGITS = 400
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _EXPECTED = "give a DeepSpeed JSON, an Accelerate YAML, TrainingArguments or its fsdp_config, or a torchtitan TOML"
 _TOML = re.compile(
     r"\A(?:[^\S\n]*(?:#[^\n]*)?\n)*[^\S\n]*(?:\[\[?[A-Za-z_][\w.\"-]*\]\]?\s*(?:#[^\n]*)?$|[A-Za-z_][\w.-]*\s*=)", re.M
 )
-# Strings are matched first, so that a comment sign inside one is left alone.
-_HJSON = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|#[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
-_TRAILING_COMMA = re.compile(r'("(?:[^"\\\n]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)
+# Strings are matched first, so that a comment sign inside one is left alone; also one without an end, which would be
+# looked for from every quote in it.
+_HJSON = re.compile(r'"(?:[^"\\\n]|\\.)*+"?|//[^\n]*|#[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
+_TRAILING_COMMA = re.compile(r'("(?:[^"\\\n]|\\.)*+"?)|,(?=\s*[}\]])', re.DOTALL)
 
 
 class Document(Struct, frozen=True):
@@ -175,20 +180,29 @@ def parse(text: str, path: str) -> Document:
     """The values of a text. Its first characters determine the syntax. DiagError with the line where it is broken."""
     try:
         if _TOML.match(text):
-            document = Document(path, "toml", tomllib.loads(text), toml_lines(text))
+            document = Document(path, "toml", _bounded(toml_values(text), path), toml_lines(text))
         elif text.lstrip()[0] in "{[":
             document = _json(text, path)
         else:
             document = _yaml(text, path)
-    except tomllib.TOMLDecodeError as error:
+    except NotTomlError as error:
         raise DiagError(f"not TOML: {error}", path=path, hint="fix that line") from error
     except RecursionError as error:
-        raise DiagError("nested too deep for a configuration", path=path, hint=_EXPECTED) from error
+        raise _too_deep(path) from error
     if not isinstance(document.values, dict):
         raise DiagError("it holds no keys and values", path=path, hint=_EXPECTED)
-    if _depth(document.values) > _DEEPEST:
-        raise DiagError("nested too deep for a configuration", path=path, hint=_EXPECTED)
     return msgspec.structs.replace(document, values=_named(document.values))
+
+
+def _bounded(values: Any, path: str) -> Any:
+    """The values. DiagError where they are nested too deep: the place of a key is as long as it lies deep."""
+    if _depth(values) > _DEEPEST:
+        raise _too_deep(path)
+    return values
+
+
+def _too_deep(path: str) -> DiagError:
+    return DiagError("nested too deep for a configuration", path=path, hint=_EXPECTED)
 
 
 def _named(values: Any) -> Any:
@@ -200,11 +214,11 @@ def _named(values: Any) -> Any:
 
 def _json(text: str, path: str) -> Document:
     try:
-        return Document(path, "json", json.loads(text), json_lines(text))
+        return Document(path, "json", _bounded(json.loads(text), path), json_lines(text))
     except json.JSONDecodeError as error:
         plain = _without_comments(text)
         try:
-            return Document(path, "json", json.loads(plain), json_lines(plain), hjson=True)
+            return Document(path, "json", _bounded(json.loads(plain), path), json_lines(plain), hjson=True)
         except json.JSONDecodeError:
             where = f"line {error.lineno}, column {error.colno}"
             raise DiagError(f"not JSON: {error.msg} ({where})", path=path, hint="fix that line") from error
@@ -219,20 +233,61 @@ def _without_comments(text: str) -> str:
 
 
 def _yaml(text: str, path: str) -> Document:
-    """Reads with PyYAML's safe loader, which builds plain values only. Aliases, by which a small file can hold a huge
-    value, are refused."""
+    """Reads with PyYAML's safe loader, which builds plain values only."""
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
-            raise DiagError("it uses aliases (*name), which are not followed here", path=path, hint="write values out")
-        return Document(path, "yaml", yaml.safe_load(text), yaml_lines(yaml.compose(text, yaml.SafeLoader)))
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        values: Any = loader.construct_document(node) if node is not None else None
+        return Document(path, "yaml", values, yaml_lines(node))
+    except _AliasError as error:
+        reason = "it uses aliases (*name), which are not followed here"
+        raise DiagError(reason, path=path, hint="write values out") from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
         raise DiagError(
             f"not YAML: {error.problem or error.context}{where}", path=path, hint="fix that line"
         ) from error
-    except (yaml.YAMLError, ValueError, TypeError) as error:  # also an invalid date or an unhashable key
+    except (yaml.YAMLError, TypeError, ValueError) as error:  # also an unhashable key
         raise DiagError(f"not YAML: {visible(str(error))}", path=path, hint=_EXPECTED) from error
+
+
+class _AliasError(Exception):
+    """A small file can hold a huge value by way of aliases."""
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
+    """Bounds what the loader does by the depth of the document and the length of a number. Each token costs it time
+    that goes with the depth, and base 60 the square of the digits."""
+
+    def fetch_flow_collection_start(self, token_class: type[yaml.Token]) -> None:
+        self._enter()
+        super().fetch_flow_collection_start(token_class)
+
+    def add_indent(self, column: int) -> bool:
+        self._enter()
+        added: bool = super().add_indent(column)
+        return added
+
+    def _enter(self) -> None:
+        if self.flow_level + len(self.indents) > 2 * _DEEPEST:  # a sequence in a mapping may take no indent of its own
+            raise RecursionError
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise _AliasError
+        node: yaml.Node | None = super().compose_node(parent, index)
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """A scalar that is not what its tag says is an error at its line: PyYAML's own exceptions are of all kinds."""
+        if isinstance(node, yaml.ScalarNode) and len(node.value) > _MOST_DIGITS and node.tag in _NUMBERS:
+            raise yaml.constructor.ConstructorError(None, None, "a number of too many digits", node.start_mark)
+        try:
+            return super().construct_object(node, deep)
+        except (ArithmeticError, AttributeError, LookupError, ValueError) as error:
+            reason = f"not a value of the tag {node.tag.removeprefix('tag:yaml.org,2002:')!r}"
+            raise yaml.constructor.ConstructorError(None, None, reason, node.start_mark) from error
 
 
 def _depth(values: object) -> int:

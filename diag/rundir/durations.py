@@ -170,6 +170,7 @@ class _Recorded:
         self._ranks: dict[int, int] = {}  # by process
         self._files: list[Path] = []
         self._names: dict[tuple[str, tuple[int, ...]], str] = {}
+        self._taken: set[str] = set()
 
     def read(self, rank: int, files: RankLayout, identity: RankRecord | None) -> None:
         columns, path = self._columns, files.durations
@@ -216,7 +217,8 @@ class _Recorded:
         """The name of these ranks' group: its own, unless other ranks have a group of that name."""
         known = self._names.get((name, ranks))
         if known is None:
-            taken = any(group == name for group, _ in self._names)
+            taken = name in self._taken
+            self._taken.add(name)
             known = self._names[name, ranks] = f"{name[:200]} of {rank_ranges(ranks)}" if taken else name[:200]
         return known
 

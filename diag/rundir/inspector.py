@@ -16,13 +16,14 @@ its JSON, October 2025 to August 2026):
 
 from __future__ import annotations
 
-import gzip
+import io
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, BinaryIO, Final, cast
+from typing import Annotated, Final
 
 import msgspec
 import polars as pl
@@ -33,14 +34,17 @@ from diag.collectors.layout import MOST_NS, MOST_RANKS, RankLayout, RunLayout, i
 from diag.collectors.reading import open_regular, walk
 from diag.collectors.records import RECV, SEND, RankRecord
 from diag.model import DAMAGED, Gap
+from diag.packed import GZIP, PackedError, Unpacked
 from diag.traces.text_stream import exists, is_remote, may_be_trace
 from diag.words.formatting import counted
 
-from .durations import MOST_RECORDS, DurationColumns, DurationRecords, Process
+from .durations import MOST_RECORDS, DurationColumns, DurationRecords, Process, with_ranks
 
 _HEAD: Final = 1 << 14
 _LINE: Final = 1 << 20  # a verbose record with 64 channels takes 20 kB
-_GZIP: Final = b"\x1f\x8b"
+_BUFFER: Final = 1 << 18
+_INFLATION: Final = 100  # records deflate to a tenth or a thirtieth
+_USELESS: Final = 100_000  # lines that are no records, beyond ten for each that is one
 _MARKS: Final = (b'"coll_perf"', b'"p2p_perf"', b'"dump_stats"', b'"inspector_output_format_version"')
 _METRIC: Final = re.compile(
     rb"^(?:# (?:HELP|TYPE) )?nccl_(?:p2p_)?(?:bus_bandwidth_gbs|\w+_exec_time_microseconds)\b", re.MULTILINE
@@ -187,18 +191,12 @@ def _is_inspector(path: str, run: Path | None = None) -> bool:
     try:
         with open_regular(path, run) as file:
             head = file.read(_HEAD)
-            if head.startswith(_GZIP):
-                head = zlib.decompressobj(wbits=31).decompress(head, _HEAD)
+            if head.startswith(GZIP):
+                head = zlib.decompressobj(wbits=31).decompress(head, _HEAD)  # also of a file that ends early
     except (OSError, zlib.error):
         return False
     is_json = head.lstrip()[:1] == b"{" and any(mark in head for mark in _MARKS)
     return is_json or _METRIC.search(head) is not None
-
-
-def _unpacked(file: BinaryIO) -> BinaryIO:
-    head = file.read(2)
-    file.seek(0)
-    return cast(BinaryIO, gzip.open(file, "rb")) if head == _GZIP else file
 
 
 def read_inspector(files: Sequence[Path], run: Path | None = None) -> DurationRecords:
@@ -215,21 +213,27 @@ def read_inspector(files: Sequence[Path], run: Path | None = None) -> DurationRe
 def _read(path: Path, reading: DurationColumns, run: Path | None) -> None:
     try:
         with open_regular(path, run) as file:
-            lines = iter(partial(_unpacked(file).readline, _LINE), b"")
-            first = next((line for line in lines if line.strip()), b"")
-            several = _chain(first, lines)
+            lines = iter(partial(io.BufferedReader(Unpacked(file, times=_INFLATION), _BUFFER).readline, _LINE), b"")
+            useful = _useful(lines, reading)
+            first = next(useful, b"")
+            several = chain([first], useful)
             if first.lstrip()[:1] == b"{":
                 _read_json(path, several, reading)
             else:
                 _read_prometheus(path, several, reading)
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error) or "truncated"
+    except (OSError, PackedError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
         reading.gaps.append(Gap(str(path), f"cannot be read to the end: {reason}"))
 
 
-def _chain(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from rest
+def _useful(lines: Iterator[bytes], reading: DurationColumns) -> Iterator[bytes]:
+    """The lines that are not blank, as long as some of them become records. PackedError for a file of other lines."""
+    before = len(reading.group)
+    for number, line in enumerate(lines):
+        if number > _USELESS and number > _USELESS + 10 * (len(reading.group) - before):
+            raise PackedError(f"more than {_USELESS:,} lines are no records")
+        if line.strip():
+            yield line
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------
@@ -243,8 +247,6 @@ def _read_json(path: Path, lines: Iterator[bytes], reading: DurationColumns) -> 
         if reading.full:
             reading.gaps.append(Gap(str(path), f"more than {MOST_RECORDS:,} records: the others were left out"))
             break
-        if not line.strip():
-            continue
         try:
             record = decode(line)
         except DAMAGED:
@@ -386,26 +388,21 @@ def _read_prometheus(path: Path, lines: Iterator[bytes], reading: DurationColumn
 def newest_job(read: DurationRecords) -> DurationRecords:
     """The records of the newest job in the files; the rest is a gap. Processes that share no communicator with others,
     and wrote at another time, belong to another job: NCCL_INSPECTOR_DUMP_DIR is often reused."""
-    grouped: list[tuple[set[int], set[str]]] = []
-    for at, process in enumerate(read.processes):
-        members, groups = {at}, set(process.communicators)
-        for other in [other for other in grouped if other[1] & groups]:
-            grouped.remove(other)
-            members, groups = members | other[0], groups | other[1]
-        grouped.append((members, groups))
-    jobs = [members for members, _ in grouped]
-    spans = [
-        (times["dumped_ns"].min(), times["dumped_ns"].max())
-        for job in jobs
-        if len(times := read.rows.filter(pl.col("process").is_in(list(job)) & pl.col("dumped_ns").is_not_null()))
-    ]
-    if len(jobs) < 2 or len(spans) < len(jobs):
+    jobs = _jobs(read.processes)
+    number = max(jobs, default=-1) + 1
+    at_ns = pl.col("dumped_ns")
+    spans = (
+        with_ranks(read, dict(enumerate(jobs)))
+        .group_by(job="rank")
+        .agg(first=at_ns.min(), last=at_ns.max())
+        .drop_nulls()
+    )
+    if number < 2 or len(spans) < number:
         return read
-    newest = max(spans, key=lambda span: span[1])  # type: ignore[arg-type, return-value]
-    newest_jobs = [job for job, span in zip(jobs, spans, strict=True) if span[1] >= newest[0]]  # type: ignore[operator]
-    if len(newest_jobs) == len(jobs):
+    newest_jobs = set(spans.filter(pl.col("last") >= spans.sort("last", descending=True)["first"][0])["job"])
+    if len(newest_jobs) == number:
         return read
-    chosen = sorted(set().union(*newest_jobs))
+    chosen = [at for at, job in enumerate(jobs) if job in newest_jobs]
     left = len(read.processes) - len(chosen)
     processes_left = f"{left:,} process{'es' if left > 1 else ''}"
     gap = Gap(read.files[0], f"{processes_left} of an earlier job in the same folder; left out")
@@ -421,6 +418,24 @@ def _only(read: DurationRecords, chosen: Sequence[int]) -> DurationRecords:
         process=pl.col("process").replace_strict(place, return_dtype=pl.Int64)
     )
     return replace(read, rows=rows, processes=tuple(read.processes[at] for at in chosen))
+
+
+def _jobs(processes: Sequence[Process]) -> list[int]:
+    """The number of each process's job: processes that share a communicator, also by way of others, are of one job."""
+    above = list(range(len(processes)))
+
+    def root(at: int) -> int:
+        while above[at] != at:
+            above[at] = above[above[at]]
+            at = above[at]
+        return at
+
+    first: dict[str, int] = {}
+    for at, process in enumerate(processes):
+        for group in process.communicators:
+            above[root(at)] = root(first.setdefault(group, at))
+    numbers: dict[int, int] = {}
+    return [numbers.setdefault(root(at), len(numbers)) for at in range(len(processes))]
 
 
 def ranks_of(read: DurationRecords) -> tuple[dict[int, int], bool]:

@@ -55,7 +55,7 @@ class Tail(Generic[T]):
         self.refusal = ""  # why the last read failed
         self._read = 0  # bytes
         self._file: int | None = None  # inode
-        self._decode = msgspec.json.Decoder(kind).decode
+        self._decode = _decoder(kind)
 
     @property
     def exists(self) -> bool:
@@ -95,10 +95,11 @@ class Tail(Generic[T]):
         return records
 
     def _take(self, line: bytes, records: list[T]) -> None:
-        try:
-            records.append(self._decode(line))
-        except DAMAGED:
+        record = self._decode(line)
+        if record is None:
             self.unreadable += 1
+        else:
+            records.append(record)
 
 
 # A number for which sums of a few would not fit into 64 bits: MOST_NS or more. A string only matches if it contains
@@ -115,6 +116,19 @@ def _huge(text: bytes) -> re.Match[bytes] | None:
     """The first number that would not fit, if there is one."""
     shape = text.translate(_SHAPE)
     return _HUGE.search(text) if any(pattern in shape for pattern in _HUGE_SHAPES) else None
+
+
+def _decoder(kind: type[T]) -> Callable[[bytes], T | None]:
+    """A function that decodes a line; None where it is damaged or holds a number that would not fit."""
+    decode = msgspec.json.Decoder(kind).decode
+
+    def decoded(line: bytes) -> T | None:
+        try:
+            return None if _huge(line) else decode(line)
+        except DAMAGED:
+            return None
+
+    return decoded
 
 
 def read_lines(path: Path, kind: type[T], run: Path | None = None) -> tuple[list[T], list[Gap]]:
@@ -141,7 +155,7 @@ def each_line(path: Path, kind: type[T], take: Callable[[T], object], run: Path 
 
 
 def _take_records(path: Path, lines: Iterator[bytes], kind: type[T], take: Callable[[T], object]) -> list[Gap]:
-    decode = msgspec.json.Decoder(kind).decode
+    decode = _decoder(kind)
     gaps: list[Gap] = []
     bad = good = 0
     for line in lines:
@@ -154,10 +168,7 @@ def _take_records(path: Path, lines: Iterator[bytes], kind: type[T], take: Calla
             break
         if not line.strip():
             continue
-        try:
-            record = None if _huge(line) else decode(line)
-        except DAMAGED:
-            record = None
+        record = decode(line)
         if record is None:
             bad += 1
         else:
@@ -330,14 +341,9 @@ def read_last_lines(file: Path, kind: type[T], most: int) -> tuple[list[T], Gap 
         return [], None
     except OSError as error:
         return [], Gap(str(file), f"cannot be read: {error.strerror}")
-    decode = msgspec.json.Decoder(kind).decode
-    records = []
-    for line in tail.split(b"\n"):
-        try:
-            records.append(decode(line))
-        except DAMAGED:
-            continue
-    return records, None
+    decode = _decoder(kind)
+    records = (record for line in tail.split(b"\n") if (record := decode(line)) is not None)
+    return list(records), None
 
 
 def restart_gaps(layout: RunLayout) -> list[Gap]:

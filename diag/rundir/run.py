@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import time
-import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -30,6 +29,7 @@ from diag.collectors.records import (
 )
 from diag.errors import DiagError, ExitCode, readable
 from diag.model import Gap
+from diag.toml import NotTomlError, toml_values
 from diag.traces.cache import Cache
 from diag.traces.kineto_names import MOST_RULES, CommRule, RuleError, parse_rule
 from diag.traces.memory_snapshots import is_snapshot, snapshot_files
@@ -74,10 +74,10 @@ def with_settings(reading: Reading, paths: Sequence[str]) -> Reading:
 def read_rules(file: Path) -> list[CommRule]:
     """The rules of one file. DiagError (usage) if it cannot be understood."""
     try:
-        values = tomllib.loads(read_regular(file, _MOST_BYTES, run_of(file)).decode("utf-8"))
+        values = toml_values(read_regular(file, _MOST_BYTES, run_of(file)).decode("utf-8"))
     except OSError as error:
         raise _refused(file, f"cannot be read: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (NotTomlError, UnicodeDecodeError) as error:
         raise _refused(file, f"is not TOML: {error}") from error
     if unknown := sorted(set(values) - {COMM_KERNELS}):
         raise _refused(file, f"has an unknown key {unknown[0]!r}; the only key is {COMM_KERNELS}")

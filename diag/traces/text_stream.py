@@ -12,27 +12,21 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Self, cast
 
-from isal import igzip, isal_zlib
-
 from diag.collectors.layout import RunLayout, is_folder, run_of
 from diag.collectors.reading import open_regular, walk
 from diag.errors import DiagError
 from diag.model import Gap
+from diag.packed import FREE_BYTES, PackedError, Unpacked
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
 BLOCK_BYTES = 1 << 20
-_GZIP_MAGIC = b"\x1f\x8b"
-# Traces deflate to between a tenth and a thirtieth. gzip's own limit is a thousandth, which only zeros reach.
-MAX_INFLATION = 300
-_INFLATION_FREE_BYTES = 256 << 20
 _ARCHIVE_FREE_BYTES = 8 << 30  # also in addition to the traces: a core file is mostly zeros
 MAX_MEMBERS = 100_000  # four times the largest run that is known
-_MAX_HEADER_BYTES = 1 << 20
-_MOST_READS_AT_END = 100  # tarfile skips content block by block, even far beyond the end of the file
-_DEFLATE_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # the stub types it as an instance
+# Of the extended headers of one member, with its long name and attributes, and of those of the whole archive.
+_MAX_HEADER_BYTES, _MAX_HEADERS_BYTES = 1 << 16, 256 << 20
 _DAMAGED_HINT = "Record the trace again, or leave this file out; the other ranks can be analysed without it."
 
 
@@ -52,7 +46,7 @@ def blocks(file: BinaryIO, name: str) -> Iterator[bytes]:
     Blocks of at most BLOCK_BYTES, so a file that inflates to terabytes costs no memory; DiagError once it has inflated
     to more than MAX_INFLATION times its size, and for a stream that ends early or is damaged.
     """
-    inflated = _Inflated(file, name, _INFLATION_FREE_BYTES)
+    inflated = _Inflated(file, name, FREE_BYTES)
     yield from iter(lambda: inflated.read(BLOCK_BYTES) or b"", b"")
 
 
@@ -65,9 +59,10 @@ def members(file: BinaryIO, name: str) -> Iterator[tuple[str, BinaryIO | None]]:
     plain = _Inflated(file, name, _ARCHIVE_FREE_BYTES)
     with _archive_errors(name), tarfile.open(fileobj=cast(BinaryIO, plain), mode="r|", tarinfo=_Header) as archive:
         for number, member in enumerate(archive):
+            archive.members.clear()  # type: ignore[attr-defined]  # kept for seeking; each has its headers
             if number >= MAX_MEMBERS:
                 raise damaged(name, f"the archive holds more than {MAX_MEMBERS:,} files: the others are not read")
-            content = archive.extractfile(member) if member.isreg() else None
+            content = archive.extractfile(member) if member.isreg() and not member.issparse() else None
             yield member.name, cast(BinaryIO, _Member(content, name)) if content is not None else None
 
 
@@ -79,6 +74,16 @@ def _archive_errors(name: str) -> Iterator[None]:
     except (tarfile.TarError, ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         reason = str(error) if isinstance(error, tarfile.TarError) else f"a header is malformed ({error})"
         raise damaged(name, f"the archive is damaged or ends early: {reason or 'unexpected end'}") from error
+
+
+_PAX_KEYS = ("path", "linkpath", "size")
+_EXTENDED = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
 
 
 class _Header(tarfile.TarInfo):
@@ -96,11 +101,51 @@ class _Header(tarfile.TarInfo):
             raise tarfile.ReadError(reason) from error
 
     def _proc_member(self, tarfile_: tarfile.TarFile) -> tarfile.TarInfo:
-        """Limits the size of headers with names, which are read as a whole."""
-        if self.size > _MAX_HEADER_BYTES and not self.isreg() and not self.issparse():
-            raise tarfile.ReadError(f"a header of {self.size:,} bytes")
+        """Limits the headers with names, which are read as a whole."""
+        if self.type in _EXTENDED:
+            read = getattr(tarfile_, "headers_read", 0) + self.size
+            if self.size > _MAX_HEADER_BYTES or read > _MAX_HEADERS_BYTES:
+                raise tarfile.ReadError(f"extended headers of {read:,} bytes")
+            tarfile_.headers_read = read  # type: ignore[attr-defined]
         member: tarfile.TarInfo = super()._proc_member(tarfile_)  # type: ignore[misc]
         return member
+
+    def _proc_pax(self, tarfile_: tarfile.TarFile) -> tarfile.TarInfo:
+        """tarfile keeps all keys, copies those of a global header into every later member, and searches a header in
+        time that goes with its square. Only the next member's name, size and link matter here."""
+        content = tarfile_.fileobj.read(-(-self.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE)[: self.size]
+        member = self.fromtarfile(tarfile_)
+        if self.type == tarfile.XGLTYPE:
+            return member
+        keys = {key: value for key, value in _pax_records(content) if key in _PAX_KEYS}
+        member._apply_pax_info(keys, tarfile_.encoding, tarfile_.errors)  # type: ignore[attr-defined]
+        member.offset = self.offset
+        if "size" in keys:
+            blocks_of_content = -(-member.size // tarfile.BLOCKSIZE) if member.isreg() else 0
+            tarfile_.offset = member.offset_data + blocks_of_content * tarfile.BLOCKSIZE
+        return member
+
+    def _proc_sparse(self, tarfile_: tarfile.TarFile) -> tarfile.TarInfo:
+        """The map of a sparse file may go on for gigabytes. The content of such a file is not read."""
+        _, is_continued, size = self._sparse_structs
+        self._sparse_structs: Any = ([], False, size)
+        while is_continued:
+            is_continued = bool(tarfile_.fileobj.read(tarfile.BLOCKSIZE)[504:505].strip(b"\0"))
+        member: tarfile.TarInfo = super()._proc_sparse(tarfile_)  # type: ignore[misc]
+        return member
+
+
+def _pax_records(content: bytes) -> Iterator[tuple[str, str]]:
+    """Key and value of each record ``length key=value``; the length is that of the whole record."""
+    at = 0
+    while (blank := content.find(b" ", at, at + 10)) > 0:
+        end = at + int(content[at:blank])
+        record = content[blank + 1 : end]
+        if end <= blank or not record.endswith(b"\n"):
+            raise tarfile.ReadError("an extended header is malformed")
+        key, _, value = record[:-1].decode("utf-8", "surrogateescape").partition("=")
+        yield key, value
+        at = end
 
 
 class _Member(io.RawIOBase):
@@ -118,61 +163,18 @@ class _Member(io.RawIOBase):
         return len(data)
 
 
-class _Inflated(io.RawIOBase):
-    """The content of a file, inflated if it begins like gzip. DiagError if the stream ends early or is damaged, and if
-    it holds more than ``free_bytes`` and more than ``MAX_INFLATION`` times the file."""
+class _Inflated(Unpacked):
+    """The content of a file, inflated if it begins like gzip. DiagError instead of PackedError."""
 
     def __init__(self, file: BinaryIO, name: str, free_bytes: int) -> None:
-        self._name, self._free_bytes, self._given, self._reads_at_end = name, free_bytes, 0, 0
-        self._counted = _Counting(file)
-        magic = self._counted.read(2) or b""
-        self._counted.put_back(magic)
-        self._packed: Any = None
-        if magic == _GZIP_MAGIC:
-            self._packed = igzip.IGzipFile(fileobj=cast(BinaryIO, self._counted), mode="rb")  # type: ignore[no-untyped-call]
-
-    def readable(self) -> bool:
-        return True
+        self._name = name
+        super().__init__(file, free_bytes)
 
     def read(self, size: int = -1) -> bytes:
         try:
-            # read1 returns the data before a truncation, which read drops.
-            block: bytes = self._packed.read1(size) if self._packed is not None else self._counted.read(size) or b""
-        except EOFError as error:
-            raise damaged(self._name, "the gzip stream ends early, the file is truncated") from error
-        except (igzip.BadGzipFile, _DEFLATE_ERROR) as error:
-            raise damaged(self._name, f"the gzip stream is damaged: {error}") from error
-        self._given += len(block)
-        self._reads_at_end += not block
-        if self._reads_at_end > _MOST_READS_AT_END:
-            raise damaged(self._name, "the file ends early")
-        if self._packed is not None and self._given > max(self._free_bytes, MAX_INFLATION * self._counted.taken):
-            raise damaged(self._name, f"it decompresses to more than {MAX_INFLATION} times its size, the maximum")
-        return block
-
-
-class _Counting(io.RawIOBase):
-    """Counts the bytes read from a file, and takes one read back."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._back = b""
-        self.taken = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Buffer) -> int:
-        view = memoryview(buffer).cast("B")
-        data = self._back[: len(view)] or self._file.read(len(view))
-        self._back = self._back[len(data) :]
-        view[: len(data)] = data
-        self.taken += len(data)
-        return len(data)
-
-    def put_back(self, data: bytes) -> None:
-        self._back = data + self._back
-        self.taken -= len(data)
+            return super().read(size)
+        except PackedError as error:
+            raise damaged(self._name, str(error)) from error
 
 
 # -- sources -----------------------------------------------------------------------------------------------------------

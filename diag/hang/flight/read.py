@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import os
 import re
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import IO, BinaryIO, cast
+from typing import BinaryIO
 
 import msgspec
-import zstandard
 
 from diag.collectors.bounded_pickle import MAX_BYTES, MAX_CONTAINERS, RefusedError, TruncatedError
 from diag.collectors.layout import RunLayout, is_folder, run_of
@@ -23,7 +20,7 @@ from diag.collectors.reading import is_no_file, open_regular, walk
 from diag.errors import DiagError
 from diag.hang.flight.board import Dump, Dumps, Unreadable, with_groups_of
 from diag.hang.flight.parse import DumpName, ShapeTable, is_dump, loads, parse_dump
-from diag.hang.text.streams import GZIP, ZSTD
+from diag.packed import GZIP, ZSTD, PackedError, Unpacked
 
 # -- Files that may be Flight Recorder dumps, found and opened within bounds, packed or not ----------------------------
 
@@ -85,7 +82,7 @@ def _kind(path: Path, run: Path | None) -> str | None:
     with open_regular(path, run) as file:
         head = file.read(_HEAD)
         if head.startswith((GZIP, ZSTD)):
-            head = _unpacked(file, head, _HEAD)
+            head = _unpacked(file, _HEAD)
     if head[:1] == b"\x80" and b"segments" in head[:_OF_SNAPSHOT]:
         return None  # a snapshot of the allocator's memory
     if not head:
@@ -106,30 +103,24 @@ def content(path: Path, run: Path | None = None) -> bytes:
     with open_regular(path, run) as file:
         data = file.read(MAX_BYTES + 1)
         if data.startswith((GZIP, ZSTD)):
-            data = _unpacked(file, data, MAX_BYTES + 1)
+            data = _unpacked(file, MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise UnpackError(f"more than {MAX_BYTES >> 20} MiB")
     return data
 
 
-def _unpacked(file: BinaryIO, head: bytes, most: int) -> bytes:
-    """The first ``most`` bytes; for a truncated file, those before the cut. ``head``: how the file begins."""
+def _unpacked(file: BinaryIO, most: int) -> bytes:
+    """The first ``most`` bytes; for a truncated file, those before the cut."""
     out = BytesIO()
     file.seek(0)
     try:
-        with _stream(file, head) as stream:
-            while out.tell() < most and (chunk := stream.read(min(_CHUNK, most - out.tell()))):
-                out.write(chunk)
-    except (OSError, EOFError, ValueError, zlib.error, zstandard.ZstdError) as problem:
+        stream = Unpacked(file, most, zstd=True)
+        while out.tell() < most and (chunk := stream.read(min(_CHUNK, most - out.tell()))):
+            out.write(chunk)
+    except (OSError, ValueError, PackedError) as problem:
         if not out.tell():
             raise UnpackError(f"cannot be unpacked ({problem})") from None
     return out.getvalue()
-
-
-def _stream(file: BinaryIO, head: bytes) -> IO[bytes]:
-    if head.startswith(GZIP):
-        return cast(IO[bytes], gzip.open(file, "rb"))
-    return cast(IO[bytes], zstandard.open(file, "rb"))
 
 
 def name_of(path: Path) -> DumpName:

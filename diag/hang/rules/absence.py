@@ -14,7 +14,7 @@ from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, Hit
 from diag.hang.failures import TIMED_OUT, ended_well, failed, groups_of, is_world, rank_in, timeouts_of, went_on
 from diag.hang.failures import group_of as group_of_line
 from diag.hang.job import JobLogs, distinct
-from diag.hang.model import MOST_RANKS, Clue, Communicator, Line
+from diag.hang.model import MOST_RANKS, Clue, Communicator, Line, absent_of
 from diag.hang.rules.direct import clue_of, ranks_in, time_of
 from diag.hang.rules.processes import victims_of
 from diag.hang.wording import begun
@@ -96,7 +96,7 @@ def _registered(job: JobLogs) -> list[Clue]:
     hits = job.named("lightning-member")
     times = Counter(int(hit.groups["rank"]) for hit in hits)
     size = max((int(hit.groups["size"]) for hit in hits), default=0)
-    absent = [rank for rank in range(min(size, MOST_RANKS)) if rank not in times]
+    absent = absent_of(size, times)
     if not absent or job.once(ended_well):
         return []
     twice = min(times.values()) > 1
@@ -190,12 +190,13 @@ def _horovod(job: JobLogs) -> list[Clue]:
     # Without a world size, only ranks up to the highest that is printed are known to exist.
     printed = [rank for match in stalled.values() for rank in ranks_in(match["ranks"] or match["ready"] or "")]
     size = job.logs.world_size or max(printed, default=-1) + 1
-    lacking = {tensor: _lacking(match, size) for tensor, match in stalled.items()}
+    few = size * len(stalled) <= MOST_RANKS  # else the ranks that are not listed are too many to look at
+    lacking = {tensor: _lacking(match, size if few else MOST_RANKS + 1) for tensor, match in stalled.items()}
     lacking = {tensor: ranks for tensor, ranks in lacking.items() if ranks}
     if not lacking:
         return []
     common = set.intersection(*lacking.values())
-    if not common and size <= MOST_RANKS:
+    if not common and few:
         odd, note = _elsewhere(lacking, size)
         if note:
             culprits = [job.of_rank(rank) for rank in odd]
@@ -220,7 +221,7 @@ def _store_barrier(job: JobLogs) -> list[Clue]:
         return []
     if joined > size:
         return _stale_store(job, last, hits)
-    absent = [rank for rank in range(size) if rank not in waiting] if joined == len(waiting) else []
+    absent = absent_of(size, waiting) if joined == len(waiting) else []
     note = f"{joined} of {size} ranks came to the store's barrier {last.groups['key'].strip(',')}."
     repeated = len([hit for hit in hits if hit.groups["rank"] == last.groups["rank"]]) > 1
     sure = NAMES_AN_EFFECT if "Timed out" in last.line.text or repeated else SUGGESTS
@@ -244,7 +245,7 @@ def _raised_by_all_others(job: JobLogs) -> list[Clue]:
     world, raised = job.logs.world_size, victims_of(job)
     if world is None or job.logs.deduplicated or not raised:
         return []
-    silent = [rank for rank in range(world) if rank not in raised]
+    silent = absent_of(world, raised)
     if not silent or len(silent) > len(raised) or not all(_read(job, rank) for rank in silent):
         return []
     lines = list(raised.values())
@@ -339,7 +340,7 @@ def _never_started(job: JobLogs) -> list[Clue]:
     for communicator in job.communicators:
         started = {m.group_rank for m in communicator.members if m.started or m.completed}
         waits = [m for m in communicator.members if m.started and not m.completed and not m.ended]
-        absent = [number for number in range(communicator.size) if number not in started]
+        absent = absent_of(communicator.size, started)
         if not communicator.comm_id or not waits or not absent:
             continue
         ranks = [job.global_rank(communicator, number) for number in absent]
@@ -353,7 +354,8 @@ def _never_started(job: JobLogs) -> list[Clue]:
 
 def _not_started(job: JobLogs, communicator: Communicator, absent: list[int], read: bool) -> Clue:
     culprits = [job.of_member(communicator, number) for number in absent]
-    ranks = [job.global_rank(communicator, number) for number in range(communicator.size) if number not in absent]
+    missing = set(absent)
+    ranks = [job.global_rank(communicator, number) for number in range(communicator.size) if number not in missing]
     waiting = [rank for rank in ranks if rank is not None]
     lines = [line for line in job.logs.lines if communicator.comm_id in line.text and "Init START" in line.text]
     note = (
@@ -388,7 +390,7 @@ def _behind_in_calls(job: JobLogs) -> list[Clue]:
         hung = job.first_timeout() is not None
         # Without a time-out the job may still be running: the log is a snapshot.
         sure = NAMES_AN_EFFECT if hung else SUGGESTS
-        ranks = [job.global_rank(communicator, number) for number in last if number not in behind]
+        ranks = [job.global_rank(communicator, number) for number, call in last.items() if call.op_count == most]
         victims = tuple(sorted(rank for rank in ranks if rank is not None))
         lagging.append(Clue("missing_rank", distinct(culprits), evidence, sure, note, victims))
     return lagging

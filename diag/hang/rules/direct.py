@@ -34,13 +34,17 @@ def _of_class(job: JobLogs, name: str) -> Clue | None:
         roots = [hit for hit in roots if hit.name == "rank-out-of-range"]
     if name == "gdr_acs" and job.named("queue-event"):  # the queue says what failed: this status can be its echo
         return None
-    known = {hit.line for hit in job.hits if hit.name not in _COARSE}
+    known = job.once(_lines_with_a_cause)
     roots = [hit for hit in roots if hit.name not in _COARSE or hit.line not in known]
     if not roots:
         return None
     confirmations = [hit for hit in hits if hit.pattern.role == Role.CONFIRMATION]
     culprits = _without_vague([(hit, culprit) for hit in roots for culprit in _culprits(job, hit)])
     return clue_of(name, roots, _at_fault(name, roots, culprits), first_by_time(roots).sentence, confirmations)
+
+
+def _lines_with_a_cause(job: JobLogs) -> set[Line]:
+    return {hit.line for hit in job.hits if hit.name not in _COARSE}
 
 
 def _at_fault(name: str, roots: list[Hit], speakers: list[Culprit]) -> list[Culprit]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from diag.hang.classes import CLASSES
 from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, Hit
-from diag.hang.failures import FailedRank, failed_ranks, speaker_of, timeouts_of, went_on
+from diag.hang.failures import FailedRank, Timeout, failed_ranks, speaker_of, timeouts_of, went_on
 from diag.hang.job import CLOCKS_NS, JobLogs, culprit_of, distinct
-from diag.hang.model import Clue, Culprit, Line, Role, Speaker
+from diag.hang.model import Clue, Culprit, Evidence, Line, Role, Speaker
 from diag.hang.raised import about_others, lost_worker, shortened
 from diag.hang.rules.direct import clue_of, first_by_time, time_of
 from diag.hang.text.prefixes import short_host
@@ -326,14 +329,17 @@ def _explained(job: JobLogs) -> bool:
 
 def _first_of_each(job: JobLogs) -> list[RankException]:
     """The first exception of every process: later ones in a chain follow from it."""
-    tracebacks = job.named("traceback")
+    tracebacks = _by_voice(hit.line for hit in job.named("traceback"))
     blocks = job.once(failed_ranks)
+    by_path: dict[str, list[FailedRank]] = defaultdict(list)
+    for block in sorted(blocks, key=lambda block: block.first):
+        by_path[block.path].append(block)
     exceptions: dict[object, RankException] = {}
     for hit in job.named("exception"):
         if hit.line.source in ("nccl", "kernel", "stack"):
             continue
         begin = _traceback_of(tracebacks, hit)
-        culprit = _culprit_of_traceback(job, hit.line, blocks)
+        culprit = _culprit_of_traceback(job, hit.line, by_path.get(hit.line.path, []))
         key = (culprit.rank, culprit.host) if culprit.rank is not None else (hit.line.path, culprit.host)
         message = hit.groups.get("message", "")
         if begin is not None or culprit.rank is not None or blocks or _OF_THE_SYSTEM.match(message):
@@ -341,24 +347,33 @@ def _first_of_each(job: JobLogs) -> list[RankException]:
     return list(exceptions.values())
 
 
-def _culprit_of_traceback(job: JobLogs, line: Line, blocks: tuple[FailedRank, ...]) -> Culprit:
-    """The culprit of a traceback; inside torchrun's block it belongs to the block's rank."""
-    for block in blocks:
-        inside = block.path == line.path and block.first < line.number <= block.last + _TRACEBACK_REACH
-        later = [b for b in blocks if b.path == block.path and block.first < b.first <= line.number]
-        if inside and not later and block.rank is not None and line.speaker == Speaker():
+def _culprit_of_traceback(job: JobLogs, line: Line, blocks: list[FailedRank]) -> Culprit:
+    """The culprit of a traceback; inside torchrun's block it belongs to the block's rank. ``blocks``: of the file, in
+    order."""
+    at = bisect_right(blocks, line.number, key=lambda block: block.first) - 1
+    if at >= 0 and line.speaker == Speaker():
+        block = blocks[at]  # the last that begins before the line
+        if block.first < line.number <= block.last + _TRACEBACK_REACH and block.rank is not None:
             return job.of_rank(block.rank, block.host)
     return speaker_of(job, line)
 
 
-def _traceback_of(tracebacks: list[Hit], hit: Hit) -> Line | None:
-    speaker = hit.line.speaker
-    for begin in reversed(tracebacks):
-        line = begin.line
-        near = line.path == hit.line.path and 0 < hit.line.number - line.number <= _TRACEBACK_REACH
-        if near and (line.speaker.rank, line.speaker.pid) == (speaker.rank, speaker.pid):
-            return line
-    return None
+_Voice = tuple[str, int | None, int | None]
+
+
+def _by_voice(lines: Iterable[Line]) -> dict[_Voice, list[Line]]:
+    """The lines by file and process, in order."""
+    voices: dict[_Voice, list[Line]] = defaultdict(list)
+    for line in sorted(lines, key=lambda line: line.number):
+        voices[line.path, line.speaker.rank, line.speaker.pid].append(line)
+    return voices
+
+
+def _traceback_of(tracebacks: dict[_Voice, list[Line]], hit: Hit) -> Line | None:
+    line = hit.line
+    begun = tracebacks.get((line.path, line.speaker.rank, line.speaker.pid), [])
+    at = bisect_left(begun, line.number, key=lambda begin: begin.number) - 1
+    return begun[at] if at >= 0 and line.number - begun[at].number <= _TRACEBACK_REACH else None
 
 
 def _can_be_cause(job: JobLogs, raised: RankException) -> bool:
@@ -370,12 +385,9 @@ def _can_be_cause(job: JobLogs, raised: RankException) -> bool:
     if went_on(job, raised.line):
         return False
     # Lines that name a fault of their own: out of memory, ECC, DDP's unused parameters.
-    named = {hit.line.evidence for hit in job.hits if hit.pattern.role == Role.ROOT}
-    if raised.line.evidence in named or raised.name.endswith("OutOfMemoryError"):
+    if raised.line.evidence in job.once(_root_lines) or raised.name.endswith("OutOfMemoryError"):
         return False
-    waited = [
-        report for report in job.once(timeouts_of) if report.rank == raised.culprit.rank and report.rank is not None
-    ]
+    waited = job.once(_timeouts_by_rank).get(raised.culprit.rank, [])
     if any(job.before(report.line, raised.line) is not False for report in waited):
         return False
     first = job.first_timeout()
@@ -387,12 +399,32 @@ def _can_be_cause(job: JobLogs, raised: RankException) -> bool:
     return not (after and clocks)
 
 
+def _root_lines(job: JobLogs) -> set[Evidence]:
+    return {hit.line.evidence for hit in job.hits if hit.pattern.role == Role.ROOT}
+
+
+def _timeouts_by_rank(job: JobLogs) -> dict[int | None, list[Timeout]]:
+    by_rank: dict[int | None, list[Timeout]] = defaultdict(list)
+    for report in job.once(timeouts_of):
+        if report.rank is not None:
+            by_rank[report.rank].append(report)
+    return by_rank
+
+
 def _ended_after(job: JobLogs, line: Line) -> bool:
-    ends = job.named("sigterm", "exitcode", "rank-exitcode")
-    seen = [hit.line for hit in ends] + [
-        block.evidence for block in job.once(failed_ranks) if (block.exitcode or 0) > 0
-    ]
-    return any(end.path == line.path and 0 < end.number - line.number <= _TRACEBACK_REACH for end in seen)
+    ends = job.once(_ends).get(line.path, [])
+    at = bisect_right(ends, line.number)
+    return at < len(ends) and ends[at] - line.number <= _TRACEBACK_REACH
+
+
+def _ends(job: JobLogs) -> dict[str, list[int]]:
+    """By file the numbers of the lines that say that a process ended, sorted."""
+    seen = [(hit.line.path, hit.line.number) for hit in job.named("sigterm", "exitcode", "rank-exitcode")]
+    seen += [(b.evidence.path, b.evidence.number) for b in job.once(failed_ranks) if (b.exitcode or 0) > 0]
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for path, number in sorted(seen):
+        numbers[path].append(number)
+    return numbers
 
 
 def _earliest(job: JobLogs, raised: list[RankException], blocks: tuple[FailedRank, ...]) -> list[RankException]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from collections import defaultdict
@@ -39,6 +40,9 @@ _USUAL_TIMEOUT_S = 600  # NCCL's in torch; gloo's is 1,800
 _NEAR = 0.8, 1.5  # of the timeout: work that began with the wait
 
 
+_FEW_WAITS, _MOST_LOOKS = 8, 2_000_000  # waits of which each is compared with each line that shows work
+
+
 @dataclass(frozen=True)
 class _Busy:
     """Work that a line shows. ``rank``: None where the line does not show it."""
@@ -70,8 +74,9 @@ class _Wait:
 def slow(job: JobLogs) -> list[Clue]:
     waits = [_of_group(group) for group in groups_of(job, job.once(timeouts_of))] or _at_barriers(job)
     waiting = frozenset(rank for wait in waits for rank in wait.ranks)
-    clues = [clue for wait in waits if (clue := _slow(job, wait, waiting)) is not None]
-    return clues[:1]
+    most = max(_FEW_WAITS, _MOST_LOOKS // max(1, len(job.once(_working_lines))))
+    clues = (clue for wait in waits[:most] if (clue := _slow(job, wait, waiting)) is not None)
+    return list(itertools.islice(clues, 1))
 
 
 def _of_group(group: GroupTimeouts) -> _Wait:
@@ -152,18 +157,17 @@ def _busy_rank_words(rank: int | None, absent: tuple[int, ...]) -> str:
 def _busy(job: JobLogs, waiting: frozenset[int], absent: tuple[int, ...], wait: _Wait) -> _Busy | None:
     """The last line that shows unfinished work of a rank that does not wait; a progress bar that ran about as long as
     the others waited takes precedence."""
-    names = {hit.line: _WORK[hit.name] for hit in job.named(*_WORK)}
     busy: _Busy | None = None
-    for line in job.logs.lines:
-        name, bar = names.get(line), _BAR.match(line.text)
+    possible = set(absent)
+    for line, name, bar, speaker in job.once(_working_lines):
+        rank = speaker
         if name is None and bar is None:
-            if busy is not None and line.path == busy.line.path and STEP.search(line.text):
+            if busy is not None and line.path == busy.line.path:
                 busy = replace(busy, last=False)
             continue
-        rank = job.rank_of(line)
         if rank in waiting and line.speaker.rank is None:
             rank = None  # the only rank that prints in this file need not be the busy one
-        if rank in waiting or (absent and rank is not None and rank not in absent):
+        if rank in waiting or (absent and rank is not None and rank not in possible):
             continue
         if line.source in ("nccl", "kernel", "stack", "launcher") or line.level in ("ERROR", "WARN"):
             continue
@@ -184,6 +188,17 @@ def _busy(job: JobLogs, waiting: frozenset[int], absent: tuple[int, ...], wait: 
             if lasts or line.number == wait.line.number or job.before(line, wait.line) is not False:
                 busy = _Busy(name, rank, line, last=line.path == wait.line.path and line.number <= wait.line.number)
     return busy
+
+
+def _working_lines(job: JobLogs) -> list[tuple[Line, str | None, re.Match[str] | None, int | None]]:
+    """The lines that show work, each with its class, its progress bar and its rank; a step has neither of the first."""
+    names = {hit.line: _WORK[hit.name] for hit in job.named(*_WORK)}
+    lines = ((line, names.get(line), _BAR.match(line.text)) for line in job.logs.lines)
+    return [
+        (line, name, bar, job.rank_of(line))
+        for line, name, bar in lines
+        if name is not None or bar is not None or STEP.search(line.text)
+    ]
 
 
 def _seconds(bar: re.Match[str]) -> int:

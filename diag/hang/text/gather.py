@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from diag.hang.text.keep import MOST_FOREIGN, MOST_OWN, OPENERS, KeptLines, Open, Part, RawLine, opened
+from diag.hang.text.keep import OPENERS, KeptLines, Open, OpenBlocks, Part, RawLine, opened
 from diag.hang.text.messages import Facts, Hint, ProcessKey
 from diag.hang.text.prefixes import NamedRank, ParsedLine, hosts_in_front, named, read_line
 from diag.hang.text.streams import Gaps, Search, TextBlock, blocks_of
@@ -153,7 +153,7 @@ class Gatherer:
         self._keeps = [word in asked or word not in (CALL, *OPENERS, DEDUPLICATED) for word in words]
         self._continues = [word in ENDS for word in words]
         self._opener = [word if word in OPENERS else "" for word in words]
-        self._open: list[Open] = []
+        self._open = OpenBlocks()
         self._file = 0
         self._year = 1970
 
@@ -185,7 +185,7 @@ class Gatherer:
             return
         for open_block in self._open:
             self._close(open_block)
-        self._open.clear()
+        self._open = OpenBlocks()
         if bar is not None:
             self.keep.add("the last progress bar", self._file, (bar,))
 
@@ -325,7 +325,7 @@ class Gatherer:
         new.lines.append(raw_line)
         if raw_line[2].endswith(text := parsed.text.encode()):
             new.prefix = raw_line[2].removesuffix(text)
-        self._open.append(new)
+        self._open.add(new)
         if parsed.rank is not None:
             self.facts.by_rank.add((parsed.rank_from, parsed.rank))
         return True
@@ -333,14 +333,11 @@ class Gatherer:
     def _feed(self, block: TextBlock, line: int) -> bool:
         """Whether a line belongs to an open block."""
         raw = block.line(line)[:LONG].rstrip(b"\r\n")
-        for open_block in self._open:
-            if open_block.is_frame(raw) and len(open_block.lines) < MOST_OWN:
-                open_block.lines.append((self._file, block.first + line, raw))
-                return True
+        if (framed := self._open.with_frame(raw)) is not None:
+            framed.lines.append((self._file, block.first + line, raw))
+            return True
         parsed = self.parsed_by(self._file, raw)[0]
-        for open_block in self._open:
-            if not open_block.takes(parsed):
-                continue
+        if (open_block := self._open.taking(parsed)) is not None:
             part = open_block.feed(parsed)
             if part is not Part.NO:
                 open_block.lines.append((self._file, block.first + line, raw))
@@ -349,12 +346,9 @@ class Gatherer:
                 self._close(open_block)
             if part is not Part.NO:
                 return True
-            break
-        for open_block in list(self._open):
-            open_block.foreign += 1
-            if open_block.foreign > MOST_FOREIGN:
-                self._open.remove(open_block)
-                self._close(open_block)
+        for followed in self._open.count_foreign():
+            self._open.remove(followed)
+            self._close(followed)
         return False
 
     def _close(self, open_block: Open) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -149,17 +150,19 @@ class Open:
     speaker: tuple[object, ...]
     lines: list[RawLine] = field(default_factory=list)
     prefix: bytes = b""  # of the line that opened it
-    foreign: int = 0
+    number: int = 0  # in the order of opening
+    foreign_before: int = 0  # lines of no block that came before it
     state: str = "frames"
     tail: int = 0
 
-    def takes(self, parsed: ParsedLine) -> bool:
-        """Whether a line may belong to the block, by the process that prints it. In a report only the first line may
-        have prefixes."""
+    def takes(self, parsed: ParsedLine, speaker: tuple[object, ...]) -> bool:
+        """Whether a line may belong to the block, by its ``speaker``, the process that prints it. In a report only the
+        first line may have prefixes."""
+        if speaker == self.speaker:
+            return True
         if self.kind == "horovod":  # "1: [tensor, ..]" looks like the prefix of srun
-            return not parsed.any or parsed.rank_from == "srun" or parsed.speaker() == self.speaker
-        speaker = parsed.speaker()
-        return speaker == self.speaker or (self.kind in ("desync", "elastic") and not parsed.any)
+            return not parsed.any or parsed.rank_from == "srun"
+        return self.kind in ("desync", "elastic") and not parsed.any
 
     def is_frame(self, raw: bytes) -> bool:
         """Whether a line is certainly a frame of this traceback: same prefix, indented. Such lines need no parsing."""
@@ -212,6 +215,69 @@ class Open:
             self.state, self.tail = "frames", 0
             return Part.MORE
         return Part.NO
+
+
+_OF_ANYBODY = ("horovod", "desync", "elastic")
+
+
+class OpenBlocks:
+    """The open blocks in the order of opening, found by the process and the prefix of a line: hundreds of ranks may
+    raise at once, and a line is of one of them."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, Open] = {}  # by number
+        self._by_speaker: dict[tuple[object, ...], dict[int, Open]] = defaultdict(dict)
+        self._of_anybody: dict[int, Open] = {}
+        self._by_prefix: dict[bytes, dict[int, Open]] = defaultdict(dict)
+        self._prefix_lengths: Counter[int] = Counter()
+        self._opened = self._foreign = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def __iter__(self) -> Iterator[Open]:
+        return iter(list(self._open.values()))
+
+    def add(self, block: Open) -> None:
+        self._opened += 1
+        block.number, block.foreign_before = self._opened, self._foreign
+        for blocks in self._indices(block):
+            blocks[block.number] = block
+        self._prefix_lengths[len(block.prefix)] += 1
+
+    def remove(self, block: Open) -> None:
+        for blocks in self._indices(block):
+            del blocks[block.number]
+        if not self._by_speaker[block.speaker]:
+            del self._by_speaker[block.speaker]
+        if not self._by_prefix[block.prefix]:
+            del self._by_prefix[block.prefix]
+        self._prefix_lengths[len(block.prefix)] -= 1
+        if not self._prefix_lengths[len(block.prefix)]:
+            del self._prefix_lengths[len(block.prefix)]
+
+    def _indices(self, block: Open) -> list[dict[int, Open]]:
+        indices = [self._open, self._by_speaker[block.speaker], self._by_prefix[block.prefix]]
+        return [*indices, self._of_anybody] if block.kind in _OF_ANYBODY else indices
+
+    def with_frame(self, raw: bytes) -> Open | None:
+        """The block that this line is certainly a frame of."""
+        blocks = (b for length in self._prefix_lengths for b in self._by_prefix.get(raw[:length], {}).values())
+        fitting = (block for block in blocks if block.is_frame(raw) and len(block.lines) < MOST_OWN)
+        return min(fitting, key=lambda block: block.number, default=None)
+
+    def taking(self, parsed: ParsedLine) -> Open | None:
+        """The first block that a line may belong to."""
+        speaker = parsed.speaker()
+        own = itertools.islice(self._by_speaker.get(speaker, {}).values(), 1)
+        others = (block for block in self._of_anybody.values() if block.takes(parsed, speaker))
+        return min((*own, *itertools.islice(others, 1)), key=lambda block: block.number, default=None)
+
+    def count_foreign(self) -> list[Open]:
+        """Counts a line of no block; the blocks that more than MOST_FOREIGN of them have followed."""
+        self._foreign += 1
+        followed = (block for block in self._open.values())
+        return list(itertools.takewhile(lambda b: self._foreign - b.foreign_before > MOST_FOREIGN, followed))
 
 
 def opened(parsed: ParsedLine, word: str) -> Open | None:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,6 +27,7 @@ from diag.collectors.layout import RunLayout, data_names, is_folder, run_of
 from diag.collectors.reading import open_regular, walk
 from diag.errors import DiagError, unreadable
 from diag.hang.text.prefixes import plain, read_text
+from diag.packed import GZIP, ZSTD
 
 # -- Gaps: what could not be read or joined ----------------------------------------------------------------------------
 
@@ -54,7 +56,6 @@ class Gaps:
 # -- Inputs: files, folders with all that lies below them, "-" for standard input --------------------------------------
 
 STDIN = "-"
-GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"  # how packed files begin
 
 # Files of this project's run directories and of profilers: not logs, and often large. stacks.txt and error.json are
 # read.
@@ -122,10 +123,11 @@ _COPIED_BYTES = 256 << 10
 _NARROWEST, _WIDEST = 60, 400  # columns
 _HEAD = 6  # characters
 _PACKED_PIECE = 256 << 10
+_GZIP_PIECE = 8 << 10  # what follows a member is copied, and there may be a member every 20 bytes
 # One zstd block of 4 bytes can unpack to 128 KiB: this much input gives at most 32 MiB at a time.
 _ZSTD_PIECE = 1 << 10
 _ZSTD_WINDOW = 128 << 20  # zstd's own limit without --long
-BOMB_BYTES = 1 << 30
+BOMB_BYTES = 256 << 20
 BOMB_RATIO = 250
 
 _GZIP_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # the stub types it as an instance
@@ -224,17 +226,21 @@ def _counted(source: Iterator[tuple[int, bytes]], path: str, gaps: Gaps) -> Iter
 
 def _gunzip(head: bytes, file: BinaryIO, path: str, gaps: Gaps) -> Iterator[tuple[int, bytes]]:
     """(packed bytes so far, a piece), of all members."""
-    packed, data = len(head), head
+    packed, data, later = len(head), head[:_GZIP_PIECE], memoryview(head)[_GZIP_PIECE:]
     machine = isal_zlib.decompressobj(wbits=31)
     try:
         while data:
             if piece := machine.decompress(data, PIECE):
-                yield packed, piece
+                yield packed - len(later), piece
             data = machine.unused_data if machine.eof else machine.unconsumed_tail
             if not data:
-                data = file.read(_PACKED_PIECE)
-                packed += len(data)
+                if not later:
+                    later = memoryview(file.read(_PACKED_PIECE))
+                    packed += len(later)
+                data, later = bytes(later[:_GZIP_PIECE]), later[_GZIP_PIECE:]
             if machine.eof and (data := data.lstrip(b"\0")):  # tapes and preallocated files are padded
+                if len(data) < len(GZIP):
+                    data, later = data + bytes(later[:_GZIP_PIECE]), later[_GZIP_PIECE:]
                 if not data.startswith(GZIP[: len(data)]):
                     gaps.say(path, "has trailing data after the gzip stream, which is ignored")
                     return
@@ -292,15 +298,26 @@ class TextBlock:
 
     data: bytes
     first: int
-    starts: NDArray[np.int64]  # of its lines; one more than there are lines
     cut: bool = False
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """Of its lines; one more than there are lines. Most blocks hold nothing, and nobody asks for theirs."""
+        ends = np.flatnonzero(np.frombuffer(self.data, np.uint8) == 10) + 1
+        if not len(ends) or ends[-1] != len(self.data):
+            ends = np.append(ends, len(self.data))
+        return np.concatenate((np.zeros(1, np.int64), ends))
 
     def line(self, index: int) -> bytes:
         """The line without its newline."""
         return self.data[self.starts[index] : self.starts[index + 1]].rstrip(b"\n")
 
     def __len__(self) -> int:
-        return len(self.starts) - 1
+        return self._lines
+
+    @cached_property
+    def _lines(self) -> int:
+        return self.data.count(b"\n") + (not self.data.endswith(b"\n"))
 
 
 def blocks_of(pieces: Iterable[bytes]) -> Iterator[TextBlock]:
@@ -328,10 +345,7 @@ def blocks_of(pieces: Iterable[bytes]) -> Iterator[TextBlock]:
 
 
 def block_of(data: bytes, first: int = 1, cut: bool = False) -> TextBlock:
-    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10) + 1
-    if not len(ends) or ends[-1] != len(data):
-        ends = np.append(ends, len(data))
-    return TextBlock(data, first, np.concatenate((np.zeros(1, np.int64), ends)), cut)
+    return TextBlock(data, first, cut)
 
 
 class Search:
@@ -353,6 +367,8 @@ class Search:
         """The lines in which only the bulk substring was found; and for the others (line, where its first hit begins,
         the indices of its substrings), by line."""
         places = self._match_positions(block)
+        if not len(places):
+            return np.empty(0, np.int64), iter(())
         lines = np.searchsorted(block.starts, places, side="right") - 1
         data = np.frombuffer(block.data, np.uint8)
         is_bulk = np.full(len(places), bool(self._bulk))

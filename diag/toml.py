@@ -1,0 +1,33 @@
+"""TOML of any origin as values, or one error that says why not."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+_LARGEST = 1 << 63
+
+
+class NotTomlError(ValueError):
+    """A text that is not TOML; its text is the reason."""
+
+
+def toml_values(text: str) -> dict[str, Any]:
+    """The values of a text. NotTomlError where it is broken, nested too deep, or holds an integer beyond the 64 bits
+    that TOML gives them: Python reads thousands of digits and then cannot print them."""
+    try:
+        values = tomllib.loads(text)
+    except RecursionError as error:
+        raise NotTomlError("nested too deep") from error
+    except ValueError as error:  # also a number of too many digits
+        raise NotTomlError(str(error)) from error
+    waiting: list[Any] = [values]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+        elif isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
+            raise NotTomlError("a number beyond 64 bits")
+    return values
