@@ -20,6 +20,7 @@ class ExitCode(IntEnum):
     GATE_EXCEEDED = 3
     DATA_INCOMPLETE = 4
     HANG = 5
+    INTERRUPTED = 130
 
     @property
     def meaning(self) -> str:
@@ -33,6 +34,7 @@ _MEANINGS = {
     ExitCode.GATE_EXCEEDED: "`diag check`: a budget is exceeded. `diag plan FILE`: a configuration has errors.",
     ExitCode.DATA_INCOMPLETE: "The answer is there, but data is missing; the report says which.",
     ExitCode.HANG: "`diag run`: the training hung and was ended.",
+    ExitCode.INTERRUPTED: "The command was interrupted (Ctrl-C).",
 }
 
 

@@ -16,10 +16,10 @@ from diag import processes
 from tests.test_who_opens_files import TOP, sources
 
 ONE_PLACE = "diag/processes.py"
-# Calls that start a process, or choose the program of one, by the module that they belong to.
+# Calls that start a process, or choose the program of one, by the module that they belong to. A fork runs our code.
 STARTS = {
     "subprocess": {"Popen", "run", "call", "check_call", "check_output", "getoutput", "getstatusoutput"},
-    "os": {"system", "popen", "fork", "forkpty", "posix_spawn", "posix_spawnp", "startfile"},
+    "os": {"system", "popen", "posix_spawn", "posix_spawnp", "startfile"},
     "sys": {"executable"},
     "shutil": {"which"},
     "pty": {"spawn", "fork"},
@@ -30,9 +30,7 @@ STARTS = {
     "concurrent.futures": {"ProcessPoolExecutor"},
     "torch.multiprocessing": {"Process", "spawn", "start_processes", "get_context"},
 }
-OF_SYSTEM = re.compile(
-    r"\b(os\.(system|popen|fork|exec|spawn|posix_spawn|startfile)|sys\.executable)|from (os|sys) import"
-)
+OF_SYSTEM = re.compile(r"\b(os\.(system|popen|exec|spawn|posix_spawn|startfile)|sys\.executable)|from (os|sys) import")
 SAMPLE = TOP / "sample_traces" / "ddp-healthy"
 
 

@@ -30,6 +30,7 @@ REASONS = {
     "diag/hang/flight/read.py": "unpacks a file that is open",
     "diag/rundir/inspector.py": "unpacks a file that is open",
     # The system's own files.
+    "diag/cli/environment.py": "the standard streams",
     "app/server.py": "/dev/null",
     "diag/words/terminal.py": "/dev/null",
     "diag/watch/workers.py": "/proc",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import gc
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from io import TextIOWrapper
@@ -15,13 +17,20 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from diag.cli.environment import has_little_memory, not_enough_memory, prepare, watched
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.errors import DiagError, ExitCode
 from diag.words.formatting import visible
 from diag.words.terminal import drop_output, put, say
 
 _OBJECTS_UNTIL_GC = 1_000_000
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+# Errors of standard output: a full disk, a stream that is closed.
+_OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EBADF, errno.EIO, errno.EFBIG)
+# Commands whose work is not what they print: a training goes on without it.
+_OUTPUT_ASIDE = ("run", "tune", "demo", "dashboard")
+_NEED_NO_WATCH = (*_OUTPUT_ASIDE, "attach", "help", "metrics", "open")  # they end by signals, or need no library
+_LONGEST_PATH = 300
+_LOOP = "Symlink loop"  # how pathlib, before Python 3.13, reports links that lead to themselves
 
 # All errors of the parser. Typer has its own copy of click or uses click, depending on its version.
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
@@ -79,8 +88,36 @@ def _made(name: str) -> Any:
     return typer.main.get_command(typer_app)
 
 
+class _NotForTyperError(Exception):
+    """Carries an exception that Typer, click or rich would end the process for in a way of its own."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+
+@contextmanager
+def _past_typer() -> Iterator[None]:
+    try:
+        yield
+    except (BrokenPipeError, KeyboardInterrupt) as error:
+        raise _NotForTyperError(error) from error
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # rich's way
+            raise _NotForTyperError(end.__context__) from end
+        raise
+
+
 class _Commands(TyperGroup):
     """Lists the commands without making them, and without rich, whose import takes 70 ms."""
+
+    def make_context(self, *arguments: Any, **settings: Any) -> Any:
+        with _past_typer():  # prints the help
+            return super().make_context(*arguments, **settings)
+
+    def invoke(self, context: Any) -> Any:
+        with _past_typer():
+            return super().invoke(context)
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -128,41 +165,68 @@ def _options(
 
 
 def main() -> NoReturn:
-    """Runs the command line; never shows a traceback for a mistake of the user."""
+    """Runs the command line; never shows a traceback for a mistake of the user, or for what diag is started in."""
     # Most objects are small and without cycles: a collection after every 700 of them took 5 % of an analysis.
     gc.set_threshold(_OBJECTS_UNTIL_GC)
+    name = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    prepare(output_is_result=name not in _OUTPUT_ASIDE)
     if isinstance(sys.stdout, TextIOWrapper):  # the name of a file may not be encodable
         sys.stdout.reconfigure(errors="backslashreplace")
+    if has_little_memory() and name not in _NEED_NO_WATCH:
+        watched(_run, lambda reason: _report(DiagError(reason)))
+    _run()
+
+
+def _run() -> NoReturn:
     try:
         try:
             _refuse_empty_words()
             code = app(standalone_mode=False)
+        except _NotForTyperError as passed:
+            raise passed.error from None
         except DiagError as error:
-            _report(error)
-            code = int(error.exit_code)
+            code = _report(error)
         except _UsageError as error:
-            _report(_refusal(error))
-            code = int(ExitCode.USAGE)
-        except PermissionError as error:  # another user's file: a traceback would not help
-            if error.filename is None:
-                raise
-            _report(DiagError(f"{error.strerror}", path=str(error.filename), hint="ask its owner for permission"))
-            code = int(ExitCode.ERROR)
+            code = _report(_refusal(error))
         finally:
             sys.stdout.flush()  # here, where an error becomes a message, and not when the interpreter ends
     except BrokenPipeError:  # `diag analyze ... | head`
-        sys.stderr.close()
         drop_output()
         sys.exit(0)
-    except OSError as error:
-        if error.errno not in _NO_ROOM or error.filename is not None:
-            raise
+    except KeyboardInterrupt:
         drop_output()
-        say(f"diag: the output cannot be written: {error.strerror}", err=True)
-        sys.exit(int(ExitCode.ERROR))
+        sys.exit(_report(DiagError("interrupted", exit_code=ExitCode.INTERRUPTED), as_text=True))
+    except OSError as error:
+        if error.errno in _OF_OUTPUT:
+            drop_output()
+        sys.exit(_report(_of_system(error), as_text=error.errno in _OF_OUTPUT))
+    except BaseException as error:
+        if isinstance(error, RuntimeError) and str(error).startswith(_LOOP):
+            sys.exit(_report(DiagError(str(error))))
+        if isinstance(error, SystemExit) or not (isinstance(error, MemoryError) or has_little_memory()):
+            raise
+        # Libraries that get no memory raise anything: an ImportError, a NameError, a panic.
+        seen = "" if isinstance(error, MemoryError) else f", and {type(error).__name__} was raised"
+        sys.exit(_report(DiagError(f"{not_enough_memory()}{seen}")))
     finally:
         gc.freeze()  # else the interpreter searches all objects for cycles when it ends: 15 ms
     sys.exit(code)
+
+
+def _of_system(error: OSError) -> DiagError:
+    """What the system refused, wherever it was: a name that is too long, a full disk, a folder that is gone."""
+    reason = error.strerror or str(error)
+    if error.filename is not None:
+        hint = "ask its owner for permission" if isinstance(error, PermissionError) else ""
+        return DiagError(reason, path=os.fsdecode(error.filename), hint=hint)
+    if error.errno in _OF_OUTPUT:
+        is_closed = error.errno == errno.EBADF
+        return DiagError(f"the output cannot be written: {'standard output is closed' if is_closed else reason}")
+    try:
+        os.getcwd()  # noqa: PTH109  (what Path.cwd does)
+    except OSError:
+        return DiagError("the current folder was removed", hint="change into another one, and name paths in full")
+    return DiagError(reason)
 
 
 def _refusal(error: typer.BadParameter) -> DiagError:
@@ -179,8 +243,16 @@ def _refuse_empty_words() -> None:
         raise DiagError("an argument is empty", hint=hint, exit_code=ExitCode.USAGE)
 
 
-def _report(error: DiagError) -> None:
-    if "--json" in sys.argv:
+def _report(error: DiagError, as_text: bool = False) -> int:
+    """Prints the error, where that is still possible; returns its exit code. ``as_text``: standard output takes
+    nothing any more."""
+    with suppress(OSError, ValueError):
+        _print_error(error, as_text or "--json" not in sys.argv)
+    return int(error.exit_code)
+
+
+def _print_error(error: DiagError, as_text: bool) -> None:
+    if not as_text:
         body = {
             "message": error.message,
             "hint": error.hint,
@@ -189,7 +261,8 @@ def _report(error: DiagError) -> None:
         }
         put(json.dumps({"schema_version": SCHEMA_VERSION, "error": body}) + "\n")
         return
-    where = f"{error.path}: " if error.path else ""
+    path = error.path or ""
+    where = f"{path if len(path) <= _LONGEST_PATH else path[:_LONGEST_PATH] + '…'}: " if path else ""
     say(visible(f"diag: {where}{error.message}"), err=True)  # one line, whatever the message quotes
     if error.hint:
         say(f"      {error.hint}", err=True)

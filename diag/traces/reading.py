@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -140,9 +141,15 @@ def _in_processes(
     # The largest first, so that none of them is left for the end.
     waiting = workers.read(sorted(paths, key=text_stream.size_of, reverse=True))
     done: dict[str, list[ReadResult]] = {}
-    for number, future in enumerate(as_completed(waiting)):
-        done[waiting[future]] = future.result()
-        say(number + 1, len(paths), waiting[future])
+    try:
+        for number, future in enumerate(as_completed(waiting)):
+            done[waiting[future]] = future.result()
+            say(number + 1, len(paths), waiting[future])
+    except BaseException:  # Ctrl-C: nothing waits for files that are being read
+        for future in waiting:
+            future.cancel()
+        workers.kill()
+        raise
     workers.close()
     return done
 
@@ -327,6 +334,7 @@ class Workers(Struct):
     count: int
     folder: str
     _idle: SimpleQueue[subprocess.Popen[bytes]] = field(default_factory=SimpleQueue)
+    _started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def read(self, paths: list[str]) -> dict[Future[list[ReadResult]], str]:
         """A future for each path, in order of their start; `as_completed` waits for them."""
@@ -339,6 +347,10 @@ class Workers(Struct):
         while not self._idle.empty():
             process = self._idle.get()
             process.communicate()  # closes its input, at which it exits
+
+    def kill(self) -> None:
+        for process in self._started:
+            process.kill()
 
     def _read(self, path: str) -> list[ReadResult]:
         process = self._idle.get() if not self._idle.empty() else self._start()
@@ -360,10 +372,13 @@ class Workers(Struct):
 
     def _start(self) -> subprocess.Popen[bytes]:
         command = processes.python("-m", "diag.traces.reading", self.folder)
-        return processes.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        process = processes.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._started.append(process)
+        return process
 
 
 def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches every process: only the first one reports it
     for line in sys.stdin.buffer:
         outcomes = read_file(msgspec.json.decode(line, type=str), sys.argv[1], keep_small=True)
         # A file that did not fit the cache is read again by the caller: contents are not sent.

@@ -50,7 +50,8 @@ def drop_output() -> None:
     would fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
-    os.close(nowhere)
+    if nowhere != 1:
+        os.close(nowhere)
 
 
 def console(err: bool = False, width: int | None = None) -> Console:

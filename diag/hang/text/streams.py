@@ -8,8 +8,10 @@ is read no further: real logs compress 10 to 60 to one.
 from __future__ import annotations
 
 import re
+import signal
 import stat
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -208,6 +210,9 @@ def _begins(text: str) -> bool:
 
 def _opened(path: str, is_named: bool) -> AbstractContextManager[BinaryIO]:
     """The file, open; standard input stays open afterwards."""
+    if is_named and threading.current_thread() is threading.main_thread():
+        # Polars, where it is imported, restarts what a signal interrupts: Ctrl-C would wait for a pipe's next line.
+        signal.siginterrupt(signal.SIGINT, True)
     if path == STDIN:
         return nullcontext(sys.stdin.buffer)
     return Path(path).open("rb") if is_named else open_regular(path, run_of(path))
