@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser screenshots demo test test-matrix test-all check check-format check-lint check-types check-layers docs format bench gpu-check clean
+.PHONY: help setup browser screenshots demo test test-matrix test-all test-torch check check-format check-lint check-types check-layers docs format bench gpu-check clean
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,21 @@ test-all: ## run every test, with longer searches for bad input; CI runs this
 	$(MAKE) test-matrix PROFILE=--hypothesis-profile=thorough || failed=1; \
 	$(MAKE) test PROFILE=--hypothesis-profile=thorough || failed=1; \
 	exit $$failed
+
+# Other versions of torch than the pinned one have environments of their own. torch first, with what it asks for: some
+# versions want other ones than those that are pinned.
+TORCH_ENV = build/torch/$(TORCH)
+TORCH_PIP = PIP_DISABLE_PIP_VERSION_CHECK=1 $(TORCH_ENV)/bin/python -m pip install -qq --no-compile
+RECORDING_TESTS = tests/attach tests/collectors
+
+test-torch: ## run the tests of recording with another torch (TORCH=2.6.0), in an environment of its own (up to 6 GB)
+	@test -n "$(TORCH)" || { echo "Name a version: make test-torch TORCH=2.6.0" >&2; exit 2; }
+	@test -x $(TORCH_ENV)/bin/python || $(PYTHON) -m venv $(TORCH_ENV)
+	@PIP_CONSTRAINT=/dev/null $(TORCH_PIP) 'torch==$(TORCH)'
+	@grep -v '^torch' constraints.txt > $(TORCH_ENV)/constraints.txt
+	@PIP_CONSTRAINT=$(TORCH_ENV)/constraints.txt $(TORCH_PIP) -e . pytest pytest-xdist hypothesis
+	@$(TORCH_ENV)/bin/python -c 'import torch; print("torch", torch.__version__)'
+	$(TORCH_ENV)/bin/python -m pytest --numprocesses 3 --dist loadfile -m 'not matrix' $(or $(ARGS),$(RECORDING_TESTS))
 
 check: check-format check-lint check-types check-layers docs ## formatting, lint, types, layers, documentation: what CI runs
 

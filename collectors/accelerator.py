@@ -1,8 +1,8 @@
 """The accelerator that a rank computes on. No other module knows the types of accelerators.
 
 A ``Kind`` holds what differs between types and has no common name in torch. Everything else comes from
-``torch.accelerator`` and ``torch.get_device_module``, looked up once for each device. A type without a ``Kind`` counts
-as no accelerator: its training is recorded as one on the CPU.
+``torch.get_device_module``, looked up once for each device. A type without a ``Kind`` counts as no accelerator: its
+training is recorded as one on the CPU.
 
 Times on the device come from the accelerator's events, without ever synchronising with it. A mark is an event recorded
 on the current stream. The host never waits for one: after each step it asks whether the step's last event has passed
@@ -169,12 +169,12 @@ def accelerator_of(device: torch.device) -> Accelerator | None:
 def _available() -> tuple[Kind | None, Any]:
     """The accelerator type that this build of torch supports and this host has, with its torch module; (None, None)
     without any."""
-    built = torch.accelerator.current_accelerator()
-    kind = _KINDS.get(built.type) if built is not None else None
-    if kind is None:
-        return None, None
-    module: Any = torch.get_device_module(kind.type)
-    return (kind, module) if module.is_available() else (None, None)
+    # Not ``torch.accelerator.current_accelerator``: in torch 2.6 a build for CUDA raises there without a GPU.
+    for kind in _KINDS.values():
+        module: Any = torch.get_device_module(kind.type)
+        if module.is_available():
+            return kind, module
+    return None, None
 
 
 _THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, hipStreamCaptureModeThreadLocal

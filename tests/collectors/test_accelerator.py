@@ -66,7 +66,6 @@ class FakeModule:
 def plug_in(monkeypatch: pytest.MonkeyPatch, kind: Kind) -> FakeModule:
     module = FakeModule()
     monkeypatch.setattr(torch, "get_device_module", lambda _device: module)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(kind.type))
     monkeypatch.setattr(accelerator, "_KINDS", {kind.type: kind})
     monkeypatch.setattr(accelerator, "accelerator_of", accelerator.accelerator_of.__wrapped__)
     return module
