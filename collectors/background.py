@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .device_sampler import DeviceSampler
+from .fence import Fence
 from .files import Complaints, LineFile, encode, is_full, rewrite_file
 from .layout import RankLayout
 from .reading import read_object
@@ -74,6 +75,7 @@ class Background:
         host_file: LineFile | None = None,
         trains: Callable[[], int] = threading.get_native_id,
         durations: Callable[[bool], object] = lambda _last: None,
+        fence: Fence | None = None,
     ) -> None:
         """``write``: writes what the training's thread has not written, if it makes no progress. ``host``: returns the
         next sample for ``host_file``, given the pauses since the last one. ``trains``: returns the native id of the
@@ -97,7 +99,9 @@ class Background:
         self._beating = True
         self._late = False  # the last heartbeat could not be written
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="diag-background", daemon=True)
+        self._fence = fence or Fence()
+        run = self._fence.hook(self._run, always=True)
+        self._thread = threading.Thread(target=run, name="diag-background", daemon=True)
 
     def start(self) -> None:
         if self._sampler is not None and self._sampler.unavailable is not None:
@@ -137,17 +141,23 @@ class Background:
 
     def _run(self) -> None:
         while True:
-            self._look_for_requests()
-            if self._traces is not None:
-                self._traces.look()
-            self._write()
-            self.beat()
-            self._durations(False)
-            if self._sampler is not None:
-                self._device_file.write(self._sampler.sample())
-            self._sample_host()
+            self._fence.call(self._work)
+            self.beat()  # also where nothing more is recorded: it says so
+            self._fence.call(self._sample)
             if self._waits():
                 return
+
+    def _work(self) -> None:
+        self._look_for_requests()
+        if self._traces is not None:
+            self._traces.look()
+        self._write()
+
+    def _sample(self) -> None:
+        self._durations(False)
+        if self._sampler is not None:
+            self._device_file.write(self._sampler.sample())
+        self._sample_host()
 
     def _waits(self) -> bool:
         """Sleeps for the interval, and looks for pauses of the process. Returns whether the thread is to stop."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial, update_wrapper
+from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from .accelerator import DEVICE_BACKENDS, CallMarks
+from .fence import Fence
 from .records import CollectiveRow
 
 # -- patches -----------------------------------------------------------------------------------------------------------
@@ -40,9 +41,6 @@ class Patches:
             owner, name, original, value = self._replaced.pop()
             if vars(owner).get(name, value) is value:
                 setattr(owner, name, original)
-
-
-Function = Callable[..., Any]
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -100,13 +98,28 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def time_wait(work: Any, call: RecordedCall, plain: WeakKeyDictionary[Any, RecordedCall], wait_for: Function) -> None:
+# What is done after a wait: a function, and its arguments.
+WaitBegun = tuple[Any, ...]
+
+
+def time_wait(
+    work: Any,
+    call: RecordedCall,
+    plain: WeakKeyDictionary[Any, RecordedCall],
+    begin: Callable[[RecordedCall], WaitBegun | None],
+    fence: Fence,
+) -> None:
     """Times the wait for ``work``. A plain ``Work`` is added to ``plain``, where the replaced ``Work.wait`` looks it
-    up. A subclass has a ``wait`` of its own, which becomes ``wait_for(call, its wait)``."""
+    up. A subclass has a ``wait`` of its own, which is replaced. ``begin(call)``: see ``wait_ends``."""
     if type(work) is dist.Work:
         plain[work] = call
     else:  # under its own name, which DeepSpeed asks for
-        work.wait = update_wrapper(partial(wait_for, call, work.wait), work.wait)
+        work.wait = fence.around(work.wait, lambda _args, _kwargs: begin(call), wait_ends)
+
+
+def wait_ends(begun: WaitBegun, _result: Any) -> None:
+    """Called when a wait has returned, with what was returned when it began."""
+    begun[0](*begun[1:])
 
 
 def storage_of(tensor: Any) -> int:

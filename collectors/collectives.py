@@ -26,8 +26,11 @@ from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from .accelerator import CallMarks, DeviceClock, Mark
-from .calls import Function, Patches, RecordedCall, argument, describe, storage_of, time_wait
+from .calls import Patches, RecordedCall, WaitBegun, argument, describe, storage_of, time_wait, wait_ends
+from .fence import Fence, Function, Inside, ignore
 from .records import P2P_PREFIX, RECV, SEND, CollectiveRow
+
+_compiling = torch.compiler.is_compiling
 
 # -- functional --------------------------------------------------------------------------------------------------------
 #
@@ -92,26 +95,20 @@ class Functional:
             patches.replace(functions, "wait_tensor", self._timed_wait(functions.wait_tensor))
 
     def _timed(self, original: Function, op: str, group_of: Function) -> Function:
-        @functools.wraps(original)
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or self._timer.inside or self._tracing():
-                return original(*args, **kwargs)
+        def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall | None:
+            if self._tracing():
+                return None
             call = self._begin(op, args[0] if args else None, group_of(args, kwargs))
-            if call is None:
-                return original(*args, **kwargs)
-            if op == "all_to_all":
+            if call is not None and op == "all_to_all":
                 call.received = _received(args[0], _output_splits(args, kwargs))
-            self._timer.enter()
             self._within.call = call
-            try:
-                result = original(*args, **kwargs)
-            finally:
-                self._timer.leave()
-                self._within.call = None
-            self._launched(call, result)
-            return result
+            return call
 
-        return timed
+        timer = self._timer
+        return timer.fence.around(original, begin, self._launched, self._raised, timer.inside, _compiling)
+
+    def _raised(self, _call: RecordedCall, _error: BaseException) -> None:
+        self._within.call = None
 
     def _begin(self, op: str, payload: Any, group: Any) -> RecordedCall | None:
         """None for arguments that we do not understand, on which the library raises, and for meta tensors, which are
@@ -124,12 +121,15 @@ class Functional:
             if op == "all_gather":  # the full tensor is the output
                 size *= len(self._timer.ranks_of(name))
             call = self._timer.begin(op, name, size, dtype, on_device, marked=True)
-        except (TypeError, ValueError, AttributeError, RuntimeError, IndexError, KeyError):
+        except (TypeError, ValueError, AttributeError, RuntimeError, IndexError, KeyError) as error:
+            if self._timer.fence.theirs(error):
+                raise
             return None
         call.ends_when_waited = True
         return call
 
     def _launched(self, call: RecordedCall, result: Any) -> None:
+        self._within.call = None
         if call.wait_end_ns is not None or (call.device and call.marks is None):
             return
         if len(self._open) >= _MOST_OPEN:
@@ -138,34 +138,32 @@ class Functional:
             self._open[storage_of(tensor)] = call
 
     def _timed_wait(self, original: Function) -> Function:
-        @functools.wraps(original)
-        def wait(tensor: Any) -> Any:
-            if torch.compiler.is_compiling():
-                return original(tensor)
-            outer = getattr(self._within, "call", None)
-            call = self._open.pop(storage_of(tensor), None) if self._open else None
-            if call is None:
-                call, outer = outer, None  # some functions wait for their result before they return it
-            if call is None:
-                call = self._of_backward(sys._getframe(1))
-            if call is not None and call.device:
-                return self._timer.marked(call, functools.partial(original, tensor))
-            if call is None or call.wait_end_ns is not None:
-                return original(tensor)
-            start = time.monotonic_ns()
-            result = original(tensor)
-            end = time.monotonic_ns()
-            call.wait_start_ns, call.wait_end_ns, call.end_ns = start, end, end
-            self._timer.finished(call)
-            if outer is not None:  # its input was the result of this one
-                outer.start_ns = end
-            return result
+        return self._timer.fence.around(original, self._wait_begins, wait_ends, skip=_compiling)
 
-        return wait
+    def _wait_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WaitBegun | None:
+        tensor = _waited_for(args, kwargs)
+        outer = getattr(self._within, "call", None)
+        call = self._open.pop(storage_of(tensor), None) if self._open else None
+        if call is None:
+            call, outer = outer, None  # some functions wait for their result before they return it
+        if call is None:
+            call = self._of_backward(sys._getframe(2))  # the caller of the replaced function
+        if call is not None and call.device:
+            return self._timer.mark_begins(call)
+        if call is None or call.wait_end_ns is not None:
+            return None
+        return self._waited, call, outer, time.monotonic_ns()
+
+    def _waited(self, call: RecordedCall, outer: RecordedCall | None, start_ns: int) -> None:
+        end = time.monotonic_ns()
+        call.wait_start_ns, call.wait_end_ns, call.end_ns = start_ns, end, end
+        self._timer.finished(call)
+        if outer is not None:  # its input was the result of this one
+            outer.start_ns = end
 
     def _of_backward(self, frame: FrameType) -> RecordedCall | None:
         """The all-to-all that the frame has just launched, if it is the backward of one."""
-        if frame.f_code is not self._backward or self._timer.inside or self._tracing():
+        if frame.f_code is not self._backward or self._timer.inside.now or self._tracing():
             return None
         context, payload = frame.f_locals.get("ctx"), frame.f_locals.get("grad_output")
         call = self._begin("all_to_all", payload, getattr(context, "group_name", None))
@@ -174,7 +172,7 @@ class Functional:
         return call
 
 
-_output_splits = argument(1, "output_split_sizes")
+_output_splits, _waited_for = argument(1, "output_split_sizes"), argument(0, "tensor")
 
 
 def _received(payload: Any, splits: Any) -> int | None:
@@ -241,40 +239,30 @@ class PointToPoint:
             patches.replace(dist.ProcessGroup, "recv_anysource", self._uncounting(original))
 
     def _timed(self, method: Any, op: str) -> Function:
-        original = getattr(method, "__func__", method)
+        def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall | None:
+            # Within a timed call there is nothing to record, but what the library calls in turn is within it as well.
+            return None if self._timer.inside.now else self._begin(op, args[0], args[1:], kwargs)
 
-        @functools.wraps(original)
-        def timed(group: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or self._timer.inside:
-                return original(group, *args, **kwargs)
-            call = self._begin(op, group, args, kwargs)
-            work = original(group, *args, **kwargs)
-            if call is not None and work is not None:
-                self._launched(call, work)
-            return work
-
-        return timed
+        return self._timer.fence.around(_plain(method), begin, self._launched, skip=_compiling)
 
     def _uncounting(self, method: Any) -> Function:
-        original = getattr(method, "__func__", method)
+        def begin(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+            self._uncounted.add(str(getattr(args[0], "group_name", "")))
 
-        @functools.wraps(original)
-        def uncounting(group: Any, *args: Any, **kwargs: Any) -> Any:
-            self._uncounted.add(str(getattr(group, "group_name", "")))
-            return original(group, *args, **kwargs)
-
-        return uncounting
+        return self._timer.fence.around(_plain(method), begin)
 
     def _begin(self, op: str, group: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall | None:
         """None for arguments that we do not understand, on which the library raises."""
         try:
             name = self._timer.group_name(group)
-            if op == RECV and name in self._uncounted:
+            if op == RECV and str(getattr(group, "group_name", "")) in self._uncounted:
                 return None
             label = self._label(name, op, int(_PEERS[op](args, kwargs)), int(_tag(args, kwargs) or 0))
             size, dtype, on_device = describe(_tensors(args, kwargs))
             call = self._timer.begin(op, label, size, dtype, on_device)
-        except (TypeError, ValueError, AttributeError, RuntimeError, IndexError, KeyError):
+        except (TypeError, ValueError, AttributeError, RuntimeError, IndexError, KeyError) as error:
+            if self._timer.fence.theirs(error):
+                raise
             return None
         call.ends_when_waited = True
         return call
@@ -287,39 +275,42 @@ class PointToPoint:
             own_rank, peer_rank = dist.get_rank(), ranks[peer]
             source, target = (own_rank, peer_rank) if op == SEND else (peer_rank, own_rank)
             world = dist.group.WORLD
-            suffix = "" if world is not None and name == world.group_name else f" of {name}"
+            suffix = "" if world is not None and name == self._timer.group_name(world) else f" of {name}"
             label = f"{P2P_PREFIX}{source}>{target}{suffix}{f' tag {tag}' if tag else ''}"
             self._timer.add_group(label, [source, target])
             self._labels[key] = label
         return self._labels[key]
 
     def _launched(self, call: RecordedCall, work: Any) -> None:
-        if call.device:
+        if call.device or work is None:
             return
         if call.op == SEND:  # handed over; only the wait shows whether the receiver was ready
             call.end_ns = time.monotonic_ns()
         self._timer.last_finished[call.group] = call.seq  # no thread waits for it yet
-        time_wait(work, call, self._by_work, self._wait)
+        time_wait(work, call, self._by_work, self._wait_of, self._timer.fence)
 
-    def waited(self, work: Any, wait: Function, *args: Any, **kwargs: Any) -> Any:
-        """Runs ``wait`` of any work; times it for a send or a receive."""
+    def wait_begins(self, work: Any) -> WaitBegun | None:
+        """Called before a wait for any work; times that for a send or a receive."""
         call = self._by_work.get(work)
-        if call is None:
-            return wait(work, *args, **kwargs)
-        return self._wait(call, functools.partial(wait, work), *args, **kwargs)
+        return self._wait_of(call) if call is not None else None
 
-    def _wait(self, call: RecordedCall, wait: Function, *args: Any, **kwargs: Any) -> Any:
-        finished = self._timer.last_finished
+    def _wait_of(self, call: RecordedCall) -> WaitBegun:
         start = time.monotonic_ns()
-        finished[call.group] = call.seq - 1
-        result = wait(*args, **kwargs)
+        self._timer.last_finished[call.group] = call.seq - 1
+        return self._waited, call, start
+
+    def _waited(self, call: RecordedCall, start_ns: int) -> None:
         end = time.monotonic_ns()
-        finished[call.group] = self._timer.last_started.get(call.group, call.seq)
+        self._timer.last_finished[call.group] = self._timer.last_started.get(call.group, call.seq)
         if call.wait_end_ns is None:
-            call.wait_start_ns, call.wait_end_ns = start, end
-            if call.op == RECV or end - start >= BLOCKED_NS:
+            call.wait_start_ns, call.wait_end_ns = start_ns, end
+            if call.op == RECV or end - start_ns >= BLOCKED_NS:
                 call.end_ns = end
-        return result
+
+
+def _plain(method: Any) -> Function:
+    plain: Function = getattr(method, "__func__", method)
+    return plain
 
 
 def _bytes_of(payload: Any) -> int | None:
@@ -372,7 +363,12 @@ class CollectiveTimer:
     takes the finished calls of the steps that are over.
     """
 
-    def __init__(self, max_calls_per_step: int, device_clock: DeviceClock | None = None) -> None:
+    def __init__(
+        self, max_calls_per_step: int, device_clock: DeviceClock | None = None, fence: Fence | None = None
+    ) -> None:
+        self.fence = fence or Fence()
+        self._done = self.fence.hook(self._on_done)
+        self.inside = Inside()  # a timed call: some public functions call others
         self.step = -1
         self._limit = max_calls_per_step
         self.device_clock = device_clock
@@ -381,10 +377,11 @@ class CollectiveTimer:
         self._calls: deque[RecordedCall] = deque()
         self._dropped = 0
         self._sequence: dict[str, int] = {}
+        self._names: dict[str, str] = {}  # of the groups that exist now: torch's name, and the name in the records
+        self._lives = 0  # how often all groups were destroyed
         self._group_ranks: dict[str, list[int]] = {}
         self._new_groups: dict[str, list[int]] = {}
         self._by_work: weakref.WeakKeyDictionary[Any, RecordedCall] = weakref.WeakKeyDictionary()
-        self._inside = threading.local()
         self._patches = Patches()
         self._complete = self._streams = False
         self._point_to_point = PointToPoint(self)
@@ -420,7 +417,7 @@ class CollectiveTimer:
         if (send := getattr(DistributedDataParallel, _BUFFERS, None)) is not None:
             timed = self._timed(send, "broadcast", argument(1, "tensors"), lambda args, _kwargs: args[0].process_group)
             self._patches.replace(DistributedDataParallel, _BUFFERS, timed)
-        self._patches.replace(dist.Work, "wait", self._timed_wait(dist.Work.wait))
+        self._patches.replace(dist.Work, "wait", self.fence.around(dist.Work.wait, self._wait_begins, wait_ends))
         self._point_to_point.install(self._patches)
 
     def install_streams(self, event_type: Any) -> None:
@@ -438,37 +435,16 @@ class CollectiveTimer:
 
     # -- recording -------------------------------------------------------------------------------------------------
 
-    @property
-    def inside(self) -> bool:
-        """Whether this thread is inside a timed call: some public functions call others."""
-        return getattr(self._inside, "now", False)
-
-    def enter(self) -> None:
-        self._inside.now = True
-
-    def leave(self) -> None:
-        self._inside.now = False
-
     def _timed(
         self, original: Function, op: str, payload: Function, group_of: Function, received: Function | None = None
     ) -> Function:
-        @functools.wraps(original)
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or self.inside:
-                return original(*args, **kwargs)
+        def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall | None:
             call = self._begin(op, payload(args, kwargs), group_of(args, kwargs))
             if received is not None and call is not None:
                 call.received = _bytes_of(received(args, kwargs))
-            self.enter()
-            try:
-                work = original(*args, **kwargs)
-            finally:
-                self.leave()
-            if call is not None:
-                self._launched(call, work)
-            return work
+            return call
 
-        return timed
+        return self.fence.around(original, begin, self._launched, ignore, self.inside, _compiling)
 
     def _begin(self, op: str, payload: Any, group: Any) -> RecordedCall | None:
         """None for calls that are not part of the training's steps, and for arguments that we do not understand, on
@@ -477,7 +453,9 @@ class CollectiveTimer:
             return None
         try:
             return self.begin(op, self.group_name(group), *describe(payload), marked=True)
-        except (TypeError, ValueError, AttributeError, RuntimeError):
+        except (TypeError, ValueError, AttributeError, RuntimeError) as error:
+            if self.fence.theirs(error):
+                raise
             return None
 
     def begin(self, op: str, group: str, size: int, dtype: str, on_device: bool, marked: bool = False) -> RecordedCall:
@@ -512,50 +490,40 @@ class CollectiveTimer:
                 self.finished(call)
             return
         if not call.device or call.marks is not None:
-            time_wait(work, call, self._by_work, self._wait_for)
+            time_wait(work, call, self._by_work, self._wait_of, self.fence)
         if call.device:
             return
-        work.get_future().add_done_callback(functools.partial(self._on_done, call))
+        work.get_future().add_done_callback(functools.partial(self._done, call))
 
-    def _timed_wait(self, original: Function) -> Function:
-        @functools.wraps(original)
-        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.inside:  # in a synchronous call, which is timed as a whole
-                return original(work, *args, **kwargs)
-            call = self._by_work.get(work)
-            if call is None:
-                return self._point_to_point.waited(work, original, *args, **kwargs)
-            return self._wait_for(call, functools.partial(original, work), *args, **kwargs)
+    def _wait_begins(self, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> WaitBegun | None:
+        if self.inside.now:  # in a synchronous call, which is timed as a whole
+            return None
+        call = self._by_work.get(args[0])
+        return self._wait_of(call) if call is not None else self._point_to_point.wait_begins(args[0])
 
-        return wait
+    def _wait_of(self, call: RecordedCall) -> WaitBegun | None:
+        return self.mark_begins(call) if call.device else (self._waited, call, time.monotonic_ns())
 
-    def _wait_for(self, call: RecordedCall, wait: Function, *args: Any, **kwargs: Any) -> Any:
-        if call.device:
-            return self.marked(call, functools.partial(wait, *args, **kwargs))
-        start = time.monotonic_ns()
-        result = wait(*args, **kwargs)
+    def _waited(self, call: RecordedCall, start_ns: int) -> None:
         if call.wait_start_ns is None:
-            call.wait_start_ns, call.wait_end_ns = start, time.monotonic_ns()
-        return result
+            call.wait_start_ns, call.wait_end_ns = start_ns, time.monotonic_ns()
 
-    def marked(self, call: RecordedCall, wait: Callable[[], Any]) -> Any:
-        """Runs ``wait``, which makes the current stream wait for a call on the device. Puts marks around it if it is
+    def mark_begins(self, call: RecordedCall) -> WaitBegun | None:
+        """Called before the current stream is made to wait for a call on the device. Puts marks around that if it is
         the first wait for the call and on the training's stream."""
         marks, clock = call.marks, self.device_clock
         if marks is None or marks.wait is not None or clock is None or call.step != self.step:
-            return wait()
+            return None
         if clock.capturing():
-            return wait()
+            return None
         if (stream := clock.current_stream()) != clock.training_stream:
-            result = wait()
-            self.waited_beside(call, stream)
-            return result
-        begin = clock.mark()
-        result = wait()
+            return self.waited_beside, call, stream
+        return self._mark_ends, marks, clock, clock.mark()
+
+    def _mark_ends(self, marks: CallMarks, clock: DeviceClock, begin: Mark) -> None:
         marks.wait = begin, clock.mark()
         if not marks.end.recorded:  # an asynchronous call, on a stream of the library
             marks.end = marks.wait[1]
-        return result
 
     def waited_beside(self, call: RecordedCall, stream: int) -> None:
         """Called when a stream other than the training's has waited for the call: waiting for that stream is then
@@ -589,9 +557,20 @@ class CollectiveTimer:
         if group is None:
             return "default"
         name = str(getattr(group, "group_name", "") or "default")
-        if name not in self._group_ranks:
-            self.add_group(name, list(dist.get_process_group_ranks(group)))
-        return name
+        recorded = self._names.get(name)
+        if recorded is None:
+            recorded = f"{name} ({self._lives + 1})" if self._lives else name
+            self.add_group(recorded, list(dist.get_process_group_ranks(group)))
+            self._names[name] = recorded
+        return recorded
+
+    def leave_groups(self) -> None:
+        """All groups are about to be destroyed. torch counts the names of later ones from the start again: their
+        records get other names, as their calls are counted anew, and their ranks may be others."""
+        self._names.clear()
+        self._lives += 1
+        self.last_started.clear()
+        self.last_finished.clear()
 
     def add_group(self, name: str, ranks: list[int]) -> None:
         self._group_ranks[name] = self._new_groups[name] = ranks
@@ -713,29 +692,28 @@ class CollectiveTimer:
 
 def watch_streams(timer: CollectiveTimer, event_type: Any, clock: DeviceClock, patches: Patches) -> None:
     """Marks the waits of the training's stream for such events. ``event_type``: the accelerator's ``Event``."""
-    record, wait = event_type.record, event_type.wait
 
-    @functools.wraps(record)
-    def recorded(event: Any, stream: Any = None) -> Any:
+    def records(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        event, stream = args[0], _stream(args, kwargs)
         call = timer.last_on.get(_number_of(stream, clock)) if timer.last_on else None
         is_after_call = call is not None and call.marks is not None and call.marks.end.recorded
         event.diag_call = call if is_after_call else None
-        return record(event) if stream is None else record(event, stream)
 
-    @functools.wraps(wait)
-    def waited(event: Any, stream: Any = None) -> Any:
-        run = functools.partial(wait, event) if stream is None else functools.partial(wait, event, stream)
-        call = getattr(event, "diag_call", None)
+    def waits(args: tuple[Any, ...], kwargs: dict[str, Any]) -> WaitBegun | None:
+        call = getattr(args[0], "diag_call", None)
         if call is None or clock.capturing():
-            return run()
-        if (number := _number_of(stream, clock)) != clock.training_stream:
-            result = run()
-            timer.waited_beside(call, number)
-            return result
-        return timer.marked(call, run)
+            return None
+        if (number := _number_of(_stream(args, kwargs), clock)) != clock.training_stream:
+            return timer.waited_beside, call, number
+        return timer.mark_begins(call)
 
+    recorded = timer.fence.around(event_type.record, records)
+    waited = timer.fence.around(event_type.wait, waits, wait_ends)
     patches.replace(event_type, "record", recorded)
     patches.replace(event_type, "wait", waited)
+
+
+_stream = argument(1, "stream")
 
 
 def _number_of(stream: Any, clock: DeviceClock) -> int:

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from . import flight_recorder
+from .fence import UNSEEN
 from .files import Complaints, append_to, encode, replace_file
 from .masking import masked
 
@@ -96,11 +97,10 @@ def install_excepthook() -> None:
 
 def _without_ours(print_it: Callable[..., Any]) -> Callable[..., Any]:
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        try:
+        with contextlib.suppress(Exception):
             clean(error, set())
             trace = error.__traceback__
-        finally:
-            print_it(kind, error, trace)
+        print_it(kind, error, trace)
 
     return excepthook
 
@@ -131,7 +131,7 @@ def clean(error: BaseException | None, seen: set[int]) -> None:
 def _cleaned(trace: TracebackType | None) -> TracebackType | None:
     entries = []
     while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(_OURS):
+        if not trace.tb_frame.f_code.co_filename.startswith((_OURS, UNSEEN)):
             entries.append(trace)
         trace = trace.tb_next
     result: TracebackType | None = None

@@ -73,7 +73,7 @@ class Complaints:
                 return
             self._full = True
             message += " (further errors of a full disk are not printed)"
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(Exception):  # standard error may be an object of the training
             text = visible(f"diag: rank {self._rank}: {message}; training goes on without it")
             print(text, file=sys.stderr, flush=True)
 

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from .accelerator import Accelerator
+from .fence import Fence
 from .files import Budget, Complaints
 from .layout import ASKED, NEAR_OOM, OOM, RankLayout
 from .records import TRACE_PENDING, TRACE_RECORDED, MemoryRecord, TraceAsked
@@ -42,11 +43,13 @@ class MemorySnapshots:
         budget: Budget,
         complaints: Complaints,
         step: Callable[[], int],
+        fence: Fence | None = None,
     ) -> None:
         self._history = settings.memory_history if settings.memory_snapshots else 0
         self._layout, self._rank, self._step = layout, rank, step
         self._accelerator = accelerator
         self._budget, self._complaints = budget, complaints
+        self._observer = (fence or Fence()).hook(self._allocation_failed)
         self._writing = threading.Lock()
         self._recording = False
         self._reasons: set[str] = set()  # reasons for which a snapshot was written or tried
@@ -63,7 +66,7 @@ class MemorySnapshots:
         try:
             self._accelerator.record_memory_history(self._history)
             self._recording = True
-            self._accelerator.observe_out_of_memory(self._allocation_failed)
+            self._accelerator.observe_out_of_memory(self._observer)
         except Exception as error:  # private functions of torch
             self._complaints.add("the allocator's history is not recorded", repr(error))
 

@@ -10,6 +10,7 @@ be inferred.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -17,8 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from .files import Complaints
-from .identity import rank_and_world
+from .fence import Fence
 from .settings import CollectorSettings, collecting, run_dir_from, settings_from
 
 if TYPE_CHECKING:
@@ -37,6 +37,11 @@ def record(run_dir: Path | str | None = None, settings: CollectorSettings | None
     in the launcher's run directory and with its settings. Without a launcher and without ``run_dir``, and with
     DIAG_COLLECT=off, nothing is recorded, and the recording's methods do nothing.
     """
+    recording = Fence().call(_recording, run_dir, settings)
+    return recording if recording is not None else Recording(None)
+
+
+def _recording(run_dir: Path | str | None, settings: CollectorSettings | None) -> Recording:
     if not collecting():
         return Recording(None)
     attached = getattr(sys.modules.get(_ATTACHED), "armed", None)
@@ -46,13 +51,9 @@ def record(run_dir: Path | str | None = None, settings: CollectorSettings | None
     where = launched or (Path(run_dir) if run_dir is not None else None)
     if where is None:
         return Recording(None)
-    try:
-        from .attach.life import Attachment
+    from .attach.life import Attachment  # an unsupported torch, or settings that do not parse
 
-        return Recording(Attachment(where, settings if settings and not launched else settings_from(), explicit=True))
-    except Exception as error:  # an unsupported torch, or settings that do not parse
-        Complaints(rank_and_world()[0]).add("nothing is recorded", repr(error))
-        return Recording(None)
+    return Recording(Attachment(where, settings if settings and not launched else settings_from(), explicit=True))
 
 
 class Recording(AbstractContextManager["Recording"]):
@@ -67,7 +68,7 @@ class Recording(AbstractContextManager["Recording"]):
     def __enter__(self) -> Self:
         self._life, self._prepared = self._prepared, None
         if self._life is not None and self._own:
-            self._life.begin()
+            self._life.fence.call(self._life.begin)
         return self
 
     def __exit__(
@@ -79,9 +80,9 @@ class Recording(AbstractContextManager["Recording"]):
         """Ends the recording; for use without ``with``. ``error``: the exception that ended the training."""
         life, self._life = self._life, None
         if life is not None and self._own:
-            life.finish(error)
+            life.fence.call(life.finish, error, always=True)
         elif life is not None:
-            life.tell("inferred_steps")
+            life.fence.call(life.tell, "inferred_steps")
 
     def steps(self, batches: Iterable[_Batch], micro_batches: int = 1) -> Iterator[_Batch]:
         """Yields the batches. The wait for each is timed. A step ends after every ``micro_batches`` iterations of the
@@ -92,11 +93,13 @@ class Recording(AbstractContextManager["Recording"]):
             return
         iterator, loader = iter(batches), id(batches)
         self.told_steps(loader)
+        plain = functools.partial(next, iterator)
+        fetch = life.fence.call(life.fetches.timed, plain, lambda _args: (loader, iterator)) or plain
         turns = 0
         try:
             while True:
                 try:
-                    batch = life.fetches.timed(loader, iterator, lambda: next(iterator))
+                    batch = fetch()
                 except StopIteration:
                     return
                 yield batch
@@ -104,19 +107,19 @@ class Recording(AbstractContextManager["Recording"]):
                 if turns % micro_batches == 0:
                     self.end_step()
         finally:  # at the end of an epoch, or where the loop is left
-            life.tell("step_ends", False)
+            life.fence.call(life.tell, "step_ends", False)
 
     def told_steps(self, loader: int | None = None) -> None:
         """From here on a step ends with ``end_step`` instead of the optimizer's step: for loops that ``steps`` does not
         fit. ``loader``: ``id`` of the source of the batches, if it is not a DataLoader."""
         if self._life is not None:
-            self._life.tell("told_steps", loader)
+            self._life.fence.call(self._life.tell, "told_steps", loader)
 
     def end_step(self) -> None:
         if self._life is not None:
-            self._life.tell("step_ends")
+            self._life.fence.call(self._life.tell, "step_ends")
 
     def note(self, tokens: int = 0, loss: float | None = None) -> None:
         """Adds tokens and loss to the record of the step under way; tokens of its micro-batches are summed."""
         if self._life is not None:
-            self._life.tell("note", tokens, loss)
+            self._life.fence.call(self._life.tell, "note", tokens, loss)

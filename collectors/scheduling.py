@@ -13,6 +13,7 @@ from threading import get_ident
 from time import monotonic_ns, process_time_ns, thread_time_ns
 from typing import Any, NamedTuple
 
+from .fence import Fence
 from .records import HostRecord, LoaderQueue
 
 # -- proc --------------------------------------------------------------------------------------------------------------
@@ -28,7 +29,7 @@ def _forked() -> None:
     _elsewhere.ns = 0  # as the CPU time of the child's thread
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=lambda: Fence().call(_forked))
 
 
 class ProcFile:

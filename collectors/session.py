@@ -37,6 +37,7 @@ from .collectives import CollectiveTimer
 from .device_sampler import sampler_of
 from .dumps import Stacks, write_flight_recorders
 from .durations import poll_of
+from .fence import Fence
 from .files import Budget, Complaints, LineFile, encode, replace_file
 from .identity import identify, rank_and_world
 from .layout import RunLayout
@@ -129,8 +130,11 @@ class Collector(AbstractContextManager["Collector"]):
         settings: CollectorSettings,
         device: torch.device | None = None,
         timer: CollectiveTimer | None = None,
+        fence: Fence | None = None,
+        steps: int = 0,
     ) -> None:
-        """``timer``: a timer whose timed functions are installed already."""
+        """``timer``: a timer whose timed functions are installed already. ``fence``: that of the recording which this
+        is a part of. ``steps``: number of steps that were recorded before."""
         device = device or current_device()
         accelerator = accelerator_of(device)
         rank, _, _ = rank_and_world()
@@ -139,6 +143,11 @@ class Collector(AbstractContextManager["Collector"]):
         self._settings = settings
         self._rank = rank
         self._complaints = Complaints(rank)
+        if fence is None:
+            fence = timer.fence if timer is not None else Fence()
+            fence.say = lambda why: Complaints(rank).add("nothing more is recorded", why)
+            fence.undo += [lambda _why: self._timer.uninstall(), self.give_up]
+        self._fence = fence
         budget = Budget(settings.byte_budget)
         self._files = tuple(
             LineFile(path, budget, self._complaints)
@@ -155,20 +164,22 @@ class Collector(AbstractContextManager["Collector"]):
         # At most a quarter: durations are written as long as the training runs, and must not use up the whole budget.
         part = Budget(settings.byte_budget // 4, budget)
         self._durations_file = LineFile(self._layout.durations, part, self._complaints)
-        steps, self._device_steps_file, collectives, self._device_file, self._saved_file, summary, host = self._files
+        step_lines, self._device_steps_file, collectives, self._device_file, self._saved_file, summary, host = (
+            self._files
+        )
         self._identity = identify(device)
-        self._lines = StepLines(steps, collectives, StepSummary(summary, self._identity, settings.summary_steps))
+        self._lines = StepLines(step_lines, collectives, StepSummary(summary, self._identity, settings.summary_steps))
         self._clock = _clock_of(accelerator)
         self._event_type = accelerator.event_type if accelerator is not None else None
-        self._timer = timer or CollectiveTimer(settings.max_collectives_per_step)
+        self._timer = timer or CollectiveTimer(settings.max_collectives_per_step, fence=fence)
         self._timer.device_clock = self._clock
         self._memory = MemoryReader(accelerator)
         self._thread, self._sampler = ThreadTime(), HostSampler()
         self._cpu: dict[str, tuple[int, int]] = {}  # of the step under way, by phase
         self._begun = Moment(0)  # the step under way
-        self._windows = TraceWindows(settings, self._layout, budget, self._complaints, self._trace_metadata)
+        self._windows = TraceWindows(settings, self._layout, budget, self._complaints, self._trace_metadata, fence)
         self._snapshots = MemorySnapshots(
-            settings, self._layout, rank, accelerator, budget, self._complaints, lambda: self._step
+            settings, self._layout, rank, accelerator, budget, self._complaints, lambda: self._step, fence
         )
         sampler = sampler_of(accelerator) if settings.nvml else None
         self._nvml_missing = sampler.unavailable if sampler is not None else "switched off"
@@ -190,17 +201,19 @@ class Collector(AbstractContextManager["Collector"]):
             host,
             lambda: self._thread.native_id,
             self._poll_durations,
+            fence,
         )
         self._stacks = Stacks()
         self._last_progress: tuple[object, ...] = ()  # the progress in the last heartbeat
         self._no_progress = False  # it was the same as in the one before
         self._failed_in = ""
-        self._index = 0  # number of steps of this process so far
-        self._step = -1
+        self._index = steps  # number of steps of this process so far
+        self._step = steps - 1
         # The phase under way, for heartbeats, and since when; a follower may know a later one.
         self.doing = "setup", time.monotonic_ns()
         self._phases: list[PhaseRow] = []
         self._gc_start_ns = time.monotonic_ns()
+        self._gc_hook = fence.hook(self._on_gc)
         self._gc_pauses: list[tuple[int, int]] = []
         self._ranges = False  # whether a profiler window wants our ranges
         self._follower: Follower | None = None
@@ -225,6 +238,10 @@ class Collector(AbstractContextManager["Collector"]):
     # -- life ------------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
+        self._fence.call(self._open)
+        return self
+
+    def _open(self) -> None:
         self._identity.stack_signal = self._stacks.install(self._layout.stacks, self._complaints)
         try:
             replace_file(self._layout.identity, encode(self._identity))
@@ -234,17 +251,18 @@ class Collector(AbstractContextManager["Collector"]):
             self._timer.install()
             if self._event_type is not None:
                 self._timer.install_streams(self._event_type)
-        gc.callbacks.append(self._on_gc)
+        gc.callbacks.append(self._gc_hook)
         self._snapshots.start()
         self._background.start()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._fence.call(self._close, kind, always=True)
+
+    def _close(self, kind: type[BaseException] | None) -> None:
         self._timer.uninstall()
-        if self._on_gc in gc.callbacks:
-            gc.callbacks.remove(self._on_gc)
+        self._leave_gc()
         self._guarded(lambda: self._catch_up(if_still=False))
         self.doing, self._follower = self._doing(), None
         self._snapshots.stop(kind)
@@ -268,8 +286,15 @@ class Collector(AbstractContextManager["Collector"]):
         self._thread.close()
         self._sampler.close()
 
+    def _leave_gc(self) -> None:
+        if self._gc_hook in gc.callbacks:
+            gc.callbacks.remove(self._gc_hook)
+
     def describe(self, **fields: Any) -> None:
         """Writes fields of ``Manifest`` into manifest.json; only rank 0 writes."""
+        self._guarded(lambda: self._describe(fields))
+
+    def _describe(self, fields: dict[str, Any]) -> None:
         if self._rank != 0:
             return
         collector = {"settings": asdict(self._settings), "without_nvml_because": self._nvml_missing}
@@ -360,7 +385,7 @@ class Collector(AbstractContextManager["Collector"]):
             self._cpu[name] = before[0] + on_cpu_ns, before[1] + queued_ns
         clock, first, last = self._clock, start.mark, end.mark
         if clock is not None and first is not None and last is not None:
-            self._guarded(lambda: clock.phase(name, first, last))
+            clock.phase(name, first, last)
 
     def no_windows(self, why: str) -> None:
         """Ends an open profiler window, and records no more."""
@@ -375,8 +400,7 @@ class Collector(AbstractContextManager["Collector"]):
         with contextlib.suppress(Exception):
             self._catch_up(if_still=False)
         self._broken = True
-        if self._on_gc in gc.callbacks:
-            gc.callbacks.remove(self._on_gc)
+        self._leave_gc()
         self._complaints.messages.append(f"nothing more is recorded: {why}")
         self._write_the_rest()
 
@@ -384,17 +408,9 @@ class Collector(AbstractContextManager["Collector"]):
         """Writes the cost of a checkpoint that has ended; called by the training's thread."""
         self._saved_file.write(record)
 
-    def _guarded(self, action: Callable[[], object]) -> None:
-        """Runs a part of the recording. An exception there is a bug of the collector and switches it off."""
-        if self._broken:
-            return
-        try:
-            action()
-        except Exception as error:  # a bug here must not end a training
-            self._broken = True
-            self._timer.uninstall()
-            self._complaints.add("nothing more is recorded", repr(error))
-            self._write_the_rest()
+    def _guarded(self, action: Callable[[], Any]) -> Any:
+        """Runs a part of the recording, within the fence, unless the recording is switched off."""
+        return None if self._broken else self._fence.call(action)
 
     def _begin_step(self, record: StepRecord, boundary: Moment | None) -> None:
         self._phases, self._cpu = [], {}
@@ -545,12 +561,13 @@ class _StepContext:
     def __enter__(self) -> StepRecord:
         collector, self._record = self._collector, StepRecord(self._step, 0, 0, [])
         collector._guarded(lambda: collector._begin_step(self._record, self._passed()))
-        self._range = collector._range(f"{STEP_RANGE}{self._step}")
+        self._range = collector._guarded(lambda: collector._range(f"{STEP_RANGE}{self._step}"))
         return self._record
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if self._range is not None:
-            self._range.__exit__(None, None, None)
+        opened = self._range
+        if opened is not None:
+            self._collector._guarded(lambda: opened.__exit__(None, None, None))
         if kind is None:  # a step that raised does not count; its calls are written when the collector closes
             self._collector._guarded(lambda: self._collector._end_step(self._record, self._passed()))
 
@@ -563,11 +580,19 @@ class _PhaseContext:
         self._name = name
 
     def __enter__(self) -> None:
+        self._start: Moment | None = None
+        self._range: AbstractContextManager[Any] | None = None
+        self._collector._guarded(self._begin)
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self._collector._guarded(lambda: self._end(kind is None))
+
+    def _begin(self) -> None:
         self._range = self._collector._range(f"{PHASE_RANGE}{self._name}")
         self._start = self._collector.moment(ahead=self._name)
 
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if kind is None:
+    def _end(self, whole: bool) -> None:
+        if whole and self._start is not None:
             end = self._collector.moment()
             self._collector.passed(self._name, self._start, end)
             if self._name == BACKWARD:

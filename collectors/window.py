@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from .accelerator import profiler_activities
+from .fence import Fence
 from .files import Budget, Complaints, disk_full
 from .layout import RankLayout
 from .records import (
@@ -46,7 +47,9 @@ class TraceWindows:
         budget: Budget,
         complaints: Complaints,
         metadata: Callable[[], dict[str, str]],
+        fence: Fence | None = None,
     ) -> None:
+        self._fence = fence or Fence()
         self._settings = settings
         self._layout = layout
         self._budget = budget
@@ -215,8 +218,9 @@ class TraceWindows:
             raise
         finally:
             self._profiler = None
+        pack = self._fence.hook(self._pack)
         self._packing = threading.Thread(
-            target=self._pack, args=(plain, target, self._active), name="diag-pack", daemon=False
+            target=pack, args=(plain, target, self._active), name="diag-pack", daemon=False
         )
         self._packing.start()
 

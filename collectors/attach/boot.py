@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.abc
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -11,6 +10,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from ..fence import Fence, unseen
 from ..settings import wanted
 
 _LAUNCHERS = frozenset(
@@ -23,7 +23,7 @@ def boot() -> None:
     """Waits for torch if this process may be one that trains."""
     if not wanted():
         return
-    imports = AfterImport()
+    imports = AfterImport(Fence())
 
     def arm(_torch: ModuleType) -> None:
         if launches(sys.orig_argv):
@@ -45,18 +45,21 @@ def launches(command: Sequence[str]) -> bool:
     return False
 
 
-class AfterImport(importlib.abc.MetaPathFinder):
-    """Runs actions after the import of named modules. Finds no module itself: it asks the other finders and wraps the
-    loader that they return."""
+class AfterImport:
+    """Runs actions after the import of named modules, within the fence. A finder of ``sys.meta_path`` that finds no
+    module itself: it asks the other finders and wraps the loader that they return."""
 
-    def __init__(self) -> None:
+    def __init__(self, fence: Fence) -> None:
+        self.fence = fence
+        fence.undo.append(lambda _why: self.forget())
         self._waiting: dict[str, list[Callable[[ModuleType], object]]] = {}
+        self.find_spec = fence.hook(self._find)
 
     def call(self, name: str, action: Callable[[ModuleType], object]) -> None:
-        """Calls ``action(module)`` after the module's import, or now if it is imported already. It must not raise."""
+        """Calls ``action(module)`` after the module's import, or now if it is imported already."""
         module = sys.modules.get(name)
         if module is not None:
-            action(module)
+            self.fence.call(action, module)
             return
         self._waiting.setdefault(name, []).append(action)
         if self not in sys.meta_path:
@@ -67,14 +70,17 @@ class AfterImport(importlib.abc.MetaPathFinder):
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
-    def find_spec(
+    def _find(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname not in self._waiting:
             return None
-        for finder in sys.meta_path:
+        for finder in list(sys.meta_path):
             find = getattr(finder, "find_spec", None)
-            spec: ModuleSpec | None = find(fullname, path, target) if find is not None and finder is not self else None
+            try:
+                spec: ModuleSpec | None = find(fullname, path, target) if find and finder is not self else None
+            except Exception:  # the training's finder refuses the module; Python asks it next
+                return None
             if spec is not None:
                 self._look_over(fullname, spec)
                 return spec
@@ -91,12 +97,13 @@ class AfterImport(importlib.abc.MetaPathFinder):
             with contextlib.suppress(AttributeError):
                 del loader.exec_module
             run(module)
-            for action in self._waiting.pop(name, []):
-                action(module)
-            if not self._waiting:
-                self.forget()
+            self.fence.call(self._imported, name, module)
 
-        try:
-            loader.exec_module = exec_module
-        except AttributeError:  # a loader without ``__dict__``: its module is not noticed
-            return
+        with contextlib.suppress(AttributeError):  # a loader without ``__dict__``: its module is not noticed
+            loader.exec_module = unseen(exec_module)
+
+    def _imported(self, name: str, module: ModuleType) -> None:
+        for action in self._waiting.pop(name, []):
+            action(module)
+        if not self._waiting:
+            self.forget()

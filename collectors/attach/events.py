@@ -140,19 +140,24 @@ class Events:
         self._infers = True
         self._fresh = self._unhooked = False
 
-    def record(self, recorder: Recorder) -> None:
-        """From here on events go to a timeline that reports to ``recorder``."""
+    def record(self, recorder: Recorder, steps: int = 0) -> None:
+        """From here on events go to a timeline that reports to ``recorder``. ``steps``: number of steps before."""
         self._recorder = recorder
         self.passed = recorder.passed
         self._stamp: Callable[[], Moment | Stamp] = self._mark if recorder.on_device else recorder.stamp
         self._unscheduled = self._mark if recorder.on_device else _time_only
         self._at = self._stamp
-        self.timeline = Timeline(self)
+        self.timeline = Timeline(self, steps)
         self._loaders = self.timeline.loaders
 
     def stop(self) -> None:
         """Ends queueing: every event goes to ``tell``."""
         self._steady, self._stopped = False, True
+
+    def rest(self) -> None:
+        """Until ``record`` is called again every event goes to ``tell``, which has no recorder."""
+        self._steady, self._last = False, None
+        self._waiting.clear()
 
     def _mark(self) -> Moment:
         try:

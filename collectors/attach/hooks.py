@@ -6,14 +6,13 @@ import functools
 import gc
 import os
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic_ns
 from types import ModuleType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -28,6 +27,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..calls import Patches, argument, describe
 from ..collectives import CollectiveTimer
+from ..fence import Fence, Function, Inside, unseen
 from ..identity import prepare_environment
 from ..layout import RunLayout
 from ..scheduling import queue_of
@@ -41,20 +41,14 @@ class Attachment(Protocol):
     run_dir: Path
     events: Events
     described: bool
+    fence: Fence
 
     def tell(self, event: str, *values: Any) -> Any: ...
-    def safely(self, action: Callable[[], object]) -> None: ...
     def joined(self) -> None: ...
-    def finish(self, error: BaseException | None, sure: bool = True) -> None: ...
+    def leaves(self, error: BaseException | None) -> None: ...
     def optimizer_stepped(self, optimizer: Any) -> None: ...
     def engine_stepped(self, engine: Any) -> None: ...
     def profiler_starts(self, profiler: Any) -> None: ...
-
-
-class Inside(threading.local):
-    """Whether this thread is in a call of one kind; only the outermost call counts."""
-
-    now = False
 
 
 # -- evaluation --------------------------------------------------------------------------------------------------------
@@ -64,37 +58,32 @@ class Inside(threading.local):
 
 
 def install_evaluation(patches: Patches, life: Attachment) -> None:
-    original = torch.nn.Module.train
     inside = Inside()
     evaluated: int | None = None  # the module whose evaluation mode was last reported
 
     # Called once for every submodule: it compares one number when a model returns to training mode.
-    @functools.wraps(original)
-    def train(module: Any, /, mode: bool = True) -> Any:
+    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
         nonlocal evaluated
-        if mode:
-            if id(module) == evaluated and not torch.compiler.is_compiling():
+        if _mode(args, kwargs):
+            if id(args[0]) == evaluated:
                 evaluated = None
                 life.tell("train_called", nodes_made())
-            return original(module, mode)
-        if inside.now or torch.compiler.is_compiling():
-            return original(module, mode)
-        evaluated = id(module)
+            return None
+        evaluated = id(args[0])
         life.tell("eval_called", nodes_made())
-        inside.now = True
-        try:
-            return original(module, mode)
-        finally:
-            inside.now = False
+        return True
 
+    train = life.fence.around(torch.nn.Module.train, begin, inside=inside, skip=torch.compiler.is_compiling)
     patches.replace(torch.nn.Module, "train", train)
+
+
+def _mode(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return args[1] if len(args) > 1 else kwargs.get("mode", True)
 
 
 # -- hooking -----------------------------------------------------------------------------------------------------------
 #
 # Replaces functions of libraries by ones that report their calls, and lists those that could not be replaced.
-
-Function = Callable[..., Any]
 
 
 class Hooks:
@@ -118,37 +107,6 @@ class Hooks:
         self.patches.undo()
 
 
-def around(
-    original: Function,
-    inside: Inside,
-    begin: Callable[[], Any],
-    end: Callable[[Any], object],
-    interrupted: Callable[[], object],
-) -> Function:
-    """Wraps a function: calls ``begin()`` before it, and ``end`` with the result of ``begin`` when it has returned;
-    ``interrupted()`` if it raises."""
-    compiling = torch.compiler.is_dynamo_compiling
-
-    @functools.wraps(original)
-    def reported(*args: Any, **kwargs: Any) -> Any:
-        if compiling() or inside.now:
-            return original(*args, **kwargs)
-        inside.now = True
-        try:
-            begun = begin()
-            try:
-                result = original(*args, **kwargs)
-            except BaseException:
-                interrupted()
-                raise
-            end(begun)
-        finally:
-            inside.now = False
-        return result
-
-    return reported
-
-
 # -- tokens ------------------------------------------------------------------------------------------------------------
 #
 # Tokens of a step, only where the inputs are certain: Hugging Face's Trainer passes those of every micro-batch.
@@ -158,14 +116,11 @@ _SHARED_BY = ("get_tp_size", "get_cp_size", "get_sp_size")  # number of ranks th
 
 
 def install_tokens(trainer_module: ModuleType, patches: Patches, life: Attachment) -> None:
-    original = trainer_module.Trainer.training_step
+    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        life.tell("note", _tokens(args[0], _INPUTS(args, kwargs)), None)
 
-    @functools.wraps(original)
-    def training_step(*args: Any, **kwargs: Any) -> Any:
-        life.safely(lambda: life.tell("note", _tokens(args[0], _INPUTS(args, kwargs)), None))
-        return original(*args, **kwargs)
-
-    patches.replace(trainer_module.Trainer, "training_step", training_step)
+    trainer = trainer_module.Trainer
+    patches.replace(trainer, "training_step", life.fence.around(trainer.training_step, begin))
 
 
 def _tokens(trainer: Any, inputs: Any) -> int:
@@ -190,27 +145,23 @@ _GROUP = argument(0, "group")  # of destroy_process_group
 
 
 def install_process_group(patches: Patches, life: Attachment) -> None:
-    init, destroy = c10d.init_process_group, c10d.destroy_process_group
-
-    @functools.wraps(init)
-    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+    def init_begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         rank = _rank(args, kwargs)
         if rank is not None:
-            life.safely(lambda: _prepare(life, rank))
-        result = init(*args, **kwargs)
-        life.joined()
-        return result
+            _prepare(life, rank)
+        return True
 
-    @functools.wraps(destroy)
-    def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
+    def destroy_begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         group = _GROUP(args, kwargs)
         if group is None or group is dist.group.WORLD:
-            life.finish(sys.exc_info()[1], sure=False)  # before the group is gone
-        return destroy(*args, **kwargs)
+            life.leaves(sys.exc_info()[1])  # before the group is gone, with the exception that is being handled
 
+    around = life.fence.around
+    init = around(c10d.init_process_group, init_begins, lambda _begun, _result: life.joined())
+    destroy = around(c10d.destroy_process_group, destroy_begins)
     for module in (c10d, dist):
-        patches.replace(module, "init_process_group", init_process_group)
-        patches.replace(module, "destroy_process_group", destroy_process_group)
+        patches.replace(module, "init_process_group", init)
+        patches.replace(module, "destroy_process_group", destroy)
 
 
 def _rank(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
@@ -234,16 +185,21 @@ def _prepare(life: Attachment, rank: int) -> None:
 
 
 def install_backward(hooks: Hooks, imports: AfterImport, life: Attachment) -> None:
-    inside = Inside()
+    inside, events = Inside(), life.events
+
+    def begin(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> bool:
+        events.backward_begins()
+        return True
 
     def put(patches: Patches, *owners: Any) -> None:
         for owner in owners:
-            timed = around(
+            timed = life.fence.around(
                 owner.backward,
+                begin,
+                lambda _begun, _result: events.backward_ends(),
+                lambda _begun, _error: life.tell("interrupted"),
                 inside,
-                begin=life.events.backward_begins,
-                end=life.events.backward_ends,
-                interrupted=lambda: life.tell("interrupted"),
+                torch.compiler.is_dynamo_compiling,
             )
             patches.replace(owner, "backward", timed)
 
@@ -258,8 +214,6 @@ def install_backward(hooks: Hooks, imports: AfterImport, life: Attachment) -> No
 #
 # The time of each request for a batch and of its arrival: hooks on ``torch.utils.data.DataLoader``.
 
-_Batch = TypeVar("_Batch")
-
 
 class Fetches:
     """Reports the batches that a training waits for; only outermost calls, as a dataset may use a loader itself."""
@@ -271,33 +225,35 @@ class Fetches:
         self._loader = 0  # the outermost loader
         self._settings: dict[int, dict[str, Any]] = {}  # by loader, if it has any
 
-    def timed(self, loader: int, iterator: Any, fetch: Callable[[], _Batch]) -> _Batch:
-        """Calls ``fetch`` for the next batch of ``iterator``, reports it and returns it. Exceptions, StopIteration
-        included, are passed through."""
-        inside = self._inside
-        if inside.now:
-            if self._events.looks:
-                self._look_at(iterator)  # a wrapper of a DataLoader has no queue of its own
-            return fetch()
-        inside.now = True
-        try:
+    def timed(self, fetch: Function, source: Callable[[tuple[Any, ...]], tuple[int, Any]]) -> Function:
+        """``fetch``, which returns the next batch, with reports. ``source``: the number of the loader and the iterator,
+        from the arguments."""
+
+        def begin(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> bool | None:
+            loader, iterator = source(args)
+            if self._inside.now:
+                if self._events.looks:
+                    self._look_at(iterator)  # a wrapper of a DataLoader has no queue of its own
+                return None
             self._loader = loader
-            events = self._events
-            events.fetch_begins(loader, torch.is_grad_enabled())
-            if events.looks:
+            self._events.fetch_begins(loader, torch.is_grad_enabled())
+            if self._events.looks:
                 self._look_at(iterator)
-            try:
-                batch = fetch()
-            except StopIteration:
-                self._life.tell("fetch_ends", True)
-                raise
-            except BaseException:
-                self._life.tell("interrupted")
-                raise
-            events.fetch_ends()
-        finally:
-            inside.now = False
-        return batch
+            self._inside.now = True
+            return True
+
+        return self._life.fence.around(fetch, begin, self._ended, self._raised)
+
+    def _ended(self, _begun: Any, _batch: Any) -> None:
+        self._inside.now = False
+        self._events.fetch_ends()
+
+    def _raised(self, _begun: Any, error: BaseException) -> None:
+        self._inside.now = False
+        if isinstance(error, StopIteration):
+            self._life.tell("fetch_ends", True)
+        else:
+            self._life.tell("interrupted")
 
     def settings(self, loaders: Collection[int]) -> dict[str, Any]:
         """The settings that are equal in these loaders, or in all loaders seen if ``loaders`` is empty:
@@ -320,14 +276,11 @@ class Fetches:
 def install_loader(patches: Patches, fetches: Fetches) -> None:
     from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-    original = _BaseDataLoaderIter.__next__
-
-    @functools.wraps(original)
-    def fetch(iterator: Any) -> Any:
+    def source(args: tuple[Any, ...]) -> tuple[int, Any]:
         # Identifies the loader: each epoch has a new iterator, but the same sampler.
-        return fetches.timed(id(getattr(iterator, "_index_sampler", iterator)), iterator, lambda: original(iterator))
+        return id(getattr(args[0], "_index_sampler", args[0])), args[0]
 
-    patches.replace(_BaseDataLoaderIter, "__next__", fetch)
+    patches.replace(_BaseDataLoaderIter, "__next__", fetches.timed(_BaseDataLoaderIter.__next__, source))
 
 
 def _settings_of(iterator: Any) -> dict[str, Any]:
@@ -347,13 +300,7 @@ def _settings_of(iterator: Any) -> dict[str, Any]:
 
 def install_profiler(patches: Patches, life: Attachment) -> None:
     profile: Any = torch.autograd.profiler.profile
-    original = profile._prepare_trace
-
-    @functools.wraps(original)
-    def prepare(profiler: Any) -> Any:
-        life.profiler_starts(profiler)
-        return original(profiler)
-
+    prepare = life.fence.around(profile._prepare_trace, lambda args, _kwargs: life.profiler_starts(args[0]))
     patches.replace(profile, "_prepare_trace", prepare)
 
 
@@ -369,50 +316,41 @@ def install_optimizers(life: Attachment) -> list[RemovableHandle]:
     events, compiling = life.events, torch.compiler.is_dynamo_compiling
 
     def begins(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        if not compiling():
-            events.optimizer_begins(id(optimizer))
+        events.optimizer_begins(id(optimizer))
 
     def ends(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        if not compiling():
-            if not life.described:
-                life.optimizer_stepped(optimizer)
-            events.optimizer_ends(id(optimizer))
+        if not life.described:
+            life.optimizer_stepped(optimizer)
+        events.optimizer_ends(id(optimizer))
 
-    return [register_optimizer_step_pre_hook(begins), register_optimizer_step_post_hook(ends)]
+    hook = life.fence.hook  # the end always: it also counts the steps of a process that is not recorded
+    before, after = hook(begins, skip=compiling), hook(ends, always=True, skip=compiling)
+    return [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
 
 
 def install_zeroing(patches: Patches, life: Attachment) -> None:
     """Hooks ``zero_grad``, the only sign of an optimizer whose step is compiled: compiled code runs no hooks."""
+
+    def begin(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+        life.events.gradients_cleared()
+
     for owner in (Optimizer, torch.nn.Module):
-        patches.replace(owner, "zero_grad", _zero_grad_hook(owner.zero_grad, life))
-
-
-def _zero_grad_hook(original: Any, life: Attachment) -> Any:
-    events, compiling = life.events, torch.compiler.is_dynamo_compiling
-
-    @functools.wraps(original)
-    def zero_grad(owner: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if not compiling():
-            events.gradients_cleared()
-        return original(owner, *args, **kwargs)
-
-    return zero_grad
+        zero_grad = life.fence.around(owner.zero_grad, begin, skip=torch.compiler.is_dynamo_compiling)
+        patches.replace(owner, "zero_grad", zero_grad)
 
 
 def install_scaler(patches: Patches, life: Attachment) -> None:
     """Hooks the gradient scaler: a step that it skips because of overflowed gradients still counts as a step."""
     from torch.amp.grad_scaler import GradScaler
 
-    original = GradScaler.step
+    optimizer_of = argument(1, "optimizer")
 
-    @functools.wraps(original)
-    def step(scaler: Any, /, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        around = -id(optimizer)  # differs from the optimizer's own number, whose step is inside
-        life.events.optimizer_begins(around)
-        result = original(scaler, optimizer, *args, **kwargs)
-        life.events.optimizer_ends(around)
-        return result
+    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        number = -id(optimizer_of(args, kwargs))  # differs from the optimizer's own number, whose step is inside
+        life.events.optimizer_begins(number)
+        return number
 
+    step = life.fence.around(GradScaler.step, begin, lambda number, _result: life.events.optimizer_ends(number))
     patches.replace(GradScaler, "step", step)
 
 
@@ -420,18 +358,18 @@ def install_engine(engine_module: ModuleType, patches: Patches, life: Attachment
     """Hooks DeepSpeed's engine. Its step is called after every micro-batch, and its ZeRO optimizers call the inner
     optimizer once for every group of parameters."""
     engine_class = engine_module.DeepSpeedEngine
-    original = engine_class.step
 
-    @functools.wraps(original)
-    def step(engine: Any, /, *args: Any, **kwargs: Any) -> Any:
-        before = engine.global_steps
+    def begin(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> tuple[Any, int]:
+        engine = args[0]
         life.events.optimizer_begins(id(engine))
-        result = original(engine, *args, **kwargs)
+        return engine, engine.global_steps
+
+    def end(begun: tuple[Any, int], _result: Any) -> None:
+        engine, before = begun
         life.engine_stepped(engine)
         life.events.optimizer_ends(id(engine), engine.global_steps > before)
-        return result
 
-    patches.replace(engine_class, "step", step)
+    patches.replace(engine_class, "step", life.fence.around(engine_class.step, begin, end))
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------------------
@@ -482,16 +420,21 @@ class Saving:
             original = getattr(owners[0], name, None)
             if original is None:
                 continue
-            timed = around(
+            timed = self._life.fence.around(
                 original,
+                lambda _args, _kwargs: (self._life.tell("checkpoint_begins"),),
+                self._saved,
+                lambda _begun, _error: self._life.tell("interrupted"),
                 self._inside,
-                begin=lambda: self._life.tell("checkpoint_begins"),
-                end=lambda start: start is not None and self._life.tell("checkpoint_ends", start),
-                interrupted=lambda: self._life.tell("interrupted"),
+                torch.compiler.is_dynamo_compiling,
             )
             for owner in owners:
                 if getattr(owner, name, None) is original:
                     patches.replace(owner, name, timed)
+
+    def _saved(self, begun: tuple[Any], _result: Any) -> None:
+        if begun[0] is not None:
+            self._life.tell("checkpoint_ends", begun[0])
 
 
 # -- DDP ---------------------------------------------------------------------------------------------------------------
@@ -523,8 +466,10 @@ class _Reduced:
 class Reducers:
     """The DDP modules of the process."""
 
-    def __init__(self, timer: CollectiveTimer) -> None:
-        self._timer = timer
+    def __init__(self, timer: CollectiveTimer, fence: Fence) -> None:
+        self._timer, self._fence = timer, fence
+        self._before_the_end = fence.hook(self._gradient_ready)
+        self._computed = fence.hook(timer.backward_computed)
         self._reduced: dict[int, _Reduced] = {}  # by the reducer's id
         self._prepared: list[_Reduced] = []  # those whose backward has not ended
         self.seen = False  # whether there was a DDP module
@@ -534,32 +479,37 @@ class Reducers:
     def install(self, patches: Patches) -> None:
         from torch._C._distributed_c10d import Reducer  # not in every build of torch
 
-        make, register = DistributedDataParallel.__init__, DistributedDataParallel.register_comm_hook
-        prepare, get_reduced, prepared = Reducer.prepare_for_backward, self._reduced.get, self._prepared
-
-        @functools.wraps(make)
-        def init(module: Any, /, *args: Any, **kwargs: Any) -> None:
-            make(module, *args, **kwargs)
-            self._add(module)
+        fence, failed = self._fence, self._fence.failed
+        register, prepare = DistributedDataParallel.register_comm_hook, Reducer.prepare_for_backward
+        get_reduced, prepared = self._reduced.get, self._prepared
+        init = fence.around(
+            DistributedDataParallel.__init__,
+            lambda args, _kwargs: args[:1],
+            lambda begun, _result: self._add(begun[0]),
+        )
 
         @functools.wraps(register)
         def register_comm_hook(module: Any, /, state: Any, hook: Any) -> None:
-            module._check_comm_hook(hook)
-            register(module, state, self._timer.timed_bucket(hook))
-            reduced = self._reduced.get(id(module.reducer))
-            if reduced is not None:
-                reduced.hooked = True
+            timed = fence.call(self._timer.timed_bucket, hook)
+            if timed is None:
+                return register(module, state, hook)
+            module._check_comm_hook(hook)  # raises for a hook of another signature, and ours has none
+            register(module, state, timed)
+            fence.call(self._is_hooked, module)
 
         def prepare_for_backward(reducer: Any, /, *args: Any, **kwargs: Any) -> None:
-            reduced = get_reduced(id(reducer))
-            if reduced is not None:
-                reduced.prepared_ns = monotonic_ns()  # the reducer counts its times from here
-                if reduced not in prepared:
-                    prepared.append(reduced)
+            try:
+                reduced = get_reduced(id(reducer))
+                if reduced is not None:
+                    reduced.prepared_ns = monotonic_ns()  # the reducer counts its times from here
+                    if reduced not in prepared:
+                        prepared.append(reduced)
+            except Exception as error:
+                failed(error)
             prepare(reducer, *args, **kwargs)
 
         patches.replace(DistributedDataParallel, "__init__", init)
-        patches.replace(DistributedDataParallel, "register_comm_hook", register_comm_hook)
+        patches.replace(DistributedDataParallel, "register_comm_hook", unseen(register_comm_hook))
         patches.replace(Reducer, "prepare_for_backward", prepare_for_backward)
         self._noting = prepare_for_backward
 
@@ -567,6 +517,11 @@ class Reducers:
         """Excludes our function from compilation, like the forward that calls it. torch's decorator for that would wrap
         it in code that takes three times as long as the function itself."""
         dynamo.skip(self._noting)
+
+    def _is_hooked(self, module: Any) -> None:
+        reduced = self._reduced.get(id(module.reducer))
+        if reduced is not None:
+            reduced.hooked = True
 
     def find(self) -> None:
         """Adds the modules that were created before ``install``."""
@@ -591,10 +546,10 @@ class Reducers:
         reducer_ref = weakref.ref(reducer, lambda _gone: self._reduced.pop(number, None))  # another may get its number
         self._reduced[number] = _Reduced(reducer_ref, weakref.ref(module), size, dtype, on_device, ready_ns)
 
-    def _before_the_end(self, _gradient: torch.Tensor) -> None:
+    def _gradient_ready(self, _gradient: torch.Tensor) -> None:
         """Queues a callback that runs before the reducer's: callbacks run in order, and the reducer queues its own with
         the last bucket."""
-        torch.autograd.Variable._execution_engine.queue_callback(self._timer.backward_computed)
+        torch.autograd.Variable._execution_engine.queue_callback(self._computed)
 
     def backward_ends(self) -> None:
         """Called when a backward of any modules has returned."""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
@@ -12,8 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..calls import argument
+from ..fence import Fence
+
 # How command-line libraries pass an exit code on. By name: they are not imported here.
 _LIBRARIES = ("click.", "typer.")
+_status, _code = argument(0, "status"), argument(1, "code")
 _MOST_S = 2.0  # os._exit waits no longer for the records to be closed: programs call it to leave a deadlock
 
 
@@ -51,10 +54,12 @@ def failed_with(error: BaseException) -> Failure:
 class Leaving:
     """Notices that the process is about to end, in every way that Python code has."""
 
-    def __init__(self, finish: Callable[[Failure | None], object], progress: Callable[[], object]) -> None:
+    def __init__(
+        self, fence: Fence, finish: Callable[[Failure | None], object], progress: Callable[[], object]
+    ) -> None:
         """``finish``: closes the records, with why the process fails; it may be called again. ``progress``: a value
         that changes while the training goes on, as a program may catch the exit; None while nothing is recorded."""
-        self._finish = finish
+        self._fence, self._finish = fence, finish
         self._progress = progress
         self._asked: tuple[Failure | None, object] | None = None
 
@@ -67,46 +72,32 @@ class Leaving:
 
     def install(self, trains_in: Callable[[], int]) -> None:
         """Stays for the rest of the process. ``trains_in``: the thread that trains."""
-        leave, leave_at_once, quit_, hook = sys.exit, os._exit, Quitter.__call__, threading.excepthook
 
-        def exit(status: Any = None, /) -> Any:
-            self._note(status)
-            leave(status)
+        def thread_fails(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+            (failed,) = args
+            trains = failed.thread is not None and failed.thread.ident == trains_in()
+            if trains and threading.current_thread() is not threading.main_thread() and failed.exc_value is not None:
+                self._finish(failed_with(failed.exc_value))
 
-        def _exit(status: int) -> Any:
-            self._close(status)
-            leave_at_once(status)
-
-        def call(quitter: Any, code: Any = None) -> Any:
-            self._note(code)
-            return quit_(quitter, code)
-
-        def excepthook(args: Any, /) -> Any:
-            with contextlib.suppress(Exception):
-                trains = args.thread is not None and args.thread.ident == trains_in()
-                if trains and threading.current_thread() is not threading.main_thread() and args.exc_value is not None:
-                    self._finish(failed_with(args.exc_value))
-            return hook(args)
-
-        sys.exit, os._exit, Quitter.__call__ = exit, _exit, call  # type: ignore[assignment, method-assign]
-        threading.excepthook = excepthook
+        around = self._fence.around
+        sys.exit = around(sys.exit, lambda args, _kwargs: self._note(args[0] if args else None))
+        os._exit = around(os._exit, lambda args, kwargs: self._close(_status(args, kwargs)))
+        Quitter.__call__ = around(  # type: ignore[method-assign]
+            Quitter.__call__, lambda args, kwargs: self._note(_code(args, kwargs))
+        )
+        threading.excepthook = around(threading.excepthook, thread_fails)
 
     def _note(self, status: object) -> None:
-        with contextlib.suppress(Exception):
-            if threading.current_thread() is threading.main_thread():
-                self._asked = failure_of(status, sys.exc_info()[1]), self._progress()
+        if threading.current_thread() is threading.main_thread():
+            self._asked = failure_of(status, sys.exc_info()[1]), self._progress()
 
-    def _close(self, status: int) -> None:
+    def _close(self, status: object) -> None:
         """Closes the records before a process ends at once. In a thread of its own, with a limit: the caller may hold
         locks."""
-        with contextlib.suppress(Exception):
-            if self._progress() is None:
-                return
-            failure = failure_of(status, sys.exc_info()[1])
-            thread = threading.Thread(target=self._closed, args=(failure,), name="diag-exit", daemon=True)
-            thread.start()
-            thread.join(_MOST_S)
-
-    def _closed(self, failure: Failure | None) -> None:
-        with contextlib.suppress(Exception):
-            self._finish(failure)
+        if self._progress() is None:
+            return
+        failure = failure_of(status, sys.exc_info()[1])
+        close = self._fence.hook(self._finish)
+        thread = threading.Thread(target=close, args=(failure,), name="diag-exit", daemon=True)
+        thread.start()
+        thread.join(_MOST_S)

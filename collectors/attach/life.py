@@ -27,6 +27,7 @@ from ..accelerator import device_in_use, device_is_settled
 from ..calls import Patches
 from ..collectives import CollectiveTimer
 from ..dumps import install_excepthook, write_exception
+from ..fence import Fence
 from ..files import Complaints, append_to, create_file, encode
 from ..identity import identify, rank_and_world
 from ..layout import RunLayout
@@ -102,18 +103,32 @@ def backend_in_use() -> str | None:
 class Attachment:
     """The recording of one process, started by its launcher, or by its own script (``explicit``)."""
 
-    def __init__(self, run_dir: Path, settings: CollectorSettings, explicit: bool = False) -> None:
+    def __init__(
+        self, run_dir: Path, settings: CollectorSettings, explicit: bool = False, fence: Fence | None = None
+    ) -> None:
+        """``fence``: the one that the process has already."""
         self.run_dir = run_dir
-        self._timer = CollectiveTimer(settings.max_collectives_per_step)
-        self._reducers = Reducers(self._timer)
-        self.events = Events(self.tell, self._reducers.backward_ends, lambda error: self._end(repr(error)))
+        self._hooks = Hooks()
+        self.fence = fence = fence or Fence()
+        fence.say = _say
+        self._timer = CollectiveTimer(settings.max_collectives_per_step, fence=fence)
+        self._reducers = Reducers(self._timer, self.fence)
+        self.events = Events(self.tell, self._reducers.backward_ends, self.fence.failed)
+        fence.undo += [
+            lambda _why: self._hear_no_more(),
+            lambda _why: self._timer.uninstall(),
+            lambda _why: self._hooks.remove(),
+            self._give_up,
+        ]
         self.fetches = hooks.Fetches(self)
         self._settings = settings
         self._explicit = explicit
         self._handles: list[Any] = []  # of hooks that stay until the training has ended
         self._child_ends: Finalize[Any] | None = None  # set in a process of multiprocessing
-        self._hooks = Hooks()
         self._collector: Collector | None = None
+        self._error_file: Path | None = None  # of a process that is recorded, or was
+        # Rank, world size and number of steps when the process group was destroyed.
+        self._before: tuple[int, int, int] | None = None
         self._over = False  # further events are ignored
         self._closed = False
         self._unrecorded = ""  # why the process is not recorded; reported if it trains
@@ -123,7 +138,7 @@ class Attachment:
         self._imports: AfterImport | None = None
         self.described = False
         self._own_profiler = False  # the training runs its own profiler
-        self._leaving = Leaving(self._close, self._progress)
+        self._leaving = Leaving(self.fence, self._close, self._progress)
 
     # -- beginning -------------------------------------------------------------------------------------------------
 
@@ -155,25 +170,28 @@ class Attachment:
 
         on_import("deepspeed.runtime.engine", "DeepSpeed", hooks.install_engine)
         on_import("transformers.trainer", "tokens", hooks.install_tokens)
-        atexit.register(self._at_exit)
-        os.register_at_fork(after_in_child=self._forked)
+        self._exit_hook = self.fence.hook(self._at_exit, always=True)
+        atexit.register(self._exit_hook)
+        os.register_at_fork(after_in_child=self.fence.hook(self._forked, always=True))
 
     def begin(self) -> None:
-        """Called by a script that records itself. Without a process group the recording begins with the first step.
-        Never raises."""
-        self.safely(lambda: self.install(AfterImport()))
+        """Called by a script that records itself. Without a process group the recording begins with the first step."""
+        self.install(AfterImport(self.fence))
         if _joined():
             self.joined()
 
     def joined(self) -> None:
         """Called when the process group has been initialized."""
         if device_is_settled():
-            self.safely(self._begin)
+            self._begin()
 
     def _begin(self) -> None:
         if self._collector is not None or self._over:
             return
         rank, _, world_size = rank_and_world()
+        if self._before is not None and (why := self._goes_on_as_another(rank, world_size)):
+            self._end(why)
+            return
         if why := self._recorded_otherwise():
             self._end(why)
             self._unrecorded = ""
@@ -182,24 +200,38 @@ class Attachment:
             self._end(why)
             return
         os.environ[OWNER_VARIABLE] = str(os.getpid())
-        collector = Collector(self.run_dir, self._settings, device_in_use(), self._timer)
+        steps = self._before[2] if self._before is not None else 0
+        collector = Collector(self.run_dir, self._settings, device_in_use(), self._timer, self.fence, steps)
+        self._collector, self._error_file = collector, collector.error_file
         collector.__enter__()
-        self.events.record(collector)
+        self.events.record(collector, steps)
         collector.followed_by(self.events)
-        self._collector = collector
-        if multiprocessing.parent_process() is not None:
+        if self._child_ends is None and multiprocessing.parent_process() is not None:
             # A forked process ends by os._exit, without atexit. multiprocessing clears inherited finalizers in the
             # child, so this one is registered here and not earlier.
-            self._child_ends = Finalize(None, self._at_end_of_child, exitpriority=0)
+            self._child_ends = Finalize(None, self.fence.hook(self._at_end_of_child, always=True), exitpriority=0)
         if self._explicit:
             self._reducers.find()
         if self._own_profiler:
             collector.no_windows("the training runs its own profiler")
         collector.describe(world_size=world_size, backend=backend_in_use(), collector={"attached": self._about()})
 
+    def _goes_on_as_another(self, rank: int, world_size: int) -> str:
+        """Why the steps after the process group was destroyed do not belong to those before it; "" if they do."""
+        assert self._before is not None
+        before_rank, before_size, steps = self._before
+        if (rank, world_size) == (before_rank, before_size):
+            return ""
+        return (
+            f"the process group was destroyed after {steps} steps, and rank {before_rank} of {before_size} goes on "
+            f"as rank {rank} of {world_size}"
+        )
+
     def _recorded_otherwise(self) -> str:
         """Why nothing is to be recorded here: the process is recorded already, or must not be; "" otherwise."""
         owner = os.environ.get(OWNER_VARIABLE, "")
+        if self._before is not None:
+            return ""
         if self._explicit and owner == str(os.getpid()):
             return "this process is already recorded"
         if not self._explicit and not owner and not wanted():
@@ -213,6 +245,8 @@ class Attachment:
         if os.environ.get(OWNER_VARIABLE, str(os.getpid())) != str(os.getpid()):
             return "an ancestor process is recorded"
         files = RunLayout(self.run_dir).rank(rank)
+        if self._before is not None:  # the folder is this process's own
+            return ""
         files.folder.mkdir(parents=True, exist_ok=True)
         occupied = files.identity.exists()
         if not occupied:
@@ -235,23 +269,19 @@ class Attachment:
     # -- events ----------------------------------------------------------------------------------------------------
 
     def tell(self, event: str, *values: Any) -> Any:
-        """Passes an event of the training's thread to the timeline. Never raises."""
+        """Passes an event of the training's thread to the timeline. Called within the fence."""
         if self._unrecorded and event == "optimizer_ends":
             self._trains_unrecorded()
         if self._over or (threading.get_ident() != self.events.thread and not self._moves(event)):
             return None
-        try:
-            if self._collector is None and (event in _TRAINS or _joined()):
-                self._begin()
-            if self._collector is None:
-                return None
-            answer = self.events.hear(event, values)
-            if not self.described and self.events.timeline.steps:
-                self._describe(self.events.timeline.loaders)
-            return answer
-        except Exception as error:
-            self._end(repr(error))
+        if self._collector is None and (event in _TRAINS or _joined()):
+            self._begin()
+        if self._collector is None:
             return None
+        answer = self.events.hear(event, values)
+        if not self.described and self.events.timeline.steps:
+            self._describe(self.events.timeline.loaders)
+        return answer
 
     def _trains_unrecorded(self) -> None:
         """Writes a line about this unrecorded process into the run directory, once."""
@@ -285,8 +315,7 @@ class Attachment:
             return
         self._own_profiler = True
         if self._collector is not None:
-            collector = self._collector
-            self.safely(lambda: collector.no_windows("the training runs its own profiler"))
+            self._collector.no_windows("the training runs its own profiler")
 
     def _describe(self, trained_with: Collection[int]) -> None:
         """Describes the training in the manifest, once, after the first step."""
@@ -299,35 +328,36 @@ class Attachment:
 
     # -- ending ----------------------------------------------------------------------------------------------------
 
-    def safely(self, action: Callable[[], object]) -> None:
-        if self._over:
+    def leaves(self, error: BaseException | None) -> None:
+        """The process group is about to be destroyed, as most trainings do before they end. All records are written; a
+        training that goes on is recorded further. ``error``: the exception that is being handled, after which it may go
+        on as well."""
+        if self._collector is None or self._over:
             return
-        try:
-            action()
-        except Exception as error:
-            self._end(repr(error))
+        rank, _, world_size = rank_and_world()
+        handled = None if isinstance(error, SystemExit) and not error.code else error
+        self._collector.__exit__(type(handled) if handled is not None else None, None, None)
+        self._before = rank, world_size, self.events.timeline.steps
+        self._collector = None
+        self.events.rest()
+        self._timer.leave_groups()
 
-    def finish(self, error: BaseException | None, sure: bool = True) -> None:
-        """The training has ended, or fails with ``error``. ``sure``: False for an exception that is only being handled,
-        after which the program may go on."""
+    def finish(self, error: BaseException | None) -> None:
+        """The training has ended, or fails with ``error``."""
         if isinstance(error, SystemExit) and not error.code:
             error = None
-        self._close(failed_with(error) if error is not None else None, sure)
+        self._close(failed_with(error) if error is not None else None)
 
-    def _close(self, failure: Failure | None, sure: bool = True) -> None:
-        """Ends the recording, once. A failure that is known later, or for sure, is still written."""
-        if failure is not None and sure:
+    def _close(self, failure: Failure | None) -> None:
+        """Ends the recording, once. A failure that is known later is still written."""
+        if failure is not None:
             self._write_failure(failure)
         if self._closed:
             return
-        failed, self._closed = self._over, True
+        self._closed = True
         self._hear_no_more()
-        try:
-            if self._collector is not None:
-                self._collector.__exit__(failure.kind if failure is not None else None, None, None)
-        except Exception as ours:
-            if not failed:  # else it has been reported
-                _say(repr(ours))
+        if self._collector is not None:
+            self._collector.__exit__(failure.kind if failure is not None else None, None, None)
         self._remove()
         if self._explicit:
             self._let_go()
@@ -338,26 +368,30 @@ class Attachment:
 
     def _write_failure(self, failure: Failure) -> None:
         """Writes the exception: the program may print it in its own way, or not at all."""
-        with contextlib.suppress(Exception):
-            if self._collector is not None and failure.text:
-                write_exception(self._collector.error_file, failure.message, failure.text)
+        if self._error_file is not None and failure.text:
+            with contextlib.suppress(OSError):
+                write_exception(self._error_file, failure.message, failure.text)
 
     def _let_go(self) -> None:
         """Undoes the rest in a process that goes on and may start another recording."""
         for handle in self._handles:
             handle.remove()
-        atexit.unregister(self._at_exit)
+        atexit.unregister(self._exit_hook)
         if self._child_ends is not None:
             self._child_ends.cancel()
-        if self._collector is not None and os.environ.get(OWNER_VARIABLE) == str(os.getpid()):
+        recorded = self._collector is not None or self._before is not None
+        if recorded and os.environ.get(OWNER_VARIABLE) == str(os.getpid()):
             del os.environ[OWNER_VARIABLE]
 
     def _end(self, why: str) -> None:
-        """Ends the recording, not the training."""
+        """Ends the recording, not the training, for a reason that is no failure of ours."""
         self._hear_no_more()
-        self._optimizer = self._engine = None
         self._remove()
         _say(why)
+        self._give_up(why)
+
+    def _give_up(self, why: str) -> None:
+        self._optimizer = self._engine = None
         if self._collector is not None:
             self._collector.give_up(why)
         else:
@@ -394,6 +428,7 @@ class Attachment:
             self._hear_no_more()
             self._remove()
             self._collector.give_up("forked")
+            self._before = None
             self._unrecorded = "it was forked from a recorded process"
         self.events.thread = threading.get_ident()
 
@@ -402,15 +437,12 @@ armed: Attachment | None = None  # the attachment of this process; ``recording``
 
 
 def arm(imports: AfterImport) -> None:
-    """Installs the hooks. Never raises."""
+    """Installs the hooks. Called within the fence of ``imports``."""
     global armed
-    try:
-        run_dir = run_dir_from()
-        if run_dir is not None:
-            armed = Attachment(run_dir, settings_from())
-            armed.install(imports)
-    except Exception as error:
-        _say(repr(error))
+    run_dir = run_dir_from()
+    if run_dir is not None:
+        armed = Attachment(run_dir, settings_from(), fence=imports.fence)
+        armed.install(imports)
 
 
 def _say(why: str) -> None:

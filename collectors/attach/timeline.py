@@ -267,10 +267,10 @@ class _Evaluation:
 class Timeline:
     """Turns events into the records of one rank. Numbers identify loaders and optimizers."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, steps: int = 0) -> None:
         self._recorder = recorder
         self._open: tuple[AbstractContextManager[StepRecord], StepRecord] | None = None
-        self.steps = 0  # number of steps that are over
+        self.steps = steps  # number of steps that are over
         self._marked = False  # the training marks the ends of its steps
         self._optimized = False  # the optimizers have stepped in this step
         self._edge_kind, self._edge = _Edge.STEP, recorder.moment()

@@ -11,6 +11,7 @@ import pytest
 
 from diag.collectors.attach.boot import AfterImport, launches
 from diag.collectors.dumps import clean
+from diag.collectors.fence import Fence
 from diag.collectors.settings import OWNER_VARIABLE, SITE, CollectorSettings, attached, python_path, wanted
 
 
@@ -82,7 +83,7 @@ def test_after_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     (tmp_path / "just_for_this_test.py").write_text("value = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     seen: list[int] = []
-    imports = AfterImport()
+    imports = AfterImport(Fence())
     imports.call("just_for_this_test", lambda module: seen.append(module.value))
     assert seen == []
     import just_for_this_test  # type: ignore[import-not-found]

@@ -265,8 +265,9 @@ def test_the_mark_before_the_reducer_s_end_comes_before_it(tmp_path: Path, monke
     monkeypatch.setattr("diag.collectors.attach.hooks.describe", lambda owned: (4 * len(owned), "float32", True))
     dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
     try:
-        reducers, times = Reducers(CollectiveTimer(10)), []
-        monkeypatch.setattr(reducers._timer, "backward_computed", lambda: times.append(time.monotonic()))
+        timer, times = CollectiveTimer(10), []
+        monkeypatch.setattr(timer, "backward_computed", lambda: times.append(time.monotonic()))
+        reducers = Reducers(timer, timer.fence)
         module = DistributedDataParallel(torch.nn.Linear(4, 4))
         reducers._add(module)
 

@@ -6,6 +6,7 @@ An error here costs the recording, never the process.
 import importlib
 import os
 import sys
+from types import ModuleType
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  # pathlib takes 10 ms to import
 
@@ -25,22 +26,41 @@ def _prepare() -> None:
     importlib.import_module(f"{name}.attach.boot").boot()
 
 
-def _give_way() -> None:
-    """Imports the sitecustomize that this one shadows."""
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != _HERE]  # noqa: PTH100
-    this_module = sys.modules.pop("sitecustomize", None)
+def _step_aside() -> ModuleType | None:
+    """Makes the sitecustomize that this one shadows importable; returns this module."""
+    sys.path[:] = [entry for entry in sys.path if not _is_here(entry)]
+    return sys.modules.pop("sitecustomize", None)
+
+
+def _is_here(entry: str) -> bool:
     try:
-        importlib.import_module("sitecustomize")
-    except ModuleNotFoundError as error:
-        if error.name != "sitecustomize":
-            raise
-    finally:
-        if this_module is not None:  # the import under way looks for a module of this name when it ends
-            sys.modules.setdefault("sitecustomize", this_module)
+        return os.path.abspath(entry or os.curdir) == _HERE  # noqa: PTH100
+    except OSError:  # a relative path, and the current folder is gone
+        return False
 
 
+def _complain(error: Exception) -> None:
+    try:
+        sys.stderr.write(f"diag: nothing is recorded: {error!r}; training goes on without it\n")
+    except Exception:  # closed: Python would not start
+        return
+
+
+_this_module = None
 try:
     _prepare()
 except Exception as error:
-    sys.stderr.write(f"diag: nothing is recorded: {error!r}; training goes on without it\n")
-_give_way()
+    _complain(error)
+try:
+    _this_module = _step_aside()
+except Exception as error:
+    _complain(error)
+# The user's own, with its own exceptions.
+try:
+    importlib.import_module("sitecustomize")
+except ModuleNotFoundError as error:
+    if error.name != "sitecustomize":
+        raise
+finally:
+    if _this_module is not None:  # the import under way looks for a module of this name when it ends
+        sys.modules.setdefault("sitecustomize", _this_module)
