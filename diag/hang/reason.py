@@ -409,9 +409,11 @@ def _with_cause(
     same = [clue for clue in chosen.others if clue.ranks & cause.ranks]
     said = fault_class.by_line and sure.of_evidence >= NAMES_THE_CAUSE
     collect = what_to_collect(job, known, bool(dumps.coverage), bool(reports), said)
-    is_sure = sure.value >= 0.8 and (cause.ranks or cause.hosts)
+    is_sure = (sure.value >= 0.8 and (cause.ranks or cause.hosts)) or fault_class.outside
     evidence = dict.fromkeys((*cause.evidence, *(line for clue in same for line in clue.evidence[:2])))
     victims = _victims(job, chosen.clues, cause.ranks, reports)
+    if fault_class.outside and not cause.culprits:
+        victims = ()  # nobody waited for a rank
     return Triage(
         fault_class=cause.fault_class,
         confidence=sure.value,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, FaultClass, LogPattern, confirms, harmless
 from diag.hang.model import ForStacks, Role, StacksWhileItHangs
 
+LEFT = "done: it reached the end of its training"  # of a rank that left a run in which others went on
+
 # -- Ranks that disagree about a collective ----------------------------------------------------------------------------
 
 _FINGERPRINT = (
@@ -187,6 +189,10 @@ _CALLS = (
             "Look in its log for what it did last: data loader, evaluation, checkpoint, an exception that was caught.",
         ),
         if_read={
+            (LEFT,): (
+                "Find why {who} left the loop before the others: fewer batches (uneven shards, drop_last), a decision "
+                "to stop that only some take, or sys.exit(0).",
+            ),
             ("RendezvousTimeoutError",): (
                 "Start the launcher on all --nnodes hosts, with the same --rdzv-id and --rdzv-endpoint; `nc -vz` to "
                 "that endpoint's host and port from each of them while the first one waits.",

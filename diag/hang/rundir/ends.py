@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import HANG, RankExit
+from diag.hang.classes.mismatches import LEFT
 from diag.hang.model import Clue, Evidence
 from diag.hang.raised import Chain, about_the_group, lost_worker, shortened
 from diag.hang.rundir.read import Rank, Rundir
@@ -33,6 +34,7 @@ _ABORTED = 0.6  # C++ calls abort() after any error, also after one that a peer 
 _CONNECTION = 0.6  # it lost a connection, while all the others were still running
 _AFTER_ITS_END = 0.6  # the training had ended: what follows may matter to nobody
 _ALL_GONE = 0.5
+_LEFT_EARLY = 0.75
 _APART_S = 2  # clocks of two hosts differ, and error files have whole seconds
 _STILL_S = 10.0  # without progress for longer, a run that is then ended may have hung
 _FRESH_S = 10.0  # a heartbeat is written every second, later on a busy host
@@ -115,7 +117,7 @@ def clues_of_ends(run: Rundir, explained: bool = False) -> list[Clue]:
     if not clues:
         victims = _victims(run, first)
         clues += [clue for rank, ended in first.items() if (clue := _by_code(run, rank, ended, explained, victims))]
-    return clues
+    return clues or _left_early(run)
 
 
 def _is_killed(record: Rank, code: int) -> bool:
@@ -260,6 +262,36 @@ def _all_gone(run: Rundir, ranks: list[int]) -> Clue:
         f"{who} disappeared{after} without recording an end{launcher}: everything was killed at once, by a scheduler, "
         "a memory limit or a person, or the host went down",
     )
+
+
+def _left_early(run: Rundir) -> list[Clue]:
+    """A clue for ranks that ended their training without an error while all others failed because they lost a peer."""
+    done = [rank for rank, record in sorted(run.ranks.items()) if end_of(run, record) is End.DONE]
+    others = [rank for rank in sorted(run.ranks) if rank not in done]
+    if not done or not others or not all(_is_failed_victim(run, run.ranks[rank]) for rank in others):
+        return []
+    subject = begun(spaced(listing(done)))
+    note = (
+        f"{subject} ended {'its' if len(done) == 1 else 'their'} training without an error while "
+        f"{spaced(listing(others))} still needed {'it' if len(done) == 1 else 'them'}"
+    )
+    return [
+        Clue(
+            "missing_rank",
+            tuple(run.ranks[rank].culprit for rank in done),
+            tuple(_evidence_of_beat(run.ranks[rank]) for rank in (*done[:_MOST_EVIDENCE], others[0])),
+            _LEFT_EARLY,
+            note,
+            tuple(others),
+        )
+    ]
+
+
+def _is_failed_victim(run: Rundir, record: Rank) -> bool:
+    """Whether a rank failed with the loss of a peer, or was ended by the launcher after that."""
+    if record.exit is not None and not record.exit.first and record.exit.exit_code == -signal.SIGTERM:
+        return True
+    return end_of(run, record) in (End.FAILED, End.EXITED) and lost_a_peer(record)
 
 
 # -- Exceptions and exit codes -----------------------------------------------------------------------------------------
@@ -440,8 +472,8 @@ def _ended(run: Rundir, rank: int, ended: RankExit, victims: tuple[int, ...]) ->
         if not record.failed_as:
             words = _last_words(record)
             note += f"; it recorded no exception{f', and its last line is: {words}' if words else ''}"
-    if record.is_done:
-        note, sure = f"{note}, after the end of its training", min(sure, _AFTER_ITS_END)
+    if record.is_done:  # it left by itself, or something broke after the training
+        sure = min(sure, _AFTER_ITS_END)
     return Clue(fault, (record.culprit,), tuple(_evidence_of_ends(record)), sure, note, victims)
 
 
@@ -469,5 +501,6 @@ def _evidence_of_ends(record: Rank) -> list[Evidence]:
 
 def _evidence_of_beat(record: Rank) -> Evidence:
     beat = record.beat
-    text = f"step {beat.step}, {beat.phase}" if beat is not None else "no heartbeat"
+    phase = LEFT if record.is_done else beat.phase if beat is not None else ""
+    text = f"step {beat.step}, {phase}" if beat is not None else "no heartbeat"
     return Evidence(str(RankLayout(record.folder).heartbeat), 0, f"rank {record.culprit.rank}: last heartbeat: {text}")

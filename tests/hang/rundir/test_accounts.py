@@ -146,6 +146,10 @@ CASES = {
         (Ended(-15, waits=True), Ended(-15, phase="data")), 5, "missing_rank", (1,), ("in its data phase",), asked=HANG,
         victims=(0,),
     ),
+    "one left early": Case(
+        (replace(VICTIM, first=True), DONE), 1, "missing_rank", (1,), ("Rank 1 ended its training without an error",),
+        victims=(0,),
+    ),
     "only victims": Case((VICTIM, VICTIM), 1, "undetermined", (), ("Connection closed by peer",)),
 }  # fmt: skip
 
