@@ -31,7 +31,7 @@ from diag.app.markup import label
 from diag.app.run_view import PART_OF, Grid, Memory, Part, RunView
 from diag.app.theme import Theme, ink_on
 from diag.diagnoses.compare import RankDifference
-from diag.model.steps import Bottleneck, Kind
+from diag.model.steps import Bottleneck
 from diag.show.memory import curve_sentence, snapshots_sentence
 from diag.words.formatting import counted, listing, number, share
 from diag.words.wording import class_name
@@ -398,6 +398,13 @@ def compared(found: Sequence[RankDifference]) -> list[RankDifference]:
     return sorted(most, key=lambda each: each.rank)
 
 
+def _more_ns(difference: RankDifference) -> dict[Part, int]:
+    """By part, with idle time divided as in the bars of the ranks."""
+    more = {PART_OF[kind]: ns for kind, ns in difference.more_ns.items()}
+    divided = {Part.HOST: difference.idle_by_host_ns, Part.QUEUED: difference.idle_queued_ns}
+    return {**more, **divided, Part.IDLE: more.get(Part.IDLE, 0) - sum(divided.values())}
+
+
 def difference_bars(
     found: Sequence[RankDifference], culprits: Sequence[int], step_ns: float, theme: Theme
 ) -> go.Figure:
@@ -406,9 +413,8 @@ def difference_bars(
     ranks = compared(found)
     names = rank_names([each.rank for each in ranks], culprits, theme.ink)
     figure = go.Figure()
-    for kind in Kind:
-        part = PART_OF[kind]
-        more = np.array([each.more_ns.get(kind, 0) for each in ranks], dtype=np.float64)
+    for part in Part:
+        more = np.array([_more_ns(each).get(part, 0) for each in ranks], dtype=np.float64)
         if np.abs(more).max(initial=0.0) < _LEAST_NS:
             continue
         figure.add_bar(

@@ -47,6 +47,7 @@ PART_OF: Mapping[StepPart, Part] = {
     Kind.COPY: Part.COPY,
     Kind.DATA: Part.DATA,
     Kind.CHECKPOINT: Part.CHECKPOINT,
+    Cost.HOST: Part.HOST,
     Cost.CONTENTION: Part.HOST,
     Cost.STALL: Part.HOST,
     Cost.BETWEEN: Part.HOST,
@@ -58,7 +59,7 @@ def split(parts: Parts) -> dict[Part, int]:
     """Nanoseconds by part, with every part; they add up to ``parts.dur_ns``."""
     known = parts.exposed_wait_ns is not None and parts.exposed_transfer_ns is not None
     idle = parts.idle_parts
-    host = idle.not_launched_ns + idle.in_launch_ns + idle.host_call_ns
+    host = idle.by_host_ns
     return {
         Part.COMPUTE: parts.compute_ns,
         Part.TRANSFER: (parts.exposed_transfer_ns or 0) if known else 0,

@@ -35,6 +35,7 @@ from diag.gate.check import Interval, measure
 from diag.model.steps import Bottleneck, Kind, Severity
 from diag.show.json import save, to_dict
 from diag.show.page import DATA_WAIT, EXPOSED_COMM, HOST_WAIT, STEP_TIME, numbers_of, page_of
+from tests.app.runs import write_stalled_trace
 from tests.copies import replace
 from tests.simulate import MS, Plan, simulate, write_run
 
@@ -99,7 +100,7 @@ def _of_the_step(result: Result) -> Mapping[str, Mapping[str, float]]:
         (PART_NAMES[Kind.COMM], Cost.COMM, EXPOSED_COMM, budgets.EXPOSED_COMM),
         (PART_NAMES[Kind.DATA], Cost.DATA, DATA_WAIT, budgets.DATA_WAIT),
         (PART_NAMES[Kind.COPY], Cost.COPY, "", budgets.EXPOSED_COPIES),
-        ("host wait", Cost.HOST, HOST_WAIT, budgets.HOST_WAIT),
+        (PART_NAMES[Cost.HOST], Cost.HOST, HOST_WAIT, budgets.HOST_WAIT),
     ):
         measured, tile = measure(budget, result), numbers.get(label)
         front = by_name.setdefault(name, {})
@@ -122,6 +123,13 @@ def test_the_step_and_its_parts_have_one_value(result: Result) -> None:
     for name, by_front_end in _of_the_step(result).items():
         values = list(by_front_end.values()) or [0.0]
         assert values == pytest.approx([values[0]] * len(values), abs=0.051 * MS), (name, by_front_end)
+
+
+def test_host_wait_has_one_value(tmp_path: Path) -> None:
+    result = open_run(write_stalled_trace(tmp_path / "traces"))
+    by_front_end = _of_the_step(result)[PART_NAMES[Cost.HOST]]
+    assert {"tile", "json", "compare", "sentence", "host-stall"} <= by_front_end.keys()
+    assert list(by_front_end.values()) == pytest.approx([4.4 * MS] * len(by_front_end), abs=0.051 * MS)
 
 
 def test_the_parts_add_up_to_the_step(result: Result) -> None:

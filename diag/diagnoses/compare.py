@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -35,12 +36,15 @@ class RankDifference(Struct, frozen=True):
     """Time that a rank spends more (positive) or less than the median of the others, mean nanoseconds a step by kind.
 
     Waiting for other ranks is left out: it mirrors the extra time of those ranks. COMM is transfer alone, and missing
-    where transfer could not be separated from waiting.
+    where transfer could not be separated from waiting. ``idle_by_host_ns`` and ``idle_queued_ns``: the parts of IDLE
+    that the host causes, and in which work was launched and did not run.
     """
 
     rank: int
     host: str
     more_ns: dict[Kind, int]
+    idle_by_host_ns: int = 0
+    idle_queued_ns: int = 0
 
     @property
     def total_ns(self) -> int:
@@ -60,12 +64,13 @@ def differences(attribution: Attribution, hosts: dict[int, str]) -> tuple[RankDi
         return ()
     transfers = all(p.exposed_transfer_ns is not None for rank_parts in by_rank.values() for p in rank_parts)
     kinds = [kind for kind in Kind if kind != Kind.COMM or transfers]
-    spent = np.array([[np.mean([getattr(p, _FIELD[kind]) for p in by_rank[rank]]) for kind in kinds] for rank in ranks])
+    fields = [*(_FIELD[kind] for kind in kinds), "idle_parts.by_host_ns", "idle_parts.queued_ns"]
+    spent = np.array([[np.mean([attrgetter(name)(p) for p in by_rank[rank]]) for name in fields] for rank in ranks])
     whole = np.rint(spent).astype(np.int64)
     more = whole - median_of_others(whole)
     return tuple(
-        RankDifference(rank, hosts.get(rank, ""), dict(zip(kinds, row, strict=True)))
-        for rank, row in zip(ranks, more.tolist(), strict=True)
+        RankDifference(rank, hosts.get(rank, ""), dict(zip(kinds, row, strict=True)), by_host_ns, queued_ns)
+        for rank, (*row, by_host_ns, queued_ns) in zip(ranks, more.tolist(), strict=True)
     )
 
 

@@ -95,7 +95,7 @@ class Cost(StrEnum):
     HOST_STRAGGLER = "waiting for ranks with slower hosts"  # likewise, but it was their hosts that launched later
     GC = "garbage collection"
     CHECKPOINT = "checkpoints"
-    HOST = "waiting for the host"  # a device is idle because nothing was launched yet
+    HOST = "host wait"  # a device is idle because nothing was launched yet
     QUEUED = "launched, not running"  # a device waits for something that its trace does not contain
     CONTENTION = "waiting for a CPU core"
     BETWEEN = "code between the phases"  # on a core, and neither data loading, forward, backward nor optimizer
@@ -323,6 +323,7 @@ _COST_OF: Mapping[StepPart, Cost] = {
     Kind.COPY: Cost.COPY,
     Kind.DATA: Cost.DATA,
     Kind.CHECKPOINT: Cost.CHECKPOINT,
+    Cost.HOST: Cost.HOST,
     Cost.CONTENTION: Cost.CONTENTION,
     Cost.STALL: Cost.STALL,
     Cost.BETWEEN: Cost.BETWEEN,
@@ -341,8 +342,9 @@ def step_parts(shares: Shares) -> dict[StepPart, Series]:
     parts: dict[StepPart, Series] = {part: shares.cost(cost) for part, cost in _COST_OF.items()}
     rest = np.maximum(0.0, shares.dur_ns - sum(parts.values(), np.zeros_like(shares.dur_ns)))
     idle = shares.idle_ns if shares.idle_ns is not None else np.zeros_like(rest)
-    # No operator runs while a rank is blocked, and mostly none between the phases; no kernel while its host is queued.
-    elsewhere = shares.cost(Cost.STALL) + shares.cost(Cost.BETWEEN)
+    # No operator runs while a rank is blocked, and mostly none between the phases; no kernel while its host is queued
+    # or launches late.
+    elsewhere = shares.cost(Cost.STALL) + shares.cost(Cost.BETWEEN) + shares.cost(Cost.HOST)
     if shares.on_device:
         elsewhere = elsewhere + shares.cost(Cost.CONTENTION)
     parts[Kind.IDLE] = np.clip(idle - elsewhere, 0.0, rest)

@@ -217,6 +217,11 @@ class IdleParts(Struct, frozen=True):
     outside_ns: int = 0
     unknown_ns: int = 0
 
+    @property
+    def by_host_ns(self) -> int:
+        """The part that the host causes."""
+        return self.not_launched_ns + self.in_launch_ns + self.host_call_ns
+
 
 class Parts(Struct, frozen=True):
     """The composition of one rank's step, in nanoseconds. The first six add up to ``dur_ns`` exactly.

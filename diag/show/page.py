@@ -574,14 +574,10 @@ def _data_help(result: Result) -> str:
 
 
 def _host_help(result: Result) -> str:
-    def spent(parts: Parts) -> int:
-        idle = parts.idle_parts
-        return idle.not_launched_ns + idle.in_launch_ns + idle.host_call_ns
-
+    own = _of_own_step(result.attribution, lambda parts: parts.idle_parts.by_host_ns)
     return (
         "Idle time of the device on the critical path, as a share of the step, because the host launches late, "
-        f"synchronises or allocates memory. The devices idle for it in {_of_own_step(result.attribution, spent)} of "
-        "the ranks' own steps."
+        f"synchronises or allocates memory. The devices idle for it in {own} of the ranks' own steps."
     )
 
 

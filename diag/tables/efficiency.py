@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
+from statistics import fmean
 
 import numpy as np
 import numpy.typing as npt
@@ -214,12 +214,12 @@ def _mfu(
     per_token = flops_per_token(manifest)
     if per_token is None:
         return Measure(None, "the manifest does not give the model's parameters, layers, dim and seq_len")
-    # The profiler slows the steps that it records, so steps without it are better; their median, since the host runs
-    # ahead of the device in some and catches up in others.
+    # The profiler slows the steps that it records, so steps without it are better. Their mean, as every step time: the
+    # host runs ahead of the device in some and catches up in others.
     first = min((record.step for record in records), default=0) + WARMUP_STEPS
     untraced = [record for record in records if record.window == WINDOW_NONE and record.step >= first]
     tokens = [record.tokens for record in untraced or records if record.tokens]
-    seconds = (median(r.end_ns - r.begin_ns for r in untraced) if untraced else step_ns) / 1e9
+    seconds = (fmean(r.end_ns - r.begin_ns for r in untraced) if untraced else step_ns) / 1e9
     if not tokens or not seconds or not world_size:
         return Measure(None, "no step recorded a token count")
     per_rank = sum(tokens) / len(tokens)

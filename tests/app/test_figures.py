@@ -13,7 +13,8 @@ from diag.app.theme import DARK, LIGHT
 from diag.app.views import loading, memory
 from diag.app.views.common import METRIC_PX, card_px
 from diag.collectors.records import MemoryRecord
-from diag.model.steps import Bottleneck, Parts
+from diag.diagnoses.compare import RankDifference
+from diag.model.steps import Bottleneck, Kind, Parts
 from diag.show.page import metrics_of
 from diag.tables.efficiency import token_rate, tokens_of
 from diag.tables.memory import peak_memory
@@ -152,6 +153,16 @@ def test_idle_time_of_a_device_is_stacked_by_its_cause(tmp_path: Path) -> None:
     assert set(view.bottlenecks) == {Bottleneck.HOST}
     found = {metric.label: metric.value for metric in metrics_of(view.result)}
     assert found["Host wait"] == share(view.result.share_of(Bottleneck.HOST)) == "44%"
+
+
+def test_idle_time_has_the_same_parts_and_colours_in_every_figure_of_the_ranks() -> None:
+    more = RankDifference(1, "", {Kind.COMPUTE: -2 * MS, Kind.IDLE: 9 * MS}, 6 * MS, 2 * MS)
+    less = RankDifference(0, "", {Kind.COMPUTE: 2 * MS, Kind.IDLE: -9 * MS}, -6 * MS, -2 * MS)
+    bars = {bar.name: bar for bar in drawings.difference_bars((less, more), (), 50 * MS, LIGHT).data}
+    assert {name: bar.x.tolist() for name, bar in bars.items()} == {
+        Part.COMPUTE.value: [2, -2], Part.HOST.value: [-6, 6], Part.QUEUED.value: [-2, 2], Part.IDLE.value: [-1, 1],
+    }  # fmt: skip
+    assert {name: bar.marker.color for name, bar in bars.items()} == {name: LIGHT.part[Part(name)] for name in bars}
 
 
 def test_the_rank_that_is_waited_for_is_faint(view: RunView) -> None:
