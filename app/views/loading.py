@@ -67,7 +67,7 @@ def _findings(view: RunView) -> tuple[int, ...]:
 
 def _loader(view: RunView, table: LoadingTable) -> None:
     show_metrics(
-        next(metric for metric in view.page.metrics if metric.label == DATA_WAIT),
+        *(metric for metric in view.page.metrics if metric.label == DATA_WAIT),
         Metric(
             "Loader processes",
             UNKNOWN if table.workers is None else f"{table.workers:,}",
