@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import asdict, fields
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from .files import create_file, encode, rewrite_file
@@ -24,7 +25,7 @@ def read_fields(layout: RunLayout) -> dict[str, Any]:
 def make_manifest(layout: RunLayout, **values: Any) -> bool:
     """Creates manifest.json with these fields, secrets masked. Returns False and changes nothing if it exists. Raises
     OSError."""
-    return create_file(layout.manifest, encode(_new() | _known(values)), private=True)
+    return create_file(layout.manifest, encode(_new() | _written_by() | _known(values)), private=True)
 
 
 def update_manifest(layout: RunLayout, **changes: Any) -> None:
@@ -32,7 +33,7 @@ def update_manifest(layout: RunLayout, **changes: Any) -> None:
 
     Raises TypeError for unknown names, a mistake of the caller.
     """
-    content = _new() | read_fields(layout)
+    content = _new() | (read_fields(layout) or _written_by())
     for name, value in _known(changes).items():
         if isinstance(value, dict) and isinstance(content.get(name), dict):
             content[name] = {**content[name], **value}
@@ -43,6 +44,14 @@ def update_manifest(layout: RunLayout, **changes: Any) -> None:
 
 def _new() -> dict[str, Any]:
     return asdict(Manifest(run_id=uuid.uuid4().hex[:12], created_unix_ns=time.time_ns()))
+
+
+def _written_by() -> dict[str, Any]:
+    """The version of diag, if it is installed and not only on the path."""
+    try:
+        return {"versions": {"diag": version("diag")}}
+    except PackageNotFoundError:
+        return {}
 
 
 def _known(values: dict[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.reading import open_regular
 from diag.errors import DiagError, ExitCode, readable
 from diag.model import Gap
+from diag.rundir.lines import read_manifest
 from diag.rundir.recorded_step import recorded_step
 from diag.rundir.run import must_exist, open_paths, run_cache, with_settings
 from diag.traces import kineto_json
@@ -58,6 +59,7 @@ def traces_of(path: Path | str, rank: int, reading: Reading | None = None) -> tu
             raise _no_trace(path, rank, traced)
         return ranks[rank].traces
     layout = RunLayout(Path(path))
+    read_manifest(layout)  # refuses a newer schema
     with readable(layout.ranks_folder):
         files = {number: rank_layout.traces() for number, rank_layout in layout.ranks().items()}
     if not files.get(rank):

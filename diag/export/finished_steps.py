@@ -27,7 +27,7 @@ from diag.errors import DiagError, readable
 from diag.export import definitions as of
 from diag.export.definitions import Metric, Sample
 from diag.model.steps import Kind
-from diag.rundir.lines import Tail, read_identity
+from diag.rundir.lines import Tail, read_identity, read_manifest
 from diag.rundir.run import must_exist
 from diag.tables.efficiency import token_rate
 
@@ -280,6 +280,7 @@ def history(run: Path, say: Callable[[str, str], object] | None = None) -> Itera
     a run directory."""
     layout = RunLayout(run)
     must_be_run(layout)
+    read_manifest(layout)  # refuses a newer schema
     return _curves(layout, say)
 
 

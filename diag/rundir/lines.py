@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from diag.collectors.layout import MOST_NS, MOST_RANKS, RankLayout, RunLayout, run_of
+from diag.collectors.layout import MOST_NS, MOST_RANKS, SCHEMA_VERSION, RankLayout, RunLayout, run_of
 from diag.collectors.manifest import SHARED
 from diag.collectors.masking import masked, without_secrets
 from diag.collectors.reading import (
@@ -31,6 +31,7 @@ from diag.collectors.reading import (
     too_large,
 )
 from diag.collectors.records import Asked, Heartbeat, Manifest, RankExit, RankRecord, TraceAsked
+from diag.errors import DiagError
 from diag.model import DAMAGED, Gap
 
 # -- tail --------------------------------------------------------------------------------------------------------------
@@ -215,13 +216,32 @@ def read_record(
 
 
 def read_manifest(layout: RunLayout) -> tuple[Manifest | None, Gap | None]:
-    """Its secrets masked: an older version may have written what this one does not."""
+    """Its secrets masked: an older version may have written what this one does not. DiagError for a schema that only
+    newer versions know: then any file of the run may mean something else."""
     manifest, gap = read_record(layout.manifest, Manifest, layout.root)
+    if manifest is not None:
+        must_be_known(manifest.schema_version, layout.manifest, manifest.versions.get("diag", ""))
     return without_secrets(manifest, kept=SHARED), gap
 
 
 def read_identity(files: RankLayout) -> tuple[RankRecord | None, Gap | None]:
-    return read_record(files.identity, RankRecord, files.run)
+    """DiagError as ``read_manifest``: the schema is also that of the other files of the rank."""
+    identity, gap = read_record(files.identity, RankRecord, files.run)
+    if identity is not None:
+        must_be_known(identity.schema_version, files.identity)
+    return identity, gap
+
+
+def must_be_known(schema: int, path: Path, version: str = "") -> None:
+    """DiagError for a file in a newer schema than this version reads. ``version``: that of diag which wrote the file,
+    if known."""
+    if schema > SCHEMA_VERSION:
+        writer = f"diag {version}" if version else "a newer version of diag"
+        raise DiagError(
+            f"was written by {writer} in schema {schema}; this version reads schemas up to {SCHEMA_VERSION}",
+            path=path,
+            hint="install the version that wrote it, or a newer one",
+        )
 
 
 def read_heartbeat(files: RankLayout) -> tuple[Heartbeat | None, Gap | None]:
@@ -265,6 +285,9 @@ def process_runs(identity: RankRecord) -> bool | None:
     return status != psutil.STATUS_ZOMBIE and started_s <= identity.unix_ns / 1e9 + _CLOCK_S
 
 
+ANALYSIS_VERSION = 2  # the schema of verdict.json and of ``diag analyze --json``
+
+
 class Culprit(msgspec.Struct):
     ranks: tuple[int, ...]
     hosts: tuple[str, ...] = ()
@@ -286,6 +309,7 @@ class Answer(msgspec.Struct):
     """verdict.json, written by the last analysis. Callers decode ``steps`` if needed: a row for each step and rank."""
 
     verdict: Judged
+    schema_version: int = 0
     steps: msgspec.Raw = msgspec.Raw(b"[]")
 
 
@@ -306,8 +330,11 @@ def _has_its_digest(content: bytes) -> bool:
 
 
 def read_answer(path: Path) -> tuple[Answer | None, Gap | None]:
-    """The answer of the last analysis, secrets masked. None, with the reason, if the file is not as it was written."""
+    """The answer of the last analysis, secrets masked. None, with the reason, if the file is not as it was written, or
+    in a newer schema."""
     answer, gap = read_record(path, Answer, path.parent, ANSWER_BYTES, _has_its_digest)
+    if answer is not None and answer.schema_version > ANALYSIS_VERSION:  # no error: the run itself may be readable
+        return None, Gap(str(path), f"was written by a newer version, in schema {answer.schema_version}; left out")
     if answer is not None:
         answer.verdict.headline, answer.verdict.cause = masked(answer.verdict.headline), masked(answer.verdict.cause)
     return answer, gap

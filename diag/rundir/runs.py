@@ -17,6 +17,7 @@ from diag.collectors.layout import RunLayout, is_folder, world_size_of
 from diag.collectors.reading import walk
 from diag.collectors.records import Manifest
 from diag.collectors.settings import RUN_DIR_VARIABLE
+from diag.errors import DiagError
 from diag.model.steps import Bottleneck, Severity, Verdict
 
 from .lines import SILENT_S, Culprit, last_steps, read_answer, read_manifest
@@ -99,7 +100,10 @@ def state_of(path: Path, now_ns: int | None = None) -> RunState:
     layout, changed_ns = RunLayout(path), newest_change(path)
     if not layout.is_run():
         return RunState(path, State.RECORDED, changed_ns, 0, None, "", None, None, None)
-    manifest, _ = read_manifest(layout)
+    try:
+        manifest, _ = read_manifest(layout)
+    except DiagError:  # in a newer schema: opening the run reports it
+        return RunState(path, State.RECORDED, changed_ns, 0, None, "", None, None, None)
     ranks = {}
     with suppress(OSError):  # opening the run reports it
         ranks = layout.ranks()

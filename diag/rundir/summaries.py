@@ -32,7 +32,7 @@ from diag.model import DAMAGED, Gap
 from diag.words.formatting import counted, rank_ranges
 
 from .identity import Life, at_other_times, clock_of, strangers
-from .lines import read_manifest, restart_gaps
+from .lines import read_identity, read_manifest, restart_gaps
 
 COLUMNS = (BEGIN, STEP, TOKENS, *PHASES_AND_REST, *(phase + STILL for phase in PHASES_AND_REST))
 
@@ -113,6 +113,8 @@ def read_summaries(
     gaps = [*([gap] if gap is not None else []), *restart_gaps(layout)]
     with readable(layout.ranks_folder):
         files = layout.ranks()
+    for first in list(files.values())[:1]:
+        read_identity(first)  # refuses a newer schema; the records of thousands of ranks would take minutes
     steps = min(most_steps, max(LEAST_STEPS, MOST_CELLS // max(1, len(files))))
     reads = _read_all(files, steps, progress)
     gaps += [read.gap for read in reads if read.gap is not None]

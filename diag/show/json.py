@@ -17,10 +17,9 @@ from diag.collectors.records import PHASES_AND_REST
 from diag.diagnoses.shares import Shares, step_parts
 from diag.model.breakdown import Breakdowns
 from diag.model.steps import Coverage, Finding, Outcome, StepAccount, Verdict
-from diag.rundir.lines import with_digest
+from diag.rundir.lines import ANALYSIS_VERSION, with_digest
 from diag.show.memory import curves_to_dict, peaks_to_dict
 
-ANALYSIS_VERSION = 2
 _MOST_ROWS = 30  # kernels, and modules of one source
 _MOST_COLLECTIVES = 100
 _MOST_OF_PATH = 200

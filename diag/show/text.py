@@ -30,6 +30,7 @@ from diag.model.breakdown import (
     PathTable,
 )
 from diag.model.steps import Coverage, Severity, Verdict
+from diag.rundir.lines import ANALYSIS_VERSION
 from diag.show import page as shown
 from diag.show.memory import snapshots_sentence
 from diag.show.page import Advised, Card, Page, advice_of, page_of
@@ -39,7 +40,7 @@ from diag.words.formatting import counted, masked, short_name, spaced, visible
 from diag.words.terminal import UNKNOWN, ms, percent, print_columns, report_console, short, size
 from diag.words.wording import fused_words, per_whole, run_facts
 
-from .json import ANALYSIS_VERSION, coverage_to_dict, verdict_to_dict
+from .json import coverage_to_dict, verdict_to_dict
 
 _MOST_GAPS = 50  # a line each
 COLOUR = {Severity.HEALTHY: "green", Severity.WARN: "yellow", Severity.CRITICAL: "red"}

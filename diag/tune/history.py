@@ -15,6 +15,7 @@ from diag.collectors.masking import masked_arguments
 from diag.collectors.reading import ANSWER_BYTES, read_regular
 from diag.errors import DiagError
 from diag.model import DAMAGED
+from diag.rundir.lines import must_be_known
 
 FILE_NAME = "tune.json"
 
@@ -118,13 +119,15 @@ def load(folder: Path) -> History | None:
     """The tuning in this folder; None if there is none; DiagError if the file is invalid."""
     path = folder / FILE_NAME
     try:
-        return msgspec.json.decode(read_regular(path, ANSWER_BYTES, folder), type=History)
+        history = msgspec.json.decode(read_regular(path, ANSWER_BYTES, folder), type=History)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise DiagError(f"cannot be read: {error.strerror}", path=path) from error
     except (*DAMAGED, ValueError) as error:
         raise DiagError(f"not written by diag tune: {error}", path=path) from error
+    must_be_known(history.schema_version, path)
+    return history
 
 
 def _plain(history: History) -> dict[str, Any]:

@@ -61,7 +61,10 @@ def gather(layout: RunLayout, workers: Iterable[Worker], why: str, number: int =
 
 def _ask_for_stacks(layout: RunLayout, worker: Worker) -> None:
     """Sends the signal only to a process that has recorded that it handles it: any other would be ended by it."""
-    identity, _ = read_identity(layout.rank(worker.rank))
+    try:
+        identity, _ = read_identity(layout.rank(worker.rank))
+    except DiagError:  # recorded by a newer version, in the training's own environment
+        return
     if identity is not None and identity.pid == worker.pid and identity.stack_signal is not None:
         worker.send(identity.stack_signal)
 

@@ -18,6 +18,7 @@ import psutil
 
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import RankExit
+from diag.errors import DiagError
 from diag.rundir.lines import read_identity
 from diag.rundir.runs import recording_environment
 
@@ -61,7 +62,10 @@ def recorded_workers_of(layout: RunLayout) -> tuple[Worker, ...]:
 
 def recorded_process(files: RankLayout) -> tuple[str, int]:
     """Host and pid that the rank has written; ("", 0) before that."""
-    identity, _ = read_identity(files)
+    try:
+        identity, _ = read_identity(files)
+    except DiagError:  # recorded by a newer version, in the training's own environment
+        return "", 0
     return (identity.host, identity.pid) if identity is not None else ("", 0)
 
 
