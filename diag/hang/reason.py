@@ -263,7 +263,9 @@ def ranks_not_read(job: JobLogs) -> tuple[int, ...]:
 
 # Variables and tools of NCCL: of no use to a job with another backend, or without a process group.
 _OF_NCCL = re.compile(r"\bNCCL_[A-Z*]|\bTORCH_(?:NCCL|FR)_[A-Z]")
-_NOT_NCCL = re.compile(r"\bgloo/|\bProcessGroupGloo\b|\bhccl|\bHCCL|\bProcessGroupMPI\b")
+# Its messages. A variable of its name is also printed by a job that does not use it.
+_BY_NCCL = re.compile(r"\b(?:ProcessGroup|Work)NCCL\b|\bNCCL [a-zA-Z]|\bnccl[A-Z]\w")
+_NOT_NCCL = re.compile(r"\bgloo/|\bProcessGroupGloo\b|\bhccl|\bHCCL|\bProcessGroupMPI\b|\bdevice=cpu\b")
 _TOOL = re.compile(r"\b(?:TORCH|NCCL)_[A-Z_]+(?==)|\bpy-spy\b")
 
 
@@ -276,7 +278,7 @@ def may_use_nccl(job: JobLogs, backends: Collection[str]) -> bool:
         return any("nccl" in name or name == "undefined" for name in backends)
     if job.logs.communicators or any(process.nccl_version for process in job.logs.processes):
         return True
-    if any(line.source == "nccl" or "NCCL" in line.raw for line in job.logs.lines):
+    if any(line.source == "nccl" or _BY_NCCL.search(line.raw) for line in job.logs.lines):
         return True
     return not any(_NOT_NCCL.search(line.raw) for line in job.logs.lines)
 

@@ -1,0 +1,37 @@
+"""Next steps are those of the job's backend, and none says again what another one says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from diag.hang.api import triage
+from diag.hang.reason import fitting
+
+CAPTURED = sorted(path for path in (Path(__file__).parent / "captured").iterdir() if path.is_dir())
+OF_NCCL = re.compile(r"\bNCCL_[A-Z]|\bTORCH_(?:NCCL|FR)_")
+
+
+@pytest.mark.parametrize("folder", CAPTURED, ids=[folder.name for folder in CAPTURED])
+def test_a_job_on_gloo_gets_no_advice_about_nccl(folder: Path) -> None:
+    steps = triage([str(folder)]).next_steps
+    assert [step for step in steps if OF_NCCL.search(step)] == []
+    assert len(set(steps)) == len(steps)
+
+
+def test_a_job_on_nccl_gets_it_once() -> None:
+    collect = "Next run: TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_FR_DUMP_TEMP_FILE=/shared/fr_"
+    again = "Take the stacks: TORCH_FR_BUFFER_SIZE=2000 (alias TORCH_NCCL_TRACE_BUFFER_SIZE)."
+    assert fitting((again, collect, again, "Look at its log."), nccl=True) == (again, "Look at its log.")
+    assert fitting((again, collect, "Look at its log."), nccl=False) == ("Look at its log.",)
+
+
+def test_a_single_process_has_no_peers_to_collect_from(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"world_size": 1, "exit_code": 1}')
+    log = tmp_path / "ranks" / "00000" / "log.txt"
+    log.parent.mkdir(parents=True)
+    log.write_text("epoch 1\nsomething went wrong\n")
+    steps = triage([str(tmp_path)]).next_steps
+    assert [step for step in steps if OF_NCCL.search(step) or "ranks" in step] == []
