@@ -40,11 +40,13 @@ class Unpacked(io.RawIOBase):
         magic = self._counted.read(len(ZSTD)) or b""
         self._counted.put_back(magic)
         self._packed: Any = None
+        self._form = ""
         self._errors: tuple[type[Exception], ...] = ()
         if magic.startswith(GZIP):
             self._packed = igzip.IGzipFile(fileobj=cast(BinaryIO, self._counted), mode="rb")  # type: ignore[no-untyped-call]
             # OverflowError: the name or the comment in a header does not fit igzip's buffer.
             self._errors = (igzip.BadGzipFile, _DEFLATE_ERROR, OverflowError)
+            self._form = "gzip"
         elif zstd and magic == ZSTD:
             import zstandard  # rarely needed
 
@@ -52,6 +54,7 @@ class Unpacked(io.RawIOBase):
             source = unpack.stream_reader(cast(BinaryIO, self._counted), read_across_frames=True)
             self._packed = io.BufferedReader(cast(io.RawIOBase, source))
             self._errors = (zstandard.ZstdError,)
+            self._form = "zstd"
 
     def readable(self) -> bool:
         return True
@@ -63,7 +66,7 @@ class Unpacked(io.RawIOBase):
         except EOFError as error:
             raise PackedError("the gzip stream ends early, the file is truncated") from error
         except self._errors as error:
-            raise PackedError(f"the packed stream is damaged: {error}") from error
+            raise PackedError(f"the {self._form} stream is damaged: {error}") from error
         self._given += len(block)
         self._reads_at_end += not block
         if self._reads_at_end > _MOST_READS_AT_END:

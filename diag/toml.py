@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from typing import Any
 
 _LARGEST = 1 << 63
+_MOST_DOTS = 500
+_KEY = re.compile(r"[\w\"'.\t -]+")  # what a key with dots consists of, and many other texts
 
 
 class NotTomlError(ValueError):
@@ -15,6 +18,8 @@ class NotTomlError(ValueError):
 def toml_values(text: str) -> dict[str, Any]:
     """The values of a text. NotTomlError where it is broken, nested too deep, or holds an integer beyond the 64 bits
     that TOML gives them: Python reads thousands of digits and then cannot print them."""
+    if any(run[0].count(".") > _MOST_DOTS for run in _KEY.finditer(text)):
+        raise NotTomlError("a key of too many parts")  # tomllib takes time that goes with their square
     try:
         values = tomllib.loads(text)
     except RecursionError as error:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,12 @@ import pytest
 
 from diag.account.match import closure
 from diag.api import open_run
+from diag.errors import DiagError
 from diag.hang.api import triage
 from diag.hang.failures import STEP
+from diag.linting.document import read
+from diag.rundir.inspector import newest_job, read_inspector
+from tests.growing_inputs import INPUTS
 
 MOST_TIMES = 8  # as long, of four times as much
 UNBOUNDED = (1 << 62) - 1
@@ -66,6 +71,41 @@ def test_long_lines_beside_a_message_are_triaged_in_time(tmp_path: Path, shape: 
 
     read(1)
     assert read(40) < MOST_TIMES * read(10)
+
+
+# Those of ``growing_inputs`` that took far more time than their size, where a small one shows it.
+# ``tests/bench/growth.py`` has all.
+READ_IN_TIME: dict[str, tuple[int, Callable[[Path], Any]]] = {
+    "log: huge communicators": (50, lambda folder: triage([str(folder)])),
+    "log: huge communicators beside a timeout": (25, lambda folder: triage([str(folder)])),
+    "log: exceptions of ranks": (150, lambda folder: triage([str(folder)])),
+    "log: missing ranks in a barrier": (250, lambda folder: triage([str(folder)])),
+    "log: timeouts of groups": (100, lambda folder: triage([str(folder)])),
+    "Inspector: processes in one file": (600, lambda folder: newest_job(read_inspector(list(folder.iterdir())))),
+    "YAML: depth in flow": (1_000, lambda folder: configured(folder / "c.yaml")),
+    "YAML: sexagesimal digits": (5_000, lambda folder: configured(folder / "c.yaml")),
+    "TOML: depth of a key": (4_000, lambda folder: configured(folder / "c.toml")),
+}
+
+
+def configured(path: Path) -> None:
+    with suppress(DiagError):
+        read(path)
+
+
+@pytest.mark.parametrize("name", READ_IN_TIME)
+def test_an_input_of_four_times_the_size_takes_about_four_times_as_long(tmp_path: Path, name: str) -> None:
+    size, work = READ_IN_TIME[name]
+    (growing,) = [growing for growing in INPUTS if growing.name == name]
+
+    def taken(count: int) -> float:
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        growing.build(folder, count)
+        return seconds(lambda: work(folder))
+
+    taken(2)
+    assert taken(4 * size) < MOST_TIMES * taken(size)
 
 
 def test_clocks_that_never_met_take_no_time() -> None:

@@ -43,13 +43,24 @@ from .match import MAX_UNCERTAINTY, Alignment, Key, align, by_key, measure
 from .off_core import by_cpu_time
 from .records import WARMUP_STEPS, loader_settings
 from .scheduling import blocked_in_phases
-from .trace_ranges import agreed, compiling, host_windows, iterations_of, marks_steps, outside_of_iterations
+from .trace_ranges import (
+    agreed,
+    compiling,
+    host_windows,
+    iterations_of,
+    marks_steps,
+    outside_of_iterations,
+    with_most_steps,
+)
 
 _FEWEST_COMMON_STEPS = 10
 MAX_QUEUED_STEPS = 8  # at most these many steps are left out after a trace was written
 IN_WINDOW = "in a profiler window"  # why a step does not count
 _LEAST_OUTSIDE = 3  # steps outside of profiler windows: with fewer, those inside count, too
 
+
+# A mark of a step takes 4 bytes of a packed trace, and its account 20 kB of memory. Traces hold a few dozen steps.
+_MOST_STEPS_OF_TRACES, _LEAST_STEPS_OF_A_TRACE = 10_000, 200
 
 _Matched = dict[Key, dict[int, CollectiveCall]]
 
@@ -127,10 +138,15 @@ def with_comparable_steps(tables: Tables) -> Tables:
     """The tables with steps numbered alike on all ranks; steps are inferred only where all ranks agree. Ranks that
     recorded hardly any of the others' steps are left out, each with a gap: with them hardly any step could be
     compared."""
+    most = max(
+        _LEAST_STEPS_OF_A_TRACE, _MOST_STEPS_OF_TRACES // max(1, sum(len(t.traces) for t in tables.ranks.values()))
+    )
+    bounded = {rank: with_most_steps(t.traces, most) for rank, t in tables.ranks.items()}
+    tables = replace(tables, ranks={rank: replace(t, traces=bounded[rank][0]) for rank, t in tables.ranks.items()})
     traces = agreed({rank: t.traces for rank, t in tables.ranks.items() if t.traces and not t.steps})
     ranks = {r: replace(t, traces=traces[r]) if r in traces else t for r, t in tables.ranks.items()}
     recorded = {rank: t.recorded for rank, t in ranks.items() if t.steps}
-    gaps = []
+    gaps = [gap for _, of_rank in bounded.values() for gap in of_rank]
     while len(recorded) > 1 and len(set.intersection(*recorded.values())) < _enough_steps(recorded.values()):
         fewest = min(recorded, key=lambda rank: (len(recorded[rank]), -rank))
         steps = recorded.pop(fewest)

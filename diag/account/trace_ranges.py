@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.collectors import records
+from diag.model import Gap
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
 
@@ -243,7 +244,7 @@ def step_ranges(trace: Trace) -> pl.DataFrame:
     The profiler writes a stub of a step when it is stopped right after ``prof.step()``: a range without any work
     inside. The stub is left out; a last step with work is a step like the others (HTA drops it)."""
     if trace not in _RANGES:
-        _RANGES[trace] = _step_ranges(trace)
+        _RANGES[trace] = _step_ranges(trace).head(trace.most_steps)
     return _RANGES[trace]
 
 
@@ -284,6 +285,17 @@ def agreed(ranks: Mapping[int, Sequence[Trace]]) -> dict[int, tuple[Trace, ...]]
     }  # fmt: skip
     same = len({tuple(of_rank) for of_rank in inferred.values()}) <= 1
     return {rank: _numbered(traces, undivided=not same) for rank, traces in ranks.items()}
+
+
+def with_most_steps(traces: Sequence[Trace], most: int) -> tuple[tuple[Trace, ...], list[Gap]]:
+    """The traces with the first ``most`` steps of each, and gaps for the others."""
+    bounded, gaps = [], []
+    for trace in traces:
+        if marks_steps(trace) and (count := len(step_ranges(trace))) > most:
+            trace = replace(trace, most_steps=most)
+            gaps.append(Gap(trace.path, f"marks {count:,} steps: those after the first {most:,} were left out"))
+        bounded.append(trace)
+    return tuple(bounded), gaps
 
 
 def _numbered(traces: Sequence[Trace], undivided: bool) -> tuple[Trace, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from diag.hang.classes import CLASSES
@@ -195,7 +195,7 @@ class GroupTimeouts:
 
     group: str
     reports: tuple[Timeout, ...]  # one a rank, its first
-    members: tuple[int, ...] | None
+    members: Sequence[int] | None
 
     @property
     def ranks(self) -> set[int]:
@@ -203,8 +203,15 @@ class GroupTimeouts:
 
     @property
     def absent(self) -> tuple[int, ...]:
-        """Members that did not report; empty where the members are not known."""
+        """Members that did not report; empty where the members are not known, or are the ranks of a far larger job."""
+        if isinstance(self.members, range):
+            return tuple(absent_of(len(self.members), self.ranks))
         return tuple(sorted(set(self.members or ()) - self.ranks))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all members are known, and reported."""
+        return self.members is not None and len(self.ranks) >= len(self.members)
 
     @property
     def passed_over(self) -> tuple[int, ...]:
@@ -383,14 +390,14 @@ def _by_ratio(reports: Iterable[Timeout]) -> int | None:
     return size if 1 < size <= MOST_RANKS else None
 
 
-def _members(job: JobLogs, group: str, ranks: set[int], reports: Iterable[Timeout]) -> tuple[int, ...] | None:
+def _members(job: JobLogs, group: str, ranks: set[int], reports: Iterable[Timeout]) -> Sequence[int] | None:
     """The global ranks of a group: all for the default group, else those of the only communicator that has these ranks.
     None where the size is not known: the highest rank that was seen need not be the last."""
     world = job.logs.world_size
     if is_world(group) or group == _UNKNOWN:
         size = world or _by_ratio(reports) or 0
         alone = is_world(group) or len(job.communicators) <= 1
-        return tuple(range(size)) if max(1, *ranks, 0) < size <= MOST_RANKS and alone else None
+        return range(size) if max(1, *ranks, 0) < size <= MOST_RANKS and alone else None
     by_rank = job.once(_groups_of_ranks)
     fitting = (
         set.intersection(*(by_rank.get(rank, set()) for rank in ranks)) if ranks else set().union(*by_rank.values())

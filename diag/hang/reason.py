@@ -118,7 +118,7 @@ def _only_timeouts(job: JobLogs, reports: Sequence[Timeout]) -> NoCause:
     main = max(groups, key=lambda group: len(group.reports))
     calls = {report.call for report in main.reports}
     ranks = len(main.reports)
-    if len(calls) == 1 and main.members is not None and not main.absent:
+    if len(calls) == 1 and main.is_whole:
         text = f"All {ranks} ranks of {main.words} wait in {main.reports[0].words}: no rank is missing, and no log "
         text += "line shows why."
     else:
@@ -304,7 +304,7 @@ def what_to_collect(
     if job.logs.world_size == 1:
         return ()
     advice = []
-    absent = ranks_not_read(job)
+    absent = job.once(ranks_not_read)
     if absent:
         advice.append(f"Give the logs of {spaced(listing(absent))}: no line was read.")
     elif job.logs.world_size is None:
@@ -504,7 +504,7 @@ def _coverage(job: JobLogs, dumps: FlightFindings, sure: Confidence | None) -> t
         ranks = f", {read}" if job.by_rank or world else ""
         processes = counted(len(logs.processes), "process", "processes")
         sentences.append(f"{counted(len(logs.paths), 'log')} read: {processes}{ranks}.")
-    absent = ranks_not_read(job)
+    absent = job.once(ranks_not_read)
     if absent and logs.paths:
         sentences.append(
             f"No log lines of {counted(len(absent), 'rank')}: "

@@ -285,7 +285,8 @@ def _open_run(layout: RunLayout, reading: Reading) -> Tables:
         world_size = next((r.identity.world_size for r in ranks.values() if r.identity is not None), None)
     expected = range(world_size or 0)
     refused = {gap.path for gap in gaps}
-    if absent := [r for r in expected if r not in ranks and str(layout.rank(r).folder) not in refused]:
+    known = ranks.keys() | {rank for rank, of_rank in layout.ranks().items() if str(of_rank.folder) in refused}
+    if absent := [rank for rank in expected if rank not in known]:
         gaps.append(Gap(str(layout.ranks_folder), f"no data from {rank_ranges(absent)}: never started"))
     if idle := [rank for rank in expected if rank in ranks and ranks[rank].empty]:
         gaps.append(Gap(str(layout.ranks_folder), f"{rank_ranges(idle)} recorded no step"))

@@ -254,7 +254,9 @@ def _read_archive(path: str, cache: Cache) -> Iterator[ReadResult]:
                 count += 1
                 inner = f"{path}!{name}"
                 if content is None:
-                    yield ReadResult(inner, reason="is a link or a device in the archive, not a file")
+                    yield ReadResult(
+                        inner, reason="is a link, a device or a sparse file in the archive, not a plain file"
+                    )
                     continue
                 key = f"{archive_key}-{sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
                 try:

@@ -117,7 +117,10 @@ class _Header(tarfile.TarInfo):
         member = self.fromtarfile(tarfile_)
         if self.type == tarfile.XGLTYPE:
             return member
-        keys = {key: value for key, value in _pax_records(content) if key in _PAX_KEYS}
+        keys = dict(_pax_records(content))
+        if any(key.startswith("GNU.sparse.") for key in keys):
+            member.sparse = []  # type: ignore[assignment]  # its content begins with a map
+        keys = {key: value for key, value in keys.items() if key in _PAX_KEYS}
         member._apply_pax_info(keys, tarfile_.encoding, tarfile_.errors)  # type: ignore[attr-defined]
         member.offset = self.offset
         if "size" in keys:

@@ -274,6 +274,7 @@ class Trace(Struct, frozen=True, eq=False, dict=True, weakref=True):
     derived: Derived | None = None
     descriptions: dict[str, str] = {}  # process group name: its purpose, as set by its creator
     undivided: bool = False  # no iterations are inferred: other ranks, or other windows, show different ones
+    most_steps: int = 1 << 31  # the first of its marked steps, the others are left out
     step_shift: int = 0  # added to its step numbers, which continue those of an earlier window of its rank
     host_pids: tuple[str, ...] = ()  # processes that have operators or runtime calls
     process_names: tuple[str, ...] = ()  # set if the file is not printed in Kineto's layout

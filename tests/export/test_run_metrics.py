@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 
@@ -134,6 +135,17 @@ def test_lines_that_are_none_are_counted_and_left_out(tmp_path: Path) -> None:
     samples = RunMetrics(layout.root).read(NOW_NS)
     assert values(samples, of.UNREADABLE) == {"0": 0, "1": 1}
     assert values(samples, of.STEPS) == {"0": 3, "1": 3}
+
+
+def test_a_time_beyond_64_bits_is_a_line_that_is_left_out(tmp_path: Path) -> None:
+    layout = written(tmp_path / "r", steps=4)
+    for files in layout.ranks().values():
+        first, *rest = files.steps.read_text().splitlines(keepends=True)
+        late = json.dumps({**json.loads(first), "end_ns": 2**63 + 5}) + "\n"
+        files.steps.write_text(late + "".join(rest))
+    samples = RunMetrics(layout.root).read(NOW_NS)
+    assert set(values(samples, of.UNREADABLE).values()) == {1}
+    assert set(values(samples, of.STEPS).values()) == {3}
 
 
 def test_on_a_device_communication_is_not_guessed_and_its_times_come_from_the_device(tmp_path: Path) -> None:

@@ -133,6 +133,22 @@ def test_a_version_4_3_dump_ends_with_the_next_line_of_statistics(tmp_path: Path
     assert [gap.reason for gap in found.gaps] == ["1\u00a0record without a communicator header; left out"]
 
 
+def test_a_file_that_inflates_to_lines_that_are_no_records_is_a_gap(tmp_path: Path) -> None:
+    """4 MB of newlines inflated for minutes."""
+    found = read(tmp_path, gzip.compress(REAL.encode() + b"\n" * 1_000_000 + REAL.encode()))
+    assert len(found.rows) == 1
+    assert "are no records" in found.gaps[0].reason
+
+
+def test_a_gzip_header_without_end_does_not_stop_the_others(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.log", tmp_path / "bad.log.gz"
+    good.write_text(REAL)
+    bad.write_bytes(b"\x1f\x8b\x08\x08" + bytes(6) + b"a" * 600_000)
+    found = read_inspector([bad, good])
+    assert len(found.rows) == 1
+    assert [gap.path for gap in found.gaps] == [str(bad)]
+
+
 def test_what_is_not_inspector_s(tmp_path: Path) -> None:
     other = tmp_path / "train.log"
     other.write_text("step 1 loss 2.0\n")

@@ -100,6 +100,17 @@ def test_every_key_of_any_json_has_its_line(values: dict[str, Any], indent: int 
         (b'{"a":' * 3000 + b"1" + b"}" * 3000, "nested too deep"),
         (b'{"a":' * 90 + b"1" + b"}" * 90, "nested too deep"),
         (b'{"train_batch_size": ' + b"9" * 5000 + b"}", "not JSON"),
+        (b"a: !!timestamp 2001\n", r"value of the tag 'timestamp' \(line 1"),
+        (b"a: 1\nb: !!bool x\n", r"value of the tag 'bool' \(line 2"),
+        (b'a: !!int ""\n', "value of the tag 'int'"),
+        (b'a: !!float ""\n', "value of the tag 'float'"),
+        (b"a: !!python/name:os.system\n", "constructor for the tag"),
+        (b"a: 2001-99-99\n", "not YAML"),
+        (b"a: 1" + b":59" * 500 + b"\n", "too many digits"),
+        (b"a: " + b"[" * 3000, "nested too deep"),
+        (b"a: &a [1]\nb: *a\n", "aliases"),
+        (b"a = 0x" + b"f" * 5000, "beyond 64 bits"),
+        (b"a." * 3000 + b"a = 1\n", "too many parts"),
     ],
 )
 def test_files_that_are_none(tmp_path: Path, content: bytes, message: str) -> None:

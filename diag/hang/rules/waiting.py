@@ -400,7 +400,7 @@ def _all_initialised(job: JobLogs) -> bool:
 
 def _all_in_the_first(group: GroupTimeouts) -> bool:
     same = len({report.call for report in group.reports}) == 1
-    return same and group.members is not None and not group.absent and group.reports[0].seq <= _FIRST
+    return same and group.is_whole and group.reports[0].seq <= _FIRST
 
 
 def _last_call_is_the_first(job: JobLogs) -> bool:
