@@ -364,6 +364,7 @@ _DOCUMENTS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
             "steps": "Every step, with each rank's parts in nanoseconds. The parts of a rank add up to its step.",
             "scheduling": "What the CPU scheduler gave to each rank: means of the counted steps, in nanoseconds.",
             "memory": "The peak of device memory, or of resident memory on a CPU, and that of each rank.",
+            "out_of_memory": "The ranks that ran out of device memory: size, line of code, step, and the source.",
             "memory_over_time": "Curves of device memory from traces; empty where none holds `[memory]` events.",
             "findings": "The finding that the verdict rests on, then the others, most expensive first.",
             "not_found": "What was looked for and not found.",

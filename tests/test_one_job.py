@@ -16,6 +16,7 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.records import DATA
 from diag.hang.rundir.read import read_run
 from diag.summaries import open_summaries
+from tests.allocator import train
 from tests.simulate import MS, Plan, simulate, write_run
 
 SAMPLES = Path(__file__).parent.parent / "sample_traces"
@@ -289,3 +290,13 @@ def test_jobs_of_torchrun_have_names() -> None:
     assert job_of(one) == job_of(one | {"MASTER_ADDR": "localhost", "RANK": "3"}) != ""
     assert job_of(one) != job_of(one | {"MASTER_PORT": "29501"})
     assert job_of({"MASTER_PORT": "29500"}) == job_of(one | {"TORCHELASTIC_RUN_ID": "none"}) == ""
+
+
+def test_snapshots_of_a_folder_that_is_left_out_do_not_count(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "run")
+    own = train().write(run.rank(0).memory_snapshot("oom", 7), diag={"rank": 0, "step": 7, "reason": "oom"})
+    shutil.copytree(run.rank(0).folder, run.rank(2).folder)
+    shutil.rmtree(run.rank(1).folder)  # a gap of the folder above
+    result = open_run(run.root)
+    assert result.tables.snapshots == (str(own),)
+    assert [failure.rank for failure in result.failed_allocations] == [0]

@@ -4,6 +4,7 @@ and the ranks of another job, are left out with the reason."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 import numpy as np
 from msgspec.structs import replace
@@ -26,6 +27,8 @@ _RESTART_NS = 10**9  # a process takes longer from its start to its first step
 _LEAST_COMMON_STEPS = 3
 _ALIKE = 0.5  # fraction of calls with the same operation and size; ranks of one job have nearly all
 
+Calls = dict[tuple[str, int], tuple[str, int]]  # (operation, bytes) by (group, number)
+
 
 def of_one_job(
     layout: RunLayout, ranks: Mapping[int, RankTables], manifest: Manifest | None
@@ -46,10 +49,11 @@ def of_one_job(
             gaps += of_others
             if identified and tables.identity is None and not tables.empty:
                 gaps.append(Gap(str(layout.rank(rank).identity), _UNIDENTIFIED))
+    calls_of = cache(lambda rank: _calls_of(own[rank]))  # every host is compared with the same rank
     timed = at_other_times(
         [life for tables in own.values() if (life := _life(tables)) is not None],
         manifest,
-        lambda left, right: _in_step(own[left], own[right]),
+        lambda left, right: _in_step(own[left], own[right], calls_of(right)),
     )
     gaps += timed.gaps(folder, layout.manifest)
     return {rank: tables for rank, tables in own.items() if rank not in timed.ranks}, manifest, gaps
@@ -69,13 +73,13 @@ def _life(tables: RankTables) -> Life | None:
     return Life(tables.rank, clock, begin_ns, end_ns, to_unix_ns)
 
 
-def _in_step(left: RankTables, right: RankTables) -> bool | None:
+def _in_step(left: RankTables, right: RankTables, others: Calls) -> bool | None:
     """Whether two ranks of different clocks are of a job of one name, or made the same calls in steps that began at the
     same intervals; None if that was not recorded. Ranks of one job wait for each other: they drift apart by less than
-    a step."""
+    a step. ``others``: the calls of ``right``."""
     if left.identity is not None and right.identity is not None and left.identity.job and right.identity.job:
         return left.identity.job == right.identity.job
-    calls, others = _calls_of(left), _calls_of(right)
+    calls = _calls_of(left)
     common = calls.keys() & others.keys()
     begins, other_begins = ({step.step: step.begin_ns for step in tables.steps} for tables in (left, right))
     numbers = sorted(begins.keys() & other_begins.keys())
@@ -88,7 +92,7 @@ def _in_step(left: RankTables, right: RankTables) -> bool | None:
     return bool(apart_ns.max() - apart_ns.min() <= longest_ns)
 
 
-def _calls_of(tables: RankTables) -> dict[tuple[str, int], tuple[str, int]]:
+def _calls_of(tables: RankTables) -> Calls:
     return {(row.group, row.seq): (row.op, row.bytes) for row in tables.rows}
 
 

@@ -32,7 +32,7 @@ from diag.model import Gap
 from diag.toml import NotTomlError, toml_values
 from diag.traces.cache import Cache
 from diag.traces.kineto_names import MOST_RULES, CommRule, RuleError, parse_rule
-from diag.traces.memory_snapshots import is_snapshot, snapshot_files
+from diag.traces.memory_snapshots import is_snapshot, rank_of_folder, snapshot_files
 from diag.traces.other_tools import named, others_in
 from diag.traces.reading import Reading, read_traces
 from diag.traces.text_stream import exists, file_name, is_remote, trace_files
@@ -171,9 +171,10 @@ def tables_of_job(job: Job, reading: Reading | None = None) -> Tables:
         tables = _open_run(RunLayout(Path(job.paths[0])), with_settings(reading or Reading(), job.paths))
     if all(rank.empty for rank in tables.ranks.values()):
         raise _nothing(job.paths, tables)
-    files = map(str, snapshot_files(job.paths))
-    left_out = tuple(f"{gap.path}/" for gap in tables.gaps) if tables.manifest is not None or job.tables is None else ()
-    return replace(tables, snapshots=tuple(file for file in files if not file.startswith(left_out)))
+    files = snapshot_files(job.paths)
+    if job.tables is None:  # a run directory: without the folders that are not of this job
+        files = [file for file in files if rank_of_folder(file) in tables.ranks]
+    return replace(tables, snapshots=tuple(map(str, files)))
 
 
 def find_jobs(paths: Sequence[Path | str], reading: Reading | None = None) -> Jobs:

@@ -173,8 +173,10 @@ def _folder(layout: RunLayout) -> Callable[[int], Path]:
 
 def _life(read: _Read) -> Life:
     identity = read.lines[-1].record.identity
-    begin_ns, end_ns = read.lines[0].begin_us[0] * 1000, read.lines[-1].begin_us[-1] * 1000
-    return Life(read.rank, clock_of(identity)[0], int(begin_ns), int(end_ns), clock_of(identity)[1])
+    clock, to_unix_ns = clock_of(identity)
+    # From the start of the process: the ends of two files may be of different steps.
+    begin_ns = identity.monotonic_ns if identity.monotonic_ns > 0 else int(read.lines[0].begin_us[0]) * 1000
+    return Life(read.rank, clock, begin_ns, int(read.lines[-1].begin_us[-1]) * 1000, to_unix_ns)
 
 
 def has_summaries(files: Iterable[RankLayout]) -> bool:

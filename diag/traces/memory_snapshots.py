@@ -14,6 +14,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ _HEAD = 256
 # The first keys, in every pickle protocol: of a snapshot, and of the list of segments that
 # ``torch.cuda.memory_snapshot`` returns.
 _MARKS = (b"segments", b"device_traces", b"total_size")
+_FAILED, _BLOCK_BYTES = b"oom", 1 << 20
 _MOST_SIZE = 1 << 40  # of one block or segment; sums over all of them fit into 64 bits
 _MOST_US = 1 << 53
 _MOST_TEXT = 200
@@ -217,10 +219,16 @@ def snapshots_alone(paths: Sequence[Path | str]) -> list[Path]:
 
 def mentions_failure(path: Path | str) -> bool:
     """Whether a failed allocation may be among the events: their names are in the file as they are. Never raises."""
+    before = b""
     try:
-        return b"oom" in read_regular(path, MAX_BYTES, run_of(path))
+        with open_regular(path, run_of(path)) as file:
+            for block in iter(partial(file.read, _BLOCK_BYTES), b""):
+                if _FAILED in before + block:
+                    return True
+                before = block[1 - len(_FAILED) :]
     except OSError:
-        return False
+        pass
+    return False
 
 
 def within_bytes(files: Iterable[Path | str], most: int) -> list[Path | str]:
@@ -249,7 +257,7 @@ def read_snapshots(files: Iterable[Path | str]) -> tuple[list[Snapshot], list[Ga
             gaps.append(Gap(str(file), error.message))
             continue
         first = same.setdefault(snapshot.digest, snapshot.path)
-        folder = _rank_of_folder(Path(file))
+        folder = rank_of_folder(Path(file))
         if first != snapshot.path:
             gaps.append(Gap(str(file), f"the same file as {first}; left out"))
         elif None not in (folder, snapshot.rank) and folder != snapshot.rank:
@@ -399,7 +407,7 @@ _NAMED_RANK = re.compile(r"rank[-_ ]?(\d{1,7})", re.IGNORECASE)
 
 def rank_of(path: str) -> int | None:
     """The rank in a path: of its folder in a run directory, or "rank3" in its name. A number alone may be a step."""
-    folder = _rank_of_folder(Path(path))
+    folder = rank_of_folder(Path(path))
     if folder is not None:
         return folder
     match = _NAMED_RANK.search(Path(path).stem)
@@ -407,7 +415,7 @@ def rank_of(path: str) -> int | None:
     return rank if rank is None or rank < MOST_RANKS else None
 
 
-def _rank_of_folder(place: Path) -> int | None:
+def rank_of_folder(place: Path) -> int | None:
     """The rank whose folder in a run directory the file is in."""
     folder = place.parent
     return int(folder.name) if folder.parent.name == RANKS and re.fullmatch(r"\d{5,7}", folder.name) else None
