@@ -38,19 +38,20 @@ def put(data: str | bytes) -> None:
 
 
 def flush_or_drop() -> None:
-    """Flushes standard output, where that is still possible."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        drop_output()
+    """Flushes standard output and standard error, where that is still possible."""
+    for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
+        try:
+            stream.flush()
+        except OSError:
+            drop_output(number)
 
 
-def drop_output() -> None:
-    """Sends the rest of standard output, which takes no more, to the null device: writing it when the interpreter ends
-    would fail again."""
+def drop_output(number: int = 1) -> None:
+    """Sends the rest of standard output, or of standard error (2), which takes no more, to the null device: writing it
+    when the interpreter ends would fail again, and change the exit code to 120."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    if nowhere != 1:
+    os.dup2(nowhere, number)
+    if nowhere != number:
         os.close(nowhere)
 
 
