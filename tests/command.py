@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.forked import run_forked
+from tests.patience import PATIENCE_S
 
 
-def diag(*arguments: str | Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+def diag(*arguments: str | Path, timeout: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
     """Runs ``diag`` with the arguments in a process of its own; output as text, exit code not checked."""
     command = ["-m", "diag", *map(str, arguments)]
     ended = run_forked(command, [os.environ], timeout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 from collections.abc import Generator, Iterator
 
 import pytest
@@ -14,6 +15,17 @@ settings.register_profile(
 )  # what an example takes is a matter of what else the machine does
 settings.register_profile("thorough", deadline=None, max_examples=150)  # for `make test-all`
 settings.load_profile("diag")  # --hypothesis-profile comes after it
+
+# What a shell, a proxy, a scheduler, a hook of git or a container sets for other programs. Tests set what they need.
+_OF_OTHERS = re.compile(
+    r"(?i:(?:https?|ftp|all|no)_proxy)|COLUMNS|LINES|NO_COLOR|(?:FORCE|CLICOLOR)(?:_\w+)?|LANGUAGE|PIP_(?!CERT|CONFIG_FILE)\w+"
+    r"|PYTHON(?!DONTWRITEBYTECODE|PYCACHEPREFIX|HASHSEED|FAULTHANDLER|PATH|HOME|.*USER)\w+|GIT_\w+|(?:LOCAL_|GROUP_|ROLE_)?RANK"
+    r"|(?:LOCAL_|ROLE_)?WORLD_SIZE|MASTER_(?:ADDR|PORT)|(?:SLURM|OMPI|PMI|PMIX|PBS|NCCL|GLOO|TORCH|TORCHELASTIC|OTEL)_\w+"
+    r"|DIAG_(?!CHROMIUM|FUZZ_|WRITE_GOLDEN|REPEATS|TUNE|HANG|CACHE)\w+"
+)
+for _name in filter(_OF_OTHERS.fullmatch, list(os.environ)):
+    del os.environ[_name]
+os.umask(0o022)  # tests that say which files others may read
 
 # Folders of tests that start trainings or browsers, the longest first. Begun first, they leave short files for the end,
 # so that no worker is left alone with a long one.

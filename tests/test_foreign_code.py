@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from diag import processes
+from tests.patience import PATIENCE_S
 from tests.test_who_opens_files import TOP, sources
 
 ONE_PLACE = "diag/processes.py"
@@ -111,7 +112,7 @@ def ended(command: list[str], folder: Path, **variables: str) -> tuple[subproces
     owned = folder.parent / "owned"
     owned.write_text("")
     environment = {**os.environ, "OWNED": str(owned), "DIAG_CACHE": str(folder.parent / "cache"), **variables}
-    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     return ran, owned.read_text()
 
 

@@ -22,6 +22,7 @@ from diag.errors import DiagError
 from diag.hang.api import triage
 from tests.command import diag
 from tests.examples import examples
+from tests.patience import PATIENCE_S
 
 SAMPLE = Path(__file__).parents[1] / "sample_traces" / "ddp-straggler-rank0"
 # Of mutations, a few dozen of them; more in a loop of its own find what these do not.
@@ -56,7 +57,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_numbers_that_no_training_has_are_refused(run: Path, words: list[str], expected: str) -> None:
-    ended = diag(*[str(run) if word == "RUN" else word for word in words], timeout=60)
+    ended = diag(*[str(run) if word == "RUN" else word for word in words], timeout=PATIENCE_S)
     said = " ".join((ended.stderr + ended.stdout).replace("│", " ").split())
     assert ended.returncode in (1, 2), said[:500]
     assert "Traceback" not in said

@@ -24,6 +24,7 @@ from diag.perfetto import PORT, Excerpt, step_of, window_of, write_excerpt
 from diag.serve.server import SAMPLES
 from tests.app.runs import write_run
 from tests.command import diag
+from tests.patience import PATIENCE_S
 from tests.tables.lane_traces import STEP_US, STEPS, gpu_trace, write_gpu_traces
 
 SAMPLE = SAMPLES / "fsdp2-straggler-rank0"
@@ -209,12 +210,12 @@ def test_it_serves_once_and_ends(tmp_path: Path) -> None:
         try:
             found = re.search(rf"https://ui\.perfetto\.dev/#!/\?url=http://127\.0\.0\.1:{PORT}(/[^&]+)&", line)
             assert found, line
-            connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=20)
+            connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=PATIENCE_S)
             connection.request("GET", found[1])
             data = connection.getresponse().read()
             assert json.loads(gzip.decompress(data))["traceEvents"]
             connection.close()
-            assert process.wait(timeout=20) == 0
+            assert process.wait(timeout=PATIENCE_S) == 0
         finally:
             process.kill()
 
@@ -238,5 +239,5 @@ def test_interrupted_it_leaves_nothing(tmp_path: Path) -> None:
             pytest.skip("port 9001 is taken")
         assert [folder.name.startswith("diag-open-") for folder in tmp_path.iterdir()] == [True]
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=PATIENCE_S) == 0
     assert not list(tmp_path.iterdir())

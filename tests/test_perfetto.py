@@ -14,6 +14,7 @@ import pytest
 
 from diag.errors import DiagError
 from diag.perfetto import ADDRESS, UI, TraceServer, link, show
+from tests.patience import PATIENCE_S
 
 CONTENT = b"\x1f\x8b a trace" * 10_000
 
@@ -37,7 +38,7 @@ def server(file: Path) -> Iterator[TraceServer]:
 def ask(
     server: TraceServer, path: str, method: str = "GET", headers: dict[str, str] | None = None
 ) -> tuple[http.client.HTTPResponse, bytes]:
-    connection = http.client.HTTPConnection(ADDRESS, server.server_address[1], timeout=10)
+    connection = http.client.HTTPConnection(ADDRESS, server.server_address[1], timeout=PATIENCE_S)
     connection.request(method, path, headers=headers or {})
     response = connection.getresponse()
     body = response.read()
@@ -149,7 +150,7 @@ def test_it_ends_when_the_file_was_fetched(file: Path, monkeypatch: pytest.Monke
         url = parse_qs(address.partition("?")[2])["url"][0]
         found = re.fullmatch(r"http://([\d.]+):(\d+)(/.*)", url)
         assert found
-        connection = http.client.HTTPConnection(found[1], int(found[2]), timeout=10)
+        connection = http.client.HTTPConnection(found[1], int(found[2]), timeout=PATIENCE_S)
         connection.request("POST", "/status")
         connection.getresponse().read()
         connection.request("GET", found[3], headers={"Origin": UI})

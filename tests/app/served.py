@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
 
@@ -46,7 +47,7 @@ class Served:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if authorized and self.token:
             sent["Authorization"] = f"Bearer {self.token}"
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         try:
             connection.request(method, path, headers=sent)
             answer = connection.getresponse()
@@ -74,7 +75,7 @@ def dashboard(path: Path, *options: str, stderr: bool = False, **started: Any) -
         finally:
             process.terminate()  # not killed: its server would stay
             try:
-                process.wait(timeout=20)
+                process.wait(timeout=PATIENCE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
 

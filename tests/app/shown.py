@@ -8,6 +8,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from diag.app.pages import PAGES
+from tests.patience import PATIENCE_S
 
 
 def _page() -> None:
@@ -26,7 +27,7 @@ def _page() -> None:
 def shown(page: str, run: Path, monkeypatch: pytest.MonkeyPatch, root: Path | None = None, **params: str) -> AppTest:
     """The page with that path in the address; no exception on it."""
     monkeypatch.setattr("sys.argv", ["main.py", str(run), page, str(root or run.parent)])
-    test = AppTest.from_function(_page, default_timeout=60)
+    test = AppTest.from_function(_page, default_timeout=PATIENCE_S)
     for name, value in params.items():
         test.query_params[name.replace("_", "-")] = value
     test.run()

@@ -33,6 +33,7 @@ from diag.serve import server
 from diag.serve.guard import HEADERS, listening
 from tests.app.runs import write_run
 from tests.app.served import Served, dashboard
+from tests.patience import PATIENCE_S
 
 RUN = "a-run-whose-name-is-secret"
 PATHS = (
@@ -86,7 +87,7 @@ def upgrade(served: Served, host: str, origin: str | None = None, *, authorized:
         *([f"Origin: {origin}"] if origin else []),
         *([f"Authorization: Bearer {served.token}"] if authorized else []),
     ]
-    with socket.create_connection(("127.0.0.1", served.port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=PATIENCE_S) as connection:
         connection.sendall("\r\n".join([*lines, "", ""]).encode())
         return connection.recv(65536)
 
@@ -234,7 +235,7 @@ def test_the_token_is_nowhere_to_be_read(tmp_path: Path) -> None:
             assert served.token not in str(process.cmdline())
             assert served.token not in str(process.environ())
         served.process.send_signal(signal.SIGINT)
-        _, said = served.process.communicate(timeout=30)
+        _, said = served.process.communicate(timeout=PATIENCE_S)
     assert served.token not in said
 
 
@@ -280,7 +281,7 @@ trustedUserHeaders = "{}"
         (here / ".streamlit/config.toml").write_text(settings + "maxUploadSize = 1\n")
         assert b"<title>Streamlit</title>" in served.ask("/")[2]
         served.process.send_signal(signal.SIGINT)
-        _, said = served.process.communicate(timeout=30)
+        _, said = served.process.communicate(timeout=PATIENCE_S)
     assert said == ""
 
 
@@ -315,7 +316,7 @@ def test_the_browser_gets_the_token_from_a_private_file(tmp_path: Path) -> None:
     browser.chmod(0o700)
     environment = {**os.environ, "BROWSER": str(browser)}
     with dashboard(write_run(tmp_path / "r"), "--browser", env=environment) as served:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while not opened.exists() and time.monotonic() < deadline:
             time.sleep(0.1)
         address = opened.read_text()
@@ -333,7 +334,7 @@ def test_without_a_token_names_and_pages_still_count(tmp_path: Path) -> None:
         assert served.ask(host="evil.example.org")[0] == 403
         assert served.ask(origin="http://evil.example.org")[0] == 403
         served.process.send_signal(signal.SIGINT)
-        _, said = served.process.communicate(timeout=30)
+        _, said = served.process.communicate(timeout=PATIENCE_S)
     assert "There is no token: every user and every program of this machine can read the runs." in said
 
 
@@ -370,7 +371,9 @@ def test_another_streamlit_is_refused(missing: str) -> None:
         "options": {"server.address": "127.0.0.1", "server.port": 0},
     }
     command = [sys.executable, "-c", code, "script", "run"]
-    ended = subprocess.run(command, input=json.dumps(handed), capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(
+        command, input=json.dumps(handed), capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert ended.returncode == 1
     assert ended.stderr.startswith("This version of Streamlit ")
     assert "Traceback" not in ended.stderr

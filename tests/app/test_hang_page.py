@@ -24,6 +24,7 @@ from tests.hang.ras.reports import Comm, as_json, job, write_run
 from tests.hang.ras.reports import text as ras_text
 from tests.hang.ras.server import listening, silent, speaks
 from tests.hang.rundir.test_well import manifest, run_of
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[1] / "hang" / "captured"
 
@@ -39,7 +40,7 @@ def _page() -> None:
 
 def shown(root: Path, run: Path, monkeypatch: pytest.MonkeyPatch, **params: str) -> AppTest:
     monkeypatch.setattr("sys.argv", ["main.py", str(root), str(run)])
-    test = AppTest.from_function(_page, default_timeout=60)
+    test = AppTest.from_function(_page, default_timeout=PATIENCE_S)
     for name, value in params.items():
         test.query_params[name] = value
     test.run()
@@ -260,7 +261,7 @@ def test_the_sidebar_says_it_in_one_line(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("sys.argv", ["main.py", str(layout.root)])
     with listening(speaks(lambda *_: as_json(state))) as address:
         monkeypatch.setenv("NCCL_RAS_ADDR", address)
-        test = AppTest.from_function(_sidebar, default_timeout=60).run()
+        test = AppTest.from_function(_sidebar, default_timeout=PATIENCE_S).run()
     assert not test.exception
     assert "RAS gets no answer from" in test.warning[0].value
     monkeypatch.setenv("NCCL_RAS_ADDR", "127.0.0.1:1")

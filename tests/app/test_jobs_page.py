@@ -14,6 +14,7 @@ from diag.app.views.runs import row_for
 from tests.app.shown import shown, text
 from tests.app.test_pages import page, said
 from tests.app.test_runs_page import outlined
+from tests.patience import PATIENCE_S
 from tests.traces.test_jobs import HOUR, put_job
 
 
@@ -53,7 +54,7 @@ def test_the_list_holds_the_answer_of_each_and_the_files_of_none(two: Path, monk
     (two / "tune.json").write_text('{"rounds": []}')  # of `diag tune`
     for run in runs_of(two)[0]:
         assert outlined(run).why == ""
-    test = AppTest.from_function(_list, default_timeout=60).run()
+    test = AppTest.from_function(_list, default_timeout=PATIENCE_S).run()
     assert not test.exception
     rows = test.dataframe[0].value
     assert list(rows["Run"]) == ["slow", "fast"]  # the one that was recorded last first
@@ -125,7 +126,7 @@ def test_names_of_files_stay_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     put_job(tmp_path, evil + "_rank{}.json")
     put_job(tmp_path, "slow_rank{}.json", pid=900, at_ns=HOUR)
     monkeypatch.setattr("sys.argv", ["main.py", str(tmp_path)])
-    test = AppTest.from_function(_list, default_timeout=60).run()
+    test = AppTest.from_function(_list, default_timeout=PATIENCE_S).run()
     assert not test.exception
     assert plain(evil) in text(test)
     assert evil not in text(test)

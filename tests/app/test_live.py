@@ -20,8 +20,7 @@ from diag.summaries import open_newest
 from tests.app.runs import write_run
 from tests.app.test_pages import address as address_of
 from tests.app.test_pages import page, plain_spaces, said
-
-PATIENCE_S = 60  # on a busy machine
+from tests.patience import PATIENCE_S
 
 
 def unended(path: Path) -> Path:

@@ -21,6 +21,7 @@ from diag.words.formatting import size
 from tests.allocator import FORWARD, MIB, Allocator, frame, train
 from tests.app.runs import write_run
 from tests.app.shown import metrics, shown, text
+from tests.patience import PATIENCE_S
 from tests.tables.test_memory_curve import trained
 from tests.test_breakdowns import rank_trace, two_ranks
 
@@ -150,7 +151,7 @@ def test_a_folder_of_snapshots_alone(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for rank in range(2):
         train().write(tmp_path / f"rank{rank}.pickle")
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), str(tmp_path)])
-    test = AppTest.from_file(str(SCRIPT), default_timeout=30).run()
+    test = AppTest.from_file(str(SCRIPT), default_timeout=PATIENCE_S).run()
     assert not test.exception
     assert test.title[0].value == "Memory"
     assert "hold no steps" in text(test)

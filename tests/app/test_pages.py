@@ -13,11 +13,12 @@ from diag.show.ranks import idle_table, stall_table
 from diag.words.formatting import duration, share, size
 from tests.account.kineto_builder import KinetoBuilder
 from tests.app.runs import TOKENS, write_run, write_stalled_trace
+from tests.patience import PATIENCE_S
 
 
 def page(path: Path, monkeypatch: pytest.MonkeyPatch, **params: str) -> AppTest:
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), str(path)])
-    test = AppTest.from_file(str(SCRIPT), default_timeout=30)
+    test = AppTest.from_file(str(SCRIPT), default_timeout=PATIENCE_S)
     for name, value in params.items():
         test.query_params[name] = value
     test.run()

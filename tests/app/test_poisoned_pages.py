@@ -31,6 +31,7 @@ from tests.app.test_tuning import HISTORY
 from tests.hang.ras.reports import Comm, as_json, job
 from tests.hang.ras.reports import write_run as write_ras_run
 from tests.hang.ras.server import listening, says, speaks
+from tests.patience import PATIENCE_S
 from tests.poisoned import POISON, Poisoner, is_harmless, places, poisoned
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -187,7 +188,7 @@ def _tuning() -> None:
 @pytest.mark.parametrize("draw", [_list_of_runs, _tuning])
 def test_pages_of_a_folder(draw: Any, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["main.py", str(runs)])
-    check(AppTest.from_function(draw, default_timeout=60).run())
+    check(AppTest.from_function(draw, default_timeout=PATIENCE_S).run())
 
 
 def test_the_hang_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,7 @@ from tests.app.runs import TOKENS as TOKENS_OF_A_STEP
 from tests.app.runs import write_run, write_stalled_trace
 from tests.app.shown import text
 from tests.app.test_live import unended
-
-PATIENCE_S = 60
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -58,7 +57,7 @@ def _list_of_runs() -> None:
 
 def runs_page(folder: Path, monkeypatch: pytest.MonkeyPatch, **params: str) -> AppTest:
     monkeypatch.setattr("sys.argv", ["main.py", str(folder)])
-    test = AppTest.from_function(_list_of_runs, default_timeout=30)
+    test = AppTest.from_function(_list_of_runs, default_timeout=PATIENCE_S)
     for name, value in params.items():
         test.query_params[name] = value
     test.run()

@@ -14,13 +14,14 @@ from diag.errors import DiagError
 from diag.serve import server
 from tests.app.runs import write_run
 from tests.app.served import dashboard
+from tests.patience import PATIENCE_S
 
 
 def test_a_path_that_is_not_there_yet(tmp_path: Path) -> None:
     with dashboard(tmp_path / "later", stderr=True) as served:
         assert served.ask()[2] == b"ok"
         served.process.send_signal(signal.SIGINT)
-        _, said = served.process.communicate(timeout=20)
+        _, said = served.process.communicate(timeout=PATIENCE_S)
     assert "later does not exist yet: the page waits for it." in said
 
 
@@ -65,7 +66,7 @@ def test_it_starts_answers_and_ends_cleanly(slow_rank_1: Path, end: signal.Signa
     with dashboard(slow_rank_1) as served:
         assert served.ask()[2] == b"ok"
         served.process.send_signal(end)
-        assert served.process.wait(timeout=20) == 0
+        assert served.process.wait(timeout=PATIENCE_S) == 0
         with socket.socket() as probe:
             assert probe.connect_ex((server.ADDRESS, served.port)) != 0
 
@@ -86,7 +87,7 @@ def test_a_dashboard_for_others(slow_rank_1: Path) -> None:
         assert served.process.stdout is not None
         printed = served.process.stdout.readline()
         served.process.send_signal(signal.SIGINT)
-        _, said = served.process.communicate(timeout=20)
+        _, said = served.process.communicate(timeout=PATIENCE_S)
     assert printed == f"From another machine: http://{name}:{served.port}/?token={served.token}\n"
     assert "has the token can read the runs" in said
 

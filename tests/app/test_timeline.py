@@ -24,6 +24,7 @@ from diag.words.formatting import duration, share
 from tests.app.runs import write_run
 from tests.app.test_pages import address, said
 from tests.app.test_theme import contrast
+from tests.patience import PATIENCE_S
 from tests.tables.lane_traces import STEPS, gpu_trace, write_gpu_traces
 
 EVIL = "<script>alert(1)</script>"
@@ -47,7 +48,7 @@ def _page() -> None:
 
 def page(path: Path, monkeypatch: pytest.MonkeyPatch, **params: str) -> AppTest:
     monkeypatch.setattr(sys, "argv", ["main.py", str(path)])
-    test = AppTest.from_function(_page, default_timeout=60)
+    test = AppTest.from_function(_page, default_timeout=PATIENCE_S)
     for name, value in params.items():
         test.query_params[name] = value
     test.run()

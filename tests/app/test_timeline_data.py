@@ -21,6 +21,7 @@ from diag.serve.server import SAMPLES
 from diag.tables.tiles import CELLS, FULL
 from diag.tables.zoom import WORK
 from tests.app.runs import write_run
+from tests.patience import PATIENCE_S
 from tests.poisoned import POISON, is_harmless
 from tests.tables.lane_traces import FUNCTIONS, STEP_US, STEPS, US, write_gpu_traces
 
@@ -247,7 +248,7 @@ def test_functions_of_python_are_drawn_when_they_are_asked_for(client: TestClien
 
 
 def tallied(client: TestClient, result: Result, **query: object) -> dict[str, Any]:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while not (found := asked(client, "tally", result, **query).json())["ended"]:
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -13,6 +13,7 @@ from diag.tune.history import FILE_NAME, History, Interval, Outcome, Round, Run,
 from tests.app.runs import write_run
 from tests.app.test_pages import page
 from tests.copies import replace
+from tests.patience import PATIENCE_S
 
 MS = 1_000_000
 KEPT = Round(
@@ -66,7 +67,7 @@ def folder(tmp_path: Path) -> Path:
 
 def shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     monkeypatch.setattr("sys.argv", ["main.py", str(folder)])
-    test = AppTest.from_function(_shown, default_timeout=30).run()
+    test = AppTest.from_function(_shown, default_timeout=PATIENCE_S).run()
     assert not test.exception
     return test
 

@@ -13,6 +13,7 @@ from diag.app.views.what_if import AS_IT_IS
 from diag.words.formatting import duration, share
 from tests.app.runs import write_run
 from tests.app.shown import metrics, shown, text
+from tests.patience import PATIENCE_S
 from tests.simulate import MS, Plan, simulate
 from tests.simulate import write_run as write_simulated
 
@@ -97,7 +98,7 @@ def _on_a_full_device() -> None:
 
 
 def test_what_does_not_fit_is_said_beside_what_it_would_gain() -> None:
-    test = AppTest.from_function(_on_a_full_device, default_timeout=60)
+    test = AppTest.from_function(_on_a_full_device, default_timeout=PATIENCE_S)
     test.query_params["prefetch"], test.query_params["reshard-after-forward"] = "prefetch-1", "keep-after-forward"
     test.run()
     assert not test.exception

@@ -28,6 +28,7 @@ from tests.attach.trainings import (
     trained,
 )
 from tests.command import analyze_json, diag
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.trainer.launching import launch
 
@@ -232,12 +233,12 @@ def test_sigterm_is_passed_on(tmp_path: Path, form: str) -> None:
     command = [sys.executable, "-m", "diag", "run", "--out", tmp_path / "run", *own]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     identity = RunLayout(tmp_path / "run").rank(0).identity
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE_S
     while not identity.exists() and time.monotonic() < deadline:
         time.sleep(0.1)
     trainer = json.loads(identity.read_text())["pid"]
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + signal.SIGTERM, errors
     with pytest.raises(ProcessLookupError):
         os.kill(trainer, 0)
@@ -258,7 +259,7 @@ def test_a_failure_after_a_signal_is_the_signals_if_it_ends_trainings(tmp_path: 
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(getattr(signal, name))
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1, errors
     assert ("asked to stop (SIGTERM)" in " ".join(errors.split())) == asked, errors
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.attach.trainings import EVENTFUL, MOST_STEPS, alone, losses
+from tests.patience import PATIENCE_S
 
 STEPS = MOST_STEPS
 # In a namespace of its own the mount needs no root, and is gone with the last process that sees it.
@@ -39,7 +40,7 @@ def on_a_small_disk(folder: Path, size: str) -> Path:
     told = {"SIZE": size, "DISK": disk, "TO": to, "STEPS": STEPS, "SCRIPT": EVENTFUL}
     environment = {**os.environ, **{name: str(value) for name, value in told.items()}, "PYTHON": sys.executable}
     command = [*PRIVATE, "sh", "-c", SCRIPT]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     if not (to / "code").exists():
         pytest.skip(f"a file system cannot be mounted here: {done.stderr.strip()}")
     return to

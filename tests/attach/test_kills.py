@@ -20,6 +20,7 @@ from diag.api import describe_run, open_run
 from diag.collectors.layout import RunLayout
 from tests.attach.trainings import EVENTFUL, MOST_STEPS, TORCHRUN, alone, losses, plain
 from tests.command import analyze_json, diag
+from tests.patience import PATIENCE_S
 
 # The rank dies within a profiler window.
 WINDOW = ("--trace-skip", "4", "--trace-active", "4")
@@ -38,7 +39,7 @@ def started(*command: str | Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def wait_for(what: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE_S
     while not what():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
@@ -105,7 +106,7 @@ def test_killed_readers_change_nothing(tmp_path: Path) -> None:
         asked = [layout.rank(rank).trace(first) for rank in (0, 1)]
         wait_for(lambda: all(trace.exists() for trace in asked), job)  # nobody waits for it, and it is recorded
         enough.touch()
-        output, errors = job.communicate(timeout=120)
+        output, errors = job.communicate(timeout=PATIENCE_S)
     assert job.returncode == 0, errors
     steps = len(losses(output))
     assert losses(output)[:MOST_STEPS] == alone(steps)
@@ -118,7 +119,7 @@ def test_a_killed_launcher_of_a_command_changes_nothing(tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "diag", "run", "--out", run, "--", *TORCHRUN]
     with output.open("wb") as file:
         launcher = subprocess.Popen([*torchrun, EVENTFUL, "--seconds", "0.1"], stdout=file, stderr=file)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + PATIENCE_S
         while recorded(run) < 3 and time.monotonic() < deadline:
             time.sleep(0.02)
         launcher.kill()

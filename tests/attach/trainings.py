@@ -14,6 +14,7 @@ from typing import Any
 from diag.collectors.layout import RunLayout
 from tests.busy import contended
 from tests.command import analyze_json, diag
+from tests.patience import PATIENCE_S
 from tests.trainer.launching import launch
 
 TRAIN, EVENTFUL = (Path(__file__).with_name(name) for name in ("train.py", "eventful.py"))
@@ -60,7 +61,7 @@ def plain(*options: str) -> subprocess.CompletedProcess[str]:
     """``eventful.py`` under torchrun; output as text, exit code not checked."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [*TORCHRUN, EVENTFUL, *options]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
 
 def alone(steps: int) -> list[str]:

@@ -10,14 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from playwright.sync_api import Browser, BrowserType, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserType, ConsoleMessage, Page, expect, sync_playwright
+
+from tests.patience import PATIENCE_S
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # Nothing of it talks to the network by itself; as root, as in a container, it has no sandbox.
 _QUIET = ("--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update",
           "--disable-sync", "--disable-quic")  # fmt: skip
-PATIENCE_MS = 60_000  # a cold start on a busy machine
-
+PATIENCE_MS = 1000 * PATIENCE_S
+expect.set_options(timeout=PATIENCE_MS)
 _STILL_POLLS, _LONGEST_POLLS = 4, 60  # of a quarter of a second
 
 Scheme = Literal["light", "dark"]

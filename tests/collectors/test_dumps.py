@@ -17,8 +17,8 @@ import pytest
 from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import HANG, Asked
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 120
 TRAINING = """
 import ctypes, faulthandler, signal, sys, time
 from pathlib import Path
@@ -205,7 +205,7 @@ if len(sys.argv) > 2:
 """
     code = code.replace("CODE", repr(code))
     names = [str(tmp_path / name) for name in ("first", "second")]
-    subprocess.run([sys.executable, "-c", code, *names], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code, *names], check=True, timeout=PATIENCE_S)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "first-child", "second"]
     for path in tmp_path.iterdir():
         assert "most recent call first" in path.read_text()

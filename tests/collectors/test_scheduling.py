@@ -15,6 +15,7 @@ import pytest
 
 from diag.collectors import scheduling
 from diag.collectors.scheduling import CpuTime, Stamp, ThreadTime
+from tests.patience import PATIENCE_S
 
 LINUX = Path("/proc/self/schedstat").exists()
 needs_linux = pytest.mark.skipif(not LINUX, reason="the system keeps no scheduler statistics")
@@ -32,7 +33,7 @@ def test_two_that_share_a_core_wait_for_it() -> None:
         "print(own.read().queued_ns - before.queued_ns)\n"
     )
     two = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    waited = [int(process.communicate(timeout=60)[0]) for process in two]
+    waited = [int(process.communicate(timeout=PATIENCE_S)[0]) for process in two]
     assert max(waited) > 100_000_000
 
 
@@ -65,7 +66,7 @@ def test_a_stopped_process_is_neither_on_a_core_nor_queued() -> None:
     os.kill(process.pid, signal.SIGSTOP)
     time.sleep(0.5)
     os.kill(process.pid, signal.SIGCONT)
-    assert int(process.communicate(timeout=60)[0]) > 400_000_000
+    assert int(process.communicate(timeout=PATIENCE_S)[0]) > 400_000_000
 
 
 @needs_linux
@@ -158,7 +159,7 @@ def test_worker_processes_that_compute_are_sampled() -> None:
         "worker.kill(); worker.join(); after = sampler.sample(trains)\n"
         "print(json.dumps([first, dataclasses.asdict(found), after and after.workers]))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     first, found, after = json.loads(done.stdout)
     assert first is None  # there is nothing to compare with yet
     assert found["workers"] == 1
@@ -184,7 +185,7 @@ def test_threads_that_compute_are_sampled() -> None:
         "    if found.threads_on_cpu_ns: break\n"
         "over.set(); print(json.dumps([first, dataclasses.asdict(found)]))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     first, found = json.loads(done.stdout)
     assert first is None
     assert found["threads"] == 1
@@ -229,7 +230,7 @@ def test_a_process_that_is_stopped_has_paused(work: str, stopped_s: float) -> No
         os.kill(process.pid, signal.SIGSTOP)
         time.sleep(stopped_s)
         os.kill(process.pid, signal.SIGCONT)
-    paused, queued = map(int, process.communicate(timeout=60)[0].split())
+    paused, queued = map(int, process.communicate(timeout=PATIENCE_S)[0].split())
     # A busy machine may not run it, either: that is no pause.
     if stopped_s:
         assert paused > 0.8 * stopped_s * 1e9 - queued

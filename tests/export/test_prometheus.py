@@ -26,6 +26,7 @@ from diag.export.run_metrics import RunMetrics
 from diag.serve.guard import HEADERS
 from diag.show.json import save
 from tests.export.runs import NOW_NS, cut, written
+from tests.patience import PATIENCE_S
 
 GOLDEN = """\
 # HELP diag_run_info Labels that describe the run; always 1.
@@ -89,7 +90,7 @@ def served(run: Path, token: str | None = None) -> Iterator[str]:
 
 def scraped(url: str) -> dict[str, float]:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=10) as answer:
+    with opener.open(url, timeout=PATIENCE_S) as answer:
         assert answer.headers["Content-Type"].startswith("text/plain")
         found = read_back(answer.read().decode())
     return {name: value for name, labels, value in found if labels.get("rank") == "1" and "part" not in labels}
@@ -118,7 +119,7 @@ def test_prometheus_itself_asks_for_openmetrics(tmp_path: Path) -> None:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with served(layout.root) as url:
         request = urllib.request.Request(url, headers={"Accept": "application/openmetrics-text;version=1.0.0"})
-        with opener.open(request, timeout=10) as answer:
+        with opener.open(request, timeout=PATIENCE_S) as answer:
             assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
             text = answer.read().decode()
     found = {s.name for family in openmetrics.text_string_to_metric_families(text) for s in family.samples}
@@ -133,7 +134,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
 
 def asked(url: str, **headers: str) -> tuple[int, str]:
     address = urlsplit(url)
-    connection = HTTPConnection(address.hostname or "", address.port or 80, timeout=30)
+    connection = HTTPConnection(address.hostname or "", address.port or 80, timeout=PATIENCE_S)
     try:
         connection.request("GET", f"{address.path}?{address.query}", headers=headers)
         answer = connection.getresponse()

@@ -27,6 +27,7 @@ from tests.forked import run_forked
 from tests.fuzz.mutations import VALUES, changed, changed_document
 from tests.hang.limited import USED
 from tests.matrix import matrix
+from tests.patience import PATIENCE_S
 
 CORPUS = Path(__file__).with_name("corpus")
 SECONDS = float(os.environ.get("DIAG_FUZZ_SECONDS", "60"))
@@ -81,7 +82,9 @@ def run(arguments: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         measured = Path(folder, "used")
         environment = {**os.environ, USED: str(measured)}
-        ended = run_forked(["-m", "tests.hang.limited", *arguments], [environment], timeout=300, cwd=Path(folder))
+        ended = run_forked(
+            ["-m", "tests.hang.limited", *arguments], [environment], timeout=PATIENCE_S, cwd=Path(folder)
+        )
         seconds, peak = map(float, measured.read_text().split())
     what = f"diag {' '.join(arguments)}"[:2_000]
     assert "Traceback" not in ended.stderr, f"{what}\n{ended.stderr[-4_000:]}"

@@ -24,6 +24,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.patience import PATIENCE_S
+
 CAPTURED = Path(__file__).parent / "captured"
 HOST = "node-a"
 KEPT = ("stdout.txt", "log.txt", "nccl.log", "error.json", "rank.json")  # of a rank
@@ -171,7 +173,9 @@ def capture(case: Capture, out: Path) -> None:
             CAPTURE_DUMPS=str(dumps),
             TORCH_DISTRIBUTED_DEBUG="DETAIL" if case.detail else "OFF",
         )
-        ended = subprocess.run(command, env=environment, cwd=scratch, capture_output=True, timeout=240, check=False)
+        ended = subprocess.run(
+            command, env=environment, cwd=scratch, capture_output=True, timeout=PATIENCE_S, check=False
+        )
         replaced = {
             str(run): "/data/run",
             scratch: "/data",

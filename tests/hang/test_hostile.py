@@ -17,6 +17,7 @@ import pytest
 from tests.command import diag
 from tests.forked import Ended, run_forked
 from tests.hang.hostile_inputs import CANARY, FORGED, INNOCENT, INPUTS, among_healthy, text
+from tests.patience import PATIENCE_S
 
 OUTPUT = 2 << 20
 RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -24,7 +25,7 @@ RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 def limited(*arguments: str | Path) -> Ended:
     """``diag`` with bounded memory."""
-    return run_forked(["-m", "tests.hang.limited", *map(str, arguments)], [os.environ], timeout=300)
+    return run_forked(["-m", "tests.hang.limited", *map(str, arguments)], [os.environ], timeout=PATIENCE_S)
 
 
 def made(name: str, tmp_path: Path) -> Path:

@@ -15,6 +15,7 @@ from diag.hang.model import Culprit, Evidence, Guess, RuledOut, Stack, Triage
 from diag.hang.wording import culprit_words
 from diag.show.triage import print_triage, to_dict, visible
 from tests.command import diag
+from tests.patience import PATIENCE_S
 
 OOM = """\
 node1:1003:2003 [1] NCCL INFO comm 0x55 rank 3 nranks 4 cudaDev 1 busId 4b000 commId 0xabc - Init COMPLETE
@@ -168,7 +169,7 @@ def test_a_log_is_triaged(tmp_path: Path) -> None:
 
 def test_standard_input_is_read() -> None:
     command = [sys.executable, "-m", "diag", "triage", "-", "--json"]
-    ended = subprocess.run(command, input=OOM, capture_output=True, text=True, check=False, timeout=300)
+    ended = subprocess.run(command, input=OOM, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["verdict"]["fault_class"] == "cuda_oom"
 
@@ -212,5 +213,5 @@ def test_help_loads_nothing_heavy() -> None:
         "import sys; import diag.cli.main; "
         "print([m for m in ('torch', 'polars', 'numpy', 'diag.hang', 'diag.show.triage') if m in sys.modules])"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert ended.stdout.strip() == "[]"

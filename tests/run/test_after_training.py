@@ -15,6 +15,7 @@ from diag.errors import DiagError
 from diag.hang import api
 from diag.watch.launch import Launch, Outcome, close
 from tests.command import diag
+from tests.patience import PATIENCE_S
 
 FAILED = Outcome(7, failed_rank=0, reason="exit code 7")
 # Each of these lines made a parser of prefixes recurse without end, or search for minutes.
@@ -60,7 +61,7 @@ def test_a_full_disk_behind_the_output_does_not(tmp_path: Path, code: int) -> No
     script.write_text(f"import os\nos._exit({code})\n")
     command = [sys.executable, "-m", "diag", "run", "--out", tmp_path / "run", script]
     with Path("/dev/full").open("wb") as full:
-        ended = subprocess.run(command, stdout=full, stderr=full, check=False, timeout=120)
+        ended = subprocess.run(command, stdout=full, stderr=full, check=False, timeout=PATIENCE_S)
     assert ended.returncode == code
 
 
@@ -80,5 +81,5 @@ def test_nor_behind_that_of_the_bundled_trainer(tmp_path: Path) -> None:
         tmp_path / "run",
     ]
     with Path("/dev/full").open("wb") as full:
-        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False, timeout=120)
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False, timeout=PATIENCE_S)
     assert ended.returncode == 0, ended.stderr

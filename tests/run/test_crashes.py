@@ -16,6 +16,7 @@ import pytest
 
 from diag.collectors.layout import RunLayout
 from tests.command import analyze_json, diag
+from tests.patience import PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_everything_is_killed_while_it_writes(tmp_path: Path) -> None:
     command += ["--trace-every", "3", "--out", str(run)]
     launcher = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     steps = RunLayout(run).rank(1).steps
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline and not (steps.exists() and steps.read_bytes().count(b"\n") > 12):
         time.sleep(0.05)
     os.killpg(launcher.pid, signal.SIGKILL)

@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.command import diag
 from tests.export.runs import written
+from tests.patience import PATIENCE_S
 
 SAMPLE = Path(__file__).parents[2] / "sample_traces" / "fsdp2-slow-loader-rank1"
 
@@ -45,7 +46,7 @@ def test_files_are_replaced_or_appended_to(tmp_path: Path) -> None:
     for _ in range(2):
         assert diag("export", SAMPLE, "--format", "prometheus", "-o", text).returncode == 0
         # The run has ended: there is nothing to follow.
-        assert diag("export", SAMPLE, "--format", "jsonl", "-o", lines, "--follow", timeout=60).returncode == 0
+        assert diag("export", SAMPLE, "--format", "jsonl", "-o", lines, "--follow", timeout=PATIENCE_S).returncode == 0
     assert text.read_text().count("# TYPE diag_steps_total counter") == 1
     rows = [json.loads(line) for line in lines.read_text().splitlines()]
     assert len({row["time_unix_ns"] for row in rows}) == 2
@@ -62,7 +63,7 @@ def test_a_run_is_followed_until_it_ends(tmp_path: Path) -> None:
             time.sleep(0.1)
         manifest = json.loads(layout.manifest.read_bytes())
         layout.manifest.write_text(json.dumps({**manifest, "exit_code": 0}))
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=PATIENCE_S) == 0
     assert '"diag_run_exit_code"' in lines.read_text()
 
 
@@ -98,11 +99,11 @@ def test_metrics_are_served_until_it_is_ended(tmp_path: Path) -> None:
             assert process.stdout is not None
             url = process.stdout.readline().split(": ")[1].split(" ")[0]
             opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-            with opener.open(url, timeout=10) as answer:
+            with opener.open(url, timeout=PATIENCE_S) as answer:
                 assert "diag_steps_total" in names(answer.read().decode())
         finally:
             process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, err) == (0, "")
     assert url.startswith("http://127.0.0.1:")
 
@@ -143,14 +144,14 @@ def test_who_may_scrape(
             assert status(url.port, variable or url.query.removeprefix("token=")) == 200
         finally:
             process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     assert err.startswith(said)
     assert bool(err) == bool(said)
 
 
 def status(port: int | None, token: str) -> int:
-    connection = HTTPConnection("127.0.0.1", port or 80, timeout=30)
+    connection = HTTPConnection("127.0.0.1", port or 80, timeout=PATIENCE_S)
     try:
         connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {token}"})
         return connection.getresponse().status

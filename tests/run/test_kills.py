@@ -26,6 +26,7 @@ from diag.errors import DiagError
 from tests.command import diag
 from tests.forked import fork_server
 from tests.matrix import matrix
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
 KILLS = 50
@@ -82,7 +83,7 @@ def kill_some(folder: Path, seed: int) -> None:
     chance = random.Random(seed)
     victims = chance.choice([(0,), (1,), RANKS])
     with training(folder, seed) as ranks:
-        deadline = time.monotonic() + 180  # on a busy machine
+        deadline = time.monotonic() + PATIENCE_S
         while not all(steps_in(folder, rank) for rank in RANKS):
             assert time.monotonic() < deadline
             assert all(process.is_alive() for process in ranks)

@@ -18,6 +18,7 @@ from diag.collectors.layout import RunLayout
 from diag.errors import DiagError
 from diag.watch.launch import Launch, open_run_directory
 from tests.command import analyze_json, diag
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
 
@@ -33,7 +34,7 @@ def test_two_nodes_share_one_run_directory(tmp_path: Path) -> None:
     shared += ["--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--out", str(run)]
     nodes = [start(*shared), start(*shared)]
     for node in nodes:
-        _, errors = node.communicate(timeout=240)
+        _, errors = node.communicate(timeout=PATIENCE_S)
         assert node.returncode == 0, errors
     result = analyze_json(run)
     assert result["run"]["ranks"] == [0, 1]
@@ -77,11 +78,11 @@ def test_sigterm_ends_the_ranks_and_is_passed_on(tmp_path: Path) -> None:
     run = tmp_path / "run"
     launcher = start("--steps", "100000", "--no-trace", "--out", run)
     steps = RunLayout(run).rank(1).steps
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline and not (steps.exists() and steps.read_bytes().count(b"\n") > 5):
         time.sleep(0.05)
     launcher.send_signal(signal.SIGTERM)
-    launcher.communicate(timeout=90)
+    launcher.communicate(timeout=PATIENCE_S)
     assert launcher.returncode == 128 + signal.SIGTERM
     assert json.loads(RunLayout(run).manifest.read_text())["exit_code"] == 128 + signal.SIGTERM
     for identity in run.glob("ranks/*/rank.json"):

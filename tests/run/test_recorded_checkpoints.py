@@ -13,6 +13,7 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.records import CHECKPOINT, CheckpointRecord, Manifest, StepRecord
 from diag.rundir.lines import read_lines, read_record
 from diag.rundir.run import open_paths
+from tests.patience import PATIENCE_S
 from tests.trainer.launching import launch
 
 SCRIPT = str(Path(__file__).with_name("recorded_runs.py"))
@@ -26,7 +27,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunLayout]:
     asked = [{"out": str(root / name), "options": {**RUN, **options}} for name, options in PLACES.items()]
     resumed = {**RUN, "resume": str(root / "background" / "checkpoints" / "step-00000003")}
     asked.append({"out": str(root / "resumed"), "options": resumed})
-    ended = launch([SCRIPT, json.dumps(asked)], collect=True, timeout=300)
+    ended = launch([SCRIPT, json.dumps(asked)], collect=True, timeout=PATIENCE_S)
     assert ended.returncode == 0, ended.stderr[-5000:]
     return {path.name: RunLayout(path) for path in root.iterdir()}
 

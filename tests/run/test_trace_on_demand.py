@@ -16,6 +16,7 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import read_fields
 from diag.rundir.runs import last_steps
 from tests.command import diag
+from tests.patience import PATIENCE_S
 
 TINY = ("--nproc", "2", "--strategy", "ddp", "--preset", "tiny", "--no-trace")
 
@@ -28,7 +29,7 @@ def training(run: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE_S)
 
 
 def at_step(layout: RunLayout, number: int, process: subprocess.Popen[str]) -> None:
@@ -76,7 +77,7 @@ def test_a_rank_that_falls_behind_is_recorded_by_itself(tmp_path: Path) -> None:
     layout = RunLayout(tmp_path / "run")
     faults = ("--inject", "slow-device:ms=10", "--inject", "straggler:rank=1,ms=120,from=60")
     with training(layout.root, "--steps", "180", *faults, "--auto-traces", "3") as process:
-        _, errors = process.communicate(timeout=240)
+        _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, errors
     windows = [told for told in read_fields(layout)["windows"] if "rank 1 is slower" in told["why"]]
     assert windows, errors

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.forked import run_forked
+from tests.patience import PATIENCE_S
 
 # Of a process that reads, beyond what libraries take: what breaks the bound must not take the machine with it.
 ADDRESS_SPACE = 8 << 30
@@ -90,7 +91,7 @@ def trimmed(path: Path) -> Outcome:
     return Outcome(events=trimming.events)
 
 
-def apart(how: str, *paths: Path, timeout: float = 300) -> Outcome:
+def apart(how: str, *paths: Path, timeout: float = PATIENCE_S) -> Outcome:
     """The same in a process of limited address space. ``timeout`` only guards against a reader that hangs."""
     ended = run_forked(["-m", "tests.traces.outcomes", how, *map(str, paths)], [os.environ], timeout)
     assert ended.exit_code == 0, f"the reader ended with {ended.exit_code}: {ended.stderr[-1500:]}"

@@ -29,6 +29,7 @@ from diag.traces.kineto_json import Cutter
 from diag.traces.reading import Reading, read_file, read_traces
 from tests.account.kineto_builder import KinetoBuilder, Layout, nccl_args, serialised
 from tests.examples import examples
+from tests.patience import PATIENCE_S
 from tests.traces.outcomes import Outcome, apart, is_part_of, is_plain, opened, read, rows
 from tests.traces.packed import Piece, member, packed, plain_tar, tar_gz
 
@@ -270,7 +271,7 @@ def test_a_world_of_billions_of_ranks_takes_no_memory(tmp_path: Path, where: str
     else:
         info[where] = 10**11
     path = put(tmp_path, document(OP, distributedInfo=info))
-    found = apart("open", path, timeout=120)
+    found = apart("open", path, timeout=PATIENCE_S)
     is_plain(found, path)
     assert found.peak_mb < MEMORY_MB
 
@@ -594,7 +595,7 @@ def test_archives(tmp_path: Path, make: Callable[[], bytes]) -> None:
     (tmp_path / "a" / "secret.json").write_bytes(document({**OP, "name": "secret"}))
     path = put(folder, make(), "run.tar.gz")
     before = sorted(p for p in tmp_path.rglob("*"))
-    found = apart("open", path, timeout=120)
+    found = apart("open", path, timeout=PATIENCE_S)
     is_plain(found, path)
     assert found.error or found.ranks in ((0,), (4,))
     assert found.peak_mb < MEMORY_MB
@@ -740,7 +741,7 @@ def test_files_that_are_no_files(tmp_path: Path) -> None:
 
 def test_a_pipe_does_not_hang(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "rank-4.json")
-    found = apart("open", tmp_path / "rank-4.json", timeout=10)
+    found = apart("open", tmp_path / "rank-4.json", timeout=PATIENCE_S)
     assert found.error
 
 

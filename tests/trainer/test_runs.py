@@ -14,6 +14,7 @@ import pytest
 
 from diag.collectors.trainer.options import OPTIONS_ENV, TrainerOptions
 from tests.matrix import chosen, matrix
+from tests.patience import PATIENCE_S
 from tests.trainer.launching import launch
 
 SMALL = {"steps": 3, "num_workers": 0, "batch_size": 2, "seq_len": 32}
@@ -110,7 +111,7 @@ def test_options_that_cannot_work_end_with_one_message() -> None:
     ended = subprocess.run(
         [sys.executable, *TRAINER],
         env={**os.environ, OPTIONS_ENV: TrainerOptions(data="nowhere").to_json()},
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert ended.returncode == 2
     assert ended.stderr == "error: --data nowhere does not exist: give a text file or a folder of them\n"

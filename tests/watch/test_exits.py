@@ -19,9 +19,9 @@ from diag.collectors.records import RankExit, RankRecord
 from diag.collectors.settings import RUN_DIR_VARIABLE
 from diag.watch import workers
 from diag.watch.workers import ExitWatch
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Linux only")
-PATIENCE_S = 60
 
 
 class Job:

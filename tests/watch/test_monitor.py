@@ -20,10 +20,10 @@ from diag.collectors.records import CRASH, HANG, Asked
 from diag.watch import hang_monitor as gathering
 from diag.watch.hang_monitor import HangState, Limits, Monitor, gather
 from diag.watch.workers import Worker, end, workers_of
+from tests.patience import PATIENCE_S
 
 FAKE = Path(__file__).with_name("fake_rank.py")
 SOON = Limits(hang_s=1.0, setup_s=60, busy_s=60)
-PATIENCE_S = 60
 
 Start = Callable[..., list["subprocess.Popen[bytes]"]]
 

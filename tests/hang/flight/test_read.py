@@ -20,6 +20,7 @@ from diag.hang.flight import Dumps, parse, read_dumps
 from diag.hang.flight.parse import DumpName, ShapeTable, parse_dump
 from tests.hang.flight import torch_pickle
 from tests.hang.flight.boards import Groups, dump
+from tests.patience import PATIENCE_S
 
 ALL: Groups = {"0": (0, 1)}
 PAIRS: Groups = {"0": (0, 1, 2, 3), "1": (2, 3), "2": (1, 3)}
@@ -199,7 +200,7 @@ def test_floods_are_refused_before_they_take_memory(tmp_path: Path, name: str) -
     path = tmp_path / "_dump_7.gz"
     path.write_bytes(gzip.compress(data, 1))
     command = [sys.executable, "-c", _READS, str(path)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     why, _, megabytes = ended.stdout.strip().rpartition(" ")
     assert why.startswith("refused"), ended
     assert expected in why

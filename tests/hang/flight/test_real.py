@@ -10,6 +10,7 @@ import pytest
 from diag.hang.flight import clues_of, read_dumps
 from tests.forked import run_forked
 from tests.hang.flight.boards import culprits
+from tests.patience import PATIENCE_S
 
 _SHARED = Path(__file__).parents[4] / "shared" / "flight_recorder"
 
@@ -63,7 +64,9 @@ def test_gloo_dumps_of_this_torch(tmp_path: Path) -> None:
     (tmp_path / "dumps_json").mkdir()
     script = tmp_path / "script.py"
     script.write_text(_SCRIPT)
-    ended = run_forked([str(script), str(tmp_path)], [os.environ | {"RANK": rank} for rank in ("0", "1")], timeout=120)
+    ended = run_forked(
+        [str(script), str(tmp_path)], [os.environ | {"RANK": rank} for rank in ("0", "1")], timeout=PATIENCE_S
+    )
     assert ended.exit_codes == (0, 0), ended.stderr
     for folder in ("dumps", "dumps_json"):
         found = clues_of(read_dumps([tmp_path / folder]))

@@ -18,6 +18,7 @@ from diag.hang.ras.read import MOST_BYTES, overheard, read_reports
 from diag.hang.ras.report import Report
 from tests.forked import run_forked
 from tests.hang.ras.reports import Comm, Job, as_json, job, text
+from tests.patience import PATIENCE_S
 
 ODD = Comm(list(range(8)), counts={7: {"AllReduce": 60}})
 
@@ -214,7 +215,7 @@ def test_names_cannot_do_anything_to_a_terminal(tmp_path: Path) -> None:
     evil = "\\u001b]0;owned\\u0007\\u202e"
     printed = as_json(job(ODD, dead=(5,))).replace('"10.0.0.2"', f'"{evil}"').replace('"2.30.7"', f'"{evil}"')
     (tmp_path / "a.json").write_text(printed)
-    ended = run_forked(["-m", "diag", "triage", str(tmp_path)], [os.environ], timeout=60)
+    ended = run_forked(["-m", "diag", "triage", str(tmp_path)], [os.environ], timeout=PATIENCE_S)
     assert ended.exit_code == 0, ended.stderr
     assert not set("\x1b\x07\u202e") & set(ended.stdout + ended.stderr)
     assert "missing_rank" in ended.stdout
