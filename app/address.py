@@ -292,7 +292,10 @@ def href(path: str, **choices: object) -> str:
 
 def show_link(path: str, label: str, *, icon: str, **choices: object) -> None:
     """A link to a page of the same run."""
-    page = st.session_state.get(_PAGES, {}).get(path)
+    pages = st.session_state.get(_PAGES, {})
+    page = pages.get(path)
+    if page is None and pages:  # this run has nothing to show there
+        return
     if page is None:  # the linking page runs alone, without a navigation
         st.markdown(f":material/{icon}: [{label}]({href(path, **choices)})")
         return

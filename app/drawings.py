@@ -118,7 +118,7 @@ def of_waiting(view: RunView) -> tuple[str, Drawing | None]:
         return "No rank waits for another.", None
     text = waiting_text(view)
     if len(view.steps) == 1:
-        return f"{text} One {view.noun} was recorded: its waiting is in the bars of the ranks.", None
+        return f"{text} One {view.noun} was recorded: the bars of the ranks hold its waiting.", None
     alt = "Milliseconds that each rank waited in each step"
     return text, Drawing("waiting", partial(waiting_field, view), alt)
 
@@ -138,6 +138,8 @@ def waiting_text(view: RunView) -> str:
     if not pale or len(pale) > max(1, len(view.ranks) // 4):
         return text
     link = ", because of its link" if len(pale) == 1 and pale[0] in view.slow_links else ""
+    if len(view.steps) == 1:
+        return f"{text} The others wait for {listing(pale)}{link}."
     row = "row is" if len(pale) == 1 else "rows are"
     return f"{text} The pale {row} {listing(pale)}: the others wait for {'it' if len(pale) == 1 else 'them'}{link}."
 

@@ -65,7 +65,8 @@ def main() -> None:
     shown = st.navigation(list(linked.values()))
     if not any(page.of_folder for page in pages if page.path == shown.url_path):
         state = state_of(_chosen_run(root, runs))
-        baseline = _chosen_baseline(root, state.path, runs)
+        if shown.url_path != COMPARE:  # which has a list of its own
+            baseline = _chosen_baseline(root, state.path, runs)
     begin = time.process_time()
     shown.run()
     if state is not None:

@@ -9,9 +9,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from diag.api import Jobs, holds_runs, snapshots_alone
+from diag.api import Jobs, holds_runs, is_run, snapshots_alone
 from diag.app.run_view import RunView
 from diag.errors import DiagError
+from diag.summaries import summaries_suffice
 from diag.tune.history import is_tuned, load
 
 
@@ -19,6 +20,7 @@ class Contents(Enum):
     """What the dashboard's path holds, which decides on its pages."""
 
     RUNS = auto()  # to analyse: run directories, traces, NCCL Inspector's files
+    SUMMARIES = auto()  # one run of so many ranks that only their summaries are read
     SNAPSHOTS = auto()  # of memory, nothing else
     LOGS = auto()  # logs, stacks and dumps for the triage, nothing else
     NOTHING = auto()
@@ -26,6 +28,8 @@ class Contents(Enum):
 
 def contents_of(root: Path, runs: Sequence[Path], jobs: Jobs) -> Contents:
     """``runs``, ``jobs``: as `runs_of` lists them. Looks into other files only where there is no run."""
+    if list(runs) == [root] and is_run(root) and summaries_suffice(root):
+        return Contents.SUMMARIES
     if list(runs) != [root] or holds_runs(root, jobs):
         return Contents.RUNS
     if snapshots_alone([root]):
@@ -94,13 +98,18 @@ PAGES = (
         "Overview",
         "overview",
         lambda view, at: _view("overview").show(view, at.baseline()),
-        shows=frozenset({Contents.RUNS, Contents.NOTHING}),
+        shows=frozenset({Contents.RUNS, Contents.SUMMARIES, Contents.NOTHING}),
     ),
     Page("Timeline", "timeline", lambda view, _: _view("timeline").show(view)),
     Page("What if", "what-if", lambda view, _: _view("what_if").show(view)),
     Page("Collectives", "collectives", lambda view, _: _view("collectives").show(view)),
     Page("Kernels", "kernels", lambda view, _: _view("kernels").show(view)),
-    Page("Input", "input", lambda view, _: _view("loading").show(view)),
+    Page(
+        "Input",
+        "input",
+        lambda view, _: _view("loading").show(view),
+        shows=frozenset({Contents.RUNS, Contents.SUMMARIES}),
+    ),
     Page(
         "Memory",
         "memory",
@@ -112,7 +121,7 @@ PAGES = (
         "Hang triage",
         "hang",
         of_files=lambda at: _view("hang").show(at.root, at.run),
-        shows=frozenset({Contents.RUNS, Contents.LOGS}),
+        shows=frozenset({Contents.RUNS, Contents.SUMMARIES, Contents.LOGS}),
     ),
     Page(
         "Runs",

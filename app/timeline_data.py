@@ -298,7 +298,8 @@ def rows_tile(source: Source, asked: Mapping[str, str]) -> Response:
 
 
 def event(source: Source, asked: Mapping[str, str]) -> Response:
-    """All facts about the event of a row that takes most of a window, or about the one of an index."""
+    """All facts about the event of a row that takes most of a window, or about the one of an index. Without an event:
+    the gap around the window's begin."""
     rank, number = _whole(asked.get("rank", ""), "rank"), _whole(asked.get("row", ""), "row")
     rows = source.rows(rank, _python(asked))
     if not 0 <= number < len(rows):
@@ -311,7 +312,8 @@ def event(source: Source, asked: Mapping[str, str]) -> Response:
     else:
         index = row.longest(_moment(asked, "from"), _moment(asked, "to"))
     if index is None:
-        return JSONResponse({"event": None})
+        begin, end = row.gap(_moment(asked, "from"))
+        return JSONResponse({"event": None, "gap": [begin, end]})
     return JSONResponse({"event": _described(source, rank, number, index, _python(asked))})
 
 

@@ -652,10 +652,15 @@ def _left_out(attribution: Attribution) -> list[NotLooked]:
     return [NotLooked(f"who waits for {rank_ranges(attribution.untied)}", reason)]
 
 
+def is_run(path: Path | str) -> bool:
+    """Whether the path is a run directory."""
+    return RunLayout(Path(path)).is_run()
+
+
 def holds_runs(path: Path | str, jobs: Jobs) -> bool:
     """Whether there is anything to analyse: a run directory, traces, or NCCL Inspector's files. ``jobs``: what
     `find_jobs` found at the path; no other file of traces is read."""
-    return bool(jobs.jobs) or RunLayout(Path(path)).is_run() or bool(alone([path]))
+    return bool(jobs.jobs) or is_run(path) or bool(alone([path]))
 
 
 def list_runs(folder: Path | str) -> list[Path]:

@@ -579,8 +579,9 @@ class Timeline {
       context.font = rank.at_fault ? BOLD : FONT;
       context.fillStyle = rank.at_fault || this.pinned.includes(row.rank) ? theme.ink : theme.soft;
       const pin = this.pinned.includes(row.rank) ? "● " : "", matches = this.tally && this.tally.get(row.rank);
-      const name = `${pin}${rank.at_fault && section.label > 100 ? "at fault ▸ " : ""}rank ${row.rank}`;
-      context.fillText(matches ? fitted(`${name}: ${matches.toLocaleString("en")}`, section.label - 8) : name, section.x - 6, middle);
+      const found = matches ? `: ${matches.toLocaleString("en")}` : "", most = (section.label - 8) / CHAR_PX;
+      const names = [rank.at_fault ? "at fault ▸ " : "", rank.at_fault ? "▸ " : ""].map(mark => `${pin}${mark}rank ${row.rank}${found}`);
+      context.fillText(names.find(name => name.length <= most) || fitted(names[1], section.label - 8), section.x - 6, middle);
     });
     context.textAlign = "left";
   }
@@ -942,7 +943,18 @@ class Timeline {
 
   async inspect(rank, row, from, to) {
     const answer = await this.ask("event", { rank, row, from: Math.floor(from), to: Math.ceil(to), ...this.drawn() });
-    if (answer) this.show(answer.event);
+    if (!answer) return;
+    this.show(answer.event);
+    if (!answer.event) this.showNothing(rank, row, answer.gap);
+  }
+
+  /** Says how long nothing was recorded on a row. `gap`: begin and end; null before the first or after the last event. */
+  showNothing(rank, row, [begin, end]) {
+    const title = (this.lanesOf(rank) || [])[row]?.title || "this row";
+    const long = begin === null || end === null ? "" : ` for ${duration(end - begin)}`;
+    const when = begin === null ? " before its first event" : end === null ? " after its last event" : "";
+    this.details.hidden = false;
+    this.details.append(element("p", {}, `Rank ${rank}, ${title}: nothing was recorded here${long}${when}.`));
   }
 
   async neighbour(by) {

@@ -109,6 +109,12 @@ class Row:
         inside = np.minimum(self.end_ns[seen], end_ns) - np.maximum(self.start_ns[seen], begin_ns)
         return int(seen.start) + int(np.argmax(inside))
 
+    def gap(self, at_ns: int) -> tuple[int | None, int | None]:
+        """The end of the last event before a moment, and the begin of the next one; None without one."""
+        after = int(np.searchsorted(self.start_ns, at_ns, side="right"))
+        begin = int(self.end_ns[after - 1]) if after else None
+        return begin, int(self.start_ns[after]) if after < len(self.start_ns) else None
+
 
 def rows_of(lanes: Sequence[Lane]) -> tuple[Row, ...]:
     """The rows of the lanes, in their order, the outermost events first."""

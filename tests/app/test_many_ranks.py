@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import streamlit as st
 
+from diag.app.address import runs_of
+from diag.app.pages import contents_of, pages_for
 from tests.app.shown import RUN_PAGES, shown, text
 from tests.many_ranks import Job, write_summaries
 
@@ -37,6 +39,12 @@ def test_the_overview_names_the_rank(run: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_waiting_for_data_is_in_the_summaries(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Means of 98 counted steps." in text(shown("input", run, monkeypatch))
+
+
+def test_the_menu_has_no_page_that_needs_records(run: Path) -> None:
+    runs, jobs = runs_of(run)
+    titles = [page.title for page in pages_for(run, runs, contents_of(run, runs, jobs))]
+    assert titles == ["Overview", "Input", "Hang triage"]
 
 
 @pytest.mark.parametrize("page", [path for path in RUN_PAGES if path not in ("overview", "input", "compare")])

@@ -106,7 +106,9 @@ def test_an_event_has_its_launch_and_its_collective(client: TestClient, result: 
     before = asked(client, "event", result, rank=1, row=query["row"], index=index - 1).json()["event"]
     assert before["start_ns"] == 500 * US
     nothing = asked(client, "event", result, **{**query, "from": 800 * US, "to": 801 * US})
-    assert nothing.json() == {"event": None}
+    assert nothing.json() == {"event": None, "gap": [700 * US, 1500 * US]}
+    after = asked(client, "event", result, **{**query, "from": 2900 * US, "to": 2901 * US})
+    assert after.json() == {"event": None, "gap": [2700 * US, None]}
 
 
 def test_a_module_is_named(client: TestClient) -> None:

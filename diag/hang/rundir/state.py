@@ -77,7 +77,7 @@ def standing(run: Rundir) -> Standing:
     shown = [ranks[0] for ranks in states.values()][:_MOST_RANKS]
     evidence += [evidence_of_standstill(run.ranks[rank]) for rank in shown]
     dumps = [f"`py-spy dump --pid {run.ranks[rank].pid}`" for rank in shown if run.ranks[rank].pid is not None]
-    steps = (f"While it runs, {', '.join(dumps)} shows where it is.",) if dumps and not is_over(run) else ()
+    steps = (f"While it runs, take the stacks: {', '.join(dumps)}.",) if dumps and not is_over(run) else ()
     return Standing(f"{ended}. {begun('; '.join(parts))}.", tuple(evidence), steps)
 
 
