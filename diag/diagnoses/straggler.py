@@ -533,19 +533,29 @@ def _off_core_ns(subject: Subject, ranks: tuple[int, ...]) -> float:
     return min(sum(float(scheduling.excess(name, rank).mean()) for name in fields) for rank in ranks)
 
 
+def _little_ns(subject: Subject) -> float:
+    """Less than this, a step, is not worth a mention."""
+    return MENTION * mean_ns(subject.shares.dur_ns)
+
+
 def _action(subject: Subject, ranks: tuple[int, ...], inside: float | None) -> str:
     host = subject.host_of(ranks[0])
     where = f" ({host})" if host else ""
     if _outside_of_operators(subject, inside):
         spends, it_runs = ("spends", "it runs") if len(ranks) == 1 else ("spend", "they run")
+        look_for = "Python code, locks, sleeps or I/O"
+        if subject.scheduling.knows_blocked(ranks) and _off_core_ns(subject, ranks) < _little_ns(subject):
+            spends, look_for = f"{spends} the extra time on a CPU core,", "Python code"
+        else:
+            spends = f"{spends} the extra time"
         return (
-            f"{ranks_text(ranks).capitalize()}{where} {spends} the extra time outside of operators: look for "
-            f"Python code, locks, sleeps or I/O that only {it_runs} (py-spy dump on the process)."
+            f"{ranks_text(ranks).capitalize()}{where} {spends} outside of operators: look for {look_for} that only "
+            f"{it_runs} (py-spy dump on the process)."
         )
     if not subject.shares.on_device and subject.scheduling.knows_blocked(ranks):
         off_core_ns = _off_core_ns(subject, ranks)
         shard = "does the data shard there contain longer sequences or more work?"
-        if off_core_ns >= MENTION * mean_ns(subject.shares.dur_ns):
+        if off_core_ns >= _little_ns(subject):
             are, compute = ("is", "computes") if len(ranks) == 1 else ("are", "compute")
             return (
                 f"{ranks_text(ranks).capitalize()}{where} {compute} longer, and {are} blocked or waiting for a core "
