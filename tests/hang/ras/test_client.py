@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from diag.watch.hang_monitor import gather, take_back
 from tests.command import diag
 from tests.hang.ras.reports import Comm, as_json, job, text
 from tests.hang.ras.server import endless, listening, says, silent, speaks
+from tests.patience import PATIENCE_S
 
 STUCK = job(Comm(list(range(8)), counts={7: {"AllReduce": 60}}))
 
@@ -79,10 +79,8 @@ def test_other_programs_on_the_port(content: bytes, words: str) -> None:
 
 
 def test_who_does_not_answer_or_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    begin = time.monotonic()
     with listening(silent) as address, pytest.raises(DiagError, match="did not answer within 1 s"):
         ask(address, answer_s=1.0)
-    assert time.monotonic() - begin < 4
     monkeypatch.setattr(client, "MOST_BYTES", 8 << 20)
     with listening(endless) as address, pytest.raises(DiagError, match="larger than 8 MiB"):
         ask(address)
@@ -155,7 +153,6 @@ def test_a_hung_run_keeps_two_reports_and_a_crash_one(
 
 def test_a_run_without_nccl_waits_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_RAS_ADDR", "127.0.0.1:1")
-    begin = time.monotonic()
+    monkeypatch.setattr(client, "APART_S", 10 * PATIENCE_S)
     gather(RunLayout(tmp_path), (), HANG, answer_s=0.1)
-    assert time.monotonic() - begin < 5
     assert not list(tmp_path.glob("nccl-ras-*"))

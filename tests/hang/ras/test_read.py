@@ -229,7 +229,7 @@ def test_huge_files_are_refused_or_read_in_bounded_time(tmp_path: Path, monkeypa
     found = read_reports([str(huge)])
     assert found.reports == ()
     assert "more than 64 MiB" in found.gaps[0][1]
-    begin = time.monotonic()
+    begin = time.process_time()
     comm = Comm(list(range(4000)), counts={n: {"AllReduce": 1} for n in range(1500)})
     (report,) = read(tmp_path / "many.txt", text(Job([comm], world=4000)))
     (found_comm,) = report.comms.values()
@@ -240,4 +240,4 @@ def test_huge_files_are_refused_or_read_in_bounded_time(tmp_path: Path, monkeypa
     found = read_reports([str(many)])
     assert 2 < len(found.reports) < 6
     assert "the first 5,000 lines" in found.gaps[0][1]
-    assert time.monotonic() - begin < 60
+    assert time.process_time() - begin < 60
