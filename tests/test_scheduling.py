@@ -76,6 +76,22 @@ def test_a_loader_whose_workers_have_no_core_is_not_told_to_start_more() -> None
     assert (free.verdict.bottleneck, free.verdict.cause) == (Bottleneck.DATA, "slow-data-all-ranks")
 
 
+@pytest.mark.parametrize(("asleep_ms", "taken"), [(100, False), (0, True)])
+def test_a_loader_that_sleeps_gains_from_workers_on_a_busy_host(asleep_ms: int, taken: bool) -> None:
+    """The cores are taken in forward and backward. The process loads by itself, and needs one only if it computes."""
+    plan = Plan(
+        **every(DATA, 100),  # type: ignore[arg-type]
+        scheduled=lambda step, rank: {DATA: (0, asleep_ms * MS), FORWARD: (15 * MS, 0), BACKWARD: (30 * MS, 0)},
+        trainer={"num_workers": 0, "micro_batches": 1},
+    )
+    result = analyze(simulate(plan))
+    slow = finding(result, "slow-data-all-ranks")
+    assert slow is not None
+    assert finding(result, "contended-host") is not None
+    assert ("The cores are all taken" in slow.action) == taken
+    assert bool([a for a in result.advice if a.knob == "data loader"]) != taken
+
+
 def test_a_computing_thread_that_has_no_core_holds_up_the_one_that_trains() -> None:
     """The training's thread stands still for its team: that is no stall."""
     busy = HostRecord(0, 1000 * MS, 1, 500 * MS, 450 * MS, 500 * MS, 450 * MS, runnable=5)

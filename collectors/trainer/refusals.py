@@ -92,6 +92,7 @@ def _model_parallel(options: TrainerOptions) -> None:
 
 def _pipeline(options: TrainerOptions) -> None:
     shape = PRESETS[options.preset]
+    stages = options.stages()
     if why := STRATEGIES[options.strategy].no_pipeline:
         raise OptionError(f"--strategy {options.strategy} cannot use --pp: {why}")
     if shape.tied:
@@ -99,13 +100,18 @@ def _pipeline(options: TrainerOptions) -> None:
             f"--pp: {options.preset} has one table for embedding and output, which would be on the first and on the "
             "last stage; use tiny, small or 8b"
         )
-    if options.stages() > shape.layers:
-        raise OptionError(f"{options.stages()} stages are more than the {shape.layers} blocks of {options.preset}")
+    if stages > shape.layers:
+        raise OptionError(f"{stages} stages are more than the {shape.layers} blocks of {options.preset}")
     interleaved = options.pipeline_schedule == "interleaved"
     if interleaved != (options.stages_per_rank > 1):
         raise OptionError(
             "--pipeline-schedule interleaved and --stages-per-rank 2 or more require each other: other schedules have "
             "one stage per rank"
+        )
+    if options.pipeline_schedule == "1f1b" and options.micro_batches < stages:
+        raise OptionError(
+            f"--micro-batches {options.micro_batches} are too few: the 1f1b schedule of --pp {stages} needs {stages} "
+            "or more, one for each stage"
         )
     rounds = max(1, options.micro_batches // options.pipeline_parallel)
     if interleaved and options.micro_batches % rounds:
@@ -134,6 +140,22 @@ def _world(options: TrainerOptions, world_size: int) -> None:
             "--strategy ddp"
         )
     STRATEGIES[options.strategy].refuse_shards(options, axes.shards)
+
+
+def without_effect(options: TrainerOptions, done: int = 0) -> list[str]:
+    """Sentences on options that cannot have an effect in this training; it can be started nevertheless. ``done``: steps
+    of the checkpoint that it resumes from."""
+    sentences = []
+    every, last = options.checkpoint_every, options.steps
+    if every and last // every == done // every:
+        sentences.append(f"--checkpoint-every {every}: no checkpoint will be written, as the last step is {last}")
+    if not every and (flags := _given(options, "keep_checkpoints", "checkpoint_dir")):
+        sentences.append(f"{', '.join(flags)}: no checkpoint will be written without --checkpoint-every")
+    if options.warmup_steps > last:
+        sentences.append(f"--warmup-steps {options.warmup_steps}: the training ends before, with step {last}")
+    if not options.num_workers and (flags := _given(options, "prefetch_factor")):
+        sentences.append(f"{', '.join(flags)}: there are no loader processes that could prefetch (--num-workers 0)")
+    return sentences
 
 
 # -- resume ------------------------------------------------------------------------------------------------------------

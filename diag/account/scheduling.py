@@ -48,6 +48,8 @@ _FORWARD, _BACKWARD = _COLUMNS.index(FORWARD), _COLUMNS.index(BACKWARD)
 _COMPUTING = tuple(_COLUMNS.index(name) for name in (FORWARD, BACKWARD, OPTIMIZER))
 _LARGE = 0.05  # fraction of the step: a phase that is long enough to contain a stop
 _PAUSED = 0.05  # fraction of the time: less is not a pause
+# Of a loader's time: one that is ready to run for less of it sleeps or reads.
+_COMPUTES = 0.5
 # Steps with a look at the loader's queue, and the fraction of them that found it empty.
 _LEAST_SEEN, _MOSTLY_EMPTY = 3, 0.6
 _QUEUED_WORKERS = 0.3  # fraction of the data wait
@@ -77,6 +79,8 @@ class RankScheduling(Struct, frozen=True):
     meets: npt.NDArray[np.bool_]
     runnable: float | None = None  # threads of the host, the median of the samples
     starved: bool = False  # its loader's workers sleep or read all the time: more cores would not make the step shorter
+    # The part of its time in which the loader, or its mean worker, ran or was queued for a core; None: not recorded.
+    loader_active: float | None = None
     knows_blocked: bool = True  # False: CPU time was not recorded, so blocked time counts as compute
 
 
@@ -85,6 +89,13 @@ class Scheduling(Struct, frozen=True):
 
     numbers: tuple[int, ...] = ()
     ranks: Mapping[int, RankScheduling] = field(default_factory=dict)
+
+    @property
+    def loading_needs_cores(self) -> bool:
+        """Whether loaders mostly compute, so that more of them need more cores, or whether that is not known: a
+        dataset that sleeps or reads needs none."""
+        known = [rank.loader_active for rank in self.ranks.values() if rank.loader_active is not None]
+        return not known or max(known) >= _COMPUTES
 
     def knows_blocked(self, ranks: Sequence[int]) -> bool:
         return all(rank in self.ranks and self.ranks[rank].knows_blocked for rank in ranks)
@@ -257,6 +268,7 @@ def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | Non
         meets=met,
         runnable=float(np.median(samples)) if samples else None,
         starved=_starved(steps, loading, data, wall),
+        loader_active=_loader_active(tables.scheduling, dur[known], on_cpu[known], queued[known]),
         knows_blocked=bool(known.any()),
     )
 
@@ -289,6 +301,16 @@ def _starved(steps: Sequence[StepRecord], loading: Series, data: Times, wall: Ti
     if len(empty) < _LEAST_SEEN or sum(empty) < _MOSTLY_EMPTY * len(empty):
         return False
     return bool(data.sum() >= _LARGE * wall.sum() and loading.sum() <= _QUEUED_WORKERS * data.sum())
+
+
+def _loader_active(samples: Sequence[HostRecord], dur: Times, on_cpu: Times, queued: Times) -> float | None:
+    """Of the worker processes; without any, of the training's thread while it loads. Tables: step and ``_COLUMNS``."""
+    of_workers = [sample for sample in samples if sample.workers and sample.interval_ns > 0]
+    if of_workers:
+        ready = sum(sample.workers_on_cpu_ns + sample.workers_queued_ns for sample in of_workers)
+        return ready / sum(sample.workers * sample.interval_ns for sample in of_workers)
+    spent = int(dur[:, _DATA].sum())
+    return float((on_cpu + queued)[:, _DATA].sum()) / spent if spent else None
 
 
 def _while_loading(steps: Sequence[StepRecord], pauses: iv.Covered) -> Series:

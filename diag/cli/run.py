@@ -243,7 +243,7 @@ def _run_bundled(options: RunOptions) -> int:
     from diag.collectors.trainer.checkpoint.folder import find
     from diag.collectors.trainer.faults import FaultError
     from diag.collectors.trainer.keys import OptionError
-    from diag.collectors.trainer.refusals import validate, validate_backend
+    from diag.collectors.trainer.refusals import validate, validate_backend, without_effect
     from diag.watch.launch import bundled, open_run_directory, require_torch
 
     trainer, launch, settings = options.of_trainer(), options.of_launch(), options.of_collectors()
@@ -262,6 +262,10 @@ def _run_bundled(options: RunOptions) -> int:
         raise DiagError(str(error), exit_code=ExitCode.USAGE) from error
     if options.trace_skip is None:  # fewer in a short run, so that some untraced steps follow
         settings = replace(settings, trace_skip=max(1, min(SKIP, (steps - options.trace_active) // 2)))
+    for sentence in without_effect(trainer, trainer.steps - steps):
+        say(f"diag: {sentence}", err=True)
+    if settings.trace and settings.trace_skip >= steps:
+        say(f"diag: --trace-skip {settings.trace_skip}: no window will be recorded in {steps} steps", err=True)
     layout = open_run_directory(
         options.out,
         launch,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from diag.account.scheduling import Scheduling
 from diag.model.steps import Evidence, Finding
 
 from .culprits import Culprits, Series
@@ -55,6 +56,11 @@ def dominates(shares: Shares) -> bool:
     return shares.share(Cost.CONTENTION) >= WARN
 
 
+def no_core_for_loaders(shares: Shares, scheduling: Scheduling) -> bool:
+    """Whether more loader processes would wait for cores as well: the cores are taken, and loading needs them."""
+    return dominates(shares) and scheduling.loading_needs_cores
+
+
 def queued(subject: Subject) -> Mapping[int, Series]:
     """Nanoseconds in which a rank was ready to run without a core, by rank and counted step. Ranks without this record
     are left out."""
@@ -90,7 +96,8 @@ def _action(subject: Subject, ranks: tuple[int, ...]) -> str:
     if ranks:
         its = "its" if len(ranks) == 1 else "their"
         return text + f"Give {ranks_text(ranks)} cores of {its} own (taskset, numactl, --cpus-per-task)."
-    return text + "Use fewer of them, or more cores; more loader processes would make it slower."
+    text += "Use fewer of them, or more cores"
+    return text + ("; more loader processes would make it slower." if subject.scheduling.loading_needs_cores else ".")
 
 
 def _evidence(subject: Subject, culprits: Culprits | None) -> list[Evidence]:

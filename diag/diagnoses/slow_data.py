@@ -11,7 +11,7 @@ from diag.tables.loading import Reserve, full_share, reserve_of
 from diag.traces.kineto_names import ANNOTATION, CPU_OP
 from diag.traces.trace import Trace
 
-from .contended_host import dominates
+from .contended_host import no_core_for_loaders
 from .culprits import Culprits
 from .shares import Cost
 from .subject import MENTION, Diagnosis, Subject, in_ms, mean_ns, ranks_text, waited_for
@@ -215,7 +215,7 @@ def _look_at(subject: Subject, ranks: tuple[int, ...], others_known: bool) -> st
 
 def _more_workers(subject: Subject) -> str:
     workers = _workers(subject)
-    if dominates(subject.shares):
+    if no_core_for_loaders(subject.shares, subject.scheduling):
         return (
             "Make the transform or the storage faster. The cores are all taken, so more worker processes would wait "
             "for them as well."

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec.structs import replace
 
 from diag.account.records import loader_settings
-from diag.diagnoses.contended_host import dominates
+from diag.account.scheduling import scheduling_of
+from diag.diagnoses.contended_host import no_core_for_loaders
 from diag.diagnoses.subject import ranks_text
 from diag.model.states import partitions_gradients
 from diag.model.steps import Knob, Risk
@@ -347,7 +348,7 @@ def loader_workers(case: Case) -> Sequence[Candidate]:
     workers = loader_settings(case.manifest).workers
     if finding is None or workers is None:
         return ()
-    if dominates(case.shares):
+    if no_core_for_loaders(case.shares, scheduling_of(case.tables, case.shares.numbers)):
         return ()  # there is no core for another process
     return [_more_workers(case, finding.id, workers, then) for then in _worker_counts(workers)]
 

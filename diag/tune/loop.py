@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 from collections.abc import Callable, Sequence
@@ -178,7 +179,7 @@ def tune(
         while len(tuning.history.rounds) < rounds:
             advice = _next(diagnosed.result, tried)
             if advice is None:
-                tuning.note(stopped="none of the remaining advice can be applied with an option of `diag run`")
+                tuning.note(stopped=why_nothing_is_left(diagnosed.result, tried))
                 break
             tried.append(dict(advice.settings))
             tell(f"round {len(tuning.history.rounds) + 1}: {advice.change}")
@@ -207,6 +208,25 @@ def tune(
 def _next(result: Result, tried: Sequence[dict[str, str | int]]) -> Advice | None:
     """The best advice that ``diag run`` has options for and that was not tried yet."""
     return next((a for a in result.advice if a.settings and dict(a.settings) not in tried), None)
+
+
+# How findings name options of the bundled trainer.
+_ADVISED = re.compile(r"Bundled trainer: (--[\w-]+ [\w.]+)")
+_MOST_REASONS = 5
+
+
+def why_nothing_is_left(result: Result, tried: Sequence[dict[str, str | int]]) -> str:
+    """Why there is no change left to try: what was refused, and what a finding advises that is not tried."""
+    if result.advice and all(advice.settings for advice in result.advice):
+        return "all advice was tried"
+    why = "none of the remaining advice can be applied with an option of `diag run`"
+    reasons = list(result.recommendation.not_advised)
+    flags = {flag for settings in tried for flag in changed_arguments((), settings)}
+    for finding in result.examination.findings:
+        for option in _ADVISED.findall(finding.action):
+            if option.split()[0] not in flags:
+                reasons.append(f"{finding.id} advises {option}, but the replay predicts no gain that could be measured")
+    return f"{why} ({'; '.join(reasons[:_MOST_REASONS])})" if reasons else why
 
 
 def _try(

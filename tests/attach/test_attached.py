@@ -51,8 +51,10 @@ def test_slow_loader_under_ddp(tmp_path: Path) -> None:
     (loading,) = [finding for finding in result["findings"] if finding["id"] == "slow-data-all-ranks"]
     advised = any(advice["id"].startswith("loader-workers-") for advice in result["advice"])
     # On a host whose cores are all taken, workers would not help, even where the loader costs more than that.
-    if any(finding["id"] == "contended-host" and finding["share"] >= WARN for finding in result["findings"]):
-        assert "The cores are all taken" in loading["action"]
+    # A loader that sleeps or reads needs none of them.
+    if "The cores are all taken" in loading["action"]:
+        contended = [finding["share"] for finding in result["findings"] if finding["id"] == "contended-host"]
+        assert max(contended, default=0) >= WARN
         assert not advised
     else:
         assert "num_workers (now 0)" in loading["action"]

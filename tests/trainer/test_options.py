@@ -8,7 +8,7 @@ import pytest
 from diag.collectors.trainer.faults import FAULTS, FaultError, parse_fault, parse_faults
 from diag.collectors.trainer.keys import OptionError
 from diag.collectors.trainer.options import TrainerOptions
-from diag.collectors.trainer.refusals import validate, validate_backend
+from diag.collectors.trainer.refusals import validate, validate_backend, without_effect
 from diag.collectors.trainer.strategies import STRATEGIES, knobs_of, usage
 from diag.collectors.trainer.strategies.base import Axes
 from diag.collectors.trainer.strategies.deepspeed import refuse_without_async_io
@@ -83,7 +83,7 @@ def test_a_broken_environment_variable_is_a_message(text: str) -> None:
         (TrainerOptions(preset="124m", tensor_parallel=2), "one table for embedding and output"),
         (TrainerOptions(preset="small", tensor_parallel=2), "does not divide the 5 heads"),
         (TrainerOptions(tensor_parallel=2, seq_len=63), "does not divide sequences of 63 tokens"),
-        (TrainerOptions(tensor_parallel=2, pipeline_parallel=2, settings=("replicas=2",)), "= 8 does not divide 4"),
+        (TrainerOptions(tensor_parallel=2, pipeline_parallel=2, micro_batches=2, settings=("replicas=2",)), "= 8 does"),
         (TrainerOptions(strategy="fsdp1", pipeline_parallel=2), "fsdp1 cannot use --pp"),
         (TrainerOptions(preset="1b", pipeline_parallel=2), "on the first and on the last stage"),
         (TrainerOptions(pipeline_parallel=4), "4 stages are more than the 2 blocks"),
@@ -91,8 +91,9 @@ def test_a_broken_environment_variable_is_a_message(text: str) -> None:
         (TrainerOptions(preset="small", pipeline_parallel=2, stages_per_rank=2), "require each other"),
         (TrainerOptions(preset="small", pipeline_parallel=2, stages_per_rank=2, pipeline_schedule="interleaved",
                         micro_batches=5), "a multiple of the 2 rounds"),
-        (TrainerOptions(pipeline_parallel=2, grad_sync="every"), "reduces gradients once"),
-        (TrainerOptions(pipeline_parallel=2, wrap="2"), "with --pp a unit is"),
+        (TrainerOptions(pipeline_parallel=2, micro_batches=2, grad_sync="every"), "reduces gradients once"),
+        (TrainerOptions(pipeline_parallel=2), "the 1f1b schedule of --pp 2 needs 2 or more"),
+        (TrainerOptions(pipeline_parallel=2, micro_batches=2, wrap="2"), "with --pp a unit is"),
         (TrainerOptions(stages_per_rank=2), "needs a pipeline"),
         (TrainerOptions(strategy="ddp", pipeline_parallel=2, settings=("static_graph=yes",)), "without DDP's forward"),
     ],
@@ -190,3 +191,22 @@ def test_nvme_is_refused_where_deepspeed_cannot_build_its_input_and_output(monke
     monkeypatch.setattr(builders.AsyncIOBuilder, "is_compatible", lambda *_args, **_kwargs: False)
     with pytest.raises(OptionError, match="libaio-dev"):
         refuse_without_async_io()
+
+
+@pytest.mark.parametrize(
+    ("options", "flag"),
+    [
+        (TrainerOptions(checkpoint_every=100), "--checkpoint-every 100"),
+        (TrainerOptions(keep_checkpoints=1), "--keep-checkpoints 1"),
+        (TrainerOptions(warmup_steps=21), "--warmup-steps 21"),
+        (TrainerOptions(num_workers=0, prefetch_factor=4), "--prefetch-factor 4"),
+    ],
+)
+def test_options_without_an_effect_are_named(options: TrainerOptions, flag: str) -> None:
+    (sentence,) = without_effect(options)
+    assert sentence.startswith(flag)
+
+
+def test_options_with_an_effect_are_not_named() -> None:
+    assert without_effect(TrainerOptions(checkpoint_every=20, keep_checkpoints=1, warmup_steps=20)) == []
+    assert without_effect(TrainerOptions(steps=30, checkpoint_every=20), done=20) != []

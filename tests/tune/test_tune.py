@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from diag.errors import DiagError
 from diag.show.compare import print_history
+from diag.tune import loop
 from diag.tune.history import FILE_NAME, History, Outcome, load
-from diag.tune.loop import gain, loss_difference, measured, tune
+from diag.tune.loop import gain, loss_difference, measured, tune, why_nothing_is_left
 from tests.command import diag
 from tests.copies import replace
 from tests.simulate import MS, Plan, simulate, write_run
@@ -217,3 +221,26 @@ def test_mistakes_are_told_before_anything_is_trained(tmp_path: Path, arguments:
     assert ended.returncode == 2
     assert said in ended.stderr
     assert not (tmp_path / "t").exists()
+
+
+def test_it_says_why_it_has_nothing_to_try() -> None:
+    """The finding advises a setting for which no gain is predicted, and another change was refused."""
+    result: Any = SimpleNamespace(
+        advice=(),
+        recommendation=SimpleNamespace(not_advised=("each block a unit: would change the step by +0.5%",)),
+        examination=SimpleNamespace(findings=(SimpleNamespace(id="x", action="Bundled trainer: --prefetch 1."),)),
+    )
+    why = why_nothing_is_left(result, [])
+    assert "x advises --prefetch 1" in why
+    assert "would change the step by +0.5%" in why
+    assert "--prefetch" not in why_nothing_is_left(result, [{"prefetch": 1}])
+
+
+def test_every_option_that_a_finding_advises_is_one_that_tune_tries() -> None:
+    package = Path(loop.__file__).parents[1]
+    texts = [path.read_text() for path in (package / "diagnoses").glob("*.py")]
+    advised = {flag for text in texts for flag in re.findall(r"Bundled trainer: --([\w-]+)", text)}
+    settings = re.findall(r"settings=(\{.*?\})", (package / "replay/knobs.py").read_text())
+    tried = set(re.findall(r'"(\w+)":', " ".join(settings)))
+    assert advised
+    assert {flag.replace("-", "_") for flag in advised} <= tried
