@@ -18,12 +18,12 @@ from diag.collectors.records import CollectiveRow
 from diag.collectors.session import Collector
 from diag.collectors.settings import CollectorSettings
 from tests.attach.trainings import collective_lines_of, phases_of, steps_of
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("group_of_one")
 
 STEPS = 80
 FIRST = 20  # steps that nothing waits in
-PATIENCE_S = 30
 
 
 @pytest.fixture

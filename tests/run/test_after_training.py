@@ -39,6 +39,9 @@ def test_a_triage_that_fails_does_not(
         raise error("no log")
 
     monkeypatch.setattr(api, "triage", fail)
+    steps = RunLayout(tmp_path).rank(0).steps
+    steps.parent.mkdir(parents=True)
+    steps.write_text('{"step":1,"begin_ns":0,"end_ns":1}\n')
     assert say_end(RunLayout(tmp_path), FAILED, collect=True) == 7
     printed = capsys.readouterr().err
     assert "no log" in printed
