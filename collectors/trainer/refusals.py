@@ -15,6 +15,8 @@ from .options import PRESETS, TrainerOptions
 from .strategies import STRATEGIES
 from .strategies.base import Axes
 
+_MOST_SEED = (1 << 63) - 1  # of torch's generators
+
 
 def validate(options: TrainerOptions, world_size: int | None = None) -> None:
     """Raises OptionError for the first option that cannot work. ``world_size`` None skips the checks that need it."""
@@ -48,6 +50,10 @@ def _values(options: TrainerOptions) -> None:
             raise OptionError(f"{about.flag} {value} is unknown: use {listed(about.choices)}")
         if about.least is not None and value is not None and value < about.least:
             raise OptionError(f"{about.flag} {value} is too small: give {about.least:g} or more")
+    if options.data is not None and not Path(options.data).exists():
+        raise OptionError(f"--data {options.data} does not exist: give a text file or a folder of them")
+    if options.seed > _MOST_SEED:
+        raise OptionError(f"--seed {options.seed} is too large: give {_MOST_SEED} or less")
     if options.checkpoint_policy != "full" and not options.activation_checkpointing:
         raise OptionError(
             f"--checkpoint-policy {options.checkpoint_policy} has no effect without activation checkpointing: add "

@@ -43,6 +43,8 @@ def test_a_broken_environment_variable_is_a_message(text: str) -> None:
         (TrainerOptions(reshard_after_forward="half"), "unknown"),
         (TrainerOptions(steps=0), "--steps 0 is too small"),
         (TrainerOptions(checkpoint_every=-1), "--checkpoint-every -1 is too small"),
+        (TrainerOptions(data="/nowhere"), "--data /nowhere does not exist"),
+        (TrainerOptions(seed=1 << 63), "is too large"),
         (TrainerOptions(keep_checkpoints=0), "--keep 0 is too small"),
         (TrainerOptions(warmup_steps=-1), "--warmup-steps -1 is too small"),
         (TrainerOptions(resume="nowhere"), "--resume nowhere: no such folder"),
