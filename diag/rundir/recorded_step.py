@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+from collections import deque
 from typing import Any
 
 import msgspec
@@ -18,11 +20,11 @@ _THREADS = {_STEP: "step", _PHASES: "phases", _GARBAGE: "Python's garbage collec
 def recorded_step(files: RankLayout, rank: int, step: int) -> tuple[bytes, int] | None:
     """The step's phases and collectives as the text of a Chrome trace that begins with the step, and the step's
     duration in ns; None if the rank did not record the step."""
-    records: list[StepRecord] = []
-    each_line(files.steps, StepRecord, lambda record: records.append(record) if record.step == step else None)
-    if not records:
+    last: deque[StepRecord] = deque(maxlen=1)
+    each_line(files.steps, StepRecord, lambda record: last.append(record) if record.step == step else None)
+    if not last:
         return None
-    record = records[-1]
+    record = last[0]
     lines: list[CollectiveLine] = []
     each_line(files.collectives, CollectiveLine, lambda line: lines.append(line) if line.step == step else None)
     identity, _ = read_identity(files)
@@ -43,16 +45,18 @@ def recorded_step(files: RankLayout, rank: int, step: int) -> tuple[bytes, int] 
         add(_PHASES, phase.phase, phase.start_ns, phase.end_ns)
     for pause in record.gc:
         add(_GARBAGE, "garbage collection", *pause)
-    open_until: list[int] = []  # by thread: slices of one thread must nest, and collectives may overlap
+    # When each thread is free again: slices of one thread must nest, and collectives may overlap.
+    threads: list[tuple[int, int]] = []
     for row in sorted((row for line in lines for row in line.rows), key=lambda row: row.start_ns):
         end_ns = row.start_ns if row.end_ns is None else row.end_ns  # only the call is known
-        at = next((at for at, until in enumerate(open_until) if until <= row.start_ns), len(open_until))
-        if at == len(open_until):
-            open_until.append(0)
-            name("thread_name", "collectives", _COLLECTIVES + at)
-        open_until[at] = end_ns
+        if threads and threads[0][0] <= row.start_ns:
+            thread = heapq.heapreplace(threads, (end_ns, threads[0][1]))[1]
+        else:
+            thread = _COLLECTIVES + len(threads)
+            heapq.heappush(threads, (end_ns, thread))
+            name("thread_name", "collectives", thread)
         facts = {"group": row.group, "sequence number": row.seq, "bytes": row.bytes, "dtype": row.dtype}
-        add(_COLLECTIVES + at, row.op, row.start_ns, end_ns, **facts)
+        add(thread, row.op, row.start_ns, end_ns, **facts)
     document = {
         "schemaVersion": 1,
         "distributedInfo": {"rank": rank, "world_size": identity.world_size if identity is not None else None},
