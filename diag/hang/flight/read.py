@@ -239,8 +239,12 @@ def _one_a_rank(reading: _Reading) -> list[Dump]:
     by_rank: dict[int, list[Dump]] = {}
     for dump in reading.dumps:
         by_rank.setdefault(dump.rank, []).append(dump)
-    several = {folder for dumps in by_rank.values() for folder in _folders(dumps) if len(_folders(dumps)) > 1}
-    newest = {folder: max(d.newest_ns for d in reading.dumps if _folder(d) == folder) for folder in several}
+    folders = (_folders(dumps) for dumps in by_rank.values())
+    several = {folder for of_rank in folders if len(of_rank) > 1 for folder in of_rank}
+    newest: dict[str, int] = {}
+    for dump in reading.dumps:
+        if (folder := _folder(dump)) in several:
+            newest[folder] = max(newest.get(folder, 0), dump.newest_ns)
     used = max(newest, key=lambda folder: (newest[folder], folder), default=None)
     chosen: list[Dump] = []
     for rank, dumps in by_rank.items():
@@ -248,11 +252,12 @@ def _one_a_rank(reading: _Reading) -> list[Dump]:
         used_dumps = _one_a_recorder(current)
         best = used_dumps[0] if used_dumps else None
         chosen += [with_groups_of(best, used_dumps[1:])] if best else []
+        used_ids, current_ids = {id(dump) for dump in used_dumps}, {id(dump) for dump in current}
         for dump in dumps:
-            if not any(dump is used_dump for used_dump in used_dumps):
+            if id(dump) not in used_ids:
                 why = (
                     f"{best.path} is of the same rank {rank}"
-                    if best and dump in current
+                    if best and id(dump) in current_ids
                     else f"{used} is a newer set of dumps"
                 )
                 reading.gaps.append((dump.path, f"not used: {why}"))
