@@ -12,6 +12,8 @@ import tempfile
 from collections.abc import Callable
 from typing import NoReturn
 
+from diag.errors import ExitCode
+
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 _NARROWEST, _WIDEST = 20, 1000  # columns that anything can be printed in
 
@@ -19,6 +21,7 @@ _NARROWEST, _WIDEST = 20, 1000  # columns that anything can be printed in
 _LITTLE_BYTES = 8 << 30
 _NOT_ENOUGH = "memory is not enough: this process may use {allowed:,.0f} MB of address space (ulimit -v)"
 _OURS = ("diag: ", "      ")  # how an error and its hint begin
+_KNOWN_CODES = frozenset(ExitCode)
 _SHOWN_BYTES, _MOST_LINES = 1 << 16, 4
 
 
@@ -67,7 +70,7 @@ def _allowed_bytes() -> float:
 def watched(command: Callable[[], NoReturn], report: Callable[[str], int]) -> NoReturn:
     """Runs the command in a child process. If that is ended because it got no memory, ``report`` is called with one
     line, and returns the exit code. What the child prints on standard error comes when it has ended."""
-    with tempfile.TemporaryFile() as printed:
+    with tempfile.TemporaryFile() as printed:  # OSError where it cannot be had, or no process
         child = os.fork()
         if not child:
             os.dup2(printed.fileno(), _STDERR)
@@ -77,7 +80,7 @@ def watched(command: Callable[[], NoReturn], report: Callable[[str], int]) -> No
         if code:  # libraries complain as well, in thousands of lines
             lines = (line.decode(errors="replace") for line in printed)
             ours = [line for line in lines if line.startswith(_OURS)][:_MOST_LINES]
-            if not ours:
+            if not ours and code not in _KNOWN_CODES:  # a signal, or glibc's 127 for a thread that gets no memory
                 sys.exit(report(not_enough_memory()))
             sys.stderr.writelines(ours)
         else:

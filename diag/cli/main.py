@@ -173,7 +173,8 @@ def main() -> NoReturn:
     if isinstance(sys.stdout, TextIOWrapper):  # the name of a file may not be encodable
         sys.stdout.reconfigure(errors="backslashreplace")
     if has_little_memory() and name not in _NEED_NO_WATCH:
-        watched(_run, lambda reason: _report(DiagError(reason)))
+        with suppress(OSError):  # without a temporary file or another process it is not watched
+            watched(_run, lambda reason: _report(DiagError(reason)))
     _run()
 
 

@@ -143,6 +143,16 @@ def test_little_memory_is_one_line() -> None:
     assert line.startswith("diag: memory is not enough: this process may use 419 MB of address space (ulimit -v)")
 
 
+def test_a_command_with_enough_memory_under_a_limit_keeps_its_exit_code() -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+
+    command = [sys.executable, "-m", "diag", "check", SAMPLE, "--max-data-wait", "0.0001%"]
+    ended = subprocess.run(command, preexec_fn=limit, capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stderr) == (ExitCode.GATE_EXCEEDED, "")
+    assert "memory" not in ended.stdout
+
+
 def test_an_interrupted_command_ends_with_one_line(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "log")
     process = subprocess.Popen(
