@@ -358,7 +358,8 @@ _DOCUMENTS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
         {
             "schema_version": _VERSION,
             "run": _RUN,
-            "outcome": "How the run ended, where it did not end well; else null.",
+            "outcome": "How the run ended, where it did not end well, or that it makes no progress; else null.",
+            "out_of_memory": "The ranks that ran out of device memory, with the size that failed where it is known.",
             "verdict": "What bounds the run.",
             "critical_path": "The mean counted step (`step_ns`) and its parts, which add up to it.",
             "steps": "Every step, with each rank's parts in nanoseconds. The parts of a rank add up to its step.",

@@ -105,7 +105,7 @@ def _state(run: Rundir, record: Rank) -> str:
         return f"{end.value}{after}"
     silent_s = (run.read_unix_ns - beat.unix_ns) / 1e9
     still_s = (beat.sent_ns - beat.phase_since_ns) / 1e9 if beat.phase_since_ns else 0.0
-    where = "in a collective" if beat.in_collective and still_s >= 1 else f"in {beat.phase}"
+    where = "in a collective" if beat.in_collective and still_s >= 1 else _where(beat.phase)
     words = f"{where}{after}"
     if still_s >= _LONG_S:
         words += f", without progress for {still_s:.0f} s"
@@ -124,3 +124,7 @@ def _evidence_of_end(rank: int, record: Rank) -> Evidence:
     return Evidence(
         str(RankLayout(record.folder).heartbeat), 0, f"rank {rank}: done{f' after step {last:,}' if last >= 0 else ''}"
     )
+
+
+def _where(phase: str) -> str:
+    return phase if phase.startswith("between") else f"in {phase}"
