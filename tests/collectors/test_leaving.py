@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from diag.collectors.attach.leaving import Failure, Leaving, failure_of
+from diag.collectors.fence import Fence
 from diag.collectors.layout import RunLayout
 from diag.hang.api import triage
 from tests.command import diag
@@ -75,7 +76,7 @@ def test_an_exception_behind_an_exit_is_found() -> None:
 
 def test_a_program_that_goes_on_after_an_exit_has_not_left() -> None:
     steps = [4]
-    leaving = Leaving(lambda _: None, lambda: steps[0])
+    leaving = Leaving(Fence(), lambda _: None, lambda: steps[0])
     leaving._note(3)
     assert leaving.failure is not None
     steps[0] = 5
