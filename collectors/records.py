@@ -382,6 +382,7 @@ class Heartbeat:
     phase_since_ns: int = 0  # when the phase began; 0: not known
     trace_number: int = 0  # number of the last request for a profiler window that was addressed to this rank
     trace_answer: str = ""  # TRACE_PENDING, TRACE_RECORDED, or why there is no such window
+    backwards: int = 0  # calls of backward so far, while no step has ended: steps end with an optimizer's step
     failed_in: str = ""  # the phase in which the training raised; ``phase`` then names the exception
     # By PyTorch's number of the process group: the last collective enqueued and the last completed, as the Flight
     # Recorder counts them, including those called in C++. Only while the process makes no progress.

@@ -120,6 +120,9 @@ class Follower(Protocol):
     def doing(self) -> tuple[str, int]:
         """The phase under way, and since when."""
 
+    def backwards(self) -> int:
+        """The number of backwards so far."""
+
 
 class Collector(AbstractContextManager["Collector"]):
     """Records one rank of one run. Create it after the process group, before the model is wrapped."""
@@ -217,6 +220,7 @@ class Collector(AbstractContextManager["Collector"]):
         self._gc_pauses: list[tuple[int, int]] = []
         self._ranges = False  # whether a profiler window wants our ranges
         self._follower: Follower | None = None
+        self._backwards = 0  # as last reported by the follower
         self._done = False
         self._broken = False
 
@@ -264,7 +268,7 @@ class Collector(AbstractContextManager["Collector"]):
         self._timer.uninstall()
         self._leave_gc()
         self._guarded(lambda: self._catch_up(if_still=False))
-        self.doing, self._follower = self._doing(), None
+        self.doing, self._backwards, self._follower = self._doing(), self._without_step(), None
         self._snapshots.stop(kind)
         if kind is None:
             self._windows.close()
@@ -477,6 +481,12 @@ class Collector(AbstractContextManager["Collector"]):
     def _doing(self) -> tuple[str, int]:
         return self._follower.doing() if self._follower is not None else self.doing
 
+    def _without_step(self) -> int:
+        """The number of backwards of a training of which no step has ended."""
+        if self._index:
+            return 0
+        return self._follower.backwards() if self._follower is not None else self._backwards
+
     def _timer_records(self, step: int, everything: bool = False) -> TimerRecords:
         timer = self._timer
         return TimerRecords(timer.take(step, everything), timer.take_groups(), timer.take_dropped())
@@ -542,6 +552,7 @@ class Collector(AbstractContextManager["Collector"]):
             trace_number=trace_number,
             trace_answer=trace_answer,
             failed_in=self._failed_in,
+            backwards=self._without_step(),
         )
 
     def _trace_metadata(self) -> dict[str, str]:

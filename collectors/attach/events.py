@@ -301,6 +301,10 @@ class Events:
         name, _, moment, _ = last
         return _AHEAD.get(name, BETWEEN_STEPS), moment[0] if moment is not None else 0
 
+    def backwards(self) -> int:
+        """The number of backwards so far; without those that are queued, which only happens after the first step."""
+        return self.timeline.backwards
+
     def catch_up(self, if_still: bool) -> None:
         """Passes queued events on. ``if_still``: called by another thread, and only if no event has come for a
         while."""

@@ -27,7 +27,7 @@ from ..accelerator import device_in_use, device_is_settled
 from ..calls import Patches
 from ..collectives import CollectiveTimer
 from ..dumps import install_excepthook, write_exception
-from ..fence import Fence
+from ..fence import Fence, ignore
 from ..files import Complaints, append_to, create_file, encode
 from ..identity import identify, rank_and_world
 from ..layout import RunLayout
@@ -172,7 +172,9 @@ class Attachment:
         on_import("transformers.trainer", "tokens", hooks.install_tokens)
         self._exit_hook = self.fence.hook(self._at_exit, always=True)
         atexit.register(self._exit_hook)
-        os.register_at_fork(after_in_child=self.fence.hook(self._forked, always=True))
+        quiet = Fence()  # a fork is not recorded anyway
+        quiet.say = ignore
+        os.register_at_fork(after_in_child=quiet.hook(self._forked))
 
     def begin(self) -> None:
         """Called by a script that records itself. Without a process group the recording begins with the first step."""

@@ -307,6 +307,10 @@ class Timeline:
         return self._evaluation is None and self._eval_called is None
 
     @property
+    def backwards(self) -> int:
+        return self._all_backwards
+
+    @property
     def infers(self) -> bool:
         """Whether the end of a step is inferred from optimizers, not marked by the training."""
         return not self._marked

@@ -234,11 +234,18 @@ def must_exist(paths: Sequence[str]) -> None:
             raise DiagError("no such file or folder", path=path, hint="pass a run directory or a folder of traces")
 
 
+_TRAINS = 3  # calls of backward
+
+
 def _nothing(paths: Sequence[str], tables: Tables) -> DiagError:
     reasons = _reasons(tables.gaps)
     if tables.manifest is not None or tables.ranks:
         message = "the run recorded no step" + (f": {reasons}" if reasons else "")
         hint = f"diag triage {tables.root} says how the run ended, or where its ranks are"
+        backwards = [of.heartbeat.backwards for of in tables.ranks.values() if of.heartbeat is not None]
+        if (most := max(backwards, default=0)) >= _TRAINS:
+            message += f"; backward was called {most:,} times, but no torch.optim optimizer stepped, which ends a step"
+            hint = "mark the ends of the steps in the script: recording.end_step(), see docs/guides/record.md"
     else:
         message = f"no trace could be read: {reasons}" if reasons else "contains neither a run directory nor a trace"
         hint = "pass a run directory (`diag run --out`), or Kineto traces: one .json or .json.gz per rank"

@@ -34,6 +34,7 @@ ROOT = Path(__file__).parents[2] / "collectors"
 PACKAGE = "_diag_collectors"
 TIMEOUT_S = 300  # on a busy host
 BARE = "bare"
+_CPP = "record_function.cpp"  # torch's own line of a profiler whose start has failed
 ERRORS = ("RuntimeError", "OSError", "MemoryError", "AttributeError", "RecursionError", "StopIteration", "TypeError")
 # They stand in for functions of the training, and hold the fence themselves.
 FENCES = {"prepare_for_backward", "register_comm_hook", "timed_bucket", "exec_module", "excepthook"}
@@ -334,7 +335,7 @@ def difference(bare: Ended, ended: Ended) -> str:
     """What a training did otherwise than the bare one; the recorder may print a line for each thing that it gives up,
     and one that it gives up everything."""
     known = bare.err.splitlines()
-    more = [line for line in ended.err.splitlines() if line not in known]
+    more = [line for line in ended.err.splitlines() if line not in known and _CPP not in line]
     over = [line.partition(": nothing")[0] for line in more if ": nothing" in line]  # by rank
     if (ended.code, ended.out) != (bare.code, bare.out):
         return f"exit code {ended.code}, {ended.out[-200:]} {more[-5:]}"
