@@ -170,6 +170,16 @@ def test_two_ranks_without_a_step_in_common_are_not_compared(tmp_path: Path) -> 
         open_summaries(layout.root)
 
 
+def test_summaries_that_are_all_in_folders_of_other_ranks_are_refused(tmp_path: Path) -> None:
+    layout = write_summaries(Job(2, steps=60), tmp_path)
+    first, second = (layout.rank(rank).summary for rank in (0, 1))
+    contents = first.read_bytes(), second.read_bytes()
+    first.write_bytes(contents[1])
+    second.write_bytes(contents[0])
+    with pytest.raises(DiagError, match=r"no summary can be used: .* of rank 1: copied"):
+        open_summaries(layout.root)
+
+
 def test_the_newest_steps_that_nearly_all_have_are_read(tmp_path: Path) -> None:
     """Ranks write their lines at different moments; and of a long run only the end is read."""
     layout = write_summaries(Job(8, steps=2_000), tmp_path)

@@ -132,6 +132,13 @@ def read_summaries(
     timed = at_other_times([_life(read) for read in reads], manifest, lambda *_: True)  # clocks differ
     gaps += [*named.gaps(_folder(layout), layout.manifest), *timed.gaps(_folder(layout), layout.manifest)]
     reads = [read for read in reads if read.rank not in timed.ranks]
+    if not reads:
+        reason = next(iter((named.ranks | timed.ranks).values()))
+        raise DiagError(
+            f"no summary can be used: {reason}",
+            path=layout.root,
+            hint="give the run directory as it was recorded",
+        )
     numbers = _numbers(reads, steps)
     late = [read for read in reads if not _covers(read, numbers)]
     reads = [read for read in reads if _covers(read, numbers)]
