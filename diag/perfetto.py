@@ -219,7 +219,9 @@ def step_of(path: Path | str, rank: int, step: int | None, reading: Reading | No
 def _recorded(path: Path | str, rank: int, step: int, why: str) -> Excerpt | None:
     if is_remote(str(path)) or not RunLayout(Path(path)).is_run():
         return None
-    files = RunLayout(Path(path)).rank(rank)
+    layout = RunLayout(Path(path))
+    read_manifest(layout)  # refuses a newer schema
+    files = layout.rank(rank)
     made = recorded_step(files, rank, step)
     return Excerpt(str(files.steps), rank, 0, made[1], f"step {step}", made[0], why) if made is not None else None
 

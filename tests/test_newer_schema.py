@@ -23,6 +23,7 @@ READERS = [
     ["check", "RUN", "--max-data-wait", "5%"], ["report", "RUN", "-o", "-"], ["metrics", "RUN"],
     ["export", "RUN", "--format", "jsonl"], ["export", "RUN", "--format", "prometheus"], ["trace", "RUN"],
     ["attach", "--out", "RUN"], ["open", "RUN", "--rank", "0", "-o", "-"],
+    ["open", "RUN", "--rank", "0", "--step", "3", "-o", "-"],
 ]  # fmt: skip
 
 
