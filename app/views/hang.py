@@ -189,12 +189,16 @@ def _places(investigation: Investigation) -> None:
 def drawn_groups(groups: Sequence[GroupPlaces], culprits: Sequence[int]) -> tuple[list[GroupPlaces], tuple[str, ...]]:
     """The groups to draw, and sentences about those left out. Those that show a fault come first, then all of the
     culprits; the others say nothing about it and fill up what room there is."""
-    telling = [group for group in groups if group.uneven or group.holds(culprits)]
-    shown = telling[:MOST_TELLING] + [group for group in groups if group not in telling][: MOST_GROUPS - len(telling)]
+    telling: list[GroupPlaces] = []
+    others: list[GroupPlaces] = []
+    for group in groups:
+        (telling if group.uneven or group.holds(culprits) else others).append(group)
+    room = max(0, MOST_GROUPS - len(telling))
+    shown = telling[:MOST_TELLING] + others[:room]
     sentences = []
-    if cut := len(telling) - MOST_TELLING:
-        sentences += [f"{counted(cut, 'group')} more with such ranks, not drawn."] if cut > 0 else []
-    if (rest := len(groups) - len(shown) - max(0, cut)) > 0:
+    if cut := len(telling[MOST_TELLING:]):
+        sentences.append(f"{counted(cut, 'group')} more with such ranks, not drawn.")
+    if rest := len(others[room:]):
         at_fault = " and that hold no rank at fault" if culprits else ""
         sentences.append(
             f"{counted(rest, 'group')} more, whose ranks are all as far as each other{at_fault}, not drawn."

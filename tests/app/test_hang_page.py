@@ -136,6 +136,8 @@ def test_the_figure_never_leaves_out_a_rank_at_fault() -> None:
     assert [one.title for one in drawn[:5]] == ["uneven 0", "uneven 1", "uneven 2", "its own", "even 0"]
     assert len(drawn) == 24
     assert spaced(" ".join(said)).startswith("20 groups more, whose ranks are all as far as each other")
+    drawn, _ = drawn_groups([*[group(f"uneven {i}", At.HERE, At.BEHIND) for i in range(30)], *even], [])
+    assert len(drawn) == 30
     many = [group(f"uneven {i}", At.HERE, At.BEHIND) for i in range(70)]
     drawn, said = drawn_groups(many, [14])
     assert len(drawn) == 64
