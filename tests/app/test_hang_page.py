@@ -76,6 +76,7 @@ def test_a_run_that_ended_well_has_nothing_to_triage(tmp_path: Path, monkeypatch
     for asked_for in ("What to do", "Ranks in each group", "undetermined"):
         assert asked_for not in said
     manifest(layout, exit_code=None)
+    layout.rank(1).heartbeat.unlink()
     said = text(shown(tmp_path, layout.root, monkeypatch))
     assert "ended well" not in said
     assert "undetermined" in said
