@@ -59,4 +59,4 @@ def test_an_evaluation_that_was_not_recognized_is_not_denied(phase: str) -> None
     examination = analyze(simulate(plan)).examination
     assert "long evaluation" not in examination.not_found
     (unseen,) = [one for one in examination.not_looked if one.diagnosis == "long-evaluation"]
-    assert "few steps spend" in unseen.reason
+    assert "a few steps spend" in unseen.reason

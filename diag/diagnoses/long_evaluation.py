@@ -65,7 +65,7 @@ def cannot_look(subject: Subject) -> str:
     if unusual < WARN:
         return ""
     return (
-        f"few steps spend {unusual:.0%} of the recorded time in forward or between the phases, which may be an "
+        f"a few steps spend {unusual:.0%} of the recorded time in forward or between the phases, which may be an "
         "evaluation that calls neither eval() and train() nor a DataLoader"
     )
 
