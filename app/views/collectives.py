@@ -402,14 +402,14 @@ def waits(rows: Sequence[CollectiveStat], theme: Theme, slow_links: Sequence[int
     plain_bars, hatched = [""] * len(rows), ["/" if b else "" for b in bound]
     of_ranks = [0 if link else ns for ns, link in zip(wait, for_link, strict=True)]
     of_links = [ns if link else 0 for ns, link in zip(wait, for_link, strict=True)]
-    whose = listing([rank for rank in slow_links if any(row.last_rank == rank for row in rows)] or [0])
+    whose = listing([rank for rank in slow_links if any(row.last_rank == rank for row in rows)])
     for name, colour, values, hatches in (
         (Part.WAITING.value, theme.part[Part.WAITING], of_ranks, plain_bars),
         (f"waiting for the link of {whose}", pale, of_links, plain_bars),
         (Part.TRANSFER.value, theme.part[Part.TRANSFER], transfer, hatched),
         (_LATE, pale_on(theme.part[Part.TRANSFER], theme, 0.3), late, plain_bars),
     ):
-        if sum(values) < _LEAST_SHARE * sum(row.duration_mean_ns for row in rows):
+        if not any(values) or sum(values) < _LEAST_SHARE * sum(row.duration_mean_ns for row in rows):
             continue
         signs = ["≤ " if hatch else "" for hatch in hatches]
         figure.add_bar(

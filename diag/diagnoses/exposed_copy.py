@@ -11,19 +11,11 @@ from .subject import MENTION, Diagnosis, Subject, mean_ns, no_device
 MOSTLY = 0.75  # of the exposed copies: those of one direction, or of one kind of memory
 
 _AHEAD = "with non_blocking=True, one batch ahead"
-_FROM_PINNED = f"The copies come from pinned memory already: make them {_AHEAD}, on a separate stream."
-# By whether the host's memory is pinned; None: unknown.
-_FROM_HOST = {
-    None: f"Copy from pinned memory (pin_memory=True) {_AHEAD}.",
-    False: f"Copy from pinned memory (pin_memory=True) {_AHEAD}.",
-    True: _FROM_PINNED,
-}
+_PIN = f"Copy from pinned memory (pin_memory=True) {_AHEAD}."
+_PINNED = f"The copies come from pinned memory already: make them {_AHEAD}, on a separate stream."
 _RARELY = "Copy less often: .item(), .cpu() and print of a tensor make the device wait for the host. "
-_TO_HOST = {
-    None: _RARELY + "What has to be copied, copy into pinned memory with non_blocking=True, and read it later.",
-    False: _RARELY + "What has to be copied, copy into pinned memory with non_blocking=True, and read it later.",
-    True: _RARELY + "The copies go to pinned memory already: make them with non_blocking=True on a separate stream.",
-}
+_TO_HOST = _RARELY + "What has to be copied, copy into pinned memory with non_blocking=True, and read it later."
+_TO_PINNED = _RARELY + "The copies go to pinned memory already: make them with non_blocking=True on a separate stream."
 _LOADER_UNPINNED = f"Copy from pinned memory (DataLoader(..., pin_memory=True), which is off) {_AHEAD}."
 _LOADER_PINNED = f"The loader's batches are in pinned memory already: copy {_AHEAD}, on a separate stream."
 
@@ -56,13 +48,14 @@ def _explained(subject: Subject) -> tuple[str, str]:
     total = sum(spent.values())
     inward = spent[Detail.NONE] + sum(spent[detail] for detail in FROM_HOST_DETAILS)
     outward = sum(spent[detail] for detail in TO_HOST_DETAILS)
-    from_host, to_host = _from_host(subject, spent, inward), _TO_HOST[_pinned(spent, TO_HOST_DETAILS, outward)]
+    from_host = _from_host(subject, spent, inward)
+    to_host = _TO_PINNED if _pinned(spent, TO_HOST_DETAILS, outward) else _TO_HOST
     if inward >= MOSTLY * total:
         return "from the host", from_host
     if outward >= MOSTLY * total:
         return "to the host", to_host
     if spent[Detail.OTHER] >= MOSTLY * total:
-        return "between host and device", _FROM_HOST[None]
+        return "between host and device", _PIN
     return "between host and device", f"From the host: {from_host} To the host: {to_host}"
 
 
@@ -73,7 +66,7 @@ def _from_host(subject: Subject, spent: dict[Detail, int], inward: int) -> str:
         return _LOADER_UNPINNED
     if loader_pins and pinned is None:
         return _LOADER_PINNED
-    return _FROM_HOST[pinned]
+    return _PINNED if pinned else _PIN
 
 
 def _pinned(spent: dict[Detail, int], details: tuple[Detail, Detail, Detail], total: int) -> bool | None:

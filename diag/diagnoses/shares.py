@@ -387,7 +387,8 @@ def charge(shares: Shares, scheduling: Scheduling, attribution: Attribution) -> 
             if rank not in scheduling.ranks or len(scheduling.ranks) < 2:
                 continue
             names = (of_queue,) if parallel else (of_queue, of_block)
-            queued, blocked = (*_explained(series, scheduling, rank, names), zeros)[:2]
+            queued, *rest = _explained(series, scheduling, rank, names)
+            blocked = rest[0] if rest else zeros
             for into, moved in ((Cost.CONTENTION, queued), (Cost.STALL, blocked)):
                 if moved.any():
                     before = blames.setdefault(into, {}).get(rank, zeros)
