@@ -332,11 +332,14 @@ def open_run(*paths: Path | str, reading: Reading | None = None) -> Result:
         tables = open_paths(paths, reading)
     except DiagError as error:
         root = Path(paths[0]) if len(paths) == 1 else None
-        outcome = _outcome(root, read_manifest(RunLayout(root))[0]) if root is not None else None
+        outcome = _outcome(root, read_manifest(RunLayout(root))[0], None) if root is not None else None
         if outcome is None:
             raise
-        headline = f"{outcome.headline.rstrip('.')}; {error.message}"
-        raise DiagError(headline, hint=error.hint, path=error.path, exit_code=error.exit_code) from error
+        from diag.hang.wording import begun
+
+        raise DiagError(
+            f"{outcome.headline} {begun(error.message)}", hint=error.hint, path=error.path, exit_code=error.exit_code
+        ) from error
     return analyze(tables)
 
 
@@ -573,8 +576,9 @@ def _notes_on_ends(tables: Tables) -> list[str]:
     return [f"{rank_ranges(cut)} did not close their records: steps of the last seconds may be missing"] if cut else []
 
 
-def _outcome(root: Path, manifest: Manifest | None, steps: int = 0) -> Outcome | None:
-    """How a run ended, with the account that ``diag triage`` gives of it. ``steps``: recorded ones."""
+def _outcome(root: Path, manifest: Manifest | None, steps: int | None) -> Outcome | None:
+    """How a run ended, with the account that ``diag triage`` gives of it. ``steps``: number of recorded steps; None
+    leaves it out."""
     if manifest is None:
         return None
     from diag.hang.api import triage
@@ -592,22 +596,25 @@ def _outcome(root: Path, manifest: Manifest | None, steps: int = 0) -> Outcome |
         answer = Triage("undetermined", 0.0, error.message)
     if answer.fault_class == "healthy":
         return None
-    after = f"after {counted(steps, 'step').replace(NBSP, ' ')}" if steps else "before a step was recorded"
-    names_a_cause = CLASSES[answer.fault_class].names_a_cause
-    ended = f"The training stopped {after} without recording its end"
+    after = f" after {counted(steps, 'step').replace(NBSP, ' ')}" if steps else " before a step was recorded"
+    after = "" if steps is None else after
+    fault_class = CLASSES[answer.fault_class]
+    ended = f"The training stopped{after} without recording its end"
     if state.live and state.standstill is not None:
         ended = f"The training has not ended and makes no progress: {state.standstill.words}"
+    elif fault_class.outside and not answer.culprits:
+        ended = ""  # the account begins with it
     elif manifest.ended_by:
-        ended = f"The training was ended {after}"
+        ended = f"The training ended{after}"
     elif manifest.exit_code is not None:
         verb = "failed" if manifest.exit_code else "ended"
-        ended = f"The training {verb} {after} (exit code {manifest.exit_code})"
+        ended = f"The training {verb}{after} (exit code {manifest.exit_code})"
     return Outcome(
         ended,
         manifest.exit_code,
         f"{answer.headline.rstrip('.')}.",
-        answer.fault_class if names_a_cause else "",
-        answer.confidence if names_a_cause else 0.0,
+        answer.fault_class if fault_class.names_a_cause else "",
+        answer.confidence if fault_class.names_a_cause else 0.0,
         tuple(sorted({culprit.rank for culprit in answer.culprits if culprit.rank is not None})),
         answer.next_steps[0] if answer.next_steps else "",
     )

@@ -78,11 +78,11 @@ class Chain:
 
     @property
     def words(self) -> str:
-        """``KeyError: 'lr', which led to RuntimeError: cannot build the model``."""
+        """``KeyError: 'lr', which led to RuntimeError: cannot build the model``, without a full stop."""
         first, last = self.errors[0], self.errors[-1]
         if last is first:
-            return shortened(str(first))
-        return f"{shortened(str(first)).rstrip('.')}, which led to {shortened(str(last))}"
+            return shortened(str(first)).rstrip(".")
+        return f"{shortened(str(first)).rstrip('.')}, which led to {shortened(str(last)).rstrip('.')}"
 
 
 _WORKER = re.compile(

@@ -416,8 +416,8 @@ class FailedAllocation(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """The end of a run that failed, left no end or makes no progress. ``ended``: a sentence without its full stop;
-    ``why``: the headline of ``diag triage``; ``cause``: a class of hangs and failures, "" if none is known; ``ranks``:
+    """The end of a run that failed, left no end or makes no progress. ``ended``: a sentence without its full stop,
+    "" where ``why`` says it; ``why``: the headline of ``diag triage``; ``cause``: a class of hangs and failures, "" if none is known; ``ranks``:
     at fault; ``action``: what to do. ``exit_code`` is None for a run that left no end."""
 
     ended: str
@@ -432,7 +432,7 @@ class Outcome(Struct, frozen=True):
     def headline(self) -> str:
         if not self.cause:
             return f"{self.ended}. The cause is not known.{f' {self.why}' if self.why else ''}"
-        return f"{self.ended}: {self.why}" if self.why else f"{self.ended}."
+        return " ".join(text for text in (f"{self.ended}." if self.ended else "", self.why) if text)
 
 
 class MatchedCollective(Struct, frozen=True):

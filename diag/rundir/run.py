@@ -235,12 +235,13 @@ def must_exist(paths: Sequence[str]) -> None:
 
 
 _TRAINS = 3  # calls of backward
+_NO_STEP = "recorded no step"
 
 
 def _nothing(paths: Sequence[str], tables: Tables) -> DiagError:
-    reasons = _reasons(tables.gaps)
+    reasons = _reasons([gap for gap in tables.gaps if not gap.reason.endswith(_NO_STEP)])
     if tables.manifest is not None or tables.ranks:
-        message = "the run recorded no step" + (f": {reasons}" if reasons else "")
+        message = f"the run {_NO_STEP}" + (f": {reasons}" if reasons else "")
         hint = f"diag triage {tables.root} says how the run ended, or where its ranks are"
         backwards = [of.heartbeat.backwards for of in tables.ranks.values() if of.heartbeat is not None]
         if (most := max(backwards, default=0)) >= _TRAINS:
@@ -297,7 +298,7 @@ def _open_run(layout: RunLayout, reading: Reading) -> Tables:
     if absent := [rank for rank in expected if rank not in known]:
         gaps.append(Gap(str(layout.ranks_folder), f"no data from {rank_ranges(absent)}: never started"))
     if idle := [rank for rank in expected if rank in ranks and ranks[rank].empty]:
-        gaps.append(Gap(str(layout.ranks_folder), f"{rank_ranges(idle)} recorded no step"))
+        gaps.append(Gap(str(layout.ranks_folder), f"{rank_ranges(idle)} {_NO_STEP}"))
     if strange := layout.folders_of_no_rank():
         shown = ", ".join(name[:20] for name in strange[:3])
         are = "is not a rank folder" if len(strange) == 1 else "are not rank folders"

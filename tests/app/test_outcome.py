@@ -49,7 +49,7 @@ def test_an_exception_comes_before_the_bottleneck(tmp_path: Path) -> None:
     outcome = result.outcome
     assert outcome is not None
     assert (outcome.exit_code, outcome.ranks) == (1, (1,))
-    assert outcome.headline.startswith(f"{ENDED}: Rank 1")
+    assert outcome.headline.startswith(f"{ENDED}. Rank 1")
     assert "ValueError: loss of tenant-7 is NaN" in outcome.headline
     report = printed(result)
     places = [report.index(part) for part in (ENDED, "diag triage", "Until then:", result.verdict.headline[:20])]
@@ -90,7 +90,7 @@ def test_a_training_that_left_no_end_and_is_silent(tmp_path: Path) -> None:
     outcome = open_run(run).outcome
     assert outcome is not None
     assert outcome.exit_code is None
-    assert "without recording its end: Rank 1" in outcome.headline
+    assert "without recording its end. Rank 1" in outcome.headline
 
 
 def test_of_a_run_that_ended_well_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

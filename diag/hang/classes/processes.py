@@ -108,7 +108,7 @@ CLASSES = (
         priority=1,
         ending=True,
         next_steps=(
-            "On {host}: `dmesg -T | grep -i 'killed process'` distinguishes the kernel's out-of-memory killer from a "
+            "On {there}: `dmesg -T | grep -i 'killed process'` distinguishes the kernel's out-of-memory killer from a "
             "scheduler or a person; a bare SIGKILL is not proof of either.",
             "If it was memory: fewer DataLoader workers, no copies of the data set per worker, or a larger memory "
             "limit of the job or container.",
