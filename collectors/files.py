@@ -73,9 +73,10 @@ class Complaints:
                 return
             self._full = True
             message += " (further errors of a full disk are not printed)"
-        with contextlib.suppress(Exception):  # standard error may be an object of the training
+        with contextlib.suppress(Exception):  # standard error may be closed, or an object of the training
             text = visible(f"diag: rank {self._rank}: {message}; training goes on without it")
-            print(text, file=sys.stderr, flush=True)
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
 
 
 def encode(record: Any) -> bytes:

@@ -47,7 +47,10 @@ def failure_of(status: object, handled: BaseException | None) -> Failure | None:
 def failed_with(error: BaseException) -> Failure:
     import traceback
 
-    message = f"{type(error).__name__}: {error}"
+    try:
+        message = f"{type(error).__name__}: {error}"
+    except Exception:  # of the training: __str__ of its exception raises
+        message = type(error).__name__
     return Failure(type(error), message, "".join(traceback.format_exception(error)))
 
 

@@ -140,6 +140,16 @@ def test_a_full_disk_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "further errors of a full disk are not printed" in said[0]
 
 
+def test_a_complaint_without_standard_error_is_not_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr", None)  # as Python sets it where the descriptor is closed
+    complaints = Complaints(3)
+    complaints.add("steps.jsonl is no longer written", "a reason")
+    assert len(complaints.messages) == 1
+    assert capsys.readouterr().out == ""
+
+
 def test_a_forked_loader_worker_writes_nothing(tmp_path: Path) -> None:
     file, _ = line_file(tmp_path / "x.jsonl")
     file.write({"from": "parent"})

@@ -56,6 +56,17 @@ def test_what_was_handled_is_why(error: BaseException, status: object, kind: typ
     assert (failure.kind, failure.message) == (kind, message)
 
 
+def test_an_exception_that_cannot_be_printed_is_named() -> None:
+    class NoTextError(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    failure = handling(NoTextError(), 1)
+    assert failure is not None
+    assert failure.message == "NoTextError"
+    assert "NoTextError" in failure.text
+
+
 @pytest.mark.parametrize("status", [None, 0, False])
 def test_an_exit_without_an_error_is_none(status: object) -> None:
     assert handling(ValueError("handled"), status) is None
