@@ -43,16 +43,23 @@ _WARNING = re.compile(r"\[W[ \d]")  # of torch, also about a connection that is 
 _MOST_EVIDENCE = 4
 RAISED_ITSELF = 1
 
-# Signals that ask a process to end, and their usual senders. SIGUSR1 and SIGUSR2 end a program without a handler.
+# Signals that ask a process to end. SIGUSR1 and SIGUSR2 end a program without a handler.
 _ASKS = {
-    "SIGINT": "interrupted (SIGINT, as Ctrl-C sends it)",
+    "SIGINT": "interrupted (SIGINT)",
     "SIGTERM": "asked to stop (SIGTERM)",
     "SIGHUP": "ended with its terminal or connection (SIGHUP)",
     "SIGQUIT": "asked to quit (SIGQUIT)",
-    "SIGUSR1": "ended by SIGUSR1, as schedulers send it before the time limit, without a handler for it",
-    "SIGUSR2": "ended by SIGUSR2, as schedulers send it before the time limit, without a handler for it",
+    "SIGUSR1": "ended by SIGUSR1",
+    "SIGUSR2": "ended by SIGUSR2",
     "SIGXCPU": "ended at a limit of CPU time (SIGXCPU)",
 }
+_BEFORE_THE_LIMIT = "Schedulers send this signal before the time limit, and the program has no handler for it"
+_SENT = {
+    "SIGINT": "Ctrl-C sends this signal",
+    "SIGUSR1": _BEFORE_THE_LIMIT,
+    "SIGUSR2": _BEFORE_THE_LIMIT,
+}
+_SENT_BY_ANY = "A person or a scheduler (time limit, preemption, cancellation) sent this signal"
 _BY_SHELLS = 128  # added to a signal's number, by programs that handle it too
 _ON_ITS_OWN = 0.9
 _ALL_ASKED = 0.85
@@ -180,7 +187,6 @@ def _words(name: str) -> str:
 def _whole(run: Rundir, name: str, text: str, sure: float, first: bool) -> Clue:
     last = max((record.beat.step for record in run.ranks.values() if record.beat is not None), default=-1)
     after = f" after step {last:,}" if last >= 0 else ""
-    who = "a person" if name == "SIGINT" else "a person or a scheduler (time limit, preemption, cancellation)"
     lines = [Evidence(str(run.manifest), 0, f"the launcher received {name}")] if run.ended_by is not None else []
     lines += [line for record in run.ranks.values() if _asked_by(record) for line in _evidence_of_ends(record)[:1]]
     lines += [_evidence_of_beat(record) for record in run.ranks.values() if record.beat is not None]
@@ -189,7 +195,7 @@ def _whole(run: Rundir, name: str, text: str, sure: float, first: bool) -> Clue:
         (),
         tuple(lines[:_MOST_EVIDENCE]),
         sure,
-        f"{text}{after}, by {who}: no rank is at fault",
+        f"{text}{after}. {_SENT.get(name, _SENT_BY_ANY)}: no rank is at fault",
         comes_first=first,
     )
 
@@ -253,7 +259,7 @@ def _all_gone(run: Rundir, ranks: list[int]) -> Clue:
     last = max((record.beat.step for record in run.ranks.values() if record.beat is not None), default=-1)
     after = f" after step {last:,}" if last >= 0 else ""
     who = f"All {spaced(counted(len(ranks), 'rank'))}" if len(ranks) > 1 else "The only rank"
-    launcher = " and no launcher recorded the end of the run" if run.exit_code is None else ""
+    launcher = ", and no launcher recorded one" if run.exit_code is None else ""
     return Clue(
         "rank_killed_sigkill",
         (),
@@ -269,6 +275,9 @@ def _left_early(run: Rundir) -> list[Clue]:
     done = [rank for rank, record in sorted(run.ranks.items()) if end_of(run, record) is End.DONE]
     others = [rank for rank in sorted(run.ranks) if rank not in done]
     if not done or not others or not all(_is_failed_victim(run, run.ranks[rank]) for rank in others):
+        return []
+    # If the launcher ended all others, or a rank without a record may have been first, nothing shows why.
+    if not any(lost_a_peer(run.ranks[rank]) for rank in others) or len(run.ranks) < (run.world_size or 0):
         return []
     subject = begun(spaced(listing(done)))
     note = (

@@ -82,8 +82,12 @@ def standing(run: Rundir) -> Standing:
 
 
 def is_over(run: Rundir) -> bool:
-    """Whether the run is known to have ended: its launcher recorded it, or no rank's process is left."""
-    return run.exit_code is not None or all(end_of(run, record) is not End.OPEN for record in run.ranks.values())
+    """Whether the run is known to have ended: its launcher recorded it, or no rank's process is left. Ranks without a
+    record may still wait for the others."""
+    if run.exit_code is not None:
+        return True
+    ended = all(end_of(run, record) is not End.OPEN for record in run.ranks.values())
+    return ended and 0 < (run.world_size or 0) <= len(run.ranks)
 
 
 def _exit_words(run: Rundir) -> str:

@@ -152,6 +152,7 @@ CASES = {
         (replace(VICTIM, first=True), DONE), 1, "missing_rank", (1,), ("Rank 1 ended its training without an error",),
         victims=(0,),
     ),
+    "the launcher ended all others of one that is done": Case((TOLD, DONE), 1, "undetermined"),
     "only victims": Case((VICTIM, VICTIM), 1, "undetermined", (), ("Connection closed by peer",)),
 }  # fmt: skip
 
@@ -254,7 +255,8 @@ def test_a_run_without_a_step_says_how_it_ended(tmp_path: Path) -> None:
     ended = diag("analyze", layout.root)
     assert ended.returncode == 1
     text = plain(ended.stderr)
-    assert "The training failed (exit code 1). Rank 1" in text and "raised ValueError: boom" in text
+    assert "The training failed (exit code 1). Rank 1" in text
+    assert "raised ValueError: boom" in text
     assert text.count("recorded no step") == 1
     assert f"diag triage {layout.root}" in plain(ended.stderr).replace(" ", "") or "diag triage" in ended.stderr
 
@@ -265,6 +267,15 @@ def test_a_run_of_which_nothing_but_the_manifest_is_left(tmp_path: Path) -> None
     layout.manifest.write_text('{"exit_code": 1, "world_size": 2}')
     answer = triage([str(layout.root)])
     assert answer.headline == "No rank left a record; the launcher ended with exit code 1."
+
+
+def test_a_run_whose_ranks_have_not_joined_may_still_wait(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path / "run")
+    layout.root.mkdir()
+    layout.manifest.write_text('{"world_size": 2}')
+    assert any("While it hangs" in step for step in triage([str(layout.root)]).next_steps)
+    layout.manifest.write_text('{"exit_code": 1, "world_size": 2}')
+    assert not any("While it hangs" in step for step in triage([str(layout.root)]).next_steps)
 
 
 def test_a_live_run_that_hangs_is_answered_by_its_heartbeats(tmp_path: Path) -> None:
