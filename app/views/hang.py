@@ -46,6 +46,11 @@ _MOST_EVIDENCE_CHARS = 400
 _MOST_FRAMES = 30
 _PATH_PARTS = 3  # ranks/00003/log.txt
 _FRAME = re.compile(r"(?P<name>.+?) \((?P<file>.+)", re.DOTALL)  # of a Stack
+NO_GROUPS = "The logs name no group. Flight Recorder dumps contain all groups and the last calls of each rank."
+NO_GROUPS_OF_NCCL = (
+    f"{NO_GROUPS} NCCL prints its communicators with NCCL_DEBUG=INFO, and the calls on them with "
+    "NCCL_DEBUG_SUBSYS=INIT,COLL."
+)
 _COLOUR: dict[str, Any] = {"healthy": "green", "undetermined": "orange"}
 _ICON = {"healthy": ":material/check_circle:", "undetermined": ":material/help:"}
 
@@ -175,11 +180,7 @@ def _places(investigation: Investigation) -> None:
         return
     st.subheader("Ranks in each group", anchor="places")
     if not groups:
-        st.info(
-            "The logs name no communicator: NCCL prints them with NCCL_DEBUG=INFO, and the calls on them with "
-            "NCCL_DEBUG_SUBSYS=INIT,COLL; Flight Recorder dumps always contain them.",
-            icon=":material/info:",
-        )
+        st.info(NO_GROUPS_OF_NCCL if investigation.may_use_nccl else NO_GROUPS, icon=":material/info:")
         return
     shown, left_out = drawn_groups(groups, culprits)
     st.markdown(plain(" ".join(("Groups by ranks, with the number of each rank's last call.", *left_out))))

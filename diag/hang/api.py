@@ -109,6 +109,15 @@ class Investigation:
     triage: Triage
     logs: Logs
     dumps: Dumps
+    backends: frozenset[str] = frozenset()  # of the process groups of the run directories
+
+    @property
+    def may_use_nccl(self) -> bool:
+        """Whether NCCL's variables may show more. Looks through the logs."""
+        from diag.hang.job import JobLogs
+        from diag.hang.reason import may_use_nccl
+
+        return may_use_nccl(JobLogs(self.logs), self.backends)
 
 
 def newest_write(path: str) -> int:
@@ -199,11 +208,11 @@ def _investigated(
     known = {*dumps.paths, *reports.json_paths}
     logs = replace(logs, gaps=tuple(gap for gap in logs.gaps if gap[0] not in known))
     findings = findings_of(reports, logs)
-    backends = {run.backend for run in runs if run.backend}
+    backends = frozenset(run.backend for run in runs if run.backend)
     pids = {rank: record.pid for run in runs for rank, record in run.ranks.items() if record.pid is not None}
     ended = bool(runs) and all(map(is_over, runs))
     answer = reason(logs, from_dumps, [*from_runs, *findings.clues], well, state, backends, pids, ended)
-    return Investigation(_without_secrets(_with_snapshot(completed(answer, findings), paths)), logs, dumps)
+    return Investigation(_without_secrets(_with_snapshot(completed(answer, findings), paths)), logs, dumps, backends)
 
 
 def _with_snapshot(answer: Triage, paths: Sequence[str]) -> Triage:

@@ -125,7 +125,7 @@ def steps(
 
 
 _MOST_COMMANDS = 4
-_ENDPOINT = re.compile(r"(?<![\w.:])(?P<host>[\w.:-]{1,255})<(?P<port>[1-9]\d{0,4})>")
+_ENDPOINT = re.compile(r"(?<![\w.:])(?P<host>\w[\w.:-]{0,254})<(?P<port>[1-9]\d{0,4})>")
 
 
 def _py_spy(culprits: Sequence[Culprit], pids: Mapping[int, int], options: str = "") -> str:
@@ -149,7 +149,7 @@ def _mlxlink(culprits: Sequence[Culprit]) -> str:
 
 def _ssh(culprits: Sequence[Culprit]) -> str:
     """The command that logs in to the host that was not reached, without a password."""
-    host = next((c.peer for c in culprits if re.fullmatch(r"[\w.-]+", c.peer)), "")
+    host = next((c.peer for c in culprits if re.fullmatch(r"\w[\w.-]*", c.peer)), "")
     return f"`ssh -o PasswordAuthentication=no {host} hostname`" if host else "ssh without a password,"
 
 

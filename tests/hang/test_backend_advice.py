@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from diag.hang.api import triage
+from diag.app.views.hang import NO_GROUPS, NO_GROUPS_OF_NCCL
+from diag.hang.api import investigate, triage
 from diag.hang.reason import fitting
 
 CAPTURED = sorted(path for path in (Path(__file__).parent / "captured").iterdir() if path.is_dir())
@@ -19,6 +20,14 @@ def test_a_job_on_gloo_gets_no_advice_about_nccl(folder: Path) -> None:
     steps = triage([str(folder)]).next_steps
     assert [step for step in steps if OF_NCCL.search(step)] == []
     assert len(set(steps)) == len(steps)
+
+
+@pytest.mark.parametrize(("backend", "may"), [("gloo", False), ("nccl", True)])
+def test_a_page_without_groups_names_nccl_only_where_it_may_be_used(tmp_path: Path, backend: str, may: bool) -> None:
+    (tmp_path / "manifest.json").write_text(f'{{"world_size": 2, "exit_code": 1, "backend": "{backend}"}}')
+    assert investigate([str(tmp_path)]).may_use_nccl is may
+    assert OF_NCCL.search(NO_GROUPS_OF_NCCL)
+    assert not OF_NCCL.search(NO_GROUPS)
 
 
 def test_a_job_on_nccl_gets_it_once() -> None:
