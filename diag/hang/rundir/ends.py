@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
@@ -113,7 +113,8 @@ def clues_of_ends(run: Rundir, explained: bool = False) -> list[Clue]:
     }
     killed = {rank: ended for rank, ended in first.items() if _is_killed(run.ranks[rank], ended.exit_code)}
     raised = {rank: chain for rank, chain in chains.items() if not killed or rank in first}
-    clues = [_ended(run, rank, ended, _victims(run, {*killed, *raised})) for rank, ended in killed.items()]
+    victims = _victims(run, {*killed, *raised})
+    clues = [_killed(run, code, ranks, victims) for code, ranks in _by_signal(killed).items()]
     if raised:
         clues.append(_raised(run, raised, set(first)))
     if not clues:
@@ -272,7 +273,7 @@ def _all_gone(run: Rundir, ranks: list[int]) -> Clue:
 
 def _left_early(run: Rundir) -> list[Clue]:
     """A clue for ranks that ended their training without an error while all others failed because they lost a peer."""
-    done = [rank for rank, record in sorted(run.ranks.items()) if end_of(run, record) is End.DONE]
+    done = [rank for rank, record in sorted(run.ranks.items()) if _without_error(run, record)]
     others = [rank for rank in sorted(run.ranks) if rank not in done]
     if not done or not others or not all(_is_failed_victim(run, run.ranks[rank]) for rank in others):
         return []
@@ -294,6 +295,11 @@ def _left_early(run: Rundir) -> list[Clue]:
             tuple(others),
         )
     ]
+
+
+def _without_error(run: Rundir, record: Rank) -> bool:
+    """Whether a rank reached its end, or left by itself with exit code 0."""
+    return end_of(run, record) is End.DONE or (record.exit is not None and record.exit.exit_code == 0)
 
 
 def _is_failed_victim(run: Rundir, record: Rank) -> bool:
@@ -463,27 +469,46 @@ def _others_lived(run: Rundir, rank: int) -> bool:
     return bool(lived) and len(lived) == len(others) and run.world_size == len(run.ranks)
 
 
+def _by_signal(killed: Mapping[int, RankExit]) -> dict[int, list[int]]:
+    """The ranks by exit code: those that one signal ended at the same time have one cause."""
+    by_code: dict[int, list[int]] = {}
+    for rank, ended in killed.items():
+        by_code.setdefault(ended.exit_code, []).append(rank)
+    return by_code
+
+
+def _killed(run: Rundir, code: int, ranks: Sequence[int], victims: tuple[int, ...]) -> Clue:
+    """The clue for ranks that a signal ended. ``code``: -N for signal N."""
+    fault = _SIGNALS.get(signal.Signals(-code)) if -code in set(signal.Signals) else None
+    sure = _BY_SIGNAL if fault else _ABORTED
+    if all(run.ranks[rank].is_done for rank in ranks):  # something broke after the training
+        sure = min(sure, _AFTER_ITS_END)
+    return Clue(
+        fault or "rank_killed_exception",
+        tuple(run.ranks[rank].culprit for rank in ranks),
+        tuple(line for rank in ranks[:_MOST_EVIDENCE] for line in _evidence_of_ends(run.ranks[rank])),
+        sure,
+        f"{'It was' if len(ranks) == 1 else 'They were'} ended by {signal_words(code)}{_while_others_ran(run, ranks)}",
+        victims,
+    )
+
+
+def signal_words(code: int) -> str:
+    """The name of the signal of an exit code -N."""
+    return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+
+
 def _ended(run: Rundir, rank: int, ended: RankExit, victims: tuple[int, ...]) -> Clue:
     record = run.ranks[rank]
-    others = _while_others_ran(run, [rank])
     if ended.exit_code < 0:
-        number = -ended.exit_code
-        known = number in set(signal.Signals)
-        name = signal.Signals(number).name if known else f"signal {number}"
-        fault = _SIGNALS.get(signal.Signals(number)) if known else None
-        note = f"It was ended by {name}{others}"
-        sure = _BY_SIGNAL if fault else _ABORTED
-        fault = fault or "rank_killed_exception"
-    else:
-        fault, sure = "rank_killed_exception", _BY_CODE
-        why = f"It raised {record.failed_as}, and ended" if record.failed_as else "It ended"
-        note = f"{why} with exit code {ended.exit_code}{others}"
-        if not record.failed_as:
-            words = _last_words(record)
-            note += f"; it recorded no exception{f', and its last line is: {words}' if words else ''}"
-    if record.is_done:  # it left by itself, or something broke after the training
-        sure = min(sure, _AFTER_ITS_END)
-    return Clue(fault, (record.culprit,), tuple(_evidence_of_ends(record)), sure, note, victims)
+        return _killed(run, ended.exit_code, [rank], victims)
+    why = f"It raised {record.failed_as}, and ended" if record.failed_as else "It ended"
+    note = f"{why} with exit code {ended.exit_code}{_while_others_ran(run, [rank])}"
+    if not record.failed_as:
+        words = _last_words(record)
+        note += f"; it recorded no exception{f', and its last line is: {words}' if words else ''}"
+    sure = min(_BY_CODE, _AFTER_ITS_END) if record.is_done else _BY_CODE  # it left by itself
+    return Clue("rank_killed_exception", (record.culprit,), tuple(_evidence_of_ends(record)), sure, note, victims)
 
 
 def _last_words(record: Rank) -> str:

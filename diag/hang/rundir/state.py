@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from diag.collectors.layout import RankLayout
 from diag.hang.model import Evidence
 from diag.hang.rundir.clues import evidence_of_standstill
-from diag.hang.rundir.ends import End, end_of
+from diag.hang.rundir.ends import End, end_of, signal_words
 from diag.hang.rundir.read import Rank, Rundir
 from diag.hang.wording import begun
 from diag.rundir.lines import SILENT_S
@@ -102,7 +102,9 @@ def _state(run: Rundir, record: Rank) -> str:
     after = f", after step {beat.step:,}" if beat.step >= 0 else ""
     if end is End.EXITED and record.exit is not None:
         why = f" ({record.raised.words})" if record.raised is not None and record.error else ""
-        return f"ended with exit code {record.exit.exit_code}{why}{after}"
+        code = record.exit.exit_code
+        how = f"ended by {signal_words(code)}" if code < 0 else f"ended with exit code {code}"
+        return f"{how}{why}{after}"
     if end is End.FAILED:
         return f"raised {record.failed_as or 'an exception'}{after}"
     if end is not End.OPEN:

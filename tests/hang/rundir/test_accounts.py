@@ -93,6 +93,13 @@ CASES = {
         (TOLD, replace(BUG, error="")), 1, "rank_killed_exception", (1,), ("raised ValueError",), victims=(0,)
     ),
     "one was killed": Case((TOLD, Ended(-9, True)), 137, "rank_killed_sigkill", (1,), ("SIGKILL",), victims=(0,)),
+    "all were killed at once": Case(
+        (Ended(-9, True), Ended(-9, True)), 137, "rank_killed_sigkill", (0, 1), ("Ranks 0, 1", "ended by SIGKILL"),
+        not_said=ALONE,
+    ),
+    "all were killed and none is known to be first": Case(
+        (Ended(-9), Ended(-9)), 137, "undetermined", (), ("Ranks 0, 1: ended by SIGKILL",)
+    ),
     "one was killed and its parent ignores it": Case(
         (VICTIM, Ended(-9, True)), 0, "rank_killed_sigkill", (1,), ("SIGKILL",), victims=(0,)
     ),
@@ -151,6 +158,9 @@ CASES = {
     "one left early": Case(
         (replace(VICTIM, first=True), DONE), 1, "missing_rank", (1,), ("Rank 1 ended its training without an error",),
         victims=(0,),
+    ),
+    "one left with exit code 0": Case(
+        (VICTIM, Ended(0, True)), 1, "missing_rank", (1,), ("Rank 1 ended its training without an error",), victims=(0,)
     ),
     "the launcher ended all others of one that is done": Case((TOLD, DONE), 1, "undetermined"),
     "only victims": Case((VICTIM, VICTIM), 1, "undetermined", (), ("Connection closed by peer",)),
