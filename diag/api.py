@@ -21,6 +21,7 @@ from diag.diagnoses.durations import add_durations, examine_durations, judge_dur
 from diag.diagnoses.shares import Cost
 from diag.diagnoses.verdict import agreeing, classes_of, faults_first, judge, step_bottleneck
 from diag.errors import DiagError
+from diag.model import Gap
 from diag.model.steps import (
     Advice,
     Attribution,
@@ -41,6 +42,7 @@ from diag.rundir.curves import curves_of as curves_of
 from diag.rundir.curves import progress_of as progress_of
 from diag.rundir.durations import with_ranks
 from diag.rundir.inspector import alone, newest_job, ranks_of, read_inspector
+from diag.rundir.job_ranks import of_its_job
 from diag.rundir.lines import read_manifest
 from diag.rundir.run import Job as Job
 from diag.rundir.run import Jobs as Jobs
@@ -449,8 +451,10 @@ def open_memory_snapshots(*paths: Path | str) -> SnapshotTable:
     """The snapshots of PyTorch's caching allocator (``torch.cuda.memory._dump_snapshot``) at or below the paths, with
     their ranks compared. DiagError if none can be read."""
     must_exist([str(path) for path in paths])
-    files = snapshot_files(paths)
+    left_out: list[Gap] = []
+    files = snapshot_files(paths, of_its_job(lambda path, reason: left_out.append(Gap(path, reason))))
     table = _snapshots(files)
+    table = replace(table, gaps=(*left_out, *table.gaps))
     if not table.accounts:
         reasons = [gap.reason for gap in table.gaps[:3]]
         raise DiagError(

@@ -31,6 +31,7 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.reading import open_regular
 from diag.errors import DiagError, ExitCode, readable
 from diag.model import Gap
+from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import read_manifest
 from diag.rundir.recorded_step import recorded_step
 from diag.rundir.run import must_exist, open_paths, run_cache, with_settings
@@ -61,7 +62,10 @@ def traces_of(path: Path | str, rank: int, reading: Reading | None = None) -> tu
     layout = RunLayout(Path(path))
     read_manifest(layout)  # refuses a newer schema
     with readable(layout.ranks_folder):
-        files = {number: rank_layout.traces() for number, rank_layout in layout.ranks().items()}
+        job = job_ranks(layout)
+        files = {number: rank_layout.traces() for number, rank_layout in job.files.items()}
+    if rank in job.left_out:
+        raise _of_another_job(layout, rank, job.left_out[rank])
     if not files.get(rank):
         raise _no_trace(path, rank, [number for number, rank_layout in files.items() if rank_layout])
     reading = with_settings(reading or Reading(), [str(path)])
@@ -72,6 +76,11 @@ def traces_of(path: Path | str, rank: int, reading: Reading | None = None) -> tu
         reason, broken = next((item.reason, item.path) for item in traces_and_gaps if isinstance(item, Gap))
         raise DiagError(reason, path=broken, hint=_RECORD)
     return traces
+
+
+def _of_another_job(layout: RunLayout, rank: int, reason: str) -> DiagError:
+    folder = layout.rank(rank).folder
+    return DiagError(f"is not of this job: {reason}", path=folder, hint="move it to the run that it is of")
 
 
 def _no_trace(path: Path | str, rank: int, traced: Sequence[int]) -> DiagError:
@@ -221,7 +230,10 @@ def _recorded(path: Path | str, rank: int, step: int, why: str) -> Excerpt | Non
         return None
     layout = RunLayout(Path(path))
     read_manifest(layout)  # refuses a newer schema
-    files = layout.rank(rank)
+    with readable(layout.ranks_folder):
+        files = job_ranks(layout).files.get(rank)
+    if files is None:
+        return None
     made = recorded_step(files, rank, step)
     return Excerpt(str(files.steps), rank, 0, made[1], f"step {step}", made[0], why) if made is not None else None
 

@@ -20,6 +20,7 @@ from diag.api import Result
 from diag.collectors.layout import RunLayout
 from diag.errors import DiagError, ExitCode, not_installed
 from diag.model.steps import Kind
+from diag.rundir.job_ranks import job_ranks
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
 from diag.words.formatting import rank_ranges
@@ -180,7 +181,7 @@ def _unread(result: Result, read: Sequence[Path]) -> list[Path]:
     """Trace files that we could not read, without a run's own records."""
     layout = RunLayout(result.tables.root)
     if layout.is_run():
-        files = {path for rank in layout.ranks().values() for path in rank.traces()}
+        files = {path for rank in job_ranks(layout, whole=True).files.values() for path in rank.traces()}
     else:
         files = {Path(gap.path) for gap in result.tables.gaps if gap.path.endswith((".json", ".json.gz"))}
     return sorted(path for path in files - set(read) if path.is_file())

@@ -27,7 +27,8 @@ from diag.errors import DiagError, readable
 from diag.export import definitions as of
 from diag.export.definitions import Metric, Sample
 from diag.model.steps import Kind
-from diag.rundir.lines import Tail, read_identity, read_manifest
+from diag.rundir.job_ranks import job_ranks
+from diag.rundir.lines import Tail, read_manifest
 from diag.rundir.run import must_exist
 from diag.tables.efficiency import token_rate
 
@@ -286,10 +287,12 @@ def history(run: Path, say: Callable[[str, str], object] | None = None) -> Itera
 
 def _curves(layout: RunLayout, say: Callable[[str, str], object] | None) -> Iterator[StepCurves]:
     steps: dict[int, _Step] = {}
-    for rank, files in layout.ranks().items():
-        identity, gap = read_identity(files)
-        if gap is not None and say is not None:
+    job = job_ranks(layout, whole=True)
+    for gap in job.gaps:
+        if say is not None:
             say(gap.path, gap.reason)
+    for rank, files in job.files.items():
+        identity = job.identities[rank]
         recorded = FinishedSteps(rank, files, identity is not None and identity.device != "cpu")
         finished, _ = recorded.read(ended=True)
         for path, reason in recorded.refusals.items():

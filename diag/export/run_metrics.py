@@ -18,6 +18,7 @@ from diag.export.finished_steps import FinishedSteps, RankTotals, must_be_run
 from diag.model import DAMAGED, Gap
 from diag.model.breakdown import peak_of
 from diag.model.steps import Parts
+from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import (
     SILENT_S,
     Judged,
@@ -200,7 +201,10 @@ class RunMetrics:
         manifest, gap = read_manifest(self._layout)
         self._report([gap])
         ended = manifest is not None and manifest.exit_code is not None
-        for rank, files in self._readable_ranks().items():
+        readable_ranks = self._readable_ranks()
+        for rank in self._ranks.keys() - readable_ranks.keys():
+            del self._ranks[rank]
+        for rank, files in readable_ranks.items():
             if self._only is not None and rank not in self._only:
                 continue
             if rank not in self._ranks:
@@ -215,10 +219,12 @@ class RunMetrics:
 
     def _readable_ranks(self) -> dict[int, RankLayout]:
         try:
-            return self._layout.ranks()
+            job = job_ranks(self._layout)
         except OSError as error:  # a later reading may succeed
             self._report([Gap(str(self._layout.ranks_folder), f"cannot be read: {error.strerror}")])
-            return {}
+            return {rank: follower.files for rank, follower in self._ranks.items()}
+        self._report(job.gaps)
+        return job.files
 
     def _report(self, gaps: Iterable[Gap | None]) -> None:
         for gap in gaps:
@@ -272,7 +278,7 @@ class _Rank:
     """Follows one rank. ``recent``: its last records, if ``keeps_records``."""
 
     def __init__(self, rank: int, files: RankLayout, keeps_records: bool) -> None:
-        self._rank, self._files, self._keeps_records = rank, files, keeps_records
+        self._rank, self.files, self._keeps_records = rank, files, keeps_records
         self.identity: RankRecord | None = None
         self.heartbeat: Heartbeat | None = None
         self._gaps: list[Gap | None] = []
@@ -295,7 +301,7 @@ class _Rank:
 
     def read(self, ended: bool) -> list[Gap | None]:
         """Reads new records; returns what could not be read."""
-        self.heartbeat, gap = read_heartbeat(self._files)
+        self.heartbeat, gap = read_heartbeat(self.files)
         self._gaps = [gap]
         try:
             self._add(ended)
@@ -312,13 +318,13 @@ class _Rank:
 
     def _add(self, ended: bool) -> None:
         if self.identity is None:
-            self.identity, gap = read_identity(self._files)
+            self.identity, gap = read_identity(self.files)
             self._gaps.append(gap)
         if self._steps is None:
             if self.identity is None and not ended:
                 return  # without it, it is not known whether the rank computes on a device
             on_device = self.identity is not None and self.identity.device != "cpu"
-            self._steps = FinishedSteps(self._rank, self._files, on_device)
+            self._steps = FinishedSteps(self._rank, self.files, on_device)
         steps, calls = self._steps.read(ended)
         self._totals.add(steps, calls)
         self.recent.extend(step.record for step in steps)

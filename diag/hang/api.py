@@ -13,6 +13,7 @@ from diag.collectors.layout import OOM, RunLayout, is_folder
 from diag.collectors.masking import masked
 from diag.collectors.reading import walk
 from diag.errors import DiagError
+from diag.rundir.job_ranks import job_ranks
 from diag.words.formatting import visible
 
 from .model import Communicator, Logs, Member, Triage, absent_of
@@ -226,7 +227,7 @@ def _with_snapshot(answer: Triage, paths: Sequence[str]) -> Triage:
             (rank not in {culprit.rank for culprit in answer.culprits}, f"memory-{OOM}-" not in path.name, rank, path)
             for layout in layouts
             if layout.is_run()
-            for rank, files in layout.ranks().items()
+            for rank, files in job_ranks(layout, whole=True).files.items()
             for path in files.memory_snapshots()
         ]
         if snapshots:

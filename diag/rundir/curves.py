@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import Annotated
@@ -14,7 +15,9 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from diag.collectors.layout import MOST_NS, RankLayout, RunLayout
+from diag.errors import DiagError
 
+from .job_ranks import job_ranks
 from .lines import RestartedError, Tail
 
 _MOST_BYTES = 64 << 20  # of a rank's steps on the first read: about 100,000 steps, in half a second
@@ -116,12 +119,11 @@ class _Reader:
         self._series = {name: array("d") for name in ("dur_ns", "tokens", "loss", "memory")}
 
     def read(self) -> Curves | None:
-        if self._tail is None:
-            try:
-                self._rank, files = next(iter(self._run.ranks().items()), (None, None))
-            except OSError:  # opening the run reports it
-                return None
-            self._begin_anew(files)
+        with suppress(OSError, DiagError):  # opening the run reports it
+            rank, files = next(iter(job_ranks(self._run).files.items()), (None, None))
+            if self._tail is None or rank != self._rank:
+                self._rank = rank
+                self._begin_anew(files)
         if self._tail is None:
             return None
         try:

@@ -15,11 +15,9 @@ from diag.model import Gap
 from diag.traces.trace import Trace
 from diag.words.formatting import counted, elapsed, visible
 
-from .identity import Life, at_other_times, clock_of, strangers
+from .identity import STARTED_APART_NS, Life, at_other_times, clock_of, strangers
 from .tables import RankTables
 
-# A process without a step was started at about the same time as the others of its host.
-_STARTED_APART_NS = 600 * 10**9
 # The profiler follows the wall clock, which may be set while a training runs.
 _CLOCK_SET_NS = 60 * 10**9
 _UNIDENTIFIED = "is missing or damaged: it is unknown which process wrote the other files of this rank"
@@ -66,7 +64,7 @@ def _life(tables: RankTables) -> Life | None:
     if tables.steps:
         begin_ns, end_ns = tables.steps[0].begin_ns, max(step.end_ns for step in tables.steps)
     elif identity.monotonic_ns > 0:
-        begin_ns, end_ns = identity.monotonic_ns - _STARTED_APART_NS, identity.monotonic_ns + _STARTED_APART_NS
+        begin_ns, end_ns = identity.monotonic_ns - STARTED_APART_NS, identity.monotonic_ns + STARTED_APART_NS
     else:
         return None
     clock, to_unix_ns = clock_of(identity)

@@ -20,6 +20,7 @@ from diag.collectors.settings import RUN_DIR_VARIABLE
 from diag.errors import DiagError
 from diag.model.steps import Bottleneck, Severity, Verdict
 
+from .job_ranks import job_ranks
 from .lines import SILENT_S, Culprit, last_steps, read_answer, read_manifest
 from .standstill import Standstill, standstill_of
 
@@ -105,8 +106,8 @@ def state_of(path: Path, now_ns: int | None = None) -> RunState:
     except DiagError:  # in a newer schema: opening the run reports it
         return RunState(path, State.RECORDED, changed_ns, 0, None, "", None, None, None)
     ranks = {}
-    with suppress(OSError):  # opening the run reports it
-        ranks = layout.ranks()
+    with suppress(OSError, DiagError):  # opening the run reports it
+        ranks = job_ranks(layout).files
     first = next(iter(ranks.values()), None)
     steps = last_steps(first.steps) if first is not None else []
     alive_ns = max([changed_ns, *(_changed_ns(rank.heartbeat) for rank in ranks.values())])

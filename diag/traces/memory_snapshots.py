@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -188,9 +188,9 @@ def is_snapshot(path: Path | str, run: Path | None = None) -> bool:
     return head[:1] == b"\x80" and any(mark in head for mark in _MARKS)
 
 
-def snapshot_files(paths: Iterable[Path | str]) -> list[Path]:
+def snapshot_files(paths: Iterable[Path | str], enter: Callable[[str], bool] | None = None) -> list[Path]:
     """The snapshots at these paths and below them, by path: in run directories, those that diag's collectors wrote; in
-    other folders, files with a snapshot's ending and first bytes."""
+    other folders, files with a snapshot's ending and first bytes. ``enter``: whether to look into a folder."""
     files: list[Path] = []
     for path in paths:
         layout = RunLayout(Path(path))
@@ -199,9 +199,10 @@ def snapshot_files(paths: Iterable[Path | str]) -> list[Path]:
         if not is_folder(path):
             files += [Path(path)] if is_snapshot(path) else []
         elif layout.is_run():
-            files += [file for rank in layout.ranks().values() for file in rank.memory_snapshots()]
+            ranks = [rank for rank in layout.ranks().values() if enter is None or enter(str(rank.folder))]
+            files += [file for rank in ranks for file in rank.memory_snapshots()]
         else:
-            names = map(Path, walk(path, wanted=lambda name: name.lower().endswith(ENDINGS)))
+            names = map(Path, walk(path, wanted=lambda name: name.lower().endswith(ENDINGS), enter=enter))
             files += [file for file in names if is_snapshot(file, run_of(file))]
     return list(dict.fromkeys(files))
 

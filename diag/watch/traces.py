@@ -25,6 +25,7 @@ from diag.collectors.reading import natural
 from diag.collectors.records import TRACE_PENDING, TRACE_RECORDED, Heartbeat, Manifest, TraceAsked
 from diag.collectors.settings import CollectorSettings
 from diag.errors import DiagError, readable
+from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import SILENT_S, last_steps, read_heartbeat, read_manifest, read_trace_asked
 from diag.words.formatting import rank_ranges
 
@@ -121,7 +122,7 @@ def _reachable(
     """The requested ranks, which have budget left for an answer, and the heartbeats of those that train."""
     with readable(layout.ranks_folder):
         layout.ranks_folder.exists()  # raises without permission
-        rank_files = layout.ranks()
+        rank_files = job_ranks(layout).files
     files = _chosen(layout, rank_files, ranks)
     beats = _alive(layout, files, manifest, now_s)
     _check_room(files, _settings(manifest).byte_budget)
@@ -272,7 +273,7 @@ def _settings(manifest: Manifest | None) -> CollectorSettings:
 
 
 def _requested_ranks(layout: RunLayout, trace_request: TraceAsked) -> dict[int, RankLayout]:
-    rank_files = layout.ranks()
+    rank_files = job_ranks(layout).files
     return rank_files if trace_request.ranks is None else {rank: layout.rank(rank) for rank in trace_request.ranks}
 
 

@@ -21,6 +21,7 @@ from diag.errors import DiagError
 from diag.hang.flight.board import Dump, Dumps, Unreadable, with_groups_of
 from diag.hang.flight.parse import DumpName, ShapeTable, is_dump, loads, parse_dump
 from diag.packed import GZIP, ZSTD, PackedError, Unpacked
+from diag.rundir.job_ranks import of_its_job
 
 # -- Files that may be Flight Recorder dumps, found and opened within bounds, packed or not ----------------------------
 
@@ -74,7 +75,8 @@ def _files(root: Path) -> list[tuple[Path, Path | None]]:
     """The files, each with the run directory that it must stay in."""
     if not is_folder(root):
         return [(root, None)]
-    files = walk(root, enter=lambda path: not RunLayout(Path(path)).is_restart)
+    of_job = of_its_job()  # the search for logs reports the folders that are left out
+    files = walk(root, enter=lambda path: not RunLayout(Path(path)).is_restart and of_job(path))
     return [(path, run_of(path)) for path in sorted(map(Path, files))]
 
 

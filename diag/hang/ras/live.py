@@ -22,6 +22,7 @@ from diag.collectors.masking import masked
 from diag.collectors.reading import open_regular
 from diag.collectors.records import RankRecord
 from diag.errors import DiagError
+from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import read_identity, read_manifest
 from diag.rundir.runs import recording_environment
 from diag.words.formatting import counted, listing, spaced, visible
@@ -188,7 +189,7 @@ class _Job:
         """The same run as it is now; read again only where ranks have come or torchrun has restarted it."""
         attempt = self.run.newest()
         try:
-            folders = attempt.ranks()
+            folders = job_ranks(attempt).files
         except OSError:
             folders = {}
         if attempt == self.attempt and len(folders) == self.folders == len(self.ranks):

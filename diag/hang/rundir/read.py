@@ -25,13 +25,12 @@ from diag.hang.model import Culprit
 from diag.hang.raised import Chain, chain_of, chain_of_message
 from diag.hang.text.prefixes import short_host
 from diag.model import Gap
-from diag.rundir.identity import Life, at_other_times, clock_of, strangers
+from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import (
     process_runs,
     read_asked,
     read_exits,
     read_heartbeat,
-    read_identity,
     read_last_lines,
     read_manifest,
     read_record,
@@ -173,31 +172,14 @@ class Rundir:
 def read_run(layout: RunLayout) -> Rundir:
     """Raises OSError where the ranks cannot be listed."""
     gaps: list[Gap | None] = []
-    manifest, gap = read_manifest(layout)
+    _, gap = read_manifest(layout)
     asked, asked_gap = read_asked(layout)
     exits, exits_gap = read_exits(layout)
     gaps += gap, asked_gap, exits_gap
-    folders = layout.ranks()
-    identities = {}
-    for rank, files in folders.items():
-        identities[rank], identity_gap = read_identity(files)
-        gaps.append(identity_gap)
-    named = strangers(identities, manifest)
-    gaps += named.gaps(lambda rank: layout.rank(rank).folder, layout.manifest)
-    manifest = None if named.manifest else manifest
-    ranks = {
-        rank: _rank(rank, files, identities[rank], exits.get(rank), gaps)
-        for rank, files in folders.items()
-        if rank not in named.ranks
-    }
-    lives = [
-        Life(rank, clock_of(identity)[0], identity.monotonic_ns, record.beat_ns, clock_of(identity)[1])
-        for rank, record in ranks.items()
-        if (identity := identities[rank]) is not None and 0 < identity.monotonic_ns <= record.beat_ns
-    ]
-    timed = at_other_times(lives, manifest, lambda *_: True)  # the clocks of hosts may differ
-    gaps += timed.gaps(lambda rank: layout.rank(rank).folder, layout.manifest)
-    ranks = {rank: record for rank, record in ranks.items() if rank not in timed.ranks}
+    job = job_ranks(layout, whole=True)
+    manifest = job.manifest
+    gaps += job.gaps
+    ranks = {rank: _rank(rank, files, job.identities[rank], exits.get(rank), gaps) for rank, files in job.files.items()}
     return Rundir(
         manifest=layout.manifest,
         ranks=ranks,

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from diag.collectors.layout import RANKS, RankLayout, RunLayout, is_regular, world_size_of
+from diag.collectors.layout import RANKS, RunLayout, is_regular, world_size_of
 from diag.hang.model import Communicator, Evidence, Line, Logs, Member, NcclCall, Process, Speaker, grouped
 from diag.hang.text.gather import Gatherer
 from diag.hang.text.keep import SOURCES, RawLine
@@ -16,7 +16,8 @@ from diag.hang.text.messages import Facts, Hint, OneSided, ProcessFacts, Process
 from diag.hang.text.prefixes import NamedRank, ParsedLine, short_host
 from diag.hang.text.streams import STDIN, Gaps, files_of
 from diag.hang.wording import NO_RANK, SHARES
-from diag.rundir.lines import read_identity, read_manifest
+from diag.rundir.job_ranks import job_ranks
+from diag.rundir.lines import read_manifest
 from diag.words.formatting import counted, spaced
 
 # -- Processes and communicators, joined from what each line states ----------------------------------------------------
@@ -426,16 +427,14 @@ def take_run(run: RunLayout, facts: Facts, gaps: Gaps) -> int | None:
     """Adds the ranks of a run to the processes; returns its world size. Damaged files are gaps."""
     manifest, gap = read_manifest(run)
     refused = [gap]
-    ranks: dict[int, RankLayout] = {}
     with suppress(OSError):  # where they cannot be listed, the search for files reports it
-        ranks = run.ranks()
-    for rank, layout in ranks.items():
-        identity, gap = read_identity(layout)
-        refused.append(gap)
-        if identity is None:
-            continue
-        process = facts.process((short_host(identity.host), identity.pid, ("file", rank)))
-        process.local_rank, process.device = identity.local_rank, identity.device_index
+        job = job_ranks(run, whole=True)
+        manifest = job.manifest
+        refused += job.gaps
+        for rank, identity in job.identities.items():
+            if identity is not None:
+                process = facts.process((short_host(identity.host), identity.pid, ("file", rank)))
+                process.local_rank, process.device = identity.local_rank, identity.device_index
     for gap in refused:
         if gap is not None:
             gaps.say(gap.path, gap.reason)

@@ -30,6 +30,7 @@ from diag.collectors.reading import open_regular, walk
 from diag.errors import DiagError, unreadable
 from diag.hang.text.prefixes import plain, read_text
 from diag.packed import GZIP, ZSTD
+from diag.rundir.job_ranks import of_its_job
 
 # -- Gaps: what could not be read or joined ----------------------------------------------------------------------------
 
@@ -94,11 +95,12 @@ def _is_there(path: str) -> bool:
 
 
 def _below(folder: str, seen: set[tuple[int, int]], gaps: Gaps) -> Iterator[str]:
+    of_job = of_its_job(gaps.say)
     files = walk(
         folder,
         gaps.say,
         wanted=lambda name: not _NO_LOGS.search(name),
-        enter=lambda path: not RunLayout(Path(path)).is_restart,
+        enter=lambda path: not RunLayout(Path(path)).is_restart and of_job(path),
         follow_folders=True,
     )
     return (path for path in files if _is_new(path, seen, gaps))
