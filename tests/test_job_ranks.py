@@ -7,7 +7,6 @@ import os
 import pickle
 import shutil
 from collections.abc import Callable
-from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +101,8 @@ def logs(run: RunLayout) -> object:
 
 
 def triaged(run: RunLayout) -> object:
-    return replaced(triage([str(run.root)]), gaps=())
+    answer = triage([str(run.root)])
+    return answer.fault_class, answer.confidence, answer.culprits, answer.next_steps
 
 
 def asked(run: RunLayout) -> object:
