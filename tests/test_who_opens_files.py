@@ -27,8 +27,6 @@ REASONS = {
     "diag/crosscheck/hta_process.py": "descriptors of its own",
     "diag/processes.py": "opens a browser",
     "diag/traces/text_stream.py": "a stream that is open, and addresses, which fsspec opens",
-    "diag/hang/flight/read.py": "unpacks a file that is open",
-    "diag/rundir/inspector.py": "unpacks a file that is open",
     # The system's own files.
     "diag/cli/environment.py": "the standard streams",
     "app/server.py": "/dev/null",

@@ -13,7 +13,6 @@ from diag.collectors.layout import OOM, RunLayout, is_folder
 from diag.collectors.masking import masked
 from diag.collectors.reading import walk
 from diag.errors import DiagError
-from diag.rundir.job_ranks import job_ranks
 from diag.words.formatting import visible
 
 from .model import Communicator, Logs, Member, Triage, absent_of
@@ -221,6 +220,8 @@ def _with_snapshot(answer: Triage, paths: Sequence[str]) -> Triage:
     that of the failed allocation, else one of a step near it."""
     if answer.fault_class != "cuda_oom":
         return answer
+    from diag.rundir.job_ranks import job_ranks
+
     layouts = [RunLayout(Path(path)) for path in paths if path != STDIN]
     with suppress(OSError):
         snapshots = [
