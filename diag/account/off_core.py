@@ -26,6 +26,8 @@ def by_cpu_time(steps: Sequence[RankStep], blocked: Mapping[int, Mapping[str, in
 
 
 def _by_cpu_time(step: RankStep, blocked: Mapping[str, int]) -> RankStep:
+    if not blocked and Kind.IDLE not in step.segments.kind:
+        return step  # as most are
     segments, outside = step.segments, {}
     for detail, phase in _PHASES.items():
         before = segments.total(Kind.IDLE, detail)  # in a traced step: no operator runs
