@@ -14,6 +14,7 @@ from diag.api import Result, open_run
 from diag.collectors.identity import job_of
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import DATA
+from diag.errors import DiagError
 from diag.hang.rundir.read import read_run
 from diag.summaries import open_summaries
 from tests.allocator import train
@@ -156,6 +157,16 @@ def test_a_manifest_of_another_job_is_left_out(tmp_path: Path) -> None:
     assert (result.tables.manifest, result.tables.world_size) == (None, 2)
     assert f"{run.manifest}: names 64 ranks" in reasons(result)
     assert result.verdict.culprit_ranks == (1,)
+
+
+def test_a_run_of_which_every_folder_is_left_out_is_not_called_one_without_steps(tmp_path: Path) -> None:
+    layout = recorded(tmp_path)
+    first, second = (layout.rank(rank).folder for rank in (0, 1))
+    first.rename(tmp_path / "first")
+    second.rename(first)
+    (tmp_path / "first").rename(second)
+    with pytest.raises(DiagError, match=r"no rank of the run can be used: .*copied or renamed"):
+        open_run(layout.root)
 
 
 def test_summaries_of_another_process_are_left_out(tmp_path: Path) -> None:

@@ -241,7 +241,9 @@ _NO_STEP = "recorded no step"
 def _nothing(paths: Sequence[str], tables: Tables) -> DiagError:
     reasons = _reasons([gap for gap in tables.gaps if not gap.reason.endswith(_NO_STEP)])
     if tables.manifest is not None or tables.ranks:
-        message = f"the run {_NO_STEP}" + (f": {reasons}" if reasons else "")
+        all_left_out = not tables.ranks and bool(RunLayout(tables.root).ranks())
+        message = "no rank of the run can be used" if all_left_out else f"the run {_NO_STEP}"
+        message += f": {reasons}" if reasons else ""
         hint = f"diag triage {tables.root} says how the run ended, or where its ranks are"
         backwards = [of.heartbeat.backwards for of in tables.ranks.values() if of.heartbeat is not None]
         if (most := max(backwards, default=0)) >= _TRAINS:
