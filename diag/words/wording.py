@@ -96,7 +96,7 @@ def per_whole(attribution: Attribution) -> str:
 
 def of_window(text: str) -> str:
     """A text about a step, in a window that is not divided into steps."""
-    return re.sub(r"\b(?:a|per) step\b", "in this window", text)
+    return re.sub(r"\b(?:(?:of|in) )?(?:a|per) step\b", "in this window", text)
 
 
 def fused_words(ns_per_step: float, per: str) -> str:
