@@ -36,7 +36,7 @@ from ..session import Collector
 from ..settings import OWNER_VARIABLE, CollectorSettings, restarts, run_dir_from, settings_from, wanted
 from . import hooks
 from .boot import AfterImport
-from .events import Events
+from .events import Events, nodes_made
 from .hooks import Hooks, Reducers, Saving
 from .leaving import Failure, Leaving, failed_with, failure_of
 
@@ -365,8 +365,9 @@ class Attachment:
             self._let_go()
 
     def _progress(self) -> int | None:
-        """The number of steps so far; None where the process is not recorded, or no longer."""
-        return self.events.timeline.steps if self._collector is not None and not self._closed else None
+        """The number of nodes that autograd has made in this thread; None where the process is not recorded, or no
+        longer. Not the number of steps: the last of those are counted only when an exit that interrupts one unwinds."""
+        return nodes_made() if self._collector is not None and not self._closed else None
 
     def _write_failure(self, failure: Failure) -> None:
         """Writes the exception: the program may print it in its own way, or not at all."""

@@ -11,6 +11,7 @@ import pytest
 from diag.collectors.attach.leaving import Failure, Leaving, failure_of
 from diag.collectors.fence import Fence
 from diag.collectors.layout import RunLayout
+from diag.collectors.reading import read_object
 from diag.hang.api import triage
 from tests.command import diag
 
@@ -116,3 +117,22 @@ def test_the_exception_is_in_the_run(tmp_path: Path, leave: str, start: str, cod
     assert files.error.stat().st_mode & 0o077 == 0
     answer = triage([str(run)])
     assert (answer.fault_class, [culprit.rank for culprit in answer.culprits]) == ("rank_killed_exception", [0])
+
+
+def test_an_exit_in_the_middle_of_a_step_is_a_failure(tmp_path: Path) -> None:
+    script, run = tmp_path / "train.py", tmp_path / "run"
+    script.write_text(
+        "import sys, torch\n"
+        "model = torch.nn.Linear(4, 4)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for step in range(40):\n"
+        "    loss = model(torch.ones(2, 4)).sum()\n"
+        "    if step == 30:\n"
+        "        loss.register_hook(lambda _gradient: sys.exit(7))\n"
+        "    loss.backward()\n"
+        "    optimizer.step()\n"
+        "    optimizer.zero_grad()\n"
+    )
+    ended = diag("run", "--no-trace", "--out", run, "--", sys.executable, script)
+    assert ended.returncode == 7
+    assert read_object(RunLayout(run).rank(0).heartbeat, None)["phase"] == "failed: SystemExit"
