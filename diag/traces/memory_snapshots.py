@@ -39,7 +39,9 @@ _HEAD = 256
 # The first keys, in every pickle protocol: of a snapshot, and of the list of segments that
 # ``torch.cuda.memory_snapshot`` returns.
 _MARKS = (b"segments", b"device_traces", b"total_size")
-_FAILED, _BLOCK_BYTES = b"oom", 1 << 20
+# The name of a failed allocation as pickles of each protocol hold it: a whole string, not a part of one ("room").
+_FAILED = re.compile(rb"\x03(\0\0\0)?oom|[SV]'?oom'?\n")
+_MOST_FAILED_BYTES, _BLOCK_BYTES = 8, 1 << 20
 _MOST_SIZE = 1 << 40  # of one block or segment; sums over all of them fit into 64 bits
 _MOST_US = 1 << 53
 _MOST_TEXT = 200
@@ -224,9 +226,9 @@ def mentions_failure(path: Path | str) -> bool:
     try:
         with open_regular(path, run_of(path)) as file:
             for block in iter(partial(file.read, _BLOCK_BYTES), b""):
-                if _FAILED in before + block:
+                if _FAILED.search(before + block):
                     return True
-                before = block[1 - len(_FAILED) :]
+                before = block[-_MOST_FAILED_BYTES:]
     except OSError:
         pass
     return False
