@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 from diag.account.match import closure
@@ -20,6 +21,10 @@ from diag.hang.api import triage
 from diag.hang.failures import STEP
 from diag.linting.document import read
 from diag.rundir.inspector import newest_job, read_inspector
+from diag.rundir.jobs import sort_traces
+from diag.tables.nesting import depths, enclosing
+from diag.traces.reading import Reading, read_traces
+from diag.traces.trace import Trace
 from tests.growing_inputs import INPUTS
 
 MOST_TIMES = 8  # as long, of four times as much
@@ -106,6 +111,60 @@ def test_an_input_of_four_times_the_size_takes_about_four_times_as_long(tmp_path
 
     taken(2)
     assert taken(4 * size) < MOST_TIMES * taken(size)
+
+
+def test_ranges_in_each_other_take_time_by_their_number() -> None:
+    """Ten thousand, each inside of the last, took 0.7 s, and twenty thousand 2.9."""
+
+    def nested(count: int) -> float:
+        chain = np.arange(count) - 1
+        assert depths(chain).tolist() == list(range(count))
+        return seconds(lambda: depths(chain))
+
+    assert nested(40_000) < MOST_TIMES * nested(10_000)
+
+
+def test_threads_with_a_few_ranges_each_take_time_by_their_number() -> None:
+    def on_threads(count: int) -> float:
+        starts = np.arange(2 * count)
+        ranges = pl.DataFrame({"ts_ns": starts, "dur_ns": np.full(2 * count, 10), "thread": starts % count})
+        assert (enclosing(ranges, starts + 1, starts % count) == starts).all()
+        return seconds(lambda: enclosing(ranges, starts + 1, starts % count))
+
+    assert on_threads(2_000) < MOST_TIMES * on_threads(500)
+
+
+@pytest.mark.parametrize("kind", ["overlapping windows", "windows under different names", "processes without ranks"])
+def test_many_traces_are_sorted_into_jobs_in_time(tmp_path: Path, kind: str) -> None:
+    def written(at: int) -> Path:
+        pid = at if kind == "processes without ranks" else 1
+        begin, length = (at, 1e6) if kind == "overlapping windows" else (at * 100, 90)
+        events = [
+            {
+                "ph": "X",
+                "cat": "cpu_op",
+                "name": "aten::mm",
+                "pid": pid,
+                "tid": 1,
+                "ts": 1e15 + begin + by,
+                "dur": length,
+            }
+            for by in range(5)
+        ]
+        words = (
+            f"trace-{'abcdefgh'[at % 8] * 3}-{'x' * (at // 8)}" if kind == "windows under different names" else "trace"
+        )
+        path = tmp_path / f"{words}-{at}.json"
+        ranks = {} if kind == "processes without ranks" else {"distributedInfo": {"rank": 0, "world_size": 1}}
+        path.write_text(json.dumps({"traceEvents": events, **ranks}))
+        return path
+
+    read = read_traces([str(written(at)) for at in range(160)], Reading(jobs=1))
+    traces = [trace for trace in read if isinstance(trace, Trace)]
+    assert len(traces) == 160
+    jobs = 1 if kind == "overlapping windows" else 160
+    assert len(sort_traces(traces).groups) == jobs
+    assert seconds(lambda: sort_traces(traces)) < MOST_TIMES * seconds(lambda: sort_traces(traces[:40]))
 
 
 def test_clocks_that_never_met_take_no_time() -> None:

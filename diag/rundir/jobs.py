@@ -31,16 +31,22 @@ _ONE_JOB_NS: Final = 24 * 3600 * 10**9
 _SKEW_NS: Final = 5 * 10**9
 # Limit for ranks in different folders that name the same world.
 _ONE_WORLD_NS: Final = 600 * 10**9
+_EVER_NS: Final = 1 << 62
 # September 2001. An earlier time is no time of day: it counts since boot, or the clock was never set.
 _CLOCK_SET_NS: Final = 10**18
 # Names that two traces have in common, as a fraction of all their names. Ranks of one job: 0.9 and more. Different
 # programs: mostly 0.25 and less (public traces of five repositories, November 2026).
 _ALIKE: Final = 0.3
 _COPIED: Final = 0.5  # fraction of start times: a copy shares more; two processes share a few by chance
+_MOST_OVERLAPPING: Final = 64
+_MOST_STARTS: Final = 8_000_000  # 64 MB
 # A word of a file name, without the number at its end: resnet50, rank3. Not h7f2, 6a49xb, r1: hashes and times.
 _WORD: Final = re.compile(r"([A-Za-z]+(?![\dA-Za-z])|[A-Za-z]{3,}(?=\d))\d*")
 # Names that differ from process to process: addresses, numbers of steps.
 _OWN_NAME: Final = re.compile(r"0x[0-9a-f]{4,}|#\d")
+
+
+Starts = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 class Process(Struct, dict=True):
@@ -98,8 +104,8 @@ def sort_traces(traces: Sequence[Trace]) -> Sorted:
     place = {id(trace): number for number, trace in enumerate(traces)}
     groups = [_group_of(process) for process in _processes(traces, gaps)]
     groups.sort(key=lambda group: place[id(group.traces[0])])
-    for linked in (_same_names, _same_time_and_folder, _same_time, _same_folder, _same_world):
-        groups = _merged(groups, linked)
+    for linked, reach_ns in _LINKS:
+        groups = _merged(groups, linked, reach_ns)
     groups.sort(key=lambda group: min(place[id(trace)] for trace in group.traces))
     return Sorted(groups, gaps)
 
@@ -109,44 +115,125 @@ def sort_traces(traces: Sequence[Trace]) -> Sorted:
 
 def _processes(traces: Sequence[Trace], gaps: list[Gap]) -> list[Process]:
     processes: list[Process] = []
+    originals, open_ended = _Originals(), _Continued()
     # A trace comes before its parts, so that the part is left out.
     for trace in sorted(traces, key=lambda trace: (trace.begin_ns, -trace.stored.rows)):
-        original = next((other for process in processes for other in process.traces if _is_copy(trace, other)), None)
-        if original is not None:
+        if (original := originals.of(trace)) is not None:
             rank = f" of rank {trace.rank}" if trace.rank is not None else ""
             gaps.append(Gap(trace.path, f"repeats events{rank} that are in {original.path}; left out"))
             continue
-        process = next((process for process in processes if _goes_on(process, trace)), None)
+        originals.add(trace)
+        alone = Process([trace])
+        process = next((process for process in open_ended.candidates(trace) if _goes_on(process, alone)), None)
         if process is not None:
             process.traces.append(trace)
         else:
-            processes.append(Process([trace]))
+            process = alone
+            processes.append(process)
+        open_ended.add(process)
     return processes
 
 
-def _is_copy(trace: Trace, other: Trace) -> bool:
-    """Whether a trace holds the same events as another, or a part of them."""
-    if (trace.rank != other.rank and None not in (trace.rank, other.rank)) or trace.path == other.path:
-        return False
-    if min(trace.end_ns, other.end_ns) <= max(trace.begin_ns, other.begin_ns):
-        return False
-    if (trace.begin_ns, trace.end_ns, trace.stored.rows) == (other.begin_ns, other.end_ns, other.stored.rows):
-        return trace.host_pids == other.host_pids
-    if trace.host_pids and other.host_pids and not set(trace.host_pids) & set(other.host_pids):
-        return False
-    starts, others = _starts(trace), _starts(other)
-    common = len(np.intersect1d(starts, others, assume_unique=True))
-    return common > _COPIED * min(len(starts), len(others))
+class _Originals:
+    """The traces so far, in order of their begin, each with what a copy has in common with it."""
+
+    def __init__(self) -> None:
+        self._whole: dict[tuple[int, int, int], list[Trace]] = {}
+        self._running: list[Trace] = []
+        self._starts: dict[int, Starts] = {}
+
+    def add(self, trace: Trace) -> None:
+        self._whole.setdefault(_extent(trace), []).append(trace)
+        self._running.append(trace)
+
+    def of(self, trace: Trace) -> Trace | None:
+        """The trace that this one is a copy of, or a part of."""
+        if (same := self._first(trace, self._whole.get(_extent(trace), []))) is not None:
+            return same
+        ended = [other for other in self._running if other.end_ns <= trace.begin_ns]
+        if ended:
+            self._running = [other for other in self._running if other.end_ns > trace.begin_ns]
+            for other in ended:
+                self._starts.pop(id(other), None)
+        # A process records one trace at a time: where this many overlap, only the last of them are compared.
+        return self._first(trace, self._running[-_MOST_OVERLAPPING:])
+
+    def _first(self, trace: Trace, others: Iterable[Trace]) -> Trace | None:
+        return next((other for other in others if self._is_copy(trace, other)), None)
+
+    def _is_copy(self, trace: Trace, other: Trace) -> bool:
+        """Whether a trace holds the same events as another, or a part of them."""
+        if (trace.rank != other.rank and None not in (trace.rank, other.rank)) or trace.path == other.path:
+            return False
+        if min(trace.end_ns, other.end_ns) <= max(trace.begin_ns, other.begin_ns):
+            return False
+        if _extent(trace) == _extent(other):
+            return trace.host_pids == other.host_pids
+        if trace.host_pids and other.host_pids and not set(trace.host_pids) & set(other.host_pids):
+            return False
+        starts, others = self._starts_of(trace), self._starts_of(other)
+        common = len(np.intersect1d(starts, others, assume_unique=True))
+        return common > _COPIED * min(len(starts), len(others))
+
+    def _starts_of(self, trace: Trace) -> Starts:
+        """When its events start. Those of the last traces are kept, up to a number of events."""
+        if (known := self._starts.get(id(trace))) is not None:
+            return known
+        starts = _starts(trace)
+        while self._starts and sum(map(len, self._starts.values())) + len(starts) > _MOST_STARTS:
+            self._starts.pop(next(iter(self._starts)))
+        self._starts[id(trace)] = starts
+        return starts
 
 
-def _starts(trace: Trace) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _extent(trace: Trace) -> tuple[int, int, int]:
+    return trace.begin_ns, trace.end_ns, trace.stored.rows
+
+
+class _Continued:
+    """The processes so far by what a later window has in common with them."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+        self._found: dict[tuple[object, ...], dict[int, Process]] = {}
+
+    def add(self, process: Process) -> None:
+        """A process, once more after each of its windows."""
+        number = self._numbers.setdefault(id(process), len(self._numbers))
+        for key in self._keys(process.traces[-1]):
+            self._found.setdefault(key, {})[number] = process
+
+    def candidates(self, trace: Trace) -> list[Process]:
+        """The processes that this trace may be a later window of, in order."""
+        found: dict[int, Process] = {}
+        for key in self._keys(trace):
+            alive = self._found.get(key, {})
+            for number, process in list(alive.items()):
+                if trace.begin_ns - process.traces[-1].end_ns > _ONE_JOB_NS:
+                    del alive[number]  # neither is any later trace
+                else:
+                    found[number] = process
+        return [found[number] for number in sorted(found)]
+
+    @staticmethod
+    def _keys(trace: Trace) -> list[tuple[object, ...]]:
+        if trace.rank is not None:
+            return [(trace.rank, _named_like(trace))]
+        return [(pid, _named_like(trace)) for pid in dict.fromkeys(trace.host_pids)]
+
+
+def _named_like(trace: Trace) -> tuple[str, tuple[str, ...]]:
+    return _written_by(trace), _words(trace.path)
+
+
+def _starts(trace: Trace) -> Starts:
     return np.unique(trace.unsorted(*trace.stored.categories, columns=("ts_ns",))["ts_ns"].to_numpy())
 
 
-def _goes_on(process: Process, trace: Trace) -> bool:
-    """Whether a trace is a later window of the process. Process ids are reused: in another container, on another host,
-    on another day."""
-    before = process.traces[-1]
+def _goes_on(process: Process, alone: Process) -> bool:
+    """Whether a process of one trace is a later window of the process. Process ids are reused: in another container, on
+    another host, on another day."""
+    before, trace = process.traces[-1], alone.traces[0]
     if before.rank != trace.rank or before.path == trace.path or _differ(before.world_size, trace.world_size):
         return False
     if _differ(before.host, trace.host) or _differ(before.device_names, trace.device_names):
@@ -154,13 +241,13 @@ def _goes_on(process: Process, trace: Trace) -> bool:
     pids, others = set(before.host_pids), set(trace.host_pids)
     if not pids & others and (trace.rank is None or (pids and others)):
         return False
-    if _written_by(before) != _written_by(trace) or _words(before.path) != _words(trace.path):
+    if _named_like(before) != _named_like(trace):
         return False
     if trace.begin_ns - before.end_ns > _ONE_JOB_NS:
         return False
     if trace.begin_ns < before.end_ns and (trace.rank is None or _same_steps(before, trace)):
         return False
-    return _alike(process, Process([trace]))
+    return _alike(process, alone)
 
 
 def _differ(left: object, right: object) -> bool:
@@ -259,22 +346,60 @@ def _united(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return united
 
 
-def _merged(groups: list[Group], linked: Callable[[Group, Group], bool]) -> list[Group]:
-    """The groups, with pairs joined that are linked and not in conflict."""
+def _merged(groups: list[Group], linked: Callable[[Group, Group], bool], reach_ns: int) -> list[Group]:
+    """The groups, with pairs joined that are linked and not in conflict. ``reach_ns``: the longest time between two
+    that are linked."""
     while True:
         merged: list[Group] = []
+        by_content = _ByContent()
         for group in groups:
-            fitting = [n for n, other in enumerate(merged) if linked(other, group) and not conflict(other, group)]
+            near = by_content.compatible(group, reach_ns)
+            fitting = [n for n in near if linked(merged[n], group) and not conflict(merged[n], group)]
             if fitting:
                 nearest = fitting[0]
                 if len(fitting) > 1:
                     nearest = min(fitting, key=lambda n: _id_distance(merged[n], group))
+                by_content.remove(nearest, merged[nearest])
                 merged[nearest] = _joined(merged[nearest], group)
+                by_content.add(nearest, merged[nearest])
             else:
+                by_content.add(len(merged), group)
                 merged.append(group)
         if len(merged) == len(groups):
             return merged
         groups = merged
+
+
+class _ByContent:
+    """Numbers of groups by what contradicts one job most often, so that few pairs need to be compared: a folder may
+    hold a thousand recordings of rank 0."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[frozenset[int], frozenset[int], bool], dict[int, tuple[int, int]]] = {}
+
+    @staticmethod
+    def _key(group: Group) -> tuple[frozenset[int], frozenset[int], bool]:
+        return frozenset(group.ranks), frozenset(group.worlds), group.ranked
+
+    def add(self, number: int, group: Group) -> None:
+        self._found.setdefault(self._key(group), {})[number] = group.spans[0][0], group.spans[-1][1]
+
+    def remove(self, number: int, group: Group) -> None:
+        key = self._key(group)
+        del self._found[key][number]
+        if not self._found[key]:
+            del self._found[key]
+
+    def compatible(self, group: Group, reach_ns: int) -> list[int]:
+        """The groups whose ranks, world sizes and times do not contradict one job, in order: see `conflict`."""
+        begin, end = group.spans[0][0], group.spans[-1][1]
+        numbers: list[int] = []
+        for (ranks, worlds, ranked), places in self._found.items():
+            if not group.ranks.isdisjoint(ranks) or _differ(group.worlds, worlds):
+                continue
+            most = reach_ns if ranked and group.ranked else 0
+            numbers += [n for n, (first, last) in places.items() if first - end <= most and begin - last <= most]
+        return sorted(numbers)
 
 
 def _same_names(left: Group, right: Group) -> bool:
@@ -297,9 +422,18 @@ def _same_world(left: Group, right: Group) -> bool:
     return bool(left.worlds & right.worlds) and apart_ns(left, right) <= _ONE_WORLD_NS
 
 
+_LINKS: Final = (
+    (_same_names, _SKEW_NS),
+    (_same_time_and_folder, _SKEW_NS),
+    (_same_time, _SKEW_NS),
+    (_same_folder, _EVER_NS),
+    (_same_world, _ONE_WORLD_NS),
+)
+
+
 def apart_ns(left: Group, right: Group) -> int:
     """The time from a window of ``left`` to the next window of ``right``, or back; 0 if some overlap."""
-    least, i, j = 1 << 62, 0, 0
+    least, i, j = _EVER_NS, 0, 0
     while i < len(left.spans) and j < len(right.spans):
         mine, theirs = left.spans[i], right.spans[j]
         least = min(least, max(mine[0], theirs[0]) - min(mine[1], theirs[1]))
@@ -470,7 +604,7 @@ def at_other_times(group: Group) -> list[Gap]:
         return []
     gaps = []
     alone = [_group_of(process) for process in group.processes]
-    together = _merged(alone, _same_time)
+    together = _merged(alone, _same_time, _SKEW_NS)
     for part in together[1:]:
         if not _clocks_agree(part, together[0]):
             continue

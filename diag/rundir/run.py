@@ -444,6 +444,7 @@ def _jobs_of(paths: Sequence[str], runs: Sequence[str], traces: Sequence[Trace],
     of_job = {trace.path for group in sorted_traces.groups for trace in group.traces}
     jobs = [Job(_job_name(paths, run), (run,)) for run in runs]
     places = job_places(paths, sorted_traces.groups, {job.name for job in jobs})
+    names = {id(group): name for group, (name, _) in zip(sorted_traces.groups, places, strict=True)}
     for group, (name, opened_by) in zip(sorted_traces.groups, places, strict=True):
         job_files = {trace.path for trace in group.traces}
         tables = _tables(opened_by, group, [gap for gap in gaps if gap.path in job_files])
@@ -451,7 +452,7 @@ def _jobs_of(paths: Sequence[str], runs: Sequence[str], traces: Sequence[Trace],
         reason = ""
         if others:
             nearest, difference = why_apart(group, others)
-            reason = f"not the same job as {places[sorted_traces.groups.index(nearest)][0]}: {difference}"
+            reason = f"not the same job as {names[id(nearest)]}: {difference}"
         jobs.append(Job(name, opened_by, reason, tables))
     jobs.sort(key=lambda job: natural(job.name))
     unused = [gap for gap in gaps if gap.path not in of_job]

@@ -112,10 +112,9 @@ def _rows(
     calls: pl.DataFrame, parent: nesting.Rows, own_ns: npt.NDArray[np.int64], counted: npt.NDArray[np.bool_]
 ) -> pl.DataFrame:
     whole = own_ns.copy()
-    depth = nesting.depths(parent)
-    for level in range(int(depth.max(initial=0)), 0, -1):
-        inner = np.flatnonzero(depth == level)
-        np.add.at(whole, parent[inner], whole[inner])
+    for depth, inner in reversed(list(nesting.by_value(nesting.depths(parent)))):
+        if depth:
+            np.add.at(whole, parent[inner], whole[inner])
     name = calls["name"].cast(pl.String)
     around = name.gather(pl.Series(parent, dtype=pl.Int64).replace(nesting.NONE, None)).fill_null("")
     outermost = (name != around).to_numpy()  # a module inside itself is in the outer one's time already

@@ -23,8 +23,10 @@ def enclosing(ranges: pl.DataFrame, at_ns: Times, thread: npt.NDArray[np.int64])
     ``ranges`` needs ts_ns, dur_ns and thread, sorted as by Trace.select. Threads below 0 are unknown.
     """
     innermost = np.full(len(at_ns), NONE, dtype=np.int64)
+    asked = dict(by_value(thread))
     for number, rows, start, end in _threads(ranges):
-        queries = np.flatnonzero(thread == number)
+        if (queries := asked.get(number)) is None:
+            continue
         times = at_ns[queries]
         at = _last_open(end, np.searchsorted(start, times, side="right"), times)
         innermost[queries] = np.where(at >= 0, rows[np.maximum(at, 0)], NONE)
@@ -53,23 +55,28 @@ def own_time(ranges: pl.DataFrame, parent: Rows) -> Times:
 
 
 def depths(parent: Rows) -> Rows:
-    depth = np.zeros(len(parent), dtype=np.int64)
-    inside = np.flatnonzero(parent >= 0)
-    at = parent[inside]
-    while len(inside):  # one pass per level, not per range
-        depth[inside] += 1
-        at = parent[at]
-        inside, at = inside[at >= 0], at[at >= 0]
+    depth = (parent >= 0).astype(np.int64)
+    ancestor = parent.copy()
+    while len(inside := np.flatnonzero(ancestor >= 0)):  # twice as far up with each pass
+        above = ancestor[inside]
+        depth[inside] += depth[above]
+        ancestor[inside] = ancestor[above]
     return depth
+
+
+def by_value(values: Rows) -> Iterator[tuple[int, Rows]]:
+    """Each distinct value, in order, and its rows."""
+    order = np.argsort(values, kind="stable")
+    distinct, first = np.unique(values[order], return_index=True)
+    yield from zip(distinct.tolist(), np.split(order, first[1:]), strict=False)
 
 
 def _threads(ranges: pl.DataFrame) -> Iterator[tuple[int, Rows, Times, Times]]:
     """Per thread: its number, its rows, their starts (sorted) and ends."""
-    thread, start = ranges["thread"].to_numpy(), ranges["ts_ns"].to_numpy()
+    start = ranges["ts_ns"].to_numpy()
     end = start + ranges["dur_ns"].to_numpy()
-    for number in np.unique(thread):
-        rows = np.flatnonzero(thread == number)
-        yield int(number), rows, start[rows], end[rows]
+    for number, rows in by_value(ranges["thread"].to_numpy()):
+        yield number, rows, start[rows], end[rows]
 
 
 def _last_open(end: Times, before: Rows, at_ns: Times) -> Rows:

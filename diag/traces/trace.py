@@ -126,7 +126,7 @@ class Events(Struct, frozen=True, eq=False, dict=True):
     arguments: pl.DataFrame
     counters: pl.DataFrame
 
-    @property
+    @cached_property
     def rows(self) -> int:
         return sum(int(frame.lazy().select(pl.len()).collect().item()) for frame in self.frames)
 
