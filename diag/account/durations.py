@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.model.steps import Attribution
+from diag.rundir.durations import each_once
 
 from .match import SYNCHRONISING
 
@@ -79,11 +80,10 @@ def durations_of(rows: pl.DataFrame, size_of: Mapping[str, int]) -> Durations:
     """``rows``: ``rank``, ``group``, ``seq``, ``op``, ``bytes``, ``duration_ns``, ``dumped_ns`` and ``end_ns``, in the
     order of each rank's calls; ``size_of``: the number of ranks of each group."""
     wall_ns = _wall(rows)
-    calls = (
-        rows.filter(pl.col("op").is_in(list(SYNCHRONISING)))
-        .with_columns(place=(pl.int_range(pl.len()) / pl.len()).over("rank", "group"))
-        .unique(["rank", "group", "seq", "op"], keep="first", maintain_order=True)
+    placed = rows.filter(pl.col("op").is_in(list(SYNCHRONISING))).with_columns(
+        place=(pl.int_range(pl.len()) / pl.len()).over("rank", "group")
     )
+    calls = each_once(placed, ["rank", "group", "seq", "op"])
     key = ["group", "op", "seq"]
     sizes = pl.DataFrame(
         {"group": list(size_of), "size": list(size_of.values())}, schema={"group": pl.String, "size": pl.Int64}
@@ -107,7 +107,8 @@ def durations_of(rows: pl.DataFrame, size_of: Mapping[str, int]) -> Durations:
     a_rank = float(whole["size"].sum()) / max(1, calls["rank"].n_unique())
     chunks = max(1, min(_CHUNKS, int(a_rank / _LEAST)))
     whole = whole.with_columns(chunk=(pl.col("place") * chunks).floor().clip(0, chunks - 1).cast(pl.Int64))
-    whole_calls = calls.join(whole.select(*key, "transfer_ns", "chunk"), on=key, how="inner")
+    times = calls.select("rank", *key, "duration_ns")
+    whole_calls = times.join(whole.select(*key, "transfer_ns", "chunk"), on=key, how="inner")
     whole_calls = whole_calls.with_columns(wait_ns=pl.col("duration_ns") - pl.col("transfer_ns"))
     ranks = tuple(whole_calls["rank"].unique().sort().to_list())
     row_of = {rank: row for row, rank in enumerate(ranks)}

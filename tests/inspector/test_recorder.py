@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
+import polars as pl
 import pytest
 
 from diag.api import Result, open_run
@@ -246,3 +248,12 @@ def test_only_damaged_files(run: RunLayout) -> None:
     for rank in WORLD:
         run.rank(rank).durations.write_text("{\n")
     assert culprits_and_gap(run) == ((), True)
+
+
+def test_the_first_of_equal_records_is_kept_in_order() -> None:
+    draw = np.random.default_rng(1)
+    rows = pl.DataFrame({"a": draw.integers(0, 9, 50), "b": draw.integers(0, 9, 50), "place": np.arange(50)})
+    once = durations.each_once(rows, ["a", "b"])
+    assert len(once) < len(rows)
+    assert once.equals(rows.unique(["a", "b"], keep="first", maintain_order=True))
+    assert durations.each_once(once, ["a", "b"]).equals(once)
