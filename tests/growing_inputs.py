@@ -21,6 +21,7 @@ from tests.inspector.files import collective, header, lines, metadata
 from tests.many_ranks import Job, write_summaries
 
 SAMPLE = Path(__file__).parents[1] / "sample_traces" / "ddp-healthy"
+SUMMARY = ("analyze", "IN", "--json", "--summary")
 ANALYZE, TRIAGE, PLAN, EXPORT = ("analyze", "IN", "--json"), ("triage", "IN", "--json"), ("plan", "IN"), (
     "export", "IN", "--format", "prometheus",
 )  # fmt: skip
@@ -594,7 +595,7 @@ def _(folder: Path, n: int) -> None:
 
 @grows("memory snapshot", "blocks that share their frames", 5_000)
 def _(folder: Path, n: int) -> None:
-    frames = [{"name": f"f{i}", "filename": "a.py", "line": i} for i in range(n)]
+    frames = [{"name": f"f{i}", "filename": "a.py", "line": i} for i in range(60)]
     snapshot(folder, [segment(0, [block(i * 512, frames=frames) for i in range(n)], n * 512)])
 
 
@@ -1050,6 +1051,9 @@ def _(folder: Path, n: int) -> None:
 @grows("run", "steps, triaged", 500, TRIAGE)
 def _(folder: Path, n: int) -> None:
     run(folder, steps=n)
+    for rank in range(2):
+        beat = {"unix_ns": 10**18, "monotonic_ns": 10**12, "step": n, "phase": "backward", "steps": n}
+        (folder / "ranks" / f"{rank:05d}" / "heartbeat.json").write_text(json.dumps(beat))
 
 
 @grows("run", "collectives of a step", 500)
@@ -1287,8 +1291,8 @@ def _(folder: Path, n: int) -> None:
 
 @grows("run", "exits", 5_000, TRIAGE)
 def _(folder: Path, n: int) -> None:
-    run(folder)
-    (folder / "exits.json").write_text(json.dumps([{"rank": i, "code": 1, "host": "h", "pid": i} for i in range(n)]))
+    run(folder, world_size=n)
+    (folder / "exits.json").write_text(json.dumps([{"rank": i, "exit_code": 1, "first": i == 0} for i in range(n)]))
 
 
 @grows("run", "a mesh of many dimensions", 5_000)
@@ -1296,12 +1300,12 @@ def _(folder: Path, n: int) -> None:
     run(folder, mesh={f"a{i}": 1 for i in range(n)})
 
 
-@grows("run", "ranks with summaries", 100)
+@grows("run", "ranks with summaries", 100, SUMMARY)
 def _(folder: Path, n: int) -> None:
     write_summaries(Job(n, steps=50), folder)
 
 
-@grows("run", "steps in summaries", 500)
+@grows("run", "steps in summaries", 500, SUMMARY)
 def _(folder: Path, n: int) -> None:
     write_summaries(Job(8, steps=n), folder)
 
