@@ -167,6 +167,21 @@ def test_many_traces_are_sorted_into_jobs_in_time(tmp_path: Path, kind: str) -> 
     assert seconds(lambda: sort_traces(traces)) < MOST_TIMES * seconds(lambda: sort_traces(traces[:40]))
 
 
+def test_a_part_of_a_trace_is_left_out_among_many_ranks(tmp_path: Path) -> None:
+    def write(name: str, rank: int, count: int) -> str:
+        event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "tid": 1, "dur": 90}
+        events = [{**event, "pid": rank + 1, "ts": 1e15 + rank + (at + 6 - count) * 100} for at in range(count)]
+        document = {"distributedInfo": {"rank": rank, "world_size": 80}, "traceEvents": events}
+        (tmp_path / name).write_text(json.dumps(document))
+        return str(tmp_path / name)
+
+    paths = [write(f"rank{rank}.json", rank, 6) for rank in range(80)]
+    read = read_traces([*paths, write("part.json", 0, 4)], Reading(jobs=1))
+    found = sort_traces([trace for trace in read if isinstance(trace, Trace)])
+    assert [len(group.processes) for group in found.groups] == [80]
+    assert [gap.path for gap in found.gaps] == [str(tmp_path / "part.json")]
+
+
 def test_clocks_that_never_met_take_no_time() -> None:
     """A thousand of them took 4 seconds, two thousand 35."""
 

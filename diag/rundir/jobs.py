@@ -155,22 +155,21 @@ class _Originals:
             self._running = [other for other in self._running if other.end_ns > trace.begin_ns]
             for other in ended:
                 self._starts.pop(id(other), None)
-        # A process records one trace at a time: where this many overlap, only the last of them are compared.
-        return self._first(trace, self._running[-_MOST_OVERLAPPING:])
+        # A process records one trace at a time: if more of one rank overlap, only the last of them are compared.
+        of_rank = [other for other in self._running if _may_be_of_one_process(trace, other)]
+        return self._first(trace, of_rank[-_MOST_OVERLAPPING:])
 
     def _first(self, trace: Trace, others: Iterable[Trace]) -> Trace | None:
         return next((other for other in others if self._is_copy(trace, other)), None)
 
     def _is_copy(self, trace: Trace, other: Trace) -> bool:
         """Whether a trace holds the same events as another, or a part of them."""
-        if (trace.rank != other.rank and None not in (trace.rank, other.rank)) or trace.path == other.path:
+        if not _may_be_of_one_process(trace, other) or trace.path == other.path:
             return False
         if min(trace.end_ns, other.end_ns) <= max(trace.begin_ns, other.begin_ns):
             return False
         if _extent(trace) == _extent(other):
             return trace.host_pids == other.host_pids
-        if trace.host_pids and other.host_pids and not set(trace.host_pids) & set(other.host_pids):
-            return False
         starts, others = self._starts_of(trace), self._starts_of(other)
         common = len(np.intersect1d(starts, others, assume_unique=True))
         return common > _COPIED * min(len(starts), len(others))
@@ -184,6 +183,12 @@ class _Originals:
             self._starts.pop(next(iter(self._starts)))
         self._starts[id(trace)] = starts
         return starts
+
+
+def _may_be_of_one_process(trace: Trace, other: Trace) -> bool:
+    if trace.rank != other.rank and trace.rank is not None and other.rank is not None:
+        return False
+    return not trace.host_pids or not other.host_pids or not set(trace.host_pids).isdisjoint(other.host_pids)
 
 
 def _extent(trace: Trace) -> tuple[int, int, int]:
