@@ -399,9 +399,12 @@ def test_durations_from_the_flight_recorder(tmp_path: Path, timed: int, state: s
     name = "durations from the Flight Recorder"
     ranks = both_ranks(tmp_path, "ddp")
     assert result_of(name, checked(tmp_path, "ddp")).found == "no rank left durations.jsonl"
-    calls = [CollectiveRow("0", seq, "all_reduce", 8, "float32", seq, None, None, None) for seq in range(10)]
     rows = [DurationRow("0", seq, "all_reduce", 8, "float32", seq, MS) for seq in range(timed)]
     for _, files in ranks:
+        begin_ns = json.loads(files.steps.read_bytes().splitlines()[0])["begin_ns"]
+        calls = [
+            CollectiveRow("0", seq, "all_reduce", 8, "float32", begin_ns + seq, None, None, None) for seq in range(10)
+        ]
         files.collectives.write_bytes(encode(CollectiveLine(0, calls, {"0": [0, 1]})))
         files.durations.write_bytes(encode(DurationLine(rows, {"0": [0, 1]}, "nccl")))
     found = result_of(name, checked(tmp_path, "ddp"))
