@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import sys
 from collections.abc import Generator, Iterator
 
 import pytest
@@ -27,6 +28,8 @@ for _name in filter(_OF_OTHERS.fullmatch, list(os.environ)):
     del os.environ[_name]
 os.umask(0o022)  # tests that say which files others may read
 
+_MAIN = sys.modules["__main__"]
+
 # Folders of tests that start trainings or browsers, the longest first. Begun first, they leave short files for the end,
 # so that no worker is left alone with a long one.
 LONG = ("fuzz", "attach", "run", "trainer", "browser", "app", "collectors", "crosscheck")
@@ -47,6 +50,13 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     place = {name: number for number, name in enumerate(LONG)}
     items.sort(key=lambda item: place.get(item.path.parent.name, len(LONG)))
+
+
+@pytest.fixture(autouse=True)
+def _main_stays_main() -> Iterator[None]:
+    """AppTest leaves its script as ``__main__``, which every later multiprocessing child would then run."""
+    yield
+    sys.modules["__main__"] = _MAIN
 
 
 @pytest.fixture

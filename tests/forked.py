@@ -71,9 +71,6 @@ _PRELOADED = (
 )
 
 
-_MAIN = sys.modules["__main__"]  # of the tests: a child imports the module of that name first
-
-
 @dataclass(frozen=True)
 class Ended:
     """What came of processes: the exit code of the first that failed, or 0, that of each, and what all of them said."""
@@ -100,7 +97,6 @@ def run_forked(
     """Runs a script, or ``-m`` and a module, with its arguments, once with each of the environments, at once.
     ``cwd``: the current folder of the processes, where not that of the tests. AssertionError when that takes longer; no
     process is left then."""
-    sys.modules["__main__"] = _MAIN  # Streamlit puts the script of an app there, and may leave it
     with TemporaryDirectory() as folder:
         out, err = Path(folder, "stdout"), Path(folder, "stderr")
         out.touch()

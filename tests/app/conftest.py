@@ -1,4 +1,3 @@
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,14 +19,6 @@ def _no_component_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each run of an AppTest reads the metadata of every installed package, in search of components of Streamlit:
     half a second of CPU, most of what a page takes. The dashboard has none."""
     monkeypatch.setattr("streamlit.components.v2.manifest_scanner.scan_component_manifests", list)
-
-
-@pytest.fixture(autouse=True)
-def _main_stays_main() -> Iterator[None]:
-    """AppTest leaves its script as ``__main__``, which every later multiprocessing child would then run."""
-    kept = sys.modules["__main__"]
-    yield
-    sys.modules["__main__"] = kept
 
 
 @pytest.fixture
