@@ -270,9 +270,10 @@ class Collector(AbstractContextManager["Collector"]):
         self._guarded(lambda: self._catch_up(if_still=False))
         self.doing, self._backwards, self._follower = self._doing(), self._without_step(), None
         self._snapshots.stop(kind)
+        if self._broken or kind is not None:
+            self._windows.discard(failing=kind is not None)
         if kind is None:
             self._windows.close()
-        if kind is None:
             self.doing, self._done = ("done", self.doing[1]), True
         else:
             self._failed_in, self.doing = self.doing[0], (f"{FAILED}{kind.__name__}", time.monotonic_ns())
@@ -404,6 +405,7 @@ class Collector(AbstractContextManager["Collector"]):
         with contextlib.suppress(Exception):
             self._catch_up(if_still=False)
         self._broken = True
+        self._windows.discard()
         self._leave_gc()
         self._complaints.messages.append(f"nothing more is recorded: {why}")
         self._write_the_rest()

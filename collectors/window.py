@@ -60,6 +60,8 @@ class TraceWindows:
         self._on = settings.trace and settings.trace_active > 0
         self._failed = ""  # why no window is recorded any more
         self._profiler: Any = None
+        self._started_by = 0, 0  # process and thread
+        self._starting = False  # it cannot be stopped meanwhile
         self._packing: threading.Thread | None = None  # the last one
         self._first_active = -1
         self._pending: TraceAsked | None = None  # a request whose window has not begun
@@ -176,12 +178,21 @@ class TraceWindows:
         if self._pending is not None:
             self.answer = (self._pending.number, "the training ended first")
 
+    def discard(self, failing: bool = False) -> None:
+        """Ends an open window without a trace: a process whose profiler still records at its end is killed by SIGSEGV.
+        Only the thread that started the profiler can stop it. ``failing``: the training failed, so its device may never
+        finish its work; nothing waits for it."""
+        if self._profiler is None or self._starting or self._started_by != (os.getpid(), threading.get_ident()):
+            return
+        profiler, self._profiler = self._profiler, None
+        profiler.on_trace_ready = None
+        if failing and hasattr(profiler.profiler, "use_device"):
+            profiler.profiler.use_device = None  # which stopping synchronizes with
+        self._guard(profiler.stop)
+
     def stand_back(self, why: str) -> None:
         """Leaves the profiler to the training, as only one can run: an open window is discarded."""
-        profiler, self._profiler = self._profiler, None
-        if profiler is not None:
-            profiler.on_trace_ready = None
-            self._guard(profiler.stop)
+        self.discard()
         if self._on and not self._failed:
             self._off(why)
         self._failed = self._failed or f"no window is recorded: {why}"
@@ -192,6 +203,7 @@ class TraceWindows:
 
     def _start(self, active: int) -> None:
         settings = self._settings
+        self._started_by = os.getpid(), threading.get_ident()
         self._profiler = torch.profiler.profile(
             activities=profiler_activities(),
             schedule=torch.profiler.schedule(wait=0, warmup=settings.trace_warmup, active=active, repeat=1),
@@ -201,8 +213,14 @@ class TraceWindows:
             profile_memory=settings.trace_memory,
             experimental_config=_experimental_config(settings),
         )
-        with _quiet():
-            self._profiler.start()
+        self._starting = True
+        try:
+            with _quiet():
+                self._profiler.start()
+        finally:
+            self._starting = False
+        if self._fence.off:  # since a hook on the profiler's start failed
+            self.discard()
 
     def _export(self, profiler: Any) -> None:
         for key, value in self._metadata().items():

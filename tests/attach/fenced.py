@@ -1,9 +1,11 @@
 """Trainings in which each function of the recorder fails in turn, and what becomes of them.
 
     python fenced.py FOLDER SCENARIO [PART PARTS]
+    python fenced.py FOLDER SCENARIO 0 1 all
 
-One process imports torch and the recorder; each training is a fork of it, which ends as a Python process does. Prints a
-JSON object: the number of trainings, and for each that was not as the bare one what was different.
+Functions that the scenario "ddp" calls fail in it alone, unless "all" is given. One process imports torch and the
+recorder; each training is a fork of it, which ends as a Python process does. Prints a JSON object: the number of
+trainings, and for each that was not as the bare one what was different.
 """
 
 from __future__ import annotations
@@ -32,13 +34,16 @@ from torch.utils.data import DataLoader
 
 ROOT = Path(__file__).parents[2] / "collectors"
 PACKAGE = "_diag_collectors"
-TIMEOUT_S = 300  # on a busy host
+TIMEOUT_S = 60
 BARE = "bare"
 _CPP = "record_function.cpp"  # torch's own line of a profiler whose start has failed
 ERRORS = ("RuntimeError", "OSError", "MemoryError", "AttributeError", "RecursionError", "StopIteration", "TypeError")
 # They stand in for functions of the training, and hold the fence themselves.
 FENCES = {"prepare_for_backward", "register_comm_hook", "timed_bucket", "exec_module", "excepthook"}
+# ``record`` and its methods hold the fence within them, and nothing but ``discard`` can stop the profiler.
+HELD = (f"{PACKAGE}.recording.record", f"{PACKAGE}.recording.Recording", f"{PACKAGE}.window.TraceWindows.discard")
 SETTINGS = {"trace_skip": 1, "trace_warmup": 1, "trace_active": 1, "interval_s": 0.02}
+IN_A_WINDOW = {"plain"}  # the training ends in a window of the profiler
 
 # -- trainings ---------------------------------------------------------------------------------------------------------
 
@@ -224,6 +229,7 @@ class Run:
 
     def __init__(self, folder: Path, scenario: str) -> None:
         self.folder, self.train, self.attached = folder, SCENARIOS[scenario], scenario != "marked"
+        self.settings = SETTINGS | ({"trace_active": 9} if scenario in IN_A_WINDOW else {})
         self.number = 0
 
     def start(self, prepare: Callable[[], object]) -> bool:
@@ -239,7 +245,9 @@ class Run:
         torch.manual_seed(0)
         prepare()
         if self.attached:
-            os.environ.update(DIAG_ATTACH="1", DIAG_RUN_DIR=str(folder / "run"), DIAG_COLLECTOR=json.dumps(SETTINGS))
+            os.environ.update(
+                DIAG_ATTACH="1", DIAG_RUN_DIR=str(folder / "run"), DIAG_COLLECTOR=json.dumps(self.settings)
+            )
             try:  # as sitecustomize does
                 sys.modules[f"{PACKAGE}.attach.boot"].boot()
             except Exception as error:
@@ -278,18 +286,24 @@ def calls_into(path: Path) -> None:
 Job = tuple[str, Callable[[], object]]
 
 
-def jobs(folder: Path, scenario: str, part: int, parts: int) -> Iterator[Job]:
+def calls_of(file: Path) -> set[tuple[object, ...]]:
+    return {tuple(entry) for entry in json.loads(file.read_text())}
+
+
+def jobs(
+    folder: Path, scenario: str, part: int, parts: int, modules: list[ModuleType], elsewhere: set[tuple[object, ...]]
+) -> Iterator[Job]:
     """The bare training, one in which nothing fails, and those in which something does: a name, and what is done to the
-    recorder before it."""
-    modules = load()
+    recorder before it. ``elsewhere``: the code that fails in another scenario."""
     yield BARE, lambda: os.environ.update(DIAG_COLLECT="off")
     yield "nothing", lambda: calls_into(folder / "called.json")
-    called = {tuple(entry) for entry in json.loads((folder / "called.json").read_text())}
+    called = calls_of(folder / "called.json") - elsewhere
     places = [
         (f"{name}{path}", path, function)
         for name, function in functions(modules).items()
         for path, code in codes(function.__code__)
-        if (code.co_filename, code.co_firstlineno, code.co_name) in called and code.co_name not in FENCES
+        if (code.co_filename, code.co_firstlineno, code.co_name) in called
+        if code.co_name not in FENCES and not f"{name}{path}".startswith(HELD)
     ]
     for number, (name, path, function) in enumerate(places[part::parts]):
         error = ERRORS[(part + number) % len(ERRORS)]
@@ -305,14 +319,23 @@ def plant(function: FunctionType, path: str, error: str) -> None:
 def main() -> None:
     folder, scenario = Path(sys.argv[1]).resolve(), sys.argv[2]
     part, parts = (int(word) for word in sys.argv[3:5]) if len(sys.argv) > 3 else (0, 1)
+    modules = load()
+    elsewhere: set[tuple[object, ...]] = set()
     torch.set_num_threads(1)
     steps(torch.nn.Linear(4, 2), 1)  # what the first step of a process takes
     sys.stdout.flush()
     gc.collect()
     gc.freeze()
+    if scenario != "ddp" and "all" not in sys.argv:
+        (folder / "ddp").mkdir()
+        other = Run(folder / "ddp", "ddp")
+        if not other.start(lambda: calls_into(folder / "ddp" / "called.json")):
+            return
+        other.ended()
+        elsewhere = calls_of(folder / "ddp" / "called.json")
     run, bare = Run(folder, scenario), Ended(0, "", "")
     number, different = 0, {}
-    for name, prepare in jobs(folder, scenario, part, parts):
+    for name, prepare in jobs(folder, scenario, part, parts, modules, elsewhere):
         if not run.start(prepare):
             return  # the training: it ends as its process does
         ended = run.ended()

@@ -35,13 +35,34 @@ def test_functions_that_fail_cost_the_recording_and_no_more(tmp_path: Path) -> N
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("part", range(4))
-@pytest.mark.parametrize(("scenario", "exit_code"), [("ddp", 0), ("plain", 1), ("pair", 0), ("marked", 0)])
-def test_every_function_that_fails(tmp_path: Path, scenario: str, exit_code: int, part: int) -> None:
-    found = failing(tmp_path, scenario, part, 4)
+@pytest.mark.parametrize(
+    ("scenario", "part", "parts", "exit_code"),
+    [*(("ddp", part, 4, 0) for part in range(4)), ("plain", 0, 1, 1), ("pair", 0, 1, 0), ("marked", 0, 1, 0)],
+)
+def test_every_function_that_fails(tmp_path: Path, scenario: str, part: int, parts: int, exit_code: int) -> None:
+    found = failing(tmp_path, scenario, part, parts)
     assert found["different"] == {}
-    assert found["trainings"] > 25
+    assert found["trainings"] > (25 if scenario in ("ddp", "plain") else 4)
     assert found["exit code"] == exit_code
+
+
+def test_a_training_that_fails_in_a_profiler_window_keeps_its_exit_code(tmp_path: Path) -> None:
+    """SIGSEGV ended it, as the profiler still recorded when Python ended."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\n"
+        "model = torch.nn.Linear(2, 2)\n"
+        "sgd = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for step in range(4):\n"
+        "    model(torch.ones(2, 2)).sum().backward()\n"
+        "    sgd.step()\n"
+        "raise ValueError('in a window')\n"
+    )
+    window = CollectorSettings(trace_skip=1, trace_warmup=1, trace_active=9)
+    settings = attached(tmp_path / "run", window) | {"PYTHONPATH": str(SITE)}
+    done = subprocess.run([sys.executable, script], env=os.environ | settings, capture_output=True, check=False)
+    assert b"ValueError: in a window" in done.stderr
+    assert done.returncode == 1
 
 
 @pytest.mark.parametrize("code", ["print(1)", "import torch; print(1)"], ids=["without torch", "with torch"])
