@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,7 +34,8 @@ STARTS = {
     "torch.multiprocessing": {"Process", "spawn", "start_processes", "get_context"},
 }
 OF_SYSTEM = re.compile(r"\b(os\.(system|popen|exec|spawn|posix_spawn|startfile)|sys\.executable)|from (os|sys) import")
-SAMPLE = TOP / "sample_traces" / "ddp-healthy"
+_FOLDER = tempfile.TemporaryDirectory()  # analysing a run writes its verdict there
+SAMPLE = shutil.copytree(TOP / "sample_traces" / "ddp-healthy", Path(_FOLDER.name, "sample"))
 
 
 def starts(path: Path) -> Iterator[str]:

@@ -137,9 +137,12 @@ def test_a_name_of_no_letters_is_no_secret() -> None:
 def test_the_time_grows_with_the_text(piece: str) -> None:
     def seconds(size: int) -> float:
         text = "token" + piece * (size // len(piece))
-        begin = time.process_time()
-        masked(text)
-        return time.process_time() - begin
+        spent = []
+        for _ in range(3):  # the least of them: other processes share the caches
+            begin = time.process_time()
+            masked(text)
+            spent.append(time.process_time() - begin)
+        return min(spent)
 
     assert seconds(80_000) < 12 * max(seconds(20_000), 0.01)
 

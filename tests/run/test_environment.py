@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +18,9 @@ import pytest
 from diag.cli.main import COMMANDS
 from diag.errors import ExitCode
 
-SAMPLE = str(Path(__file__).parents[2] / "sample_traces" / "ddp-healthy")
+# A copy, as analysing a run writes its verdict there.
+_FOLDER = tempfile.TemporaryDirectory()
+SAMPLE = str(shutil.copytree(Path(__file__).parents[2] / "sample_traces/ddp-healthy", Path(_FOLDER.name, "sample")))
 # Each command prints its help on its own way, and two print results: text through rich, and data.
 PRINTING = [
     ["analyze", SAMPLE],
