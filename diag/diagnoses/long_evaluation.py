@@ -18,7 +18,8 @@ ID = "long-evaluation"
 _UNUSUAL, _FEW_STEPS = 3.0, 0.3
 
 
-def find(subject: Subject) -> list[Finding]:
+def _evaluated(subject: Subject) -> tuple[int, int, set[int]]:
+    """Nanoseconds in evaluations, nanoseconds recorded, and the steps with an evaluation, over all ranks."""
     spent_ns = whole_ns = 0
     steps: set[int] = set()
     for tables in subject.tables.ranks.values():
@@ -28,6 +29,11 @@ def find(subject: Subject) -> list[Finding]:
             spent_ns += sum(row.end_ns - row.start_ns for row in rows)
             if rows:
                 steps.add(step.step)
+    return spent_ns, whole_ns, steps
+
+
+def find(subject: Subject) -> list[Finding]:
+    spent_ns, whole_ns, steps = subject.once(_evaluated)
     share = spent_ns / whole_ns if whole_ns else 0.0
     if share < WARN:
         return []
@@ -59,7 +65,8 @@ def cannot_look(subject: Subject) -> str:
     recorded = [tables.steps for tables in subject.tables.ranks.values() if tables.steps]
     if not recorded:
         return "a trace does not mark evaluations"
-    if find(subject):
+    spent_ns, whole_ns, _ = subject.once(_evaluated)
+    if spent_ns >= WARN * whole_ns > 0:
         return ""
     unusual = max(_unusual(steps) for steps in recorded)
     if unusual < WARN:
