@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser
 
-from diag.app.pages import PAGES
+from diag.app.pages import Contents, pages_for
 from diag.serve.server import SAMPLES
 from tests.app.runs import write_run
 from tests.app.served import dashboard
@@ -20,7 +20,6 @@ from tests.browser.chromium import PATIENCE_MS, Scheme, Visit, visit
 from tests.test_breakdowns import two_ranks
 
 REAL = Path(__file__).parents[3] / "shared" / "traces" / "dlrm_v100_8ranks"
-RUN_PAGES = [page.path for page in PAGES if not page.of_folder and page.offered(Path(), [Path()])]
 WIDE: tuple[int, Scheme] = (1440, "light")
 NARROW: tuple[int, Scheme] = (800, "dark")
 
@@ -60,13 +59,15 @@ def check(found: Visit, asked: list[str]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_page(browser: Browser, tmp_path: Path, kind: str) -> None:
     made, sizes = KINDS[kind]
+    contents = Contents.LOGS if kind == "hung" else Contents.RUNS
+    paths = [page.path for page in pages_for(Path(), [Path()], contents) if not page.of_folder]
     with dashboard(made(tmp_path)) as served:
         for width, scheme in sizes:
             with visit(browser, scheme) as found:
                 asked: list[str] = []
                 found.page.on("request", lambda request, asked=asked: asked.append(request.url))
                 found.page.set_viewport_size({"width": width, "height": 1000})
-                for path in RUN_PAGES:
-                    found.page.goto(served.at("" if path == RUN_PAGES[0] else path))
+                for path in paths:
+                    found.page.goto(served.at("" if path == paths[0] else path))
                     found.page.get_by_test_id("stMain").locator("h1, [role=alert]").first.wait_for(timeout=PATIENCE_MS)
                     check(found, asked)

@@ -20,7 +20,7 @@ from diag.collectors.records import HANG, Asked
 from tests.patience import PATIENCE_S
 
 TRAINING = """
-import ctypes, faulthandler, signal, sys, time
+import ctypes, faulthandler, os, signal, sys, time
 from pathlib import Path
 import torch, torch.distributed as dist
 from diag.collectors.session import Collector
@@ -41,7 +41,8 @@ def stands_here():
         time.sleep(600)
 
 if sys.argv[2] == "own handler":
-    signal.signal(signal.SIGUSR2, lambda number, frame: print("mine", flush=True))
+    # Not print(): the signal may come while the print of the training still holds the buffer.
+    signal.signal(signal.SIGUSR2, lambda number, frame: os.write(1, b"mine\\n"))
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 with Collector(Path(sys.argv[1]), CollectorSettings(trace=False, interval_s=0.1)) as collector:
     for step in range(2):
