@@ -34,6 +34,7 @@ from ..layout import RunLayout
 from ..records import Unrecorded
 from ..session import Collector
 from ..settings import OWNER_VARIABLE, CollectorSettings, restarts, run_dir_from, settings_from, wanted
+from ..strategies import DDP, DEEPSPEED, FSDP1, FSDP2, ZERO1
 from . import hooks
 from .boot import AfterImport
 from .events import Events, nodes_made
@@ -42,25 +43,23 @@ from .leaving import Failure, Leaving, failed_with, failure_of
 
 # -- strategy ----------------------------------------------------------------------------------------------------------
 #
-# The parallelism of a training, inferred from the objects that exist at its first step. The names are those that the
-# classes of ``collectors/trainer/strategies`` write into a manifest. They are repeated here, as the bundled trainer's
-# package is not loaded into another training. ``tests/attach/test_strategies.py`` checks that they are equal.
+# The parallelism of a training, inferred from the objects that exist at its first step.
 
 
 def strategy_of(optimizer: Any, engine: Any, ddp: bool) -> tuple[str, dict[str, int]]:
     """The strategy, "none" without any, and the mesh where one is known."""
     if engine is not None:
-        return f"deepspeed-zero{engine.zero_optimization_stage()}", {}
+        return f"{DEEPSPEED.id}-zero{engine.zero_optimization_stage()}", {}
     parameters = [p for group in getattr(optimizer, "param_groups", []) for p in group.get("params", [])]
     mesh = next((placed_on for p in parameters if (placed_on := getattr(p, "device_mesh", None)) is not None), None)
     if mesh is not None:
         fully_sharded = "torch.distributed.fsdp" in sys.modules
-        return "fsdp2" if fully_sharded else "tensor-parallel", _sizes(mesh)
+        return FSDP2.id if fully_sharded else "tensor-parallel", _sizes(mesh)
     if any(getattr(p, "_fsdp_flattened", False) or type(p).__name__ == "FlatParameter" for p in parameters):
-        return "fsdp1", {}
+        return FSDP1.id, {}
     if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
-        return "zero1", {}
-    return ("ddp" if ddp else "none"), {}
+        return ZERO1.id, {}
+    return (DDP.id if ddp else "none"), {}
 
 
 def _sizes(mesh: Any) -> dict[str, int]:

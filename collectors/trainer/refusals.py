@@ -27,8 +27,8 @@ def validate(options: TrainerOptions, world_size: int | None = None) -> None:
     except (KnobError, FaultError) as error:
         raise OptionError(str(error)) from error
     strategy = STRATEGIES[options.strategy]
-    if refused := _given(options, *strategy.not_taken):
-        raise OptionError(f"--strategy {strategy.id} cannot use {', '.join(refused)}: {strategy.why_not_taken}")
+    if refused := _given(options, *strategy.facts.not_taken):
+        raise OptionError(f"--strategy {strategy.facts.id} cannot use {', '.join(refused)}: {strategy.why_not_taken}")
     strategy.refuse(options)
     _precision(options)
     _model_parallel(options)

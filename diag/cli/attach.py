@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from diag.cli.reading import SKIP, RecordingOptions, with_options
+from diag.cli.recording import SKIP, RecordingOptions, with_options
 from diag.errors import DiagError, ExitCode
 from diag.words.terminal import put
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from diag.cli.reading import with_options
+from diag.cli.recording import with_options
 from diag.collectors.layout import MOST_RANKS
 from diag.collectors.trainer.keys import option
 from diag.errors import DiagError, ExitCode

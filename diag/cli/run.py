@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from diag.cli.reading import SKIP, RecordingOptions, with_options
+from diag.cli.recording import SKIP, RecordingOptions, with_options
 from diag.collectors.files import replace_file
 from diag.collectors.layout import MOST_RANKS, RunLayout
 from diag.collectors.settings import COLLECT_VARIABLE, CollectorSettings
@@ -223,7 +223,7 @@ def _list_settings() -> None:
     from diag.collectors.trainer.strategies import STRATEGIES
 
     for strategy in STRATEGIES.values():
-        say(f"{strategy.id}: {strategy.about}")
+        say(f"{strategy.facts.id}: {strategy.about}")
         for key in strategy.settings:
             choices = f" ({', '.join(key.choices)})" if key.choices else ""
             say(f"    {key}: {key.help}{choices}")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from statistics import mean
 
 from diag.collectors.records import CheckpointRecord
-from diag.collectors.trainer.strategies import named
+from diag.collectors.strategies import named
 from diag.model.steps import Evidence, Finding
 
 from .shares import Cost

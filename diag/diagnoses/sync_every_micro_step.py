@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from diag.collectors.trainer.strategies import named
+from diag.collectors.strategies import named
 from diag.model.states import Sharding, partitions_gradients, sharding_of
 from diag.model.steps import Evidence
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from diag.collectors.trainer.strategies import STRATEGIES, named
-from diag.collectors.trainer.strategies.base import GRADIENTS, OPTIMIZER, PARAMETERS
+from diag.collectors.strategies import GRADIENTS, OPTIMIZER, PARAMETERS, STRATEGIES, named
 
 
 class Sharding(StrEnum):

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from diag.collectors.records import HeldRecord, Manifest, StepRecord
-from diag.collectors.trainer.strategies import named
+from diag.collectors.strategies import named
 from diag.errors import DiagError
 from diag.model.states import ModelStates, Sharding, sharding_of, shards_of
 from diag.rundir.tables import RankTables, Tables

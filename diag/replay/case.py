@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from enum import StrEnum
 
 from msgspec import Struct, field
 
 from diag.collectors.records import Manifest
-from diag.collectors.trainer.keys import OptionError
-from diag.collectors.trainer.options import TrainerOptions
-from diag.collectors.trainer.refusals import validate
-from diag.collectors.trainer.strategies import named
+from diag.collectors.strategies import named
 from diag.diagnoses.shares import Shares
 from diag.model.steps import Attribution, Bottleneck, Finding, Knob, Risk
 from diag.rundir.tables import Tables
@@ -155,14 +150,8 @@ class Case(Struct, frozen=True):
         """Whether the bundled trainer accepts these options for this run: not every strategy has every option."""
         if self.manifest is None:
             return False
-        known = {field.name for field in fields(TrainerOptions)}
-        trained = {name: value for name, value in self.manifest.trainer.items() if name in known and name != "resume"}
-        try:
-            options = TrainerOptions.from_json(json.dumps({**trained, **settings}))
-            validate(options, self.manifest.world_size)
-        except (OptionError, TypeError, ValueError):
-            return False
-        return True
+        strategy = named(self.manifest.strategy)
+        return strategy is not None and strategy.takes({**self.manifest.trainer, **settings})
 
     def option(self, name: str, otherwise: Setting) -> Setting:
         value = self.manifest.trainer.get(name) if self.manifest is not None else None

@@ -16,9 +16,9 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from diag.api import Result
+from diag.collectors.strategies import STRATEGIES
 from diag.collectors.trainer.faults import FAULTS
 from diag.collectors.trainer.options import PRESETS
-from diag.collectors.trainer.strategies import STRATEGIES
 from diag.rundir.tables import Tables
 from diag.show import KEPT, REDACTED
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from diag.collectors.attach.life import strategy_of
-from diag.collectors.trainer.strategies import STRATEGIES, named
+from diag.collectors.strategies import STRATEGIES, named
 
 KNOWN = {name: kind for kind in STRATEGIES.values() for name in kind.shards}
 

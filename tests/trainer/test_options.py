@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
+from diag.collectors.strategies import STRATEGIES as FACTS
 from diag.collectors.trainer.faults import FAULTS, FaultError, parse_fault, parse_faults
 from diag.collectors.trainer.keys import OptionError
 from diag.collectors.trainer.options import TrainerOptions
@@ -168,11 +171,49 @@ def test_a_strategys_usage_is_its_own_defaults(strategy: str) -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_strategy_says_what_it_shards_and_in_whose_interface_it_is_used(strategy: str) -> None:
     kind = STRATEGIES[strategy]
-    assert kind.id == strategy
+    assert kind.facts == FACTS[strategy]
     assert kind.about
-    assert kind.api in STRATEGIES
-    assert kind.shards
-    assert all(name.partition("-")[0] == strategy and sharding_of(name) is not None for name in kind.shards)
+    assert kind.facts.api in STRATEGIES
+    assert kind.facts.shards
+    assert all(name.partition("-")[0] == strategy and sharding_of(name) is not None for name in kind.facts.shards)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_facts_know_which_advised_options_a_strategy_takes(strategy: str) -> None:
+    """An analysis asks them instead of the trainer."""
+    trained: list[dict[str, Any]] = [
+        {"micro_batches": 2},
+        {"pipeline_parallel": 2, "micro_batches": 2},
+        {"wrap": "root"},
+        {"wrap": "linear", "prefetch": 1},
+        {"settings": ("static_graph=yes",), "micro_batches": 2, "grad_sync": "every"},
+    ]
+    advised: list[dict[str, Any]] = [
+        {"wrap": "block"},
+        {"wrap": "block", "prefetch": 1, "reshard_after_forward": "no"},
+        {"wrap": "2"},
+        {"prefetch": 2},
+        {"reshard_after_forward": "no"},
+        {"grad_sync": "last"},
+        {"num_workers": 4},
+    ]
+    compared = 0
+    for before in trained:
+        if not _works(TrainerOptions(strategy=strategy, preset="small", **before)):
+            continue
+        for change in advised:
+            options = TrainerOptions(**{"strategy": strategy, "preset": "small", **before, **change})
+            assert FACTS[strategy].takes(json.loads(options.to_json())) == _works(options), options
+            compared += 1
+    assert compared >= len(advised)
+
+
+def _works(options: TrainerOptions) -> bool:
+    try:
+        validate(options, world_size=4)
+    except OptionError:
+        return False
+    return True
 
 
 def test_axes_number_the_ranks_innermost_last() -> None:

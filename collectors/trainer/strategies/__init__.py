@@ -21,14 +21,7 @@ if TYPE_CHECKING:
 
     from ..options import TrainerOptions
 
-STRATEGIES: Mapping[str, type[Strategy]] = {kind.id: kind for kind in (Ddp, Zero1, Fsdp1, Fsdp2, DeepSpeed)}
-
-
-def named(name: str | None) -> type[Strategy] | None:
-    """The strategy that a manifest names; None for a name that is not in this package. A variant's name is
-    ``id-variant``, as in "deepspeed-zero2"; ``collectors/attach/life.py`` uses the same names for attached
-    trainings."""
-    return STRATEGIES.get((name or "").partition("-")[0])
+STRATEGIES: Mapping[str, type[Strategy]] = {kind.facts.id: kind for kind in (Ddp, Zero1, Fsdp1, Fsdp2, DeepSpeed)}
 
 
 def create(options: TrainerOptions, device: torch.device) -> Strategy:

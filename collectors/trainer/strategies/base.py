@@ -7,7 +7,7 @@ it wraps a model, trains and saves. Methods import torch, modules do not.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import prod
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...records import BACKWARD, FORWARD
+from ...strategies import Facts
 from ..checkpoint.folder import DCP, Checkpoint, CheckpointManifest
 from ..keys import CHOICE, Key, OptionError
 
@@ -93,10 +94,6 @@ class Axes:
 
 Phase = Callable[[str], AbstractContextManager[None]]
 
-# The states that a strategy may shard; see ``Strategy.shards``.
-PARAMETERS, GRADIENTS, OPTIMIZER = "parameters", "gradients", "optimizer states"
-
-UNIT_OPTIONS = ("wrap", "prefetch", "reshard_after_forward")  # the TrainerOptions that concern FSDP units
 YES_NO = ("no", "yes")
 PLAIN_TENSORS = (
     "its buckets and flat parameters hold plain tensors, and --tp makes each parameter a DTensor. Use --strategy fsdp2"
@@ -115,20 +112,13 @@ class Strategy(ABC):
 
     # -- properties ------------------------------------------------------------------------------------------------
 
-    id: ClassVar[str]  # of --strategy
+    facts: ClassVar[Facts]  # what analyses and the recorder know of it too
     about: ClassVar[str]  # one line for `--set list`
     settings: ClassVar[tuple[Key, ...]] = ()  # the keys of --set
-    # By name in a manifest: the states that are sharded over the ranks of a sharding group.
-    shards: ClassVar[Mapping[str, tuple[str, ...]]]
-    api: ClassVar[str]  # the ``id`` of the strategy whose API its users call
-    by_engine: ClassVar[bool] = False  # its own engine decides when gradients are reduced, and saves
-    no_sync: ClassVar[bool] = False  # inside ``model.no_sync()`` a backward reduces no gradients
-    flat_parameters: ClassVar[bool] = False  # each sharding unit is one flat parameter
 
     # -- refused options -------------------------------------------------------------------------------------------
 
-    not_taken: ClassVar[tuple[str, ...]] = ()  # options that do not apply to it,
-    why_not_taken: ClassVar[str] = ""
+    why_not_taken: ClassVar[str] = ""  # the options that ``facts.not_taken`` names
     no_tensor_parallel: ClassVar[str] = ""  # why --tp is refused; "": it is not
     no_pipeline: ClassVar[str] = ""  # why --pp is refused; "": it is not
 
@@ -243,7 +233,7 @@ class Strategy(ABC):
 
     @property
     def name(self) -> str:
-        """The name in the manifest, one of ``shards``."""
+        """The name in the manifest, one of ``facts.shards``."""
         return self.options.strategy
 
     @abstractmethod
@@ -265,11 +255,11 @@ class Strategy(ABC):
     ) -> tuple[int, str]:
         """Saves and publishes. Returns the bytes that this rank wrote, and why saving failed on some rank; "" if it did
         not."""
-        raise NotImplementedError(f"--strategy {self.id} has no checkpoint format of its own")
+        raise NotImplementedError(f"--strategy {self.facts.id} has no checkpoint format of its own")
 
     def load_checkpoint(self, optimizer: Optimizer, checkpoint: Checkpoint) -> None:
         """Fills model and optimizer. OptionError if the files are invalid."""
-        raise NotImplementedError(f"--strategy {self.id} has no checkpoint format of its own")
+        raise NotImplementedError(f"--strategy {self.facts.id} has no checkpoint format of its own")
 
     @classmethod  # noqa: B027
     def refuse_resume(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ...strategies import DDP
 from ..keys import CHOICE, INTEGER, NUMBER, Key, OptionError
-from .base import PLAIN_TENSORS, UNIT_OPTIONS, Strategy, clip_spread_gradients, switch
+from .base import PLAIN_TENSORS, Strategy, clip_spread_gradients, switch
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -19,15 +20,12 @@ if TYPE_CHECKING:
 class Replicated(Strategy):
     """The common part of DDP and the strategies that build on it."""
 
-    api = "ddp"
-    no_sync = True
     settings: ClassVar[tuple[Key, ...]] = (
         Key("bucket_mb", NUMBER, "25", "gradients reduced together, in MiB", least=0.001),
         switch("static_graph", "no", "the same parameters are used in every step (DDP's static_graph)"),
         switch("gradient_as_bucket_view", "yes", "gradients are views of the buckets, which saves a copy"),
         switch("find_unused_parameters", "no", "search for unused parameters in every forward"),
     )
-    not_taken = UNIT_OPTIONS
     no_tensor_parallel = PLAIN_TENSORS
 
     @classmethod
@@ -45,7 +43,7 @@ class Replicated(Strategy):
             )
         if options.precision == options.reduce_dtype == "bf16":
             raise OptionError(
-                f"--reduce-dtype bf16: under --strategy {cls.id} gradients are fp32; compress them with "
+                f"--reduce-dtype bf16: under --strategy {cls.facts.id} gradients are fp32; compress them with "
                 "--strategy ddp --set comm_hook=bf16"
             )
 
@@ -91,11 +89,11 @@ class Replicated(Strategy):
         return clip_spread_gradients(self.model.parameters(), max_norm, self.device, copies=self.axes.data)
 
     def describe(self) -> dict[str, Any]:
-        return {"name": self.id, "grad_sync": self.options.grad_sync, **dict(self.knobs.values)}
+        return {"name": self.facts.id, "grad_sync": self.options.grad_sync, **dict(self.knobs.values)}
 
 
 class Ddp(Replicated):
-    id = "ddp"
+    facts = DDP
     about = "DistributedDataParallel: every rank holds the whole model"
     settings: ClassVar[tuple[Key, ...]] = (
         *Replicated.settings,
@@ -108,7 +106,6 @@ class Ddp(Replicated):
         ),
         Key("powersgd_rank", INTEGER, "2", "rank of PowerSGD's approximation", least=1),
     )
-    shards: ClassVar = {"ddp": ()}
     why_not_taken = (
         "every rank keeps the whole model, so nothing is sharded or gathered. Drop it, or use --strategy fsdp2"
     )

@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
+from ...strategies import DEEPSPEED
 from ..checkpoint import folder as folders
 from ..checkpoint.folder import Checkpoint, CheckpointManifest, first_error, rank_file
 from ..keys import CHOICE, INTEGER, TEXT, Key, OptionError
-from .base import GRADIENTS, OPTIMIZER, PARAMETERS, UNIT_OPTIONS, YES_NO, Strategy, switch
+from .base import YES_NO, Strategy, switch
 
 if TYPE_CHECKING:
     import torch
@@ -32,8 +33,7 @@ TAG = "deepspeed"  # the engine's folder in a checkpoint
 
 
 class DeepSpeed(Strategy):
-    id = api = "deepspeed"
-    by_engine = True
+    facts = DEEPSPEED
     about = "DeepSpeed's ZeRO 1 to 3 (pip install 'diag[deepspeed]')"
     settings = (
         Key("stage", INTEGER, "2", "ZeRO stage: 1, 2 or 3", least=1),
@@ -49,13 +49,7 @@ class DeepSpeed(Strategy):
         switch("contiguous_gradients", "yes", "copy gradients into a contiguous buffer as they are produced"),
         switch("zero_init", "no", "stage 3: parameters are sharded while the model is built"),
     )  # fmt: skip
-    shards: ClassVar = {
-        "deepspeed-zero1": (OPTIMIZER,),
-        "deepspeed-zero2": (GRADIENTS, OPTIMIZER),
-        "deepspeed-zero3": (PARAMETERS, GRADIENTS, OPTIMIZER),
-    }
     checkpoint_kind = folders.DEEPSPEED
-    not_taken = UNIT_OPTIONS
     why_not_taken = (
         "it gathers parameter by parameter in the order of the first step. Use --set prefetch_bucket_size=N and "
         "--set persistence_threshold=N"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
+from ...strategies import FSDP1
 from ..keys import CHOICE, INTEGER, Key, OptionError
-from .base import GRADIENTS, OPTIMIZER, PARAMETERS, PLAIN_TENSORS, Strategy, refuse_recomputed_layers, switch
+from .base import PLAIN_TENSORS, Strategy, refuse_recomputed_layers, switch
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
 
 
 class Fsdp1(Strategy):
-    id = api = "fsdp1"
-    no_sync = flat_parameters = True
+    facts = FSDP1
     about = "FullyShardedDataParallel, the deprecated first FSDP"
     settings = (
         Key(
@@ -31,8 +31,6 @@ class Fsdp1(Strategy):
         switch("limit_all_gathers", "yes", "block the CPU thread while two all-gathers are in flight; saves memory"),
         switch("use_orig_params", "yes", "use the module's original parameters, not only the flat ones"),
     )  # fmt: skip
-    shards: ClassVar = {"fsdp1": (PARAMETERS, GRADIENTS, OPTIMIZER), "fsdp1-no_shard": ()}
-    not_taken = ("prefetch", "reshard_after_forward")
     why_not_taken = (
         "they are options of fully_shard. For FSDP1, use --set sharding=shard_grad_op (not resharded after forward), "
         "--set forward_prefetch=yes, --set backward_prefetch=pre"
@@ -97,7 +95,7 @@ class Fsdp1(Strategy):
 
     @property
     def name(self) -> str:
-        return "fsdp1-no_shard" if self.knobs.text("sharding") == "no_shard" else self.id
+        return "fsdp1-no_shard" if self.knobs.text("sharding") == "no_shard" else self.facts.id
 
     def micro_step(self, is_last: bool) -> AbstractContextManager[Any]:
         model: Any = self.model
@@ -110,4 +108,4 @@ class Fsdp1(Strategy):
 
     def describe(self) -> dict[str, Any]:
         options = self.options
-        return {"name": self.id, "wrap": options.wrap, "grad_sync": options.grad_sync, **dict(self.knobs.values)}
+        return {"name": self.facts.id, "wrap": options.wrap, "grad_sync": options.grad_sync, **dict(self.knobs.values)}

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from ...strategies import FSDP2
 from ..keys import INTEGER, Key, OptionError
 from .base import (
-    GRADIENTS,
-    OPTIMIZER,
-    PARAMETERS,
     TP,
     Strategy,
     clip_spread_gradients,
@@ -59,7 +57,7 @@ def set_prefetch(root: FSDPModule, units: Sequence[FSDPModule], depth: int) -> N
 
 
 class Fsdp2(Strategy):
-    id = api = "fsdp2"
+    facts = FSDP2
     about = "fully_shard: parameters, gradients and optimizer states are sharded"
     settings = (
         Key("replicas", INTEGER, "1", "copies of the sharded model: hybrid sharding (HSDP)", least=1),
@@ -67,7 +65,6 @@ class Fsdp2(Strategy):
         Key("reduce_scatter_buffers", INTEGER, "1", "reduce-scatters in flight before computation waits", least=1),
         switch("separate_reduce_scatter_group", "no", "a separate communicator for reduce-scatters"),
     )
-    shards: ClassVar = {"fsdp2": (PARAMETERS, GRADIENTS, OPTIMIZER)}
 
     @classmethod
     def refuse(cls, options: TrainerOptions) -> None:
@@ -227,7 +224,7 @@ class Fsdp2(Strategy):
     def describe(self) -> dict[str, Any]:
         options = self.options
         return {
-            "name": self.id,
+            "name": self.facts.id,
             "wrap": options.wrap,
             "units": self.units,
             "prefetch": options.prefetch,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from ...strategies import ZERO1
 from ..keys import Key
-from .base import OPTIMIZER, switch
+from .base import switch
 from .ddp import Replicated
 
 if TYPE_CHECKING:
@@ -13,13 +14,12 @@ if TYPE_CHECKING:
 
 
 class Zero1(Replicated):
-    id = "zero1"
+    facts = ZERO1
     about = "DDP with ZeroRedundancyOptimizer: optimizer states are sharded"
     settings: ClassVar[tuple[Key, ...]] = (
         *Replicated.settings,
         switch("parameters_as_bucket_view", "no", "parameters live in buckets: one broadcast for many"),
     )
-    shards: ClassVar = {"zero1": (OPTIMIZER,)}
     why_not_taken = (
         "every rank keeps the whole model, only optimizer states are sharded. Drop it, or use --strategy fsdp2"
     )
