@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec.structs import replace
 
 from diag.account.frontier import steps_left_out, summary_attribution, summary_frontier, telling_ranks
-from diag.account.records import WARMUP_STEPS
+from diag.account.policy import STEPS
 from diag.api import Job, Jobs, Reading, Result, analyze, open_job, open_run
 from diag.collectors.layout import RunLayout
 from diag.diagnoses import examine_summary
@@ -117,9 +117,9 @@ def open_newest(path: Path | str, most_steps: int) -> Result:
         set.intersection(*of_ranks) if of_ranks else all_steps
     )  # ranks write their newest steps at different times
     recorded = sorted(common_steps if 2 * len(common_steps) >= len(all_steps) else all_steps)
-    if len(recorded) <= WARMUP_STEPS + most_steps:
+    if len(recorded) <= STEPS.warm_up_steps + most_steps:
         return analyze(tables)
-    kept_steps = {*recorded[:WARMUP_STEPS], *recorded[-most_steps:]}
+    kept_steps = {*recorded[: STEPS.warm_up_steps], *recorded[-most_steps:]}
     result = analyze(
         replace(tables, ranks={rank: _of_steps(rank_tables, kept_steps) for rank, rank_tables in tables.ranks.items()})
     )

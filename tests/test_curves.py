@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diag.account.records import WARMUP_STEPS
+from diag.account.policy import STEPS
 from diag.api import open_run, state_of
 from diag.collectors.layout import RunLayout
 from diag.rundir import curves
@@ -118,7 +118,7 @@ def test_while_a_run_trains_its_newest_steps_are_analysed(tmp_path: Path) -> Non
         file.writelines(lines[:55])
     result = open_newest(run, 20)
     analysed = [step.step for step in result.attribution.steps]
-    assert analysed == [*range(WARMUP_STEPS), *range(35, 55)]
+    assert analysed == [*range(STEPS.warm_up_steps), *range(35, 55)]
     assert len(result.attribution.usable) == 20
     assert "the newest 20 of 55 steps are analysed" in result.coverage.notes[0]
     whole = open_run(run)

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from diag.account.policy import CLOCKS, STEPS
 from diag.collectors.records import EVALUATION, WINDOW_ACTIVE, WINDOW_AFTER, WINDOW_WARMUP, Manifest
 from diag.model import Gap
 from diag.model.steps import (
@@ -28,7 +29,7 @@ from diag.model.steps import (
     by_cause,
 )
 from diag.rundir.tables import RankTables, Tables, axes_of
-from diag.traces.cache import hash_of_sources
+from diag.traces.cache import hash_of_sources, with_thresholds
 from diag.traces.trace import Trace
 from diag.words.formatting import rank_ranges
 
@@ -39,9 +40,9 @@ from .critical_path import Timeline, held_up_at, nearly_last, readiness, walk
 from .device_clock import DeviceClocked, on_device_clocks
 from .gpu import idle_parts
 from .intervals import Window, intervals_of, on_clock, shift, shift_call, within
-from .match import MAX_UNCERTAINTY, Alignment, Key, align, by_key, measure
+from .match import Alignment, Key, align, by_key, measure
 from .off_core import by_cpu_time
-from .records import WARMUP_STEPS, loader_settings
+from .records import loader_settings
 from .scheduling import blocked_in_phases
 from .trace_ranges import (
     agreed,
@@ -53,14 +54,8 @@ from .trace_ranges import (
     with_most_steps,
 )
 
-_FEWEST_COMMON_STEPS = 10
-MAX_QUEUED_STEPS = 8  # at most these many steps are left out after a trace was written
 IN_WINDOW = "in a profiler window"  # why a step does not count
-_LEAST_OUTSIDE = 3  # steps outside of profiler windows: with fewer, those inside count, too
 
-
-# A mark of a step takes 4 bytes of a packed trace, and its account 20 kB of memory. Traces hold a few dozen steps.
-_MOST_STEPS_OF_TRACES, _LEAST_STEPS_OF_A_TRACE = 10_000, 200
 
 _Matched = dict[Key, dict[int, CollectiveCall]]
 
@@ -139,7 +134,7 @@ def with_comparable_steps(tables: Tables) -> Tables:
     recorded hardly any of the others' steps are left out, each with a gap: with them hardly any step could be
     compared."""
     most = max(
-        _LEAST_STEPS_OF_A_TRACE, _MOST_STEPS_OF_TRACES // max(1, sum(len(t.traces) for t in tables.ranks.values()))
+        STEPS.steps_of_each_trace, STEPS.steps_of_traces // max(1, sum(len(t.traces) for t in tables.ranks.values()))
     )
     bounded = {rank: with_most_steps(t.traces, most) for rank, t in tables.ranks.items()}
     tables = replace(tables, ranks={rank: replace(t, traces=bounded[rank][0]) for rank, t in tables.ranks.items()})
@@ -157,8 +152,8 @@ def with_comparable_steps(tables: Tables) -> Tables:
 
 
 def _enough_steps(recorded: Iterable[set[int]]) -> int:
-    """How many steps all ranks must have in common: half of all steps, at most ``_FEWEST_COMMON_STEPS``."""
-    return min(_FEWEST_COMMON_STEPS, -(-len(set().union(*recorded)) // 2))
+    """How many steps all ranks must have in common: half of all steps, at most ``common_steps_of_ranks``."""
+    return min(STEPS.common_steps_of_ranks, -(-len(set().union(*recorded)) // 2))
 
 
 def _division(ranks: Mapping[int, RankTables]) -> tuple[Division, str]:
@@ -377,7 +372,7 @@ def in_windows(windows: Collection[int], numbers: Sequence[int], reasons: Mappin
     counts as computation in the records. Empty if hardly any other of ``numbers`` counts; ``reasons``: steps that are
     left out in any case."""
     outside = [number for number in numbers if number not in windows and number not in reasons]
-    if len(outside) < _LEAST_OUTSIDE:
+    if len(outside) < STEPS.steps_outside_of_windows:
         return {}
     return {number: IN_WINDOW for number in numbers if number in windows}
 
@@ -437,7 +432,7 @@ def queued_steps(manifest: Manifest | None) -> int:
     batches = manifest.trainer.get("micro_batches") if manifest is not None else None
     if loader.workers is None or loader.prefetch_factor is None or not isinstance(batches, int) or batches <= 0:
         return 0
-    return min(-(-loader.workers * loader.prefetch_factor // batches), MAX_QUEUED_STEPS)
+    return min(-(-loader.workers * loader.prefetch_factor // batches), STEPS.slow_steps_after_trace)
 
 
 def _first_warm_step(ranks: Mapping[int, RankTables], steps: Sequence[int]) -> int:
@@ -447,7 +442,7 @@ def _first_warm_step(ranks: Mapping[int, RankTables], steps: Sequence[int]) -> i
     # Time before the first inferred iteration is not a step.
     outside = {step for t in ranks.values() for trace in t.traces for step in outside_of_iterations(trace)}
     steps = [step for step in steps if step not in outside]
-    begin, warmup = (recorded, WARMUP_STEPS) if recorded else (steps, 1)
+    begin, warmup = (recorded, STEPS.warm_up_steps) if recorded else (steps, 1)
     return begin[warmup] if len(begin) > 2 * warmup else begin[0] if begin else 0
 
 
@@ -456,7 +451,9 @@ def _sure_enough(alignment: Alignment, placed: Mapping[int, Sequence[RankStep]])
     if alignment.uncertainty_ns is None:
         return False
     exposed = [step.segments.total(Kind.COMM) for steps in placed.values() for step in steps]
-    return alignment.uncertainty_ns == 0 or alignment.uncertainty_ns <= MAX_UNCERTAINTY * float(np.mean(exposed or [0]))
+    return alignment.uncertainty_ns == 0 or alignment.uncertainty_ns <= CLOCKS.uncertainty_share * float(
+        np.mean(exposed or [0])
+    )
 
 
 # -- cached steps ------------------------------------------------------------------------------------------------------
@@ -544,8 +541,12 @@ def _named_by_user(trace: Trace) -> str:
     return f"-{sha256(repr(trace.comm_kernels).encode()).hexdigest()[:16]}" if trace.comm_kernels else ""
 
 
-@cache
 def _code() -> str:
-    """Hash of the code that makes an account."""
+    """Stands for the code that makes an account, and for the thresholds that it uses."""
+    return with_thresholds(_sources(), "account", "traces")
+
+
+@cache
+def _sources() -> str:
     rooms = (Path(__file__).parents[1] / room for room in ("account", "traces", "model"))
     return hash_of_sources(*(source for room in rooms for source in room.rglob("*.py")))

@@ -23,10 +23,11 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from diag.account.policy import CRITICAL_PATH
 from diag.collectors.records import SEND
 from diag.model.steps import Blame, CollectiveCall, Detail, Kind, RankStep
 
-from .critical_path import EPSILON_NS, LABELS, Activity, Attendance, Readiness, Timeline, label_of, of_label
+from .critical_path import LABELS, Activity, Attendance, Readiness, Timeline, label_of, of_label
 from .intervals import CoveredOfMany, Intervals, Times
 from .match import Key, is_handed_over, is_pair
 
@@ -198,8 +199,6 @@ class StagePeers:
 # the others arrived, so the median of the waits is the wait of the middle one in the order of arrival, and no pair of
 # ranks needs to be compared. Only ranks that came after some rank had left already are compared pair by pair.
 
-_PAIRS = 1 << 22  # at a time: 32 MB an array
-
 
 class Standing:
     """``sets``: for each rank, by row, the intervals in which it only waited for collectives."""
@@ -221,7 +220,7 @@ class Standing:
         # Being blocked for part of the time gives a smaller value than being blocked throughout.
         pairs = np.flatnonzero(left_before & (blocked_ns > least_ns))
         if len(pairs):
-            for chunk in np.array_split(pairs, 1 + len(pairs) * len(rows) // _PAIRS):
+            for chunk in np.array_split(pairs, 1 + len(pairs) * len(rows) // CRITICAL_PATH.pairs_at_once):
                 blocked_ns[chunk] = self._by_pairs(rows, idle_ns, ready_ns, candidates[chunk], counted_ns[chunk], until)
         return blocked_ns
 
@@ -329,7 +328,7 @@ class Meetings:
             unseen = np.minimum(unseen, late.waited_ns)
             waited += int(late.waited_ns.sum())
             explained += int((late.waited_ns - unseen).sum())
-            unknown[rows] += np.where(unseen > EPSILON_NS, unseen, 0)
+            unknown[rows] += np.where(unseen > CRITICAL_PATH.noise_of_waits_ns, unseen, 0)
             # If one group has waited for a delay already, another group's later wait for the same delay costs nothing
             # more.
             left = total - charged.after(rows, late.since_ns[late.at])
@@ -395,14 +394,16 @@ class Meetings:
         costs nothing, nor does waiting while the late rank waited as well. Time before ``accounted_ns`` is charged
         already and counts once."""
         first = came.idle_ns.min()
-        if came.ready_ns.max() - first <= EPSILON_NS:
+        if came.ready_ns.max() - first <= CRITICAL_PATH.noise_of_waits_ns:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         # At most half of the others can have waited for a rank that was ready before the middle one.
         candidates = np.flatnonzero(came.ready_ns >= np.median(came.ready_ns))
         before = accounted_ns[came.row[candidates]]
         counted = np.where(before == _NEVER, first, before)
-        usual = self._standing.usual(came.row, came.idle_ns, came.ready_ns, candidates, counted, EPSILON_NS)
-        late = usual > EPSILON_NS
+        usual = self._standing.usual(
+            came.row, came.idle_ns, came.ready_ns, candidates, counted, CRITICAL_PATH.noise_of_waits_ns
+        )
+        late = usual > CRITICAL_PATH.noise_of_waits_ns
         return candidates[late], usual[late]
 
     def _last_met_ns(self, key: Key, came: Attendance) -> Times:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from diag.account.policy import CRITICAL_PATH
 from diag.collectors.records import SEND
 from diag.model.steps import CollectiveCall, CriticalPath, Detail, Kind, RankStep
 
@@ -187,10 +188,6 @@ def _by_end(call: CollectiveCall) -> tuple[int, int]:
 # -- critical path -----------------------------------------------------------------------------------------------------
 
 
-# A shorter wait is noise of two clock readings and a thread's wake-up, not a reason to change ranks.
-EPSILON_NS = 50_000
-
-
 class Attendance(NamedTuple):
     """One collective: arrays with a value for each rank that took part (see ``Arrivals``). ``row``: the rank's place
     among all ranks with a timeline. ``in_step``: whether the collective blocked all of them when it ended."""
@@ -310,7 +307,7 @@ def walk(
         last = None
         if key is not None and key not in jumped:
             last = _last_ready(came.of.get(key), present)
-        if last is None or last[0] == rank or min(last[1], time) - start <= EPSILON_NS:
+        if last is None or last[0] == rank or min(last[1], time) - start <= CRITICAL_PATH.noise_of_waits_ns:
             stretches.add(rank, line, comm, comm, start, time, key)
             time = start
             if time >= before:
@@ -353,7 +350,7 @@ class _Found:
 
 def nearly_last(came: Attendance) -> list[tuple[int, int]]:
     """Rank and time of all ranks that were ready last. If two arrive together, the path may be on either."""
-    late = came.ready_ns >= came.ready_ns.max() - EPSILON_NS
+    late = came.ready_ns >= came.ready_ns.max() - CRITICAL_PATH.noise_of_waits_ns
     return list(zip(came.rank[late].tolist(), came.ready_ns[late].tolist(), strict=True))
 
 

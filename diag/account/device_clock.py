@@ -7,7 +7,7 @@ stream was blocked in communication. Two things are added to that here.
 **The device's times on the host's clock.** The device passes no event before the host has recorded it, and it works
 without a pause from one step to the next. So a step begins on the device at the latest of three times: when the
 previous step ended there, when the host began it, or when the latest of its events demands. The two clocks may differ
-by ``_DRIFT``; a lag of the device therefore shrinks that slowly.
+by ``drift``; a lag of the device therefore shrinks that slowly.
 
 **Idle time.** The driver counts the time in which any kernel ran (``utilization_percent``): communication counts,
 waiting for data does not. The remaining time, beyond the phases in which nothing is launched, is placed where the host
@@ -25,6 +25,7 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
+from diag.account.policy import DEVICE_CLOCK, STEPS
 from diag.collectors.records import (
     CHECKPOINT,
     DATA,
@@ -42,18 +43,9 @@ from diag.model.steps import Detail
 from diag.rundir.tables import RankTables, Tables
 
 from . import intervals as iv
-from .records import WARMUP_STEPS, blocked
+from .records import blocked
 
-_DRIFT = 50e-6
-# Fractions of the calls of one group and operation. With fewer waits observed than the first, the device's time counts
-# as unknown; the second is nearly all. A call without an observed wait can hold up the device for any time.
-_WAITED, _NEARLY_ALL = 0.5, 0.9
-_SAMPLE, _SAMPLED_RANKS = 200, 16  # steps and ranks
-_LEAST_OUTSIDE = 10  # steps outside of windows: fewer do not represent the run
-_LEAST_STEPS = 0.5  # fraction of the recorded steps whose times on the device must be known
 _NOTHING_LAUNCHED = (DATA, H2D, CHECKPOINT)
-_RESOLVED_NS = 5_000  # between two events with nothing between them
-_UNMEASURED = 0.02  # fraction of the time: the error of the driver's samples
 
 Times = npt.NDArray[np.int64]
 
@@ -79,9 +71,12 @@ def on_device_clocks(tables: Tables) -> dict[int, DeviceClocked]:
     world = tables.world_size or len(ranks)
     timed = {rank: _timed(rank_tables) for rank, rank_tables in ranks.items()}
     seen = {rank: _seen(rank_tables, timed[rank], alone=world == 1) for rank, rank_tables in ranks.items()}
-    if min(seen.values()) < _WAITED:
+    if min(seen.values()) < DEVICE_CLOCK.observed_waits_share:
         return {}
-    return {rank: _clocked(rank_tables, timed[rank], seen[rank] >= _NEARLY_ALL) for rank, rank_tables in ranks.items()}
+    return {
+        rank: _clocked(rank_tables, timed[rank], seen[rank] >= DEVICE_CLOCK.nearly_all_waits_share)
+        for rank, rank_tables in ranks.items()
+    }
 
 
 def outside_windows(tables: Tables) -> tuple[int, float, float]:
@@ -93,16 +88,19 @@ def outside_windows(tables: Tables) -> tuple[int, float, float]:
         replace(
             rank_tables,
             traces=(),
-            steps=tuple(s for s in rank_tables.steps if s.window == WINDOW_NONE)[WARMUP_STEPS:][-_SAMPLE:],
+            steps=tuple(s for s in rank_tables.steps if s.window == WINDOW_NONE)[STEPS.warm_up_steps :][
+                -DEVICE_CLOCK.sampled_steps :
+            ],
         )
-        for rank_tables in traced[:_SAMPLED_RANKS]
+        for rank_tables in traced[: DEVICE_CLOCK.sampled_ranks]
     ]
     world = tables.world_size or len(ranks)
-    if not ranks or any(len(rank_tables.steps) < _LEAST_OUTSIDE for rank_tables in ranks):
+    if not ranks or any(len(rank_tables.steps) < DEVICE_CLOCK.steps_outside_of_windows for rank_tables in ranks):
         return 0, 0.0, 0.0
     timed = [_timed(rank_tables) for rank_tables in ranks]
     if any(
-        _seen(rank_tables, steps, alone=world == 1) < _WAITED for rank_tables, steps in zip(ranks, timed, strict=True)
+        _seen(rank_tables, steps, alone=world == 1) < DEVICE_CLOCK.observed_waits_share
+        for rank_tables, steps in zip(ranks, timed, strict=True)
     ):
         return 0, 0.0, 0.0
     spent_ns, waited_ns, loading_ns = 0, 0, 0
@@ -133,7 +131,7 @@ def _seen(tables: RankTables, timed: Sequence[_Timed], alone: bool) -> float:
     if nothing is known of the device. Other calls are waited for in C++, in compiled code, in a graph, or in a later
     step. For two consecutive calls in one phase, a wait for the second is enough: HSDP all-reduces the result of its
     reduce-scatter, and waits for that."""
-    if not timed or len(timed) < _LEAST_STEPS * len(tables.steps):
+    if not timed or len(timed) < DEVICE_CLOCK.known_steps_share * len(tables.steps):
         return 0.0
     if alone:
         return 1.0
@@ -204,7 +202,9 @@ def _begins(timed: Sequence[_Timed]) -> list[int]:
     began = ended = -_NEVER
     for step in timed:
         # A long step may drift by more than the duration of a very short one before it.
-        begin = max(int((step.at_ns - step.since_ns).max()), ended - round(_DRIFT * step.record.dur_ns), began)
+        begin = max(
+            int((step.at_ns - step.since_ns).max()), ended - round(DEVICE_CLOCK.drift * step.record.dur_ns), began
+        )
         begins.append(begin)
         began = begin
         ended = begin + step.record.dur_ns
@@ -251,7 +251,11 @@ def _row(row: CollectiveRow, begin: int, call: DeviceCall, free_ns: int) -> Coll
         wait = since, max(since, min(until, end)) if call.own_stream else until
     elif call.own_stream:
         wait = None
-    seen = call.own_stream or call.wait_start_ns is None or (wait is not None and wait[1] - wait[0] > _RESOLVED_NS)
+    seen = (
+        call.own_stream
+        or call.wait_start_ns is None
+        or (wait is not None and wait[1] - wait[0] > DEVICE_CLOCK.resolution_ns)
+    )
     whole = row.whole and seen
     start = min(max(start, free_ns), end) if whole or wait is None else min(start, wait[0])
     waited = wait or (None, None)
@@ -266,7 +270,7 @@ def _idle(clocked: RankTables, not_launched: iv.Intervals) -> tuple[dict[Detail,
     busy = _utilization(clocked)
     if busy is None:
         return {}, False
-    steps = iv.make((step.begin_ns, step.end_ns) for step in clocked.steps[WARMUP_STEPS:])
+    steps = iv.make((step.begin_ns, step.end_ns) for step in clocked.steps[STEPS.warm_up_steps :])
     known = iv.union(
         blocked(clocked.rows),
         iv.make(
@@ -276,7 +280,7 @@ def _idle(clocked: RankTables, not_launched: iv.Intervals) -> tuple[dict[Detail,
     )
     still = iv.total(iv.intersect(iv.subtract(known, blocked(clocked.rows)), steps))
     missing = (1 - busy) * iv.total(steps) - still
-    if missing < _UNMEASURED * iv.total(steps):
+    if missing < DEVICE_CLOCK.error_of_driver_samples * iv.total(steps):
         return {}, True
     every = iv.make((step.begin_ns, step.end_ns) for step in clocked.steps)
     idle: dict[Detail, iv.Intervals] = {}
@@ -299,7 +303,7 @@ def _beneath(clocked: RankTables, not_launched: iv.Intervals) -> iv.Intervals:
 
 def _utilization(tables: RankTables) -> float | None:
     """The fraction of the time in which any kernel ran, as sampled after the warm-up; None without samples."""
-    warm = tables.steps[min(WARMUP_STEPS, len(tables.steps) - 1)]
+    warm = tables.steps[min(STEPS.warm_up_steps, len(tables.steps) - 1)]
     inside = [
         min(100, max(0, sample.utilization_percent))
         for sample in tables.device

@@ -9,7 +9,6 @@ a straggler holds up in one group wait for it there, and are late in their other
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,19 +16,11 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
+from diag.account.policy import COLLECTIVE_DURATIONS
 from diag.model.steps import Attribution
 from diag.rundir.durations import each_once
 
 from .match import SYNCHRONISING
-
-_CHUNKS: Final = 20  # parts of the job: a straggler must be one in most of them
-_LEAST: Final = 24  # collectives of a rank in each part: more than in most steps, and a rank is late once a step
-_DUMPS: Final = 8
-# Ranks of one collective end that far apart without anybody being late [measured: 11 us on four MI300s].
-_TAIL_NS: Final = 20_000
-_HARDLY: Final = 0.25  # fraction of the wait of most ranks: a straggler waits no longer
-_AS_LATE: Final = 0.9  # as the latest of a part: ranks that were made late by one are as late in their other groups
-_TELLING: Final = 0.5  # fraction of the mean cost: in parts with less, no rank was late
 
 Series = npt.NDArray[np.float64]
 
@@ -105,7 +96,7 @@ def durations_of(rows: pl.DataFrame, size_of: Mapping[str, int]) -> Durations:
     )
     whole = met.filter((pl.col("members") == pl.col("size")) & (pl.col("size") > 1))
     a_rank = float(whole["size"].sum()) / max(1, calls["rank"].n_unique())
-    chunks = max(1, min(_CHUNKS, int(a_rank / _LEAST)))
+    chunks = max(1, min(COLLECTIVE_DURATIONS.parts_of_job, int(a_rank / COLLECTIVE_DURATIONS.collectives_of_a_part)))
     whole = whole.with_columns(chunk=(pl.col("place") * chunks).floor().clip(0, chunks - 1).cast(pl.Int64))
     times = calls.select("rank", *key, "duration_ns")
     whole_calls = times.join(whole.select(*key, "transfer_ns", "chunk"), on=key, how="inner")
@@ -150,7 +141,7 @@ def _wall(rows: pl.DataFrame) -> int | None:
     )
     if len(spans) and spans["ended"].null_count() == 0 and (spans["ended"] > 0).all():
         return int(spans["ended"].mean())  # type: ignore[arg-type]
-    dumped = spans.filter((pl.col("dumps") >= _DUMPS) & (pl.col("dumped") > 0))
+    dumped = spans.filter((pl.col("dumps") >= COLLECTIVE_DURATIONS.dumps) & (pl.col("dumped") > 0))
     if not len(dumped) or len(dumped) < len(spans):
         return None
     # The records before the first dump took about as long as the time between two dumps.
@@ -166,18 +157,18 @@ def late_ranks(account: Durations, least: float = 0.1) -> Late | None:
     # Ranks that were made late by another have waited for it in another group: they wait less than the others, but more
     # than hardly at all.
     usual_ns = float(np.percentile(account.wait_ns, 75))
-    chosen = np.flatnonzero(account.wait_ns <= _HARDLY * usual_ns)
+    chosen = np.flatnonzero(account.wait_ns <= COLLECTIVE_DURATIONS.stragglers_wait_share * usual_ns)
     others = np.setdiff1d(np.arange(count), chosen)
     if not usual_ns > 0 or not 0 < len(chosen) <= max(1, (count - 1) // 2):
         return None
     busy_ns, waited_ns = (float(np.median(times[others])) for times in (account.busy_ns, account.wait_ns))
     cost_ns = waited_ns - float(account.wait_ns[chosen].mean())
-    if cost_ns < max(least * busy_ns, _TAIL_NS * account.complete):
+    if cost_ns < max(least * busy_ns, COLLECTIVE_DURATIONS.spread_of_ends_ns * account.complete):
         return None
     by_part = np.array([_behind(waits) for waits in account.chunk_wait_ns])
     worst_ns = by_part.max(axis=1)
-    leading = by_part[:, chosen].max(axis=1) >= _AS_LATE * worst_ns
-    telling = worst_ns >= _TELLING * worst_ns.mean()
+    leading = by_part[:, chosen].max(axis=1) >= COLLECTIVE_DURATIONS.as_late_share * worst_ns
+    telling = worst_ns >= COLLECTIVE_DURATIONS.part_with_a_late_rank_share * worst_ns.mean()
     return Late(
         tuple(account.ranks[row] for row in chosen.tolist()),
         cost_ns,

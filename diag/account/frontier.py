@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from diag.account.policy import CRITICAL_PATH, STEPS
 from diag.collectors.records import (
     BACKWARD,
     CHECKPOINT,
@@ -54,10 +55,7 @@ from diag.rundir.tables import RankTables
 from . import intervals as iv
 from .attribute import IN_WINDOW, in_windows, queued_steps
 from .blame import median_of_others
-from .records import WARMUP_STEPS, blocked, is_p2p
-
-_ROWS = 1024  # rows in one batch: each value is copied once for each window that holds it
-_USUAL = 20  # steps around a step that are its reference: clocks drift by microseconds in that time
+from .records import blocked, is_p2p
 
 Times = npt.NDArray[np.int64]
 
@@ -144,13 +142,13 @@ def head_starts(begin: Times) -> Times:
     """For each rank (a row) and step, how much later than the first rank it began the step, minus what is usual for it.
     The usual value contains the offset of the rank's clock, and its drift but for that of a few steps."""
     offset = begin - begin[0]
-    wide = min(_USUAL, offset.shape[1] - 1) // 2
+    wide = min(CRITICAL_PATH.reference_steps, offset.shape[1] - 1) // 2
     unusual = np.empty_like(offset)
-    for first in range(0, len(offset), _ROWS):
-        rows = offset[first : first + _ROWS]
+    for first in range(0, len(offset), CRITICAL_PATH.rows_at_once):
+        rows = offset[first : first + CRITICAL_PATH.rows_at_once]
         padded = np.pad(rows, ((0, 0), (wide, wide)), "edge")
         windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * wide + 1, 1)
-        unusual[first : first + _ROWS] = rows - np.median(windows, axis=2).astype(np.int64)
+        unusual[first : first + CRITICAL_PATH.rows_at_once] = rows - np.median(windows, axis=2).astype(np.int64)
     ahead: Times = unusual - unusual.min(axis=0)
     return ahead
 
@@ -239,8 +237,6 @@ def _transfers(rows: Mapping[int, Sequence[CollectiveRow]]) -> dict[int, list[tu
 # -- runs recorded as summaries ----------------------------------------------------------------------------------------
 
 
-SHOWN = 16  # ranks whose parts of each step are shown
-_STEPS = 16  # steps in one batch: 64 bytes of a rank and column
 _US = 1000  # nanoseconds
 
 _NO_TIMES: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
@@ -297,8 +293,8 @@ def steps_left_out(summaries: Summaries) -> dict[int, str]:
         for step in range(after + 1, after + 1 + queued_steps(summaries.manifest)):
             left_out.setdefault(step, "the loader's queue filled up while a trace was written")
         left_out[after] = "the profiler was writing a trace before it"
-    if summaries.from_start and len(summaries.numbers) > 2 * WARMUP_STEPS:
-        left_out.update(dict.fromkeys(summaries.numbers[:WARMUP_STEPS], "warm-up"))
+    if summaries.from_start and len(summaries.numbers) > 2 * STEPS.warm_up_steps:
+        left_out.update(dict.fromkeys(summaries.numbers[: STEPS.warm_up_steps], "warm-up"))
     left_out = in_windows(summaries.marked.get(WINDOW_ACTIVE, ()), summaries.numbers, left_out) | left_out
     return {step: left_out[step] for step in summaries.numbers if step in left_out}
 
@@ -336,8 +332,12 @@ def telling_ranks(frontier: Frontier) -> tuple[int, ...]:
     """The ranks whose parts are worth showing: those with the most lateness in sum, and some that were not late."""
     late = frontier.late_ns.sum(axis=(0, 1))
     order = np.argsort(-late, kind="stable")
-    few = max(1, SHOWN - SHOWN // 4)
-    chosen = order if len(order) <= SHOWN else np.concatenate((order[:few], order[few - SHOWN :]))
+    few = max(1, CRITICAL_PATH.ranks_with_parts_shown - CRITICAL_PATH.ranks_with_parts_shown // 4)
+    chosen = (
+        order
+        if len(order) <= CRITICAL_PATH.ranks_with_parts_shown
+        else np.concatenate((order[:few], order[few - CRITICAL_PATH.ranks_with_parts_shown :]))
+    )
     return tuple(frontier.ranks[at] for at in chosen.tolist())
 
 
@@ -347,8 +347,8 @@ _STILL = tuple(phase + STILL for phase in PHASES_AND_REST)
 def _by_step(summaries: Summaries, columns: Sequence[str], places: Sequence[int]) -> Iterator[Times]:
     """For each step at ``places``: the values, shape (ranks, columns). Steps are read in batches: in the table the
     values of one rank are contiguous."""
-    for first in range(0, len(places), _STEPS):
-        batch = places[first : first + _STEPS]
+    for first in range(0, len(places), CRITICAL_PATH.steps_at_once):
+        batch = places[first : first + CRITICAL_PATH.steps_at_once]
         block = np.stack([summaries.column(name)[:, batch].T for name in columns], axis=2)
         yield from block.astype(np.int64)
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import polars as pl
 from msgspec.structs import replace
 
+from diag.account.policy import DEVICE_IDLE
 from diag.model.steps import FROM_HOST_DETAILS, TO_HOST_DETAILS, Detail, IdleParts, Kind, RankStep, Stall
 from diag.traces import kineto_names as names
 from diag.traces.trace import ARGS_ROW, Trace
@@ -29,18 +30,7 @@ from .intervals import Intervals, Layer, Window, covers, disjoint, traced_steps
 from .trace_collectives import engine_copies, from_kernels, point_to_point
 from .trace_ranges import Thread, as_intervals, host_windows, loading, marks_steps, on_threads, spans
 
-# The device needs a few microseconds from a launch, or from the end of the kernel before (HTA's "kernel wait").
-HANDOVER_NS = 10_000
 NEVER = -(1 << 62)  # launch time of work without a launch in the trace
-# A launch takes 2 to 20 us. If the first launch of a kernel takes a millisecond while the device is idle, it loads the
-# kernel's code (4.2 s in one call on a first convolution); a later launch of that length is a stalled host. A call of
-# 10 ms that neither launches, copies nor waits creates a context or loads a library (cudaFree: 981 ms and 8.0 s;
-# cudaStreamCreateWithFlags: 242 ms). A graph is one launch of up to thousands of kernels: 0.7 ms for 390 of them.
-_LOADING_LAUNCH_NS, _LOADING_GRAPH_NS, _LOADING_CALL_NS = 1_000_000, 100_000_000, 10_000_000
-_MOST_LOADING_ALLOCATIONS = 8  # long allocations: 2 to 6 in start-ups of cuDNN, cuBLAS and the caching allocator
-# In a window that nothing divides into steps: a single stall of this length and this fraction of the time in which
-# nothing was launched is not typical of a step. It may be the first call of a library, and never come again.
-_ONCE_NS, _ONCE_SHARE = 10_000_000, 0.2
 
 Times = npt.NDArray[np.int64]
 
@@ -87,8 +77,11 @@ def gap_layers(
     known = launch != NEVER
     launched = np.where(known, np.clip(launch, gap_begin, gap_end), gap_end)
     returned = np.where(known, np.clip(until, launched, gap_end), gap_end)
-    slow = new & (until - launch >= np.where(_of_graphs(work, launch), _LOADING_GRAPH_NS, _LOADING_LAUNCH_NS))
-    handed_over, late = gap_end - returned < HANDOVER_NS, launched > gap_begin
+    slow = new & (
+        until - launch
+        >= np.where(_of_graphs(work, launch), DEVICE_IDLE.loading_graph_ns, DEVICE_IDLE.loading_launch_ns)
+    )
+    handed_over, late = gap_end - returned < DEVICE_IDLE.hand_over_ns, launched > gap_begin
 
     calls = _Calls(trace, work, threads, gap_begin, gap_end)
     waiting = iv.subtract(_pairs(gap_begin, launched, known), iv.union(explained, calls.loading, calls.allocating))
@@ -97,7 +90,7 @@ def gap_layers(
     dur = rest[:, 1] - rest[:, 0]
     once = np.zeros(len(rest), dtype=np.bool_)
     if not (marked or divided):
-        once = (dur >= _ONCE_NS) & (dur >= _ONCE_SHARE * dur.sum())
+        once = (dur >= DEVICE_IDLE.single_stall_ns) & (dur >= DEVICE_IDLE.single_stall_share * dur.sum())
     not_launched = _pairs(gap_begin, launched, known)
     return [
         Layer(Kind.IDLE, Detail.OUTSIDE, outside),
@@ -158,12 +151,14 @@ class _Calls:
 
     def __init__(self, trace: Trace, work: pl.DataFrame, threads: set[Thread], begin: Times, end: Times) -> None:
         allocating = _runtime(trace, threads, names.ALLOCATOR_PATTERN)
-        long = allocating.filter(pl.col("dur_ns") >= _LOADING_CALL_NS)["dur_ns"]
+        long = allocating.filter(pl.col("dur_ns") >= DEVICE_IDLE.loading_call_ns)["dur_ns"]
         # A context is created once; allocations under memory pressure recur.
-        least = _LOADING_CALL_NS if len(long) <= _MOST_LOADING_ALLOCATIONS else 10 * int(np.median(long))
+        least = (
+            DEVICE_IDLE.loading_call_ns if len(long) <= DEVICE_IDLE.loading_allocations else 10 * int(np.median(long))
+        )
         self.allocating = as_intervals(allocating.filter(pl.col("dur_ns") < least))
         columns = ("ts_ns", "dur_ns", "name", "thread")
-        every = trace.unsorted(*names.LAUNCH_CATEGORIES, columns=columns, least_ns=_LOADING_CALL_NS)
+        every = trace.unsorted(*names.LAUNCH_CATEGORIES, columns=columns, least_ns=DEVICE_IDLE.loading_call_ns)
         working = trace.stored.matching(f"{names.SYNC_PATTERN}|{names.LAUNCH_PATTERN}")
         others = on_threads(every.filter(~pl.Series(working[every["name"].to_numpy()], dtype=pl.Boolean)), threads)
         loaded = iv.union(as_intervals(others), loading(trace, threads))
@@ -225,9 +220,6 @@ def _runtime(trace: Trace, threads: set[Thread], pattern: str) -> pl.DataFrame:
 #
 # The host's activity while the device was idle: it names each long stall.
 
-LONG_NS = 1_000_000  # a stall worth a name: a hundred times the gap that a late launch leaves
-_MOST_A_STEP, _MOST = 4, 32  # the longest stalls, of a step and of a trace
-_COVERS = 0.5  # a stall gets the name of the innermost event that spans this fraction of it
 _HOST = (names.CPU_OP, names.ANNOTATION, names.PYTHON, *names.LAUNCH_CATEGORIES)
 _PYTHON_FUNCTION = re.compile(r"^(.*?)\.py\(\d+\): (.+)$")
 _NOT_A_CAUSE = f"{names.STEP_PATTERN}|{names.PROFILER_STEP_PATTERN}|^PyTorch Profiler|^Profiler"
@@ -239,10 +231,12 @@ def with_stalls(trace: Trace, steps: Sequence[RankStep], threads: set[Thread]) -
     for index, step in enumerate(steps):
         cut = step.segments
         dur = cut.end_ns - cut.start_ns
-        idle = np.flatnonzero((cut.kind == Kind.IDLE) & (cut.detail != Detail.OUTSIDE) & (dur >= LONG_NS))
-        longest = idle[np.argsort(-dur[idle], kind="stable")][:_MOST_A_STEP]
+        idle = np.flatnonzero(
+            (cut.kind == Kind.IDLE) & (cut.detail != Detail.OUTSIDE) & (dur >= DEVICE_IDLE.named_stall_ns)
+        )
+        longest = idle[np.argsort(-dur[idle], kind="stable")][: DEVICE_IDLE.stalls_of_a_step]
         idle_pieces += [(int(dur[at]), index, int(at), int(cut.start_ns[at])) for at in longest]
-    idle_pieces = sorted(idle_pieces, key=lambda piece: (-piece[0], piece[3]))[:_MOST]
+    idle_pieces = sorted(idle_pieces, key=lambda piece: (-piece[0], piece[3]))[: DEVICE_IDLE.stalls_of_a_trace]
     if not idle_pieces:
         return list(steps)
     named = _innermost(trace, [(begin, begin + dur) for dur, _, _, begin in idle_pieces], threads)
@@ -256,7 +250,7 @@ def with_stalls(trace: Trace, steps: Sequence[RankStep], threads: set[Thread]) -
 def _innermost(trace: Trace, pieces: Sequence[tuple[int, int]], threads: set[Thread]) -> list[tuple[str, float]]:
     """For each piece of time: the shortest event of these threads that covers at least half of it, and the fraction
     that it covers; ("", 0) if there is none."""
-    least = int(_COVERS * min(end - begin for begin, end in pieces))
+    least = int(DEVICE_IDLE.naming_event_share * min(end - begin for begin, end in pieces))
     events = on_threads(trace.unsorted(*_HOST, columns=("ts_ns", "dur_ns", "name", "thread"), least_ns=least), threads)
     start, dur = events["ts_ns"].to_numpy(), events["dur_ns"].to_numpy()
     code, end = events["name"].to_numpy(), start + dur
@@ -264,7 +258,7 @@ def _innermost(trace: Trace, pieces: Sequence[tuple[int, int]], threads: set[Thr
     covering = []
     for piece_begin, piece_end in pieces:
         covered = np.minimum(end, piece_end) - np.maximum(start, piece_begin)
-        rows = np.flatnonzero((covered >= _COVERS * (piece_end - piece_begin)) & ~skip[code])
+        rows = np.flatnonzero((covered >= DEVICE_IDLE.naming_event_share * (piece_end - piece_begin)) & ~skip[code])
         if not len(rows):
             covering.append(("", 0.0))
             continue
@@ -290,8 +284,6 @@ def short_name(name: str) -> str:
 
 Flags = npt.NDArray[np.bool_]
 
-_MORE_THAN_A_NUMBER_NS = 20_000  # half a megabyte over PCIe; a loss or a norm takes two or three microseconds
-
 
 def offload_copies(trace: Trace, work: pl.DataFrame, computes: Flags) -> Flags:
     """Which rows of the device's work copy offloaded states from or to the host.
@@ -306,7 +298,7 @@ def offload_copies(trace: Trace, work: pl.DataFrame, computes: Flags) -> Flags:
     late = np.isin(work["phase"].to_numpy(), (Detail.BACKWARD, Detail.OPTIMIZER)) | _beside_forward(
         trace, work, computes
     )
-    offloads: Flags = known & (named | (late & (work["dur_ns"].to_numpy() >= _MORE_THAN_A_NUMBER_NS)))
+    offloads: Flags = known & (named | (late & (work["dur_ns"].to_numpy() >= DEVICE_IDLE.copy_of_data_ns)))
     return offloads
 
 

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
 
+from diag.account.policy import CLOCKS
 from diag.collectors.records import RECV, SEND
 from diag.model.steps import CollectiveCall, MatchedCollective
 
@@ -29,7 +30,6 @@ SYNCHRONISING = frozenset({"all_reduce", "all_gather", "reduce_scatter", ALL_TO_
 
 SEND_RECV = "send_recv"  # a send and its receive as one transfer
 _PAIR = {SEND, RECV}
-BLOCKED_NS = 50_000  # a shorter wait found everything done
 
 Calls = Mapping[int, Sequence[CollectiveCall]]  # rank: its calls
 Key = tuple[str, int, str]
@@ -74,7 +74,7 @@ def measure(step: int, key: Key, members: Mapping[int, CollectiveCall]) -> Match
     pair = is_pair(members.values())
     if pair:
         received = next(call for call in members.values() if call.op == RECV)
-        blocked = received.waited_ns is None or received.waited_ns[1] - received.waited_ns[0] >= BLOCKED_NS
+        blocked = received.waited_ns is None or received.waited_ns[1] - received.waited_ns[0] >= CLOCKS.blocked_ns
         first_end = received.end_ns if blocked else arrival
         ends = dict.fromkeys(ranks, first_end)
     return MatchedCollective(
@@ -107,7 +107,6 @@ def measure(step: int, key: Key, members: Mapping[int, CollectiveCall]) -> Match
 # How far apart two clocks can be: bounds from the collectives of their ranks (docs/concepts/clocks.md).
 
 _UNBOUNDED = (1 << 62) - 1  # larger than any difference of two clocks set within this century
-_MOST_SUMS = 1 << 30  # sums of two bounds, once every clock is tied to every other
 
 Bounds = npt.NDArray[np.int64]
 Known = npt.NDArray[np.bool_]
@@ -181,7 +180,7 @@ def closure(bounds: Bounds, known: Known) -> tuple[Bounds, Known]:
     wider: the cube of two thousand clocks took 20 s."""
     closed, known = bounds.copy(), known.copy()
     for via in range(len(closed)):
-        if via * closed.size > _MOST_SUMS and known.all():
+        if via * closed.size > CLOCKS.sums_of_bounds and known.all():
             break
         before, behind = np.flatnonzero(known[:, via]), np.flatnonzero(known[via])
         through = closed[before, via][:, None] + closed[via, behind][None, :]
@@ -210,12 +209,6 @@ def reference(closed: Bounds) -> int:
 # run. Collectives bound the offset around their time from above and below; the rate is the slope of the straight line
 # with the most room between these bounds. It is used only if no constant offset fits and the line does.
 
-# A smaller contradiction between bounds is reading noise of two clocks, not a rate.
-NOISE_NS = 50_000
-MAX_RATE = 500e-6  # an undisciplined quartz is off by 20 to 100 parts per million; beyond this it is something else
-_WINDOWS = 64
-_MIN_WINDOWS = 3  # with two, every line fits
-_ROUNDS = 2  # the bounds drift within a window, too; after one round they hardly do
 _FAR = 1e18
 
 Real = npt.NDArray[np.float64]
@@ -243,7 +236,7 @@ def gained(times_ns: Bounds, rate: Real | float, since_ns: Bounds | int) -> Boun
 
 def contradict(closed: Bounds, known: Known) -> bool:
     """Whether no constant offsets satisfy these bounds. ``closed[r, s]``: the upper bound of ``o_s - o_r``."""
-    return bool((closed + closed.T)[known & known.T].min() < -NOISE_NS)
+    return bool((closed + closed.T)[known & known.T].min() < -CLOCKS.noise_of_bounds_ns)
 
 
 def fit(met: Sequence[Met], of_rank: Bounds) -> Clocks | None:
@@ -257,16 +250,16 @@ def fit(met: Sequence[Met], of_rank: Bounds) -> Clocks | None:
     since = np.array([first[of_rank == clock].min() for clock in of_rank])
     # Elapsed time on the ranks' own clocks differs by no more than the rates searched for.
     elapsed = np.array([float(np.mean(starts - since[members])) for members, starts, _ in met])
-    parts = np.array_split(np.argsort(elapsed, kind="stable"), min(_WINDOWS, len(met)))
-    if len(parts) < _MIN_WINDOWS:
+    parts = np.array_split(np.argsort(elapsed, kind="stable"), min(CLOCKS.windows, len(met)))
+    if len(parts) < CLOCKS.windows_for_a_rate:
         return None
     at = np.array([elapsed[part].mean() for part in parts])
     clocks = Clocks(np.zeros(count), since)
-    for _ in range(_ROUNDS):
+    for _ in range(CLOCKS.rounds):
         corrected = clocks.corrected(met)
         windows = [[corrected[i] for i in part] for part in parts]
         clocks = Clocks(clocks.rate + _rates(windows, at, of_rank)[of_rank], since)
-    if np.abs(clocks.rate).max() > MAX_RATE:
+    if np.abs(clocks.rate).max() > CLOCKS.largest_rate:
         return None
     left = closure(*clock_bounds(clocks.corrected(met), of_rank))
     return None if contradict(*left) else clocks
@@ -299,7 +292,7 @@ def _steepest(above: Real, at: Real) -> Real:
     shape = above.shape[1:]
     # Antisymmetric from the first step on: a slope of (r, s) is tried together with its negative for (s, r).
     sign = np.sign(np.subtract.outer(*(np.arange(shape[0]),) * 2)).astype(np.float64)
-    low, high = np.full(shape, -MAX_RATE), np.full(shape, MAX_RATE)
+    low, high = np.full(shape, -CLOCKS.largest_rate), np.full(shape, CLOCKS.largest_rate)
     for _ in range(40):
         left, right = high - ratio * (high - low), low + ratio * (high - low)
         lower, upper = room(sign * left), room(sign * right)
@@ -309,13 +302,6 @@ def _steepest(above: Real, at: Real) -> Real:
         low, high = np.where(rises, left, low), np.where(falls, right, high)
     slopes: Real = sign * (low + high) / 2
     return slopes
-
-
-# Ends of one collective on one host agree to half a millisecond, to six when cores are oversubscribed [measured].
-# Ranks of one host whose calls contradict their common clock by more than this are treated as on separate clocks.
-CONTRADICTION_NS = 20_000_000
-_LEAST_ENDS = 4  # collectives of two clocks
-_MOST_APART = 0.9  # fraction of the ends that are closer to their median than the uncertainty
 
 
 class Alignment(Struct, frozen=True):
@@ -388,7 +374,7 @@ def _waited_for(members: Mapping[int, CollectiveCall]) -> dict[int, CollectiveCa
     return {
         rank: call
         for rank, call in members.items()
-        if call.waited_ns is not None and call.waited_ns[1] - call.waited_ns[0] >= BLOCKED_NS
+        if call.waited_ns is not None and call.waited_ns[1] - call.waited_ns[0] >= CLOCKS.blocked_ns
     }
 
 
@@ -420,25 +406,22 @@ def _by_ends(met: Sequence[Met], of_rank: Bounds, closed: Bounds) -> tuple[Bound
         shared = there[:, placed].astype(np.int64).T @ there.astype(np.int64)
         shared[:, placed] = -1
         base, clock = (int(i) for i in np.unravel_index(int(shared.argmax()), shared.shape))
-        if shared[base, clock] < _LEAST_ENDS:
+        if shared[base, clock] < CLOCKS.common_ends:
             return None
         both = there[:, placed[base]] & there[:, clock]
         behind = ends[both, placed[base]] + offset[placed[base]] - ends[both, clock]
         near = behind - behind[0]  # a median is a float, which has no nanoseconds for clocks decades apart
         middle = int(np.median(near))
         offset[clock] = behind[0] + middle
-        apart = max(apart, int(np.quantile(np.abs(near - middle), _MOST_APART)))
+        apart = max(apart, int(np.quantile(np.abs(near - middle), CLOCKS.contradicted_ends_share)))
         placed.append(clock)
     beyond = offset[None, :] - offset[:, None] - closed
-    return (offset - offset[0], apart) if int(beyond.max()) <= apart + NOISE_NS else None
+    return (offset - offset[0], apart) if int(beyond.max()) <= apart + CLOCKS.noise_of_bounds_ns else None
 
 
 def _honest_domains(ranks: Sequence[int], domains: Mapping[int, str], met: Sequence[Met]) -> list[str]:
     """The domains, split where ranks' calls contradict a common clock."""
     number = {name: i for i, name in enumerate(dict.fromkeys(domains[rank] for rank in ranks))}
     least = least_within(met, np.array([number[domains[rank]] for rank in ranks]))
-    contradicted = {name for name, i in number.items() if least[i] < -CONTRADICTION_NS}
+    contradicted = {name for name, i in number.items() if least[i] < -CLOCKS.contradiction_ns}
     return [f"{domains[rank]}#{rank}" if domains[rank] in contradicted else domains[rank] for rank in ranks]
-
-
-MAX_UNCERTAINTY = 0.25  # fraction of the mean exposed communication of a step (docs/concepts/clocks.md)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
+from diag.account.policy import CLOCKS
 from diag.collectors.records import (
     BACKWARD,
     CHECKPOINT,
@@ -30,7 +31,7 @@ from diag.model.steps import CollectiveCall, Detail, Kind, RankStep
 
 from . import intervals as iv
 from .intervals import Layer, Painted, disjoint
-from .match import ALL_TO_ALL, BLOCKED_NS
+from .match import ALL_TO_ALL
 
 _TRANSFER = "p2p"  # in the key of recorded sends and receives
 
@@ -146,7 +147,7 @@ def open_spans(calls: Sequence[CollectiveCall]) -> iv.Times:
 def _transfer(row: CollectiveRow, ranks: tuple[int, ...]) -> CollectiveCall:
     """A send and its receive have one key. A send that was only handed over was not waited for."""
     waited = _waited(row)
-    if row.op == SEND and waited is not None and waited[1] - waited[0] < BLOCKED_NS:
+    if row.op == SEND and waited is not None and waited[1] - waited[0] < CLOCKS.blocked_ns:
         waited = None
     return CollectiveCall(
         (row.group, row.seq, _TRANSFER),
@@ -220,7 +221,3 @@ def loader_settings(manifest: Manifest | None) -> LoaderSettings:
         factor if isinstance(factor, int) else None,
         pinned if isinstance(pinned, bool) else None,
     )
-
-
-# Lazy initialisation, the allocator, first connections and full loader queues: not representative of the run.
-WARMUP_STEPS = 2

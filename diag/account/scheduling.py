@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
 
+from diag.account.policy import SCHEDULING
 from diag.collectors.records import (
     BACKWARD,
     CHECKPOINT,
@@ -37,22 +38,10 @@ if TYPE_CHECKING:
 
 Series = npt.NDArray[np.float64]  # one value per step
 
-# A thread shares the training's work if it runs for a quarter of the time that the training's own thread runs, and for
-# more than ``_LEAST_WORK`` of all time. If a training mostly sleeps, a quarter is nothing, and the queueing of its
-# monitor's or gloo's threads on a busy host would explain the sleep [measured: they run for 0.1 to 0.7 % of the time].
-_SHARES_WORK, _LEAST_WORK = 0.25, 0.02
-_APART = 2.5  # times as much as any other rank
 _COLUMNS = (*PHASES, EVALUATION, REST)
 _DATA, _REST = _COLUMNS.index(DATA), _COLUMNS.index(REST)
 _FORWARD, _BACKWARD = _COLUMNS.index(FORWARD), _COLUMNS.index(BACKWARD)
 _COMPUTING = tuple(_COLUMNS.index(name) for name in (FORWARD, BACKWARD, OPTIMIZER))
-_LARGE = 0.05  # fraction of the step: a phase that is long enough to contain a stop
-_PAUSED = 0.05  # fraction of the time: less is not a pause
-# Of a loader's time: one that is ready to run for less of it sleeps or reads.
-_COMPUTES = 0.5
-# Steps with a look at the loader's queue, and the fraction of them that found it empty.
-_LEAST_SEEN, _MOSTLY_EMPTY = 3, 0.6
-_QUEUED_WORKERS = 0.3  # fraction of the data wait
 _EXPLAINED = (DATA, CHECKPOINT, EVALUATION)  # phases whose blocked time has a known reason
 
 
@@ -95,7 +84,7 @@ class Scheduling(Struct, frozen=True):
         """Whether loaders mostly compute, so that more of them need more cores, or whether that is not known: a
         dataset that sleeps or reads needs none."""
         known = [rank.loader_active for rank in self.ranks.values() if rank.loader_active is not None]
-        return not known or max(known) >= _COMPUTES
+        return not known or max(known) >= SCHEDULING.computing_loader_share
 
     def knows_blocked(self, ranks: Sequence[int]) -> bool:
         return all(rank in self.ranks and self.ranks[rank].knows_blocked for rank in ranks)
@@ -107,7 +96,9 @@ class Scheduling(Struct, frozen=True):
             rank: sum(float(getattr(of_rank, name).mean()) for name in names) for rank, of_rank in self.ranks.items()
         }
         others = [ns for rank, ns in spent.items() if rank not in ranks]
-        return bool(ranks and others) and min(spent.get(r, 0.0) for r in ranks) >= _APART * max(others)
+        return bool(ranks and others) and min(
+            spent.get(r, 0.0) for r in ranks
+        ) >= SCHEDULING.more_than_other_ranks * max(others)
 
     def mean_ms(self, name: str) -> dict[int, float]:
         """The mean over the steps of a rank's field, milliseconds."""
@@ -167,7 +158,7 @@ def blocked_in_phases(
     steps: Sequence[StepRecord], rows: Sequence[CollectiveRow], samples: Sequence[HostRecord] = ()
 ) -> dict[int, dict[str, int]]:
     """How long the training's thread was blocked in each computing phase of each step, outside of collectives; without
-    phases of which that is less than ``_PAUSED``. Steps whose CPU time was not recorded are missing."""
+    phases of which that is less than ``paused_share``. Steps whose CPU time was not recorded are missing."""
     timed = [step for step in steps if step.on_cpu_ns is not None and step.queued_ns is not None]
     if not timed:
         return {}
@@ -179,7 +170,7 @@ def blocked_in_phases(
     whole = stalled.sum(axis=1)
     left = np.divide(np.maximum(0, whole - explained), whole, out=np.zeros_like(whole), where=whole > 0)
     stalled *= left[:, None]
-    stalled[stalled < _PAUSED * np.maximum(1, dur[:, list(_COMPUTING)])] = 0
+    stalled[stalled < SCHEDULING.paused_share * np.maximum(1, dur[:, list(_COMPUTING)])] = 0
     return {
         step.step: {_COLUMNS[at]: round(ns) for at, ns in zip(_COMPUTING, blocked_ns, strict=True) if ns}
         for step, blocked_ns in zip(timed, stalled.tolist(), strict=True)
@@ -298,9 +289,12 @@ def _starved(steps: Sequence[StepRecord], loading: Series, data: Times, wall: Ti
     """Whether the loader has worker processes that are never ahead of the training, and do not wait for cores: then it
     determines the step time, and other delays of the ranks do not show."""
     empty = [step.queue.ready == 0 for step in steps if step.queue is not None]
-    if len(empty) < _LEAST_SEEN or sum(empty) < _MOSTLY_EMPTY * len(empty):
+    if len(empty) < SCHEDULING.looks_at_queue or sum(empty) < SCHEDULING.empty_queue_share * len(empty):
         return False
-    return bool(data.sum() >= _LARGE * wall.sum() and loading.sum() <= _QUEUED_WORKERS * data.sum())
+    return bool(
+        data.sum() >= SCHEDULING.phase_that_may_stop_share * wall.sum()
+        and loading.sum() <= SCHEDULING.queued_workers_share * data.sum()
+    )
 
 
 def _loader_active(samples: Sequence[HostRecord], dur: Times, on_cpu: Times, queued: Times) -> float | None:
@@ -326,9 +320,9 @@ def _pause(active: Times, stalled: Times) -> float:
     """The fraction of the time in which a process was stopped as a whole: the smallest blocked fraction of its large
     phases. 0 with fewer than two of them, or if one was not blocked. Both by step and ``_COLUMNS``."""
     spent, lost = active.sum(axis=0), stalled.sum(axis=0)
-    large = [at for at in _COMPUTING if spent[at] >= _LARGE * spent.sum()]
+    large = [at for at in _COMPUTING if spent[at] >= SCHEDULING.phase_that_may_stop_share * spent.sum()]
     pause = min((float(lost[at] / spent[at]) for at in large), default=0.0)
-    return pause if len(large) > 1 and pause >= _PAUSED else 0.0
+    return pause if len(large) > 1 and pause >= SCHEDULING.paused_share else 0.0
 
 
 def _by_phase(steps: Sequence[StepRecord], waits: iv.Covered) -> tuple[Times, Times, Times, Times]:
@@ -423,7 +417,10 @@ def _sampled(samples: Sequence[HostRecord], steps: Sequence[StepRecord]) -> tupl
     for sample in samples:
         interval = sample.interval_ns
         queued = min(1.0, sample.slowest_queued_ns / interval)
-        shares_work = sample.slowest_on_cpu_ns >= max(_SHARES_WORK * trains, _LEAST_WORK) * interval
+        shares_work = (
+            sample.slowest_on_cpu_ns
+            >= max(SCHEDULING.share_of_training_thread * trains, SCHEDULING.share_of_all_time) * interval
+        )
         slowest.append(queued if shares_work else 0.0)
         workers.append(min(1.0, sample.workers_queued_ns / (interval * sample.workers)) if sample.workers else 0.0)
         ready = sample.threads_on_cpu_ns + sample.threads_queued_ns

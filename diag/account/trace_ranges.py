@@ -16,6 +16,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
+from diag.account.policy import STEP_DETECTION
 from diag.collectors import records
 from diag.model import Gap
 from diag.traces import kineto_names as names
@@ -30,16 +31,6 @@ from .intervals import Intervals, Window
 
 Times = npt.NDArray[np.int64]
 
-# Two iterations can be equal by chance. Operators repeat within an iteration as well (the layers of a model), so more
-# iterations are required for them.
-_LEAST, _LEAST_OF_OPERATORS = 3, 4
-# Fraction of the time from the first to the last range of one name: with less, the ranges are parts of an iteration.
-_COVERED = 0.5
-_ALL_WORK = 0.8  # fraction of the launches between the first and the last iteration
-# Fraction of the device's time: iterations by an operator hold more of it together, and none of them alone.
-_MOST_TIME = 0.5
-_STEADY = 3.0  # times as long as another: iterations differ in length, but not like the parts of one
-_ALIKE = 0.8  # fraction of the periods with as many operators as the median period
 _NUMBERS = re.compile(r"\d+")
 _PHASES = (
     f"{names.DATA_PATTERN}|{names.FORWARD_PATTERN}|{names.BACKWARD_PATTERN}"
@@ -96,10 +87,10 @@ def _spanning(trace: Trace, ranges: pl.DataFrame) -> Iterations | None:
     best: tuple[float, Iterations] | None = None
     for (family, _), rows in families.group_by("family", "thread", maintain_order=True):
         begin, end = _outermost_only(rows)
-        if len(begin) < _LEAST:
+        if len(begin) < STEP_DETECTION.iterations_of_a_range:
             continue
         covered = float((end - begin).sum()) / max(1, int(end[-1] - begin[0]))
-        if covered >= _COVERED and (best is None or covered / len(begin) > best[0]):
+        if covered >= STEP_DETECTION.covered_share and (best is None or covered / len(begin) > best[0]):
             edges = (*begin.tolist(), int(end[-1]))
             best = covered / len(begin), Iterations(edges, str(family))
     return best[1] if best is not None and _has_work(trace, best[1].edges) else None
@@ -108,7 +99,16 @@ def _spanning(trace: Trace, ranges: pl.DataFrame) -> Iterations | None:
 def _steady(each: Times) -> bool:
     """Whether most of them are close to the median; the first may include start-up."""
     middle = float(np.median(each))
-    return middle > 0 and float(((each >= middle / _STEADY) & (each <= middle * _STEADY)).mean()) >= _ALIKE
+    return (
+        middle > 0
+        and float(
+            (
+                (each >= middle / STEP_DETECTION.longest_to_shortest)
+                & (each <= middle * STEP_DETECTION.longest_to_shortest)
+            ).mean()
+        )
+        >= STEP_DETECTION.periods_alike_share
+    )
 
 
 def _outermost_only(rows: pl.DataFrame) -> tuple[Times, Times]:
@@ -132,7 +132,7 @@ def _repeated(ranges: pl.DataFrame, pattern: str, last: bool = False) -> Iterati
     best: Iterations | None = None
     for (name, _), rows in matching.group_by("name", "thread", maintain_order=True):
         begin, end = _outermost_only(rows)
-        if len(begin) >= _LEAST and (best is None or len(begin) < len(best.edges)):
+        if len(begin) >= STEP_DETECTION.iterations_of_a_range and (best is None or len(begin) < len(best.edges)):
             best = Iterations(tuple((end if last else begin).tolist()), str(name))
     return best
 
@@ -160,17 +160,17 @@ def _period(trace: Trace, rows: pl.DataFrame, exchanges: Times) -> Iterations | 
     outer = _in_no_other(begin, begin + rows["dur_ns"].to_numpy())
     begin, name = begin[outer], rows["name"].to_physical().to_numpy()[outer]
     codes, first, counts = np.unique(name, return_index=True, return_counts=True)
-    enough = counts >= _LEAST_OF_OPERATORS
+    enough = counts >= STEP_DETECTION.iterations_of_an_operator
     codes, first, counts = codes[enough], first[enough], counts[enough]
     for place in np.lexsort((first, counts)):  # of equally frequent names, the one that comes first begins an iteration
         code = codes[place]
         at = np.flatnonzero(name == code)
         edges = begin[at]
         operators, dur = np.diff(at), np.diff(edges)
-        steady = np.percentile(dur, 90) <= _STEADY * np.percentile(dur, 10)
-        alike = float((operators == np.median(operators)).mean()) >= _ALIKE
+        steady = np.percentile(dur, 90) <= STEP_DETECTION.longest_to_shortest * np.percentile(dur, 10)
+        alike = float((operators == np.median(operators)).mean()) >= STEP_DETECTION.periods_alike_share
         exchanged = np.diff(np.searchsorted(exchanges, edges)) > 0
-        if steady and alike and exchanged.mean() >= _ALIKE and _share_work(trace, edges):
+        if steady and alike and exchanged.mean() >= STEP_DETECTION.periods_alike_share and _share_work(trace, edges):
             return Iterations(tuple(edges.tolist()), str(trace.stored.names[int(code)]))
         if counts[place] > 64:  # an iteration has more operators than that: more frequent names need no look
             break
@@ -193,7 +193,11 @@ def _has_work(trace: Trace, edges: Sequence[int]) -> bool:
     until = _end_after(edges)
     launched = np.diff(np.searchsorted(calls, edges))
     inside = np.searchsorted(calls, until) - np.searchsorted(calls, edges[0])
-    return bool(inside >= _ALL_WORK * len(calls) and _steady(launched) and launched[1:].sum() >= launched.sum() / 2)
+    return bool(
+        inside >= STEP_DETECTION.share_of_launches * len(calls)
+        and _steady(launched)
+        and launched[1:].sum() >= launched.sum() / 2
+    )
 
 
 def _end_after(edges: Sequence[int]) -> int:
@@ -222,7 +226,10 @@ def _share_work(trace: Trace, edges: Times) -> bool:
         return True
     each = np.diff(worked[np.searchsorted(launched, [*edges, _end_after(edges.tolist())])])
     held = int(each.sum())
-    return held >= _MOST_TIME * int(worked[-1]) and int(each[1:].max()) <= _MOST_TIME * held
+    return (
+        held >= STEP_DETECTION.operators_share_of_device_time * int(worked[-1])
+        and int(each[1:].max()) <= STEP_DETECTION.operators_share_of_device_time * held
+    )
 
 
 # Old profilers write microseconds, so one range's end can be later than the next one's begin.

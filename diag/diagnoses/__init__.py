@@ -17,6 +17,7 @@ from diag.account.device_clock import DeviceClocked, on_device_clocks
 from diag.account.frontier import Frontier
 from diag.account.scheduling import Scheduling, scheduling_of
 from diag.collectors.records import BACKWARD, DATA, FORWARD, H2D, OPTIMIZER, PHASES_AND_REST, STILL
+from diag.diagnoses.policy import FINDINGS
 from diag.model.steps import Attribution, Evidence, Finding, NotLooked
 from diag.rundir.summaries import Summaries
 from diag.rundir.tables import Tables
@@ -165,7 +166,6 @@ def _of_window(finding: Finding) -> Finding:
 # -- runs recorded as summaries ----------------------------------------------------------------------------------------
 
 _NOT_IN_SUMMARIES = "the ranks' summaries do not contain it; a profiler window does (`diag trace`)"
-_SHOWN = 4  # ranks at either end
 
 # Fields of ``Parts``, each with the columns of a summary that add up to it.
 _FIELDS = {
@@ -185,8 +185,8 @@ class _SummarySubject(Subject, frozen=True):
         """Where there are many ranks, only those with the highest and the lowest values."""
         values = self.means[field]
         shown = sorted(values, key=lambda rank: -values[rank])
-        if len(shown) > 2 * _SHOWN:
-            shown = [*shown[:_SHOWN], *shown[-_SHOWN:]]
+        if len(shown) > 2 * FINDINGS.ranks_at_either_end:
+            shown = [*shown[: FINDINGS.ranks_at_either_end], *shown[-FINDINGS.ranks_at_either_end :]]
         return tuple(Evidence("summaries", f"rank == {rank}, mean of {field}", values[rank], "ms") for rank in shown)
 
 

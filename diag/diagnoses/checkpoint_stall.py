@@ -7,10 +7,11 @@ from statistics import mean
 
 from diag.collectors.records import CheckpointRecord
 from diag.collectors.strategies import named
+from diag.diagnoses.policy import FINDINGS
 from diag.model.steps import Evidence, Finding
 
 from .shares import Cost
-from .subject import MENTION, Diagnosis, Subject, in_ms, rounded_ms
+from .subject import Diagnosis, Subject, in_ms, rounded_ms
 
 _NOT_RECORDED = "Save asynchronously (torch.distributed.checkpoint.async_save with its own group), or less often."
 _IN_FOREGROUND = (
@@ -26,7 +27,7 @@ _COPYING = "Save less often: checkpoints are already written in the background; 
 
 def find(subject: Subject) -> list[Finding]:
     shares = subject.shares
-    if shares.share(Cost.CHECKPOINT) < MENTION:
+    if shares.share(Cost.CHECKPOINT) < FINDINGS.mention_share:
         return []
     ranks = shares.at_fault(Cost.CHECKPOINT)
     saved = shares.cost(Cost.CHECKPOINT)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from diag.diagnoses.policy import FINDINGS
 from diag.model.steps import Finding
 
 from .shares import Cost
 from .stalled_rank import no_loader
-from .subject import MENTION, Diagnosis, Subject, highest_ranks
+from .subject import Diagnosis, Subject, highest_ranks
 
 ID = "code-between-phases"
-CONFIDENCE = 0.7  # at most: operators that run there, such as gradient clipping, may be needed
 
 
 def find(subject: Subject) -> list[Finding]:
     shares = subject.shares
-    if shares.share(Cost.BETWEEN) < MENTION:
+    if shares.share(Cost.BETWEEN) < FINDINGS.mention_share:
         return []
     who = "The training runs" if len(shares.ranks) == 1 else "All ranks run"
     cost = subject.each(shares.cost(Cost.BETWEEN))

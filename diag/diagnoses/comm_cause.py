@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from diag.diagnoses.policy import COMMUNICATION, FINDINGS
 from diag.model.axes import PIPELINE, TENSOR, axis_words, is_data
 from diag.model.states import Sharding, sharding_of
 from diag.model.steps import Detail, Evidence, Kind, MatchedCollective
@@ -26,7 +27,7 @@ from .contended_host import queued
 from .culprits import Culprits, find_culprits
 from .missing_ranks import missing_ranks
 from .shares import Cost, crowd_of
-from .subject import MENTION, Subject, ranks_text
+from .subject import Subject, ranks_text
 from .workload import workload
 
 # -- comm axes ---------------------------------------------------------------------------------------------------------
@@ -60,20 +61,12 @@ def evidence_by_axis(subject: Subject) -> tuple[Evidence, ...]:
     return tuple(
         Evidence("critical path", f"exposed communication, {axis_words(axis)} groups", round(part, 4), "share")
         for axis, part in sorted(subject.once(exposed_along).items(), key=lambda item: -item[1])
-        if axis and part >= MENTION
+        if axis and part >= FINDINGS.mention_share
     )
 
 
 _OF_SHARDED_PARAMETERS = frozenset({"all_gather", "reduce_scatter"})
 _OF_REPLICAS = frozenset({"all_reduce", "reduce", "broadcast", "barrier"})
-_HIDDEN_LITTLE = 0.05  # fraction of the communication that is overlapped
-_LATENCY_BOUND = 0.5  # fraction of the transfer time that is latency: a collective of 0 bytes takes it as well
-_MANY = 64  # collectives a step
-_MOSTLY = 0.8  # fraction of the transfer time
-_HALF = 0.5
-_CROWDED = 4.0  # times a rank's wait for a core: a shorter tail under gloo is not evidence of a slow link
-_IN_EVERY_STEP = 0.35  # times the same wait, for a tail that nine steps in ten have
-_MIN_BANDWIDTH_BYTES = 1 << 16  # bytes: the time of smaller collectives is all latency, so they have no bandwidth
 
 
 _ONE_RANK = "the run has one rank"
@@ -115,7 +108,7 @@ def slow_link_of(subject: Subject) -> Culprits:
     tails = {rank: float(tail_ns.mean()) for rank, tail_ns in subject.shares.tail_ns.items()}
     others = [tails.get(rank, 0.0) for rank in subject.shares.ranks if rank not in late.ranks]
     later = max((tails[rank] for rank in late.ranks), default=0.0) - (float(np.median(others)) if others else 0.0)
-    if later < _HALF * float(subject.shares.cost(Cost.COMM).mean()):
+    if later < COMMUNICATION.half_share * float(subject.shares.cost(Cost.COMM).mean()):
         return replace(late, ranks=())
     return late
 
@@ -131,13 +124,13 @@ def _late_results(subject: Subject) -> Culprits:
     def later_by(noise_ns: int) -> Culprits:
         return find_culprits(shares.tail_ns, shares.dur_ns, len(shares.ranks), noise_ns)
 
-    late = later_by(max(shares.noise.late_ns, round(_CROWDED * crowding)))
+    late = later_by(max(shares.noise.late_ns, round(COMMUNICATION.tail_over_queueing * crowding)))
     if late.ranks or not crowding:
         return late
     # A chance delay does not recur in every step. For ranks that shared their cores, with and without another process,
     # the tail of nine steps in ten was at most 0.27 of that waiting. Behind a slow link it was 0.5 (DDP) and 0.26
     # (FSDP2, which is therefore not reported) [20 runs].
-    steady = max(shares.noise.late_ns, round(_IN_EVERY_STEP * crowding))
+    steady = max(shares.noise.late_ns, round(COMMUNICATION.steady_tail_over_queueing * crowding))
     steadily_late = later_by(steady)
     always = all(np.percentile(shares.tail_ns[rank], 10) > steady for rank in steadily_late.ranks)
     return steadily_late if steadily_late.ranks and always else late
@@ -184,13 +177,15 @@ def cause_of(subject: Subject) -> Cause:
         return of_one_axis
     collectives = [c for c in collectives if is_data(subject.attribution.axes.of(c.ranks)) and c.op not in P2P_OPS]
     steps = max(1, len({c.step for c in collectives}))
-    sharding = [c for c in collectives if c.op in _OF_SHARDED_PARAMETERS and c.bytes >= _MIN_BANDWIDTH_BYTES]
+    sharding = [
+        c for c in collectives if c.op in _OF_SHARDED_PARAMETERS and c.bytes >= COMMUNICATION.bandwidth_from_bytes
+    ]
     counts = Counter((c.op, c.ranks) for c in sharding)
     # Where shards have replicas (HSDP) their gradients are reduced once more, among the replicas.
-    moved = sum(c.transfer_ns for c in collectives if c.bytes >= _MIN_BANDWIDTH_BYTES)
+    moved = sum(c.transfer_ns for c in collectives if c.bytes >= COMMUNICATION.bandwidth_from_bytes)
     few = {c.op for c in sharding} == _OF_SHARDED_PARAMETERS and max(counts.values()) / steps <= 2
     optimizer_only = subject.once(shards_optimizer_only)
-    if not optimizer_only and few and moved >= _MOSTLY * _total(collectives):
+    if not optimizer_only and few and moved >= COMMUNICATION.most_of_transfer_share * _total(collectives):
         largest = max(c.bytes for c in sharding)
         return Cause(
             "root-only-unit",
@@ -200,7 +195,11 @@ def cause_of(subject: Subject) -> Cause:
         )
     replicated = is_replicated(subject)
     latency = _latency_share(collectives)
-    if latency is not None and latency >= _LATENCY_BOUND and len(collectives) / steps >= _MANY:
+    if (
+        latency is not None
+        and latency >= COMMUNICATION.latency_bound_share
+        and len(collectives) / steps >= COMMUNICATION.many_collectives
+    ):
         share = (Evidence("collectives", "latency, share of the transfer time", round(latency, 3), "share"),)
         if replicated:
             return Cause(
@@ -232,7 +231,7 @@ def cause_of(subject: Subject) -> Cause:
             "without a profiler window its overlap with computation is unknown",
             "Record a window (`diag trace` while it trains): it shows each collective from its start.",
         )
-    if hidden < _HIDDEN_LITTLE:
+    if hidden < COMMUNICATION.hardly_overlapped_share:
         return Cause(
             "communication-not-overlapped",
             "no computation overlaps with it",
@@ -252,7 +251,7 @@ def _of_one_axis(subject: Subject) -> Cause | None:
     along = subject.once(exposed_along)
     axis = max((TENSOR, PIPELINE), key=lambda name: along.get(name, 0.0))
     part = along.get(axis, 0.0)
-    if part < _HALF:
+    if part < COMMUNICATION.half_share:
         return None
     if axis == PIPELINE:
         return Cause(
@@ -362,7 +361,9 @@ def _overlap_action(subject: Subject) -> str:
 
 def _reduces_only(subject: Subject) -> bool:
     """Whether the ranks hold the whole model and exchange gradients alone."""
-    ops = {c.op for c in _of_usable_steps(subject) if not 0 < c.bytes < _MIN_BANDWIDTH_BYTES}  # 0: the size is unknown
+    ops = {
+        c.op for c in _of_usable_steps(subject) if not 0 < c.bytes < COMMUNICATION.bandwidth_from_bytes
+    }  # 0: the size is unknown
     return "all_reduce" in ops and ops <= _OF_REPLICAS
 
 
@@ -385,7 +386,7 @@ def is_replicated(subject: Subject) -> bool:
     manifest = subject.tables.manifest
     if manifest is not None and manifest.strategy:
         return sharding_of(manifest.strategy) == Sharding.NONE
-    ops = {c.op for c in subject.attribution.collectives if c.bytes >= _MIN_BANDWIDTH_BYTES}
+    ops = {c.op for c in subject.attribution.collectives if c.bytes >= COMMUNICATION.bandwidth_from_bytes}
     return "all_reduce" in ops and not ops & _OF_SHARDED_PARAMETERS
 
 
@@ -394,7 +395,9 @@ def shards_optimizer_only(subject: Subject) -> bool:
     reduced in the backward, and parameters are gathered after it."""
     if is_replicated(subject):
         return False
-    calls = [call for call in subject.once(phased_of) if call.bytes >= _MIN_BANDWIDTH_BYTES and call.of_data]
+    calls = [
+        call for call in subject.once(phased_of) if call.bytes >= COMMUNICATION.bandwidth_from_bytes and call.of_data
+    ]
     passes = {call.phase for call in calls if call.op in GATHERS}
     reduces = any(call.op in REDUCTIONS and call.phase == Detail.BACKWARD for call in calls)
     return reduces and bool(passes) and not passes & {Detail.FORWARD, Detail.BACKWARD}
@@ -448,7 +451,9 @@ def bandwidth(subject: Subject) -> tuple[Evidence, ...]:
     """Median bus bandwidth of the largest collectives of each kind (nccl-tests' definition, full tensor size)."""
     evidence, collectives = [], _of_usable_steps(subject)
     for op in sorted({c.op for c in collectives}):
-        sized = [c for c in collectives if c.op == op and c.bytes >= _MIN_BANDWIDTH_BYTES and c.transfer_ns > 0]
+        sized = [
+            c for c in collectives if c.op == op and c.bytes >= COMMUNICATION.bandwidth_from_bytes and c.transfer_ns > 0
+        ]
         if not sized:
             continue
         largest = max(c.bytes for c in sized)
@@ -468,9 +473,6 @@ def bus_factor(op: str, ranks: int) -> float:
 
 
 # -- parts of the communication ----------------------------------------------------------------------------------------
-
-
-MIN_TENSOR_BYTES = 1 << 10  # bytes: smaller collectives are a loss or a norm, not parameters or gradients
 
 
 class Claim(Struct, frozen=True):
@@ -505,7 +507,12 @@ def calls_of(subject: Subject) -> Calls:
 
 
 def is_reduction(call: PhasedCall) -> bool:
-    return call.of_data and call.op in REDUCTIONS and call.phase == Detail.BACKWARD and call.bytes >= MIN_TENSOR_BYTES
+    return (
+        call.of_data
+        and call.op in REDUCTIONS
+        and call.phase == Detail.BACKWARD
+        and call.bytes >= COMMUNICATION.tensors_from_bytes
+    )
 
 
 def last_reductions(subject: Subject, op: str | None = None) -> list[PhasedCall]:
@@ -516,7 +523,11 @@ def last_reductions(subject: Subject, op: str | None = None) -> list[PhasedCall]
 
 
 def worth_asking(subject: Subject) -> bool:
-    if subject.shares.share(Cost.COMM) < MENTION or not subject.attribution.aligned or subject.phases_alone:
+    if (
+        subject.shares.share(Cost.COMM) < FINDINGS.mention_share
+        or not subject.attribution.aligned
+        or subject.phases_alone
+    ):
         return False
     if subject.tables.world_size == 1:
         return False
@@ -545,9 +556,6 @@ def not_recorded(subject: Subject) -> str:
     return ""
 
 
-_NEXT_NS = 50_000  # between the end of one collective and the start of the one that queued behind it
-
-
 Queued = dict[tuple[int, int, int], int]  # exposed nanoseconds by (rank, step, start)
 
 
@@ -569,7 +577,11 @@ def queued_behind(subject: Subject) -> Queued:
         key = (call.rank, call.step, call.start_ns)
         if key not in gathers or before.op != "reduce_scatter" or (before.rank, before.step) != key[:2]:
             continue
-        if call.exposed_ns and before.exposed_ns and call.start_ns - before.end_ns <= _NEXT_NS:
+        if (
+            call.exposed_ns
+            and before.exposed_ns
+            and call.start_ns - before.end_ns <= COMMUNICATION.queued_collective_ns
+        ):
             after = following.get(key)
             hidden = before.exposed_ns if after is None else min(before.exposed_ns, after.room_ns)
             delays[before.rank, before.step, before.start_ns] = hidden
@@ -578,4 +590,4 @@ def queued_behind(subject: Subject) -> Queued:
 
 def backward_gathers(rows: Sequence[PhasedCall]) -> list[PhasedCall]:
     gathers = [c for c in rows if c.op in GATHERS and c.phase == Detail.BACKWARD and c.of_data]
-    return [c for c in gathers if c.bytes >= MIN_TENSOR_BYTES]
+    return [c for c in gathers if c.bytes >= COMMUNICATION.tensors_from_bytes]

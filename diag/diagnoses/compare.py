@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from diag.account.blame import median_of_others
 from diag.collectors.records import Manifest
+from diag.diagnoses.policy import COMPARISON
 from diag.model.steps import Attribution, Kind, Parts, StepAccount
 from diag.rundir.tables import Tables
 
@@ -28,8 +29,6 @@ _FIELD = {
     Kind.CHECKPOINT: "checkpoint_ns",
     Kind.IDLE: "idle_ns",
 }
-_MIN_SHARE = 0.01  # fraction of the path
-_MOSTLY = 0.6  # fraction of a kind's time that is on one rank, where there are several
 
 
 class RankDifference(Struct, frozen=True):
@@ -81,7 +80,9 @@ def path_sentence(attribution: Attribution, shares: Shares) -> str:
     if not counted or not total:
         return ""
     spent = {part: float(series.sum()) for part, series in step_parts(shares).items()}
-    parts = sorted((part for part in spent if spent[part] >= _MIN_SHARE * total), key=lambda part: -spent[part])
+    parts = sorted(
+        (part for part in spent if spent[part] >= COMPARISON.part_share * total), key=lambda part: -spent[part]
+    )
     pieces = [_piece(counted, part, spent[part] / len(shares.dur_ns)) for part in parts]
     listed = " and ".join([", ".join(pieces[:-1]), pieces[-1]]) if len(pieces) > 1 else pieces[0]
     if attribution.undivided:
@@ -104,7 +105,7 @@ def _piece(counted: Sequence[StepAccount], part: StepPart, mean_ns: float) -> st
     if most is None or not several:
         return text
     share = of_rank[most] / max(1, sum(of_rank.values()))
-    return f"{text} ({share:.0%} of it on rank {most})" if share >= _MOSTLY else text
+    return f"{text} ({share:.0%} of it on rank {most})" if share >= COMPARISON.one_rank_share else text
 
 
 # -- two runs ----------------------------------------------------------------------------------------------------------
@@ -112,9 +113,6 @@ def _piece(counted: Sequence[StepAccount], part: StepPart, mean_ns: float) -> st
 
 Series = npt.NDArray[np.float64]
 
-_ROUNDS = 2000
-_SURE = 0.95
-_LEAST_STEPS = 5  # with fewer, the spread of the steps is not meaningful
 # Fields of the manifest's model: where they differ, a step is not the same work.
 _MODEL = ("parameters", "layers", "dim", "seq_len")
 
@@ -159,7 +157,7 @@ def compare(
     first, second = before[2], after[2]
     random = np.random.default_rng(seed)
     steps = len(first.numbers), len(second.numbers)
-    picks = (drawn_steps(steps[0], _ROUNDS, random), drawn_steps(steps[1], _ROUNDS, random))
+    picks = (drawn_steps(steps[0], COMPARISON.resamples, random), drawn_steps(steps[1], COMPARISON.resamples, random))
     pathless = [
         name
         for name, (_, attribution, _) in (("first", before), ("second", after))
@@ -185,7 +183,7 @@ def _difference(
     before: Series, after: Series, picks: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 ) -> tuple[int, int, int]:
     drawn = after[picks[1]].mean(axis=1) - before[picks[0]].mean(axis=1)
-    low, high = np.quantile(drawn, [(1 - _SURE) / 2, (1 + _SURE) / 2])
+    low, high = np.quantile(drawn, [(1 - COMPARISON.interval_confidence) / 2, (1 + COMPARISON.interval_confidence) / 2])
     likely = float(after.mean() - before.mean())
     return round(min(float(low), likely)), round(likely), round(max(float(high), likely))
 
@@ -254,7 +252,7 @@ def _notes(before: Tables, after: Tables, steps: tuple[int, int]) -> list[str]:
     if settings:
         notes.append(f"settings that differ: {', '.join(settings)}")
     for name, count in zip(("first", "second"), steps, strict=True):
-        if count < _LEAST_STEPS:
+        if count < COMPARISON.steps:
             notes.append(f"only {count} of the {name} run's steps count, so the interval says little")
     return notes
 

@@ -5,29 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from diag.account.scheduling import Scheduling
+from diag.diagnoses.policy import FINDINGS
 from diag.model.steps import Evidence, Finding
 
 from .culprits import Culprits, Series
 from .shares import Cost, Shares
-from .subject import (
-    MENTION,
-    WARN,
-    Diagnosis,
-    Subject,
-    highest_ranks,
-    late_ranks_text,
-    mean_ns,
-    ranks_text,
-    times_last,
-    waited_for,
-)
+from .subject import Diagnosis, Subject, highest_ranks, late_ranks_text, mean_ns, ranks_text, times_last, waited_for
 
 ID = "contended-host"
 
 
 def find(subject: Subject) -> list[Finding]:
     shares = subject.shares
-    if shares.share(Cost.CONTENTION) < MENTION:
+    if shares.share(Cost.CONTENTION) < FINDINGS.mention_share:
         return []
     culprits = shares.culprits(Cost.CONTENTION)
     unequal = shares.mostly_late(Cost.CONTENTION)
@@ -53,7 +43,7 @@ def cannot_look(subject: Subject) -> str:
 
 def dominates(shares: Shares) -> bool:
     """Whether contention costs so much that more processes or threads would make the run slower."""
-    return shares.share(Cost.CONTENTION) >= WARN
+    return shares.share(Cost.CONTENTION) >= FINDINGS.warning_share
 
 
 def no_core_for_loaders(shares: Shares, scheduling: Scheduling) -> bool:
@@ -111,7 +101,7 @@ def _evidence(subject: Subject, culprits: Culprits | None) -> list[Evidence]:
         ("communicating_ns", "waiting for collectives while queued"),
     ):
         means = subject.scheduling.mean_ms(name)
-        if max(means.values(), default=0.0) * 1e6 >= MENTION * mean_ns(subject.shares.dur_ns) / 2:
+        if max(means.values(), default=0.0) * 1e6 >= FINDINGS.mention_share * mean_ns(subject.shares.dur_ns) / 2:
             evidence += highest_ranks(means, quantity)
     return evidence
 

@@ -10,26 +10,9 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-Series = npt.NDArray[np.float64]  # one value a step
+from diag.diagnoses.policy import STRAGGLER
 
-# Late in three steps of five (PERSISTENT). MIN_SHARE is as low as the cost that is mentioned at all: the cost decides
-# whether a finding is a warning, but a rank that is always last is a culprit even where that costs 9 %.
-MIN_SHARE = 0.05
-PERSISTENT = 0.60
-AFFECTED = 0.05  # a step counts as affected when the delay is a twentieth of it
-MAX_CHANCE = 0.05
-MAX_CHANCE_STEADY = 0.01
-LEAST_FOR_STEADY = 3  # steps
-LEAST_FOR_BLOCKS = 20  # steps, for blocks of them and an interval (docs/concepts/verdict.md)
-MOST_SHOWN = 4  # ranks
-# Upper bound: the fraction of affected steps in which another rank is, by chance, late by at least half as much as the
-# one that always is. With planted stragglers among CPU ranks on two cores it was 5 in 164 [measured].
-ANOTHER_BY_CHANCE = 0.1
-# By time: three quarters of all the waiting was for these ranks. A rank that is stopped for long in every third step is
-# seldom the last one, and yet the only one that matters.
-BY_TIME = 0.75
-_EXACT = 12  # blocks: up to this many, all combinations of signs are tried; beyond, random ones
-_FLIPS = 4000
+Series = npt.NDArray[np.float64]  # one value a step
 
 
 class Culprits(Struct, frozen=True):
@@ -59,32 +42,41 @@ def find_culprits(late_ns: Mapping[int, Series], dur_ns: Series, ranks: int, noi
     names = sorted(late_ns)
     late = np.stack([late_ns[rank] for rank in names])
     means = sorted(zip(names, late.mean(axis=1).tolist(), strict=True), key=lambda pair: -pair[1])
-    return replace(_proven_culprits(names, late, dur_ns, ranks, noise_ns), late_ns=tuple(means[:MOST_SHOWN]))
+    return replace(
+        _proven_culprits(names, late, dur_ns, ranks, noise_ns), late_ns=tuple(means[: STRAGGLER.ranks_named])
+    )
 
 
 def _proven_culprits(names: Sequence[int], late: Series, dur_ns: Series, ranks: int, noise_ns: int) -> Culprits:
     total = float(dur_ns.sum())
     worst_each = late.max(axis=0)
     share = float(worst_each.sum()) / total
-    least = np.maximum(AFFECTED * dur_ns, noise_ns)
+    least = np.maximum(STRAGGLER.affected_step_share * dur_ns, noise_ns)
     affected = worst_each > least
     count = int(affected.sum())
     each = late[:, affected].sum(axis=1)  # a rank that is late by no more than noise is not late
     most_often = int((affected & (late >= worst_each)).sum(axis=1).max())
     # Ranks that cost enough, and at least half as much as the worst, are tested together.
-    suspects = np.flatnonzero((each >= MIN_SHARE * total) & (each >= each.max() / 2))
+    suspects = np.flatnonzero((each >= STRAGGLER.delay_share * total) & (each >= each.max() / 2))
     if not len(suspects) or not count:
         return Culprits((), share, (most_often, count), 1.0, moves=_others_too(late, [each.argmax()], least, ranks))
     leads = int((affected & (late[suspects].max(axis=0) >= worst_each)).sum())
     chance = at_least(leads, count, len(suspects) / max(ranks, 2))
     even = _steadily(late, suspects, affected) * max(ranks, 2)
-    proven = chance <= MAX_CHANCE or even <= MAX_CHANCE_STEADY
-    lasting = ((late[suspects] > AFFECTED * dur_ns)[:, affected].mean(axis=1) >= PERSISTENT).all()
+    proven = chance <= STRAGGLER.chance or even <= STRAGGLER.chance_if_steady
+    lasting = (
+        (late[suspects] > STRAGGLER.affected_step_share * dur_ns)[:, affected].mean(axis=1)
+        >= STRAGGLER.affected_steps_share
+    ).all()
     alone = len(suspects) <= ranks / 2
     worst_first = tuple(names[i] for i in sorted(suspects.tolist(), key=lambda i: -float(each[i])))
-    if alone and each[suspects].sum() >= BY_TIME * late.sum() and _by_time(late, suspects) <= MAX_CHANCE:
-        return Culprits(worst_first, share, (leads, count), min(chance, even, MAX_CHANCE), worst_first)
-    if not (alone and bool(lasting) and leads / count >= PERSISTENT):
+    if (
+        alone
+        and each[suspects].sum() >= STRAGGLER.waiting_share * late.sum()
+        and _by_time(late, suspects) <= STRAGGLER.chance
+    ):
+        return Culprits(worst_first, share, (leads, count), min(chance, even, STRAGGLER.chance), worst_first)
+    if not (alone and bool(lasting) and leads / count >= STRAGGLER.affected_steps_share):
         moves = _others_too(late, [each.argmax()], least, ranks)
         return Culprits((), share, (most_often, count), min(chance, even), moves=moves)
     if proven:
@@ -99,9 +91,9 @@ def _others_too(late: Series, suspects: Sequence[np.intp] | npt.NDArray[np.intp]
     others, worst = np.delete(late, suspects, axis=0).max(axis=0, initial=0.0), late.max(axis=0)
     affected = worst > least
     as_late = int((others > np.maximum(least, worst / 2)).sum())
-    often = at_least(as_late, int(affected.sum()), ANOTHER_BY_CHANCE) <= MAX_CHANCE
+    often = at_least(as_late, int(affected.sum()), STRAGGLER.another_rank_by_chance) <= STRAGGLER.chance
     instead = bool((others >= worst)[affected].any())
-    return often or (instead and _by_variation(worst[affected]) * max(ranks, 2) <= MAX_CHANCE_STEADY)
+    return often or (instead and _by_variation(worst[affected]) * max(ranks, 2) <= STRAGGLER.chance_if_steady)
 
 
 def _steadily(late: Series, suspects: npt.NDArray[np.intp], affected: npt.NDArray[np.bool_]) -> float:
@@ -116,15 +108,15 @@ def _by_time(late: Series, suspects: npt.NDArray[np.intp]) -> float:
     difference is random in each block of steps: a two-sided sign-flip test. Blocks as in ``subject.drawn_steps``."""
     others = np.delete(late, suspects, axis=0)
     lead = late[suspects].min(axis=0) - (others.max(axis=0) if len(others) else 0.0)
-    length = round(len(lead) ** (1 / 3)) if len(lead) >= LEAST_FOR_BLOCKS else 1
+    length = round(len(lead) ** (1 / 3)) if len(lead) >= STRAGGLER.steps_for_blocks else 1
     blocks = np.add.reduceat(lead, np.arange(0, len(lead), length))
     blocks = blocks[blocks != 0]
     if not len(blocks):
         return 1.0
-    if len(blocks) <= _EXACT:
+    if len(blocks) <= STRAGGLER.blocks_for_all_signs:
         signs = 1 - 2 * (np.arange(2 ** len(blocks))[:, None] >> np.arange(len(blocks)) & 1)
     else:
-        signs = np.random.default_rng(0).choice((-1, 1), size=(_FLIPS, len(blocks)))
+        signs = np.random.default_rng(0).choice((-1, 1), size=(STRAGGLER.random_signs, len(blocks)))
     as_much = (signs * np.abs(blocks)).sum(axis=1) >= blocks.sum() * (1 - 1e-12)
     return min(1.0, 2 * float(as_much.mean()))
 
@@ -136,7 +128,7 @@ def _by_variation(values: Series) -> float:
     But random delays are not 16 ms four times to within one per cent. The test uses two degrees of freedom, for which
     there is a formula; more of them would only make it surer.
     """
-    if len(values) < LEAST_FOR_STEADY or values.mean() <= 0:
+    if len(values) < STRAGGLER.steps_if_steady or values.mean() <= 0:
         return 1.0
     spread = float(values.std(ddof=1)) / float(np.sqrt(len(values)))
     t = float(values.mean()) / spread if spread else np.inf

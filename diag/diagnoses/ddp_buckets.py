@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from diag.diagnoses.policy import COMMUNICATION, FINDINGS
 from diag.model.steps import Evidence
 
 from .comm_cause import NEEDS_PARTS, Claim, calls_of, cannot_tell_parts, cause_of, is_replicated, last_reductions
 from .shares import Cost
-from .subject import MENTION, Subject
+from .subject import Subject
 
 ID = "ddp-buckets"
 QUESTION = "late DDP buckets"
 NEEDS = f"reductions that are recorded as buckets of a backward; {NEEDS_PARTS}."
 MEANS = "The last DDP bucket holds most of the gradients, or there are too many small buckets."
 _OP = "all_reduce"  # of a bucket
-_LARGE = 0.5  # fraction of the gradients in the last bucket; with four equal buckets it is a quarter
-_WORTH_SPLITTING = 1 << 20  # bytes: DDP's own first bucket
 
 
 def cannot_look(subject: Subject) -> str:
-    worth = subject.shares.share(Cost.COMM) >= MENTION
+    worth = subject.shares.share(Cost.COMM) >= FINDINGS.mention_share
     if worth and is_replicated(subject) and subject.once(cause_of).refinable and not last_reductions(subject, _OP):
         return "the reductions are not recorded as buckets of a backward"
     return cannot_tell_parts(subject)
@@ -35,7 +34,7 @@ def claim(subject: Subject) -> Claim | None:
     if not final:
         return None
     size, whole = max(call.bytes for call in final), sum(call.bytes for call in rows) / len(final)
-    if size < _WORTH_SPLITTING or size < _LARGE * whole:
+    if size < COMMUNICATION.bucket_worth_splitting_bytes or size < COMMUNICATION.last_bucket_share * whole:
         return None
     exposed = sum(call.exposed_ns for call in final)
     ms = calls.ms_per_step(exposed)

@@ -14,11 +14,10 @@ from math import ceil
 from msgspec import Struct
 
 from diag.collectors.records import DeviceHealth
+from diag.diagnoses.policy import DEVICE_HEALTH, FINDINGS
 from diag.model.steps import Evidence, Finding, Severity
 
 from .device_samples import (
-    ENOUGH,
-    SHOWN,
     Readings,
     also_late,
     growth_of,
@@ -32,15 +31,7 @@ from .device_samples import (
 )
 from .subject import Diagnosis, Subject, ranks_text
 
-_LOADED = 50  # per cent utilisation
-_MOSTLY = 0.75  # fraction of the readings under load that show the lower generation
-_MOST_LANES, _MOST_GENERATION, _MOST_LINKS = 32, 15, 64
-_RISES = 2
-# DCGM's limits (dcgm_gpu_hardware_limits.h): 8 PCIe replays a minute, and 100 CRC errors a second on NVLinks. One
-# replay or recovery of an NVLink is a failure there; here the counter must also rise between several readings.
-_REPLAYS_A_SECOND = 8 / 60
 _LINK_ERRORS_A_SECOND: Mapping[str, float] = {"recovery": 0.0, "replay": 0.0, "crc": 100.0}
-_SURE_WITHOUT_LINKS = 3  # other ranks with links: with two pairs of GPUs, one pair may have no bridge
 
 
 class Sign(Struct, frozen=True):
@@ -83,7 +74,7 @@ def _finding(subject: Subject, name: str, title: str, signs: Sequence[Sign], act
 
 
 def _evidence(signs: Sequence[Sign]) -> tuple[Evidence, ...]:
-    shown = _ranks(signs)[:SHOWN]
+    shown = _ranks(signs)[: FINDINGS.ranks_as_evidence]
     return tuple(
         Evidence("device", f"rank == {sign.rank}, {quantity}", value, unit)
         for sign in signs
@@ -152,14 +143,19 @@ def _slower(subject: Subject) -> list[Sign]:
     generations = {rank: number for rank, samples in by_rank.items() if (number := _generation(samples))}
     signs = []
     for rank, width in widths.items():
-        most = max(plausible((h.pcie_max_width for _, h in by_rank[rank]), 1, _MOST_LANES), default=width)
+        most = max(
+            plausible((h.pcie_max_width for _, h in by_rank[rank]), 1, DEVICE_HEALTH.largest_lanes), default=width
+        )
         usual = usual_of_others(subject, rank, widths)
         if width < max(most, usual or 0):
             words = f"x{width} of x{most}" if width < most else f"x{width}, on the other ranks x{usual}"
             numbers = (("PCIe lanes", width, "lanes"), ("PCIe lanes at most", max(most, usual or 0), "lanes"))
             signs.append(Sign(rank, words, numbers, width < most))
     for rank, number in generations.items():
-        most = max(plausible((h.pcie_max_generation for _, h in by_rank[rank]), 1, _MOST_GENERATION), default=number)
+        most = max(
+            plausible((h.pcie_max_generation for _, h in by_rank[rank]), 1, DEVICE_HEALTH.largest_generation),
+            default=number,
+        )
         usual = usual_of_others(subject, rank, generations)
         if number < max(most, usual or 0):
             limit = f" of {most} under load" if number < most else f" under load, on the other ranks {usual}"
@@ -173,16 +169,22 @@ def _slower(subject: Subject) -> list[Sign]:
 
 def _width(samples: Readings) -> int | None:
     """The widest of the last readings, whatever the load: NVIDIA's GPUs keep the width when they are idle."""
-    return max(latest(plausible((health.pcie_width for _, health in samples), 1, _MOST_LANES), ENOUGH), default=None)
+    return max(
+        latest(
+            plausible((health.pcie_width for _, health in samples), 1, DEVICE_HEALTH.largest_lanes),
+            DEVICE_HEALTH.readings,
+        ),
+        default=None,
+    )
 
 
 def _generation(samples: Readings) -> int | None:
     """The generation that neither most of the readings under load nor the last two of them exceed."""
-    loaded = [health for record, health in samples if (record.utilization_percent or 0) >= _LOADED]
-    known = plausible((health.pcie_generation for health in loaded), 1, _MOST_GENERATION)
-    if len(known) < ENOUGH:
+    loaded = [health for record, health in samples if (record.utilization_percent or 0) >= DEVICE_HEALTH.loaded_percent]
+    known = plausible((health.pcie_generation for health in loaded), 1, DEVICE_HEALTH.largest_generation)
+    if len(known) < DEVICE_HEALTH.readings:
         return None
-    return max(sorted(known)[ceil(_MOSTLY * len(known)) - 1], *latest(known))
+    return max(sorted(known)[ceil(DEVICE_HEALTH.lower_generation_share * len(known)) - 1], *latest(known))
 
 
 def _all_alike(subject: Subject, signs: Sequence[Sign]) -> bool:
@@ -197,7 +199,7 @@ def _all_alike(subject: Subject, signs: Sequence[Sign]) -> bool:
 def _replays(subject: Subject) -> Iterator[Sign]:
     for rank, samples in readings(subject).items():
         growth = growth_of((record, health.pcie_replays) for record, health in samples)
-        if growth.rises >= _RISES and growth.by > _REPLAYS_A_SECOND * growth.seconds:
+        if growth.rises >= DEVICE_HEALTH.rises and growth.by > DEVICE_HEALTH.replays_a_second * growth.seconds:
             yield Sign(rank, "growing replays", (("PCIe replays in this run", growth.by, "replays"),))
 
 
@@ -226,7 +228,10 @@ def _fewer(subject: Subject) -> Iterator[Sign]:
     no links, which is no fault."""
     active: dict[int, int] = {}
     for rank, samples in readings(subject).items():
-        last = latest(plausible((health.active_links for _, health in samples), 0, _MOST_LINKS), ENOUGH)
+        last = latest(
+            plausible((health.active_links for _, health in samples), 0, DEVICE_HEALTH.largest_links),
+            DEVICE_HEALTH.readings,
+        )
         if last:
             active[rank] = max(last)
     bridged = sum(count > 0 for count in active.values())
@@ -234,7 +239,7 @@ def _fewer(subject: Subject) -> Iterator[Sign]:
         usual = usual_of_others(subject, rank, active)
         if usual is None or count >= usual:
             continue
-        if count == 0 and (bridged < _SURE_WITHOUT_LINKS or bridged < len(active) - 1):
+        if count == 0 and (bridged < DEVICE_HEALTH.other_ranks_with_links or bridged < len(active) - 1):
             continue
         numbers = (("active links", count, "links"), ("active links of the other ranks", usual, "links"))
         yield Sign(rank, f"{count} of {usual} active", numbers)
@@ -246,7 +251,7 @@ def _link_errors(subject: Subject) -> Iterator[Sign]:
             numbers = []
             for link in _may_have_grown(samples, counter):
                 growth = growth_of((record, _of_link(health, counter, link)) for record, health in samples)
-                if growth.rises >= _RISES and growth.by > a_second * growth.seconds:
+                if growth.rises >= DEVICE_HEALTH.rises and growth.by > a_second * growth.seconds:
                     numbers.append((f"{counter} errors of link {link} in this run", growth.by, "errors"))
             if numbers:
                 yield Sign(rank, f"growing {counter} errors", tuple(numbers))
@@ -256,7 +261,7 @@ def _may_have_grown(samples: Readings, counter: str) -> list[int]:
     """Links whose counter is not the same at the end as at the start: a long run has many readings of many links."""
     if not samples:
         return []
-    links = range(min(_MOST_LINKS, len(samples[-1][1].link_errors.get(counter, ()))))
+    links = range(min(DEVICE_HEALTH.largest_links, len(samples[-1][1].link_errors.get(counter, ()))))
     return [
         link for link in links if len({_of_link(health, counter, link) for _, health in (samples[0], samples[-1])}) > 1
     ]

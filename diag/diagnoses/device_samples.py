@@ -9,14 +9,11 @@ from itertools import pairwise
 from msgspec import Struct
 
 from diag.collectors.records import DeviceHealth, DeviceRecord
+from diag.diagnoses.policy import DEVICE_HEALTH, FINDINGS
 from diag.rundir.tables import RankTables
 
 from .shares import Cost
-from .subject import MENTION, Subject, no_device, ranks_text
-
-SHOWN = 8  # ranks whose numbers are evidence
-ENOUGH = 3  # readings
-_PLAUSIBLE = 1 << 48  # a counter above it was misread
+from .subject import Subject, no_device, ranks_text
 
 Readings = list[tuple[DeviceRecord, DeviceHealth]]
 
@@ -57,20 +54,25 @@ def not_recorded(subject: Subject, recorded: bool, missing: str) -> str:
     return next(reasons, missing)
 
 
-def plausible(values: Iterable[int | None], least: int = 0, most: int = _PLAUSIBLE) -> list[int]:
-    """The values that were read and lie within the bounds."""
+def plausible(values: Iterable[int | None], least: int = 0, most: int | None = None) -> list[int]:
+    """The values that were read and lie within the bounds; ``most``: by default what no counter reaches."""
+    most = DEVICE_HEALTH.largest_counter if most is None else most
     return [value for value in values if value is not None and least <= value <= most]
 
 
 def latest(values: Sequence[int], count: int = 2) -> Sequence[int]:
     """The last ``count`` readings; () where there are fewer. A single one proves nothing about a state. A run ends with
-    two readings of the same moment, so a state that may be transient takes ``ENOUGH``."""
+    two readings of the same moment, so a state that may be transient takes ``readings``."""
     return values[-count:] if len(values) >= count else ()
 
 
 def growth_of(counts: Iterable[tuple[DeviceRecord, int | None]]) -> Growth:
     """Zero where a reading is lower than the one before: the counter was reset or misread."""
-    known = [(r.monotonic_ns, count) for r, count in counts if count is not None and 0 <= count <= _PLAUSIBLE]
+    known = [
+        (r.monotonic_ns, count)
+        for r, count in counts
+        if count is not None and 0 <= count <= DEVICE_HEALTH.largest_counter
+    ]
     values = [count for _, count in known]
     steps = [later - earlier for earlier, later in pairwise(values)]
     if not steps or min(steps) < 0:
@@ -94,14 +96,16 @@ def reads_amd(subject: Subject, ranks: tuple[int, ...]) -> bool:
 
 def hosts_text(subject: Subject, ranks: tuple[int, ...]) -> str:
     hosts = list(dict.fromkeys(host for rank in ranks if (host := subject.host_of(rank))))
-    more = f" and {len(hosts) - SHOWN} more" if len(hosts) > SHOWN else ""
-    return ", ".join(hosts[:SHOWN]) + more or ranks_text(ranks)
+    more = f" and {len(hosts) - FINDINGS.ranks_as_evidence} more" if len(hosts) > FINDINGS.ranks_as_evidence else ""
+    return ", ".join(hosts[: FINDINGS.ranks_as_evidence]) + more or ranks_text(ranks)
 
 
 def also_late(subject: Subject, ranks: tuple[int, ...]) -> str:
     """A sentence if the other ranks wait for some of these; whether for this reason is not known."""
     shares = subject.shares
-    late = {rank for cost in Cost if shares.share(cost) >= MENTION for rank in shares.culprits(cost).ranks}
+    late = {
+        rank for cost in Cost if shares.share(cost) >= FINDINGS.mention_share for rank in shares.culprits(cost).ranks
+    }
     both = tuple(rank for rank in ranks if rank in late)
     return f" The other ranks wait for {ranks_text(both)}: start there." if both else ""
 

@@ -13,21 +13,19 @@ import polars as pl
 from msgspec.structs import replace
 
 from diag.account.durations import Durations, Late, late_ranks
+from diag.diagnoses.policy import FINDINGS, STRAGGLER
 from diag.model.steps import Bottleneck, Coverage, Evidence, Finding, NotLooked, Severity, Verdict
 from diag.rundir.durations import INSPECTOR, DurationRecords
 from diag.rundir.tables import Tables
 from diag.words.formatting import counted, share
 from diag.words.wording import ONLY_DURATIONS, only_durations, sentence
 
-from . import DIAGNOSES, Examination
+from . import DIAGNOSES, Examination, straggler
 from .shares import Noise, Shares
-from .straggler import DIAGNOSIS as STRAGGLER
-from .subject import WARN, ranks_text, severity
+from .subject import ranks_text, severity
 
 _INTERVAL = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=1000000"
 _WINDOW = "record a profiler window (`diag run --trace`)"
-_MOST_SURE, _OF_MEANS, _OF_HOST_TIMES, _OF_PARTS = 0.97, 0.6, 0.8, 0.6
-_LASTING = 0.7  # fraction of the cost of late ranks: below it, the latest rank is not always the same one
 
 
 def examine_durations(
@@ -35,10 +33,10 @@ def examine_durations(
 ) -> tuple[Examination, Coverage]:
     """The examination of a run with durations only. ``notes``: what else lowers the confidence."""
     findings = _findings(account, read)
-    not_looked = tuple(NotLooked(d.question, ONLY_DURATIONS, d.id) for d in DIAGNOSES if d.id != STRAGGLER.id)
+    not_looked = tuple(NotLooked(d.question, ONLY_DURATIONS, d.id) for d in DIAGNOSES if d.id != straggler.DIAGNOSIS.id)
     nothing = np.zeros(0)
     shares = Shares((), nothing, {}, {}, {}, {}, account.ranks, True, Noise(0, 0))
-    examination = Examination(findings, () if findings else (STRAGGLER.question,), not_looked, shares)
+    examination = Examination(findings, () if findings else (straggler.DIAGNOSIS.question,), not_looked, shares)
     coverage = Coverage(
         ranks_used=tuple(tables.ranks),
         ranks_missing=tuple(rank for rank in range(tables.world_size or 0) if rank not in tables.ranks),
@@ -55,7 +53,7 @@ def add_durations(
 ) -> tuple[Examination, Coverage]:
     """Adds the findings from durations to a run whose device work was not recorded."""
     stragglers = _findings(account, read)
-    others = tuple(f for f in examination.findings if f.id != STRAGGLER.id)
+    others = tuple(f for f in examination.findings if f.id != straggler.DIAGNOSIS.id)
     findings = tuple(sorted((*others, *stragglers), key=lambda finding: (-finding.share, finding.id)))
     return (
         replace(examination, findings=findings if stragglers else examination.findings),
@@ -65,7 +63,7 @@ def add_durations(
 
 def judge_durations(account: Durations, examination: Examination, tables: Tables) -> Verdict:
     busy = account.share
-    finding = next((finding for finding in examination.findings if finding.id == STRAGGLER.id), None)
+    finding = next((finding for finding in examination.findings if finding.id == straggler.DIAGNOSIS.id), None)
     if finding is not None:
         hosts = dict.fromkeys(tables.ranks[rank].host or "" for rank in finding.ranks)
         cost = f", and {share(finding.share)} of the wall-clock time" if account.wall_ns else ""
@@ -83,7 +81,7 @@ def judge_durations(account: Durations, examination: Examination, tables: Tables
     if busy is None:
         text = f"Undetermined: {no_straggler}; the share of communication is not recorded. Next: set {_INTERVAL}."
         return Verdict(Bottleneck.UNDETERMINED, Severity.WARN, "", 0.0, 0.0, (), (), text)
-    if busy < WARN:
+    if busy < FINDINGS.warning_share:
         text = f"Undetermined: communication is {share(busy)} of the time, and {no_straggler}. Next: {_WINDOW}."
         return Verdict(Bottleneck.UNDETERMINED, Severity.WARN, "", round(busy, 4), 0.0, (), (), text)
     text = (
@@ -96,7 +94,11 @@ def judge_durations(account: Durations, examination: Examination, tables: Tables
 def _findings(account: Durations, read: DurationRecords) -> tuple[Finding, ...]:
     """The late ranks, if they are always the same ones."""
     late = late_ranks(account)
-    return (_straggler(account, late, read),) if late is not None and late.lasting >= _LASTING else ()
+    return (
+        (_straggler(account, late, read),)
+        if late is not None and late.lasting >= STRAGGLER.lasting_straggler_share
+        else ()
+    )
 
 
 def _straggler(account: Durations, late: Late, read: DurationRecords) -> Finding:
@@ -107,7 +109,7 @@ def _straggler(account: Durations, late: Late, read: DurationRecords) -> Finding
     per = account.complete
     was = "was" if len(late.ranks) == 1 else "were"
     return Finding(
-        id=STRAGGLER.id,
+        id=straggler.DIAGNOSIS.id,
         title=f"{sentence(names)} arrive{'s' if len(late.ranks) == 1 else ''} last at the collectives: waiting for "
         f"{'it' if len(late.ranks) == 1 else 'them'} is {share(late.of_busy)} of the other ranks' time in collectives",
         severity=severity(cost_share) if account.wall_ns else Severity.WARN,
@@ -145,10 +147,10 @@ def _confidence(account: Durations, late: Late, read: DurationRecords) -> float:
     return round(
         min(
             sure,
-            _MOST_SURE,
-            _OF_MEANS if read.means else 1.0,
-            _OF_HOST_TIMES if 2 * read.on_cpu > len(read.rows) else 1.0,
-            _OF_PARTS if 2 * account.complete <= account.collectives else 1.0,
+            STRAGGLER.confidence_of_durations,
+            STRAGGLER.confidence_of_mean_durations if read.means else 1.0,
+            STRAGGLER.confidence_of_host_times if 2 * read.on_cpu > len(read.rows) else 1.0,
+            STRAGGLER.confidence_of_parts if 2 * account.complete <= account.collectives else 1.0,
         ),
         2,
     )

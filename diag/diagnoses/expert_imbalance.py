@@ -24,10 +24,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.account.match import ALL_TO_ALL
+from diag.diagnoses.policy import EXPERT_IMBALANCE, STRAGGLER
 from diag.model.steps import Evidence, Finding
 from diag.tables.all_to_alls import Exchange, by_group, exchanges, uneven
 
-from .culprits import MAX_CHANCE, PERSISTENT, at_least
+from .culprits import at_least
 from .shares import Cost
 from .subject import Subject, in_ms, ranks_text
 
@@ -35,18 +36,8 @@ Series = npt.NDArray[np.float64]
 
 ID = "expert-imbalance"
 
-_HARDLY = 0.3  # of the lateness: a rank is slow itself if the load explains at most this fraction
-_MOSTLY, _LITTLE = 0.7, 0.35  # fraction explained by the load: from 0.7 on it is the reason, up to 0.35 not
-_HALF = 0.5  # the whole 95 % interval must lie on one side of it
-_PRECISE = 0.3  # half-width of that interval: a wider one decides nothing
 _T95 = (12.7, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31)  # Student's t by degrees of freedom, from 1
-_SEEN = 0.5  # of the lateness: if less of it comes after dispatches, it has another reason
-_KNOWN = 0.8  # of the dispatches: for at least so many, the computation that follows is known
 _SAME = (0.85, 1.1)  # time per token relative to the others'
-_ALIKE = 0.2  # of the slowdown after dispatches: a smaller slowdown elsewhere counts as none
-_LEAST = 4  # dispatches
-_ALWAYS = 0.9  # of the dispatches: a rank that receives most in so many always receives most
-_AS_MUCH = 0.25  # of the lateness in the worst group: ranks do not wait for a group with less
 
 
 class Reason(StrEnum):
@@ -135,10 +126,12 @@ def of_changing_ranks(subject: Subject) -> ExpertLoad | None:
     tables = [
         table
         for _, group_exchanges in groups
-        if (table := _table(group_exchanges)) is not None and len(table.load) >= _LEAST
+        if (table := _table(group_exchanges)) is not None and len(table.load) >= EXPERT_IMBALANCE.dispatches
     ]
     most_ns = max((_longest_ns(table) for table in tables), default=0.0)
-    waited_for = [table for table in tables if _longest_ns(table) >= _AS_MUCH * most_ns > 0]
+    waited_for = [
+        table for table in tables if _longest_ns(table) >= EXPERT_IMBALANCE.group_lateness_share * most_ns > 0
+    ]
     answers = [_changing(table, float(subject.shares.cost(Cost.STRAGGLER).mean())) for table in waited_for]
     proven = [answer for answer in answers if answer is not None]
     if not proven or len(proven) < len(answers):
@@ -157,11 +150,23 @@ def _changing(table: _Table, late_ns: float) -> ExpertLoad | None:
     explained, half = slope * load_ns / seen_ns, error * load_ns / seen_ns
     often = int((table.load[rows, longest] >= table.load.max(axis=1)).sum())
     # Among many ranks, the one that computes longest may be one that happened to be disturbed.
-    proven = often >= PERSISTENT * len(rows) and at_least(often, len(rows), 1 / len(table.ranks)) <= MAX_CHANCE
-    if not proven or explained - half < _HALF or not 0 < half <= _PRECISE or slope * load_ns < _SEEN * late_ns:
+    proven = (
+        often >= STRAGGLER.affected_steps_share * len(rows)
+        and at_least(often, len(rows), 1 / len(table.ranks)) <= STRAGGLER.chance
+    )
+    if (
+        not proven
+        or explained - half < EXPERT_IMBALANCE.interval_beyond
+        or not 0 < half <= EXPERT_IMBALANCE.interval_half_width
+        or slope * load_ns < EXPERT_IMBALANCE.lateness_after_dispatches_share * late_ns
+    ):
         return None
     counts = np.bincount(table.load.argmax(axis=1), minlength=len(table.ranks))
-    always = (table.ranks[int(counts.argmax())],) if counts.max() >= _ALWAYS * len(rows) else ()
+    always = (
+        (table.ranks[int(counts.argmax())],)
+        if counts.max() >= EXPERT_IMBALANCE.always_most_loaded_share * len(rows)
+        else ()
+    )
     imbalance = float(table.load.max(axis=1).mean() / table.load.mean())
     return ExpertLoad(
         reason=Reason.LOAD,
@@ -210,10 +215,12 @@ def _of_group(
     most_ns = max(0.0, over_others) * _computed_ns(subject, tuple(r for r in ranks if r not in suspects))
     at_most = min(1.0, most_ns / late_ns) if late_ns > 0 else 1.0
     answer = ExpertLoad(Reason.OPEN, suspects, over_mean, imbalance, None, at_most, 0.0, False, len(unequal))
-    if late_ns > 0 and at_most <= _HARDLY:
+    if late_ns > 0 and at_most <= EXPERT_IMBALANCE.unexplained_lateness_share:
         return replace(answer, reason=Reason.ITSELF)
     table = _table(unequal)
-    if table is None or len(table.load) < max(_LEAST, _KNOWN * len(unequal)):
+    if table is None or len(table.load) < max(
+        EXPERT_IMBALANCE.dispatches, EXPERT_IMBALANCE.known_dispatches_share * len(unequal)
+    ):
         return None if not unequal else answer
     return _judged(answer, table, late, late_ns, _elsewhere(group_exchanges, unequal, late))
 
@@ -225,21 +232,25 @@ def _judged(
     balanced all-to-alls, and how long the others compute there, a step."""
     seen_ns = _beyond(table.own_ns, late, table.steps)
     load_ns = _beyond(table.usual_ns[:, None] * table.load, late, table.steps)
-    if seen_ns < _SEEN * late_ns:  # it is late somewhere else
-        return replace(answer, reason=Reason.ITSELF) if elsewhere[0] >= _SEEN * late_ns else answer
+    if seen_ns < EXPERT_IMBALANCE.lateness_after_dispatches_share * late_ns:  # it is late somewhere else
+        return (
+            replace(answer, reason=Reason.ITSELF)
+            if elsewhere[0] >= EXPERT_IMBALANCE.lateness_after_dispatches_share * late_ns
+            else answer
+        )
     whole_ns = max(seen_ns, late_ns)
     part_of_slope = max(0.0, load_ns) / whole_ns
-    slope, error = _slope(table, late, _PRECISE / part_of_slope if part_of_slope else 0.0)
+    slope, error = _slope(table, late, EXPERT_IMBALANCE.interval_half_width / part_of_slope if part_of_slope else 0.0)
     half = error * part_of_slope
-    if load_ns > 0 and half <= _PRECISE:
+    if load_ns > 0 and half <= EXPERT_IMBALANCE.interval_half_width:
         slope = min(max(slope, 0.0), 1.0)
         part = slope * load_ns / whole_ns
         answer = replace(answer, explained=(min(1.0, part), half), measured=True)
-        if part >= _MOSTLY and part - half >= _HALF:
+        if part >= EXPERT_IMBALANCE.explained_by_load and part - half >= EXPERT_IMBALANCE.interval_beyond:
             return replace(answer, reason=Reason.LOAD, balanced_ns=table.gain_ns(slope))
-        itself = part <= _LITTLE and part + half <= _HALF
+        itself = part <= EXPERT_IMBALANCE.not_explained_by_load and part + half <= EXPERT_IMBALANCE.interval_beyond
         return replace(answer, reason=Reason.ITSELF) if itself else answer
-    if load_ns <= _HARDLY * whole_ns:
+    if load_ns <= EXPERT_IMBALANCE.unexplained_lateness_share * whole_ns:
         return replace(answer, reason=Reason.ITSELF)
     return _compared(answer, table, late, seen_ns, load_ns, elsewhere)
 
@@ -256,7 +267,7 @@ def _compared(
     the others do, and are no slower elsewhere."""
     others_ns = float(np.median(table.own_ns[:, ~late], axis=1).sum()) / table.steps
     slower, slower_elsewhere = seen_ns / max(1.0, others_ns), elsewhere[0] / max(1.0, elsewhere[1])
-    if slower_elsewhere > _ALIKE * slower:
+    if slower_elsewhere > EXPERT_IMBALANCE.slowdown_elsewhere_share * slower:
         return answer
     needed = seen_ns / load_ns  # the part of the computation that would have to be proportional to the load
     if not _SAME[0] <= needed <= _SAME[1]:
@@ -305,7 +316,7 @@ def _within(table: _Table, chosen: npt.NDArray[np.bool_] | None = None) -> tuple
     weight = table.usual_ns[:, None] * np.ones_like(load)
     square = float((weight * load**2).sum())
     free = load.size - load.shape[0] - load.shape[1]
-    if square <= 1e-9 * float(weight.sum()) or free < _LEAST:
+    if square <= 1e-9 * float(weight.sum()) or free < EXPERT_IMBALANCE.dispatches:
         return 0.0, np.inf
     slope = float((weight * load * time).sum()) / square
     left = time - slope * load
@@ -362,9 +373,6 @@ def _computed_ns(subject: Subject, ranks: tuple[int, ...]) -> float:
 
 # -- words -------------------------------------------------------------------------------------------------------------
 
-_NO_MORE = 1.02  # times the mean: the others receive as much
-_COMPARED = 0.7  # upper bound of the confidence where the time per token was not measured
-
 
 def finding(subject: Subject, load: ExpertLoad, evidence: Sequence[Evidence] = ()) -> Finding:
     """``expert-imbalance``: the load is the reason why these ranks, or changing ones, are late."""
@@ -392,13 +400,17 @@ def finding(subject: Subject, load: ExpertLoad, evidence: Sequence[Evidence] = (
         evidence=(*evidence, *evidence_of(load)),
         ranks=load.ranks,
     )
-    return result if load.measured else replace(result, confidence=min(result.confidence, _COMPARED))
+    return (
+        result
+        if load.measured
+        else replace(result, confidence=min(result.confidence, EXPERT_IMBALANCE.confidence_without_time_per_token))
+    )
 
 
 def itself_words(load: ExpertLoad) -> str:
     """The words after "is slower than the others", where the load is not the reason."""
     pronoun = "it" if len(load.ranks) == 1 else "they"
-    if load.over_mean <= _NO_MORE:
+    if load.over_mean <= EXPERT_IMBALANCE.others_load:
         return f", although {pronoun} received no more tokens than the others in the all-to-alls"
     part = f"at most {load.at_most:.0%}" if load.explained is None else f"about {max(0.0, load.explained[0]):.0%}"
     return f"; {pronoun} received {load.over_mean:.2f} times the mean in the all-to-alls, which explains {part} of it"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from diag.diagnoses.policy import COMMUNICATION, FINDINGS
 from diag.model.steps import Finding
 
 from . import (
@@ -28,18 +29,18 @@ from .comm_cause import (
     slow_link_of,
     worth_asking,
 )
-from .missing_ranks import MOST, missing_ranks
+from .missing_ranks import missing_ranks
 from .shares import Cost
-from .subject import MENTION, Diagnosis, Subject, in_ms, mean_ns
+from .subject import Diagnosis, Subject, in_ms, mean_ns
 from .unseen_communication import unrecognised
 
 
 def find(subject: Subject) -> list[Finding]:
     shares = subject.shares
-    if shares.share(Cost.COMM) < MENTION:
+    if shares.share(Cost.COMM) < FINDINGS.mention_share:
         return []
     rest = 1 - sum(claim.part for claim in subject.once(claims_of))
-    if rest < 1 and rest * shares.share(Cost.COMM) < MENTION:
+    if rest < 1 and rest * shares.share(Cost.COMM) < FINDINGS.mention_share:
         return []
     cause = subject.once(cause_of)
     if cause.unseen:
@@ -60,7 +61,7 @@ def find(subject: Subject) -> list[Finding]:
 
 
 def _find_in_summary(subject: Subject) -> list[Finding]:
-    if subject.shares.share(Cost.COMM) < MENTION:
+    if subject.shares.share(Cost.COMM) < FINDINGS.mention_share:
         return []
     cost = subject.each(subject.shares.cost(Cost.COMM))
     return [
@@ -83,7 +84,7 @@ def _with_missing_ranks(subject: Subject, cause: Cause) -> list[Finding]:
     whole = mean_ns(subject.shares.cost(Cost.COMM))
     share, waiting = subject.shares.share(Cost.COMM), missing.waiting
     findings: list[Finding] = []
-    if waiting * share >= MENTION:
+    if waiting * share >= FINDINGS.mention_share:
         findings.append(
             subject.costing(
                 Cost.COMM,
@@ -95,7 +96,7 @@ def _with_missing_ranks(subject: Subject, cause: Cause) -> list[Finding]:
                 part=waiting,
             )
         )
-    if (1 - waiting) * share >= MENTION or not findings:
+    if (1 - waiting) * share >= FINDINGS.mention_share or not findings:
         part, other = (1 - waiting, "Other exposed") if findings else (1.0, "Exposed")
         findings.append(
             subject.costing(
@@ -107,7 +108,10 @@ def _with_missing_ranks(subject: Subject, cause: Cause) -> list[Finding]:
                 part=part,
             )
         )
-    return [replace(finding, confidence=min(finding.confidence, MOST)) for finding in findings]
+    return [
+        replace(finding, confidence=min(finding.confidence, COMMUNICATION.confidence_of_missing_ranks))
+        for finding in findings
+    ]
 
 
 def claims_of(subject: Subject) -> tuple[Claim, ...]:
@@ -130,7 +134,7 @@ def claims_of(subject: Subject) -> tuple[Claim, ...]:
             ddp_buckets.claim(subject),
         )
     exposed = subject.shares.share(Cost.COMM)
-    return tuple(claim for claim in claims if claim is not None and claim.part * exposed >= MENTION)
+    return tuple(claim for claim in claims if claim is not None and claim.part * exposed >= FINDINGS.mention_share)
 
 
 def finder(id: str) -> Callable[[Subject], list[Finding]]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from diag.account.records import loader_settings
+from diag.diagnoses.policy import DATA_LOADING, FINDINGS
 from diag.model.steps import FROM_HOST_DETAILS, TO_HOST_DETAILS, Detail, Finding, Kind
 
 from .shares import Cost
-from .subject import MENTION, Diagnosis, Subject, mean_ns, no_device
-
-MOSTLY = 0.75  # of the exposed copies: those of one direction, or of one kind of memory
+from .subject import Diagnosis, Subject, mean_ns, no_device
 
 _AHEAD = "with non_blocking=True, one batch ahead"
 _PIN = f"Copy from pinned memory (pin_memory=True) {_AHEAD}."
@@ -21,7 +20,7 @@ _LOADER_PINNED = f"The loader's batches are in pinned memory already: copy {_AHE
 
 
 def find(subject: Subject) -> list[Finding]:
-    if subject.shares.share(Cost.COPY) < MENTION:
+    if subject.shares.share(Cost.COPY) < FINDINGS.mention_share:
         return []
     copied_ms = mean_ns(subject.shares.cost(Cost.COPY)) / 1e6
     direction, action = _explained(subject)
@@ -50,11 +49,11 @@ def _explained(subject: Subject) -> tuple[str, str]:
     outward = sum(spent[detail] for detail in TO_HOST_DETAILS)
     from_host = _from_host(subject, spent, inward)
     to_host = _TO_PINNED if _pinned(spent, TO_HOST_DETAILS, outward) else _TO_HOST
-    if inward >= MOSTLY * total:
+    if inward >= DATA_LOADING.one_kind_of_copy_share * total:
         return "from the host", from_host
-    if outward >= MOSTLY * total:
+    if outward >= DATA_LOADING.one_kind_of_copy_share * total:
         return "to the host", to_host
-    if spent[Detail.OTHER] >= MOSTLY * total:
+    if spent[Detail.OTHER] >= DATA_LOADING.one_kind_of_copy_share * total:
         return "between host and device", _PIN
     return "between host and device", f"From the host: {from_host} To the host: {to_host}"
 
@@ -72,9 +71,9 @@ def _from_host(subject: Subject, spent: dict[Detail, int], inward: int) -> str:
 def _pinned(spent: dict[Detail, int], details: tuple[Detail, Detail, Detail], total: int) -> bool | None:
     """Whether the host's memory is pinned in most of these copies; None if that is unknown or mixed."""
     _, pinned, pageable = (spent[detail] for detail in details)
-    if total and pinned >= MOSTLY * total:
+    if total and pinned >= DATA_LOADING.one_kind_of_copy_share * total:
         return True
-    return False if total and pageable >= MOSTLY * total else None
+    return False if total and pageable >= DATA_LOADING.one_kind_of_copy_share * total else None
 
 
 DIAGNOSIS = Diagnosis(

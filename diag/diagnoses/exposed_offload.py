@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from diag.diagnoses.policy import FINDINGS
 from diag.model.steps import Detail, Evidence, Finding, Kind
 
 from .shares import Cost
-from .subject import MENTION, Diagnosis, Subject, mean_ns, no_device
+from .subject import Diagnosis, Subject, mean_ns, no_device
 
 ID = "exposed-offload"
 
 
 def find(subject: Subject) -> list[Finding]:
-    if subject.shares.share(Cost.OFFLOAD) < MENTION:
+    if subject.shares.share(Cost.OFFLOAD) < FINDINGS.mention_share:
         return []
     copied_ms = mean_ns(subject.shares.cost(Cost.OFFLOAD)) / 1e6
     return [

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from diag.diagnoses.policy import FINDINGS
 from diag.model.steps import Finding
 
 from .shares import Cost
-from .subject import MENTION, Diagnosis, Subject, in_ms, mean_ns
+from .subject import Diagnosis, Subject, in_ms, mean_ns
 
 
 def find(subject: Subject) -> list[Finding]:
     shares = subject.shares
-    if shares.share(Cost.GC) < MENTION:
+    if shares.share(Cost.GC) < FINDINGS.mention_share:
         return []
     ranks = shares.at_fault(Cost.GC)
     paused = mean_ns(subject.charged(Cost.GC, ranks))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from diag.account.gpu import LONG_NS
+from diag.account.policy import DEVICE_IDLE
+from diag.diagnoses.policy import FINDINGS, HOST_TIME
 from diag.model.steps import Detail, Evidence, Finding, Kind, StepAccount
 
 from .shares import Cost
-from .subject import MENTION, Diagnosis, Subject, in_ms, mean_ns, no_device
+from .subject import Diagnosis, Subject, in_ms, mean_ns, no_device
 from .workload import allocator_action, launch_action, stall_action, sync_action, workload
 
 _WORDS = {
@@ -23,10 +24,9 @@ _WORDS = {
 LAUNCH_BOUND, STALL, SYNC, ALLOCATOR = "launch-bound", "host-stall", "synchronising-calls", "allocator-stall"
 HOST_BOUND, AFTER_LAUNCH = "host-bound", "idle-after-launch"
 _ACTION = {LAUNCH_BOUND: launch_action, STALL: stall_action, SYNC: sync_action, ALLOCATOR: allocator_action}
-_MOST_STALLS = 3
-# A pause of this length or more is a stall of its own. The host returns from a synchronising call within microseconds,
-# but some milliseconds of Python after it are what the call exposes.
-_LONG_NS = {Detail.LAUNCH: LONG_NS, Detail.AFTER_SYNC: 20 * LONG_NS}
+# A pause of so many times the length of a named stall is a stall of its own. The host returns from a synchronising call
+# within microseconds, but some milliseconds of Python after it are what the call exposes.
+_STALL_TIMES = {Detail.LAUNCH: 1, Detail.AFTER_SYNC: 20}
 _AFTER_LAUNCH = (
     "although its next work had been launched: it waits for an event, another stream or work that is not in this trace"
 )
@@ -48,19 +48,19 @@ def find(subject: Subject) -> list[Finding]:
 
 def _late_host(subject: Subject) -> list[Finding]:
     shares = subject.shares
-    if shares.share(Cost.HOST) < MENTION:
+    if shares.share(Cost.HOST) < FINDINGS.mention_share:
         return []
     if subject.attribution.by_events:  # how long it was idle is known, not where in a phase, and not why
         return [_late_for_some_reason(subject)]
     waited = shares.cost(Cost.HOST)
     ms = f"{in_ms(mean_ns(waited))} {subject.per}"
     lost = dict.fromkeys(_WORDS, 0)
-    long = dict.fromkeys(_LONG_NS, 0)
+    long = dict.fromkeys(_STALL_TIMES, 0)
     for step in _steps(subject):
         for detail in lost:
             lost[detail] += step.path.total(Kind.IDLE, detail)
-        for detail, least_ns in _LONG_NS.items():
-            long[detail] += _long_pieces(step, detail, least_ns)
+        for detail, times in _STALL_TIMES.items():
+            long[detail] += _long_pieces(step, detail, times * DEVICE_IDLE.named_stall_ns)
     by_cause = {
         LAUNCH_BOUND: lost[Detail.LAUNCH] - long[Detail.LAUNCH] + lost[Detail.IN_LAUNCH] + lost[Detail.LATENCY],
         STALL: sum(long.values()),
@@ -110,7 +110,7 @@ def _unexplained(subject: Subject) -> list[Finding]:
     """Idle time that no change of the host would remove, as far as the recording shows."""
     shares = subject.shares
     findings = []
-    if shares.share(Cost.QUEUED) >= MENTION and subject.attribution.by_events:
+    if shares.share(Cost.QUEUED) >= FINDINGS.mention_share and subject.attribution.by_events:
         findings.append(
             subject.costing(
                 Cost.QUEUED,
@@ -121,7 +121,7 @@ def _unexplained(subject: Subject) -> list[Finding]:
                 evidence=subject.per_rank("idle_ns"),
             )
         )
-    elif shares.share(Cost.QUEUED) >= MENTION:
+    elif shares.share(Cost.QUEUED) >= FINDINGS.mention_share:
         busy = _busiest(subject, ("queued", "unknown"))
         idle = f"The device is idle for {in_ms(mean_ns(shares.cost(Cost.QUEUED)))} {subject.per}"
         title, action = f"{idle} {_AFTER_LAUNCH}", _ALL_STREAMS
@@ -132,7 +132,7 @@ def _unexplained(subject: Subject) -> list[Finding]:
                 Cost.QUEUED, id=AFTER_LAUNCH, title=title, action=action, evidence=_stalls(busy, len(shares.numbers))
             )
         )
-    if shares.share(Cost.ONCE) >= MENTION:
+    if shares.share(Cost.ONCE) >= FINDINGS.mention_share:
         busy = _busiest(subject, ("not_launched",))
         findings.append(
             subject.costing(
@@ -177,7 +177,7 @@ def _busiest(subject: Subject, parts: Iterable[str]) -> list[tuple[str, int]]:
             for stall in rank.stalls:
                 if stall.part in parts and stall.host:
                     spent[stall.host] += round(stall.dur_ns * stall.host_share)
-    return sorted(spent.items(), key=lambda item: (-item[1], item[0]))[:_MOST_STALLS]
+    return sorted(spent.items(), key=lambda item: (-item[1], item[0]))[: HOST_TIME.stalls_named]
 
 
 def _while(busy: list[tuple[str, int]], stalled_ns: float) -> str:

@@ -6,16 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diag.account.records import WARMUP_STEPS
+from diag.account.policy import STEPS
 from diag.collectors.records import EVALUATION, FORWARD, PHASES, StepRecord
+from diag.diagnoses.policy import FINDINGS, HOST_TIME
 from diag.model.steps import Evidence, Finding
 
-from .subject import CRITICAL, WARN, Diagnosis, Subject, severity
+from .subject import Diagnosis, Subject, severity
 
 ID = "long-evaluation"
-# An evaluation that was not recognized makes its step longer than others in forward or between the phases: this many
-# times as long as the median step there. In at most this part of the steps, else it is what a usual step does.
-_UNUSUAL, _FEW_STEPS = 3.0, 0.3
 
 
 def _evaluated(subject: Subject) -> tuple[int, int, set[int]]:
@@ -35,7 +33,7 @@ def _evaluated(subject: Subject) -> tuple[int, int, set[int]]:
 def find(subject: Subject) -> list[Finding]:
     spent_ns, whole_ns, steps = subject.once(_evaluated)
     share = spent_ns / whole_ns if whole_ns else 0.0
-    if share < WARN:
+    if share < FINDINGS.warning_share:
         return []
     seconds = spent_ns / 1e9 / len(subject.tables.ranks)
     counted = steps & set(subject.shares.numbers)
@@ -45,7 +43,7 @@ def find(subject: Subject) -> list[Finding]:
         Finding(
             id=ID,
             title=f"Evaluation takes {share:.0%} of the recorded time, {seconds:.3g} s on each rank; {where}",
-            severity=severity(share if share >= CRITICAL else 0.0),
+            severity=severity(share if share >= FINDINGS.critical_share else 0.0),
             share=0.0,
             cost_ns_per_step=0,
             confidence=0.95,
@@ -66,10 +64,10 @@ def cannot_look(subject: Subject) -> str:
     if not recorded:
         return "a trace does not mark evaluations"
     spent_ns, whole_ns, _ = subject.once(_evaluated)
-    if spent_ns >= WARN * whole_ns > 0:
+    if spent_ns >= FINDINGS.warning_share * whole_ns > 0:
         return ""
     unusual = max(_unusual(steps) for steps in recorded)
-    if unusual < WARN:
+    if unusual < FINDINGS.warning_share:
         return ""
     return (
         f"a few steps spend {unusual:.0%} of the recorded time in forward or between the phases, which may be an "
@@ -80,14 +78,16 @@ def cannot_look(subject: Subject) -> str:
 def _unusual(steps: Sequence[StepRecord]) -> float:
     """The fraction of a rank's recorded time by which few of its steps are longer than usual, in forward and between
     the phases. The first steps initialize."""
-    steps = steps[WARMUP_STEPS:]
+    steps = steps[STEPS.warm_up_steps :]
     whole = sum(step.end_ns - step.begin_ns for step in steps)
     if not whole:
         return 0.0
     spent = np.array([_open_ns(step) for step in steps], dtype=np.float64)
     usual = float(np.median(spent))
-    long = spent > _UNUSUAL * usual
-    return float((spent[long] - usual).sum()) / whole if long.sum() <= _FEW_STEPS * len(steps) else 0.0
+    long = spent > HOST_TIME.unusual_step * usual
+    return (
+        float((spent[long] - usual).sum()) / whole if long.sum() <= HOST_TIME.unusual_steps_share * len(steps) else 0.0
+    )
 
 
 def _open_ns(step: StepRecord) -> int:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from diag.diagnoses.policy import COMMUNICATION, FINDINGS
 from diag.model.breakdown import CollectiveStat, CollectiveTable
 from diag.model.steps import Evidence
 from diag.tables.collectives import collective_table
 
 from .comm_cause import NEEDS_PARTS, Claim, cannot_tell_parts, worth_asking
 from .shares import Cost
-from .subject import MENTION, Subject, mean_ns
+from .subject import Subject, mean_ns
 
 ID = "low-bus-bandwidth"
 QUESTION = "low bus bandwidth"
 NEEDS = f"{NEEDS_PARTS}, and collectives large enough to show the best bandwidth of their group."
 MEANS = "Large collectives reach less than half of the best bandwidth of their own group."
-_LOW = 0.5  # fraction of the group's best (the 95th percentile at sizes that saturate it)
-_LARGE = 1 << 20  # bytes: smaller collectives are dominated by latency and schedulers
-_COMPARABLE = 0.5  # of the group's largest size
 
 
 def cannot_look(subject: Subject) -> str:
@@ -31,11 +29,15 @@ def cannot_look(subject: Subject) -> str:
 def claim(subject: Subject) -> Claim | None:
     """The exposed time that such collectives would save at their group's best bandwidth."""
     table = subject.once(_table)
-    low = [row for row in _large(table) if row.efficiency is not None and row.efficiency < _LOW]
+    low = [
+        row
+        for row in _large(table)
+        if row.efficiency is not None and row.efficiency < COMMUNICATION.low_bandwidth_share
+    ]
     exposed = sum(row.exposed_ns for row in table.rows) + table.rest_exposed_ns
     saved = sum(row.exposed_ns * (1 - (row.efficiency or 0.0)) for row in low)
     part = min(1.0, saved / exposed) if exposed else 0.0
-    if part * subject.shares.share(Cost.COMM) < MENTION:
+    if part * subject.shares.share(Cost.COMM) < FINDINGS.mention_share:
         return None
     worst = max(low, key=lambda row: row.exposed_ns)
     ms = part * mean_ns(subject.shares.cost(Cost.COMM)) / 1e6
@@ -65,4 +67,9 @@ def _large(table: CollectiveTable) -> list[CollectiveStat]:
     largest: dict[str, int] = {}
     for row in table.rows:
         largest[row.group] = max(largest.get(row.group, 0), row.bytes_mean)
-    return [row for row in table.rows if row.bytes_mean >= max(_LARGE, _COMPARABLE * largest[row.group])]
+    return [
+        row
+        for row in table.rows
+        if row.bytes_mean
+        >= max(COMMUNICATION.large_collective_bytes, COMMUNICATION.comparable_size_share * largest[row.group])
+    ]

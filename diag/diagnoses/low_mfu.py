@@ -4,40 +4,41 @@ from __future__ import annotations
 
 import numpy as np
 
+from diag.diagnoses.policy import COMPUTE, FINDINGS
 from diag.model.breakdown import Measure, peak_of
 from diag.model.steps import Evidence, Finding, Kind, Severity
 from diag.rundir.tables import Tables
 from diag.tables.efficiency import device_of, efficiency
 
 from .shares import Cost, Shares
-from .subject import WARN, Diagnosis, Subject, no_device
+from .subject import Diagnosis, Subject, no_device
 from .workload import Workload, larger_batches, workload
 
 ID = "low-mfu"
-# MFU of dense BF16: torchtitan's Llama-8B reaches 33 to 39 % on H100 with FSDP, MegaScale 55 %.
-_REFERENCE = 0.35
-_LOW = 0.30
-CONFIDENCE = 0.6  # the reference is that of large language models, and the gain an upper bound
 
 
 def find(subject: Subject) -> list[Finding]:
     """A finding only if all removable costs are below a tenth of the step: else those keep the utilisation low."""
     mfu = subject.once(_mfu)
-    if mfu.value is None or mfu.value >= _LOW or sum(subject.shares.share(cost) for cost in Cost) >= WARN:
+    if (
+        mfu.value is None
+        or mfu.value >= COMPUTE.low_mfu
+        or sum(subject.shares.share(cost) for cost in Cost) >= FINDINGS.warning_share
+    ):
         return []
     steps = subject.attribution.usable or subject.attribution.steps
     computing = sum(step.path.total(Kind.COMPUTE) for step in steps) / max(1, sum(step.dur_ns for step in steps))
-    share = (1 - mfu.value / _REFERENCE) * computing
-    if share < WARN:
+    share = (1 - mfu.value / COMPUTE.reference_mfu) * computing
+    if share < FINDINGS.warning_share:
         return []
     return [
         Finding(
             id=ID,
-            title=f"MFU is {mfu.value:.0%} of the device's peak; {_REFERENCE:.0%} is usual",
+            title=f"MFU is {mfu.value:.0%} of the device's peak; {COMPUTE.reference_mfu:.0%} is usual",
             severity=Severity.WARN,
             share=share,
             cost_ns_per_step=int(share * float(subject.shares.dur_ns.mean())),
-            confidence=CONFIDENCE,
+            confidence=COMPUTE.confidence_of_low_mfu,
             ranks=(),
             evidence=(Evidence("efficiency", f"MFU: {mfu.basis}", round(mfu.value, 4), "share"),),
             bottleneck=None,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from diag.diagnoses.policy import MEMORY_USE
 from diag.model.steps import Evidence, Finding, Severity
 from diag.rundir.tables import Tables
 from diag.tables.memory import rank_peaks
 
 from .subject import Diagnosis, Subject, ranks_text
 from .workload import allocator_setting, less_memory, workload
-
-NEAR_FULL = 0.90
 
 
 class Peak(Struct, frozen=True):
@@ -32,7 +31,7 @@ def find(subject: Subject) -> list[Finding]:
     held = peaks_of(subject.tables)
     peaks = {peak.rank: peak.reserved / peak.capacity for peak in held}
     retries = {peak.rank: peak.retries for peak in held}
-    full = tuple(rank for rank, peak in peaks.items() if peak >= NEAR_FULL)
+    full = tuple(rank for rank, peak in peaks.items() if peak >= MEMORY_USE.near_full_share)
     facts = subject.once(workload)
     retried = tuple(rank for rank, count in retries.items() if count > 0)
     findings = []

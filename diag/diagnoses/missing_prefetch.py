@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from diag.diagnoses.policy import COMMUNICATION
 from diag.model.steps import Detail, Evidence
 from diag.tables.collectives import GATHERS, PhasedCall
 
-from .comm_cause import MIN_TENSOR_BYTES, NEEDS_PARTS, Calls, Claim, calls_of, cannot_tell_parts
+from .comm_cause import NEEDS_PARTS, Calls, Claim, calls_of, cannot_tell_parts
 from .subject import Subject
 
 ID = "missing-prefetch"
@@ -19,7 +20,7 @@ def claim(subject: Subject) -> Claim | None:
     """The part of each gather that the computation since the previous gather could overlap. The first gather
     has none before it."""
     calls = subject.once(calls_of)
-    gathers = [c for c in _forward(calls) if c.bytes >= MIN_TENSOR_BYTES]
+    gathers = [c for c in _forward(calls) if c.bytes >= COMMUNICATION.tensors_from_bytes]
     hideable = sum(min(call.exposed_ns, call.room_ns) for call in gathers if call.place)
     if not hideable:
         return None

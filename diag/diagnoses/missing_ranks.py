@@ -19,15 +19,11 @@ from msgspec import Struct
 from diag.account import intervals as iv
 from diag.account.intervals import intervals_of
 from diag.account.records import open_spans
+from diag.diagnoses.policy import COMMUNICATION
 from diag.model.steps import CollectiveCall, Evidence, Kind
 from diag.words.formatting import rank_ranges
 
 from .subject import Subject
-
-MOST = 0.55  # upper bound of the confidence for ranks that were not recorded
-_MOSTLY = 0.5  # of the exposed communication: below this, the completely recorded groups show the cause
-_SHOWN = 3  # floors
-_PROTOCOLS = 2.0  # times latency plus size over bandwidth: so slow a size may be between two protocols
 
 _Sort = tuple[str, str, str]  # group, operation, type
 
@@ -110,7 +106,7 @@ def missing_ranks(subject: Subject) -> Missing | None:
         exposed_ns += iv.total(exposed)
         of_missing += iv.total(iv.intersect(exposed, iv.union(*(spans[at] for at in indices))))
         waiting += iv.total(iv.intersect(exposed, iv.union(*(longer[at] for at in indices))))
-    if not of_missing or of_missing < _MOSTLY * exposed_ns:
+    if not of_missing or of_missing < COMMUNICATION.incomplete_groups_share * exposed_ns:
         return None
     absent = set().union(*groups) or set(range(subject.tables.world_size or 0))
     return Missing(
@@ -142,7 +138,7 @@ def _floors(durations: Mapping[tuple[_Sort, int], npt.NDArray[np.int64]]) -> dic
         larger = max(by_size.values())
         for size in sorted(by_size, reverse=True):
             larger = min(larger, by_size[size])
-            floor = min(larger, round(_PROTOCOLS * (latency + size * ns_a_byte)))
+            floor = min(larger, round(COMMUNICATION.between_two_protocols * (latency + size * ns_a_byte)))
             floors[sort, size] = floor if size else latency
     return floors
 
@@ -154,7 +150,7 @@ def _evidence(
 ) -> tuple[Evidence, ...]:
     whole = "time beyond the fastest call, share of exposed communication"
     evidence = [Evidence("collectives", whole, round(waiting, 3), "share")]
-    for key in sorted(durations, key=lambda key: -int(durations[key].sum()))[:_SHOWN]:
+    for key in sorted(durations, key=lambda key: -int(durations[key].sum()))[: COMMUNICATION.floors_shown]:
         (_, op, _), size = key
         call_text, durations_ns = f"{op} of {size} bytes", durations[key]
         median = round(float(np.median(durations_ns)) / 1e6, 3)

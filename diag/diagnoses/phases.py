@@ -16,15 +16,13 @@ from msgspec.structs import replace
 from diag.account.device_clock import DeviceClocked, outside_windows
 from diag.account.frontier import Frontier, frontier
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD, H2D, OPTIMIZER, REST
+from diag.diagnoses.policy import COMMUNICATION, COSTS, FINDINGS
 from diag.model.steps import HOST_DETAILS, QUEUED_DETAILS, Attribution, Bottleneck, Detail, Kind, by_cause
 from diag.rundir.tables import Tables
 
 from .culprits import Series
-from .shares import REMOVABLE, UNEXPLAINED, Cost, Noise, Shares, class_of
-from .subject import CRITICAL, MENTION, WARN, ranks_text
-
-_TIED = 0.5  # of the counted steps need a matched collective, for the timelines to be the better account
-_HALF = 0.5  # of what one account finds: if the other finds less than that, they contradict each other
+from .shares import REMOVABLE, Cost, Noise, Shares, class_of
+from .subject import ranks_text
 
 # By phase: the cost of its increments, and the kind and detail of lateness in it. The ranks' own work costs only where
 # one of them has more of it than the others.
@@ -58,7 +56,11 @@ def phases_of(
     if phase_frontier is None:
         return None
     connected = {collective.step for collective in attribution.collectives} & counted
-    tied = attribution.comm_known if tables.on_device and not clocked else len(connected) >= _TIED * len(counted)
+    tied = (
+        attribution.comm_known
+        if tables.on_device and not clocked
+        else len(connected) >= COMMUNICATION.matched_steps_share * len(counted)
+    )
     shares = _shares(phase_frontier, tables.on_device, noise)
     return PhaseAccount(phase_frontier, _with_idle(shares, attribution) if clocked else shares, alone=not tied)
 
@@ -75,8 +77,8 @@ def disagreement(phases: PhaseAccount | None, shares: Shares) -> str:
     timeline, phase = _claim(shares, _costs_in_phases(shares)), _claim(phases.shares, tuple(Cost))
     if timeline is None or phase is None:
         return _one_alone(timeline or phase, phases if phase is None else None, shares, phases.shares)
-    unseen = phases.shares.of_class(timeline.name) < _HALF * timeline.share
-    unshared = shares.of_class(phase.name) < _HALF * phase.share
+    unseen = phases.shares.of_class(timeline.name) < COMMUNICATION.contradicting_account_share * timeline.share
+    unshared = shares.of_class(phase.name) < COMMUNICATION.contradicting_account_share * phase.share
     if phase.name != timeline.name and unseen and unshared:
         return f"the ranks' timelines show a {timeline.name.value} bottleneck, the phase durations {phase.name.value}"
     if timeline.ranks and phase.ranks and not set(timeline.ranks) & set(phase.ranks):
@@ -97,7 +99,7 @@ def unlike_the_rest(attribution: Attribution, tables: Tables) -> str:
         ("waiting for data", sum(parts.data_wait_ns for parts in traced), loading),
     ):
         inside = inside_ns / spent_ns
-        if abs(inside - outside) >= WARN:
+        if abs(inside - outside) >= FINDINGS.warning_share:
             return f"{name} is {inside:.0%} of the steps in profiler windows, and {outside:.0%} of {steps:,} others"
     return ""
 
@@ -155,13 +157,17 @@ class _Claim(Struct, frozen=True):
 def _one_alone(claim: _Claim | None, silent: PhaseAccount | None, shares: Shares, by_phases: Shares) -> str:
     """The contradiction where one account finds something critical that the other, which could see it, does not find at
     all. ``silent``: the phases, if they are the account that finds nothing."""
-    if claim is None or claim.share < CRITICAL:
+    if claim is None or claim.share < FINDINGS.critical_share:
         return ""
     name = claim.name.value
     if silent is None:
-        return f"only the phase durations show a {name} bottleneck" if shares.of_class(claim.name) < MENTION else ""
+        return (
+            f"only the phase durations show a {name} bottleneck"
+            if shares.of_class(claim.name) < FINDINGS.mention_share
+            else ""
+        )
     visible = claim.name == Bottleneck.DATA or silent.frontier.communication_known
-    seen = not visible or by_phases.of_class(claim.name) >= MENTION
+    seen = not visible or by_phases.of_class(claim.name) >= FINDINGS.mention_share
     return "" if seen else f"the ranks' timelines show a {name} bottleneck, the phase durations do not"
 
 
@@ -176,7 +182,7 @@ def _costs_in_phases(shares: Shares) -> tuple[Cost, ...]:
         Cost.OFFLOAD,
         Cost.BUBBLE,
         Cost.IMBALANCE,
-        *([Cost.STRAGGLER] if shares.unexplained > UNEXPLAINED else []),
+        *([Cost.STRAGGLER] if shares.unexplained > COSTS.unexplained_wait_share else []),
     }
     return tuple(cost for cost in Cost if cost not in hidden)
 
@@ -186,7 +192,7 @@ def _claim(shares: Shares, costs: tuple[Cost, ...]) -> _Claim | None:
     class_by_cost = {cost: class_of(cost, shares.on_device) for cost in costs}
     by_class = {name: sum(shares.share(c) for c in costs if class_by_cost[c] == name) for name in REMOVABLE}
     top = max(by_class, key=lambda name: by_class[name])
-    if by_class[top] < WARN:
+    if by_class[top] < FINDINGS.warning_share:
         return None
     main = max((cost for cost in costs if class_by_cost[cost] == top), key=shares.share)
     return _Claim(top, by_class[top], shares.culprits(main).ranks)

@@ -9,11 +9,12 @@ import numpy as np
 from msgspec.structs import replace
 
 from diag.account.pipeline import Pipeline, pipeline_of
+from diag.diagnoses.policy import FINDINGS
 from diag.model.axes import bubble
 from diag.model.steps import Attribution, Evidence, Finding
 
 from .shares import Cost, Shares
-from .subject import MENTION, Diagnosis, Subject
+from .subject import Diagnosis, Subject
 
 ID = "pipeline-bubble"
 _ONE_STAGE_A_RANK = ("gpipe", "1f1b")
@@ -22,7 +23,7 @@ _SEVERAL = ("interleaved",)
 
 def find(subject: Subject) -> list[Finding]:
     account = subject.once(pipeline)
-    if account is None or subject.shares.share(Cost.BUBBLE) < MENTION:
+    if account is None or subject.shares.share(Cost.BUBBLE) < FINDINGS.mention_share:
         return []
     trainer = subject.tables.manifest.trainer if subject.tables.manifest is not None else {}
     ideal, count = ideal_share(len(account.stages), trainer), len(account.stages)

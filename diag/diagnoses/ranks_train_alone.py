@@ -7,6 +7,7 @@ from collections.abc import Collection
 import numpy as np
 from msgspec.structs import replace
 
+from diag.diagnoses.policy import STRAGGLER
 from diag.model.steps import Attribution, Evidence, Finding, Severity
 from diag.rundir.tables import RankTables, Tables
 
@@ -14,8 +15,6 @@ from .shares import Cost, Shares
 from .subject import Diagnosis, Subject
 
 ID = "ranks-train-alone"
-_LEAST = 3  # steps that count
-_CONFIDENCE, _WITH_TRACE = 0.85, 0.95  # a compiled collective is seen in a profiler window only
 # Costs of waiting for another rank.
 _OF_OTHERS = frozenset({Cost.STRAGGLER, Cost.HOST_STRAGGLER, Cost.COMM, Cost.BUBBLE, Cost.IMBALANCE})
 
@@ -37,9 +36,9 @@ def find(subject: Subject) -> list[Finding]:
             severity=Severity.CRITICAL,
             share=0.0,
             cost_ns_per_step=0,
-            confidence=_WITH_TRACE
+            confidence=STRAGGLER.confidence_of_ranks_alone_with_trace
             if any(rank_tables.traces for rank_tables in subject.tables.ranks.values())
-            else _CONFIDENCE,
+            else STRAGGLER.confidence_of_ranks_alone,
             ranks=(),
             evidence=(
                 Evidence("collectives", "in groups of more than one rank, counted steps", 0.0, "calls"),
@@ -67,7 +66,7 @@ def train_alone(attribution: Attribution, tables: Tables) -> bool:
     """Whether the ranks of a world above one trained for some steps without a collective or message between two of
     them. Communication in an evaluation is not part of a counted step."""
     counted = frozenset(step.step for step in attribution.usable or attribution.steps)
-    if len(attribution.ranks) < 2 or not _recorded(tables) or len(counted) < _LEAST:
+    if len(attribution.ranks) < 2 or not _recorded(tables) or len(counted) < STRAGGLER.steps_of_ranks_alone:
         return False
     ranks = [rank_tables for rank_tables in tables.ranks.values() if rank_tables.steps]
     if len(ranks) < 2 or any(step.source == "trace" and not step.comm_known for step in attribution.rank_steps):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from diag.account import gpu
 from diag.account.attribute import windows_of
+from diag.diagnoses.policy import MEMORY_USE
 from diag.model.steps import Evidence, Finding, Kind, Severity
 from diag.tables.efficiency import recomputed, totals
 from diag.tables.kernels import work_of
@@ -12,17 +13,15 @@ from .memory_pressure import Peak, peaks_of, why_unknown
 from .subject import Diagnosis, Subject, no_device, ranks_text
 
 ID = "recompute-with-memory-free"
-_MUCH = 0.15  # of the computation
-_ROOMY = 0.70  # of the capacity: at most this much is reserved on the fullest rank
 
 
 def find(subject: Subject) -> list[Finding]:
     """Re-reads the traces of one rank only, since all ranks recompute alike, and only if memory is free."""
     fullest = _fullest(subject)
-    if fullest is None or fullest.reserved > _ROOMY * fullest.capacity:
+    if fullest is None or fullest.reserved > MEMORY_USE.roomy_share * fullest.capacity:
         return []
     share, basis = _recomputed(subject)
-    if share < _MUCH:
+    if share < MEMORY_USE.recomputation_share:
         return []
     steps = subject.attribution.usable or subject.attribution.steps
     computing = sum(step.path.total(Kind.COMPUTE) for step in steps) / max(1, sum(step.dur_ns for step in steps))

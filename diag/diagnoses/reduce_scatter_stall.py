@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from diag.account.trace_ranges import named
+from diag.diagnoses.policy import COMMUNICATION
 from diag.model.steps import Evidence
 
 from .comm_cause import NEEDS_PARTS, Claim, calls_of, cannot_tell_parts, last_reductions, queued_behind
@@ -14,9 +15,6 @@ ID = "reduce-scatter-stall"
 QUESTION = "backward stalled by reduce-scatter"
 NEEDS = f"a run on a GPU; {NEEDS_PARTS}."
 MEANS = "The backward waits for reduce-scatters between units."
-# torch/distributed/fsdp/_fully_shard: the compute stream waits while the most inputs of reductions allowed are
-# alive.
-_GOES_ON = 0.2  # of the stalled time: with less work after it (copies of gradients), the backward does not go on
 _WAIT = r"^FSDP::post_backward_rs_wait"
 
 
@@ -31,7 +29,11 @@ def claim(subject: Subject, gathers_claimed: bool) -> Claim | None:
     if not subject.shares.on_device:
         return None
     calls = subject.once(calls_of)
-    between = [c for c in last_reductions(subject, "reduce_scatter") if c.after_ns > _GOES_ON * c.exposed_ns]
+    between = [
+        c
+        for c in last_reductions(subject, "reduce_scatter")
+        if c.after_ns > COMMUNICATION.work_after_stall_share * c.exposed_ns
+    ]
     exposed = sum(c.exposed_ns for c in between)
     if gathers_claimed:
         behind = subject.once(queued_behind)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from diag.diagnoses.policy import MEMORY_USE
 from diag.model.steps import Evidence
 
 from .comm_cause import NEEDS_PARTS, Claim, backward_gathers, calls_of, cannot_tell_parts, queued_behind
-from .memory_pressure import NEAR_FULL, peaks_of, why_unknown
+from .memory_pressure import peaks_of, why_unknown
 from .subject import Subject
 
 ID = "regather-in-backward"
@@ -23,7 +24,7 @@ def cannot_look(subject: Subject) -> str:
 
 
 def claim(subject: Subject) -> Claim | None:
-    """The gathers of the backward, if every rank could keep the parameters below ``NEAR_FULL`` of its memory."""
+    """The gathers of the backward, if every rank could keep the parameters below ``near_full_share`` of its memory."""
     peaks = peaks_of(subject.tables)
     calls = subject.once(calls_of)
     gathers = backward_gathers(calls.rows)
@@ -35,7 +36,7 @@ def claim(subject: Subject) -> Claim | None:
     for call in gathers:
         held[call.rank, call.step, call.micro] += call.bytes
     gathered_bytes = max(held.values())
-    free = min(round(NEAR_FULL * peak.capacity) - peak.reserved for peak in peaks)
+    free = min(round(MEMORY_USE.near_full_share * peak.capacity) - peak.reserved for peak in peaks)
     if free < gathered_bytes:
         return None
     ms = calls.ms_per_step(exposed + behind)
@@ -50,6 +51,8 @@ def claim(subject: Subject) -> Claim | None:
             Evidence("collectives", "all_gather in backward, exposed", calls.ms_per_step(exposed), "ms a step"),
             Evidence("collectives", "reductions that delay them", calls.ms_per_step(behind), "ms a step"),
             Evidence("collectives", "gathered parameters to keep", float(gathered_bytes), "bytes"),
-            Evidence("memory", f"free on the fullest rank below {NEAR_FULL:.0%}", float(free), "bytes"),
+            Evidence(
+                "memory", f"free on the fullest rank below {MEMORY_USE.near_full_share:.0%}", float(free), "bytes"
+            ),
         ),
     )

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from diag.account.records import loader_settings
 from diag.account.scheduling import Scheduling
+from diag.diagnoses.policy import COSTS
 from diag.model.axes import PIPELINE, TENSOR
 from diag.model.steps import (
     HOST_DETAILS,
@@ -134,7 +135,6 @@ _BLAMED_AS = {
 _BY_DETAIL = {Detail.GC: Cost.GC, Detail.OFFLOAD: Cost.OFFLOAD}
 # Lateness of a rank, by reason. A rank may also be blocked or queued in its loader: see ``charge``.
 _LATE = (Cost.STRAGGLER, Cost.HOST_STRAGGLER, Cost.CONTENTION, Cost.STALL)
-UNEXPLAINED = 0.2  # of the waiting (0.8 are explained): above it, the cause is left open
 _NO_STRAGGLING = (Detail.GC, Detail.OFFLOAD, Detail.UNKNOWN)  # costs of their own, and what is added as unexplained
 # A device that is idle while its host collects garbage or saves a checkpoint waits for its host.
 _ON_DEVICE = {Cost.GC: Bottleneck.HOST, Cost.CHECKPOINT: Bottleneck.HOST}
@@ -357,9 +357,6 @@ def step_parts(shares: Shares) -> dict[StepPart, Series]:
 # Contention for CPU cores and stalls as costs of their own. They are subtracted from the costs that they looked like
 # (computation, a slow loader, communication), both what all ranks have in common and what late ranks have.
 
-_CROWDED = 0.1  # of the step: above it, queueing of all ranks also makes them unequal
-# Of the step: as much code between the phases is a cost. Less is usual: gradient clipping, logging, zero_grad.
-_MUCH_BETWEEN = 0.3
 _MODEL_PARALLEL = (PIPELINE, TENSOR)
 _NOT_ON_PATH = frozenset({Cost.BUBBLE, Cost.IMBALANCE})
 
@@ -481,7 +478,7 @@ def _common(shares: Shares, scheduling: Scheduling, costs: dict[Cost, Series], p
 def _between(shares: Shares, scheduling: Scheduling) -> Series:
     """What all ranks have in common of the code between the phases; nothing where that is little, or on a device."""
     common = scheduling.common("between_ns", shares.ranks)
-    if shares.on_device or common is None or common.sum() < _MUCH_BETWEEN * shares.dur_ns.sum():
+    if shares.on_device or common is None or common.sum() < COSTS.code_between_phases_share * shares.dur_ns.sum():
         return np.zeros_like(shares.dur_ns)
     return common
 
@@ -489,7 +486,7 @@ def _between(shares: Shares, scheduling: Scheduling) -> Series:
 def _noise(shares: Shares, scheduling: Scheduling) -> Noise:
     """Ranks that all wait for cores may differ by as much as they wait without a culprit."""
     common = scheduling.common("queued_ns", shares.ranks)
-    if common is None or shares.on_device or common.sum() < _CROWDED * shares.dur_ns.sum():
+    if common is None or shares.on_device or common.sum() < COSTS.queueing_makes_unequal_share * shares.dur_ns.sum():
         return shares.noise
     quiet_ns = shares.noise.late_ns
     return replace(shares.noise, late_ns=max(quiet_ns, int(common.mean())), quiet_ns=quiet_ns)

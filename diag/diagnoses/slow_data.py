@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from diag.account.records import loader_settings
+from diag.diagnoses.policy import DATA_LOADING, FINDINGS
 from diag.model.steps import Attribution, Evidence, Finding
 from diag.rundir.tables import Tables
 from diag.tables.loading import Reserve, full_share, reserve_of
@@ -14,13 +15,9 @@ from diag.traces.trace import Trace
 from .contended_host import no_core_for_loaders
 from .culprits import Culprits
 from .shares import Cost
-from .subject import MENTION, Diagnosis, Subject, in_ms, mean_ns, ranks_text, waited_for
+from .subject import Diagnosis, Subject, in_ms, mean_ns, ranks_text, waited_for
 from .workload import workload
 
-# Median wait as a fraction of the step; below it, a few steps hold nearly all of the wait, which the mean hides.
-_BURST_QUIET = 0.02
-_MOST_SHOWN = 8  # ranks
-_FULL = 0.8  # of the time that was waited for data
 # A loader with workers draws a seed when its iterator is made, just before it starts them.
 _WITH_WORKERS, _SEED = r"_MultiProcessingDataLoaderIter\.__next__", r"^aten::random_$"
 
@@ -29,7 +26,7 @@ def find(subject: Subject) -> list[Finding]:
     shares = subject.shares
     waited = shares.cost(Cost.DATA)
     share = shares.share(Cost.DATA)
-    if share < MENTION:
+    if share < FINDINGS.mention_share:
         return []
     culprits = shares.culprits(Cost.DATA)
     cost = subject.each(waited)
@@ -37,7 +34,7 @@ def find(subject: Subject) -> list[Finding]:
         return [_handing_over(subject, cost)]
     if culprits.ranks and culprits.share >= share / 2:
         return [_waiting_on(subject, culprits)]
-    bursty = bool(np.median(waited / shares.dur_ns) < _BURST_QUIET)
+    bursty = bool(np.median(waited / shares.dur_ns) < DATA_LOADING.quiet_median_share)
     suspected = None if bursty else _suspected(subject)
     if suspected is not None:
         return [_uncertain_rank(subject, suspected, cost)]
@@ -89,7 +86,9 @@ def _lie_ready(subject: Subject, ranks: tuple[int, ...]) -> bool:
     full_shares = [
         full_share(tables.steps, counted) for rank, tables in subject.tables.ranks.items() if not ranks or rank in ranks
     ]
-    return bool(full_shares) and all(share is not None and share >= _FULL for share in full_shares)
+    return bool(full_shares) and all(
+        share is not None and share >= DATA_LOADING.full_wait_share for share in full_shares
+    )
 
 
 def _handing_over(subject: Subject, cost: str) -> Finding:
@@ -187,8 +186,8 @@ def _reserves(subject: Subject) -> dict[int, Reserve]:
 def _ready(reserves: dict[int, Reserve]) -> list[Evidence]:
     """The emptiest queues first; for a large job, both ends of the range."""
     shown = sorted(reserves, key=lambda rank: reserves[rank].idle)
-    if len(shown) > _MOST_SHOWN:
-        shown = [*shown[: _MOST_SHOWN // 2], *shown[-_MOST_SHOWN // 2 :]]
+    if len(shown) > DATA_LOADING.ranks_shown:
+        shown = [*shown[: DATA_LOADING.ranks_shown // 2], *shown[-DATA_LOADING.ranks_shown // 2 :]]
     return [
         Evidence(
             "steps",

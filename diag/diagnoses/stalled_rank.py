@@ -5,16 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from diag.collectors.records import BACKWARD, DATA, FORWARD, OPTIMIZER, REST
+from diag.diagnoses.policy import FINDINGS, STRAGGLER
 from diag.model.steps import Evidence, Finding
 from diag.words.wording import sentence
 
 from .shares import Cost
-from .subject import MENTION, Diagnosis, Subject, ranks_text, waited_for
+from .subject import Diagnosis, Subject, ranks_text, waited_for
 
 ONE, ALL = "stalled-rank", "stalled-ranks"
-_IN_ONE_PHASE = 0.8  # of the blocked time
-_MOST = 0.8  # of it ...
-_FEW_STEPS = 0.3  # ... in so few of the steps is worth a word
 _WHERE = {
     DATA: "data loading",
     FORWARD: "forward",
@@ -26,7 +24,7 @@ _WHERE = {
 
 def find(subject: Subject) -> list[Finding]:
     shares = subject.shares
-    if shares.share(Cost.STALL) < MENTION:
+    if shares.share(Cost.STALL) < FINDINGS.mention_share:
         return []
     culprits = shares.culprits(Cost.STALL)
     unequal = shares.mostly_late(Cost.STALL)
@@ -84,7 +82,7 @@ def _place(subject: Subject, ranks: tuple[int, ...]) -> tuple[str, ...]:
     worst = sorted(spent, key=lambda phase: -spent[phase])
     if not whole or not worst:
         return ()
-    if spent[worst[0]] >= _IN_ONE_PHASE * whole:
+    if spent[worst[0]] >= STRAGGLER.stalled_in_one_phase_share * whole:
         return (worst[0],)
     return tuple(phase for phase in worst if spent[phase] >= 0.1 * whole)
 
@@ -124,8 +122,8 @@ def _action(subject: Subject, ranks: tuple[int, ...], place: tuple[str, ...]) ->
     few = _few_steps(subject)
     if few:
         text += (
-            f" {_MOST:.0%} of it lies in {few:.0%} of the steps: look at what runs only in these, such as rollouts of "
-            "an environment, logging or saving."
+            f" {STRAGGLER.stalled_in_few_steps_share:.0%} of it lies in {few:.0%} of the steps: look at what runs "
+            "only in these, such as rollouts of an environment, logging or saving."
         )
     return text
 
@@ -133,9 +131,9 @@ def _action(subject: Subject, ranks: tuple[int, ...], place: tuple[str, ...]) ->
 def _few_steps(subject: Subject) -> float:
     """The part of the steps that holds most of the blocked time, where that is few of them; else 0."""
     cost = np.sort(subject.shares.cost(Cost.STALL))[::-1].cumsum()
-    steps = int(np.searchsorted(cost, _MOST * cost[-1])) + 1
+    steps = int(np.searchsorted(cost, STRAGGLER.stalled_in_few_steps_share * cost[-1])) + 1
     part = steps / len(cost)
-    return part if steps > 1 and part <= _FEW_STEPS else 0.0
+    return part if steps > 1 and part <= STRAGGLER.few_steps_share else 0.0
 
 
 def no_loader(subject: Subject) -> bool:

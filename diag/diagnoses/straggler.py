@@ -14,19 +14,18 @@ from msgspec.structs import replace
 
 from diag.account.blame import median_of_others
 from diag.account.match import SYNCHRONISING, Key
+from diag.diagnoses.policy import COSTS, FINDINGS, STRAGGLER
 from diag.model.steps import CollectiveCall, Detail, Evidence, Finding, Kind
 from diag.tables.module_time import ModuleExcess, module_excess
 from diag.traces.kineto_names import P2P_OPS
 
 from . import expert_imbalance
-from .culprits import AFFECTED, MAX_CHANCE, PERSISTENT, Culprits, at_least
+from .culprits import Culprits, at_least
 from .expert_imbalance import ExpertLoad, Reason
 from .ranks_train_alone import train_alone
-from .shares import UNEXPLAINED, Cost
+from .shares import Cost
 from .stalled_rank import no_loader
 from .subject import (
-    CRITICAL,
-    MENTION,
     Diagnosis,
     Subject,
     in_ms,
@@ -49,10 +48,6 @@ from .throttled_device import throttled_ranks
 # not end together. Nor do the kernels of a rank that shares its device: where the clocks are precise enough to show
 # which rank started last, and it is another one, no rank is named.
 
-_NOISE_NS = 20_000  # kernels of four MI300s ended within 11 us of each other, of eight V100s within 62 [measured]
-_NOISE = 0.1  # of the shortest of them: a ring does not end everywhere at once
-_NEARLY_ALL = 0.9  # of the waiting for late ranks
-_AGREE = 0.5  # of the collectives in which the suspects had the shortest kernels
 
 Times = npt.NDArray[np.int64]
 
@@ -94,7 +89,9 @@ def last_arrivals(subject: Subject) -> LastArrivals | None:
     for i, members in enumerate(collectives.values()):
         durations_ns = np.array([call.end_ns - call.start_ns for call in members.values()], dtype=np.int64)
         waited = np.maximum(median_of_others(durations_ns[:, None])[:, 0] - durations_ns, 0)
-        least = max(_NOISE_NS, round(_NOISE * int(durations_ns.min())))
+        least = max(
+            STRAGGLER.spread_of_kernel_ends_ns, round(STRAGGLER.spread_of_kernel_ends_share * int(durations_ns.min()))
+        )
         # Ranks that arrive before the last one wait for it, too.
         last = (durations_ns <= durations_ns.min() + least) & (waited > least)
         late[i, [place[rank] for rank in members]] = np.where(last, waited, 0)
@@ -113,9 +110,13 @@ def last_arrivals(subject: Subject) -> LastArrivals | None:
     # The factor: whichever ranks were the worst would have been suspected.
     chance = min(1.0, comb(len(ranks), len(suspects)) * at_least(often, of, len(suspects) / len(ranks)))
     waited_ns = int(worst[leading].sum())
-    counted = min(often / of, part) >= PERSISTENT and chance <= MAX_CHANCE
+    counted = min(often / of, part) >= STRAGGLER.affected_steps_share and chance <= STRAGGLER.chance
     # The count of few large collectives proves nothing; nearly all of the waiting, and a large part of the time, does.
-    weighed = part >= _NEARLY_ALL and often > 1 and waited_ns >= CRITICAL * float(subject.shares.dur_ns.sum())
+    weighed = (
+        part >= STRAGGLER.nearly_all_waiting_share
+        and often > 1
+        and waited_ns >= FINDINGS.critical_share * float(subject.shares.dur_ns.sum())
+    )
     if not (counted or weighed):
         return None
     names = tuple(ranks[i] for i in sorted(suspects.tolist(), key=lambda i: -int(total[i])))
@@ -156,15 +157,12 @@ def _clocks_agree(subject: Subject, keys: list[Key], suspects: frozenset[int]) -
         if collective.key in asked and max(collective.wait_ns) > 2 * clock
     ]
     same = sum(collective.last_arriver in suspects for collective in started)
-    return not started or same >= _AGREE * len(started)
+    return not started or same >= STRAGGLER.shortest_kernels_share * len(started)
 
 
 # -- slow modules ------------------------------------------------------------------------------------------------------
 #
 # The modules of the model in which a late rank loses its time, as evidence for the finding that it is late.
-
-_EXPLAINS = 0.5  # of the lateness; below that the modules are not where the time is lost
-_MOST_NAMED = 3
 
 
 def evidence_of(subject: Subject, ranks: tuple[int, ...]) -> list[Evidence]:
@@ -196,9 +194,9 @@ def _others(count: int) -> str:
 def _largest_excesses(excesses: Sequence[ModuleExcess], late_ns: float) -> Sequence[ModuleExcess]:
     """The fewest modules, the largest first, that explain enough."""
     explained = 0
-    for count, excess in enumerate(excesses[:_MOST_NAMED], start=1):
+    for count, excess in enumerate(excesses[: STRAGGLER.modules_named], start=1):
         explained += excess.ns
-        if explained >= _EXPLAINS * late_ns:
+        if explained >= STRAGGLER.explained_by_modules_share * late_ns:
             return excesses[:count]
     return ()
 
@@ -206,8 +204,6 @@ def _largest_excesses(excesses: Sequence[ModuleExcess], late_ns: float) -> Seque
 # -- token balance -----------------------------------------------------------------------------------------------------
 #
 # Whether the late rank of a step is the one with most tokens in it.
-
-_UNEQUAL = 1.05  # most tokens over fewest, in a step where it counts
 
 
 def longest_batch_last(subject: Subject) -> tuple[int, int] | None:
@@ -224,17 +220,23 @@ def longest_batch_last(subject: Subject) -> tuple[int, int] | None:
         counts = {rank: of_rank[number] for rank, of_rank in tokens.items() if number in of_rank}
         by_rank = {rank: float(series[i]) for rank, series in late.items()}
         latest = max(by_rank, key=lambda rank: by_rank[rank], default=None)
-        if latest is None or by_rank[latest] <= max(AFFECTED * float(shares.dur_ns[i]), shares.noise.late_ns):
+        if latest is None or by_rank[latest] <= max(
+            STRAGGLER.affected_step_share * float(shares.dur_ns[i]), shares.noise.late_ns
+        ):
             continue
-        if latest not in counts or len(counts) < 2 or max(counts.values()) < _UNEQUAL * min(counts.values()):
+        if (
+            latest not in counts
+            or len(counts) < 2
+            or max(counts.values()) < STRAGGLER.unequal_tokens * min(counts.values())
+        ):
             continue
         most = [rank for rank, count in counts.items() if count == max(counts.values())]
         steps += 1
         hits += latest in most
         chance += len(most) / len(counts)
-    if not steps or hits < PERSISTENT * steps:
+    if not steps or hits < STRAGGLER.affected_steps_share * steps:
         return None
-    return (hits, steps) if at_least(hits, steps, float(np.clip(chance / steps, 0, 1))) <= MAX_CHANCE else None
+    return (hits, steps) if at_least(hits, steps, float(np.clip(chance / steps, 0, 1))) <= STRAGGLER.chance else None
 
 
 _INPUT = " No batch came from a torch DataLoader: reading and preparing the input counts as forward here."
@@ -247,13 +249,13 @@ def find(subject: Subject) -> list[Finding]:
 
 def _of_work(subject: Subject) -> list[Finding]:
     shares = subject.shares
-    if shares.share(Cost.STRAGGLER) < MENTION:
+    if shares.share(Cost.STRAGGLER) < FINDINGS.mention_share:
         return []
     culprits = _culprits(subject, Cost.STRAGGLER)
     cost = subject.each(subject.charged(Cost.STRAGGLER, culprits.ranks))
     if subject.once(throttled_ranks):
         return []  # a known reason: diag.diagnoses.throttled_device has these nanoseconds
-    if shares.unexplained > UNEXPLAINED:
+    if shares.unexplained > COSTS.unexplained_wait_share:
         return [_for_no_known_reason(subject, culprits, cost, shares.unexplained)]
     if culprits.ranks:
         load = expert_imbalance.of_late_ranks(subject, culprits.ranks)
@@ -296,7 +298,7 @@ def _counted(subject: Subject, culprits: Culprits) -> list[Evidence]:
 def _of_hosts(subject: Subject) -> list[Finding]:
     """Ranks whose devices had nothing to run, because their hosts launched later than the others' did."""
     shares = subject.shares
-    if shares.share(Cost.HOST_STRAGGLER) < MENTION or subject.once(throttled_ranks):
+    if shares.share(Cost.HOST_STRAGGLER) < FINDINGS.mention_share or subject.once(throttled_ranks):
         return []
     culprits, last = _culprits(subject, Cost.HOST_STRAGGLER), subject.once(last_arrivals)
     cost = subject.each(subject.charged(Cost.HOST_STRAGGLER, culprits.ranks))
@@ -535,7 +537,7 @@ def _off_core_ns(subject: Subject, ranks: tuple[int, ...]) -> float:
 
 def _little_ns(subject: Subject) -> float:
     """Less than this, a step, is not worth a mention."""
-    return MENTION * mean_ns(subject.shares.dur_ns)
+    return FINDINGS.mention_share * mean_ns(subject.shares.dur_ns)
 
 
 def _action(subject: Subject, ranks: tuple[int, ...], inside: float | None) -> str:

@@ -11,21 +11,13 @@ import numpy.typing as npt
 from msgspec import Struct, field
 
 from diag.account.scheduling import Scheduling
+from diag.diagnoses.policy import FINDINGS, STRAGGLER
 from diag.model.steps import Attribution, Evidence, Finding, Parts, Severity
 from diag.rundir.tables import Tables
 from diag.words.wording import per_whole
 
-from .culprits import LEAST_FOR_BLOCKS, Culprits, Series
+from .culprits import Culprits, Series
 from .shares import Cost, Shares, class_of
-
-# A tenth of the step is worth a warning, a fifth is critical; below a twentieth it is not mentioned.
-MENTION = 0.05
-WARN = 0.10
-CRITICAL = 0.20
-PHASES_ALONE = 0.6  # upper bound of the confidence from durations of phases alone
-
-_LEAST_CHARGED_NS = 50_000  # a step: a table of ranks prints less as 0
-_WAITS = 0.02  # of the step: a rank that waits for less does not wait
 
 _TABLES = {Cost.BUBBLE: "segments", Cost.IMBALANCE: "segments"}
 
@@ -71,7 +63,7 @@ class Subject(Struct, frozen=True):
         for collective in self.attribution.collectives:
             if collective.last_arriver in ranks and collective.step in usable:
                 waited.update(dict(zip(collective.ranks, collective.wait_ns, strict=True)))
-        waiting = sum(waited[rank] >= _WAITS * float(self.shares.dur_ns.sum()) for rank in others)
+        waiting = sum(waited[rank] >= FINDINGS.waiting_rank_share * float(self.shares.dur_ns.sum()) for rank in others)
         it = "it" if len(ranks) == 1 else "them"
         if not waiting:
             return ""
@@ -136,19 +128,25 @@ class Subject(Struct, frozen=True):
             action=action,
             title_ns=round(1e6 * (rounded_ms(mean_ns(series)) if title_ms is None else title_ms)),
             charged_ns={
-                rank: int(ns) for rank, ns in self.shares.charged_means(cost).items() if ns >= _LEAST_CHARGED_NS
+                rank: int(ns) for rank, ns in self.shares.charged_means(cost).items() if ns >= FINDINGS.charged_ns
             },
         )
 
     def _confidence(self, series: Series) -> float:
         """How certain it is that a cost is above the threshold for a warning: its share over resampled steps."""
         share = resampled(series, self.shares.dur_ns)
-        most = PHASES_ALONE if self.phases_alone else 0.99
-        return round(min(most, float((share >= min(WARN, float(np.median(share)) / 2)).mean())), 2)
+        most = FINDINGS.confidence_of_phases_alone if self.phases_alone else 0.99
+        return round(min(most, float((share >= min(FINDINGS.warning_share, float(np.median(share)) / 2)).mean())), 2)
 
 
 def severity(share: float) -> Severity:
-    return Severity.CRITICAL if share >= CRITICAL else Severity.WARN if share >= WARN else Severity.HEALTHY
+    return (
+        Severity.CRITICAL
+        if share >= FINDINGS.critical_share
+        else Severity.WARN
+        if share >= FINDINGS.warning_share
+        else Severity.HEALTHY
+    )
 
 
 def resampled(cost_ns: Series, dur_ns: Series, rounds: int = 400) -> Series:
@@ -169,7 +167,7 @@ def drawn_steps(count: int, rounds: int, random: np.random.Generator) -> npt.NDA
     from 20 steps on, blocks of steps are drawn, with the cube root of the number of steps as their length (a moving
     block bootstrap).
     """
-    length = round(count ** (1 / 3)) if count >= LEAST_FOR_BLOCKS else 1
+    length = round(count ** (1 / 3)) if count >= STRAGGLER.steps_for_blocks else 1
     first = random.integers(0, count, size=(rounds, -(-count // length)))
     drawn: npt.NDArray[np.int64] = ((first[:, :, None] + np.arange(length)) % count).reshape(rounds, -1)[:, :count]
     return drawn

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from diag.collectors.strategies import named
+from diag.diagnoses.policy import COMMUNICATION
 from diag.model.states import Sharding, partitions_gradients, sharding_of
 from diag.model.steps import Evidence
 
@@ -26,7 +27,6 @@ _PARTITIONED = (
     "ZeRO-2 and ZeRO-3 reduce in every micro-batch, since no rank keeps whole gradients between them. Use fewer and "
     "larger micro-batches; or, where memory allows, stage 1, which reduces in the last one only."
 )
-_AS_MANY = 0.5  # of the last micro-batch's reductions: an earlier one with fewer reduces something else
 
 
 def cannot_look(subject: Subject) -> str:
@@ -51,7 +51,7 @@ def claim(subject: Subject) -> Claim | None:
     if batches is None or batches < 2 or set(counts) != set(range(batches)):
         return None
     last = batches - 1
-    if min(counts[micro] for micro in range(last)) < _AS_MANY * counts[last]:
+    if min(counts[micro] for micro in range(last)) < COMMUNICATION.reductions_of_micro_step_share * counts[last]:
         return None
     exposed = sum(call.exposed_ns for call in reductions if call.micro < last)
     per_step = len(reductions) / max(1, calls.rank_steps)

@@ -11,12 +11,13 @@ import numpy as np
 from msgspec import Struct
 
 from diag.collectors.records import DeviceRecord
+from diag.diagnoses.policy import DEVICE_HEALTH, FINDINGS
 from diag.model.steps import Evidence, Finding
 from diag.rundir.tables import RankTables
 
 from .device_samples import Readings, hosts_text, not_recorded, plausible, readings, reads_amd, samples_of
 from .shares import Cost
-from .subject import MENTION, Diagnosis, Subject, in_ms, mean_ns, no_device, ranks_not_comparable, ranks_text
+from .subject import Diagnosis, Subject, in_ms, mean_ns, no_device, ranks_not_comparable, ranks_text
 
 # Reasons as the samplers of diag.collectors name them. A power cap or sync boost is what a healthy GPU under load
 # shows, too.
@@ -24,10 +25,6 @@ _REASONS = frozenset(
     {"hardware slowdown", "software thermal", "hardware thermal", "power brake"}
     | {"socket thermal", "voltage regulator thermal", "memory thermal"}  # of AMD GPUs
 )
-_OFTEN = 0.3  # of a rank's samples
-_SLOWER = 0.9  # of the other ranks' median: a clock, or a power limit
-_MORE_POWER = 1.05  # times theirs
-_LEAST = 2  # samples
 
 _CLOCKS = (("sm_clock_mhz", "SM clock"), ("memory_clock_mhz", "memory clock"))
 _CAP, _LIMIT = "power cap", "power limit"
@@ -73,7 +70,7 @@ def cannot_look(subject: Subject) -> str:
 
 def throttled_ranks(subject: Subject) -> tuple[Throttled, ...]:
     """The late ranks, if the devices of all of them are slowed down and most of the others' are not."""
-    if not subject.shares.on_device or subject.shares.share(Cost.STRAGGLER) < MENTION:
+    if not subject.shares.on_device or subject.shares.share(Cost.STRAGGLER) < FINDINGS.mention_share:
         return ()
     late = subject.shares.culprits(Cost.STRAGGLER).ranks
     samples = {rank: _samples(subject, tables) for rank, tables in subject.tables.ranks.items()}
@@ -92,11 +89,11 @@ def throttled_ranks(subject: Subject) -> tuple[Throttled, ...]:
         lower = tuple(
             quantity
             for quantity, value, peer_median, _ in measured
-            if quantity in _LOWER and value < _SLOWER * peer_median
+            if quantity in _LOWER and value < DEVICE_HEALTH.slower_clock * peer_median
         )
         often, reported = _often(samples[rank]), _reported(samples[rank])
         slow = any(quantity != _LIMIT for quantity in lower) and not _works_more(reported, lower, measured)
-        if slow or (often >= _OFTEN and often > 2 * usual):
+        if slow or (often >= DEVICE_HEALTH.throttled_samples_share and often > 2 * usual):
             reasons = tuple(sorted(reported & (_REASONS | {_CAP} if slow else _REASONS)))
             throttled.append(Throttled(rank, reasons, often, lower, measured))
     return tuple(throttled) if len(throttled) == len(late) else ()
@@ -106,7 +103,8 @@ def _works_more(
     reported: set[str], lower: tuple[str, ...], measured: tuple[tuple[str, float, float, str], ...]
 ) -> bool:
     more = any(
-        quantity == "power" and value > _MORE_POWER * peer_median for quantity, value, peer_median, _ in measured
+        quantity == "power" and value > DEVICE_HEALTH.more_power * peer_median
+        for quantity, value, peer_median, _ in measured
     )
     return more and _CAP in reported and _LIMIT not in lower
 
@@ -120,8 +118,8 @@ def _samples(subject: Subject, tables: RankTables) -> list[DeviceRecord]:
     if steps:
         begin, end = min(step.begin_ns for step in steps), max(step.end_ns for step in steps)
         inside = [record for record in samples if begin <= record.monotonic_ns <= end]
-        samples = inside if len(inside) >= _LEAST else samples
-    return samples if len(samples) >= _LEAST else []
+        samples = inside if len(inside) >= DEVICE_HEALTH.throttled_samples else samples
+    return samples if len(samples) >= DEVICE_HEALTH.throttled_samples else []
 
 
 def _often(samples: list[DeviceRecord]) -> float:
@@ -132,7 +130,7 @@ def _reported(samples: list[DeviceRecord]) -> set[str]:
     """Every reason of a sample; a power cap only if many have it: any GPU under load reaches it for a moment."""
     reported = {reason for record in samples for reason in record.throttle_reasons}
     capped = sum(_CAP in record.throttle_reasons for record in samples)
-    return reported if capped >= _OFTEN * len(samples) else reported - {_CAP}
+    return reported if capped >= DEVICE_HEALTH.throttled_samples_share * len(samples) else reported - {_CAP}
 
 
 def _medians(samples: list[DeviceRecord], health_readings: Readings) -> dict[str, tuple[float, str]]:

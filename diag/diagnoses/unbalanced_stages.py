@@ -5,20 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from diag.account.pipeline import Pipeline
+from diag.diagnoses.policy import FINDINGS
 from diag.model.axes import rank_words
 from diag.model.steps import Evidence, Finding
 
 from .pipeline_bubble import cannot_look as cannot_look
 from .pipeline_bubble import pipeline
 from .shares import Cost
-from .subject import MENTION, Diagnosis, Subject
+from .subject import Diagnosis, Subject
 
 ID = "unbalanced-stages"
 
 
 def find(subject: Subject) -> list[Finding]:
     account = subject.once(pipeline)
-    if account is None or subject.shares.share(Cost.IMBALANCE) < MENTION:
+    if account is None or subject.shares.share(Cost.IMBALANCE) < FINDINGS.mention_share:
         return []
     ranks = account.stages[account.slowest]
     cost = subject.each(subject.shares.cost(Cost.IMBALANCE))

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from diag.diagnoses.policy import DEVICE_HEALTH, FINDINGS
 from diag.model.steps import Evidence, Finding, Severity
 
 from .device_samples import (
-    SHOWN,
     Readings,
     also_late,
     growth_of,
@@ -27,10 +27,6 @@ from .device_samples import (
 )
 from .subject import Diagnosis, Subject, ranks_text
 
-# Corrected errors in one run that are worth a look: at least so many, in several readings, and one an hour. Any memory
-# has a few.
-_MANY_CORRECTED, _CORRECTED_AN_HOUR, _RISES = 10, 1.0, 2
-_MOST_RETIRED = 60  # pages: an NVIDIA GPU can retire 64
 _CORRECTED = "growing corrected ECC errors"
 _STATES = (
     ("remap_failed", "a failed row remapping", Severity.CRITICAL),
@@ -79,7 +75,7 @@ def find(subject: Subject) -> list[Finding]:
             evidence=tuple(
                 Evidence("device", f"rank == {t.rank}, {t.number}", float(t.value), t.unit)
                 for t in troubles
-                if t.rank in ranks[:SHOWN]
+                if t.rank in ranks[: FINDINGS.ranks_as_evidence]
             ),
             bottleneck=None,
             action=_action(subject, ranks, troubles) + also_late(subject, ranks),
@@ -102,8 +98,8 @@ def _errors(rank: int, samples: Readings) -> Iterator[Trouble]:
         number = "uncorrected ECC errors since the driver was loaded"
         yield Trouble(rank, "uncorrected ECC errors", number, uncorrected, "errors", Severity.CRITICAL)
     corrected = growth_of((record, record.ecc_corrected) for record, _ in samples)
-    many = max(_MANY_CORRECTED, _CORRECTED_AN_HOUR * corrected.seconds / 3600)
-    if corrected.by >= many and corrected.rises >= _RISES:
+    many = max(DEVICE_HEALTH.corrected_errors, DEVICE_HEALTH.corrected_errors_an_hour * corrected.seconds / 3600)
+    if corrected.by >= many and corrected.rises >= DEVICE_HEALTH.rises_of_corrected_errors:
         yield Trouble(rank, _CORRECTED, "corrected ECC errors in this run", corrected.by, "errors")
 
 
@@ -123,7 +119,11 @@ def _replaced(rank: int, samples: Readings) -> Iterator[Trouble]:
         grown = growth_of(counts)
         if grown.by and len(set(end)) == 1:  # two readings agree on it
             yield Trouble(rank, f"{label} during the run", f"{label} in this run", grown.by, "")
-        elif field == "retired_pages" and min(end, default=0) >= _MOST_RETIRED and samples[-1][1].source == "NVML":
+        elif (
+            field == "retired_pages"
+            and min(end, default=0) >= DEVICE_HEALTH.retired_pages
+            and samples[-1][1].source == "NVML"
+        ):
             yield Trouble(rank, "almost no pages left to retire", "retired pages", min(end), "pages")
 
 

@@ -8,6 +8,7 @@ import polars as pl
 
 from diag.account import gpu
 from diag.account.attribute import windows_of
+from diag.diagnoses.policy import COMMUNICATION
 from diag.model.breakdown import KernelKind
 from diag.model.steps import Attribution, Kind, NotLooked
 from diag.rundir.tables import Tables
@@ -17,9 +18,6 @@ from diag.words.wording import fused_words, per_whole
 
 from .subject import Subject
 
-_SHOWN = 3
-_LEAST = 0.01  # of the device's time: kernels that take less are not listed
-_NAME_CHARS = 60
 _FUSED = "communication inside fused kernels"
 
 
@@ -90,8 +88,12 @@ def _unknown_kernels(tables: Tables) -> list[tuple[str, int]]:
         sums = unknown.group_by(pl.col("name").cast(pl.String), maintain_order=True).agg(pl.col("dur_ns").sum())
         for name, ns in sums.iter_rows():
             total_ns[name] += ns
-    return [(name, ns // max(1, steps)) for name, ns in total_ns.most_common(_SHOWN) if ns >= _LEAST * busy]
+    return [
+        (name, ns // max(1, steps))
+        for name, ns in total_ns.most_common(COMMUNICATION.unseen_kernels_shown)
+        if ns >= COMMUNICATION.unseen_kernel_share * busy
+    ]
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= _NAME_CHARS else name[: _NAME_CHARS - 1] + "…"
+    return name if len(name) <= COMMUNICATION.kernel_name_chars else name[: COMMUNICATION.kernel_name_chars - 1] + "…"

@@ -8,6 +8,7 @@ from math import ceil, exp, sqrt
 import numpy as np
 from msgspec.structs import replace
 
+from diag.diagnoses.policy import COMPUTE, FINDINGS, HOST_TIME, STRAGGLER, VERDICT
 from diag.model.steps import (
     STARTUP_DETAILS,
     Attribution,
@@ -32,10 +33,10 @@ from . import (
     ranks_train_alone,
     slow_data,
 )
-from .culprits import LEAST_FOR_BLOCKS, Series
+from .culprits import Series
 from .phases import PhaseAccount
 from .shares import REMOVABLE, Cost, Shares, class_of, costs_of, judged_ns
-from .subject import PHASES_ALONE, WARN, in_ms, resampled, severity
+from .subject import in_ms, resampled, severity
 
 # -- confidence --------------------------------------------------------------------------------------------------------
 #
@@ -44,12 +45,6 @@ from .subject import PHASES_ALONE, WARN, in_ms, resampled, severity
 # Chosen on public traces that we did not make (tests/bench/REAL_TRACES.md has the table). Each factor is a reason why
 # answers were wrong there: few steps, hardly any work, a share near a threshold, a second class nearly as large,
 # idle time that the trace does not explain, start-up in the window, ranks that are missing.
-
-_ONE_STEP = 0.1  # doubt with a single step; it falls with the square root of the number of steps
-_FEW_PIECES = 4  # of device work: with so many, the confidence is half
-_UNDIVIDED = 0.95  # the window may not represent the run
-_NEAR, _NEAR_WIDTH = 0.3, 0.03  # doubt for a share at the threshold, and the distance over which it falls
-_CLOSE, _CLOSE_WIDTH = 0.3, 0.05  # the same for a second class nearly as large
 
 
 def evidence(attribution: Attribution, shares: Mapping[Bottleneck, float], bottleneck: Bottleneck) -> float:
@@ -60,9 +55,9 @@ def evidence(attribution: Attribution, shares: Mapping[Bottleneck, float], bottl
     if not any(parts.source == "trace" for step in steps for parts in step.parts):
         return _of_records(len(steps))
     return (
-        (1 - _ONE_STEP / sqrt(max(1, len(steps))))
+        (1 - VERDICT.doubt_of_one_step / sqrt(max(1, len(steps))))
         * _of_work(attribution, steps)
-        * (_UNDIVIDED if attribution.undivided else 1.0)
+        * (VERDICT.confidence_without_steps if attribution.undivided else 1.0)
         * _of_startup(steps)
         * _of_shares(shares, bottleneck)
     )
@@ -79,7 +74,7 @@ def _of_work(attribution: Attribution, steps: Sequence[StepAccount]) -> float:
     counted = {step.step for step in steps}
     pieces = [step.pieces for step in attribution.rank_steps if step.step in counted and step.pieces]
     most = sum(sorted(pieces, reverse=True)[: len(counted)])
-    return most / (most + _FEW_PIECES) if most else 1.0
+    return most / (most + VERDICT.pieces_for_half_confidence) if most else 1.0
 
 
 def _of_startup(steps: Sequence[StepAccount]) -> float:
@@ -90,40 +85,21 @@ def _of_startup(steps: Sequence[StepAccount]) -> float:
 def _of_shares(shares: Mapping[Bottleneck, float], bottleneck: Bottleneck) -> float:
     first, second, *_ = sorted((shares.get(name, 0.0) for name in REMOVABLE), reverse=True)
     unexplained = shares.get(Bottleneck.UNDETERMINED, 0.0)
-    known = 1 - unexplained if first < WARN else first / (first + unexplained)
-    near = 1 - _NEAR * exp(-abs(first - WARN) / _NEAR_WIDTH)
-    apart = 1 - _CLOSE * exp(-(first - second) / _CLOSE_WIDTH) if second >= WARN / 2 else 1.0
+    known = 1 - unexplained if first < FINDINGS.warning_share else first / (first + unexplained)
+    near = 1 - VERDICT.doubt_near_threshold * exp(-abs(first - FINDINGS.warning_share) / VERDICT.near_threshold_share)
+    apart = (
+        1 - VERDICT.doubt_of_close_second * exp(-(first - second) / VERDICT.close_second_share)
+        if second >= FINDINGS.warning_share / 2
+        else 1.0
+    )
     return known * near * (apart if bottleneck != Bottleneck.MIXED else 1.0)
 
 
-# Two causes whose shares differ by less than this make the answer "mixed".
-TIE = 0.05
-_INTERVAL = 2.5  # per cent on either side: two causes whose order changes within it are of equal weight, too
-_NO_COMMUNICATION_DATA = 0.6  # upper bound where communication was not recorded
-_NOT_ALIGNED = 0.6  # ... and where waiting could not be separated from transfer
-_IDLE_UNKNOWN = 0.6  # ... and where a device may have been idle for some of what counts as compute
-_FEW_RANKS, _WAITS_FOR_NOBODY = 0.5, 0.75  # ... and where few of the ranks were seen
-_UNSEEN = 0.6  # ... and where the others may have waited for ranks that were not recorded
-_MOST_SURE = {low_mfu.ID: low_mfu.CONFIDENCE, code_between_phases.ID: code_between_phases.CONFIDENCE}
-_FIRST_BATCH = 0.5  # ... and where the loader's workers were starting, and no later batch was recorded
-_COARSE = 0.5  # ... and where only phases were recorded, which contain communication or idle time
 _UNSEEN_WAITS = "the waits of some collectives were not recorded: they would count as computation"
 _WINDOW = "record a profiler window (diag run --trace), then analyse again"
-_SOME_WAITS = 0.75  # ... and where some waits for collectives were not recorded: there may be more waiting
-_UNCOUNTED = 0.1  # of the time: copies may take so much, and the driver's utilization counts kernels alone
-_MAYBE_COPIES = 0.3  # ... and where all of the idle time may be copies
-_DOUBTED = 0.6  # ... and where two accounts of the run contradict each other
-_LATE_AT_LEAST = 0.5  # lower bound: the late rank is known, whatever the reason
 _BASIS = " This is based on the durations of the phases alone: no collectives connect the ranks' timelines."
-_NOT_HEALTHY = 0.3  # idle time of a device, whatever its cause: more is not compute-bound
-_NOT_HEALTHY_ON_CPU = 0.5  # there Python between the operators is work as well
-_STARTUP = 0.8  # of a window: the rest is not typical of a step
-_LEAST_WORK_NS, _LEAST_WORK_ON_CPU_NS = 20_000, 500_000  # a handful of kernels, or of operators
-_FEW = 3  # pieces of device work
 _COMPETING = (*REMOVABLE, Bottleneck.UNDETERMINED)
 _STRAGGLER = "Straggler"
-_MIN_OF_CAUSE = 0.5  # of the largest cost: the headline does not add a delayed rank that costs less
-_EXPLAINED = 0.8  # of the waiting for late ranks; below it, the confidence is at most the explained part
 
 
 def judge(attribution: Attribution, examination: Examination, coverage: Coverage, tables: Tables) -> Verdict:
@@ -158,11 +134,11 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
     drawn = {name: resampled(series, shares.dur_ns) for name, series in by_class.items()}
     unexplained = removable[Bottleneck.UNDETERMINED]
     bottleneck, share = classify(removable)
-    if bottleneck != Bottleneck.UNDETERMINED and (bottleneck != Bottleneck.COMPUTE or share >= WARN):
+    if bottleneck != Bottleneck.UNDETERMINED and (bottleneck != Bottleneck.COMPUTE or share >= FINDINGS.warning_share):
         bottleneck = _unless_by_chance(bottleneck, removable, drawn, len(shares.dur_ns))
     phases = examination.phases if examination.phases is not None and examination.phases.alone else None
     most = max(removable.values()) if phases is not None else removable[Bottleneck.DATA]
-    if not attribution.comm_known and most < WARN:
+    if not attribution.comm_known and most < FINDINGS.warning_share:
         return _undetermined("the device's work was not recorded", _WINDOW)
     cause = _cause(findings, bottleneck)
     if cause is not None and cause.id == pipeline_bubble.ID:  # faults come first here, too
@@ -176,17 +152,21 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
     confidence = min(
         _margin(drawn, bottleneck),
         evidence(attribution, removable, bottleneck),
-        _MOST_SURE.get(cause.id, 1.0) if cause is not None else 1.0,
+        _at_most(cause),
         cause.confidence if cause is not None and cause.id == expert_imbalance.ID else 1.0,
         _covered(coverage, cause, shares),
-        _UNSEEN if coverage.ranks_missing and _waits(bottleneck, cause, shares) else 1.0,
+        VERDICT.confidence_with_unrecorded_ranks
+        if coverage.ranks_missing and _waits(bottleneck, cause, shares)
+        else 1.0,
         1 - quiet if bottleneck == Bottleneck.COMPUTE else 1.0,
-        _FIRST_BATCH if bottleneck == Bottleneck.DATA and slow_data.of_first_batch(attribution, tables) else 1.0,
-        1.0 if attribution.comm_known else _NO_COMMUNICATION_DATA,
-        1.0 if attribution.idle_known else _IDLE_UNKNOWN,
+        VERDICT.confidence_of_first_batch
+        if bottleneck == Bottleneck.DATA and slow_data.of_first_batch(attribution, tables)
+        else 1.0,
+        1.0 if attribution.comm_known else VERDICT.confidence_without_communication,
+        1.0 if attribution.idle_known else VERDICT.confidence_with_unknown_idle,
         _resting_on(phases, shares) if phases is not None else _alignment(attribution, tables, share, shares),
         _on_device_clocks(attribution, bottleneck, level, share, shares),
-        _DOUBTED if examination.doubts else 1.0,
+        VERDICT.confidence_if_accounts_differ if examination.doubts else 1.0,
     )
     if bottleneck == Bottleneck.UNDETERMINED:
         return _unexplained(cause, unexplained)
@@ -198,7 +178,7 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
     if cause is not None and level != Severity.HEALTHY and bottleneck != Bottleneck.MIXED:
         delayed = _delayed_by_host(cause, findings)
         headline += f" {delayed.title}." if delayed is not None else ""
-    if level == Severity.HEALTHY and quiet >= WARN:
+    if level == Severity.HEALTHY and quiet >= FINDINGS.warning_share:
         headline += f" No operator runs for {quiet:.0%} of the time: that is Python, or waiting."
     if phases is not None:
         headline += _BASIS
@@ -232,7 +212,7 @@ def _too_idle(attribution: Attribution, shares: Shares) -> Verdict | None:
             "let NVML sample their utilization (nvidia-ml-py), or record a profiler window (diag run --trace)",
         )
     idle = _idle(attribution, shares)
-    if idle < (_NOT_HEALTHY if shares.on_device else _NOT_HEALTHY_ON_CPU):
+    if idle < (VERDICT.idle_share if shares.on_device else VERDICT.idle_share_on_cpu):
         return None
     why = f"no operator runs for {idle:.0%} of the time"
     if shares.on_device:
@@ -250,7 +230,7 @@ def faults_first(shares: Shares) -> Shares:
         return shares
     rest = replace(shares, cost_ns={cost: ns for cost, ns in shares.cost_ns.items() if cost != Cost.BUBBLE})
     worst = max(rest.of_class(name) for name in REMOVABLE) * float(shares.dur_ns.sum())
-    return rest if worst >= WARN * float(shares.dur_ns.sum()) else shares
+    return rest if worst >= FINDINGS.warning_share * float(shares.dur_ns.sum()) else shares
 
 
 def classify(shares: Mapping[Bottleneck, float]) -> tuple[Bottleneck, float]:
@@ -259,11 +239,11 @@ def classify(shares: Mapping[Bottleneck, float]) -> tuple[Bottleneck, float]:
     unexplained = shares.get(Bottleneck.UNDETERMINED, 0.0)
     ordered = sorted(((name, of) for name, of in shares.items() if name in REMOVABLE), key=lambda item: -item[1])
     top, share = ordered[0]
-    if unexplained >= (share if share >= WARN else _NOT_HEALTHY):
+    if unexplained >= (share if share >= FINDINGS.warning_share else VERDICT.idle_share):
         return Bottleneck.UNDETERMINED, unexplained
-    if share < WARN:
+    if share < FINDINGS.warning_share:
         return Bottleneck.COMPUTE, share
-    if len(ordered) > 1 and ordered[1][1] >= WARN and share - ordered[1][1] < TIE:
+    if len(ordered) > 1 and ordered[1][1] >= FINDINGS.warning_share and share - ordered[1][1] < VERDICT.tie_share:
         return Bottleneck.MIXED, share
     return top, share
 
@@ -302,19 +282,36 @@ def _unless_by_chance(
 ) -> Bottleneck:
     """ "Mixed" where both of the top two classes are worth a warning and other steps might reverse their order."""
     first, second, *_ = sorted(REMOVABLE, key=lambda name: -removable[name])
-    if steps < LEAST_FOR_BLOCKS or removable[second] < WARN:
+    if steps < STRAGGLER.steps_for_blocks or removable[second] < FINDINGS.warning_share:
         return bottleneck
-    return Bottleneck.MIXED if np.percentile(drawn[first] - drawn[second], _INTERVAL) <= 0 else bottleneck
+    return (
+        Bottleneck.MIXED
+        if np.percentile(drawn[first] - drawn[second], VERDICT.percentile_of_order) <= 0
+        else bottleneck
+    )
 
 
 def _margin(drawn: Mapping[Bottleneck, Series], bottleneck: Bottleneck) -> float:
     """How often the same class comes out over resampled steps; for a mixed run, how often both classes are worth a
     warning."""
     if bottleneck == Bottleneck.MIXED:
-        return float((np.sort(np.stack([drawn[name] for name in REMOVABLE]), axis=0)[-2] >= WARN).mean())
+        return float(
+            (np.sort(np.stack([drawn[name] for name in REMOVABLE]), axis=0)[-2] >= FINDINGS.warning_share).mean()
+        )
     rounds = len(next(iter(drawn.values())))
     same = sum(classify({name: float(drawn[name][i]) for name in drawn})[0] == bottleneck for i in range(rounds))
     return same / rounds
+
+
+def _at_most(cause: Finding | None) -> float:
+    """Upper bound of the confidence from the cause's kind alone."""
+    if cause is None:
+        return 1.0
+    kinds = {
+        low_mfu.ID: COMPUTE.confidence_of_low_mfu,
+        code_between_phases.ID: HOST_TIME.confidence_of_code_between_phases,
+    }
+    return kinds.get(cause.id, 1.0)
 
 
 def _covered(coverage: Coverage, cause: Finding | None, shares: Shares) -> float:
@@ -322,11 +319,16 @@ def _covered(coverage: Coverage, cause: Finding | None, shares: Shares) -> float
     with a known reason. A rank with hardly any exposed communication waits for no other: what delays it delays the
     job."""
     ranks = len(coverage.ranks_used) / max(1, len(coverage.ranks_used) + len(coverage.ranks_missing))
-    ranks = max(ranks, _FEW_RANKS if shares.share(Cost.COMM) >= WARN else _WAITS_FOR_NOBODY)
+    ranks = max(
+        ranks,
+        VERDICT.confidence_of_few_ranks
+        if shares.share(Cost.COMM) >= FINDINGS.warning_share
+        else VERDICT.confidence_of_few_ranks_that_do_not_wait,
+    )
     explained = coverage.explained_wait
-    if cause is None or not cause.ranks or explained is None or explained >= _EXPLAINED:
+    if cause is None or not cause.ranks or explained is None or explained >= VERDICT.explained_wait_share:
         return ranks
-    return min(ranks, max(explained, _LATE_AT_LEAST))
+    return min(ranks, max(explained, VERDICT.confidence_of_late_rank))
 
 
 def _waits(bottleneck: Bottleneck, cause: Finding | None, shares: Shares) -> bool:
@@ -334,7 +336,7 @@ def _waits(bottleneck: Bottleneck, cause: Finding | None, shares: Shares) -> boo
     a rank that was not recorded."""
     if bottleneck in (Bottleneck.COMMUNICATION, Bottleneck.MIXED):
         return cause is None or cause.id != "slow-link"
-    return shares.share(Cost.COMM) >= WARN
+    return shares.share(Cost.COMM) >= FINDINGS.warning_share
 
 
 def _alignment(attribution: Attribution, tables: Tables, share: float, shares: Shares) -> float:
@@ -342,15 +344,23 @@ def _alignment(attribution: Attribution, tables: Tables, share: float, shares: S
     if _alone(tables):
         return 1.0
     if not attribution.aligned:
-        return _NOT_ALIGNED
-    effect = max(share, WARN) * float(shares.dur_ns.mean())
-    return max(_NOT_ALIGNED, 1 - (attribution.clock_uncertainty_ns or 0) / effect) if effect else _NOT_ALIGNED
+        return VERDICT.confidence_without_common_clock
+    effect = max(share, FINDINGS.warning_share) * float(shares.dur_ns.mean())
+    return (
+        max(VERDICT.confidence_without_common_clock, 1 - (attribution.clock_uncertainty_ns or 0) / effect)
+        if effect
+        else VERDICT.confidence_without_common_clock
+    )
 
 
 def _resting_on(phases: PhaseAccount, shares: Shares) -> float:
     """Lower on a device: while a kernel only communicates, the driver counts the device as busy, so a late rank may
     have waited for its host."""
-    return PHASES_ALONE if phases.frontier.communication_known and not shares.on_device else _COARSE
+    return (
+        FINDINGS.confidence_of_phases_alone
+        if phases.frontier.communication_known and not shares.on_device
+        else VERDICT.confidence_of_coarse_phases
+    )
 
 
 def _waits_known(attribution: Attribution) -> bool:
@@ -362,7 +372,7 @@ def _on_device_clocks(
 ) -> float:
     """Lower where records on the device's clock leave something open."""
     return min(
-        1.0 if _waits_known(attribution) else _SOME_WAITS,
+        1.0 if _waits_known(attribution) else VERDICT.confidence_with_unrecorded_waits,
         _beneath(attribution, share) if level == Severity.HEALTHY else 1.0,
         _idle_by_samples(attribution, shares) if bottleneck in (Bottleneck.HOST, Bottleneck.MIXED) else 1.0,
     )
@@ -373,7 +383,7 @@ def _beneath(attribution: Attribution, share: float) -> float:
     counted = {step.step for step in attribution.usable or attribution.steps}
     steps = [step for step in attribution.rank_steps if step.step in counted]
     beneath = sum(step.beneath_ns for step in steps) / max(1, sum(step.dur_ns for step in steps))
-    return _COARSE if beneath and share + beneath >= WARN else 1.0
+    return VERDICT.confidence_of_coarse_phases if beneath and share + beneath >= FINDINGS.warning_share else 1.0
 
 
 def _idle_by_samples(attribution: Attribution, shares: Shares) -> float:
@@ -381,7 +391,7 @@ def _idle_by_samples(attribution: Attribution, shares: Shares) -> float:
     waited = shares.share(Cost.HOST) + shares.share(Cost.HOST_STRAGGLER)
     if not waited or not attribution.by_events:
         return 1.0
-    return max(_MAYBE_COPIES, 1 - _UNCOUNTED / waited)
+    return max(VERDICT.confidence_if_idle_may_be_copies, 1 - VERDICT.uncounted_copies_share / waited)
 
 
 def _low_use(findings: Sequence[Finding]) -> Finding | None:
@@ -400,7 +410,7 @@ def _delayed_by_host(cause: Finding, findings: Sequence[Finding]) -> Finding | N
     if cause.ranks:
         return None
     of_hosts = (f for f in findings if f.bottleneck == Bottleneck.HOST and f.ranks and f.severity != Severity.HEALTHY)
-    return next((finding for finding in of_hosts if finding.share >= _MIN_OF_CAUSE * cause.share), None)
+    return next((finding for finding in of_hosts if finding.share >= VERDICT.delayed_rank_share * cause.share), None)
 
 
 def _both(findings: Sequence[Finding]) -> list[Finding]:
@@ -470,7 +480,7 @@ def _nothing_to_judge(attribution: Attribution, shares: Shares, tables: Tables) 
     record_again = (
         "record several steps after the warm-up (schedule(skip_first=10, wait=1, warmup=1, active=3), prof.step())"
     )
-    if shares.on_device and startup > _STARTUP * whole:
+    if shares.on_device and startup > VERDICT.startup_share * whole:
         return _undetermined(
             f"{startup / 1e6:,.0f} of {whole / 1e6:,.0f} ms are no part of a step: time before the first and after the "
             "last work of the device, or start-up (creating contexts, loading code, compiling)",
@@ -479,7 +489,9 @@ def _nothing_to_judge(attribution: Attribution, shares: Shares, tables: Tables) 
         )
     busy = sum(parts.dur_ns - parts.idle_ns for step in steps for parts in step.parts)
     pieces = sum(step.pieces for step in attribution.rank_steps)
-    if busy < (_LEAST_WORK_NS if shares.on_device else _LEAST_WORK_ON_CPU_NS) or (shares.on_device and pieces < _FEW):
+    if busy < (VERDICT.work_ns if shares.on_device else VERDICT.work_on_cpu_ns) or (
+        shares.on_device and pieces < VERDICT.few_pieces
+    ):
         return _undetermined(f"the window contains only {busy / 1e3:.1f} us of work", record_again)
     return None
 

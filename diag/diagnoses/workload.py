@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from diag.account.records import loader_settings
 from diag.collectors.records import BACKWARD, OPTIMIZER, Manifest
+from diag.diagnoses.policy import FINDINGS
 from diag.rundir.tables import Tables
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
@@ -24,7 +25,6 @@ NVIDIA: Final = "nvidia"
 AMD: Final = "amd"
 INTEL: Final = "intel"
 
-_LOOKED_AT: Final = 4  # ranks
 # Ranges of torch/_inductor/output_code.py and _dynamo/convert_frame.py, AOTAutograd's node, Inductor's kernels.
 _COMPILED: Final = (
     rf"^{names.COMPILED_CODE_PREFIX}|^Torch-Compiled Region|^CompiledFunction(?:Backward)?$"
@@ -61,7 +61,9 @@ def workload(subject: Subject) -> Workload:
 
 
 def workload_of(tables: Tables) -> Workload:
-    ranks = [rank_tables for _, rank_tables in sorted(tables.ranks.items()) if rank_tables.traces][:_LOOKED_AT]
+    ranks = [rank_tables for _, rank_tables in sorted(tables.ranks.items()) if rank_tables.traces][
+        : FINDINGS.ranks_of_workload
+    ]
     traces = [trace for rank_tables in ranks for trace in rank_tables.traces[:1]]
     version = tables.manifest.versions.get("torch", "") if tables.manifest is not None else ""
     devices = [rank_tables.identity.device for rank_tables in tables.ranks.values() if rank_tables.identity is not None]

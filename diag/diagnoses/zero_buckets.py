@@ -3,6 +3,7 @@ earlier."""
 
 from __future__ import annotations
 
+from diag.diagnoses.policy import COMMUNICATION
 from diag.model.steps import Evidence
 from diag.tables.collectives import PhasedCall
 
@@ -17,8 +18,6 @@ MEANS = (
     "too many."
 )
 cannot_look = cannot_tell_parts
-_LARGE = 0.5  # of the gradients in the last bucket, which cannot be overlapped: from here on it is worth splitting
-_HIDDEN_LITTLE = 0.1  # of the reductions: DeepSpeed's overlap_comm is off
 
 
 def claim(subject: Subject) -> Claim | None:
@@ -29,7 +28,7 @@ def claim(subject: Subject) -> Claim | None:
     rows = last_reductions(subject)
     whole = sum(call.bytes for call in rows)
     final = [call for call in rows if call.place == call.places - 1]
-    one_bucket = sum(call.bytes for call in final) >= _LARGE * whole
+    one_bucket = sum(call.bytes for call in final) >= COMMUNICATION.last_zero_bucket_share * whole
     charged = rows if one_bucket else [call for call in rows if call.place < call.places - 1]
     exposed = sum(call.exposed_ns for call in charged)
     if not exposed:
@@ -37,7 +36,7 @@ def claim(subject: Subject) -> Claim | None:
     buckets = len(rows) / max(1, calls.rank_steps)
     if one_bucket:
         why, action = "most gradients are in the last bucket", 'Make the buckets smaller: "reduce_bucket_size".'
-    elif _hidden(rows) < _HIDDEN_LITTLE:
+    elif _hidden(rows) < COMMUNICATION.hardly_overlapped_reductions_share:
         why = "no computation overlaps with them"
         action = '"overlap_comm": true (off by default in stages 1 and 2), which keeps more buckets in memory.'
     else:

@@ -16,7 +16,8 @@ from msgspec import Struct
 from diag.account import intervals as iv
 from diag.account.durations import Durations
 from diag.account.intervals import Covered, Intervals, intervals_of
-from diag.account.match import MAX_UNCERTAINTY, SEND_RECV, SYNCHRONISING, is_pair
+from diag.account.match import SEND_RECV, SYNCHRONISING, is_pair
+from diag.account.policy import CLOCKS
 from diag.account.records import is_transfer, open_span, open_spans
 from diag.collectors.records import RECV, SEND
 from diag.model.axes import PIPELINE, Axes, is_data
@@ -186,7 +187,7 @@ def _exposed_call(
     uncertainty_ns = attribution.clock_uncertainty_ns or 0
     if match is not None and match.complete and part.rank in match.ranks:
         wait_ns = match.wait_ns[match.ranks.index(part.rank)]
-    resolved = wait_ns is not None and uncertainty_ns <= MAX_UNCERTAINTY * max(wait_ns, part.exposed_ns)
+    resolved = wait_ns is not None and uncertainty_ns <= CLOCKS.uncertainty_share * max(wait_ns, part.exposed_ns)
     ((phase, _),) = _Passes(step).of([call])
     return ExposedCall(
         rank=part.rank,
@@ -264,12 +265,12 @@ def _transfers(members: Iterable[_Met], uncertainty_ns: int) -> list[tuple[_Met,
     quarter of the mean transfer."""
     transfers = [(met, met.match.transfer_ns) for met in members if met.match is not None and met.seen_whole]
     mean = sum(ns for _, ns in transfers) / len(transfers) if transfers else 0.0
-    return transfers if uncertainty_ns <= MAX_UNCERTAINTY * mean else []
+    return transfers if uncertainty_ns <= CLOCKS.uncertainty_share * mean else []
 
 
 def _resolved(times_ns: list[int], uncertainty_ns: int) -> list[int]:
     """The times, or none if even the longest is within four times the uncertainty of the clocks."""
-    return times_ns if uncertainty_ns <= MAX_UNCERTAINTY * max(times_ns, default=0) else []
+    return times_ns if uncertainty_ns <= CLOCKS.uncertainty_share * max(times_ns, default=0) else []
 
 
 def _best_of_groups(collectives: Sequence[_Met], uncertainty_ns: int, gloo: bool) -> Mapping[str, float | None]:

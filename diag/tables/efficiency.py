@@ -12,7 +12,7 @@ import polars as pl
 from msgspec import Struct
 
 from diag.account import trace_ranges as ranges
-from diag.account.records import WARMUP_STEPS
+from diag.account.policy import STEPS
 from diag.collectors.records import WINDOW_NONE, Manifest, StepRecord
 from diag.model.breakdown import DevicePeak, Efficiency, Measure
 from diag.model.steps import Attribution, Detail
@@ -216,7 +216,7 @@ def _mfu(
         return Measure(None, "the manifest does not give the model's parameters, layers, dim and seq_len")
     # The profiler slows the steps that it records, so steps without it are better. Their mean, as every step time: the
     # host runs ahead of the device in some and catches up in others.
-    first = min((record.step for record in records), default=0) + WARMUP_STEPS
+    first = min((record.step for record in records), default=0) + STEPS.warm_up_steps
     untraced = [record for record in records if record.window == WINDOW_NONE and record.step >= first]
     tokens = [record.tokens for record in untraced or records if record.tokens]
     seconds = (fmean(r.end_ns - r.begin_ns for r in untraced) if untraced else step_ns) / 1e9

@@ -40,6 +40,7 @@ import polars as pl
 from isal import isal_zlib
 from msgspec import Struct, field
 
+from diag import policy
 from diag.collectors.files import create_file, replace_file
 from diag.collectors.layout import RunLayout, run_of
 from diag.collectors.reading import ANSWER_BYTES, DOCUMENT_BYTES, open_regular, read_regular
@@ -385,10 +386,20 @@ def _lies_in_run(folder: Path) -> bool:
     return folder.name == run.tables.name and run.is_run()
 
 
-@cache
 def _version() -> str:
-    """Hash of this package's sources: entries written by other code are not read."""
+    """Hash of this package's sources: entries written by other code, or with other thresholds, are not read."""
+    return with_thresholds(_sources(), "traces")
+
+
+@cache
+def _sources() -> str:
     return hash_of_sources(*Path(__file__).parent.rglob("*.py"))
+
+
+def with_thresholds(version: str, *rooms: str) -> str:
+    """The version, or another one of the same length where a user's file overrides thresholds of these rooms."""
+    overridden = policy.digest(*rooms)
+    return hashlib.sha256((version + overridden).encode()).hexdigest()[: len(version)] if overridden else version
 
 
 def hash_of_sources(*files: Path) -> str:

@@ -17,7 +17,7 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import read_fields
 from diag.collectors.records import CHECKPOINT, EVALUATION
 from diag.collectors.settings import SITE
-from diag.diagnoses.subject import WARN
+from diag.diagnoses.policy import FINDINGS
 from tests.attach.trainings import (
     TRAIN,
     collective_lines_of,
@@ -54,7 +54,7 @@ def test_slow_loader_under_ddp(tmp_path: Path) -> None:
     # A loader that sleeps or reads needs none of them.
     if "The cores are all taken" in loading["action"]:
         contended = [finding["share"] for finding in result["findings"] if finding["id"] == "contended-host"]
-        assert max(contended, default=0) >= WARN
+        assert max(contended, default=0) >= FINDINGS.warning_share
         assert not advised
     else:
         assert "num_workers (now 0)" in loading["action"]
