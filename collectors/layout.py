@@ -42,7 +42,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 1  # of what commands print as JSON
+# Of the files of a run directory. Since 2, rank.json and manifest.json name the job: pieces of two jobs are told apart.
+RUN_SCHEMA = 2
 
 MOST_RANKS = 1 << 20  # ten times the largest known training; a document with more is damaged
 MOST_NS = 3 * 10**18  # the year 2065, since 1970; sums of three fit 64 bits

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from .layout import SCHEMA_VERSION
+from .layout import RUN_SCHEMA
 
 # Phases of a step. Time between them belongs to the step and to no phase.
 DATA = "data"
@@ -288,7 +288,7 @@ class RankRecord:
     cpus: int | None = None  # number of CPUs that this process may run on
     stack_signal: int | None = None  # this signal makes the process write stacks.txt; None: it would end the process
     job: str = ""  # equal on all ranks of one job, different in two jobs of torchrun; "": the launcher names none
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = RUN_SCHEMA
 
 
 @dataclass(slots=True)
@@ -318,7 +318,7 @@ class Manifest:
     hang: dict[str, Any] = field(default_factory=dict)  # of a run that was ended as hung: since when, and its verdict
     # The signal that asked the launcher to end the run: {"signal": "SIGTERM", "unix_ns": ...}; empty without one.
     ended_by: dict[str, Any] = field(default_factory=dict)
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = RUN_SCHEMA
 
 
 @dataclass(slots=True)

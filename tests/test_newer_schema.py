@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from diag.api import open_run, state_of
-from diag.collectors.layout import SCHEMA_VERSION, RunLayout
+from diag.collectors.layout import RUN_SCHEMA, SCHEMA_VERSION, RunLayout
 from diag.collectors.manifest import make_manifest
 from diag.errors import DiagError
 from diag.rundir.summaries import read_summaries
@@ -32,7 +32,7 @@ def newer(folder: Path, file: str) -> Path:
     run = shutil.copytree(SAMPLE, folder / "run")
     content = json.loads((run / file).read_text())
     versions = {"versions": {**content["versions"], "diag": "99.1"}} if "versions" in content else {}
-    (run / file).write_text(json.dumps({**content, **versions, "schema_version": SCHEMA_VERSION + 1}))
+    (run / file).write_text(json.dumps({**content, **versions, "schema_version": RUN_SCHEMA + 1}))
     return run
 
 
@@ -40,7 +40,7 @@ def newer(folder: Path, file: str) -> Path:
 def test_every_reader_refuses_a_newer_run(arguments: list[str], tmp_path: Path) -> None:
     run = newer(tmp_path, "manifest.json")
     ended = diag(*(str(run) if word == "RUN" else word for word in arguments), timeout=60)
-    said = f"manifest.json: was written by diag 99.1 in schema {SCHEMA_VERSION + 1}; this version reads schemas up to"
+    said = f"manifest.json: was written by diag 99.1 in schema {RUN_SCHEMA + 1}; this version reads schemas up to"
     assert said in ended.stderr
     assert ended.returncode == 1
 
@@ -74,4 +74,4 @@ def test_a_run_says_which_version_wrote_it(tmp_path: Path) -> None:
     layout = RunLayout(tmp_path / "run")
     make_manifest(layout, argv=["x"])
     written = json.loads(layout.manifest.read_text())
-    assert (written["schema_version"], written["versions"]) == (SCHEMA_VERSION, {"diag": __version__})
+    assert (written["schema_version"], written["versions"]) == (RUN_SCHEMA, {"diag": __version__})

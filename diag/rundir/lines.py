@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from diag.collectors.layout import MOST_NS, MOST_RANKS, SCHEMA_VERSION, RankLayout, RunLayout, run_of
+from diag.collectors.layout import MOST_NS, MOST_RANKS, RUN_SCHEMA, RankLayout, RunLayout, run_of
 from diag.collectors.manifest import SHARED
 from diag.collectors.masking import masked, without_secrets
 from diag.collectors.reading import (
@@ -232,13 +232,13 @@ def read_identity(files: RankLayout) -> tuple[RankRecord | None, Gap | None]:
     return identity, gap
 
 
-def must_be_known(schema: int, path: Path, version: str = "") -> None:
-    """DiagError for a file in a newer schema than this version reads. ``version``: that of diag which wrote the file,
-    if known."""
-    if schema > SCHEMA_VERSION:
+def must_be_known(schema: int, path: Path, version: str = "", known: int = RUN_SCHEMA) -> None:
+    """DiagError for a file in a newer schema than ``known``. ``version``: that of diag which wrote the file, if
+    known."""
+    if schema > known:
         writer = f"diag {version}" if version else "a newer version of diag"
         raise DiagError(
-            f"was written by {writer} in schema {schema}; this version reads schemas up to {SCHEMA_VERSION}",
+            f"was written by {writer} in schema {schema}; this version reads schemas up to {known}",
             path=path,
             hint="install the version that wrote it, or a newer one",
         )

@@ -126,7 +126,7 @@ def load(folder: Path) -> History | None:
         raise DiagError(f"cannot be read: {error.strerror}", path=path) from error
     except (*DAMAGED, ValueError) as error:
         raise DiagError(f"not written by diag tune: {error}", path=path) from error
-    must_be_known(history.schema_version, path)
+    must_be_known(history.schema_version, path, known=SCHEMA_VERSION)
     return history
 
 
