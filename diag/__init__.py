@@ -31,12 +31,9 @@ _HOMES = {
 def __getattr__(name: str) -> "Any":
     """What ``__all__`` lists, found when it is first used."""
     if name == "__version__":
-        from importlib.metadata import PackageNotFoundError, version
+        from diag.version import version
 
-        try:
-            return version("diag")
-        except PackageNotFoundError:  # a source tree that was never installed
-            return "0+unknown"
+        return version()
     if name in _HOMES:
         from importlib import import_module
 

@@ -15,7 +15,6 @@ from diag.account.device_clock import on_device_clocks
 from diag.account.durations import Durations, durations_of, of_steps
 from diag.account.trace_ranges import AFTER_ITERATIONS, BEFORE_ITERATIONS
 from diag.collectors.layout import OOM, RunLayout
-from diag.collectors.records import Manifest
 from diag.diagnoses import Examination, examine
 from diag.diagnoses.durations import add_durations, examine_durations, judge_durations
 from diag.diagnoses.shares import Cost
@@ -64,7 +63,7 @@ from diag.traces.memory_snapshots import mentions_failure, rank_of, read_snapsho
 from diag.traces.memory_snapshots import snapshots_alone as snapshots_alone
 from diag.traces.reading import Reading as Reading
 from diag.traces.trace import DeviceWork, Trace
-from diag.words.formatting import NBSP, counted, duration, masked, rank_ranges
+from diag.words.formatting import NBSP, begun, duration, masked, rank_ranges
 from diag.words.wording import ONLY_DURATIONS, run_facts
 
 _MUCH_OUTSIDE = 0.1  # of a trace: time in no inferred step is mentioned from here on
@@ -108,7 +107,11 @@ class Result(Struct, frozen=True, dict=True):
     def outcome(self) -> Outcome | None:
         """How the run ended, if it failed or its end was not recorded; None for a run that succeeded, still trains, or
         was recorded by another tool."""
-        return _outcome(self.tables.root, self.tables.manifest, len(self.attribution.steps))
+        if self.tables.manifest is None:
+            return None
+        from diag.ended.outcome import outcome_of
+
+        return outcome_of(self.tables.root, self.tables.manifest, len(self.attribution.steps))
 
     @cached_property
     def failed_allocations(self) -> tuple[FailedAllocation, ...]:
@@ -333,12 +336,14 @@ def open_run(*paths: Path | str, reading: Reading | None = None) -> Result:
     try:
         tables = open_paths(paths, reading)
     except DiagError as error:
-        root = Path(paths[0]) if len(paths) == 1 else None
-        outcome = _outcome(root, read_manifest(RunLayout(root))[0], None) if root is not None else None
+        if len(paths) != 1:
+            raise
+        from diag.ended.outcome import outcome_of
+
+        root = Path(paths[0])
+        outcome = outcome_of(root, read_manifest(RunLayout(root))[0], None)
         if outcome is None:
             raise
-        from diag.hang.wording import begun
-
         raise DiagError(
             f"{outcome.headline} {begun(error.message)}", hint=error.hint, path=error.path, exit_code=error.exit_code
         ) from error
@@ -580,50 +585,6 @@ def _notes_on_ends(tables: Tables) -> list[str]:
     return [f"{rank_ranges(cut)} did not close their records: steps of the last seconds may be missing"] if cut else []
 
 
-def _outcome(root: Path, manifest: Manifest | None, steps: int | None) -> Outcome | None:
-    """How a run ended, with the account that ``diag triage`` gives of it. ``steps``: number of recorded steps; None
-    leaves it out."""
-    if manifest is None:
-        return None
-    from diag.hang.api import triage
-    from diag.hang.classes import CLASSES
-    from diag.hang.model import Triage
-    from diag.hang.rundir import needs_triage
-
-    layout = RunLayout(root)
-    state = state_of(root)
-    if (state.live and not state.stalled) or (manifest.exit_code == 0 and not needs_triage(layout)):
-        return None
-    try:
-        answer = triage([str(root)])
-    except DiagError as error:  # nothing can be read any more
-        answer = Triage("undetermined", 0.0, error.message)
-    if answer.fault_class == "healthy":
-        return None
-    after = f" after {counted(steps, 'step').replace(NBSP, ' ')}" if steps else " before a step was recorded"
-    after = "" if steps is None else after
-    fault_class = CLASSES[answer.fault_class]
-    ended = f"The training stopped{after} without recording its end"
-    if state.live and state.standstill is not None:
-        ended = f"The training has not ended and makes no progress: {state.standstill.words}"
-    elif fault_class.outside and not answer.culprits:
-        ended = ""  # the account begins with it
-    elif manifest.ended_by:
-        ended = f"The training ended{after}"
-    elif manifest.exit_code is not None:
-        verb = "failed" if manifest.exit_code else "ended"
-        ended = f"The training {verb}{after} (exit code {manifest.exit_code})"
-    return Outcome(
-        ended,
-        manifest.exit_code,
-        f"{answer.headline.rstrip('.')}.",
-        answer.fault_class if fault_class.names_a_cause else "",
-        answer.confidence if fault_class.names_a_cause else 0.0,
-        tuple(sorted({culprit.rank for culprit in answer.culprits if culprit.rank is not None})),
-        answer.next_steps[0] if answer.next_steps else "",
-    )
-
-
 # Reading a snapshot takes 0.12 s a MB. Of larger ones the name says whether an allocation failed.
 _MOST_SNAPSHOT_BYTES = 64 << 20
 
@@ -644,7 +605,7 @@ def _failed_allocations(result: Result) -> tuple[FailedAllocation, ...]:
             failed.setdefault(rank, FailedAllocation(rank, path))
     layout = RunLayout(tables.root)
     if layout.is_run():
-        from diag.hang.rundir.out_of_memory import out_of_memory_lines
+        from diag.ended.out_of_memory import out_of_memory_lines
 
         for rank, (file, size) in out_of_memory_lines(layout, tables.ranks).items():
             failed.setdefault(rank, FailedAllocation(rank, str(file), size or None))

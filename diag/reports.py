@@ -21,9 +21,9 @@ from msgspec.structs import asdict
 
 from diag.api import Result, compare_runs, open_run
 from diag.diagnoses.compare import Comparison
+from diag.ended.model import culprit_words
 from diag.hang.api import triage as _triage
 from diag.hang.model import Triage
-from diag.hang.wording import culprit_words
 from diag.linting.lint import lint as _lint
 from diag.linting.model import Linted, Severity
 from diag.planning.plan import Plan, plan_for

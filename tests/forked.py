@@ -51,7 +51,7 @@ _PRELOADED = (
     "diag.hang.ras.clues",
     "diag.hang.reason",
     "diag.hang.rules",
-    "diag.hang.rundir",
+    "diag.ended.outcome",
     "diag.perfetto",
     "diag.planning.measured",
     "diag.serve.server",

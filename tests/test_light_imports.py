@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,36 @@ for module in pkgutil.iter_modules(diag.cli.__path__):
 print(sorted(set(sys.modules) & {HEAVY!r}))
 """
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("traces_alone", [True, False])
+def test_an_analysis_loads_nothing_that_it_does_not_use(traces_alone: bool, tmp_path: Path) -> None:
+    """For traces, neither the records of how a run ended; for a run that ended well, no triage of logs."""
+    sample = Path(__file__).parents[1] / "sample_traces" / "ddp-healthy"
+    copy = tmp_path / "copy"
+    if traces_alone:
+        copy.mkdir()
+        for rank in (0, 1):
+            (trace,) = (sample / "ranks" / f"{rank:05}").glob("trace-*")
+            shutil.copy(trace, copy / f"rank{rank}.json.gz")
+    else:
+        shutil.copytree(sample, copy)
+    unused = ["app", "collectors.attach", "collectors.trainer", "export", "gate", "hang", "linting", "perfetto",
+              "planning", "reports", "serve", "tune", "watch", *(["ended"] if traces_alone else [])]  # fmt: skip
+    code = f"""
+import sys, typer
+from diag.cli.analyze import analyze
+try:
+    analyze([{str(copy)!r}], as_json=True)
+except typer.Exit as ended:
+    assert ended.exit_code in (0, 4), ended.exit_code
+else:
+    raise AssertionError
+rooms = tuple("diag." + room for room in {unused!r})
+print([name for name in sys.modules if name.startswith(rooms)], file=sys.stderr)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stderr == "[]\n"
 
 
 def test_the_dashboard_listens_before_it_imports_what_pages_need() -> None:

@@ -14,8 +14,8 @@ from diag.api import Result, open_run
 from diag.collectors.identity import job_of
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import DATA
+from diag.ended.read import read_run
 from diag.errors import DiagError
-from diag.hang.rundir.read import read_run
 from diag.summaries import open_summaries
 from tests.allocator import train
 from tests.simulate import MS, Plan, simulate, write_run

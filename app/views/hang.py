@@ -23,6 +23,7 @@ from diag.app.markup import label, plain, prose
 from diag.app.run_view import Part
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import EMPTY, bullets, draw, show_code, show_error, table
+from diag.ended.model import Evidence
 from diag.errors import DiagError
 from diag.hang.api import (
     At,
@@ -35,7 +36,7 @@ from diag.hang.api import (
     newest_write,
     places_of,
 )
-from diag.hang.model import Evidence, Stack
+from diag.hang.model import Stack
 from diag.hang.ras.live import NOT_COUNTED, Seen, Watch, recorded, recorded_ns
 from diag.words.formatting import counted, listing, share, visible
 

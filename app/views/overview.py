@@ -7,7 +7,6 @@ from typing import Literal
 
 import streamlit as st
 
-from diag import __version__
 from diag.api import state_of
 from diag.app import drawings
 from diag.app.address import choose, href
@@ -33,6 +32,7 @@ from diag.model.steps import Verdict as Answer
 from diag.show import page as words
 from diag.show.page import Card, Change, Page, Verdict, advice_of, metrics_of, verdict_of
 from diag.show.ranks import IDLE_COLUMNS, IDLE_TITLE, STALLS_TITLE, idle_table, stall_table
+from diag.version import version
 from diag.words.formatting import share
 
 _MEAN = "mean"
@@ -127,7 +127,7 @@ def _report(view: RunView) -> bytes:
     from diag.app.html_report.render import render
 
     command = shlex.join(["diag", "report", str(view.result.tables.root), "-o", "report.html"])
-    return render(view.result, command, __version__).encode()
+    return render(view.result, command, version()).encode()
 
 
 def _not_comparable(view: RunView, baseline: RunView) -> None:

@@ -54,11 +54,11 @@ def report(
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in diag analyze
     target = _target(out, open_it)  # before minutes of analysis
-    from diag import __version__
     from diag.api import Reading
     from diag.app.html_report.render import render
     from diag.show.redact import Pseudonyms
     from diag.summaries import open_by_size
+    from diag.version import version
 
     from .reading import reading_progress
 
@@ -74,7 +74,7 @@ def report(
     shown = ["--redact", "-o", "report.html"] if redact else ["-o", out.name]
     command = shlex.join(["diag", "report", *paths, *shown])
     names = Pseudonyms(result, [*map(Path, paths), *([target] if target is not None else [])]) if redact else None
-    content = render(result, command, __version__, names).encode(errors="backslashreplace")  # names of files
+    content = render(result, command, version(), names).encode(errors="backslashreplace")  # names of files
     if target is None:
         put(content)
     else:

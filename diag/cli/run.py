@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from diag.cli.recording import SKIP, RecordingOptions, with_options
-from diag.collectors.files import replace_file
 from diag.collectors.layout import MOST_RANKS, RunLayout
 from diag.collectors.settings import COLLECT_VARIABLE, CollectorSettings
 from diag.collectors.trainer.keys import option, options_of
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
 def say_why(layout: RunLayout) -> None:
     """Writes hang.json and prints the verdict on standard error. A triage that fails changes no exit code."""
+    from diag.ended.outcome import keep
     from diag.hang.api import triage
     from diag.show.triage import print_triage, to_json
 
@@ -39,7 +39,7 @@ def say_why(layout: RunLayout) -> None:
         say(f"diag: no triage: {error.message}", err=True)
         return
     try:
-        replace_file(layout.hang, to_json(answer).encode() + b"\n", private=True)
+        keep(layout, to_json(answer))
     except OSError as error:
         say(f"diag: the triage could not be stored: {error}", err=True)
     say(err=True)
@@ -79,7 +79,7 @@ def _say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool) ->
         if _has_steps(newest):
             say(f"      what was recorded until then: diag analyze {newest.root}", err=True)
     elif collect:
-        from diag.hang.rundir import needs_triage
+        from diag.ended.rundir import needs_triage
 
         with after_training(_print_message):
             if needs_triage(newest):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from diag.collectors.layout import RunLayout
 from diag.errors import DiagError, ExitCode
 from diag.words.terminal import put
 
@@ -32,9 +34,12 @@ def triage(
 ) -> None:
     """Find the rank that a hang or a crash comes from, with the evidence and what to do next.
 
+    The answer for a single run directory is kept in it as hang.json, which diag analyze and the dashboard show.
+
     Exit code 0: answered, also "healthy" and "undetermined"; 4: answered, but some files could not be read (listed in
     the report); 1: nothing to read.
     """
+    from diag.ended.outcome import keep
     from diag.hang.api import incomplete
     from diag.hang.api import triage as triage_paths
     from diag.hang.ras.client import ask_twice, is_address
@@ -56,6 +61,9 @@ def triage(
         reports = ask_twice("".join(addresses))
     with reading_progress() as progress:
         answer = triage_paths(paths, progress, reports)
+    if len(paths) == 1 and not ras and (layout := RunLayout(Path(paths[0]))).is_run():
+        with suppress(OSError):  # it is printed in any case
+            keep(layout, to_json(answer))
     if as_json:
         put(to_json(answer) + "\n")
     else:

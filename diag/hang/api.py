@@ -174,13 +174,14 @@ def investigate(
 def _investigated(
     paths: list[str], progress: Callable[[int, int, str], None] | None, ras: Sequence[Asked]
 ) -> Investigation:
+    from diag.ended.rundir import clues_of as clues_of_run
+    from diag.ended.rundir import read_runs
+    from diag.ended.state import ended_well, is_over, standing
     from diag.hang.classes import anchors
     from diag.hang.flight import clues_of, read_dumps
     from diag.hang.ras.clues import completed, findings_of
     from diag.hang.ras.read import ANCHORS, overheard, read_reports
     from diag.hang.reason import reason
-    from diag.hang.rundir import clues_of as clues_of_run
-    from diag.hang.rundir import ended_well, is_over, read_runs, standing
     from diag.hang.text import read_logs
 
     if not paths and not ras:

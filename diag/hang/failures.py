@@ -7,11 +7,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from diag.ended.model import Culprit, short_host
 from diag.hang.classes import CLASSES
 from diag.hang.classes.processes import SAYS
 from diag.hang.job import JobLogs
-from diag.hang.model import MOST_RANKS, Culprit, Line, Role, absent_of, grouped
-from diag.hang.text.prefixes import at_ns, short_host
+from diag.hang.model import MOST_RANKS, Line, Role, absent_of, grouped
+from diag.hang.text.prefixes import at_ns
 
 # -- torchrun's last block: which rank failed, where, with which exit code ---------------------------------------------
 

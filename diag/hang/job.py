@@ -10,10 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar, cast
 
+from diag.ended.model import Culprit, short_host
 from diag.hang.classes import hits_of
 from diag.hang.classes.base import Hit
-from diag.hang.model import Communicator, Culprit, Line, Logs, Process, Speaker, grouped
-from diag.hang.text.prefixes import short_host
+from diag.hang.model import Communicator, Line, Logs, Process, Speaker, grouped
 
 # Clocks of two hosts: NTP usually keeps them within milliseconds, without a guarantee, and log lines are written late.
 CLOCKS_NS = 2_000_000_000

@@ -9,18 +9,10 @@ from enum import StrEnum
 from typing import TypeVar
 
 from diag.collectors.layout import MOST_RANKS as MOST_RANKS
+from diag.ended.model import Culprit, Evidence
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """Where something was read: a line of a file (from 1; 0 for a dump, whose ``text`` names the entry)."""
-
-    path: str
-    line: int
-    text: str  # as read; the renderer must escape it
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,22 +139,6 @@ class Role(StrEnum):
     HARMLESS = "harmless"  # looks alarming in healthy runs
 
 
-@dataclass(frozen=True)
-class Culprit:
-    rank: int | None = None
-    host: str = ""
-    gpu: int | None = None
-    process_group: str = ""
-    peer: str = ""  # the other end of a link, as printed or "rank 3"
-    bus_id: str = ""  # of the GPU, as printed
-    nic: str = ""  # adapter or interface: "mlx5_0", "eth0"
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """The GPU's address and the adapter, where they are known."""
-        return tuple(name for name in (self.bus_id, self.nic) if name)
-
-
 class WhileItHangs(str):
     """A next step that needs the processes: left out where the job has ended."""
 
@@ -187,29 +163,6 @@ class Known:
     pids: Mapping[int, int] = field(default_factory=dict)
     ended: bool = False
     stacked: Mapping[int, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Clue:
-    """One source's evidence for a cause. ``fault_class``: an id of ``diag.hang.classes``."""
-
-    fault_class: str
-    culprits: tuple[Culprit, ...]
-    evidence: tuple[Evidence, ...]
-    confidence: float
-    note: str = ""  # one sentence: what was seen and why it means that
-    victims: tuple[int, ...] = ()  # ranks that only wait
-    time_ns: int | None = None
-    from_dumps: bool = False
-    comes_first: bool = False  # records show that everything else followed from it, whatever its class
-
-    @property
-    def ranks(self) -> set[int]:
-        return {culprit.rank for culprit in self.culprits if culprit.rank is not None}
-
-    @property
-    def hosts(self) -> set[str]:
-        return {culprit.host for culprit in self.culprits if culprit.host}
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from diag.ended.model import NOBODY, Clue
 from diag.hang.classes import CLASSES
 from diag.hang.job import CLOCKS_NS
-from diag.hang.model import Clue, Guess, RuledOut
+from diag.hang.model import Guess, RuledOut
 
 # -- Causes before consequences, wherever they stand in a file ---------------------------------------------------------
 
@@ -196,7 +197,6 @@ def _joined(first: Clue, second: Clue) -> Clue:
 
 MOST = 0.95
 _RIVAL = 0.8
-_NOBODY = 0.85
 _CONTRADICTED = 0.85
 _SUPPORTED = 0.6  # of the doubt is left
 
@@ -212,7 +212,7 @@ def confidence_of(cause: Clue, others: Sequence[Clue]) -> Confidence:
     value, because = cause.confidence, list[str]()
     ranks = cause.ranks
     if not ranks and not cause.hosts and not CLASSES[cause.fault_class].outside:
-        value *= _NOBODY
+        value *= NOBODY
         because.append("no evidence attributes it to a rank or host")
     rivals = [other for other in others if _rival(cause, other)]
     if rivals:

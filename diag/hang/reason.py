@@ -8,20 +8,21 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from diag.ended.model import SURE_ENOUGH, SURE_ENOUGH_OF_A_GOOD_END, Clue, Culprit, Evidence, headline
+from diag.ended.raised import shortened
+from diag.ended.state import EndedWell, Standing
 from diag.hang.classes import CLASSES
 from diag.hang.classes.base import NAMES_THE_CAUSE, Hit
 from diag.hang.failures import STEP, TIMED_OUT, Timeout, ended_well, groups_of, in_order, timeouts_of
 from diag.hang.flight import FlightFindings
 from diag.hang.job import JobLogs, distinct
-from diag.hang.model import Clue, Culprit, Evidence, Known, Line, Logs, Role, RuledOut, Triage
+from diag.hang.model import Known, Line, Logs, Role, RuledOut, Triage
 from diag.hang.order import Chosen, Confidence, choose, confidence_of, merged
-from diag.hang.raised import shortened
 from diag.hang.rules import RULES
 from diag.hang.rules.network import ends_on_its_host, interface_words
 from diag.hang.rules.processes import victims_of
 from diag.hang.rules.waiting import shown_stacks, stacks_of
-from diag.hang.rundir import EndedWell, Standing
-from diag.hang.wording import headline, steps
+from diag.hang.wording import steps
 from diag.words.formatting import counted, listing, spaced
 
 # -- Without a known cause: healthy, a lost store, or undetermined -----------------------------------------------------
@@ -324,9 +325,7 @@ def what_to_collect(
     return tuple(advice)
 
 
-_SURE_ENOUGH = 0.35
 _SURE_ENOUGH_OF_DUMPS = 0.5  # clues for ranks without a dump are below: their dumps may only not have been collected
-_SURE_ENOUGH_OF_A_GOOD_END = 0.6  # for a failure of a run whose records say that it ended well
 _MOST_EVIDENCE = 10
 
 
@@ -353,8 +352,8 @@ def reason(
     chosen = choose(merged([*from_text, *from_runs, *from_dumps]), first.time_ns if first is not None else None)
     if chosen.cause is not None:
         sure = confidence_of(chosen.cause, chosen.others)
-        least = _SURE_ENOUGH_OF_DUMPS if chosen.cause.from_dumps else _SURE_ENOUGH
-        if sure.value >= (_SURE_ENOUGH_OF_A_GOOD_END if well is not None and not reports else least):
+        least = _SURE_ENOUGH_OF_DUMPS if chosen.cause.from_dumps else SURE_ENOUGH
+        if sure.value >= (SURE_ENOUGH_OF_A_GOOD_END if well is not None and not reports else least):
             answer = _with_cause(job, chosen, chosen.cause, sure, reports, dumps, known)
             return replace(answer, next_steps=fitting(answer.next_steps, may_use_nccl(job, backends)))
     if well is not None and not reports:  # whatever its logs warn of

@@ -7,69 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from diag.collectors.reading import is_no_file
+from diag.ended.model import Culprit, Evidence, culprit_words, host_list
 from diag.words.formatting import listing, spaced
 
-from .model import Clue, Culprit, Evidence, ForStacks, Guess, Known, WhileItHangs
+from .model import ForStacks, Guess, Known, WhileItHangs
 
 if TYPE_CHECKING:
     from diag.hang.classes.base import FaultClass
-
-_MOST = 8
-
-
-def culprit_words(culprits: Sequence[Culprit]) -> str:
-    """``rank 3 on gpu004 (GPU 1)``, ``ranks 0, 1 on gpu004``, ``host gpu004``; "" for no culprits."""
-    if len(culprits) == 1:
-        return _one(culprits[0])
-    links = {frozenset((c.host or "", c.peer)) for c in culprits if c.peer and c.host}
-    if len(links) == 1 and len(culprits) == 2:
-        return "the link between " + " and ".join(sorted(next(iter(links))))
-    ranks = sorted({c.rank for c in culprits if c.rank is not None})
-    hosts = list(dict.fromkeys(c.host for c in culprits if c.host))
-    if ranks and len(ranks) == len(culprits):
-        return spaced(listing(ranks)) + (f" on {_host_list(hosts)}" if hosts else "")
-    if hosts:
-        return f"host{'s' if len(hosts) > 1 else ''} {_host_list(hosts)}"
-    return ", ".join(dict.fromkeys(_one(c) for c in culprits if _one(c)))
-
-
-def _host_list(hosts: Sequence[str]) -> str:
-    more = f" and {len(hosts) - _MOST} more" if len(hosts) > _MOST else ""
-    return ", ".join(hosts[:_MOST]) + more
-
-
-def _one(culprit: Culprit) -> str:
-    parts = [f"GPU {culprit.gpu}"] if culprit.gpu is not None else []
-    parts += [culprit.bus_id if parts else f"GPU {culprit.bus_id}"] if culprit.bus_id else []
-    parts += [f"adapter {culprit.nic}"] if culprit.nic else []
-    device = ", ".join(parts)
-    suffix = f" ({device})" if device else ""
-    if culprit.rank is not None:
-        return f"rank {culprit.rank}" + (f" on {culprit.host}" if culprit.host else "") + suffix
-    if culprit.host:
-        return f"host {culprit.host}{suffix}"
-    return culprit.peer or device
-
-
-_WHO = ("Rank", "The run ", "All ", "The only rank ")  # how notes begin that name who ended
-
-
-def headline(fault_class: FaultClass, clue: Clue) -> str:
-    """Class, culprits and what was seen, in one or two sentences."""
-    name, note = culprit_words(clue.culprits), clue.note.rstrip(".")
-    if (
-        fault_class.ending and name and note.startswith(("It ", "They "))
-    ):  # the note already says that the process ended
-        who = name if any(culprit.rank is not None for culprit in clue.culprits) else f"a process on {name}"
-        return begun(f"{who} {note.partition(' ')[2]}.")
-    if (fault_class.ending or fault_class.outside) and note.startswith(_WHO):
-        return f"{note}."
-    return begun(f"{fault_class.title}{f': {name}' if name else ''}.") + (f" {note}." if note else "")
-
-
-def begun(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]
-
 
 _NAMES_AN_EXCEPTION = re.compile(r"\brais(?:ed|ing) (?:[A-Z]|[a-z_]\w*\.)")
 
@@ -91,8 +35,8 @@ def steps(
     known = {
         "who": culprit_words(culprits) or "the rank that differs",
         "where": culprit_words(culprits) or "the host of the process that printed it",
-        "host": _host_list(hosts) or "the host of the process that printed it",
-        "there": _host_list(hosts) or "its host",
+        "host": host_list(hosts) or "the host of the process that printed it",
+        "there": host_list(hosts) or "its host",
         "rank_words": spaced(listing(ranks)) if ranks else "the rank at fault",
         "waited": f"; {spaced(listing(victims))} only waited for it" if ranks and victims else "",
         "py_spy": _py_spy(culprits, facts.pids),
@@ -139,7 +83,7 @@ def _py_spy(culprits: Sequence[Culprit], pids: Mapping[int, int], options: str =
         return ", ".join(commands[:_MOST_COMMANDS])
     hosts = list(dict.fromkeys(c.host for c in culprits if c.host))
     process = "its process" if len(culprits) <= 1 else "their processes"
-    return f"py-spy dump {options}on {process}{f', on {_host_list(hosts)}' if hosts else ''}"
+    return f"py-spy dump {options}on {process}{f', on {host_list(hosts)}' if hosts else ''}"
 
 
 def _mlxlink(culprits: Sequence[Culprit]) -> str:

@@ -30,7 +30,7 @@ _RANK = _RUN.rank(0)
 _NOT_RECORDS = frozenset(
     file.name
     for file in (
-        *(_RUN.verdict, _RUN.trace_asked, _RUN.tables, Path("report.html")),
+        *(_RUN.verdict, _RUN.hang, _RUN.trace_asked, _RUN.tables, Path("report.html")),
         *(_RANK.heartbeat, _RANK.stdout, _RANK.log, _RANK.nccl_log),
     )
 )

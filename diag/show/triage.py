@@ -12,8 +12,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from diag.collectors.layout import SCHEMA_VERSION
-from diag.hang.model import Culprit, Evidence, Stack, Triage
-from diag.hang.wording import EMPTY, by_reason, culprit_words, guess_words
+from diag.ended.model import Culprit, Evidence, culprit_words
+from diag.hang.model import Stack, Triage
+from diag.hang.wording import EMPTY, by_reason, guess_words
 from diag.words.formatting import counted, listing, spaced, visible
 from diag.words.terminal import report_console
 

@@ -264,7 +264,8 @@ class Watch:
         """The failure to report. The first one in torchrun's report is often a victim. The order: a process that was
         killed, one that raised, one that aborted or left no reason, one that lost its connection to a peer, and last
         one ended by SIGTERM, which torchrun sends."""
-        from diag.hang.rundir import RAISED_ITSELF, culprit_order
+        from diag.ended.ends import RAISED_ITSELF
+        from diag.ended.rundir import culprit_order
 
         order: dict[int, int] = {}
         with after_training(self._launch.say):

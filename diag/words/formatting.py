@@ -163,3 +163,8 @@ def _mangled_parts(name: str) -> list[str]:
         words = (word[: int(length)] for length, word in _TEMPLATE_ARGUMENT.findall(name[at:]))
         parts.append(next(words, parts[-1]))
     return parts
+
+
+def begun(sentence: str) -> str:
+    """The sentence with a capital letter at its beginning."""
+    return sentence[:1].upper() + sentence[1:]

@@ -18,6 +18,7 @@ from diag.show.redact import Pseudonyms
 from diag.show.text import print_report
 from tests.app.runs import write_run
 from tests.app.shown import shown, text
+from tests.command import diag
 
 RAISED = """Traceback (most recent call last):
   File "train.py", line 12, in <module>
@@ -28,13 +29,16 @@ ENDED = "The training failed after 12 steps (exit code 1)"
 
 
 def run_that(folder: Path, exit_code: int | None = 1, log: str = RAISED) -> Path:
-    """Rank 1 has printed ``log``."""
+    """Rank 1 has printed ``log``; if it failed, torchrun's error file has the exception."""
     run = write_run(folder / "run", slow_data_ms={0: 40, 1: 40})
     layout = RunLayout(run)
     manifest = json.loads(layout.manifest.read_text())
     layout.manifest.write_text(json.dumps({**manifest, "exit_code": exit_code}))
     layout.rank(0).log.write_text("epoch 1\n")
     layout.rank(1).log.write_text(log)
+    if exit_code != 0 and log.startswith("Traceback"):
+        error = {"message": log.splitlines()[-1], "extraInfo": {"py_callstack": log, "timestamp": "1000"}}
+        layout.rank(1).error.write_text(json.dumps({"message": error}))
     return run
 
 
@@ -74,6 +78,25 @@ def test_a_redacted_report_keeps_what_an_exception_says(tmp_path: Path) -> None:
     redacted = render(result, "diag report", "1", Pseudonyms(result))
     assert ENDED in redacted
     assert "tenant-7" not in redacted
+
+
+def test_the_answer_of_a_triage_is_kept_until_the_run_goes_on(tmp_path: Path) -> None:
+    """It has read the logs, here of an exception that the records do not show."""
+    run = run_that(tmp_path)
+    layout = RunLayout(run)
+    layout.rank(1).error.unlink()
+    before = open_run(run).outcome
+    assert before is not None
+    assert before.cause == ""
+    assert diag("triage", run).returncode == 0
+    kept = open_run(run).outcome
+    assert kept is not None
+    assert (kept.cause, kept.ranks) == ("rank_killed_exception", (1,))
+    assert "ValueError: loss of tenant-7 is NaN" in kept.headline
+    assert kept.action
+    later_ns = layout.hang.stat().st_mtime_ns + 1
+    os.utime(layout.rank(0).steps, ns=(later_ns, later_ns))
+    assert open_run(run).outcome == before
 
 
 def test_a_failure_that_nothing_explains(tmp_path: Path) -> None:

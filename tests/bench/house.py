@@ -1,4 +1,5 @@
-"""Figures of the product code: size, modules with one importer, depth of the import graph, largest functions.
+"""Figures of the product code: size, modules with one importer, depth of the import graph, largest functions, and what
+`diag analyze` reaches, by room.
 
     python -m tests.bench.house [REPOSITORY]
 
@@ -17,6 +18,7 @@ from pathlib import Path
 import networkx
 
 PACKAGES = ("diag", "app", "collectors")
+REACHED_FROM = "diag.cli.analyze"
 
 
 def main(root: Path) -> None:
@@ -61,6 +63,13 @@ def main(root: Path) -> None:
         "largest modules          "
         + ", ".join(f"{name} {lines[name]}" for name in sorted(lines, key=lines.__getitem__)[:-6:-1])
     )
+    reached = {REACHED_FROM, *networkx.descendants(every, REACHED_FROM)}
+    print(f"reached from {REACHED_FROM}: {sum(map(lines.__getitem__, reached))} lines in {len(reached)} modules")
+    by_room: dict[str, int] = defaultdict(int)
+    for name in reached:
+        by_room[".".join(name.split(".")[:2])] += lines[name]
+    for room, count in sorted(by_room.items(), key=lambda item: -item[1]):
+        print(f"    {count:6} {room}")
 
 
 def _name(path: Path) -> str:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from diag.ended.model import Culprit, Evidence
 from diag.hang.api import investigate
 from diag.hang.classes import CLASSES
-from diag.hang.model import Culprit, Evidence, Known
+from diag.hang.model import Known
 from diag.hang.reason import DETAIL, DUMPS, NCCL_LOGS, STACKS
 from diag.hang.wording import steps
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from diag.hang.model import Culprit, Evidence, Guess, RuledOut, Stack, Triage
-from diag.hang.wording import culprit_words
+from diag.ended.model import Culprit, Evidence, culprit_words
+from diag.hang.model import Guess, RuledOut, Stack, Triage
 from diag.show.triage import print_triage, to_dict, visible
 from tests.command import diag
 from tests.patience import PATIENCE_S

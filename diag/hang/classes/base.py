@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
+from diag.ended.model import FAULTS, NAME_NO_CAUSE
+from diag.ended.raised import shortened
 from diag.hang.model import Line, Role
-from diag.hang.raised import shortened
-from diag.hang.wording import begun
+from diag.words.formatting import begun
 
 # Confidence that one line gives its class, before other clues raise or lower it (diag.hang.order).
 NAMES_THE_CAUSE = 0.9  # the program that failed says what failed
@@ -102,7 +104,6 @@ class FaultClass:
     # By literals of programs, where a line of the evidence has one of them: steps instead of ``next_steps``
     if_read: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
     context: tuple[str, ...] = ()  # literals of lines that its rule reads and no pattern of any class searches for
-    names_a_cause: bool = True
     coarse: bool = False  # less specific than the other classes of its priority: never their rival
 
     # Its place among clues
@@ -121,6 +122,10 @@ class FaultClass:
     busy: str = ""  # what a rank of this class was doing while the others waited: "was still loading"
 
     @property
+    def names_a_cause(self) -> bool:
+        return self.id not in NAME_NO_CAUSE
+
+    @property
     def place(self) -> float:
         return self.priority + self.follows
 
@@ -131,6 +136,11 @@ class FaultClass:
 
     def patterns_of(self, role: Role) -> tuple[str, ...]:
         return tuple(name for name, pattern in self.patterns.items() if pattern.role == role)
+
+
+def of(fault_id: str) -> dict[str, Any]:
+    """The fields of a class that records alone can show too."""
+    return vars(FAULTS[fault_id])
 
 
 _CLAUSE = re.compile(r"\[([^\[\]]*)\]")

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, FaultClass, LogPattern, cascade, confirms
+from diag.ended.out_of_memory import CALL_FAILED, MESSAGES, RUNTIME_CALLS, RUNTIME_ERRORS
+from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, FaultClass, LogPattern, cascade, confirms, of
 
 # -- Devices: GPUs and InfiniBand adapters that fail, failed CUDA calls, topologies that NCCL cannot use ---------------
 
 _HARDWARE = ("ECC error", "fallen off", "hardware stack error", "NVLink error", "nvlink error")
 
 # Calls of the CUDA and HIP runtimes, by the beginnings of their names
-_RUNTIME_CALLS = tuple(
-    f"{runtime}{name}"
-    for runtime in ("cuda", "hip")
-    for name in ("Device", "Event", "Free", "Func", "Get", "Graph", "Host", "Init", "Ipc", "Launch", "Malloc", "Mem",
-                 "Module", "Occupancy", "Peer", "Pointer", "Set", "Stream")
-)  # fmt: skip
-_RUNTIME_ERRORS = ("Cuda error ", "CUDA error ", "HIP error ", "CUDA runtime error ", "CUDA failure ", "HIP failure ")
-_CALL_FAILED = (
-    r"(?:\b(?P<call>(?:cuda|hip)[A-Z]\w+)(?:\([^()\n]{0,200}\))? failed(?: with(?: error)?)? ?:? ?|"
-    r"\b(?:Cuda|CUDA|HIP)(?: runtime)? (?:error|failure) (?:[^\s:]+:\d+ '|"
-    r"in (?P<function>(?:cuda|hip)[A-Z]\w+)[^:\n]{0,200}: ))"
-)
+
+
+def _out_of_memory(name: str, printed_by: str, says: str) -> LogPattern:
+    """The pattern of a message that the analysis of a run knows too."""
+    message = MESSAGES[name]
+    return LogPattern(message.anchors, message.regex, printed_by, says, unless=message.unless)
+
 
 _DEVICES = (
     FaultClass(
@@ -128,8 +124,8 @@ _DEVICES = (
                 confidence=NAMES_AN_EFFECT,
             ),
             "runtime-call": LogPattern(
-                (*_RUNTIME_CALLS, *_RUNTIME_ERRORS),
-                _CALL_FAILED + r"(?P<error>[^'\n]*[^'\n.])",
+                (*RUNTIME_CALLS, *RUNTIME_ERRORS),
+                CALL_FAILED + r"(?P<error>[^'\n]*[^'\n.])",
                 "any program that names the call of the runtime, as RCCL, vLLM, SGLang and TensorRT-LLM do",
                 "A call of the runtime failed[ ({call})][ ({function})]: {error}.",
                 confidence=NAMES_AN_EFFECT,
@@ -437,9 +433,7 @@ _MEMORY = (
         },
     ),
     FaultClass(
-        id="cuda_oom",
-        title="GPU memory is used up",
-        priority=2,
+        **of("cuda_oom"),
         by_line=True,
         next_steps=(
             "Leave head-room on {where}: a smaller batch, activation checkpointing, or a smaller share for caches "
@@ -448,30 +442,23 @@ _MEMORY = (
         ),
         rules_out={"nvls_multicast": "the allocation that failed is not one of multicast memory"},
         patterns={
-            "nccl-out-of-memory": LogPattern(
-                ("Cuda failure 'out of memory'", "Cuda failure 2 'out of memory'", "Cuda failure"),
-                r"Cuda failure ?(?:2 ?)?'?out of memory'?",
+            "nccl-out-of-memory": _out_of_memory(
+                "nccl-out-of-memory",
                 "all; with the number from 2.19; include/alloc.h",
                 "NCCL could not allocate GPU memory.",
-                unless=("Multicast memory", "transport/nvls.cc"),
             ),
-            "cuda-calloc": LogPattern(
-                ("Failed to CUDA calloc", "Failed to CUDA malloc"),
-                r"Failed to CUDA (?:m|c)alloc(?: async)?(?: (?P<size>\d+) bytes)?",
+            "cuda-calloc": _out_of_memory(
+                "cuda-calloc",
                 "all; include/alloc.h:417",
                 "NCCL could not allocate[ {size} bytes of] GPU memory.",
-                unless=("Multicast memory",),
             ),
-            "runtime-out-of-memory": LogPattern(
-                (*_RUNTIME_CALLS, *_RUNTIME_ERRORS),
-                _CALL_FAILED + r"[^'\n]*out of memory",
+            "runtime-out-of-memory": _out_of_memory(
+                "runtime-out-of-memory",
                 "any program that names the call of the runtime",
                 "A call of the runtime failed[ ({call})][ ({function})]: out of memory.",
             ),
-            "torch-out-of-memory": LogPattern(
-                ("OutOfMemoryError", "CUDA out of memory", "CUDA error: out of memory", "HIP out of memory"),
-                r"(?:OutOfMemoryError: )?(?:CUDA|HIP) out of memory(?:\. Tried to allocate (?P<size>[\d.]+ "
-                r"[KMGT]iB)(?:[. ]+\(?GPU (?P<gpu>\d+))?)?|CUDA error: out of memory|\bOutOfMemoryError",
+            "torch-out-of-memory": _out_of_memory(
+                "torch-out-of-memory",
                 "torch; OutOfMemoryError from 1.13; c10/cuda/CUDACachingAllocator.cpp",
                 "torch could not allocate[ {size} of] memory of the GPU[ {gpu}].",
             ),

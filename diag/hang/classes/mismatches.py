@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, FaultClass, LogPattern, confirms, harmless
+from diag.ended.ends import LEFT
+from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, FaultClass, LogPattern, confirms, harmless, of
 from diag.hang.model import ForStacks, Role, StacksWhileItHangs
-
-LEFT = "done: it reached the end of its training"  # of a rank that left a run in which others went on
 
 # -- Ranks that disagree about a collective ----------------------------------------------------------------------------
 
@@ -27,9 +26,7 @@ _STACKS = (
 
 _CALLS = (
     FaultClass(
-        id="mismatch_shape",
-        title="ranks call a collective with different sizes",
-        priority=3,
+        **of("mismatch_shape"),
         next_steps=(
             "Compare the arguments of that call on {who} with those on the others: last incomplete batch, uneven "
             "shards, a parameter that only some have (drop_last=True, pad, or all_gather_object).",
@@ -90,9 +87,7 @@ _CALLS = (
         },
     ),
     FaultClass(
-        id="mismatch_op",
-        title="ranks call different collectives",
-        priority=3,
+        **of("mismatch_op"),
         next_steps=(
             "Find the branch around that collective that differs on {who} (if rank == 0, an early continue, an "
             "exception that is caught).",
@@ -115,9 +110,7 @@ _CALLS = (
         },
     ),
     FaultClass(
-        id="desync",
-        title="ranks are at different collectives",
-        priority=3,
+        **of("desync"),
         next_steps=(
             "Find the collective that {who} left out or made too often: a loop of unequal length, a branch.",
             _STACKS,
@@ -178,9 +171,7 @@ _CALLS = (
         rule="More workers are counted at the store's barrier than the world has.",
     ),
     FaultClass(
-        id="missing_rank",
-        title="a rank did not join the collective",
-        priority=4,
+        **of("missing_rank"),
         context=("Init START", "Init COMPLETE", "Destroy COMPLETE", "Abort COMPLETE"),
         next_steps=(
             StacksWhileItHangs("While it hangs, take the stack of {who}: {py_spy}."),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, FaultClass, LogPattern, confirms
+from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, FaultClass, LogPattern, confirms, of
 
 _ELASTIC = "torch/distributed/elastic/multiprocessing/api.py"
 _ERRORS = "torch/distributed/elastic/multiprocessing/errors/__init__.py"
@@ -103,10 +103,7 @@ _WORDS = {
 
 CLASSES = (
     FaultClass(
-        id="rank_killed_sigkill",
-        title="a rank was killed (SIGKILL)",
-        priority=1,
-        ending=True,
+        **of("rank_killed_sigkill"),
         next_steps=(
             "On {there}: `dmesg -T | grep -i 'killed process'` distinguishes the kernel's out-of-memory killer from a "
             "scheduler or a person; a bare SIGKILL is not proof of either.",
@@ -166,10 +163,7 @@ CLASSES = (
         },
     ),
     FaultClass(
-        id="rank_killed_sigbus",
-        title="a rank died of SIGBUS",
-        priority=1,
-        ending=True,
+        **of("rank_killed_sigbus"),
         explained_on_host=("shm_exhausted",),
         next_steps=(
             "On {host}: `df -h /dev/shm` while the job runs; a full /dev/shm is the usual cause: `docker run "
@@ -196,10 +190,7 @@ CLASSES = (
         },
     ),
     FaultClass(
-        id="rank_killed_sigsegv",
-        title="a rank crashed",
-        priority=1,
-        ending=True,
+        **of("rank_killed_sigsegv"),
         next_steps=(
             "Run with `python -X faulthandler` (or PYTHONFAULTHANDLER=1) for the stack of {rank_words} at the crash; "
             "with `ulimit -c unlimited` a core file shows the native frames.",
@@ -246,10 +237,7 @@ CLASSES = (
         },
     ),
     FaultClass(
-        id="rank_killed_exception",
-        title="a rank raised an exception",
-        priority=1,
-        ending=True,
+        **of("rank_killed_exception"),
         context=(  # torchrun's last block
             "Root Cause (first observed failure)",
             "  time      : ",
@@ -366,12 +354,9 @@ CLASSES = (
         },
     ),
     FaultClass(
-        id="job_cancelled",
-        title="a scheduler or a person ended the job",
-        priority=5,
+        **of("job_cancelled"),
         by_line=True,
         speaker_is_culprit=False,
-        outside=True,
         next_steps=(
             "If it was not you: look at the scheduler's record of the job (`sacct "
             "--format=JobID,State,ExitCode,Reason`, `kubectl describe pod`): time limit, preemption, a failed node, or "

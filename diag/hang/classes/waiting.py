@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diag.hang.classes.base import SUGGESTS, FaultClass, LogPattern, cascade, confirms, harmless
+from diag.hang.classes.base import SUGGESTS, FaultClass, LogPattern, cascade, confirms, harmless, of
 from diag.hang.model import Role, StacksWhileItHangs
 
 # -- Ranks that are late or silent; answers where nothing is wrong or nothing is known ---------------------------------
@@ -48,10 +48,7 @@ CLASSES = (
         },
     ),
     FaultClass(
-        id="slow_rank_eval",
-        title="the others wait while a rank evaluates",
-        priority=4,
-        follows=-0.1,  # a rank that is busy explains that it is missing
+        **of("slow_rank_eval"),
         busy="was still evaluating",
         next_steps=(
             "Evaluate on all ranks (a DistributedSampler for the evaluation set), or raise the timeout: the "
@@ -70,10 +67,7 @@ CLASSES = (
         },
     ),
     FaultClass(
-        id="slow_rank_checkpoint",
-        title="the others wait while a rank saves a checkpoint",
-        priority=4,
-        follows=-0.1,  # a rank that is busy explains that it is missing
+        **of("slow_rank_checkpoint"),
         busy="was still saving a checkpoint",
         next_steps=(
             "Save sharded or asynchronously (torch.distributed.checkpoint.async_save) or to a faster file system; "
@@ -177,7 +171,6 @@ CLASSES = (
         id="cascade_store_lost",
         title="the store of the job is gone",
         priority=6,
-        names_a_cause=False,
         next_steps=(
             "The store lives in rank 0's process (or the launcher's): look for the first error there, and for what "
             "ended that process; these lines are a consequence.",
@@ -221,7 +214,6 @@ CLASSES = (
         id="healthy",
         title="no problem was found in the available data",
         priority=9,
-        names_a_cause=False,
         next_steps=("If the job does hang: give the logs of all ranks, and the stack of each process (py-spy dump).",),
         rule="The initialisation is complete, or the run ended in order, and no log line contradicts this.",
         patterns={
@@ -256,7 +248,6 @@ CLASSES = (
         id="undetermined",
         title="the cause cannot be determined from the available data",
         priority=9,
-        names_a_cause=False,
         next_steps=(),
         rule="No rule applies; the report lists what is missing.",
     ),

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from diag.ended.model import Clue, Culprit, Evidence
 from diag.hang.flight.board import Board, CallShape, Dumps, RecordedOp, kind_of, lay_out
 from diag.hang.flight.waits import Waits, follow
-from diag.hang.model import Clue, Culprit, Evidence, Stack
-from diag.hang.wording import begun
-from diag.words.formatting import counted, spaced
+from diag.hang.model import Stack
+from diag.words.formatting import begun, counted, spaced
 
 # -- Collectives in which the members of a group do not agree: the first of each group, and the ranks that differ ------
 #

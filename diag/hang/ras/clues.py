@@ -12,10 +12,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from diag.words.formatting import counted, listing, spaced
+from diag.ended.model import Clue, Culprit, Evidence
+from diag.words.formatting import begun, counted, listing, spaced
 
-from ..model import Clue, Communicator, Culprit, Evidence, Logs, Process, Triage
-from ..wording import begun
+from ..model import Communicator, Logs, Process, Triage
 from .read import Reports
 from .report import NO_MEMBER, REMOTE_ERROR, RUNNING, Comm, Level, Member, Report
 

@@ -21,13 +21,14 @@ from diag.collectors.layout import RunLayout, world_size_of
 from diag.collectors.masking import masked
 from diag.collectors.reading import open_regular
 from diag.collectors.records import RankRecord
+from diag.ended.model import Clue, Evidence
 from diag.errors import DiagError
 from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import read_identity, read_manifest
 from diag.rundir.runs import recording_environment
 from diag.words.formatting import counted, listing, spaced, visible
 
-from ..model import Clue, Evidence, Logs, Process
+from ..model import Logs, Process
 from .client import VARIABLE, address_of, ask
 from .clues import NOT_COUNTED as NOT_COUNTED
 from .clues import Names, Series, findings_of, series_of, unchanged, unchanged_counts

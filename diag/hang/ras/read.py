@@ -14,10 +14,11 @@ from types import SimpleNamespace
 from typing import IO, TextIO, cast
 
 from diag.collectors.layout import is_regular
+from diag.ended.model import Evidence
 from diag.hang.text.streams import Gaps as UnreportedGaps
 from diag.hang.text.streams import TextBlock, blocks_of
 
-from ..model import MOST_RANKS, Evidence
+from ..model import MOST_RANKS
 from ..text.prefixes import NOBODY, hosts_in_front, read_line
 from ..text.streams import STDIN, pieces_of
 from .client import MOST_BYTES, Asked

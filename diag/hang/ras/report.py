@@ -20,9 +20,10 @@ from typing import cast
 
 import msgspec
 
+from diag.ended.model import Evidence
 from diag.hang.text.prefixes import ISO, iso_ns
 
-from ..model import MOST_RANKS, Evidence
+from ..model import MOST_RANKS
 
 Gaps = dict[tuple[str, str], None]  # (path, what could not be read), in order
 

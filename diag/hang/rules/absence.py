@@ -10,15 +10,15 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
+from diag.ended.model import Clue
 from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, Hit
 from diag.hang.failures import TIMED_OUT, ended_well, failed, groups_of, is_world, rank_in, timeouts_of, went_on
 from diag.hang.failures import group_of as group_of_line
 from diag.hang.job import JobLogs, distinct
-from diag.hang.model import MOST_RANKS, Clue, Communicator, Line, absent_of
+from diag.hang.model import MOST_RANKS, Communicator, Line, absent_of
 from diag.hang.rules.direct import clue_of, ranks_in, time_of
 from diag.hang.rules.processes import victims_of
-from diag.hang.wording import begun
-from diag.words.formatting import listing, spaced
+from diag.words.formatting import begun, listing, spaced
 
 _LISTED = re.compile(r"(?:^|\]<std\w{2,5}>:)(?:\[\d+\] )?(\d{1,9}): \[(?P<tensor>[^,\]]*)")
 _LOGS_READ = 0.85  # the logs of the absent ranks were read, and they report no time-out

@@ -7,10 +7,11 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from diag.ended.model import Clue, Culprit
 from diag.hang.classes.base import NAMES_AN_EFFECT, NAMES_THE_CAUSE, SUGGESTS, Hit
 from diag.hang.failures import STEP, ended_well, lives
 from diag.hang.job import JobLogs, culprit_of
-from diag.hang.model import Clue, Culprit, Line, grouped
+from diag.hang.model import Line, grouped
 from diag.hang.rules.direct import clue_of, time_of
 
 _DIFFERS_AND_HANGS = 0.6  # settings differ and the job stalls: nothing relates the two

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
+from diag.ended.model import Clue, Culprit, short_host
 from diag.hang.classes import CLASSES
 from diag.hang.classes.base import NAMES_THE_CAUSE, Hit
 from diag.hang.failures import speaker_of
 from diag.hang.job import JobLogs, bus_number, culprit_of, distinct
-from diag.hang.model import Clue, Culprit, Line, Role
-from diag.hang.text.prefixes import short_host
+from diag.hang.model import Line, Role
 
 _TWO_ENDS = re.compile(r"completed with error|[Cc]onnection|\bpeer\b|(?i:\b(?:recv|send)\b)")
 _NOT_SET_UP = re.compile(

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 
+from diag.ended.model import Clue, Evidence
 from diag.hang.classes.base import NAMES_AN_EFFECT, NAMES_THE_CAUSE, SUGGESTS, Hit
 from diag.hang.failures import GroupTimeouts, Timeout, groups_of, speaker_of, timeouts_of
 from diag.hang.job import JobLogs, distinct
-from diag.hang.model import Clue, Communicator, Evidence, NcclCall
+from diag.hang.model import Communicator, NcclCall
 from diag.hang.rules.direct import clue_of, far_end, ranks_in, time_of
 
 _FEW = 3  # ranks: enough for a vote

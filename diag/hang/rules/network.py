@@ -7,14 +7,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from diag.ended.model import Clue, Culprit, short_host
 from diag.hang.classes import CLASSES
 from diag.hang.classes.base import NAMES_AN_EFFECT, NAMES_THE_CAUSE, SUGGESTS, Hit
 from diag.hang.failures import failed as job_failed
 from diag.hang.failures import lives
 from diag.hang.job import Interface, JobLogs, distinct
-from diag.hang.model import Clue, Culprit, Role
+from diag.hang.model import Role
 from diag.hang.rules.direct import clue_of, far_end
-from diag.hang.text.prefixes import short_host
 
 # -- Connections that end or never begin: the peer that is complained about --------------------------------------------
 

@@ -8,14 +8,14 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from diag.ended.model import Clue, Culprit, Evidence, short_host
+from diag.ended.raised import about_others, lost_worker, shortened
 from diag.hang.classes import CLASSES
 from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, Hit
 from diag.hang.failures import FailedRank, Timeout, failed_ranks, speaker_of, timeouts_of, went_on
 from diag.hang.job import CLOCKS_NS, JobLogs, culprit_of, distinct
-from diag.hang.model import Clue, Culprit, Evidence, Line, Role, Speaker
-from diag.hang.raised import about_others, lost_worker, shortened
+from diag.hang.model import Line, Role, Speaker
 from diag.hang.rules.direct import clue_of, first_by_time, time_of
-from diag.hang.text.prefixes import short_host
 
 # -- Processes that a signal ended, as reported by the launcher or the kernel ------------------------------------------
 

@@ -8,11 +8,12 @@ import sys
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
+from diag.ended.model import Clue, Culprit, Evidence
 from diag.hang.classes import CLASSES
 from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS
 from diag.hang.failures import STEP, TIMED_OUT, GroupTimeouts, group_of, groups_of, timeouts_of
 from diag.hang.job import JobLogs, distinct
-from diag.hang.model import Clue, Culprit, Evidence, Line, Role, Stack
+from diag.hang.model import Line, Role, Stack
 from diag.hang.rules.direct import time_of
 from diag.hang.rules.network import LOST
 

@@ -6,7 +6,8 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from diag.hang.model import MOST_RANKS, Evidence, NcclCall
+from diag.ended.model import Evidence
+from diag.hang.model import MOST_RANKS, NcclCall
 from diag.hang.text.prefixes import ParsedLine
 
 # -- Single messages: a communicator's life, a collective call, a variable, a version, a world size --------------------

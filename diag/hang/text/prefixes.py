@@ -423,14 +423,6 @@ def _host(name: str) -> str:
     return name if name.isprintable() else "".join(filter(str.isprintable, name))
 
 
-_ADDRESS = re.compile(r"(?:\d{1,3}\.){3}\d{1,3}|(?=[^:]*:[^:]*:)[0-9A-Fa-f:.]+(?:%[\w.-]+)?")
-
-
-def short_host(name: str) -> str:
-    """A host's name without its domain; an address unchanged."""
-    return name if _ADDRESS.fullmatch(name) else name.partition(".")[0]
-
-
 # -- File names: the rank whose log it is ------------------------------------------------------------------------------
 
 _RUN = re.compile(r"(?:^|/)ranks/(\d{5,})/[^/]+$")  # a run directory of this project

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from diag.collectors.layout import RANKS, RunLayout, is_regular, world_size_of
-from diag.hang.model import Communicator, Evidence, Line, Logs, Member, NcclCall, Process, Speaker, grouped
+from diag.ended.model import Evidence, short_host
+from diag.hang.model import Communicator, Line, Logs, Member, NcclCall, Process, Speaker, grouped
 from diag.hang.text.gather import Gatherer
 from diag.hang.text.keep import SOURCES, RawLine
 from diag.hang.text.messages import Facts, Hint, OneSided, ProcessFacts, ProcessKey, call_of
-from diag.hang.text.prefixes import NamedRank, ParsedLine, short_host
+from diag.hang.text.prefixes import NamedRank, ParsedLine
 from diag.hang.text.streams import STDIN, Gaps, files_of
 from diag.hang.wording import NO_RANK, SHARES
 from diag.rundir.job_ranks import job_ranks

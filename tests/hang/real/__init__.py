@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from diag.ended.model import Culprit, culprit_words
 from diag.hang.api import triage
-from diag.hang.model import Culprit, Triage
-from diag.hang.wording import culprit_words
+from diag.hang.model import Triage
 
 HERE = Path(__file__).parent
 NOBODY = ("undetermined", "healthy")

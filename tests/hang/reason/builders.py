@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from diag.hang.model import Communicator, Evidence, Line, Logs, Member, NcclCall, Process, Speaker
+from diag.ended.model import Evidence
+from diag.hang.model import Communicator, Line, Logs, Member, NcclCall, Process, Speaker
 
 LAUNCHER = "launcher.log"
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from diag.ended.model import Clue, Culprit, Evidence
 from diag.hang.classes import CLASSES, NEVER_ROOTS, PATTERNS, anchors, hits_of
 from diag.hang.flight import FlightFindings
-from diag.hang.model import Clue, Communicator, Culprit, Evidence, Member, Role, Stack
+from diag.hang.model import Communicator, Member, Role, Stack
 from diag.hang.reason import reason
 from tests.hang.reason.builders import Job, call
 

@@ -225,16 +225,20 @@ def test_the_account_is_one(tmp_path: Path, case: Case, capsys: pytest.CaptureFi
     assert plain(answer.headline) in plain(screen.getvalue())
     assert json.loads(to_json(answer))["verdict"]["headline"] == plain(answer.headline)
 
+    by_records = open_run(layout.root).outcome
+    say_end(layout, Outcome(case.exit_code or 0, "reason"), collect=True)
+    ending = plain(capsys.readouterr().err)
     result = open_run(layout.root)
     report = StringIO()
     print_report(result, Console(width=400, file=report))
-    say_end(layout, Outcome(case.exit_code or 0, "reason"), collect=True)
-    ending = plain(capsys.readouterr().err)
     if case.fault_class == "healthy":
-        assert result.outcome is None
+        assert by_records is result.outcome is None
         assert answer.headline not in ending
         return
     assert result.outcome is not None
+    assert by_records is not None
+    assert (by_records.cause, by_records.ranks) == (result.outcome.cause, result.outcome.ranks)
+    assert abs(by_records.confidence - result.outcome.confidence) <= 0.05
     assert answer.headline.rstrip(".") in result.outcome.headline
     assert result.outcome.ranks == case.blamed
     assert (result.outcome.cause == "") != CLASSES[answer.fault_class].names_a_cause

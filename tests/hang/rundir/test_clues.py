@@ -25,8 +25,8 @@ from diag.collectors.records import (
     RankExit,
     RankRecord,
 )
-from diag.hang.model import Clue
-from diag.hang.rundir import clues_of, read_runs
+from diag.ended.model import Clue
+from diag.ended.rundir import clues_of, read_runs
 
 # A step of FSDP2 on two units: (operation, bytes).
 STEP = (("all_gather", 400), ("all_gather", 900), ("reduce_scatter", 900), ("reduce_scatter", 400), ("all_reduce", 4))

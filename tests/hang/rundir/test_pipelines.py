@@ -10,9 +10,9 @@ from diag.collectors.files import encode
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import update_manifest
 from diag.collectors.records import HANG, Asked, CollectiveLine, CollectiveRow, Heartbeat, RankRecord
-from diag.hang.model import Clue
-from diag.hang.rundir import clues_of, read_runs
-from diag.hang.rundir.read import beat_of
+from diag.ended.model import Clue
+from diag.ended.read import beat_of
+from diag.ended.rundir import clues_of, read_runs
 
 STAGES, BATCHES, DONE = 4, 4, 3
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diag.hang.text.prefixes import ParsedLine, read_line, short_host
+from diag.ended.model import short_host
+from diag.hang.text.prefixes import ParsedLine, read_line
 
 # Prefix, and what it tells. Those with a text of their own end in one, for the message follows directly.
 TABLE: dict[str, tuple[str, dict[str, object]]] = {

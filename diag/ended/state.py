@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from diag.collectors.layout import RankLayout
-from diag.hang.model import Evidence
-from diag.hang.rundir.clues import evidence_of_standstill
-from diag.hang.rundir.ends import End, end_of, signal_words
-from diag.hang.rundir.read import Rank, Rundir
-from diag.hang.wording import begun
+from diag.ended.clues import evidence_of_standstill
+from diag.ended.ends import End, end_of, signal_words
+from diag.ended.model import Evidence
+from diag.ended.read import Rank, Rundir
 from diag.rundir.lines import SILENT_S
-from diag.words.formatting import counted, listing, spaced
+from diag.words.formatting import begun, counted, listing, spaced
 
 # The launcher saw every process end with 0, and every rank recorded that its training reached its end.
 _SURE_OF_END = 0.95

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 
 from diag.collectors.layout import RankLayout
 from diag.collectors.records import CHECKPOINT, EVALUATION, HANG
-from diag.hang.model import Clue, Evidence
-from diag.hang.rundir.ends import left_by_itself
-from diag.hang.rundir.read import CalledCollective, Rank, Rundir
-from diag.hang.wording import begun
-from diag.words.formatting import listing, spaced
+from diag.ended.ends import left_by_itself
+from diag.ended.model import Clue, Evidence
+from diag.ended.read import CalledCollective, Rank, Rundir
+from diag.words.formatting import begun, listing, spaced
 
 # -- A training that hangs, by the heartbeats that ranks sent when they were asked -------------------------------------
 

@@ -21,9 +21,8 @@ from diag.collectors.records import (
     RankExit,
     RankRecord,
 )
-from diag.hang.model import Culprit
-from diag.hang.raised import Chain, chain_of, chain_of_message
-from diag.hang.text.prefixes import short_host
+from diag.ended.model import Culprit, short_host
+from diag.ended.raised import Chain, chain_of, chain_of_message
 from diag.model import Gap
 from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import (

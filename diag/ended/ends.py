@@ -11,12 +11,10 @@ from enum import StrEnum
 
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import HANG, RankExit
-from diag.hang.classes.mismatches import LEFT
-from diag.hang.model import Clue, Evidence
-from diag.hang.raised import Chain, about_the_group, lost_worker, shortened
-from diag.hang.rundir.read import Rank, Rundir
-from diag.hang.wording import begun
-from diag.words.formatting import counted, listing, spaced
+from diag.ended.model import Clue, Evidence
+from diag.ended.raised import Chain, about_the_group, lost_worker, shortened
+from diag.ended.read import Rank, Rundir
+from diag.words.formatting import begun, counted, listing, spaced
 
 # torchrun's guess at the root cause is not used: a rank that loses a peer often ends before that peer does.
 
@@ -42,6 +40,7 @@ _LAST_LINES = 15
 _WARNING = re.compile(r"\[W[ \d]")  # of torch, also about a connection that is retried
 _MOST_EVIDENCE = 4
 RAISED_ITSELF = 1
+LEFT = "done: it reached the end of its training"  # of a rank that left a run in which others went on
 
 # Signals that ask a process to end. SIGUSR1 and SIGUSR2 end a program without a handler.
 _ASKS = {

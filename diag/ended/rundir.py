@@ -7,26 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from diag.collectors.layout import RunLayout, is_regular
-from diag.hang.model import Clue
-from diag.hang.rundir.read import Rundir, read_run
+from diag.ended.model import Clue
+from diag.ended.read import Rundir, read_run
 
 from . import clues, ends
-from .ends import RAISED_ITSELF
-from .state import EndedWell, Standing, ended_well, is_over, standing
-
-__all__ = [
-    "RAISED_ITSELF",
-    "EndedWell",
-    "Rundir",
-    "Standing",
-    "clues_of",
-    "culprit_order",
-    "ended_well",
-    "is_over",
-    "needs_triage",
-    "read_runs",
-    "standing",
-]
 
 
 def clues_of(run: Rundir) -> tuple[Clue, ...]:

@@ -1,0 +1,1 @@
+"""How the ranks of a run ended or stand still, by its records: heartbeats, exit codes, exceptions, collectives."""

@@ -1,0 +1,150 @@
+"""How a run that failed ended: by the answer of ``diag triage`` that is kept in its directory, else by its records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from diag.collectors.files import replace_file
+from diag.collectors.layout import RunLayout
+from diag.collectors.masking import masked
+from diag.collectors.records import Manifest
+from diag.model.steps import Outcome
+from diag.rundir.lines import read_record
+from diag.rundir.runs import RunState, state_of
+from diag.words.formatting import NBSP, counted
+
+from .model import (
+    FAULTS,
+    HEALTHY,
+    NAME_NO_CAUSE,
+    NOBODY,
+    SURE_ENOUGH,
+    SURE_ENOUGH_OF_A_GOOD_END,
+    Clue,
+    culprit_words,
+    headline,
+)
+from .out_of_memory import out_of_memory_lines
+from .read import read_run
+from .rundir import clues_of, needs_triage
+from .state import ended_well, standing
+
+_WEAK = 0.5  # below it a clue gives way to stronger ones of the next priority
+_HANG_BYTES = 16 << 20
+
+
+def outcome_of(root: Path, manifest: Manifest | None, steps: int | None) -> Outcome | None:
+    """How a run ended that failed, left no end or makes no progress; None for any other run. ``steps``: number of
+    recorded steps; None leaves it out."""
+    if manifest is None:
+        return None
+    layout, state = RunLayout(root), state_of(root)
+    if (state.live and not state.stalled) or (manifest.exit_code == 0 and not needs_triage(layout)):
+        return None
+    account = _kept(layout, state) or _by_records(layout)
+    if account.cause == HEALTHY:
+        return None
+    return replace(account, ended=_ended(account, manifest, state, steps), exit_code=manifest.exit_code)
+
+
+def _ended(account: Outcome, manifest: Manifest, state: RunState, steps: int | None) -> str:
+    after = f" after {counted(steps, 'step').replace(NBSP, ' ')}" if steps else " before a step was recorded"
+    after = "" if steps is None else after
+    fault = FAULTS.get(account.cause)
+    if state.live and state.standstill is not None:
+        return f"The training has not ended and makes no progress: {state.standstill.words}"
+    if fault is not None and fault.outside and not account.ranks:
+        return ""  # the account begins with it
+    if manifest.ended_by:
+        return f"The training ended{after}"
+    if manifest.exit_code is not None:
+        verb = "failed" if manifest.exit_code else "ended"
+        return f"The training {verb}{after} (exit code {manifest.exit_code})"
+    return f"The training stopped{after} without recording its end"
+
+
+# -- The answer of a triage, which has also read logs and dumps --------------------------------------------------------
+
+
+class _Verdict(Struct):
+    fault_class: str
+    confidence: float
+    headline: str
+
+
+class _Culprit(Struct):
+    rank: int | None = None
+
+
+class _Kept(Struct):
+    verdict: _Verdict
+    culprits: list[_Culprit] = field(default_factory=list)
+    next_steps: list[str] = field(default_factory=list)
+
+
+def keep(layout: RunLayout, answer: str) -> None:
+    """Keeps the answer of a triage, the JSON document of its contract, in the run's directory. OSError if it cannot be
+    written."""
+    replace_file(layout.hang, answer.encode() + b"\n", private=True)
+
+
+def _kept(layout: RunLayout, state: RunState) -> Outcome | None:
+    """The kept answer; None if there is none that is newer than the records."""
+    try:
+        if layout.hang.stat().st_mtime_ns < state.changed_ns:
+            return None
+    except OSError:
+        return None
+    kept, _ = read_record(layout.hang, _Kept, layout.root, _HANG_BYTES)
+    if kept is None:
+        return None
+    fault_class, known = kept.verdict.fault_class, kept.verdict.fault_class not in NAME_NO_CAUSE
+    return Outcome(
+        "",
+        None,
+        _sentence(kept.verdict.headline),
+        fault_class if known or fault_class == HEALTHY else "",
+        min(max(kept.verdict.confidence, 0.0), 1.0) if known else 0.0,
+        tuple(sorted({culprit.rank for culprit in kept.culprits if culprit.rank is not None})),
+        masked(kept.next_steps[0]) if kept.next_steps else "",
+    )
+
+
+# -- The records alone -------------------------------------------------------------------------------------------------
+
+
+def _by_records(layout: RunLayout) -> Outcome:
+    try:
+        run = read_run(layout)
+    except OSError as error:
+        return Outcome("", None, _sentence(f"The ranks cannot be listed: {error.strerror}"))
+    well = ended_well(run)
+    best = min(clues_of(run), key=lambda clue: (_place(clue), -clue.confidence), default=None)
+    sure = _confidence(best) if best is not None else 0.0
+    if best is None or sure < (SURE_ENOUGH_OF_A_GOOD_END if well is not None else SURE_ENOUGH):
+        if well is not None:
+            return Outcome("", None, well.headline, HEALTHY)
+        return Outcome("", None, _sentence(standing(run).headline))
+    ranks = tuple(sorted(best.ranks))
+    fault, said = FAULTS[best.fault_class], headline(FAULTS[best.fault_class], best)
+    if fault.ending and ranks and set(out_of_memory_lines(layout, ranks)) == set(ranks):
+        fault = FAULTS["cuda_oom"]
+        said = f"{fault.title}: {culprit_words(best.culprits)}. {best.note.rstrip('.')}."
+    return Outcome("", None, _sentence(said), fault.id, sure, ranks)
+
+
+def _place(clue: Clue) -> float:
+    fault = FAULTS[clue.fault_class]
+    return 0.0 if clue.comes_first else fault.place + (clue.confidence < _WEAK)
+
+
+def _confidence(clue: Clue) -> float:
+    nobody = not clue.ranks and not clue.hosts and not FAULTS[clue.fault_class].outside
+    return round(clue.confidence * (NOBODY if nobody else 1.0), 2)
+
+
+def _sentence(text: str) -> str:
+    return f"{masked(text).rstrip('.')}."
