@@ -33,8 +33,8 @@ def threshold(value: _T, unit: str, origin: str = "chosen", meaning: str = "") -
 class Topic:
     """The thresholds of one subject. Nothing but ``diag.policy`` changes their values.
 
-    ``name``: what users call it. ``fixed``: the values are read in the training's own process, so a file of an analysis
-    cannot override them.
+    ``name``: what users call it. ``fixed``: a file cannot override the values, because they are sizes that the code
+    rests on, or are used in the training's own process.
     """
 
     name: ClassVar[str]

@@ -26,7 +26,16 @@ from diag.collectors.thresholds import threshold as threshold
 ENVIRONMENT = "DIAG_POLICY"  # a file, for the commands that have --policy
 INHERITED = "DIAG_POLICY_VALUES"  # set for processes that this one starts
 # Each is imported when its room is; all of them for the list of topics.
-MODULES = ("diag.account.policy", "diag.diagnoses.policy")
+MODULES = (
+    "diag.account.policy",
+    "diag.diagnoses.policy",
+    "diag.replay.policy",
+    "diag.rundir.policy",
+    "diag.show.policy",
+    "diag.tables.policy",
+    "diag.traces.policy",
+    "diag.words.policy",
+)
 
 
 class Override(NamedTuple):
@@ -173,7 +182,9 @@ def _checked(topic: str, values: object, file: Path | str) -> dict[str, float]:
         raise refused(f"[{topic}] is no topic", _near(topic, every, "`diag help policy` lists them"))
     its, listed = every[topic].thresholds, f"`diag help policy {topic}` lists them"
     if every[topic].fixed:
-        raise refused(f"[{topic}] is used while a training is recorded, and cannot be overridden", listed)
+        raise refused(
+            f"[{topic}] is fixed: no verdict rests on it, or a training needs it while it is recorded", listed
+        )
     if not isinstance(values, dict):
         raise refused(f"{topic} is not a table", f"write [{topic}], and its thresholds below it")
     for name, value in values.items():

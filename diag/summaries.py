@@ -18,7 +18,7 @@ from diag.diagnoses.verdict import agreeing, judge
 from diag.errors import DiagError, readable
 from diag.model.steps import Coverage, Recommendation
 from diag.rundir.run import must_exist, open_paths
-from diag.rundir.summaries import MOST_STEPS, has_summaries, read_summaries
+from diag.rundir.summaries import has_summaries, read_summaries
 from diag.rundir.tables import RankTables, Tables, axes_of
 from diag.words.formatting import rank_ranges
 
@@ -48,7 +48,9 @@ class SummaryResult(Result, frozen=True, dict=True):
 
 
 def open_summaries(
-    path: Path | str, progress: Callable[[int, int, str], None] | None = None, most_steps: int = MOST_STEPS
+    path: Path | str,
+    progress: Callable[[int, int, str], None] | None = None,
+    most_steps: int | None = None,
 ) -> SummaryResult:
     """The verdict over all ranks from their own summaries of the newest steps, one small file per rank: for jobs of
     thousands of ranks, also while they train. DiagError if fewer than two ranks have summaries."""

@@ -11,7 +11,8 @@ import pytest
 from diag.account import gpu
 from diag.api import Result, open_run
 from diag.model.breakdown import Bound, CollectiveStat, KernelKind, KernelStat
-from diag.tables.collectives import SATURATING_BYTES, best_bandwidth, bus_factor, saturating_bytes
+from diag.tables.collectives import best_bandwidth, bus_factor, saturating_bytes
+from diag.tables.policy import BANDWIDTH
 from diag.traces import kineto_names as names
 from tests.account.kineto_builder import BASE_NS, KinetoBuilder, nccl_args
 
@@ -165,7 +166,7 @@ def test_the_best_of_a_group_is_taken_where_sizes_saturate_it() -> None:
     assert best_bandwidth(sizes, times, [s / t for s, t in zip(sizes, times, strict=True)]) == pytest.approx(
         98, rel=0.02
     )
-    assert saturating_bytes(sizes[:2], times[:2]) == SATURATING_BYTES
+    assert saturating_bytes(sizes[:2], times[:2]) == BANDWIDTH.saturating_bytes
     assert best_bandwidth(sizes[:2], times[:2], [1.0, 2.0]) is None
 
 

@@ -11,8 +11,8 @@ import pytest
 from diag.account.policy import STEPS
 from diag.api import open_run, state_of
 from diag.collectors.layout import RunLayout
-from diag.rundir import curves
 from diag.rundir.curves import curves_of, progress_of
+from diag.rundir.policy import RUN_READING
 from diag.summaries import open_newest
 from tests.app.runs import MS, TOKENS, write_run
 
@@ -65,7 +65,7 @@ def test_a_file_that_begins_anew_is_another_run(tmp_path: Path) -> None:
 
 def test_of_a_long_file_the_end_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = write_run(tmp_path / "run", steps=12)
-    monkeypatch.setattr(curves, "_MOST_BYTES", sum(map(len, lines_of(run)[-4:])) + 10)
+    monkeypatch.setitem(vars(RUN_READING), "most_curve_bytes", sum(map(len, lines_of(run)[-4:])) + 10)
     found = curves_of(run)
     assert found is not None
     assert found.steps.tolist() == [8, 9, 10, 11]

@@ -25,6 +25,7 @@ from diag.hang.text import read_logs
 from diag.perfetto import step_of
 from diag.rundir import job_ranks as module
 from diag.rundir.job_ranks import job_ranks
+from diag.rundir.policy import RUN_READING
 from diag.watch.traces import answers, ask
 from tests.allocator import train
 from tests.test_one_job import HOUR_NS, SECOND_NS, edit, later, recorded
@@ -162,7 +163,7 @@ def test_polling_reads_an_identity_once(run: RunLayout, monkeypatch: pytest.Monk
 
 
 def test_a_rank_that_starts_beside_an_old_folder_is_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PAUSE", 0)
+    monkeypatch.setitem(vars(RUN_READING), "pause_over_reading", 0)
     run = recorded(tmp_path / "run", ranks=3)
     old = recorded(tmp_path / "old", ranks=3, at_ns=lambda rank: HOUR_NS // 2)
     shutil.rmtree(run.rank(2).folder)

@@ -11,7 +11,7 @@ import pytest
 from diag.api import State, newest_change, open_run, state_of
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import update_manifest
-from diag.rundir.runs import SILENT_S
+from diag.rundir.policy import SILENCE
 from diag.show.json import save
 from tests.app.runs import COMPUTE_MS, QUICK_DATA_MS, TRANSFER_MS, write_run
 
@@ -43,7 +43,7 @@ def test_a_run_that_failed(tmp_path: Path) -> None:
 def test_a_run_lives_while_it_writes_or_its_heart_beats(tmp_path: Path) -> None:
     run = running(tmp_path / "run")
     written = newest_change(run)
-    soon, late = written + 10**9, written + round((SILENT_S + 1) * 1e9)
+    soon, late = written + 10**9, written + round((SILENCE.silent_s + 1) * 1e9)
     assert state_of(run, soon).state == State.TRAINING
     assert state_of(run, late).state == State.STOPPED
     beat = RunLayout(run).rank(1).heartbeat

@@ -134,7 +134,8 @@ def with_comparable_steps(tables: Tables) -> Tables:
     recorded hardly any of the others' steps are left out, each with a gap: with them hardly any step could be
     compared."""
     most = max(
-        STEPS.steps_of_each_trace, STEPS.steps_of_traces // max(1, sum(len(t.traces) for t in tables.ranks.values()))
+        STEPS.least_steps_of_each_trace,
+        STEPS.most_steps_of_traces // max(1, sum(len(t.traces) for t in tables.ranks.values())),
     )
     bounded = {rank: with_most_steps(t.traces, most) for rank, t in tables.ranks.items()}
     tables = replace(tables, ranks={rank: replace(t, traces=bounded[rank][0]) for rank, t in tables.ranks.items()})
@@ -152,8 +153,8 @@ def with_comparable_steps(tables: Tables) -> Tables:
 
 
 def _enough_steps(recorded: Iterable[set[int]]) -> int:
-    """How many steps all ranks must have in common: half of all steps, at most ``common_steps_of_ranks``."""
-    return min(STEPS.common_steps_of_ranks, -(-len(set().union(*recorded)) // 2))
+    """How many steps all ranks must have in common: half of all steps, at most ``least_common_steps_of_ranks``."""
+    return min(STEPS.least_common_steps_of_ranks, -(-len(set().union(*recorded)) // 2))
 
 
 def _division(ranks: Mapping[int, RankTables]) -> tuple[Division, str]:
@@ -372,7 +373,7 @@ def in_windows(windows: Collection[int], numbers: Sequence[int], reasons: Mappin
     counts as computation in the records. Empty if hardly any other of ``numbers`` counts; ``reasons``: steps that are
     left out in any case."""
     outside = [number for number in numbers if number not in windows and number not in reasons]
-    if len(outside) < STEPS.steps_outside_of_windows:
+    if len(outside) < STEPS.least_steps_outside_of_windows:
         return {}
     return {number: IN_WINDOW for number in numbers if number in windows}
 
@@ -432,7 +433,7 @@ def queued_steps(manifest: Manifest | None) -> int:
     batches = manifest.trainer.get("micro_batches") if manifest is not None else None
     if loader.workers is None or loader.prefetch_factor is None or not isinstance(batches, int) or batches <= 0:
         return 0
-    return min(-(-loader.workers * loader.prefetch_factor // batches), STEPS.slow_steps_after_trace)
+    return min(-(-loader.workers * loader.prefetch_factor // batches), STEPS.most_slow_steps_after_trace)
 
 
 def _first_warm_step(ranks: Mapping[int, RankTables], steps: Sequence[int]) -> int:

@@ -95,7 +95,7 @@ def outside_windows(tables: Tables) -> tuple[int, float, float]:
         for rank_tables in traced[: DEVICE_CLOCK.sampled_ranks]
     ]
     world = tables.world_size or len(ranks)
-    if not ranks or any(len(rank_tables.steps) < DEVICE_CLOCK.steps_outside_of_windows for rank_tables in ranks):
+    if not ranks or any(len(rank_tables.steps) < DEVICE_CLOCK.least_steps_outside_of_windows for rank_tables in ranks):
         return 0, 0.0, 0.0
     timed = [_timed(rank_tables) for rank_tables in ranks]
     if any(
@@ -131,7 +131,7 @@ def _seen(tables: RankTables, timed: Sequence[_Timed], alone: bool) -> float:
     if nothing is known of the device. Other calls are waited for in C++, in compiled code, in a graph, or in a later
     step. For two consecutive calls in one phase, a wait for the second is enough: HSDP all-reduces the result of its
     reduce-scatter, and waits for that."""
-    if not timed or len(timed) < DEVICE_CLOCK.known_steps_share * len(tables.steps):
+    if not timed or len(timed) < DEVICE_CLOCK.least_known_steps_share * len(tables.steps):
         return 0.0
     if alone:
         return 1.0

@@ -96,7 +96,9 @@ def durations_of(rows: pl.DataFrame, size_of: Mapping[str, int]) -> Durations:
     )
     whole = met.filter((pl.col("members") == pl.col("size")) & (pl.col("size") > 1))
     a_rank = float(whole["size"].sum()) / max(1, calls["rank"].n_unique())
-    chunks = max(1, min(COLLECTIVE_DURATIONS.parts_of_job, int(a_rank / COLLECTIVE_DURATIONS.collectives_of_a_part)))
+    chunks = max(
+        1, min(COLLECTIVE_DURATIONS.parts_of_job, int(a_rank / COLLECTIVE_DURATIONS.least_collectives_of_a_part))
+    )
     whole = whole.with_columns(chunk=(pl.col("place") * chunks).floor().clip(0, chunks - 1).cast(pl.Int64))
     times = calls.select("rank", *key, "duration_ns")
     whole_calls = times.join(whole.select(*key, "transfer_ns", "chunk"), on=key, how="inner")

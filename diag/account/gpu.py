@@ -154,7 +154,9 @@ class _Calls:
         long = allocating.filter(pl.col("dur_ns") >= DEVICE_IDLE.loading_call_ns)["dur_ns"]
         # A context is created once; allocations under memory pressure recur.
         least = (
-            DEVICE_IDLE.loading_call_ns if len(long) <= DEVICE_IDLE.loading_allocations else 10 * int(np.median(long))
+            DEVICE_IDLE.loading_call_ns
+            if len(long) <= DEVICE_IDLE.most_loading_allocations
+            else 10 * int(np.median(long))
         )
         self.allocating = as_intervals(allocating.filter(pl.col("dur_ns") < least))
         columns = ("ts_ns", "dur_ns", "name", "thread")
@@ -234,9 +236,9 @@ def with_stalls(trace: Trace, steps: Sequence[RankStep], threads: set[Thread]) -
         idle = np.flatnonzero(
             (cut.kind == Kind.IDLE) & (cut.detail != Detail.OUTSIDE) & (dur >= DEVICE_IDLE.named_stall_ns)
         )
-        longest = idle[np.argsort(-dur[idle], kind="stable")][: DEVICE_IDLE.stalls_of_a_step]
+        longest = idle[np.argsort(-dur[idle], kind="stable")][: DEVICE_IDLE.most_stalls_of_a_step]
         idle_pieces += [(int(dur[at]), index, int(at), int(cut.start_ns[at])) for at in longest]
-    idle_pieces = sorted(idle_pieces, key=lambda piece: (-piece[0], piece[3]))[: DEVICE_IDLE.stalls_of_a_trace]
+    idle_pieces = sorted(idle_pieces, key=lambda piece: (-piece[0], piece[3]))[: DEVICE_IDLE.most_stalls_of_a_trace]
     if not idle_pieces:
         return list(steps)
     named = _innermost(trace, [(begin, begin + dur) for dur, _, _, begin in idle_pieces], threads)

@@ -180,7 +180,7 @@ def closure(bounds: Bounds, known: Known) -> tuple[Bounds, Known]:
     wider: the cube of two thousand clocks took 20 s."""
     closed, known = bounds.copy(), known.copy()
     for via in range(len(closed)):
-        if via * closed.size > CLOCKS.sums_of_bounds and known.all():
+        if via * closed.size > CLOCKS.most_sums_of_bounds and known.all():
             break
         before, behind = np.flatnonzero(known[:, via]), np.flatnonzero(known[via])
         through = closed[before, via][:, None] + closed[via, behind][None, :]
@@ -251,7 +251,7 @@ def fit(met: Sequence[Met], of_rank: Bounds) -> Clocks | None:
     # Elapsed time on the ranks' own clocks differs by no more than the rates searched for.
     elapsed = np.array([float(np.mean(starts - since[members])) for members, starts, _ in met])
     parts = np.array_split(np.argsort(elapsed, kind="stable"), min(CLOCKS.windows, len(met)))
-    if len(parts) < CLOCKS.windows_for_a_rate:
+    if len(parts) < CLOCKS.least_windows_for_a_rate:
         return None
     at = np.array([elapsed[part].mean() for part in parts])
     clocks = Clocks(np.zeros(count), since)
@@ -406,7 +406,7 @@ def _by_ends(met: Sequence[Met], of_rank: Bounds, closed: Bounds) -> tuple[Bound
         shared = there[:, placed].astype(np.int64).T @ there.astype(np.int64)
         shared[:, placed] = -1
         base, clock = (int(i) for i in np.unravel_index(int(shared.argmax()), shared.shape))
-        if shared[base, clock] < CLOCKS.common_ends:
+        if shared[base, clock] < CLOCKS.least_common_ends:
             return None
         both = there[:, placed[base]] & there[:, clock]
         behind = ends[both, placed[base]] + offset[placed[base]] - ends[both, clock]

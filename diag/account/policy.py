@@ -14,22 +14,22 @@ class Steps(Topic, name="steps"):
         "chosen: lazy initialisation, the allocator, first connections and full loader queues: not "
         "representative of the run",
     )
-    common_steps_of_ranks = threshold(
+    least_common_steps_of_ranks = threshold(
         10, "steps", "chosen", "fewer steps that all ranks recorded are not enough to leave out those after a trace"
     )
-    slow_steps_after_trace = threshold(
+    most_slow_steps_after_trace = threshold(
         8, "steps", "chosen", "at most these many steps are left out after a trace was written"
     )
-    steps_outside_of_windows = threshold(
+    least_steps_outside_of_windows = threshold(
         3, "steps", "chosen", "steps outside of profiler windows: with fewer, those inside count, too"
     )
-    steps_of_traces = threshold(
+    most_steps_of_traces = threshold(
         10_000,
         "steps",
         "chosen: a mark of a step takes 4 bytes of a packed trace, and its account 20 kB of memory. "
         "Traces hold a few dozen steps",
     )
-    steps_of_each_trace = threshold(
+    least_steps_of_each_trace = threshold(
         200, "steps", "chosen", "every trace may have so many, however many the others have"
     )
 
@@ -40,13 +40,13 @@ STEPS = Steps()
 class StepDetection(Topic, name="step-detection"):
     """How steps are inferred in a trace without marks of steps."""
 
-    iterations_of_a_range = threshold(
+    least_iterations_of_a_range = threshold(
         3,
         "iterations",
         "chosen: two iterations can be equal by chance. Operators repeat within an iteration as well (the "
         "layers of a model), so more iterations are required for them",
     )
-    iterations_of_an_operator = threshold(4, "iterations", "chosen: see iterations_of_a_range")
+    least_iterations_of_an_operator = threshold(4, "iterations", "chosen: see least_iterations_of_a_range")
     covered_share = threshold(
         0.5,
         "fraction",
@@ -99,7 +99,9 @@ class Clocks(Topic, name="clocks"):
     """How clocks of ranks are tied to each other, and when two contradict each other."""
 
     blocked_ns = threshold(50_000, "ns", "chosen", "a shorter wait found everything done")
-    sums_of_bounds = threshold(1 << 30, "sums", "chosen", "sums of two bounds, once every clock is tied to every other")
+    most_sums_of_bounds = threshold(
+        1 << 30, "sums", "chosen", "sums of two bounds, once every clock is tied to every other"
+    )
     noise_of_bounds_ns = threshold(
         50_000, "ns", "chosen: a smaller contradiction between bounds is reading noise of two clocks, not a rate"
     )
@@ -110,7 +112,7 @@ class Clocks(Topic, name="clocks"):
         "an undisciplined quartz is off by 20 to 100 parts per million; beyond this it is something else",
     )
     windows = threshold(64, "windows")
-    windows_for_a_rate = threshold(3, "windows", "chosen", "with two, every line fits")
+    least_windows_for_a_rate = threshold(3, "windows", "chosen", "with two, every line fits")
     rounds = threshold(2, "rounds", "chosen", "the bounds drift within a window, too; after one round they hardly do")
     contradiction_ns = threshold(
         20_000_000,
@@ -119,7 +121,7 @@ class Clocks(Topic, name="clocks"):
         "oversubscribed. Ranks of one host whose calls contradict their common clock by more than this "
         "are treated as on separate clocks",
     )
-    common_ends = threshold(4, "collectives", "chosen", "collectives of two clocks")
+    least_common_ends = threshold(4, "collectives", "chosen", "collectives of two clocks")
     contradicted_ends_share = threshold(
         0.9, "fraction", "chosen", "fraction of the ends that are closer to their median than the uncertainty"
     )
@@ -145,10 +147,10 @@ class DeviceClock(Topic, name="device-clock"):
     nearly_all_waits_share = threshold(0.9, "fraction", "chosen: see observed_waits_share")
     sampled_steps = threshold(200, "steps")
     sampled_ranks = threshold(16, "ranks")
-    steps_outside_of_windows = threshold(
+    least_steps_outside_of_windows = threshold(
         10, "steps", "chosen", "steps outside of windows: fewer do not represent the run"
     )
-    known_steps_share = threshold(
+    least_known_steps_share = threshold(
         0.5, "fraction", "chosen", "fraction of the recorded steps whose times on the device must be known"
     )
     resolution_ns = threshold(5_000, "ns", "chosen", "between two events with nothing between them")
@@ -164,7 +166,7 @@ class CollectiveDurations(Topic, name="collective-durations"):
     """Stragglers found in durations of collectives alone."""
 
     parts_of_job = threshold(20, "parts", "chosen", "parts of the job: a straggler must be one in most of them")
-    collectives_of_a_part = threshold(
+    least_collectives_of_a_part = threshold(
         24,
         "collectives",
         "chosen",
@@ -213,7 +215,7 @@ class DeviceIdle(Topic, name="device-idle"):
     )
     loading_graph_ns = threshold(100_000_000, "ns", "chosen: see loading_launch_ns")
     loading_call_ns = threshold(10_000_000, "ns", "chosen: see loading_launch_ns")
-    loading_allocations = threshold(
+    most_loading_allocations = threshold(
         8, "allocations", "chosen", "long allocations: 2 to 6 in start-ups of cuDNN, cuBLAS and the caching allocator"
     )
     single_stall_ns = threshold(
@@ -227,8 +229,8 @@ class DeviceIdle(Topic, name="device-idle"):
     named_stall_ns = threshold(
         1_000_000, "ns", "chosen", "a stall worth a name: a hundred times the gap that a late launch leaves"
     )
-    stalls_of_a_step = threshold(4, "stalls", "chosen", "the longest stalls, of a step and of a trace")
-    stalls_of_a_trace = threshold(32, "stalls", "chosen", "the longest stalls, of a step and of a trace")
+    most_stalls_of_a_step = threshold(4, "stalls", "chosen", "the longest stalls, of a step and of a trace")
+    most_stalls_of_a_trace = threshold(32, "stalls", "chosen", "the longest stalls, of a step and of a trace")
     naming_event_share = threshold(
         0.5, "fraction", "chosen", "a stall gets the name of the innermost event that spans this fraction of it"
     )
@@ -251,7 +253,7 @@ class Scheduling(Topic, name="scheduling"):
         "mostly sleeps, a quarter is nothing, and the queueing of its monitor's or gloo's threads on a "
         "busy host would explain the sleep: they run for 0.1 to 0.7 % of the time",
     )
-    share_of_all_time = threshold(0.02, "fraction", "chosen: see share_of_training_thread")
+    least_share_of_all_time = threshold(0.02, "fraction", "chosen: see share_of_training_thread")
     more_than_other_ranks = threshold(2.5, "times", "chosen", "times as much as any other rank")
     phase_that_may_stop_share = threshold(
         0.05, "fraction", "chosen", "fraction of the step: a phase that is long enough to contain a stop"
@@ -260,10 +262,10 @@ class Scheduling(Topic, name="scheduling"):
     computing_loader_share = threshold(
         0.5, "fraction", "chosen: of a loader's time: one that is ready to run for less of it sleeps or reads"
     )
-    looks_at_queue = threshold(
+    least_looks_at_queue = threshold(
         3, "steps", "chosen: steps with a look at the loader's queue, and the fraction of them that found it empty"
     )
-    empty_queue_share = threshold(0.6, "fraction", "chosen: see looks_at_queue")
+    empty_queue_share = threshold(0.6, "fraction", "chosen: see least_looks_at_queue")
     queued_workers_share = threshold(0.3, "fraction", "chosen", "fraction of the data wait")
 
 

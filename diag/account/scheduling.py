@@ -289,7 +289,7 @@ def _starved(steps: Sequence[StepRecord], loading: Series, data: Times, wall: Ti
     """Whether the loader has worker processes that are never ahead of the training, and do not wait for cores: then it
     determines the step time, and other delays of the ranks do not show."""
     empty = [step.queue.ready == 0 for step in steps if step.queue is not None]
-    if len(empty) < SCHEDULING.looks_at_queue or sum(empty) < SCHEDULING.empty_queue_share * len(empty):
+    if len(empty) < SCHEDULING.least_looks_at_queue or sum(empty) < SCHEDULING.empty_queue_share * len(empty):
         return False
     return bool(
         data.sum() >= SCHEDULING.phase_that_may_stop_share * wall.sum()
@@ -419,7 +419,7 @@ def _sampled(samples: Sequence[HostRecord], steps: Sequence[StepRecord]) -> tupl
         queued = min(1.0, sample.slowest_queued_ns / interval)
         shares_work = (
             sample.slowest_on_cpu_ns
-            >= max(SCHEDULING.share_of_training_thread * trains, SCHEDULING.share_of_all_time) * interval
+            >= max(SCHEDULING.share_of_training_thread * trains, SCHEDULING.least_share_of_all_time) * interval
         )
         slowest.append(queued if shares_work else 0.0)
         workers.append(min(1.0, sample.workers_queued_ns / (interval * sample.workers)) if sample.workers else 0.0)

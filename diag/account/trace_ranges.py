@@ -87,7 +87,7 @@ def _spanning(trace: Trace, ranges: pl.DataFrame) -> Iterations | None:
     best: tuple[float, Iterations] | None = None
     for (family, _), rows in families.group_by("family", "thread", maintain_order=True):
         begin, end = _outermost_only(rows)
-        if len(begin) < STEP_DETECTION.iterations_of_a_range:
+        if len(begin) < STEP_DETECTION.least_iterations_of_a_range:
             continue
         covered = float((end - begin).sum()) / max(1, int(end[-1] - begin[0]))
         if covered >= STEP_DETECTION.covered_share and (best is None or covered / len(begin) > best[0]):
@@ -132,7 +132,7 @@ def _repeated(ranges: pl.DataFrame, pattern: str, last: bool = False) -> Iterati
     best: Iterations | None = None
     for (name, _), rows in matching.group_by("name", "thread", maintain_order=True):
         begin, end = _outermost_only(rows)
-        if len(begin) >= STEP_DETECTION.iterations_of_a_range and (best is None or len(begin) < len(best.edges)):
+        if len(begin) >= STEP_DETECTION.least_iterations_of_a_range and (best is None or len(begin) < len(best.edges)):
             best = Iterations(tuple((end if last else begin).tolist()), str(name))
     return best
 
@@ -160,7 +160,7 @@ def _period(trace: Trace, rows: pl.DataFrame, exchanges: Times) -> Iterations | 
     outer = _in_no_other(begin, begin + rows["dur_ns"].to_numpy())
     begin, name = begin[outer], rows["name"].to_physical().to_numpy()[outer]
     codes, first, counts = np.unique(name, return_index=True, return_counts=True)
-    enough = counts >= STEP_DETECTION.iterations_of_an_operator
+    enough = counts >= STEP_DETECTION.least_iterations_of_an_operator
     codes, first, counts = codes[enough], first[enough], counts[enough]
     for place in np.lexsort((first, counts)):  # of equally frequent names, the one that comes first begins an iteration
         code = codes[place]

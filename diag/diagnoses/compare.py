@@ -81,7 +81,7 @@ def path_sentence(attribution: Attribution, shares: Shares) -> str:
         return ""
     spent = {part: float(series.sum()) for part, series in step_parts(shares).items()}
     parts = sorted(
-        (part for part in spent if spent[part] >= COMPARISON.part_share * total), key=lambda part: -spent[part]
+        (part for part in spent if spent[part] >= COMPARISON.least_part_share * total), key=lambda part: -spent[part]
     )
     pieces = [_piece(counted, part, spent[part] / len(shares.dur_ns)) for part in parts]
     listed = " and ".join([", ".join(pieces[:-1]), pieces[-1]]) if len(pieces) > 1 else pieces[0]
@@ -252,7 +252,7 @@ def _notes(before: Tables, after: Tables, steps: tuple[int, int]) -> list[str]:
     if settings:
         notes.append(f"settings that differ: {', '.join(settings)}")
     for name, count in zip(("first", "second"), steps, strict=True):
-        if count < COMPARISON.steps:
+        if count < COMPARISON.least_steps:
             notes.append(f"only {count} of the {name} run's steps count, so the interval says little")
     return notes
 

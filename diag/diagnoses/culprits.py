@@ -43,7 +43,7 @@ def find_culprits(late_ns: Mapping[int, Series], dur_ns: Series, ranks: int, noi
     late = np.stack([late_ns[rank] for rank in names])
     means = sorted(zip(names, late.mean(axis=1).tolist(), strict=True), key=lambda pair: -pair[1])
     return replace(
-        _proven_culprits(names, late, dur_ns, ranks, noise_ns), late_ns=tuple(means[: STRAGGLER.ranks_named])
+        _proven_culprits(names, late, dur_ns, ranks, noise_ns), late_ns=tuple(means[: STRAGGLER.most_ranks_named])
     )
 
 
@@ -57,7 +57,7 @@ def _proven_culprits(names: Sequence[int], late: Series, dur_ns: Series, ranks: 
     each = late[:, affected].sum(axis=1)  # a rank that is late by no more than noise is not late
     most_often = int((affected & (late >= worst_each)).sum(axis=1).max())
     # Ranks that cost enough, and at least half as much as the worst, are tested together.
-    suspects = np.flatnonzero((each >= STRAGGLER.delay_share * total) & (each >= each.max() / 2))
+    suspects = np.flatnonzero((each >= STRAGGLER.least_delay_share * total) & (each >= each.max() / 2))
     if not len(suspects) or not count:
         return Culprits((), share, (most_often, count), 1.0, moves=_others_too(late, [each.argmax()], least, ranks))
     leads = int((affected & (late[suspects].max(axis=0) >= worst_each)).sum())
@@ -108,7 +108,7 @@ def _by_time(late: Series, suspects: npt.NDArray[np.intp]) -> float:
     difference is random in each block of steps: a two-sided sign-flip test. Blocks as in ``subject.drawn_steps``."""
     others = np.delete(late, suspects, axis=0)
     lead = late[suspects].min(axis=0) - (others.max(axis=0) if len(others) else 0.0)
-    length = round(len(lead) ** (1 / 3)) if len(lead) >= STRAGGLER.steps_for_blocks else 1
+    length = round(len(lead) ** (1 / 3)) if len(lead) >= STRAGGLER.least_steps_for_blocks else 1
     blocks = np.add.reduceat(lead, np.arange(0, len(lead), length))
     blocks = blocks[blocks != 0]
     if not len(blocks):
@@ -128,7 +128,7 @@ def _by_variation(values: Series) -> float:
     But random delays are not 16 ms four times to within one per cent. The test uses two degrees of freedom, for which
     there is a formula; more of them would only make it surer.
     """
-    if len(values) < STRAGGLER.steps_if_steady or values.mean() <= 0:
+    if len(values) < STRAGGLER.least_steps_if_steady or values.mean() <= 0:
         return 1.0
     spread = float(values.std(ddof=1)) / float(np.sqrt(len(values)))
     t = float(values.mean()) / spread if spread else np.inf

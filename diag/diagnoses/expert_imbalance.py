@@ -126,7 +126,7 @@ def of_changing_ranks(subject: Subject) -> ExpertLoad | None:
     tables = [
         table
         for _, group_exchanges in groups
-        if (table := _table(group_exchanges)) is not None and len(table.load) >= EXPERT_IMBALANCE.dispatches
+        if (table := _table(group_exchanges)) is not None and len(table.load) >= EXPERT_IMBALANCE.least_dispatches
     ]
     most_ns = max((_longest_ns(table) for table in tables), default=0.0)
     waited_for = [
@@ -219,7 +219,7 @@ def _of_group(
         return replace(answer, reason=Reason.ITSELF)
     table = _table(unequal)
     if table is None or len(table.load) < max(
-        EXPERT_IMBALANCE.dispatches, EXPERT_IMBALANCE.known_dispatches_share * len(unequal)
+        EXPERT_IMBALANCE.least_dispatches, EXPERT_IMBALANCE.known_dispatches_share * len(unequal)
     ):
         return None if not unequal else answer
     return _judged(answer, table, late, late_ns, _elsewhere(group_exchanges, unequal, late))
@@ -316,7 +316,7 @@ def _within(table: _Table, chosen: npt.NDArray[np.bool_] | None = None) -> tuple
     weight = table.usual_ns[:, None] * np.ones_like(load)
     square = float((weight * load**2).sum())
     free = load.size - load.shape[0] - load.shape[1]
-    if square <= 1e-9 * float(weight.sum()) or free < EXPERT_IMBALANCE.dispatches:
+    if square <= 1e-9 * float(weight.sum()) or free < EXPERT_IMBALANCE.least_dispatches:
         return 0.0, np.inf
     slope = float((weight * load * time).sum()) / square
     left = time - slope * load

@@ -177,7 +177,7 @@ def _busiest(subject: Subject, parts: Iterable[str]) -> list[tuple[str, int]]:
             for stall in rank.stalls:
                 if stall.part in parts and stall.host:
                     spent[stall.host] += round(stall.dur_ns * stall.host_share)
-    return sorted(spent.items(), key=lambda item: (-item[1], item[0]))[: HOST_TIME.stalls_named]
+    return sorted(spent.items(), key=lambda item: (-item[1], item[0]))[: HOST_TIME.most_stalls_named]
 
 
 def _while(busy: list[tuple[str, int]], stalled_ns: float) -> str:

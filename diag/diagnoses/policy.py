@@ -18,7 +18,7 @@ class Findings(Topic, name="findings"):
     confidence_of_phases_alone = threshold(
         0.6, "confidence", "chosen", "upper bound of the confidence from durations of phases alone"
     )
-    charged_ns = threshold(50_000, "ns", "chosen", "a step: a table of ranks prints less as 0")
+    least_charged_ns = threshold(50_000, "ns", "chosen", "a step: a table of ranks prints less as 0")
     waiting_rank_share = threshold(0.02, "fraction", "chosen", "of the step: a rank that waits for less does not wait")
     ranks_at_either_end = threshold(4, "ranks", "chosen", "ranks at either end")
     ranks_of_workload = threshold(4, "ranks")
@@ -51,7 +51,7 @@ COSTS = Costs()
 class Straggler(Topic, name="straggler"):
     """When a rank counts as late by itself, and not by chance."""
 
-    delay_share = threshold(
+    least_delay_share = threshold(
         0.05,
         "fraction",
         "chosen: late in three steps of five (affected_steps_share). delay_share is as low as the cost "
@@ -64,11 +64,11 @@ class Straggler(Topic, name="straggler"):
     )
     chance = threshold(0.05, "fraction")
     chance_if_steady = threshold(0.01, "fraction")
-    steps_if_steady = threshold(3, "steps")
-    steps_for_blocks = threshold(
+    least_steps_if_steady = threshold(3, "steps")
+    least_steps_for_blocks = threshold(
         20, "steps", "chosen", "steps, for blocks of them and an interval (docs/concepts/verdict.md)"
     )
-    ranks_named = threshold(4, "ranks")
+    most_ranks_named = threshold(4, "ranks")
     another_rank_by_chance = threshold(
         0.1,
         "fraction",
@@ -99,12 +99,12 @@ class Straggler(Topic, name="straggler"):
     explained_by_modules_share = threshold(
         0.5, "fraction", "chosen", "of the lateness; below that the modules are not where the time is lost"
     )
-    modules_named = threshold(3, "modules")
+    most_modules_named = threshold(3, "modules")
     unequal_tokens = threshold(1.05, "times", "chosen", "most tokens over fewest, in a step where it counts")
     stalled_in_one_phase_share = threshold(0.8, "fraction", "chosen", "of the blocked time")
     stalled_in_few_steps_share = threshold(0.8, "fraction", "chosen", "of the blocked time")
     few_steps_share = threshold(0.3, "fraction", "chosen", "of the steps: as few are worth a word")
-    steps_of_ranks_alone = threshold(3, "steps", "chosen", "steps that count")
+    least_steps_of_ranks_alone = threshold(3, "steps", "chosen", "steps that count")
     confidence_of_ranks_alone = threshold(
         0.85, "confidence", "chosen", "a compiled collective is seen in a profiler window only"
     )
@@ -207,7 +207,7 @@ class Communication(Topic, name="communication"):
         "of the stalled time: with less work after it (copies of gradients), the backward does not go on",
     )
     unseen_kernels_shown = threshold(3, "kernels")
-    unseen_kernel_share = threshold(
+    least_unseen_kernel_share = threshold(
         0.01, "fraction", "chosen", "of the device's time: kernels that take less are not listed"
     )
     kernel_name_chars = threshold(60, "characters")
@@ -253,7 +253,7 @@ class ExpertImbalance(Topic, name="expert-imbalance"):
     slowdown_elsewhere_share = threshold(
         0.2, "fraction", "chosen", "of the slowdown after dispatches: a smaller slowdown elsewhere counts as none"
     )
-    dispatches = threshold(4, "dispatches")
+    least_dispatches = threshold(4, "dispatches")
     always_most_loaded_share = threshold(
         0.9, "fraction", "chosen", "of the dispatches: a rank that receives most in so many always receives most"
     )
@@ -278,7 +278,7 @@ class DataLoading(Topic, name="data-loading"):
         "chosen: median wait as a fraction of the step; below it, a few steps hold nearly all of the "
         "wait, which the mean hides",
     )
-    ranks_shown = threshold(8, "ranks")
+    most_ranks_shown = threshold(8, "ranks")
     full_wait_share = threshold(0.8, "fraction", "chosen", "of the time that was waited for data")
     one_kind_of_copy_share = threshold(
         0.75, "fraction", "chosen", "of the exposed copies: those of one direction, or of one kind of memory"
@@ -294,7 +294,7 @@ class HostTime(Topic, name="host-time"):
     confidence_of_code_between_phases = threshold(
         0.7, "confidence", "chosen", "at most: operators that run there, such as gradient clipping, may be needed"
     )
-    stalls_named = threshold(3, "stalls")
+    most_stalls_named = threshold(3, "stalls")
     unusual_step = threshold(
         3.0,
         "times",
@@ -364,7 +364,7 @@ class DeviceHealth(Topic, name="device-health"):
     throttled_samples_share = threshold(0.3, "fraction", "chosen", "of a rank's samples")
     slower_clock = threshold(0.9, "fraction", "chosen", "of the other ranks' median: a clock, or a power limit")
     more_power = threshold(1.05, "times", "chosen", "times theirs")
-    throttled_samples = threshold(2, "samples")
+    least_throttled_samples = threshold(2, "samples")
     corrected_errors = threshold(
         10,
         "errors",
@@ -373,7 +373,7 @@ class DeviceHealth(Topic, name="device-health"):
     )
     corrected_errors_an_hour = threshold(1.0, "per hour", "chosen: see corrected_errors")
     rises_of_corrected_errors = threshold(2, "readings", "chosen: see corrected_errors")
-    retired_pages = threshold(60, "pages", "chosen", "pages: an NVIDIA GPU can retire 64")
+    most_retired_pages = threshold(60, "pages", "chosen", "pages: an NVIDIA GPU can retire 64")
 
 
 DEVICE_HEALTH = DeviceHealth()
@@ -462,10 +462,10 @@ class Verdict(Topic, name="verdict"):
         0.5, "fraction", "chosen", "without an accelerator, Python between the operators is work as well"
     )
     startup_share = threshold(0.8, "fraction", "chosen", "of a window: the rest is not typical of a step")
-    work_ns = threshold(20_000, "ns", "chosen", "a handful of kernels, or of operators")
-    work_on_cpu_ns = threshold(500_000, "ns", "chosen", "a handful of kernels, or of operators")
+    least_work_ns = threshold(20_000, "ns", "chosen", "a handful of kernels, or of operators")
+    least_work_on_cpu_ns = threshold(500_000, "ns", "chosen", "a handful of kernels, or of operators")
     few_pieces = threshold(3, "pieces", "chosen", "pieces of device work")
-    delayed_rank_share = threshold(
+    least_delayed_rank_share = threshold(
         0.5, "fraction", "chosen", "of the largest cost: the headline does not add a delayed rank that costs less"
     )
     explained_wait_share = threshold(
@@ -482,13 +482,13 @@ VERDICT = Verdict()
 class Comparison(Topic, name="comparison"):
     """When two runs differ."""
 
-    part_share = threshold(0.01, "fraction", "chosen", "fraction of the path")
+    least_part_share = threshold(0.01, "fraction", "chosen", "fraction of the path")
     one_rank_share = threshold(
         0.6, "fraction", "chosen", "fraction of a kind's time that is on one rank, where there are several"
     )
     resamples = threshold(2000, "draws")
     interval_confidence = threshold(0.95, "confidence")
-    steps = threshold(5, "steps", "chosen", "with fewer, the spread of the steps is not meaningful")
+    least_steps = threshold(5, "steps", "chosen", "with fewer, the spread of the steps is not meaningful")
 
 
 COMPARISON = Comparison()

@@ -186,8 +186,8 @@ def _reserves(subject: Subject) -> dict[int, Reserve]:
 def _ready(reserves: dict[int, Reserve]) -> list[Evidence]:
     """The emptiest queues first; for a large job, both ends of the range."""
     shown = sorted(reserves, key=lambda rank: reserves[rank].idle)
-    if len(shown) > DATA_LOADING.ranks_shown:
-        shown = [*shown[: DATA_LOADING.ranks_shown // 2], *shown[-DATA_LOADING.ranks_shown // 2 :]]
+    if len(shown) > DATA_LOADING.most_ranks_shown:
+        shown = [*shown[: DATA_LOADING.most_ranks_shown // 2], *shown[-DATA_LOADING.most_ranks_shown // 2 :]]
     return [
         Evidence(
             "steps",

@@ -194,7 +194,7 @@ def _others(count: int) -> str:
 def _largest_excesses(excesses: Sequence[ModuleExcess], late_ns: float) -> Sequence[ModuleExcess]:
     """The fewest modules, the largest first, that explain enough."""
     explained = 0
-    for count, excess in enumerate(excesses[: STRAGGLER.modules_named], start=1):
+    for count, excess in enumerate(excesses[: STRAGGLER.most_modules_named], start=1):
         explained += excess.ns
         if explained >= STRAGGLER.explained_by_modules_share * late_ns:
             return excesses[:count]

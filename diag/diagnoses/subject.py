@@ -128,7 +128,7 @@ class Subject(Struct, frozen=True):
             action=action,
             title_ns=round(1e6 * (rounded_ms(mean_ns(series)) if title_ms is None else title_ms)),
             charged_ns={
-                rank: int(ns) for rank, ns in self.shares.charged_means(cost).items() if ns >= FINDINGS.charged_ns
+                rank: int(ns) for rank, ns in self.shares.charged_means(cost).items() if ns >= FINDINGS.least_charged_ns
             },
         )
 
@@ -167,7 +167,7 @@ def drawn_steps(count: int, rounds: int, random: np.random.Generator) -> npt.NDA
     from 20 steps on, blocks of steps are drawn, with the cube root of the number of steps as their length (a moving
     block bootstrap).
     """
-    length = round(count ** (1 / 3)) if count >= STRAGGLER.steps_for_blocks else 1
+    length = round(count ** (1 / 3)) if count >= STRAGGLER.least_steps_for_blocks else 1
     first = random.integers(0, count, size=(rounds, -(-count // length)))
     drawn: npt.NDArray[np.int64] = ((first[:, :, None] + np.arange(length)) % count).reshape(rounds, -1)[:, :count]
     return drawn

@@ -118,8 +118,8 @@ def _samples(subject: Subject, tables: RankTables) -> list[DeviceRecord]:
     if steps:
         begin, end = min(step.begin_ns for step in steps), max(step.end_ns for step in steps)
         inside = [record for record in samples if begin <= record.monotonic_ns <= end]
-        samples = inside if len(inside) >= DEVICE_HEALTH.throttled_samples else samples
-    return samples if len(samples) >= DEVICE_HEALTH.throttled_samples else []
+        samples = inside if len(inside) >= DEVICE_HEALTH.least_throttled_samples else samples
+    return samples if len(samples) >= DEVICE_HEALTH.least_throttled_samples else []
 
 
 def _often(samples: list[DeviceRecord]) -> float:

@@ -121,7 +121,7 @@ def _replaced(rank: int, samples: Readings) -> Iterator[Trouble]:
             yield Trouble(rank, f"{label} during the run", f"{label} in this run", grown.by, "")
         elif (
             field == "retired_pages"
-            and min(end, default=0) >= DEVICE_HEALTH.retired_pages
+            and min(end, default=0) >= DEVICE_HEALTH.most_retired_pages
             and samples[-1][1].source == "NVML"
         ):
             yield Trouble(rank, "almost no pages left to retire", "retired pages", min(end), "pages")

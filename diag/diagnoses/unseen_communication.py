@@ -91,7 +91,7 @@ def _unknown_kernels(tables: Tables) -> list[tuple[str, int]]:
     return [
         (name, ns // max(1, steps))
         for name, ns in total_ns.most_common(COMMUNICATION.unseen_kernels_shown)
-        if ns >= COMMUNICATION.unseen_kernel_share * busy
+        if ns >= COMMUNICATION.least_unseen_kernel_share * busy
     ]
 
 

@@ -282,7 +282,7 @@ def _unless_by_chance(
 ) -> Bottleneck:
     """ "Mixed" where both of the top two classes are worth a warning and other steps might reverse their order."""
     first, second, *_ = sorted(REMOVABLE, key=lambda name: -removable[name])
-    if steps < STRAGGLER.steps_for_blocks or removable[second] < FINDINGS.warning_share:
+    if steps < STRAGGLER.least_steps_for_blocks or removable[second] < FINDINGS.warning_share:
         return bottleneck
     return (
         Bottleneck.MIXED
@@ -410,7 +410,9 @@ def _delayed_by_host(cause: Finding, findings: Sequence[Finding]) -> Finding | N
     if cause.ranks:
         return None
     of_hosts = (f for f in findings if f.bottleneck == Bottleneck.HOST and f.ranks and f.severity != Severity.HEALTHY)
-    return next((finding for finding in of_hosts if finding.share >= VERDICT.delayed_rank_share * cause.share), None)
+    return next(
+        (finding for finding in of_hosts if finding.share >= VERDICT.least_delayed_rank_share * cause.share), None
+    )
 
 
 def _both(findings: Sequence[Finding]) -> list[Finding]:
@@ -489,7 +491,7 @@ def _nothing_to_judge(attribution: Attribution, shares: Shares, tables: Tables) 
         )
     busy = sum(parts.dur_ns - parts.idle_ns for step in steps for parts in step.parts)
     pieces = sum(step.pieces for step in attribution.rank_steps)
-    if busy < (VERDICT.work_ns if shares.on_device else VERDICT.work_on_cpu_ns) or (
+    if busy < (VERDICT.least_work_ns if shares.on_device else VERDICT.least_work_on_cpu_ns) or (
         shares.on_device and pieces < VERDICT.few_pieces
     ):
         return _undetermined(f"the window contains only {busy / 1e3:.1f} us of work", record_again)

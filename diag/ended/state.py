@@ -9,7 +9,7 @@ from diag.ended.clues import evidence_of_standstill
 from diag.ended.ends import End, end_of, signal_words
 from diag.ended.model import Evidence
 from diag.ended.read import Rank, Rundir
-from diag.rundir.lines import SILENT_S
+from diag.rundir.policy import SILENCE
 from diag.words.formatting import begun, counted, listing, spaced
 
 # The launcher saw every process end with 0, and every rank recorded that its training reached its end.
@@ -114,7 +114,7 @@ def _state(run: Rundir, record: Rank) -> str:
     words = f"{where}{after}"
     if still_s >= _LONG_S:
         words += f", without progress for {still_s:.0f} s"
-    if silent_s > SILENT_S:
+    if silent_s > SILENCE.silent_s:
         words += f", as its last heartbeat said {silent_s:,.0f} s ago"
     return words
 

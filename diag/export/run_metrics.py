@@ -19,15 +19,8 @@ from diag.model import DAMAGED, Gap
 from diag.model.breakdown import peak_of
 from diag.model.steps import Parts
 from diag.rundir.job_ranks import job_ranks
-from diag.rundir.lines import (
-    SILENT_S,
-    Judged,
-    RestartedError,
-    read_answer,
-    read_heartbeat,
-    read_identity,
-    read_manifest,
-)
+from diag.rundir.lines import Judged, RestartedError, read_answer, read_heartbeat, read_identity, read_manifest
+from diag.rundir.policy import SILENCE
 from diag.tables.efficiency import efficiency
 
 from .definitions import Kind, Metric, Sample
@@ -212,7 +205,7 @@ class RunMetrics:
             self._report(self._ranks[rank].read(ended))
         signs = [follower.heartbeat.unix_ns for follower in self._ranks.values() if follower.heartbeat is not None]
         signs.append(manifest.created_unix_ns if manifest is not None else 0)  # the first heartbeat comes later
-        self.live = not ended and now_ns - max(signs) < SILENT_S * 1e9
+        self.live = not ended and now_ns - max(signs) < SILENCE.silent_s * 1e9
         samples = self._samples(manifest, now_ns)
         per_rank = self._per_rank if self._per_rank is not None else len(self._ranks) <= MOST_RANKS
         return list(samples) if per_rank else summarised(samples)

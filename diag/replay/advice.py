@@ -16,6 +16,7 @@ from diag.collectors.masking import masked_arguments
 from diag.diagnoses.shares import Shares
 from diag.model.breakdown import Code, CostCurve, CostPoint, KnobChange, Prospect
 from diag.model.steps import Advice, Attribution, Evidence, Finding, Knob, Recommendation, Severity
+from diag.replay.policy import ADVICE, REPLAY
 from diag.rundir.tables import Tables
 from diag.tables.collectives import bus_factor
 
@@ -23,15 +24,8 @@ from .case import Api, Candidate, Case, Setting, headroom, sizes_of
 from .costs import Curve, Level, Range
 from .knobs import KNOBS
 from .mutations import in_turn
-from .predict import MAX_ERROR, Baseline, baseline, gain
+from .predict import Baseline, baseline, gain
 from .program import Refusal
-
-MOST = 3
-# Two equal runs differ by as much: a smaller gain is not worth trying.
-LEAST_SHARE = 0.02
-_NEARLY = 0.05  # of the step: among settings of one knob that gain about the same, the most modest is advised
-# Fraction of a device's capacity that stays free: the allocator rounds up and fragments.
-RESERVE = 0.05
 
 
 def recommend(
@@ -48,7 +42,7 @@ def recommend(
     base = replayed() if replayed is not None else baseline(attribution, tables)
     if isinstance(base, Refusal):
         return Recommendation(not_advised=(f"nothing was predicted: {base.reason}",), refused=True)
-    if base.error > MAX_ERROR:
+    if base.error > REPLAY.replay_error:
         refused = f"nothing was predicted: the replayed steps differ from the measured ones by {base.error:.1%}"
         return Recommendation((), (refused,), base.error, refused=True)
     case = Case(attribution, tables, findings, shares, base.program, sizes_of(base.program))
@@ -61,7 +55,7 @@ def recommend(
         else:
             advised.append(advice)
     best = _best_of_each(advised)
-    return Recommendation(tuple(best[:MOST]), tuple(not_advised), base.error)
+    return Recommendation(tuple(best[: ADVICE.most_changes_advised]), tuple(not_advised), base.error)
 
 
 def _advice_or_refusal(case: Case, base: Baseline, candidate: Candidate) -> Advice | str:
@@ -75,7 +69,7 @@ def _advice_or_refusal(case: Case, base: Baseline, candidate: Candidate) -> Advi
     low, likely, high = predicted.expected_ns_per_step
     step_ns = float(case.shares.dur_ns.mean()) if predicted.step_ns else 0.0  # every page's step time
     share = likely / step_ns if step_ns else 0.0
-    if share < LEAST_SHARE:
+    if share < ADVICE.least_gain_share:
         return f"would change the step by {-share:+.1%}"
     settings = dict(candidate.settings) if case.takes(candidate.settings) else {}
     code = {api.value: text for api, text in code_for(case, candidate.code).items()}
@@ -110,8 +104,8 @@ def memory_veto(delta: int | None, tables: Tables) -> str:
     if left is None:
         return "it takes more device memory, and how much is free was not recorded"
     capacity = max(s.memory.capacity or 0 for t in tables.ranks.values() for s in t.steps if s.memory is not None)
-    if delta > left - RESERVE * capacity:
-        reserve_text = f"{RESERVE * capacity / 1e6:,.0f} MB must stay free"
+    if delta > left - ADVICE.free_memory_share * capacity:
+        reserve_text = f"{ADVICE.free_memory_share * capacity / 1e6:,.0f} MB must stay free"
         return f"takes {delta / 1e6:,.0f} MB more device memory; {left / 1e6:,.0f} MB are free, of which {reserve_text}"
     return ""
 
@@ -125,7 +119,7 @@ def _best_of_each(advised: Iterable[Advice]) -> list[Advice]:
     best = []
     for settings in of_knob.values():
         most = max(advice.gain_share for advice in settings)
-        best.append(min((a for a in settings if a.gain_share >= most - _NEARLY), key=_cost))
+        best.append(min((a for a in settings if a.gain_share >= most - ADVICE.nearly_equal_gain_share), key=_cost))
     return sorted(best, key=lambda a: (-a.predicted_gain_ns[1], a.id))
 
 
@@ -222,7 +216,7 @@ def what_if(
     """The changes that this run offers. Pure; each prediction is made once, when it is first needed."""
     if isinstance(base, Refusal):
         return WhatIf((), base.reason)
-    if base.error > MAX_ERROR:
+    if base.error > REPLAY.replay_error:
         return WhatIf((), f"the replayed steps differ from the measured ones by {base.error:.1%}", base)
     case = Case(attribution, tables, findings, shares, base.program, sizes_of(base.program))
     offered = (candidate for knob in _ORDER for candidate in KNOBS[knob](case))
@@ -288,8 +282,6 @@ def _prospect(base: Baseline, case: Case, candidates: list[Candidate], nothing: 
 #
 # The fitted costs as data that can be drawn: points and curves by group and operation.
 
-_SAMPLES = 48  # of a curve, which bends only at its few points
-
 
 def curves_of(base: Baseline) -> tuple[CostCurve, ...]:
     """One for each group and operation with a measured transfer of known size, sorted by name."""
@@ -324,7 +316,7 @@ def _drawable(group: str, op: str, curve: Curve, ranks: int, gloo: bool) -> Cost
 def _sizes(measured: Sequence[float]) -> list[float]:
     """From the smallest to the largest measured size, evenly in the logarithm, and the measured sizes themselves."""
     first, last = measured[0], measured[-1]
-    between = np.geomspace(first, last, _SAMPLES)[1:-1].tolist() if last > first else []
+    between = np.geomspace(first, last, ADVICE.samples_of_curve)[1:-1].tolist() if last > first else []
     return sorted({*measured, *between})
 
 

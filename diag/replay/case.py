@@ -12,6 +12,7 @@ from diag.collectors.records import Manifest
 from diag.collectors.strategies import named
 from diag.diagnoses.shares import Shares
 from diag.model.steps import Attribution, Bottleneck, Finding, Knob, Risk
+from diag.replay.policy import ADVICE
 from diag.rundir.tables import Tables
 
 from .mutations import Mutation
@@ -20,9 +21,6 @@ from .program import GATHERS, GRADIENTS, Program, Role
 # -- sizes -------------------------------------------------------------------------------------------------------------
 #
 # How large the sharding units are, and how much memory a device has left (docs/concepts/sharding.md).
-
-# Units that are gathered at the same time: one in use, one gathered ahead, one being freed (docs/concepts/sharding.md).
-GATHERED_AT_ONCE = 3
 
 
 class Sizes(Struct, frozen=True):
@@ -51,7 +49,7 @@ class Sizes(Struct, frozen=True):
 
     def transient(self, largest: int, units: int) -> int:
         """Peak of gathered parameters and unreduced gradients, with units of this size."""
-        gathered = min(GATHERED_AT_ONCE, units) * largest
+        gathered = min(ADVICE.units_gathered_at_once, units) * largest
         gradients = round(largest * self.gradients / self.parameters) if self.parameters else 0
         return gathered + gradients
 
@@ -174,14 +172,15 @@ class Case(Struct, frozen=True):
 
     def finding(self, *ids: str) -> Finding | None:
         """The most expensive of these findings that costs enough to be acted on."""
-        worth = (f for f in self.findings if f.id in ids and f.share >= WORTH)
+        worth = (f for f in self.findings if f.id in ids and f.share >= ADVICE.worth_acting_share)
         return next(worth, None)
 
     @property
     def communication(self) -> Finding | None:
         """The most expensive finding about communication, if it costs enough to be acted on."""
-        about = (f for f in self.findings if f.bottleneck == Bottleneck.COMMUNICATION and f.share >= WORTH)
+        about = (
+            f
+            for f in self.findings
+            if f.bottleneck == Bottleneck.COMMUNICATION and f.share >= ADVICE.worth_acting_share
+        )
         return next(about, None)
-
-
-WORTH = 0.05  # of the step: what costs less is mentioned, not acted on (docs/concepts/verdict.md)

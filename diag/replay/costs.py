@@ -16,13 +16,9 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
+from diag.replay.policy import REPLAY
 from diag.replay.program import Collective, Program
 from diag.tables.collectives import bus_factor
-
-_SPAN = 8  # the largest over the smallest size: from here on, a curve separates latency from bandwidth
-# Errors at a held-out size, gloo on a noisy machine: the mean; and the worst, which is used for sizes far from all
-# measured ones.
-_BETWEEN, _FAR = 0.17, 0.34
 
 
 class Level(IntEnum):
@@ -178,7 +174,7 @@ def _with_borrowed(op: str, curve: Curve, others: dict[str, Curve], ranks: int, 
     half and double."""
     first, last = curve.points[0].bytes, curve.points[-1].bytes
     factor = bus_factor(op, ranks, gloo)
-    if last >= _SPAN * first or factor is None:
+    if last >= REPLAY.span_of_sizes * first or factor is None:
         return curve
     more = []
     for other_op, other_curve in others.items():
@@ -187,11 +183,11 @@ def _with_borrowed(op: str, curve: Curve, others: dict[str, Curve], ranks: int, 
             continue
         for point in other_curve.points:
             size = point.bytes * ratio / factor
-            if not first / _SPAN < size < last * _SPAN:
+            if not first / REPLAY.span_of_sizes < size < last * REPLAY.span_of_sizes:
                 # A larger size takes no less time, a smaller one no more: other operations have other latencies.
                 bound = curve.points[0].ns if size < first else curve.points[-1].ns
                 ns = min(point.ns, bound) if size < first else max(point.ns, bound)
-                more.append(Point(size, ns, max(point.error, _BETWEEN)))
+                more.append(Point(size, ns, max(point.error, REPLAY.error_between_sizes)))
     by_size = {point.bytes: point for point in (*more, *curve.points)}
     return Curve(tuple(by_size[size] for size in sorted(by_size)), borrowed=bool(more))
 
@@ -210,9 +206,11 @@ def _between(a: Point, b: Point, size: float) -> Range:
     transfer that was then measured.
     """
     weight = log(size / a.bytes) / log(b.bytes / a.bytes)
-    far = b.bytes > _SPAN * a.bytes
+    far = b.bytes > REPLAY.span_of_sizes * a.bytes
     # An interpolation is most certain at its ends.
-    error = max(a.error, b.error) + (_FAR if far else _BETWEEN) * min(1.0, 2 * min(weight, 1 - weight))
+    error = max(a.error, b.error) + (REPLAY.error_far_from_sizes if far else REPLAY.error_between_sizes) * min(
+        1.0, 2 * min(weight, 1 - weight)
+    )
     if far:
         return _around(a.ns + (b.ns - a.ns) * (size - a.bytes) / (b.bytes - a.bytes), error)
     return _around(exp((1 - weight) * log(a.ns) + weight * log(b.ns)), error)

@@ -13,6 +13,7 @@ from diag.diagnoses.contended_host import no_core_for_loaders
 from diag.diagnoses.subject import ranks_text
 from diag.model.states import partitions_gradients
 from diag.model.steps import Knob, Risk
+from diag.replay.policy import ADVICE
 from diag.traces.kineto_names import dtype_bytes
 
 from .case import Api, Candidate, Case, grouped
@@ -145,9 +146,6 @@ def _units_merged(case: Case, finding: str, by: int, wrap: str, change: str) -> 
 # -- prefetch: how many units are gathered ahead of their use (rules 3, 4 and 30) --------------------------------------
 
 
-_DEEPEST_PREFETCH = 3
-
-
 def prefetch_depth(case: Case) -> Sequence[Candidate]:
     finding = case.finding(
         "communication-not-overlapped",
@@ -164,7 +162,7 @@ def prefetch_depth(case: Case) -> Sequence[Candidate]:
     asynchronous = case.program.gloo and not now
     return [
         _deeper_prefetch(case, finding.id, depth, asynchronous)
-        for depth in range(now + 1, min(now + 2, _DEEPEST_PREFETCH) + 1)
+        for depth in range(now + 1, min(now + 2, ADVICE.deepest_prefetch) + 1)
     ]
 
 
@@ -340,9 +338,6 @@ def gradient_dtype(case: Case) -> Sequence[Candidate]:
 # -- loader processes of each rank (rule 18) ---------------------------------------------------------------------------
 
 
-_MOST_WORKERS = 32
-
-
 def loader_workers(case: Case) -> Sequence[Candidate]:
     finding = case.finding("slow-data-all-ranks", "slow-data-bursty")
     workers = loader_settings(case.manifest).workers
@@ -356,7 +351,7 @@ def loader_workers(case: Case) -> Sequence[Candidate]:
 def _worker_counts(now: int) -> list[int]:
     """Powers of two above the present number: the smallest that removes the wait is advised."""
     choices = [1 << exponent for exponent in range(6)]
-    return [count for count in choices if now < count <= _MOST_WORKERS][:4]
+    return [count for count in choices if now < count <= ADVICE.most_loader_workers][:4]
 
 
 def _more_workers(case: Case, finding: str, now: int, then: int) -> Candidate:

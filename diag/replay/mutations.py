@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from diag.account.match import Key
 from diag.model.steps import Kind
+from diag.replay.policy import REPLAY
 from diag.tables.collectives import bus_factor
 from diag.traces.kineto_names import dtype_bytes
 
@@ -58,10 +59,6 @@ def in_turn(*mutations: Mutation) -> Mutation:
 
 
 _RANK_WORK = frozenset({Kind.COMPUTE, Kind.IDLE})
-_WAITS = 0.05  # of a step: from here on, the step counts as one that waited for data
-_MOSTLY = 0.8
-_READY_NS = 2_000_000  # to take a batch that is ready from a loader's process (measured: 1 to 2 ms on a busy host)
-_MODEL = 0.1  # by how much a batch may take longer or shorter than the average
 
 _Slot = tuple[int, int]  # step, number of issues and waits before it in the step
 
@@ -111,8 +108,8 @@ def more_workers(now: int, new: int, batches_per_step: int = 1) -> Mutation:
             else:
                 # A rank that always waits takes batches as fast as they come: `now` at a time.
                 load = now * step if now else wait
-                load *= (1 - _MODEL, 1.0, 1 + _MODEL)[level]
-                ready = (0, _READY_NS // 2, _READY_NS)[level] * batches_per_step
+                load *= (1 - REPLAY.error_of_batch_time, 1.0, 1 + REPLAY.error_of_batch_time)[level]
+                ready = (0, REPLAY.ready_batch_ns // 2, REPLAY.ready_batch_ns)[level] * batches_per_step
                 left = min(wait, max(ready, load / new - (step - wait)))
             remaining[rank] = left / wait
         if not remaining:
@@ -200,8 +197,8 @@ def _per_step(program: Program, rank: int) -> tuple[list[int], list[int]]:
 def _always(waits: list[int], durations: list[int], window: int) -> bool:
     """Whether most windows wait for the loader; ``window``: as many steps as its processes fill at once."""
     windows = range(max(1, len(waits) - window + 1))
-    waited = [sum(waits[i : i + window]) >= _WAITS * sum(durations[i : i + window]) for i in windows]
-    return fmean(waited) >= _MOSTLY
+    waited = [sum(waits[i : i + window]) >= REPLAY.waiting_step_share * sum(durations[i : i + window]) for i in windows]
+    return fmean(waited) >= REPLAY.mostly_share
 
 
 # -- network -----------------------------------------------------------------------------------------------------------

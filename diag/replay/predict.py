@@ -15,6 +15,7 @@ from diag.account.critical_path import Timeline, details_of, kinds_of, of_label
 from diag.account.match import SYNCHRONISING, Key
 from diag.model.axes import axis_words, is_data
 from diag.model.steps import Attribution, CollectiveCall, Detail, Kind, RankStep
+from diag.replay.policy import REPLAY
 from diag.rundir.tables import Tables
 from diag.traces.kineto_names import P2P_OPS
 from diag.words.formatting import rank_ranges
@@ -45,10 +46,6 @@ from .program import (
 # -- waits -------------------------------------------------------------------------------------------------------------
 #
 # When the main line of a rank was blocked, and in which collective.
-
-_SAME_TIME_NS = 50_000  # the end of a kernel and the start of the one that waited for it, and a thread's wake-up
-
-_QUEUED_NS = 20_000
 
 
 class Stop(Struct, frozen=True):
@@ -93,7 +90,7 @@ def queued(waited: Sequence[Stop]) -> list[Stop]:
     entered: dict[Key, int] = {}
     for stop in sorted(waited, key=lambda stop: stop.entered_ns):
         done, before = last.get(stop.call.group, (0, 0))
-        entered[stop.key] = before if done <= stop.entered_ns <= done + _QUEUED_NS else stop.entered_ns
+        entered[stop.key] = before if done <= stop.entered_ns <= done + REPLAY.queued_ns else stop.entered_ns
         last[stop.call.group] = (max(done, stop.done_ns), entered[stop.key])
     return [replace(stop, entered_ns=entered[stop.key]) for stop in waited]
 
@@ -109,7 +106,7 @@ def _stops_by_exposure(line: Timeline, calls: Sequence[CollectiveCall]) -> Mappi
     starts, ends = line.start_ns[chosen], line.end_ns[chosen]
     by_call = {}
     for call in calls:
-        at = int(np.searchsorted(ends, call.end_ns - _SAME_TIME_NS, side="left"))
+        at = int(np.searchsorted(ends, call.end_ns - REPLAY.same_time_ns, side="left"))
         # If the line goes on before the call ends, it did not wait for this call.
         if at < len(ends) and max(starts[at], call.start_ns) < call.end_ns:
             by_call[call] = _stop(call, int(starts[at]), min(call.end_ns, int(ends[at])))
@@ -289,10 +286,6 @@ def _latencies(ordered: Iterable[Meeting], queue: Mapping[Key, int]) -> dict[str
 
 
 _PHASES = (Detail.FORWARD, Detail.BACKWARD, Detail.OPTIMIZER)
-# Steps times ranks that are replayed: ten steps of a thousand ranks predict a gain as well as forty do, in a
-# quarter of the time (15 s instead of 56).
-_MOST_RANK_STEPS = 10_240
-_MAX_ALONE = 0.05  # of the communication in calls of which no other rank's part is known
 
 
 def build(attribution: Attribution, tables: Tables) -> Program | Refusal:
@@ -307,7 +300,7 @@ def build(attribution: Attribution, tables: Tables) -> Program | Refusal:
     program = Program(tuple(_stretch(run, gloo) for run in runs), gloo)
     calls = [call for step in attribution.rank_steps for call in step.collectives]
     alone = _alone(program.collectives(), {call.group: call.group_size for call in calls})
-    if alone > _MAX_ALONE:
+    if alone > REPLAY.unmatched_communication_share:
         return Refusal(f"for {alone:.0%} of the communication only one rank's part is known")
     return program
 
@@ -336,7 +329,7 @@ def _consecutive(attribution: Attribution) -> list[dict[int, list[RankStep]]]:
         by_step[step.step][step.rank] = step
     stretches: list[dict[int, list[RankStep]]] = []
     before = None
-    most = max(1, _MOST_RANK_STEPS // max(1, len(attribution.ranks)))
+    most = max(1, REPLAY.most_replayed_rank_steps // max(1, len(attribution.ranks)))
     for account in attribution.usable[-most:]:
         members = by_step[account.step]
         if set(members) != set(attribution.ranks) or account.dur_ns <= 0:
@@ -447,13 +440,6 @@ def _alone(collectives: Sequence[Collective], size_of: Mapping[str, int]) -> flo
 # -- prediction --------------------------------------------------------------------------------------------------------
 
 
-MAX_ERROR = 0.05  # of the unmodified replay: above it nothing is predicted (docs/concepts/replay.md)
-# How far measured gains lie beyond the interval of the costs, as fractions of the step and of the gain: with both, 35
-# of 36 real changes are inside; 17 without (tests/bench/PREDICTIONS.md).
-STEP_ERROR = 0.05
-GAIN_ERROR = 0.1
-
-
 class Prediction(Struct, frozen=True):
     """``gain_ns_per_step``: (low, likely, high); all 0 where ``refused`` gives the reason for no prediction.
     ``step_ns``: the measured mean step. ``assumptions``: a sentence each."""
@@ -470,7 +456,7 @@ class Prediction(Struct, frozen=True):
         low, likely, high = self.gain_ns_per_step
         if not any(self.gain_ns_per_step):
             return self.gain_ns_per_step
-        beyond = float(np.hypot(STEP_ERROR * self.step_ns, GAIN_ERROR * likely))
+        beyond = float(np.hypot(REPLAY.error_of_step * self.step_ns, REPLAY.error_of_gain * likely))
         return round(low - beyond), likely, round(high + beyond)
 
 
@@ -508,7 +494,7 @@ def gain(base: Baseline, mutation: Mutation) -> Prediction:
     """The same from a baseline. The interval covers the uncertainty of the costs, the replay error and the variation of
     the steps."""
     nothing = Prediction((0, 0, 0), base.step_ns, base.error)
-    if base.error > MAX_ERROR:
+    if base.error > REPLAY.replay_error:
         return replace(nothing, refused=f"the replayed steps differ from the measured ones by {base.error:.1%}")
     gains = []
     assumed: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from diag.account.match import Key
 from diag.model.steps import Detail, Kind
+from diag.replay.policy import REPLAY
 from diag.traces.kineto_names import dtype_bytes
 
 
@@ -160,8 +161,6 @@ def without(stretch: Stretch, gone: Callable[[Collective], bool]) -> Stretch:
 # forward gathers the units one after the other; backward gathers them in reverse, except those that were kept, and
 # reduces their gradients in reverse. Sizes show which units were left out (docs/concepts/sharding.md).
 
-_SMALL = 64  # bytes: norms, losses and flags, which are no gradients
-
 
 class Placed(Struct, frozen=True):
     """A collective, its step and micro-batch known, and the phase in which the ranks entered it."""
@@ -207,7 +206,7 @@ def _role(placed: Placed) -> Role:
         return Role.GATHER_BACKWARD
     if op == "reduce_scatter" and phase == Detail.BACKWARD:
         return Role.SCATTER
-    if op == "all_reduce" and phase == Detail.BACKWARD and placed.collective.bytes > _SMALL:
+    if op == "all_reduce" and phase == Detail.BACKWARD and placed.collective.bytes > REPLAY.small_collective_bytes:
         return Role.REDUCE
     return Role.OTHER
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from diag.account.match import Key
 from diag.model.steps import Detail, Kind
+from diag.replay.policy import REPLAY
 
 from .costs import Costs, Level
 from .mutations import Mutation
@@ -35,11 +36,6 @@ from .program import (
 # -- schedule: when units are gathered and reduced ---------------------------------------------------------------------
 
 
-# Fraction of a gather's time by which the overlapped computation became longer, on a host whose ranks had a core each:
-# gloo moves the bytes on the same cores. On an emulated wire that only sleeps it was 0.
-_SLOWDOWN = 0.34
-
-
 def prefetch(depth: int) -> Mutation:
     """Each unit gathers the next ``depth`` ones, in forward and in backward, while it computes
     (``set_modules_to_forward_prefetch``, ``..._backward_prefetch``; on gloo with asynchronous unshard)."""
@@ -51,7 +47,7 @@ def prefetch(depth: int) -> Mutation:
         assumed = ["overlapping communication does not slow down computation"]
         slowdown = 0.0
         if program.gloo:
-            slowdown = _SLOWDOWN if level == Level.SLOW else 0.0
+            slowdown = REPLAY.slowdown_of_overlapped if level == Level.SLOW else 0.0
             assumed.append("all-gathers are asynchronous, which on gloo needs FSDP2's private _set_unshard_async_op")
         return Mutated(over_stretches(program, lambda s: gathered_ahead(s, depth, slowdown)), tuple(assumed))
 

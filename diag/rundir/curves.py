@@ -16,14 +16,10 @@ from msgspec import Struct
 
 from diag.collectors.layout import MOST_NS, RankLayout, RunLayout
 from diag.errors import DiagError
+from diag.rundir.policy import RUN_READING
 
 from .job_ranks import job_ranks
 from .lines import RestartedError, Tail
-
-_MOST_BYTES = 64 << 20  # of a rank's steps on the first read: about 100,000 steps, in half a second
-_MOST_RUNS = 32  # readers that are kept
-_RECENT = 100  # steps, for the remaining time
-_STARTING = 5  # first steps, which take longer than the others
 
 _Whole = Annotated[int, msgspec.Meta(ge=0, lt=MOST_NS)]
 Series = npt.NDArray[np.float64]
@@ -77,7 +73,7 @@ class Progress(Struct, frozen=True):
 def progress_of(curves: Curves, planned: int | None) -> Progress:
     """From the recorded steps. The first steps take longer, and count only if there are no others."""
     done = int(curves.steps[-1]) + 1 if len(curves) else 0
-    first = max(len(curves) - _RECENT, min(_STARTING, len(curves) - 2), 0)
+    first = max(len(curves) - RUN_READING.steps_for_remaining_time, min(RUN_READING.starting_steps, len(curves) - 2), 0)
     period_ns = float(curves.period_ns[first:].mean()) if len(curves) > 1 else 0.0
     tokens = curves.tokens[first:]
     known = len(curves) > 1 and not np.isnan(tokens).any()
@@ -99,7 +95,7 @@ def curves_of(run: Path) -> Curves | None:
     with _LOCK:
         reader = _READERS.pop(run, None) or _Reader(run)
         _READERS[run] = reader
-        if len(_READERS) > _MOST_RUNS:
+        if len(_READERS) > RUN_READING.most_curve_readers:
             _READERS.popitem(last=False)
         return reader.read()
 
@@ -113,7 +109,7 @@ class _Reader:
         self._begin_anew(None)
 
     def _begin_anew(self, files: RankLayout | None) -> None:
-        self._tail = Tail(files.steps, _Step, _MOST_BYTES) if files is not None else None
+        self._tail = Tail(files.steps, _Step, RUN_READING.most_curve_bytes) if files is not None else None
         self._steps = array("q")
         self._end_ns = array("q")
         self._series = {name: array("d") for name in ("dur_ns", "tokens", "loss", "memory")}

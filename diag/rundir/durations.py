@@ -19,16 +19,15 @@ from msgspec.structs import replace
 from diag.collectors.layout import RankLayout
 from diag.collectors.records import DurationLine, DurationRow, RankRecord
 from diag.model import Gap
+from diag.rundir.policy import RUN_READING
 from diag.words.formatting import counted, rank_ranges
 
 from .lines import each_line
 
-MOST_RECORDS: Final = 1_500_000  # 800 MB while they are analysed
 INSPECTOR: Final = "NCCL Inspector"
 RECORDER: Final = "PyTorch's Flight Recorder"
 _ONE_CALL: Final = ("process", "group", "op", "seq", "peer", "bytes", "duration_ns")
 _MOST: Final = 1 << 60
-_MOST_DURATION_NS: Final = 10**15  # 11 days: sums of thousands fit 64 bits
 
 
 class Process(Struct, frozen=True):
@@ -95,7 +94,7 @@ class DurationColumns:
 
     @property
     def full(self) -> bool:
-        return len(self.group) >= MOST_RECORDS
+        return len(self.group) >= RUN_READING.most_duration_records
 
     def process_of(self, host: str, pid: int, gpu: str = "") -> int:
         key = host, pid, gpu
@@ -199,7 +198,7 @@ class _Recorded:
             if process < 0:
                 process = columns.process_of(*place, f"{rank}")
                 self._ranks[process] = rank
-            columns.dropped[process, ""] += min(max(line.lost, 0), MOST_RECORDS)
+            columns.dropped[process, ""] += min(max(line.lost, 0), RUN_READING.most_duration_records)
             for name, ranks in line.groups.items():
                 groups.discard(name)
                 if rank in ranks:
@@ -220,7 +219,9 @@ class _Recorded:
             durations = counted(strange, "duration")
             gaps.append(Gap(str(path), f"{durations} out of range or in a process group without this rank; left out"))
         if beyond:
-            gaps.append(Gap(str(path), f"more than {MOST_RECORDS:,} durations: {beyond:,} were left out"))
+            gaps.append(
+                Gap(str(path), f"more than {RUN_READING.most_duration_records:,} durations: {beyond:,} were left out")
+            )
         columns.gaps += gaps
         if process >= 0:
             self._files.append(path)
@@ -245,4 +246,4 @@ class _Recorded:
 
 
 def _plausible(row: DurationRow) -> bool:
-    return 0 <= row.duration_ns < _MOST_DURATION_NS and 0 <= row.seq < _MOST and 0 <= row.bytes < _MOST
+    return 0 <= row.duration_ns < RUN_READING.longest_duration_ns and 0 <= row.seq < _MOST and 0 <= row.bytes < _MOST

@@ -21,8 +21,6 @@ from diag.words.formatting import elapsed, number_ranges
 T = TypeVar("T")
 
 _ANOTHER_JOB = "another job"
-# A process without a step was started at about the same time as the others of its host.
-STARTED_APART_NS = 600 * 10**9
 
 
 class Strangers(Struct, frozen=True):

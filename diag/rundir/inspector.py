@@ -35,16 +35,12 @@ from diag.collectors.reading import open_regular, walk
 from diag.collectors.records import RECV, SEND, RankRecord
 from diag.model import DAMAGED, Gap
 from diag.packed import GZIP, PackedError, Unpacked
+from diag.rundir.policy import RUN_READING
 from diag.traces.text_stream import exists, is_remote, may_be_trace
 from diag.words.formatting import counted
 
-from .durations import MOST_RECORDS, DurationColumns, DurationRecords, Process, with_ranks
+from .durations import DurationColumns, DurationRecords, Process, with_ranks
 
-_HEAD: Final = 1 << 14
-_LINE: Final = 1 << 20  # a verbose record with 64 channels takes 20 kB
-_BUFFER: Final = 1 << 18
-_INFLATION: Final = 100  # records deflate to a tenth or a thirtieth
-_USELESS: Final = 100_000  # lines that are no records, beyond ten for each that is one
 _MARKS: Final = (b'"coll_perf"', b'"p2p_perf"', b'"dump_stats"', b'"inspector_output_format_version"')
 _METRIC: Final = re.compile(
     rb"^(?:# (?:HELP|TYPE) )?nccl_(?:p2p_)?(?:bus_bandwidth_gbs|\w+_exec_time_microseconds)\b", re.MULTILINE
@@ -190,9 +186,11 @@ def alone(paths: Sequence[Path | str]) -> list[Path]:
 def _is_inspector(path: str, run: Path | None = None) -> bool:
     try:
         with open_regular(path, run) as file:
-            head = file.read(_HEAD)
+            head = file.read(RUN_READING.inspector_head_bytes)
             if head.startswith(GZIP):
-                head = zlib.decompressobj(wbits=31).decompress(head, _HEAD)  # also of a file that ends early
+                head = zlib.decompressobj(wbits=31).decompress(
+                    head, RUN_READING.inspector_head_bytes
+                )  # also of a file that ends early
     except (OSError, zlib.error):
         return False
     is_json = head.lstrip()[:1] == b"{" and any(mark in head for mark in _MARKS)
@@ -213,7 +211,15 @@ def read_inspector(files: Sequence[Path], run: Path | None = None) -> DurationRe
 def _read(path: Path, reading: DurationColumns, run: Path | None) -> None:
     try:
         with open_regular(path, run) as file:
-            lines = iter(partial(io.BufferedReader(Unpacked(file, times=_INFLATION), _BUFFER).readline, _LINE), b"")
+            lines = iter(
+                partial(
+                    io.BufferedReader(
+                        Unpacked(file, times=RUN_READING.inspector_inflation), RUN_READING.inspector_buffer_bytes
+                    ).readline,
+                    RUN_READING.inspector_line_bytes,
+                ),
+                b"",
+            )
             useful = _useful(lines, reading)
             first = next(useful, b"")
             several = chain([first], useful)
@@ -230,8 +236,10 @@ def _useful(lines: Iterator[bytes], reading: DurationColumns) -> Iterator[bytes]
     """The lines that are not blank, as long as some of them become records. PackedError for a file of other lines."""
     before = len(reading.group)
     for number, line in enumerate(lines):
-        if number > _USELESS and number > _USELESS + 10 * (len(reading.group) - before):
-            raise PackedError(f"more than {_USELESS:,} lines are no records")
+        if number > RUN_READING.useless_lines and number > RUN_READING.useless_lines + 10 * (
+            len(reading.group) - before
+        ):
+            raise PackedError(f"more than {RUN_READING.useless_lines:,} lines are no records")
         if line.strip():
             yield line
 
@@ -245,12 +253,14 @@ def _read_json(path: Path, lines: Iterator[bytes], reading: DurationColumns) -> 
     damaged = alone = 0
     for line in lines:
         if reading.full:
-            reading.gaps.append(Gap(str(path), f"more than {MOST_RECORDS:,} records: the others were left out"))
+            reading.gaps.append(
+                Gap(str(path), f"more than {RUN_READING.most_duration_records:,} records: the others were left out")
+            )
             break
         try:
             record = decode(line)
         except DAMAGED:
-            if not line.endswith(b"\n") and len(line) < _LINE:
+            if not line.endswith(b"\n") and len(line) < RUN_READING.inspector_line_bytes:
                 reading.gaps.append(
                     Gap(str(path), "the last line is truncated (process killed or disk full); left out")
                 )

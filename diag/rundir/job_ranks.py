@@ -18,15 +18,10 @@ from diag.collectors.layout import RANKS, RankLayout, RunLayout, is_regular
 from diag.collectors.records import Manifest, RankRecord
 from diag.errors import DiagError
 from diag.model import Gap
+from diag.rundir.policy import JOBS, RUN_READING
 
-from .identity import STARTED_APART_NS, Life, Strangers, at_other_times, clock_of, strangers
+from .identity import Life, Strangers, at_other_times, clock_of, strangers
 from .lines import last_steps, read_heartbeat, read_identity, read_manifest
-
-# Of more ranks, what is read every few seconds takes the name of a folder as it is: reading rank.json of ten thousands
-# takes minutes on shared storage.
-_MOST_READ = 4_096
-_MOST_RUNS = 32  # that are kept
-_PAUSE = 20  # times what it took, before the ranks' last signs are read again
 
 
 class JobRanks(Struct, frozen=True):
@@ -48,7 +43,7 @@ def job_ranks(layout: RunLayout, *, whole: bool = False) -> JobRanks:
     with _LOCK:
         reader = _READERS.pop(layout.root, None) or _Reader(layout)
         _READERS[layout.root] = reader
-        if len(_READERS) > _MOST_RUNS:
+        if len(_READERS) > RUN_READING.most_runs_kept:
             _READERS.popitem(last=False)
         return reader.read(whole)
 
@@ -103,7 +98,7 @@ class _Reader:
         folders = self._layout.ranks()
         if self._read_manifest():
             self._answer = None
-        if len(folders) > _MOST_READ and not whole:
+        if len(folders) > RUN_READING.most_identities_read and not whole:
             unread: dict[int, RankRecord | None] = dict.fromkeys(folders)
             return self._without(folders, unread, strangers(unread, self._manifest[1]), Strangers(), [])
         if self._read_identities(folders):
@@ -123,7 +118,7 @@ class _Reader:
         # The life of a process that trains grows, and shows later that it is of the same job, or of another.
         settled = not timed.ranks and all(life.begin_ns <= ends_ns[life.rank] for life in lives)
         now_s = time.monotonic()
-        self._holds_until_s = math.inf if settled else now_s + _PAUSE * (now_s - begin_s)
+        self._holds_until_s = math.inf if settled else now_s + RUN_READING.pause_over_reading * (now_s - begin_s)
         return self._answer
 
     def _without(
@@ -179,7 +174,7 @@ def _life(rank: int, identity: RankRecord, end_ns: int) -> Life:
     clock, to_unix_ns = clock_of(identity)
     started_ns = identity.monotonic_ns
     if end_ns < started_ns:  # none yet, or those of another process
-        return Life(rank, clock, started_ns - STARTED_APART_NS, started_ns + STARTED_APART_NS, to_unix_ns)
+        return Life(rank, clock, started_ns - JOBS.started_apart_ns, started_ns + JOBS.started_apart_ns, to_unix_ns)
     return Life(rank, clock, started_ns, end_ns, to_unix_ns)
 
 

@@ -18,6 +18,7 @@ from msgspec import Struct, field
 
 from diag.collectors.reading import natural
 from diag.model import Gap
+from diag.rundir.policy import JOBS
 from diag.rundir.runs import JOB
 from diag.traces import kineto_names
 from diag.traces.kineto_names import PROFILER_STEP_PATTERN, STEP_PATTERN
@@ -25,21 +26,7 @@ from diag.traces.text_stream import TRACE_ENDINGS, file_name
 from diag.traces.trace import Trace
 from diag.words.formatting import elapsed, rank_ranges, visible
 
-# Traces further apart are more likely of another process with the same id, or of ranks of another job.
-_ONE_JOB_NS: Final = 24 * 3600 * 10**9
-# Clocks of hosts, and windows of ranks, differ by up to this much in one job. Starting another job takes longer.
-_SKEW_NS: Final = 5 * 10**9
-# Limit for ranks in different folders that name the same world.
-_ONE_WORLD_NS: Final = 600 * 10**9
 _EVER_NS: Final = 1 << 62
-# September 2001. An earlier time is no time of day: it counts since boot, or the clock was never set.
-_CLOCK_SET_NS: Final = 10**18
-# Names that two traces have in common, as a fraction of all their names. Ranks of one job: 0.9 and more. Different
-# programs: mostly 0.25 and less (public traces of five repositories, November 2026).
-_ALIKE: Final = 0.3
-_COPIED: Final = 0.5  # fraction of start times: a copy shares more; two processes share a few by chance
-_MOST_OVERLAPPING: Final = 64
-_MOST_STARTS: Final = 8_000_000  # 64 MB
 # A word of a file name, without the number at its end: resnet50, rank3. Not h7f2, 6a49xb, r1: hashes and times.
 _WORD: Final = re.compile(r"([A-Za-z]+(?![\dA-Za-z])|[A-Za-z]{3,}(?=\d))\d*")
 # Names that differ from process to process: addresses, numbers of steps.
@@ -104,7 +91,7 @@ def sort_traces(traces: Sequence[Trace]) -> Sorted:
     place = {id(trace): number for number, trace in enumerate(traces)}
     groups = [_group_of(process) for process in _processes(traces, gaps)]
     groups.sort(key=lambda group: place[id(group.traces[0])])
-    for linked, reach_ns in _LINKS:
+    for linked, reach_ns in _links():
         groups = _merged(groups, linked, reach_ns)
     groups.sort(key=lambda group: min(place[id(trace)] for trace in group.traces))
     return Sorted(groups, gaps)
@@ -157,7 +144,7 @@ class _Originals:
                 self._starts.pop(id(other), None)
         # A process records one trace at a time: if more of one rank overlap, only the last of them are compared.
         of_rank = [other for other in self._running if _may_be_of_one_process(trace, other)]
-        return self._first(trace, of_rank[-_MOST_OVERLAPPING:])
+        return self._first(trace, of_rank[-JOBS.most_overlapping_traces :])
 
     def _first(self, trace: Trace, others: Iterable[Trace]) -> Trace | None:
         return next((other for other in others if self._is_copy(trace, other)), None)
@@ -172,14 +159,14 @@ class _Originals:
             return trace.host_pids == other.host_pids
         starts, others = self._starts_of(trace), self._starts_of(other)
         common = len(np.intersect1d(starts, others, assume_unique=True))
-        return common > _COPIED * min(len(starts), len(others))
+        return common > JOBS.copied_starts_share * min(len(starts), len(others))
 
     def _starts_of(self, trace: Trace) -> Starts:
         """When its events start. Those of the last traces are kept, up to a number of events."""
         if (known := self._starts.get(id(trace))) is not None:
             return known
         starts = _starts(trace)
-        while self._starts and sum(map(len, self._starts.values())) + len(starts) > _MOST_STARTS:
+        while self._starts and sum(map(len, self._starts.values())) + len(starts) > JOBS.most_starts_compared:
             self._starts.pop(next(iter(self._starts)))
         self._starts[id(trace)] = starts
         return starts
@@ -214,7 +201,7 @@ class _Continued:
         for key in self._keys(trace):
             alive = self._found.get(key, {})
             for number, process in list(alive.items()):
-                if trace.begin_ns - process.traces[-1].end_ns > _ONE_JOB_NS:
+                if trace.begin_ns - process.traces[-1].end_ns > JOBS.traces_apart_ns:
                     del alive[number]  # neither is any later trace
                 else:
                     found[number] = process
@@ -248,7 +235,7 @@ def _goes_on(process: Process, alone: Process) -> bool:
         return False
     if _named_like(before) != _named_like(trace):
         return False
-    if trace.begin_ns - before.end_ns > _ONE_JOB_NS:
+    if trace.begin_ns - before.end_ns > JOBS.traces_apart_ns:
         return False
     if trace.begin_ns < before.end_ns and (trace.rank is None or _same_steps(before, trace)):
         return False
@@ -299,7 +286,7 @@ def _communicates(trace: Trace) -> bool:
 def _alike(left: Process, right: Process) -> bool:
     """Whether the same program runs in both."""
     common = len(left.names & right.names)
-    return common >= _ALIKE * (len(left.names) + len(right.names) - common)
+    return common >= JOBS.common_names_share * (len(left.names) + len(right.names) - common)
 
 
 # -- jobs --------------------------------------------------------------------------------------------------------------
@@ -416,7 +403,7 @@ def _same_time_and_folder(left: Group, right: Group) -> bool:
 
 
 def _same_time(left: Group, right: Group) -> bool:
-    return apart_ns(left, right) <= (_SKEW_NS if left.ranked and right.ranked else 0)
+    return apart_ns(left, right) <= (JOBS.clock_skew_ns if left.ranked and right.ranked else 0)
 
 
 def _same_folder(left: Group, right: Group) -> bool:
@@ -424,16 +411,18 @@ def _same_folder(left: Group, right: Group) -> bool:
 
 
 def _same_world(left: Group, right: Group) -> bool:
-    return bool(left.worlds & right.worlds) and apart_ns(left, right) <= _ONE_WORLD_NS
+    return bool(left.worlds & right.worlds) and apart_ns(left, right) <= JOBS.one_world_ns
 
 
-_LINKS: Final = (
-    (_same_names, _SKEW_NS),
-    (_same_time_and_folder, _SKEW_NS),
-    (_same_time, _SKEW_NS),
-    (_same_folder, _EVER_NS),
-    (_same_world, _ONE_WORLD_NS),
-)
+def _links() -> tuple[tuple[Callable[[Group, Group], bool], int], ...]:
+    """What ties two groups of traces to one job, the surest first, and how far apart in time they may be."""
+    return (
+        (_same_names, JOBS.clock_skew_ns),
+        (_same_time_and_folder, JOBS.clock_skew_ns),
+        (_same_time, JOBS.clock_skew_ns),
+        (_same_folder, _EVER_NS),
+        (_same_world, JOBS.one_world_ns),
+    )
 
 
 def apart_ns(left: Group, right: Group) -> int:
@@ -452,7 +441,7 @@ def apart_ns(left: Group, right: Group) -> int:
 
 
 def _clocks_agree(left: Group, right: Group) -> bool:
-    return (left.spans[0][0] < _CLOCK_SET_NS) == (right.spans[0][0] < _CLOCK_SET_NS)
+    return (left.spans[0][0] < JOBS.time_of_day_from_ns) == (right.spans[0][0] < JOBS.time_of_day_from_ns)
 
 
 def _id_distance(left: Group, right: Group) -> int:
@@ -473,7 +462,7 @@ def conflict(left: Group, right: Group) -> str:
         return f"world sizes {' and '.join(map(str, sorted(left.worlds | right.worlds)))}"
     apart = apart_ns(left, right)
     named = left.ranked and right.ranked
-    mixed = named and bool(left.worlds & right.worlds) and apart <= _SKEW_NS  # hosts with different devices
+    mixed = named and bool(left.worlds & right.worlds) and apart <= JOBS.clock_skew_ns  # hosts with different devices
     if left.devices and right.devices and not left.devices & right.devices and not mixed:
         return f"devices {_named(left.devices)} and {_named(right.devices)}"
     if repeated := sorted(left.ranks & right.ranks):
@@ -486,7 +475,7 @@ def conflict(left: Group, right: Group) -> str:
 
 def _unlike(left: Group, right: Group, apart: int, named: bool) -> str:
     """What contradicts one job if the ranks do not decide."""
-    if named and apart <= _SKEW_NS:
+    if named and apart <= JOBS.clock_skew_ns:
         return ""
     if not named and apart:
         when = f"{elapsed(apart)} apart" if _clocks_agree(left, right) else "with clocks that cannot be compared"
@@ -497,7 +486,7 @@ def _unlike(left: Group, right: Group, apart: int, named: bool) -> str:
         return "different processes without ranks, and at most one of them has collectives"
     if not _alike(left.processes[0], right.processes[0]):
         return "different programs: few operators and kernels are in both"
-    if apart > _ONE_JOB_NS and _clocks_agree(left, right) and not _same_steps_elsewhere(left, right):
+    if apart > JOBS.traces_apart_ns and _clocks_agree(left, right) and not _same_steps_elsewhere(left, right):
         return f"recorded {elapsed(apart)} apart"
     return ""
 
@@ -609,7 +598,7 @@ def at_other_times(group: Group) -> list[Gap]:
         return []
     gaps = []
     alone = [_group_of(process) for process in group.processes]
-    together = _merged(alone, _same_time, _SKEW_NS)
+    together = _merged(alone, _same_time, JOBS.clock_skew_ns)
     for part in together[1:]:
         if not _clocks_agree(part, together[0]):
             continue

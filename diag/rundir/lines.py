@@ -33,6 +33,7 @@ from diag.collectors.reading import (
 from diag.collectors.records import Asked, Heartbeat, Manifest, RankExit, RankRecord, TraceAsked
 from diag.errors import DiagError
 from diag.model import DAMAGED, Gap
+from diag.rundir.policy import RUN_READING, SILENCE
 
 # -- tail --------------------------------------------------------------------------------------------------------------
 #
@@ -265,9 +266,6 @@ def read_exits(layout: RunLayout) -> tuple[dict[int, RankExit], Gap | None]:
     return {rank_exit.rank: rank_exit for rank_exit in exits or ()}, gap
 
 
-_CLOCK_S = 2.0  # a process's start is rounded, and the wall clock may have been set since
-
-
 def process_runs(identity: RankRecord) -> bool | None:
     """Whether the process that wrote a rank.json exists; None on another host. A process that started later has reused
     its number."""
@@ -282,7 +280,7 @@ def process_runs(identity: RankRecord) -> bool | None:
         return False
     except psutil.Error:
         return True
-    return status != psutil.STATUS_ZOMBIE and started_s <= identity.unix_ns / 1e9 + _CLOCK_S
+    return status != psutil.STATUS_ZOMBIE and started_s <= identity.unix_ns / 1e9 + SILENCE.start_tolerance_s
 
 
 ANALYSIS_VERSION = 2  # the schema of verdict.json and of ``diag analyze --json``
@@ -340,12 +338,6 @@ def read_answer(path: Path) -> tuple[Answer | None, Gap | None]:
     return answer, gap
 
 
-# A collector writes a heartbeat every second, independently of the training.
-SILENT_S = 30.0
-_TAIL_BYTES = 1 << 16
-_LAST_STEPS = 20
-
-
 class LastStep(msgspec.Struct):
     """The part of a step record that shows how fast a run is."""
 
@@ -356,7 +348,7 @@ class LastStep(msgspec.Struct):
 
 def last_steps(file: Path) -> list[LastStep]:
     """The last twenty records of a steps.jsonl, read from its end; none if it cannot be read."""
-    return read_last_lines(file, LastStep, _TAIL_BYTES)[0][-_LAST_STEPS:]
+    return read_last_lines(file, LastStep, RUN_READING.tail_bytes)[0][-RUN_READING.last_steps :]
 
 
 def read_last_lines(file: Path, kind: type[T], most: int) -> tuple[list[T], Gap | None]:

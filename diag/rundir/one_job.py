@@ -12,18 +12,14 @@ from msgspec.structs import replace
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import Manifest, RankRecord, StepRecord
 from diag.model import Gap
+from diag.rundir.policy import JOBS
 from diag.traces.trace import Trace
 from diag.words.formatting import counted, elapsed, visible
 
-from .identity import STARTED_APART_NS, Life, at_other_times, clock_of, strangers
+from .identity import Life, at_other_times, clock_of, strangers
 from .tables import RankTables
 
-# The profiler follows the wall clock, which may be set while a training runs.
-_CLOCK_SET_NS = 60 * 10**9
 _UNIDENTIFIED = "is missing or damaged: it is unknown which process wrote the other files of this rank"
-_RESTART_NS = 10**9  # a process takes longer from its start to its first step
-_LEAST_COMMON_STEPS = 3
-_ALIKE = 0.5  # fraction of calls with the same operation and size; ranks of one job have nearly all
 
 Calls = dict[tuple[str, int], tuple[str, int]]  # (operation, bytes) by (group, number)
 
@@ -64,7 +60,7 @@ def _life(tables: RankTables) -> Life | None:
     if tables.steps:
         begin_ns, end_ns = tables.steps[0].begin_ns, max(step.end_ns for step in tables.steps)
     elif identity.monotonic_ns > 0:
-        begin_ns, end_ns = identity.monotonic_ns - STARTED_APART_NS, identity.monotonic_ns + STARTED_APART_NS
+        begin_ns, end_ns = identity.monotonic_ns - JOBS.started_apart_ns, identity.monotonic_ns + JOBS.started_apart_ns
     else:
         return None
     clock, to_unix_ns = clock_of(identity)
@@ -81,9 +77,9 @@ def _in_step(left: RankTables, right: RankTables, others: Calls) -> bool | None:
     common = calls.keys() & others.keys()
     begins, other_begins = ({step.step: step.begin_ns for step in tables.steps} for tables in (left, right))
     numbers = sorted(begins.keys() & other_begins.keys())
-    if not common or len(numbers) < _LEAST_COMMON_STEPS:
+    if not common or len(numbers) < JOBS.least_common_steps:
         return None
-    if sum(calls[key] == others[key] for key in common) < _ALIKE * len(common):
+    if sum(calls[key] == others[key] for key in common) < JOBS.common_calls_share * len(common):
         return False
     apart_ns = np.array([begins[number] - other_begins[number] for number in numbers], dtype=np.int64)
     longest_ns = max(step.end_ns - step.begin_ns for tables in (left, right) for step in tables.steps)
@@ -131,7 +127,7 @@ def _own_steps(steps: tuple[StepRecord, ...], started_ns: int) -> tuple[StepReco
     after = [record for record in steps if record.end_ns >= started_ns]
     pause_ns = min((record.begin_ns for record in after), default=started_ns) - max(record.end_ns for record in before)
     longest_ns = max(record.end_ns - record.begin_ns for record in steps)
-    return tuple(after) if pause_ns > max(_RESTART_NS, longest_ns) else steps
+    return tuple(after) if pause_ns > max(JOBS.restart_ns, longest_ns) else steps
 
 
 def _calls_of_another(tables: RankTables) -> str:
@@ -159,7 +155,7 @@ def _not_its_trace(trace: Trace, identity: RankRecord, tables: RankTables) -> st
         return ""
     pids = [pid for pid in trace.host_pids if pid.isdecimal()]
     by = "" if not pids or str(identity.pid) in pids else f" by process {visible(', '.join(pids[:3]))}"
-    slack_ns = 0 if by else _CLOCK_SET_NS
+    slack_ns = 0 if by else JOBS.clock_set_by_ns
     if trace.end_ns < identity.unix_ns - slack_ns:
         return f"recorded{by} {elapsed(identity.unix_ns - trace.end_ns)} before this process started"
     if tables.heartbeat is not None and tables.steps:

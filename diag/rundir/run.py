@@ -29,11 +29,13 @@ from diag.collectors.records import (
 )
 from diag.errors import DiagError, ExitCode, readable
 from diag.model import Gap
+from diag.rundir.policy import JOBS, RUN_READING, SILENCE
 from diag.toml import NotTomlError, toml_values
 from diag.traces.cache import Cache
-from diag.traces.kineto_names import MOST_RULES, CommRule, RuleError, parse_rule
+from diag.traces.kineto_names import CommRule, RuleError, parse_rule
 from diag.traces.memory_snapshots import is_snapshot, rank_of_folder, snapshot_files
 from diag.traces.other_tools import named, others_in
+from diag.traces.policy import TRACE_LIMITS
 from diag.traces.reading import Reading, read_traces
 from diag.traces.text_stream import exists, file_name, is_remote, trace_files
 from diag.traces.trace import Trace
@@ -59,7 +61,6 @@ from .tables import RankTables, Tables
 
 FILE: Final = "diag.toml"
 COMM_KERNELS: Final = "comm_kernels"
-_MOST_BYTES: Final = 100_000
 
 
 def with_settings(reading: Reading, paths: Sequence[str]) -> Reading:
@@ -74,7 +75,7 @@ def with_settings(reading: Reading, paths: Sequence[str]) -> Reading:
 def read_rules(file: Path) -> list[CommRule]:
     """The rules of one file. DiagError (usage) if it cannot be understood."""
     try:
-        values = toml_values(read_regular(file, _MOST_BYTES, run_of(file)).decode("utf-8"))
+        values = toml_values(read_regular(file, RUN_READING.most_document_bytes, run_of(file)).decode("utf-8"))
     except OSError as error:
         raise _refused(file, f"cannot be read: {error.strerror or error}") from error
     except (NotTomlError, UnicodeDecodeError) as error:
@@ -84,8 +85,8 @@ def read_rules(file: Path) -> list[CommRule]:
     texts = values.get(COMM_KERNELS, [])
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise _refused(file, f'{COMM_KERNELS} must be a list of strings: ["REGEX=operation"]')
-    if len(texts) > MOST_RULES:
-        raise _refused(file, f"{COMM_KERNELS} has {len(texts)} entries; the maximum is {MOST_RULES}")
+    if len(texts) > TRACE_LIMITS.most_comm_rules:
+        raise _refused(file, f"{COMM_KERNELS} has {len(texts)} entries; the maximum is {TRACE_LIMITS.most_comm_rules}")
     try:
         return [parse_rule(text) for text in texts]
     except RuleError as error:
@@ -107,10 +108,6 @@ def _files(paths: Sequence[str]) -> list[Path]:
 
 def _refused(file: Path, reason: str) -> DiagError:
     return DiagError(reason, path=file, hint="correct the file, or remove it", exit_code=ExitCode.USAGE)
-
-
-_MOST_NAMED = 8  # jobs, in a message
-_HEARTBEAT_FRESH_NS = 10 * 10**9  # it is written about once a second
 
 
 class Job(Struct, frozen=True):
@@ -143,10 +140,10 @@ class SeveralJobsError(DiagError):
 
     def __init__(self, jobs: Jobs) -> None:
         names = [visible(job.name) for job in jobs.jobs]
-        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        more = f" and {len(names) - JOBS.most_jobs_named} more" if len(names) > JOBS.most_jobs_named else ""
         example = visible(masked(shlex.join(jobs.jobs[0].paths[:1])))
         super().__init__(
-            f"holds {len(names)} jobs, not one: {', '.join(names[:_MOST_NAMED])}{more}",
+            f"holds {len(names)} jobs, not one: {', '.join(names[: JOBS.most_jobs_named])}{more}",
             hint=f"pass one job, for example {example}; diag analyze lists them",
             path=jobs.paths[0] if len(jobs.paths) == 1 else None,
         )
@@ -197,7 +194,7 @@ def find_jobs(paths: Sequence[Path | str], reading: Reading | None = None) -> Jo
 def _named_job(jobs: Jobs, wanted: str, path: str) -> Jobs:
     job = next((job for job in jobs.jobs if job.name == wanted), None)
     if job is None:
-        names = ", ".join(visible(job.name) for job in jobs.jobs[:_MOST_NAMED])
+        names = ", ".join(visible(job.name) for job in jobs.jobs[: JOBS.most_jobs_named])
         raise DiagError(f"there is no job {visible(wanted)!r}", path=jobs.paths[0], hint=f"the jobs are: {names}")
     if job.tables is not None:
         tables = replace(job.tables, root=Path(path), gaps=(*job.tables.gaps, *jobs.unused))
@@ -234,7 +231,6 @@ def must_exist(paths: Sequence[str]) -> None:
             raise DiagError("no such file or folder", path=path, hint="pass a run directory or a folder of traces")
 
 
-_TRAINS = 3  # calls of backward
 _NO_STEP = "recorded no step"
 
 
@@ -246,7 +242,7 @@ def _nothing(paths: Sequence[str], tables: Tables) -> DiagError:
         message += f": {reasons}" if reasons else ""
         hint = f"diag triage {tables.root} says how the run ended, or where its ranks are"
         backwards = [of.heartbeat.backwards for of in tables.ranks.values() if of.heartbeat is not None]
-        if (most := max(backwards, default=0)) >= _TRAINS:
+        if (most := max(backwards, default=0)) >= JOBS.backward_calls_of_training:
             message += f"; backward was called {most:,} times, but no torch.optim optimizer stepped, which ends a step"
             hint = "mark the ends of the steps in the script: recording.end_step(), see docs/guides/record.md"
     else:
@@ -352,7 +348,7 @@ def _trains(rank: RankTables) -> bool:
     identity, heartbeat = rank.identity, rank.heartbeat
     if identity is None or heartbeat is None or heartbeat.done:
         return False
-    if time.time_ns() - heartbeat.unix_ns > _HEARTBEAT_FRESH_NS:
+    if time.time_ns() - heartbeat.unix_ns > SILENCE.heartbeat_fresh_ns:
         return False
     return process_runs(identity) is not False
 

@@ -19,9 +19,10 @@ from diag.collectors.records import Manifest
 from diag.collectors.settings import RUN_DIR_VARIABLE
 from diag.errors import DiagError
 from diag.model.steps import Bottleneck, Severity, Verdict
+from diag.rundir.policy import SILENCE
 
 from .job_ranks import job_ranks
-from .lines import SILENT_S, Culprit, last_steps, read_answer, read_manifest
+from .lines import Culprit, last_steps, read_answer, read_manifest
 from .standstill import Standstill, standstill_of
 
 # Not written by the collectors, or every second: no reason to analyse again.
@@ -195,7 +196,7 @@ def _state(manifest: Manifest | None, silent_ns: int) -> State:
         return State.RECORDED
     if manifest.exit_code is not None:
         return State.FAILED if manifest.exit_code else State.FINISHED
-    return State.TRAINING if silent_ns < SILENT_S * 1e9 else State.STOPPED
+    return State.TRAINING if silent_ns < SILENCE.silent_s * 1e9 else State.STOPPED
 
 
 def _verdict(file: Path, changed_ns: int) -> Verdict | None:

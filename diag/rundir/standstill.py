@@ -9,14 +9,12 @@ from msgspec import Struct
 
 from diag.collectors.layout import RankLayout
 from diag.collectors.records import CHECKPOINT, EVALUATION, FAILED
+from diag.rundir.policy import SILENCE
 from diag.words.formatting import elapsed, listing
 
-from .lines import SILENT_S, last_steps, read_heartbeat
+from .lines import last_steps, read_heartbeat
 
-LEAST_STILL_S = 10.0  # without a step; a heartbeat that is as old shows that its process is silent as well
-MUCH_LONGER = 20  # times the usual step
 BUSY_PHASES = (CHECKPOINT, EVALUATION)  # long by nature, and often on one rank alone
-_MOST_NAMED = 4
 
 
 class Standstill(Struct, frozen=True):
@@ -38,12 +36,17 @@ class Standstill(Struct, frozen=True):
     @property
     def words(self) -> str:
         """``no step for 2 min (rank 1 silent for 2 min)``."""
-        reasons = [f"rank {rank} silent for {elapsed(ns)}" for rank, ns in list(self.silent.items())[:_MOST_NAMED]]
-        if len(self.silent) > _MOST_NAMED:
-            reasons.append(f"{len(self.silent) - _MOST_NAMED:,} more ranks silent")
+        reasons = [
+            f"rank {rank} silent for {elapsed(ns)}"
+            for rank, ns in list(self.silent.items())[: SILENCE.most_ranks_named]
+        ]
+        if len(self.silent) > SILENCE.most_ranks_named:
+            reasons.append(f"{len(self.silent) - SILENCE.most_ranks_named:,} more ranks silent")
         for states in (self.raised, self.busy):
             for state in dict.fromkeys(states.values()):
-                in_it = listing([rank for rank, its_state in states.items() if its_state == state], _MOST_NAMED)
+                in_it = listing(
+                    [rank for rank, its_state in states.items() if its_state == state], SILENCE.most_ranks_named
+                )
                 reasons.append(f"{in_it} {f'raised {state}' if states is self.raised else f'in its {state}'}")
         if self.still_ns is None:
             return ", ".join(reasons)
@@ -59,7 +62,7 @@ def standstill_of(ranks: Mapping[int, RankLayout], now_ns: int) -> Standstill | 
     """
     ages = {rank: now_ns - heard for rank, files in ranks.items() if (heard := _written_ns(files)) is not None}
     still_ns = _still_ns(ranks, ages)
-    if still_ns is None and all(age < SILENT_S * 1e9 for age in ages.values()):
+    if still_ns is None and all(age < SILENCE.silent_s * 1e9 for age in ages.values()):
         return None
     silent, raised, busy = {}, {}, {}
     for rank, age in ages.items():
@@ -69,7 +72,7 @@ def standstill_of(ranks: Mapping[int, RankLayout], now_ns: int) -> Standstill | 
         age = min(age, now_ns - beat.unix_ns)  # by the rank's clock or the storage's, whichever is later
         if beat.phase.startswith(FAILED):
             raised[rank] = beat.phase.removeprefix(FAILED)
-        elif age >= (SILENT_S if still_ns is None else LEAST_STILL_S) * 1e9:
+        elif age >= (SILENCE.silent_s if still_ns is None else SILENCE.least_still_s) * 1e9:
             silent[rank] = age
         elif beat.phase in BUSY_PHASES:
             busy[rank] = beat.phase
@@ -96,7 +99,9 @@ def _still_ns(ranks: Mapping[int, RankLayout], ages: Mapping[int, int]) -> int |
         periods = sorted(after - before for before, after in pairwise(ends) if after > before)
         if not periods:
             return None  # nothing shows how long its steps take; the first one may be compiled
-        much_longer = max(LEAST_STILL_S * 1e9, MUCH_LONGER * periods[len(periods) // 2], 2 * periods[-1])
+        much_longer = max(
+            SILENCE.least_still_s * 1e9, SILENCE.still_steps * periods[len(periods) // 2], 2 * periods[-1]
+        )
         still_ns = beat.monotonic_ns - ends[-1] + age
         return still_ns if still_ns >= much_longer else None
     return None

@@ -29,6 +29,7 @@ from diag.collectors.records import (
 )
 from diag.errors import DiagError, readable
 from diag.model import DAMAGED, Gap
+from diag.rundir.policy import RUN_READING
 from diag.words.formatting import counted, rank_ranges
 
 from .identity import Life, at_other_times, clock_of, strangers
@@ -36,13 +37,6 @@ from .lines import read_identity, read_manifest, restart_gaps
 
 COLUMNS = (BEGIN, STEP, TOKENS, *PHASES_AND_REST, *(phase + STILL for phase in PHASES_AND_REST))
 
-# Steps times ranks: 100 steps of 24,576 ranks, whose table takes 170 MB. The newest steps are read.
-MOST_CELLS = 2_500_000
-LEAST_STEPS, MOST_STEPS = 20, 1000
-_STRAGGLING = 0.05  # fraction of ranks that may be behind: all others have reached the newest step
-_TAIL_BYTES = 1 << 14  # four lines of 50 steps; more is read if these are not enough
-_CHUNK = 64  # files
-_READERS = 8  # threads: opening a file on shared storage takes a millisecond, nearly all of it waiting
 
 _PLACE = {name: at for at, name in enumerate(COLUMNS)}
 
@@ -106,16 +100,19 @@ class _Read(Struct, frozen=True):
 
 
 def read_summaries(
-    layout: RunLayout, progress: Callable[[int, int, str], None] | None = None, most_steps: int = MOST_STEPS
+    layout: RunLayout,
+    progress: Callable[[int, int, str], None] | None = None,
+    most_steps: int | None = None,
 ) -> Summaries:
     """The newest steps of all ranks that have reached them. DiagError if no rank left a summary."""
+    most_steps = RUN_READING.most_summary_steps if most_steps is None else most_steps
     manifest, gap = read_manifest(layout)
     gaps = [*([gap] if gap is not None else []), *restart_gaps(layout)]
     with readable(layout.ranks_folder):
         files = layout.ranks()
     for first in list(files.values())[:1]:
         read_identity(first)  # refuses a newer schema; the records of thousands of ranks would take minutes
-    steps = min(most_steps, max(LEAST_STEPS, MOST_CELLS // max(1, len(files))))
+    steps = min(most_steps, max(RUN_READING.least_summary_steps, RUN_READING.most_summary_cells // max(1, len(files))))
     reads = _read_all(files, steps, progress)
     gaps += [read.gap for read in reads if read.gap is not None]
     reads = [read for read in reads if read.lines]
@@ -197,12 +194,15 @@ def _read_all(
     reads: list[_Read] = []
     decode = msgspec.json.Decoder(SummaryLine).decode
     paths = [rank_files.summary for rank_files in files.values()]
-    with ThreadPoolExecutor(_READERS) as pool:
-        chunks = [paths[first : first + _CHUNK] for first in range(0, len(paths), _CHUNK)]
+    with ThreadPoolExecutor(RUN_READING.summary_readers) as pool:
+        chunks = [
+            paths[first : first + RUN_READING.summary_files_at_once]
+            for first in range(0, len(paths), RUN_READING.summary_files_at_once)
+        ]
         tails = chain.from_iterable(pool.map(lambda chunk: [_tail(path) for path in chunk], chunks))
         for done, (rank, path, tail) in enumerate(zip(files, paths, tails, strict=True), start=1):
             reads.append(_decoded(rank, path, tail, steps, decode))
-            if progress is not None and done % _CHUNK == 0:
+            if progress is not None and done % RUN_READING.summary_files_at_once == 0:
                 progress(done, len(files), path.name)
     return reads
 
@@ -214,9 +214,9 @@ class _Tail(Struct):
     whole: bool
 
 
-def _tail(path: Path, want: int = _TAIL_BYTES) -> _Tail | OSError:
+def _tail(path: Path, want: int | None = None) -> _Tail | OSError:
     try:
-        return _Tail(*read_tail(path, want, run_of(path)))
+        return _Tail(*read_tail(path, RUN_READING.summary_tail_bytes if want is None else want, run_of(path)))
     except OSError as error:
         return error
 
@@ -270,9 +270,9 @@ def _line(line: SummaryLine) -> _Line:
 
 def _numbers(reads: Sequence[_Read], steps: int) -> tuple[int, ...]:
     """The newest steps that nearly all ranks have, oldest first, without a gap between them."""
-    last = int(np.quantile([read.last for read in reads], _STRAGGLING, method="lower"))
+    last = int(np.quantile([read.last for read in reads], RUN_READING.straggling_ranks_share, method="lower"))
     firsts = [first for read in reads if read.last >= last and (first := _first(read, last)) <= last]
-    first = int(np.quantile(firsts, 1 - _STRAGGLING, method="higher"))
+    first = int(np.quantile(firsts, 1 - RUN_READING.straggling_ranks_share, method="higher"))
     return tuple(range(max(first, last - steps + 1), last + 1))
 
 

@@ -16,6 +16,7 @@ from diag.api import Result, describe_run
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.diagnoses.compare import Comparison, Difference
 from diag.diagnoses.shares import PART_NAMES
+from diag.show.policy import PAGE
 from diag.tune.history import History, Interval, Outcome, Round
 from diag.words.formatting import duration, spaced, visible
 from diag.words.terminal import report_console, size
@@ -24,7 +25,6 @@ from diag.words.wording import sentence
 from .text import COLOUR, caption, print_gaps
 
 _OF_THE_PATH = "critical path, ms a step"
-_MOST_NAMED = 0.8  # of the difference: the named parts explain so much of it
 
 
 def to_json(comparison: Comparison, before: Result, after: Result) -> str:
@@ -128,7 +128,7 @@ def _makers(comparison: Comparison) -> list[Difference]:
     )
     chosen, sum_ns = [], 0
     for part in same:
-        if sum_ns >= _MOST_NAMED * abs(comparison.ns[1]):
+        if sum_ns >= PAGE.named_parts_share * abs(comparison.ns[1]):
             break
         chosen.append(part)
         sum_ns += abs(part.ns[1])
@@ -138,7 +138,9 @@ def _makers(comparison: Comparison) -> list[Difference]:
 def _against(comparison: Comparison) -> list[Difference]:
     """The parts that surely changed the other way, if that is not small compared with the whole difference."""
     sign = 1 if comparison.ns[1] > 0 else -1
-    return [p for p in comparison.parts if p.sure and -sign * p.ns[1] > (1 - _MOST_NAMED) * abs(comparison.ns[1])]
+    return [
+        p for p in comparison.parts if p.sure and -sign * p.ns[1] > (1 - PAGE.named_parts_share) * abs(comparison.ns[1])
+    ]
 
 
 def _table(comparison: Comparison) -> Table:

@@ -21,15 +21,10 @@ from diag.crosscheck.model import (
     Quantity,
     RankCheck,
 )
+from diag.show.policy import PAGE
 from diag.words.formatting import rank_ranges
 from diag.words.terminal import report_console
 
-_MOST_RANKS = 16
-_MOST_EDGES = 8
-_MOST_SEQUENCES = 5
-_MOST_KERNELS = 3
-_NAME_WIDTH = 80
-_KERNEL_WIDTH = 32
 _MS = 1e6
 _ANALYSIS = {CriticalPath: "critical-path", KernelSequences: "sequences"}
 
@@ -59,8 +54,8 @@ def print_cross_check(check: CrossCheck, console: Console | None = None) -> None
     compared = [rank for rank in check.ranks if rank.comparisons]
     if compared:
         console.print(_table(compared))
-    if len(compared) > _MOST_RANKS:
-        console.print(f"[dim]… and {len(compared) - _MOST_RANKS} more ranks; --json has them all.[/]")
+    if len(compared) > PAGE.most_cross_check_ranks:
+        console.print(f"[dim]… and {len(compared) - PAGE.most_cross_check_ranks} more ranks; --json has them all.[/]")
     for line in _errors(check):
         console.print(f"[yellow]![/] {escape(line)}")
     for note in check.notes:
@@ -96,26 +91,31 @@ def _print_path(path: CriticalPath, console: Console) -> None:
         )
     console.print(table)
     console.print("longest pieces", style="dim")
-    for edge in path.longest[:_MOST_EDGES]:
+    for edge in path.longest[: PAGE.most_cross_check_edges]:
         console.print(Padding(escape(f"{edge.ns / _MS:,.3f} ms  {edge.kind}: {_short(edge.name)}"), (0, 0, 0, 2)))
 
 
 def _print_sequences(analysis: KernelSequences, console: Console) -> None:
     if not analysis.sequences:
         console.print("no sequence found: try another operator (a part of its name) or a smaller length", style="dim")
-    for item in analysis.sequences[:_MOST_SEQUENCES]:
+    for item in analysis.sequences[: PAGE.most_cross_check_sequences]:
         times = f"{item.device_ns / _MS:,.3f} ms on the device, {item.host_ns / _MS:,.3f} on the host"
         console.print(escape(f"{item.count:,} times, {times}: {_short(item.operator)}"))
-        more = f" … {len(item.kernels)} kernels" if len(item.kernels) > _MOST_KERNELS else ""
-        kernels = " → ".join(_short(name, _KERNEL_WIDTH) for name in item.kernels[:_MOST_KERNELS]) + more
+        more = f" … {len(item.kernels)} kernels" if len(item.kernels) > PAGE.most_cross_check_kernels else ""
+        kernels = (
+            " → ".join(
+                _short(name, PAGE.cross_check_kernel_width) for name in item.kernels[: PAGE.most_cross_check_kernels]
+            )
+            + more
+        )
         console.print(Padding(f"[dim]{escape(kernels)}[/]", (0, 0, 0, 2)))
-    if analysis.found > _MOST_SEQUENCES:
-        console.print(f"[dim]… and {analysis.found - _MOST_SEQUENCES} less frequent ones.[/]")
+    if analysis.found > PAGE.most_cross_check_sequences:
+        console.print(f"[dim]… and {analysis.found - PAGE.most_cross_check_sequences} less frequent ones.[/]")
 
 
 def _table(ranks: Sequence[RankCheck]) -> Table:
     table = _columns("rank", "", *Quantity)
-    for rank in ranks[:_MOST_RANKS]:
+    for rank in ranks[: PAGE.most_cross_check_ranks]:
         items = {item.quantity: item for item in rank.comparisons}
         table.add_row(escape(_label(rank, ranks)), "diag", *(_value(items[q], items[q].ours) for q in Quantity))
         table.add_row("", "HTA", *(_value(items[q], items[q].hta) for q in Quantity))
@@ -160,5 +160,6 @@ def _label(rank: RankCheck, ranks: Sequence[RankCheck]) -> str:
     return f"{rank.rank} {Path(rank.path).name}" if several else str(rank.rank)
 
 
-def _short(name: str, width: int = _NAME_WIDTH) -> str:
+def _short(name: str, width: int | None = None) -> str:
+    width = PAGE.cross_check_name_width if width is None else width
     return name if len(name) <= width else name[: width - 1] + "…"

@@ -19,10 +19,7 @@ from diag.model.breakdown import Breakdowns
 from diag.model.steps import Coverage, Finding, Outcome, StepAccount, Verdict
 from diag.rundir.lines import ANALYSIS_VERSION, with_digest
 from diag.show.memory import curves_to_dict, peaks_to_dict
-
-_MOST_ROWS = 30  # kernels, and modules of one source
-_MOST_COLLECTIVES = 100
-_MOST_OF_PATH = 200
+from diag.show.policy import PAGE
 
 
 def to_json(
@@ -118,13 +115,13 @@ def coverage_to_dict(coverage: Coverage) -> dict[str, Any]:
 def breakdowns_to_dict(breakdowns: Breakdowns) -> dict[str, Any]:
     """The tables in plain containers, their largest rows only; ``rows_left_out``: how many are missing."""
     content: dict[str, Any] = to_builtins(breakdowns)
-    content["collectives"] = _shortened(content["collectives"], _MOST_COLLECTIVES)
+    content["collectives"] = _shortened(content["collectives"], PAGE.most_json_collectives)
     exchanged = content["collectives"]["all_to_alls"]
-    content["collectives"]["all_to_alls"] = list(exchanged[:_MOST_COLLECTIVES])
-    content["collectives"]["all_to_alls_left_out"] = max(0, len(exchanged) - _MOST_COLLECTIVES)
-    content["kernels"] = _shortened(content["kernels"], _MOST_ROWS)
-    content["modules"] = [_shortened(table, _MOST_ROWS) for table in content["modules"]]
-    content["path"] = _shortened(content["path"], _MOST_OF_PATH)
+    content["collectives"]["all_to_alls"] = list(exchanged[: PAGE.most_json_collectives])
+    content["collectives"]["all_to_alls_left_out"] = max(0, len(exchanged) - PAGE.most_json_collectives)
+    content["kernels"] = _shortened(content["kernels"], PAGE.most_json_rows)
+    content["modules"] = [_shortened(table, PAGE.most_json_rows) for table in content["modules"]]
+    content["path"] = _shortened(content["path"], PAGE.most_json_path_rows)
     return content
 
 

@@ -13,6 +13,7 @@ from rich.padding import Padding
 from diag.api import Result
 from diag.collectors.layout import ASKED, NEAR_OOM, OOM, SCHEMA_VERSION
 from diag.model.steps import FailedAllocation
+from diag.show.policy import PAGE
 from diag.tables.memory import HOST_MEMORY, MemoryCurve, Share, peak_memory, rank_peaks
 from diag.tables.snapshots import Compared, Comparison, OutOfMemory, SnapshotAccount, SnapshotTable
 from diag.traces.memory_snapshots import ENDINGS, rank_of
@@ -30,8 +31,6 @@ REQUESTED = (
     "Allocated here is what tensors requested. The allocator rounds each allocation up, so that "
     "torch.cuda.max_memory_allocated is slightly higher."
 )
-_MOST_TEXT_ROWS = 6
-_MOST_NAMED = 4  # snapshots
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
@@ -90,7 +89,7 @@ def oom_sentence(oom: OutOfMemory, account: SnapshotAccount) -> str:
 
 def out_of_memory_sentences(failed: Sequence[FailedAllocation]) -> tuple[str, ...]:
     """A sentence for each rank that ran out of device memory, and one for the rest of many."""
-    shown = tuple(map(_out_of_memory, failed[:_MOST_NAMED]))
+    shown = tuple(map(_out_of_memory, failed[: PAGE.most_snapshots_named]))
     more = len(failed) - len(shown)
     return (*shown, f"Out of memory on {counted(more, 'more rank')}.") if more else shown
 
@@ -112,8 +111,8 @@ def snapshots_sentence(files: Sequence[str]) -> str:
     """The snapshots of a run, and what shows them; "" without any."""
     if not files:
         return ""
-    shown = ", ".join(map(_place, files[:_MOST_NAMED]))
-    more = f" and {len(files) - _MOST_NAMED} more" if len(files) > _MOST_NAMED else ""
+    shown = ", ".join(map(_place, files[: PAGE.most_snapshots_named]))
+    more = f" and {len(files) - PAGE.most_snapshots_named} more" if len(files) > PAGE.most_snapshots_named else ""
     return (
         f"{counted(len(files), 'memory snapshot')}: {shown}{more}. The memory page shows them, and diag analyze FILE."
     )
@@ -227,7 +226,7 @@ def _print_shares(console: Console, title: str, shares: Sequence[Share]) -> None
     if not shares:
         return
     _say(console, f"{title}:", "italic")
-    for item in shares[:_MOST_TEXT_ROWS]:
+    for item in shares[: PAGE.most_snapshot_rows]:
         of_peak = f" ({share(item.share)})" if item.share is not None else ""
         _indented(console, f"{size(item.bytes)}{of_peak}  {item.name}, {counted(item.count, 'allocation')}")
 

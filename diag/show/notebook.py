@@ -13,11 +13,10 @@ from diag.api import Result
 from diag.model.steps import Outcome, Severity
 from diag.show import page as shown
 from diag.show.page import UNTIL_THEN, Card, Change, advice_of, page_of
+from diag.show.policy import PAGE
 from diag.show.ranks import MEANINGS, STALLS_TITLE, RankTable
 from diag.words.formatting import visible_lines
 from diag.words.wording import pieces
-
-MOST_FINDINGS = 8
 
 # White on each of them has a contrast of 4.5 or more, and each stands out from white and from black.
 _BADGE = {Severity.HEALTHY: "#1a7f4b", Severity.WARN: "#a65d00", Severity.CRITICAL: "#c0322b"}
@@ -30,7 +29,7 @@ _FAINT = "opacity:.75"
 def to_html(result: Result) -> str:
     """One ``<div>``. Runs the replay behind the advice."""
     page, advised = page_of(result), advice_of(result)
-    more = len(page.findings) - MOST_FINDINGS
+    more = len(page.findings) - PAGE.most_notebook_findings
     parts = [
         _line(" · ".join(page.facts), _FAINT),
         *(_line(failure, "font-weight:600") for failure in page.out_of_memory),
@@ -43,7 +42,7 @@ def to_html(result: Result) -> str:
         _line(" · ".join(f"{metric.label} {metric.value}" for metric in page.metrics), _FAINT),
         _ranks(page.ranks),
         _stalls(page.stall_lines),
-        *(_finding(finding) for finding in page.findings[:MOST_FINDINGS]),
+        *(_finding(finding) for finding in page.findings[: PAGE.most_notebook_findings]),
         _line(f"… and {more} more findings", _FAINT) if more > 0 else "",
         _advice(advised.changes),
         *(_line(reason, _FAINT) for reason in advised.not_predicted),

@@ -32,8 +32,8 @@ from diag.model.steps import (
 )
 from diag.model.steps import Verdict as Answer
 from diag.show.memory import out_of_memory_sentences
+from diag.show.policy import PAGE
 from diag.show.ranks import (
-    MOST_RANKS,
     IdleTable,
     RankTable,
     StallTable,
@@ -76,7 +76,6 @@ CRITICAL_PATH = (
 )
 BEFORE_AND_AFTER = "Before and after"
 EVIDENCE_COLUMNS = ("Table", "Rows", "Value")
-MOST_GAPS = 50  # listed on a page
 
 
 class Command(str):
@@ -206,7 +205,7 @@ class Page(Struct, frozen=True):
     out_of_memory: tuple[str, ...] = ()
 
 
-def page_of(result: Result, most_ranks: int = MOST_RANKS) -> Page:
+def page_of(result: Result, most_ranks: int | None = None) -> Page:
     """The page of a result, without advice. ``most_ranks``: the most rows in the table of ranks."""
     coverage, attribution, run = result.coverage, result.attribution, describe_run(result)
     culprits = result.verdict.culprit_ranks
@@ -246,7 +245,7 @@ def page_of(result: Result, most_ranks: int = MOST_RANKS) -> Page:
         notes=tuple(f"{sentence(note)}." for note in coverage.notes),
         not_found=result.examination.not_found,
         not_looked=_not_looked(coverage),
-        gaps=coverage.skipped[:MOST_GAPS],
+        gaps=coverage.skipped[: PAGE.most_gaps],
         all_gaps=len(coverage.skipped),
         recorded=_recorded(result),
         outcome=result.outcome,
@@ -387,15 +386,12 @@ def _diff(before: str, after: str) -> str:
     return "\n".join(line.rstrip() for line in lines if not line.startswith("?"))
 
 
-_ALIKE = 0.05  # a gain and a cost that differ by less need no explanation
-
-
 def _against(advice: Advice, finding: Finding | None) -> str:
     """Why the gain differs from the cost of the finding; "" if it does not."""
     if finding is None or not finding.cost_ns_per_step:
         return ""
     gain, cost = advice.predicted_gain_ns[1], finding.cost_ns_per_step
-    if abs(gain - cost) <= _ALIKE * cost:
+    if abs(gain - cost) <= PAGE.equal_gain_and_cost_share * cost:
         return ""
     of_rank = advice.knob == Knob.STRAGGLER
     if gain < cost:

@@ -9,17 +9,13 @@ from msgspec import Struct
 from diag.account.durations import Durations
 from diag.model.breakdown import AllToAllStat
 from diag.model.steps import Attribution, Parts, Stall, StepAccount
+from diag.show.policy import PAGE
 from diag.tables.frames import rank_means
 from diag.words.formatting import UNKNOWN, counted, duration, share, size, spaced
 from diag.words.wording import averaged_over, sentence
 
 IDLE_TITLE = "Why the device was idle"
 STALLS_TITLE = "Longest stalls of the device"
-MOST_RANKS = 16
-MOST_STALLS = 8  # on a page
-_MOST_GROUPS = 4  # that have a sentence
-_MOST_LINES, _WORTH_A_LINE = 3, 0.05  # stalls in a report: how many, and the least part of the step
-_HOST_CHARS = 80
 
 
 class IdlePart(Struct, frozen=True):
@@ -120,12 +116,13 @@ def rank_table(
     attribution: Attribution,
     culprits: Sequence[int] = (),
     scheduled: Mapping[str, Mapping[int, float]] | None = None,
-    most: int = MOST_RANKS,
+    most: int | None = None,
     charged_ns: Mapping[int, int] | None = None,
 ) -> RankTable:
     """Mean milliseconds of at most ``most`` ranks: the culprits, then the first by number. Columns with only zeros or
     unknown values are left out. ``scheduled``: time that the CPU scheduler withheld, mean milliseconds by column and
     rank. ``charged_ns``: ``Finding.charged_ns`` of the verdict's cause."""
+    most = PAGE.most_ranks if most is None else most
     means = rank_means(attribution, [field for _, field in _PARTS])
     for row in means.values():
         outside_ns = row[f"idle_parts.{OUTSIDE}"]
@@ -162,8 +159,9 @@ def rank_table(
     )
 
 
-def duration_rank_table(account: Durations, culprits: Sequence[int] = (), most: int = MOST_RANKS) -> RankTable:
+def duration_rank_table(account: Durations, culprits: Sequence[int] = (), most: int | None = None) -> RankTable:
     """The table of ranks where only durations of collectives are known."""
+    most = PAGE.most_ranks if most is None else most
     shown = sorted(sorted(account.ranks, key=lambda rank: (rank not in culprits, rank))[:most])
     spent = {
         rank: (busy_ns, wait_ns, busy_ns - wait_ns)
@@ -177,9 +175,10 @@ def duration_rank_table(account: Durations, culprits: Sequence[int] = (), most: 
     )
 
 
-def exchange_table(stats: Sequence[AllToAllStat], most: int = MOST_RANKS) -> ExchangeTable:
+def exchange_table(stats: Sequence[AllToAllStat], most: int | None = None) -> ExchangeTable:
     """At most ``most`` rows, those of the ranks that receive most over the mean of their group. No rows where no
     all-to-all of known size was recorded."""
+    most = PAGE.most_ranks if most is None else most
     groups = {(row.group, row.axis): row.imbalance for row in stats}
     shown = sorted(stats, key=lambda row: -row.received_over_mean)[:most]
     several = len(groups) > 1
@@ -198,7 +197,10 @@ def exchange_table(stats: Sequence[AllToAllStat], most: int = MOST_RANKS) -> Exc
         for name, imbalance in groups.items()
     ]
     return ExchangeTable(
-        tuple(columns), tuple(zip(*columns.values(), strict=True)), tuple(lead[:_MOST_GROUPS]), len(stats) - len(shown)
+        tuple(columns),
+        tuple(zip(*columns.values(), strict=True)),
+        tuple(lead[: PAGE.most_groups_with_sentence]),
+        len(stats) - len(shown),
     )
 
 
@@ -238,8 +240,9 @@ def idle_table(attribution: Attribution, rank: int, step: int | None = None) -> 
     )
 
 
-def stall_table(attribution: Attribution, step: int | None = None, most: int = MOST_STALLS) -> StallTable:
+def stall_table(attribution: Attribution, step: int | None = None, most: int | None = None) -> StallTable:
     """The longest stalls of the counted steps, or of one step; without columns that would be the same in every row."""
+    most = PAGE.most_stalls if most is None else most
     accounts = _accounts(attribution, step)
     stalls = _stalls(accounts)[:most]
     ranks = {parts.rank for account in accounts for parts in account.parts}
@@ -261,8 +264,8 @@ def stall_lines(attribution: Attribution) -> tuple[str, ...]:
     accounts = _accounts(attribution)
     several = len({parts.rank for account in accounts for parts in account.parts}) > 1
     lines = []
-    for account, parts, stall in _stalls(accounts)[:_MOST_LINES]:
-        if stall.dur_ns < _WORTH_A_LINE * parts.dur_ns:
+    for account, parts, stall in _stalls(accounts)[: PAGE.most_stall_lines]:
+        if stall.dur_ns < PAGE.stall_line_share * parts.dur_ns:
             continue
         noun = _noun(attribution)
         where = [f"{noun} {account.step:,}"] if len(accounts) > 1 else []
@@ -303,7 +306,7 @@ def _cause(stall: Stall) -> str:
 def _host(stall: Stall) -> str:
     if not stall.host:
         return _NO_NAME
-    name = stall.host if len(stall.host) <= _HOST_CHARS else f"{stall.host[: _HOST_CHARS - 1]}…"
+    name = stall.host if len(stall.host) <= PAGE.host_chars else f"{stall.host[: PAGE.host_chars - 1]}…"
     return f"{name} for {share(stall.host_share)} of it"
 
 

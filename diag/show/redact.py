@@ -21,6 +21,7 @@ from diag.collectors.trainer.faults import FAULTS
 from diag.collectors.trainer.options import PRESETS
 from diag.rundir.tables import Tables
 from diag.show import KEPT, REDACTED
+from diag.show.policy import PAGE
 
 # -- names -------------------------------------------------------------------------------------------------------------
 #
@@ -36,8 +37,6 @@ _WORDS = frozenset(
         *("every", "fp32", "bf16", "c10d", "static", *STRATEGIES, *PRESETS),
     ]
 )
-# A shorter name is not replaced in running text: "a" would be replaced in every sentence.
-_SHORTEST = 2
 _GENERIC_ACCOUNTS = frozenset({"root", "user"})  # accounts that identify nobody, and words of any report
 _HOMES = frozenset({"home", "users"})
 
@@ -69,7 +68,7 @@ def aliases(hosts: Iterable[str]) -> dict[str, str]:
 def spellings(hosts: Iterable[str]) -> list[str]:
     """The hosts as they are written in running text: full names and first labels."""
     names = dict.fromkeys(name for host in hosts for name in (host, _label(host)))
-    return [name for name in names if len(name) >= _SHORTEST and not name.isdigit()]
+    return [name for name in names if len(name) >= PAGE.redacted_chars and not name.isdigit()]
 
 
 def _label(host: str) -> str:
@@ -123,7 +122,7 @@ def paths_of(tables: Tables, further: Iterable[Path]) -> Iterator[str]:
 
 
 def is_path(text: str) -> bool:
-    return ("/" in text or "\\" in text) and len(text.strip("/\\.")) >= _SHORTEST
+    return ("/" in text or "\\" in text) and len(text.strip("/\\.")) >= PAGE.redacted_chars
 
 
 def users_of(paths: Iterable[str]) -> list[str]:
@@ -134,7 +133,11 @@ def users_of(paths: Iterable[str]) -> list[str]:
             users |= {name for home, name in pairwise(parts) if home.lower() in _HOMES}
     with suppress(OSError, KeyError, ImportError):  # a process without an account, as in some containers
         users.add(getpass.getuser())
-    return [name for name in users if len(name) >= _SHORTEST and name not in _GENERIC_ACCOUNTS and not name.isdigit()]
+    return [
+        name
+        for name in users
+        if len(name) >= PAGE.redacted_chars and name not in _GENERIC_ACCOUNTS and not name.isdigit()
+    ]
 
 
 def run_names(tables: Tables) -> list[str]:
@@ -145,7 +148,7 @@ def run_names(tables: Tables) -> list[str]:
     ordinary = {manifest.strategy, manifest.backend, manifest.device} if manifest is not None else set()
     if _identifying(folder) and folder not in ordinary:
         names.append(folder)
-    return [name for name in names if len(name) >= _SHORTEST]
+    return [name for name in names if len(name) >= PAGE.redacted_chars]
 
 
 def launch_values(tables: Tables) -> list[str]:
@@ -155,7 +158,7 @@ def launch_values(tables: Tables) -> list[str]:
         return []
     jobs = [job for _, job in _endpoints(tables)]
     values = [value for _, value in _arguments(manifest.argv) if _identifying(value)]
-    return [value for value in dict.fromkeys((*jobs, *values)) if len(value) > _SHORTEST]
+    return [value for value in dict.fromkeys((*jobs, *values)) if len(value) > PAGE.redacted_chars]
 
 
 def _identifying(word: str) -> bool:

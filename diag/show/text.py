@@ -34,6 +34,7 @@ from diag.rundir.lines import ANALYSIS_VERSION
 from diag.show import page as shown
 from diag.show.memory import snapshots_sentence
 from diag.show.page import Advised, Card, Page, advice_of, page_of
+from diag.show.policy import PAGE
 from diag.show.ranks import EXCHANGES_HELP, EXCHANGES_TITLE, STALLS_TITLE, exchange_table
 from diag.traces.kineto_names import P2P_OPS
 from diag.words.formatting import counted, masked, short_name, spaced, visible
@@ -42,7 +43,6 @@ from diag.words.wording import fused_words, per_whole, run_facts
 
 from .json import coverage_to_dict, verdict_to_dict
 
-_MOST_GAPS = 50  # a line each
 COLOUR = {Severity.HEALTHY: "green", Severity.WARN: "yellow", Severity.CRITICAL: "red"}
 
 
@@ -136,10 +136,10 @@ def _print_ranks(console: Console, page: Page) -> None:
 
 
 def print_gaps(console: Console, gaps: Sequence[Gap]) -> None:
-    """What could not be read or used, one line each; only the first ``_MOST_GAPS``."""
-    for gap in gaps[:_MOST_GAPS]:
+    """What could not be read or used, one line each; only the first ``most_gaps``."""
+    for gap in gaps[: PAGE.most_gaps]:
         console.print(f"[yellow]![/] {escape(visible(gap.path))}: {escape(visible(gap.reason))}")
-    if (more := len(gaps) - _MOST_GAPS) > 0:
+    if (more := len(gaps) - PAGE.most_gaps) > 0:
         console.print(f"[yellow]![/] and {more:,} more, listed by --json")
 
 
@@ -147,7 +147,6 @@ def print_gaps(console: Console, gaps: Sequence[Gap]) -> None:
 #
 # At most 110 columns, largest rows first.
 
-_MOST_ROWS = 20
 _OUTSIDE = "outside any module"
 _CLASSES = {KernelKind.COMMUNICATION: "comm."}
 _NOTED = {
@@ -188,7 +187,7 @@ def _print_collectives(console: Console, table: CollectiveTable) -> None:
     if not table.rows:
         console.print("No collective was recorded in the counted steps.", style="italic")
         return
-    rows = table.rows[:_MOST_ROWS]
+    rows = table.rows[: PAGE.most_text_rows]
     console.print(
         "Collectives: mean milliseconds per call; exposed and overlapped time per rank and step", style="italic"
     )
@@ -269,7 +268,7 @@ def _print_kernels(console: Console, table: KernelTable, per: str) -> None:
         console.print("No kernel was recorded in the counted steps.", style="italic")
         return
     on_device = table.unit == "kernel"
-    rows = table.rows[:_MOST_ROWS]
+    rows = table.rows[: PAGE.most_text_rows]
     busy = ms(table.busy_ns, table.rank_steps)
     subject = "Kernels: the device is" if on_device else "Operators, self time: the host is"
     console.print(f"{subject} busy {busy} ms per rank and step, overlaps counted twice", style="italic")
@@ -324,7 +323,7 @@ def _by_class(table: KernelTable) -> str:
 
 
 def _print_modules(console: Console, table: ModuleTable, unit: str) -> None:
-    rows, steps = table.rows[:_MOST_ROWS], table.rank_steps
+    rows, steps = table.rows[: PAGE.most_text_rows], table.rank_steps
     where = "device" if unit == "kernel" else "operator"
     console.print(
         f"Modules by {escape(table.source)}: {where} milliseconds per rank and step, without communication",
@@ -365,7 +364,7 @@ def _print_efficiency(console: Console, breakdowns: Breakdowns) -> None:
         ("compute lost to contention", measures.contention_share),
     ):
         table.add_row(name, _measure(measure))
-    for peak in breakdowns.memory_peaks[:_MOST_ROWS]:
+    for peak in breakdowns.memory_peaks[: PAGE.most_text_rows]:
         of = f" of {size(peak.capacity)}" if peak.capacity else ""
         held = f"allocated {size(peak.allocated)}, reserved {size(peak.reserved)}{of}"
         table.add_row(f"memory peak of rank {peak.rank}", held)
@@ -387,7 +386,7 @@ def _print_path(console: Console, table: PathTable, per: str) -> None:
     if not table.rows:
         console.print("No step was recorded.", style="italic")
         return
-    rows, steps = table.rows[:_MOST_ROWS], len(table.steps)
+    rows, steps = table.rows[: PAGE.most_text_rows], len(table.steps)
     which = f"{steps} {'traced' if table.traced else 'recorded'} step{'s' if steps > 1 else ''}"
     whole = ms(table.total_ns, steps)
     console.print(
@@ -410,8 +409,6 @@ def _print_path(console: Console, table: PathTable, per: str) -> None:
 # -- jobs --------------------------------------------------------------------------------------------------------------
 #
 # What ``diag analyze`` shows for several jobs: a list, with the verdict of each.
-
-_MOST_PATHS = 4  # of a job that is opened by its files, on a line
 
 
 class ListedJob(Struct, frozen=True):
@@ -472,7 +469,7 @@ def _line(console: Console, text: str, style: str) -> None:
 
 
 def _command(name: str, paths: Sequence[str]) -> str:
-    shown = [visible(masked(path)) for path in paths[:_MOST_PATHS]]
+    shown = [visible(masked(path)) for path in paths[: PAGE.most_job_paths]]
     return shlex.join(["diag", name, *shown]) + (" ..." if len(paths) > len(shown) else "")
 
 

@@ -15,13 +15,11 @@ from diag.collectors.layout import SCHEMA_VERSION
 from diag.ended.model import Culprit, Evidence, culprit_words
 from diag.hang.model import Stack, Triage
 from diag.hang.wording import EMPTY, by_reason, guess_words
+from diag.show.policy import PAGE
 from diag.words.formatting import counted, listing, spaced, visible
 from diag.words.terminal import report_console
 
 _COLOUR = {"healthy": "green", "undetermined": "yellow"}
-_MOST_PATH = 40
-_ROWS = 2  # of a line from a log
-_MOST_FRAMES = 8
 _INDENT = 2
 
 
@@ -116,17 +114,17 @@ def _section(console: Console, title: str, rows: Sequence[Text]) -> None:
 def _line(console: Console, evidence: Evidence) -> Text:
     """``file:line  text``, cut to two rows."""
     path = visible(evidence.path)
-    path = path if len(path) <= _MOST_PATH else f"…{path[1 - _MOST_PATH :]}"
+    path = path if len(path) <= PAGE.most_path_chars else f"…{path[1 - PAGE.most_path_chars :]}"
     place = f"{path}:{evidence.line}" if evidence.line else path
-    room = max(20, _ROWS * (console.width - _INDENT) - len(place) - 2)
+    room = max(20, PAGE.log_line_rows * (console.width - _INDENT) - len(place) - 2)
     text = visible(evidence.text.strip())
     text = text if len(text) <= room else f"{text[: room - 1]}…"
     return Text.assemble((place, "dim"), "  ", text, overflow="fold")
 
 
 def _frames(stack: Stack) -> list[Text]:
-    rows = [Text(visible(frame), overflow="ellipsis", no_wrap=True) for frame in stack.frames[:_MOST_FRAMES]]
-    more = len(stack.frames) - _MOST_FRAMES
+    rows = [Text(visible(frame), overflow="ellipsis", no_wrap=True) for frame in stack.frames[: PAGE.most_frames]]
+    more = len(stack.frames) - PAGE.most_frames
     return [*rows, Text(f"… and {more} more", style="dim")] if more > 0 else rows
 
 

@@ -22,10 +22,9 @@ from diag.account.intervals import Covered, intervals_of
 from diag.account.match import ALL_TO_ALL, SYNCHRONISING, Key
 from diag.model.breakdown import AllToAllStat
 from diag.model.steps import Attribution, CollectiveCall, Kind, RankStep
+from diag.tables.policy import BANDWIDTH
 
 Series = npt.NDArray[np.float64]
-
-UNEVEN = 0.02  # the most that a rank receives, beyond the mean: below it all ranks count as receiving the same
 
 
 class Exchange(Struct, frozen=True):
@@ -148,7 +147,8 @@ def uneven(all_to_alls: Iterable[Exchange]) -> list[Exchange]:
     return [
         exchange
         for of_place in by_place.values()
-        if np.mean([e.imbalance for e in of_place]) >= 1 + UNEVEN and np.mean([e.back for e in of_place]) < 0.5
+        if np.mean([e.imbalance for e in of_place]) >= 1 + BANDWIDTH.uneven_share
+        and np.mean([e.back for e in of_place]) < 0.5
         for exchange in of_place
     ]
 

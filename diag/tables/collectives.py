@@ -6,7 +6,6 @@ from __future__ import annotations
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +22,7 @@ from diag.collectors.records import RECV, SEND
 from diag.model.axes import PIPELINE, Axes, is_data
 from diag.model.breakdown import CollectiveStat, CollectiveTable, ExposedCall
 from diag.model.steps import Attribution, CollectiveCall, Detail, Kind, MatchedCollective, RankStep
+from diag.tables.policy import BANDWIDTH
 from diag.traces.kineto_names import P2P_OPS
 
 from .all_to_alls import all_to_all_table
@@ -33,12 +33,6 @@ from .all_to_alls import all_to_all_table
 #
 # Factors from nccl-tests' PERFORMANCE.md: the bus bandwidth is the load of one link in any optimal algorithm, so it
 # compares across operations and group sizes with the hardware's.
-
-# Used without enough sizes to see where bandwidth saturates: NVLink's latency times bandwidth is about 2 MB,
-# InfiniBand's about 20, and torch.distributed's own estimate for it never goes below 100 MB.
-SATURATING_BYTES: Final = 32 << 20
-_SATURATED = 0.8  # fraction of the asymptotic bandwidth
-_LEAST_SIZES, _LEAST_SPAN = 3, 8  # below these a line through the sizes is not meaningful (docs/concepts/replay.md)
 
 
 def bus_factor(op: str, ranks: int | None, gloo: bool = False) -> float | None:
@@ -63,10 +57,10 @@ def saturating_bytes(sizes: Sequence[int], transfers_ns: Sequence[int]) -> int:
     than three sizes, or sizes within a factor of eight."""
     size, time = np.asarray(sizes, dtype=np.float64), np.asarray(transfers_ns, dtype=np.float64)
     distinct = np.unique(size)
-    if len(distinct) < _LEAST_SIZES or distinct[-1] < _LEAST_SPAN * distinct[0]:
-        return SATURATING_BYTES
+    if len(distinct) < BANDWIDTH.least_sizes_for_a_line or distinct[-1] < BANDWIDTH.least_span_of_sizes * distinct[0]:
+        return BANDWIDTH.saturating_bytes
     latency = float(np.median(time[size == distinct[0]]))
-    return int(_SATURATED / (1 - _SATURATED) * latency * float((size / time).max()))
+    return int(BANDWIDTH.saturated_share / (1 - BANDWIDTH.saturated_share) * latency * float((size / time).max()))
 
 
 def best_bandwidth(sizes: Sequence[int], transfers_ns: Sequence[int], bus_gb_s: Sequence[float]) -> float | None:
@@ -81,8 +75,6 @@ def best_bandwidth(sizes: Sequence[int], transfers_ns: Sequence[int], bus_gb_s: 
 #
 # The per-collective table: waits, transfers and bandwidths of each group, operation and size (docs/concepts/clocks.md).
 
-_MOST_CALLS = 10  # listed individually
-_MOST_SIZES = 8  # sizes of one group, operation and type; more are put into classes of powers of two
 
 _Key = tuple[str, int, str]
 _Row = tuple[str, str, str, int, int]  # group, op, dtype, bytes from, to
@@ -172,7 +164,7 @@ def _longest(
 ) -> tuple[ExposedCall, ...]:
     """The calls with the longest exposed time, over all ranks and steps."""
     exposed = [(part, step, key) for (step, key), parts in parts_of.items() for part in parts if part.exposed_ns > 0]
-    longest = heapq.nlargest(_MOST_CALLS, exposed, key=lambda item: item[0].exposed_ns)
+    longest = heapq.nlargest(BANDWIDTH.most_calls_listed, exposed, key=lambda item: item[0].exposed_ns)
     steps = {(step.rank, step.step): step for step in attribution.rank_steps}
     return tuple(
         _exposed_call(part, steps[part.rank, step], matches.get((step, key)), attribution)
@@ -249,7 +241,7 @@ def _by_row(collectives: Iterable[_Met]) -> dict[_Row, list[_Met]]:
         alike[met.call.group, met.op, met.call.dtype].append(met)
     rows: dict[_Row, list[_Met]] = defaultdict(list)
     for (group, op, dtype), members in alike.items():
-        exact = len({met.call.bytes for met in members}) <= _MOST_SIZES
+        exact = len({met.call.bytes for met in members}) <= BANDWIDTH.most_sizes_listed
         for met in members:
             size = met.call.bytes
             low = size if exact or not size else 1 << (size.bit_length() - 1)
@@ -357,11 +349,13 @@ def duration_table(account: Durations) -> CollectiveTable:
         best[str(group)] = best_bandwidth(sizes[timed].tolist(), times[timed].tolist(), bus.tolist())
     several = met.group_by("group", "op").agg(pl.col("bytes").n_unique().alias("sizes"))
     classes = met.join(several, on=["group", "op"]).with_columns(
-        low=pl.when(pl.col("sizes") <= _MOST_SIZES).then("bytes").otherwise(_power_of_two(pl.col("bytes")))
+        low=pl.when(pl.col("sizes") <= BANDWIDTH.most_sizes_listed)
+        .then("bytes")
+        .otherwise(_power_of_two(pl.col("bytes")))
     )
     rows = []
     for (group, op, low), members in classes.group_by("group", "op", "low"):
-        exact = int(members["sizes"][0]) <= _MOST_SIZES or not low
+        exact = int(members["sizes"][0]) <= BANDWIDTH.most_sizes_listed or not low
         rows.append(_duration_stat(str(group), str(op), int(low), exact, members, account, best))
     return CollectiveTable(
         rows=tuple(sorted(rows, key=lambda row: (-row.duration_mean_ns * row.count, row.group, row.op, row.bytes_low))),

@@ -17,6 +17,7 @@ from diag.collectors.records import WINDOW_NONE, Manifest, StepRecord
 from diag.model.breakdown import DevicePeak, Efficiency, Measure
 from diag.model.steps import Attribution, Detail
 from diag.rundir.tables import Tables
+from diag.tables.policy import EFFICIENCY
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
 
@@ -40,7 +41,6 @@ _FORWARD_ONLY = (
     r"^aten::(?:conv[123]d|linear|batch_norm|layer_norm|rms_norm|group_norm|embedding|scaled_dot_product_attention|"
     r"relu_?|gelu|silu_?|dropout|softmax|log_softmax|max_pool2d|leaky_relu_?|multi_head_attention)$"
 )
-_LEAST_DIFFERENT = 2
 
 Mask = npt.NDArray[np.bool_]
 
@@ -100,13 +100,12 @@ def _forward_in_nodes(trace: Trace) -> pl.DataFrame:
             (pl.col("ts_ns") + pl.col("dur_ns")).max().alias("end_ns"),
             pl.col("name").n_unique().alias("different"),
         )
-        .filter(pl.col("different") >= _LEAST_DIFFERENT)
+        .filter(pl.col("different") >= EFFICIENCY.least_different_shapes)
         .select("ts_ns", (pl.col("end_ns") - pl.col("ts_ns")).alias("dur_ns"), "thread")
         .sort("ts_ns")
     )
 
 
-LEAST_COVERED = 0.8  # fraction of the time in matrix products, convolutions and attention, for HFU
 _ON_CPU = "the run is on a CPU"
 
 
@@ -237,11 +236,11 @@ def _hfu(traced: Sequence[Totals], peak: DevicePeak) -> Measure:
     if not time:
         return Measure(None, "no matmul, convolution or attention kernel in the traced steps")
     share = sum(t.covered_ns for t in traced) / time
-    if share < LEAST_COVERED:
+    if share < EFFICIENCY.least_covered_time_share:
         return Measure(
             None,
             f"recorded shapes cover {share:.0%} of the time in matmuls, convolutions and attention, "
-            f"but {LEAST_COVERED:.0%} is needed; record with record_shapes=True",
+            f"but {EFFICIENCY.least_covered_time_share:.0%} is needed; record with record_shapes=True",
         )
     value = sum(t.flops for t in traced) / (sum(t.steps_ns for t in traced) * peak.tflop_s * 1e3)
     return Measure(

@@ -20,6 +20,7 @@ from diag.account.gpu import COMM, COMPUTE, COPY, NEVER, device_work
 from diag.account.intervals import Window, covers
 from diag.model.breakdown import Bound, DevicePeak, KernelKind, KernelStat, KernelTable
 from diag.model.steps import Detail
+from diag.tables.policy import EFFICIENCY
 from diag.traces import kineto_names as names
 from diag.traces.kineto_names import FUSED_PATTERN
 from diag.traces.trace import Trace
@@ -464,9 +465,6 @@ def _shaped(trace: Trace) -> pl.DataFrame:
 #
 # The per-kernel table: the device's time by name, and the limit of each kernel (a roofline by shapes).
 
-# A four-byte product may run on tensor cores (TF32) or not. The limit is not below a sixteenth of the BF16 peak: FP32
-# over BF16 is 1/8 on V100 and MI300X, 1/15 on H100, 1/16 on A100.
-_SLOWEST_FP32 = 16
 _HALF_BYTES = 2
 _KEYS = ("name", "kind")
 
@@ -549,5 +547,5 @@ def _bound(kind: KernelKind, intensity: float | None, element: int, peak: Device
         return Bound.UNKNOWN, ""
     if intensity >= peak.ridge:
         return Bound.MATH, "shapes"  # at any lower peak, too
-    surely_memory = peak.ridge if element == _HALF_BYTES else peak.ridge / _SLOWEST_FP32
+    surely_memory = peak.ridge if element == _HALF_BYTES else peak.ridge / EFFICIENCY.bf16_over_fp32
     return (Bound.MEMORY, "shapes") if intensity < surely_memory else (Bound.UNKNOWN, "")

@@ -13,18 +13,11 @@ from diag.account.records import loader_settings
 from diag.collectors.records import DATA, H2D, LoaderQueue, StepRecord
 from diag.model.steps import Attribution
 from diag.rundir.tables import RankTables, Tables
+from diag.tables.policy import LOADER_RESERVE
 
 # -- loader reserve ----------------------------------------------------------------------------------------------------
 #
 # The reserve of a rank's loader: batches that are ready when the training requests one, and idle workers.
-
-_LEAST = 3  # steps
-
-# A loader is faster than necessary if a fifth of its workers are idle, and at least half a worker: the median of
-# workers that finish together may lie between two numbers. Measured with loaders that sleep, with 1 to 4 workers: none
-# is idle with a head start alone, one or more if the loader is 1.3 times as fast as the training takes batches.
-_FASTER = 0.2
-_FASTER_AT_LEAST = 0.5
 
 
 class Reserve(Struct, frozen=True):
@@ -50,7 +43,7 @@ class Reserve(Struct, frozen=True):
     @property
     def faster(self) -> bool:
         """Whether this loader could deliver more than the training takes."""
-        return self.idle >= max(_FASTER * self.workers, _FASTER_AT_LEAST)
+        return self.idle >= max(LOADER_RESERVE.idle_workers_share * self.workers, LOADER_RESERVE.idle_workers)
 
 
 def reserve_of(records: Iterable[StepRecord], counted: Collection[int]) -> Reserve | None:
@@ -59,7 +52,7 @@ def reserve_of(records: Iterable[StepRecord], counted: Collection[int]) -> Reser
     differ."""
     seen = [queue for record in records if record.step in counted and (queue := _telling(record)) is not None]
     seen = seen[len(seen) // 2 :]
-    if len(seen) < _LEAST or len({(queue.capacity, queue.workers) for queue in seen}) > 1:
+    if len(seen) < LOADER_RESERVE.least_steps or len({(queue.capacity, queue.workers) for queue in seen}) > 1:
         return None
     return Reserve(median(queue.ready for queue in seen), seen[0].capacity, seen[0].workers)
 
@@ -73,7 +66,7 @@ def full_share(records: Iterable[StepRecord], counted: Collection[int]) -> float
             wait_ns = sum(row.end_ns - row.start_ns for row in record.phases if row.phase == DATA)
             steps, waited = steps + 1, waited + wait_ns
             full += wait_ns if record.queue.ready >= record.queue.capacity else 0
-    return full / waited if steps >= _LEAST and waited else None
+    return full / waited if steps >= LOADER_RESERVE.least_steps and waited else None
 
 
 def _telling(record: StepRecord) -> LoaderQueue | None:
@@ -85,8 +78,6 @@ def _telling(record: StepRecord) -> LoaderQueue | None:
 # -- loading table -----------------------------------------------------------------------------------------------------
 #
 # The input of each rank: waits for its loader, copies to the device, and waiting of the others.
-
-_WAITED = 0.02  # fraction of a step from which on it counts as one that waited for data
 
 
 class RankLoading(Struct, frozen=True):
@@ -174,7 +165,7 @@ def _row(
 ) -> RankLoading:
     others = [mean for rank, mean in means.items() if rank != rank_tables.rank]
     total = sum(lengths)
-    waited = [wait >= _WAITED * length for wait, length in zip(waits, lengths, strict=True)]
+    waited = [wait >= LOADER_RESERVE.waited_share * length for wait, length in zip(waits, lengths, strict=True)]
     return RankLoading(
         rank=rank_tables.rank,
         host=rank_tables.host,

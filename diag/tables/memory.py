@@ -20,17 +20,13 @@ from diag.collectors.records import Manifest, MemoryRecord, StepRecord
 from diag.model.states import ADAM_FP32, ModelStates, Sharding, model_states, sharding_of, shards_of
 from diag.model.steps import Attribution
 from diag.rundir.tables import RankTables, Tables
+from diag.tables.policy import MEMORY_GROWTH
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
 from diag.words.formatting import counted
 
 from . import nesting
 from .module_ranges import PYTHON_MODULES, class_of, module_ranges
-
-_LEAST_STEPS = 8  # for a slope: with fewer, one large batch makes one
-_PARTS, _MOST_OF, _CONTINUES = 5, 0.75, 0.25  # parts of the run, most of which grow by a quarter of the slope or more,
-# as the run does without its largest rise
-_JUMP, _LEAST_JUMP = 0.5, 1_000_000  # fraction of a run's growth, and bytes: a larger rise in one step is a jump
 
 
 class RankMemory(Struct, frozen=True):
@@ -254,16 +250,19 @@ def growth_of(held: Sequence[tuple[int, int]], every: Sequence[tuple[int, int]])
     all pairs of steps (Theil-Sen): one large batch makes no slope. A process that loads a library, or writes a trace,
     takes its memory in a few steps and keeps it. So it counts as growing only if most parts of the run grow, also
     without the largest rise from one counted step to the next. Else that rise is the jump."""
-    if len(held) < _LEAST_STEPS:
+    if len(held) < MEMORY_GROWTH.least_steps:
         return Growth(None)
     slope = _slope(held)
     rises = [size - before for (_, before), (_, size) in pairwise(held)]
     at = int(np.argmax(rises))
     without = [(step, size - (rises[at] if place > at else 0)) for place, (step, size) in enumerate(held)]
-    if slope > 0 and _lasting(held, slope) and _slope(without) >= _CONTINUES * slope:
+    if slope > 0 and _lasting(held, slope) and _slope(without) >= MEMORY_GROWTH.growth_of_a_part * slope:
         return Growth(round(slope))
     whole = held[-1][1] - held[0][1]
-    if rises[at] < max(_LEAST_JUMP, _JUMP * whole) or whole < _JUMP * rises[at]:
+    if (
+        rises[at] < max(MEMORY_GROWTH.least_jump_bytes, MEMORY_GROWTH.jump_share * whole)
+        or whole < MEMORY_GROWTH.jump_share * rises[at]
+    ):
         return Growth(min(0, round(slope)))
     (since, _), (until, _) = held[at], held[at + 1]
     between = [(size - before, step) for (_, before), (step, size) in pairwise(every) if since < step <= until]
@@ -281,9 +280,11 @@ def _slope(held: Sequence[tuple[int, int]]) -> float:
 def _lasting(held: Sequence[tuple[int, int]], slope: float) -> bool:
     """Whether most parts of the run grow as well, each by a fraction of the growth that the slope predicts: medians of
     neighbouring parts are compared, so that no single step decides."""
-    parts = np.array_split(np.array(held, dtype=np.float64), _PARTS)
+    parts = np.array_split(np.array(held, dtype=np.float64), MEMORY_GROWTH.parts)
     grown = [np.median(later, axis=0) - np.median(part, axis=0) for part, later in pairwise(parts)]
-    return sum(bool(rise >= _CONTINUES * slope * steps) for steps, rise in grown) >= _MOST_OF * len(grown)
+    return sum(
+        bool(rise >= MEMORY_GROWTH.growth_of_a_part * slope * steps) for steps, rise in grown
+    ) >= MEMORY_GROWTH.growing_parts_share * len(grown)
 
 
 # -- over time ---------------------------------------------------------------------------------------------------------
@@ -296,9 +297,6 @@ def _lasting(held: Sequence[tuple[int, int]], slope: float) -> bool:
 
 HOST = 0  # c10::DeviceType of host memory
 HOST_MEMORY = -1  # as a device, in the profiler's numbering
-MOST_POINTS = 2_000  # points of a curve: more than the pixels of a page
-MOST_BANDS = 400  # phases of a curve that are kept, the longest ones
-MOST_ROWS = 10  # rows of a table of live allocations
 FORWARD, BACKWARD, OPTIMIZER = records.FORWARD, records.BACKWARD, records.OPTIMIZER
 OTHER = "other"  # a phase
 BEFORE_BACKWARD = "before the backward"  # a phase, if nothing marks the forward
@@ -418,9 +416,9 @@ def _curve(rank: int, trace: Trace, samples: pl.DataFrame, phases: Mapping[str, 
 
 def _bins(at_ns: Times) -> Times:
     """The first sample of each bin; all samples if there are few."""
-    if len(at_ns) <= MOST_POINTS:
+    if len(at_ns) <= MEMORY_GROWTH.most_points_of_curve:
         return np.arange(len(at_ns))
-    width = (int(at_ns[-1]) - int(at_ns[0])) // MOST_POINTS + 1
+    width = (int(at_ns[-1]) - int(at_ns[0])) // MEMORY_GROWTH.most_points_of_curve + 1
     return np.unique((at_ns - at_ns[0]) // width, return_index=True)[1].astype(np.int64)
 
 
@@ -461,7 +459,7 @@ def _bands(phases: Mapping[str, Intervals], begin: int, end: int, zero_ns: int) 
     for phase, pieces in phases.items():
         wide = iv.normal(iv.clip(pieces, begin, end) + np.array([0, gap])) - np.array([0, gap])
         bands += [Band(phase, int(a) - zero_ns, int(b) - zero_ns) for a, b in wide]
-    longest = sorted(bands, key=lambda band: band.begin_ns - band.end_ns)[:MOST_BANDS]
+    longest = sorted(bands, key=lambda band: band.begin_ns - band.end_ns)[: MEMORY_GROWTH.most_bands_of_curve]
     return tuple(sorted(longest, key=lambda band: band.begin_ns))
 
 
@@ -513,8 +511,9 @@ def _table(keys: Sequence[str], size: Times, peak: int | None) -> tuple[Share, .
     return shares_of(zip(keys, size.tolist(), strict=True), peak)
 
 
-def shares_of(live: Iterable[tuple[str, int]], peak: int | None, most: int = MOST_ROWS) -> tuple[Share, ...]:
+def shares_of(live: Iterable[tuple[str, int]], peak: int | None, most: int | None = None) -> tuple[Share, ...]:
     """Sums of bytes by name, the largest first: ``most`` rows, and the rest as one."""
+    most = MEMORY_GROWTH.most_live_allocations_listed if most is None else most
     total: dict[str, list[int]] = {}
     for name, size in live:
         sums = total.setdefault(name, [0, 0])

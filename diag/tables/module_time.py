@@ -26,6 +26,7 @@ from diag.account.trace_ranges import Thread, host_windows
 from diag.model.breakdown import ModuleStat, ModuleTable, PathStat, PathTable
 from diag.model.steps import FROM_HOST_DETAILS, TO_HOST_DETAILS, Attribution, Detail, Kind, RankStep, StepAccount
 from diag.rundir.tables import RankTables, Tables
+from diag.tables.policy import EFFICIENCY
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
 
@@ -296,11 +297,6 @@ SCHEMA: dict[str, type[pl.DataType]] = {
     "step": pl.Int64, "rank": pl.Int64, "label": pl.Int64, "module": pl.String, "ns": pl.Int64
 }  # fmt: skip
 
-# A trace's clock and the common one may tick differently, but real ones differ by less than this. A larger difference
-# is a window that was shortened at its begin, because the device was still at a step of the previous trace. For a
-# smaller one, the edges of modules are off by less than a thousandth of the step; no sum depends on it.
-_MOST_DRIFT = 1e-3
-
 
 class Stretches(Struct, frozen=True, eq=False):
     """Pieces of time on the common clock: ``label`` as in diag.account.critical_path, ``step`` and ``rank`` that the
@@ -414,7 +410,7 @@ def _placed(track: Track, windows: Sequence[tuple[Window, RankStep]]) -> Track:
     parts: list[tuple[Times, Times, Times]] = []
     for (_, begin, end), step in windows:
         rate = step.dur_ns / (end - begin) if end > begin else 1.0
-        gained = rate - 1 if abs(rate - 1) < _MOST_DRIFT else 0.0
+        gained = rate - 1 if abs(rate - 1) < EFFICIENCY.drift_of_trace_clock else 0.0
         first = int(np.searchsorted(track.end_ns, begin, side="right"))
         last = int(np.searchsorted(track.start_ns, end, side="left"))
         if last <= first:
@@ -504,9 +500,6 @@ def category_of(label: int) -> str:
 #
 # In which modules late ranks spend more of their own time than the others do, from the traces of both.
 
-# Traces are read again for this, so of many ranks only these many are read: a median of four is steady enough.
-MOST_LATE = 2
-MOST_OTHERS = 4
 # Time that makes a rank late by itself: no waits, and no time with another cause (data, copies, checkpoints, GC).
 _OWN = [label_of(kind, detail) for kind in (Kind.COMPUTE, Kind.IDLE) for detail in Detail if detail != Detail.GC]
 
@@ -526,8 +519,8 @@ def module_excess(
     of other ranks cover; empty if there are none, or if no range names a module."""
     accounts = by_rank(step for step in attribution.rank_steps if step.source == "trace")
     traced = [rank for rank, by_step in sorted(accounts.items()) if by_step and rank in tables.ranks]
-    slow = [rank for rank in traced if rank in late][:MOST_LATE]
-    usual = _spread([rank for rank in traced if rank not in late], MOST_OTHERS)
+    slow = [rank for rank in traced if rank in late][: EFFICIENCY.most_late_ranks_read]
+    usual = _spread([rank for rank in traced if rank not in late], EFFICIENCY.most_other_ranks_read)
     common = sorted(set(steps).intersection(*(accounts[rank] for rank in (*slow, *usual))))
     if not slow or not usual or not common:
         return []

@@ -19,14 +19,13 @@ from msgspec import Struct
 from diag.collectors.layout import MOST_RANKS
 from diag.collectors.reading import natural
 from diag.model import Gap
+from diag.tables.policy import MEMORY_GROWTH
 from diag.traces import memory_snapshots as of
 from diag.traces.memory_snapshots import DeviceSnapshot, Snapshot, Stack
 from diag.traces.text_stream import file_name
 
-from .memory import MOST_POINTS, Share, shares_of
+from .memory import Share, shares_of
 
-MOST_OOMS = 20
-_MOST_COMPARED = 5
 WITHOUT_STACK = "no recorded stack, or older than the history"
 
 Sizes = npt.NDArray[np.int64]
@@ -206,7 +205,7 @@ def account_of(snapshot: Snapshot, device: DeviceSnapshot) -> SnapshotAccount:
         phases=shares_of(((stack.phase, size) for stack, size in known), held) if _has_phases(known) else (),
         places=places,
         state=state,
-        ooms=tuple(ooms[-MOST_OOMS:]),
+        ooms=tuple(ooms[-MEMORY_GROWTH.most_failures_kept :]),
         doubt=doubt,
         several_devices=len(snapshot.devices) > 1,
     )
@@ -288,10 +287,10 @@ def _live_at(until: pl.DataFrame, after: pl.DataFrame, blocks: pl.DataFrame) -> 
 
 def _bins(at_us: Sizes) -> Sizes:
     """The first event of each bin."""
-    if len(at_us) <= MOST_POINTS:
+    if len(at_us) <= MEMORY_GROWTH.most_points_of_curve:
         return np.arange(len(at_us))
     later = np.maximum.accumulate(at_us)
-    width = (int(later[-1]) - int(later[0])) // MOST_POINTS + 1
+    width = (int(later[-1]) - int(later[0])) // MEMORY_GROWTH.most_points_of_curve + 1
     return np.unique((later - later[0]) // width, return_index=True)[1].astype(np.int64)
 
 
@@ -344,7 +343,7 @@ def _comparison(
         highest.rank if of == Compared.RANKS else None,
         highest.peak_allocated,
         int(np.median([account.peak_allocated for account in others])),
-        tuple(larger[:_MOST_COMPARED]),
+        tuple(larger[: MEMORY_GROWTH.most_allocations_compared]),
         of,
         names[of].format(file_name(highest.path) if of == Compared.FILES else key),
         len(fullest),

@@ -23,6 +23,7 @@ from diag.account.intervals import Covered, Times
 from diag.account.trace_ranges import Thread
 from diag.model.steps import CollectiveCall
 from diag.rundir.tables import RankTables
+from diag.tables.policy import TIMELINE
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
 
@@ -43,9 +44,7 @@ from .zoom import (
 )
 
 CELLS = 512
-MOST_EVENTS = 256  # of a row in a tile; a row with more is returned as cells
 MOST_LEVEL = 52  # a cell of 52 days
-MOST_DEPTH, MOST_PYTHON_DEPTH = 10, 48  # rows of a lane; the last row holds the number of deeper events
 FULL = 255  # a cell that one kind of work fills
 
 Shares = npt.NDArray[np.uint8]
@@ -123,7 +122,7 @@ def rows_of(lanes: Sequence[Lane]) -> tuple[Row, ...]:
 
 def _rows(lane: Lane) -> list[Row]:
     depth = _depths(lane.start_ns, lane.end_ns)
-    most = MOST_PYTHON_DEPTH if lane.title.startswith(PYTHON_LANE) else MOST_DEPTH
+    most = TIMELINE.most_rows_of_python_lane if lane.title.startswith(PYTHON_LANE) else TIMELINE.most_rows_of_lane
     rows = []
     for level in range(min(int(depth.max(initial=-1)) + 1, most)):
         place = np.flatnonzero(depth == level)
@@ -211,7 +210,7 @@ def read_row(row: Row, level: int, tile: int, found: Found | None = None) -> Cel
     """One row of a tile. ``found``: the matches of a search in this row."""
     edges = edges_of(level, tile)
     seen = row.visible(int(edges[0]), int(edges[-1]))
-    if seen.stop - seen.start <= MOST_EVENTS:
+    if seen.stop - seen.start <= TIMELINE.most_events_of_row:
         marked = found.mask[seen] if found is not None else None
         return Events(np.arange(seen.start, seen.stop, dtype=np.int64), marked)
     marks = _quantised(found.covered, edges) if found is not None else None
@@ -296,8 +295,6 @@ def work_name(row: Row, index: int) -> str:
 #
 # Facts about one event of the timeline: its step, its launch, its module, and the collective it belongs to.
 
-_MARGIN_NS = 1_000_000  # error of the conversion back to the trace's clock if clocks drift
-
 
 class Launch(Struct, frozen=True):
     """The host's call that launched work of a device. ``operators``: the operators around the call, the outermost
@@ -373,12 +370,16 @@ def _in_trace(trace: Trace, clock: Clock, facts: EventFacts, category: Category)
     """The facts, extended by those from the trace; None if the event is not in this trace."""
     at = _inverse(clock, facts.start_ns)
     if category == Category.HOST or not trace.has_gpu:
-        row = _same(trace.select(within=(at - _MARGIN_NS, at + _MARGIN_NS)), clock, facts)
+        row = _same(trace.select(within=(at - TIMELINE.clock_margin_ns, at + TIMELINE.clock_margin_ns)), clock, facts)
         if row is None:
             return None
         return replace(facts, module=module_at(trace, int(row["thread"]), int(row["ts_ns"])))
     work = device_work(trace)
-    row = _same(work.filter(pl.col("ts_ns").is_between(at - _MARGIN_NS, at + _MARGIN_NS)), clock, facts)
+    row = _same(
+        work.filter(pl.col("ts_ns").is_between(at - TIMELINE.clock_margin_ns, at + TIMELINE.clock_margin_ns)),
+        clock,
+        facts,
+    )
     if row is None:
         return None
     stream = row["stream"]

@@ -45,15 +45,13 @@ from diag.collectors.files import create_file, replace_file
 from diag.collectors.layout import RunLayout, run_of
 from diag.collectors.reading import ANSWER_BYTES, DOCUMENT_BYTES, open_regular, read_regular
 from diag.model import DAMAGED
+from diag.traces.policy import TRACE_READING
 from diag.traces.trace import ARGUMENTS, COUNTERS, ROW, STORED, Events, Process
 
 from .trace import Contents
 
 ENVIRONMENT = "DIAG_CACHE"  # a folder, or "off"
 LIMIT_ENVIRONMENT = "DIAG_CACHE_GB"
-_LIMIT_GB = 20.0
-_ROWS_A_PART = 500_000
-_READ_BYTES = 1 << 20
 
 _VERSION = re.compile(r"[0-9a-f]{12}")
 _KEY = re.compile(r"[0-9a-f]{1,16}-[0-9a-f]{8}(-[0-9a-f]{16})?|[0-9a-f]{32}(-[0-9a-f]{16})?")
@@ -62,8 +60,6 @@ _SAVED = "contents"
 _SECRET, _SECRET_BYTES = "secret", 32
 _OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _DIGEST_BYTES = 32
-# A row takes a bit or more, unless all values of all its columns are equal.
-_ROWS_A_BYTE, _ROWS_OF_EQUAL_VALUES = 8, 1_000_000
 _SCHEMAS: dict[str, dict[str, type[pl.DataType]]] = {
     "names.parquet": {"name": pl.String},
     "arguments.parquet": ARGUMENTS,
@@ -299,7 +295,7 @@ class Writer(Struct):
     def write(self, part: pl.DataFrame) -> None:
         self._open.append(part)
         self._rows += len(part)
-        if self._rows >= _ROWS_A_PART:
+        if self._rows >= TRACE_READING.rows_of_part:
             self._flush()
 
     def _flush(self) -> None:
@@ -429,7 +425,7 @@ def _can_be(folder: Path, tables: Mapping[str, _Table]) -> bool:
     """Whether the tables have columns of ours, and not many more rows than their bytes can hold: a forged table of
     112 kB took 2.1 GB. Reads the files' footers. Tables that are no events are read up to the rows named."""
     rows, size = (sum(getattr(table, of) for table in tables.values()) for of in ("rows", "size"))
-    if rows > _ROWS_A_BYTE * size + _ROWS_OF_EQUAL_VALUES:
+    if rows > TRACE_READING.rows_a_byte * size + TRACE_READING.rows_of_equal_values:
         return False
     if any(dict(pl.read_parquet_schema(folder / name)) != _SCHEMAS.get(name, STORED) for name in tables):
         return False
@@ -496,7 +492,7 @@ def _limit_gb() -> float:
     try:
         return float(os.environ[LIMIT_ENVIRONMENT])
     except (KeyError, ValueError):
-        return _LIMIT_GB
+        return TRACE_READING.cache_gb
 
 
 def _by_category(parts: Sequence[pl.DataFrame], categories: int) -> list[pl.DataFrame]:
@@ -521,5 +517,5 @@ def _checksum(path: Path) -> int:
 
 def _blocks(path: Path, within: Path | None) -> Iterator[bytes]:
     with open_regular(path, within, buffering=0) as file:
-        while block := file.read(_READ_BYTES):
+        while block := file.read(TRACE_READING.cache_read_bytes):
             yield block

@@ -11,6 +11,7 @@ import polars as pl
 from msgspec import Struct, field
 
 from diag.collectors.layout import MOST_RANKS
+from diag.traces.policy import TRACE_LIMITS
 from diag.words.formatting import counted
 
 from . import kineto_names as names
@@ -23,11 +24,6 @@ from .trace import ARGS_ROW, ARGUMENTS, COUNTERS, ROW, STORED, Events, Process
 
 K = TypeVar("K", str, tuple[str, str])
 
-# A training's trace has thousands of names; a trace with stacks and modules has tens of thousands.
-MAX_NAMES = 250_000
-MAX_NAME_CHARS = 4096  # kernels of templates of templates have names of a few thousand characters
-MAX_THREADS = 1_000_000
-MAX_PROCESSES = 10_000
 OTHER_NAMES = "(other names)"
 
 _WITH_LAUNCH = frozenset((*names.DEVICE_CATEGORIES, *names.LAUNCH_CATEGORIES))
@@ -70,7 +66,7 @@ class EventTable(Struct):
         key = (event.cat, event.name, event.pid, event.tid)
         head = self._heads.get(key)
         if head is None:
-            if len(self._heads) > MAX_NAMES:
+            if len(self._heads) > TRACE_LIMITS.most_names:
                 self._heads.clear()
             head = self._heads[key] = self._new_head(
                 event.cat or "", event.name or "", _label(event.pid), _label(event.tid)
@@ -103,13 +99,13 @@ class EventTable(Struct):
     def thread(self, pid: str | int | float | None, tid: str | int | float | None) -> int:
         """The code of a thread."""
         key = _label(pid)[:256], _label(tid)[:256]
-        return self._code(self._threads, key, MAX_THREADS, ("", OTHER_NAMES))
+        return self._code(self._threads, key, TRACE_LIMITS.most_threads, ("", OTHER_NAMES))
 
     def _name(self, name: str) -> int:
-        if len(name) > MAX_NAME_CHARS:
-            self._gap(f"names longer than {MAX_NAME_CHARS} characters were truncated")
-            name = name[:MAX_NAME_CHARS]
-        return self._code(self._names, name, MAX_NAMES, OTHER_NAMES)
+        if len(name) > TRACE_LIMITS.most_name_chars:
+            self._gap(f"names longer than {TRACE_LIMITS.most_name_chars} characters were truncated")
+            name = name[: TRACE_LIMITS.most_name_chars]
+        return self._code(self._names, name, TRACE_LIMITS.most_names, OTHER_NAMES)
 
     def _category(self, category: str) -> int:
         return self._code(self._categories, category[:256], 250, "other")
@@ -139,7 +135,7 @@ class EventTable(Struct):
 
     def _process(self, event: KinetoEvent) -> Process:
         label = _label(event.pid)[:256]
-        if len(self._processes) >= MAX_PROCESSES:
+        if len(self._processes) >= TRACE_LIMITS.most_processes:
             return Process()
         return self._processes.setdefault(label, Process())
 

@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from diag.errors import DiagError
+from diag.traces.policy import TRACE_LIMITS
 
 from .kineto_names import is_known
 from .other_tools import tool_of
@@ -77,7 +78,6 @@ _WRITERS = (
 )
 # These call their kernels Kernel too, as PyTorch 1.10 did.
 _ONNX_RUNTIME = frozenset({"session", "node"})
-_MOST_SHOWN = 6
 
 
 def no_trace(name: str, text: bytes, whole: bool, otherwise: DiagError | None = None) -> DiagError:
@@ -170,7 +170,7 @@ def _keys(text: bytes) -> list[str]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     keys, depth, before = [], 0, b""
-    for match in _TOKEN.finditer(text, 0, _SEARCHED_BYTES):
+    for match in _TOKEN.finditer(text, 0, TRACE_LIMITS.foreign_bytes_searched):
         token = match[0]
         if token == b":" and depth == 1 and before[:1] == b'"':
             keys.append(before[1:-1].decode("utf-8", "replace"))
@@ -182,11 +182,10 @@ def _keys(text: bytes) -> list[str]:
 
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:]')
-_SEARCHED_BYTES = 1 << 18
 
 
 def _json_lines(text: bytes) -> bool:
-    lines = [line for line in text[:_SEARCHED_BYTES].split(b"\n", 64) if line.strip()][:2]
+    lines = [line for line in text[: TRACE_LIMITS.foreign_bytes_searched].split(b"\n", 64) if line.strip()][:2]
     try:
         return len(lines) == 2 and all(isinstance(msgspec.json.decode(line), dict) for line in lines)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -195,6 +194,8 @@ def _json_lines(text: bytes) -> bool:
 
 def _listed(words: Sequence[str]) -> str:
     """The first of them, shortened if they are long, and how many more there are."""
-    shown = [word if len(word) <= 40 else word[:39] + "\u2026" for word in words[:_MOST_SHOWN]]
+    shown = [
+        word if len(word) <= 40 else word[:39] + "\u2026" for word in words[: TRACE_LIMITS.most_foreign_files_shown]
+    ]
     more = f" and {len(words) - len(shown)} more" if len(words) > len(shown) else ""
     return " ".join(", ".join(shown).split()) + more

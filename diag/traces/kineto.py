@@ -17,6 +17,7 @@ from diag.collectors.layout import MOST_RANKS
 from diag.errors import DiagError
 from diag.traces.event_table import EventTable, add_events
 from diag.traces.kineto_names import whole
+from diag.traces.policy import TRACE_CONTENTS
 from diag.traces.trace import Events
 
 from . import foreign, kineto_json
@@ -39,12 +40,6 @@ from .trace import Contents, Derived, Trace
 _RANK = re.compile(r"\brank[\s_:#-]*(\d{1,7})\b", re.I)
 _HOST = (names.CPU_OP, *names.LAUNCH_CATEGORIES)
 _WORK = (*_HOST, *names.DEVICE_CATEGORIES)
-# A process with a smaller share of the operators did not run the model: a stray event, or damage.
-_LEAST_SHARE = 0.01
-# The process that owns a device must have launched this share of the device's launched work, and this share of it must
-# begin after its launch. If ranks number their launches alike, some launches of another rank come after the work that
-# they seem to launch.
-_LAUNCHED, _CAUSAL = 0.9, 0.99
 _HINT = "Pass one trace file per rank, or merge them with process and correlation ids that are unique per rank."
 
 
@@ -176,7 +171,9 @@ def _busy_pids(contents: Contents) -> list[str]:
     kinds: Sequence[str] = (names.CPU_OP,) if _pids(contents, (names.CPU_OP,)) else names.LAUNCH_CATEGORIES
     counts = _by_pid(contents, kinds).group_by("pid").len()
     total = sum(counts["len"])
-    return sorted((pid for pid, count in counts.iter_rows() if count >= _LEAST_SHARE * total), key=_number)
+    return sorted(
+        (pid for pid, count in counts.iter_rows() if count >= TRACE_CONTENTS.least_operators_share * total), key=_number
+    )
 
 
 def _owners(contents: Contents, pids: Sequence[str], devices: Sequence[str], path: str) -> dict[str, str]:
@@ -192,7 +189,7 @@ def _owners(contents: Contents, pids: Sequence[str], devices: Sequence[str], pat
     # Work without a correlation does not show its launcher; if all of a device's work has none, its owner is unknown.
     possible: dict[str, list[str]] = {device: [] for device in devices}
     for device, host, count, causal in pairs.iter_rows():
-        if count >= _LAUNCHED * launched[device] and causal >= _CAUSAL:
+        if count >= TRACE_CONTENTS.launched_share * launched[device] and causal >= TRACE_CONTENTS.causal_share:
             possible[device].append(host)
     owners: dict[str, str] = {}
     while True:

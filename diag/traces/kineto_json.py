@@ -21,23 +21,17 @@ import numpy as np
 import numpy.typing as npt
 
 from diag.errors import DiagError
+from diag.traces.policy import TRACE_LIMITS, TRACE_READING
 
 from .foreign import no_trace
 from .text_stream import damaged
 
-CHUNK_BYTES = 8 << 20
-# An event, the header and the trailer are each smaller than this, or the file is none of ours.
-MAX_PIECE_BYTES = 64 << 20
-# A shorter rest at the end of a file stays in one piece: in so few events hardly a line occurs twice, and decoding them
-# as JSON takes no longer.
-_WORTH_CUTTING_BYTES = 2 << 20
 _OPENING = re.compile(rb'"traceEvents"\s*:\s*')
 _BETWEEN = re.compile(rb"\}\s*,\s*(?=\{)")
 # Between two events as Kineto prints them. A newline cannot lie inside a JSON string.
 KINETO_BETWEEN = b"\n  },\n  {\n"
 _BOM = b"\xef\xbb\xbf"
 _OPENED = b'{"traceEvents": ['
-_BEGINNING_BYTES = 1 << 12
 
 
 class Cutter:
@@ -50,10 +44,10 @@ class Cutter:
     The text stays in the blocks in which it came, and so does a chunk: its decoder joins it, once.
     """
 
-    def __init__(self, blocks: Iterator[bytes], name: str, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(self, blocks: Iterator[bytes], name: str, chunk_bytes: int | None = None) -> None:
         self._blocks = blocks
         self._name = name
-        self._size = chunk_bytes
+        self._size = TRACE_READING.chunk_bytes if chunk_bytes is None else chunk_bytes
         self._parts: list[bytes] = []
         self.closed = False
         self.is_array = False
@@ -67,7 +61,7 @@ class Cutter:
             return []
         if not self._fill(self._size):
             text = self._joined()
-            if len(text) < _WORTH_CUTTING_BYTES or KINETO_BETWEEN not in text:
+            if len(text) < TRACE_READING.worth_cutting_bytes or KINETO_BETWEEN not in text:
                 return []
         *before, last = self._parts
         at = last.rfind(KINETO_BETWEEN)
@@ -87,7 +81,7 @@ class Cutter:
         end, begin, self.closed = exact_cut(text)
         while not end and not self.closed and self._fill(2 * len(text)):
             text = self._joined()
-            if len(text) > MAX_PIECE_BYTES:
+            if len(text) > TRACE_LIMITS.most_piece_bytes:
                 self._too_long()
             end, begin, self.closed = exact_cut(text)
         text = self._joined()
@@ -96,7 +90,7 @@ class Cutter:
 
     @property
     def rest(self) -> bytes:
-        if self._fill(MAX_PIECE_BYTES):
+        if self._fill(TRACE_LIMITS.most_piece_bytes):
             self._too_long()
         return self._joined()
 
@@ -137,12 +131,12 @@ class Cutter:
             begin = self._opening(text)
             if begin is not None:
                 self._hold(text[begin:])
-                self.beginning = text[begin : begin + _BEGINNING_BYTES]
+                self.beginning = text[begin : begin + TRACE_READING.beginning_bytes]
                 return text[:begin]
             if not more:
                 self._hold(b"")
                 return text  # no events: the decoder reports why
-            if not text.lstrip().startswith(b"{") or size >= MAX_PIECE_BYTES:
+            if not text.lstrip().startswith(b"{") or size >= TRACE_LIMITS.most_piece_bytes:
                 raise no_trace(self._name, text, whole=False)
             size *= 4
 
@@ -165,14 +159,16 @@ class Cutter:
             if last is not None:
                 return last.start() + 1, last.end()
             size *= 2
-            if size > MAX_PIECE_BYTES:
+            if size > TRACE_LIMITS.most_piece_bytes:
                 self._too_long()
             if not self._fill(size):
                 text = self._joined()
                 return len(text), len(text)
 
     def _too_long(self) -> NoReturn:
-        raise damaged(self._name, f"a single event is longer than {MAX_PIECE_BYTES >> 20} MB, the maximum")
+        raise damaged(
+            self._name, f"a single event is longer than {TRACE_LIMITS.most_piece_bytes >> 20} MB, the maximum"
+        )
 
 
 def _around(at: int) -> tuple[int, int]:

@@ -19,6 +19,7 @@ import polars as pl
 from msgspec import Struct
 
 from diag.collectors.layout import MOST_RANKS
+from diag.traces.policy import TRACE_LIMITS
 
 CPU_OP: Final = "cpu_op"
 ANNOTATION: Final = "user_annotation"
@@ -467,9 +468,6 @@ def peers(title: str | None) -> tuple[int, int] | None:
 # engine matches them, which takes time linear in the text and never backtracks, and only against the first characters
 # of each distinct name. They are short, few, and without counted repetitions, so that the automaton stays small.
 
-MOST_RULES: Final = 50
-MOST_CHARS: Final = 200  # length of an expression
-NAME_CHARS: Final = 1000  # first characters of a kernel's name, which are matched
 _COUNTED: Final = re.compile(r"(?<!\\)\{\d")
 
 
@@ -497,8 +495,10 @@ def rule(pattern: str, op: str) -> CommRule:
     operation = op.strip().lower().replace("-", "_")
     if operation not in OPERATIONS:
         raise RuleError(f"{op!r} is not an operation; the operations are {', '.join(OPERATIONS)}")
-    if len(pattern) > MOST_CHARS:
-        raise RuleError(f"the regular expression has {len(pattern)} characters; the maximum is {MOST_CHARS}")
+    if len(pattern) > TRACE_LIMITS.most_comm_rule_chars:
+        raise RuleError(
+            f"the regular expression has {len(pattern)} characters; the maximum is {TRACE_LIMITS.most_comm_rule_chars}"
+        )
     if _COUNTED.search(pattern):
         raise RuleError(f"{pattern!r} has a counted repetition {{n}}: use * or +")
     try:
@@ -516,7 +516,7 @@ def operations(names: pl.Series, rules: Sequence[CommRule]) -> dict[str, str]:
     """The operation of each name that a rule matches; the first such rule counts."""
     if not rules:
         return {}
-    heads = names.str.head(NAME_CHARS)
+    heads = names.str.head(TRACE_LIMITS.matched_name_chars)
     op_of_name: dict[str, str] = {}
     for comm_rule in rules:
         for name in names.filter(heads.str.contains(comm_rule.pattern)):

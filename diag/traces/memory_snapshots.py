@@ -27,24 +27,17 @@ from diag.collectors.layout import MOST_RANKS, RANKS, RunLayout, is_folder, run_
 from diag.collectors.reading import open_regular, read_regular, walk
 from diag.errors import DiagError
 from diag.model import Gap
+from diag.traces.policy import TRACE_LIMITS, TRACE_READING
 from diag.words.formatting import counted
 
 from .text_stream import is_remote, may_be_trace
 
 ENDINGS = (".pickle", ".pkl")
-MAX_BYTES = 512 << 20
-# Multiple of the limits of Flight Recorder dumps: 900,000 events with stacks of 60 shared frames. Read in 0.12 s a MB.
-_TIMES = 4
-_HEAD = 256
 # The first keys, in every pickle protocol: of a snapshot, and of the list of segments that
 # ``torch.cuda.memory_snapshot`` returns.
 _MARKS = (b"segments", b"device_traces", b"total_size")
 # The name of a failed allocation as pickles of each protocol hold it: a whole string, not a part of one ("room").
 _FAILED = re.compile(rb"\x03(\0\0\0)?oom|[SV]'?oom'?\n")
-_MOST_FAILED_BYTES, _BLOCK_BYTES = 8, 1 << 20
-_MOST_SIZE = 1 << 40  # of one block or segment; sums over all of them fit into 64 bits
-_MOST_US = 1 << 53
-_MOST_TEXT = 200
 
 ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, OOM = range(6)
 _ACTIONS = {
@@ -184,7 +177,7 @@ def is_snapshot(path: Path | str, run: Path | None = None) -> bool:
     """Whether the file begins like a snapshot. Never raises."""
     try:
         with open_regular(path, run) as file:
-            head = file.read(_HEAD)
+            head = file.read(TRACE_READING.snapshot_head_bytes)
     except OSError:
         return False
     return head[:1] == b"\x80" and any(mark in head for mark in _MARKS)
@@ -225,10 +218,10 @@ def mentions_failure(path: Path | str) -> bool:
     before = b""
     try:
         with open_regular(path, run_of(path)) as file:
-            for block in iter(partial(file.read, _BLOCK_BYTES), b""):
+            for block in iter(partial(file.read, TRACE_READING.snapshot_block_bytes), b""):
                 if _FAILED.search(before + block):
                     return True
-                before = block[-_MOST_FAILED_BYTES:]
+                before = block[-TRACE_LIMITS.most_failed_bytes_chars :]
     except OSError:
         pass
     return False
@@ -278,8 +271,10 @@ def read_snapshots(files: Iterable[Path | str]) -> tuple[list[Snapshot], list[Ga
 def read_snapshot(path: Path | str) -> Snapshot:
     """DiagError for a file that cannot be read, is refused or is not a snapshot."""
     try:
-        data = read_regular(path, MAX_BYTES, run_of(path))
-        content = bounded_pickle.load(data, times=_TIMES, most_bytes=MAX_BYTES)
+        data = read_regular(path, TRACE_LIMITS.most_snapshot_bytes, run_of(path))
+        content = bounded_pickle.load(
+            data, times=TRACE_LIMITS.snapshot_over_dump, most_bytes=TRACE_LIMITS.most_snapshot_bytes
+        )
     except OSError as error:
         raise _refusal(path, f"cannot be read: {error.strerror or error}") from error
     except RefusedError as error:
@@ -347,7 +342,10 @@ def _add_segment(devices: dict[int, _Rows], segment: object, stacks: _Stacks) ->
     if not isinstance(segment, Mapping):
         return False
     device = _int(segment.get("device", 0), 0, 1 << 10)
-    address, size = _int(segment.get("address"), 0, 1 << 63), _int(segment.get("total_size"), 0, _MOST_SIZE)
+    address, size = (
+        _int(segment.get("address"), 0, 1 << 63),
+        _int(segment.get("total_size"), 0, TRACE_LIMITS.largest_block_bytes),
+    )
     blocks = segment.get("blocks", ())
     if device is None or address is None or size is None or not isinstance(blocks, (list, tuple)):
         return False
@@ -369,14 +367,14 @@ def _block(block: object, segment: int, at: int, stacks: _Stacks) -> tuple[int, 
     if not isinstance(block, Mapping):
         return None
     address = _int(block.get("address", at), 0, 1 << 63)
-    size, state = _int(block.get("size"), 0, _MOST_SIZE), _STATES.get(_text(block.get("state")))
+    size, state = _int(block.get("size"), 0, TRACE_LIMITS.largest_block_bytes), _STATES.get(_text(block.get("state")))
     if address is None or size is None or state is None:
         return None
     history = block.get("history")
     newest = history[0] if isinstance(history, (list, tuple)) and history else {}
     newest = newest if isinstance(newest, Mapping) else {}
     requested_size = block.get("requested_size", newest.get("real_size"))
-    requested = _int(requested_size, 0, _MOST_SIZE)
+    requested = _int(requested_size, 0, TRACE_LIMITS.largest_block_bytes)
     stack = stacks.number(block.get("frames") or newest.get("frames"))
     return segment, address, size, size if requested is None else requested, state, stack
 
@@ -389,10 +387,13 @@ def _add_event(rows: _Rows, entry: object, stacks: _Stacks) -> bool:
     if action is None:
         return isinstance(kind, str)  # a mark of a snapshot, or an action added by a later torch
     addr = _int(entry.get("addr", 0), 0, 1 << 63)
-    size = _int(entry.get("size"), 0, _MOST_SIZE)
+    size = _int(entry.get("size"), 0, TRACE_LIMITS.largest_block_bytes)
     if addr is None or size is None:
         return False
-    time_us, free = _int(entry.get("time_us"), 0, _MOST_US), _int(entry.get("device_free"), 0, _MOST_SIZE)
+    time_us, free = (
+        _int(entry.get("time_us"), 0, TRACE_LIMITS.latest_us),
+        _int(entry.get("device_free"), 0, TRACE_LIMITS.largest_block_bytes),
+    )
     rows.events.append((action, addr, size, time_us, free, stacks.number(entry.get("frames"))))
     return True
 
@@ -402,7 +403,7 @@ def _int(value: object, least: int, most: int) -> int | None:
 
 
 def _text(value: object) -> str:
-    return value[:_MOST_TEXT] if isinstance(value, str) else ""
+    return value[: TRACE_LIMITS.most_snapshot_text_chars] if isinstance(value, str) else ""
 
 
 _NAMED_RANK = re.compile(r"rank[-_ ]?(\d{1,7})", re.IGNORECASE)

@@ -14,12 +14,9 @@ from msgspec import Struct
 
 from diag.collectors.layout import is_folder, run_of
 from diag.collectors.reading import open_regular, walk
+from diag.traces.policy import TRACE_LIMITS
 
 from .text_stream import file_name, is_remote
-
-_HEAD_BYTES = 16 << 10  # the schema at the beginning of an SQLite database
-_MOST_FILES = 2_000  # that are looked at
-_MOST_NAMED = 3
 
 _KINETO = (
     "diag reads the traces of torch.profiler. Record one of the same run: "
@@ -107,8 +104,12 @@ class Other(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        names = ", ".join(map(file_name, self.files[:_MOST_NAMED]))
-        more = f" and {len(self.files) - _MOST_NAMED} more" if len(self.files) > _MOST_NAMED else ""
+        names = ", ".join(map(file_name, self.files[: TRACE_LIMITS.most_tool_files_named]))
+        more = (
+            f" and {len(self.files) - TRACE_LIMITS.most_tool_files_named} more"
+            if len(self.files) > TRACE_LIMITS.most_tool_files_named
+            else ""
+        )
         return f"{self.tool.name}: {names}{more}"
 
 
@@ -142,7 +143,7 @@ def others_in(paths: Iterable[str]) -> list[Other]:
             continue
         for file in walk(path) if is_folder(path) else [path]:
             looked_at += 1
-            if looked_at > _MOST_FILES:
+            if looked_at > TRACE_LIMITS.most_tool_files:
                 break
             tool = tool_of(file, _head(file))
             if tool is not None:
@@ -158,6 +159,6 @@ def named(others: Sequence[Other]) -> str:
 def _head(file: str) -> bytes:
     try:
         with open_regular(file, run_of(Path(file))) as opened:
-            return opened.read(_HEAD_BYTES)
+            return opened.read(TRACE_LIMITS.tool_head_bytes)
     except OSError:
         return b""

@@ -20,6 +20,7 @@ from msgspec import Struct, field
 from diag import processes
 from diag.errors import DiagError, not_installed
 from diag.model import Gap
+from diag.traces.policy import TRACE_READING
 
 from . import kineto, text_stream
 from .cache import Cache, UnwritableError, user_cache
@@ -42,14 +43,7 @@ class ReadResult(msgspec.Struct):
     reason: str = ""
 
 
-# Reading a smaller file again takes no longer than loading it from the cache.
-_CACHED_FROM_BYTES, _CACHED_FROM_GZIP_BYTES = 16 << 20, 1 << 20
-# A process needs a third of a second to start: it pays from about this much text.
-_POOL_FROM_BYTES = 400 << 20
-_GZIP_RATIO = 15  # compression of a trace, for estimates
-_CLUSTER_TIMEOUT_S = 10
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # options of mallopt, see malloc.h
-_BYTES_A_PROCESS = 600 << 20  # of memory, at least
 
 
 class Reading(Struct, frozen=True):
@@ -173,7 +167,7 @@ def _on_cluster(
             "a cluster needs a cache folder that its workers share", hint="Set DIAG_CACHE to a shared folder."
         )
     try:
-        client = Client(address, timeout=_CLUSTER_TIMEOUT_S)  # type: ignore[no-untyped-call]
+        client = Client(address, timeout=TRACE_READING.cluster_timeout_s)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, TypeError) as error:
         raise DiagError(f"no Dask scheduler answers at {address}", hint="Start a scheduler: dask scheduler") from error
     with client:
@@ -217,7 +211,9 @@ def _read_file(path: str, cache: Cache, keep_small: bool) -> list[ReadResult]:
 
 
 def _is_large(path: str) -> bool:
-    return text_stream.size_of(path) >= (_CACHED_FROM_GZIP_BYTES if path.endswith(".gz") else _CACHED_FROM_BYTES)
+    return text_stream.size_of(path) >= (
+        TRACE_READING.cached_from_gzip_bytes if path.endswith(".gz") else TRACE_READING.cached_from_bytes
+    )
 
 
 def _key(path: str, cache: Cache) -> str:
@@ -285,11 +281,19 @@ def _read_member(path: str, content: BinaryIO, cache: Cache, key: str) -> ReadRe
 
 def _paying_jobs(paths: Sequence[str]) -> int:
     """Number of processes that save more time than their start takes, and that fit into memory."""
-    text = sum(text_stream.size_of(p) * (_GZIP_RATIO if p.endswith(("gz",)) else 1) for p in paths)
-    if text < _POOL_FROM_BYTES:
+    text = sum(text_stream.size_of(p) * (TRACE_READING.gzip_ratio if p.endswith(("gz",)) else 1) for p in paths)
+    if text < TRACE_READING.processes_from_bytes:
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, len(paths), text // (_POOL_FROM_BYTES // 4), _free_bytes() // _BYTES_A_PROCESS))
+    return max(
+        1,
+        min(
+            cores,
+            len(paths),
+            text // (TRACE_READING.processes_from_bytes // 4),
+            _free_bytes() // TRACE_READING.bytes_a_process,
+        ),
+    )
 
 
 def _free_bytes() -> int:

@@ -17,16 +17,12 @@ from diag.collectors.reading import open_regular, walk
 from diag.errors import DiagError
 from diag.model import Gap
 from diag.packed import FREE_BYTES, PackedError, Unpacked
+from diag.traces.policy import TRACE_LIMITS, TRACE_READING
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-BLOCK_BYTES = 1 << 20
-_ARCHIVE_FREE_BYTES = 8 << 30  # also in addition to the traces: a core file is mostly zeros
-MAX_MEMBERS = 100_000  # four times the largest run that is known
-# Of the extended headers of one member, with its long name and attributes, and of those of the whole archive.
-_MAX_HEADER_BYTES, _MAX_HEADERS_BYTES = 1 << 16, 256 << 20
 _DAMAGED_HINT = "Record the trace again, or leave this file out; the other ranks can be analysed without it."
 
 
@@ -47,7 +43,7 @@ def blocks(file: BinaryIO, name: str) -> Iterator[bytes]:
     to more than MAX_INFLATION times its size, and for a stream that ends early or is damaged.
     """
     inflated = _Inflated(file, name, FREE_BYTES)
-    yield from iter(lambda: inflated.read(BLOCK_BYTES) or b"", b"")
+    yield from iter(lambda: inflated.read(TRACE_READING.block_bytes) or b"", b"")
 
 
 def members(file: BinaryIO, name: str) -> Iterator[tuple[str, BinaryIO | None]]:
@@ -56,12 +52,15 @@ def members(file: BinaryIO, name: str) -> Iterator[tuple[str, BinaryIO | None]]:
     Nothing is written to the disk, so the names in an archive can lead nowhere. The content of one member has to be
     read before the next one is requested. DiagError, also from reading a content, if the archive is damaged or ends
     early: after all members that are whole."""
-    plain = _Inflated(file, name, _ARCHIVE_FREE_BYTES)
+    plain = _Inflated(file, name, TRACE_LIMITS.archive_free_bytes)
     with _archive_errors(name), tarfile.open(fileobj=cast(BinaryIO, plain), mode="r|", tarinfo=_Header) as archive:
         for number, member in enumerate(archive):
             archive.members.clear()  # type: ignore[attr-defined]  # kept for seeking; each has its headers
-            if number >= MAX_MEMBERS:
-                raise damaged(name, f"the archive holds more than {MAX_MEMBERS:,} files: the others are not read")
+            if number >= TRACE_LIMITS.most_archive_members:
+                raise damaged(
+                    name,
+                    f"the archive holds more than {TRACE_LIMITS.most_archive_members:,} files: the others are not read",
+                )
             content = archive.extractfile(member) if member.isreg() and not member.issparse() else None
             yield member.name, cast(BinaryIO, _Member(content, name)) if content is not None else None
 
@@ -104,7 +103,7 @@ class _Header(tarfile.TarInfo):
         """Limits the headers with names, which are read as a whole."""
         if self.type in _EXTENDED:
             read = getattr(tarfile_, "headers_read", 0) + self.size
-            if self.size > _MAX_HEADER_BYTES or read > _MAX_HEADERS_BYTES:
+            if self.size > TRACE_LIMITS.most_member_header_bytes or read > TRACE_LIMITS.most_archive_headers_bytes:
                 raise tarfile.ReadError(f"extended headers of {read:,} bytes")
             tarfile_.headers_read = read  # type: ignore[attr-defined]
         member: tarfile.TarInfo = super()._proc_member(tarfile_)  # type: ignore[misc]

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import polars as pl
 from msgspec import Struct, field
 
+from diag.traces.policy import TRACE_CONTENTS, TRACE_LIMITS, TRACE_READING
 from diag.words.formatting import counted
 
 from . import kineto_names as names
@@ -70,14 +71,6 @@ class Process(Struct):
     name: str = ""
     ranks: set[int] = field(default_factory=set)
     raw: str = ""
-
-
-# A category with no more rows is held in memory between uses: an analysis of one trace selects events some thirty
-# times, and polars needs 2 to 8 ms each time to find them in a file. Mostly 30 MB together.
-_HELD_ROWS = 300_000
-_HELD_CATEGORIES = 8
-# A trace with more names than the first does not share the vocabulary; no trace does once it would exceed the second.
-_FEW_NAMES, _MOST_NAMES = 10_000, 200_000
 
 
 class _Vocabulary:
@@ -182,7 +175,10 @@ class Events(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def _indices(self) -> npt.NDArray[np.int64] | None:
         """The names' places in the vocabulary of all traces; None if they are too many."""
-        if len(self.names) > _FEW_NAMES or len(_VOCABULARY) + len(self.names) > _MOST_NAMES:
+        if (
+            len(self.names) > TRACE_LIMITS.names_of_one_trace
+            or len(_VOCABULARY) + len(self.names) > TRACE_LIMITS.most_shared_names
+        ):
             return None
         return _VOCABULARY.indices(self.names.to_list())
 
@@ -195,6 +191,9 @@ class Events(Struct, frozen=True, eq=False, dict=True):
         return pl.Enum(self.categories)
 
 
+_HELD_CATEGORIES = 8
+
+
 @lru_cache(maxsize=_HELD_CATEGORIES)
 def _held(events: Events, code: int) -> pl.DataFrame | None:
     """The rows of a category; None if they are many, and in a file."""
@@ -202,7 +201,7 @@ def _held(events: Events, code: int) -> pl.DataFrame | None:
     if isinstance(frame, pl.DataFrame):
         return frame
     rows = frame.select(pl.len()).collect().item()
-    return frame.collect() if rows <= _HELD_ROWS else None
+    return frame.collect() if rows <= TRACE_READING.held_rows else None
 
 
 def by_time(events: pl.DataFrame) -> npt.NDArray[np.int64]:
@@ -459,12 +458,6 @@ _GPU_OP_PATTERN = (
 _CAPTURE_PATTERN = r"^(?:cuda|hip|cu)StreamBeginCapture"
 _RANGE_PROFILER = "cuda_profiler_range"
 
-# Fraction of a trace's time above which events of unknown kind may be work that matters.
-_LEAST_SHARE = 0.02
-# Launch calls without work on the device. In whole traces of CUDA and ROCm 0 to 26 % (driver calls within runtime
-# calls have their own numbers), in captures of graphs 39 to 99 %.
-_CAPTURED_SHARE, _LOST_SHARE = 0.3, 0.9
-_MANY_LAUNCHES = 100
 
 _PROFILE = "profile with ProfilerActivity.CPU and CUDA (or XPU), and check the log for CUPTI or ROCtracer errors"
 
@@ -478,7 +471,7 @@ def record_of(trace: Trace) -> DeviceRecord:
     if not trace.has_gpu or captures or _few_device_events(trace):
         launches, device_events = _launched(trace)
     launched_nothing = 1 - device_events / launches if launches else 0.0
-    if captures and launched_nothing > _CAPTURED_SHARE:
+    if captures and launched_nothing > TRACE_CONTENTS.captured_launches_share:
         return DeviceRecord(
             DeviceWork.CAPTURED,
             holds=f"a CUDA graph capture: {launches - device_events:,} of {launches:,} launches have no device work",
@@ -487,7 +480,10 @@ def record_of(trace: Trace) -> DeviceRecord:
             launches=launches,
             device_events=device_events,
         )
-    if launches and (not trace.has_gpu or (launches >= _MANY_LAUNCHES and launched_nothing > _LOST_SHARE)):
+    if launches and (
+        not trace.has_gpu
+        or (launches >= TRACE_CONTENTS.many_launches and launched_nothing > TRACE_CONTENTS.lost_launches_share)
+    ):
         ranges = " (CUPTI's range profiler was enabled, which disables kernel records)"
         return DeviceRecord(
             DeviceWork.NOT_RECORDED,
@@ -520,9 +516,9 @@ def _not_understood(trace: Trace) -> DeviceRecord | None:
     device += [category for category in categories if not is_known(category) and _elsewhere(trace, category)]
     ascend = any(_ASCEND.match(name) for name in trace.process_names)
     share = _share(trace, device)
-    if not foreign and share < _LEAST_SHARE:
+    if not foreign and share < TRACE_CONTENTS.least_unknown_events_share:
         return None
-    if foreign and trace.has_gpu and share < _LEAST_SHARE:
+    if foreign and trace.has_gpu and share < TRACE_CONTENTS.least_unknown_events_share:
         return None
     families = dict.fromkeys(category.split("_")[0] for category in foreign)
     device_name = next(
@@ -583,7 +579,7 @@ def _few_device_events(trace: Trace) -> bool:
         frames = [f for f, category in zip(stored.frames, stored.categories, strict=True) if category in categories]
         return sum(int(frame.lazy().select(pl.len()).collect().item()) for frame in frames)
 
-    return rows(names.DEVICE_CATEGORIES) < (1 - _LOST_SHARE) * rows(names.LAUNCH_CATEGORIES)
+    return rows(names.DEVICE_CATEGORIES) < (1 - TRACE_CONTENTS.lost_launches_share) * rows(names.LAUNCH_CATEGORIES)
 
 
 def _any_name(trace: Trace, pattern: str) -> bool:

@@ -26,7 +26,8 @@ from diag.collectors.records import TRACE_PENDING, TRACE_RECORDED, Heartbeat, Ma
 from diag.collectors.settings import CollectorSettings
 from diag.errors import DiagError, readable
 from diag.rundir.job_ranks import job_ranks
-from diag.rundir.lines import SILENT_S, last_steps, read_heartbeat, read_manifest, read_trace_asked
+from diag.rundir.lines import last_steps, read_heartbeat, read_manifest, read_trace_asked
+from diag.rundir.policy import SILENCE
 from diag.words.formatting import rank_ranges
 
 from .workers import Worker
@@ -72,7 +73,7 @@ def ask(
         raise DiagError("no rank has finished a step yet", path=layout.root, hint="retry when the training is running")
     ahead = ahead_s if ahead_s is not None else 2 * settings.interval_s + _MARGIN_S
     age_s = max(0.0, now() - min(beat.unix_ns for beat in beats.values()) / 1e9)
-    first = current_step + ceil((ahead + min(age_s, SILENT_S)) / step_s) + settings.trace_warmup + 1
+    first = current_step + ceil((ahead + min(age_s, SILENCE.silent_s)) / step_s) + settings.trace_warmup + 1
     trace_request = TraceAsked(
         number=before.number + 1 if before is not None else 1,
         first_step=first,
@@ -214,7 +215,7 @@ def _alive(layout: RunLayout, files: Mapping[int, RankLayout], manifest: Manifes
             hint="start the training without --no-collect",
         )
     ages = {rank: now_s - _heartbeat_s(files[rank].heartbeat, beat) for rank, beat in beats.items()}
-    active = {rank: beat for rank, beat in beats.items() if not beat.done and ages[rank] < SILENT_S}
+    active = {rank: beat for rank, beat in beats.items() if not beat.done and ages[rank] < SILENCE.silent_s}
     if active:
         return active
     if all(beat.done for beat in beats.values()):

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from diag.collectors.text import visible, visible_lines
+from diag.words.policy import TERMINAL
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -101,17 +102,15 @@ def _escaping_console() -> Any:
 #
 # Cells and columns of the tables in a terminal: numbers are never cut, text gives way.
 
-WIDEST = 110
 UNKNOWN = "-"
 _FLEXIBLE = ("in", "operator: kernel", "operator", "module")
-_LEAST_TEXT = 30
 
 
 def report_console(existing: Console | None = None) -> Console:
     """``existing``, else a console for standard output, set up for reports: colours only on a terminal, at most 110
     columns."""
     target = existing or console()
-    target.width = min(target.width, WIDEST) if target.is_terminal else WIDEST
+    target.width = min(target.width, TERMINAL.widest) if target.is_terminal else TERMINAL.widest
     return target
 
 
@@ -128,8 +127,8 @@ def print_columns(
     widths = {name: max(len(text) for text in (name, *cells)) for name, cells in columns.items()}
     flexible = [name for name in _FLEXIBLE if name in columns]
     fixed = sum(width for name, width in widths.items() if name not in flexible)
-    gap = 2 if fixed + 2 * len(columns) + _LEAST_TEXT * len(flexible) <= WIDEST else 1
-    rest = WIDEST - fixed - gap * (len(columns) - 1)
+    gap = 2 if fixed + 2 * len(columns) + TERMINAL.least_text_columns * len(flexible) <= TERMINAL.widest else 1
+    rest = TERMINAL.widest - fixed - gap * (len(columns) - 1)
     for number, name in enumerate(flexible):
         widths[name] = min(widths[name], rest // (len(flexible) - number))
         rest -= widths[name]

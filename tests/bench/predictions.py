@@ -24,9 +24,10 @@ if not __package__:
 import numpy as np
 
 from diag.api import open_run
-from diag.replay.advice import LEAST_SHARE, changed_arguments
+from diag.replay.advice import changed_arguments
 from diag.replay.case import Candidate, Case, sizes_of
 from diag.replay.knobs import KNOBS
+from diag.replay.policy import ADVICE
 from diag.replay.predict import baseline, gain
 from diag.replay.program import Refusal
 from diag.tune.loop import Series, measured, train
@@ -79,7 +80,7 @@ class Pair:
     @property
     def advised(self) -> bool:
         """Whether it is predicted to gain enough to be advised, if the memory allows it."""
-        return self.predicted_ns[1] >= LEAST_SHARE * self.step_ns
+        return self.predicted_ns[1] >= ADVICE.least_gain_share * self.step_ns
 
     @property
     def decided(self) -> bool:

@@ -25,6 +25,7 @@ from diag.collectors.records import (
 from diag.model.steps import Bottleneck
 from diag.rundir import durations
 from diag.rundir.durations import INSPECTOR, RECORDER, DurationRecords, recorded
+from diag.rundir.policy import RUN_READING
 from tests.inspector.test_runs import with_durations
 from tests.test_gpu_runs import BASE_NS, COMPUTE, run_directory
 
@@ -228,7 +229,7 @@ def test_names_without_end(run: RunLayout) -> None:
 
 
 def test_more_than_fits_is_said(run: RunLayout, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durations, "MOST_RECORDS", 100)
+    monkeypatch.setitem(vars(RUN_READING), "most_duration_records", 100)
     records, _ = read(run)
     assert len(records.rows) == 100
     assert "more than 100 durations: 60 were left out" in reasons(records)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from diag.api import Result, analyze, open_run
 from diag.collectors.records import FORWARD, MemoryRecord
 from diag.model.steps import Risk
-from diag.replay.advice import MOST, changed_arguments, memory_veto, recommend
+from diag.replay.advice import changed_arguments, memory_veto, recommend
+from diag.replay.policy import ADVICE
 from diag.rundir.tables import Tables
 from tests.command import diag
 from tests.copies import replace
@@ -76,7 +77,7 @@ def test_a_loader_that_was_seen_at_work_gets_them_too() -> None:
 def test_at_most_three_the_best_first() -> None:
     result = advised(Plan(units=6, transfer_ns=15 * MS, regather=True, data_ns=60 * MS))
     gains = [advice.predicted_gain_ns[1] for advice in result.advice]
-    assert 2 <= len(gains) <= MOST
+    assert 2 <= len(gains) <= ADVICE.most_changes_advised
     assert gains == sorted(gains, reverse=True)
     assert len({advice.knob for advice in result.advice}) == len(gains)
 

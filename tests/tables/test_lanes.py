@@ -10,19 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diag.tables import tiles
-from diag.tables.tiles import (
-    CELLS,
-    FULL,
-    MOST_DEPTH,
-    MOST_EVENTS,
-    Cells,
-    Events,
-    edges_of,
-    read_row,
-    rows_of,
-    search,
-)
+from diag.tables.policy import TIMELINE
+from diag.tables.tiles import CELLS, FULL, Cells, Events, edges_of, read_row, rows_of, search
 from diag.tables.zoom import Category, Lane, by_name, make_lane
 
 NAMES = ("a", "b", "c")
@@ -76,7 +65,7 @@ def test_rows_hold_every_event_once_and_none_overlap(spans: list[tuple[int, int,
     rows = rows_of([lane_of(spans)])
     for row in rows:
         assert (row.start_ns[1:] >= row.end_ns[:-1]).all(), "two events of one row overlap"
-    if len(rows) < MOST_DEPTH:
+    if len(rows) < TIMELINE.most_rows_of_lane:
         held = Counter(pair for row in rows for pair in zip(row.start_ns.tolist(), row.end_ns.tolist(), strict=True))
         assert held == Counter((start, start + dur) for start, dur, _ in spans)
 
@@ -92,7 +81,7 @@ def test_cells_are_the_shares_of_each_kind_of_work(spans: list[tuple[int, int, i
                 if 0 <= cell < CELLS:
                     expected[code, cell] += 1
         with pytest.MonkeyPatch.context() as few:
-            few.setattr(tiles, "MOST_EVENTS", -1)
+            few.setitem(vars(TIMELINE), "most_events_of_row", -1)
             read = read_row(row, level, tile)
         assert isinstance(read, Cells)
         shares = np.zeros_like(expected)
@@ -120,19 +109,21 @@ def test_an_event_without_a_duration_is_in_one_tile_also_at_its_border() -> None
     (row,) = rows_of([lane_of([(border, 0, 0)])])
     assert [len(read.index) for tile in (0, 1) if isinstance(read := read_row(row, 3, tile), Events)] == [0, 1]
     with pytest.MonkeyPatch.context() as few:
-        few.setattr(tiles, "MOST_EVENTS", -1)
+        few.setitem(vars(TIMELINE), "most_events_of_row", -1)
         cells = read_row(row, 3, 1)
     assert isinstance(cells, Cells)
     assert cells.shares[0][0] > 0
 
 
 def test_many_events_are_cells() -> None:
-    lane = lane_of([(2 * i, 1, i % 3) for i in range(MOST_EVENTS + 1)])
+    lane = lane_of([(2 * i, 1, i % 3) for i in range(TIMELINE.most_events_of_row + 1)])
     (row,) = rows_of([lane])
     read = read_row(row, 1, 0)
     assert isinstance(read, Cells)
     assert sorted(read.shares) == [0, 1, 2]
-    assert sum(int(share.astype(int).sum()) for share in read.shares.values()) == (MOST_EVENTS + 1) * 128
+    assert (
+        sum(int(share.astype(int).sum()) for share in read.shares.values()) == (TIMELINE.most_events_of_row + 1) * 128
+    )
 
 
 def test_what_is_called_lies_below_what_calls_it() -> None:
@@ -142,9 +133,9 @@ def test_what_is_called_lies_below_what_calls_it() -> None:
 
 
 def test_what_is_called_too_deep_is_counted() -> None:
-    rows = rows_of([lane_of([(i, 100 - 2 * i, 0) for i in range(MOST_DEPTH + 3)])])
-    assert len(rows) == MOST_DEPTH
-    assert [row.deeper for row in rows] == [0] * (MOST_DEPTH - 1) + [3]
+    rows = rows_of([lane_of([(i, 100 - 2 * i, 0) for i in range(TIMELINE.most_rows_of_lane + 3)])])
+    assert len(rows) == TIMELINE.most_rows_of_lane
+    assert [row.deeper for row in rows] == [0] * (TIMELINE.most_rows_of_lane - 1) + [3]
 
 
 def test_the_longest_event_of_a_window() -> None:

@@ -11,7 +11,8 @@ import pytest
 from diag.api import open_run
 from diag.show.json import to_dict
 from diag.show.memory import curve_sentence, curves_to_dict
-from diag.tables.memory import BEFORE_BACKWARD, HOST_MEMORY, MOST_POINTS, MOST_ROWS, MemoryCurve, Share
+from diag.tables.memory import BEFORE_BACKWARD, HOST_MEMORY, MemoryCurve, Share
+from diag.tables.policy import MEMORY_GROWTH
 from tests.account.kineto_builder import AUTOGRAD, LAYOUTS, KinetoBuilder, Layout
 
 MS, MB = 1_000_000, 1_000_000
@@ -151,17 +152,17 @@ def test_on_a_cpu_it_is_what_was_allocated_on_the_host(tmp_path: Path) -> None:
 
 def test_bins_keep_the_maxima(tmp_path: Path) -> None:
     random = np.random.default_rng(5)
-    held = random.integers(1, 1_000, 4 * MOST_POINTS)
+    held = random.integers(1, 1_000, 4 * MEMORY_GROWTH.most_points_of_curve)
     built = KinetoBuilder(world_size=1).step(0, 0, 100 * MS).kernel(MS, 99 * MS, launch=1000)
     for number, size in enumerate(held.tolist()):
         built.memory(number * 10_000, size, 2 * size, addr=number)
     (curve,) = curves(tmp_path, built)
-    assert len(curve.at_ns) <= MOST_POINTS
+    assert len(curve.at_ns) <= MEMORY_GROWTH.most_points_of_curve
     assert int(curve.allocated.max()) == curve.peak_allocated == int(held.max())
     assert curve.reserved is not None
     assert int(curve.reserved.max()) == curve.peak_reserved == 2 * int(held.max())
     assert (np.diff(curve.at_ns) > 0).all()
-    assert len(curve.live.operators) <= MOST_ROWS + 1
+    assert len(curve.live.operators) <= MEMORY_GROWTH.most_live_allocations_listed + 1
 
 
 def test_each_device_and_each_window_is_a_curve_of_its_own(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from diag.traces.event_table import EventTable
-from diag.traces.fast import kineto_text
 from diag.traces.fast.byte_columns import Text
 from diag.traces.fast.kineto_text import ABSENT, Heads, Key, integers, layout, read_times
 from diag.traces.kineto_json import KINETO_BETWEEN, Cutter
+from diag.traces.policy import TRACE_LIMITS, TRACE_READING
 
 CORRELATION: Key = (b'"correlation": ', 3)
 TOTAL: Key = (b'"Total Allocated": ', 7)
@@ -169,8 +169,8 @@ def names_of(heads: Heads, numbers: list[int]) -> list[str]:
 
 @pytest.mark.parametrize("most", [10**6, 50])
 def test_first_lines_are_known_again(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    monkeypatch.setattr(kineto_text, "_SLOT_BITS", 4)  # many share a place
-    monkeypatch.setattr(kineto_text, "MAX_NAMES", most)  # all are forgotten now and then
+    monkeypatch.setitem(vars(TRACE_READING), "slot_bits", 4)  # many share a place
+    monkeypatch.setitem(vars(TRACE_LIMITS), "most_names", most)  # all are forgotten now and then
     heads = Heads(EventTable())
     chance = random.Random(1)
     for _ in range(20):

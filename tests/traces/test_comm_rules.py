@@ -12,7 +12,8 @@ from diag.api import Reading, open_run
 from diag.errors import DiagError, ExitCode
 from diag.rundir.run import with_settings
 from diag.traces.cache import Cache
-from diag.traces.kineto_names import NAME_CHARS, CommRule, RuleError, operations, parse_rule
+from diag.traces.kineto_names import CommRule, RuleError, operations, parse_rule
+from diag.traces.policy import TRACE_LIMITS
 from tests.account.kineto_builder import KinetoBuilder
 from tests.command import diag
 
@@ -69,7 +70,9 @@ def test_no_expression_goes_back(pattern: str) -> None:
     begin = time.process_time()
     operations(names, [parse_rule(f"{pattern}=all_gather")])
     assert time.process_time() - begin < 60  # of CPU
-    assert operations(pl.Series(["a" * NAME_CHARS + "ring"]), [CommRule("ring", "all_gather")]) == {}
+    assert (
+        operations(pl.Series(["a" * TRACE_LIMITS.matched_name_chars + "ring"]), [CommRule("ring", "all_gather")]) == {}
+    )
 
 
 def test_the_folder_of_the_traces_comes_before_the_current_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

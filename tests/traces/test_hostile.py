@@ -23,9 +23,9 @@ from isal import igzip
 from diag.api import open_run
 from diag.errors import DiagError
 from diag.model import Gap
-from diag.traces.event_table import MAX_NAME_CHARS
 from diag.traces.kineto import read_trace
 from diag.traces.kineto_json import Cutter
+from diag.traces.policy import TRACE_LIMITS
 from diag.traces.reading import Reading, read_file, read_traces
 from tests.account.kineto_builder import KinetoBuilder, Layout, nccl_args, serialised
 from tests.examples import examples
@@ -453,7 +453,7 @@ def test_other_encodings(tmp_path: Path, encoding: str) -> None:
 
 
 def test_names_of_other_scripts(tmp_path: Path) -> None:
-    names = ["加速", "\U0001f525\u200d", "e\u0301", "\u202eabc", "", " ", "\n\t\r", "a" * MAX_NAME_CHARS]
+    names = ["加速", "\U0001f525\u200d", "e\u0301", "\u202eabc", "", " ", "\n\t\r", "a" * TRACE_LIMITS.most_name_chars]
     for ascii_only in (False, True):
         text = json.dumps({"traceEvents": [{**OP, "name": n} for n in names]}, ensure_ascii=ascii_only)
         path = put(tmp_path, text.encode(), f"{ascii_only}.json")

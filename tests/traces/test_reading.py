@@ -19,8 +19,9 @@ from diag.account import gpu
 from diag.api import Result, open_run
 from diag.errors import DiagError
 from diag.model import Gap
-from diag.traces import kineto, reading
+from diag.traces import kineto
 from diag.traces.cache import Cache
+from diag.traces.policy import TRACE_READING
 from diag.traces.reading import Reading, Workers, read_traces
 from diag.traces.trace import Trace
 from tests.account.kineto_builder import PID, KinetoBuilder, nccl_args
@@ -50,8 +51,8 @@ def rank_file(folder: Path, rank: int, name: str = "", kernels: int = 3) -> Path
 @pytest.fixture
 def small_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every file is large enough for the cache."""
-    monkeypatch.setattr(reading, "_CACHED_FROM_BYTES", 0)
-    monkeypatch.setattr(reading, "_CACHED_FROM_GZIP_BYTES", 0)
+    monkeypatch.setitem(vars(TRACE_READING), "cached_from_bytes", 0)
+    monkeypatch.setitem(vars(TRACE_READING), "cached_from_gzip_bytes", 0)
 
 
 @pytest.fixture
@@ -159,7 +160,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("large")
     for rank in (0, 1):
         rank_file(made, rank, kernels=18_000)
-        assert (made / f"rank{rank}.json").stat().st_size > reading._CACHED_FROM_BYTES
+        assert (made / f"rank{rank}.json").stat().st_size > TRACE_READING.cached_from_bytes
     return made
 
 
@@ -226,7 +227,7 @@ def test_on_a_cluster_small_traces_of_a_relative_folder_land_in_parquet_too(
 
 def test_a_cluster_that_does_not_answer(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed", reason="the extra diag[cluster] is not installed")
-    monkeypatch.setattr(reading, "_CLUSTER_TIMEOUT_S", 1)
+    monkeypatch.setitem(vars(TRACE_READING), "cluster_timeout_s", 1)
     with pytest.raises(DiagError, match="no Dask scheduler answers"):
         open_run(folder, reading=cached(tmp_path, cluster="tcp://127.0.0.1:9"))
     with pytest.raises(DiagError, match="cache folder"):

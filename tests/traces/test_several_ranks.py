@@ -14,8 +14,8 @@ from diag.api import find_jobs, open_run
 from diag.errors import DiagError
 from diag.model import Gap
 from diag.rundir.tables import Tables
-from diag.traces import reading
 from diag.traces.cache import Cache
+from diag.traces.policy import TRACE_READING
 from diag.traces.reading import Reading, read_traces
 from diag.traces.trace import Trace
 from tests.account.kineto_builder import KinetoBuilder, nccl_args
@@ -133,7 +133,7 @@ def test_samples_of_the_allocator_are_those_of_their_rank(tmp_path: Path) -> Non
 
 
 def test_what_is_derived_of_one_rank_is_not_taken_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_CACHED_FROM_BYTES", 0)
+    monkeypatch.setitem(vars(TRACE_READING), "cached_from_bytes", 0)
     path = put(tmp_path, fused({rank: of_process(built(rank), 100, rank) for rank in range(3)}))
     plain = open_run(path, reading=Reading(cache=Cache(None)))
     cached = [open_run(path, reading=Reading(cache=Cache(tmp_path / "cache"))) for _ in range(2)]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from diag.errors import DiagError
 from diag.perfetto import Trimming
-from diag.traces.kineto_json import MAX_PIECE_BYTES
+from diag.traces.policy import TRACE_LIMITS
 from diag.traces.text_stream import blocks
 from tests.account.kineto_builder import LAYOUTS, KinetoBuilder, Layout, serialised
 from tests.traces.outcomes import apart
@@ -164,7 +164,7 @@ def test_one_event_that_is_larger_than_any(tmp_path: Path) -> None:
     event = b'{"ph": "X", "ts": 25, "dur": 1, "name": "'
     path.write_bytes(packed((b'{"traceEvents": [' + event, 1), (b"x" * (1 << 20), 700), (b'"}]}', 1)))
     outcome = apart("trim", path)
-    assert f"{MAX_PIECE_BYTES >> 20} MB" in outcome.error
+    assert f"{TRACE_LIMITS.most_piece_bytes >> 20} MB" in outcome.error
     assert outcome.peak_mb < 400
 
 

@@ -12,6 +12,8 @@ import secrets
 import numpy as np
 import numpy.typing as npt
 
+from diag.traces.policy import TRACE_READING
+
 Words = npt.NDArray[np.uint64]
 Positions = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -22,8 +24,6 @@ FAR_US = (1 << 62) // 1000  # later times do not fit into nanoseconds
 _ZEROS = np.uint64(0x3030303030303030)  # the text "00000000"
 _BLOCK_WORDS = 8  # words that are hashed into a fingerprint at once
 _BLOCK_BYTES = WORD * _BLOCK_WORDS
-# As many as fit into a core's cache.
-_BLOCKS_AT_ONCE, _ELEMENTS_AT_ONCE = 4096, 8192
 # Masks for the first, or the last, k bytes in memory of a little-endian word; for the last k bytes of a block of words.
 _KEEP_FIRST = np.array([(1 << (8 * k)) - 1 for k in range(9)], dtype=np.uint64)
 _KEEP_LAST = np.array([((1 << (8 * k)) - 1) << (64 - 8 * k) for k in range(9)], dtype=np.uint64)
@@ -54,14 +54,14 @@ class Text:
         # Overlapping elements, one at every byte: numpy copies only the selected ones.
         every = np.ndarray(shape=(len(self.raw) - size + 1,), dtype=f"V{size}", buffer=self.raw, strides=(1,))
         elements = np.empty(len(begin), dtype=every.dtype)
-        for first in range(0, len(begin), _ELEMENTS_AT_ONCE):
-            rows = begin[first : first + _ELEMENTS_AT_ONCE]
+        for first in range(0, len(begin), TRACE_READING.elements_at_once):
+            rows = begin[first : first + TRACE_READING.elements_at_once]
             # Copying waits for memory element by element, 35 ns each. Reading their first and last bytes before that
             # waits for many at once, and brings them into the core's cache: 9 ns for all of it.
             self.at.take(rows)
             if size > WORD:
                 self.at.take(rows + (size - 1))
-            elements[first : first + _ELEMENTS_AT_ONCE] = every[rows]
+            elements[first : first + TRACE_READING.elements_at_once] = every[rows]
         return elements.view("<u8").reshape(-1, words)
 
     def equal(self, begin: Positions, expected: bytes) -> Mask:
@@ -134,8 +134,10 @@ class Text:
         # The block at the beginning may overlap the next; that of a shorter text reaches back and is masked.
         at = np.where(number > 0, np.maximum(at, begin[line]), at)
         sums = np.empty(len(at), dtype=np.uint64)
-        for row in range(0, len(at), _BLOCKS_AT_ONCE):
-            sums[row : row + _BLOCKS_AT_ONCE] = _sums(self.windows(at[row : row + _BLOCKS_AT_ONCE], _BLOCK_WORDS))
+        for row in range(0, len(at), TRACE_READING.blocks_at_once):
+            sums[row : row + TRACE_READING.blocks_at_once] = _sums(
+                self.windows(at[row : row + TRACE_READING.blocks_at_once], _BLOCK_WORDS)
+            )
         short = np.flatnonzero(length < _BLOCK_BYTES)
         if len(short):
             masked = self.windows(at[first[short]], _BLOCK_WORDS) & _KEEP_LAST_OF_BLOCK[length[short]]

@@ -20,7 +20,8 @@ import numpy.typing as npt
 import polars as pl
 from msgspec import Struct, field
 
-from diag.traces.event_table import MAX_NAMES, MEMORY_EVENT, EventTable, Head, add_events
+from diag.traces.event_table import MEMORY_EVENT, EventTable, Head, add_events
+from diag.traces.policy import TRACE_LIMITS, TRACE_READING
 from diag.traces.trace import ARGS_ROW, COUNTERS, STORED
 
 from .. import kineto_json
@@ -34,7 +35,6 @@ from .byte_columns import FAR_US, WORD, Mask, Positions, Text, Words, digits, go
 # by its fingerprint from then on.
 
 _EVENT = msgspec.json.Decoder(kineto_json.KinetoEvent)
-_SLOT_BITS = 16
 _HEAD = np.dtype(
     [
         ("stored", np.bool_),
@@ -54,15 +54,15 @@ class Heads(Struct):
     _known: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, _HEAD))  # columns of Head
     _index: dict[int, int] = field(default_factory=dict)  # fingerprint: its place in _known
     # The same as arrays, with one place per beginning of a fingerprint: a lookup instead of a sort of all lines.
-    _slots: Words = field(default_factory=lambda: np.zeros(1 << _SLOT_BITS, np.uint64))
-    _slot_index: Positions = field(default_factory=lambda: np.full(1 << _SLOT_BITS, -1))
+    _slots: Words = field(default_factory=lambda: np.zeros(1 << TRACE_READING.slot_bits, np.uint64))
+    _slot_index: Positions = field(default_factory=lambda: np.full(1 << TRACE_READING.slot_bits, -1))
 
     def of(self, text: Text, begin: Positions, end: Positions) -> npt.NDArray[np.void] | None:
         """The columns of Head for the lines ``[begin, end)``; None if one of them is not such a line."""
-        if len(self._index) > MAX_NAMES:
+        if len(self._index) > TRACE_LIMITS.most_names:
             self._forget()
         prints = text.fingerprints(begin, end)
-        slots = (prints >> np.uint64(64 - _SLOT_BITS)).view(np.int64)
+        slots = (prints >> np.uint64(64 - TRACE_READING.slot_bits)).view(np.int64)
         index = self._slot_index.take(slots)
         others = np.flatnonzero((self._slots.take(slots) != prints) | (index < 0))
         if len(others):
@@ -194,9 +194,6 @@ ABSENT = -(1 << 62)  # stands for null
 # A key of the arguments with the separator before its value, and the index of a byte in it that is rare in a trace.
 Key = tuple[bytes, int]
 
-_EXAMPLES = 8  # events; a chunk has kernels, copies, their launches, and few other kinds
-# Of an example, in bytes: the part that must contain the keys, the text between two numbers, and a number.
-_LONGEST, _LONGEST_BETWEEN, _WIDEST = 1024, 40, 24
 _NUMBER = re.compile(rb'(?<=: )"?-?\d[\d.]*')
 
 
@@ -207,7 +204,7 @@ def integers(events: Layout, keys: Sequence[Key]) -> npt.NDArray[np.int64]:
     begin, end = events.arguments
     rest = np.arange(len(events))
     unlike = []
-    for _ in range(_EXAMPLES):
+    for _ in range(TRACE_READING.examples):
         if not len(rest):
             break
         example = events.text.raw[begin[rest[0]] : end[rest[0]]]
@@ -237,12 +234,16 @@ class _Part(Struct, frozen=True):
 def _between_numbers(body: bytes, keys: Sequence[Key]) -> list[_Part] | None:
     """The text before each number up to the last of the keys; None if other events can hardly share it, or if a key is
     missing or has no number."""
-    places = [body.find(key, 0, _LONGEST) for key, _ in keys]
+    places = [body.find(key, 0, TRACE_READING.example_bytes) for key, _ in keys]
     if min(places) < 0:
         return None
     ends = {place + len(key): number for number, (place, (key, _)) in enumerate(zip(places, keys, strict=True))}
     last = max(ends)
-    numbers = [match.span() for match in _NUMBER.finditer(body, 0, last + _WIDEST) if match.start() <= last]
+    numbers = [
+        match.span()
+        for match in _NUMBER.finditer(body, 0, last + TRACE_READING.example_number_bytes)
+        if match.start() <= last
+    ]
     if not ends.keys() <= {begin for begin, _ in numbers}:
         return None
     before = [0, *(end for _, end in numbers[:-1])]
@@ -250,7 +251,10 @@ def _between_numbers(body: bytes, keys: Sequence[Key]) -> list[_Part] | None:
         _Part(body[at:begin], end - begin, len(body[begin:end].lstrip(b'"-')), ends.get(begin))
         for at, (begin, end) in zip(before, numbers, strict=True)
     ]
-    if any(len(part.text) > _LONGEST_BETWEEN or part.width >= _WIDEST for part in parts):
+    if any(
+        len(part.text) > TRACE_READING.example_text_bytes or part.width >= TRACE_READING.example_number_bytes
+        for part in parts
+    ):
         return None
     return parts
 
@@ -384,7 +388,6 @@ def _times_searched(text: Text, begin: Positions, end: Positions, ends_well: Mas
 
 _PHASE, _DURATION = b'    "ph": "', b'    "ph": "X", '
 _SAMPLE_END = f'"{MEMORY_EVENT}",'.encode()
-_MOST_ODD = 0.2  # fraction of events with another layout, above which the general decoder is used
 _CORRELATION: Key = (b'"correlation": ', 3)
 # Present in the arguments that are kept: those that describe communication or the shapes of an operator.
 _TELLING = (b'"Collective name": ', b'"Input Dims": ')
@@ -425,7 +428,7 @@ class KinetoText:
         if not timed.all():
             odd[np.flatnonzero(duration)[~timed]] = True
             durations, ts_ns, dur_ns = durations.only(timed), ts_ns[timed], dur_ns[timed]
-        if odd.sum() > _MOST_ODD * len(odd):
+        if odd.sum() > TRACE_READING.other_layout_share * len(odd):
             return False
         begin, end = durations.head
         heads = self._heads.of(text, begin + len(_DURATION), end)

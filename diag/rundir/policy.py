@@ -1,0 +1,134 @@
+"""Thresholds of the run directory: jobs, silence of ranks, and how much is read."""
+
+from __future__ import annotations
+
+from diag.policy import Topic, threshold
+
+
+class Jobs(Topic, name="jobs"):
+    """Which traces belong to one job."""
+
+    started_apart_ns = threshold(
+        600 * 10**9,
+        "ns",
+        "chosen: a process without a step was started at about the same time as the others of its host",
+    )
+    traces_apart_ns = threshold(
+        24 * 3600 * 10**9,
+        "ns",
+        "chosen: traces further apart are more likely of another process with the same id, or of ranks of another job",
+    )
+    clock_skew_ns = threshold(
+        5 * 10**9,
+        "ns",
+        "chosen: clocks of hosts, and windows of ranks, differ by up to this much in one job. Starting "
+        "another job takes longer",
+    )
+    one_world_ns = threshold(600 * 10**9, "ns", "chosen: limit for ranks in different folders that name the same world")
+    time_of_day_from_ns = threshold(
+        10**18,
+        "ns",
+        "chosen: September 2001. An earlier time is no time of day: it counts since boot, or the clock was never set",
+    )
+    common_names_share = threshold(
+        0.3,
+        "fraction",
+        "measured: names that two traces have in common, as a fraction of all their names. Ranks of one "
+        "job: 0.9 and more. Different programs: mostly 0.25 and less (public traces of five repositories, "
+        "November 2026)",
+    )
+    copied_starts_share = threshold(
+        0.5, "fraction", "chosen", "fraction of start times: a copy shares more; two processes share a few by chance"
+    )
+    most_overlapping_traces = threshold(64, "traces")
+    most_starts_compared = threshold(8_000_000, "starts", "chosen", "64 MB")
+    clock_set_by_ns = threshold(
+        60 * 10**9, "ns", "chosen: the profiler follows the wall clock, which may be set while a training runs"
+    )
+    restart_ns = threshold(10**9, "ns", "chosen", "a process takes longer from its start to its first step")
+    least_common_steps = threshold(3, "steps")
+    common_calls_share = threshold(
+        0.5,
+        "fraction",
+        "chosen",
+        "fraction of calls with the same operation and size; ranks of one job have nearly all",
+    )
+    most_jobs_named = threshold(8, "jobs", "chosen", "jobs, in a message")
+    backward_calls_of_training = threshold(3, "calls", "chosen", "calls of backward")
+
+
+JOBS = Jobs()
+
+
+class Silence(Topic, name="silence"):
+    """When a process or a training counts as silent."""
+
+    start_tolerance_s = threshold(
+        2.0, "s", "chosen", "a process's start is rounded, and the wall clock may have been set since"
+    )
+    silent_s = threshold(
+        30.0, "s", "chosen: a collector writes a heartbeat every second, independently of the training"
+    )
+    heartbeat_fresh_ns = threshold(10 * 10**9, "ns", "chosen", "it is written about once a second")
+    least_still_s = threshold(
+        10.0, "s", "chosen", "without a step; a heartbeat that is as old shows that its process is silent as well"
+    )
+    still_steps = threshold(20, "times", "chosen", "times the usual step")
+    most_ranks_named = threshold(4, "ranks")
+
+
+SILENCE = Silence()
+
+
+class RunReading(Topic, name="run-reading", fixed=True):
+    """How much of a run directory is read."""
+
+    most_curve_bytes = threshold(
+        64 << 20, "bytes", "chosen", "of a rank's steps on the first read: about 100,000 steps, in half a second"
+    )
+    most_curve_readers = threshold(32, "readers", "chosen", "readers that are kept")
+    steps_for_remaining_time = threshold(100, "steps", "chosen", "steps, for the remaining time")
+    starting_steps = threshold(5, "steps", "chosen", "first steps, which take longer than the others")
+    most_duration_records = threshold(1_500_000, "records", "chosen", "800 MB while they are analysed")
+    longest_duration_ns = threshold(10**15, "ns", "chosen", "11 days: sums of thousands fit 64 bits")
+    inspector_head_bytes = threshold(1 << 14, "bytes")
+    inspector_line_bytes = threshold(1 << 20, "bytes", "chosen", "a verbose record with 64 channels takes 20 kB")
+    inspector_buffer_bytes = threshold(1 << 18, "bytes")
+    inspector_inflation = threshold(100, "times", "chosen", "records deflate to a tenth or a thirtieth")
+    useless_lines = threshold(100_000, "lines", "chosen", "lines that are no records, beyond ten for each that is one")
+    most_identities_read = threshold(
+        4_096,
+        "ranks",
+        "chosen: of more ranks, what is read every few seconds takes the name of a folder as it is: "
+        "reading rank.json of ten thousands takes minutes on shared storage",
+    )
+    most_runs_kept = threshold(32, "runs", "chosen", "that are kept")
+    pause_over_reading = threshold(
+        20, "times", "chosen", "times what it took, before the ranks' last signs are read again"
+    )
+    tail_bytes = threshold(1 << 16, "bytes")
+    last_steps = threshold(20, "steps")
+    most_document_bytes = threshold(100_000, "bytes")
+    most_summary_cells = threshold(
+        2_500_000,
+        "cells",
+        "chosen: steps times ranks: 100 steps of 24,576 ranks, whose table takes 170 MB. The newest steps are read",
+    )
+    least_summary_steps = threshold(20, "steps", "chosen", "at least so many steps of each rank")
+    most_summary_steps = threshold(1000, "steps", "chosen", "at most so many steps of each rank")
+    straggling_ranks_share = threshold(
+        0.05, "fraction", "chosen", "fraction of ranks that may be behind: all others have reached the newest step"
+    )
+    summary_tail_bytes = threshold(
+        1 << 14, "bytes", "chosen", "four lines of 50 steps; more is read if these are not enough"
+    )
+    summary_files_at_once = threshold(64, "files")
+    summary_readers = threshold(
+        8,
+        "threads",
+        "chosen",
+        "threads: opening a file on shared storage takes a millisecond, nearly all of it waiting",
+    )
+
+
+RUN_READING = RunReading()

@@ -1,0 +1,46 @@
+"""How much of each table and list is shown."""
+
+from __future__ import annotations
+
+from diag.policy import Topic, threshold
+
+
+class Page(Topic, name="page"):
+    """How much a report shows, in the terminal, in a page and in JSON."""
+
+    named_parts_share = threshold(0.8, "fraction", "chosen", "of the difference: the named parts explain so much of it")
+    most_cross_check_ranks = threshold(16, "ranks")
+    most_cross_check_edges = threshold(8, "edges")
+    most_cross_check_sequences = threshold(5, "sequences")
+    most_cross_check_kernels = threshold(3, "kernels")
+    cross_check_name_width = threshold(80, "columns")
+    cross_check_kernel_width = threshold(32, "columns")
+    most_json_rows = threshold(30, "rows", "chosen", "kernels, and modules of one source")
+    most_json_collectives = threshold(100, "rows")
+    most_json_path_rows = threshold(200, "rows")
+    most_snapshot_rows = threshold(6, "rows")
+    most_snapshots_named = threshold(4, "snapshots")
+    most_notebook_findings = threshold(8, "findings")
+    most_gaps = threshold(50, "gaps", "chosen", "listed on a page")
+    equal_gain_and_cost_share = threshold(
+        0.05, "fraction", "chosen", "a gain and a cost that differ by less need no explanation"
+    )
+    most_ranks = threshold(16, "ranks")
+    most_stalls = threshold(8, "stalls", "chosen", "on a page")
+    most_groups_with_sentence = threshold(4, "groups", "chosen", "that have a sentence")
+    most_stall_lines = threshold(3, "stalls", "chosen", "stalls in a report: how many, and the least part of the step")
+    stall_line_share = threshold(0.05, "fraction", "chosen", "of the step: a shorter stall has no line")
+    host_chars = threshold(80, "characters")
+    redacted_chars = threshold(
+        2,
+        "characters",
+        'chosen: a shorter name is not replaced in running text: "a" would be replaced in every sentence',
+    )
+    most_text_rows = threshold(20, "rows")
+    most_job_paths = threshold(4, "paths", "chosen", "of a job that is opened by its files, on a line")
+    most_path_chars = threshold(40, "characters")
+    log_line_rows = threshold(2, "rows", "chosen", "of a line from a log")
+    most_frames = threshold(8, "frames")
+
+
+PAGE = Page()
