@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 
-from diag.api import Curves, Result
+from diag.api import Result
 from diag.app.figures import MS, averaged, blocks_of, finish
 from diag.app.markup import label
 from diag.app.run_view import Grid
 from diag.app.theme import Theme
+from diag.live import Curves
 from diag.model.breakdown import KernelKind
 from diag.tables import zoom
 from diag.tables.memory import BACKWARD, BEFORE_BACKWARD, FORWARD, OPTIMIZER, MemoryCurve

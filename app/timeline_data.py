@@ -53,6 +53,7 @@ from diag.tables.zoom import (
     has_python,
     python_lanes,
 )
+from diag.timeline import events_of, timeline_of
 from diag.words.formatting import duration, rank_ranges, size, visible
 
 # -- words and colours -------------------------------------------------------------------------------------------------
@@ -157,7 +158,7 @@ class Source:
         self._tallies: OrderedDict[tuple[str, bool], Tally] = OrderedDict()
 
     def account(self, rank: int) -> RankLanes:
-        account = self.result.timeline.ranks.get(rank)
+        account = timeline_of(self.result).ranks.get(rank)
         if account is None:
             raise RefusedError(f"the run has no rank {rank}")
         return account
@@ -165,7 +166,7 @@ class Source:
     def events(self, rank: int) -> tuple[Lane, ...]:
         """The lanes of the rank's traces, which are read at the first call."""
         with self._lock:
-            return self.result.events_of(rank)
+            return events_of(self.result, rank)
 
     def rows(self, rank: int, python: bool) -> tuple[Row, ...]:
         """The rows of a rank. ``python``: with Python's functions, which come last."""
@@ -188,7 +189,9 @@ class Source:
         is returned at once and fills up."""
         with self._lock:
             if (text, python) not in self._tallies:
-                ranks = list(dict.fromkeys((*(self.account(rank).rank for rank in first), *self.result.timeline.ranks)))
+                ranks = list(
+                    dict.fromkeys((*(self.account(rank).rank for rank in first), *timeline_of(self.result).ranks))
+                )
                 counting = Tally(len(ranks))
                 threading.Thread(target=self._count, args=(counting, ranks, text, python), daemon=True).start()
                 return _kept(self._tallies, (text, python), _SEARCHES_KEPT, lambda: counting)

@@ -35,10 +35,6 @@ from diag.model.steps import (
     StepAccount,
     Verdict,
 )
-from diag.rundir.curves import Curves as Curves
-from diag.rundir.curves import Progress as Progress
-from diag.rundir.curves import curves_of as curves_of
-from diag.rundir.curves import progress_of as progress_of
 from diag.rundir.durations import with_ranks
 from diag.rundir.inspector import alone, newest_job, ranks_of, read_inspector
 from diag.rundir.job_ranks import of_its_job
@@ -67,7 +63,6 @@ from diag.words.formatting import NBSP, begun, duration, masked, rank_ranges
 from diag.words.wording import ONLY_DURATIONS, run_facts
 
 _MUCH_OUTSIDE = 0.1  # of a trace: time in no inferred step is mentioned from here on
-_RANKS_KEPT = 2  # ranks whose events stay in memory; a rank with a million events takes 50 MB
 
 if TYPE_CHECKING:  # imported at run time where first needed: all of it takes a tenth of a second
     import polars as pl
@@ -80,7 +75,6 @@ if TYPE_CHECKING:  # imported at run time where first needed: all of it takes a 
     from diag.tables.loading import LoadingTable
     from diag.tables.memory import MemoryCurve, MemoryTable
     from diag.tables.snapshots import SnapshotTable
-    from diag.tables.zoom import AllRanks, Lane
 
 
 class Result(Struct, frozen=True, dict=True):
@@ -137,29 +131,6 @@ class Result(Struct, frozen=True, dict=True):
         from diag.tables.breakdowns import breakdowns  # a tenth of a second that most callers need not wait
 
         return breakdowns(self.tables, self.attribution)
-
-    @cached_property
-    def timeline(self) -> AllRanks:
-        """The timeline of every rank, at any zoom; computed on first access."""
-        from diag.tables.zoom import all_ranks
-
-        return all_ranks(self.attribution)
-
-    def events_of(self, rank: int) -> tuple[Lane, ...]:
-        """The events of a rank's traces on the timeline's clock; those of the last requested ranks stay in memory."""
-        lanes = self._events.get(rank)
-        if lanes is None:
-            from diag.tables.zoom import event_lanes
-
-            lanes = event_lanes(self.tables.ranks[rank], self.timeline.ranks[rank])
-            for before in list(self._events)[: 1 - _RANKS_KEPT]:
-                self._events.pop(before, None)
-            self._events[rank] = lanes
-        return lanes
-
-    @cached_property
-    def _events(self) -> dict[int, tuple[Lane, ...]]:
-        return {}
 
     @cached_property
     def recommendation(self) -> Recommendation:

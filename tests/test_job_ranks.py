@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from diag.api import curves_of, open_memory_snapshots, state_of
+from diag.api import open_memory_snapshots, state_of
 from diag.collectors.layout import RunLayout
 from diag.errors import DiagError
 from diag.export.finished_steps import history
@@ -22,6 +22,7 @@ from diag.hang.api import triage
 from diag.hang.flight import read_dumps
 from diag.hang.ras.live import _Job
 from diag.hang.text import read_logs
+from diag.live import curves_of
 from diag.perfetto import step_of
 from diag.rundir import job_ranks as module
 from diag.rundir.job_ranks import job_ranks

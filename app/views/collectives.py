@@ -17,6 +17,7 @@ from diag.app.views.common import EMPTY, beyond_summaries, draw, head, known_col
 from diag.app.views.common import table as cells
 from diag.model.breakdown import CollectiveStat, CollectiveTable, CostCurve, ExposedCall
 from diag.show.ranks import EXCHANGES_HELP, EXCHANGES_TITLE, exchange_table
+from diag.timeline import timeline_of
 from diag.words.formatting import counted, duration, listing, number, share, size
 from diag.words.wording import group_name
 
@@ -143,7 +144,7 @@ def _longest(view: RunView, table: CollectiveTable) -> None:
     st.subheader("Longest exposed calls", anchor="longest")
     several = len({call.axis for call in table.longest}) > 1
     groups = len({call.group for call in table.longest}) > 1
-    moved = {rank: lanes.moved_ns for rank, lanes in view.result.timeline.ranks.items()}
+    moved = {rank: lanes.moved_ns for rank, lanes in timeline_of(view.result).ranks.items()}
     rows = [_call(call, moved[call.rank], group_name(call, several) if groups else "") for call in table.longest]
     columns = [name for name in rows[0] if any(row[name] for row in rows)]
     st.table([{name: row[name] or EMPTY for name in columns} for row in rows], border="horizontal", hide_index=True)

@@ -38,6 +38,7 @@ from diag.model.breakdown import (
     PathTable,
 )
 from diag.tables.zoom import BACKWARD, FORWARD
+from diag.timeline import timeline_of
 from diag.words.formatting import counted, duration, number, share, short_name
 from diag.words.wording import fused_words, per_whole
 
@@ -227,7 +228,7 @@ def _modules(view: RunView, tables: tuple[ModuleTable, ...], theme: Theme) -> No
 
 def _named(view: RunView, names: Sequence[str]) -> None:
     """Draws a timeline link for each name picked in a table, if any rank has a traced step."""
-    ranks = view.result.timeline.ranks
+    ranks = timeline_of(view.result).ranks
     steps = {step.step for step in view.result.attribution.traced}
     traced = {rank: [step for step in lanes.traced if step in steps] for rank, lanes in ranks.items()}
     rank = next((rank for rank in (view.page.rank, *traced) if traced.get(rank)), None)

@@ -13,12 +13,13 @@ from typing import Literal
 
 import streamlit as st
 
-from diag.api import Progress, RunState, Standstill, State, curves_of, progress_of, split_job, state_of
+from diag.api import RunState, Standstill, State, split_job, state_of
 from diag.app.address import Version, age_s, analysed, choose, is_refused, renew, show_link, version_of
 from diag.app.curves import LOSS, curve_figure, known, throughput
 from diag.app.markup import plain, prose
 from diag.app.theme import theme_of
 from diag.app.views.common import draw
+from diag.live import Progress, curves_of, progress_of
 from diag.words.formatting import NBSP, counted, elapsed, number
 
 EVERY_S = 2.0

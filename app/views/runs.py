@@ -15,7 +15,7 @@ import streamlit as st
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diag.api import Curves, Jobs, Result, RunState, State, curves_of, state_of
+from diag.api import Jobs, Result, RunState, State, state_of
 from diag.app.address import Version, analyse, bytes_of, choose_text, job_at, name_of, runs_of, version_of
 from diag.app.curves import (
     LOSS,
@@ -33,6 +33,7 @@ from diag.app.markup import plain, prose
 from diag.app.theme import theme_of
 from diag.app.views.common import EMPTY, bullets, draw, known_columns, show_error, shown_rows
 from diag.errors import DiagError
+from diag.live import Curves, curves_of
 from diag.model.steps import Bottleneck, Severity, Verdict
 from diag.show.page import MFU, TOKENS_PER_S, numbers_of
 from diag.tune.history import FILE_NAME

@@ -27,6 +27,7 @@ from diag.app.timeline_data import MOST_TEXT, StepToOpen, source_of, words, work
 from diag.app.timeline_data import share as share_run
 from diag.perfetto import UI
 from diag.tables.zoom import WORK, AllRanks, Category, Lane, by_name
+from diag.timeline import timeline_of
 from diag.words.formatting import counted, duration, listing, share, visible
 
 from .common import beyond_summaries, show_code, without_steps
@@ -77,7 +78,7 @@ class Look:
 
 def choose_look(view: RunView) -> Look:
     """Draws the lists and number fields; returns what is chosen."""
-    timeline = view.result.timeline
+    timeline = timeline_of(view.result)
     steps = [str(step.step) for step in timeline.steps]
     guilty = next((rank for rank in view.culprits if rank in timeline.ranks), min(timeline.ranks))
     within = view.run["path"]
@@ -207,7 +208,7 @@ _NAME_CHARS = 100
 def show(view: RunView) -> None:
     if without_steps("Timeline", view) or beyond_summaries("Timeline", view):
         return
-    timeline = view.result.timeline
+    timeline = timeline_of(view.result)
     st.title("Timeline")
     run = view.result.tables.root.resolve().name
     parts = [counted(len(timeline.ranks), "rank"), counted(len(timeline.steps), "step"), duration(timeline.end_ns)]
@@ -224,7 +225,7 @@ def show(view: RunView) -> None:
 
 
 def _looked_at(view: RunView) -> None:
-    timeline = view.result.timeline
+    timeline = timeline_of(view.result)
     look = choose_look(view)
     _canvas(view, look)
     st.subheader(f"Rank {look.rank}", anchor="rank")
@@ -338,7 +339,7 @@ def _perfetto_button(view: RunView, look: Look) -> dict[str, Any]:
     chosen = _to_open(view, look)
     if chosen is None:
         why = f"No step of rank {look.rank} in this window was profiled or recorded step by step."
-        traced = view.result.timeline.ranks[look.rank].traced
+        traced = timeline_of(view.result).ranks[look.rank].traced
         return {
             "rank": look.rank,
             "step": None,
@@ -390,7 +391,7 @@ def _canvas(view: RunView, look: Look) -> None:
 
 def contents(view: RunView, theme: Theme) -> dict[str, Any]:
     """What the canvas needs of the run: its steps and ranks, and the names and colours of each kind of work."""
-    timeline = view.result.timeline
+    timeline = timeline_of(view.result)
     ranks = _ordered(view)
     hosts = len({rank["host"] for rank in ranks})
     traced = {step for rank in timeline.ranks.values() for step in rank.traced}
@@ -428,7 +429,7 @@ _TRACED = {"light": "#dbe9f6", "dark": "#23384a"}  # behind the numbers of steps
 def _ordered(view: RunView) -> list[dict[str, Any]]:
     """The ranks in drawing order: few by number; many worst first, grouped by host."""
     rows = {row["rank"]: row for row in view.result.ranks.select("rank", "host", "caused_wait_ns").to_dicts()}
-    ranks = [_Rank.of(rank, rows.get(rank, {}), rank in view.culprits) for rank in view.result.timeline.ranks]
+    ranks = [_Rank.of(rank, rows.get(rank, {}), rank in view.culprits) for rank in timeline_of(view.result).ranks]
     if len(ranks) > _FEW_RANKS:
         worst: dict[str, tuple[bool, int]] = {}
         for entry in ranks:

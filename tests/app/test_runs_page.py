@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from diag.api import curves_of, open_run, state_of
+from diag.api import open_run, state_of
 from diag.app.curves import LOSS, MEMORY, STEP_TIME, TOKENS, curve_figure, curves_of_result, known, throughput
 from diag.app.markup import plain
 from diag.app.theme import LIGHT
 from diag.app.views import runs as runs_view
 from diag.app.views.runs import Outline, cells_of, curves_for, outline_of, row_of
+from diag.live import curves_of
 from diag.show.page import numbers_of
 from tests.app.runs import TOKENS as TOKENS_OF_A_STEP
 from tests.app.runs import write_run, write_stalled_trace

@@ -16,6 +16,7 @@ from diag.app.run_view import view_of
 from diag.app.theme import LIGHT
 from diag.model.steps import Kind
 from diag.show.page import place_of
+from diag.timeline import timeline_of
 from tests.account.kineto_builder import AUTOGRAD, KinetoBuilder
 from tests.app.runs import write_run
 from tests.app.shown import shown, text
@@ -97,7 +98,7 @@ def test_a_call_leads_to_its_moment(straggler: Result, monkeypatch: pytest.Monke
     assert link is not None
     asked = {name: values[0] for name, values in parse_qs(urlsplit(link[1]).query).items()}
     assert (asked["rank"], asked["step"]) == (str(call.rank), str(call.step))
-    moved = straggler.timeline.ranks[call.rank].moved_ns
+    moved = timeline_of(straggler).ranks[call.rank].moved_ns
     begin, end = (float(asked[name]) * MS for name in ("from", "to"))
     assert begin < call.start_ns + moved < call.end_ns + moved < end
     assert end - begin == pytest.approx(1.5 * (call.end_ns - call.start_ns), abs=2 * US)

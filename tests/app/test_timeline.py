@@ -20,6 +20,7 @@ from diag.app.views.timeline import Window, open_command, title, window_between
 from diag.collectors.layout import RunLayout
 from diag.serve.server import SAMPLES
 from diag.tables.zoom import WORK, by_name
+from diag.timeline import events_of, timeline_of
 from diag.words.formatting import duration, share
 from tests.app.runs import write_run
 from tests.app.test_pages import address, said
@@ -96,12 +97,12 @@ def test_the_page_holds_the_analysed_numbers(
 ) -> None:
     test = page(traces, monkeypatch, rank="0", step=step)
     begin, end = (round(ms * 1e6) for ms in window_of(test))
-    span = {str(span.step): (span.begin_ns, span.end_ns) for span in result.timeline.steps}
-    assert (begin, end) == span.get(step, (0, result.timeline.end_ns))
-    lanes = [*result.timeline.ranks[0].lanes, *result.events_of(0)]
+    span = {str(span.step): (span.begin_ns, span.end_ns) for span in timeline_of(result).steps}
+    assert (begin, end) == span.get(step, (0, timeline_of(result).end_ns))
+    lanes = [*timeline_of(result).ranks[0].lanes, *events_of(result, 0)]
     assert table(test, 0) == [
         {
-            "Kind": plain(f"{'' if lane in result.timeline.ranks[0].lanes else 'trace: '}{title(lane)}"),
+            "Kind": plain(f"{'' if lane in timeline_of(result).ranks[0].lanes else 'trace: '}{title(lane)}"),
             "Time": duration(lane.busy_in(begin, end)),
             "Share": share(lane.busy_in(begin, end) / (end - begin)),
             "Pieces": f"{len(lane.visible(begin, end)):,}",
@@ -193,7 +194,7 @@ def test_a_link_to_what_is_not_there_is_mended(
 
 
 def test_steps_back_and_forth(traces: Path, result: Result, monkeypatch: pytest.MonkeyPatch) -> None:
-    spans = {span.step: (span.begin_ns / 1e6, span.end_ns / 1e6) for span in result.timeline.steps}
+    spans = {span.step: (span.begin_ns / 1e6, span.end_ns / 1e6) for span in timeline_of(result).steps}
     test = page(traces, monkeypatch, rank="0")
     click(test, "Next step")
     assert (address(test)["step"], window_of(test)) == (str(STEPS[0]), spans[STEPS[0]])
@@ -293,6 +294,6 @@ def test_every_kind_of_work_has_words_and_a_colour_that_can_be_written_on(theme:
 
 def test_the_canvas_knows_which_steps_were_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
     run = SAMPLES / "fsdp2-straggler-rank0"
-    windows = [step.step for step in open_run(run).timeline.steps if step.window]
+    windows = [step.step for step in timeline_of(open_run(run)).steps if step.window]
     assert windows
     assert [step for step, _, _, profiled in canvas(page(run, monkeypatch))["steps"] if profiled] == windows

@@ -20,6 +20,7 @@ from diag.app.timeline_data import share, source_of
 from diag.serve.server import SAMPLES
 from diag.tables.tiles import CELLS, FULL
 from diag.tables.zoom import WORK
+from diag.timeline import timeline_of
 from tests.app.runs import write_run
 from tests.patience import PATIENCE_S
 from tests.poisoned import POISON, is_harmless
@@ -65,7 +66,7 @@ def test_the_ranks_shares_are_those_of_the_account(client: TestClient, result: R
     header, body = tile(client, "ranks", result, level=level, tile=0, ranks="0,1")
     assert [row["rank"] for row in header["rows"]] == [0, 1]
     for row in header["rows"]:
-        account = result.timeline.ranks[row["rank"]]
+        account = timeline_of(result).ranks[row["rank"]]
         assert {WORK[code] for code, _ in row["cells"]} == {lane.category.value for lane in account.lanes}
         for code, offset in row["cells"]:
             lane = next(lane for lane in account.lanes if lane.category == WORK[code])
@@ -162,7 +163,7 @@ def test_a_step_that_was_not_profiled_is_made_from_its_records(client: TestClien
 def test_the_step_to_open_is_one_of_the_window(result: Result) -> None:
     """A trace covers step 15 of the sample. No window without it opens it."""
     sample = source_of(share(open_run(SAMPLES / "fsdp2-straggler-rank0")))
-    spans = {span.step: span for span in sample.result.timeline.steps}
+    spans = {span.step: span for span in timeline_of(sample.result).steps}
 
     def opened(first: int, last: int) -> tuple[int, bool] | None:
         found = sample.step_to_open(1, spans[first].begin_ns, spans[last].end_ns)
@@ -176,7 +177,7 @@ def test_the_step_to_open_is_one_of_the_window(result: Result) -> None:
     found = sample.step_to_open(1, middle, middle + 1000)
     assert found is not None
     assert found.step == 12, "a window inside a step"
-    end = result.timeline.end_ns
+    end = timeline_of(result).end_ns
     assert source_of(share(result)).step_to_open(0, end + 1, end + 2) is None
 
 

@@ -41,6 +41,7 @@ from diag.app.timeline_data import work_colours, work_words
 from diag.app.views import timeline as page
 from diag.tables.tiles import CELLS, Events, Row, lanes_of, rank_cells, read_row, rows_of, search
 from diag.tables.zoom import WORK, AllRanks, Category, Lane, RankLanes, StepSpan, make_lane
+from diag.timeline import timeline_of
 from tests.browser.chromium import PATIENCE_MS, chromium
 from tests.ports import free_port
 
@@ -182,7 +183,7 @@ _FETCHES = """() => performance.getEntriesByType("resource").filter(one => one.n
 def serving(result: Any) -> Iterator[str]:
     """The canvas of the run in a page of its own; its address."""
     here = Path(page.__file__).parent
-    timeline = result.timeline
+    timeline = timeline_of(result)
     data = {
         "source": timeline_data.share(result),
         "turn": 1,
@@ -235,7 +236,7 @@ def in_browser(result: Any, seconds: float) -> dict[str, object]:
         if (every := visited.get_by_role("button", name="All", exact=True)).count():
             every.click()
         visited.wait_for_timeout(2000)
-        rows_drawn = min(len(result.timeline.ranks), visited.evaluate("() => window.canvas.clientHeight"))
+        rows_drawn = min(len(timeline_of(result).ranks), visited.evaluate("() => window.canvas.clientHeight"))
         frames = sorted(visited.evaluate(_DRIVE, seconds))
         fetches = visited.evaluate(_FETCHES)
     by_kind = {kind: sorted(ms for one, ms, _ in fetches if one == kind) for kind in ("ranks", "rows")}

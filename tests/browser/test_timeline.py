@@ -16,6 +16,7 @@ from diag.api import Result, open_run
 from diag.app.theme import theme_of
 from diag.app.timeline_data import share, source_of, work_colours
 from diag.collectors.layout import RunLayout
+from diag.timeline import timeline_of
 from tests.app.runs import write_run
 from tests.app.served import Served, dashboard
 from tests.app.test_live import cut, unended
@@ -99,7 +100,7 @@ def cut_events(canvas: Locator, result: Result, pinned: Sequence[int], window: t
         left, wide = number * (column + 10) + _LABEL, column - _LABEL - 8
         begin, scale = window[0] * 1e6, wide / ((window[1] - window[0]) * 1e6)
         for at, row in enumerate(source_of(share(result)).rows(rank, False)):
-            y = _TOP + _RANK * len(result.timeline.ranks) + 10 + 42 + _LANE * at
+            y = _TOP + _RANK * len(timeline_of(result).ranks) + 10 + 42 + _LANE * at
             for start, end, work in zip(row.start_ns.tolist(), row.end_ns.tolist(), row.work.tolist(), strict=True):
                 x, until = max(0, (start - begin) * scale), min(wide, (end - begin) * scale)
                 if until - x >= 8:

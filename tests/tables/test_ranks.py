@@ -11,6 +11,7 @@ from diag.api import Result, open_run
 from diag.model.steps import Detail, Parts
 from diag.serve.server import SAMPLES
 from diag.tables.zoom import DETAILS, WORK, AllRanks, Category, event_lanes
+from diag.timeline import events_of, timeline_of
 from tests.account.kineto_builder import BASE_NS, KinetoBuilder
 from tests.app.runs import MS, write_run, write_stalled_trace
 from tests.copies import replace
@@ -40,7 +41,7 @@ def waiting_ns(timeline: AllRanks, rank: int) -> int:
 
 
 def lanes_hold_the_account(result: Result) -> None:
-    timeline = result.timeline
+    timeline = timeline_of(result)
     assert tuple(timeline.ranks) == result.attribution.ranks
     for account in result.attribution.steps:
         for parts in account.parts:
@@ -56,7 +57,7 @@ def lanes_hold_the_account(result: Result) -> None:
 def test_the_parts_of_every_step_of_recorded_runs(name: str) -> None:
     result = open_run(SAMPLES / name)
     lanes_hold_the_account(result)
-    timeline = result.timeline
+    timeline = timeline_of(result)
     edges = np.linspace(0, timeline.end_ns, 701).astype(np.int64)
     for rank in timeline.ranks.values():
         together = sum(lane.busy_ns(edges) for lane in rank.lanes)
@@ -67,7 +68,7 @@ def test_the_parts_of_every_step_of_recorded_runs(name: str) -> None:
 def test_idle_time_of_a_device_is_named_by_its_cause(tmp_path: Path) -> None:
     result = open_run(write_stalled_trace(tmp_path / "traces"))
     lanes_hold_the_account(result)
-    lanes = {lane.category: lane for lane in result.timeline.ranks[0].lanes}
+    lanes = {lane.category: lane for lane in timeline_of(result).ranks[0].lanes}
     assert list(lanes) == [Category.COMPUTE, Category.NOT_LAUNCHED, Category.QUEUED]
     host = lanes[Category.NOT_LAUNCHED]
     first = [
@@ -81,7 +82,7 @@ def test_idle_time_of_a_device_is_named_by_its_cause(tmp_path: Path) -> None:
 def test_who_is_waited_for_is_the_pale_stripe(tmp_path: Path) -> None:
     result = open_run(write_run(tmp_path / "run", ranks=3, slow_data_ms={1: 40}))
     lanes_hold_the_account(result)
-    timeline = result.timeline
+    timeline = timeline_of(result)
     assert waiting_ns(timeline, 1) == 0
     assert min(waiting_ns(timeline, 0), waiting_ns(timeline, 2)) > 0
     assert [(span.begin_ns, span.end_ns) for span in timeline.steps[:2]] == [(0, 105 * MS), (105 * MS, 210 * MS)]
@@ -91,9 +92,9 @@ def test_who_is_waited_for_is_the_pale_stripe(tmp_path: Path) -> None:
 def test_traces_lie_where_their_steps_do(tmp_path: Path) -> None:
     result = open_run(write_gpu_traces(tmp_path / "traces"))
     lanes_hold_the_account(result)
-    for rank, of_rank in result.timeline.ranks.items():
+    for rank, of_rank in timeline_of(result).ranks.items():
         assert of_rank.traced == STEPS
-        events = {lane.title: lane for lane in result.events_of(rank)}
+        events = {lane.title: lane for lane in events_of(result, rank)}
         assert list(events) == [
             "kernels", "communication", "copies", "operators, main thread", "calls of the runtime", "ranges",
         ]  # fmt: skip
@@ -115,8 +116,8 @@ def test_traces_lie_where_their_steps_do(tmp_path: Path) -> None:
 
 def test_a_trace_of_a_run_directory_is_on_the_clock_of_its_records() -> None:
     result = open_run(SAMPLES / "fsdp2-straggler-rank0")
-    of_rank = result.timeline.ranks[0]
-    ranges = next(lane for lane in result.events_of(0) if lane.title == "ranges")
+    of_rank = timeline_of(result).ranks[0]
+    ranges = next(lane for lane in events_of(result, 0) if lane.title == "ranges")
     marked = {ranges.names[code]: i for i, code in enumerate(ranges.name.tolist())}
     assert of_rank.traced
     for step in of_rank.steps:
@@ -129,7 +130,7 @@ def test_a_trace_of_a_run_directory_is_on_the_clock_of_its_records() -> None:
 def test_events_drift_with_the_clock_of_their_steps(tmp_path: Path) -> None:
     """The second step is moved by 2 us and the third by 4: what lies between two ends is moved by something between."""
     result = open_run(write_gpu_traces(tmp_path / "traces"))
-    of_rank = result.timeline.ranks[0]
+    of_rank = timeline_of(result).ranks[0]
     moved = replace(
         of_rank, steps=tuple(replace(step, end_ns=step.end_ns + 2 * US * i) for i, step in enumerate(of_rank.steps))
     )
@@ -146,7 +147,7 @@ def test_two_traces_that_mark_no_step(tmp_path: Path) -> None:
         made = KinetoBuilder(0, 1).op("aten::mm", at, at + length).kernel(at + 20 * US, at + length, launch=at + US)
         made.write(tmp_path, f"window{number}-rank-0.json")
     result = open_run(tmp_path)
-    (kernels,) = [lane for lane in result.events_of(0) if lane.title == "kernels"]
+    (kernels,) = [lane for lane in events_of(result, 0) if lane.title == "kernels"]
     assert (kernels.end_ns - kernels.start_ns).tolist() == [280 * US, 680 * US]
     assert kernels.start_ns.tolist() == [20 * US, 5020 * US]
 
@@ -159,7 +160,7 @@ def test_ranks_whose_clocks_are_not_tied_begin_a_step_together(tmp_path: Path) -
             if event["name"] == "elementwise":
                 event["args"] = {key: value for key, value in event["args"].items() if key in ("stream", "device")}
         made.write(tmp_path, f"rank-{rank}.json")
-    timeline = open_run(tmp_path).timeline
+    timeline = timeline_of(open_run(tmp_path))
     assert timeline.loose == (1,)
     begins = [rank.steps[0].begin_ns + rank.moved_ns for rank in timeline.ranks.values()]
     assert begins == [0, 0]
@@ -169,17 +170,17 @@ def test_ranks_whose_clocks_are_not_tied_begin_a_step_together(tmp_path: Path) -
 def test_a_rank_alone_does_not_say_that_it_waits(tmp_path: Path) -> None:
     gpu_trace(0).write(tmp_path, "rank-0.json")
     result = open_run(tmp_path)
-    assert result.timeline.ranks[0].lane(Category.WAITING) is None
-    assert result.timeline.ranks[0].lane(Category.COMMUNICATION) is not None
+    assert timeline_of(result).ranks[0].lane(Category.WAITING) is None
+    assert timeline_of(result).ranks[0].lane(Category.COMMUNICATION) is not None
     lanes_hold_the_account(result)
 
 
 def test_only_the_last_ranks_are_kept(tmp_path: Path) -> None:
     result = open_run(write_run(tmp_path / "run", ranks=4))
-    first = result.events_of(0)
+    first = events_of(result, 0)
     assert first == ()
     for rank in (1, 2, 3):
-        result.events_of(rank)
+        events_of(result, rank)
     assert sorted(result._events) == [2, 3]
 
 
@@ -187,6 +188,6 @@ def test_each_stream_is_a_lane(tmp_path: Path) -> None:
     made = KinetoBuilder(0, 1).op("aten::mm", 0, 100 * US)
     made.kernel(20 * US, 50 * US, "gemm", launch=US).kernel(30 * US, 60 * US, "flash_fwd", launch=2 * US, stream=9)
     made.write(tmp_path, "rank-0.json")
-    lanes = {lane.title: lane for lane in open_run(tmp_path).events_of(0)}
+    lanes = {lane.title: lane for lane in events_of(open_run(tmp_path), 0)}
     assert [title for title in lanes if "kernels" in title] == ["kernels, stream 7", "kernels, stream 9"]
     assert WORK[int(lanes["kernels, stream 9"].work[0])] == "attention"
