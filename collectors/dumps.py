@@ -19,7 +19,6 @@ from typing import IO, Any
 from . import flight_recorder
 from .fence import UNSEEN
 from .files import Complaints, append_to, encode, replace_file
-from .masking import masked
 
 
 class Stacks:
@@ -106,11 +105,13 @@ def _without_ours(print_it: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def write_exception(path: Path, message: str, text: str) -> None:
-    """Writes an exception and its traceback as torchrun's ``record`` does, with secrets masked, unless that has written
-    it already. Raises OSError."""
+    """Writes an exception and its traceback as torchrun's ``record`` does, with secrets masked and without the middle
+    of long texts, unless that has written it already. Raises OSError."""
     if path.exists():
         return
-    details = {"message": masked(message), "extraInfo": {"py_callstack": masked(text), "timestamp": _now()}}
+    from .masking import masked_ends  # not in each process that imports torch
+
+    details = {"message": masked_ends(message), "extraInfo": {"py_callstack": masked_ends(text), "timestamp": _now()}}
     replace_file(path, encode({"message": details}), private=True)
 
 

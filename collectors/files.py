@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from .masking import masked
 from .text import visible
 
 
@@ -66,7 +65,9 @@ class Complaints:
         self.messages: list[str] = []
 
     def add(self, problem: str, why: object) -> None:
-        message = masked(f"{problem}: {why}")
+        from .masking import masked_ends  # not in each process that imports torch
+
+        message = masked_ends(f"{problem}: {why}")
         self.messages.append(message)
         if is_full(why):  # a full disk affects one file after the other: one line for all
             if self._full:

@@ -10,7 +10,6 @@ from typing import Any
 
 from .files import create_file, encode, rewrite_file
 from .layout import RunLayout
-from .masking import without_secrets
 from .reading import read_object
 from .records import Manifest
 
@@ -55,6 +54,8 @@ def _written_by() -> dict[str, Any]:
 
 
 def _known(values: dict[str, Any]) -> dict[str, Any]:
+    from .masking import without_secrets  # not in each process that imports torch
+
     unknown = set(values) - {f.name for f in fields(Manifest)}
     if unknown:
         raise TypeError(f"not in the manifest: {', '.join(sorted(unknown))}")

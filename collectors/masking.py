@@ -327,7 +327,7 @@ _VALUE = re.compile(
 _PROSE = _set(
     "and are as but by can cannot for from has have if in is must needs not of on or requires to was were with"
 )
-_MOST_OF_A_VALUE = 4096
+_MOST_OF_A_VALUE, _MOST_WITHIN_A_VALUE = 4096, 128
 _REST = re.compile(r"[^\s\"']*")
 _QUOTE = re.compile(r"\\{0,7}[\"']")
 _OPTION = re.compile(r"--?[A-Za-z][\w.-]*")
@@ -365,6 +365,25 @@ def masked(text: str) -> str:
     return _ENCODED.sub(_without_encoded, text)
 
 
+# Characters of each end. A traceback of a hundred frames has about 15,000, and its exception stands last.
+_MOST_OF_AN_END = 32_768
+_MOST_OF_A_HEADER = 8192
+_SPACE = re.compile(r"\s")
+
+
+def masked_ends(text: str) -> str:
+    """``masked``, without the middle of a long text: a short time, whatever its length."""
+    if len(text) <= 2 * _MOST_OF_AN_END:
+        return masked(text)
+    text = _PEM.sub(MASK, text)  # the only secret of any length
+    begin, end = masked(text[:_MOST_OF_AN_END]), masked(text[-_MOST_OF_AN_END:])
+    # What a cut has divided may not be recognised.
+    begin = begin[: max((space.start() for space in _SPACE.finditer(begin[:-_MOST_OF_A_HEADER])), default=0)]
+    space = _SPACE.search(end, _MOST_OF_A_HEADER)
+    end = end[space.end() :] if space is not None else ""
+    return f"{begin}\n[{len(text) - len(begin) - len(end)} characters are left out]\n{end}"
+
+
 def _without_token(match: re.Match[str]) -> str:
     scheme, slashes, name = match.groups()
     names = scheme.lower() in _NAMES_IN_URL and not _looks_random(name)
@@ -372,7 +391,7 @@ def _without_token(match: re.Match[str]) -> str:
 
 
 def _without_assigned(text: str) -> str:
-    position, parts = 0, []
+    position, judged, parts = 0, 0, []
     while match := _ASSIGNED.search(text, position):
         name, between, end = match["name"], match["between"], match.end()
         parts.append(text[position:end])
@@ -380,8 +399,11 @@ def _without_assigned(text: str) -> str:
         # A value after a space counts only behind an option.
         takes_value = between.strip() and (name[0] != "-" or not between[-1].isspace())
         if (takes_value or (name[0] == "-" and not between.strip())) and _holds(name) != _Holds.NOTHING:
-            value = _VALUE.match(text, end, end + _MOST_OF_A_VALUE)
+            # Inside of a value that stays, each name would judge the rest of it again.
+            value = _VALUE.match(text, end, end + (_MOST_OF_A_VALUE if end >= judged else _MOST_WITHIN_A_VALUE))
+            judged = max(judged, value.end() if value is not None else 0)
             if value is not None and _is_assigned(name, between, value[0], text[value.end() : value.end() + 1]):
+                value = _VALUE.match(text, end, end + _MOST_OF_A_VALUE) or value
                 opened = _QUOTE.match(value[0])
                 quote = opened[0] if opened is not None else ""
                 closed = quote if len(value[0]) > len(quote) and value[0].endswith(quote) else ""

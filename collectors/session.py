@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import platform
 import time
@@ -246,6 +247,8 @@ class Collector(AbstractContextManager["Collector"]):
         return self
 
     def _open(self) -> None:
+        # It masks the exception of a process that dies, which may not be able to open another file.
+        importlib.import_module(".masking", __package__)
         self._identity.stack_signal = self._stacks.install(self._layout.stacks, self._complaints)
         try:
             replace_file(self._layout.identity, encode(self._identity))

@@ -70,6 +70,12 @@ print([name for name in sys.modules if name.startswith(rooms)], file=sys.stderr)
     assert ended.stderr == "[]\n"
 
 
+def test_what_masks_secrets_is_imported_by_what_is_recorded() -> None:
+    """It takes longer than the rest that each process under ``diag run`` imports."""
+    code = "import sys, diag.collectors.attach.life; print('diag.collectors.masking' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
 def test_the_dashboard_listens_before_it_imports_what_pages_need() -> None:
     """They are imported while the browser loads Streamlit's page, which takes it as long."""
     later = {"diag.api", "diag.app.pages", "numpy", "pandas", "polars", "starlette", "streamlit", "torch"}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..calls import argument
-from ..fence import Fence
+from ..fence import Fence, unseen
 
 # How command-line libraries pass an exit code on. By name: they are not imported here.
 _LIBRARIES = ("click.", "typer.")
@@ -42,6 +43,20 @@ def failure_of(status: object, handled: BaseException | None) -> Failure | None:
     if error is not None:
         return failed_with(error)
     return Failure(SystemExit, f"SystemExit: {status}", f"SystemExit: {status}\n" if isinstance(status, str) else "")
+
+
+def ended_by() -> BaseException | None:
+    """The exception that has ended the script; None without one. The interpreter keeps it in ``sys``, whatever
+    ``sys.excepthook`` does with it. Consoles, test runners and C code that prints an exception keep theirs there, too,
+    and go on: only the script's has passed through a frame that nothing in Python has called."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    trace = getattr(sys, "last_traceback", None)
+    if error is None or trace is None or trace.tb_frame.f_back is not None:
+        return None
+    outermost = trace.tb_frame
+    # A thread of C++ calls functions. ``python -m`` begins in runpy.
+    is_script = outermost.f_code.co_name == "<module>" or outermost.f_globals.get("__name__") == "runpy"
+    return error if is_script else None
 
 
 def failed_with(error: BaseException) -> Failure:
@@ -78,19 +93,32 @@ class Leaving:
 
         def thread_fails(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
             (failed,) = args
+            error = failed.exc_value
             trains = failed.thread is not None and failed.thread.ident == trains_in()
-            if trains and threading.current_thread() is not threading.main_thread() and failed.exc_value is not None:
-                self._finish(failed_with(failed.exc_value))
+            if trains and threading.current_thread() is not threading.main_thread() and error is not None:
+                # ``sys.exit`` ends the thread alone, and Python prints nothing.
+                failure = failure_of(error.code if isinstance(error, SystemExit) else True, error)
+                if failure is not None:
+                    self._finish(failure)
 
-        around = self._fence.around
+        around, exit_at_once = self._fence.around, os._exit
+
+        @functools.wraps(exit_at_once)
+        def leave(*args: Any, **kwargs: Any) -> None:
+            try:
+                self._fence.call(self._close, _status(args, kwargs))
+            finally:  # also where a signal's handler raises meanwhile, as Ctrl-C does: the process would be gone by now
+                exit_at_once(*args, **kwargs)
+
         sys.exit = around(sys.exit, lambda args, _kwargs: self._note(args[0] if args else None))
-        os._exit = around(os._exit, lambda args, kwargs: self._close(_status(args, kwargs)))
+        os._exit = unseen(leave)  # type: ignore[assignment]
         Quitter.__call__ = around(  # type: ignore[method-assign]
             Quitter.__call__, lambda args, kwargs: self._note(_code(args, kwargs))
         )
         threading.excepthook = around(threading.excepthook, thread_fails)
 
     def _note(self, status: object) -> None:
+        """In another thread it ends that alone; see ``thread_fails``."""
         if threading.current_thread() is threading.main_thread():
             self._asked = failure_of(status, sys.exc_info()[1]), self._progress()
 

@@ -39,7 +39,7 @@ from . import hooks
 from .boot import AfterImport
 from .events import Events, nodes_made
 from .hooks import Hooks, Reducers, Saving
-from .leaving import Failure, Leaving, failed_with, failure_of
+from .leaving import Failure, Leaving, ended_by, failed_with, failure_of
 
 # -- strategy ----------------------------------------------------------------------------------------------------------
 #
@@ -411,8 +411,7 @@ class Attachment:
             self._imports.forget()
 
     def _at_exit(self) -> None:
-        # Set by the interpreter when an exception has ended the script, whatever ``sys.excepthook`` then does.
-        error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        error = ended_by()
         self._close(failed_with(error) if error is not None else self._leaving.failure)
 
     def _at_end_of_child(self) -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import code
+import ctypes
 import json
+import os
+import subprocess
 import sys
+import threading
+from _sitebuiltins import Quitter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from diag.collectors.attach.leaving import Failure, Leaving, failure_of
+from diag.collectors.attach.leaving import Failure, Leaving, ended_by, failure_of
 from diag.collectors.fence import Fence
 from diag.collectors.layout import RunLayout
 from diag.collectors.reading import read_object
@@ -93,6 +100,79 @@ def test_a_program_that_goes_on_after_an_exit_has_not_left() -> None:
     assert leaving.failure is not None
     steps[0] = 5
     assert leaving.failure is None
+
+
+@pytest.mark.parametrize(
+    ("stop", "failures"),
+    [
+        ("raise ValueError('boom')", ["ValueError: boom"]),
+        ("try:\n    1 / 0\nexcept ZeroDivisionError:\n    sys.exit(3)", ["ZeroDivisionError: division by zero"]),
+        ("sys.exit(3)", ["SystemExit: 3"]),
+        ("sys.exit(0)", []),
+        ("sys.exit()", []),
+    ],
+)
+def test_how_a_training_in_a_thread_ends(stop: str, failures: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for owner, name in ((sys, "exit"), (os, "_exit"), (Quitter, "__call__")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))  # which are restored
+    monkeypatch.setattr(threading, "excepthook", lambda _args: None)
+    seen: list[Failure | None] = []
+    thread = threading.Thread(target=exec, args=(stop, {"sys": sys}))
+    Leaving(Fence(), seen.append, lambda: 0).install(lambda: thread.ident or 0)
+    thread.start()
+    thread.join()
+    assert [failure.message for failure in seen if failure is not None] == failures
+    assert None not in seen  # the process goes on
+
+
+def test_a_signal_while_the_records_are_closed_does_not_keep_a_process() -> None:
+    """``os._exit`` would have ended it before."""
+    script = (
+        "import os, signal, time\n"
+        "from diag.collectors.attach.leaving import Leaving\n"
+        "from diag.collectors.fence import Fence\n"
+        "Leaving(Fence(), lambda _failure: os.kill(os.getpid(), signal.SIGINT) or time.sleep(60), lambda: 0)"
+        ".install(lambda: 0)\n"
+        "try:\n"
+        "    os._exit(7)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('goes on')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (7, "", "")
+
+
+@pytest.mark.parametrize("started", ["script", "module", "code"])
+def test_the_exception_that_has_ended_a_script(started: str, tmp_path: Path) -> None:
+    script = (
+        "import atexit, sys\n"
+        "from diag.collectors.attach.leaving import ended_by\n"
+        "atexit.register(lambda: print(repr(ended_by())))\n"
+        "sys.excepthook = lambda *_: None\n"
+        "raise ValueError('boom')\n"
+    )
+    (tmp_path / "ends.py").write_text(script)
+    how = {"script": ["ends.py"], "module": ["-m", "ends"], "code": ["-c", script]}[started]
+    ended = subprocess.run([sys.executable, *how], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.stdout == "ValueError('boom')\n", ended.stderr
+
+
+@pytest.mark.parametrize(
+    "show",
+    [
+        lambda: code.InteractiveInterpreter().runsource("1 / 0"),
+        lambda: ctypes.pythonapi.PyRun_SimpleString(b"1 / 0"),
+    ],
+    ids=["a console", "C"],
+)
+def test_an_exception_that_was_printed_has_not_ended_the_script(
+    show: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("last_exc", "last_type", "last_value", "last_traceback"):
+        monkeypatch.setattr(sys, name, None, raising=False)
+    show()
+    assert isinstance(sys.last_value, ZeroDivisionError)
+    assert ended_by() is None
 
 
 @pytest.mark.parametrize(

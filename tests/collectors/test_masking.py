@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from diag.collectors.masking import MASK, is_secret, masked, masked_arguments, option_of_mask, without_secrets
+from diag.collectors import masking
+from diag.collectors.masking import (
+    MASK,
+    is_secret,
+    masked,
+    masked_arguments,
+    masked_ends,
+    option_of_mask,
+    without_secrets,
+)
 
 SECRET = "S3cr3t"
 PAGE = (Path(__file__).parents[2] / "SECURITY.md").read_text().partition("\n### Secrets\n")[2].partition("\n### ")[0]
@@ -145,6 +154,44 @@ def test_the_time_grows_with_the_text(piece: str) -> None:
         return min(spent)
 
     assert seconds(80_000) < 12 * max(seconds(20_000), 0.01)
+
+
+@pytest.mark.parametrize("piece", ["key=", "key='", "u:", "key=a.", "token=/a/", "passwd=", 'auth: "'])
+def test_a_value_within_a_value_is_not_read_to_its_end(piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = 0
+
+    def is_assigned(name: str, between: str, value: str, following: str) -> bool:
+        nonlocal read
+        read += len(value)
+        return judge(name, between, value, following)
+
+    judge = masking._is_assigned
+    monkeypatch.setattr(masking, "_is_assigned", is_assigned)
+    text = "token" + piece * (20_000 // len(piece))
+    masked(text)
+    assert read < 100 * len(text)
+
+
+@pytest.mark.parametrize("secret", [f'password="{SECRET} two words"', f"Authorization: Basic {SECRET}x9 y", "a of many\nb"])
+@pytest.mark.parametrize("filler", ["a line of a text\n", "word ", "x=1 "])
+def test_of_a_long_text_both_ends_are_kept_and_masked(secret: str, filler: str) -> None:
+    for offset in (0, 13):  # of what is cut
+        text = f"Traceback{'.' * offset}\n" + f"{filler}{secret}\n" * 5_000 + "ValueError: the last line"
+        shown = masked_ends(text)
+        assert shown.startswith("Traceback")
+        assert shown.endswith("ValueError: the last line")
+        assert SECRET not in shown
+        assert "two words" not in shown
+        left_out = int(re.findall(r"\[(\d+) characters are left out\]", shown)[0])
+        assert len(shown) < 70_000
+        assert left_out > 10_000
+    assert masked_ends(filler * 20 + secret) == masked(filler * 20 + secret)
+
+
+def test_a_long_key_is_masked_in_the_middle_of_a_long_text() -> None:
+    body = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n" * 4_000
+    key = f"-----BEGIN PRIVATE KEY-----\n{body}-----END PRIVATE KEY-----\n"
+    assert "MIIE" not in masked_ends(f"{key}the end") + masked_ends(f"{'a word ' * 20_000}{key}")
 
 
 def test_fields_are_masked_by_their_names() -> None:
