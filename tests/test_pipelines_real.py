@@ -24,7 +24,7 @@ from diag.collectors.settings import CollectorSettings
 from diag.model.steps import Bottleneck
 from tests.busy import others_take_cores
 from tests.forked import fork_server
-from tests.ports import free_port
+from tests.ports import rendezvous
 
 pytestmark = pytest.mark.multiproc
 
@@ -62,17 +62,17 @@ class Layer(torch.nn.Module):
 
 def run(folder: Path, work: Callable[..., None], ranks: int, planted: Planted, *args: object) -> Result:
     fork_server()
-    rest = (work, ranks, free_port(), str(folder), planted, *args)
+    rest = (work, ranks, rendezvous(folder), str(folder), planted, *args)
     mp.start_processes(_start, rest, nprocs=ranks, start_method="forkserver")
     return open_run(folder)
 
 
 def _start(
-    rank: int, work: Callable[..., None], ranks: int, port: int, folder: str, planted: Planted, *args: object
+    rank: int, work: Callable[..., None], ranks: int, rendezvous: str, folder: str, planted: Planted, *args: object
 ) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
+    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=ranks)
     work(rank, Path(folder), {phase: by_rank.get(rank, 0.0) for phase, by_rank in planted.items()}, *args)
     dist.barrier()
     dist.destroy_process_group()

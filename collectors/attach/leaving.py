@@ -111,7 +111,7 @@ class Leaving:
                 exit_at_once(*args, **kwargs)
 
         sys.exit = around(sys.exit, lambda args, _kwargs: self._note(args[0] if args else None))
-        os._exit = unseen(leave)  # type: ignore[assignment]
+        os._exit = unseen(leave)
         Quitter.__call__ = around(  # type: ignore[method-assign]
             Quitter.__call__, lambda args, kwargs: self._note(_code(args, kwargs))
         )

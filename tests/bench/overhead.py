@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import tempfile
 import time
 from collections.abc import Callable
@@ -33,6 +32,7 @@ from diag.collectors.trainer.loop import NullCollector, Trainer
 from diag.collectors.trainer.options import TrainerOptions
 from diag.collectors.trainer.strategies import create
 from tests.bench._paired import paired_ratio
+from tests.ports import rendezvous
 
 RANKS = 2
 MODES = ("with", "without", "without again")
@@ -60,10 +60,10 @@ def steps_of(trainer: Trainer, first: int, count: int) -> tuple[float, float]:
     return median(walls), (time.process_time() - cpu) / count
 
 
-def rank_main(rank: int, port: int, options: TrainerOptions, rounds: int, steps: int, folder: str) -> None:
+def rank_main(rank: int, rendezvous: str, options: TrainerOptions, rounds: int, steps: int, folder: str) -> None:
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(RANKS), LOCAL_RANK=str(rank))
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=RANKS)
+    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=RANKS)
     shape = options.shape()
     corpus = ByteCorpus(documents(None), shape.seq_len)
     sampler = ShardedSampler(len(corpus), shape.batch_size, rank, RANKS, options.seed)
@@ -148,12 +148,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=6)
     arguments = parser.parse_args()
     for strategy in arguments.strategy or ["fsdp2", "ddp"]:
-        with socket.socket() as probe, tempfile.TemporaryDirectory() as folder:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-            probe.close()
+        with tempfile.TemporaryDirectory() as folder:
             options = TrainerOptions(strategy=strategy, preset=arguments.preset)
-            mp.spawn(rank_main, (port, options, arguments.rounds, arguments.steps, folder), nprocs=RANKS)
+            where = rendezvous(f"{folder}/group")
+            mp.spawn(rank_main, (where, options, arguments.rounds, arguments.steps, folder), nprocs=RANKS)
     counted_work()
 
 

@@ -22,7 +22,7 @@ from diag.collectors.settings import CollectorSettings
 from diag.model.steps import Bottleneck
 from diag.rundir.lines import read_lines
 from tests.forked import fork_server
-from tests.ports import free_port
+from tests.ports import rendezvous
 
 STEPS, SLOWER_S, MS = 12, 0.06, 1_000_000
 
@@ -67,11 +67,11 @@ class HostAsDevice:
     def reset_peaks(self) -> None: ...
 
 
-def train(rank: int, port: int, run_dir: str, ddp: bool) -> None:
+def train(rank: int, rendezvous: str, run_dir: str, ddp: bool) -> None:
     device, describe = HostAsDevice(), collectives.describe
     session.accelerator_of = identity.accelerator_of = lambda _device: device  # type: ignore[assignment, attr-defined]
     collectives.describe = lambda payload: (*describe(payload)[:2], True)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=2)
     model: torch.nn.Module = torch.nn.Linear(256, 256)
     with Collector(Path(run_dir), CollectorSettings(trace=False, nvml=False)) as collector:
         collector.describe(strategy="ddp" if ddp else "by hand", backend="nccl", world_size=2)
@@ -100,7 +100,7 @@ def train(rank: int, port: int, run_dir: str, ddp: bool) -> None:
 @pytest.mark.parametrize("ddp", [True, False], ids=["ddp", "by-hand"])
 def test_the_rank_that_a_device_waits_for_is_named_without_a_window(tmp_path: Path, ddp: bool) -> None:
     fork_server()
-    mp.start_processes(train, (free_port(), str(tmp_path), ddp), nprocs=2, start_method="forkserver")
+    mp.start_processes(train, (rendezvous(tmp_path), str(tmp_path), ddp), nprocs=2, start_method="forkserver")
     waited = []
     for files in RunLayout(tmp_path).ranks().values():
         records, gaps = read_lines(files.device_steps, DeviceStepRecord)

@@ -172,7 +172,9 @@ def test_a_value_within_a_value_is_not_read_to_its_end(piece: str, monkeypatch: 
     assert read < 100 * len(text)
 
 
-@pytest.mark.parametrize("secret", [f'password="{SECRET} two words"', f"Authorization: Basic {SECRET}x9 y", "a of many\nb"])
+@pytest.mark.parametrize(
+    "secret", [f'password="{SECRET} two words"', f"Authorization: Basic {SECRET}x9 y", "a of many\nb"]
+)
 @pytest.mark.parametrize("filler", ["a line of a text\n", "word ", "x=1 "])
 def test_of_a_long_text_both_ends_are_kept_and_masked(secret: str, filler: str) -> None:
     for offset in (0, 13):  # of what is cut

@@ -29,14 +29,14 @@ from diag.rundir.lines import read_lines, read_record
 from diag.rundir.summaries import read_summaries
 from diag.traces.kineto import read_trace
 from tests.forked import fork_server
-from tests.ports import free_port
+from tests.ports import rendezvous
 
 STEPS = 6
 
 
-def train(rank: int, port: int, run_dir: str, ddp: bool) -> None:
+def train(rank: int, rendezvous: str, run_dir: str, ddp: bool) -> None:
     torch.manual_seed(0)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=2)
     settings = CollectorSettings(trace_skip=3, trace_warmup=1, trace_active=1, interval_s=0.2)
     model: torch.nn.Module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
     with Collector(Path(run_dir), settings) as collector:
@@ -67,7 +67,7 @@ def train(rank: int, port: int, run_dir: str, ddp: bool) -> None:
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunLayout, bool]:
     folder = tmp_path_factory.mktemp("run")
     fork_server()
-    mp.start_processes(train, (free_port(), str(folder), request.param), nprocs=2, start_method="forkserver")
+    mp.start_processes(train, (rendezvous(folder), str(folder), request.param), nprocs=2, start_method="forkserver")
     return RunLayout(folder), request.param
 
 

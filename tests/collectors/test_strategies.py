@@ -23,7 +23,7 @@ from diag.collectors.settings import CollectorSettings
 from diag.rundir.lines import read_lines
 from diag.traces.kineto import read_trace
 from tests.forked import fork_server
-from tests.ports import free_port
+from tests.ports import rendezvous
 
 STEPS, TRACED, BATCHES, WIDTH = 6, 4, 4, 64
 MESSAGE = 2 * WIDTH * 4  # bytes: two samples a micro-batch
@@ -32,14 +32,14 @@ SETTINGS = CollectorSettings(trace_skip=3, trace_warmup=1, trace_active=1, inter
 
 def run_ranks(work: Callable[..., None], folder: Path, *args: object) -> RunLayout:
     fork_server()
-    mp.start_processes(_start, (work, free_port(), str(folder), *args), nprocs=2, start_method="forkserver")
+    mp.start_processes(_start, (work, rendezvous(folder), str(folder), *args), nprocs=2, start_method="forkserver")
     return RunLayout(folder)
 
 
-def _start(rank: int, work: Callable[..., None], port: int, folder: str, *args: object) -> None:
+def _start(rank: int, work: Callable[..., None], rendezvous: str, folder: str, *args: object) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=2)
     work(rank, Path(folder), *args)
     dist.destroy_process_group()
 

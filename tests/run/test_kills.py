@@ -27,16 +27,16 @@ from tests.command import diag
 from tests.forked import fork_server
 from tests.matrix import matrix
 from tests.patience import PATIENCE_S
-from tests.ports import free_port
+from tests.ports import rendezvous
 
 KILLS = 50
 RANKS = (0, 1)
 LONGEST_S = 1.5  # from the first step to the kill; a rank holds back lines of up to two seconds
 
 
-def train(rank: int, port: int, run_dir: str, truth: str, seed: int) -> None:
+def train(rank: int, rendezvous: str, run_dir: str, truth: str, seed: int) -> None:
     """Steps of 2 to 12 ms without end. Each is written to ``truth`` just before it ends."""
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=len(RANKS))
+    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=len(RANKS))
     settings = CollectorSettings(
         trace=seed % 3 == 0, trace_skip=2, trace_warmup=1, trace_active=2, trace_every=10, interval_s=0.2, nvml=False
     )
@@ -57,9 +57,11 @@ def train(rank: int, port: int, run_dir: str, truth: str, seed: int) -> None:
 
 @contextmanager
 def training(folder: Path, seed: int) -> Iterator[list[BaseProcess]]:
-    port = free_port()
+    where = rendezvous(folder / "run")
     ranks = [
-        fork_server().Process(target=train, args=(rank, port, str(folder / "run"), str(folder / f"truth_{rank}"), seed))
+        fork_server().Process(
+            target=train, args=(rank, where, str(folder / "run"), str(folder / f"truth_{rank}"), seed)
+        )
         for rank in RANKS
     ]
     for process in ranks:

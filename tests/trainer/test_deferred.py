@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -13,13 +14,13 @@ from diag.collectors.trainer.model import build
 from diag.collectors.trainer.options import PRESETS, TrainerOptions
 from diag.collectors.trainer.strategies import create
 from tests.forked import fork_server
-from tests.ports import free_port
+from tests.ports import rendezvous
 
 SHAPE = replace(PRESETS["tiny"], deferred=True)
 
 
-def train_a_step(rank: int, port: int) -> None:
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+def train_a_step(rank: int, rendezvous: str) -> None:
+    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=2)
     options = TrainerOptions()
     decoder = build(SHAPE, options.seed)
     assert all(p.device.type == "meta" for p in decoder.parameters())
@@ -43,6 +44,6 @@ def train_a_step(rank: int, port: int) -> None:
     dist.destroy_process_group()
 
 
-def test_a_deferred_model_is_initialised_shard_by_shard() -> None:
+def test_a_deferred_model_is_initialised_shard_by_shard(tmp_path: Path) -> None:
     fork_server()
-    mp.start_processes(train_a_step, (free_port(),), nprocs=2, start_method="forkserver")
+    mp.start_processes(train_a_step, (rendezvous(tmp_path),), nprocs=2, start_method="forkserver")
