@@ -8,9 +8,10 @@ same folder, and nothing contradicts it: a rank is in a job once. What cannot be
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import count, pairwise, takewhile
+from itertools import count, islice, pairwise, takewhile
 from typing import Final
 
 import numpy as np
@@ -21,7 +22,6 @@ from diag.model import Gap
 from diag.rundir.policy import JOBS
 from diag.rundir.runs import JOB
 from diag.traces import kineto_names
-from diag.traces.kineto_names import PROFILER_STEP_PATTERN, STEP_PATTERN
 from diag.traces.text_stream import TRACE_ENDINGS, file_name
 from diag.traces.trace import Trace
 from diag.words.formatting import elapsed, rank_ranges, visible
@@ -126,25 +126,30 @@ class _Originals:
 
     def __init__(self) -> None:
         self._whole: dict[tuple[int, int, int], list[Trace]] = {}
-        self._running: list[Trace] = []
+        self._running: dict[int | None, list[tuple[int, Trace]]] = {}  # by rank, numbered in the order of their begin
+        self._numbers = count()
         self._starts: dict[int, Starts] = {}
 
     def add(self, trace: Trace) -> None:
         self._whole.setdefault(_extent(trace), []).append(trace)
-        self._running.append(trace)
+        self._running.setdefault(trace.rank, []).append((next(self._numbers), trace))
 
     def of(self, trace: Trace) -> Trace | None:
         """The trace that this one is a copy of, or a part of."""
         if (same := self._first(trace, self._whole.get(_extent(trace), []))) is not None:
             return same
-        ended = [other for other in self._running if other.end_ns <= trace.begin_ns]
-        if ended:
-            self._running = [other for other in self._running if other.end_ns > trace.begin_ns]
-            for other in ended:
+        ranks = self._running.keys() if trace.rank is None else self._running.keys() & {trace.rank, None}
+        running = sorted(one for rank in list(ranks) for one in self._still_running(rank, trace.begin_ns))
+        of_rank = (other for _, other in reversed(running) if _may_be_of_one_process(trace, other))
+        return self._first(trace, reversed(list(islice(of_rank, JOBS.most_compared_traces))))
+
+    def _still_running(self, rank: int | None, at_ns: int) -> list[tuple[int, Trace]]:
+        running = self._running[rank]
+        for _, other in running:
+            if other.end_ns <= at_ns:
                 self._starts.pop(id(other), None)
-        # A process records one trace at a time: if more of one rank overlap, only the last of them are compared.
-        of_rank = [other for other in self._running if _may_be_of_one_process(trace, other)]
-        return self._first(trace, of_rank[-JOBS.most_overlapping_traces :])
+        self._running[rank] = [one for one in running if one[1].end_ns > at_ns]
+        return self._running[rank]
 
     def _first(self, trace: Trace, others: Iterable[Trace]) -> Trace | None:
         return next((other for other in others if self._is_copy(trace, other)), None)
@@ -182,36 +187,36 @@ def _extent(trace: Trace) -> tuple[int, int, int]:
     return trace.begin_ns, trace.end_ns, trace.stored.rows
 
 
+_ANY: Final = ""  # in the place of a process id
+
+
 class _Continued:
     """The processes so far by what a later window has in common with them."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
-        self._found: dict[tuple[object, ...], dict[int, Process]] = {}
+        self._found: dict[tuple[int | None, str | None, object], dict[int, Process]] = {}
 
     def add(self, process: Process) -> None:
         """A process, once more after each of its windows."""
         number = self._numbers.setdefault(id(process), len(self._numbers))
-        for key in self._keys(process.traces[-1]):
-            self._found.setdefault(key, {})[number] = process
+        trace = process.traces[-1]
+        pids: list[str | None] = list(dict.fromkeys(trace.host_pids)) or [None]
+        for pid in pids if trace.rank is None else [*pids, _ANY]:
+            of_key = self._found.setdefault((trace.rank, pid, _named_like(trace)), {})
+            of_key.pop(number, None)
+            of_key[number] = process  # the last to be extended is the last of them
 
     def candidates(self, trace: Trace) -> list[Process]:
         """The processes that this trace may be a later window of, in order."""
-        found: dict[int, Process] = {}
-        for key in self._keys(trace):
-            alive = self._found.get(key, {})
-            for number, process in list(alive.items()):
-                if trace.begin_ns - process.traces[-1].end_ns > JOBS.traces_apart_ns:
-                    del alive[number]  # neither is any later trace
-                else:
-                    found[number] = process
-        return [found[number] for number in sorted(found)]
-
-    @staticmethod
-    def _keys(trace: Trace) -> list[tuple[object, ...]]:
+        pids: list[str | None] = list(dict.fromkeys(trace.host_pids))
         if trace.rank is not None:
-            return [(trace.rank, _named_like(trace))]
-        return [(pid, _named_like(trace)) for pid in dict.fromkeys(trace.host_pids)]
+            pids = [*pids, None] if pids else [_ANY]
+        found: dict[int, Process] = {}
+        for pid in pids:
+            of_key = self._found.get((trace.rank, pid, _named_like(trace)), {})
+            found.update(islice(reversed(of_key.items()), JOBS.most_compared_traces))
+        return [found[number] for number in sorted(found)]
 
 
 def _named_like(trace: Trace) -> tuple[str, tuple[str, ...]]:
@@ -266,14 +271,9 @@ def stem(path: str) -> str:
     return path.removesuffix(ending).removesuffix(".pt.trace")
 
 
-def _step_names(trace: Trace) -> set[str]:
-    names = trace.stored.names
-    return set(names.filter(names.str.contains(f"{STEP_PATTERN}|{PROFILER_STEP_PATTERN}")))
-
-
 def _same_steps(left: Trace, right: Trace) -> bool:
     """Whether most of their steps have the same names. Windows of one process may share a few."""
-    mine, theirs = _step_names(left), _step_names(right)
+    mine, theirs = left.step_names, right.step_names
     return 2 * len(mine & theirs) > min(len(mine), len(theirs))
 
 
@@ -521,11 +521,21 @@ def _named(devices: set[str]) -> str:
     return ", ".join(sorted(map(visible, devices))[:2])
 
 
-def why_apart(group: Group, others: Sequence[Group]) -> tuple[Group, str]:
-    """The most similar other job, and why it is another one. ``others``: at least one."""
-    nearest = min(others, key=lambda other: (not group.homes & other.homes, apart_ns(group, other)))
-    reason = conflict(nearest, group)
-    return nearest, reason or f"in another folder, recorded {elapsed(apart_ns(group, nearest))} apart"
+def why_apart(groups: Sequence[Group]) -> list[tuple[Group, str]]:
+    """For each job the most similar other one, and why it is another one. ``groups``: at least two."""
+    by_time = sorted(range(len(groups)), key=lambda number: groups[number].spans[0])
+    answers: list[tuple[Group, str]] = [(groups[0], "")] * len(groups)
+    for place, number in enumerate(by_time):
+        group = groups[number]
+        first = max(0, place - JOBS.most_compared_traces)
+        others = sorted({*by_time[first:place], *by_time[place + 1 : place + 1 + JOBS.most_compared_traces]})
+        nearest = min(
+            (groups[other] for other in others),
+            key=lambda other: (group.homes.isdisjoint(other.homes), apart_ns(group, other)),
+        )
+        reason = conflict(nearest, group)
+        answers[number] = nearest, reason or f"in another folder, recorded {elapsed(apart_ns(group, nearest))} apart"
+    return answers
 
 
 def job_places(
@@ -535,29 +545,36 @@ def job_places(
     ``names``: names that are taken already."""
     root = paths[0].rstrip("/") if len(paths) == 1 else ""
     files = [sorted({trace.path for trace in group.traces}) for group in groups]
+    everything = sorted(path for mine in files for path in mine)
     places: list[tuple[str, tuple[str, ...]]] = []
     taken = set(names)
+    numbers: dict[str, Iterator[int]] = {}
     for mine in files:
-        others = [path for theirs in files if theirs is not mine for path in theirs]
-        own_place = _own_place(mine, others)
+        own_place = _own_place(mine, everything)
         own_place = None if own_place == root else own_place
         name = _below(stem(own_place) if own_place is not None else _common_stem(mine), root) or "job"
         if name in taken:
-            name = next(numbered for number in count(2) if (numbered := f"{name}-{number}") not in taken)
+            numbered = (f"{name}-{number}" for number in numbers.setdefault(name, count(2)))
+            name = next(free for free in numbered if free not in taken)
         taken.add(name)
         opened_by = (own_place,) if own_place is not None else (f"{root}{JOB}{name}",) if root else tuple(mine)
         places.append((name, opened_by))
     return places
 
 
-def _own_place(mine: Sequence[str], others: Sequence[str]) -> str | None:
-    """The file, archive or folder that holds all of ``mine`` and none of ``others``; None if there is none."""
-    if len(mine) == 1 and mine[0] not in others and "!" not in mine[0]:
+def _own_place(mine: Sequence[str], everything: Sequence[str]) -> str | None:
+    """The file, archive or folder that holds all of ``mine`` and nothing else; None if there is none. Both are sorted;
+    ``everything`` has the files of all jobs, one of several jobs several times."""
+    if (
+        len(mine) == 1
+        and "!" not in mine[0]
+        and bisect_right(everything, mine[0]) - bisect_left(everything, mine[0]) < 2
+    ):
         folder = folder_of(mine[0])
-        return mine[0] if not folder or any(_lies_in(other, folder) for other in others) else folder
+        return mine[0] if not folder or _lying_in(folder, everything) > 1 else folder
     parts = list(takewhile(_equal, zip(*(_parts(path)[:-1] for path in mine), strict=False)))
     place = "".join(part[0] for part in parts).rstrip("/!")
-    if not place or any(_lies_in(other, place) for other in others):
+    if not place or _lying_in(place, everything) > _lying_in(place, mine):
         return None
     return place if "!" not in place else None
 
@@ -570,8 +587,10 @@ def _parts(path: str) -> list[str]:
     return re.split(r"(?<=[/!])", path)
 
 
-def _lies_in(path: str, folder: str) -> bool:
-    return path.startswith((f"{folder}/", f"{folder}!"))
+def _lying_in(place: str, paths: Sequence[str]) -> int:
+    """How many of these paths, which are sorted, are in a folder or an archive."""
+    between = ((f"{place}{mark}", f"{place}{chr(ord(mark) + 1)}") for mark in "/!")
+    return sum(bisect_left(paths, end) - bisect_left(paths, begin) for begin, end in between)
 
 
 def _common_stem(files: Sequence[str]) -> str:

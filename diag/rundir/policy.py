@@ -40,7 +40,12 @@ class Jobs(Topic, name="jobs"):
     copied_starts_share = threshold(
         0.5, "fraction", "chosen", "fraction of start times: a copy shares more; two processes share a few by chance"
     )
-    most_overlapping_traces = threshold(64, "traces")
+    most_compared_traces = threshold(
+        64,
+        "traces",
+        "chosen: a process records one trace at a time, so few others can be its earlier windows, its copies or the "
+        "most similar job; of more, only the nearest in time are compared. A folder may hold thousands of them",
+    )
     most_starts_compared = threshold(8_000_000, "starts", "chosen", "64 MB")
     clock_set_by_ns = threshold(
         60 * 10**9, "ns", "chosen: the profiler follows the wall clock, which may be set while a training runs"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -437,21 +437,23 @@ def _jobs_of(paths: Sequence[str], runs: Sequence[str], traces: Sequence[Trace],
             tuple(paths),
             (Job(_job_name(paths, paths[0]), tuple(paths), "", _tables(paths, sorted_traces.groups[0], gaps)),),
         )
-    of_job = {trace.path for group in sorted_traces.groups for trace in group.traces}
+    of_jobs = {trace.path for group in sorted_traces.groups for trace in group.traces}
     jobs = [Job(_job_name(paths, run), (run,)) for run in runs]
     places = job_places(paths, sorted_traces.groups, {job.name for job in jobs})
     names = {id(group): name for group, (name, _) in zip(sorted_traces.groups, places, strict=True)}
-    for group, (name, opened_by) in zip(sorted_traces.groups, places, strict=True):
-        job_files = {trace.path for trace in group.traces}
-        tables = _tables(opened_by, group, [gap for gap in gaps if gap.path in job_files])
-        others = [job_group for job_group in sorted_traces.groups if job_group is not group]
-        reason = ""
-        if others:
-            nearest, difference = why_apart(group, others)
-            reason = f"not the same job as {names[id(nearest)]}: {difference}"
+    differences = why_apart(sorted_traces.groups) if len(sorted_traces.groups) > 1 else []
+    reasons = [f"not the same job as {names[id(nearest)]}: {difference}" for nearest, difference in differences]
+    gaps_of: dict[str, list[int]] = defaultdict(list)
+    for number, gap in enumerate(gaps):
+        gaps_of[gap.path].append(number)
+    for (name, opened_by), group, reason in zip(
+        places, sorted_traces.groups, reasons or [""] * len(places), strict=True
+    ):
+        of_job = dict.fromkeys(trace.path for trace in group.traces)
+        tables = _tables(opened_by, group, [gaps[n] for n in sorted(n for path in of_job for n in gaps_of[path])])
         jobs.append(Job(name, opened_by, reason, tables))
     jobs.sort(key=lambda job: natural(job.name))
-    unused = [gap for gap in gaps if gap.path not in of_job]
+    unused = [gap for gap in gaps if gap.path not in of_jobs]
     return Jobs(tuple(paths), tuple(jobs), (*unused, *_stray_snapshots(paths, jobs)))
 
 

@@ -288,6 +288,14 @@ class Trace(Struct, frozen=True, eq=False, dict=True, weakref=True):
         """Whether the work of a device was recorded and understood, and what is missing if not."""
         return record_of(self)
 
+    @cached_property
+    def step_names(self) -> frozenset[str]:
+        """The names of its marks of steps."""
+        all_names = self.stored.names
+        return frozenset(
+            all_names.filter(all_names.str.contains(f"{names.STEP_PATTERN}|{names.PROFILER_STEP_PATTERN}"))
+        )
+
     @property
     def events(self) -> pl.DataFrame:
         """All duration events: for small traces and tests. Analyses use ``select``."""

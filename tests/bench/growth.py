@@ -1,10 +1,11 @@
 """What it costs to read inputs of each kind as one of their dimensions doubles: a table of readers and dimensions.
 
-    python tests/bench/growth.py [--only TEXT ...] [--doublings 4] [--times 1]
+    python tests/bench/growth.py [--only TEXT ...] [--doublings 4] [--times 1] [--seconds 12]
 
 Each row is measured in a process of its own that has read a small input of the kind before. CPU time is user and
-system, of the process and those that it started; the exponent is the slope of log(CPU time) over log(size), of the
-sizes that took clearly more than the smallest; 1 is linear. Rows above 1.4 are marked, as are peaks over 800 MB.
+system, of the process and those that it started; an exponent is the slope of log(CPU time), or of the peak of memory,
+over log(size), of the sizes that took clearly more than the smallest; 1 is linear. Rows above 1.4 are marked, as are
+peaks over 800 MB.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import json
 import math
 import os
 import resource
-import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -34,8 +34,8 @@ from tests.growing_inputs import INPUTS, Growing
 
 MOST_EXPONENT = 1.4
 MOST_BYTES = 800 << 20
-_CLEAR_S = 0.1
-_LONG_S, _LONGEST_S = 12, 100  # seconds
+_CLEAR_S, _CLEAR_BYTES = 0.1, 20 << 20
+_LONGEST_S = 100
 _ADDRESSES = 16 << 30
 
 
@@ -44,10 +44,15 @@ def cpu_seconds() -> float:
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
-def measure(growing: Growing, doublings: int, times: int, out: Path) -> None:
+def peak_bytes() -> int:
+    return max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) * 1024
+
+
+def measure(growing: Growing, doublings: int, times: int, most_s: float, out: Path) -> None:
     """Writes sizes, CPU seconds, peak bytes and exit codes of one input."""
     base = growing.size * times
     taken: list[float] = []
+    peaks: list[int] = []
     codes: list[object] = []
     with tempfile.TemporaryDirectory() as temporary:
         sizes = [max(2, base // 8), *(base << by for by in range(doublings + 1))]
@@ -61,42 +66,43 @@ def measure(growing: Growing, doublings: int, times: int, out: Path) -> None:
         for number, descriptor in enumerate((1, 2), start=1):
             os.dup2(os.open(f"{temporary}/std{number}", os.O_WRONLY | os.O_CREAT), descriptor)
         for folder in folders:
-            sys.argv = ["diag", *growing.arguments(folder)]
             begin = cpu_seconds()
             try:
-                diag()
+                if callable(growing.command):
+                    growing.command(folder)
+                else:
+                    sys.argv = ["diag", *growing.arguments(folder)]
+                    diag()
                 codes.append(0)
             except SystemExit as ended:
                 codes.append(ended.code or 0)
             except BaseException as error:
                 codes.append(f"{type(error).__name__}: {error}"[:80])
             taken.append(cpu_seconds() - begin)
-            if sum(taken) > _LONG_S:
+            peaks.append(peak_bytes())
+            if sum(taken) > most_s:
                 break
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        out.write_text(
-            json.dumps({"name": growing.name, "sizes": sizes[: len(taken)], "cpu": taken, "peak": peak, "codes": codes})
-        )
+        out.write_text(json.dumps({"sizes": sizes[: len(taken)], "cpu": taken, "peaks": peaks, "codes": codes}))
 
 
-def in_child(growing: Growing, doublings: int, times: int) -> dict[str, Any] | None:
+def in_child(growing: Growing, doublings: int, times: int, most_s: float) -> dict[str, Any] | None:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "row")
         if (child := os.fork()) == 0:
             try:
                 resource.setrlimit(resource.RLIMIT_AS, (_ADDRESSES, _ADDRESSES))
-                signal.alarm(_LONGEST_S)
-                measure(growing, doublings, times, out)
+                resource.setrlimit(resource.RLIMIT_CPU, (_LONGEST_S, _LONGEST_S))
+                measure(growing, doublings, times, most_s, out)
             finally:
                 os._exit(0)
         os.waitpid(child, 0)
         return json.loads(out.read_text()) if out.exists() else None
 
 
-def exponent(sizes: list[int], cpu: list[float]) -> float:
-    """The slope over the last doublings of the time beyond that of the smallest input; 0.0 where that is nothing."""
-    least = min(cpu)
-    clear = [(size, seconds - least) for size, seconds in zip(sizes, cpu, strict=True) if seconds - least > _CLEAR_S]
+def exponent(sizes: list[int], cost: list[float] | list[int], clearly: float) -> float:
+    """The slope over the last doublings of the cost beyond that of the smallest input; 0.0 where that is nothing."""
+    least = min(cost)
+    clear = [(size, one - least) for size, one in zip(sizes, cost, strict=True) if one - least > clearly]
     if len(clear) < 2:
         return 0.0
     (small, first), (large, last) = clear[max(0, len(clear) - 3)], clear[-1]
@@ -108,25 +114,32 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[""])
     parser.add_argument("--doublings", type=int, default=4)
     parser.add_argument("--times", type=int, default=1, help="every size, so many times larger")
+    parser.add_argument("--seconds", type=float, default=12, help="no larger input is tried after so much CPU time")
     options = parser.parse_args()
     os.environ["DIAG_CACHE"] = "off"
     gc.freeze()
     print(
-        f"{'reader: dimension':52s} {'from':>9s} {'to':>9s} {'CPU s':>16s} {'exponent':>8s} {'MB':>6s} exit", flush=True
+        f"{'reader: dimension':52s} {'from':>9s} {'to':>9s} {'CPU s':>16s} {'exponent':>8s} {'MB':>6s} "
+        f"{'exponent':>8s} exit",
+        flush=True,
     )
     for growing in INPUTS:
         if not any(text in growing.name for text in options.only):
             continue
-        row = in_child(growing, options.doublings, options.times)
+        row = in_child(growing, options.doublings, options.times, options.seconds)
         if row is None:
             print(f"{growing.name:52s} killed", flush=True)
             continue
         sizes, cpu = row["sizes"], row["cpu"]
-        slope = exponent(sizes, cpu)
-        marks = " <-" * (slope > MOST_EXPONENT) + " memory" * (row["peak"] > MOST_BYTES)
+        slope, peak = exponent(sizes, cpu, _CLEAR_S), max(row["peaks"])
+        slope_of_memory = exponent(sizes, row["peaks"], _CLEAR_BYTES)
+        marks = " <-" * (max(slope, slope_of_memory) > MOST_EXPONENT) + " memory" * (peak > MOST_BYTES)
         ended = row["codes"][-1]
         sizes_and_times = f"{sizes[0]:9,d} {sizes[-1]:9,d} {cpu[0]:7.2f} {cpu[-1]:8.2f}"
-        print(f"{growing.name:52s} {sizes_and_times} {slope:8.2f} {row['peak'] >> 20:6,d} {ended}{marks}", flush=True)
+        print(
+            f"{growing.name:52s} {sizes_and_times} {slope:8.2f} {peak >> 20:6,d} {slope_of_memory:8.2f} {ended}{marks}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
