@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from diag.cli.reading import no_dash
 from diag.cli.recording import SKIP, RecordingOptions, with_options
 from diag.errors import DiagError, ExitCode
 from diag.words.terminal import put
@@ -19,7 +20,7 @@ _FORMATS = ("shell", "lines", "json")
 
 @with_options(RecordingOptions, panels=False)
 def attach(
-    out: Annotated[Path, typer.Option(help="Run directory, on storage that all nodes share.")],
+    out: Annotated[Path, typer.Option(help="Run directory, on storage that all nodes share.", callback=no_dash)],
     output: Annotated[
         str,
         typer.Option(

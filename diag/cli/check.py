@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from diag.cli.reading import CommKernelsOption, JobsOption, comm_rules
+from diag.cli.reading import CommKernelsOption, JobsOption, comm_rules, no_dash
 from diag.errors import DiagError, ExitCode
 from diag.gate import budgets as of
 from diag.words.terminal import put, say
@@ -55,7 +55,8 @@ def check(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The JSON contract on standard output.")] = False,
     junit: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write JUnit XML, a test case per budget.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write JUnit XML, a test case per budget.", callback=no_dash),
     ] = None,
     github: Annotated[
         bool, typer.Option("--github", help="Also print workflow commands, which GitHub Actions shows as annotations.")

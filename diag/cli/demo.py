@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from diag import processes
+from diag.cli.reading import no_dash
 from diag.words.terminal import console, say
 
 if TYPE_CHECKING:
@@ -26,9 +27,9 @@ _RUNS = {
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the two runs; those of an earlier demo are replaced.")] = Path(
-        "runs/demo"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="Folder for the two runs; those of an earlier demo are replaced.", callback=no_dash)
+    ] = Path("runs/demo"),
     steps: Annotated[int, typer.Option(help="Steps of each training.", min=8)] = 20,
 ) -> None:
     """Train a small model twice on two CPU ranks, once with a slow data loader on rank 1, and print both verdicts."""

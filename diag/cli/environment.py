@@ -53,6 +53,19 @@ def _reopen(number: int, flags: int) -> None:
         os.open(os.devnull, flags)  # takes the lowest number that is free, which is this one
 
 
+def has_standard_streams() -> bool:
+    """Whether standard input can be read and standard output be written: not where `prepare` replaced them."""
+    try:
+        import fcntl
+    except ImportError:  # not a Unix
+        return False
+    try:
+        read, written = (fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE for number in (_STDIN, _STDOUT))
+    except OSError:
+        return False
+    return read != os.O_WRONLY and written != os.O_RDONLY
+
+
 def has_little_memory() -> bool:
     """Whether the system limits this process to less memory than libraries expect to get."""
     return _allowed_bytes() < _LITTLE_BYTES

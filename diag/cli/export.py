@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from diag.cli.dashboard import AllowHostOption
-from diag.cli.reading import rank_list
+from diag.cli.reading import STDOUT, no_dash, rank_list
 from diag.errors import DiagError, ExitCode
 from diag.words.terminal import put, say
 
@@ -75,7 +75,8 @@ def export(
             "-o",
             metavar="PATH",
             help="prometheus: a file, replaced in one move (for node_exporter's textfile collector). jsonl: a file to "
-            "append to. tensorboard, wandb: the folder. By default standard output, or a folder next to the run.",
+            "append to; - is standard output. tensorboard, wandb: the folder. By default standard output, or a folder "
+            "next to the run.",
         ),
     ] = None,
     endpoint: Annotated[
@@ -102,8 +103,9 @@ def export(
             raise DiagError(
                 f"--follow cannot be combined with {to}", hint="export when it has ended", exit_code=ExitCode.USAGE
             )
-        _write_steps(run, to, out or run.parent / f"{run.resolve().name}-{to}")
+        _write_steps(run, to, no_dash(out) or run.parent / f"{run.resolve().name}-{to}")
         return
+    out = None if out == STDOUT else out
     if to is Format.PROMETHEUS and follow and out is None:
         raise DiagError("--follow needs a file", hint="give -o FILE, or use diag metrics", exit_code=ExitCode.USAGE)
     from diag.export.run_metrics import RunMetrics

@@ -17,7 +17,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from diag.cli.environment import has_little_memory, not_enough_memory, prepare, watched
+from diag.cli.environment import has_little_memory, has_standard_streams, not_enough_memory, prepare, watched
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.errors import DiagError, ExitCode
 from diag.words.formatting import visible
@@ -26,6 +26,9 @@ from diag.words.terminal import drop_output, put, say
 _OBJECTS_UNTIL_GC = 1_000_000
 # Errors of standard output: a full disk, a stream that is closed.
 _OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EBADF, errno.EIO, errno.EFBIG)
+# What the system has no more of.
+_OF_SYSTEM = (*_OF_OUTPUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EROFS)
+_FOLDERS = ("TMPDIR", "XDG_CACHE_HOME")  # besides those that DIAG_... names
 # Commands whose work is not what they print: a training goes on without it.
 _OUTPUT_ASIDE = ("run", "tune", "demo", "dashboard")
 _NEED_NO_WATCH = (*_OUTPUT_ASIDE, "attach", "help", "metrics", "open")  # they end by signals, or need no library
@@ -198,6 +201,8 @@ def _run() -> NoReturn:
         drop_output()
         sys.exit(_report(DiagError("interrupted", exit_code=ExitCode.INTERRUPTED), as_text=True))
     except OSError as error:
+        if not _is_of_user(error):
+            raise  # a mistake of ours, which only its traceback explains
         if error.errno in _OF_OUTPUT:
             drop_output()
         sys.exit(_report(_of_system(error), as_text=error.errno in _OF_OUTPUT))
@@ -214,8 +219,32 @@ def _run() -> NoReturn:
     sys.exit(code)
 
 
+def _is_of_user(error: OSError) -> bool:
+    """Whether the user can do something about it: the system has no more of something, the current folder is gone, or
+    the path is at or below one that was named, on the command line or by the environment."""
+    if error.errno == errno.EBADF:
+        return not has_standard_streams()
+    if error.errno in _OF_SYSTEM or not _current_folder():
+        return True
+    if error.filename is None:
+        return False
+    path = os.path.abspath(os.fsdecode(error.filename))  # noqa: PTH100  (a link to itself cannot be resolved)
+    words = [part for word in sys.argv[1:] for part in (word, word.partition("=")[2]) if part]
+    folders = [value for name, value in os.environ.items() if value and (name.startswith("DIAG_") or name in _FOLDERS)]
+    named = map(os.path.abspath, (*words, *folders))
+    return any(path == place or path.startswith(f"{place.rstrip('/')}/") for place in named)
+
+
+def _current_folder() -> str:
+    """ "" if it was removed."""
+    try:
+        return os.getcwd()  # noqa: PTH109  (what Path.cwd does)
+    except OSError:
+        return ""
+
+
 def _of_system(error: OSError) -> DiagError:
-    """What the system refused, wherever it was: a name that is too long, a full disk, a folder that is gone."""
+    """What the system refused: a name that is too long, a full disk, a folder that is gone."""
     reason = error.strerror or str(error)
     if error.filename is not None:
         hint = "ask its owner for permission" if isinstance(error, PermissionError) else ""
@@ -223,9 +252,7 @@ def _of_system(error: OSError) -> DiagError:
     if error.errno in _OF_OUTPUT:
         is_closed = error.errno == errno.EBADF
         return DiagError(f"the output cannot be written: {'standard output is closed' if is_closed else reason}")
-    try:
-        os.getcwd()  # noqa: PTH109  (what Path.cwd does)
-    except OSError:
+    if not _current_folder():
         return DiagError("the current folder was removed", hint="change into another one, and name paths in full")
     return DiagError(reason)
 

@@ -9,7 +9,7 @@ import typer
 
 from diag.collectors.layout import MOST_RANKS
 from diag.errors import DiagError, ExitCode
-from diag.words.terminal import say
+from diag.words.terminal import put, say
 
 
 def open_trace(
@@ -30,7 +30,12 @@ def open_trace(
     to_ms: Annotated[float | None, typer.Option("--to", metavar="MS", help="End of that window.")] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Only write the trace (.json.gz or .json), serve nothing."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Only write the trace (.json.gz or .json), serve nothing; - is standard output, for a pipe.",
+        ),
     ] = None,
     browser: Annotated[bool, typer.Option(help="Open the browser.")] = True,
 ) -> None:
@@ -51,16 +56,22 @@ def open_trace(
 
     import tempfile
 
-    from diag.perfetto import step_of, window_of, write_excerpt
+    from diag.perfetto import excerpt_text, step_of, window_of, write_excerpt
     from diag.traces.reading import Reading
 
-    from .reading import reading_progress
+    from .reading import is_stdout, reading_progress
 
+    to_stdout = is_stdout(output)
     with reading_progress() as progress:
         reading = Reading(progress=progress)
         excerpt = window_of(path, rank, from_ms, to_ms, reading) if windowed else step_of(path, rank, step, reading)
     if excerpt.recorded:
-        say(f"{excerpt.why}: the step is made from what was recorded of it, its phases and collectives.")
+        made = f"{excerpt.why}: the step is made from what was recorded of it, its phases and collectives."
+        say(made, err=to_stdout)
+    if to_stdout:
+        for piece in excerpt_text(excerpt):
+            put(piece)
+        return
     if output is not None:
         events = write_excerpt(excerpt, output)
         say(f"{output}: {events:,} events of rank {rank}, {excerpt.title}, of {excerpt.path}")

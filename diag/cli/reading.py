@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -42,6 +43,26 @@ def reading_progress(label: str = "reading") -> Iterator[Callable[[int, int, str
             bar.update(task, completed=done, total=total, description=path.rsplit("/", 1)[-1])
 
         yield update
+
+
+STDOUT = Path("-")
+
+
+def no_dash(path: Path | None) -> Path | None:
+    """The path, for the callback of an option: ``-``, which is standard output elsewhere, is refused."""
+    if path == STDOUT:
+        raise typer.BadParameter("standard output cannot take this; ./- is a file or folder of this name")
+    return path
+
+
+def is_stdout(path: Path | None) -> bool:
+    """Whether ``-`` was given, for standard output. DiagError where that is a terminal."""
+    if path != STDOUT:
+        return False
+    if sys.stdout.isatty():
+        hint = "give a file, or send it to another program"
+        raise DiagError("a terminal cannot show this", hint=hint, exit_code=ExitCode.USAGE)
+    return True
 
 
 PathsArgument = Annotated[

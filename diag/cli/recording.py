@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
+from diag.cli.reading import no_dash
 from diag.collectors.settings import CollectorSettings
 from diag.collectors.trainer.keys import Option, option, options_of
 from diag.collectors.trainer.options import COLLECT
@@ -44,7 +45,7 @@ def with_options(
                         field.name,
                         inspect.Parameter.KEYWORD_ONLY,
                         default=field.default or None if isinstance(field.default, tuple) else field.default,
-                        annotation=Annotated[kind, _typer_option(about, about.panel if panels else None)],
+                        annotation=Annotated[kind, _typer_option(about, kind, about.panel if panels else None)],
                     )
                 )
         command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -54,7 +55,7 @@ def with_options(
     return add
 
 
-def _typer_option(about: Option, panel: str | None) -> typer.models.OptionInfo:
+def _typer_option(about: Option, kind: Any, panel: str | None) -> typer.models.OptionInfo:
     names = [about.flag] if about.flag != "--module/-m" else ["--module", "-m"]
     made: typer.models.OptionInfo = typer.Option(
         *names,
@@ -63,6 +64,7 @@ def _typer_option(about: Option, panel: str | None) -> typer.models.OptionInfo:
         max=about.most,
         metavar=about.metavar,
         rich_help_panel=panel,
+        callback=no_dash if kind == Path | None else None,
     )
     return made
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +17,7 @@ from diag.cli.reading import (
     PathsArgument,
     RankOption,
     comm_rules,
+    is_stdout,
     ranks_by_path,
 )
 from diag.errors import DiagError, ExitCode
@@ -26,8 +26,6 @@ from diag.words.terminal import put, say
 
 if TYPE_CHECKING:
     from diag.api import Result
-
-_STDOUT = Path("-")
 
 
 def report(
@@ -85,11 +83,9 @@ def report(
 
 def _target(out: Path, open_it: bool) -> Path | None:
     """The file to write, the one that a link points to; None for standard output."""
-    if out == _STDOUT:
+    if is_stdout(out):
         if open_it:
             raise DiagError("--open needs a file", hint="give -o report.html", exit_code=ExitCode.USAGE)
-        if sys.stdout.isatty():
-            raise DiagError("a terminal cannot show the report", hint="give -o report.html", exit_code=ExitCode.USAGE)
         return None
     target = out.resolve()
     if target.is_dir():

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from diag.cli.reading import no_dash
 from diag.errors import DiagError, ExitCode
 from diag.words.terminal import say
 
@@ -21,7 +22,9 @@ def tune(
     repeats: Annotated[
         int, typer.Option(help="Runs with each change, and as many without it, alternating.", min=2)
     ] = 3,
-    out: Annotated[Path | None, typer.Option(help="Folder for all runs; else runs/<time>-tune.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for all runs; else runs/<time>-tune.", callback=no_dash)
+    ] = None,
 ) -> None:
     """Train, diagnose, apply the best advice, and keep it if runs with it are clearly faster than runs without.
 

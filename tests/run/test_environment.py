@@ -38,6 +38,7 @@ def at(path: str) -> list[list[str]]:
     return [[word.format(path) for word in command] for command in AT]
 
 
+BUGS = {"ENOENT": "open('/usr/lib/nothing', 0)", "EBADF": "read(12345, 1)", "EINVAL": "lseek(0, -5, 9)"}
 # Situations: what makes them, and the commands that are started in them.
 SITUATIONS: dict[str, tuple[str, list[list[str]]]] = {
     "closed": ("os.close(1); sys.stdout = None", PRINTING),
@@ -46,6 +47,11 @@ SITUATIONS: dict[str, tuple[str, list[list[str]]]] = {
     "removed": ("os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')", at(".")),
     "long": ("pass", at(LONG)),
     "loop": ("os.path.lexists('loop') or os.symlink('loop', 'loop')", at("loop")),
+    **{
+        f"bug {reason}": (f"diag.summaries.open_by_size = lambda *_, **__: os.{call}", [["analyze", SAMPLE]])
+        for reason, call in BUGS.items()
+    },
+    "named": ("diag.summaries.open_by_size = lambda *_, **__: os.open(sys.argv[2] + '/x', 0)", [["analyze", SAMPLE]]),
     "no input": ("os.close(0); sys.stdin = None", [["triage", "-"]]),
     "no error": ("os.close(2); sys.stderr = None", [["analyze", "/nowhere"], ["help", "run"]]),
     **{
@@ -58,7 +64,8 @@ SITUATIONS: dict[str, tuple[str, list[list[str]]]] = {
 }  # fmt: skip
 RUN_ALL = """
 import json, os, sys
-import diag.api, diag.cli.main, diag.cli.analyze, diag.cli.triage, diag.cli.report, diag.cli.export, diag.show.text
+import diag.api, diag.summaries
+import diag.cli.main, diag.cli.analyze, diag.cli.triage, diag.cli.report, diag.cli.export, diag.show.text
 for name, (before, commands) in json.loads(sys.argv[1]).items():
     for arguments in commands:
         with open("error", "w+") as error:
@@ -121,6 +128,18 @@ def test_a_path_that_the_system_refuses_is_one_message(ends: dict[str, Ends], si
         assert len(message) < 600
         assert len(hint) <= 1
     assert ends[situation].codes <= {ExitCode.ERROR, ExitCode.USAGE}
+
+
+@pytest.mark.parametrize("reason", BUGS)
+def test_a_mistake_of_ours_keeps_its_traceback(ends: dict[str, Ends], reason: str) -> None:
+    (error,) = ends[f"bug {reason}"].errors
+    assert "Traceback" in error
+    assert "open_by_size" in error
+    assert "standard output" not in error
+
+
+def test_a_path_below_a_named_one_is_one_message(ends: dict[str, Ends]) -> None:
+    assert ends["named"].errors == [f"diag: {SAMPLE}/x: No such file or directory\n"]
 
 
 def test_closed_standard_input_and_error(ends: dict[str, Ends]) -> None:
