@@ -31,7 +31,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -126,13 +126,13 @@ class Seal(Struct, frozen=True):
         return made.digest()
 
 
-class Cache(Struct, frozen=True):
+class Cache(Struct, frozen=True, dict=True):
     """A folder of entries. ``folder`` None: nothing is cached."""
 
     folder: Path | None
     from_user: bool = False  # set by the user: then data of a run directory goes there as well
 
-    @property
+    @cached_property
     def _seal(self) -> Seal | None:
         """None if a secret is needed, and the user's cache folder cannot keep one."""
         if self.folder is None or not _lies_in_run(self.folder):
@@ -140,7 +140,7 @@ class Cache(Struct, frozen=True):
         secret = _secret()
         return Seal(secret) if secret is not None else None
 
-    @property
+    @cached_property
     def _entries(self) -> Path | None:
         seal = self._seal
         if self.folder is None or seal is None:

@@ -211,6 +211,15 @@ def test_a_secret_that_others_can_read_is_none(run: Path, mode: int) -> None:
     assert (Cache(run / "tables").load(key) is None) == (mode == 0o644)
 
 
+def test_a_cache_reads_its_secret_once(run: Path) -> None:
+    open_run(run)
+    key = next((run / "tables").glob("*/*/contents.json")).parent.name
+    cache = Cache(run / "tables")
+    assert cache.load(key) is not None
+    (run.parent / "home" / "diag" / "secret").unlink()
+    assert cache.load(key) is not None
+
+
 def test_without_a_place_for_the_secret_a_run_has_no_cache(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (run.parent / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(run.parent / "file"))
