@@ -29,6 +29,8 @@ INHERITED = "DIAG_POLICY_VALUES"  # set for processes that this one starts
 MODULES = (
     "diag.account.policy",
     "diag.diagnoses.policy",
+    "diag.ended.policy",
+    "diag.hang.policy",
     "diag.replay.policy",
     "diag.rundir.policy",
     "diag.show.policy",

@@ -11,14 +11,13 @@ from diag.collectors.layout import RankLayout
 from diag.collectors.records import CHECKPOINT, EVALUATION, HANG
 from diag.ended.ends import left_by_itself
 from diag.ended.model import Clue, Evidence
+from diag.ended.policy import ENDED
 from diag.ended.read import CalledCollective, Rank, Rundir
 from diag.words.formatting import begun, listing, spaced
 
 # -- A training that hangs, by the heartbeats that ranks sent when they were asked -------------------------------------
 
 _CLASSES = {CHECKPOINT: "slow_rank_checkpoint", EVALUATION: "slow_rank_eval"}
-_SURE = 0.9
-_SILENT = 0.7  # a process that does not answer: stopped, swapping, or the interpreter's lock is held
 
 
 def clues_of_standstill(run: Rundir) -> list[Clue]:
@@ -44,7 +43,7 @@ def clues_of_standstill(run: Rundir) -> list[Clue]:
                 *(evidence_of_standstill(run.ranks[rank]) for rank in ranks[:4]),
                 evidence_of_standstill(run.ranks[victims[0]]),
             ),
-            confidence=_SILENT if ranks[0] in silent else _SURE,
+            confidence=ENDED.rank_silent if ranks[0] in silent else ENDED.rank_behind,
             note=_noted(run.ranks, ranks[0], victims, ranks[0] in silent),
             victims=victims,
         )
@@ -130,10 +129,6 @@ Calls = tuple[CalledCollective, ...]
 
 # gloo's transport: received more bytes than the buffer of this rank's call.
 _TOO_LONG = re.compile(r"op\.preamble\.length <= op\.nbytes\. (?P<received>\d+) vs (?P<expected>\d+)")
-_BY_VOTE = 0.9
-_BY_HISTORY = 0.85
-_BY_MESSAGE = 0.85
-_EITHER = 0.7  # two ranks without a previous step to compare with: both are named
 
 
 @dataclass(frozen=True)
@@ -191,13 +186,13 @@ def _first_difference(step: int, calls: Mapping[int, Calls], before: Mapping[int
         usual, count = votes.most_common(1)[0]
         if 2 * count > len(here):
             odd = tuple(rank for rank, call in here.items() if call.what != usual)
-            sure, because = _BY_VOTE, "the others agree"
+            sure, because = ENDED.by_vote, "the others agree"
         else:
             steady = {rank for rank in here if _continues(calls[rank][: place + 1], before[rank])}
             odd = tuple(rank for rank in here if rank not in steady)
-            sure, because = _BY_HISTORY, f"unlike its calls of step {step - 1}"
+            sure, because = ENDED.by_history, f"unlike its calls of step {step - 1}"
             if not steady or not odd:
-                odd, sure, because = tuple(here), _EITHER, "it is unknown which is wrong"
+                odd, sure, because = tuple(here), ENDED.either_of_two, "it is unknown which is wrong"
         model = next((rank for rank in here if rank not in odd), odd[-1])
         should, did = here[model], here[odd[0]]
         expected = max((calls[model], before[odd[0]], before[model]), key=len)
@@ -214,7 +209,7 @@ def _alone(run: Rundir, step: int, calls: Mapping[int, Calls], before: Mapping[i
     for place, (did, should) in enumerate(zip(current, earlier, strict=False)):
         if did.what != should.what:
             because = f"unlike its calls of step {step - 1}"
-            return _Odd(_class(current, earlier, place), (rank,), step, place, did, should, _BY_HISTORY, because)
+            return _Odd(_class(current, earlier, place), (rank,), step, place, did, should, ENDED.by_history, because)
     return None
 
 
@@ -266,13 +261,13 @@ def _aborted(run: Rundir, step: int) -> _Odd | None:
     if len(run.ranks) == 2 and not steady:
         everybody = tuple(run.ranks)
         because = "it is unknown which is wrong"
-        return _Odd(classes[0], everybody, step, -1, None, pending, _EITHER, because, tuple(culprits))
+        return _Odd(classes[0], everybody, step, -1, None, pending, ENDED.either_of_two, because, tuple(culprits))
     because = (
         "no call of the others has the size that it expected"
         if classes[0] == "mismatch_shape"
         else ("the size that it expected is that of another call of the step")
     )
-    return _Odd(classes[0], tuple(culprits), step, -1, None, pending, _BY_MESSAGE, because, tuple(culprits))
+    return _Odd(classes[0], tuple(culprits), step, -1, None, pending, ENDED.by_message, because, tuple(culprits))
 
 
 def _clue(run: Rundir, odd: _Odd) -> Clue:

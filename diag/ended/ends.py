@@ -12,6 +12,7 @@ from enum import StrEnum
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import HANG, RankExit
 from diag.ended.model import Clue, Evidence
+from diag.ended.policy import ENDED
 from diag.ended.raised import Chain, about_the_group, lost_worker, shortened
 from diag.ended.read import Rank, Rundir
 from diag.words.formatting import begun, counted, listing, spaced
@@ -23,22 +24,7 @@ _SIGNALS = {
     signal.SIGBUS: "rank_killed_sigbus",
     signal.SIGSEGV: "rank_killed_sigsegv",
 }
-_BY_SIGNAL = 0.9
-_RAISED = 0.87  # an exception of its own, not about other ranks
-_BY_CODE = 0.85
-_RAISED_BY_SEVERAL = 0.75
-_GONE = 0.75  # without an exit code: a signal that the process cannot see, or os._exit in C++
-_ABORTED = 0.6  # C++ calls abort() after any error, also after one that a peer caused
-_CONNECTION = 0.6  # it lost a connection, while all the others were still running
-_AFTER_ITS_END = 0.6  # the training had ended: what follows may matter to nobody
-_ALL_GONE = 0.5
-_LEFT_EARLY = 0.75
-_APART_S = 2  # clocks of two hosts differ, and error files have whole seconds
-_STILL_S = 10.0  # without progress for longer, a run that is then ended may have hung
-_FRESH_S = 10.0  # a heartbeat is written every second, later on a busy host
-_LAST_LINES = 15
 _WARNING = re.compile(r"\[W[ \d]")  # of torch, also about a connection that is retried
-_MOST_EVIDENCE = 4
 RAISED_ITSELF = 1
 LEFT = "done: it reached the end of its training"  # of a rank that left a run in which others went on
 
@@ -60,10 +46,6 @@ _SENT = {
 }
 _SENT_BY_ANY = "A person or a scheduler (time limit, preemption, cancellation) sent this signal"
 _BY_SHELLS = 128  # added to a signal's number, by programs that handle it too
-_ON_ITS_OWN = 0.9
-_ALL_ASKED = 0.85
-_ONE_INTERRUPTED = 0.85
-_ONE_ASKED = 0.7  # its own launcher may have sent it
 
 
 class End(StrEnum):
@@ -100,7 +82,7 @@ def is_gone(run: Rundir, record: Rank) -> bool:
 
 def _is_old(run: Rundir, record: Rank) -> bool:
     """Whether the last heartbeat is not from just now: a container's processes are not visible from another one."""
-    return record.beat is not None and (run.read_unix_ns - record.beat.unix_ns) / 1e9 > _FRESH_S
+    return record.beat is not None and (run.read_unix_ns - record.beat.unix_ns) / 1e9 > ENDED.fresh_heartbeat_s
 
 
 def clues_of_ends(run: Rundir, explained: bool = False) -> list[Clue]:
@@ -152,14 +134,16 @@ def _asked(run: Rundir, faulty: bool) -> Clue | None:
     if run.ended_by is not None:
         name, when = run.ended_by
         before = faulty and any(_ended_before(record, when) for record in run.ranks.values())
-        return _whole(run, name, f"The run was {_words(name)}", _ON_ITS_OWN, first=not before and not _still(run))
+        return _whole(
+            run, name, f"The run was {_words(name)}", ENDED.signal_to_one, first=not before and not _still(run)
+        )
     if not by_rank or faulty or run.exit_code == 0:  # a launcher may end its ranks when it has finished
         return None
     first = {rank: name for rank, name in by_rank.items() if (ended := run.ranks[rank].exit) is None or ended.first}
     of_first = [rank for rank, record in run.ranks.items() if record.exit is not None and record.exit.first]
     if len(by_rank) == len(run.ranks) and len(set(by_rank.values())) == 1:
         name = next(iter(by_rank.values()))
-        clue = _whole(run, name, f"The run was {_words(name)}", _ALL_ASKED, first=not _still(run))
+        clue = _whole(run, name, f"The run was {_words(name)}", ENDED.all_asked_to_end, first=not _still(run))
         if of_first and len(of_first) < len(run.ranks):  # its launcher may have ended the others
             clue = replace(clue, note=f"{clue.note}; {spaced(listing(of_first))} ended first")
         return clue
@@ -172,8 +156,8 @@ def _asked(run: Rundir, faulty: bool) -> Clue | None:
     return Clue(
         "job_cancelled",
         tuple(run.ranks[rank].culprit for rank in ranks),
-        tuple(line for rank in ranks[:_MOST_EVIDENCE] for line in _evidence_of_ends(run.ranks[rank])),
-        _ONE_INTERRUPTED if name == "SIGINT" else _ONE_ASKED,
+        tuple(line for rank in ranks[: ENDED.most_ends_shown] for line in _evidence_of_ends(run.ranks[rank])),
+        ENDED.one_interrupted if name == "SIGINT" else ENDED.one_asked_to_end,
         note,
         _victims(run, ranks),
         comes_first=True,
@@ -193,7 +177,7 @@ def _whole(run: Rundir, name: str, text: str, sure: float, first: bool) -> Clue:
     return Clue(
         "job_cancelled",
         (),
-        tuple(lines[:_MOST_EVIDENCE]),
+        tuple(lines[: ENDED.most_ends_shown]),
         sure,
         f"{text}{after}. {_SENT.get(name, _SENT_BY_ANY)}: no rank is at fault",
         comes_first=first,
@@ -211,7 +195,7 @@ def _still(run: Rundir) -> bool:
     if run.asked is not None and run.asked[1] == HANG:
         return True
     beats = [record.beat for record in run.ranks.values() if record.beat is not None and record.beat.phase_since_ns]
-    return bool(beats) and all((beat.sent_ns - beat.phase_since_ns) / 1e9 > _STILL_S for beat in beats)
+    return bool(beats) and all((beat.sent_ns - beat.phase_since_ns) / 1e9 > ENDED.still_s for beat in beats)
 
 
 # -- Processes that are gone without an end ----------------------------------------------------------------------------
@@ -230,7 +214,7 @@ def _gone(run: Rundir) -> list[Clue]:
 def _first_silent(run: Rundir, gone: list[int]) -> list[int]:
     """Those whose heartbeats ended first, beyond doubt about clocks and a late write."""
     times = {rank: beat.unix_ns for rank in gone if (beat := run.ranks[rank].beat) is not None}
-    return [rank for rank in gone if (times[rank] - min(times.values())) / 1e9 < _FRESH_S]
+    return [rank for rank in gone if (times[rank] - min(times.values())) / 1e9 < ENDED.fresh_heartbeat_s]
 
 
 def _some_gone(run: Rundir, ranks: list[int]) -> Clue:
@@ -248,8 +232,8 @@ def _some_gone(run: Rundir, ranks: list[int]) -> Clue:
     return Clue(
         "rank_killed_sigkill",
         tuple(run.ranks[rank].culprit for rank in ranks),
-        tuple(_evidence_of_beat(run.ranks[rank]) for rank in ranks[:_MOST_EVIDENCE]),
-        _GONE,
+        tuple(_evidence_of_beat(run.ranks[rank]) for rank in ranks[: ENDED.most_ends_shown]),
+        ENDED.gone,
         note,
         _victims(run, ranks),
     )
@@ -263,8 +247,8 @@ def _all_gone(run: Rundir, ranks: list[int]) -> Clue:
     return Clue(
         "rank_killed_sigkill",
         (),
-        tuple(_evidence_of_beat(run.ranks[rank]) for rank in ranks[:_MOST_EVIDENCE]),
-        _ALL_GONE,
+        tuple(_evidence_of_beat(run.ranks[rank]) for rank in ranks[: ENDED.most_ends_shown]),
+        ENDED.all_gone,
         f"{who} disappeared{after} without recording an end{launcher}: everything was killed at once, by a scheduler, "
         "a memory limit or a person, or the host went down",
     )
@@ -288,8 +272,8 @@ def _left_early(run: Rundir) -> list[Clue]:
         Clue(
             "missing_rank",
             tuple(run.ranks[rank].culprit for rank in done),
-            tuple(_evidence_of_beat(run.ranks[rank]) for rank in (*done[:_MOST_EVIDENCE], others[0])),
-            _LEFT_EARLY,
+            tuple(_evidence_of_beat(run.ranks[rank]) for rank in (*done[: ENDED.most_ends_shown], others[0])),
+            ENDED.left_early,
             note,
             tuple(others),
         )
@@ -324,7 +308,7 @@ def lost_a_peer(record: Rank) -> bool:
     """Whether a rank ended because of its peers, by its exception or its last lines."""
     if record.raised is not None and _ended_by_it(record):
         return record.raised.about_others
-    last = [line for line in record.log.splitlines()[-_LAST_LINES:] if not _WARNING.search(line)]
+    last = [line for line in record.log.splitlines()[-ENDED.last_log_lines :] if not _WARNING.search(line)]
     return any(map(about_the_group, last))
 
 
@@ -403,8 +387,8 @@ def _raised(run: Rundir, chains: Mapping[int, Chain], first: Collection[int]) ->
     return Clue(
         fault_class,
         tuple(run.ranks[rank].culprit for rank in ranks),
-        tuple(line for rank in ranks[:_MOST_EVIDENCE] for line in _evidence_of_ends(run.ranks[rank])),
-        _RAISED if len(ranks) == 1 else _RAISED_BY_SEVERAL,
+        tuple(line for rank in ranks[: ENDED.most_ends_shown] for line in _evidence_of_ends(run.ranks[rank])),
+        ENDED.raised if len(ranks) == 1 else ENDED.raised_by_several,
         note,
         _victims(run, chains),
     )
@@ -415,7 +399,7 @@ def _earliest(run: Rundir, ranks: list[int]) -> list[int]:
     times = {rank: run.ranks[rank].raised_at for rank in ranks}
     if not all(times.values()):
         return ranks
-    return [rank for rank in ranks if times[rank] - min(times.values()) < _APART_S]
+    return [rank for rank in ranks if times[rank] - min(times.values()) < ENDED.clocks_apart_s]
 
 
 def _who_raised(run: Rundir, ranks: list[int], first: Collection[int]) -> str:
@@ -454,7 +438,12 @@ def _by_code(run: Rundir, rank: int, ended: RankExit, explained: bool, victims: 
             f"It raised {chain.words}, and ended with exit code {ended.exit_code} while all others were still running"
         )
         return Clue(
-            "rank_killed_exception", (record.culprit,), tuple(_evidence_of_ends(record)), _CONNECTION, note, victims
+            "rank_killed_exception",
+            (record.culprit,),
+            tuple(_evidence_of_ends(record)),
+            ENDED.lost_connection,
+            note,
+            victims,
         )
     if ended.exit_code == 0 or _asked_by(record) or (-ended.exit_code == signal.SIGABRT and explained):
         return None
@@ -479,13 +468,13 @@ def _by_signal(killed: Mapping[int, RankExit]) -> dict[int, list[int]]:
 def _killed(run: Rundir, code: int, ranks: Sequence[int], victims: tuple[int, ...]) -> Clue:
     """The clue for ranks that a signal ended. ``code``: -N for signal N."""
     fault = _SIGNALS.get(signal.Signals(-code)) if -code in set(signal.Signals) else None
-    sure = _BY_SIGNAL if fault else _ABORTED
+    sure = ENDED.ended_by_signal if fault else ENDED.aborted
     if all(run.ranks[rank].is_done for rank in ranks):  # something broke after the training
-        sure = min(sure, _AFTER_ITS_END)
+        sure = min(sure, ENDED.after_its_end)
     return Clue(
         fault or "rank_killed_exception",
         tuple(run.ranks[rank].culprit for rank in ranks),
-        tuple(line for rank in ranks[:_MOST_EVIDENCE] for line in _evidence_of_ends(run.ranks[rank])),
+        tuple(line for rank in ranks[: ENDED.most_ends_shown] for line in _evidence_of_ends(run.ranks[rank])),
         sure,
         f"{'It was' if len(ranks) == 1 else 'They were'} ended by {signal_words(code)}{_while_others_ran(run, ranks)}",
         victims,
@@ -506,7 +495,7 @@ def _ended(run: Rundir, rank: int, ended: RankExit, victims: tuple[int, ...]) ->
     if not record.failed_as:
         words = _last_words(record)
         note += f"; it recorded no exception{f', and its last line is: {words}' if words else ''}"
-    sure = min(_BY_CODE, _AFTER_ITS_END) if record.is_done else _BY_CODE  # it left by itself
+    sure = min(ENDED.ended_by_code, ENDED.after_its_end) if record.is_done else ENDED.ended_by_code  # it left by itself
     return Clue("rank_killed_exception", (record.culprit,), tuple(_evidence_of_ends(record)), sure, note, victims)
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from diag.ended.policy import ENDED
 from diag.words.formatting import begun, listing, spaced
 
-_MOST = 8
 _ADDRESS = re.compile(r"(?:\d{1,3}\.){3}\d{1,3}|(?=[^:]*:[^:]*:)[0-9A-Fa-f:.]+(?:%[\w.-]+)?")
 
 
@@ -98,11 +98,6 @@ FAULTS: Mapping[str, Fault] = {
 HEALTHY, UNDETERMINED = "healthy", "undetermined"
 NAME_NO_CAUSE = frozenset({HEALTHY, UNDETERMINED, "cascade_store_lost"})  # the ids of answers without a cause
 
-# An answer that is less sure than this names no cause.
-SURE_ENOUGH = 0.35
-SURE_ENOUGH_OF_A_GOOD_END = 0.6  # for a failure of a run whose records say that it ended well
-NOBODY = 0.85  # a factor of the confidence where the evidence leads to no rank and no host
-
 
 def short_host(name: str) -> str:
     """A host's name without its domain; an address unchanged."""
@@ -142,8 +137,8 @@ def culprit_words(culprits: Sequence[Culprit]) -> str:
 
 
 def host_list(hosts: Sequence[str]) -> str:
-    more = f" and {len(hosts) - _MOST} more" if len(hosts) > _MOST else ""
-    return ", ".join(hosts[:_MOST]) + more
+    more = f" and {len(hosts) - ENDED.most_names} more" if len(hosts) > ENDED.most_names else ""
+    return ", ".join(hosts[: ENDED.most_names]) + more
 
 
 def _one(culprit: Culprit) -> str:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.reading import read_tail
-
-_TAIL_BYTES = 64 << 10
+from diag.ended.policy import ENDED
 
 # Calls of the runtimes of CUDA and HIP, and messages that name a failed one.
 RUNTIME_CALLS = tuple(
@@ -86,7 +85,7 @@ def out_of_memory_lines(layout: RunLayout, ranks: Iterable[int]) -> dict[int, tu
 
 def _size(path: Path, files: RankLayout) -> str | None:
     try:
-        text = read_tail(path, _TAIL_BYTES, files.run)[0].decode(errors="replace")
+        text = read_tail(path, ENDED.out_of_memory_tail_bytes, files.run)[0].decode(errors="replace")
     except OSError:  # no such file, or one that the analysis reports
         return None
     if not any(anchor in text for anchor in _ANCHORS):

@@ -11,29 +11,17 @@ from diag.collectors.files import replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.masking import masked
 from diag.collectors.records import Manifest
+from diag.ended.policy import ENDED
 from diag.model.steps import Outcome
 from diag.rundir.lines import read_record
 from diag.rundir.runs import RunState, state_of
 from diag.words.formatting import NBSP, counted
 
-from .model import (
-    FAULTS,
-    HEALTHY,
-    NAME_NO_CAUSE,
-    NOBODY,
-    SURE_ENOUGH,
-    SURE_ENOUGH_OF_A_GOOD_END,
-    Clue,
-    culprit_words,
-    headline,
-)
+from .model import FAULTS, HEALTHY, NAME_NO_CAUSE, Clue, culprit_words, headline
 from .out_of_memory import out_of_memory_lines
 from .read import read_run
 from .rundir import clues_of, needs_triage
 from .state import ended_well, standing
-
-_WEAK = 0.5  # below it a clue gives way to stronger ones of the next priority
-_HANG_BYTES = 16 << 20
 
 
 def outcome_of(root: Path, manifest: Manifest | None, steps: int | None) -> Outcome | None:
@@ -98,7 +86,7 @@ def _kept(layout: RunLayout, state: RunState) -> Outcome | None:
             return None
     except OSError:
         return None
-    kept, _ = read_record(layout.hang, _Kept, layout.root, _HANG_BYTES)
+    kept, _ = read_record(layout.hang, _Kept, layout.root, ENDED.kept_triage_bytes)
     if kept is None:
         return None
     fault_class, known = kept.verdict.fault_class, kept.verdict.fault_class not in NAME_NO_CAUSE
@@ -124,7 +112,7 @@ def _by_records(layout: RunLayout) -> Outcome:
     well = ended_well(run)
     best = min(clues_of(run), key=lambda clue: (_place(clue), -clue.confidence), default=None)
     sure = _confidence(best) if best is not None else 0.0
-    if best is None or sure < (SURE_ENOUGH_OF_A_GOOD_END if well is not None else SURE_ENOUGH):
+    if best is None or sure < (ENDED.sure_enough_of_a_good_end if well is not None else ENDED.sure_enough):
         if well is not None:
             return Outcome("", None, well.headline, HEALTHY)
         return Outcome("", None, _sentence(standing(run).headline))
@@ -138,12 +126,12 @@ def _by_records(layout: RunLayout) -> Outcome:
 
 def _place(clue: Clue) -> float:
     fault = FAULTS[clue.fault_class]
-    return 0.0 if clue.comes_first else fault.place + (clue.confidence < _WEAK)
+    return 0.0 if clue.comes_first else fault.place + (clue.confidence < ENDED.weak)
 
 
 def _confidence(clue: Clue) -> float:
     nobody = not clue.ranks and not clue.hosts and not FAULTS[clue.fault_class].outside
-    return round(clue.confidence * (NOBODY if nobody else 1.0), 2)
+    return round(clue.confidence * (ENDED.no_culprit_factor if nobody else 1.0), 2)
 
 
 def _sentence(text: str) -> str:

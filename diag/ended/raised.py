@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from diag.ended.policy import ENDED
+
 # Messages of torch, gloo, NCCL and the launchers in a rank whose peers are gone or late, or that has to stop.
 _OF_THE_GROUP = (
     "DistBackendError", "DistNetworkError", "DistStoreError", "ChildFailedError", "CalledProcessError",
@@ -35,7 +37,6 @@ _JOINS = (
 )
 _OF_A_WORKER = re.compile(r"^Caught \w+ in ")  # torch's ExceptionWrapper: a DataLoader's worker, DataParallel's replica
 _NOT_FATAL = ("Exception ignored in", "Error in atexit._run_exitfuncs")
-_LONGEST = 200
 
 
 def about_others(text: str) -> bool:
@@ -108,7 +109,8 @@ def lost_worker(text: str) -> tuple[str, str] | None:
     return (fault_class, f"lost a DataLoader worker (pid {match['pids'].strip()}), {words}") if fault_class else None
 
 
-def shortened(text: str, most: int = _LONGEST) -> str:
+def shortened(text: str, most: int | None = None) -> str:
+    most = ENDED.exception_chars if most is None else most
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 

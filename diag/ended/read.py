@@ -22,6 +22,7 @@ from diag.collectors.records import (
     RankRecord,
 )
 from diag.ended.model import Culprit, short_host
+from diag.ended.policy import ENDED
 from diag.ended.raised import Chain, chain_of, chain_of_message
 from diag.model import Gap
 from diag.rundir.job_ranks import job_ranks
@@ -98,11 +99,6 @@ def beat_of(heartbeat: Heartbeat) -> Beat:
         sent_ns=heartbeat.monotonic_ns,
         unix_ns=heartbeat.unix_ns,
     )
-
-
-_TAIL_BYTES = 2 << 20  # of collectives.jsonl: the last steps; a step of 4,096 calls takes 400 kB
-_LOG_BYTES = 256 << 10
-_TRACEBACK_CHARS = 64 << 10  # at the end of the log, searched line by line
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +203,7 @@ def _rank(
     rank: int, files: RankLayout, identity: RankRecord | None, ended: RankExit | None, gaps: list[Gap | None]
 ) -> Rank:
     heartbeat, heartbeat_gap = read_heartbeat(files)
-    lines, lines_gap = read_last_lines(files.collectives, CollectiveLine, _TAIL_BYTES)
+    lines, lines_gap = read_last_lines(files.collectives, CollectiveLine, ENDED.collectives_tail_bytes)
     error, error_gap = read_record(files.error, dict[str, Any], files.run)
     log, log_gap = _tail(files.log, files.run)
     gaps += heartbeat_gap, lines_gap, error_gap, log_gap
@@ -232,7 +228,7 @@ def _rank(
         open_step=open_step,
         exit=ended,
         error=message,
-        raised=chain_of(callstack) or chain_of_message(message) or chain_of(log[-_TRACEBACK_CHARS:]),
+        raised=chain_of(callstack) or chain_of_message(message) or chain_of(log[-ENDED.traceback_chars :]),
         raised_at=raised_at,
         log=log,
         failed_as=_failed_as(heartbeat),
@@ -243,7 +239,7 @@ def _rank(
 
 def _tail(path: Path, run: Path) -> tuple[str, Gap | None]:
     try:
-        return read_tail(path, _LOG_BYTES, run)[0].decode(errors="replace"), None
+        return read_tail(path, ENDED.log_bytes, run)[0].decode(errors="replace"), None
     except FileNotFoundError:
         return "", None
     except OSError as error:

@@ -8,15 +8,10 @@ from diag.collectors.layout import RankLayout
 from diag.ended.clues import evidence_of_standstill
 from diag.ended.ends import End, end_of, signal_words
 from diag.ended.model import Evidence
+from diag.ended.policy import ENDED
 from diag.ended.read import Rank, Rundir
 from diag.rundir.policy import SILENCE
 from diag.words.formatting import begun, counted, listing, spaced
-
-# The launcher saw every process end with 0, and every rank recorded that its training reached its end.
-_SURE_OF_END = 0.95
-_SURE_WITHOUT_LAUNCHER = 0.85
-_MOST_RANKS = 4
-_LONG_S = 10.0  # without progress
 
 
 @dataclass(frozen=True)
@@ -40,10 +35,10 @@ def ended_well(run: Rundir) -> EndedWell | None:
     launcher = "with exit code 0" if run.exit_code == 0 else "and no launcher recorded an exit code"
     return EndedWell(
         f"The run ended well: {ranks} reached the end of the training{after}, {launcher}. There is nothing to triage.",
-        _SURE_OF_END if run.exit_code == 0 else _SURE_WITHOUT_LAUNCHER,
+        ENDED.ended_well if run.exit_code == 0 else ENDED.ended_well_without_launcher,
         (
             *([Evidence(str(run.manifest), 0, "exit code 0")] if run.exit_code == 0 else []),
-            *(_evidence_of_end(rank, record) for rank, record in sorted(run.ranks.items())[:_MOST_RANKS]),
+            *(_evidence_of_end(rank, record) for rank, record in sorted(run.ranks.items())[: ENDED.most_ranks_named]),
         ),
     )
 
@@ -73,7 +68,7 @@ def standing(run: Rundir) -> Standing:
         parts.append(f"no record of {spaced(counted(missing, 'rank'))}")
     ended = "The run has no recorded end" if run.exit_code is None else f"The run ended with exit code {run.exit_code}"
     evidence = [Evidence(str(run.manifest), 0, _exit_words(run))]
-    shown = [ranks[0] for ranks in states.values()][:_MOST_RANKS]
+    shown = [ranks[0] for ranks in states.values()][: ENDED.most_ranks_named]
     evidence += [evidence_of_standstill(run.ranks[rank]) for rank in shown]
     dumps = [f"`py-spy dump --pid {run.ranks[rank].pid}`" for rank in shown if run.ranks[rank].pid is not None]
     steps = (f"While it runs, take the stacks: {', '.join(dumps)}.",) if dumps and not is_over(run) else ()
@@ -112,7 +107,7 @@ def _state(run: Rundir, record: Rank) -> str:
     still_s = (beat.sent_ns - beat.phase_since_ns) / 1e9 if beat.phase_since_ns else 0.0
     where = "in a collective" if beat.in_collective and still_s >= 1 else _where(beat.phase)
     words = f"{where}{after}"
-    if still_s >= _LONG_S:
+    if still_s >= ENDED.long_still_s:
         words += f", without progress for {still_s:.0f} s"
     if silent_s > SILENCE.silent_s:
         words += f", as its last heartbeat said {silent_s:,.0f} s ago"

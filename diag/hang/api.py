@@ -13,6 +13,7 @@ from diag.collectors.layout import OOM, RunLayout, is_folder
 from diag.collectors.masking import masked
 from diag.collectors.reading import walk
 from diag.errors import DiagError
+from diag.hang.policy import HANG_ANSWER
 from diag.words.formatting import visible
 
 from .model import Communicator, Logs, Member, Triage, absent_of
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from diag.hang.ras.client import Asked
 
 # -- One answer for a training that its launcher restarted: the first known cause, and what followed -------------------
-
-_MOST_EVIDENCE = 2
 
 
 def reported(attempts: Sequence[Triage | None]) -> int:
@@ -58,7 +57,7 @@ def with_others(attempts: Sequence[Triage | None]) -> Triage:
             again.append(number)
         else:
             sentences.append(_after(number, later))
-        evidence += later.evidence[:_MOST_EVIDENCE] if later is not None and later.culprits else ()
+        evidence += later.evidence[: HANG_ANSWER.most_outcome_evidence] if later is not None and later.culprits else ()
     if again:
         numbers = ", ".join(map(str, again))
         sentences.insert(

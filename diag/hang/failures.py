@@ -12,6 +12,7 @@ from diag.hang.classes import CLASSES
 from diag.hang.classes.processes import SAYS
 from diag.hang.job import JobLogs
 from diag.hang.model import MOST_RANKS, Line, Role, absent_of, grouped
+from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
 from diag.hang.text.prefixes import at_ns
 
 # -- torchrun's last block: which rank failed, where, with which exit code ---------------------------------------------
@@ -21,7 +22,6 @@ _FIELD = re.compile(r"^\s{1,6}(?P<name>time|host|rank|exitcode|error_file|traceb
 _RANK = re.compile(r"(\d{1,9})(?: \(local_rank: (\d{1,9})\))?")
 _EXIT = re.compile(r"(-?\d{1,9})(?: \(pid: (\d{1,9})\))?")
 _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)_(\d\d):(\d\d):(\d\d)")
-_REACH = 12  # lines of one failure, without its traceback
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def failed_ranks(job: JobLogs) -> tuple[FailedRank, ...]:
     for line in job.logs.lines:
         text = line.text
         match = _FIELD.match(text)
-        new = lines and (line.path != lines[-1].path or line.number - lines[-1].number > _REACH)
+        new = lines and (line.path != lines[-1].path or line.number - lines[-1].number > HANG_RULES.failure_reach)
         if lines and (new or (match is not None and match["name"] in fields)):
             failures += _failed_rank(fields, lines, root)
             fields, lines, root = {}, [], root and not new
@@ -151,8 +151,6 @@ _GROUP = re.compile(
 )
 _AT_WORK = re.compile(r"(?:at work sequence id|watchdog at work|Timeout at NCCL work): (\d{1,20})")
 TIMED_OUT = re.compile(r"(?i)time(?:d )? ?out")  # a store that prints this is alive: another process is late
-_OFTEN_MS = 10_000  # a watchdog looks far more often
-_BY_CHANCE = 1000  # numbers up to here can be equal in two groups
 _UNKNOWN = ""  # torch before 2.2 does not name the group
 
 
@@ -179,7 +177,7 @@ class Timeout:
     def late(self) -> bool:
         """Whether the watchdog itself was late: it looks every second, so a short timeout is easily exceeded."""
         limit, ran = self.timeout_ms or 0, self.ran_ms or 0
-        return limit > 0 and ran > 2 * limit and ran > limit + _OFTEN_MS
+        return limit > 0 and ran > 2 * limit and ran > limit + HANG_EVIDENCE.timeout_of_watchdog_ms
 
     @property
     def words(self) -> str:
@@ -363,7 +361,7 @@ def _assign_ungrouped(by_group: dict[str, dict[int | None, Timeout]]) -> None:
                 same.append(group)
                 if len(same) > 1:
                     break
-        if not same and report.seq > _BY_CHANCE:
+        if not same and report.seq > HANG_EVIDENCE.equal_by_chance:
             same = list(numbers[report.seq])
         if len(same) == 1 and rank is not None:
             by_group[same[0]][rank] = nameless.pop(rank)

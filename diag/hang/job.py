@@ -14,9 +14,7 @@ from diag.ended.model import Culprit, short_host
 from diag.hang.classes import hits_of
 from diag.hang.classes.base import Hit
 from diag.hang.model import Communicator, Line, Logs, Process, Speaker, grouped
-
-# Clocks of two hosts: NTP usually keeps them within milliseconds, without a guarantee, and log lines are written late.
-CLOCKS_NS = 2_000_000_000
+from diag.hang.policy import HANG_EVIDENCE
 
 _INTERFACE = re.compile(r"(?P<name>[\w.@-]+):(?P<address>[0-9a-fA-F.:]+(?:%\w+)?)<\d+>")
 _ADDRESS = re.compile(r"^(?P<host>.+?)<(?P<port>\d+)>$")
@@ -337,7 +335,7 @@ class JobLogs:
         if first.time_ns is not None and second.time_ns is not None:
             same = self.culprit(first).host == self.culprit(second).host != ""
             apart = second.time_ns - first.time_ns
-            return apart > 0 if same or abs(apart) > CLOCKS_NS else None
+            return apart > 0 if same or abs(apart) > HANG_EVIDENCE.clocks_of_hosts_ns else None
         return first.number < second.number if first.path == second.path else None
 
 

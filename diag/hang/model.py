@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from diag.collectors.layout import MOST_RANKS as MOST_RANKS
 from diag.ended.model import Culprit, Evidence
+from diag.hang.policy import HANG_ANSWER
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -111,14 +112,11 @@ class Logs:
     deduplicated: bool = False  # Ray leaves lines out: the absence of a rank means nothing
 
 
-_FEW_ABSENT, _ABSENT_FOR_EACH = 1_024, 16
-
-
 def absent_of(size: int, present: Collection[int]) -> list[int]:
     """The ranks below ``size`` that are not present. Empty where they are far more than those that are: a log may print
     any size, so naming the others must not cost more than reading the log did, and hundreds of missing logs say
     nothing about their ranks."""
-    if size - len(present) > _FEW_ABSENT + _ABSENT_FOR_EACH * len(present):
+    if size - len(present) > HANG_ANSWER.few_absent + HANG_ANSWER.absent_for_each * len(present):
         return []
     present = present if isinstance(present, (set, frozenset, dict)) else set(present)
     return [rank for rank in range(size) if rank not in present]

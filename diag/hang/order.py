@@ -7,17 +7,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from diag.ended.model import NOBODY, Clue
+from diag.ended.model import Clue
+from diag.ended.policy import ENDED
 from diag.hang.classes import CLASSES
-from diag.hang.job import CLOCKS_NS
 from diag.hang.model import Guess, RuledOut
+from diag.hang.policy import HANG_EVIDENCE
 
 # -- Causes before consequences, wherever they stand in a file ---------------------------------------------------------
 
 _FIRST = 0.0  # before every class
 _NEVER_FIRST = 6.5  # behind every class that can be a cause
 _DOUBTFUL_END = 4.5  # a process that ended, perhaps as a victim: behind ranks that are missing
-_WEAK = 0.5  # below it a clue gives way to stronger ones of the next priority
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _before(first: Clue, second: Clue) -> bool:
     """Whether a clue is earlier by more than the clocks of two hosts may differ."""
     if first.time_ns is None or second.time_ns is None:
         return False
-    return second.time_ns - first.time_ns > CLOCKS_NS
+    return second.time_ns - first.time_ns > HANG_EVIDENCE.clocks_of_hosts_ns
 
 
 def _place(clue: Clue, roots: Sequence[Clue], first_timeout_ns: int | None) -> _Placed:
@@ -95,7 +95,7 @@ def _place(clue: Clue, roots: Sequence[Clue], first_timeout_ns: int | None) -> _
     demoted = _why_not_first(clue, roots, first_timeout_ns)
     if demoted:
         return _Placed(clue, max(place, _NEVER_FIRST), demoted)
-    if clue.confidence < _WEAK:
+    if clue.confidence < ENDED.weak:
         place = max(place + 1, _DOUBTFUL_END) if fault_class.ending else place + 1
     return _Placed(clue, place)
 
@@ -114,12 +114,16 @@ def _why_not_first(clue: Clue, roots: Sequence[Clue], first_timeout_ns: int | No
                 return cause.rules_out[fault_class.id]
             if _before(other, clue):
                 return f"it ended {_apart(other, clue)} after the first sign that {words}"
-        if first_timeout_ns is not None and clue.time_ns is not None and clue.time_ns > first_timeout_ns + CLOCKS_NS:
+        if (
+            first_timeout_ns is not None
+            and clue.time_ns is not None
+            and clue.time_ns > first_timeout_ns + HANG_EVIDENCE.clocks_of_hosts_ns
+        ):
             seconds = (clue.time_ns - first_timeout_ns) / 1e9
             return f"it ended {seconds:,.0f} s after the first collective had timed out, as the watchdogs' processes do"
     if fault_class.closed_at_end and first_timeout_ns is not None:
         time = clue.time_ns
-        if time is not None and time - first_timeout_ns > -CLOCKS_NS:
+        if time is not None and time - first_timeout_ns > -HANG_EVIDENCE.clocks_of_hosts_ns:
             return "the connections ended after collectives had timed out, when their processes were ended"
     if fault_class.closed_at_end:
         for other in roots:
@@ -195,11 +199,6 @@ def _joined(first: Clue, second: Clue) -> Clue:
 # 0.7 to 0.8, 34 of 45 below: it is low there on purpose, since a wrong answer must not look sure
 # (tests/bench/REAL_LOGS.md).
 
-MOST = 0.95
-_RIVAL = 0.8
-_CONTRADICTED = 0.85
-_SUPPORTED = 0.6  # of the doubt is left
-
 
 @dataclass(frozen=True)
 class Confidence:
@@ -212,11 +211,11 @@ def confidence_of(cause: Clue, others: Sequence[Clue]) -> Confidence:
     value, because = cause.confidence, list[str]()
     ranks = cause.ranks
     if not ranks and not cause.hosts and not CLASSES[cause.fault_class].outside:
-        value *= NOBODY
+        value *= ENDED.no_culprit_factor
         because.append("no evidence attributes it to a rank or host")
     rivals = [other for other in others if _rival(cause, other)]
     if rivals:
-        value *= _RIVAL
+        value *= HANG_EVIDENCE.rival_factor
         because.append(f"{rivals[0].fault_class} could be the cause as well")
     for other in others:
         if other.from_dumps == cause.from_dumps:
@@ -224,14 +223,14 @@ def confidence_of(cause: Clue, others: Sequence[Clue]) -> Confidence:
         named = other.ranks
         source = "the dumps" if other.from_dumps else "the logs"
         if ranks and named and named <= ranks:
-            value = 1 - (1 - value) * _SUPPORTED
+            value = 1 - (1 - value) * HANG_EVIDENCE.supported_doubt
             because.append(f"{source} name the same ranks")
             break
         if ranks and named and not named & ranks:
-            value *= _CONTRADICTED
+            value *= HANG_EVIDENCE.contradicted_factor
             because.append(f"{source} name others ({other.fault_class})")
             break
-    return Confidence(round(min(value, MOST), 2), cause.confidence, tuple(because))
+    return Confidence(round(min(value, HANG_EVIDENCE.confidence_at_most), 2), cause.confidence, tuple(because))
 
 
 def _rival(cause: Clue, other: Clue) -> bool:

@@ -8,16 +8,18 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from diag.ended.model import SURE_ENOUGH, SURE_ENOUGH_OF_A_GOOD_END, Clue, Culprit, Evidence, headline
+from diag.ended.model import Clue, Culprit, Evidence, headline
+from diag.ended.policy import ENDED
 from diag.ended.raised import shortened
 from diag.ended.state import EndedWell, Standing
 from diag.hang.classes import CLASSES
-from diag.hang.classes.base import NAMES_THE_CAUSE, Hit
+from diag.hang.classes.base import Hit
 from diag.hang.failures import STEP, TIMED_OUT, Timeout, ended_well, groups_of, in_order, timeouts_of
 from diag.hang.flight import FlightFindings
 from diag.hang.job import JobLogs, distinct
 from diag.hang.model import Known, Line, Logs, Role, RuledOut, Triage
 from diag.hang.order import Chosen, Confidence, choose, confidence_of, merged
+from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE
 from diag.hang.rules import RULES
 from diag.hang.rules.network import ends_on_its_host, interface_words
 from diag.hang.rules.processes import victims_of
@@ -32,13 +34,8 @@ _REMOTE = re.compile(r"^\[?(?P<host>[^\]\s:]+(?::[^\]\s:]+)*?)\]?(?::\d+)?$")
 _EXCEPTION = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception)(?::|$)|^(?:\S+: )?Test \w+ failure ")
 _LAUNCHER_ERROR = re.compile(r"^[a-z]\w*: error: ")
 _LAST_ERROR = re.compile(r"^\s*Last error:\s*$")
-_MOST = 6
-_MOST_NAMED = 1_024  # ranks
 _AT_START = ("barrier-device", "all-peers")  # notices of runs that hang later as well: no sign that the job is healthy
-_QUOTED = 160  # characters
 UNKNOWN = "The logs do not show the state of the job."
-_TOO_SHORT_MS = 5_000  # a first collective also builds the communicator
-_WELL, _STEPS, _STEPS_ONLY = 0.85, 0.7, 0.5
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ def without_cause(job: JobLogs, reports: Sequence[Timeout]) -> NoCause:
             0.5,
             f"The store of the job is gone, and no log line shows why. Look at {where} first. {store[0].sentence}",
             distinct(ends or zero),
-            tuple(hit.line for hit in store[:_MOST]),
+            tuple(hit.line for hit in store[: HANG_ANSWER.most_next_steps]),
         )
     if reports:
         return _only_timeouts(job, reports)
@@ -76,14 +73,14 @@ def without_cause(job: JobLogs, reports: Sequence[Timeout]) -> NoCause:
     if waits:
         lines = tuple(line for line in job.logs.lines if "Init START" in line.text)
         text = "The initialisation of a communicator began and was not completed, and no log line shows why."
-        return NoCause("undetermined", 0.4, text, (), lines[:_MOST])
+        return NoCause("undetermined", 0.4, text, (), lines[: HANG_ANSWER.most_next_steps])
     lost = job.once(victims_of)
     if lost:
         return _only_victims(job, lost)
     if alarms:
         first = alarms[0]
         text = "No known log pattern matches. The evidence is the first warning of each process."
-        return NoCause("undetermined", 0.3, text, (), (first, *alarms[1:_MOST]))
+        return NoCause("undetermined", 0.3, text, (), (first, *alarms[1 : HANG_ANSWER.most_next_steps]))
     return _healthy_or_unknown(job)
 
 
@@ -96,7 +93,14 @@ def _worker_died(died: Sequence[Hit]) -> NoCause:
         f"{where}: the worker's own log (`/tmp/ray/session_latest/logs`, by its pid) and "
         "`dmesg -T | grep -i 'killed process'`."
     )
-    return NoCause("undetermined", 0.3, named[0].sentence, (), tuple(hit.line for hit in named[:_MOST]), (look,))
+    return NoCause(
+        "undetermined",
+        0.3,
+        named[0].sentence,
+        (),
+        tuple(hit.line for hit in named[: HANG_ANSWER.most_next_steps]),
+        (look,),
+    )
 
 
 def _only_victims(job: JobLogs, lost: Mapping[int, Line]) -> NoCause:
@@ -107,11 +111,15 @@ def _only_victims(job: JobLogs, lost: Mapping[int, Line]) -> NoCause:
     timed = all(line.time_ns is not None for _, line in lines)
     if timed and len(lines) > 1:
         text += f" Rank {lines[0][0]} raised first."
-    world = range(job.logs.world_size if job.logs.world_size is not None and job.logs.world_size <= _MOST_NAMED else 0)
+    world = range(
+        job.logs.world_size
+        if job.logs.world_size is not None and job.logs.world_size <= HANG_ANSWER.most_ranks_named
+        else 0
+    )
     rest = [rank for rank in world if rank not in lost]
     if rest:
         text += f" No exception was found for {spaced(listing(rest))}: look there first."
-    return NoCause("undetermined", 0.3, text, (), tuple(line for _, line in lines)[:_MOST])
+    return NoCause("undetermined", 0.3, text, (), tuple(line for _, line in lines)[: HANG_ANSWER.most_next_steps])
 
 
 def _only_timeouts(job: JobLogs, reports: Sequence[Timeout]) -> NoCause:
@@ -128,11 +136,13 @@ def _only_timeouts(job: JobLogs, reports: Sequence[Timeout]) -> NoCause:
         text = f"{some} timed out in {main.reports[0].words}; which ranks are missing is unknown."
         text += unknown
     least = min((r.timeout_ms for r in reports if r.timeout_ms is not None), default=None)
-    if least is not None and least < _TOO_SHORT_MS:
+    if least is not None and least < HANG_EVIDENCE.too_short_timeout_ms:
         text += f" The timeout of the group is only {least:,} ms, shorter than a first collective takes: raise it."
     if any(report.late for report in reports):
         text += " It ran for more than twice its timeout: the watchdog itself was blocked."
-    return NoCause("undetermined", 0.4, text, (), tuple(report.line for report in reports[:_MOST]))
+    return NoCause(
+        "undetermined", 0.4, text, (), tuple(report.line for report in reports[: HANG_ANSWER.most_next_steps])
+    )
 
 
 def _alarms(job: JobLogs) -> list[Line]:
@@ -156,11 +166,19 @@ def _healthy_or_unknown(job: JobLogs) -> NoCause:
     harmless = [hit.line for hit in job.hits if hit.fault_class.id == "harmless"]
     overcome = {hit.line for hit in job.hits if hit.fault_class.id == "harmless" and hit.name not in _AT_START}
     complete = [line for line in job.logs.lines if "COMPLETE" in line.text]
-    lines = tuple(dict.fromkeys((*complete[:_MOST], *harmless)))[:_MOST]
+    lines = tuple(dict.fromkeys((*complete[: HANG_ANSWER.most_next_steps], *harmless)))[: HANG_ANSWER.most_next_steps]
     doubt = _doubt(job)
     if job.once(ended_well) and not _another_job(job):
-        lines = tuple(dict.fromkeys((*(hit.line for hit in job.named("ended-well")), *lines)))[:_MOST]
-        return NoCause("healthy", _WELL, "The training printed that it reached its end, and nothing failed.", (), lines)
+        lines = tuple(dict.fromkeys((*(hit.line for hit in job.named("ended-well")), *lines)))[
+            : HANG_ANSWER.most_next_steps
+        ]
+        return NoCause(
+            "healthy",
+            HANG_EVIDENCE.ended_well,
+            "The training printed that it reached its end, and nothing failed.",
+            (),
+            lines,
+        )
     whole = largest is not None and len(largest.members) == largest.size and all(m.completed for m in members)
     if whole and all(m.ended == "destroyed" for m in members):
         return NoCause("healthy", 0.9, "The run ended in order: every communicator was destroyed.", (), lines)
@@ -173,10 +191,10 @@ def _healthy_or_unknown(job: JobLogs) -> NoCause:
         if whole:
             size = largest.size if largest else 0
             text = f"All {size} ranks are initialised, they train, and no log line reports a problem."
-            return NoCause("healthy", _STEPS, text, (), (*lines[:3], *steps[-2:]))
+            return NoCause("healthy", HANG_EVIDENCE.steps_go_on, text, (), (*lines[:3], *steps[-2:]))
         if overcome and after:
             text = "The training makes progress, and no log line reports a problem."
-            return NoCause("healthy", _STEPS_ONLY, text, (), (*lines[:3], *steps[-2:]))
+            return NoCause("healthy", HANG_EVIDENCE.steps_alone_go_on, text, (), (*lines[:3], *steps[-2:]))
     if whole and largest is not None:
         text = f"All {largest.size} ranks are initialised. No log line shows a training step or reports a problem."
         return NoCause("undetermined", 0.4, text, (), lines)
@@ -187,12 +205,12 @@ def _healthy_or_unknown(job: JobLogs) -> NoCause:
     if errors:
         # A launcher's message is the end of the process, an exception the reason.
         last = ([line for line in errors if not _LAUNCHER_ERROR.match(line.text)] or errors)[-1]
-        words = shortened(last.text.strip(), _QUOTED)
+        words = shortened(last.text.strip(), HANG_ANSWER.quoted_chars)
         text = f"No known log pattern matches. The last error in the logs: {words}"
-        return NoCause("undetermined", 0.3, text, (), tuple(errors[-_MOST:]))
+        return NoCause("undetermined", 0.3, text, (), tuple(errors[-HANG_ANSWER.most_next_steps :]))
     if harmless:
         text = "The logs hold only lines that healthy runs also print, and no training step or end of the job."
-        return NoCause("undetermined", 0.3, text, (), tuple(harmless[:_MOST]))
+        return NoCause("undetermined", 0.3, text, (), tuple(harmless[: HANG_ANSWER.most_next_steps]))
     return NoCause("undetermined", 0.2, UNKNOWN, (), ())
 
 
@@ -325,10 +343,6 @@ def what_to_collect(
     return tuple(advice)
 
 
-_SURE_ENOUGH_OF_DUMPS = 0.5  # clues for ranks without a dump are below: their dumps may only not have been collected
-_MOST_EVIDENCE = 10
-
-
 def reason(
     logs: Logs,
     dumps: FlightFindings = FlightFindings(),  # noqa: B008 -- frozen
@@ -352,8 +366,8 @@ def reason(
     chosen = choose(merged([*from_text, *from_runs, *from_dumps]), first.time_ns if first is not None else None)
     if chosen.cause is not None:
         sure = confidence_of(chosen.cause, chosen.others)
-        least = _SURE_ENOUGH_OF_DUMPS if chosen.cause.from_dumps else SURE_ENOUGH
-        if sure.value >= (SURE_ENOUGH_OF_A_GOOD_END if well is not None and not reports else least):
+        least = HANG_EVIDENCE.sure_enough_of_dumps if chosen.cause.from_dumps else ENDED.sure_enough
+        if sure.value >= (ENDED.sure_enough_of_a_good_end if well is not None and not reports else least):
             answer = _with_cause(job, chosen, chosen.cause, sure, reports, dumps, known)
             return replace(answer, next_steps=fitting(answer.next_steps, may_use_nccl(job, backends)))
     if well is not None and not reports:  # whatever its logs warn of
@@ -408,7 +422,7 @@ def _with_cause(
 ) -> Triage:
     fault_class = CLASSES[cause.fault_class]
     same = [clue for clue in chosen.others if clue.ranks & cause.ranks]
-    said = fault_class.by_line and sure.of_evidence >= NAMES_THE_CAUSE
+    said = fault_class.by_line and sure.of_evidence >= HANG_EVIDENCE.names_the_cause
     collect = what_to_collect(job, known, bool(dumps.coverage), bool(reports), said)
     is_sure = (sure.value >= 0.8 and (cause.ranks or cause.hosts)) or fault_class.outside
     evidence = dict.fromkeys((*cause.evidence, *(line for clue in same for line in clue.evidence[:2])))
@@ -420,7 +434,7 @@ def _with_cause(
         confidence=sure.value,
         headline=headline(fault_class, cause),
         culprits=cause.culprits,
-        evidence=tuple(evidence)[:_MOST_EVIDENCE],
+        evidence=tuple(evidence)[: HANG_ANSWER.most_evidence],
         ruled_out=(*chosen.ruled_out, *_also_ruled_out(job, cause.fault_class, reports)),
         next_steps=(
             *steps(fault_class, cause.culprits, cause.note, tuple(evidence), victims, known),
@@ -456,7 +470,7 @@ def _without(
         confidence=no_cause.confidence,
         headline=no_cause.headline,
         culprits=no_cause.culprits,
-        evidence=tuple(dict.fromkeys(evidence))[:_MOST_EVIDENCE],
+        evidence=tuple(dict.fromkeys(evidence))[: HANG_ANSWER.most_evidence],
         ruled_out=tuple(_also_ruled_out(job, no_cause.fault_class, reports)),
         next_steps=(*no_cause.steps, *steps(CLASSES[no_cause.fault_class], no_cause.culprits, facts=known), *collect),
         victims=_victims(job, suspects, ranks, reports) if no_cause.fault_class != "healthy" else (),

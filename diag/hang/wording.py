@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from diag.collectors.reading import is_no_file
 from diag.ended.model import Culprit, Evidence, culprit_words, host_list
+from diag.hang.policy import HANG_ANSWER
 from diag.words.formatting import listing, spaced
 
 from .model import ForStacks, Guess, Known, WhileItHangs
@@ -52,7 +53,7 @@ def steps(
     stacked = {rank: facts.stacked[rank] for rank in ranks if facts.stacked.get(rank)}
     where = (
         f"See what {'it' if len(stacked) == 1 else 'they'} did when the stacks were taken: "
-        + ", ".join(f"rank {rank} in {frame}" for rank, frame in list(stacked.items())[:_MOST_COMMANDS])
+        + ", ".join(f"rank {rank} in {frame}" for rank, frame in list(stacked.items())[: HANG_ANSWER.most_commands])
         + "."
     )
     read_stacks = bool(ranks) and len(stacked) == len(ranks)
@@ -68,7 +69,6 @@ def steps(
     )
 
 
-_MOST_COMMANDS = 4
 _ENDPOINT = re.compile(r"(?<![\w.:])(?P<host>\w[\w.:-]{0,254})<(?P<port>[1-9]\d{0,4})>")
 
 
@@ -80,7 +80,7 @@ def _py_spy(culprits: Sequence[Culprit], pids: Mapping[int, int], options: str =
         if c.rank is not None and c.rank in pids
     ]
     if commands and len(commands) == len(culprits):
-        return ", ".join(commands[:_MOST_COMMANDS])
+        return ", ".join(commands[: HANG_ANSWER.most_commands])
     hosts = list(dict.fromkeys(c.host for c in culprits if c.host))
     process = "its process" if len(culprits) <= 1 else "their processes"
     return f"py-spy dump {options}on {process}{f', on {host_list(hosts)}' if hosts else ''}"

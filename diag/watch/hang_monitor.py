@@ -23,6 +23,7 @@ from diag.collectors.masking import masked
 from diag.collectors.records import CRASH, HANG, Asked
 from diag.ended.read import Beat, beat_of
 from diag.errors import DiagError
+from diag.hang.policy import NCCL_RAS
 from diag.hang.ras import client as ras
 from diag.rundir.lines import read_heartbeat, read_identity
 from diag.rundir.standstill import BUSY_PHASES
@@ -136,7 +137,7 @@ def _reports_of_ras(layout: RunLayout, workers: Iterable[Worker], twice: bool, n
         pids = {worker.pid for worker in workers}
         for turn in range(2 if twice else 1):
             if turn:
-                time.sleep(ras.APART_S)
+                time.sleep(NCCL_RAS.reports_apart_s)
             try:
                 report = ras.ask(answer_s=RAS_S).data
             except DiagError:  # no NCCL, an older one, or RAS is switched off
@@ -152,7 +153,7 @@ def _reports_of_ras(layout: RunLayout, workers: Iterable[Worker], twice: bool, n
     try:
         yield
     finally:
-        asking.join(2 * RAS_S + ras.APART_S)
+        asking.join(2 * RAS_S + NCCL_RAS.reports_apart_s)
 
 
 def _wait(done: Callable[[], bool], seconds: float) -> None:

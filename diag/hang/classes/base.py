@@ -5,18 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property
 from typing import Any
 
 from diag.ended.model import FAULTS, NAME_NO_CAUSE
 from diag.ended.raised import shortened
 from diag.hang.model import Line, Role
+from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE
 from diag.words.formatting import begun
 
-# Confidence that one line gives its class, before other clues raise or lower it (diag.hang.order).
-NAMES_THE_CAUSE = 0.9  # the program that failed says what failed
-NAMES_AN_EFFECT = 0.7  # it reports an effect that has one usual cause
-SUGGESTS = 0.5  # it has several possible causes
+
+class Support(Enum):
+    """How much a line says about its class. The confidence of each is in HANG_EVIDENCE."""
+
+    NAMES_THE_CAUSE = "names_the_cause"
+    NAMES_AN_EFFECT = "names_an_effect"
+    SUGGESTS = "suggests"
+    WAS_ASKED = "was_asked"
+
+
+NAMES_THE_CAUSE, NAMES_AN_EFFECT, SUGGESTS, WAS_ASKED = Support
 
 
 @dataclass(frozen=True)
@@ -29,8 +38,14 @@ class LogPattern:
     printed_by: str = ""  # versions; file:line in the program that prints it
     says: str = ""  # one sentence about such a line; "[at {peer}]": only where the line gives the peer
     role: Role = Role.ROOT
-    confidence: float = NAMES_THE_CAUSE
+    support: Support = NAMES_THE_CAUSE
     unless: tuple[str, ...] = ()  # literals that make it something else
+
+    @property
+    def confidence(self) -> float:
+        """That the line's class is the answer, before other clues raise or lower it (diag.hang.order)."""
+        confidence: float = getattr(HANG_EVIDENCE, self.support.value)
+        return confidence
 
     @cached_property
     def _compiled(self) -> re.Pattern[str]:
@@ -50,9 +65,13 @@ class LogPattern:
 
 
 def confirms(
-    anchors: tuple[str, ...], regex: str = "", printed_by: str = "", says: str = "", confidence: float = NAMES_AN_EFFECT
+    anchors: tuple[str, ...],
+    regex: str = "",
+    printed_by: str = "",
+    says: str = "",
+    support: Support = NAMES_AN_EFFECT,
 ) -> LogPattern:
-    return LogPattern(anchors, regex, printed_by, says, Role.CONFIRMATION, confidence)
+    return LogPattern(anchors, regex, printed_by, says, Role.CONFIRMATION, support)
 
 
 def cascade(anchors: tuple[str, ...], regex: str = "", printed_by: str = "", says: str = "") -> LogPattern:
@@ -60,9 +79,13 @@ def cascade(anchors: tuple[str, ...], regex: str = "", printed_by: str = "", say
 
 
 def harmless(
-    anchors: tuple[str, ...], regex: str = "", printed_by: str = "", says: str = "", confidence: float = NAMES_AN_EFFECT
+    anchors: tuple[str, ...],
+    regex: str = "",
+    printed_by: str = "",
+    says: str = "",
+    support: Support = NAMES_AN_EFFECT,
 ) -> LogPattern:
-    return LogPattern(anchors, regex, printed_by, says, Role.HARMLESS, confidence)
+    return LogPattern(anchors, regex, printed_by, says, Role.HARMLESS, support)
 
 
 # A quotation mark at the beginning of a word, and the next one of its kind at the end of one.
@@ -145,7 +168,6 @@ def of(fault_id: str) -> dict[str, Any]:
 
 _CLAUSE = re.compile(r"\[([^\[\]]*)\]")
 _BLANK = re.compile(r"\{(\w+)\}")
-_LONGEST = 160  # characters of a text from a log in a sentence
 
 
 @dataclass(frozen=True)
@@ -162,7 +184,7 @@ class Hit:
     def sentence(self) -> str:
         """The pattern's ``says`` with the line's values. A clause in brackets that needs a missing value is left out;
         where a value outside of brackets is missing, the class's title takes its place."""
-        values = {name: shortened(text, _LONGEST) for name, text in self.groups.items()}
+        values = {name: shortened(text, HANG_ANSWER.text_chars) for name, text in self.groups.items()}
 
         def clause(match: re.Match[str]) -> str:
             return match[1] if all(name in values for name in _BLANK.findall(match[1])) else ""

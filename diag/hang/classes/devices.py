@@ -121,14 +121,14 @@ _DEVICES = (
                 r"failed to open CUDA IPC handle ?:? ?(?:(?P<number>\d+) )?(?P<error>[^\n]*)",
                 "<= 2.13; transport/p2p.cc:238, transport/p2p.cu",
                 "CUDA could not open the memory of another rank's GPU[ ({number})]: {error}.",
-                confidence=NAMES_AN_EFFECT,
+                support=NAMES_AN_EFFECT,
             ),
             "runtime-call": LogPattern(
                 (*RUNTIME_CALLS, *RUNTIME_ERRORS),
                 CALL_FAILED + r"(?P<error>[^'\n]*[^'\n.])",
                 "any program that names the call of the runtime, as RCCL, vLLM, SGLang and TensorRT-LLM do",
                 "A call of the runtime failed[ ({call})][ ({function})]: {error}.",
-                confidence=NAMES_AN_EFFECT,
+                support=NAMES_AN_EFFECT,
                 unless=("out of memory", *_HARDWARE),
             ),
             "rocm-memory-fault": LogPattern(
@@ -197,7 +197,7 @@ _DEVICES = (
                 r"graph/\w+\.(?:cc|h):\d+(?: \(\w+\))? (?:R?NCCL )?WARN (?P<message>.+)",
                 "all; graph/*.cc",
                 "While NCCL searched the topology: {message}",
-                confidence=NAMES_AN_EFFECT,
+                support=NAMES_AN_EFFECT,
                 unless=(
                     "falling back",
                     "P2P is disabled",
@@ -312,7 +312,7 @@ _INFINIBAND = (
                 _COMPLETION.format(r"(?!5\b|4\b)\d+") + _REST,
                 f"{_VERSIONS}; {_WHERE}",
                 "A transfer[ with {peer}] failed.",
-                confidence=NAMES_AN_EFFECT,
+                support=NAMES_AN_EFFECT,
             ),
             "completion-flushed": cascade(
                 ("Got completion ",),
@@ -516,7 +516,7 @@ _MEMORY = (
                 r"Call to (?P<call>ibv_(?:create_qp|create_cq|reg_mr)) failed\s*$",
                 "<= 2.9; misc/ibvwrap.cc",
                 "{call} failed; this version does not print why, and the limit of locked memory is the usual reason.",
-                confidence=SUGGESTS,
+                support=SUGGESTS,
             ),
         },
     ),

@@ -44,7 +44,7 @@ _CALLS = (
                 r"(?P<remote>\d+)",
                 "<= 2.19, InfiniBand; transport/net_ib.cc:1081 (v2.18.3)",
                 "{local} bytes here, {remote} at {peer}.",
-                confidence=NAMES_AN_EFFECT,
+                support=NAMES_AN_EFFECT,
             ),
             "ddp-same-model": LogPattern(
                 ("expects same model across all ranks",),
@@ -53,21 +53,21 @@ _CALLS = (
                 "torch 1.9+; torch/csrc/distributed/c10d/reducer.cpp",
                 "DDP's check of the model[: rank {rank} has {count} parameters, and it read {other_count} from rank "
                 "{other_rank}].",
-                confidence=NAMES_AN_EFFECT,
+                support=NAMES_AN_EFFECT,
             ),
             "mismatched-collective": LogPattern(
                 ("Mismatched collective detected",),
                 r"Mismatched collective detected(?:.*?(?:at and|at or|at|and) around rank (?P<near>\d+))?",
                 "2.4 to 2.6; enqueue.cc",
                 "NCCL's check of the calls found a mismatch[ at or around rank {near}].",
-                confidence=NAMES_AN_EFFECT,
+                support=NAMES_AN_EFFECT,
             ),
             "incorrect-receive": LogPattern(
                 ("posted incorrect receive info",),
                 r"peer (?P<peer>[^\s<>]+<\d+>) posted incorrect receive info: size (?P<remote>-?\d+)",
                 "2.12+; net_ib/p2p.cc:292",
                 "{peer} posted a receive that does not fit.",
-                confidence=NAMES_AN_EFFECT,
+                support=NAMES_AN_EFFECT,
             ),
             "socket-truncated": LogPattern(
                 ("message truncated",),
@@ -75,14 +75,14 @@ _CALLS = (
                 r"(?P<local>\d+)",
                 "2.9+; transport/net_socket.cc:569",
                 "{remote} bytes arrived[ from {peer}], {local} were expected.",
-                confidence=NAMES_AN_EFFECT,
+                support=NAMES_AN_EFFECT,
             ),
             "gloo-length": LogPattern(
                 ("op.preamble.length <= op.nbytes",),
                 r"op\.preamble\.length <= op\.nbytes\. (?P<remote>\d+) vs (?P<local>\d+)",
                 "gloo, all; gloo/transport/tcp/pair.cc",
                 "It received {remote} bytes, {local} were expected.",
-                confidence=NAMES_AN_EFFECT,
+                support=NAMES_AN_EFFECT,
             ),
         },
     ),
@@ -338,21 +338,21 @@ _HOSTS = (
                 r"socketFinalizeAccept(?: from \S+)?: wrong (?:type|magic)",
                 "2.12+; misc/socket.cc:337",
                 "A process that uses another protocol connected.",
-                confidence=SUGGESTS,
+                support=SUGGESTS,
             ),
             "family-0": LogPattern(
                 ("with family 0 is neither",),
                 r"with family 0 is neither AF_INET",
                 "2.12+; misc/socket.cc:538",
                 "The address that a peer sent is empty.",
-                confidence=SUGGESTS,
+                support=SUGGESTS,
             ),
             "bootstrap-truncated": LogPattern(
                 ("Message truncated : received",),
                 r"Message truncated : received [\d,]+ bytes instead of [\d,]+",
                 "all; bootstrap.cc:225",
                 "A peer's bootstrap message has another size.",
-                confidence=SUGGESTS,
+                support=SUGGESTS,
             ),
             "version-line": LogPattern(
                 ("NCCL version ",),
@@ -389,7 +389,7 @@ _HOSTS = (
                 "2.21+; misc/shmutils.cc:132",
                 "The shared memory[ {path}] that a peer made is not there: the peer ended and removed it, or it runs "
                 "in another container or on another host with the same name.",
-                confidence=SUGGESTS,
+                support=SUGGESTS,
             )
         },
     ),
@@ -412,7 +412,7 @@ _HOSTS = (
                 r"Bootstrap Root : mismatch in (?:rank count|info) from procs",
                 "rank count <= 2.22, info 2.23+; bootstrap.cc:346",
                 "The processes disagree on how many they are.",
-                confidence=NAMES_AN_EFFECT,
+                support=NAMES_AN_EFFECT,
             ),
             "rank-out-of-range": LogPattern(
                 ("Invalid rank requested",),
@@ -425,7 +425,7 @@ _HOSTS = (
                 r"Bootstrap Root : rank (?P<group_rank>\d+) of (?P<size>\d+) ranks has already checked in",
                 "all; bootstrap.cc:358",
                 "Two processes claim to be rank {group_rank} of {size}.",
-                confidence=NAMES_AN_EFFECT,
+                support=NAMES_AN_EFFECT,
             ),
             "plugin": LogPattern(
                 ("Plugin Path", "Could not find: libnccl-net", "Loaded net plugin", "No plugin found", "Plugin load "),

@@ -61,7 +61,7 @@ CLASSES = (
                 r"with family (?!0 )\d+ is neither AF_INET",
                 "2.12+; misc/socket.cc:538",
                 "The address has no family that NCCL can use.",
-                confidence=SUGGESTS,  # or a peer sent something that is no address
+                support=SUGGESTS,  # or a peer sent something that is no address
             ),
             "socket-creation": LogPattern(
                 ("Socket creation failed : Address family not supported",),
@@ -145,7 +145,7 @@ CLASSES = (
                 r"Host is down)(?P<final>, exceeded)?",
                 "all; with the address from 2.24; misc/socket.cc:470 (v2.18.3), os/linux.cc:221",
                 "A connection[ to {peer}] got no answer.",
-                confidence=NAMES_AN_EFFECT,
+                support=NAMES_AN_EFFECT,
             ),
             "exceeded-timeouts": LogPattern(
                 ("exceeded timeouts",),
@@ -158,7 +158,7 @@ CLASSES = (
                 rf"Connect to {_PEER} failed : Software caused connection abort",
                 "<= 2.23, hides a refusal or a time-out (nccl#1515); misc/socket.cc",
                 "Connecting to {peer} failed; this version hides whether it was refused or not answered.",
-                confidence=SUGGESTS,
+                support=SUGGESTS,
             ),
             "connect-failed-timeout": LogPattern(
                 ("Connection timed out", "No route to host", "Network is unreachable", "Host is down"),
@@ -182,7 +182,7 @@ CLASSES = (
                 "torch 1.9+; socket.cpp",
                 "Nothing answers[ at {store}, port {port}][ at {other}, port {other_port}][ at {any}, port {any_port}]"
                 "[ within {after}]: the store of the job, which its first process serves.",
-                confidence=NAMES_AN_EFFECT,
+                support=NAMES_AN_EFFECT,
             ),
         },
     ),
@@ -257,7 +257,7 @@ CLASSES = (
                 rf"Software caused connection abort)",
                 "all; with the address from 2.16; misc/socket.cc:289 (ProgressOpt)",
                 "The connection[ to {peer}] ended: {error}.",
-                confidence=SUGGESTS,
+                support=SUGGESTS,
             ),
             "gloo-connection": LogPattern(
                 ("Read error [", "Write error ["),
@@ -265,14 +265,14 @@ CLASSES = (
                 r"timed out|Broken pipe|No route to host)",
                 "torch 1.x+; gloo/transport/tcp/pair.cc",
                 "gloo's connection to {peer} ended: {error}.",
-                confidence=SUGGESTS,
+                support=SUGGESTS,
             ),
             "closed-by-peer": LogPattern(
                 ("Connection closed by remote peer", "Connection closed by peer"),
                 rf"(?:WARN|Net ?:|NET/\w+ ?:|socket\w*:).{{0,80}}?Connection closed by (?:remote )?peer(?: {_PEER})?",
                 "2.4+; with the address from 2.12; misc/socket.cc:35",
                 "The peer[ {peer}] closed the connection.",
-                confidence=SUGGESTS,
+                support=SUGGESTS,
             ),
         },
     ),
@@ -382,7 +382,7 @@ CLASSES = (
                 + r".*)",
                 "all; misc/socket.cc, transport/net*.cc, bootstrap.cc, aws-ofi-nccl",
                 "NCCL's network code reports: [{message}][{other}]",
-                confidence=SUGGESTS,
+                support=SUGGESTS,
                 unless=("No such file", "Failed to open libibverbs", "Could not find", "falling back"),
             ),
             "ofi-old-warning": LogPattern(
@@ -390,28 +390,28 @@ CLASSES = (
                 r"WARN: Function: \w+ Line: \d+: NET/OFI (?P<message>.*?" + _ERRNO + r".*)",
                 "aws-ofi-nccl 1.0; aws-ofi-nccl",
                 "The network plugin reports: {message}",
-                confidence=SUGGESTS,
+                support=SUGGESTS,
             ),
             "kernel-ib": LogPattern(
                 ("infiniband ",),
                 r"\binfiniband (?P<hca>\w+): (?P<message>Failed .+)",
                 "any kernel; kernel log",
                 "The kernel reports for adapter {hca}: {message}",
-                confidence=SUGGESTS,
+                support=SUGGESTS,
             ),
             "rendezvous-failed": LogPattern(
                 ("connection to the C10d store has failed", "connection to the C10d store failed"),
                 r"The connection to the C10d store (?:has )?failed",
                 "torch 1.9+; torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py",
                 "The launcher could not reach the rendezvous store: check its endpoint (--rdzv-endpoint).",
-                confidence=SUGGESTS,
+                support=SUGGESTS,
             ),
             "device-not-opened": LogPattern(
                 ("Unable to open device",),
                 r"NET/IB ?: ?Unable to open device (?P<hca>[\w-]+)",
                 "all; transport/net_ib.cc",
                 "NCCL could not open the adapter {hca}, which the other hosts may have.",
-                confidence=SUGGESTS,
+                support=SUGGESTS,
             ),
             "libfabric": LogPattern(
                 ("<warn>", "libfabric:"),
@@ -420,7 +420,7 @@ CLASSES = (
                 r"(?:.{0,300}?My host id: (?P<host>\S+))?(?:.{0,300}?Peer host id: (?P<other>\S+))?",
                 "aws-ofi-nccl; libfabric, prov/efa",
                 "libfabric reports: {message}[ between {host} and {other}].",
-                confidence=NAMES_AN_EFFECT,
+                support=NAMES_AN_EFFECT,
             ),
             "name-not-resolved": LogPattern(
                 _UNRESOLVED,
@@ -429,7 +429,7 @@ CLASSES = (
                 r"known|Temporary failure in name resolution|No address associated with hostname)",
                 "all; socket.cpp, Python's socket",
                 "The name[ {store} (port {port})] cannot be resolved to an address.",
-                confidence=NAMES_AN_EFFECT,
+                support=NAMES_AN_EFFECT,
                 unless=("IPv6 network addresses of (localhost,",),  # its IPv4 address is taken
             ),
             "network-return-code": confirms(

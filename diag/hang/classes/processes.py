@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, FaultClass, LogPattern, confirms, of
+from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, WAS_ASKED, FaultClass, LogPattern, confirms, of
 
 _ELASTIC = "torch/distributed/elastic/multiprocessing/api.py"
 _ERRORS = "torch/distributed/elastic/multiprocessing/errors/__init__.py"
@@ -72,7 +72,7 @@ def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
             rf"(?P<pid>\d+) )?exits with return code = -{number}\b",
             "any; subprocess, deepspeed, accelerate, torch.multiprocessing, MPICH, Kubernetes",
             says,
-            confidence=NAMES_AN_EFFECT,
+            support=NAMES_AN_EFFECT,
             unless=("forcefully exiting",),
         ),
     }
@@ -86,7 +86,7 @@ def _shell(number: int) -> LogPattern:
         r"(?:$|\(core dumped\)|[\w./]*(?:python|torchrun|deepspeed|accelerate))",
         "any shell; bash, sh, Jupyter",
         f"The shell saw the process end: {words}.",
-        confidence=SUGGESTS if number == 9 else NAMES_AN_EFFECT,
+        support=SUGGESTS if number == 9 else NAMES_AN_EFFECT,
     )
 
 
@@ -128,7 +128,7 @@ CLASSES = (
                 r"on memory",
                 "any; Kubernetes, Slurm, Ray",
                 "The host's memory, or the limit of the container or job, was used up.",
-                confidence=NAMES_AN_EFFECT,
+                support=NAMES_AN_EFFECT,
                 unless=("potential root causes", "common causes include"),  # Ray lists what may have happened
             ),
             "ray-worker-died": confirms(
@@ -145,14 +145,14 @@ CLASSES = (
                 r"(?P<host>[\w.:-]+?)\))?",
                 "Ray 2.2+; raylet, node_manager.cc",
                 "Ray's memory monitor killed workers[ on {host}].",
-                confidence=NAMES_AN_EFFECT,
+                support=NAMES_AN_EFFECT,
             ),
             "ray-memory-threshold": LogPattern(
                 ("exceeds the memory usage threshold of",),
                 r"Memory on the node \(IP: (?P<host>[\w.:-]{1,255}?),.{0,600}?exceeds the memory usage threshold of",
                 "Ray 2.2+; raylet, node_manager.cc",
                 "Ray's memory monitor killed a worker on {host}.",
-                confidence=NAMES_AN_EFFECT,
+                support=NAMES_AN_EFFECT,
             ),
             "kernel-oom": LogPattern(
                 ("Out of memory: Killed process", "Out of memory: Kill process", "Memory cgroup out of memory: Killed"),
@@ -185,7 +185,7 @@ CLASSES = (
                 r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)[^)]*\) is killed by signal: Bus error",
                 "torch 1.0+; torch/utils/data/_utils/signal_handling.py",
                 "A DataLoader worker died of a bus error.",
-                confidence=NAMES_AN_EFFECT,
+                support=NAMES_AN_EFFECT,
             ),
         },
     ),
@@ -220,7 +220,7 @@ CLASSES = (
                 r"corrupted (?:size vs\. prev_size|double-linked list)|(?:stack smashing|buffer overflow) detected)",
                 "any; glibc",
                 "The C library aborted the process because its memory is corrupted: {error}.",
-                confidence=NAMES_AN_EFFECT,
+                support=NAMES_AN_EFFECT,
             ),
             "caught-sigsegv": LogPattern(
                 (
@@ -270,7 +270,7 @@ CLASSES = (
                 ("Traceback (most recent call last)",),
                 printed_by="any Python; Python traceback module",
                 says="A Python traceback begins.",
-                confidence=SUGGESTS,
+                support=SUGGESTS,
             ),
             "exception": confirms(
                 ("Error", "Exception", "KeyboardInterrupt", "StopIteration", "SystemExit"),
@@ -384,14 +384,14 @@ CLASSES = (
                 r"\*\*\* (?:JOB|STEP) \S+ ON (?P<node>\S+) CANCELLED AT ",
                 "any Slurm; src/slurmd/slurmstepd",
                 "The step was cancelled on {node}.",
-                confidence=SUGGESTS,
+                support=SUGGESTS,
             ),
             "told-to-stop": LogPattern(
                 ("got signal: 15", "Received 15 death signal", "Received Signals.SIGTERM death signal"),
                 r"Process \d+ got signal: 15\b|Received (?:15|Signals\.SIGTERM) death signal, shutting down workers",
                 "torch 1.9+; torch/distributed/elastic/agent/server/api.py",
                 "The launcher was asked to stop (SIGTERM) by a scheduler, a person, or another node that failed.",
-                confidence=0.3,
+                support=WAS_ASKED,
             ),
             "interrupted": LogPattern(
                 ("got signal: 2", "got signal: 1", "death signal, shutting down workers", "KeyboardInterrupt"),

@@ -114,7 +114,7 @@ CLASSES = (
                 r"loading",
                 "SGLang; sglang/srt/model_executor",
                 "Rank {done} has loaded its part of the model, and others have not.",
-                confidence=SUGGESTS,
+                support=SUGGESTS,
             ),
         },
     ),

@@ -13,6 +13,7 @@ from diag.ended.model import Clue, Culprit, Evidence
 from diag.hang.flight.board import Board, CallShape, Dumps, RecordedOp, kind_of, lay_out
 from diag.hang.flight.waits import Waits, follow
 from diag.hang.model import Stack
+from diag.hang.policy import HANG_DUMPS
 from diag.words.formatting import begun, counted, spaced
 
 # -- Collectives in which the members of a group do not agree: the first of each group, and the ranks that differ ------
@@ -21,9 +22,6 @@ from diag.words.formatting import begun, counted, spaced
 # decides which ranks differ. An all-to-all's sizes, a gather's outputs and a scatter's inputs may differ and are not
 # compared.
 
-_MAX_SHIFT = 8  # calls that a rank may have left out or made in addition
-_MOST = 200_000  # numbers of a group that are compared, the last ones
-_AFTER_SHIFT = 3  # calls that must agree again after the shift, for it to count as one
 _Table = npt.NDArray[np.int32]
 _Key = tuple[str, int, int, tuple[str, ...]]
 
@@ -67,7 +65,7 @@ def _in_group(board: Board, name: str, members: tuple[int, ...]) -> Mismatch | N
     if len(ranks) < 2:
         return None
     last = max(h.last for h in histories)
-    first = max(min(h.first for h in histories), last - _MOST)
+    first = max(min(h.first for h in histories), last - HANG_DUMPS.most_numbers_compared)
     keys: dict[_Key, int] = {}
     meaning = np.array([keys.setdefault(_key(shape), len(keys)) for shape in board.shapes] + [-1], dtype=np.int32)
     table = np.full((len(ranks), last - first + 1), -1, dtype=np.int32)
@@ -136,13 +134,14 @@ def _shift(table: _Table, usual: int, odd: list[int], column: int) -> int:
     are behind it; 0 where the later calls agree without a shift."""
     if any(_agrees(table[usual], table[row], column + 1, 0, least=1) for row in odd):
         return 0
-    for shift in (sign * size for size in range(1, _MAX_SHIFT + 1) for sign in (1, -1)):
+    for shift in (sign * size for size in range(1, HANG_DUMPS.most_shift + 1) for sign in (1, -1)):
         if all(_agrees(table[usual], table[row], column, shift) for row in odd):
             return shift
     return 0
 
 
-def _agrees(usual: _Table, odd: _Table, column: int, shift: int, least: int = _AFTER_SHIFT) -> bool:
+def _agrees(usual: _Table, odd: _Table, column: int, shift: int, least: int | None = None) -> bool:
+    least = HANG_DUMPS.calls_after_shift if least is None else least
     theirs, ours = (usual[column + shift :], odd[column:]) if shift > 0 else (usual[column:], odd[column - shift :])
     length = min(len(theirs), len(ours))
     both = (theirs[:length] >= 0) & (ours[:length] >= 0)
@@ -153,8 +152,6 @@ def _agrees(usual: _Table, odd: _Table, column: int, shift: int, least: int = _A
 
 
 # -- Ranks, calls and states in words ----------------------------------------------------------------------------------
-
-_SHOWN = 12
 
 
 def listed(ranks: Iterable[int]) -> str:
@@ -169,8 +166,8 @@ def listed(ranks: Iterable[int]) -> str:
         else:
             spans.append((rank, rank))
     texts = [t for a, b in spans for t in ([f"{a} to {b}"] if b - a > 1 else [str(r) for r in range(a, b + 1)])]
-    if len(texts) > _SHOWN:
-        texts = [*texts[: _SHOWN - 1], f"{len(ordered)} in all"]
+    if len(texts) > HANG_DUMPS.calls_shown:
+        texts = [*texts[: HANG_DUMPS.calls_shown - 1], f"{len(ordered)} in all"]
     return f"ranks {', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else f"ranks {texts[0]}"
 
 
@@ -270,15 +267,17 @@ def _why_nothing(board: Board, waits: Waits) -> str:
 
 # -- Stacks of the culprits, and of one rank that waits for them -------------------------------------------------------
 
-_CULPRITS = 8
-
 
 def stacks_of(board: Board, waits: Waits, clues: Iterable[Clue]) -> tuple[Stack, ...]:
     """The stacks of the first clue's culprits at their last call, and of a typical victim where it waits. A dump has no
     stack of the hang itself: after its last call a rank has gone on."""
     for clue in clues:
         culprits = [culprit.rank for culprit in clue.culprits if culprit.rank is not None]
-        shown = [_culprit_by_stack(board, waits, rank) for rank in culprits[:_CULPRITS] if rank in board.dumps]
+        shown = [
+            _culprit_by_stack(board, waits, rank)
+            for rank in culprits[: HANG_DUMPS.culprits_named]
+            if rank in board.dumps
+        ]
         victim = _typical(board, waits, culprits)
         return (*shown, *([_victim(board, victim)] if victim is not None else []))
     return ()
@@ -314,9 +313,6 @@ def _victim(board: Board, rank: int) -> Stack:
 
 def _without(frames: tuple[str, ...]) -> str:
     return "" if frames else " (the dump has no stacks)"
-
-
-_SURE = 0.9
 
 
 @dataclass(frozen=True)
@@ -368,7 +364,7 @@ def _waiting_clues(board: Board, waits: Waits, dumps: Dumps) -> list[Clue]:
 
 def _confidence(board: Board, waits: Waits, culprits: tuple[int, ...]) -> float:
     """Lower for partial sets, many suspects and a single group."""
-    confidence = _SURE
+    confidence = HANG_DUMPS.rank_behind
     if board.unknown:
         confidence *= max(0.4, len(board.dumps) / (len(board.dumps) + len(board.unknown))) ** 0.5
     if len(culprits) > max(2, board.world_size // 8):

@@ -11,13 +11,11 @@ from typing import NamedTuple
 from diag.collectors import bounded_pickle
 from diag.hang.flight.board import CallShape, Dump, Group, History, RecordedOp, Sizes
 from diag.hang.model import MOST_RANKS
+from diag.hang.policy import HANG_DUMPS
 
 # -- Entries joined into collectives by number, sends and receives, and what is pending --------------------------------
 
 _PAIR = re.compile(r"(send|recv) (\d{1,9})(?:->|<-)(\d{1,9})$")
-_RECENT = 8  # last collectives of each group that are kept even if finished: gloo marks failed ones as finished
-_MAX_NUMBERS = 200_000  # from the first to the last of one group: a ring holds far fewer
-_MAX_FRAMES = 64
 Raw = dict[str, object]
 
 
@@ -64,7 +62,7 @@ class ShapeTable:
         """A stack's frames, innermost first, each stack once."""
         if not isinstance(value, list):
             return ()
-        frames = [frame for frame in value[:_MAX_FRAMES] if isinstance(frame, dict)]
+        frames = [frame for frame in value[: HANG_DUMPS.most_frames] if isinstance(frame, dict)]
         texts = tuple(
             [
                 f"{spelled(f.get('name', '?'))} ({spelled(f.get('filename', '?'))}:{spelled(f.get('line', '?'))})"[:300]
@@ -222,9 +220,9 @@ def _join_collectives(
     joined: JoinedEntries, group: str, slots: dict[int, _Slot], shapes: ShapeTable, by_retiring: bool
 ) -> None:
     newest = max(slots)
-    first = max(min(slots), newest - _MAX_NUMBERS)
+    first = max(min(slots), newest - HANG_DUMPS.most_numbers_of_group)
     history = array("i", [-1]) * (newest - first + 1)
-    recent = sorted(slots)[-_RECENT:]
+    recent = sorted(slots)[-HANG_DUMPS.recent_collectives :]
     recent_ops: list[RecordedOp] = []
     for number, slot in slots.items():
         if number < first or not (slot.parts or slot.launch):
@@ -409,9 +407,6 @@ _FIXED = re.compile(rb"(?:(?:[hK].)++|[N\x88\x89\]}(eu\x86]++|M..|[Jjr]....|q.|\
 _MEMO = re.compile(rb"(?:q.|r..[\x00-\x07]\x00)?+", re.DOTALL)
 _START = b"\x80\x02}"
 _STOP, _TEXT = b".X"
-_MOST_FIXED_BYTES = 24 << 20  # such instructions take up to 13 times as much memory
-_MOST_TEXTS = 500_000
-_DEPTH = 6
 _ANY_TEXT = b"h\0"  # stands for a text in what the second expression gets
 
 
@@ -423,7 +418,7 @@ def _grammar() -> re.Pattern[bytes]:
     plain = rb"(?:(?:[hK].|[N\x88\x89]|M..|[Jj]....|\x8a\x08.{8}|G.{8})(?:[hK].\x86)?+)"
     frame = rb"\}\((?:%b%b)%bu%b" % (get, plain, most, _MEMO.pattern)
     value = plain
-    for _ in range(_DEPTH):
+    for _ in range(HANG_DUMPS.depth):
         pairs = rb"\}(?:\((?:%b%b)%bu)?+" % (get, value, most)
         items = rb"\](?:\((?:%b)%be)?+" % (value, most)
         value = rb"(?:%b|%b|%b|%b)" % (frame, pairs, items, plain)
@@ -451,7 +446,7 @@ def _as_recorders_write(data: bytes) -> bool:
         pieces.append(match[0])
         size += len(match[0])
         position = match.end()
-        if position >= end or size > _MOST_FIXED_BYTES or len(pieces) > 2 * _MOST_TEXTS:
+        if position >= end or size > HANG_DUMPS.most_fixed_bytes or len(pieces) > 2 * HANG_DUMPS.most_texts:
             return False
         code = data[position]
         if code == _STOP:

@@ -20,14 +20,12 @@ from diag.collectors.reading import is_no_file, open_regular, walk
 from diag.errors import DiagError
 from diag.hang.flight.board import Dump, Dumps, Unreadable, with_groups_of
 from diag.hang.flight.parse import DumpName, ShapeTable, is_dump, loads, parse_dump
+from diag.hang.policy import HANG_DUMPS
 from diag.packed import GZIP, ZSTD, PackedError, Unpacked
 from diag.rundir.job_ranks import of_its_job
 
 # -- Files that may be Flight Recorder dumps, found and opened within bounds, packed or not ----------------------------
 
-_HEAD = 1 << 16
-_CHUNK = 1 << 20
-_OF_SNAPSHOT = 128  # bytes: "segments" is the first key of a memory snapshot
 _ENDINGS = re.compile(r"(?:\.(?:gz|zst|json|pkl|pickle|bin|txt))+$", re.IGNORECASE)
 _NAMED_LIKE_DUMP = re.compile(r"nccl_trace|comm_lib_trace|flight_?rec|fr_trace|fr_dump|_dump_?\d+$", re.IGNORECASE)
 _WITH_HOST = re.compile(r"(?:nccl_trace|comm_lib_trace)_rank_(?=.*[^_\d])(?P<host>.+)_(?P<rank>\d{1,6})$")
@@ -82,10 +80,10 @@ def _files(root: Path) -> list[tuple[Path, Path | None]]:
 
 def _kind(path: Path, run: Path | None) -> str | None:
     with open_regular(path, run) as file:
-        head = file.read(_HEAD)
+        head = file.read(HANG_DUMPS.head_bytes)
         if head.startswith((GZIP, ZSTD)):
-            head = _unpacked(file, _HEAD)
-    if head[:1] == b"\x80" and b"segments" in head[:_OF_SNAPSHOT]:
+            head = _unpacked(file, HANG_DUMPS.head_bytes)
+    if head[:1] == b"\x80" and b"segments" in head[: HANG_DUMPS.snapshot_key_bytes]:
         return None  # a snapshot of the allocator's memory
     if not head:
         return "" if named_like_dump(path) else None
@@ -117,7 +115,7 @@ def _unpacked(file: BinaryIO, most: int) -> bytes:
     file.seek(0)
     try:
         stream = Unpacked(file, most, zstd=True)
-        while out.tell() < most and (chunk := stream.read(min(_CHUNK, most - out.tell()))):
+        while out.tell() < most and (chunk := stream.read(min(HANG_DUMPS.chunk_bytes, most - out.tell()))):
             out.write(chunk)
     except (OSError, ValueError, PackedError) as problem:
         if not out.tell():
@@ -139,7 +137,6 @@ def name_of(path: Path) -> DumpName:
 
 
 _DEFAULT_GROUP = "0"
-_MOST_JSON_ITEMS = 4_000_000  # 50 MB of a recorder's frames have 2 million
 
 
 @dataclass(slots=True)
@@ -209,8 +206,8 @@ def _read(candidate: Candidate, reading: _Reading) -> None:
 
 def _json(data: bytes) -> object:
     """Raises ``RefusedError`` where the values would take a multiple of the text's memory."""
-    if data.count(b"[") + data.count(b"{") > MAX_CONTAINERS or data.count(b",") > _MOST_JSON_ITEMS:
-        raise RefusedError(f"more than {MAX_CONTAINERS:,} containers or {_MOST_JSON_ITEMS:,} values")
+    if data.count(b"[") + data.count(b"{") > MAX_CONTAINERS or data.count(b",") > HANG_DUMPS.most_json_items:
+        raise RefusedError(f"more than {MAX_CONTAINERS:,} containers or {HANG_DUMPS.most_json_items:,} values")
     return msgspec.json.decode(data)
 
 

@@ -12,10 +12,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from diag.hang.flight.board import Board, RecordedOp, needs_all
+from diag.hang.policy import HANG_DUMPS
 
 # -- Pending collectives, each once, with all ranks that wait in it ----------------------------------------------------
-
-_MANY = 64  # pending collectives of one group that are followed: the oldest ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ def pending_collectives(board: Board) -> list[PendingCall]:
     for key in sorted(waiters):
         op, waiting = samples[key], waiters[key]
         count[op.group] += 1
-        if count[op.group] > _MANY:
+        if count[op.group] > HANG_DUMPS.pending_followed:
             continue
         members = board.members.get(op.group, ())
         known = [rank for rank in members if rank in board.dumps]

@@ -14,18 +14,12 @@ import time
 from dataclasses import dataclass
 
 from diag.errors import DiagError
+from diag.hang.policy import NCCL_RAS
 from diag.words.formatting import visible
 
 VARIABLE = "NCCL_RAS_ADDR"
 ADDRESS = "localhost:28028"
-RANKS_S = 5  # how long the server waits for ranks that do not answer: NCCL's own default; it may double it
-ANSWER_S = 15.0
-CONNECT_S = 3.0
-APART_S = 5.0  # between two reports
-MOST_BYTES = 64 << 20  # of a report: a communicator of 1,024 ranks takes 0.8 MB in JSON
 
-_MOST_LINE = 4096
-_PIECE = 64 << 10
 _ADDRESS = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:\[\]]*))(?::(?P<port>\d{1,5}))?")
 
 
@@ -59,9 +53,10 @@ def address_of(address: str) -> tuple[str, int]:
     return host, port
 
 
-def ask(address: str = "", answer_s: float = ANSWER_S) -> Asked:
+def ask(address: str = "", answer_s: float | None = None) -> Asked:
     """One report, in JSON where the job's NCCL supports it. Raises DiagError where nothing or something else answers,
     or not within ``answer_s`` seconds."""
+    answer_s = NCCL_RAS.answer_s if answer_s is None else answer_s
     host, port = address_of(address)
     name = f"{host}:{port}" if ":" not in host else f"[{host}]:{port}"
     try:
@@ -72,7 +67,7 @@ def ask(address: str = "", answer_s: float = ANSWER_S) -> Asked:
                     f"{name} answers, but is not NCCL RAS: {visible(hello[:80])!r}",
                     hint=f"Give the address of the job's RAS socket; {VARIABLE} of the job sets it.",
                 )
-            connection.asked(f"TIMEOUT {RANKS_S}")
+            connection.asked(f"TIMEOUT {NCCL_RAS.wait_for_ranks_s}")
             connection.asked("SET FORMAT json")  # a server that does not know it sends text
             connection.send("VERBOSE STATUS")
             report = connection.rest()
@@ -98,11 +93,11 @@ def ask(address: str = "", answer_s: float = ANSWER_S) -> Asked:
     return Asked(f"NCCL RAS {name} {asked[11:]}", head + report)
 
 
-def ask_twice(address: str = "", apart_s: float = APART_S) -> list[Asked]:
+def ask_twice(address: str = "", apart_s: float | None = None) -> list[Asked]:
     """Two reports, some seconds apart: a single one cannot distinguish a hang from a running job. Only the first where
     the job does not answer again."""
     reports = [ask(address)]
-    time.sleep(apart_s)
+    time.sleep(NCCL_RAS.reports_apart_s if apart_s is None else apart_s)
     try:
         return [*reports, ask(address)]
     except DiagError:
@@ -114,7 +109,7 @@ class _Connection:
 
     def __init__(self, host: str, port: int, deadline: float) -> None:
         self._deadline = deadline
-        self._socket = socket.create_connection((host, port), timeout=min(CONNECT_S, self._left()))
+        self._socket = socket.create_connection((host, port), timeout=min(NCCL_RAS.connect_s, self._left()))
         self._read = b""
 
     def __enter__(self) -> _Connection:
@@ -136,23 +131,25 @@ class _Connection:
     def asked(self, command: str) -> str:
         """The line that answers a command."""
         self.send(command)
-        while b"\n" not in self._read and len(self._read) < _MOST_LINE:
+        while b"\n" not in self._read and len(self._read) < NCCL_RAS.most_answer_line_bytes:
             piece = self._piece()
             if not piece:
                 break
             self._read += piece
         line, _, self._read = self._read.partition(b"\n")
-        return line[:_MOST_LINE].decode(errors="replace").strip()
+        return line[: NCCL_RAS.most_answer_line_bytes].decode(errors="replace").strip()
 
     def rest(self) -> bytes:
         """All bytes until the server closes the connection."""
         data = bytearray(self._read)
         while piece := self._piece():
             data += piece
-            if len(data) > MOST_BYTES:
-                raise DiagError(f"the report is larger than {MOST_BYTES >> 20} MiB", hint="Is this NCCL RAS?")
+            if len(data) > NCCL_RAS.most_report_bytes:
+                raise DiagError(
+                    f"the report is larger than {NCCL_RAS.most_report_bytes >> 20} MiB", hint="Is this NCCL RAS?"
+                )
         return bytes(data)
 
     def _piece(self) -> bytes:
         self._socket.settimeout(self._left())
-        return self._socket.recv(_PIECE)
+        return self._socket.recv(NCCL_RAS.piece_bytes)

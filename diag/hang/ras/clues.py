@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from diag.ended.model import Clue, Culprit, Evidence
+from diag.hang.policy import NCCL_RAS
 from diag.words.formatting import begun, counted, listing, spaced
 
 from ..model import Communicator, Logs, Process, Triage
@@ -20,26 +21,6 @@ from .read import Reports
 from .report import NO_MEMBER, REMOTE_ERROR, RUNNING, Comm, Level, Member, Report
 
 _SURE_AFTER = ((60.0, 0.85), (10.0, 0.75), (3.0, 0.65), (1.0, 0.5))  # seconds without a change
-_INTERVAL_UNKNOWN = 0.6
-_SNAPSHOT = 0.3  # too low for the triage to answer with: reported as a suspicion
-_STRAGGLER = 0.55  # at most, where its counts do not change and those of the others do
-_OTHERS_MOVE = 0.75  # times
-_CROSSED_SNAPSHOT = 0.45  # no order of the same calls has such counts
-_AHEAD = 0.7  # times: a few ranks are ahead of all others, by a call of their own or because the others are late
-_NO_MAJORITY = 0.8  # times
-_EXPLAINED = 0.6  # times: a process is gone, for which everybody waits
-_DEAD = 0.8
-_DEAD_AT_THE_END = 0.5  # no communicator is left: the job may have ended
-_UNRESPONSIVE = 0.5
-_UNRESPONSIVE_TWICE = 0.7
-_INIT = 0.9  # times the confidence from the time without a change
-_LEFT = 0.8
-_PROGRESS = 0.7
-_KNOWS_NOTHING = 0.2  # as diag.hang.reason has it where no line means anything
-_KNOWS_LITTLE = 0.4  # no known log pattern, or time-outs without a cause
-_SURE = 0.8
-_MOST_CULPRITS = 64
-_MOST_EVIDENCE = 6
 
 AGAIN = (
     "While the job hangs: `ncclras -f json > ras1.json; sleep 30; ncclras -f json > ras2.json` (NCCL before "
@@ -83,7 +64,7 @@ def completed(triage: Triage, findings: Findings) -> Triage:
     triage = replace(
         triage, coverage=(*triage.coverage, *map(spaced, findings.coverage)), gaps=(*triage.gaps, *findings.gaps)
     )
-    knows_less = _KNOWS_LITTLE if findings.culprits else _KNOWS_NOTHING
+    knows_less = NCCL_RAS.knows_little if findings.culprits else NCCL_RAS.knows_nothing
     if findings.headline and triage.fault_class == "undetermined" and triage.confidence <= knows_less:
         healthy = 0.0 if triage.guesses else findings.healthy
         triage = replace(
@@ -97,7 +78,7 @@ def completed(triage: Triage, findings: Findings) -> Triage:
         )
     elif findings.headline and triage.fault_class in ("undetermined", "healthy"):
         triage = replace(triage, coverage=(*triage.coverage, f"NCCL RAS: {spaced(findings.headline)}"))
-    if triage.fault_class != "healthy" and triage.confidence < _SURE:
+    if triage.fault_class != "healthy" and triage.confidence < NCCL_RAS.sure:
         triage = replace(triage, next_steps=(*findings.collect, *triage.next_steps))
     return triage
 
@@ -192,8 +173,8 @@ class Series:
     def sure(self) -> float:
         """The confidence that nothing moved."""
         if self.seconds is None:
-            return _INTERVAL_UNKNOWN
-        return next((sure for least, sure in _SURE_AFTER if self.seconds >= least), _SNAPSHOT)
+            return NCCL_RAS.interval_unknown
+        return next((sure for least, sure in _SURE_AFTER if self.seconds >= least), NCCL_RAS.one_report)
 
     @property
     def since(self) -> str:
@@ -282,14 +263,14 @@ def _behind(series: Sequence[Series], names: Names, gone: bool) -> list[Clue]:
             members = tuple(member for member in members if _process(member) in first)
             if not members:
                 continue
-        clue = _clue(entry, members, names, _EXPLAINED if gone else 1.0)
+        clue = _clue(entry, members, names, NCCL_RAS.explained_factor if gone else 1.0)
         key = (clue.fault_class, *sorted(repr(_process(member)) for member in members))
         if key in merged:
             previous = merged[key]
             best = max(
                 previous, clue, key=lambda candidate: (candidate.culprits[0].rank is not None, candidate.confidence)
             )
-            evidence = tuple(dict.fromkeys((*previous.evidence, *clue.evidence)))[:_MOST_EVIDENCE]
+            evidence = tuple(dict.fromkeys((*previous.evidence, *clue.evidence)))[: NCCL_RAS.most_evidence_rows]
             clue = replace(best, evidence=evidence, confidence=max(previous.confidence, clue.confidence))
         merged[key] = clue
     return list(merged.values())
@@ -301,8 +282,8 @@ def _clue(odd: _Odd, members: tuple[Member, ...], names: Names, times: float) ->
     victims = tuple(sorted(m.rank for m in odd.others if m.rank is not None)) if whole else ()
     return Clue(
         fault_class=odd.fault_class,
-        culprits=tuple(names.culprit(member, comm) for member in members[:_MOST_CULPRITS]),
-        evidence=odd.evidence[:_MOST_EVIDENCE],
+        culprits=tuple(names.culprit(member, comm) for member in members[: NCCL_RAS.most_culprits]),
+        evidence=odd.evidence[: NCCL_RAS.most_evidence_rows],
         confidence=round(odd.confidence * times, 2),
         note=begun(f"{_all(members)} of {_of(comm)} {odd.difference}"),
         victims=victims,
@@ -321,7 +302,7 @@ def _odd(series: Series) -> _Odd | None:
     size = comm.size or sum(level.number for level in next(iter(comm.counts.values())))
     if crossed:
         ranks = crossed
-        sure = 1 - (1 - _CROSSED_SNAPSHOT) * (1 - series.sure) if series.still else _CROSSED_SNAPSHOT
+        sure = 1 - (1 - NCCL_RAS.crossed_counts) * (1 - series.sure) if series.still else NCCL_RAS.crossed_counts
         same = all(sum(differs[rank].values()) == 0 for rank in ranks)
         fault, difference = ("mismatch_op" if same else "desync"), "launched different collectives than"
     elif behind:
@@ -330,16 +311,20 @@ def _odd(series: Series) -> _Odd | None:
         sure, fault, difference = series.sure, "missing_rank", "launched fewer collectives than"
     else:
         ranks = list(differs)
-        sure, fault, difference = series.sure * _AHEAD, "desync", "launched more collectives than"
+        sure, fault, difference = series.sure * NCCL_RAS.few_ahead_factor, "desync", "launched more collectives than"
     if not series.still and not crossed:
         if series.before is not None and not unchanged_counts(series, ranks):
             return None  # all move: a running job
-        sure = min(sure * _OTHERS_MOVE, _STRAGGLER) if series.before is not None else min(sure, _SNAPSHOT)
+        sure = (
+            min(sure * NCCL_RAS.others_move_factor, NCCL_RAS.straggler)
+            if series.before is not None
+            else min(sure, NCCL_RAS.one_report)
+        )
     elif not series.still and series.before is not None and not unchanged_counts(series, ranks):
         return None
     majority = usual.number if usual is not None else 0
     if 2 * len(ranks) >= size or 2 * majority <= size:
-        sure *= _NO_MAJORITY
+        sure *= NCCL_RAS.no_majority_factor
     if fault != "missing_rank" and size == 2:
         ranks = sorted({*ranks, *(member for member in comm.members)})
     members = tuple(comm.members[rank] for rank in sorted(ranks) if rank in comm.members)
@@ -447,10 +432,10 @@ def _gone(reports: Sequence[Report], names: Names) -> list[Clue]:
         known = {_process(replace(member, rank=None)) for member in level.members}
         before = {_process(peer) for report in earlier if report.absent is not None for peer in report.absent.members}
         if is_dead:
-            sure = _DEAD if last.comms or last.rows else _DEAD_AT_THE_END
+            sure = NCCL_RAS.process_dead if last.comms or last.rows else NCCL_RAS.process_dead_at_the_end
             problem = "RAS has had no connection for 60 s and considers dead"
         else:
-            sure = _UNRESPONSIVE_TWICE if known and known <= before else _UNRESPONSIVE
+            sure = NCCL_RAS.unresponsive_twice if known and known <= before else NCCL_RAS.unresponsive
             problem = "RAS gets no answer from"
         shown = [
             member if comm is None or names.is_whole_job(comm) else replace(member, rank=None)
@@ -461,8 +446,8 @@ def _gone(reports: Sequence[Report], names: Names) -> list[Clue]:
         clues.append(
             Clue(
                 fault_class="missing_rank",
-                culprits=tuple(names.culprit(member, comm) for member, comm in members[:_MOST_CULPRITS]),
-                evidence=(level.evidence, *comms)[:_MOST_EVIDENCE],
+                culprits=tuple(names.culprit(member, comm) for member, comm in members[: NCCL_RAS.most_culprits]),
+                evidence=(level.evidence, *comms)[: NCCL_RAS.most_evidence_rows],
                 confidence=sure,
                 note=f"{problem} {processes}: the process has ended, is stopped, or its host cannot be reached",
             )
@@ -501,15 +486,15 @@ def _not_running(series: Sequence[Series], names: Names) -> list[Clue]:
             if reason is None or not level.members:
                 continue
             problem, times = reason
-            sure = entry.sure * times if entry.still else (_SNAPSHOT if entry.before is None else 0.0)
+            sure = entry.sure * times if entry.still else (NCCL_RAS.one_report if entry.before is None else 0.0)
             if not sure:
                 continue
             still = f"; that did not change{entry.since}" if entry.still else ""
             clues.append(
                 Clue(
                     fault_class="missing_rank",
-                    culprits=tuple(names.culprit(member, comm) for member in level.members[:_MOST_CULPRITS]),
-                    evidence=tuple(shown.evidence for shown in levels[:_MOST_EVIDENCE]),
+                    culprits=tuple(names.culprit(member, comm) for member in level.members[: NCCL_RAS.most_culprits]),
+                    evidence=tuple(shown.evidence for shown in levels[: NCCL_RAS.most_evidence_rows]),
                     confidence=round(sure, 2),
                     note=begun(
                         f"{_all(level.members)} of {_of(comm)} {problem}: {level.value}, the others {usual}{still}"
@@ -521,13 +506,13 @@ def _not_running(series: Sequence[Series], names: Names) -> list[Clue]:
 
 def _reason(usual: object, value: object) -> tuple[str, float] | None:
     if usual == RUNNING and value == "INIT":
-        return "did not complete the initialisation", _INIT
+        return "did not complete the initialisation", NCCL_RAS.initialising_factor
     if usual in (RUNNING, "INIT") and value in NO_MEMBER:
-        return "does not take part in it", _LEFT
+        return "does not take part in it", NCCL_RAS.left
     if usual == RUNNING and value == "FINALIZE":
-        return "has begun to leave it", _LEFT
+        return "has begun to leave it", NCCL_RAS.left
     if usual in ("FINALIZE", *NO_MEMBER) and value == RUNNING:
-        return "has not begun to leave it", _LEFT
+        return "has not begun to leave it", NCCL_RAS.left
     return None
 
 
@@ -564,7 +549,7 @@ def _without_cause(reports: Sequence[Report], series: Sequence[Series], names: N
         return Findings(
             coverage=tuple(coverage),
             headline=f"The job makes progress: ranks launched collectives between two NCCL RAS reports{within}.",
-            healthy=_PROGRESS,
+            healthy=NCCL_RAS.progress,
             evidence=evidence,
             collect=(AGAIN,),
         )

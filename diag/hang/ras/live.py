@@ -23,6 +23,7 @@ from diag.collectors.reading import open_regular
 from diag.collectors.records import RankRecord
 from diag.ended.model import Clue, Evidence
 from diag.errors import DiagError
+from diag.hang.policy import NCCL_RAS
 from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import read_identity, read_manifest
 from diag.rundir.runs import recording_environment
@@ -35,21 +36,8 @@ from .clues import Names, Series, findings_of, series_of, unchanged, unchanged_c
 from .read import Reports, read_reports
 from .report import RUNNING, Comm, Level, Member, Report
 
-EVERY_S = 5.0  # between two reports
-AGAIN_S = 15.0  # after an attempt that brought no report
-ANSWER_S = 12.0  # for one report: RAS itself waits 5 s, and at most 10 s, for ranks that do not answer
-MOST_ROWS = 64
-MOST_LINES = 40
-
 _ENABLE = "NCCL_RAS_ENABLE"
 _LEAST = (2, 24)  # the first NCCL with RAS
-_MOST_HOSTS = 3  # asked in one attempt: any one process answers for its job
-_MOST_RANKS = 4096  # whose identity is read
-_MOST_REPORTS = 5  # kept of a running job, with the oldest one since which some counts have not changed
-_MOST_FILES = 16
-_MOST_LEVELS = 6  # of one collective
-_SURE = 0.75  # of a clue: counts that differ and have not changed for 10 s
-_LOG_BYTES = 256 << 10
 _LOOPBACK = re.compile(r"localhost|127(?:\.\d{1,3}){3}|::1", re.IGNORECASE)
 _ANYWHERE = ("0.0.0.0", "::")
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
@@ -96,9 +84,10 @@ class Watch:
     """Asks NCCL RAS of one run in a thread of its own, so that callers never wait for the network: at most every
     ``every_s`` seconds, and only when ``look`` is called. Any thread may call it."""
 
-    def __init__(self, run: Path, every_s: float = EVERY_S, again_s: float = AGAIN_S) -> None:
+    def __init__(self, run: Path, every_s: float | None = None, again_s: float | None = None) -> None:
         self._run = RunLayout(run)
-        self._every_s, self._again_s = every_s, again_s
+        self._every_s = NCCL_RAS.every_s if every_s is None else every_s
+        self._again_s = NCCL_RAS.again_s if again_s is None else again_s
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._due_s = 0.0  # monotonic
@@ -139,7 +128,7 @@ class Watch:
         why = ""
         for address in addresses:
             try:
-                answer = ask(address, ANSWER_S)
+                answer = ask(address, NCCL_RAS.live_answer_s)
             except DiagError as error:
                 why = why or error.message
                 continue
@@ -166,7 +155,7 @@ def _thinned(reports: list[Report]) -> list[Report]:
 
     while len(reports) > 2 and not unchanged_since(reports[0]):
         reports = reports[1:]
-    while len(reports) > _MOST_REPORTS:
+    while len(reports) > NCCL_RAS.most_live_reports:
         gaps = [
             (after.time_ns or 0) - (before.time_ns or 0) for before, after in zip(reports, reports[2:], strict=False)
         ]
@@ -196,11 +185,11 @@ class _Job:
         if attempt == self.attempt and len(folders) == self.folders == len(self.ranks):
             return self
         manifest, _ = read_manifest(attempt)
-        read = [read_identity(files)[0] for files in list(folders.values())[:_MOST_RANKS]]
+        read = [read_identity(files)[0] for files in list(folders.values())[: NCCL_RAS.most_identities_read]]
         identities = tuple(identity for identity in read if identity is not None)
         world = world_size_of(manifest.world_size) if manifest is not None else None
         backend = (manifest.backend or "") if manifest is not None else ""
-        return _Job(self.run, identities, attempt, min(len(folders), _MOST_RANKS), world, backend)
+        return _Job(self.run, identities, attempt, min(len(folders), NCCL_RAS.most_identities_read), world, backend)
 
     def addresses(self) -> list[str]:
         """Where to ask. Raises DiagError where there is nothing to ask: its message is the reason."""
@@ -237,7 +226,7 @@ class _Job:
         hosts = list(dict.fromkeys(rank.host for rank in self.ranks if _HOST.fullmatch(rank.host)))
         if not hosts:
             raise DiagError("NCCL RAS is not queried: the ranks have recorded no host that can be queried.")
-        return hosts[:_MOST_HOSTS]
+        return hosts[: NCCL_RAS.most_hosts_asked]
 
     def _hosts_named(self) -> str:
         hosts = list(dict.fromkeys(rank.host[:80] for rank in self.ranks))
@@ -256,7 +245,7 @@ class _Job:
             return ""
         try:
             with open_regular(self.attempt.rank(self.ranks[0].rank).nccl_log, self.attempt.root) as file:
-                head = file.read(_LOG_BYTES)
+                head = file.read(NCCL_RAS.log_bytes)
         except OSError:
             return ""
         version = _VERSION.search(head)
@@ -286,7 +275,7 @@ def recorded_ns(run: Path) -> int:
 
 def _files(attempt: RunLayout) -> list[Path]:
     try:
-        return attempt.all_nccl_ras("*")[:_MOST_FILES]
+        return attempt.all_nccl_ras("*")[: NCCL_RAS.most_live_files]
     except OSError:
         return []
 
@@ -316,9 +305,9 @@ def _seen(reports: Sequence[Report], logs: Logs, source: str) -> Seen:
         source=f"{source}{version}",
         at_s=time.time(),
         summary=_shown(summary if summary.endswith(".") else f"{summary}."),
-        trouble=any(row.trouble for row in rows) or (clue is not None and clue.confidence >= _SURE),
-        rows=tuple(rows[:MOST_ROWS]),
-        more_rows=max(0, len(rows) - MOST_ROWS),
+        trouble=any(row.trouble for row in rows) or (clue is not None and clue.confidence >= NCCL_RAS.live_sure),
+        rows=tuple(rows[: NCCL_RAS.most_live_rows]),
+        more_rows=max(0, len(rows) - NCCL_RAS.most_live_rows),
         lines=_lines(last),
     )
 
@@ -344,7 +333,7 @@ def _lines(report: Report) -> tuple[str, ...]:
     texts = [text for item in evidence if (text := _shown(item.text))]
     if report.timeouts:
         texts.append(f"RAS had {counted(report.timeouts, 'time-out')} while it queried the ranks")
-    return tuple(dict.fromkeys(texts))[:MOST_LINES]
+    return tuple(dict.fromkeys(texts))[: NCCL_RAS.most_live_lines]
 
 
 def _troubles(comm: Comm) -> Iterator[Level]:
@@ -353,7 +342,7 @@ def _troubles(comm: Comm) -> Iterator[Level]:
     yield from (*comm.init_errors, *comm.async_errors)
     yield from comm.statuses if len(comm.statuses) > 1 else ()
     for levels in comm.counts.values():
-        yield from levels[:_MOST_LEVELS] if len(levels) > 1 else ()
+        yield from levels[: NCCL_RAS.most_levels] if len(levels) > 1 else ()
 
 
 def _rows(reports: Sequence[Report], names: Names) -> Iterator[Row]:
@@ -437,11 +426,11 @@ def _counts(series: Series, at: _Place) -> Iterator[Row]:
     comm = series.comm
     differ = {op: levels for op, levels in comm.counts.items() if len(levels) > 1}
     for op, levels in differ.items():
-        for level in levels[:_MOST_LEVELS]:
+        for level in levels[: NCCL_RAS.most_levels]:
             says = f"{op or 'collectives'}: {int(level.value):,} launched"
             yield at.row(level.members, level.number, says, _since(series, level))
-        if len(levels) > _MOST_LEVELS:
-            others = sum(level.number for level in levels[_MOST_LEVELS:])
+        if len(levels) > NCCL_RAS.most_levels:
+            others = sum(level.number for level in levels[NCCL_RAS.most_levels :])
             yield at.row((), others, f"{op or 'collectives'}: different counts", _since(series, None))
     if not differ and series.still and comm.counts:
         launched = [f"{op} {int(levels[0].value):,}" for op, levels in comm.counts.items() if levels[0].value]

@@ -15,14 +15,15 @@ from typing import IO, TextIO, cast
 
 from diag.collectors.layout import is_regular
 from diag.ended.model import Evidence
+from diag.hang.policy import NCCL_RAS
 from diag.hang.text.streams import Gaps as UnreportedGaps
 from diag.hang.text.streams import TextBlock, blocks_of
 
 from ..model import MOST_RANKS
 from ..text.prefixes import NOBODY, hosts_in_front, read_line
 from ..text.streams import STDIN, pieces_of
-from .client import MOST_BYTES, Asked
-from .report import MOST_REPORTS, Comm, Gaps, Level, Member, Report, Row, json_reports
+from .client import Asked
+from .report import Comm, Gaps, Level, Member, Report, Row, json_reports
 
 # -- The text of ``ncclras`` and ``ncclras -v``, anywhere in a log, behind any prefixes --------------------------------
 #
@@ -35,11 +36,6 @@ from .report import MOST_REPORTS, Comm, Gaps, Level, Member, Report, Row, json_r
 
 MARKS = ("Communicators... (", ") MISMATCH", ") INCOMPLETE", "unreachable via the RAS network")
 
-_MOST_LINES = 200_000  # of reports in one file
-_LOOK_BACK = 64  # lines before "Communicators... (": versions and the job summary
-_SILENCE = 2000  # lines of other programs after which a report is taken to have ended
-_MOST_LINE = 8 << 10
-_MOST_SPEAKERS = 256
 
 _N = r"(\d{1,19})"
 _GPU = r"(?P<gpu>\d{1,4})(?: \(NVML \d{1,4}\))?"
@@ -158,7 +154,7 @@ class _Text:
     def _content(self, here: Evidence, text: str) -> bool:
         if match := _ROW.fullmatch(text):
             group, comms, _, size, ranks, status, errors = match.groups()
-            if len(self._rows) < MOST_REPORTS:
+            if len(self._rows) < NCCL_RAS.most_reports:
                 self._rows[int(group)] = Row(int(comms), int(size), int(ranks), status, errors, here)
         elif self._now is None and not self._collected and _NUMBERS.fullmatch(text):
             self._gpus = int(text.split()[-1])  # the summary's last row is that of the whole job
@@ -184,7 +180,7 @@ class _Text:
 
     def _begin_comm(self, here: Evidence, match: re.Match[str]) -> None:
         number, name, _ = match.groups()
-        if name not in self._sections and len(self._sections) < MOST_REPORTS:
+        if name not in self._sections and len(self._sections) < NCCL_RAS.most_reports:
             self._sections[name] = _Section(name, int(number), here)
         self._now, self._into, self._named = self._sections.get(name), None, None
 
@@ -304,14 +300,16 @@ class _Readers:
 
     def take(self, number: int, raw: bytes) -> bool:
         taken = False
-        for parsed in read_line(raw[:_MOST_LINE], hosts=self._hosts):
+        for parsed in read_line(raw[: NCCL_RAS.most_line_bytes], hosts=self._hosts):
             key = parsed.speaker()
             reader = self._readers.get(key)
             if reader is None:
-                if len(self._readers) >= _MOST_SPEAKERS:
+                if len(self._readers) >= NCCL_RAS.most_speakers:
                     continue
                 reader = self._readers[key] = _Text(self._path)
-            taken |= reader.take(number, raw[:_MOST_LINE].decode(errors="replace"), parsed.text, parsed.time_ns)
+            taken |= reader.take(
+                number, raw[: NCCL_RAS.most_line_bytes].decode(errors="replace"), parsed.text, parsed.time_ns
+            )
         self.lines += taken
         return taken
 
@@ -325,16 +323,16 @@ class _Readers:
 def text_reports(path: str, pieces: Iterable[bytes], gaps: Gaps) -> list[Report]:
     """The reports in a text. Only lines near a mark are parsed: a report may lie in gigabytes of other lines."""
     readers = _Readers(path)
-    before: deque[tuple[int, bytes]] = deque(maxlen=_LOOK_BACK)
-    silence = _SILENCE  # lines since the last one of a report
+    before: deque[tuple[int, bytes]] = deque(maxlen=NCCL_RAS.look_back_lines)
+    silence = NCCL_RAS.silence_lines  # lines since the last one of a report
     for block in blocks_of(pieces):
         if block.first == 1:
             readers.begin(block.data[: 64 << 10])
         at = 0
-        while at < len(block) and readers.lines < _MOST_LINES:
-            if silence >= _SILENCE:
+        while at < len(block) and readers.lines < NCCL_RAS.most_report_lines:
+            if silence >= NCCL_RAS.silence_lines:
                 mark = _next_mark(block, at)
-                for line in range(max(at, mark - _LOOK_BACK), mark):
+                for line in range(max(at, mark - NCCL_RAS.look_back_lines), mark):
                     before.append((block.first + line, block.line(line)))
                 at = mark
                 if at == len(block):
@@ -344,8 +342,8 @@ def text_reports(path: str, pieces: Iterable[bytes], gaps: Gaps) -> list[Report]
                 before.clear()
             silence = 0 if readers.take(block.first + at, block.line(at)) else silence + 1
             at += 1
-    if readers.lines >= _MOST_LINES:
-        gaps[path, f"only the first {_MOST_LINES:,} lines of NCCL RAS reports are read"] = None
+    if readers.lines >= NCCL_RAS.most_report_lines:
+        gaps[path, f"only the first {NCCL_RAS.most_report_lines:,} lines of NCCL RAS reports are read"] = None
     reports = readers.reports()
     for report in reports:
         if not report.whole and not report.comms:
@@ -361,8 +359,6 @@ def _next_mark(block: TextBlock, at: int) -> int:
 
 
 ANCHORS = (*MARKS, '"communicators_count"')  # a file with one of these is read a second time
-_MOST_MEMBERS = 500_000  # ranks in all communicators of all reports
-_TOO_LARGE = f"NCCL RAS reports in JSON of more than {MOST_BYTES >> 20} MiB are not read: split the file"
 _PIPE = "may hold an NCCL RAS report, and a pipe cannot be read twice: give it as - (standard input)"
 
 # Lines of the protocol, as `nc` shows them, may precede it.
@@ -393,8 +389,8 @@ def read_reports(
         reports += _reports_of(answer.name, [answer.data], gaps)
     for path in dict.fromkeys(paths):
         before = len(reports)
-        if members > _MOST_MEMBERS:
-            gaps[path, f"NCCL RAS reports beyond the first {_MOST_MEMBERS:,} ranks are not read"] = None
+        if members > NCCL_RAS.most_members:
+            gaps[path, f"NCCL RAS reports beyond the first {NCCL_RAS.most_members:,} ranks are not read"] = None
             continue
         if path == STDIN:
             if from_stdin is not None:
@@ -408,9 +404,9 @@ def read_reports(
         members += sum(len(comm.members) for report in reports[before:] for comm in report.comms.values())
         if len(reports) > before and all(report.json for report in reports[before:]):
             json_paths.add(path)
-    if len(reports) > MOST_REPORTS:
-        gaps["", f"only the last {MOST_REPORTS:,} of {len(reports):,} NCCL RAS reports are used"] = None
-        reports = reports[-MOST_REPORTS:]
+    if len(reports) > NCCL_RAS.most_reports:
+        gaps["", f"only the last {NCCL_RAS.most_reports:,} of {len(reports):,} NCCL RAS reports are used"] = None
+        reports = reports[-NCCL_RAS.most_reports :]
     if all(report.time_ns is not None for report in reports):
         reports.sort(key=lambda report: report.time_ns or 0)
     return Reports(tuple(reports), tuple(gaps), frozenset(json_paths))
@@ -427,7 +423,7 @@ def overheard(wanted: bool) -> Iterator[IO[bytes] | None]:
 
         def read(size: int = -1) -> bytes:
             data = source.read(size)
-            if copy.tell() < MOST_BYTES:
+            if copy.tell() < NCCL_RAS.most_report_bytes:
                 copy.write(data)
             return data
 
@@ -458,8 +454,9 @@ def _joined(head: bytes, pieces: Iterator[bytes], path: str, gaps: Gaps) -> byte
     data = BytesIO()
     data.write(head)
     for piece in pieces:
-        if data.tell() > MOST_BYTES:
-            gaps[path, _TOO_LARGE] = None
+        if data.tell() > NCCL_RAS.most_report_bytes:
+            most_mib = NCCL_RAS.most_report_bytes >> 20
+            gaps[path, f"NCCL RAS reports in JSON of more than {most_mib} MiB are not read: split the file"] = None
             return b""
         data.write(piece)
     return data.getvalue()

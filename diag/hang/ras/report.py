@@ -27,7 +27,6 @@ from ..model import MOST_RANKS
 
 Gaps = dict[tuple[str, str], None]  # (path, what could not be read), in order
 
-MOST_REPORTS = 1000  # one a second for a quarter of an hour
 RUNNING = "RUNNING"
 NO_MEMBER = ("NOCOMM", "UNKNOWN")  # the process answered, and is no member (any more, or yet)
 _RESULTS = {

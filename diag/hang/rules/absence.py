@@ -11,21 +11,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from diag.ended.model import Clue
-from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, Hit
+from diag.hang.classes.base import Hit
 from diag.hang.failures import TIMED_OUT, ended_well, failed, groups_of, is_world, rank_in, timeouts_of, went_on
 from diag.hang.failures import group_of as group_of_line
 from diag.hang.job import JobLogs, distinct
 from diag.hang.model import MOST_RANKS, Communicator, Line, absent_of
+from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules.direct import clue_of, ranks_in, time_of
 from diag.hang.rules.processes import victims_of
 from diag.words.formatting import begun, listing, spaced
 
 _LISTED = re.compile(r"(?:^|\]<std\w{2,5}>:)(?:\[\d+\] )?(\d{1,9}): \[(?P<tensor>[^,\]]*)")
-_LOGS_READ = 0.85  # the logs of the absent ranks were read, and they report no time-out
-_LOGS_MISSING = 0.6  # perhaps only their logs are missing
-_FROM_A_REPORT = 0.85
-_LAGS = 0.8  # the group's own counters show it
-_FEW = 3  # ranks
 
 
 def clues(job: JobLogs) -> list[Clue]:
@@ -60,12 +56,12 @@ def _late_at_the_store(job: JobLogs) -> list[Clue]:
             "when it initialises NCCL was not set in time."
         )
         culprits = [job.of_rank(rank) for rank in writers]
-        clue = clue_of("slow_rank_init", ids, culprits, note, confidence=NAMES_AN_EFFECT)
+        clue = clue_of("slow_rank_init", ids, culprits, note, confidence=HANG_EVIDENCE.names_an_effect)
         late.append(replace(clue, victims=tuple(sorted(victims))))
     waits = [hit for hit in job.named("store-wait") if "store_based_barrier" not in hit.line.text]
     if waits and not ids:
         note = f"{waits[0].sentence} The store answers, so the rank that sets it is late or waits elsewhere."
-        late.append(clue_of("missing_rank", waits, [], note, confidence=SUGGESTS))
+        late.append(clue_of("missing_rank", waits, [], note, confidence=HANG_EVIDENCE.suggests))
     return late
 
 
@@ -78,7 +74,9 @@ def _horovods_list(job: JobLogs) -> list[Clue]:
     first = next(iter(lines.values()))["tensor"].strip()
     note = f"Horovod waits for {spaced(listing(ranks, len(ranks)))} to submit {first}."
     culprits = distinct([job.of_rank(rank) for rank in ranks])
-    return [Clue("missing_rank", culprits, tuple(line.evidence for line in lines)[:4], _LAGS, note)]
+    return [
+        Clue("missing_rank", culprits, tuple(line.evidence for line in lines)[:4], HANG_RULES.lags_by_counters, note)
+    ]
 
 
 def _lost_nodes(job: JobLogs) -> list[Clue]:
@@ -110,7 +108,13 @@ def _registered(job: JobLogs) -> list[Clue]:
         note = f"{came} twice and the others never: several nodes have the same node rank (SLURM_NODEID, NODE_RANK, "
         note += "--node-rank)."
     clue = clue_of("missing_rank", hits, [job.of_rank(rank) for rank in absent], note)
-    return [replace(clue, confidence=NAMES_AN_EFFECT if twice else SUGGESTS, victims=tuple(sorted(times)))]
+    return [
+        replace(
+            clue,
+            confidence=HANG_EVIDENCE.names_an_effect if twice else HANG_EVIDENCE.suggests,
+            victims=tuple(sorted(times)),
+        )
+    ]
 
 
 def _analysed(job: JobLogs) -> list[Clue]:
@@ -120,13 +124,19 @@ def _analysed(job: JobLogs) -> list[Clue]:
         return []
     ranks = ranks_in(hits[0].groups["ranks"])
     return [
-        clue_of("missing_rank", hits[:1], [job.of_rank(r) for r in ranks], hits[0].sentence, confidence=_LOGS_MISSING)
+        clue_of(
+            "missing_rank",
+            hits[:1],
+            [job.of_rank(r) for r in ranks],
+            hits[0].sentence,
+            confidence=HANG_RULES.absent_logs_missing,
+        )
     ]
 
 
 def _rendezvous(job: JobLogs) -> list[Clue]:
     hits = job.named("rendezvous-timeout")
-    return [clue_of("missing_rank", hits, [], hits[0].sentence, confidence=SUGGESTS)] if hits else []
+    return [clue_of("missing_rank", hits, [], hits[0].sentence, confidence=HANG_EVIDENCE.suggests)] if hits else []
 
 
 def _passed_over(job: JobLogs) -> list[Clue]:
@@ -141,14 +151,14 @@ def _passed_over(job: JobLogs) -> list[Clue]:
         if (
             group.members is None
             and group.passed_over == (0,)
-            and len(group.ranks) >= _FEW
+            and len(group.ranks) >= HANG_RULES.few_absent_ranks
             and same
             and 0 not in waiting
         ):
             note = f"Ranks 1 to {len(group.ranks)} timed out in {group.reports[0].words}, and rank 0 reported nothing."
             evidence = tuple(report.line.evidence for report in group.reports)[:4]
             victims = tuple(sorted(group.ranks))
-            return [Clue("missing_rank", (job.of_rank(0),), evidence, SUGGESTS, note, victims)]
+            return [Clue("missing_rank", (job.of_rank(0),), evidence, HANG_EVIDENCE.suggests, note, victims)]
     return []
 
 
@@ -159,7 +169,16 @@ def _coordination(job: JobLogs) -> list[Clue]:
     if not hits or not ranks:
         return []
     note = f"{hits[0].sentence} It lists tasks {', '.join(map(str, ranks))}."
-    return [clue_of("missing_rank", hits, [job.of_rank(rank) for rank in ranks], note, tasks, confidence=_LAGS)]
+    return [
+        clue_of(
+            "missing_rank",
+            hits,
+            [job.of_rank(rank) for rank in ranks],
+            note,
+            tasks,
+            confidence=HANG_RULES.lags_by_counters,
+        )
+    ]
 
 
 def _lacking(stalled: re.Match[str], size: int) -> set[int]:
@@ -200,13 +219,13 @@ def _horovod(job: JobLogs) -> list[Clue]:
         odd, note = _elsewhere(lacking, size)
         if note:
             culprits = [job.of_rank(rank) for rank in odd]
-            clue = clue_of("desync", hits, culprits, note, confidence=_LAGS)
+            clue = clue_of("desync", hits, culprits, note, confidence=HANG_RULES.lags_by_counters)
             return [replace(clue, victims=tuple(sorted(set(range(size)) - set(odd))))]
     ranks = sorted(common or set.union(*lacking.values()))
     tensors = ", ".join(list(stalled)[:3]) + (f" and {len(stalled) - 3} more" if len(stalled) > 3 else "")
     note = f"Horovod waits for {spaced(listing(ranks, len(ranks)))} to submit {tensors}."
     name = "missing_rank" if common else "desync"
-    return [clue_of(name, hits, [job.of_rank(rank) for rank in ranks], note, confidence=_LAGS)]
+    return [clue_of(name, hits, [job.of_rank(rank) for rank in ranks], note, confidence=HANG_RULES.lags_by_counters)]
 
 
 def _store_barrier(job: JobLogs) -> list[Clue]:
@@ -224,7 +243,7 @@ def _store_barrier(job: JobLogs) -> list[Clue]:
     absent = absent_of(size, waiting) if joined == len(waiting) else []
     note = f"{joined} of {size} ranks came to the store's barrier {last.groups['key'].strip(',')}."
     repeated = len([hit for hit in hits if hit.groups["rank"] == last.groups["rank"]]) > 1
-    sure = NAMES_AN_EFFECT if "Timed out" in last.line.text or repeated else SUGGESTS
+    sure = HANG_EVIDENCE.names_an_effect if "Timed out" in last.line.text or repeated else HANG_EVIDENCE.suggests
     clue = clue_of("missing_rank", [last], [job.of_rank(rank) for rank in absent], note, hits[:2], confidence=sure)
     return [replace(clue, victims=tuple(sorted(waiting)))]
 
@@ -236,7 +255,7 @@ def _stale_store(job: JobLogs, last: Hit, hits: list[Hit]) -> list[Clue]:
     if cancelled or went_on(job, last.line):
         return []
     note = f"Its barrier counts {last.groups['joined']} workers, and the world has {last.groups['size']}."
-    return [clue_of("stale_store", [last], [], note, hits[:2], confidence=NAMES_AN_EFFECT)]
+    return [clue_of("stale_store", [last], [], note, hits[:2], confidence=HANG_EVIDENCE.names_an_effect)]
 
 
 def _raised_by_all_others(job: JobLogs) -> list[Clue]:
@@ -253,7 +272,7 @@ def _raised_by_all_others(job: JobLogs) -> list[Clue]:
     note = f"{len(raised)} of {world} ranks lost a peer or timed out waiting for one; {name} reported nothing."
     culprits = distinct([job.of_rank(rank) for rank in silent])
     evidence = tuple(line.evidence for line in lines[:4])
-    return [Clue("missing_rank", culprits, evidence, _LOGS_MISSING, note, tuple(sorted(raised)))]
+    return [Clue("missing_rank", culprits, evidence, HANG_RULES.absent_logs_missing, note, tuple(sorted(raised)))]
 
 
 def _read(job: JobLogs, rank: int) -> bool:
@@ -271,7 +290,7 @@ def _barrier(job: JobLogs) -> list[Clue]:
     victims = job.named("barrier-victim")
     clue = clue_of("missing_rank", hits, [job.of_rank(rank) for rank in ranks], hits[0].sentence, victims[:2])
     waiting = {int(hit.groups["rank"]) for hit in victims} - set(ranks)
-    return [replace(clue, confidence=_FROM_A_REPORT, victims=tuple(sorted(waiting | ({0} - set(ranks)))))]
+    return [replace(clue, confidence=HANG_RULES.absent_in_report, victims=tuple(sorted(waiting | ({0} - set(ranks)))))]
 
 
 def _watchdogs(job: JobLogs) -> list[Clue]:
@@ -287,8 +306,8 @@ def _watchdogs(job: JobLogs) -> list[Clue]:
         read = all(_read(job, rank) for rank in absent)
         if not read and 2 * len(absent) >= len(group.members):
             continue  # half of the logs are missing: nothing can be said
-        sure = _LOGS_READ if read else _LOGS_MISSING
-        sure = sure if group.group else min(sure, SUGGESTS)
+        sure = HANG_RULES.absent_logs_read if read else HANG_RULES.absent_logs_missing
+        sure = sure if group.group else min(sure, HANG_EVIDENCE.suggests)
         usual = next(report for report in group.reports if report.call == group.usual)
         note = f"{len(group.ranks)} of {len(group.members)} ranks of {group.words} timed out in {usual.words}; "
         note += f"{spaced(listing(absent))} did not."
@@ -329,7 +348,7 @@ def _lagging(job: JobLogs) -> list[Clue]:
         evidence = tuple(by_rank[rank][1].evidence for rank in (*behind[:3], ahead))
         culprits = distinct([replace(job.of_rank(rank), process_group=group) for rank in behind])
         victims = tuple(sorted(set(by_rank) - set(behind)))
-        lagging.append(Clue("missing_rank", culprits, evidence, _LAGS, note, victims))
+        lagging.append(Clue("missing_rank", culprits, evidence, HANG_RULES.lags_by_counters, note, victims))
     return lagging
 
 
@@ -362,7 +381,7 @@ def _not_started(job: JobLogs, communicator: Communicator, absent: list[int], re
         f"{communicator.size - len(absent)} of {communicator.size} members of communicator {communicator.comm_id} "
         f"began its initialisation; {', '.join(map(str, absent[:8]))} did not."
     )
-    sure = _LOGS_READ if read else _LOGS_MISSING
+    sure = HANG_RULES.absent_logs_read if read else HANG_RULES.absent_logs_missing
     evidence = tuple(line.evidence for line in lines[:4])
     return Clue("missing_rank", distinct(culprits), evidence, sure, note, tuple(waiting))
 
@@ -389,7 +408,7 @@ def _behind_in_calls(job: JobLogs) -> list[Clue]:
         evidence = tuple(last[number].evidence for number in (*behind[:3], ahead))
         hung = job.first_timeout() is not None
         # Without a time-out the job may still be running: the log is a snapshot.
-        sure = NAMES_AN_EFFECT if hung else SUGGESTS
+        sure = HANG_EVIDENCE.names_an_effect if hung else HANG_EVIDENCE.suggests
         ranks = [job.global_rank(communicator, number) for number, call in last.items() if call.op_count == most]
         victims = tuple(sorted(rank for rank in ranks if rank is not None))
         lagging.append(Clue("missing_rank", distinct(culprits), evidence, sure, note, victims))

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from diag.ended.model import Clue, Culprit
-from diag.hang.classes.base import NAMES_AN_EFFECT, NAMES_THE_CAUSE, SUGGESTS, Hit
+from diag.hang.classes.base import Hit
 from diag.hang.failures import STEP, ended_well, lives
 from diag.hang.job import JobLogs, culprit_of
 from diag.hang.model import Line, grouped
+from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules.direct import clue_of, time_of
 
-_DIFFERS_AND_HANGS = 0.6  # settings differ and the job stalls: nothing relates the two
 # What NCCL prints when two processes do not speak the same protocol.
 _STUMBLES = ("wrong-type", "family-0", "bootstrap-truncated", "rank-count", "checked-in")
 # May differ from host to host, or from process to process.
@@ -50,10 +50,10 @@ def clues(job: JobLogs) -> list[Clue]:
     if versions is not None or mismatched:
         return [_version_clue(job, versions, mismatched, stumbles, fails)]
     if settings is not None and (fails or truncated or job.first_timeout() is not None):
-        sure = NAMES_THE_CAUSE if stumbles or truncated else _DIFFERS_AND_HANGS
+        sure = HANG_EVIDENCE.names_the_cause if stumbles or truncated else HANG_RULES.settings_differ
         return [_from_difference("env_mismatch", settings, [*stumbles, *truncated], sure)]
     if settings is not None and not settings.variable and not job.once(lives):
-        return [_from_difference("env_mismatch", settings, [], SUGGESTS)]
+        return [_from_difference("env_mismatch", settings, [], HANG_EVIDENCE.suggests)]
     return [_stumble(job, stumbles)] if stumbles else []
 
 
@@ -84,7 +84,7 @@ def _one_name_for_two(job: JobLogs) -> Clue | None:
             note += f"{channel['rank']}[{channel['dev']}] -> "
             note += f"{channel['other_rank']}[{channel['other_dev']}] as within one host."
             culprits = [Culprit(host=host)]
-            return clue_of("same_host_identity", shown, culprits, note, confidence=NAMES_AN_EFFECT)
+            return clue_of("same_host_identity", shown, culprits, note, confidence=HANG_EVIDENCE.names_an_effect)
     return None
 
 
@@ -94,7 +94,7 @@ def _version_clue(
     if versions is None:
         odd = _mismatched_ranks(job, mismatched)
         return clue_of("nccl_version_mismatch", mismatched, odd, mismatched[0].sentence, stumbles)
-    sure = 0.95 if mismatched else NAMES_THE_CAUSE if fails else NAMES_AN_EFFECT
+    sure = 0.95 if mismatched else HANG_EVIDENCE.names_the_cause if fails else HANG_EVIDENCE.names_an_effect
     return _from_difference("nccl_version_mismatch", versions, [*mismatched, *stumbles], sure)
 
 
@@ -117,7 +117,9 @@ def _stumble(job: JobLogs, stumbles: list[Hit]) -> Clue:
         ranks = sorted({int(hit.groups["group_rank"]) for hit in stumbles if hit.name == "checked-in"})
         return clue_of("env_mismatch", stumbles, [job.of_rank(rank) for rank in ranks], first.sentence)
     name = "net_no_interface" if first.name == "family-0" else first.fault_class.id
-    return clue_of(name, stumbles, [job.culprit(hit.line) for hit in stumbles], first.sentence, confidence=SUGGESTS)
+    return clue_of(
+        name, stumbles, [job.culprit(hit.line) for hit in stumbles], first.sentence, confidence=HANG_EVIDENCE.suggests
+    )
 
 
 def _mismatched_ranks(job: JobLogs, hits: list[Hit]) -> list[Culprit]:

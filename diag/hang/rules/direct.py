@@ -8,10 +8,11 @@ from dataclasses import replace
 
 from diag.ended.model import Clue, Culprit, short_host
 from diag.hang.classes import CLASSES
-from diag.hang.classes.base import NAMES_THE_CAUSE, Hit
+from diag.hang.classes.base import Hit
 from diag.hang.failures import speaker_of
 from diag.hang.job import JobLogs, bus_number, culprit_of, distinct
 from diag.hang.model import Line, Role
+from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE
 
 _TWO_ENDS = re.compile(r"completed with error|[Cc]onnection|\bpeer\b|(?i:\b(?:recv|send)\b)")
 _NOT_SET_UP = re.compile(
@@ -19,7 +20,6 @@ _NOT_SET_UP = re.compile(
 )
 # Patterns of the warning's source: they count only where no pattern matches the message.
 _COARSE = ("network-warning", "topology-warning")
-_MOST_LINES = 6
 
 
 def clues(job: JobLogs) -> list[Clue]:
@@ -91,7 +91,7 @@ def clue_of(
     return Clue(
         fault_class=name,
         culprits=distinct(list(culprits)),
-        evidence=tuple(dict.fromkeys(line.evidence for line in lines))[:_MOST_LINES],
+        evidence=tuple(dict.fromkeys(line.evidence for line in lines))[: HANG_ANSWER.most_lines_of_rule],
         confidence=sure,
         note=note,
         time_ns=time_of([hit.line for hit in roots]),
@@ -185,7 +185,7 @@ def _unused_parameters(job: JobLogs) -> list[Clue]:
     culprits = [job.of_rank(int(hit.groups["rank"])) for hit in with_rank]
     culprits = culprits or [culprit for hit in hits if (culprit := speaker_of(job, hit.line)).rank is not None]
     note = " ".join(dict.fromkeys(hit.sentence for hit in (hits[0], *with_rank[:3])))
-    return [clue_of("ddp_unused_parameters", hits, culprits, note, with_rank, confidence=NAMES_THE_CAUSE)]
+    return [clue_of("ddp_unused_parameters", hits, culprits, note, with_rank, confidence=HANG_EVIDENCE.names_the_cause)]
 
 
 def far_end(job: JobLogs, hit: Hit) -> Culprit:

@@ -7,16 +7,13 @@ from collections.abc import Hashable, Mapping
 from dataclasses import replace
 
 from diag.ended.model import Clue, Evidence
-from diag.hang.classes.base import NAMES_AN_EFFECT, NAMES_THE_CAUSE, SUGGESTS, Hit
+from diag.hang.classes.base import Hit
 from diag.hang.failures import GroupTimeouts, Timeout, groups_of, speaker_of, timeouts_of
 from diag.hang.job import JobLogs, distinct
 from diag.hang.model import Communicator, NcclCall
+from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules.direct import clue_of, far_end, ranks_in, time_of
 
-_FEW = 3  # ranks: enough for a vote
-_UNNAMED = 0.65  # the version of torch names no group
-_MOST_PARAMETERS = 10_000_000  # tensors of one model
-_TIE = 0.6  # two ranks: one is wrong, and nothing shows which
 # Ranks may have different numbers of elements in these.
 _UNEVEN = ("ALLTOALL", "GATHER", "SCATTER", "SEND", "RECV", "COALESCED", "UNKNOWN", "BATCH")
 _POINT_TO_POINT = ("Send", "Recv", "AlltoAll", "Gather", "Scatter")
@@ -56,7 +53,7 @@ def _analyser(job: JobLogs) -> list[Clue]:
     of = f"{len(listed)} of {len(members) or '?'}"
     note = f"{hit.sentence} It compares with one rank only: {of} ranks differ from it."
     culprits = [job.of_rank(rank) for rank in odd]
-    return [clue_of(_ANALYSED[hit.groups["error"]], [hit], culprits, note, confidence=_TIE)]
+    return [clue_of(_ANALYSED[hit.groups["error"]], [hit], culprits, note, confidence=HANG_RULES.vote_tied)]
 
 
 def _analysed_members(job: JobLogs, hit: Hit) -> set[int]:
@@ -75,12 +72,12 @@ def _same_model(job: JobLogs) -> list[Clue]:
     counts = {int(groups["rank"]): int(groups["count"]) for groups in printed}
     peer_counts = {int(groups["other_rank"]): int(groups["other_count"]) for groups in printed}
     odd, clear = _vote({**counts, **peer_counts})
-    elsewhere = any(count == 0 or count > _MOST_PARAMETERS for count in peer_counts.values())
+    elsewhere = any(count == 0 or count > HANG_RULES.most_tensors_of_one_model for count in peer_counts.values())
     name = "desync" if elsewhere else "mismatch_shape"
     note = hits[0].sentence
     note += " No model has so many: that rank is in another collective." if elsewhere else ""
     named = odd if clear or len(counts) > 1 else sorted({*counts, *peer_counts})
-    sure = NAMES_AN_EFFECT if clear else SUGGESTS
+    sure = HANG_EVIDENCE.names_an_effect if clear else HANG_EVIDENCE.suggests
     return [clue_of(name, hits, [job.of_rank(rank) for rank in named], note, confidence=sure)]
 
 
@@ -110,7 +107,11 @@ def _detail(job: JobLogs) -> list[Clue]:
     if len(prints) < 2:
         known = "".join(f" Rank {rank} runs {op} number {seq}." for rank, (seq, op, _, _) in prints.items())
         note = f"torch found that the ranks call different collectives.{known} The line does not show the other side."
-        return [clue_of("mismatch_op", hits, [job.of_rank(rank) for rank in prints], note, confidence=SUGGESTS)]
+        return [
+            clue_of(
+                "mismatch_op", hits, [job.of_rank(rank) for rank in prints], note, confidence=HANG_EVIDENCE.suggests
+            )
+        ]
     fields = list(zip(*prints.values(), strict=True))
     if len(set(fields[1])) > 1:
         name, position = "mismatch_op", 1
@@ -137,7 +138,7 @@ def _detail(job: JobLogs) -> list[Clue]:
         note = f"Rank {odd[0]} {singular.format(*first)}, the others {plural.format(*others[0])}."
     if not clear and len(odd) == 2:
         note = f"Rank {odd[0]} {singular.format(*first)}, rank {odd[1]} {singular.format(*prints[odd[1]])}."
-    sure = NAMES_THE_CAUSE if clear else _TIE
+    sure = HANG_EVIDENCE.names_the_cause if clear else HANG_RULES.vote_tied
     return [clue_of(name, hits, [job.of_rank(rank) for rank in odd], note, confidence=sure)]
 
 
@@ -177,7 +178,7 @@ def _differing(job: JobLogs, communicator: Communicator, number: int, calls: dic
     note += f" ({op}): {difference}." if name == "mismatch_shape" else f": {difference}."
     agreeing = [rank for rank in calls if rank not in odd][:2]
     evidence = tuple(calls[rank].evidence for rank in (*odd[:4], *agreeing))
-    sure = NAMES_THE_CAUSE if clear else _TIE
+    sure = HANG_EVIDENCE.names_the_cause if clear else HANG_RULES.vote_tied
     return Clue(name, distinct([job.of_member(communicator, rank) for rank in odd]), evidence, sure, note)
 
 
@@ -192,14 +193,16 @@ def _watchdogs(job: JobLogs) -> list[Clue]:
             continue
         clue = _by_watchdog(job, group, reports)
         if clue is not None:
-            mismatches.append(clue if group.group else replace(clue, confidence=min(clue.confidence, _UNNAMED)))
+            mismatches.append(
+                clue if group.group else replace(clue, confidence=min(clue.confidence, HANG_RULES.group_unnamed))
+            )
     return mismatches
 
 
 def _one_group(job: JobLogs, reports: Mapping[int, Timeout]) -> bool:
     """Whether reports that name no group (torch before 2.2) are of one group: all ranks stopped at the same number.
     Without a world size, all ranks up to the highest that was seen must have."""
-    world = job.logs.world_size or max(max(reports, default=0) + 1, _FEW)
+    world = job.logs.world_size or max(max(reports, default=0) + 1, HANG_RULES.ranks_for_a_vote)
     return len(reports) == world and len({report.seq for report in reports.values()}) == 1
 
 
@@ -220,7 +223,7 @@ def _by_watchdog(job: JobLogs, group: GroupTimeouts, reports: dict[int, Timeout]
     if not clear:
         note = f"In {group.words} the ranks wait in {reports[odd[0]].words} and in {usual.words}."
     evidence = tuple(reports[rank].line.evidence for rank in odd[:4]) + ((usual.line.evidence,) if clear else ())
-    sure = (0.8 if name != "desync" else NAMES_AN_EFFECT) if clear else _TIE
+    sure = (0.8 if name != "desync" else HANG_EVIDENCE.names_an_effect) if clear else HANG_RULES.vote_tied
     culprits = [replace(job.of_rank(rank), process_group=group.group) for rank in odd]
     waiting = tuple(sorted(set(reports) - set(odd)))
     return Clue(
@@ -244,7 +247,7 @@ def _transport(job: JobLogs) -> list[Clue]:
     both = [culprit for culprit, count in counts if count > 1]
     culprits = both if len(both) == 1 else [*peers, *speakers]
     note = f"{hits[0].sentence} The two ends disagree; this line does not show which one is wrong."
-    return [clue_of("mismatch_shape", hits, culprits, note, confidence=_TIE)]
+    return [clue_of("mismatch_shape", hits, culprits, note, confidence=HANG_RULES.vote_tied)]
 
 
 def _gloo(job: JobLogs) -> list[Clue]:
@@ -255,7 +258,7 @@ def _gloo(job: JobLogs) -> list[Clue]:
         return []
     culprits = [speaker_of(job, hit.line) for hit in hits]
     note = f"{hits[0].sentence} This rank or the sender calls with another size than the others."
-    return [clue_of("mismatch_shape", hits, culprits, note, confidence=_TIE)]
+    return [clue_of("mismatch_shape", hits, culprits, note, confidence=HANG_RULES.vote_tied)]
 
 
 def _desync_report(job: JobLogs) -> list[Clue]:
@@ -268,7 +271,7 @@ def _desync_report(job: JobLogs) -> list[Clue]:
     clue = clue_of("desync", hits, [job.of_rank(rank) for rank in ranks], hits[0].sentence)
     waiting = [hit.groups["ranks"] for hit in job.named("joined-not-finished")]
     victims = sorted({rank for text in waiting for rank in ranks_in(text)} - set(ranks))
-    sure = 0.8 if ranks else SUGGESTS
+    sure = 0.8 if ranks else HANG_EVIDENCE.suggests
     # A rank that waits in another collective is at another place; a rank that waits in none has not arrived.
     elsewhere = {report.rank for report in job.once(timeouts_of)} & set(ranks)
     if ranks and not elsewhere:

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 
 from diag.ended.model import Clue, Culprit, short_host
 from diag.hang.classes import CLASSES
-from diag.hang.classes.base import NAMES_AN_EFFECT, NAMES_THE_CAUSE, SUGGESTS, Hit
+from diag.hang.classes.base import Hit
 from diag.hang.failures import failed as job_failed
 from diag.hang.failures import lives
 from diag.hang.job import Interface, JobLogs, distinct
 from diag.hang.model import Role
+from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules.direct import clue_of, far_end
 
 # -- Connections that end or never begin: the peer that is complained about --------------------------------------------
@@ -23,7 +24,6 @@ LOST = CLASSES["net_connection_lost"].patterns_of(Role.ROOT)
 # Interfaces that end on their own host: bridges and pairs of containers, tunnels, virtual machines, the loopback.
 _LOCAL_NAMES = ("veth", "docker", "br-", "virbr", "cni", "flannel", "cali", "ip6tnl", "tunl", "sit", "lo")
 _DOCKERS = ipaddress.ip_network("172.17.0.0/16")
-_SAME_ADDRESS_TWICE = 0.9
 
 
 def connections(job: JobLogs) -> list[Clue]:
@@ -40,7 +40,7 @@ def _connect(job: JobLogs, name: str) -> Clue | None:
         again = job.named("refused-retrying")
         peers = distinct([culprit for hit in again if (culprit := far_end(job, hit)).peer])
         note = f"{again[0].sentence if again else ''} No log line shows a successful retry."
-        return clue_of(name, again, peers, note, confidence=SUGGESTS) if again else None
+        return clue_of(name, again, peers, note, confidence=HANG_EVIDENCE.suggests) if again else None
     if not hits:
         return None
     culprits = [far_end(job, hit) for hit in hits]
@@ -55,7 +55,7 @@ def _connect(job: JobLogs, name: str) -> Clue | None:
         note = (
             f"{final[0].sentence} An address like this one is valid on its own host only: the wrong interface is used."
         )
-        return replace(clue, fault_class="net_wrong_interface", note=note, confidence=NAMES_AN_EFFECT)
+        return replace(clue, fault_class="net_wrong_interface", note=note, confidence=HANG_EVIDENCE.names_an_effect)
     refused = name == "net_connect_timeout" and job.named("refused-retrying")
     if refused and all(hit.name == "connection-abort" for hit in hits):
         return replace(clue, fault_class="net_connect_refused")
@@ -98,7 +98,7 @@ def _lost(job: JobLogs) -> list[Clue]:
     nameless, hits = [hit for hit in hits if "peer" not in hit.groups], [hit for hit in hits if "peer" in hit.groups]
     if not hits:
         note = f"{nameless[0].sentence} This version of NCCL does not print the peer."
-        return [clue_of("net_connection_lost", nameless, [], note, confidence=SUGGESTS)]
+        return [clue_of("net_connection_lost", nameless, [], note, confidence=HANG_EVIDENCE.suggests)]
     complaints = [_Complaint(job.culprit(hit.line).host, job.resolve(hit.groups["peer"]), hit) for hit in hits]
     # A connection within the host is to a thread or a process that lost another one.
     beyond = [complaint for complaint in complaints if not _within(complaint)]
@@ -114,7 +114,7 @@ def _lost(job: JobLogs) -> list[Clue]:
         # Several connections to one address are one peer.
         peers = [Culprit(peer=addresses[0] if len(set(addresses)) == 1 else name) for name, addresses in ports.items()]
         note = f"{hits[0].sentence} No log line attributes that address to another host."
-        return [clue_of("net_connection_lost", hits, within or peers, note, confidence=SUGGESTS)]
+        return [clue_of("net_connection_lost", hits, within or peers, note, confidence=HANG_EVIDENCE.suggests)]
     reporters = {complaint.by for complaint in across}
     about = {complaint.about for complaint in across}
     ends = sorted(about - reporters)
@@ -124,10 +124,18 @@ def _lost(job: JobLogs) -> list[Clue]:
         report = "reports" if len(ends) == 1 else "report"
         note = f"{chain[0].sentence} {', '.join(ends)} {report} no lost connection."
         rest = [hit for hit in hits if hit not in chain]
-        return [clue_of("net_connection_lost", chain, culprits, note, rest, confidence=NAMES_AN_EFFECT)]
+        return [clue_of("net_connection_lost", chain, culprits, note, rest, confidence=HANG_EVIDENCE.names_an_effect)]
     pairs = [Culprit(host=complaint.by, peer=complaint.about) for complaint in across]
     note = f"{' and '.join(sorted(about))} report each other: the cause is the link or common to both."
-    return [clue_of("net_connection_lost", [complaint.hit for complaint in across], pairs, note, confidence=SUGGESTS)]
+    return [
+        clue_of(
+            "net_connection_lost",
+            [complaint.hit for complaint in across],
+            pairs,
+            note,
+            confidence=HANG_EVIDENCE.suggests,
+        )
+    ]
 
 
 def _wrong_interface(job: JobLogs, failed: bool) -> Clue | None:
@@ -139,15 +147,21 @@ def _wrong_interface(job: JobLogs, failed: bool) -> Clue | None:
     twice = _same_address(used)
     local = [interface for interface in job.interfaces if ends_on_its_host(interface)]
     if twice:
-        shown, sure, note = twice, _SAME_ADDRESS_TWICE, "Two hosts use the same address, local to each of them."
+        shown, sure, note = (
+            twice,
+            HANG_RULES.same_address_twice,
+            "Two hosts use the same address, local to each of them.",
+        )
     elif local and (len(hosts) > 1 or failed):
-        shown, sure, note = local, NAMES_THE_CAUSE, f"{interface_words(local)} cannot reach other hosts."
+        shown, sure, note = local, HANG_EVIDENCE.names_the_cause, f"{interface_words(local)} cannot reach other hosts."
     else:
         shown, note = (
             _different_networks(used) if failed or job.is_initialising else [],
             "The hosts use addresses of different networks.",
         )
-        sure = NAMES_AN_EFFECT if len({interface.name for interface in used}) > 1 else SUGGESTS
+        sure = (
+            HANG_EVIDENCE.names_an_effect if len({interface.name for interface in used}) > 1 else HANG_EVIDENCE.suggests
+        )
         if not shown:
             return None
     hits = [
@@ -225,7 +239,6 @@ _FAILED_DEVICES = [
     for fault_class in CLASSES.values()
     if fault_class.priority == 1 and "ib_completion_error" in fault_class.rules_out
 ]
-_CLEAR = 0.85
 
 
 @dataclass(frozen=True)
@@ -251,7 +264,7 @@ def completions(job: JobLogs) -> list[Clue]:
         statuses = "".join(f" A peer got status {_status(hit)}." for hit in hits[:1])
         culprits = [replace(job.culprit(events[0].line), nic=events[0].groups.get("hca", ""))]
         note = f"{events[0].sentence}{statuses}"
-        sure = NAMES_AN_EFFECT if hits else SUGGESTS
+        sure = HANG_EVIDENCE.names_an_effect if hits else HANG_EVIDENCE.suggests
         return [clue_of("ib_completion_error", events, culprits, note, hits, confidence=sure)]
     if not hits:
         return []
@@ -267,7 +280,16 @@ def completions(job: JobLogs) -> list[Clue]:
         adapters = Counter(pair.hca for pair in pairs if pair.here == end and pair.hca)
         peer = adapters.most_common(1)[0][0] if len(adapters) == 1 else ""
         note = f"{end} is one end of {ranked[0][1]} of {len(links)} links with {seen}."
-        return [clue_of("ib_completion_error", hits, [_end(job, end, peer)], note, flushed, confidence=_CLEAR)]
+        return [
+            clue_of(
+                "ib_completion_error",
+                hits,
+                [_end(job, end, peer)],
+                note,
+                flushed,
+                confidence=HANG_RULES.one_connection_clear,
+            )
+        ]
     culprits = []
     for pair in pairs:
         if pair.here:
@@ -278,7 +300,7 @@ def completions(job: JobLogs) -> list[Clue]:
     gids = [hits[0].groups[name] for name in ("local_gid", "remote_gid") if name in hits[0].groups]
     note = f"{seen.capitalize()} between {ends}: the link, not one of its hosts." if ends else f"{seen.capitalize()}."
     note += f" GIDs: {' and '.join(gids)}." if gids else ""
-    sure = NAMES_AN_EFFECT if len(links) == 1 else SUGGESTS
+    sure = HANG_EVIDENCE.names_an_effect if len(links) == 1 else HANG_EVIDENCE.suggests
     return [clue_of("ib_completion_error", hits, culprits, note, flushed, confidence=sure)]
 
 

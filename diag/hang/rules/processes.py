@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from diag.ended.model import Clue, Culprit, Evidence, short_host
 from diag.ended.raised import about_others, lost_worker, shortened
 from diag.hang.classes import CLASSES
-from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, Hit
+from diag.hang.classes.base import Hit
 from diag.hang.failures import FailedRank, Timeout, failed_ranks, speaker_of, timeouts_of, went_on
-from diag.hang.job import CLOCKS_NS, JobLogs, culprit_of, distinct
+from diag.hang.job import JobLogs, culprit_of, distinct
 from diag.hang.model import Line, Role, Speaker
+from diag.hang.policy import HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules.direct import clue_of, first_by_time, time_of
 
 # -- Processes that a signal ended, as reported by the launcher or the kernel ------------------------------------------
@@ -25,12 +26,8 @@ _BY_SIGNAL = {
     for name, fault_class in CLASSES.items()
     if fault_class.ending and fault_class.patterns_of(Role.ROOT)
 }
-_OOM_AND_EXIT = 0.95
-_PERHAPS_ANOTHER = 0.4  # perhaps a process of another job
 _BOX = {"hydra-process": 10, "first-to-exit": 2}  # lines
-_EXIT_CODE_REACH = 3  # lines from "Process name:" to "Exit code:"
 _CRASH_CODES = {"caught-sigbus": -7, "caught-sigsegv": -11, "glibc-abort": -6}  # exit codes that launchers report
-_STACK_REACH = 60  # lines after "Caught signal" that are its stack
 
 
 @dataclass(frozen=True)
@@ -130,10 +127,10 @@ def _of_signal(job: JobLogs, name: str, blocks: tuple[FailedRank, ...]) -> Clue 
     note = first_by_time(hits).sentence
     seen = [block.time_ns for block in blocks if block.rank in {c.rank for c in culprits} and block.time_ns is not None]
     if confirming:
-        sure, note = _OOM_AND_EXIT, f"{note} {confirming[0].sentence}"
+        sure, note = HANG_RULES.out_of_memory_and_exit, f"{note} {confirming[0].sentence}"
     elif job.logs.world_size and 2 * len(culprits) > job.logs.world_size > 2:
         # Most of the job at once: a scheduler or a person ended it.
-        sure, note = SUGGESTS, f"{note} Most ranks were: a scheduler or a person may have ended the job."
+        sure, note = HANG_EVIDENCE.suggests, f"{note} Most ranks were: a scheduler or a person may have ended the job."
     clue = clue_of(name, hits, culprits, note, confirming, confidence=sure)
     return clue if clue.time_ns is not None else replace(clue, time_ns=min(seen, default=None))
 
@@ -150,7 +147,7 @@ def _ended_later(blocks: tuple[FailedRank, ...]) -> set[int]:
         and block.rank not in names
         and block.time_ns is not None
         and block.path in first
-        and block.time_ns > first[block.path] + CLOCKS_NS
+        and block.time_ns > first[block.path] + HANG_EVIDENCE.clocks_of_hosts_ns
     }
 
 
@@ -178,7 +175,7 @@ def _kernel_alone(kernel: list[_Ended]) -> Clue | None:
     named = any(entry.culprit.rank is not None for entry in kernel)
     hits = [entry.hit for entry in kernel]
     # Without a rank it may have been a DataLoader's worker, or nothing of this job.
-    sure = hits[0].pattern.confidence if named else _PERHAPS_ANOTHER
+    sure = hits[0].pattern.confidence if named else HANG_RULES.perhaps_another_job
     return clue_of("rank_killed_sigkill", hits, [entry.culprit for entry in kernel], hits[0].sentence, confidence=sure)
 
 
@@ -186,7 +183,7 @@ def _bus_error_in_nccl(job: JobLogs, blocks: tuple[FailedRank, ...]) -> list[Clu
     """A bus error with NCCL's frames on its stack: it comes from NCCL's shared memory."""
     for hit in job.named("caught-sigbus"):
         for line in job.logs.lines:
-            near = line.path == hit.line.path and 0 <= line.number - hit.line.number <= _STACK_REACH
+            near = line.path == hit.line.path and 0 <= line.number - hit.line.number <= HANG_RULES.stack_reach
             same = (line.speaker.rank, line.speaker.pid) == (hit.line.speaker.rank, hit.line.speaker.pid)
             if near and same and "libnccl" in line.text:
                 clue = clue_of(
@@ -194,7 +191,7 @@ def _bus_error_in_nccl(job: JobLogs, blocks: tuple[FailedRank, ...]) -> list[Clu
                     [hit],
                     [who_ended(job, hit, blocks)],
                     "The bus error is in NCCL, which maps its shared memory from /dev/shm.",
-                    confidence=NAMES_AN_EFFECT,
+                    confidence=HANG_EVIDENCE.names_an_effect,
                 )
                 evidence = (*clue.evidence, line.evidence)
                 return [Clue(clue.fault_class, clue.culprits, evidence, clue.confidence, clue.note)]
@@ -203,15 +200,8 @@ def _bus_error_in_nccl(job: JobLogs, blocks: tuple[FailedRank, ...]) -> list[Clu
 
 # -- Python exceptions: a cause if not about other ranks, and not later than their time-outs ---------------------------
 
-_RAISED = 0.85  # the program says what failed
-_RAISED_WITHOUT_FRAMES = 0.7
-_RAISED_BY_SEVERAL = 0.6  # and it is unknown which was first
-_ENDED_ITSELF = 0.7
-_PERHAPS_A_VICTIM = 0.45
-_FIRST_OF_MANY = 0.3
 _ABORTED = -6
 _SIGNALLED = 128  # and above: a shell's exit codes for signals
-_TRACEBACK_REACH = 200  # lines
 # Limits of the operating system, which few programs get over: memory and open files.
 _OF_THE_SYSTEM = re.compile(r"\[Errno (?:12|23|24)\] ")
 
@@ -236,8 +226,10 @@ def by_exception(job: JobLogs) -> list[Clue]:
     same = [
         exception for exception in first if (exception.name, exception.message) == (first[0].name, first[0].message)
     ]
-    sure = _RAISED if len(same) == len(first) else _RAISED_BY_SEVERAL
-    sure = min(sure, _RAISED_WITHOUT_FRAMES) if all(exception.traceback is None for exception in first) else sure
+    sure = HANG_RULES.raised if len(same) == len(first) else HANG_RULES.raised_by_several
+    sure = (
+        min(sure, HANG_RULES.raised_without_frames) if all(exception.traceback is None for exception in first) else sure
+    )
     exits = _exit_lines(job, [exception.culprit for exception in first], blocks)
     lines = [line for exception in first for line in (exception.traceback, exception.line) if line is not None]
     description = first[0].name + (f": {shortened(first[0].message, 100)}" if first[0].message else "")
@@ -304,20 +296,20 @@ def _ended_without_one(job: JobLogs, raised: list[RankException], blocks: tuple[
     evidence = tuple(dict.fromkeys(line.evidence for line in ended[culprit]))
     # Where lines name a cause, the exit can be its consequence.
     alone = not any((b.exitcode or 0) > 0 and b.rank not in (culprit.rank, None, *known) for b in blocks)
-    sure = _ENDED_ITSELF if read and alone and not _explained(job) else _PERHAPS_A_VICTIM
+    sure = HANG_RULES.ended_itself if read and alone and not _explained(job) else HANG_RULES.perhaps_a_victim
     if any(hit.line.evidence in evidence for hit in job.named("first-to-exit") if "number" in hit.groups):
-        sure = max(sure, _RAISED_BY_SEVERAL)  # Horovod waits for the first
+        sure = max(sure, HANG_RULES.raised_by_several)  # Horovod waits for the first
     if not read and any(hit.line.evidence in evidence for hit in job.named("first-to-exit") if "rank" in hit.groups):
         # mpirun names the first that it observes of all that failed together: the first, where the others only report
         # that they lost it.
-        sure = _PERHAPS_A_VICTIM if victims_of(job) else _FIRST_OF_MANY
+        sure = HANG_RULES.perhaps_a_victim if victims_of(job) else HANG_RULES.first_of_many
     return [Clue("rank_killed_exception", (culprit,), evidence, sure, note, time_ns=time_of(ended[culprit]))]
 
 
 def _code_in_box(job: JobLogs, line: Line) -> int | None:
     """The exit code in the box of mpirun or Horovod that names a process in this line."""
     for hit in job.named("exit-code"):
-        if hit.line.path == line.path and 0 < hit.line.number - line.number <= _EXIT_CODE_REACH:
+        if hit.line.path == line.path and 0 < hit.line.number - line.number <= HANG_RULES.exit_code_reach:
             return int(hit.groups["exitcode"])
     return None
 
@@ -353,7 +345,7 @@ def _culprit_of_traceback(job: JobLogs, line: Line, blocks: list[FailedRank]) ->
     at = bisect_right(blocks, line.number, key=lambda block: block.first) - 1
     if at >= 0 and line.speaker == Speaker():
         block = blocks[at]  # the last that begins before the line
-        if block.first < line.number <= block.last + _TRACEBACK_REACH and block.rank is not None:
+        if block.first < line.number <= block.last + HANG_RULES.traceback_reach and block.rank is not None:
             return job.of_rank(block.rank, block.host)
     return speaker_of(job, line)
 
@@ -373,7 +365,7 @@ def _traceback_of(tracebacks: dict[_Voice, list[Line]], hit: Hit) -> Line | None
     line = hit.line
     begun = tracebacks.get((line.path, line.speaker.rank, line.speaker.pid), [])
     at = bisect_left(begun, line.number, key=lambda begin: begin.number) - 1
-    return begun[at] if at >= 0 and line.number - begun[at].number <= _TRACEBACK_REACH else None
+    return begun[at] if at >= 0 and line.number - begun[at].number <= HANG_RULES.traceback_reach else None
 
 
 def _can_be_cause(job: JobLogs, raised: RankException) -> bool:
@@ -414,7 +406,7 @@ def _timeouts_by_rank(job: JobLogs) -> dict[int | None, list[Timeout]]:
 def _ended_after(job: JobLogs, line: Line) -> bool:
     ends = job.once(_ends).get(line.path, [])
     at = bisect_right(ends, line.number)
-    return at < len(ends) and ends[at] - line.number <= _TRACEBACK_REACH
+    return at < len(ends) and ends[at] - line.number <= HANG_RULES.traceback_reach
 
 
 def _ends(job: JobLogs) -> dict[str, list[int]]:

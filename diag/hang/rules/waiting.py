@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 from diag.ended.model import Clue, Culprit, Evidence
 from diag.hang.classes import CLASSES
-from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS
 from diag.hang.failures import STEP, TIMED_OUT, GroupTimeouts, group_of, groups_of, timeouts_of
 from diag.hang.job import JobLogs, distinct
 from diag.hang.model import Line, Role, Stack
+from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules.direct import time_of
 from diag.hang.rules.network import LOST
 
@@ -26,8 +26,6 @@ _WORK = {
     if fault_class.busy
     for pattern in fault_class.patterns_of(Role.CONFIRMATION)
 }
-_TINY = 8  # elements: a barrier, a flag, a length
-_EARLY = 5  # the first collectives: the barrier behind which one rank prepares
 _BAR = re.compile(
     r"(?P<label>[^|%]{0,200}?)(?P<percent>\d{1,3})%\|[^|]*\|[^\[]*\[(?:(?P<h>\d+):)?(?P<m>\d{1,2}):(?P<s>\d{2})<"
 )
@@ -35,13 +33,7 @@ _TRAINS = re.compile(r"(?i)\b(?:train|epoch|step|iter|loss)")
 _PREPARES = re.compile(
     r"(?i)cach|scan|load|map|tokeni|generat|extract|build|index|process|filter|download|convert|pack"
 )
-_NAMED = 0.88  # beyond the absent rank that it explains
-_UNNAMED = 0.75  # the busy line does not name its rank
-_USUAL_TIMEOUT_S = 600  # NCCL's in torch; gloo's is 1,800
 _NEAR = 0.8, 1.5  # of the timeout: work that began with the wait
-
-
-_FEW_WAITS, _MOST_LOOKS = 8, 2_000_000  # waits of which each is compared with each line that shows work
 
 
 @dataclass(frozen=True)
@@ -75,14 +67,14 @@ class _Wait:
 def slow(job: JobLogs) -> list[Clue]:
     waits = [_of_group(group) for group in groups_of(job, job.once(timeouts_of))] or _at_barriers(job)
     waiting = frozenset(rank for wait in waits for rank in wait.ranks)
-    most = max(_FEW_WAITS, _MOST_LOOKS // max(1, len(job.once(_working_lines))))
+    most = max(HANG_RULES.few_waits, HANG_RULES.most_looks_at_lines // max(1, len(job.once(_working_lines))))
     clues = (clue for wait in waits[:most] if (clue := _slow(job, wait, waiting)) is not None)
     return list(itertools.islice(clues, 1))
 
 
 def _of_group(group: GroupTimeouts) -> _Wait:
     report = next(report for report in group.reports if report.call == group.usual)
-    tiny = report.numel_in is None or max(report.numel_in, report.numel_out or 0) <= _TINY
+    tiny = report.numel_in is None or max(report.numel_in, report.numel_out or 0) <= HANG_RULES.tiny_collective
     # In a group of unknown size, only ranks below the highest are known to exist. That is enough together with a line
     # of unfinished work.
     absent = group.absent if group.members is not None else group.passed_over
@@ -91,7 +83,7 @@ def _of_group(group: GroupTimeouts) -> _Wait:
         frozenset(group.ranks),
         absent,
         group.members is not None,
-        report.seq <= _EARLY,
+        report.seq <= HANG_RULES.early_collectives,
         tiny,
         report.timeout_ms,
         report.ran_ms,
@@ -137,12 +129,12 @@ def _slow(job: JobLogs, wait: _Wait, waiting: frozenset[int]) -> Clue | None:
     note += f" for {wait.ran_ms // 1000:,} s." if wait.ran_ms else "."
     victims = tuple(sorted(waiting - {culprit.rank for culprit in culprits if culprit.rank is not None}))
     named = rank is not None and (rank in absent or not wait.known)
-    sure = _NAMED if named else _UNNAMED
+    sure = HANG_RULES.busy_rank_named if named else HANG_RULES.busy_rank_unnamed
     return Clue(
         name,
         distinct([replace(culprit, process_group=wait.group) for culprit in culprits]) or (Culprit(),),
         (busy.line.evidence, wait.line.evidence),
-        sure if supported else SUGGESTS,
+        sure if supported else HANG_EVIDENCE.suggests,
         note,
         victims,
         time_ns=wait.line.time_ns,
@@ -210,7 +202,7 @@ def _near(bar: re.Match[str], wait: _Wait) -> bool:
     """Whether a bar ran about as long as the timeout, or longer than any usual timeout where that is unknown."""
     least, most = _NEAR
     if wait.timeout_ms is None:
-        return _seconds(bar) >= _USUAL_TIMEOUT_S
+        return _seconds(bar) >= HANG_RULES.usual_timeout_s
     return least <= 1000 * _seconds(bar) / wait.timeout_ms <= most
 
 
@@ -220,7 +212,6 @@ _FAULTHANDLER = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (
 _PYSPY = re.compile(r"^\s+(?P<name>[\w.<>~ ]+?) \((?P<file>[^():]+):(?P<line>\d+)\)\s*$")
 _THREAD = re.compile(r"^\s*(?:Current thread|Thread) (?P<id>0x[0-9a-f]+|\d+)(?P<rest>.*)$")
 _COLLECTIVE = ("torch/distributed/distributed_c10d.py", "torch/distributed/c10d_logger.py", "_functional_collectives")
-_MOST_FRAMES = 12
 # Python's own files, PyTorch's and those of diag's collectors, by their paths.
 _MACHINERY = re.compile(
     r"/lib/python\d[\d.]*/(?!(?:site|dist)-packages/)|(?:site|dist)-packages/torch/|diag/collectors/|^collectors/attach/"
@@ -291,7 +282,7 @@ def _threads(rank: int, lines: list[Line]) -> list[ThreadStack]:
         if begins and begin is not None and frames:
             # faulthandler prints the main thread last, and calls the current one "Current thread".
             main = '"MainThread"' in begin.text or "Current thread" in begin.text
-            texts, of_frames = zip(*frames[:_MOST_FRAMES], strict=True)
+            texts, of_frames = zip(*frames[: HANG_ANSWER.most_frames], strict=True)
             threads.append(ThreadStack(rank, main, texts, of_frames))
         if begins:
             begin, frames = line, []
@@ -315,7 +306,7 @@ def outside_collectives(job: JobLogs) -> list[Clue]:
     evidence = tuple(stack.evidence for stack in (*outside[:3], inside[0]))
     culprits = distinct([job.of_rank(stack.rank) for stack in outside])
     victims = tuple(stack.rank for stack in inside)
-    return [Clue("missing_rank", culprits, evidence, NAMES_AN_EFFECT, note, victims)]
+    return [Clue("missing_rank", culprits, evidence, HANG_EVIDENCE.names_an_effect, note, victims)]
 
 
 def shown_stacks(job: JobLogs, culprits: set[int]) -> tuple[Stack, ...]:
@@ -331,10 +322,6 @@ def shown_stacks(job: JobLogs, culprits: set[int]) -> tuple[Stack, ...]:
 
 
 # -- Hangs without an error: a blocked watchdog, or all ranks in the first collective over P2P channels ----------------
-
-_FIRST = 3  # up to this sequence number nothing was ever finished
-_ONE_USUAL_CAUSE = 0.6
-_WITH_TIMEOUTS = 0.4  # a guess
 
 
 def silent(job: JobLogs) -> list[Clue]:
@@ -360,7 +347,9 @@ def _blocked_watchdog(job: JobLogs) -> list[Clue]:
     ranks = {c.rank for c in culprits if c.rank is not None}
     # A rank that lost a connection before may hang in the abort of its communicators.
     lost = {job.rank_of(hit.line) for hit in job.named(*LOST)} - {None}
-    sure = NAMES_AN_EFFECT if hits and not reports and not ranks & lost else _WITH_TIMEOUTS
+    sure = (
+        HANG_EVIDENCE.names_an_effect if hits and not reports and not ranks & lost else HANG_RULES.guess_with_timeouts
+    )
     # Several at once wait for the same thing: none of them is the cause.
     named = culprits if len(culprits) == 1 else ()
     evidence = tuple(line.evidence for line in lines[:4])
@@ -387,7 +376,7 @@ def _blocked_channels(job: JobLogs) -> list[Clue]:
             "p2p_iommu_acs",
             distinct([job.of_host(host) for host in hosts]),
             tuple(line.evidence for line in (*lines, *(hit.line for hit in channels[:3]))),
-            _ONE_USUAL_CAUSE if everybody else _ONE_USUAL_CAUSE - 0.1,
+            HANG_RULES.no_first_collective if everybody else HANG_RULES.no_first_collective - 0.1,
             f"All ranks are initialised and all wait in {waits}; the channels use P2P, and no rank reports an error.",
             tuple(sorted(everybody[0].ranks)) if everybody else (),
         )
@@ -401,7 +390,7 @@ def _all_initialised(job: JobLogs) -> bool:
 
 def _all_in_the_first(group: GroupTimeouts) -> bool:
     same = len({report.call for report in group.reports}) == 1
-    return same and group.is_whole and group.reports[0].seq <= _FIRST
+    return same and group.is_whole and group.reports[0].seq <= HANG_RULES.never_finished_up_to
 
 
 def _last_call_is_the_first(job: JobLogs) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from diag.hang.policy import HANG_READING
 from diag.hang.text.keep import OPENERS, KeptLines, Open, OpenBlocks, Part, RawLine, opened
 from diag.hang.text.messages import Facts, Hint, ProcessKey
 from diag.hang.text.prefixes import NamedRank, ParsedLine, hosts_in_front, named, read_line
@@ -21,21 +22,22 @@ from .streams import STDIN, pieces_of, unwrapped
 
 # -- What is kept of a block, and whether a file is a log --------------------------------------------------------------
 
-LONG = 8 << 10  # of a longer line, the text around the anchor is kept
-
 
 def raw_of(block: TextBlock, line: int, at: int) -> bytes:
     """A line as read. A long one is cut to its beginning and the text around the hit; a progress bar that was redrawn,
     to its first piece and the one with the hit."""
     start, end = int(block.starts[line]), int(block.starts[line + 1])
     data = block.data
-    if end - start <= LONG and data.find(b"\r", start, end - 2) < 0:
+    if end - start <= HANG_READING.long_line_bytes and data.find(b"\r", start, end - 2) < 0:
         return data[start:end].rstrip(b"\r\n")
     begin = data.rfind(b"\r", start, at) + 1 or start
     stop = data.find(b"\r", at, end)
     stop = end if stop < 0 else stop
-    if stop - begin > LONG:
-        begin, stop = max(begin, at - LONG // 4), min(stop, at + LONG // 2)
+    if stop - begin > HANG_READING.long_line_bytes:
+        begin, stop = (
+            max(begin, at - HANG_READING.long_line_bytes // 4),
+            min(stop, at + HANG_READING.long_line_bytes // 2),
+        )
     piece = data[begin:stop].rstrip(b"\r\n")
     if begin == start:
         return piece
@@ -48,12 +50,11 @@ _PROGRESS = re.compile(
     rb"%\||\d +(?:float|half|double|bfloat16) +\w+ +-?\d|\d \[=[=>.]*\][^\n]*loss|"
     rb"(?i:\b(?:step|iter(?:ation)?|epoch)s?\b[\s:=\[]*\d)[^\n]*\bloss\b|'loss':"
 )
-_PROGRESS_REACH = 256 << 10  # at a block's end: searching all of it would take longer than everything else
 
 
 def last_progress(block: TextBlock, file: int) -> RawLine | None:
     at = -1
-    for match in _PROGRESS.finditer(block.data, max(0, len(block.data) - _PROGRESS_REACH)):
+    for match in _PROGRESS.finditer(block.data, max(0, len(block.data) - HANG_READING.progress_reach_bytes)):
         at = match.start()
     if at < 0:
         return None
@@ -61,7 +62,6 @@ def last_progress(block: TextBlock, file: int) -> RawLine | None:
     return file, block.first + line, raw_of(block, line, at)
 
 
-HEAD = 64 << 10
 _TEXT_CONTROLS = bytes(range(7, 14)) + b"\x1b\x00"
 _NOT_TEXT = bytes(set(range(32)) - set(_TEXT_CONTROLS))
 _TRACE = re.compile(rb'\A\s*[{\[].{0,4000}"(?:traceEvents|schemaVersion|schema_version|pg_config|entries)"', re.DOTALL)
@@ -69,7 +69,7 @@ _TRACE = re.compile(rb'\A\s*[{\[].{0,4000}"(?:traceEvents|schemaVersion|schema_v
 
 def no_log(data: bytes) -> str:
     """Why a file is not read, or "". NULs alone are no reason: a crash leaves them in logs."""
-    head = data[:HEAD]
+    head = data[: HANG_READING.head_bytes]
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "is UTF-16, which is not read: convert it to UTF-8"
     if _TRACE.match(head):
@@ -114,17 +114,13 @@ ENDS = {
 }
 STRUCTURAL = (CALL, *FACTS, DEDUPLICATED, *KEPT, *OPENERS)
 
-_NARROWEST = 60  # columns of a terminal
 _COLOURS = re.compile(rb"\x1b\[[\d;]*m")
 # A full date with a time of day: gives the year for time stamps without one ("E1121 22:00:39").
 _DATED = re.compile(rb"(?<!\d)(20\d\d)[-/](?:0[1-9]|1[0-2])[-/]\d\d[ T_]\d\d:\d\d:\d\d")
-MOST_CALLS = 64_000  # COLL lines kept in all
-CALLS_EACH = 32
 
 # The driver that prints a kernel message; lines below its name that repeat it belong to the same message.
 _STAMP = rb"\[ *\d{1,20}\.\d{6}\] "
 _DRIVER = re.compile(rb"(?:(?:<\d>)?" + _STAMP + rb"|[^\n]{8,200}? kernel: ?(?:" + _STAMP + rb")?)(\w{1,40}): ")
-_MOST_CONTINUED = 16  # lines
 
 # Host and pid, or the rank, or the pid that a line begins with: quick to find, only for the shares of `KeptLines`.
 _QUICK = re.compile(
@@ -144,7 +140,10 @@ class Gatherer:
         self.facts = Facts()
         self.calls: dict[tuple[int, bytes, bytes], deque[tuple[int, bytes]]] = {}  # (file, host:pid:tid, comm)
         self._gaps = gaps
-        self._call_share, self._call_check = CALLS_EACH, MOST_CALLS // CALLS_EACH
+        self._call_share, self._call_check = (
+            HANG_READING.calls_of_each,
+            HANG_READING.most_calls // HANG_READING.calls_of_each,
+        )
         asked = set(anchors)
         self._search = Search([*STRUCTURAL, *anchors], bulk="" if CALL in asked else CALL)
         words = self._search.wanted
@@ -170,10 +169,14 @@ class Gatherer:
                 known = True
                 self.files.append(path)
                 self.names.append(named(path))
-                if (printed := _year_printed(block.data[:HEAD] + block.data[-HEAD:], self._year)) is not None:
+                if (
+                    printed := _year_printed(
+                        block.data[: HANG_READING.head_bytes] + block.data[-HANG_READING.head_bytes :], self._year
+                    )
+                ) is not None:
                     self._printed[self._file] = self._year = printed
                 self.years.append(self._year)
-                self._in_front.append(hosts_in_front(block.data[:HEAD]))
+                self._in_front.append(hosts_in_front(block.data[: HANG_READING.head_bytes]))
             if block.cut and block.first != cut:
                 cut = block.first
                 self._gaps.say(path, f"line {cut} is longer than {len(block.data) >> 20} MiB and was read in pieces")
@@ -219,8 +222,14 @@ class Gatherer:
                 at_line += 1
             at_line = line + 1
             raw = raw_of(block, line, at)
-            if len(raw) > LONG // 2 and int(block.starts[line + 1] - block.starts[line]) > LONG:
-                self._gaps.say(self.files[self._file], f"only a part of lines longer than {LONG >> 10} KiB is kept")
+            if (
+                len(raw) > HANG_READING.long_line_bytes // 2
+                and int(block.starts[line + 1] - block.starts[line]) > HANG_READING.long_line_bytes
+            ):
+                self._gaps.say(
+                    self.files[self._file],
+                    f"only a part of lines longer than {HANG_READING.long_line_bytes >> 10} KiB is kept",
+                )
             calls = facts = keeps = False
             opener = ""
             for word in words:
@@ -256,9 +265,13 @@ class Gatherer:
     def _whole(self, raw: bytes, block: TextBlock, line: int) -> bytes:
         """A message with its wrapped end on the next line, which then has no prefix of its own."""
         wanted = [ends for word, ends in ENDS.items() if word.encode() in raw]
-        if line + 1 >= len(block) or len(raw) < _NARROWEST or all(any(e in raw for e in ends) for ends in wanted):
+        if (
+            line + 1 >= len(block)
+            or len(raw) < HANG_READING.narrowest_terminal
+            or all(any(e in raw for e in ends) for ends in wanted)
+        ):
             return raw
-        after = self.parsed_by(self._file, block.line(line + 1)[:LONG])[0]
+        after = self.parsed_by(self._file, block.line(line + 1)[: HANG_READING.long_line_bytes])[0]
         if after.any or not after.text.strip():
             return raw
         return _COLOURS.sub(b"", raw) + after.text.encode()
@@ -270,7 +283,7 @@ class Gatherer:
         begins, ends = block.starts[chosen].tolist(), block.starts[chosen + 1].tolist()
         data, calls, file = block.data, self.calls, self._file
         for line, begin, end in zip((chosen + block.first).tolist(), begins, ends, strict=True):
-            raw = data[begin : min(end, begin + LONG)]
+            raw = data[begin : min(end, begin + HANG_READING.long_line_bytes)]
             after = raw.find(b" NCCL INFO ")
             comm = raw.rfind(b" comm ") + 6
             if after < 0 or comm < after:
@@ -332,7 +345,7 @@ class Gatherer:
 
     def _feed(self, block: TextBlock, line: int) -> bool:
         """Whether a line belongs to an open block."""
-        raw = block.line(line)[:LONG].rstrip(b"\r\n")
+        raw = block.line(line)[: HANG_READING.long_line_bytes].rstrip(b"\r\n")
         if (framed := self._open.with_frame(raw)) is not None:
             framed.lines.append((self._file, block.first + line, raw))
             return True
@@ -367,8 +380,10 @@ def _with_continuation(raw: bytes, block: TextBlock, line: int) -> tuple[bytes, 
     if match is None:
         return raw, after
     start = b" " * match.start(1) + match[1] + b": "
-    while after < min(len(block), line + _MOST_CONTINUED) and (more := block.line(after)).startswith(start):
-        raw = raw.rstrip(b"\r\n") + b" " + more[len(start) : LONG].rstrip(b"\r\n")
+    while after < min(len(block), line + HANG_READING.most_continued_lines) and (more := block.line(after)).startswith(
+        start
+    ):
+        raw = raw.rstrip(b"\r\n") + b" " + more[len(start) : HANG_READING.long_line_bytes].rstrip(b"\r\n")
         after += 1
     return raw, after
 

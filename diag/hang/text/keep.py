@@ -9,20 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
+from diag.hang.policy import HANG_READING
 from diag.hang.text.prefixes import ParsedLine
 
 # -- A bounded choice: the first and last lines of each kind and process -----------------------------------------------
 #
-# All is kept while it fits. Beyond ``MOST_LINES`` lines or ``MOST_BYTES`` bytes the share of each kind and process is
+# All is kept while it fits. Beyond ``most_lines`` lines or ``most_bytes`` bytes the share of each kind and process is
 # halved as often as needed; lines that are left out are counted.
 
-FIRST_SHARE = 32
-MOST_LINES = 120_000
-MOST_BYTES = 40 << 20
-# Blocks (tracebacks, stacks) count by their lines, so fewer of them are kept to begin with.
-BLOCK_SHARE = 4
-_HALVINGS = 6
-_OVERHEAD = 150  # of a kept line: a tuple and a bytes object
 
 RawLine = tuple[int, int, bytes]  # file, line number, bytes as read
 RawLines = tuple[RawLine, ...]  # one line, or the lines of one traceback
@@ -51,7 +45,9 @@ class KeptLines:
         key = (kind, speaker)
         bucket = self._buckets.get(key)
         if bucket is None:
-            if len(self._buckets) >= MOST_LINES or (self._halvings >= _HALVINGS and self._bytes > MOST_BYTES):
+            if len(self._buckets) >= HANG_READING.most_lines or (
+                self._halvings >= HANG_READING.halvings and self._bytes > HANG_READING.most_bytes
+            ):
                 # Too many processes for each to have its own share.
                 key = (kind, None)
                 bucket = self._buckets.get(key)
@@ -65,8 +61,10 @@ class KeptLines:
                 self._drop(kind, bucket.last.popleft())
         self._lines += len(lines)
         for line in lines:
-            self._bytes += len(line[2]) + _OVERHEAD
-        if (self._lines > MOST_LINES or self._bytes > MOST_BYTES) and self._halvings < _HALVINGS:
+            self._bytes += len(line[2]) + HANG_READING.line_overhead_bytes
+        if (
+            self._lines > HANG_READING.most_lines or self._bytes > HANG_READING.most_bytes
+        ) and self._halvings < HANG_READING.halvings:
             self._halve()
 
     def entries(self) -> Iterator[tuple[object, RawLines]]:
@@ -75,13 +73,13 @@ class KeptLines:
                 yield kind, lines
 
     def _share(self, block: bool) -> int:
-        return max(1, (BLOCK_SHARE if block else FIRST_SHARE) >> self._halvings)
+        return max(1, (HANG_READING.block_share if block else HANG_READING.first_share) >> self._halvings)
 
     def _drop(self, kind: object, lines: RawLines) -> None:
         self.left_out[lines[0][0], kind] += len(lines)
         self._lines -= len(lines)
         for line in lines:
-            self._bytes -= len(line[2]) + _OVERHEAD
+            self._bytes -= len(line[2]) + HANG_READING.line_overhead_bytes
 
     def _halve(self) -> None:
         """Halves the shares. With shares of one the bound can be exceeded; what is kept then grows only with the number
@@ -100,8 +98,6 @@ class KeptLines:
 #
 # Lines of other processes may come in between: a line belongs to the block that the same process opened.
 
-MOST_OWN = 1000
-MOST_FOREIGN = 500
 
 # Substrings of lines that open a block, and the block's kind.
 OPENERS = {
@@ -135,7 +131,6 @@ _PY_SPY = re.compile(r"Process \d+: |Thread (?:\d+|0x[0-9a-fA-F]+) \((?:active|i
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _LISTED = re.compile(r"(?:\[\d+\] )?\d+: \[")
 _FAULT = ("  File ", "  <", "  ...", "Thread 0x", "Current thread 0x", "Python runtime state", "Stack (most")
-_TAIL = 4  # lines of a message after the exception's first: "ncclInternalError: ..", "Last error:", ..
 
 
 class Part(Enum):
@@ -169,7 +164,7 @@ class Open:
         return self.kind == "traceback" and self.state == "frames" and raw.startswith(self.prefix + b"  ")
 
     def feed(self, parsed: ParsedLine) -> Part:
-        if len(self.lines) >= MOST_OWN or parsed.source == "nccl":
+        if len(self.lines) >= HANG_READING.most_own_lines or parsed.source == "nccl":
             return Part.NO
         text = parsed.text
         match self.kind:
@@ -208,7 +203,7 @@ class Open:
                 self.state = "after"
                 return Part.MORE
             self.tail += 1
-            if parsed.source or self.tail > _TAIL or text.startswith("Traceback ("):
+            if parsed.source or self.tail > HANG_READING.message_tail_lines or text.startswith("Traceback ("):
                 return Part.NO
             return Part.MORE
         if text.startswith(_CHAINED):
@@ -263,7 +258,7 @@ class OpenBlocks:
     def with_frame(self, raw: bytes) -> Open | None:
         """The block that this line is certainly a frame of."""
         blocks = (b for length in self._prefix_lengths for b in self._by_prefix.get(raw[:length], {}).values())
-        fitting = (block for block in blocks if block.is_frame(raw) and len(block.lines) < MOST_OWN)
+        fitting = (block for block in blocks if block.is_frame(raw) and len(block.lines) < HANG_READING.most_own_lines)
         return min(fitting, key=lambda block: block.number, default=None)
 
     def taking(self, parsed: ParsedLine) -> Open | None:
@@ -277,7 +272,9 @@ class OpenBlocks:
         """Counts a line of no block; the blocks that more than MOST_FOREIGN of them have followed."""
         self._foreign += 1
         followed = (block for block in self._open.values())
-        return list(itertools.takewhile(lambda b: self._foreign - b.foreign_before > MOST_FOREIGN, followed))
+        return list(
+            itertools.takewhile(lambda b: self._foreign - b.foreign_before > HANG_READING.most_foreign_lines, followed)
+        )
 
 
 def opened(parsed: ParsedLine, word: str) -> Open | None:

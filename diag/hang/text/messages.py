@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from diag.ended.model import Evidence
 from diag.hang.model import MOST_RANKS, NcclCall
+from diag.hang.policy import HANG_READING
 from diag.hang.text.prefixes import ParsedLine
 
 # -- Single messages: a communicator's life, a collective call, a variable, a version, a world size --------------------
@@ -116,8 +117,6 @@ def world_size_of(text: str) -> int | None:
 # A process is known by (host, pid, hint). The hint is a rank from a launcher or a file name, since pids repeat between
 # containers with one host name. ``read`` decides in the end whether hints can be trusted.
 
-MOST_COMMUNICATORS = 200_000
-MOST_VARIABLES = 200
 
 Hint = tuple[str, int]  # its source ("[rankN]", "mpirun", "srun", "file"), the rank
 ProcessKey = tuple[str, int | None, Hint | None]
@@ -192,7 +191,7 @@ class Facts:
 
     def _nccl(self, text: str, key: ProcessKey, process: ProcessFacts, file: int, line: int) -> None:
         if variable := _ENV.search(text):
-            if len(process.env) < MOST_VARIABLES:  # NCCL adds a dot behind the value
+            if len(process.env) < HANG_READING.most_variables:  # NCCL adds a dot behind the value
                 process.env[self._one(variable[1])] = self._one(variable[2].rstrip().removesuffix("."))
         elif " - " in text or "- Init" in text:
             event = event_of(text)
@@ -207,7 +206,7 @@ class Facts:
         known = self._by_pointer.setdefault((key, event.comm), [])
         side = next((side for side in reversed(known) if _same(side, event)), None)
         if side is None:
-            if self._communicators >= MOST_COMMUNICATORS:
+            if self._communicators >= HANG_READING.most_communicators:
                 self.left_out += 1
                 return
             self._communicators += 1

@@ -13,6 +13,8 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
+from diag.hang.policy import HANG_READING
+
 # -- Times as logs print them, in nanoseconds since 1970; taken as UTC where no zone is printed ------------------------
 
 _MONTH = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
@@ -104,7 +106,6 @@ _POD = re.compile(r"\[pod/([^/\]\s]+)/[^\]\s]*\] ")
 _COMPOSE = re.compile(r"([\w.-]*\d) +\| ")
 _HOST_COLON = re.compile(r"([A-Za-z0-9][\w.-]{0,252}): ")
 _IN_FRONT = re.compile(rb"(?:\x1b\[[\d;]*m)?([A-Za-z][\w.-]{0,252}\d[\w.-]{0,200}):(?: |$)")
-_LINES_EACH = 4  # a name in front of fewer lines may be a message's first word
 _SURE_HOST = re.compile(
     r"(?:\d{1,3}\.){3}\d{1,3}$|ip-\d+-|(?:[a-z][a-z0-9-]*-)?"
     r"(?:(?:gpu|node|worker|host|master|compute|dgx|hgx|slurm)(?=[A-Za-z.-]*\d)|(?:cn|nid)-?[a-z]?\d)[A-Za-z0-9.-]*$"
@@ -121,7 +122,6 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 _GROUP_RANK = re.compile(r"\[PG [^\]]*?\bRank (\d+)\]|\[Rank (\d+)\]")
 _LEVEL = re.compile(r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
-_MOST_PREFIXES = 12
 _LEVELS = {"E": "ERROR", "W": "WARN", "I": "INFO", "F": "FATAL", "C": "CRITICAL", "D": "DEBUG", "V": "DEBUG"}
 _LAUNCHER = re.compile(
     r"(?:srun|slurmstepd|mpirun|prterun|orterun|pdsh@[\w.-]+|torchrun): |(?:[A-Z]+:|\S+ - |"
@@ -169,7 +169,7 @@ def hosts_in_front(head: bytes) -> frozenset[str]:
     if nearly all lines begin with one of few."""
     lines = [line for line in head.splitlines() if line.strip()]
     names = Counter(match[1].decode() for line in lines if (match := _IN_FRONT.match(line)))
-    if sum(names.values()) < 0.95 * len(lines) or len(lines) < _LINES_EACH * len(names):
+    if sum(names.values()) < 0.95 * len(lines) or len(lines) < HANG_READING.lines_of_a_name * len(names):
         return NOBODY
     return frozenset(names)
 
@@ -230,7 +230,7 @@ def read_text(text: str, year: int = 1970, hosts: frozenset[str] = NOBODY) -> Pa
     parsed = ParsedLine(text)
     if text.startswith('{"log":"'):
         _docker(parsed)
-    for _ in range(_MOST_PREFIXES):
+    for _ in range(HANG_READING.most_prefixes):
         if not _strip_one(parsed, year, hosts):
             break
         parsed.any = True
@@ -296,7 +296,9 @@ def _strip_one(parsed: ParsedLine, year: int, hosts: frozenset[str]) -> bool:
 def _goes_on(parsed: ParsedLine, rest: str, year: int, hosts: frozenset[str]) -> bool:
     """Whether another prefix follows, which confirms a doubtful one before it. The depth is bounded, for lines that
     consist of doubtful prefixes."""
-    return parsed.ahead < _MOST_PREFIXES and _strip_one(ParsedLine(rest, ahead=parsed.ahead + 1), year, hosts)
+    return parsed.ahead < HANG_READING.most_prefixes and _strip_one(
+        ParsedLine(rest, ahead=parsed.ahead + 1), year, hosts
+    )
 
 
 def _bracket(parsed: ParsedLine, text: str, year: int, hosts: frozenset[str]) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from diag.collectors.layout import RANKS, RunLayout, is_regular, world_size_of
 from diag.ended.model import Evidence, short_host
 from diag.hang.model import Communicator, Line, Logs, Member, NcclCall, Process, Speaker, grouped
+from diag.hang.policy import HANG_ANSWER
 from diag.hang.text.gather import Gatherer
 from diag.hang.text.keep import SOURCES, RawLine
 from diag.hang.text.messages import Facts, Hint, OneSided, ProcessFacts, ProcessKey, call_of
@@ -227,9 +228,6 @@ def _identities(sides: list[OneSided]) -> dict[int, tuple[str, str]]:
 
 # -- Kept lines, each with the process that printed it -----------------------------------------------------------------
 
-_CALLS_SHOWN = 4  # of each process and communicator; its Member has all that were kept
-_MOST_CALLS_SHOWN = 20_000
-
 
 def lines_of(gatherer: Gatherer, joined: JoinedProcesses, doubtful: set[str]) -> list[Line]:
     """The kept lines, by file and number. A line that continues a block without a prefix has the block's speaker."""
@@ -247,7 +245,7 @@ def lines_of(gatherer: Gatherer, joined: JoinedProcesses, doubtful: set[str]) ->
         for raw_line in entry:
             if raw_line not in lines:
                 lines[raw_line] = makes.lines(raw_line)
-    shown = max(1, min(_CALLS_SHOWN, _MOST_CALLS_SHOWN // max(1, len(gatherer.calls))))
+    shown = max(1, min(HANG_ANSWER.calls_of_member, HANG_ANSWER.most_calls_shown // max(1, len(gatherer.calls))))
     for (file, _, _), calls in gatherer.calls.items():
         for number, raw in list(calls)[-shown:]:
             lines.setdefault((file, number, raw), makes.lines((file, number, raw)))
@@ -443,7 +441,6 @@ def take_run(run: RunLayout, facts: Facts, gaps: Gaps) -> int | None:
 
 
 Progress = Callable[[int, int, str], None]
-_KINDS_SHOWN = 6
 
 
 def read_logs(paths: Sequence[str | Path], anchors: Sequence[str] = (), progress: Progress | None = None) -> Logs:
@@ -540,8 +537,10 @@ def _report_left_out(gatherer: Gatherer, gaps: Gaps) -> None:
         of_file[file][str(kind)] = count
     for file, kinds in of_file.items():
         most = sorted(kinds, key=lambda kind: -kinds[kind])
-        listed = ", ".join(f"{kinds[kind]:,} with {kind.strip()!r}" for kind in most[:_KINDS_SHOWN])
-        more = f" and of {len(most) - _KINDS_SHOWN} other kinds" if len(most) > _KINDS_SHOWN else ""
+        listed = ", ".join(f"{kinds[kind]:,} with {kind.strip()!r}" for kind in most[: HANG_ANSWER.kinds_shown])
+        more = (
+            f" and of {len(most) - HANG_ANSWER.kinds_shown} other kinds" if len(most) > HANG_ANSWER.kinds_shown else ""
+        )
         gaps.say(gatherer.files[file], f"{SHARES}; left out: {listed}{more}")
     for file, unread in gatherer.facts.unread_events.items():
         gaps.say(gatherer.files[file], f"{unread} Init lines are damaged (interleaved?) and could not be read")

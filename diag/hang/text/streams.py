@@ -1,7 +1,7 @@
 """Reads files, packed or not, as blocks of whole lines, and finds substrings in the blocks.
 
 Damage ends a stream and becomes a gap; what was read before it counts. Memory does not depend on the input: at most a
-few megabytes are unpacked at a time. A file that unpacks to more than ``BOMB_BYTES`` at more than ``BOMB_RATIO`` to one
+few megabytes are unpacked at a time. A file that unpacks to more than ``bomb_bytes`` at more than ``bomb_ratio`` to one
 is read no further: real logs compress 10 to 60 to one.
 """
 
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from diag.collectors.layout import RunLayout, data_names, is_folder, run_of
 from diag.collectors.reading import open_regular, walk
 from diag.errors import DiagError, unreadable
+from diag.hang.policy import HANG_READING
 from diag.hang.text.prefixes import plain, read_text
 from diag.packed import GZIP, ZSTD
 from diag.rundir.job_ranks import of_its_job
@@ -122,18 +123,6 @@ def _is_new(path: str, seen: set[tuple[int, int]], gaps: Gaps) -> bool:
     return True
 
 
-PIECE = 4 << 20
-_COPIED_BYTES = 256 << 10
-_NARROWEST, _WIDEST = 60, 400  # columns
-_HEAD = 6  # characters
-_PACKED_PIECE = 256 << 10
-_GZIP_PIECE = 8 << 10  # what follows a member is copied, and there may be a member every 20 bytes
-# One zstd block of 4 bytes can unpack to 128 KiB: this much input gives at most 32 MiB at a time.
-_ZSTD_PIECE = 1 << 10
-_ZSTD_WINDOW = 128 << 20  # zstd's own limit without --long
-BOMB_BYTES = 256 << 20
-BOMB_RATIO = 250
-
 _GZIP_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # the stub types it as an instance
 _OTHER_PACKERS = {b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip", b"\x04\x22\x4d\x18": "lz4"}
 
@@ -143,7 +132,7 @@ def pieces_of(path: str, gaps: Gaps, explicit: bool = False) -> Iterator[bytes]:
     this path, which may be a pipe or a link that leads anywhere."""
     try:
         with _opened(path, explicit) as file:
-            head = file.read(_PACKED_PIECE)
+            head = file.read(HANG_READING.packed_piece_bytes)
             if head.startswith(GZIP):
                 yield from _counted(_gunzip(head, file, path, gaps), path, gaps)
             elif head.startswith(ZSTD):
@@ -152,7 +141,7 @@ def pieces_of(path: str, gaps: Gaps, explicit: bool = False) -> Iterator[bytes]:
                 gaps.say(path, f"packed with {packer}, which is not read: unpack it first")
             else:
                 yield head
-                while piece := file.read(PIECE):
+                while piece := file.read(HANG_READING.piece_bytes):
                     yield piece
     except OSError as error:
         gaps.say(path, f"cannot be read: {error.strerror or error}")
@@ -162,8 +151,8 @@ def unwrapped(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """The text with lines joined that a terminal or mail program wrapped, where it is short enough to have been copied
     from one. Blank lines follow, so that the others keep their numbers."""
     first = next(pieces, b"")
-    second = next(pieces, None) if len(first) <= _COPIED_BYTES else None
-    if first and second is None and len(first) <= _COPIED_BYTES:
+    second = next(pieces, None) if len(first) <= HANG_READING.copied_bytes else None
+    if first and second is None and len(first) <= HANG_READING.copied_bytes:
         yield _joined(first)
         return
     yield first
@@ -176,17 +165,21 @@ def _joined(data: bytes) -> bytes:
     lines = data.split(b"\n")
     texts = [line.rstrip(b"\r").decode("utf-8", "replace") for line in lines]
     width = max(map(len, texts))
-    if not _NARROWEST <= width <= _WIDEST:
+    if not HANG_READING.narrowest_line <= width <= HANG_READING.widest_line:
         return data
     full = [at for at, text in enumerate(texts[:-1]) if len(text) == width and len(set(text)) > 2]
     # Beginnings of lines that follow a shorter line: lines that begin so are no continuations.
-    heads = {text[:_HEAD] for before, text in zip(["", *texts], texts, strict=False) if len(before) < width}
+    heads = {
+        text[: HANG_READING.head_chars]
+        for before, text in zip(["", *texts], texts, strict=False)
+        if len(before) < width
+    }
     cut = [
         at
         for at in full
         if texts[at + 1].strip()
         and not texts[at].endswith("  ")
-        and texts[at + 1][:_HEAD] not in heads
+        and texts[at + 1][: HANG_READING.head_chars] not in heads
         and not _begins(texts[at + 1])
     ]
     if len(cut) < 2 or 2 * len(cut) < len(full):
@@ -226,33 +219,43 @@ def _counted(source: Iterator[tuple[int, bytes]], path: str, gaps: Gaps) -> Iter
     for packed, piece in source:
         yield piece
         total += len(piece)
-        if total > BOMB_BYTES and total > BOMB_RATIO * packed:
-            gaps.say(path, f"unpacks to more than {BOMB_RATIO} times its size: read up to {total >> 20} MiB only")
+        if total > HANG_READING.bomb_bytes and total > HANG_READING.bomb_ratio * packed:
+            gaps.say(
+                path,
+                f"unpacks to more than {HANG_READING.bomb_ratio} times its size: read up to {total >> 20} MiB only",
+            )
             return
 
 
 def _gunzip(head: bytes, file: BinaryIO, path: str, gaps: Gaps) -> Iterator[tuple[int, bytes]]:
     """(packed bytes so far, a piece), of all members."""
-    packed, data, later = len(head), head[:_GZIP_PIECE], memoryview(head)[_GZIP_PIECE:]
+    packed, data, later = (
+        len(head),
+        head[: HANG_READING.gzip_piece_bytes],
+        memoryview(head)[HANG_READING.gzip_piece_bytes :],
+    )
     machine = isal_zlib.decompressobj(wbits=31)
     try:
         while data:
-            if piece := machine.decompress(data, PIECE):
+            if piece := machine.decompress(data, HANG_READING.piece_bytes):
                 yield packed - len(later), piece
             data = machine.unused_data if machine.eof else machine.unconsumed_tail
             if not data:
                 if not later:
-                    later = memoryview(file.read(_PACKED_PIECE))
+                    later = memoryview(file.read(HANG_READING.packed_piece_bytes))
                     packed += len(later)
-                data, later = bytes(later[:_GZIP_PIECE]), later[_GZIP_PIECE:]
+                data, later = bytes(later[: HANG_READING.gzip_piece_bytes]), later[HANG_READING.gzip_piece_bytes :]
             if machine.eof and (data := data.lstrip(b"\0")):  # tapes and preallocated files are padded
                 if len(data) < len(GZIP):
-                    data, later = data + bytes(later[:_GZIP_PIECE]), later[_GZIP_PIECE:]
+                    data, later = (
+                        data + bytes(later[: HANG_READING.gzip_piece_bytes]),
+                        later[HANG_READING.gzip_piece_bytes :],
+                    )
                 if not data.startswith(GZIP[: len(data)]):
                     gaps.say(path, "has trailing data after the gzip stream, which is ignored")
                     return
                 machine = isal_zlib.decompressobj(wbits=31)
-        while not machine.eof and (piece := machine.decompress(b"", PIECE)):
+        while not machine.eof and (piece := machine.decompress(b"", HANG_READING.piece_bytes)):
             yield packed, piece
     except _GZIP_ERROR as error:
         gaps.say(path, f"corrupt gzip data, read up to the error: {error}")
@@ -266,14 +269,14 @@ def _unzstd(head: bytes, file: BinaryIO, path: str, gaps: Gaps) -> Iterator[tupl
     import zstandard  # rarely needed
 
     packed, data = 0, head
-    unpack = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
+    unpack = zstandard.ZstdDecompressor(max_window_size=HANG_READING.zstd_window_bytes)
     machine, inside = unpack.decompressobj(), False
     try:
         while data:
             while data:
                 if machine.eof:
                     machine, inside = unpack.decompressobj(), False
-                now, data = data[:_ZSTD_PIECE], data[_ZSTD_PIECE:]
+                now, data = data[: HANG_READING.zstd_piece_bytes], data[HANG_READING.zstd_piece_bytes :]
                 piece, inside = machine.decompress(now), True
                 packed += len(now)
                 if machine.eof and machine.unused_data:
@@ -281,7 +284,7 @@ def _unzstd(head: bytes, file: BinaryIO, path: str, gaps: Gaps) -> Iterator[tupl
                     data = machine.unused_data + data
                 if piece:
                     yield packed, piece
-            data = file.read(_PACKED_PIECE)
+            data = file.read(HANG_READING.packed_piece_bytes)
     except zstandard.ZstdError as error:
         gaps.say(path, f"corrupt zstd data, read up to the error: {error}")
         return
@@ -295,8 +298,6 @@ def _unzstd(head: bytes, file: BinaryIO, path: str, gaps: Gaps) -> Iterator[tupl
 # the lines COLL): polars ``str.find_many`` (Aho-Corasick) over a block of 8 MB 173 and 193; the same on split lines
 # (``contains_any``) 154 and 178; ``bytes.find`` for each substring 22 and 22; a compiled alternation of ``re`` 9 and
 # 10; ``any(s in line)`` 4 and 10. Newlines are found by numpy at 3,000. So Python looks at the lines with hits only.
-
-BLOCK = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -334,7 +335,7 @@ def blocks_of(pieces: Iterable[bytes]) -> Iterator[TextBlock]:
     for piece in pieces:
         rest.append(piece)
         size += len(piece)
-        if size < BLOCK:
+        if size < HANG_READING.block_bytes:
             continue
         data = b"".join(rest)
         end = data.rfind(b"\n") + 1

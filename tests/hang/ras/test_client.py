@@ -13,7 +13,7 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.records import CRASH, HANG
 from diag.errors import DiagError
 from diag.hang.api import triage
-from diag.hang.ras import client
+from diag.hang.policy import NCCL_RAS
 from diag.hang.ras.client import address_of, ask, ask_twice, is_address
 from diag.hang.ras.read import read_reports
 from diag.watch.hang_monitor import gather, take_back
@@ -81,7 +81,7 @@ def test_other_programs_on_the_port(content: bytes, words: str) -> None:
 def test_who_does_not_answer_or_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     with listening(silent) as address, pytest.raises(DiagError, match="did not answer within 1 s"):
         ask(address, answer_s=1.0)
-    monkeypatch.setattr(client, "MOST_BYTES", 8 << 20)
+    monkeypatch.setitem(vars(NCCL_RAS), "most_report_bytes", 8 << 20)
     with listening(endless) as address, pytest.raises(DiagError, match="larger than 8 MiB"):
         ask(address)
 
@@ -135,7 +135,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_hung_run_keeps_two_reports_and_a_crash_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_json: bool
 ) -> None:
-    monkeypatch.setattr(client, "APART_S", 1.1)
+    monkeypatch.setitem(vars(NCCL_RAS), "reports_apart_s", 1.1)
     layout = RunLayout(tmp_path / "run")
     layout.rank(0).folder.mkdir(parents=True)
     layout.manifest.write_text("{}")
@@ -153,6 +153,6 @@ def test_a_hung_run_keeps_two_reports_and_a_crash_one(
 
 def test_a_run_without_nccl_waits_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_RAS_ADDR", "127.0.0.1:1")
-    monkeypatch.setattr(client, "APART_S", 10 * PATIENCE_S)
+    monkeypatch.setitem(vars(NCCL_RAS), "reports_apart_s", 10 * PATIENCE_S)
     gather(RunLayout(tmp_path), (), HANG, answer_s=0.1)
     assert not list(tmp_path.glob("nccl-ras-*"))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from diag.hang.policy import NCCL_RAS
 from diag.hang.ras import client, live
 from diag.hang.ras.live import Row, Seen, Watch, recorded, recorded_ns
 from tests.hang.ras.reports import Comm, Job, as_json, job, text, write_run
@@ -157,7 +158,11 @@ def test_ranks_of_a_smaller_communicator_are_those_of_the_job(tmp_path: Path) ->
 def test_many_communicators_have_a_bounded_table(tmp_path: Path) -> None:
     state = Job([Comm(list(range(8)), hash=n + 1, counts={7: {"AllReduce": 60}}) for n in range(100)])
     seen = watched(tmp_path, speaks(answers(state)))
-    assert (len(seen.rows), seen.more_rows, len(seen.lines)) == (live.MOST_ROWS, 200 - live.MOST_ROWS, live.MOST_LINES)
+    assert (len(seen.rows), seen.more_rows, len(seen.lines)) == (
+        NCCL_RAS.most_live_rows,
+        200 - NCCL_RAS.most_live_rows,
+        NCCL_RAS.most_live_lines,
+    )
 
 
 def test_reports_of_a_long_standstill_are_few(tmp_path: Path) -> None:
@@ -177,10 +182,10 @@ def test_a_server_that_never_answers_holds_nobody_up(tmp_path: Path, monkeypatch
     layout = write_run(STUCK, tmp_path / "run")
     with listening(silent) as address:
         monkeypatch.setenv("NCCL_RAS_ADDR", address)
-        monkeypatch.setattr(live, "ANSWER_S", 10 * PATIENCE_S)
+        monkeypatch.setitem(vars(NCCL_RAS), "live_answer_s", 10 * PATIENCE_S)
         watch = Watch(layout.root)
         assert [watch.look().why, watch.look(0.1).why] == ["Querying NCCL RAS."] * 2
-        monkeypatch.setattr(live, "ANSWER_S", 1.0)
+        monkeypatch.setitem(vars(NCCL_RAS), "live_answer_s", 1.0)
         assert "did not answer within 1 s" in asked(Watch(layout.root)).why
 
 
@@ -201,7 +206,7 @@ def test_a_server_that_closes_at_once_or_says_something_else(tmp_path: Path, con
 
 
 def test_a_huge_answer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "MOST_BYTES", 8 << 20)
+    monkeypatch.setitem(vars(NCCL_RAS), "most_report_bytes", 8 << 20)
     assert "larger than 8 MiB" in watched(tmp_path, endless).why
 
 

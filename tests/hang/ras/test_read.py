@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from diag.hang.api import incomplete, triage
-from diag.hang.ras import read as text_form
-from diag.hang.ras.read import MOST_BYTES, overheard, read_reports
+from diag.hang.policy import NCCL_RAS
+from diag.hang.ras.read import overheard, read_reports
 from diag.hang.ras.report import Report
 from tests.forked import run_forked
 from tests.hang.ras.reports import Comm, Job, as_json, job, text
@@ -225,7 +225,7 @@ def test_huge_files_are_refused_or_read_in_bounded_time(tmp_path: Path, monkeypa
     huge = tmp_path / "huge.json"
     with huge.open("wb") as file:
         file.write(b'{"nccl_version": "2.30.7", "communicators_count": 1, "communicators": [')
-        file.truncate(MOST_BYTES + (16 << 20))
+        file.truncate(NCCL_RAS.most_report_bytes + (16 << 20))
     found = read_reports([str(huge)])
     assert found.reports == ()
     assert "more than 64 MiB" in found.gaps[0][1]
@@ -234,7 +234,7 @@ def test_huge_files_are_refused_or_read_in_bounded_time(tmp_path: Path, monkeypa
     (report,) = read(tmp_path / "many.txt", text(Job([comm], world=4000)))
     (found_comm,) = report.comms.values()
     assert len(found_comm.counts["AllReduce"][1].members) == 1500
-    monkeypatch.setattr(text_form, "_MOST_LINES", 5000)
+    monkeypatch.setitem(vars(NCCL_RAS), "most_report_lines", 5000)
     many = tmp_path / "very-many.txt"
     many.write_text(text(Job([comm], world=4000)) * 20)
     found = read_reports([str(many)])

@@ -12,6 +12,7 @@ import zstandard
 
 from diag.errors import DiagError
 from diag.hang.model import Logs
+from diag.hang.policy import HANG_READING
 from diag.hang.text import read_logs, streams
 
 from .logs import init, nccl, read, write
@@ -68,7 +69,7 @@ def test_damage_and_junk_are_said(tmp_path: Path, pack: object) -> None:
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
 def test_a_bomb_is_given_up(tmp_path: Path, pack: object, monkeypatch: pytest.MonkeyPatch) -> None:
     assert callable(pack)
-    monkeypatch.setattr(streams, "BOMB_BYTES", 1 << 20)
+    monkeypatch.setitem(vars(HANG_READING), "bomb_bytes", 1 << 20)
     (tmp_path / "log").write_bytes(pack(TEXT + bytes(64 << 20)))
     logs = read_logs([tmp_path / "log"])
     assert ranks(logs) == [0, 1, 2, 3]
@@ -128,17 +129,17 @@ def test_line_numbers_and_texts_do_not_depend_on_blocks(tmp_path: Path, monkeypa
         ]
     path = write(tmp_path, lines)
     whole = read_logs([path], ["step "])
-    monkeypatch.setattr(streams, "BLOCK", 700)
-    monkeypatch.setattr(streams, "PIECE", 300)
-    monkeypatch.setattr(streams, "_PACKED_PIECE", 300)
+    monkeypatch.setitem(vars(HANG_READING), "block_bytes", 700)
+    monkeypatch.setitem(vars(HANG_READING), "piece_bytes", 300)
+    monkeypatch.setitem(vars(HANG_READING), "packed_piece_bytes", 300)
     assert read_logs([path], ["step "]) == whole
     for line in whole.lines:
         assert lines[line.number - 1] == line.raw
 
 
 def test_a_very_long_line_is_read_in_pieces_and_kept_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "BLOCK", 100_000)
-    monkeypatch.setattr(streams, "PIECE", 30_000)
+    monkeypatch.setitem(vars(HANG_READING), "block_bytes", 100_000)
+    monkeypatch.setitem(vars(HANG_READING), "piece_bytes", 30_000)
     path = tmp_path / "log"
     path.write_bytes(b"x" * 1_000_000 + b" NCCL WARN deep inside " + b"y" * 1_000_000 + b"\n" + TEXT)
     logs = read_logs([path])

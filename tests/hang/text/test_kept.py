@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from diag.hang.text import gather, keep
+from diag.hang.policy import HANG_READING
 
 from .logs import call, init, nccl, read
 
@@ -174,7 +174,7 @@ def test_bytes_that_only_look_like_an_anchor_without_their_eighth_bit_are_none(t
 def test_of_each_process_the_first_and_the_last_are_kept_and_the_rest_is_counted(tmp_path: Path) -> None:
     lines = [nccl(rank, f"boom {step}") for step in range(1000) for rank in range(3)]
     logs = read(tmp_path, lines, "boom")
-    share = keep.FIRST_SHARE
+    share = HANG_READING.first_share
     for rank in range(3):
         steps = [int(line.text.split()[1]) for line in logs.lines if line.speaker.pid == 1000 + rank]
         assert steps == [*range(share), *range(1000 - share, 1000)]
@@ -189,7 +189,7 @@ def test_a_rare_anchor_is_kept_beside_a_frequent_one(tmp_path: Path) -> None:
 
 
 def test_many_processes_share_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keep, "MOST_LINES", 400)
+    monkeypatch.setitem(vars(HANG_READING), "most_lines", 400)
     lines = [nccl(rank, f"boom {step}") for step in range(40) for rank in range(100)]
     logs = read(tmp_path, lines, "boom")
     assert len(logs.lines) <= 400
@@ -200,7 +200,7 @@ def test_many_processes_share_what_is_kept(tmp_path: Path, monkeypatch: pytest.M
 def test_more_processes_than_can_be_kept_are_bounded_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keep, "MOST_LINES", 200)
+    monkeypatch.setitem(vars(HANG_READING), "most_lines", 200)
     logs = read(tmp_path, [nccl(rank, "boom") for rank in range(5000)], "boom")
     assert len(logs.lines) <= 300
     assert any("left out" in reason for _, reason in logs.gaps)
@@ -209,11 +209,11 @@ def test_more_processes_than_can_be_kept_are_bounded_all_the_same(
 def test_the_last_calls_are_kept_in_order(tmp_path: Path) -> None:
     lines = [nccl(0, init(0, 1))] + [nccl(0, call("AllReduce", step, "0x550000")) for step in range(1000)]
     (member,) = read(tmp_path, lines).communicators[0].members
-    assert [one.op_count for one in member.calls] == list(range(1000 - gather.CALLS_EACH, 1000))
+    assert [one.op_count for one in member.calls] == list(range(1000 - HANG_READING.calls_of_each, 1000))
 
 
 def test_calls_of_many_processes_are_fewer_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gather, "MOST_CALLS", 640)
+    monkeypatch.setitem(vars(HANG_READING), "most_calls", 640)
     lines = [nccl(rank, init(rank, 64)) for rank in range(64)]
     lines += [nccl(rank, call("AllReduce", step, f"0x55{rank:04x}")) for step in range(50) for rank in range(64)]
     (communicator,) = read(tmp_path, lines).communicators
