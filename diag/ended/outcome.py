@@ -23,6 +23,8 @@ from .read import read_run
 from .rundir import clues_of, needs_triage
 from .state import ended_well, standing
 
+_READ_MORE = "`diag triage` also reads its logs and dumps, which may show more."
+
 
 def outcome_of(root: Path, manifest: Manifest | None, steps: int | None) -> Outcome | None:
     """How a run ended that failed, left no end or makes no progress; None for any other run. ``steps``: number of
@@ -108,20 +110,20 @@ def _by_records(layout: RunLayout) -> Outcome:
     try:
         run = read_run(layout)
     except OSError as error:
-        return Outcome("", None, _sentence(f"The ranks cannot be listed: {error.strerror}"))
+        return Outcome("", None, _sentence(f"The ranks cannot be listed: {error.strerror}"), action=_READ_MORE)
     well = ended_well(run)
     best = min(clues_of(run), key=lambda clue: (_place(clue), -clue.confidence), default=None)
     sure = _confidence(best) if best is not None else 0.0
     if best is None or sure < (ENDED.sure_enough_of_a_good_end if well is not None else ENDED.sure_enough):
         if well is not None:
             return Outcome("", None, well.headline, HEALTHY)
-        return Outcome("", None, _sentence(standing(run).headline))
+        return Outcome("", None, _sentence(standing(run).headline), action=_READ_MORE)
     ranks = tuple(sorted(best.ranks))
     fault, said = FAULTS[best.fault_class], headline(FAULTS[best.fault_class], best)
     if fault.ending and ranks and set(out_of_memory_lines(layout, ranks)) == set(ranks):
         fault = FAULTS["cuda_oom"]
         said = f"{fault.title}: {culprit_words(best.culprits)}. {best.note.rstrip('.')}."
-    return Outcome("", None, _sentence(said), fault.id, sure, ranks)
+    return Outcome("", None, _sentence(said), fault.id, sure, ranks, _READ_MORE)
 
 
 def _place(clue: Clue) -> float:

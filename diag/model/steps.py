@@ -417,8 +417,9 @@ class FailedAllocation(Struct, frozen=True):
 
 class Outcome(Struct, frozen=True):
     """The end of a run that failed, left no end or makes no progress. ``ended``: a sentence without its full stop, ""
-    where ``why`` says it; ``why``: the headline of ``diag triage``; ``cause``: a class of hangs and failures, "" if
-    none is known; ``ranks``: at fault; ``action``: what to do. ``exit_code`` is None for a run that left no end."""
+    where ``why`` says it; ``why``: the headline of ``diag triage``, or what the records show; ``cause``: a class of
+    hangs and failures, "" if none is known; ``ranks``: at fault; ``action``: what to do. ``exit_code``: None for a run
+    that left no end."""
 
     ended: str
     exit_code: int | None

@@ -88,6 +88,7 @@ def test_the_answer_of_a_triage_is_kept_until_the_run_goes_on(tmp_path: Path) ->
     before = open_run(run).outcome
     assert before is not None
     assert before.cause == ""
+    assert "diag triage" in before.action
     assert diag("triage", run).returncode == 0
     kept = open_run(run).outcome
     assert kept is not None
