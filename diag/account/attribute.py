@@ -26,7 +26,7 @@ from diag.model.steps import (
     Segments,
     Stall,
     StepAccount,
-    by_cause,
+    by_causes,
 )
 from diag.rundir.tables import RankTables, Tables, axes_of
 from diag.traces.cache import hash_of_sources, with_thresholds
@@ -38,8 +38,8 @@ from . import intervals as iv
 from .blame import Meetings, StagePeers
 from .critical_path import Timeline, held_up_at, nearly_last, readiness, walk
 from .device_clock import DeviceClocked, on_device_clocks
-from .gpu import idle_parts
-from .intervals import Window, intervals_of, on_clock, shift, shift_call, within
+from .gpu import NO_IDLE, idle_parts
+from .intervals import Window, on_clock, shift, shift_call, within
 from .match import Alignment, Key, align, by_key, measure
 from .off_core import by_cpu_time
 from .records import loader_settings
@@ -88,20 +88,24 @@ def attribute(tables: Tables, clocked: Mapping[int, DeviceClocked] | None = None
             arrivals[met.step].append((met.key, rank, time))
     left_out = steps_left_out(tables, sorted(by_step))
     division, marker = _division(ranks)
+    paths = {number: walk(_comparable(members, tied), timelines, came) for number, members in sorted(by_step.items())}
+    held = [
+        held_up_at(path, sorted(arrivals[number], key=lambda arrival: (arrival[2], arrival[0])))
+        for number, path in paths.items()
+    ]
+    parts: dict[int, dict[int, Parts]] = defaultdict(dict)
+    for rank, of_rank in sorted(placed.items()):
+        waited = waits.get(rank, iv.EMPTY) if rank in tied else None
+        for step, of_step in zip(of_rank, parts_of(of_rank, waited), strict=True):
+            parts[step.step][rank] = of_step
     accounts = []
-    for number, members in sorted(by_step.items()):
-        path = walk(_comparable(members, tied), timelines, came)
-        held = held_up_at(path, sorted(arrivals[number], key=lambda arrival: (arrival[2], arrival[0])))
-        late = meetings.lateness(held)
+    for (number, path), late in zip(paths.items(), meetings.lateness(held), strict=True):
         note = left_out.get(number, "")
         accounts.append(
             StepAccount(
                 step=number,
                 dur_ns=path.dur_ns,
-                parts=tuple(
-                    parts_of(s, waits.get(rank, iv.EMPTY) if rank in tied else None)
-                    for rank, s in sorted(members.items())
-                ),
+                parts=tuple(parts[number].values()),
                 path=path,
                 blames=late.blames,
                 usable=not note,
@@ -247,34 +251,46 @@ def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> list[R
     return [shift(step, -delta) for step in steps]
 
 
-def parts_of(step: RankStep, waits: iv.Intervals | None) -> Parts:
-    """The sums that the JSON contract names. ``waits``: when this rank waited for a later one; None if unknown."""
-    segments = step.segments
-    by_detail = by_cause(segments)
-    spent = by_detail.sum(axis=1).tolist()
-    exposed = spent[Kind.COMM]
-    waited = None
-    if waits is not None:
-        waited = iv.total(iv.intersect(intervals_of(segments, Kind.COMM), waits)) if exposed else 0
-    return Parts(
-        rank=step.rank,
-        source=step.source,
-        dur_ns=step.dur_ns,
-        compute_ns=spent[Kind.COMPUTE],
-        exposed_comm_ns=exposed,
-        exposed_copy_ns=spent[Kind.COPY],
-        data_wait_ns=spent[Kind.DATA],
-        checkpoint_ns=spent[Kind.CHECKPOINT],
-        idle_ns=spent[Kind.IDLE],
-        overlapped_comm_ns=step.overlapped_comm_ns,
-        optimizer_ns=step.optimizer_ns,
-        exposed_wait_ns=waited,
-        exposed_transfer_ns=exposed - waited if waited is not None else None,
-        hidden_known=step.hidden_known,
-        idle_parts=idle_parts(by_detail[Kind.IDLE]),
-        stalls=step.stalls,
-        fused_ns=step.fused_ns,
+def parts_of(steps: Sequence[RankStep], waits: iv.Intervals | None) -> list[Parts]:
+    """The sums that the JSON contract names, of each step of one rank. ``waits``: when this rank waited for a later
+    one; None if unknown."""
+    by_detail = by_causes([step.segments for step in steps])
+    spent = by_detail.sum(axis=2).tolist()
+    waited = _waited([step.segments for step in steps], waits) if waits is not None else [None] * len(steps)
+    return [
+        Parts(
+            rank=step.rank,
+            source=step.source,
+            dur_ns=step.dur_ns,
+            compute_ns=by_kind[Kind.COMPUTE],
+            exposed_comm_ns=by_kind[Kind.COMM],
+            exposed_copy_ns=by_kind[Kind.COPY],
+            data_wait_ns=by_kind[Kind.DATA],
+            checkpoint_ns=by_kind[Kind.CHECKPOINT],
+            idle_ns=by_kind[Kind.IDLE],
+            overlapped_comm_ns=step.overlapped_comm_ns,
+            optimizer_ns=step.optimizer_ns,
+            exposed_wait_ns=waited_ns,
+            exposed_transfer_ns=by_kind[Kind.COMM] - waited_ns if waited_ns is not None else None,
+            hidden_known=step.hidden_known,
+            idle_parts=idle_parts(idle) if by_kind[Kind.IDLE] else NO_IDLE,
+            stalls=step.stalls,
+            fused_ns=step.fused_ns,
+        )
+        for step, by_kind, idle, waited_ns in zip(steps, spent, by_detail[:, Kind.IDLE], waited, strict=True)
+    ]
+
+
+def _waited(steps: Sequence[Segments], waits: iv.Intervals) -> list[int]:
+    """The part of each step's exposed communication that lies in ``waits``."""
+    of_step = np.repeat(np.arange(len(steps)), [len(segments.kind) for segments in steps])
+    exposed = np.concatenate([segments.kind for segments in steps]) == Kind.COMM
+    start, end = (
+        np.concatenate([getattr(segments, name) for segments in steps])[exposed] for name in ("start_ns", "end_ns")
     )
+    waited_ns = np.zeros(len(steps), dtype=np.int64)
+    np.add.at(waited_ns, of_step[exposed], iv.Covered(waits).between(start, end))
+    return list(waited_ns.tolist())
 
 
 # -- across ranks ------------------------------------------------------------------------------------------------------
@@ -323,25 +339,30 @@ def _align(
 
 def waiting(matched: Mapping[Key, Mapping[int, CollectiveCall]]) -> dict[int, iv.Intervals]:
     """For each rank, the intervals in which it had entered a collective that another rank had not."""
-    spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for members in matched.values():
-        arrival = max([call.start_ns for call in members.values()])
-        for rank, call in members.items():
-            since, end = call.start_ns, call.end_ns
-            if records.is_transfer(call):  # it may be open while the rank waits for something else
-                since = max(since, call.waited_ns[0]) if call.waited_ns is not None else end
-            if since < arrival:
-                spans[rank].append((since, arrival if arrival < end else end))
-    return {rank: iv.make(pairs) for rank, pairs in spans.items()}
+    if not matched:
+        return {}
+    sizes = np.array([len(members) for members in matched.values()])
+    ranks = np.array([rank for members in matched.values() for rank in members], dtype=np.int64)
+    calls = [call for members in matched.values() for call in members.values()]
+    start, end = (np.array([getattr(call, key) for call in calls], dtype=np.int64) for key in ("start_ns", "end_ns"))
+    arrival = np.repeat(np.maximum.reduceat(start, np.cumsum(sizes) - sizes), sizes)
+    since = start.copy()
+    for place in [place for place, call in enumerate(calls) if records.is_transfer(call)]:
+        waited_ns = calls[place].waited_ns  # it may be open while the rank waits for something else
+        since[place] = max(since[place], waited_ns[0]) if waited_ns is not None else end[place]
+    spans = np.stack((since, np.minimum(arrival, end)), axis=1)
+    waited = since < arrival
+    return {int(rank): iv.make(spans[waited & (ranks == rank)]) for rank in np.unique(ranks[waited])}
 
 
 def _measured(matched: _Matched, by_step: Mapping[int, Mapping[int, RankStep]]) -> tuple[MatchedCollective, ...]:
+    measured = measure(matched)
     collectives: list[MatchedCollective] = []
     for number, members in sorted(by_step.items()):
         keys = {
             call.key: None for step in members.values() for call in step.collectives if call.start_ns >= step.begin_ns
         }
-        collectives.extend(measure(number, key, matched[key]) for key in keys if key in matched)
+        collectives.extend(replace(measured[key], step=number) for key in keys if key in measured)
     return tuple(collectives)
 
 

@@ -15,8 +15,9 @@ data wait, copies, checkpoints, garbage collection.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ from diag.account.policy import CRITICAL_PATH
 from diag.collectors.records import SEND
 from diag.model.steps import Blame, CollectiveCall, Detail, Kind, RankStep
 
-from .critical_path import LABELS, Activity, Attendance, Readiness, Timeline, label_of, of_label
+from .critical_path import LABELS, Activity, Readiness, Timeline, label_of, of_label
 from .intervals import CoveredOfMany, Intervals, Times
 from .match import Key, is_handed_over, is_pair
 
@@ -36,21 +37,23 @@ from .match import Key, is_handed_over, is_pair
 # Activity of the others: for each rank, the median over all other ranks.
 
 Values = npt.NDArray[np.int64]
+Chosen = npt.NDArray[np.bool_]
 
 
-def median_of_others(values: Values) -> Values:
-    """For each row the median of all other rows, column by column, rounded down; a single row itself.
+def median_of_others(values: Values, axis: int = 0) -> Values:
+    """For each row the median of all other rows, column by column, rounded down; a single row itself. ``axis``: that of
+    the rows.
 
     In linear time: which of the middle values it is depends only on which side of them the row itself is. Where rows
     are equal to a middle value, it does not matter which of them is left out.
     """
-    count = len(values)
+    count = values.shape[axis]
     if count < 2:
         return values
     middle = count // 2
     kth = (middle - 1, middle, min(middle + 1, count - 1))
-    ordered = np.partition(values, sorted(set(kth)), axis=0)
-    below, at, above = (ordered[index] for index in kth)
+    ordered = np.partition(values, sorted(set(kth)), axis=axis)
+    below, at, above = (ordered.take([index], axis=axis) for index in kth)
     if count % 2 == 0:  # an odd number of others: one of them is in the middle
         median: Values = np.where(values > below, below, at)
         return median
@@ -96,27 +99,27 @@ class StagePeers:
         begins = self._begins[rank]
         return int(begins[max(0, int(np.searchsorted(begins, time_ns, side="left")) - 1)])
 
+    def differ(self, members: Mapping[int, CollectiveCall]) -> bool:
+        """Whether the members of a meeting do different work: a sender and its receiver, or ranks of several stages."""
+        return is_pair(members.values()) or len({self._stages.get(rank) for rank in members}) > 1
+
     def others(
         self,
         key: Key,
         members: Mapping[int, CollectiveCall],
-        came: Attendance,
+        ranks: Times,
         activity: Activity,
         candidates: Times,
         labels: Times,
     ) -> Activity:
-        """What the other members of a meeting did before it, for each member in ``candidates`` (places): the median
-        over the others, by label. ``activity``: that of all members, in the order of ``came``; its columns are
-        ``labels``."""
+        """What the other members of a meeting of different work did before it, for each member in ``candidates``
+        (places): the median over the others, by label. ``activity``: that of all members, in the order of ``ranks``;
+        its columns are ``labels``."""
         everybody = median_of_others(activity)
-        pair = is_pair(members.values())
-        stages = [self._stages.get(rank) for rank in came.rank.tolist()] if self._stages else []
-        if not pair and len(set(stages)) < 2:
-            return everybody[candidates]
-        if pair:
-            ranks = came.rank[candidates].tolist()
-            alike = np.stack([self._of_alike(int(rank), key, members)[labels] for rank in ranks])
+        if is_pair(members.values()):
+            alike = np.stack([self._of_alike(int(rank), key, members)[labels] for rank in ranks[candidates].tolist()])
         else:
+            stages = [self._stages.get(rank) for rank in ranks.tolist()]
             mates = np.copy(activity)
             for stage in set(stages) - {None}:
                 places = [at for at, stage_of_member in enumerate(stages) if stage_of_member == stage]
@@ -188,12 +191,9 @@ class StagePeers:
         return by_rank
 
 
-# -- blame -------------------------------------------------------------------------------------------------------------
-
-
 # -- standing ----------------------------------------------------------------------------------------------------------
 #
-# How long the others were blocked by a late rank, for all ranks of a collective at once.
+# How long the others were blocked by a late rank, for all ranks of many collectives at once.
 #
 # Mostly each rank is blocked from its own arrival to the last rank's. Then the wait for a rank is longer the earlier
 # the others arrived, so the median of the waits is the wait of the middle one in the order of arrival, and no pair of
@@ -207,38 +207,42 @@ class Standing:
         self._covered = CoveredOfMany(sets)
 
     def usual(
-        self, rows: Times, idle_ns: Times, ready_ns: Times, candidates: Times, counted_ns: Times, least_ns: int
+        self, rows: Times, idle_ns: Times, ready_ns: Times, candidates: Chosen, counted_ns: Times, least_ns: int
     ) -> Times:
-        """For each member in ``candidates`` (places): how long the others were blocked before it was ready, without the
-        time in which it was blocked itself; the median over the others. ``rows``, ``idle_ns``, ``ready_ns``: of all
-        members; ``counted_ns``: for each member in ``candidates``, the time from which blocking counts. Values below
-        ``least_ns`` may be too small."""
-        until = self._covered.stretch_end(rows, idle_ns)
+        """For each member in ``candidates``: how long the others were blocked before it was ready, without the time in
+        which it was blocked itself; the median over the others. 0 for all other members. All arrays have the shape
+        (collectives, members). ``counted_ns``: the time from which blocking counts. Values below ``least_ns`` may be
+        too small."""
         blocked_ns = self._while_all_stand(rows, idle_ns, ready_ns, candidates, counted_ns)
-        first, second = np.partition(until, 1)[:2].tolist()
-        left_before = ready_ns[candidates] > np.where(until[candidates] == first, second, first)  # some other rank
+        until = self._covered.stretch_end(rows, idle_ns)
+        first, second = np.partition(until, 1, axis=1)[:, :2].T[:, :, None]
+        left_before = ready_ns > np.where(until == first, second, first)  # some other rank
         # Being blocked for part of the time gives a smaller value than being blocked throughout.
-        pairs = np.flatnonzero(left_before & (blocked_ns > least_ns))
-        if len(pairs):
-            for chunk in np.array_split(pairs, 1 + len(pairs) * len(rows) // CRITICAL_PATH.pairs_at_once):
-                blocked_ns[chunk] = self._by_pairs(rows, idle_ns, ready_ns, candidates[chunk], counted_ns[chunk], until)
+        again = candidates & left_before & (blocked_ns > least_ns)
+        for met in np.flatnonzero(again.any(axis=1)).tolist():
+            pairs = np.flatnonzero(again[met])
+            for chunk in np.array_split(pairs, 1 + len(pairs) * rows.shape[1] // CRITICAL_PATH.pairs_at_once):
+                blocked_ns[met, chunk] = self._by_pairs(
+                    rows[met], idle_ns[met], ready_ns[met], chunk, counted_ns[met, chunk], until[met]
+                )
         return blocked_ns
 
     def _while_all_stand(
-        self, rows: Times, idle_ns: Times, ready_ns: Times, candidates: Times, counted_ns: Times
+        self, rows: Times, idle_ns: Times, ready_ns: Times, candidates: Chosen, counted_ns: Times
     ) -> Times:
         """``usual`` if all ranks are blocked from ``idle_ns`` until the rank is ready."""
-        order = np.argsort(idle_ns, kind="stable")
-        place = np.empty(len(rows), dtype=np.int64)
-        place[order] = np.arange(len(rows))
-        others = len(rows) - 1
+        order = np.argsort(idle_ns, axis=1, kind="stable")
+        place = np.empty_like(order)
+        np.put_along_axis(place, order, np.broadcast_to(np.arange(rows.shape[1]), rows.shape), axis=1)
+        met, at = np.nonzero(candidates)
+        others = rows.shape[1] - 1
         middle = np.array([[(others - 1) // 2], [others // 2]])
-        middle = middle + (middle >= place[candidates])  # the rank itself is left out
-        since = np.maximum(idle_ns[order][middle], counted_ns)
-        stood = np.maximum(ready_ns[candidates] - since, 0)
-        blocked_ns: Times = (stood - self._covered.between(rows[candidates], since, ready_ns[candidates])).sum(
-            axis=0
-        ) // 2
+        middle = middle + (middle >= place[met, at])  # the rank itself is left out
+        since = np.maximum(idle_ns[met, order[met, middle]], counted_ns[met, at])
+        ready = ready_ns[met, at]
+        stood = np.maximum(ready - since, 0)
+        blocked_ns = np.zeros_like(idle_ns)
+        blocked_ns[met, at] = (stood - self._covered.between(rows[met, at], since, ready)).sum(axis=0) // 2
         return blocked_ns
 
     def _by_pairs(
@@ -279,19 +283,32 @@ class Lateness(Struct, frozen=True):
 
 
 class _Late(NamedTuple):
-    """A meeting with late ranks. ``at``: their places in it; ``waited_ns``: the waiting for each of them; ``since_ns``:
-    for each member, the begin of the compared window, which ends at ``time_ns``."""
+    """Meetings with late ranks, one of each of some steps and all of the same number of members. ``at``: where their
+    members are among all that took part in a collective; ``late``: which of them were late, and ``waited_ns`` for how
+    long the others waited for them; ``since_ns``: the begin of the compared window, which ends at ``time_ns``. All but
+    ``step``, ``met`` and ``time_ns`` have the shape (meetings, members)."""
 
-    key: Key
-    came: Attendance
+    step: Times
+    met: Times
     at: Times
+    late: Chosen
     waited_ns: Times
     since_ns: Times
-    time_ns: int
+    time_ns: Times
+
+    def only(self, which: Times | Chosen) -> _Late:
+        """Some of the meetings."""
+        return _Late(
+            self.step[which], self.met[which], self.at[which], self.late[which], self.waited_ns[which],
+            self.since_ns[which], self.time_ns[which],
+        )  # fmt: skip
 
 
 class Meetings:
-    """Finds, for a collective, the previous one of the same group, and what each rank did in between."""
+    """Finds, for a collective, the previous one of the same group, and what each rank did in between.
+
+    Steps do not depend on each other, so the first meetings of all steps are looked at together, then the second ones,
+    and so on."""
 
     def __init__(
         self,
@@ -301,85 +318,147 @@ class Meetings:
         peers: StagePeers,
     ) -> None:
         self._peers = peers
-        self._came = readiness.of
+        self._came = readiness.all
+        self._keys = list(matched)
         self._matched = matched
         self._timelines = list(timelines.values())
         self._ranks = np.array(readiness.ranks, dtype=np.int64)
         self._standing = Standing([timeline.standing for timeline in self._timelines])
 
-    def lateness(self, met: Iterable[Key]) -> Lateness:
-        """Over all collectives at which the path met other ranks."""
-        late_ranks = self._late_ranks(met)
-        if not late_ranks:
-            return Lateness((), 0, 0, 0)
-        blame_ns = np.zeros((len(self._ranks), len(self._labels)), dtype=np.int64)
-        unknown = np.zeros(len(self._ranks), dtype=np.int64)
-        charged = _Charged(len(self._ranks))
-        waited = explained = once = 0
-        for late, activity in zip(late_ranks, self._activities(late_ranks), strict=True):
-            ready, rows = late.came.ready_ns[late.at], late.came.row[late.at]
-            once += int(late.waited_ns.max())
-            others = self._peers.others(late.key, self._matched[late.key], late.came, activity, late.at, self._labels)
-            excess = np.maximum(activity[late.at] - others, 0)
-            excess[:, self._of_comm] = 0  # its own waits are not its fault
-            total = excess.sum(axis=1)
-            blank = late.time_ns - late.since_ns - activity.sum(axis=1)
-            unseen = np.maximum(0, blank - (median_of_others(2 * blank) / 2).astype(np.int64))[late.at]
-            unseen = np.minimum(unseen, late.waited_ns)
-            waited += int(late.waited_ns.sum())
-            explained += int((late.waited_ns - unseen).sum())
-            unknown[rows] += np.where(unseen > CRITICAL_PATH.noise_of_waits_ns, unseen, 0)
-            # If one group has waited for a delay already, another group's later wait for the same delay costs nothing
-            # more.
-            left = total - charged.after(rows, late.since_ns[late.at])
-            share = np.maximum(0, np.minimum(late.waited_ns, left)) / np.maximum(total, 1)
-            charged.add(rows, ready, np.rint(share * total).astype(np.int64))
-            blame_ns[rows] += np.rint(excess * share[:, None]).astype(np.int64)
-        return Lateness(self._blames(blame_ns, unknown), waited, explained, once)
-
-    def _blames(self, blame_ns: Times, unknown: Times) -> tuple[Blame, ...]:
-        """By rank and label, without zeros. ``blame_ns``: shape (rows, labels in use)."""
-        at, column = np.nonzero(blame_ns > 0)
-        ranks, labels = self._ranks[at].tolist(), self._labels[column].tolist()
-        blamed = list(zip(ranks, labels, blame_ns[at, column].tolist(), strict=True))
-        unseen = np.flatnonzero(unknown > 0)
-        blamed += [
-            (rank, _UNKNOWN, ns)
-            for rank, ns in zip(self._ranks[unseen].tolist(), unknown[unseen].tolist(), strict=True)
+    def lateness(self, met: Sequence[Sequence[Key]]) -> list[Lateness]:
+        """For each step, over all collectives at which its path met other ranks."""
+        numbers = [[self._came.number[key] for key in keys] for keys in met]
+        at_once = max(
+            1, CRITICAL_PATH.numbers_at_once // max(1, len(self._ranks) * len(self._labels) if self._keys else 1)
+        )
+        return [
+            late
+            for first in range(0, len(numbers), at_once)
+            for late in self._of_steps(numbers[first : first + at_once])
         ]
-        return tuple(Blame(rank, *of_label(label), ns) for rank, label, ns in sorted(blamed))
 
-    def _late_ranks(self, met: Iterable[Key]) -> list[_Late]:
-        accounted_ns = np.full(len(self._ranks), _NEVER)  # by row: waiting for the rank is accounted for until then
-        late_ranks = []
-        for key in met:
-            came = self._came[key]
-            at, waited_ns = self._late(came, accounted_ns)
-            if is_handed_over(self._matched[key].values()):  # a sender did not wait for its receiver
-                sent = [self._matched[key][rank].op == SEND for rank in came.rank[at].tolist()]
-                at, waited_ns = at[sent], waited_ns[sent]
-            if not len(at):
-                continue
-            rows, ready = came.row[at], came.ready_ns[at]
-            accounted_ns[rows] = np.maximum(ready, accounted_ns[rows])
-            # Every rank is compared up to the same moment: the late rank's excess until then is what the others waited
-            # for. Their progress up to the meeting would not compare: some compute during the transfer.
-            late_ranks.append(_Late(key, came, at, waited_ns, self._last_met_ns(key, came), int(ready.max())))
-        return late_ranks
+    def _of_steps(self, met: Sequence[Sequence[int]]) -> list[Lateness]:
+        by_round = self._late_ranks(met)
+        if not by_round:
+            return [Lateness((), 0, 0, 0)] * len(met)
+        blame_ns = np.zeros((len(met), len(self._ranks), len(self._labels)), dtype=np.int64)
+        unknown = np.zeros(blame_ns.shape[:2], dtype=np.int64)
+        charged = _Charged(*unknown.shape)
+        waited, explained, once = np.zeros((3, len(met)), dtype=np.int64)
+        for of_round in by_round:
+            for late, activity in self._activities(of_round):
+                once[late.step] += np.where(late.late, late.waited_ns, 0).max(axis=1)
+                others = self._others(late, activity)
+                blank = late.time_ns[:, None] - late.since_ns - activity.sum(axis=2)
+                unseen = np.maximum(0, blank - (median_of_others(2 * blank, axis=1) / 2).astype(np.int64))
+                i, member = np.nonzero(late.late)
+                step, row, since = late.step[i], self._came.row[late.at[i, member]], late.since_ns[i, member]
+                waited_ns = late.waited_ns[i, member]
+                unseen_ns = np.minimum(unseen[i, member], waited_ns)
+                excess = np.maximum(activity[i, member] - others[i, member], 0)
+                excess[:, self._of_comm] = 0  # its own waits are not its fault
+                total = excess.sum(axis=1)
+                np.add.at(waited, step, waited_ns)
+                np.add.at(explained, step, waited_ns - unseen_ns)
+                unknown[step, row] += np.where(unseen_ns > CRITICAL_PATH.noise_of_waits_ns, unseen_ns, 0)
+                # If one group has waited for a delay already, another group's later wait for the same delay costs
+                # nothing more.
+                left = total - charged.after(step, row, since)
+                share = np.maximum(0, np.minimum(waited_ns, left)) / np.maximum(total, 1)
+                charged.add(step, row, self._came.ready_ns[late.at[i, member]], np.rint(share * total).astype(np.int64))
+                blame_ns[step, row] += np.rint(excess * share[:, None]).astype(np.int64)
+        blames = self._blames(blame_ns, unknown)
+        sums = zip(*(column.tolist() for column in (waited, explained, once)), strict=True)
+        return [Lateness(of_step, *sums_of_step) for of_step, sums_of_step in zip(blames, sums, strict=True)]
 
-    def _activities(self, late_ranks: list[_Late]) -> list[npt.NDArray[np.int64]]:
-        """For each of these meetings, its members' activity since they last met: shape (members, labels in use). One
-        query per rank."""
-        rows = np.concatenate([late.came.row for late in late_ranks])
-        since = np.concatenate([late.since_ns for late in late_ranks])
-        until = np.concatenate([np.full(len(late.came.row), late.time_ns) for late in late_ranks])
+    def _blames(self, blame_ns: Times, unknown: Times) -> list[tuple[Blame, ...]]:
+        """For each step, by rank and label, without zeros. ``blame_ns``: shape (steps, rows, labels in use)."""
+        step, row, column = np.nonzero(blame_ns > 0)
+        unseen_step, unseen_row = np.nonzero(unknown > 0)
+        steps = np.concatenate((step, unseen_step))
+        ranks = self._ranks[np.concatenate((row, unseen_row))]
+        labels = np.concatenate((self._labels[column], np.full(len(unseen_step), _UNKNOWN)))
+        spent = np.concatenate((blame_ns[step, row, column], unknown[unseen_step, unseen_row]))
+        order = np.lexsort((spent, labels, ranks, steps))
+        blames = [
+            Blame(rank, *of_label(label), ns)
+            for rank, label, ns in zip(*(each[order].tolist() for each in (ranks, labels, spent)), strict=True)
+        ]
+        edges = np.searchsorted(steps[order], np.arange(len(blame_ns) + 1)).tolist()
+        return [tuple(blames[first:last]) for first, last in pairwise(edges)]
+
+    def _late_ranks(self, met: Sequence[Sequence[int]]) -> list[list[_Late]]:
+        """The meetings with late ranks: the first ones of all steps, then the second ones, and so on."""
+        came, sizes = self._came, np.diff(self._came.edges)
+        # By step and row: waiting for the rank is accounted for until then.
+        accounted_ns = np.full((len(met), len(self._ranks)), _NEVER)
+        found: list[_Late] = []
+        for place in range(max(map(len, met), default=0)):
+            there = [(step, of_step[place]) for step, of_step in enumerate(met) if len(of_step) > place]
+            steps, numbers = np.array(there, dtype=np.int64).T
+            for size in np.unique(sizes[numbers]).tolist():
+                alike = sizes[numbers] == size
+                step, number = steps[alike], numbers[alike]
+                at = came.edges[number][:, None] + np.arange(size)
+                late, waited_ns = self._late(at, accounted_ns[step[:, None], came.row[at]])
+                for i in np.flatnonzero(late.any(axis=1)).tolist():
+                    members = self._matched[self._keys[number[i]]]
+                    if is_handed_over(members.values()):  # a sender did not wait for its receiver
+                        late[i] &= [members[rank].op == SEND for rank in came.rank[at[i]].tolist()]
+                some = late.any(axis=1)
+                step, number, at, late, waited_ns = step[some], number[some], at[some], late[some], waited_ns[some]
+                if not len(step):
+                    continue
+                of, member = np.nonzero(late)
+                row, ready = came.row[at[of, member]], came.ready_ns[at[of, member]]
+                accounted_ns[step[of], row] = np.maximum(ready, accounted_ns[step[of], row])
+                # Every rank is compared up to the same moment: the late rank's excess until then is what the others
+                # waited for. Their progress up to the meeting would not compare: some compute during the transfer.
+                until = np.where(late, came.ready_ns[at], _NEVER).max(axis=1)
+                found.append(_Late(step, number, at, late, waited_ns, self._last_met_ns(number, at), until))
+        return self._in_turn(found, len(met))
+
+    @staticmethod
+    def _in_turn(found: Sequence[_Late], steps: int) -> list[list[_Late]]:
+        """The same meetings: each step's first one with late ranks, then each step's second one, and so on."""
+        seen = np.zeros(steps, dtype=np.int64)
+        by_round: dict[int, list[_Late]] = defaultdict(list)
+        for late in found:
+            turns = seen[late.step]
+            seen[late.step] += 1
+            for turn in np.unique(turns).tolist():
+                by_round[turn].append(late.only(turns == turn))
+        return [by_round[turn] for turn in sorted(by_round)]
+
+    def _activities(self, late_ranks: Sequence[_Late]) -> Iterator[tuple[_Late, Activity]]:
+        """Each of these meetings with its members' activity since they last met, shape (meetings, members, labels in
+        use). One query per rank."""
+        rows = np.concatenate([self._came.row[late.at].ravel() for late in late_ranks])
+        since = np.concatenate([late.since_ns.ravel() for late in late_ranks])
+        until = np.concatenate([np.repeat(late.time_ns, late.at.shape[1]) for late in late_ranks])
         done = np.zeros((len(rows), len(self._labels)), dtype=np.int64)
         order = np.argsort(rows, kind="stable")
         edges = np.searchsorted(rows[order], np.arange(len(self._timelines) + 1))
         for row in np.unique(rows).tolist():
             of_row = order[edges[row] : edges[row + 1]]
             done[of_row] = self._timelines[row].activities(since[of_row], until[of_row])[:, self._labels]
-        return np.split(done, np.cumsum([len(late.came.row) for late in late_ranks])[:-1])
+        first = 0
+        for late in late_ranks:
+            last = first + late.at.size
+            yield late, done[first:last].reshape(*late.at.shape, -1)
+            first = last
+
+    def _others(self, late: _Late, activity: Activity) -> Activity:
+        """What the others did meanwhile, for each member that was late; of the shape of ``activity``."""
+        others = median_of_others(activity, axis=1)
+        for i, number in enumerate(late.met.tolist()):
+            members = self._matched[self._keys[number]]
+            if self._peers.differ(members):
+                candidates = np.flatnonzero(late.late[i])
+                others[i, candidates] = self._peers.others(
+                    self._keys[number], members, self._came.rank[late.at[i]], activity[i], candidates, self._labels
+                )
+        return others
 
     @cached_property
     def _labels(self) -> npt.NDArray[np.int64]:
@@ -389,75 +468,79 @@ class Meetings:
     def _of_comm(self) -> npt.NDArray[np.bool_]:
         return np.isin(self._labels, _COMM_LABELS)
 
-    def _late(self, came: Attendance, accounted_ns: Times) -> tuple[Times, Times]:
-        """Ranks for which most of the others were blocked, by place, and for how long. Waiting that compute overlaps
-        costs nothing, nor does waiting while the late rank waited as well. Time before ``accounted_ns`` is charged
-        already and counts once."""
-        first = came.idle_ns.min()
-        if came.ready_ns.max() - first <= CRITICAL_PATH.noise_of_waits_ns:
-            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    def _late(self, at: Times, accounted_ns: Times) -> tuple[Chosen, Times]:
+        """Members for which most of the others were blocked, and for how long. Waiting that compute overlaps costs
+        nothing, nor does waiting while the late rank waited as well. Time before ``accounted_ns`` is charged already
+        and counts once. ``at``: where the members are; all arrays have the shape (meetings, members)."""
+        ready, idle = self._came.ready_ns[at], self._came.idle_ns[at]
+        first = idle.min(axis=1)[:, None]
         # At most half of the others can have waited for a rank that was ready before the middle one.
-        candidates = np.flatnonzero(came.ready_ns >= np.median(came.ready_ns))
-        before = accounted_ns[came.row[candidates]]
-        counted = np.where(before == _NEVER, first, before)
+        candidates = ready >= np.median(ready, axis=1)[:, None]
+        candidates &= ready.max(axis=1)[:, None] - first > CRITICAL_PATH.noise_of_waits_ns
+        counted = np.where(accounted_ns == _NEVER, first, accounted_ns)
         usual = self._standing.usual(
-            came.row, came.idle_ns, came.ready_ns, candidates, counted, CRITICAL_PATH.noise_of_waits_ns
+            self._came.row[at], idle, ready, candidates, counted, CRITICAL_PATH.noise_of_waits_ns
         )
-        late = usual > CRITICAL_PATH.noise_of_waits_ns
-        return candidates[late], usual[late]
+        return candidates & (usual > CRITICAL_PATH.noise_of_waits_ns), usual
 
-    def _last_met_ns(self, key: Key, came: Attendance) -> Times:
+    def _last_met_ns(self, number: Times, at: Times) -> Times:
         """When each rank last left an earlier meeting that blocked all ranks: the meeting's end; its start, if it was
         still running; the begin of the rank's records, if there was none. A sender never waits for its receiver, so the
         two do not meet: then it is the begin of the step."""
-        ready = came.ready_ns
-        if is_pair(self._matched[key].values()):
-            begins = (
-                self._peers.step_begin(rank, at) for rank, at in zip(came.rank.tolist(), ready.tolist(), strict=True)
-            )
-            return np.minimum(np.fromiter(begins, dtype=np.int64, count=len(ready)), ready)
-        begun, left = self._last_met[key]
-        return np.where(left <= ready, left, np.minimum(begun, ready))
+        ready = self._came.ready_ns[at]
+        begun, left = (column[at] for column in self._last_met)
+        last_met: Times = np.where(left <= ready, left, np.minimum(begun, ready))
+        for i, collective in enumerate(number.tolist()):
+            if is_pair(self._matched[self._keys[collective]].values()):
+                members = zip(self._came.rank[at[i]].tolist(), ready[i].tolist(), strict=True)
+                begins = [self._peers.step_begin(rank, time_ns) for rank, time_ns in members]
+                last_met[i] = np.minimum(begins, ready[i])
+        return last_met
 
     @cached_property
-    def _last_met(self) -> dict[Key, tuple[Times, Times]]:
-        """For each collective: when each of its ranks entered and left the group's previous collective that blocked all
+    def _last_met(self) -> tuple[Times, Times]:
+        """For each rank of each collective: when it entered and left the group's previous collective that blocked all
         its ranks. Both are the begin of the rank's records if there was none."""
-        by_group: dict[str, list[Key]] = defaultdict(list)
-        for key in self._came:
-            by_group[key[0]].append(key)
-        records = np.array([int(timeline.start_ns[0]) for timeline in self._timelines], dtype=np.int64)
-        begun, left = np.empty_like(records), np.empty_like(records)
-        last_met = {}
-        for keys in by_group.values():
-            keys.sort(key=lambda key: int(self._came[key].start_ns.min()))
-            members = np.concatenate([self._came[key].row for key in keys])
-            begun[members], left[members] = records[members], records[members]
-            for key in keys:
-                came = self._came[key]
-                last_met[key] = begun[came.row], left[came.row]
-                if came.in_step:
-                    begun[came.row], left[came.row] = came.start_ns, came.end_ns
-        return last_met
+        came = self._came
+        sizes = np.diff(came.edges)
+        groups: dict[str, int] = {}
+        group = np.repeat([groups.setdefault(key[0], len(groups)) for key in self._keys], sizes)
+        first_start = np.minimum.reduceat(came.start_ns, came.edges[:-1]) if len(group) else came.start_ns
+        order = np.lexsort((np.repeat(first_start, sizes), came.row, group))
+        places = np.arange(len(order))
+        opens = np.ones(len(order), dtype=np.bool_)  # the rank's first collective of the group
+        opens[1:] = (np.diff(group[order]) != 0) | (np.diff(came.row[order]) != 0)
+        blocked_all = np.repeat(came.in_step, sizes)[order]
+        since = np.maximum.accumulate(np.where(opens, places, 0))
+        last = np.maximum.accumulate(np.where(blocked_all, places, -1))
+        before = np.where(opens, -1, np.concatenate(([-1], last[:-1])))
+        known = before >= since
+        records = np.array([int(timeline.start_ns[0]) for timeline in self._timelines], dtype=np.int64)[came.row]
+        begun, left = records.copy(), records.copy()
+        begun[order[known]] = came.start_ns[order[before[known]]]
+        left[order[known]] = came.end_ns[order[before[known]]]
+        return begun, left
 
 
 class _Charged:
-    """Charges so far, by row: (when the rank was ready, nanoseconds)."""
+    """Charges so far, by step and row: (when the rank was ready, nanoseconds)."""
 
-    def __init__(self, rows: int) -> None:
-        self._count = np.zeros(rows, dtype=np.int64)
-        self._at = np.full((rows, 4), _NEVER)
-        self._ns = np.zeros((rows, 4), dtype=np.int64)
+    def __init__(self, steps: int, rows: int) -> None:
+        self._count = np.zeros((steps, rows), dtype=np.int64)
+        self._at = np.full((steps, rows, 4), _NEVER)
+        self._ns = np.zeros((steps, rows, 4), dtype=np.int64)
 
-    def add(self, rows: Times, at_ns: Times, ns: Times) -> None:
-        if int(self._count[rows].max()) == self._at.shape[1]:
-            self._at = np.concatenate((self._at, np.full_like(self._at, _NEVER)), axis=1)
-            self._ns = np.concatenate((self._ns, np.zeros_like(self._ns)), axis=1)
-        self._at[rows, self._count[rows]] = at_ns
-        self._ns[rows, self._count[rows]] = ns
-        self._count[rows] += 1
+    def add(self, steps: Times, rows: Times, at_ns: Times, ns: Times) -> None:
+        if int(self._count[steps, rows].max(initial=0)) == self._at.shape[2]:
+            self._at = np.concatenate((self._at, np.full_like(self._at, _NEVER)), axis=2)
+            self._ns = np.concatenate((self._ns, np.zeros_like(self._ns)), axis=2)
+        count = self._count[steps, rows]
+        self._at[steps, rows, count] = at_ns
+        self._ns[steps, rows, count] = ns
+        self._count[steps, rows] += 1
 
-    def after(self, rows: Times, since_ns: Times) -> Times:
+    def after(self, steps: Times, rows: Times, since_ns: Times) -> Times:
         """The sum of the charges of each rank that was ready after ``since_ns``."""
-        charged_ns: Times = np.where(self._at[rows] > since_ns[:, None], self._ns[rows], 0).sum(axis=1)
+        later = self._at[steps, rows] > since_ns[:, None]
+        charged_ns: Times = np.where(later, self._ns[steps, rows], 0).sum(axis=1)
         return charged_ns

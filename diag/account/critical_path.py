@@ -204,6 +204,22 @@ class Attendance(NamedTuple):
         return int(self.ready_ns[self.rank == rank][0])
 
 
+class Attended(NamedTuple):
+    """All collectives as columns (see ``Attendance``), the ranks of each one after the other. ``edges[c]`` to
+    ``edges[c + 1]``: the places of collective ``c`` in the columns; ``number``: of each key. ``in_step``: by
+    collective."""
+
+    number: Mapping[Key, int]
+    edges: Times
+    rank: Times
+    row: Times
+    start_ns: Times
+    end_ns: Times
+    ready_ns: Times
+    idle_ns: Times
+    in_step: Mask
+
+
 class Readiness(Struct, frozen=True):
     """When the ranks arrived at their collectives.
 
@@ -214,6 +230,7 @@ class Readiness(Struct, frozen=True):
 
     of: Mapping[Key, Attendance]
     ranks: tuple[int, ...]  # all ranks with a timeline, in the order of the rows
+    all: Attended
 
 
 def readiness(matched: Mapping[Key, Mapping[int, CollectiveCall]], timelines: Mapping[int, Timeline]) -> Readiness:
@@ -236,13 +253,16 @@ def readiness(matched: Mapping[Key, Mapping[int, CollectiveCall]], timelines: Ma
     rank_of = np.array(ranks, dtype=np.int64)
     start, end, ready, idle, still = columns
     edges = np.cumsum([0, *(len(members) for members in matched.values())])
+    in_step = np.logical_and.reduceat(still != 0, edges[:-1]) if len(still) else np.zeros(0, dtype=np.bool_)
+    number = {key: at for at, key in enumerate(matched)}
+    attended = Attended(number, edges, rank_of, rows, start, end, ready, idle, in_step)
     attendance = {}
-    for key, first, last in zip(matched, edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+    for key, first, last, all_still in zip(
+        matched, edges[:-1].tolist(), edges[1:].tolist(), in_step.tolist(), strict=True
+    ):
         at = slice(first, last)
-        attendance[key] = Attendance(
-            rank_of[at], rows[at], start[at], end[at], ready[at], idle[at], bool(still[at].all())
-        )
-    return Readiness(attendance, tuple(row))
+        attendance[key] = Attendance(rank_of[at], rows[at], start[at], end[at], ready[at], idle[at], all_still)
+    return Readiness(attendance, tuple(row), attended)
 
 
 def held_up_at(path: CriticalPath, arrivals: Iterable[tuple[Key, int, int]]) -> list[Key]:

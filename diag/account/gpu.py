@@ -136,6 +136,9 @@ def of_device(idle_ns: npt.NDArray[np.int64]) -> bool:
     return any(detail in shows for detail in np.flatnonzero(idle_ns).tolist())
 
 
+NO_IDLE = IdleParts()
+
+
 def idle_parts(idle_ns: npt.NDArray[np.int64]) -> IdleParts:
     """The idle time of a step, given by detail; details that are not a device's causes count as unknown."""
     parts: dict[str, int] = {}

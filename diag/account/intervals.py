@@ -8,6 +8,7 @@ ordered by priority and cut into the exact ``Segments`` of each window.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -216,18 +217,25 @@ class Painted:
         opens = np.concatenate(([True], (kind[1:] != kind[:-1]) | (detail[1:] != detail[:-1])))
         self._start, self._kind, self._detail = start[opens], kind[opens], detail[opens]
 
-    def cut(self, begin: int, end: int) -> Segments:
-        """The pieces of ``[begin, end)``. An empty window has no piece."""
-        first = int(np.searchsorted(self._start, begin, side="right")) - 1
-        last = int(np.searchsorted(self._start, end, side="left")) if end > begin else first
-        start = np.maximum(self._start[first:last], begin)
-        stop = np.append(start[1:], end) if last > first else start
-        return Segments(start, stop, self._kind[first:last], self._detail[first:last])
+    def cut(self, begins: Times, ends: Times) -> list[Segments]:
+        """The pieces of each ``[begin, end)``. An empty window has no piece."""
+        first = np.searchsorted(self._start, begins, side="right") - 1
+        last = np.where(ends > begins, np.searchsorted(self._start, ends, side="left"), first)
+        edges = np.concatenate(([0], np.cumsum(last - first)))
+        at = np.arange(edges[-1]) + np.repeat(first - edges[:-1], last - first)
+        filled = last > first
+        start = self._start[at]
+        start[edges[:-1][filled]] = begins[filled]
+        end = np.append(start[1:], 0) if len(start) else start
+        end[edges[1:][filled] - 1] = ends[filled]
+        kind, detail = self._kind[at], self._detail[at]
+        return [Segments(start[i:j], end[i:j], kind[i:j], detail[i:j]) for i, j in pairwise(edges.tolist())]
 
 
 def cut(layers: Sequence[Layer], begin: int, end: int, rest: Detail = Detail.OTHER) -> Segments:
     """One window of the painted layers."""
-    return Painted(layers, rest).cut(begin, end)
+    (segments,) = Painted(layers, rest).cut(np.array([begin], dtype=np.int64), np.array([end], dtype=np.int64))
+    return segments
 
 
 def traced_steps(
@@ -242,7 +250,8 @@ def traced_steps(
     """One exact account per window of a trace. ``layers`` are disjoint; ``hidden``: communication overlapped with
     compute; ``optimizing``: compute or idle of the optimizer; ``calls``: the collectives of each window; ``fused``:
     kernels that compute and communicate at once, part of compute."""
-    painted = Painted(layers)
+    numbers, begins, ends = np.array(windows, dtype=np.int64).reshape(-1, 3).T
+    spent = (Covered(times).between(begins, ends).tolist() for times in (hidden, optimizing, fused))
     return [
         RankStep(
             rank=rank,
@@ -250,13 +259,19 @@ def traced_steps(
             begin_ns=begin,
             end_ns=end,
             source="trace",
-            segments=painted.cut(begin, end),
-            overlapped_comm_ns=total(within(hidden, begin, end)),
-            optimizer_ns=total(within(optimizing, begin, end)),
+            segments=segments,
+            overlapped_comm_ns=hidden_ns,
+            optimizer_ns=optimizing_ns,
             collectives=collectives,
-            fused_ns=total(within(fused, begin, end)),
+            fused_ns=fused_ns,
         )
-        for (step, begin, end), collectives in zip(windows, calls, strict=True)
+        for step, begin, end, segments, collectives, hidden_ns, optimizing_ns, fused_ns in zip(
+            *(column.tolist() for column in (numbers, begins, ends)),
+            Painted(layers).cut(begins, ends),
+            calls,
+            *spent,
+            strict=True,
+        )
     ]
 
 

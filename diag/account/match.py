@@ -14,6 +14,7 @@ as wide as the others' waiting. It is used where the ends agree with each other 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -60,43 +61,58 @@ def is_handed_over(calls: Iterable[CollectiveCall]) -> bool:
     return is_pair(pair) and all(call.waited_ns is None for call in pair if call.op == SEND)
 
 
-def measure(step: int, key: Key, members: Mapping[int, CollectiveCall]) -> MatchedCollective:
-    """Wait, transfer and tail of one collective whose calls are on the common clock.
+def measure(members: Mapping[Key, Mapping[int, CollectiveCall]]) -> dict[Key, MatchedCollective]:
+    """Wait, transfer and tail of collectives whose calls are on the common clock; in no step yet.
 
     For a send and its receive only the receiver's end counts, and only if a thread was blocked in it: otherwise the
     data had arrived some time before. The sender waits no longer than its own call lasts."""
-    ranks = tuple(sorted(members))
-    starts = {rank: members[rank].start_ns for rank in ranks}
-    ends = {rank: members[rank].end_ns for rank in ranks}
-    arrival, last = max((start, rank) for rank, start in starts.items())
-    first_end = min(ends.values())
-    first = members[ranks[0]]
-    pair = is_pair(members.values())
-    if pair:
-        received = next(call for call in members.values() if call.op == RECV)
-        blocked = received.waited_ns is None or received.waited_ns[1] - received.waited_ns[0] >= CLOCKS.blocked_ns
-        first_end = received.end_ns if blocked else arrival
-        ends = dict.fromkeys(ranks, first_end)
-    return MatchedCollective(
-        step=step,
-        key=key,
-        op=SEND_RECV if pair else first.op,
-        bytes=first.bytes,
-        ranks=ranks,
-        last_arriver=last,
-        arrival_ns=arrival,
-        transfer_ns=max(0, first_end - arrival),
-        wait_ns=tuple(
-            arrival - starts[rank]
-            if members[rank].op != SEND
-            else max(0, min(arrival, members[rank].end_ns) - starts[rank])
-            for rank in ranks
-        ),
-        tail_ns=tuple(ends[rank] - first_end for rank in ranks),
-        complete=set(ranks) >= set(first.group_ranks) and len(ranks) >= first.group_size,
-        inferred=any(call.inferred for call in members.values()),
-        sizes=tuple(members[rank].bytes for rank in ranks),
+    ordered = {key: dict(sorted(calls.items())) for key, calls in members.items()}
+    every = [call for calls in ordered.values() for call in calls.values()]
+    if not every:
+        return {}
+    sizes = np.array([len(calls) for calls in ordered.values()])
+    edges = np.concatenate(([0], np.cumsum(sizes)))
+    starts, ends = (np.array([getattr(call, key) for call in every], dtype=np.int64) for key in ("start_ns", "end_ns"))
+    ranks = np.array([rank for calls in ordered.values() for rank in calls], dtype=np.int64)
+    arrival = np.maximum.reduceat(starts, edges[:-1])
+    last = np.maximum.reduceat(np.where(starts == np.repeat(arrival, sizes), ranks, -1), edges[:-1])
+    first_end = np.minimum.reduceat(ends, edges[:-1])
+    whole: dict[tuple[int, tuple[int, ...]], bool] = {}
+    measured = {}
+    columns = zip(
+        ordered.items(), pairwise(edges.tolist()), *(each.tolist() for each in (arrival, last, first_end)), strict=True
     )
+    for (key, calls), (i, j), arrival_ns, last_arriver, first_end_ns in columns:
+        first, members_of = next(iter(calls.values())), tuple(calls)
+        pair = is_pair(calls.values())
+        ends_ns, waits_ns = ends[i:j], arrival_ns - starts[i:j]
+        if pair:
+            received = next(call for call in calls.values() if call.op == RECV)
+            blocked = received.waited_ns is None or received.waited_ns[1] - received.waited_ns[0] >= CLOCKS.blocked_ns
+            first_end_ns = received.end_ns if blocked else arrival_ns
+            ends_ns = np.full(j - i, first_end_ns)
+        if first.op in _PAIR:
+            sent = np.array([call.op == SEND for call in calls.values()])
+            waits_ns = np.where(sent, np.maximum(0, np.minimum(arrival_ns, ends[i:j]) - starts[i:j]), waits_ns)
+        known = id(first.group_ranks), members_of
+        if known not in whole:  # a group has thousands of collectives
+            whole[known] = set(members_of) >= set(first.group_ranks)
+        measured[key] = MatchedCollective(
+            step=-1,
+            key=key,
+            op=SEND_RECV if pair else first.op,
+            bytes=first.bytes,
+            ranks=members_of,
+            last_arriver=last_arriver,
+            arrival_ns=arrival_ns,
+            transfer_ns=max(0, first_end_ns - arrival_ns),
+            wait_ns=tuple(waits_ns.tolist()),
+            tail_ns=tuple((ends_ns - first_end_ns).tolist()),
+            complete=whole[known] and len(members_of) >= first.group_size,
+            inferred=any(call.inferred for call in calls.values()),
+            sizes=tuple(call.bytes for call in calls.values()),
+        )
+    return measured
 
 
 # -- clocks ------------------------------------------------------------------------------------------------------------

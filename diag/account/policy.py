@@ -81,6 +81,9 @@ class CriticalPath(Topic, name="critical-path"):
         "ns",
         "chosen: a shorter wait is noise of two clock readings and a thread's wake-up, not a reason to change ranks",
     )
+    numbers_at_once = threshold(
+        1 << 21, "numbers", "chosen: 16 MB an array. As many steps are compared together as fit"
+    )
     pairs_at_once = threshold(1 << 22, "pairs", "chosen", "at a time: 32 MB an array")
     rows_at_once = threshold(
         1024, "rows", "chosen", "rows in one batch: each value is copied once for each window that holds it"

@@ -27,7 +27,7 @@ from diag.collectors.records import (
     Manifest,
     StepRecord,
 )
-from diag.model.steps import CollectiveCall, Detail, Kind, RankStep
+from diag.model.steps import CollectiveCall, Detail, Kind, RankStep, by_causes
 
 from . import intervals as iv
 from .intervals import Layer, Painted, disjoint
@@ -55,15 +55,19 @@ def partition(
     begins, ends = (np.array([getattr(r, key) for r in records], dtype=np.int64) for key in ("begin_ns", "end_ns"))
     wired = iv.Covered(on_wire).between(begins, ends).tolist()
     starts, until = (np.array([getattr(c, key) for c in calls], dtype=np.int64) for key in ("start_ns", "end_ns"))
+    # Calls may end in any order: those before the first one that reaches into the step need not be looked at.
+    reaching = np.searchsorted(np.maximum.accumulate(until), begins, side="right").tolist()
+    begun = np.searchsorted(starts, ends, side="right").tolist()
     whole = all(row.whole for row in rows)
+    segments = painted.cut(begins, ends)
+    spent = by_causes(segments)
     steps = []
-    for record, on_wire_ns in zip(records, wired, strict=True):
-        segments = painted.cut(record.begin_ns, record.end_ns)
+    for at, (record, pieces, on_wire_ns) in enumerate(zip(records, segments, wired, strict=True)):
         # The call of the last rank to arrive has no duration if the transfer takes no time. At the edge of two steps it
         # belongs to the first: if it were in neither, only the other ranks would have met.
-        begun = int(np.searchsorted(starts, record.end_ns, side="right"))
-        inside = (starts[:begun] < record.end_ns) | (starts[:begun] == until[:begun])
-        inside_step = np.flatnonzero(inside & (until[:begun] > record.begin_ns)).tolist()
+        near = slice(reaching[at], begun[at])
+        inside = (starts[near] < record.end_ns) | (starts[near] == until[near])
+        inside_step = (reaching[at] + np.flatnonzero(inside & (until[near] > record.begin_ns))).tolist()
         steps.append(
             RankStep(
                 rank=rank,
@@ -71,9 +75,9 @@ def partition(
                 begin_ns=record.begin_ns,
                 end_ns=record.end_ns,
                 source="records" if idle is None else "events",
-                segments=segments,
-                overlapped_comm_ns=max(0, on_wire_ns - segments.total(Kind.COMM)),
-                optimizer_ns=segments.total(Kind.COMPUTE, Detail.OPTIMIZER),
+                segments=pieces,
+                overlapped_comm_ns=max(0, on_wire_ns - int(spent[at, Kind.COMM].sum())),
+                optimizer_ns=int(spent[at, Kind.COMPUTE, Detail.OPTIMIZER]),
                 collectives=tuple(calls[i] for i in inside_step),
                 comm_known=not on_device,
                 hidden_known=whole,

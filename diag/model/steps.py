@@ -5,7 +5,7 @@ Run ──rundir, traces──▶ Tables ──account──▶ Attribution ─�
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum, StrEnum
 from functools import cached_property
 
@@ -86,10 +86,23 @@ class Segments(Struct, frozen=True):
 
 
 def by_cause(pieces: Segments | CriticalPath) -> npt.NDArray[np.int64]:
-    """Nanoseconds by kind and detail, [kinds, details]. Exact for sums below 2**53 ns (104 days)."""
-    cause = pieces.kind.astype(np.int64) * len(Detail) + pieces.detail
-    spent = np.bincount(cause, weights=pieces.end_ns - pieces.start_ns, minlength=len(Kind) * len(Detail))
-    return spent.astype(np.int64).reshape(len(Kind), len(Detail))
+    """Nanoseconds by kind and detail, [kinds, details]."""
+    (spent,) = by_causes([pieces])
+    return spent
+
+
+def by_causes(steps: Sequence[Segments | CriticalPath]) -> npt.NDArray[np.int64]:
+    """``by_cause`` of each, [steps, kinds, details]. Exact for sums below 2**53 ns (104 days)."""
+    causes = len(Kind) * len(Detail)
+    if not steps:
+        return np.zeros((0, len(Kind), len(Detail)), dtype=np.int64)
+    of_step = np.repeat(np.arange(len(steps)), [len(pieces.kind) for pieces in steps])
+    start, end, kind, detail = (
+        np.concatenate([getattr(pieces, name) for pieces in steps]) for name in ("start_ns", "end_ns", "kind", "detail")
+    )
+    cause = of_step * causes + kind.astype(np.int64) * len(Detail) + detail
+    spent = np.bincount(cause, weights=end - start, minlength=len(steps) * causes)
+    return spent.astype(np.int64).reshape(len(steps), len(Kind), len(Detail))
 
 
 class CollectiveCall(msgspec.Struct, frozen=True, gc=False):

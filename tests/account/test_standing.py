@@ -41,7 +41,8 @@ def test_it_is_the_median_over_the_others(ranks: list[tuple[list[tuple[int, int]
     ready = np.array([max(a, b) for _, a, b, _ in ranks])
     counted = np.array([since for *_, since in ranks])
     rows = np.arange(len(ranks))
-    found = Standing(standing).usual(rows, idle, ready, rows, counted, LEAST_NS)
+    every = np.ones((1, len(rows)), dtype=np.bool_)
+    (found,) = Standing(standing).usual(rows[None], idle[None], ready[None], every, counted[None], LEAST_NS)
     # A rank for which nobody waited for long may get an upper bound instead.
     exact = np.array(by_pairs(standing, idle, ready, counted))
     assert ((found == exact) | ((exact <= found) & (found <= LEAST_NS))).all()
