@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 from . import flight_recorder
 from .fence import UNSEEN
@@ -23,6 +23,8 @@ from .files import Complaints, append_to, encode, replace_file
 
 class Stacks:
     """Writes the stacks of all threads to a file when SIGUSR2 comes, and when the process crashes in C or C++."""
+
+    _left: ClassVar[IO[bytes] | None] = None  # the file of a recording that has ended, whose handler stays
 
     def __init__(self) -> None:
         self._file: IO[bytes] | None = None
@@ -46,6 +48,9 @@ class Stacks:
         else:
             # Of an earlier recording: else ``register`` takes the handler for installed.
             faulthandler.unregister(self._signal)
+            if Stacks._left is not None:
+                Stacks._left.close()
+                Stacks._left = None
             # faulthandler restores this when the interpreter ends: a signal that comes then must not end the process.
             with contextlib.suppress(ValueError):  # only the main thread may set it
                 signal.signal(self._signal, signal.SIG_IGN)
@@ -53,11 +58,15 @@ class Stacks:
         return int(self._signal) if self._signal is not None else None
 
     def uninstall(self, path: Path, keep: bool) -> None:
-        """Removes the file if it is empty or not to be kept. The handler stays, with the file open: a signal already on
-        its way must not end a process that has just finished."""
+        """Removes the file if it is empty or not to be kept. The handler stays, with the file open, until the next
+        recording: a signal already on its way must not end a process that has just finished."""
         if self._crashes:
             faulthandler.disable()
             self._crashes = False
+        if self._file is not None and self._signal is not None:
+            Stacks._left = self._file
+        elif self._file is not None:
+            self._file.close()
         with contextlib.suppress(OSError):
             if not keep or path.stat().st_size == 0:
                 path.unlink()

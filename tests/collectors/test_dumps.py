@@ -210,3 +210,23 @@ if len(sys.argv) > 2:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "first-child", "second"]
     for path in tmp_path.iterdir():
         assert "most recent call first" in path.read_text()
+
+
+@pytest.mark.parametrize("handler", ["SIG_DFL", "default_int_handler"])
+def test_every_recording_of_a_process_closes_its_file(tmp_path: Path, handler: str) -> None:
+    """A training that shows warnings showed that it was not closed; with a handler of its own, nothing is installed."""
+    code = """
+import signal, sys
+from pathlib import Path
+from diag.collectors.dumps import Stacks
+from diag.collectors.files import Complaints
+signal.signal(signal.SIGUSR2, signal.HANDLER)
+for name in sys.argv[1:]:
+    stacks = Stacks()
+    stacks.install(Path(name), Complaints(0))
+    stacks.uninstall(Path(name), keep=False)
+"""
+    names = [tmp_path / name for name in ("first", "second")]
+    command = [sys.executable, "-W", "always::ResourceWarning", "-c", code.replace("HANDLER", handler), *names]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
