@@ -5,18 +5,42 @@ Where that is what is tested, and where a signal is sent or an output read meanw
 
 from __future__ import annotations
 
+import gc
+import io
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+from diag.cli.main import main
 from tests.forked import run_forked
 from tests.patience import PATIENCE_S
 
 
-def diag(*arguments: str | Path, timeout: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
-    """Runs ``diag`` with the arguments in a process of its own; output as text, exit code not checked."""
+def diag(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Runs a command that reads and prints, in this process: a fork of one that has imported PyTorch takes longer than
+    most of them do. Output as text, exit code not checked."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    words = ["diag", *map(str, arguments)]
+    code = 0
+    threshold = gc.get_threshold()
+    # What diag freezes before it ends would stay for ever here.
+    with patch.dict(os.environ), patch.multiple(sys, argv=words, stdout=out, stderr=err), patch.object(gc, "freeze"):
+        try:
+            main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        finally:
+            gc.set_threshold(*threshold)
+    text, errors = (stream.buffer.getvalue().decode() for stream in (out, err))
+    return subprocess.CompletedProcess(words, code, text, errors)
+
+
+def diag_process(*arguments: str | Path, timeout: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
+    """Runs a command that trains, serves, waits or may not end, in a process of its own."""
     command = ["-m", "diag", *map(str, arguments)]
     ended = run_forked(command, [os.environ], timeout)
     return subprocess.CompletedProcess(command, ended.exit_code, ended.stdout, ended.stderr)

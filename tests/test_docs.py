@@ -25,7 +25,7 @@ from diag.collectors.trainer.faults import FAULTS
 from diag.export.definitions import METRICS
 from diag.gate.budgets import QUANTITIES
 from diag.hang.classes import CLASSES
-from tests.command import diag
+from tests.command import diag_process
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -365,7 +365,7 @@ def test_a_command_of_the_readme_runs(command: list[str], checkout: Path, monkey
         shutil.copy(trace, copied)
     Path("ds_config.json").write_text('{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}}')
     words = [_STANDS_FOR.get(word, word) for word in command]
-    ended = diag(*words, *_MORE.get(words[0], []))
+    ended = diag_process(*words, *_MORE.get(words[0], []))
     assert ended.returncode == 0, ended.stderr
 
 

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from diag.errors import ExitCode
-from tests.command import analyze_json, diag
+from tests.command import analyze_json, diag_process
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -45,7 +45,7 @@ def test_an_example_trains_and_is_analysed(name: str, tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     arguments = recorded_by(EXAMPLES / name)
     run = tmp_path / arguments[arguments.index("--out") + 1]
-    ended = diag(*arguments)
+    ended = diag_process(*arguments)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     result = analyze_json(run)
     assert result["run"]["world_size"] == 2
@@ -87,7 +87,7 @@ def test_the_workflow_s_commands_train_check_and_report(tmp_path: Path, monkeypa
     for step in steps():
         program, *arguments = shlex.split(step.get("run", "pip"))
         if program == "diag":
-            codes[arguments[0]] = diag(*arguments).returncode
+            codes[arguments[0]] = diag_process(*arguments).returncode
     assert codes.pop("check") in (ExitCode.OK, ExitCode.GATE_EXCEEDED)  # as busy as this machine is
     assert codes == {"run": 0, "report": 0}
     (upload,) = (step["with"]["path"].split() for step in steps() if "upload" in step.get("uses", ""))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.bounded_user import diag_bounded, permissions_bind
-from tests.command import diag
+from tests.command import diag_process
 from tests.patience import PATIENCE_S
 
 SAMPLE = Path(__file__).parents[1] / "sample_traces" / "ddp-healthy"
@@ -64,7 +64,7 @@ def planted(run: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_pipes_devices_and_links_out_are_stated(planted: Path, tmp_path: Path, command: str) -> None:
-    ended = diag(*written(command, planted, tmp_path / "out"), timeout=PATIENCE_S)
+    ended = diag_process(*written(command, planted, tmp_path / "out"), timeout=PATIENCE_S)
     said = flat(ended.stdout, ended.stderr)
     assert ended.returncode in (0, 4), said[-2000:]
     assert "Traceback" not in said
@@ -85,7 +85,7 @@ def test_a_pipe_that_the_user_names_is_read(tmp_path: Path) -> None:
     if (writer := os.fork()) == 0:
         (tmp_path / "pipe").write_text(log)
         os._exit(0)
-    ended = diag("triage", tmp_path / "pipe", tmp_path / "named", timeout=PATIENCE_S)
+    ended = diag_process("triage", tmp_path / "pipe", tmp_path / "named", timeout=PATIENCE_S)
     os.waitpid(writer, 0)
     assert "2 logs" in ended.stdout
     assert "not a regular file" not in ended.stdout
@@ -95,7 +95,7 @@ def test_a_pipe_that_the_user_names_is_read(tmp_path: Path) -> None:
 def test_a_line_that_is_no_json_costs_that_line(run: Path, line: bytes) -> None:
     steps = run / "ranks" / "00000" / "steps.jsonl"
     steps.write_bytes(steps.read_bytes() + line + b"\n")
-    ended = diag("analyze", run, timeout=PATIENCE_S)
+    ended = diag_process("analyze", run, timeout=PATIENCE_S)
     assert ended.returncode == 4
     assert "invalid collector records on 1 of 17 lines" in flat(ended.stdout)
 
@@ -109,7 +109,7 @@ def test_names_that_are_no_text(run: Path, tmp_path: Path, command: str) -> None
     for name in (b"\xe9.json", b"n" * 250 + b".json", b"\xe9\x1b[31m.log"):
         (folder / os.fsdecode(name)).write_bytes(b"\0\1" * 100)
     (folder / os.fsdecode(b"\xe8.log")).write_text("training\n")
-    ended = diag(*written(command, folder.parent, tmp_path / "out"), timeout=PATIENCE_S)
+    ended = diag_process(*written(command, folder.parent, tmp_path / "out"), timeout=PATIENCE_S)
     said = flat(ended.stdout, ended.stderr)
     assert ended.returncode == 4, said[-2000:]
     assert "Traceback" not in said

@@ -20,7 +20,7 @@ from diag.api import describe_run, open_run
 from diag.collectors.layout import MOST_RANKS, RunLayout
 from diag.errors import DiagError
 from diag.hang.api import triage
-from tests.command import diag
+from tests.command import diag_process
 from tests.examples import examples
 from tests.patience import PATIENCE_S
 
@@ -57,7 +57,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_numbers_that_no_training_has_are_refused(run: Path, words: list[str], expected: str) -> None:
-    ended = diag(*[str(run) if word == "RUN" else word for word in words], timeout=PATIENCE_S)
+    ended = diag_process(*[str(run) if word == "RUN" else word for word in words], timeout=PATIENCE_S)
     said = " ".join((ended.stderr + ended.stdout).replace("│", " ").split())
     assert ended.returncode in (1, 2), said[:500]
     assert "Traceback" not in said

@@ -15,7 +15,7 @@ from diag.errors import DiagError
 from diag.rundir.summaries import read_summaries
 from diag.show.json import save
 from diag.tune.history import load
-from tests.command import diag
+from tests.command import diag_process
 
 SAMPLE = Path(__file__).parents[1] / "sample_traces" / "ddp-healthy"
 READERS = [
@@ -39,7 +39,7 @@ def newer(folder: Path, file: str) -> Path:
 @pytest.mark.parametrize("arguments", READERS, ids=" ".join)
 def test_every_reader_refuses_a_newer_run(arguments: list[str], tmp_path: Path) -> None:
     run = newer(tmp_path, "manifest.json")
-    ended = diag(*(str(run) if word == "RUN" else word for word in arguments), timeout=60)
+    ended = diag_process(*(str(run) if word == "RUN" else word for word in arguments), timeout=60)
     said = f"manifest.json: was written by diag 99.1 in schema {RUN_SCHEMA + 1}; this version reads schemas up to"
     assert said in ended.stderr
     assert ended.returncode == 1

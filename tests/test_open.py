@@ -23,7 +23,7 @@ from diag.errors import DiagError, ExitCode
 from diag.perfetto import PORT, Excerpt, step_of, window_of, write_excerpt
 from diag.serve.server import SAMPLES
 from tests.app.runs import write_run
-from tests.command import diag
+from tests.command import diag_process
 from tests.patience import PATIENCE_S
 from tests.tables.lane_traces import STEP_US, STEPS, gpu_trace, write_gpu_traces
 
@@ -146,7 +146,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_only_writing(tmp_path: Path) -> None:
-    ended = diag("open", SAMPLE, "--rank", "1", "--step", str(TRACED), "-o", tmp_path / "out.json.gz")
+    ended = diag_process("open", SAMPLE, "--rank", "1", "--step", str(TRACED), "-o", tmp_path / "out.json.gz")
     assert ended.returncode == 0, ended.stderr
     assert "rank 1, step 15" in ended.stdout
     assert "perfetto" not in ended.stdout
@@ -156,7 +156,7 @@ def test_only_writing(tmp_path: Path) -> None:
 
 
 def test_a_step_without_a_trace_is_made_from_its_records_and_that_is_said(tmp_path: Path) -> None:
-    ended = diag("open", SAMPLE, "--rank", "1", "--step", "12", "-o", tmp_path / "out.json.gz")
+    ended = diag_process("open", SAMPLE, "--rank", "1", "--step", "12", "-o", tmp_path / "out.json.gz")
     assert ended.returncode == 0, ended.stderr
     assert "no trace of rank 1 covers step 12: the step is made from what was recorded" in ended.stdout
     document = json.loads(gzip.decompress((tmp_path / "out.json.gz").read_bytes()))
@@ -183,7 +183,7 @@ def test_without_a_step_it_is_the_first_of_the_trace(tmp_path: Path) -> None:
 
 
 def test_a_mistake_is_a_message() -> None:
-    ended = diag("open", SAMPLE, "--rank", "7", "--step", "1")
+    ended = diag_process("open", SAMPLE, "--rank", "7", "--step", "1")
     assert (ended.returncode, ended.stdout) == (1, "")
     assert "there is no trace of rank 7" in ended.stderr
     assert "ranks 0-1" in ended.stderr
@@ -191,7 +191,7 @@ def test_a_mistake_is_a_message() -> None:
 
 
 def test_help_says_that_nothing_is_uploaded() -> None:
-    said = " ".join(re.sub(r"[│╭╮╰╯─]", " ", diag("open", "--help").stdout).split())
+    said = " ".join(re.sub(r"[│╭╮╰╯─]", " ", diag_process("open", "--help").stdout).split())
     assert "Nothing is uploaded" in said
     assert "127.0.0.1:9001" in said
 

@@ -27,7 +27,7 @@ from tests.attach.trainings import (
     steps_of,
     trained,
 )
-from tests.command import analyze_json, diag
+from tests.command import analyze_json, diag_process
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.trainer.launching import launch
@@ -98,7 +98,7 @@ def test_straggler_among_micro_batches_evaluations_and_checkpoints(
 def test_ddp_computes_the_same_to_the_last_bit(tmp_path: Path) -> None:
     """Three ranks: a third is no power of two, so that dividing and multiplying round differently."""
     bare = launch([str(TRAIN), "--steps", "6"], ranks=3)
-    done = diag("run", "--nproc", "3", "--no-trace", "--out", tmp_path, TRAIN, "--steps", "6")
+    done = diag_process("run", "--nproc", "3", "--no-trace", "--out", tmp_path, TRAIN, "--steps", "6")
     assert (bare.returncode, done.returncode) == (0, 0), done.stderr
     losses = [sorted(re.findall(r"loss (\S+?p-?\d+)", ran.stdout)) for ran in (bare, done)]
     assert losses[0] == losses[1]
@@ -109,7 +109,7 @@ def test_ddp_computes_the_same_to_the_last_bit(tmp_path: Path) -> None:
 def test_without_collectors_nothing_is_recorded(tmp_path: Path) -> None:
     run = tmp_path / "run"
     command = ["--", sys.executable, TRAIN, "--strategy", "none", "--steps", "2"]
-    done = diag("run", "--no-collect", "--out", run, *command)
+    done = diag_process("run", "--no-collect", "--out", run, *command)
     assert done.returncode == 0, done.stderr
     assert "loss" in done.stdout
     assert not RunLayout(run).ranks()
@@ -128,7 +128,7 @@ def test_command_without_process_group_and_with_children(tmp_path: Path) -> None
     """A child that is forked, and a Python that the script starts, train too: neither gets into the records."""
     run = tmp_path / "run"
     command = [sys.executable, TRAIN, "--strategy", "none", "--slow-loader", "0.2", "--children"]
-    done = diag("run", "--out", run, "--", *command)
+    done = diag_process("run", "--out", run, "--", *command)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == "training"
     assert done.stdout.count("loss") == 1  # and nothing of ours
@@ -142,7 +142,7 @@ def test_command_without_process_group_and_with_children(tmp_path: Path) -> None
 def test_torchrun_as_the_command(tmp_path: Path) -> None:
     run = tmp_path / "run"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
-    done = diag("run", "--out", run, "--", *torchrun, str(free_port()), TRAIN, "--slow-rank", "1")
+    done = diag_process("run", "--out", run, "--", *torchrun, str(free_port()), TRAIN, "--slow-rank", "1")
     assert done.returncode == 0, done.stderr
     result = analyze_json(run)
     is_stalled(result)
@@ -153,7 +153,7 @@ def test_crash_is_as_without_us(tmp_path: Path) -> None:
     """Exit code, output and traceback, to the letter."""
     command = [sys.executable, str(TRAIN), "--strategy", "none", "--crash-at", "5"]
     alone = subprocess.run(command, capture_output=True, text=True, check=False)
-    done = diag("run", "--out", tmp_path / "run", "--", *command)
+    done = diag_process("run", "--out", tmp_path / "run", "--", *command)
     assert done.returncode == alone.returncode == 1
     assert done.stdout == alone.stdout
     assert "planted in step 5" in alone.stderr
@@ -182,7 +182,7 @@ def test_crash_within_a_hook_shows_none_of_our_lines(tmp_path: Path) -> None:
         "    sgd.step()\n"
     )
     alone = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
-    done = diag("run", "--out", tmp_path / "run", "--", sys.executable, script)
+    done = diag_process("run", "--out", tmp_path / "run", "--", sys.executable, script)
     assert "planted" in alone.stderr
     assert done.stderr.startswith(alone.stderr)
     assert len(steps_of(tmp_path / "run")) == 2
@@ -288,7 +288,7 @@ def test_processes_that_another_launcher_starts(tmp_path: Path) -> None:
 @pytest.mark.matrix
 def test_the_training_profiles_itself(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    done = diag("run", "--out", run, "--", sys.executable, TRAIN, "--strategy", "none", "--profile")
+    done = diag_process("run", "--out", run, "--", sys.executable, TRAIN, "--strategy", "none", "--profile")
     assert done.returncode == 0, done.stderr
     assert RunLayout(run).rank(0).traces() == []
     assert len(steps_of(run)) == 24
@@ -310,7 +310,7 @@ def test_a_recording_that_breaks_in_the_middle(tmp_path: Path) -> None:
         "    w.sum().backward(); sgd.step()\n"
         "print(w.tolist())\n"
     )
-    done = diag("run", "--out", tmp_path / "run", "--", sys.executable, script)
+    done = diag_process("run", "--out", tmp_path / "run", "--", sys.executable, script)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("[0.97")
     assert done.stderr.count("nothing more is recorded") == 1

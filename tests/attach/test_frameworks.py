@@ -18,7 +18,7 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import read_fields
 from diag.collectors.records import CHECKPOINT, EVALUATION
 from tests.attach.trainings import is_slow_loader, is_slow_loader_of_rank_1, is_stalled, phases_of, steps_of
-from tests.command import analyze_json, diag
+from tests.command import analyze_json, diag_process
 from tests.ports import free_port
 
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -35,7 +35,7 @@ def holding(steps: list[dict[str, Any]], phase: str) -> list[int]:
 
 def told_by(run: Path, *command: str) -> dict[str, Any]:
     """What ``diag analyze`` says of the training that ``diag run`` has run."""
-    done = diag("run", "--out", run, *command)
+    done = diag_process("run", "--out", run, *command)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "nothing more is recorded" not in done.stdout + done.stderr
     result = analyze_json(run)

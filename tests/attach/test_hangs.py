@@ -8,12 +8,14 @@ from pathlib import Path
 from diag.collectors.layout import RunLayout
 from diag.errors import ExitCode
 from tests.attach.trainings import EVENTFUL
-from tests.command import analyze_json, diag
+from tests.command import analyze_json, diag, diag_process
 
 
 def test_a_rank_that_never_comes_to_the_collective(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    ended = diag("run", "--nproc", "2", "--no-trace", "--hang-timeout", "2", "--out", run, EVENTFUL, "--hang", "1")
+    ended = diag_process(
+        "run", "--nproc", "2", "--no-trace", "--hang-timeout", "2", "--out", run, EVENTFUL, "--hang", "1"
+    )
     assert ended.returncode == ExitCode.HANG, ended.stderr
     assert "diag: hang: no progress" in ended.stderr
     assert "at fault: rank 1" in " ".join(ended.stderr.split())

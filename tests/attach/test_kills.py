@@ -19,7 +19,7 @@ import pytest
 from diag.api import describe_run, open_run
 from diag.collectors.layout import RunLayout
 from tests.attach.trainings import EVENTFUL, MOST_STEPS, TORCHRUN, alone, losses, plain
-from tests.command import analyze_json, diag
+from tests.command import analyze_json, diag, diag_process
 from tests.patience import PATIENCE_S
 
 # The rank dies within a profiler window.
@@ -55,7 +55,7 @@ def recorded(run: Path, rank: int = 0) -> int:
 def test_a_killed_rank_ends_the_training_as_without_us(tmp_path: Path) -> None:
     bare = plain("--kill", "1")
     run = tmp_path / "run"
-    ended = diag("run", *WINDOW, "--out", run, "--", *TORCHRUN, EVENTFUL, "--kill", "1")
+    ended = diag_process("run", *WINDOW, "--out", run, "--", *TORCHRUN, EVENTFUL, "--kill", "1")
     assert (ended.returncode, ended.stdout) == (bare.returncode, bare.stdout), ended.stderr
     assert losses(bare.stdout) == alone(6)
     result = analyze_json(run)
@@ -72,7 +72,7 @@ def test_a_killed_rank_ends_the_training_as_without_us(tmp_path: Path) -> None:
 def test_a_killed_rank_of_a_script_is_named(tmp_path: Path, rank: int) -> None:
     """Here the launcher is ours."""
     run = tmp_path / "run"
-    ended = diag("run", "--nproc", "2", *WINDOW, "--out", run, EVENTFUL, "--kill", str(rank))
+    ended = diag_process("run", "--nproc", "2", *WINDOW, "--out", run, EVENTFUL, "--kill", str(rank))
     assert ended.returncode == 128 + signal.SIGKILL, ended.stderr
     assert losses(ended.stdout) == alone(6)
     assert f"at fault: rank {rank}" in " ".join(ended.stderr.split())

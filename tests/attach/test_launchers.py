@@ -20,7 +20,7 @@ from diag.collectors.identity import rank_and_world
 from diag.collectors.layout import RunLayout
 from diag.collectors.settings import SITE
 from tests.attach.trainings import is_stalled, steps_of
-from tests.command import analyze_json, diag
+from tests.command import analyze_json, diag, diag_process
 from tests.ports import free_port
 
 LAUNCHED = str(Path(__file__).with_name("launched.py"))
@@ -61,7 +61,7 @@ def environment(**more: str) -> dict[str, str]:
 
 def recorded(run: Path, *command: str) -> list[str]:
     """The same under ``diag run``."""
-    done = diag("run", "--no-trace", "--out", run, "--", *command)
+    done = diag_process("run", "--no-trace", "--out", run, "--", *command)
     assert done.returncode == 0, done.stderr
     assert "nothing more is recorded" not in done.stderr
     return losses(done.stdout)
@@ -86,7 +86,7 @@ def test_straggler_of_torch_multiprocessing(tmp_path: Path, way: str) -> None:
 @pytest.mark.parametrize("way", ["spawn", "fork"])
 def test_crash_of_a_rank_of_torch_multiprocessing(tmp_path: Path, way: str) -> None:
     """torch.multiprocessing catches the exception: the rank that raised it is recorded as failed all the same."""
-    done = diag("run", "--no-trace", "--out", tmp_path, "--", *on_two_ranks(way, "--crash-at", "5"))
+    done = diag_process("run", "--no-trace", "--out", tmp_path, "--", *on_two_ranks(way, "--crash-at", "5"))
     assert done.returncode == 1
     files = RunLayout(tmp_path).rank(1)
     assert json.loads(files.heartbeat.read_text())["phase"] == "failed: ValueError"
@@ -155,7 +155,7 @@ def test_environment_for_launchers_that_start_no_shell(tmp_path: Path) -> None:
     """For --env-file, and for Ray's runtime_env: the same variables in both forms."""
     printed = {}
     for form in ("lines", "json"):
-        done = diag("attach", "--format", form, "--trace-skip", "5", "--out", tmp_path / form)
+        done = diag_process("attach", "--format", form, "--trace-skip", "5", "--out", tmp_path / form)
         assert done.returncode == 0, done.stderr
         printed[form] = done.stdout
     variables = json.loads(printed["json"])

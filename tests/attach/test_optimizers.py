@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.attach.test_attached import steps_of
-from tests.command import diag
+from tests.command import diag_process
 
 LOADED = """
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
@@ -58,6 +58,6 @@ for number in range(1, 101):
 def test_steps(tmp_path: Path, training: str, steps: int) -> None:
     script, run = tmp_path / "train.py", tmp_path / "run"
     script.write_text("import torch\nmodel, batch = torch.nn.Linear(4, 1), torch.ones(4, 4)\n" + training)
-    done = diag("run", "--no-trace", "--out", run, "--", sys.executable, script)
+    done = diag_process("run", "--no-trace", "--out", run, "--", sys.executable, script)
     assert done.returncode == 0, done.stderr
     assert len(steps_of(run)) == steps

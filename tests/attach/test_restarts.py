@@ -11,7 +11,7 @@ from diag.api import list_runs, open_run
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import read_fields
 from tests.attach.trainings import EVENTFUL, TORCHRUN, alone, losses
-from tests.command import analyze_json, diag
+from tests.command import analyze_json, diag, diag_process
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def own_store(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_attempt_is_recorded(tmp_path: Path) -> None:
     options = ["--max-restarts", "1", EVENTFUL, "--kill", "1", "--once"]
     run = tmp_path / "run"
-    done = diag("run", "--trace-skip", "2", "--out", run, "--", *TORCHRUN, *options)
+    done = diag_process("run", "--trace-skip", "2", "--out", run, "--", *TORCHRUN, *options)
     assert done.returncode == 0, done.stderr
     assert losses(done.stdout) == [*alone(6), *alone(12)]
     assert f"diag analyze {run / 'restart-1'}" in done.stderr

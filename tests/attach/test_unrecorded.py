@@ -12,7 +12,7 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.records import Unrecorded
 from diag.rundir.run import open_paths
 from tests.attach.trainings import collective_lines_of, steps_of
-from tests.command import diag
+from tests.command import diag, diag_process
 from tests.simulate import Plan, simulate, write_run
 
 HOGWILD = """
@@ -66,7 +66,7 @@ def test_hogwild(tmp_path: Path, method: str) -> None:
     """Three processes without a process group, all of them rank 0."""
     script, run = tmp_path / "hogwild.py", tmp_path / "run"
     script.write_text(HOGWILD)
-    done = diag("run", "--no-trace", "--out", run, "--", sys.executable, script, method)
+    done = diag_process("run", "--no-trace", "--out", run, "--", sys.executable, script, method)
     assert done.returncode == 0, done.stderr
     assert len(steps_of(run)) == 12
     analysis = diag("analyze", run)
@@ -79,7 +79,7 @@ def test_hogwild(tmp_path: Path, method: str) -> None:
 def test_a_fork_that_trains(tmp_path: Path) -> None:
     script, run = tmp_path / "forked.py", tmp_path / "run"
     script.write_text(FORKED)
-    done = diag("run", "--no-trace", "--out", run, "--", sys.executable, script)
+    done = diag_process("run", "--no-trace", "--out", run, "--", sys.executable, script)
     assert done.returncode == 0, done.stderr
     assert len(steps_of(run)) == 12
     expected = "1 trainer process was not recorded: it was forked from a recorded process (1)"
@@ -127,7 +127,7 @@ for world_size in {sizes}:
 def recorded(folder: Path, script: str) -> Path:
     (folder / "train.py").write_text(script)
     run = folder / "run"
-    done = diag("run", "--no-trace", "--out", run, "--", sys.executable, folder / "train.py")
+    done = diag_process("run", "--no-trace", "--out", run, "--", sys.executable, folder / "train.py")
     assert done.returncode == 0, done.stderr
     return run
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from diag.collectors.layout import RunLayout
 from tests.busy import contended
-from tests.command import analyze_json, diag
+from tests.command import analyze_json, diag_process
 from tests.patience import PATIENCE_S
 from tests.trainer.launching import launch
 
@@ -26,7 +26,7 @@ def trained(
     run: Path, *options: str, script: Path = TRAIN, recording: tuple[str, ...] = (), exit_code: int = 0
 ) -> dict[str, Any]:
     """What ``diag analyze`` says of a script on two ranks under ``diag run``, with options for both."""
-    done = diag("run", "--nproc", "2", *recording, "--out", run, script, *options)
+    done = diag_process("run", "--nproc", "2", *recording, "--out", run, script, *options)
     assert done.returncode == exit_code, done.stderr
     assert "training" in done.stdout  # the script's own output
     return analyze_json(run)

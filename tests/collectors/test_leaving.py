@@ -20,7 +20,7 @@ from diag.collectors.fence import Fence
 from diag.collectors.layout import RunLayout
 from diag.collectors.reading import read_object
 from diag.hang.api import triage
-from tests.command import diag
+from tests.command import diag_process
 
 TRAINS = """
 import os, sys, threading, torch
@@ -189,7 +189,7 @@ def test_an_exception_that_was_printed_has_not_ended_the_script(
 def test_the_exception_is_in_the_run(tmp_path: Path, leave: str, start: str, code: int) -> None:
     script, run = tmp_path / "train.py", tmp_path / "run"
     script.write_text(TRAINS.format(leave=leave or "raise", start=start))
-    ended = diag("run", "--no-trace", "--out", run, "--", sys.executable, script)
+    ended = diag_process("run", "--no-trace", "--out", run, "--", sys.executable, script)
     assert ended.returncode == code, ended.stderr
     assert "raised ValueError: boom" in " ".join(ended.stderr.split())
     files = RunLayout(run).rank(0)
@@ -213,6 +213,6 @@ def test_an_exit_in_the_middle_of_a_step_is_a_failure(tmp_path: Path) -> None:
         "    optimizer.step()\n"
         "    optimizer.zero_grad()\n"
     )
-    ended = diag("run", "--no-trace", "--out", run, "--", sys.executable, script)
+    ended = diag_process("run", "--no-trace", "--out", run, "--", sys.executable, script)
     assert ended.returncode == 7
     assert read_object(RunLayout(run).rank(0).heartbeat, None)["phase"] == "failed: SystemExit"

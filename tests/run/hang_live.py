@@ -19,7 +19,7 @@ from pathlib import Path
 
 from diag.collectors.layout import RunLayout
 from diag.errors import ExitCode
-from tests.command import diag
+from tests.command import diag_process
 
 HANG_TIMEOUT_S = 4
 STEP = 4
@@ -61,7 +61,7 @@ class Ended:
 def run_planted(planted: Planted, ranks: int, culprit: int, folder: Path, strategy: str = "fsdp2") -> Ended:
     name, _, rest = planted.inject.partition(":")
     inject = f"{name}:rank={culprit},step={STEP}" + (f",{rest}" if rest else "")
-    ended = diag(
+    ended = diag_process(
         "run", "--nproc", str(ranks), "--strategy", strategy, "--steps", "12", "--no-trace", "--timeout", "60",
         "--hang-timeout", str(HANG_TIMEOUT_S), "--inject", inject, "--out", folder,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from diag.collectors.layout import RunLayout
 from diag.errors import DiagError
 from diag.hang import api
 from diag.watch.launch import Launch, Outcome, close
-from tests.command import diag
+from tests.command import diag_process
 from tests.patience import PATIENCE_S
 
 FAILED = Outcome(7, failed_rank=0, reason="exit code 7")
@@ -25,7 +25,7 @@ HOSTILE_LINES = ("[0] " * 500 + "Error", "[rank0]:" * 500, "0: " * 1000, "\r" * 
 def test_lines_of_a_log_do_not_change_the_exit_code(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(f"import sys\nfor line in {HOSTILE_LINES!r}:\n    print(line, file=sys.stderr)\nsys.exit(7)\n")
-    ended = diag("run", "--out", tmp_path / "run", script)
+    ended = diag_process("run", "--out", tmp_path / "run", script)
     assert ended.returncode == 7
     assert "Traceback" not in ended.stderr
     assert RunLayout(tmp_path / "run").hang.exists()

@@ -11,7 +11,7 @@ import pytest
 
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import DATA
-from tests.command import analyze_json, diag
+from tests.command import analyze_json, diag, diag_process
 from tests.simulate import MS, Plan, simulate, write_run
 
 
@@ -136,6 +136,6 @@ def test_usage_mistakes_end_with_2(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_already_holds_a_run_is_not_overwritten(run: RunLayout) -> None:
-    ended = diag("run", "--steps", "1", "--out", run.root)
+    ended = diag_process("run", "--steps", "1", "--out", run.root)
     assert ended.returncode == 1
     assert "already holds a run" in ended.stderr

@@ -15,7 +15,7 @@ from diag.cli.help import for_terminal, pages
 from diag.cli.main import COMMANDS
 from diag.collectors.trainer.faults import FAULTS
 from diag.errors import ExitCode
-from tests.command import diag
+from tests.command import diag, diag_process
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "polars", "streamlit", "plotly", "numpy", "pandas", "msgspec", "jinja2", "prometheus_client")
@@ -58,7 +58,7 @@ def test_the_launcher_s_own_modules_need_no_torch() -> None:
 
 
 def test_the_faults_are_listed() -> None:
-    ended = diag("run", "--inject", "list")
+    ended = diag_process("run", "--inject", "list")
     assert ended.returncode == 0
     assert all(name in ended.stdout for name in FAULTS)
 

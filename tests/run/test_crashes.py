@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from diag.collectors.layout import RunLayout
-from tests.command import analyze_json, diag
+from tests.command import analyze_json, diag, diag_process
 from tests.patience import PATIENCE_S
 
 
@@ -30,7 +30,7 @@ from tests.patience import PATIENCE_S
 def test_a_rank_that_dies(tmp_path: Path, rank: int, how: str, code: int, fault_class: str) -> None:
     layout = RunLayout(tmp_path / "run")
     fault = f"die:rank={rank},step=8,how={how}"
-    ended = diag("run", "--steps", "12", "--trace-skip", "2", "--inject", fault, "--out", layout.root)
+    ended = diag_process("run", "--steps", "12", "--trace-skip", "2", "--inject", fault, "--out", layout.root)
     assert ended.returncode == code, ended.stderr
     assert "Traceback (most recent call last):\n  File" not in ended.stderr or how == "exception"
     assert f"diag analyze {layout.root}" in ended.stderr
@@ -67,7 +67,7 @@ def test_victims_that_abort_before_the_culprit_is_through(tmp_path: Path) -> Non
     """With three ranks, two of which the launcher sees end before the one that raised."""
     script, layout = tmp_path / "train.py", RunLayout(tmp_path / "run")
     script.write_text(ABORTED)
-    ended = diag("run", "--nproc", "3", "--out", layout.root, script)
+    ended = diag_process("run", "--nproc", "3", "--out", layout.root, script)
     assert ended.returncode == 1, ended.stderr
     assert "diag: the training ended early: rank 2: " in ended.stderr
     found = json.loads(layout.hang.read_text())

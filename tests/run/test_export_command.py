@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.command import diag
+from tests.command import diag, diag_process
 from tests.export.runs import written
 from tests.patience import PATIENCE_S
 
@@ -46,7 +46,10 @@ def test_files_are_replaced_or_appended_to(tmp_path: Path) -> None:
     for _ in range(2):
         assert diag("export", SAMPLE, "--format", "prometheus", "-o", text).returncode == 0
         # The run has ended: there is nothing to follow.
-        assert diag("export", SAMPLE, "--format", "jsonl", "-o", lines, "--follow", timeout=PATIENCE_S).returncode == 0
+        assert (
+            diag_process("export", SAMPLE, "--format", "jsonl", "-o", lines, "--follow", timeout=PATIENCE_S).returncode
+            == 0
+        )
     assert text.read_text().count("# TYPE diag_steps_total counter") == 1
     rows = [json.loads(line) for line in lines.read_text().splitlines()]
     assert len({row["time_unix_ns"] for row in rows}) == 2
@@ -109,10 +112,10 @@ def test_metrics_are_served_until_it_is_ended(tmp_path: Path) -> None:
 
 
 def test_the_dashboard_is_printed() -> None:
-    ended = diag("metrics", "--grafana")
+    ended = diag_process("metrics", "--grafana")
     assert ended.returncode == 0
     assert json.loads(ended.stdout)["title"].startswith("diag")
-    assert diag("metrics").returncode == 2
+    assert diag_process("metrics").returncode == 2
 
 
 @pytest.mark.parametrize(
@@ -161,9 +164,9 @@ def status(port: int | None, token: str) -> int:
 
 def test_a_token_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIAG_METRICS_TOKEN", "two words")
-    ended = diag("metrics", SAMPLE, "--port", "0")
+    ended = diag_process("metrics", SAMPLE, "--port", "0")
     assert ended.returncode == 2
     assert "DIAG_METRICS_TOKEN" in ended.stderr
     assert "two words" not in ended.stderr
-    ended = diag("metrics", SAMPLE, "--port", "0", "--no-token", "--allow-host", "http://x/")
+    ended = diag_process("metrics", SAMPLE, "--port", "0", "--no-token", "--allow-host", "http://x/")
     assert (ended.returncode, "is no host name" in ended.stderr) == (2, True)

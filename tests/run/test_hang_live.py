@@ -14,7 +14,7 @@ import pytest
 
 from diag.collectors.layout import RunLayout
 from diag.errors import ExitCode
-from tests.command import diag
+from tests.command import diag, diag_process
 from tests.matrix import matrix
 from tests.run.hang_live import PLANTED, STEP, run_planted
 
@@ -53,7 +53,7 @@ def test_class_and_rank_of_what_was_planted(tmp_path: Path, name: str, ranks: in
 @pytest.mark.matrix
 def test_a_slow_checkpoint_is_waited_for(tmp_path: Path) -> None:
     """Longer than the limit of a hang, and nothing but a line about it."""
-    ended = diag(
+    ended = diag_process(
         "run", "--steps", "7", "--no-trace", "--timeout", "60", "--hang-timeout", "3",
         "--inject", "checkpoint-stall:rank=1,ms=5000,every=5", "--out", tmp_path / "run",
     )  # fmt: skip
@@ -68,7 +68,7 @@ def test_a_slow_checkpoint_is_waited_for(tmp_path: Path) -> None:
 
 @pytest.mark.matrix
 def test_a_checkpoint_without_end_is_a_hang_of_that_name(tmp_path: Path) -> None:
-    ended = diag(
+    ended = diag_process(
         "run", "--steps", "7", "--no-trace", "--timeout", "120", "--hang-timeout", "3",
         "--inject", "checkpoint-stall:rank=1,ms=600000,every=5", "--out", tmp_path / "run",
     )  # fmt: skip
@@ -81,7 +81,7 @@ def test_a_checkpoint_without_end_is_a_hang_of_that_name(tmp_path: Path) -> None
 @pytest.mark.matrix
 def test_the_collectives_own_time_out_is_the_same_hang(tmp_path: Path) -> None:
     """A limit beyond it is moved before it; evidence is there also where the process group is first after all."""
-    ended = diag(
+    ended = diag_process(
         "run", "--steps", "12", "--no-trace", "--timeout", "8", "--hang-timeout", "600",
         "--inject", "hang:rank=1,step=4,where=collective", "--out", tmp_path / "run",
     )  # fmt: skip

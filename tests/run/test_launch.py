@@ -17,7 +17,7 @@ import pytest
 from diag.collectors.layout import RunLayout
 from diag.errors import DiagError
 from diag.watch.launch import Launch, open_run_directory
-from tests.command import analyze_json, diag
+from tests.command import analyze_json, diag_process
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
@@ -41,7 +41,7 @@ def test_two_nodes_share_one_run_directory(tmp_path: Path) -> None:
     assert (result["run"]["world_size"], result["run"]["exit_code"]) == (2, 0)
     assert len(result["steps"]) == 8
     # The job is over: a third launcher with the same words would mix two runs.
-    assert diag("run", *shared).returncode == 1
+    assert diag_process("run", *shared).returncode == 1
 
 
 def open_at_once(out: Path, launches: list[Launch]) -> list[DiagError | None]:
@@ -92,6 +92,6 @@ def test_sigterm_ends_the_ranks_and_is_passed_on(tmp_path: Path) -> None:
 
 
 def test_several_nodes_need_a_name_for_the_job(tmp_path: Path) -> None:
-    ended = diag("run", "--nnodes", "2", "--out", tmp_path / "r")
+    ended = diag_process("run", "--nnodes", "2", "--out", tmp_path / "r")
     assert ended.returncode == 2
     assert "--rdzv-id" in ended.stderr

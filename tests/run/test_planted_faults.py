@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.busy import contended
-from tests.command import analyze_json, diag
+from tests.command import analyze_json, diag_process
 
 pytestmark = pytest.mark.multiproc
 REPEATS = int(os.environ.get("DIAG_REPEATS", "1"))
@@ -26,7 +26,9 @@ STEPS = 20
 
 def train_and_analyze(folder: Path, strategy: str, ranks: int, *inject: str) -> dict[str, Any]:
     faults = [word for fault in inject for word in ("--inject", fault)]
-    ended = diag("run", "--strategy", strategy, "--nproc", str(ranks), "--steps", str(STEPS), *faults, "--out", folder)
+    ended = diag_process(
+        "run", "--strategy", strategy, "--nproc", str(ranks), "--steps", str(STEPS), *faults, "--out", folder
+    )
     assert ended.returncode == 0, ended.stderr
     result = analyze_json(folder)
     check_sums(result, ranks)
@@ -121,7 +123,7 @@ def test_prefetch_really_overlaps_on_gloo(tmp_path: Path) -> None:
     for prefetch in ("0", "1"):
         folder = tmp_path / prefetch
         options = ["--prefetch", prefetch, "--inject", "slow-wire:ms=15,mbps=0", "--inject", "slow-device:ms=15"]
-        ended = diag("run", *options, "--steps", "12", "--no-trace", "--out", folder)
+        ended = diag_process("run", *options, "--steps", "12", "--no-trace", "--out", folder)
         assert ended.returncode == 0, ended.stderr
         parts = [p for step in analyze_json(folder)["steps"] if step["usable"] for p in step["ranks"]]
         overlapped = sum(p["overlapped_comm_ns"] for p in parts)

@@ -19,7 +19,7 @@ from diag.tune.history import FILE_NAME
 from diag.tune.loop import tune
 from diag.watch.hang_monitor import _tool
 from diag.watch.launch import Launch, open_run_directory
-from tests.command import diag
+from tests.command import diag, diag_process
 
 SECRET = "S3cr3tV4lue"
 ARGUMENTS = (
@@ -62,7 +62,7 @@ def test_a_recorded_run(way: str, tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
     given = ["--nproc", "1"] if way == "script" else []
     started = [script] if way == "script" else ["--", *torchrun, script]
-    ended = diag("run", *given, "--trace-skip", "2", "--out", run, *started, *ARGUMENTS)
+    ended = diag_process("run", *given, "--trace-skip", "2", "--out", run, *started, *ARGUMENTS)
     assert ended.returncode == 1, ended.stderr
     layout = RunLayout(run)
     found = contents(run)
@@ -84,7 +84,7 @@ def test_a_recorded_run(way: str, tmp_path: Path) -> None:
 
 def test_the_error_that_torchrun_keeps(tmp_path: Path) -> None:
     options = ("--nproc", "1", "--steps", "4", "--no-trace", "--inject", "die:rank=0,step=2,how=exception,code=1")
-    assert diag("run", *options, "--out", tmp_path / "run").returncode == 1
+    assert diag_process("run", *options, "--out", tmp_path / "run").returncode == 1
     assert mode(RunLayout(tmp_path / "run").rank(0).error) == 0o600
 
 

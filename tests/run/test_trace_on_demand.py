@@ -15,7 +15,7 @@ import pytest
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import read_fields
 from diag.rundir.runs import last_steps
-from tests.command import diag
+from tests.command import diag, diag_process
 from tests.patience import PATIENCE_S
 
 TINY = ("--nproc", "2", "--strategy", "ddp", "--preset", "tiny", "--no-trace")
@@ -47,14 +47,14 @@ def test_a_window_of_a_running_training(tmp_path: Path) -> None:
     layout = RunLayout(tmp_path / "run")
     with training(layout.root, "--steps", "10000", "--inject", "slow-loader:ms=60") as process:
         at_step(layout, 20, process)
-        asked = diag("trace", layout.root, "--steps", "2", "--json")
+        asked = diag_process("trace", layout.root, "--steps", "2", "--json")
         assert asked.returncode == 0, asked.stderr + asked.stdout
         told = json.loads(asked.stdout)
         first = told["asked"]["first_step"]
         paths = [layout.rank(rank).trace(first) for rank in (0, 1)]
         assert [Path(answer["path"]) for answer in told["ranks"]] == paths
         assert [own.traces() for own in layout.ranks().values()] == [[path] for path in paths]
-        again = diag("trace", layout.root, "--ranks", "1", "--steps", "1")
+        again = diag_process("trace", layout.root, "--ranks", "1", "--steps", "1")
         assert again.returncode == 0, again.stderr + again.stdout
         assert "rank 1: " in again.stdout
         assert "rank 0: " not in again.stdout
@@ -65,7 +65,7 @@ def test_a_window_of_a_running_training(tmp_path: Path) -> None:
     traced = {step["step"]: {parts["source"] for parts in step["ranks"]} for step in json.loads(ended.stdout)["steps"]}
     assert traced[first] == traced[first + 1] == {"trace"}
     assert traced[first - 2] == {"records"}
-    late = diag("trace", layout.root)
+    late = diag_process("trace", layout.root)
     assert late.returncode == 1
     assert "the run is over" in late.stderr
 

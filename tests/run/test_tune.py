@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from diag.tune.history import Outcome, load
-from tests.command import diag
+from tests.command import diag_process
 
 ALL = os.environ.get("DIAG_TUNE") == "all"
 _SHORT = ("--preset", "small", "--batch-size", "1", "--seq-len", "64", "--steps", "24")
@@ -34,7 +34,7 @@ def test_the_setting_is_found_applied_and_measured(tmp_path: Path, name: str) ->
     arguments, option, values = TRAININGS[name]
     folder = tmp_path / "tuning"
     rounds = "2" if name == "no prefetch" else "1"  # to keep the parameters gains about as much, and may come first
-    ended = diag(
+    ended = diag_process(
         "tune", "--rounds", rounds, "--repeats", "2", "--trace-active", "1", *arguments, "--out", folder, timeout=900
     )
     assert ended.returncode == 0, ended.stderr

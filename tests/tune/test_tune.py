@@ -18,7 +18,7 @@ from diag.show.compare import print_history
 from diag.tune import loop
 from diag.tune.history import FILE_NAME, History, Outcome, load
 from diag.tune.loop import gain, loss_difference, measured, tune, why_nothing_is_left
-from tests.command import diag
+from tests.command import diag_process
 from tests.copies import replace
 from tests.simulate import MS, Plan, simulate, write_run
 
@@ -217,7 +217,7 @@ def test_the_report_says_what_was_predicted_measured_and_done(
     ],
 )
 def test_mistakes_are_told_before_anything_is_trained(tmp_path: Path, arguments: list[str], said: str) -> None:
-    ended = diag("tune", "--out", tmp_path / "t", *arguments)
+    ended = diag_process("tune", "--out", tmp_path / "t", *arguments)
     assert ended.returncode == 2
     assert said in ended.stderr
     assert not (tmp_path / "t").exists()

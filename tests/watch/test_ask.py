@@ -15,7 +15,7 @@ from diag.collectors.settings import CollectorSettings
 from diag.errors import DiagError
 from diag.rundir.lines import read_record
 from diag.watch.traces import answers, ask, ask_for_memory, wait
-from tests.command import diag
+from tests.command import diag_process
 from tests.watch.running_job import beat, running_job
 
 
@@ -116,10 +116,10 @@ def test_what_cannot_be_asked_is_said(tmp_path: Path, harm: object, message: str
 def test_ranks_and_folders_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(DiagError, match="the run has no rank 7, only ranks 0-1"):
         ask(running_job(tmp_path), 3, [1, 7])
-    ended = diag("trace", tmp_path / "nothing")
+    ended = diag_process("trace", tmp_path / "nothing")
     assert ended.returncode == 1
     assert "no diag run found" in ended.stderr
-    ended = diag("trace", tmp_path, "--ranks", "0,x")
+    ended = diag_process("trace", tmp_path, "--ranks", "0,x")
     assert ended.returncode == 2
     assert "for example --ranks 0,17-19" in ended.stderr
 
@@ -146,7 +146,7 @@ def test_the_answers_of_the_ranks(tmp_path: Path) -> None:
 
 def test_a_request_without_waiting(tmp_path: Path) -> None:
     layout = running_job(tmp_path)
-    ended = diag("trace", tmp_path, "--ranks", "0-1", "--steps", "2", "--no-wait", "--json")
+    ended = diag_process("trace", tmp_path, "--ranks", "0-1", "--steps", "2", "--no-wait", "--json")
     assert ended.returncode == 0, ended.stderr
     told = json.loads(ended.stdout)
     assert told["asked"]["ranks"] == [0, 1]
@@ -178,7 +178,7 @@ def test_a_memory_snapshot_is_asked_for_at_once(tmp_path: Path) -> None:
 
 def test_the_command_that_asks_for_memory(tmp_path: Path) -> None:
     layout = running_job(tmp_path)
-    ended = diag("trace", layout.root, "--memory", "--no-wait", "--json")
+    ended = diag_process("trace", layout.root, "--memory", "--no-wait", "--json")
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["asked"]["memory"] is True
     assert read_record(layout.trace_asked, TraceAsked)[0].memory  # type: ignore[union-attr]

@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from tests.bench.grid.report import wilson
-from tests.command import analyze_json, diag
+from tests.command import analyze_json, diag_process
 
 _STEPS = 20
 _SHARES = (0.25, 0.45)
@@ -185,7 +185,7 @@ def _run(case: RealCase, row: RealRow, right: dict[str, tuple[int, ...] | None])
     inject = ("--inject", row.inject) if row.inject else ()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "run"
-        ended = diag(
+        ended = diag_process(
             "run", *_RECIPES[case.recipe], *_TRAINING, "--nproc", str(case.world), "--steps", str(_STEPS), *inject,
             "--out", folder,
         )  # fmt: skip
