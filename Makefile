@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser screenshots demo test test-matrix test-all test-torch check check-format check-lint check-types check-layers docs format bench gpu-check clean
+.PHONY: help setup browser screenshots demo test test-fast test-matrix test-all test-torch check check-format check-lint check-types check-layers docs format bench gpu-check clean
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,35 +37,43 @@ demo: setup ## train small, plant faults, find them (OUT=folder, default runs/de
 	$(BIN)/diag demo --out $(or $(OUT),runs/demo)
 	@echo '(`diag` is in $(BIN))'
 
+# Half of what reading the tests takes is rewriting their asserts, which pytest keeps where Python may write bytecode.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
+CORES = $$(nproc 2> /dev/null || getconf _NPROCESSORS_ONLN)
 # Three workers more than cores: many tests wait for a training.
-PYTEST_PARALLEL = $(BIN)/python -m pytest --numprocesses $$(($$(getconf _NPROCESSORS_ONLN) + 3)) --dist loadfile --no-loadscope-reorder
+PYTEST_PARALLEL = $(PYTEST) --numprocesses $$(($(CORES) + 3)) --dist loadfile --no-loadscope-reorder
 # Verdicts that rest on the times of a training: one after the other, and nothing beside them.
-PYTEST_ALONE = $(BIN)/python -m pytest $(sort $(shell grep -rl 'pytest.mark.multiproc' --include='test_*.py' tests))
+PYTEST_ALONE = $(PYTEST) $(sort $(shell grep -rl 'pytest.mark.multiproc' --include='test_*.py' tests))
 # Every process of a training imports diag: compiled once, where PYTHONDONTWRITEBYTECODE keeps Python from doing so.
 compiled = @$(BIN)/python -m compileall -q diag collectors app
 
 test: setup browser ## run the tests but for the matrices of trainings (ARGS='-k words' chooses some)
 ifdef ARGS
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 else
 	$(compiled)
 	@failed=0; \
-	$(PYTEST_PARALLEL) $(PROFILE) -m 'not matrix and not multiproc' || failed=1; \
+	$(PYTEST_PARALLEL) -m 'not matrix and not multiproc' || failed=1; \
 	$(PYTEST_ALONE) -m 'multiproc and not matrix' || failed=1; \
 	exit $$failed
 endif
 
+test-fast: setup ## run nine tenths of the tests in a minute: those that start no process, draw no page and do not search
+	$(compiled)
+	$(PYTEST) --numprocesses $(CORES) --dist loadfile --no-loadscope-reorder -m 'not slow'
+
 test-matrix: setup browser ## run what `make test` leaves out: every strategy, launcher, framework and kill
 	$(compiled)
 	@failed=0; \
-	$(PYTEST_PARALLEL) $(PROFILE) -m 'matrix and not multiproc' || failed=1; \
+	$(PYTEST_PARALLEL) -m 'matrix and not multiproc' || failed=1; \
 	$(PYTEST_ALONE) -m 'multiproc and matrix' || failed=1; \
 	exit $$failed
 
-test-all: ## run every test, with longer searches for bad input; CI runs this
+test-all: setup browser ## run every test, with longer searches for bad input; CI runs this
+	$(compiled)
 	@failed=0; \
-	$(MAKE) test-matrix PROFILE=--hypothesis-profile=thorough || failed=1; \
-	$(MAKE) test PROFILE=--hypothesis-profile=thorough || failed=1; \
+	$(PYTEST_PARALLEL) --hypothesis-profile=thorough -m 'not multiproc' || failed=1; \
+	$(PYTEST_ALONE) -m multiproc || failed=1; \
 	exit $$failed
 
 # Other versions of torch than the pinned one have environments of their own. torch first, with what it asks for: some

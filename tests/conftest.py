@@ -11,6 +11,8 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import settings
 
+from tests.slow import is_slow
+
 settings.register_profile(
     "diag", deadline=None, max_examples=40
 )  # what an example takes is a matter of what else the machine does
@@ -47,7 +49,11 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)  # before those that -m leaves out are
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if is_slow(item):
+            item.add_marker("slow")
     place = {name: number for number, name in enumerate(LONG)}
     items.sort(key=lambda item: place.get(item.path.parent.name, len(LONG)))
 
