@@ -21,7 +21,6 @@ from diag.model.steps import Detail, Evidence, Kind
 from diag.show.text import print_table
 from diag.tables.module_time import accounted, by_rank, charge, of_rank_steps, on_paths, whole
 from tests.account.kineto_builder import AUTOGRAD, BASE_NS, KinetoBuilder, nccl_args
-from tests.account.test_shared_traces import FILES, TRACES
 from tests.command import analyze_json, diag
 from tests.examples import examples
 from tests.simulate import Plan, simulate
@@ -126,13 +125,6 @@ def printed(result: Result) -> str:
 @pytest.mark.parametrize("name", sorted(p.parent.name for p in SAMPLES.glob("*/manifest.json")))
 def test_the_path_of_every_sample_adds_up(name: str) -> None:
     check_path(open_run(SAMPLES / name))
-
-
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.skipif(not FILES, reason="no ../shared/traces beside this checkout")
-@pytest.mark.matrix
-def test_the_path_of_every_shared_trace_adds_up(name: str) -> None:
-    check_path(open_run(TRACES / name))
 
 
 spans = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 150)), max_size=8)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from diag.api import open_run
+from diag.api import Result, open_run
 from diag.model.breakdown import peak_of
 from diag.show.json import to_json
 from diag.show.text import print_table
@@ -18,15 +18,15 @@ from diag.words.formatting import short_name
 from tests.account.test_shared_traces import FILES, TRACES
 from tests.command import analyze_json, diag
 from tests.test_breakdowns import check_sums, rank_trace, two_ranks
+from tests.test_path_modules import check_path
 
 SAMPLES = Path(__file__).parents[1] / "sample_traces"
 NAMES = ("collectives", "kernels", "modules", "efficiency", "path")
 RUNS = sorted({name.split("/")[0] for name in FILES} - {"odd"}) + [name for name in FILES if name.startswith("odd/")]
 
 
-def printed(path: Path, *names: str) -> str:
+def printed(result: Result, *names: str) -> str:
     console = Console(file=io.StringIO(), highlight=False)
-    result = open_run(path)
     for name in names:
         print_table(result, name, console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
@@ -36,14 +36,14 @@ def printed(path: Path, *names: str) -> str:
 
 def test_collectives_in_a_terminal(tmp_path: Path) -> None:
     two_ranks(tmp_path)
-    lines = [" ".join(line.split()) for line in printed(tmp_path, "collectives").splitlines()]
+    lines = [" ".join(line.split()) for line in printed(open_run(tmp_path), "collectives").splitlines()]
     assert "all-reduce 0x2 100 MB 3 25.0 15.0 30.0 1 (100%) 10.0 10.0 100% 25.0 0" in lines
     assert "all-reduce 0x2 50.0 MB 3 10.0 0 0 1 (100%) 10.0 5.00 50% 5.00 5.00" in lines
 
 
 def test_kernels_in_a_terminal(tmp_path: Path) -> None:
     two_ranks(tmp_path)
-    text = printed(tmp_path, "kernels", "modules")
+    text = printed(open_run(tmp_path), "kernels", "modules")
     assert "mm: nvjet_tst_128x256" in text
     assert "(memory)" in text
     assert "block.0" in text
@@ -55,7 +55,8 @@ def test_kernels_in_a_terminal(tmp_path: Path) -> None:
 def test_every_shared_trace_has_tables_that_fit_and_add_up(run: str) -> None:
     result = open_run(TRACES / run)
     check_sums(result)
-    assert printed(TRACES / run, *NAMES)
+    check_path(result)
+    assert printed(result, *NAMES)
     json.loads(to_json(result, tables=True))
 
 
