@@ -1,4 +1,5 @@
-"""Which tests ``make test-fast`` leaves out: those that start a process, draw a page, or search for bad input.
+"""Which tests ``make test-fast`` leaves out: those that start a process, draw a page of the dashboard, simulate a job
+of GPUs, or search for bad input.
 
 Nobody keeps a list of them: the names in the code of a test say it, of its fixtures, and of the helpers in ``tests``
 that these call. Only a test that takes long by itself is marked by hand.
@@ -15,6 +16,7 @@ import pytest
 # What starts a process, a fork of one, a page of the dashboard, or a browser.
 _STARTING = {"Popen", "check_output", "check_call", "fork", "forkpty", "fork_server", "start_processes", "spawn"}
 _STARTING |= {"AppTest", "sync_playwright"}
+_SIMULATING = "tests.bench.grid."
 _MARKED = ("matrix", "multiproc", "slow")
 
 
@@ -30,7 +32,7 @@ def is_slow(item: pytest.Item) -> bool:
 
 @cache
 def _starts(function: object) -> bool:
-    """Whether the function, or a function or class of the tests that it names, starts what takes long to start."""
+    """Whether the function, or a function or class of the tests that it names, does one of these."""
     seen: set[object] = set()
     left = [function]
     while left:
@@ -45,6 +47,8 @@ def _starts(function: object) -> bool:
         plain = getattr(plain, "__wrapped__", plain)
         if not isinstance(plain, FunctionType):
             continue
+        if plain.__module__.startswith(_SIMULATING):
+            return True
         for code in _codes(plain.__code__):
             names = set(code.co_names)
             if names & _STARTING or {"subprocess", "run"} <= names:

@@ -129,6 +129,7 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
         yield from _places(item, (*path, key))
 
 
+@pytest.mark.slow
 def test_any_field_may_hold_anything(run: Path) -> None:
     """One field of one file at a time, by seed: an answer or an error of ours, never another exception."""
     draw = random.Random(11)

@@ -90,6 +90,7 @@ STRAGGLER = {1_234: {FORWARD: 60_000}}
 LOADERS = {rank: {DATA: 80_000} for rank in range(800, 808)}  # all of one host
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("extra", "bottleneck", "cause", "culprits", "hosts"),
     [

@@ -189,6 +189,7 @@ def test_memory_of_a_process_and_of_a_device(view: RunView, tmp_path: Path) -> N
     assert [line.y.tolist()[0] for line in drawings.memory_history(device, device.memory, 1, LIGHT).data] == [30, 60]
 
 
+@pytest.mark.slow
 def test_many_ranks_and_steps_are_fields_and_areas(tmp_path: Path) -> None:
     view = view_of(open_run(write_run(tmp_path / "wide", ranks=70, steps=4, slow_data_ms={66: 40}, memory=ON_DEVICE)))
     assert view.memory is not None

@@ -87,6 +87,7 @@ def test_a_page_of_a_run_that_trains_waits_for_no_analysis(tmp_path: Path, monke
     drawn_until(test, "10 of 12")
 
 
+@pytest.mark.slow
 def test_following_a_run_has_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = unended(write_run(tmp_path / "run"))
     made: list[int] = []

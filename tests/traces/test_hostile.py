@@ -78,6 +78,7 @@ def is_error_or_stated_part(path: Path, whole: list[dict[str, Any]]) -> None:
         assert is_part_of(rows(path), whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compress", [False, True], ids=["plain", "gzip"])
 @pytest.mark.parametrize("layout", ["kineto", "compact", "array"])
 def test_a_small_file_cut_anywhere(tmp_path: Path, layout: Layout | Literal["array"], compress: bool) -> None:
@@ -103,6 +104,7 @@ def test_a_recorded_file_cut_at_many_places(tmp_path: Path, compress: bool) -> N
 # -- damaged gzip ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_of_a_gzip_is_an_error_or_harmless(tmp_path: Path) -> None:
     """Harmless: in what the header says beside the data (its time, its system), or in bits that nothing reads."""
     path = built().write(tmp_path, "whole.json", layout="kineto", compress=True)
@@ -412,6 +414,7 @@ def test_more_categories_than_a_byte_counts(tmp_path: Path) -> None:
     assert found.stated or [row["cat"] for row in rows(path)] == [f"cat{n}" for n in range(300)]
 
 
+@pytest.mark.slow
 def test_more_threads_than_anybody_has(tmp_path: Path) -> None:
     path = put(tmp_path, document(*({**OP, "tid": n, "ts": n} for n in range(70_000))))
     assert [row["thread"] for row in rows(path)] == [("1", str(n)) for n in range(70_000)]
@@ -624,6 +627,7 @@ def _traces_and_gaps(path: Path) -> tuple[int, list[str]]:
     return len(found) - len(gaps), gaps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["run.tar", "run.tar.gz"])
 def test_of_an_archive_that_is_cut_off_the_whole_members_are_read(tmp_path: Path, name: str) -> None:
     """Wherever it is cut. Of a packed one, the end of a member may lie behind the cut in the same block."""
@@ -643,6 +647,7 @@ def test_of_an_archive_that_is_cut_off_the_whole_members_are_read(tmp_path: Path
     assert _traces_and_gaps(put(tmp_path, data, name)) == (3, [])
 
 
+@pytest.mark.slow
 def test_damaged_headers_of_an_archive_are_a_gap(tmp_path: Path) -> None:
     """Sparse maps, sizes, types and names of all kinds, with checksums that are right."""
     draw = random.Random(3)

@@ -169,6 +169,7 @@ def truth(large: Path) -> Any:
     return numbers(open_run(large, reading=Reading(cache=Cache(None))))
 
 
+@pytest.mark.slow
 def test_several_processes(large: Path, tmp_path: Path, truth: Any) -> None:
     told: list[tuple[int, int]] = []
     seen = cached(tmp_path, jobs=2, progress=lambda done, total, path: told.append((done, total)))
@@ -202,6 +203,7 @@ def scheduler() -> Iterator[str]:
         yield cluster.scheduler_address
 
 
+@pytest.mark.slow
 def test_a_dask_cluster_reads_into_the_shared_cache(large: Path, tmp_path: Path, truth: Any, scheduler: str) -> None:
     (large / "notes.json").write_text('{"no": "trace"}')
     result = open_run(large, reading=cached(tmp_path, cluster=scheduler))

@@ -9,6 +9,7 @@ import pytest
 
 from tests.hang.real import Judged, cases_of, judge, known_wrong, score
 
+pytestmark = pytest.mark.slow
 CASES = list(cases_of())
 
 
