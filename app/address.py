@@ -31,6 +31,7 @@ from diag.api import (
     state_of,
 )
 from diag.app.markup import plain
+from diag.app.policy import DASHBOARD
 from diag.errors import DiagError
 from diag.show.page import advice_of
 from diag.summaries import open_by_size, open_newest
@@ -43,7 +44,6 @@ from .run_view import RunView, view_of
 # The runs of the dashboard's folder. Traces are read once for all sessions, to sort them into jobs, and again when one
 # of their files has changed.
 
-_MOST_LISTED = 2  # folders whose listing is cached
 
 Seen = tuple[tuple[str, ...], tuple[tuple[str, int], ...], tuple[object, ...]]  # runs, files with their changes, gaps
 
@@ -117,7 +117,7 @@ def _listed(root: Path, seen: Seen) -> tuple[list[Path], Jobs]:
         if known is None or known.seen != seen:
             changed_ns = newest_change(root)
             known = _LISTINGS[str(root)] = _Listing(seen, changed_ns, find_jobs([root]))
-            if len(_LISTINGS) > _MOST_LISTED:
+            if len(_LISTINGS) > DASHBOARD.most_folders_cached:
                 _LISTINGS.popitem(last=False)
     return [Path(job.paths[0]) for job in known.found.jobs] or [root], known.found
 
@@ -127,13 +127,6 @@ def _listed(root: Path, seen: Seen) -> tuple[list[Path], Jobs]:
 # Opens runs for the pages. A run is analysed once for each state of its files, for all sessions. A run that still
 # trains is analysed again in the background, so that no page waits for it, and no more often than its cost allows.
 
-# The share of a core that analysing and drawing a live run may take on average, and the CPU time that may be saved up.
-# So a page is soon drawn again after it was opened, and later every half minute.
-_SHARE = 0.02
-_MOST_SAVED_S = 2.0
-_LEAST_S = 3.0  # from one analysis to the next
-_MOST_OPEN = 8  # runs
-_LIVE_STEPS = 300  # newest steps that are analysed while a run trains: half a second of CPU time for two ranks
 
 Version = tuple[int, bool]  # last change of the files that were analysed, and whether the run was training then
 
@@ -149,7 +142,7 @@ class _Run:
     version: Version | None = None
     refused: Version | None = None
     made_s: float = 0.0
-    saved_s: float = _MOST_SAVED_S
+    saved_s: float = DASHBOARD.longest_saved_cpu_s
     saved_at_s: float = field(default_factory=time.monotonic)
     renewing: bool = False
 
@@ -200,7 +193,7 @@ def renew(state: RunState, *, at_once: bool = False) -> None:
     """Analyses a run in the background if it is due. ``at_once``: regardless of the cost. Does not raise."""
     run = _run(state.path)
     with _RUNS_LOCK:
-        due = at_once or (_saved(run) > 0 and time.monotonic() - run.made_s >= _LEAST_S)
+        due = at_once or (_saved(run) > 0 and time.monotonic() - run.made_s >= DASHBOARD.least_between_analyses_s)
         if run.renewing or run.refused == version_of(state) or not due:
             return
         run.renewing = True
@@ -220,7 +213,7 @@ def charge(path: Path, cpu_s: float) -> None:
 
 def _saved(run: _Run) -> float:
     now_s = time.monotonic()
-    run.saved_s = min(run.saved_s + _SHARE * (now_s - run.saved_at_s), _MOST_SAVED_S)
+    run.saved_s = min(run.saved_s + DASHBOARD.cpu_share * (now_s - run.saved_at_s), DASHBOARD.longest_saved_cpu_s)
     run.saved_at_s = now_s
     return run.saved_s
 
@@ -229,7 +222,7 @@ def _run(path: Path) -> _Run:
     with _RUNS_LOCK:
         run = _RUNS.pop(str(path), None) or _Run()
         _RUNS[str(path)] = run
-        if len(_RUNS) > _MOST_OPEN:
+        if len(_RUNS) > DASHBOARD.most_runs_open:
             _RUNS.popitem(last=False)
         return run
 
@@ -258,7 +251,7 @@ def analyse(state: RunState) -> Result:
     for job, changed_ns in _jobs():
         if job.paths[0] == str(state.path) and state.changed_ns <= changed_ns:  # its traces are read already
             return open_job(job)
-    return open_newest(state.path, _LIVE_STEPS) if state.live else open_by_size(state.path)
+    return open_newest(state.path, DASHBOARD.live_steps) if state.live else open_by_size(state.path)
 
 
 def _analysed(state: RunState) -> RunView:
@@ -309,8 +302,6 @@ def _with_run(choices: Mapping[str, object]) -> dict[str, str]:
 
 # -- choices -----------------------------------------------------------------------------------------------------------
 
-DECIMALS = 3  # of numbers in the address
-
 
 def choose(
     label: str,
@@ -357,12 +348,15 @@ def choose_number(
     shown, shown_within = st.session_state.get(last, (None, within))
     requested = _number(st.query_params.get(param))
     if requested is not None and requested != shown:
-        st.session_state[param] = round(min(max(requested, low), high), DECIMALS)
+        st.session_state[param] = round(min(max(requested, low), high), DASHBOARD.decimals_of_address)
     elif param not in st.session_state or shown_within != within:
-        st.session_state[param] = round(default, DECIMALS)
-    chosen = round(st.number_input(label, key=param, step=1.0, format=f"%.{DECIMALS}f", help=help), DECIMALS)
+        st.session_state[param] = round(default, DASHBOARD.decimals_of_address)
+    chosen = round(
+        st.number_input(label, key=param, step=1.0, format=f"%.{DASHBOARD.decimals_of_address}f", help=help),
+        DASHBOARD.decimals_of_address,
+    )
     st.session_state[last] = chosen, within
-    st.query_params[param] = f"{chosen:.{DECIMALS}f}"
+    st.query_params[param] = f"{chosen:.{DASHBOARD.decimals_of_address}f}"
     return chosen
 
 
@@ -406,4 +400,4 @@ def _number(text: str | None) -> float | None:
         value = float(text or "")
     except ValueError:
         return None
-    return round(value, DECIMALS) if math.isfinite(value) else None
+    return round(value, DASHBOARD.decimals_of_address) if math.isfinite(value) else None

@@ -13,6 +13,7 @@ import plotly.graph_objects as go
 from diag.api import Result
 from diag.app.figures import MS, averaged, blocks_of, finish
 from diag.app.markup import label
+from diag.app.policy import DASHBOARD
 from diag.app.run_view import Grid
 from diag.app.theme import Theme
 from diag.live import Curves
@@ -22,10 +23,6 @@ from diag.tables.memory import BACKWARD, BEFORE_BACKWARD, FORWARD, OPTIMIZER, Me
 from diag.tables.snapshots import SnapshotAccount
 from diag.words.formatting import size
 
-MOST_RUNS = 12  # in one figure
-_MOST_POINTS = 400  # of a curve
-_CUT = 2  # times the highest of the later steps: the first steps, which take longer, are cut off
-_FIRST = 5  # steps
 _GB = 1e9
 _DASHES = ("solid", "dash")  # where there are more runs than colours
 
@@ -118,7 +115,7 @@ def _dash(at: int, theme: Theme) -> str:
 
 def _points(curves: Curves, quantity: Quantity) -> tuple[list[int], Grid]:
     """The first step of each block of steps, and the block's value; NaN where it is not known."""
-    blocks = blocks_of(len(curves), _MOST_POINTS)
+    blocks = blocks_of(len(curves), DASHBOARD.most_points_of_curve)
     values = quantity.values(lambda name: averaged(getattr(curves, name), blocks))
     return [int(curves.steps[block.start]) for block in blocks], values
 
@@ -158,10 +155,10 @@ def _up(quantity: Quantity, row: int, rows: int, number: str, drawn: Sequence[Gr
 
 def _top(drawn: Sequence[Grid]) -> float | None:
     """Where the axis ends; None if nothing has to be cut off."""
-    later = [values[_FIRST:] if len(values) > 2 * _FIRST else values for values in drawn]
+    later = [values[DASHBOARD.first_steps :] if len(values) > 2 * DASHBOARD.first_steps else values for values in drawn]
     high = max((float(np.nanmax(values)) for values in later if not np.isnan(values).all()), default=0.0)
     highest = max((float(np.nanmax(values)) for values in drawn if not np.isnan(values).all()), default=0.0)
-    return 1.15 * high if highest > _CUT * high > 0 else None
+    return 1.15 * high if highest > DASHBOARD.cut_curve_at * high > 0 else None
 
 
 # -- memory over time --------------------------------------------------------------------------------------------------

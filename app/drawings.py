@@ -11,8 +11,6 @@ import plotly.graph_objects as go
 
 from diag.app.curves import memory_figure
 from diag.app.figures import (
-    MOST_BARS,
-    MOST_RANK_BARS,
     MS,
     averaged,
     blocks_of,
@@ -28,6 +26,7 @@ from diag.app.figures import (
     step_names,
 )
 from diag.app.markup import label
+from diag.app.policy import DASHBOARD
 from diag.app.run_view import PART_OF, Grid, Memory, Part, RunView
 from diag.app.theme import Theme, ink_on
 from diag.diagnoses.compare import RankDifference
@@ -78,10 +77,10 @@ def of_differences(view: RunView) -> tuple[str, Drawing | None]:
         return "Only one rank was recorded: there is no other rank to compare it with.", None
     step_ns = mean_step_ns(view)
     most = max((abs(ns) for each in view.result.differences for ns in each.more_ns.values()), default=0)
-    if most < ALIKE * step_ns and not view.culprits:
+    if most < DASHBOARD.equal_ranks_share * step_ns and not view.culprits:
         return (
             "Each rank against the others, without its waiting for others: no part of the step differs by "
-            f"{share(ALIKE)} of the step on any rank."
+            f"{share(DASHBOARD.equal_ranks_share)} of the step on any rank."
         ), None
     mirrored = "; of two ranks, each is compared with the other" if len(view.ranks) == 2 else ""
     return "", Drawing(
@@ -127,13 +126,13 @@ def waiting_text(view: RunView) -> str:
     """What the figure of waiting shows, and which ranks the others wait for, if they stand out."""
     means, step_ns = view.per_rank(view.parts[Part.WAITING]), mean_step_ns(view)
     text = "Time that each rank waits in collectives for a later one."
-    if means.max() < ALIKE * step_ns:
-        return f"{text} It is below {share(ALIKE)} of the step on every rank."
+    if means.max() < DASHBOARD.equal_ranks_share * step_ns:
+        return f"{text} It is below {share(DASHBOARD.equal_ranks_share)} of the step on every rank."
     others = [float(np.median(np.delete(means, at))) for at in range(len(means))]
     pale = [
         rank
         for rank, mean, of_others in zip(view.ranks, means.tolist(), others, strict=True)
-        if of_others >= ALIKE * step_ns and mean <= of_others * _PALE
+        if of_others >= DASHBOARD.equal_ranks_share * step_ns and mean <= of_others * _PALE
     ]
     if not pale or len(pale) > max(1, len(view.ranks) // 4):
         return text
@@ -165,7 +164,7 @@ def of_memory(view: RunView, rank: int) -> tuple[str, tuple[Drawing, ...]]:
         return "Not recorded: `diag run` records it, and torch.profiler with `profile_memory=True`.", ()
     sentences = [] if memory.on_device else ["Resident memory of the training processes: the run is on a CPU."]
     text = " ".join([*sentences, *filter(None, [snapshots_sentence(view.result.tables.snapshots)])])
-    if len(view.ranks) > MOST_RANK_BARS:
+    if len(view.ranks) > DASHBOARD.most_rank_bars:
         field = partial(memory_field, view, memory)
         return text, (Drawing("memory-field", field, "Peak memory of each rank in each step"),)
     return text, (
@@ -181,16 +180,13 @@ def of_memory(view: RunView, rank: int) -> tuple[str, tuple[Drawing, ...]]:
 # -- ranks -------------------------------------------------------------------------------------------------------------
 
 
-_MOST_LABELLED = 30  # ranks
-
-
 def rank_bars(view: RunView, theme: Theme, step: int | None = None) -> go.Figure:
     """Milliseconds by part for every rank: the mean of the steps that count, or one step (its index)."""
-    if len(view.ranks) > MOST_RANK_BARS:
+    if len(view.ranks) > DASHBOARD.most_rank_bars:
         return _rank_field(view, theme, step)
     names = rank_names(view.ranks, view.culprits, theme.ink)
     # Thinner bars have no room for numbers, and the browser measures each number: a second for 64 ranks.
-    labelled = len(names) <= _MOST_LABELLED
+    labelled = len(names) <= DASHBOARD.most_labelled_ranks
     figure = go.Figure()
     for part, grid in view.parts.items():
         ms = view.per_rank(grid, step) / MS
@@ -250,16 +246,14 @@ def _rank_field(view: RunView, theme: Theme, step: int | None) -> go.Figure:
 # -- steps -------------------------------------------------------------------------------------------------------------
 
 
-_CUT = 2  # times the longest counted step: uncounted steps that are longer are cut off
 _ROOM = 1.1
-_MOST_CUT = 12  # cut-off steps that are labelled with their length
 _HATCH = "/"
 
 
 def step_history(view: RunView, rank: int, theme: Theme, selected: int | None = None) -> go.Figure:
     """Stacked bars, one a step, above a strip of the steps' classes. Steps that the verdict leaves out are hatched.
     Areas instead of bars if there are too many steps. ``selected``: the index of a step to mark."""
-    as_bars = len(view.steps) * (len(view.parts) + 1) <= MOST_BARS
+    as_bars = len(view.steps) * (len(view.parts) + 1) <= DASHBOARD.most_bars
     blocks = blocks_of(len(view.steps))
     names = step_names(view.steps, blocks)
     hatches = ["" if view.counted[block].any() else _HATCH for block in blocks]
@@ -345,13 +339,13 @@ def limit_ms(view: RunView, rank: int) -> float | None:
     a hundred times as long as a step: the counted steps would be flat lines next to it."""
     dur = view.dur_ns[view.ranks.index(rank)] / MS
     longest = float(np.nanmax(dur[view.counted], initial=0.0))
-    return _ROOM * longest if longest and float(np.nanmax(dur)) > _CUT * longest else None
+    return _ROOM * longest if longest and float(np.nanmax(dur)) > DASHBOARD.cut_step_at * longest else None
 
 
 def _label_cut(figure: go.Figure, names: list[str], ms: Grid, limit: float, theme: Theme) -> None:
     """Labels the steps that are cut off with their length."""
     cut = [(name, value) for name, value in zip(names, ms.tolist(), strict=True) if value > limit]
-    for name, value in cut[:_MOST_CUT]:
+    for name, value in cut[: DASHBOARD.most_cut_steps_labelled]:
         figure.add_annotation(
             x=name, y=limit, text=f"{number(value)} ms ↑", showarrow=False, yanchor="top", xanchor="left",
             bgcolor=theme.ground, font={"size": 11, "color": theme.soft},
@@ -385,18 +379,14 @@ def _class(view: RunView, block: slice) -> tuple[Bottleneck, str]:
 # -- ranks against the others ------------------------------------------------------------------------------------------
 
 
-# A part that differs by less on every rank is not shown.
-_LEAST_NS = 10_000
-ALIKE = 0.02  # of a step: ranks of a healthy run differ by as much
 _PALE = 0.5  # of the others' waiting: a row that is at most as dark stands out
-_FULL_SCALE = 0.1  # of a step: smaller differences and waits do not fill a figure
 
 
 def compared(found: Sequence[RankDifference]) -> list[RankDifference]:
     """All ranks, or the MOST_RANK_BARS that differ most, in their order."""
-    if len(found) <= MOST_RANK_BARS:
+    if len(found) <= DASHBOARD.most_rank_bars:
         return list(found)
-    most = sorted(found, key=lambda each: -sum(abs(ns) for ns in each.more_ns.values()))[:MOST_RANK_BARS]
+    most = sorted(found, key=lambda each: -sum(abs(ns) for ns in each.more_ns.values()))[: DASHBOARD.most_rank_bars]
     return sorted(most, key=lambda each: each.rank)
 
 
@@ -417,7 +407,7 @@ def difference_bars(
     figure = go.Figure()
     for part in Part:
         more = np.array([_more_ns(each).get(part, 0) for each in ranks], dtype=np.float64)
-        if np.abs(more).max(initial=0.0) < _LEAST_NS:
+        if np.abs(more).max(initial=0.0) < DASHBOARD.least_difference_ns:
             continue
         figure.add_bar(
             x=more / MS,
@@ -431,10 +421,10 @@ def difference_bars(
             unselected={"marker": {"opacity": 1}},
         )
     figure.add_vline(x=0, line={"color": theme.faint, "width": 1})
-    alike = ALIKE * step_ns / MS
+    alike = DASHBOARD.equal_ranks_share * step_ns / MS
     figure.add_vrect(x0=-alike, x1=alike, fillcolor=theme.grid, opacity=0.6, line={"width": 0}, layer="below")
     ends = [[sum(ns for ns in each.more_ns.values() if (ns > 0) == up) / MS for each in ranks] for up in (False, True)]
-    least = _FULL_SCALE * step_ns / MS
+    least = DASHBOARD.full_scale_share * step_ns / MS
     low, high = min(-least, *ends[0]), max(least, *ends[1])
     return finish(
         figure,
@@ -465,7 +455,10 @@ def field_of(view: RunView, part: Part, culprits: Sequence[int], hover: str, the
     waited = view.parts.get(part, np.zeros_like(view.dur_ns))
     # Ranks wait longest in the first steps, which the verdict leaves out and which do not count for the scale here. The
     # darkest colour is at least a tenth of a step: what costs nothing is pale.
-    top = max(float(np.nanmax(waited[:, view.counted], initial=0.0)), _FULL_SCALE * mean_step_ns(view)) / MS
+    top = (
+        max(float(np.nanmax(waited[:, view.counted], initial=0.0)), DASHBOARD.full_scale_share * mean_step_ns(view))
+        / MS
+    )
     figure = go.Figure(
         heatmap(
             averaged(waited, blocks) / MS,
@@ -550,7 +543,7 @@ def memory_history(view: RunView, memory: Memory, rank: int, theme: Theme) -> go
     finish(
         figure,
         theme,
-        rows_height(len(view.ranks) if len(view.ranks) <= MOST_RANK_BARS else 1, least=260),
+        rows_height(len(view.ranks) if len(view.ranks) <= DASHBOARD.most_rank_bars else 1, least=260),
         xaxis=step_axis(blocks, ticks=12),
         yaxis={"title": {"text": f"rank {rank}, GB"}, "rangemode": "tozero"},
     )

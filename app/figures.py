@@ -9,17 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 
+from diag.app.policy import DASHBOARD
 from diag.app.run_view import Grid
 from diag.app.theme import Theme
 from diag.words.formatting import spans as spans
-
-# Figures with up to about 3,000 marks draw bars. More would stall the browser: a heat map or an area instead.
-MOST_BARS = 3000
-MOST_RANK_BARS = 64
-MOST_COLUMNS = 1500
-# Cells of a heat map of ranks by steps: two megabytes, which thousands of ranks would otherwise exceed many times.
-MOST_CELLS = 500_000
-LEAST_COLUMNS = 50
 
 MS = 1e6
 
@@ -49,7 +42,7 @@ def step_axis(blocks: Sequence[slice], noun: str = "step", ticks: int = 25, **op
     }
 
 
-def blocks_of(count: int, most: int = MOST_COLUMNS) -> list[slice]:
+def blocks_of(count: int, most: int = DASHBOARD.most_columns) -> list[slice]:
     """At most ``most`` blocks of neighbouring steps, each drawn as one column. Single steps if there are few."""
     width = -(-count // most) if count else 1
     return [slice(i, min(i + width, count)) for i in range(0, count, width)]
@@ -57,7 +50,7 @@ def blocks_of(count: int, most: int = MOST_COLUMNS) -> list[slice]:
 
 def field_columns(ranks: int) -> int:
     """The most columns that a heat map of so many ranks may have."""
-    return max(LEAST_COLUMNS, min(MOST_COLUMNS, MOST_CELLS // max(ranks, 1)))
+    return max(DASHBOARD.least_columns_of_map, min(DASHBOARD.most_columns, DASHBOARD.most_cells // max(ranks, 1)))
 
 
 def averaged(grid: Grid, blocks: Sequence[slice]) -> Grid:
@@ -133,7 +126,7 @@ def make_cells_clickable(figure: go.Figure) -> bool:
     point's custom data begin with its row and its column. False if there are too many cells."""
     field = figure.data[0]
     rows, columns = field.z.shape
-    if rows * columns > MOST_BARS:
+    if rows * columns > DASHBOARD.most_bars:
         return False
     row, column = np.mgrid[:rows, :columns].reshape(2, -1)
     known = ~np.isnan(field.z[row, column])

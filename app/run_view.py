@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from diag.api import Result, describe_run
+from diag.app.policy import DASHBOARD
 from diag.diagnoses.compare import Cost, StepPart
 from diag.model.steps import Bottleneck, Kind, Parts
 from diag.show.page import Page, page_of
 from diag.words.wording import steps_counted
 
-MOST_TABLE_RANKS = 64
 SLOW_LINK = "slow-link"  # the finding
 
 # -- parts -------------------------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ def view_of(result: Result) -> RunView:
     counted = usable if usable.any() else np.ones(len(steps), dtype=np.bool_)
     return RunView(
         result=result,
-        page=page_of(result, MOST_TABLE_RANKS),
+        page=page_of(result, DASHBOARD.most_table_ranks),
         run=describe_run(result),
         ranks=ranks,
         steps=steps,

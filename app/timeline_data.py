@@ -24,6 +24,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from diag.api import Result
+from diag.app.policy import DASHBOARD
 from diag.app.run_view import Part
 from diag.app.theme import Theme
 from diag.errors import DiagError
@@ -107,12 +108,6 @@ def colour_of(work: str, theme: Theme) -> str:
     return theme.part[Part.COMMUNICATION]
 
 
-_SOURCES_KEPT = 4  # runs, or states of a run that trains, that pages still show
-_RANKS_KEPT, _SEARCHES_KEPT = 2, 4
-_TURN_S = 0.002  # pause between two ranks while events are counted
-_MOST_RANKS = 128  # in one answer
-MOST_TEXT = 200  # characters of a search
-_MOST_NAME = 2000  # characters of a name that are sent
 _LAST_NS = 1 << 53  # JavaScript's numbers are exact up to here
 
 _Kept = TypeVar("_Kept")
@@ -173,7 +168,10 @@ class Source:
         account = self.account(rank)
         with self._lock:
             return _kept(
-                self._rows, (rank, python), _RANKS_KEPT, lambda: self._laid_out(account, self.events(rank), python)
+                self._rows,
+                (rank, python),
+                DASHBOARD.timeline_ranks_kept,
+                lambda: self._laid_out(account, self.events(rank), python),
             )
 
     def has_python(self, rank: int) -> bool:
@@ -182,7 +180,7 @@ class Source:
     def search(self, rank: int, text: str, python: bool) -> Search:
         rows = self.rows(rank, python)
         with self._lock:
-            return _kept(self._searches, (rank, text, python), _SEARCHES_KEPT, lambda: search(rows, text))
+            return _kept(self._searches, (rank, text, python), DASHBOARD.searches_kept, lambda: search(rows, text))
 
     def tally(self, text: str, python: bool, first: Sequence[int]) -> Tally:
         """How many events a search finds on each rank, those in ``first`` before the others. A thread counts; the tally
@@ -194,7 +192,7 @@ class Source:
                 )
                 counting = Tally(len(ranks))
                 threading.Thread(target=self._count, args=(counting, ranks, text, python), daemon=True).start()
-                return _kept(self._tallies, (text, python), _SEARCHES_KEPT, lambda: counting)
+                return _kept(self._tallies, (text, python), DASHBOARD.searches_kept, lambda: counting)
             return self._tallies[text, python]
 
     def _count(self, counting: Tally, ranks: Sequence[int], text: str, python: bool) -> None:
@@ -209,7 +207,7 @@ class Source:
                         events = event_lanes(self.result.tables.ranks[rank], account)
                         rows = self._laid_out(account, events, python)
                     counting.counts[rank] = len(search(rows, text))
-                time.sleep(_TURN_S)  # a tile may be waiting
+                time.sleep(DASHBOARD.turn_s)  # a tile may be waiting
         finally:
             counting.ended = True
 
@@ -256,7 +254,7 @@ def share(result: Result) -> str:
     """The name under which the canvas requests parts of the run."""
     with _SOURCES_LOCK:
         name = next((name for name, source in _SOURCES.items() if source.result is result), secrets.token_hex(8))
-        _kept(_SOURCES, name, _SOURCES_KEPT, lambda: Source(result))
+        _kept(_SOURCES, name, DASHBOARD.timelines_kept, lambda: Source(result))
     return name
 
 
@@ -277,8 +275,8 @@ def ranks_tile(source: Source, asked: Mapping[str, str]) -> Response:
     """The parts of the steps of several ranks in one tile: for each rank, shares by the code of the work."""
     level, tile = _tile(asked)
     ranks = [_whole(text, "ranks") for text in asked.get("ranks", "").split(",")]
-    if len(ranks) > _MOST_RANKS:
-        raise RefusedError(f"ranks: at most {_MOST_RANKS}")
+    if len(ranks) > DASHBOARD.most_timeline_ranks:
+        raise RefusedError(f"ranks: at most {DASHBOARD.most_timeline_ranks}")
     packed = _Packed()
     rows = [{"rank": rank, **packed.cells(rank_cells(source.account(rank), level, tile))} for rank in ranks]
     return packed.answer({"rows": rows})
@@ -373,7 +371,7 @@ def _described(source: Source, rank: int, row: int, index: int, python: bool) ->
         "index": index,
         "start_ns": facts.start_ns,
         "dur_ns": facts.dur_ns,
-        "title": visible(facts.name[:_MOST_NAME]) or work_words(facts.work),
+        "title": visible(facts.name[: DASHBOARD.most_name_chars]) or work_words(facts.work),
         "facts": [[label, visible(text)] for label, text in _lines(facts, rank)],
     }
 
@@ -397,7 +395,7 @@ def _lines(facts: EventFacts, rank: int) -> list[tuple[str, str]]:
         lines.append(("Module", facts.module))
     if facts.collective is not None:
         lines += _of_collective(facts.collective)
-    return [(label, text[:_MOST_NAME]) for label, text in lines]
+    return [(label, text[: DASHBOARD.most_name_chars]) for label, text in lines]
 
 
 def _of_collective(call: CollectiveCall) -> list[tuple[str, str]]:
@@ -435,8 +433,8 @@ def _moment(asked: Mapping[str, str], name: str) -> int:
 
 def _text(asked: Mapping[str, str]) -> str:
     text = asked.get("find", "")
-    if len(text) > MOST_TEXT:
-        raise RefusedError(f"find: at most {MOST_TEXT} characters")
+    if len(text) > DASHBOARD.most_search_chars:
+        raise RefusedError(f"find: at most {DASHBOARD.most_search_chars} characters")
     return text
 
 
@@ -454,7 +452,7 @@ class _Names:
     def place(self, name: str) -> int:
         if name not in self._place:
             self._place[name] = len(self.texts)
-            self.texts.append(visible(name[:_MOST_NAME]))
+            self.texts.append(visible(name[: DASHBOARD.most_name_chars]))
         return self._place[name]
 
 

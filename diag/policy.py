@@ -28,14 +28,20 @@ INHERITED = "DIAG_POLICY_VALUES"  # set for processes that this one starts
 # Each is imported when its room is; all of them for the list of topics.
 MODULES = (
     "diag.account.policy",
+    "diag.app.policy",
     "diag.diagnoses.policy",
     "diag.ended.policy",
+    "diag.export.policy",
     "diag.hang.policy",
+    "diag.linting.policy",
+    "diag.planning.policy",
     "diag.replay.policy",
     "diag.rundir.policy",
     "diag.show.policy",
     "diag.tables.policy",
     "diag.traces.policy",
+    "diag.tune.policy",
+    "diag.watch.policy",
     "diag.words.policy",
 )
 

@@ -17,6 +17,7 @@ from diag.diagnoses import examine_summary
 from diag.diagnoses.verdict import agreeing, judge
 from diag.errors import DiagError, readable
 from diag.model.steps import Coverage, Recommendation
+from diag.rundir.policy import RUN_READING
 from diag.rundir.run import must_exist, open_paths
 from diag.rundir.summaries import has_summaries, read_summaries
 from diag.rundir.tables import RankTables, Tables, axes_of
@@ -25,9 +26,6 @@ from diag.words.formatting import rank_ranges
 if TYPE_CHECKING:
     from diag.replay.advice import WhatIf
 
-MANY_RANKS = 512  # accounting for 64 ranks of 40 steps takes 4 s, and the time grows with the collectives of all ranks
-_LOOKED_AT = 64  # ranks that are checked for traces: a folder on shared storage takes a millisecond
-_ALL_LOOKED_AT = 4_096  # of more ranks only the shown ones are checked: 24,576 folders take seconds
 _NO_REPLAY = "summaries contain no collectives to replay"
 
 
@@ -76,7 +74,7 @@ def open_summaries(
     if len(shown_ranks) < len(ranks):
         notes.append(f"the steps of {len(shown_ranks)} ranks are shown: the last to arrive, and some of the others")
     layout = RunLayout(summaries.root)
-    looked_at = summaries.ranks if len(summaries.ranks) <= _ALL_LOOKED_AT else shown_ranks
+    looked_at = summaries.ranks if len(summaries.ranks) <= RUN_READING.all_ranks_checked else shown_ranks
     if traced := [rank for rank in looked_at if layout.rank(rank).traces()]:
         traced_folder = layout.rank(traced[0]).folder
         notes.append(
@@ -101,9 +99,9 @@ def summaries_suffice(path: Path | str) -> bool:
     layout = RunLayout(Path(path))
     with readable(layout.ranks_folder):
         files = layout.ranks()
-    if len(files) <= MANY_RANKS or not has_summaries(files.values()):
+    if len(files) <= RUN_READING.many_ranks or not has_summaries(files.values()):
         return False
-    sample = list(files.values())[:: len(files) // _LOOKED_AT]
+    sample = list(files.values())[:: len(files) // RUN_READING.ranks_checked_for_traces]
     return sum(bool(rank_layout.traces()) for rank_layout in sample) <= len(sample) // 2
 
 

@@ -15,8 +15,9 @@ from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD, PHASES_
 from diag.diagnoses.phases import PhaseAccount
 from diag.errors import DiagError
 from diag.model.steps import Bottleneck, Severity
+from diag.rundir.policy import RUN_READING
 from diag.show.json import to_dict
-from diag.summaries import MANY_RANKS, SummaryResult, open_summaries, summaries_suffice
+from diag.summaries import SummaryResult, open_summaries, summaries_suffice
 from tests.command import diag
 from tests.many_ranks import Job, write_summaries
 from tests.simulate import MS, Plan, simulate, write_run
@@ -227,7 +228,7 @@ def test_without_summaries_the_message_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_a_run_of_many_ranks_without_traces_is_read_by_its_summaries(tmp_path: Path) -> None:
-    layout = write_summaries(Job(MANY_RANKS + 1, steps=50, extra_us={5: {DATA: 80_000}}), tmp_path)
+    layout = write_summaries(Job(RUN_READING.many_ranks + 1, steps=50, extra_us={5: {DATA: 80_000}}), tmp_path)
     assert summaries_suffice(layout.root)
     done = diag("analyze", str(layout.root))
     assert done.returncode == 0, done.stderr
@@ -266,8 +267,10 @@ def test_the_folders_of_a_run_are_found(tmp_path: Path) -> None:
 
 
 def test_two_runs_of_many_ranks_are_compared_and_held_against_budgets(tmp_path: Path) -> None:
-    before = write_summaries(Job(MANY_RANKS + 1, steps=60), tmp_path / "a").root
-    after = write_summaries(Job(MANY_RANKS + 1, steps=60, seed=1, extra_us={5: {DATA: 60_000}}), tmp_path / "b").root
+    before = write_summaries(Job(RUN_READING.many_ranks + 1, steps=60), tmp_path / "a").root
+    after = write_summaries(
+        Job(RUN_READING.many_ranks + 1, steps=60, seed=1, extra_us={5: {DATA: 60_000}}), tmp_path / "b"
+    ).root
     done = diag("compare", before, after, "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)["comparison"]

@@ -8,9 +8,10 @@ from typing import Any
 import plotly.graph_objects as go
 import streamlit as st
 
-from diag.app.address import DECIMALS, choose, href
+from diag.app.address import choose, href
 from diag.app.figures import MS, finish, rows_height
 from diag.app.markup import label, plain
+from diag.app.policy import DASHBOARD
 from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, pale_on, theme_of
 from diag.app.views.common import EMPTY, beyond_summaries, draw, head, known_columns, nothing, shown_rows
@@ -21,8 +22,6 @@ from diag.timeline import timeline_of
 from diag.words.formatting import counted, duration, listing, number, share, size
 from diag.words.wording import group_name
 
-_MOST_BARS = 12
-_MOST_EXCHANGES = 64
 _CHOICE = "collective"
 _TABLE = "collectives"
 
@@ -85,7 +84,7 @@ def _waits(view: RunView, table: CollectiveTable, theme: Theme) -> None:
     st.subheader("Waiting and transfer", anchor="waiting")
     if view.slow_links:
         st.info(plain(slow_link_text(view.slow_links)), icon=":material/lan:")
-    rows = sorted(table.rows, key=lambda row: -row.duration_mean_ns * row.count)[:_MOST_BARS]
+    rows = sorted(table.rows, key=lambda row: -row.duration_mean_ns * row.count)[: DASHBOARD.most_collective_bars]
     draw(
         waits(rows, theme, view.slow_links),
         "waits",
@@ -155,7 +154,7 @@ def _call(call: ExposedCall, moved_ns: int, group: str) -> dict[str, str]:
     """``moved_ns``: offset from the call's clock to the timeline's."""
     begin_ns, around_ns = call.start_ns + moved_ns, (call.end_ns - call.start_ns) // 4
     at = {"from": (begin_ns - around_ns) / MS, "to": (call.end_ns + moved_ns + around_ns) / MS}
-    window = {name: f"{max(0.0, ms):.{DECIMALS}f}" for name, ms in at.items()}
+    window = {name: f"{max(0.0, ms):.{DASHBOARD.decimals_of_address}f}" for name, ms in at.items()}
     return {
         "Timeline": f"[Show]({href('timeline', rank=call.rank, step=call.step, **window)})",  # first: always visible
         "Step": str(call.step),
@@ -172,7 +171,7 @@ def _call(call: ExposedCall, moved_ns: int, group: str) -> dict[str, str]:
 
 def _exchanges(table: CollectiveTable) -> None:
     """Draws what each rank sends and receives in all-to-alls, if any were recorded."""
-    exchanged = exchange_table(table.all_to_alls, most=_MOST_EXCHANGES)
+    exchanged = exchange_table(table.all_to_alls, most=DASHBOARD.most_exchanges)
     if not exchanged.rows:
         return
     st.subheader(EXCHANGES_TITLE, anchor="all-to-alls")
@@ -295,7 +294,6 @@ def _columns() -> dict[str, Any]:
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "hexagon")
 _BAND = 0.16  # opacity of a curve's interval
 _LATE = "transfer, after the first rank has its result"
-_LEAST_SHARE = 0.001  # of all bars: a part below has no legend entry
 
 
 def operation(op: str) -> str:
@@ -410,7 +408,7 @@ def waits(rows: Sequence[CollectiveStat], theme: Theme, slow_links: Sequence[int
         (Part.TRANSFER.value, theme.part[Part.TRANSFER], transfer, hatched),
         (_LATE, pale_on(theme.part[Part.TRANSFER], theme, 0.3), late, plain_bars),
     ):
-        if not any(values) or sum(values) < _LEAST_SHARE * sum(row.duration_mean_ns for row in rows):
+        if not any(values) or sum(values) < DASHBOARD.least_legend_share * sum(row.duration_mean_ns for row in rows):
             continue
         signs = ["≤ " if hatch else "" for hatch in hatches]
         figure.add_bar(

@@ -13,6 +13,7 @@ from diag.api import compare_runs
 from diag.app.address import choose, choose_path, name_of, opened, runs_of
 from diag.app.figures import MS, finish
 from diag.app.markup import label, plain
+from diag.app.policy import DASHBOARD
 from diag.app.run_view import PART_OF, RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import bullets, draw, head, show_error, show_metrics, without_steps
@@ -138,9 +139,6 @@ def _signed(ns: int) -> str:
 # -- figures -----------------------------------------------------------------------------------------------------------
 
 
-_THIN = 4  # the axis is cut off if its lowest value is at least this many times the values' range
-
-
 def flow(comparison: Comparison, before: str, after: str, theme: Theme) -> go.Figure:
     """A waterfall in milliseconds per step: the first run's bar, a floating bar per kind of time that begins where the
     one before it ends, and the second run's bar. Lines are the intervals of the differences. Hatched: the interval
@@ -198,7 +196,7 @@ def _axis(lows: Sequence[float], tops: Sequence[float]) -> dict[str, Any]:
     says so."""
     low, high = min(*lows, *tops), max(tops)
     span = high - low
-    first = 0.0 if low < _THIN * span else low - 0.5 * span
+    first = 0.0 if low < DASHBOARD.cut_axis_from * span else low - 0.5 * span
     title = "milliseconds a step" if not first else f"milliseconds a step, cut off below {number(first)}"
     return {"title": {"text": title}, "range": [first, high + 0.12 * (high - first)]}
 

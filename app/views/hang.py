@@ -20,6 +20,7 @@ from diag.api import split_job, state_of
 from diag.app.address import choose, choose_path, show_link
 from diag.app.figures import finish
 from diag.app.markup import label, plain, prose
+from diag.app.policy import DASHBOARD
 from diag.app.run_view import Part
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import EMPTY, bullets, draw, show_code, show_error, table
@@ -43,9 +44,6 @@ from diag.words.formatting import counted, listing, share, visible
 _RUN, _PATH, _UPLOAD = "run", "path", "upload"
 _LABELS = {_RUN: "this run", _PATH: "a path in this folder", _UPLOAD: "uploaded files"}
 _REFUSED = "Nothing to triage"
-_MOST_EVIDENCE_CHARS = 400
-_MOST_FRAMES = 30
-_PATH_PARTS = 3  # ranks/00003/log.txt
 _FRAME = re.compile(r"(?P<name>.+?) \((?P<file>.+)", re.DOTALL)  # of a Stack
 NO_GROUPS = "The logs name no group. Flight Recorder dumps contain all groups and the last calls of each rank."
 NO_GROUPS_OF_NCCL = (
@@ -195,10 +193,10 @@ def drawn_groups(groups: Sequence[GroupPlaces], culprits: Sequence[int]) -> tupl
     others: list[GroupPlaces] = []
     for group in groups:
         (telling if group.uneven or group.holds(culprits) else others).append(group)
-    room = max(0, MOST_GROUPS - len(telling))
-    shown = telling[:MOST_TELLING] + others[:room]
+    room = max(0, DASHBOARD.most_groups - len(telling))
+    shown = telling[: DASHBOARD.most_groups_with_a_fault] + others[:room]
     sentences = []
-    if cut := len(telling[MOST_TELLING:]):
+    if cut := len(telling[DASHBOARD.most_groups_with_a_fault :]):
         sentences.append(f"{counted(cut, 'group')} more with such ranks, not drawn.")
     if rest := len(others[room:]):
         at_fault = " and that hold no rank at fault" if culprits else ""
@@ -218,7 +216,7 @@ def _evidence(evidence: Sequence[Evidence]) -> None:
     rows = []
     for item in evidence:
         text = visible(item.text.strip())
-        text = text if len(text) <= _MOST_EVIDENCE_CHARS else f"{text[:_MOST_EVIDENCE_CHARS]}…"
+        text = text if len(text) <= DASHBOARD.most_evidence_chars else f"{text[: DASHBOARD.most_evidence_chars]}…"
         file = visible(_short(item.path))
         place = f"{file}:{item.line}" if item.line else file
         rows.append({"Where": plain(place), "Line": plain(text)})
@@ -232,12 +230,15 @@ def _stacks(stacks: Sequence[Stack]) -> None:
     for column, stack in zip(st.columns(min(2, len(stacks))), stacks[:2], strict=False):
         with column:
             st.markdown(f"**Rank {stack.rank}**, {plain(stack.what)}")
-            show_code("\n".join(visible(_frame(frame)) for frame in stack.frames[:_MOST_FRAMES]) or "no frames", None)
+            show_code(
+                "\n".join(visible(_frame(frame)) for frame in stack.frames[: DASHBOARD.most_frames]) or "no frames",
+                None,
+            )
 
 
 def _short(path: str) -> str:
     """The path's last parts; the parts before them are the same for all files."""
-    return "/".join(Path(path).parts[-_PATH_PARTS:])
+    return "/".join(Path(path).parts[-DASHBOARD.path_parts :])
 
 
 def _frame(frame: str) -> str:
@@ -266,19 +267,17 @@ def _gap(paths: Sequence[str], reason: str) -> str:
 
 # -- NCCL RAS ----------------------------------------------------------------------------------------------------------
 
-_EVERY_S = 3.0  # between two looks at the last report; NCCL RAS is queried less often
-_AT_ONCE_S = 0.5  # the longest that a page waits for the first report
 _COLUMNS = ("Communicator", "Ranks", "Host", "NCCL RAS reports", "Counts")
 
 
 def _ras(run: Path) -> None:
     """Draws the report of NCCL RAS while the run trains, else the last report stored with the run."""
-    st.fragment(_ras_now, run_every=_EVERY_S if state_of(run).live else None)(run)
+    st.fragment(_ras_now, run_every=DASHBOARD.ras_every_s if state_of(run).live else None)(run)
 
 
 def watched(run: Path) -> Seen:
     """The report of NCCL RAS on a run that trains, a few seconds old at most. A background thread queries it."""
-    return _watch(str(run)).look(_AT_ONCE_S)
+    return _watch(str(run)).look(DASHBOARD.ras_wait_s)
 
 
 def ras_line(run: Path) -> None:
@@ -341,10 +340,8 @@ def _report(seen: Seen, age: float | None) -> None:
 # -- figures -----------------------------------------------------------------------------------------------------------
 
 
-MOST_GROUPS, MOST_TELLING = 24, 64  # rows; the second: of groups that show a fault or hold a culprit
 _CELLS_PX, _CHAR_PX = 640, 6.5  # width of all cells on a window of 1,440 pixels, and of a digit in them
 _ROW, _LEAST, _LEGEND = 34, 150, 32  # pixels
-_MOST_OPS = 2  # names of operations in the label of a row
 _GAP = 2
 _STATES = tuple(At)
 
@@ -448,8 +445,12 @@ def _number(place: Place, group: GroupPlaces, most_chars: int) -> str:
 def _row_name(group: GroupPlaces) -> str:
     """The group's title, and under it the operations that its ranks called last."""
     ops = list(dict.fromkeys(place.op for place in group.members if place.op))
-    more = f" and {len(ops) - _MOST_OPS} more" if len(ops) > _MOST_OPS else ""
-    called = f"<br>{label(', '.join(ops[:_MOST_OPS]), 40)}{more}" if ops else ""
+    more = (
+        f" and {len(ops) - DASHBOARD.most_operations_of_row} more"
+        if len(ops) > DASHBOARD.most_operations_of_row
+        else ""
+    )
+    called = f"<br>{label(', '.join(ops[: DASHBOARD.most_operations_of_row]), 40)}{more}" if ops else ""
     return f"{label(group.title, 40)}{called}"
 
 

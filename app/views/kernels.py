@@ -11,6 +11,7 @@ import streamlit as st
 from diag.app.address import choose
 from diag.app.figures import MS, finish, rows_height
 from diag.app.markup import label, plain
+from diag.app.policy import DASHBOARD
 from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.timeline_data import colour_of
@@ -42,7 +43,6 @@ from diag.timeline import timeline_of
 from diag.words.formatting import counted, duration, number, share, short_name
 from diag.words.wording import fused_words, per_whole
 
-_MOST_ROWS = 200
 _FROM = {"shapes": "measured", "class": "inferred"}  # from recorded shapes, or from the class of kernel
 
 
@@ -106,7 +106,7 @@ def _unknown(measures: tuple[tuple[str, Measure, str], ...]) -> dict[str, list[s
 def _kernels(view: RunView, table: KernelTable, theme: Theme) -> None:
     on_device = table.unit == "kernel"
     st.subheader("Kernels" if on_device else "Operators", anchor="kernels")
-    shown = min(MOST_BARS, len(table.rows))
+    shown = min(DASHBOARD.most_kernel_bars, len(table.rows))
     busy = duration(table.busy_ns / max(1, table.rank_steps))
     subject = "The device" if on_device else "The host"
     time = "time" if on_device else "self time"
@@ -118,7 +118,7 @@ def _kernels(view: RunView, table: KernelTable, theme: Theme) -> None:
         )
     )
     draw(kernels(table, theme), "kernels", f"Top {counted(shown, table.unit)} by time, in milliseconds a step")
-    rows = [_kernel(row, table.rank_steps) for row in table.rows[:_MOST_ROWS]]
+    rows = [_kernel(row, table.rank_steps) for row in table.rows[: DASHBOARD.most_kernel_rows]]
     picked = st.dataframe(
         shown_rows(rows),
         key="kernel-table",
@@ -133,8 +133,8 @@ def _kernels(view: RunView, table: KernelTable, theme: Theme) -> None:
     )
     _named(view, [table.rows[row].name for row in picked.selection.rows])
     notes = []
-    if len(table.rows) > _MOST_ROWS:
-        notes.append(f"Not shown: {len(table.rows) - _MOST_ROWS:,} with less time.")
+    if len(table.rows) > DASHBOARD.most_kernel_rows:
+        notes.append(f"Not shown: {len(table.rows) - DASHBOARD.most_kernel_rows:,} with less time.")
     peak = table.peak
     if peak is not None and peak.ridge is not None:
         notes.append(
@@ -207,7 +207,7 @@ def _modules(view: RunView, tables: tuple[ModuleTable, ...], theme: Theme) -> No
         nothing("No module ran in the counted steps.")
         return
     draw(modules(table, theme), "modules", "Milliseconds a step in each module, forward and backward")
-    rows = [_module(row, table.rank_steps) for row in table.rows[:_MOST_ROWS]]
+    rows = [_module(row, table.rank_steps) for row in table.rows[: DASHBOARD.most_kernel_rows]]
     picked = st.dataframe(
         shown_rows(rows),
         key="module-table",
@@ -279,7 +279,7 @@ def _path(table: PathTable, theme: Theme) -> None:
     draw(path(table, theme), "path", "Milliseconds a step of the critical path by rank, kind and module")
     basis = "traced" if table.traced else "counted, of which none is traced: no module is known"
     inside = share(table.in_modules_ns / table.total_ns) if table.total_ns else "0%"
-    shown = min(MOST_BARS, len(table.rows))
+    shown = min(DASHBOARD.most_kernel_bars, len(table.rows))
     st.caption(
         plain(
             f"The critical path of {counted(len(table.steps), 'step')} ({basis}): the {shown} largest of "
@@ -290,9 +290,6 @@ def _path(table: PathTable, theme: Theme) -> None:
 
 # -- figures -----------------------------------------------------------------------------------------------------------
 
-
-MOST_BARS = 15
-_LONGEST = 46  # characters of a name at an axis
 
 _PART_OF = {
     "compute": Part.COMPUTE,
@@ -305,7 +302,7 @@ _PART_OF = {
 
 def kernels(table: KernelTable, theme: Theme) -> go.Figure:
     """Milliseconds per rank and step of the longest kernels (or operators), coloured by kind."""
-    rows = table.rows[:MOST_BARS]
+    rows = table.rows[: DASHBOARD.most_kernel_bars]
     steps = max(1, table.rank_steps)
     figure = go.Figure()
     for kind in dict.fromkeys(row.kind for row in rows):
@@ -328,7 +325,7 @@ def kernels(table: KernelTable, theme: Theme) -> go.Figure:
 
 def modules(table: ModuleTable, theme: Theme) -> go.Figure:
     """Milliseconds per rank and step in the longest modules, submodules included."""
-    rows = sorted(table.rows, key=lambda row: -(row.forward_ns + row.backward_ns))[:MOST_BARS]
+    rows = sorted(table.rows, key=lambda row: -(row.forward_ns + row.backward_ns))[: DASHBOARD.most_kernel_bars]
     steps = max(1, table.rank_steps)
     figure = go.Figure()
     for name, values, colour in (
@@ -348,12 +345,12 @@ def modules(table: ModuleTable, theme: Theme) -> go.Figure:
             hovertemplate=f"%{{customdata}}<br>{name} %{{x:,.3f}} ms<extra></extra>",
         )
     totals = [(row.forward_ns + row.backward_ns) / steps for row in rows]
-    return _bars(figure, [label(row.name, _LONGEST) for row in rows], totals, theme)
+    return _bars(figure, [label(row.name, DASHBOARD.kernel_name_chars) for row in rows], totals, theme)
 
 
 def path(table: PathTable, theme: Theme) -> go.Figure:
     """Milliseconds per step of the critical path, for which all ranks wait, by rank, kind of time and module."""
-    rows = table.rows[:MOST_BARS]
+    rows = table.rows[: DASHBOARD.most_kernel_bars]
     figure = go.Figure()
     for part in dict.fromkeys(_part(row) for row in rows):
         bars = [(at, row) for at, row in enumerate(rows) if _part(row) == part]
@@ -367,7 +364,10 @@ def path(table: PathTable, theme: Theme) -> go.Figure:
             hovertemplate="%{customdata[0]}<br>%{x:,.3f} ms a step, %{customdata[1]} of it<extra></extra>",
         )
     return _bars(
-        figure, [label(_path_name(row), _LONGEST + 14) for row in rows], [row.ns_per_step for row in rows], theme
+        figure,
+        [label(_path_name(row), DASHBOARD.kernel_name_chars + 14) for row in rows],
+        [row.ns_per_step for row in rows],
+        theme,
     )
 
 
@@ -399,7 +399,7 @@ def _bars(figure: go.Figure, names: Sequence[str], totals_ns: Sequence[float], t
 
 
 def _kernel_name(row: KernelStat) -> str:
-    return label(short_name(row.name).removeprefix("aten::"), _LONGEST)
+    return label(short_name(row.name).removeprefix("aten::"), DASHBOARD.kernel_name_chars)
 
 
 def _part(row: PathStat) -> Part:

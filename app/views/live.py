@@ -17,13 +17,12 @@ from diag.api import RunState, Standstill, State, split_job, state_of
 from diag.app.address import Version, age_s, analysed, choose, is_refused, renew, show_link, version_of
 from diag.app.curves import LOSS, curve_figure, known, throughput
 from diag.app.markup import plain, prose
+from diag.app.policy import DASHBOARD
 from diag.app.theme import theme_of
 from diag.app.views.common import draw
 from diag.live import Progress, curves_of, progress_of
 from diag.words.formatting import NBSP, counted, elapsed, number
 
-EVERY_S = 2.0
-_CURVES_EVERY_S = 6.0
 _ICON = {
     State.TRAINING: ":material/play_arrow:",
     State.FINISHED: ":material/check:",
@@ -60,7 +59,7 @@ def wait_for(path: Path) -> None:
 def until_changed(path: Path) -> None:
     """Redraws the page when the file or folder appears, or when something is added to the folder."""
     st.html(_STEADY)
-    st.fragment(_when_changed, run_every=EVERY_S)(path, _changed(path))
+    st.fragment(_when_changed, run_every=DASHBOARD.live_every_s)(path, _changed(path))
 
 
 def _when_changed(path: Path, before: int) -> None:
@@ -83,7 +82,9 @@ def watch(shown: RunState) -> None:
     following = shown.live and _follows(shown.path)
     if following:
         st.html(_STEADY)
-    st.fragment(_watched, run_every=EVERY_S if following else None)(shown, analysed(shown.path), following)
+    st.fragment(_watched, run_every=DASHBOARD.live_every_s if following else None)(
+        shown, analysed(shown.path), following
+    )
 
 
 def redrawn() -> bool:
@@ -177,7 +178,7 @@ def _span(seconds: float) -> str:
 
 def show_standstill(run: Path) -> None:
     """Says on the overview that a run that trains makes no progress, for as long as it does not."""
-    st.fragment(_standstill, run_every=EVERY_S)(run)
+    st.fragment(_standstill, run_every=DASHBOARD.live_every_s)(run)
 
 
 def _standstill(run: Path) -> None:
@@ -196,7 +197,7 @@ _HEIGHT = 220
 def show_curves(state: RunState) -> None:
     """Draws loss and throughput of a run directory over its steps; follows a run that trains."""
     if state.state != State.RECORDED:
-        st.fragment(_curves, run_every=_CURVES_EVERY_S if state.live else None)(state.path)
+        st.fragment(_curves, run_every=DASHBOARD.curves_every_s if state.live else None)(state.path)
 
 
 def _curves(run: Path) -> None:

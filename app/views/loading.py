@@ -9,8 +9,9 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from diag.app.drawings import every_rank, field_of
-from diag.app.figures import MOST_RANK_BARS, MS, finish, rank_names, rows_height
+from diag.app.figures import MS, finish, rank_names, rows_height
 from diag.app.markup import plain
+from diag.app.policy import DASHBOARD
 from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import (
@@ -92,7 +93,7 @@ def _loader(view: RunView, table: LoadingTable) -> None:
 
 
 def _waits(view: RunView, table: LoadingTable, culprits: tuple[int, ...], theme: Theme) -> None:
-    if len(table.rows) <= MOST_RANK_BARS:
+    if len(table.rows) <= DASHBOARD.most_rank_bars:
         draw(
             ranks(table, culprits, theme),
             "loader-ranks",
@@ -120,7 +121,7 @@ def _copies(view: RunView, table: LoadingTable, theme: Theme) -> None:
     if not any(row.host_copy_ns or row.exposed_copy_ns for row in table.rows):
         nothing("No exposed copy was recorded.", "`diag run` records them with its traces.")
         return
-    if len(table.rows) <= MOST_RANK_BARS:
+    if len(table.rows) <= DASHBOARD.most_rank_bars:
         draw(copies(table, theme), "copies", "Milliseconds a step of copies between host and device on each rank")
 
 

@@ -9,17 +9,9 @@ import streamlit as st
 
 from diag.app import drawings
 from diag.app.address import choose
-from diag.app.figures import (
-    MOST_RANK_BARS,
-    blocks_of,
-    finish,
-    highest,
-    rows_height,
-    shade_windows,
-    step_axis,
-    step_names,
-)
+from diag.app.figures import blocks_of, finish, highest, rows_height, shade_windows, step_axis, step_names
 from diag.app.markup import plain
+from diag.app.policy import DASHBOARD
 from diag.app.run_view import Memory, RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.allocations import show_curves, show_snapshots
@@ -128,7 +120,7 @@ def _findings(view: RunView) -> None:
 
 def _peaks(view: RunView, memory: Memory, theme: Theme) -> None:
     st.subheader("Peaks", anchor="peaks")
-    if len(view.ranks) > MOST_RANK_BARS:
+    if len(view.ranks) > DASHBOARD.most_rank_bars:
         draw(drawings.memory_field(view, memory, theme), "memory-field", "Peak memory of each rank in each step")
     else:
         draw(drawings.memory_peaks(view, memory, theme), "memory-peaks", "Peak memory of each rank")
@@ -152,7 +144,7 @@ def _growth(view: RunView, memory: Memory, theme: Theme) -> None:
     st.subheader("Over the steps", anchor="growth")
     if text := jump_text(view):
         st.markdown(plain(text))
-    if len(view.ranks) <= MOST_LINES:
+    if len(view.ranks) <= DASHBOARD.most_memory_lines:
         draw(lines_of_ranks(view, memory, theme), "memory-lines", "Memory of every rank by step")
         return
     fullest = max(view.result.memory_table.rows, key=lambda row: row.peak).rank
@@ -179,7 +171,7 @@ def _states(table: MemoryTable, theme: Theme | None) -> None:
     ):
         row.metric(name, size(value), border=True, width=card_px(name, size(value)))
     st.caption(plain(f"By formula, not measured: {estimate.basis}."))
-    if theme is None or len(table.rows) > MOST_RANK_BARS:
+    if theme is None or len(table.rows) > DASHBOARD.most_rank_bars:
         return
     draw(against_states(table, theme), "states", "Peak of each rank: the model's states by formula, and the rest")
     rest = (
@@ -240,9 +232,6 @@ GB = 1e9
 
 
 _DASHES = ("solid", "dash")
-
-
-MOST_LINES = 12
 
 
 def lines_of_ranks(view: RunView, memory: Memory, theme: Theme) -> go.Figure:

@@ -20,7 +20,6 @@ from diag.app.address import Version, analyse, bytes_of, choose_text, job_at, na
 from diag.app.curves import (
     LOSS,
     MEMORY,
-    MOST_RUNS,
     STEP_TIME,
     Quantity,
     curve_figure,
@@ -30,6 +29,7 @@ from diag.app.curves import (
     throughput,
 )
 from diag.app.markup import plain, prose
+from diag.app.policy import DASHBOARD
 from diag.app.theme import theme_of
 from diag.app.views.common import EMPTY, bullets, draw, known_columns, show_error, shown_rows
 from diag.errors import DiagError
@@ -40,11 +40,7 @@ from diag.tune.history import FILE_NAME
 from diag.words.formatting import counted, listing, spaced
 from diag.words.wording import class_name
 
-_EVERY_S = 3.0  # while a run trains, or is analysed
-_IDLE_S = 15.0  # otherwise: a run may be added
-_FIRST = 6  # runs whose curves are shown if none is ticked
 _FIGURE_HEIGHT = 560
-_MOST_REASONS = 5
 _NOT_ANALYSED = "not analysed yet"
 
 
@@ -53,7 +49,9 @@ def show(root: Path, open_run: Callable[[str], None], compare: Callable[[str, st
     st.title("Runs")
     words = choose_text("Search", param="search", placeholder="class, culprit, cause, strategy or name").lower().split()
     busy = any(state.live or outline_of(state) is None for state in map(state_of, runs_of(root)[0]))
-    st.fragment(_runs, run_every=_EVERY_S if busy else _IDLE_S)(root, words, busy, open_run, compare)
+    st.fragment(_runs, run_every=DASHBOARD.runs_every_s if busy else DASHBOARD.idle_runs_every_s)(
+        root, words, busy, open_run, compare
+    )
 
 
 def _runs(
@@ -77,7 +75,7 @@ def _runs(
     ticked = _table([rows[state.path] for state in matching])
     _buttons([names[at] for at in ticked], open_run, compare)
     named = list(zip(names, matching, strict=True))
-    _curves([named[at] for at in ticked] or named[:_FIRST], bool(ticked))
+    _curves([named[at] for at in ticked] or named[: DASHBOARD.curves_shown], bool(ticked))
     _left_out(
         [
             f"{name}: {outline.why}"
@@ -115,8 +113,12 @@ def _sorted(jobs: Jobs) -> None:
 def _left_out(reasons: Sequence[str]) -> None:
     """Draws why runs were not analysed."""
     if reasons:
-        more = [f"and {counted(len(reasons) - _MOST_REASONS, 'run')} more"] if len(reasons) > _MOST_REASONS else []
-        st.markdown("Not analysed for this list:\n" + bullets((*reasons[:_MOST_REASONS], *more)))
+        more = (
+            [f"and {counted(len(reasons) - DASHBOARD.most_reasons, 'run')} more"]
+            if len(reasons) > DASHBOARD.most_reasons
+            else []
+        )
+        st.markdown("Not analysed for this list:\n" + bullets((*reasons[: DASHBOARD.most_reasons], *more)))
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
@@ -175,7 +177,7 @@ def cells_of(row: RunRow) -> dict[str, Any]:
 def _buttons(names: Sequence[str], open_run: Callable[[str], None], compare: Callable[[str, str], None]) -> None:
     """Draws a button to open each ticked run, and one to compare two."""
     with st.container(horizontal=True, gap="small"):
-        for name in names[:MOST_RUNS]:
+        for name in names[: DASHBOARD.most_runs_in_figure]:
             if st.button(plain(f"Open {name}"), key=f"open {name}", icon=":material/open_in_new:"):
                 open_run(name)
         if len(names) == 2 and st.button("Compare both", key="compare both", icon=":material/difference:"):
@@ -186,11 +188,15 @@ def _buttons(names: Sequence[str], open_run: Callable[[str], None], compare: Cal
 
 
 def _curves(states: Sequence[tuple[str, RunState]], ticked: bool) -> None:
-    curves = [(name, recorded) for name, state in states[:MOST_RUNS] if (recorded := curves_for(state)) is not None]
+    curves = [
+        (name, recorded)
+        for name, state in states[: DASHBOARD.most_runs_in_figure]
+        if (recorded := curves_for(state)) is not None
+    ]
     st.subheader("Curves", anchor="curves")
     which = counted(len(states), "ticked run" if ticked else "run")
-    if len(states) > MOST_RUNS:
-        which = f"the first {MOST_RUNS} of {which}"
+    if len(states) > DASHBOARD.most_runs_in_figure:
+        which = f"the first {DASHBOARD.most_runs_in_figure} of {which}"
     elif not ticked and len(states) > 1:
         which = f"the first {which}"
     st.caption(f"Curves of {which}, first rank of each run. Tick runs in the table to choose them.")
@@ -220,10 +226,6 @@ def _quantities(curves: Sequence[tuple[str, Curves]]) -> tuple[Quantity, ...]:
 #
 # What the list shows of each run. A background thread analyses one run after the other; an outline is cached until its
 # run changes.
-
-_MOST_BYTES = 64 << 20  # largest run that is analysed for the list alone: takes a few seconds
-_MOST_KNOWN = 1024  # runs
-_LIVE_S = 60.0  # shortest time between two analyses of a run that trains, for the list
 
 
 @dataclass(frozen=True)
@@ -283,7 +285,7 @@ def curves_for(state: RunState) -> Curves | None:
 
 
 def _holds(outline: Outline, state: RunState) -> bool:
-    fresh = state.live and outline.version[1] and time.monotonic() - outline.made_s < _LIVE_S
+    fresh = state.live and outline.version[1] and time.monotonic() - outline.made_s < DASHBOARD.live_run_every_s
     return fresh or outline.version == version_of(state)
 
 
@@ -294,7 +296,7 @@ def _work() -> None:
             with _LOCK:
                 _KNOWN[state.path] = outline
                 _KNOWN.move_to_end(state.path)
-                if len(_KNOWN) > _MOST_KNOWN:
+                if len(_KNOWN) > DASHBOARD.most_runs_known:
                     _KNOWN.popitem(last=False)
         except BaseException:  # a bug ends this thread, not the list
             _WORKING.clear()
@@ -314,8 +316,8 @@ def _next() -> RunState | None:
 
 def _outlined(state: RunState) -> Outline:
     version, now_s = version_of(state), time.monotonic()
-    if bytes_of(state.path) > _MOST_BYTES:
-        why = f"more than {_MOST_BYTES >> 20} MiB of records; open it to analyse it"
+    if bytes_of(state.path) > DASHBOARD.most_analysed_run_bytes:
+        why = f"more than {DASHBOARD.most_analysed_run_bytes >> 20} MiB of records; open it to analyse it"
         return Outline(row_of(state), version, now_s, why=why)
     try:
         result = analyse(state)

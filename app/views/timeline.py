@@ -21,9 +21,10 @@ import streamlit as st
 from diag.app.address import choose, choose_number
 from diag.app.figures import MS
 from diag.app.markup import plain
+from diag.app.policy import DASHBOARD
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.timeline_data import MOST_TEXT, StepToOpen, source_of, words, work_colours, work_words
+from diag.app.timeline_data import StepToOpen, source_of, words, work_colours, work_words
 from diag.app.timeline_data import share as share_run
 from diag.perfetto import UI
 from diag.tables.zoom import WORK, AllRanks, Category, Lane, by_name
@@ -39,7 +40,6 @@ from .common import beyond_summaries, show_code, without_steps
 
 ALL = "all"  # instead of a step
 NONE = "none"  # instead of a second rank
-_SHORTEST_NS = 1000
 _STATE = "timeline limits"  # the run, the window and its limits, in ms, as last shown
 _DRAWN, _TURN = "timeline drawn", "timeline turn"  # the last view sent to the canvas; how many the page chose
 _BY_CANVAS = "timeline moved"  # whether the current choices come from the canvas
@@ -128,7 +128,7 @@ def choose_look(view: RunView) -> Look:
 def window_between(first_ms: float, second_ms: float) -> Window:
     """The window between two moments in either order: whole microseconds, at least one."""
     begin, end = (round(ms * 1000) * 1000 for ms in sorted((first_ms, second_ms)))
-    return Window(begin, max(end, begin + _SHORTEST_NS))
+    return Window(begin, max(end, begin + DASHBOARD.shortest_view_ns))
 
 
 def go_to(step: str) -> None:
@@ -148,7 +148,7 @@ def _in_address(name: str) -> str:
     """The value that was chosen in the canvas or is in the address, else ""."""
     if st.query_params.get(name, "") != st.session_state.get(f"{name} as last shown", ""):  # a link was opened
         st.session_state[name] = st.query_params.get(name, "")
-    text = str(st.session_state.get(name, ""))[:MOST_TEXT]
+    text = str(st.session_state.get(name, ""))[: DASHBOARD.most_search_chars]
     st.session_state[f"{name} as last shown"] = text
     if text:
         st.query_params[name] = text
@@ -201,8 +201,6 @@ def _ceil(ns: int) -> float:
 
 
 # -- the page ----------------------------------------------------------------------------------------------------------
-
-_NAME_CHARS = 100
 
 
 def show(view: RunView) -> None:
@@ -294,7 +292,11 @@ def _table_of_names(lanes: Sequence[Lane], window: Window) -> None:
     st.table(
         [
             {
-                "Name": plain(total.name if len(total.name) <= _NAME_CHARS else f"{total.name[: _NAME_CHARS - 1]}…"),
+                "Name": plain(
+                    total.name
+                    if len(total.name) <= DASHBOARD.event_name_chars
+                    else f"{total.name[: DASHBOARD.event_name_chars - 1]}…"
+                ),
                 "Time": duration(total.total_ns),
                 "Events": f"{total.events:,}",
                 "Kind": plain(total.lane.title),
@@ -364,8 +366,6 @@ def open_command(path: Path, rank: int, step: int) -> str:
 
 # -- canvas ------------------------------------------------------------------------------------------------------------
 
-_FEW_RANKS = 16  # up to this many are ordered by number; more, worst first
-
 
 def _canvas(view: RunView, look: Look) -> None:
     source = share_run(view.result)
@@ -397,12 +397,14 @@ def contents(view: RunView, theme: Theme) -> dict[str, Any]:
     traced = {step for rank in timeline.ranks.values() for step in rank.traced}
     return {
         "begin": 0,
-        "end": max(timeline.end_ns, _SHORTEST_NS),
+        "end": max(timeline.end_ns, DASHBOARD.shortest_view_ns),
         "steps": [[span.step, span.begin_ns, span.end_ns, int(span.step in traced)] for span in timeline.steps],
         "ranks": ranks,
-        "by_host": len(ranks) > _FEW_RANKS and 1 < hosts < len(ranks),
+        "by_host": len(ranks) > DASHBOARD.ranks_by_number and 1 < hosts < len(ranks),
         "perfetto": UI,
-        "order": "worst first by the time that others waited for them" if len(ranks) > _FEW_RANKS else "by number",
+        "order": "worst first by the time that others waited for them"
+        if len(ranks) > DASHBOARD.ranks_by_number
+        else "by number",
         "works": [work_words(work) for work in WORK],
         "colours": work_colours(theme),
         "theme": canvas_theme(theme),
@@ -430,7 +432,7 @@ def _ordered(view: RunView) -> list[dict[str, Any]]:
     """The ranks in drawing order: few by number; many worst first, grouped by host."""
     rows = {row["rank"]: row for row in view.result.ranks.select("rank", "host", "caused_wait_ns").to_dicts()}
     ranks = [_Rank.of(rank, rows.get(rank, {}), rank in view.culprits) for rank in timeline_of(view.result).ranks]
-    if len(ranks) > _FEW_RANKS:
+    if len(ranks) > DASHBOARD.ranks_by_number:
         worst: dict[str, tuple[bool, int]] = {}
         for entry in ranks:
             worst[entry.host] = max(worst.get(entry.host, (False, 0)), entry.badness)

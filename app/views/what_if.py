@@ -14,6 +14,7 @@ from diag.app.figures import (
     rows_height,
 )
 from diag.app.markup import label, plain
+from diag.app.policy import DASHBOARD
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import METRIC_PX, beyond_summaries, bullets, draw, head, nothing, show_code, without_steps
@@ -22,7 +23,6 @@ from diag.model.steps import Knob, Risk
 from diag.words.formatting import duration, number, share, size
 
 AS_IT_IS = "as-it-is"
-_ALONE = 3  # up to this many lists get one row each
 _RISK = {
     Risk.MEMORY: "memory",
     Risk.NUMERICS: "numerical results",
@@ -81,7 +81,7 @@ def _choose(view: RunView, changes: tuple[KnobChange, ...]) -> list[KnobChange]:
     for change in changes:
         by_knob.setdefault(change.knob, []).append(change)
     chosen: list[KnobChange] = []
-    columns = st.columns(2 if len(by_knob) > _ALONE else 1)  # the texts are long
+    columns = st.columns(2 if len(by_knob) > DASHBOARD.lists_in_a_row else 1)  # the texts are long
     for at, (knob, knob_changes) in enumerate(by_knob.items()):
         texts = {change.id: change.change for change in knob_changes}
         default = next((change.id for change in knob_changes if change.id in advised), AS_IT_IS)

@@ -26,6 +26,7 @@ from diag.collectors.records import (
 from diag.errors import DiagError, readable
 from diag.export import definitions as of
 from diag.export.definitions import Metric, Sample
+from diag.export.policy import EXPORT_LIMITS
 from diag.model.steps import Kind
 from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import Tail, read_manifest
@@ -44,10 +45,6 @@ def must_be_run(layout: RunLayout) -> None:
         )
     with readable(layout.ranks_folder):
         layout.ranks()
-
-
-_AT_ONCE = 32  # steps in a batch: splitting compares every step of it with every collective of it
-_MOST_OPEN = 10_000  # collectives whose end on the device is not known yet
 
 
 class FinishedStep(Struct, frozen=True):
@@ -119,7 +116,7 @@ class FinishedSteps:
         return list(self._split([record for record in finished if record.end_ns > record.begin_ns])), calls
 
     def _split(self, finished: Sequence[StepRecord]) -> Iterator[FinishedStep]:
-        cuts = [*range(0, len(finished), _AT_ONCE), len(finished)]
+        cuts = [*range(0, len(finished), EXPORT_LIMITS.steps_at_once), len(finished)]
         for first, end in pairwise(cuts):
             batch = finished[first:end]
             # A collective of one step can be waited for in the next.
@@ -137,7 +134,7 @@ class FinishedSteps:
                     self._rows.pop(step, None)
 
     def _call(self, row: CollectiveRow) -> FinishedCall:
-        if row.end_ns is None and len(self._open) < _MOST_OPEN:
+        if row.end_ns is None and len(self._open) < EXPORT_LIMITS.most_open_collectives:
             self._open[row.group, row.seq] = row.op
         return FinishedCall(row.group, row.op, row.bytes, None if row.end_ns is None else row.end_ns - row.start_ns)
 

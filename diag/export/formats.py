@@ -22,6 +22,7 @@ from diag.collectors.text import visible_lines
 from diag.errors import DiagError, not_installed
 from diag.export.definitions import METRICS, Kind, Metric, Sample
 from diag.export.finished_steps import StepCurves
+from diag.export.policy import EXPORT_LIMITS
 from diag.export.run_metrics import RunMetrics
 from diag.serve.guard import Guard, Request, listening, resolved, with_headers
 
@@ -156,7 +157,6 @@ class _Live(Collector):
 
 # Exports through OpenTelemetry's SDK to a collector, by OTLP over HTTP. Needs the extra `otel`.
 
-_MOST_SERIES = 1_000_000  # per instrument; the SDK's own limit is 2,000, and a run can have 24,576 ranks
 DEFAULT_ENDPOINT = "http://localhost:4318/v1/metrics"
 
 
@@ -173,7 +173,10 @@ class OtlpSender:
             raise not_installed("OpenTelemetry's SDK", "otel") from error
         self._samples: dict[str, list[Sample]] = {}
         # Read on demand: nothing is sent twice, and failures are reported here.
-        limits: CardinalityLimits = {ObservableCounter: _MOST_SERIES, ObservableGauge: _MOST_SERIES}
+        limits: CardinalityLimits = {
+            ObservableCounter: EXPORT_LIMITS.most_series,
+            ObservableGauge: EXPORT_LIMITS.most_series,
+        }
         self._reader = InMemoryMetricReader(cardinality_limits=limits)
         resource = Resource.create({"service.name": "diag", "service.instance.id": run})
         self._provider = MeterProvider([self._reader], resource)

@@ -15,6 +15,7 @@ from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import Heartbeat, Manifest, RankRecord, StepRecord
 from diag.export import definitions as of
 from diag.export.finished_steps import FinishedSteps, RankTotals, must_be_run
+from diag.export.policy import EXPORT_LIMITS
 from diag.model import DAMAGED, Gap
 from diag.model.breakdown import peak_of
 from diag.model.steps import Parts
@@ -107,7 +108,6 @@ def _split(parts: Parts) -> dict[str, int]:
 # Aggregates samples over the ranks: as many series for 24,576 ranks as for two.
 
 _OF_A_RANK = (of.RANK, of.HOST, of.GPU)
-MOST_GROUPS = 64  # process groups with the most bytes; the others are merged into one
 OTHERS = "other"
 
 _Labels = tuple[tuple[str, str], ...]
@@ -161,10 +161,7 @@ def _largest_groups(merged: Mapping[tuple[Metric, _Labels], _Merged]) -> set[str
     for (metric, run_labels), values in merged.items():
         if metric is of.COLLECTIVE_BYTES:
             sizes[dict(run_labels)[of.GROUP]] += round(values.sum)
-    return set(sorted(sizes, key=lambda group: (-sizes[group], group))[:MOST_GROUPS])
-
-
-MOST_RANKS = 64  # by default up to this number of ranks have their own series
+    return set(sorted(sizes, key=lambda group: (-sizes[group], group))[: EXPORT_LIMITS.most_groups])
 
 
 class RunMetrics:
@@ -207,7 +204,7 @@ class RunMetrics:
         signs.append(manifest.created_unix_ns if manifest is not None else 0)  # the first heartbeat comes later
         self.live = not ended and now_ns - max(signs) < SILENCE.silent_s * 1e9
         samples = self._samples(manifest, now_ns)
-        per_rank = self._per_rank if self._per_rank is not None else len(self._ranks) <= MOST_RANKS
+        per_rank = self._per_rank if self._per_rank is not None else len(self._ranks) <= EXPORT_LIMITS.most_ranks
         return list(samples) if per_rank else summarised(samples)
 
     def _readable_ranks(self) -> dict[int, RankLayout]:

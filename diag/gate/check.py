@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from diag.api import Result, compare_runs
 from diag.diagnoses.culprits import Series
+from diag.diagnoses.policy import COMPARISON
 from diag.diagnoses.shares import Cost
 from diag.diagnoses.subject import resampled
 from diag.errors import ExitCode
@@ -28,8 +29,6 @@ from .budgets import Budget, Quantity
 #
 # Steps are resampled in blocks, as everywhere (diag.diagnoses.subject), because neighbouring steps are correlated.
 
-LEAST_STEPS = 5  # with fewer the spread of the steps means little, as in diag.diagnoses.compare
-_SURE = 0.95
 _SUMMARIES = "a run with this many ranks is analysed from summaries, which do not contain it"
 
 _COSTS = {
@@ -66,7 +65,7 @@ def measure(quantity: Quantity, result: Result, baseline: Result | None = None) 
     if quantity is budgets.PEAK_MEMORY:
         return _peak_memory(result)
     steps = result.attribution.usable
-    if len(steps) < LEAST_STEPS:
+    if len(steps) < COMPARISON.least_steps:
         return Unknown(_too_few(len(steps), "the run"))
     if quantity in _COSTS:
         return _share(quantity, result)
@@ -135,14 +134,14 @@ def _regression(result: Result, baseline: Result | None) -> Measured:
     comparison = compare_runs(baseline, result)
     if comparison.not_comparable:
         return Unknown("not comparable with the baseline: " + "; ".join(comparison.not_comparable))
-    if comparison.steps[0] < LEAST_STEPS:
+    if comparison.steps[0] < COMPARISON.least_steps:
         return Unknown(_too_few(comparison.steps[0], "the baseline"))
     low, likely, high = (ns / comparison.before_ns for ns in comparison.ns)
     return Interval(low, likely, high)
 
 
 def _too_few(steps: int, run: str) -> str:
-    return f"{run} has only {spaced(counted(steps, 'counted step'))}, at least {LEAST_STEPS} are needed"
+    return f"{run} has only {spaced(counted(steps, 'counted step'))}, at least {COMPARISON.least_steps} are needed"
 
 
 def _durations(steps: tuple[StepAccount, ...]) -> Series:
@@ -152,7 +151,7 @@ def _durations(steps: tuple[StepAccount, ...]) -> Series:
 def _ratio(numerator: Series, denominator: Series) -> Interval:
     """The ratio of the sums of two series."""
     drawn = resampled(numerator, denominator, rounds=2000)
-    low, high = np.quantile(drawn, [(1 - _SURE) / 2, (1 + _SURE) / 2])
+    low, high = np.quantile(drawn, [(1 - COMPARISON.interval_confidence) / 2, (1 + COMPARISON.interval_confidence) / 2])
     likely = float(numerator.sum() / denominator.sum()) if denominator.sum() else 0.0
     return Interval(min(float(low), likely), likely, max(float(high), likely))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from diag.linting.policy import LINTING
+
 from .deepspeed import DeepSpeed
 from .document import Document
 from .fsdp import FSDP1_ONLY, STRATEGIES, Fsdp
@@ -23,8 +25,6 @@ TELLING = frozenset({
 
 _ARGUMENTS = "transformers/training_args.py"
 _OPTIONS = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "offload", "auto_wrap")
-# Scripts parse fields of their own from the same file, so only what is nearly one of these is a mistake.
-_MISSPELLED = 0.88
 
 
 class Arguments(Section, frozen=True):
@@ -137,7 +137,7 @@ slow_switches = rule(
 def misspelled(top: Arguments) -> Iterator[Notice]:
     """Keys that are nearly a field."""
     for key in top.values:
-        near = nearest(key, KNOWN, _MISSPELLED) if key not in KNOWN else None
+        near = nearest(key, KNOWN, LINTING.misspelled_ratio) if key not in KNOWN else None
         if near and near not in top.values:
             yield top.say(key, Severity.ERROR, "TrainingArguments has no such field.", f'"{near}"', _ARGUMENTS)
 

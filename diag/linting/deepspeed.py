@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from diag.linting.policy import LINTING
 from diag.words.formatting import size, spaced
 
 from .document import Document, Place
@@ -324,10 +325,6 @@ NAME_RULES = (unknown_keys, deprecated_keys, repeated_keys, comments, syntax, au
 
 _DEEPSPEED_SPEED_CONFIG = "deepspeed/runtime/zero/config.py"
 _DEFAULT_BUCKET = 500_000_000
-# 2 MB in 16 bits: below it a collective's time is bound by latency, not by bytes.
-_SMALL_BUCKET = 1_000_000
-# A unit of 2 GB in 16 bits that is fetched at once, or parameters of 20 MB that every rank keeps whole.
-_HUGE_PREFETCH, _HUGE_PERSISTENT = 1_000_000_000, 10_000_000
 
 
 # fmt: off
@@ -371,7 +368,11 @@ def small_buckets(seen: DeepSpeed) -> Iterator[Notice]:
         return
     for key in ("reduce_bucket_size", "allgather_bucket_size"):
         number = seen.zero.number(key)
-        if number is not None and number < _SMALL_BUCKET and not (seen.stage == 3 and key == "allgather_bucket_size"):
+        if (
+            number is not None
+            and number < LINTING.small_bucket
+            and not (seen.stage == 3 and key == "allgather_bucket_size")
+        ):
             yield seen.zero.say(
                 key, Severity.WARNING,
                 f"{seen.zero.shown(key)} elements a collective are less than 2 MB in 16 bits: many small collectives, "
@@ -403,7 +404,7 @@ prefetch = rule(
         "Fewer parameters may be live than the prefetch bucket holds, so prefetching stops there and all-gathers are "
         "exposed.", f'"{_LIVE}": 1e9', _COORDINATOR),
     Row(f"zero_optimization.{_PREFETCH}", WARNING,
-        lambda d: d.stage == 3 and (_ahead(d) or 0) > _HUGE_PREFETCH and not _stops_early(d),
+        lambda d: d.stage == 3 and (_ahead(d) or 0) > LINTING.huge_prefetch and not _stops_early(d),
         lambda d: f"Up to {spaced(size(2 * (_ahead(d) or 0)))} in 16 bits are gathered ahead, in addition to the "
         "parameters in use.", f'"{_PREFETCH}": 5e7', f"{_DEEPSPEED_SPEED_CONFIG}: default 5e7"),
 )
@@ -412,7 +413,7 @@ persistence = rule(
         "With 0 every bias and norm is sharded and gathered separately: many small all-gathers.",
         f'"{_PERSISTENCE}": 1e5', f"{_DEEPSPEED_SPEED_CONFIG}: default 1e5"),
     Row(f"zero_optimization.{_PERSISTENCE}", WARNING,
-        lambda d: d.stage == 3 and (d.zero.number(_PERSISTENCE) or 0) >= _HUGE_PERSISTENT,
+        lambda d: d.stage == 3 and (d.zero.number(_PERSISTENCE) or 0) >= LINTING.huge_persistent,
         lambda d: f"Parameters of up to {d.zero.shown(_PERSISTENCE)} elements stay unsharded on every rank, which "
         "defeats stage 3.", f'"{_PERSISTENCE}": 1e5', f"{_DEEPSPEED_SPEED_CONFIG}: default 1e5"),
 )

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from diag.collectors.reading import read_given
 from diag.errors import DiagError
+from diag.linting.policy import LINTING
 from diag.toml import NotTomlError, toml_values
 from diag.words.formatting import visible
 
@@ -128,9 +129,6 @@ def _dotted(text: str) -> Place:
     return tuple(part.strip().strip("\"'") for part in text.split("."))
 
 
-_MOST_BYTES = 1 << 20
-_DEEPEST = 50
-_MOST_DIGITS = 400
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _EXPECTED = "give a DeepSpeed JSON, an Accelerate YAML, TrainingArguments or its fsdp_config, or a torchtitan TOML"
 _TOML = re.compile(
@@ -161,7 +159,7 @@ def _text(path: Path) -> str:
     try:
         if path.is_dir():
             raise DiagError("a folder, not a configuration", path=path, hint=_EXPECTED)
-        content = read_given(path, _MOST_BYTES)
+        content = read_given(path, LINTING.most_document_bytes)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         raise DiagError(f"cannot be read: {reason or error}", path=path, hint=_EXPECTED) from error
@@ -196,7 +194,7 @@ def parse(text: str, path: str) -> Document:
 
 def _bounded(values: Any, path: str) -> Any:
     """The values. DiagError where they are nested too deep: the place of a key is as long as it lies deep."""
-    if _depth(values) > _DEEPEST:
+    if _depth(values) > LINTING.deepest_level:
         raise _too_deep(path)
     return values
 
@@ -270,7 +268,9 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
         return added
 
     def _enter(self) -> None:
-        if self.flow_level + len(self.indents) > 2 * _DEEPEST:  # a sequence in a mapping may take no indent of its own
+        if (
+            self.flow_level + len(self.indents) > 2 * LINTING.deepest_level
+        ):  # a sequence in a mapping may take no indent of its own
             raise RecursionError
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
@@ -281,7 +281,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         """A scalar that is not what its tag says is an error at its line: PyYAML's own exceptions are of all kinds."""
-        if isinstance(node, yaml.ScalarNode) and len(node.value) > _MOST_DIGITS and node.tag in _NUMBERS:
+        if isinstance(node, yaml.ScalarNode) and len(node.value) > LINTING.most_digits and node.tag in _NUMBERS:
             raise yaml.constructor.ConstructorError(None, None, "a number of too many digits", node.start_mark)
         try:
             return super().construct_object(node, deep)
@@ -293,7 +293,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
 def _depth(values: object) -> int:
     """How deep objects and lists are nested, without recursion."""
     deepest, level = 0, [values]
-    while level and deepest <= _DEEPEST:
+    while level and deepest <= LINTING.deepest_level:
         inner: list[object] = []
         for value in level:
             if isinstance(value, dict):

@@ -13,6 +13,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from diag.linting.policy import LINTING
+
 from .document import Document, Place, shown
 
 
@@ -90,7 +92,6 @@ class Devices(Struct, frozen=True):
 # One table of a configuration: its values by kind, and notices about its keys.
 
 _TRUE, _FALSE = ("true", "yes", "on", "1", "t", "y"), ("false", "no", "off", "0", "f", "n")
-_NEAR = 0.75  # of difflib's ratio
 
 
 class Section(Struct, frozen=True):
@@ -208,7 +209,7 @@ def _keys() -> dict[str, list[str] | None]:
     return keys
 
 
-def nearest(key: str, known: Collection[str], ratio: float = _NEAR) -> str | None:
+def nearest(key: str, known: Collection[str], ratio: float = LINTING.near_ratio) -> str | None:
     """The known name that is most similar to this one; None where none is similar."""
     matches = difflib.get_close_matches(str(key)[:100], known, n=1, cutoff=ratio)
     return matches[0] if matches else None

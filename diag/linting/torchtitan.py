@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from diag.linting.policy import LINTING
 from diag.model.axes import bubble
 
 from .document import Document
@@ -152,7 +153,6 @@ def _value(top: Section, place: str) -> int | None:
 
 _DIMS = "torchtitan/distributed/parallel_dims.py"
 _PIPELINE = "torchtitan/distributed/pipeline_parallel.py"
-_MOST_BUBBLE = 0.1
 _ONE_STAGE_A_RANK = ("1f1b", "gpipe")
 
 
@@ -248,18 +248,18 @@ def pipeline(seen: Titan) -> Iterator[Notice]:
     count = old or seen.local_batch // size
     kind = table.word("pipeline_parallel_schedule") or "1F1B"
     idle = bubble(stages, count)
-    enough = round((stages - 1) * (1 - _MOST_BUBBLE) / _MOST_BUBBLE)
+    enough = round((stages - 1) * (1 - LINTING.bubble_share) / LINTING.bubble_share)
     batches = f"{count} micro-batch{'es' * (count != 1)} for {stages} stages"
     if count < stages and kind.lower() in ("1f1b", "dualpipev"):
         yield seen.say(
             seen.local_batch_key, Severity.ERROR, f"{batches}: {kind} needs at least as many as stages and is refused.",
             f"local_batch_size = {stages * size}, better {enough * size}", "torch/distributed/pipelining/schedules.py",
         )  # fmt: skip
-    elif kind.lower() in _ONE_STAGE_A_RANK and idle > _MOST_BUBBLE:
+    elif kind.lower() in _ONE_STAGE_A_RANK and idle > LINTING.bubble_share:
         yield seen.say(
             seen.local_batch_key, Severity.WARNING,
             f"{batches} leave {idle:.0%} of the time idle: (p-1)/(m+p-1).",
-            f"local_batch_size = {enough * size} for {_MOST_BUBBLE:.0%}, or an interleaved schedule",
+            f"local_batch_size = {enough * size} for {LINTING.bubble_share:.0%}, or an interleaved schedule",
             "GPipe (arXiv 1811.06965), Megatron-LM (arXiv 2104.04473) section 2.2",
         )  # fmt: skip
 

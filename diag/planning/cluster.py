@@ -9,6 +9,7 @@ from msgspec import Struct
 from diag.collectors.layout import MOST_RANKS
 from diag.errors import DiagError
 from diag.model.breakdown import peak_of
+from diag.planning.policy import PLANNING
 
 from .shape import Shape
 
@@ -44,7 +45,6 @@ GPUS = {
         Gpu("MI300X", 192, "AMD Instinct MI300X", 336),
     )
 }
-ACROSS_GB_S = 40.0  # about the bandwidth of a 400 Gbit/s adapter per GPU
 
 
 class Cluster(Struct, frozen=True):
@@ -86,7 +86,7 @@ def cluster_of(
     within = (
         within_gb_s if within_gb_s is not None else known_gpu.within_gb_s if known_gpu else GPUS["A100-80"].within_gb_s
     )
-    across = across_gb_s if across_gb_s is not None else ACROSS_GB_S
+    across = across_gb_s if across_gb_s is not None else PLANNING.across_gb_s
     peak = peak_of(known_gpu.driver_name) if known_gpu else None
     tflop_s = peak_tflop_s if peak_tflop_s is not None else peak.tflop_s if peak else None
     numbers = {"--gpus": gpus, "--per-host": per_host, "--memory": memory, "--within": within, "--across": across}
@@ -124,7 +124,6 @@ AXES = {
     "tp": "parts of each matrix",
     "ep": "parts of the experts, cut out of the data-parallel ranks",
 }
-_MOST_STAGES = 1 << 14  # a hundred times the blocks of the deepest models
 _WITHIN_DATA = ("ep",)  # uses the ranks of other axes, so it does not multiply the world size
 
 
@@ -175,8 +174,8 @@ def topology_of(text: str) -> Topology:
         axes[axis] = int(size)
     if "dp" in axes and ("dp_shard" in axes or "dp_replicate" in axes):
         raise DiagError("--topology: dp is dp_replicate x dp_shard: give it, or the two of them")
-    if axes.get("pp", 1) > _MOST_STAGES:
-        raise DiagError(f"--topology: pp={axes['pp']} is more than {_MOST_STAGES:,} stages")
+    if axes.get("pp", 1) > PLANNING.most_stages:
+        raise DiagError(f"--topology: pp={axes['pp']} is more than {PLANNING.most_stages:,} stages")
     topology = Topology(axes)
     if topology.world_size > MOST_RANKS:
         raise DiagError(f"--topology: {topology} is {topology.world_size:,} ranks, more than {MOST_RANKS:,}")

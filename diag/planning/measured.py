@@ -19,6 +19,7 @@ from diag.collectors.records import HeldRecord, Manifest, StepRecord
 from diag.collectors.strategies import named
 from diag.errors import DiagError
 from diag.model.states import ModelStates, Sharding, sharding_of, shards_of
+from diag.planning.policy import PLANNING
 from diag.rundir.tables import RankTables, Tables
 from diag.traces.event_table import MEMORY_EVENT
 from diag.traces.text_stream import blocks, damaged, opened
@@ -256,9 +257,6 @@ def _gathered_after_forward(reshard: str) -> float:
     return 1 / int(reshard) if reshard.isdecimal() and int(reshard) else 0.0
 
 
-_WARM_UP = 2  # first steps, in which optimizer states, buckets and the allocator's blocks are created
-
-
 class RankPeak(Struct, frozen=True):
     """Bytes of one rank. ``reserved``: by the allocator on the device; None on a CPU. ``unseen``: freed by threads that
     the profiler does not record, and subtracted from its total."""
@@ -356,7 +354,11 @@ def _held(steps: Sequence[StepRecord]) -> HeldRecord | None:
 
 
 def _on_device(rank_tables: RankTables) -> RankPeak | str:
-    steps = rank_tables.steps[_WARM_UP:] if len(rank_tables.steps) > _WARM_UP else rank_tables.steps
+    steps = (
+        rank_tables.steps[PLANNING.warm_up_steps :]
+        if len(rank_tables.steps) > PLANNING.warm_up_steps
+        else rank_tables.steps
+    )
     memories = [record.memory for record in steps if record.memory is not None]
     allocated = [memory.allocated for memory in memories if memory.allocated is not None]
     if not allocated:

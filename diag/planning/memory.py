@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from diag.errors import DiagError
 from diag.model.states import ModelStates, Sharding, model_states
+from diag.planning.policy import PLANNING
 
 from .cluster import Cluster, Topology
 from .shape import Recipe, Shape, Size
@@ -180,8 +181,6 @@ def _stages(shape: Shape, stages: int) -> Iterator[Share]:
 #
 # A stage's FSDP units with the FLOPs of each, for the program that is replayed.
 
-_OF_A_NUMBER = 50  # units of a model if only its number of parameters is known
-
 
 class ShardingUnit(Struct, frozen=True):
     """An FSDP unit. ``blocks``: number of the model's blocks in it (a fraction if a matrix is a unit). FLOPs of one
@@ -200,11 +199,11 @@ def units(
     rank and micro-batch; ``length``: of the whole sequence, to which each token attends."""
     shape = share.size.shape
     if shape is None:
-        forward = 2.0 * share.size.parameters * tokens / _OF_A_NUMBER
+        forward = 2.0 * share.size.parameters * tokens / PLANNING.units_of_a_number
         recompute_flops = forward if checkpointing == Checkpointing.FULL else 0.0
         fractions = [
-            ShardingUnit(share.size.parameters // _OF_A_NUMBER, 1, forward, 2 * forward + recompute_flops)
-            for _ in range(_OF_A_NUMBER)
+            ShardingUnit(share.size.parameters // PLANNING.units_of_a_number, 1, forward, 2 * forward + recompute_flops)
+            for _ in range(PLANNING.units_of_a_number)
         ]
         return ShardingUnit(0, 0, 0, 0), _merged(fractions, wrap)
     products = 2.0 * (shape.multiplied - shape.vocab * shape.hidden) / shape.layers * tokens
@@ -243,7 +242,6 @@ def _groups(single_units: list[ShardingUnit], size: int) -> Iterator[ShardingUni
 
 BUCKET_BYTES = 25 << 20  # DistributedDataParallel's bucket_cap_mb
 ZERO_BUCKET = 500_000_000  # elements: DeepSpeed's reduce_bucket_size
-_GATHERED_AT_ONCE = 3
 
 
 class Strategy(Struct, frozen=True):
@@ -318,7 +316,9 @@ def need(
         buffers = min(BUCKET_BYTES, size.parameters * recipe.gradients)
     elif strategy.sharding == Sharding.PARAMETERS:
         all_bytes = size.parameters * recipe.computed
-        gathered = all_bytes if strategy.keeps else min(_GATHERED_AT_ONCE * unit * recipe.computed, all_bytes)
+        gathered = (
+            all_bytes if strategy.keeps else min(PLANNING.units_gathered_at_once * unit * recipe.computed, all_bytes)
+        )
         buffers = unit * (recipe.computed + recipe.reduced)
     elif ranks > 1:
         buffers = ZERO_BUCKET * recipe.reduced  # DeepSpeed allocates it whole, also for a small model

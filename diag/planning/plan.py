@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from diag.errors import DiagError
 from diag.model.states import Sharding
+from diag.planning.policy import PLANNING
 from diag.words.formatting import duration, share
 
 from .cluster import AxisTraffic, Cluster, Topology, axis_traffic, check_world, cluster_of, topology_of
@@ -37,9 +38,6 @@ from .throughput import Schedule, Speed, StepWork, Throughput, in_flight, speed_
 # -- result ------------------------------------------------------------------------------------------------------------
 #
 # A plan as data.
-
-# Fraction of a GPU's memory; the rest is for fragmentation, NCCL's buffers and the CUDA context.
-USABLE = 0.9
 
 
 class Batch(Struct, frozen=True):
@@ -111,10 +109,6 @@ class Plan(Struct, frozen=True):
 #
 # Chooses among the strategies that fit, with reasons.
 
-# A simpler strategy is chosen if its step is longer by no more than this fraction.
-WORTH_IT = 0.1
-_LEAST_GAIN = 1.5  # least speedup over one GPU for which several are advised
-
 
 def choice(
     rows: Sequence[Row], cluster: Cluster, axes: Topology, *, alone: bool, estimate: int | None
@@ -142,11 +136,11 @@ def choice(
 
 
 def _worth(row: Row, gpus: int) -> tuple[str, ...]:
-    """The speedup over one GPU in words, if it is known; below ``_LEAST_GAIN`` several GPUs are not worth it."""
+    """The speedup over one GPU in words, if it is known; below ``least_speedup`` several GPUs are not worth it."""
     if row.expected is None:
         return ()
     times = gpus * row.expected.compute_ns / row.expected.step_ns
-    if times < _LEAST_GAIN:
+    if times < PLANNING.least_speedup:
         alternative = "reduce gradients less often with more or larger micro-batches"
         return (
             f"the throughput of {gpus} GPUs is only {times:.1f} times that of one: do not distribute, or {alternative}",
@@ -167,13 +161,13 @@ def _quickest(fitting: Sequence[Row]) -> tuple[Row, list[str]]:
         ]
     fastest = min(fitting, key=lambda row: times[row.need.strategy.name])
     least = times[fastest.need.strategy.name]
-    best = next(row for row in fitting if times[row.need.strategy.name] <= (1 + WORTH_IT) * least)
+    best = next(row for row in fitting if times[row.need.strategy.name] <= (1 + PLANNING.longer_step_share) * least)
     best_ns = times[best.need.strategy.name]
     if best is fastest:
         return best, [f"its step is the shortest of the strategies that fit ({duration(best_ns)})"]
     return best, [
-        f"it is the simplest strategy within {share(WORTH_IT)} of the shortest step: {duration(best_ns)} a step, "
-        f"{duration(least)} with {fastest.need.strategy.name}"
+        f"it is the simplest strategy within {share(PLANNING.longer_step_share)} of the shortest step: "
+        f"{duration(best_ns)} a step, {duration(least)} with {fastest.need.strategy.name}"
     ]
 
 
@@ -262,7 +256,6 @@ def strategy_row(strategy: Strategy, tables: Sequence[StageTable], room: int, sp
     return replace(row, expected=expected)
 
 
-_MOST_GPUS = 1 << 16
 _CUTS = (1, 2, 4, 8, 16)  # sizes of the tensor and the pipeline axis that are tried
 
 
@@ -284,7 +277,7 @@ def plan(
     parts = shares(size, axes)
     check_chunks(parts, batch.chunks)
     tables = [StageTable(part, recipe, cluster, batch, axes, wrap, outside) for part in parts]
-    room = round(cluster.memory * USABLE)
+    room = round(cluster.memory * PLANNING.usable_memory_share)
     rows = tuple(strategy_row(strategy, tables, room, speed, size) for strategy in STRATEGIES)
     max_outside = max(row.outside for row in rows)
     estimate = _estimate(size, recipe, cluster, wrap, max_outside) if axes.plain else None
@@ -326,7 +319,7 @@ def _other_axes(
     within a host first."""
     shape = size.shape
     assert shape is not None
-    room = round(cluster.memory * USABLE)
+    room = round(cluster.memory * PLANNING.usable_memory_share)
     for tensor, stages in sorted(((t, p) for t in _CUTS for p in _CUTS), key=lambda pair: (pair[0] * pair[1], pair[1])):
         ranks, remainder = divmod(cluster.gpus, tensor * stages)
         fits = (
@@ -345,8 +338,8 @@ def _other_axes(
 
 def _estimate(size: Size, recipe: Recipe, cluster: Cluster, wrap: str, outside: int) -> int | None:
     """The fewest GPUs with which ZeRO-3 fits: any number on one host, whole hosts beyond."""
-    room = cluster.memory * USABLE
-    least = need(size, recipe, ZERO_3, _MOST_GPUS, cluster.per_host, wrap).total + outside
+    room = cluster.memory * PLANNING.usable_memory_share
+    least = need(size, recipe, ZERO_3, PLANNING.most_gpus, cluster.per_host, wrap).total + outside
     if least > room:
         return None
     gpus = 1

@@ -13,8 +13,8 @@ from msgspec import Struct
 from diag.collectors.reading import read_regular
 from diag.errors import DiagError
 from diag.model.states import BytesPerParameter
+from diag.planning.policy import PLANNING
 
-_MOST_BYTES = 1 << 20  # of a config.json
 _SUFFIX = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 
 
@@ -198,7 +198,7 @@ def read_config(path: Path) -> Shape:
     """The shape in a Hugging Face config.json. DiagError for any other file, and for an unknown type of model: a wrong
     count would be worse than none."""
     try:
-        config = msgspec.json.decode(read_regular(path, _MOST_BYTES))
+        config = msgspec.json.decode(read_regular(path, PLANNING.most_config_bytes))
     except OSError as error:
         raise DiagError(f"cannot be read: {error.strerror or error}", path=str(path)) from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:

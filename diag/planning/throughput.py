@@ -12,6 +12,7 @@ from diag.account.match import Key
 from diag.errors import DiagError
 from diag.model.states import Sharding
 from diag.model.steps import Detail, Kind
+from diag.planning.policy import PLANNING
 from diag.replay.program import (
     Collective,
     Issue,
@@ -108,23 +109,16 @@ def _turn(forward: bool, number: int, stages: int, chunks: int) -> Turn:
 # Collectives follow NCCL's own model (src/graph/tuning.cc, ring and Simple protocol): a base latency, a latency for
 # each hop of the ring, higher between hosts, and the bytes over the bandwidth of the slowest link.
 
-# MFU of a rank's computation alone, if nothing better is known. torchtitan's published runs of Llama 3.1 8B on H100s,
-# which overlap nearly all communication, reach 33 % (eager) and 39 % (compiled); Llama 3 405B 38 to 43 % (2407.21783).
-MFU = 0.4
-_BASE_US = 8.4  # NCCL's base latency of a ring in the Simple protocol
-WITHIN_US = 3.4  # a hop over NVLink
-ACROSS_US = 14.0  # a hop over the network
-
 
 class Speed(Struct, frozen=True):
     """Speeds of a cluster. ``peak``: dense FLOP/s of a GPU; ``mfu``: the fraction of it that computation alone reaches;
     ``memory_bandwidth``: bytes per second of its memory, None if unknown. Latencies in microseconds per hop."""
 
     peak: float
-    mfu: float = MFU
+    mfu: float = PLANNING.mfu
     memory_bandwidth: float | None = None
-    within_us: float = WITHIN_US
-    across_us: float = ACROSS_US
+    within_us: float = PLANNING.latency_within_us
+    across_us: float = PLANNING.latency_across_us
 
     def compute_ns(self, flops: float) -> int:
         return round(flops / (self.peak * self.mfu) * 1e9)
@@ -151,10 +145,10 @@ def speed_of(
     memory = cluster.memory_gb_s * 1e9 if cluster.memory_gb_s is not None else None
     return Speed(
         cluster.tflop_s * 1e12,
-        MFU if mfu is None else mfu,
+        PLANNING.mfu if mfu is None else mfu,
         memory,
-        WITHIN_US if within_us is None else within_us,
-        ACROSS_US if across_us is None else across_us,
+        PLANNING.latency_within_us if within_us is None else within_us,
+        PLANNING.latency_across_us if across_us is None else across_us,
     )
 
 
@@ -171,14 +165,14 @@ class Link(Struct, frozen=True):
         if self.ranks < 2 or not size:
             return 0
         hops, across = passes * (self.ranks - 1), passes * (self.hosts - 1)
-        latency_us = _BASE_US + (hops - across) * speed.within_us + across * speed.across_us
+        latency_us = PLANNING.base_latency_us + (hops - across) * speed.within_us + across * speed.across_us
         sent = passes * size * (self.ranks - 1) / self.ranks
         return round(latency_us * 1e3 + sent / self.bandwidth * 1e9)
 
     def passed_ns(self, speed: Speed, size: int) -> int:
         """Time of a transfer from one rank to a neighbour."""
         hop = speed.across_us if self.hosts > 1 else speed.within_us
-        return round((_BASE_US + hop) * 1e3 + size / self.bandwidth * 1e9)
+        return round((PLANNING.base_latency_us + hop) * 1e3 + size / self.bandwidth * 1e9)
 
 
 def link(cluster: Cluster, ranks: int, apart: int = 1) -> Link:
@@ -455,9 +449,6 @@ def _next(gathers: Sequence[Key], index: int) -> Iterator[Op]:
             yield Issue(gathers[index + 1])
 
 
-_SIMULATED = 3  # simulated micro-batches without pipeline stages: each further one takes as long as the third
-
-
 class Throughput(Struct, frozen=True):
     """The time of a step and its parts: computation and optimizer of the busiest stage, exposed communication, and the
     waiting of stages for each other (``bubble_ns``); the parts add up to the step. ``tokens_s``: per GPU."""
@@ -495,14 +486,14 @@ def throughput(
 ) -> Throughput:
     """The throughput of a model with one of ``parts`` per stage, under the strategy of ``need``."""
     micro_batches = work.micro_batches
-    if len(parts) > 1 or micro_batches <= _SIMULATED:
+    if len(parts) > 1 or micro_batches <= PLANNING.micro_batches_simulated:
         times = _times(_plan(parts, need, recipe, cluster, topology, work, speed, micro_batches))
     else:
         two, three = (
             _times(_plan(parts, need, recipe, cluster, topology, work, speed, count))
-            for count in (_SIMULATED - 1, _SIMULATED)
+            for count in (PLANNING.micro_batches_simulated - 1, PLANNING.micro_batches_simulated)
         )
-        further = micro_batches - _SIMULATED
+        further = micro_batches - PLANNING.micro_batches_simulated
         times = [last + further * (last - before) for last, before in zip(three, two, strict=True)]
     step, compute, bubble = times
     gpus = topology.world_size

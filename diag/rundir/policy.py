@@ -134,6 +134,18 @@ class RunReading(Topic, name="run-reading", fixed=True):
         "chosen",
         "threads: opening a file on shared storage takes a millisecond, nearly all of it waiting",
     )
+    many_ranks = threshold(
+        512,
+        "ranks",
+        "chosen",
+        "accounting for 64 ranks of 40 steps takes 4 s, and the time grows with the collectives of all ranks",
+    )
+    ranks_checked_for_traces = threshold(
+        64, "ranks", "chosen", "ranks that are checked for traces: a folder on shared storage takes a millisecond"
+    )
+    all_ranks_checked = threshold(
+        4_096, "ranks", "chosen", "of more ranks only the shown ones are checked: 24,576 folders take seconds"
+    )
 
 
 RUN_READING = RunReading()

@@ -15,7 +15,8 @@ from diag.linting.model import Linted, Notice, Severity, Translation
 from diag.model.axes import bubble
 from diag.planning.cluster import Topology
 from diag.planning.measured import Compared, Measured
-from diag.planning.plan import USABLE, Plan, Row
+from diag.planning.plan import Plan, Row
+from diag.planning.policy import PLANNING
 from diag.planning.shape import PUBLISHED
 from diag.planning.throughput import Schedule
 from diag.words.formatting import counted, duration, number, share, size, spaced, visible
@@ -114,7 +115,7 @@ def to_json(plan: Plan, topology: Topology | None) -> str:
             "batch": to_builtins(plan.batch),
             "activations": _activations(plan),
             "outside_states": plan.outside,
-            "usable_share": USABLE,
+            "usable_share": PLANNING.usable_memory_share,
             "fewest_gpus": {"bound": plan.bound, "estimate": plan.estimate},
             "strategies": [_row(row) for row in plan.rows],
             "recommended": plan.chosen.name if plan.chosen else None,
@@ -190,7 +191,8 @@ def print_plan(plan: Plan, topology: Topology | None, console: Console | None = 
     print_times(plan, console)
     _line(
         console,
-        f"GB per GPU. A strategy fits if its peak is at most {share(USABLE)} of the GPU's memory; 1 GB is 10^9 bytes.",
+        f"GB per GPU. A strategy fits if its peak is at most {share(PLANNING.usable_memory_share)} of the GPU's memory; "
+        "1 GB is 10^9 bytes.",
     )
     _line(console, "Sent: bytes that each GPU sends in a step; s a step: the transfer time without overlap.")
     if plan.bound is not None:

@@ -20,9 +20,11 @@ from diag.collectors.files import open_private
 from diag.collectors.masking import masked_arguments
 from diag.collectors.reading import LOG_TAIL_BYTES, read_tail
 from diag.collectors.records import WINDOW_NONE
+from diag.diagnoses.policy import COMPARISON
 from diag.errors import DiagError
 from diag.model.steps import Advice
 from diag.replay.advice import changed_arguments
+from diag.tune.policy import TUNING
 
 from .history import History, Interval, Outcome, Round, Run, save
 
@@ -31,11 +33,6 @@ from .history import History, Interval, Outcome, Round, Run, save
 # The measured gain of a change: step times of runs with and without it, alternating on the same machine.
 
 Series = npt.NDArray[np.float64]
-
-_RESAMPLED = 2000
-# Least number of untraced steps after those fed by the full queue; runs with fewer are measured from their first step.
-_LEAST_STEPS_AFTER_QUEUE = 6
-_SURE = 0.95
 
 
 def measured(result: Result) -> tuple[Series, int | None]:
@@ -55,7 +52,7 @@ def measured(result: Result) -> tuple[Series, int | None]:
                 times.setdefault(record.step, []).append(record.end_ns - before.end_ns)
     queued = queued_steps(result.tables.manifest)
     late = [step for step in times if step >= numbers[0] + queued] if numbers else []
-    counted = late if len(late) >= _LEAST_STEPS_AFTER_QUEUE else sorted(times)
+    counted = late if len(late) >= TUNING.least_steps_after_queue else sorted(times)
     reserved = [r.memory.reserved for records in by_rank for r in records if r.memory is not None and r.memory.reserved]
     return np.array([np.mean(times[step]) for step in counted]), max(reserved, default=None)
 
@@ -65,8 +62,8 @@ def gain(without: Sequence[Series], with_it: Sequence[Series], seed: int = 0) ->
     resampling runs and steps within them. Runs of one configuration differ by more than the spread of their steps, so
     both are resampled."""
     random = np.random.default_rng(seed)
-    gains = np.array([_resampled(without, random) - _resampled(with_it, random) for _ in range(_RESAMPLED)])
-    low, high = np.quantile(gains, [(1 - _SURE) / 2, (1 + _SURE) / 2])
+    gains = np.array([_resampled(without, random) - _resampled(with_it, random) for _ in range(COMPARISON.resamples)])
+    low, high = np.quantile(gains, [(1 - COMPARISON.interval_confidence) / 2, (1 + COMPARISON.interval_confidence) / 2])
     likely = np.mean([s.mean() for s in without]) - np.mean([s.mean() for s in with_it])
     return Interval(round(float(low)), round(float(likely)), round(float(high)))
 
@@ -103,10 +100,6 @@ def _losses(result: Result) -> dict[tuple[int, int], float]:
     }
 
 
-# A larger difference in loss between equal steps comes from another computation, not from another order of sums.
-MAX_LOSS_DIFFERENCE = 0.01
-LEAST_STEPS_OF_A_RUN = 3  # undisturbed steps: a mean of fewer is not worth comparing
-
 Train = Callable[[Sequence[str], Path], str]
 """Trains with these arguments of ``diag run`` into this run directory; returns why it failed, "" where it did not."""
 
@@ -142,7 +135,7 @@ class _Tuning:
             raise TrainingFailedError(failed)
         result = open_run(self.folder / name)
         times, reserved = measured(result)
-        if len(times) < LEAST_STEPS_OF_A_RUN:
+        if len(times) < TUNING.least_steps_of_a_run:
             raise TrainingFailedError(f"only {len(times)} undisturbed steps to measure; give more --steps")
         return _Trained(Run(name, dict(settings), round(float(times.mean())), len(times), reserved), times, result)
 
@@ -212,7 +205,6 @@ def _next(result: Result, tried: Sequence[dict[str, str | int]]) -> Advice | Non
 
 # How findings name options of the bundled trainer.
 _ADVISED = re.compile(r"Bundled trainer: (--[\w-]+ [\w.]+)")
-_MOST_REASONS = 5
 
 
 def why_nothing_is_left(result: Result, tried: Sequence[dict[str, str | int]]) -> str:
@@ -226,7 +218,7 @@ def why_nothing_is_left(result: Result, tried: Sequence[dict[str, str | int]]) -
         for option in _ADVISED.findall(finding.action):
             if option.split()[0] not in flags:
                 reasons.append(f"{finding.id} advises {option}, but the replay predicts no gain that could be measured")
-    return f"{why} ({'; '.join(reasons[:_MOST_REASONS])})" if reasons else why
+    return f"{why} ({'; '.join(reasons[: TUNING.most_reasons])})" if reasons else why
 
 
 def _try(
@@ -281,7 +273,7 @@ def _try(
 
 
 def _judged(interval: Interval, difference: float | None) -> tuple[Outcome, str]:
-    if difference is not None and difference > MAX_LOSS_DIFFERENCE:
+    if difference is not None and difference > TUNING.loss_difference:
         return Outcome.REVERTED, f"the losses differ by {difference:.1%}: the change affects the training's result"
     if interval.low > 0:
         return Outcome.KEPT, "all of the 95 % interval of its gain is above zero"
@@ -301,8 +293,6 @@ def _memory_delta(this_round: Round) -> int | None:
 # -- training ----------------------------------------------------------------------------------------------------------
 #
 # One training of a tuning: ``diag run`` in a process of its own.
-
-_LINES = 3
 
 
 def train(arguments: Sequence[str], folder: Path) -> str:

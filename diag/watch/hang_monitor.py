@@ -27,6 +27,7 @@ from diag.hang.policy import NCCL_RAS
 from diag.hang.ras import client as ras
 from diag.rundir.lines import read_heartbeat, read_identity
 from diag.rundir.standstill import BUSY_PHASES
+from diag.watch.policy import WATCHING
 from diag.words.formatting import counted, listing, spaced
 
 from .workers import Worker, end, workers_of
@@ -35,14 +36,12 @@ from .workers import Worker, end, workers_of
 #
 # Evidence of a training that hangs or dies, collected while its processes live: stacks, dumps, the driver's view.
 
-ANSWER_S = 10.0  # a second until the collectors look, and up to six for the first dump of a process on a busy host
-TOOL_S = 10.0  # nvidia-smi took 1 to 3 s on hosts with 8 GPUs; with a GPU that fell off the bus it never ends
-RAS_S = 12.0  # a report: RAS waits 5 s, and at most 10 s, for ranks that do not answer
-_POLL_S = 0.1
 _PID = re.compile(rb'"pid": (\d{1,10})')
 
 
-def gather(layout: RunLayout, workers: Iterable[Worker], why: str, number: int = 1, answer_s: float = ANSWER_S) -> None:
+def gather(
+    layout: RunLayout, workers: Iterable[Worker], why: str, number: int = 1, answer_s: float = WATCHING.answer_s
+) -> None:
     """Requests from every rank its stacks, its Flight Recorder dump and a heartbeat. Meanwhile py-spy and nvidia-smi
     run, if installed, and NCCL RAS is queried, if it listens. Waits until the live ranks have answered, at most
     ``answer_s`` seconds, and for a second report of NCCL RAS if there was a first. Never raises. ``number``: different
@@ -97,7 +96,7 @@ def _host() -> str:
 
 @contextmanager
 def _tool(command: list[str], output: Path) -> Iterator[None]:
-    """Runs a program during the block, and at most ``TOOL_S`` seconds longer, with its output into a file. A program
+    """Runs a program during the block, and at most ``tool_s`` seconds longer, with its output into a file. A program
     that is not installed, not permitted or too slow leaves no file."""
     program = processes.find_program(command[0])
     if program is None:
@@ -115,7 +114,7 @@ def _tool(command: list[str], output: Path) -> Iterator[None]:
     try:
         yield
         with contextlib.suppress(subprocess.TimeoutExpired, OSError):
-            if running.wait(TOOL_S) == 0:
+            if running.wait(WATCHING.tool_s) == 0:
                 # py-spy begins with the command line of the process.
                 printed = masked(partial.read_text(errors="surrogateescape"))
                 replace_file(output, printed.encode(errors="surrogateescape"), private=True)
@@ -139,7 +138,7 @@ def _reports_of_ras(layout: RunLayout, workers: Iterable[Worker], twice: bool, n
             if turn:
                 time.sleep(NCCL_RAS.reports_apart_s)
             try:
-                report = ras.ask(answer_s=RAS_S).data
+                report = ras.ask(answer_s=WATCHING.ras_s).data
             except DiagError:  # no NCCL, an older one, or RAS is switched off
                 return
             # Several jobs of a host may listen on one port; another job may have answered.
@@ -153,13 +152,13 @@ def _reports_of_ras(layout: RunLayout, workers: Iterable[Worker], twice: bool, n
     try:
         yield
     finally:
-        asking.join(2 * RAS_S + NCCL_RAS.reports_apart_s)
+        asking.join(2 * WATCHING.ras_s + NCCL_RAS.reports_apart_s)
 
 
 def _wait(done: Callable[[], bool], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while not done() and time.monotonic() < deadline:
-        time.sleep(_POLL_S)
+        time.sleep(WATCHING.poll_hang_s)
 
 
 # -- hang rules --------------------------------------------------------------------------------------------------------
@@ -174,16 +173,7 @@ def _wait(done: Callable[[], bool], seconds: float) -> None:
 # Only heartbeats that keep coming show that a rank makes no progress. If they stop, the disk may be full while the
 # training runs normally.
 
-BUSY_TIMES = 3  # factor of the limit for busy ranks over the limit of a hang
-LEAST_SETUP_S = 120.0
-DOUBT_SHARE = 0.8  # fraction of the limit at which evidence is gathered, while all processes still live
 NO_HEARTBEAT = "no heartbeat yet"
-# Fraction of a standstill for which heartbeats must have come. A rank's answer can delay them for seconds.
-HEARD_SHARE = 0.5
-
-# The process group ends the job itself at its timeout, and leaves less evidence: the limit is this much earlier.
-_AHEAD_S = 10.0
-_AHEAD_SHARE = 0.2
 
 
 class HangState(StrEnum):
@@ -204,9 +194,11 @@ class Limits:
     @classmethod
     def of(cls, hang_s: float, collective_timeout_s: float) -> Limits:
         """``hang_s``: the requested limit; lowered to a little before the collectives' own timeout if this is less."""
-        ahead = collective_timeout_s - min(_AHEAD_S, _AHEAD_SHARE * collective_timeout_s)
+        ahead = collective_timeout_s - min(
+            WATCHING.ahead_of_timeout_s, WATCHING.ahead_of_timeout_share * collective_timeout_s
+        )
         hang_s = min(hang_s, ahead)
-        return cls(hang_s, max(hang_s, LEAST_SETUP_S), BUSY_TIMES * hang_s)
+        return cls(hang_s, max(hang_s, WATCHING.least_setup_s), WATCHING.busy_limit * hang_s)
 
 
 @dataclass(frozen=True)
@@ -220,7 +212,7 @@ class Seen:
 
     def says_so(self, now_s: float) -> bool:
         """Whether the rank makes no progress, as opposed to its heartbeats having stopped."""
-        return self.beat is not None and self.heard_s - self.since_s >= HEARD_SHARE * (now_s - self.since_s)
+        return self.beat is not None and self.heard_s - self.since_s >= WATCHING.heard_share * (now_s - self.since_s)
 
 
 Ranks = Mapping[int, Seen]  # all ranks
@@ -280,20 +272,14 @@ def judged(ranks: Ranks, now_s: float, limits: Limits) -> Judgement:
     judgement = Judgement(HangState.MOVING, still_s, limit_s, waiting, away)
     if still_s >= limit_s:
         return _with_state(judgement, HangState.HUNG)
-    if busy and waiting and still_s >= DOUBT_SHARE * limits.hang_s:
+    if busy and waiting and still_s >= WATCHING.doubt_share * limits.hang_s:
         return _with_state(judgement, HangState.BUSY)
-    return _with_state(judgement, HangState.DOUBTFUL) if still_s >= DOUBT_SHARE * limit_s else judgement
+    return _with_state(judgement, HangState.DOUBTFUL) if still_s >= WATCHING.doubt_share * limit_s else judgement
 
 
 def _with_state(judgement: Judgement, state: HangState) -> Judgement:
     return Judgement(state, judgement.still_s, judgement.limit_s, judgement.waiting, judgement.away)
 
-
-INTERVAL_S = 1.0
-GRACE_S = 5.0  # between SIGTERM and SIGKILL
-# Ranks of other nodes are read when those of this node have made no progress for this fraction of the limit: with 64
-# nodes on shared storage, 64 launchers would otherwise read 512 files a second each.
-FAR_SHARE = 0.5
 
 Say = Callable[[str], None]
 
@@ -324,8 +310,8 @@ class Monitor:
         *,
         expected: Callable[[], tuple[Worker, ...]] | None = None,
         clock: Callable[[], float] = time.monotonic,
-        interval_s: float = INTERVAL_S,
-        grace_s: float = GRACE_S,
+        interval_s: float = WATCHING.interval_s,
+        grace_s: float = WATCHING.grace_s,
         ends: bool = True,
     ) -> None:
         self._layout = layout
@@ -432,7 +418,7 @@ class Monitor:
         near = ranks & self._near or ranks
         self._near_status = observed(self._near_status, self._beats(near), now_s)
         near_judgement = judged(self._near_status, now_s, self._limits)
-        if near == ranks or near_judgement.still_s < FAR_SHARE * self._limits.hang_s:
+        if near == ranks or near_judgement.still_s < WATCHING.other_nodes_share * self._limits.hang_s:
             self._far_status = {}
             return self._near_status
         self._far_status = observed(self._far_status, self._beats(ranks - near), now_s)

@@ -19,12 +19,10 @@ from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
 
 from diag.collectors.files import open_private
 from diag.collectors.layout import RunLayout
+from diag.watch.policy import WATCHING
 
 if TYPE_CHECKING:
     pass
-
-_CHUNK = 1 << 16
-_LINGER_S = 1.0  # time to wait for output of a process that outlives its rank
 
 
 class RunLogs(LogsSpecs):
@@ -50,7 +48,7 @@ class RunLogs(LogsSpecs):
     def __exit__(self, *_: object) -> None:
         for stream in self._streams:
             stream.close()
-        deadline = time.monotonic() + _LINGER_S
+        deadline = time.monotonic() + WATCHING.linger_s
         for stream in self._streams:
             stream.drain(deadline)
         for files in self._layout.ranks().values():
@@ -110,7 +108,7 @@ class _Stream:
     def _run(self) -> None:
         decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
         file, begun = self._open(), ""
-        while chunk := os.read(self._reading, _CHUNK):
+        while chunk := os.read(self._reading, WATCHING.log_chunk_bytes):
             file = self._write(file, chunk)
             *lines, begun = (begun + decoder.decode(chunk)).split("\n")
             self._show(lines)

@@ -28,14 +28,10 @@ from diag.errors import DiagError, readable
 from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import last_steps, read_heartbeat, read_manifest, read_trace_asked
 from diag.rundir.policy import SILENCE
+from diag.watch.policy import WATCHING
 from diag.words.formatting import rank_ranges
 
 from .workers import Worker
-
-_MARGIN_S = 1.0  # beyond two intervals of the ranks' threads: one until they look, one for the age of a heartbeat
-_LOOKED_AT = 64  # ranks whose heartbeats give the job's step: ranks advance together
-_FAST = 0.25  # quantile of the step durations that is used, as the next steps may be faster than the last ones
-_PATIENCE_S = 120.0  # time without a step of any rank after which the wait ends
 
 Beats = Mapping[int, Heartbeat]
 
@@ -71,7 +67,7 @@ def ask(
     step_s = _step_s([files[rank] for rank in beats])
     if step_s is None:
         raise DiagError("no rank has finished a step yet", path=layout.root, hint="retry when the training is running")
-    ahead = ahead_s if ahead_s is not None else 2 * settings.interval_s + _MARGIN_S
+    ahead = ahead_s if ahead_s is not None else 2 * settings.interval_s + WATCHING.margin_s
     age_s = max(0.0, now() - min(beat.unix_ns for beat in beats.values()) / 1e9)
     first = current_step + ceil((ahead + min(age_s, SILENCE.silent_s)) / step_s) + settings.trace_warmup + 1
     trace_request = TraceAsked(
@@ -160,7 +156,7 @@ def wait(
     trace_request: TraceAsked,
     progress: Callable[[int, int, str], None] | None = None,
     interval_s: float = 0.5,
-    patience_s: float = _PATIENCE_S,
+    patience_s: float = WATCHING.patience_s,
 ) -> list[Answer]:
     """Waits for the answers of all ranks, or until no rank has begun a step for ``patience_s`` seconds."""
     reached, since = -1, time.monotonic()
@@ -260,7 +256,7 @@ def _step_s(files: Iterable[RankLayout]) -> float | None:
         begins = [step.begin_ns for step in last_steps(rank_layout.steps)]
         durations.extend((after - before) / 1e9 for before, after in pairwise(begins))
     positive = sorted(seconds for seconds in durations if seconds > 0)
-    return positive[int(_FAST * len(positive))] if positive else None
+    return positive[int(WATCHING.fast_steps_quantile * len(positive))] if positive else None
 
 
 def _is_over(manifest: Manifest | None) -> bool:
@@ -279,11 +275,11 @@ def _requested_ranks(layout: RunLayout, trace_request: TraceAsked) -> dict[int, 
 
 
 def _some(files: Mapping[int, RankLayout]) -> Mapping[int, RankLayout]:
-    """At most ``_LOOKED_AT`` of the ranks, spread over the job."""
-    if len(files) <= _LOOKED_AT:
+    """At most ``ranks_looked_at`` of the ranks, spread over the job."""
+    if len(files) <= WATCHING.ranks_looked_at:
         return files
     ranks = sorted(files)
-    return {rank: files[rank] for rank in ranks[:: -(-len(ranks) // _LOOKED_AT)]}
+    return {rank: files[rank] for rank in ranks[:: -(-len(ranks) // WATCHING.ranks_looked_at)]}
 
 
 def _beats(files: Mapping[int, RankLayout]) -> dict[int, Heartbeat]:
@@ -319,14 +315,6 @@ def _newest_snapshot(files: RankLayout, trace_request: TraceAsked) -> Path:
 # It reads only the ranks' summaries of their newest steps, so it costs the training nothing, and the launcher a moment
 # every fifty steps.
 
-INTERVAL_S = 2.0
-STEPS = 3  # in a window
-_STEPS_ANALYSED = 50  # newest steps that are analysed
-_SURE = 0.5  # least confidence of the verdict; the most that phases alone give, where collectives are not known
-_MANY = 512  # number of ranks from which on a look takes seconds
-_INTERVAL_OF_MANY_S = 60.0
-_CULPRITS, _OTHERS = 4, 4  # recorded ranks of a large job; the others are needed for comparison
-_ALL = 16  # up to this number of ranks all are recorded
 
 State = tuple[str, tuple[int, ...]]  # cause, culprits
 
@@ -371,7 +359,7 @@ class AutoTrace:
         from diag.summaries import open_summaries
 
         try:
-            result = open_summaries(self._layout.root, most_steps=_STEPS_ANALYSED)
+            result = open_summaries(self._layout.root, most_steps=WATCHING.steps_analysed)
         except DiagError:
             return None  # summaries of one rank only, so far
         newest = result.attribution.steps[-1].step
@@ -381,7 +369,7 @@ class AutoTrace:
         verdict = result.verdict
         bad = verdict.severity != Severity.HEALTHY and verdict.bottleneck != Bottleneck.UNDETERMINED
         state = (verdict.cause, tuple(sorted(verdict.culprit_ranks)))
-        if not bad or verdict.confidence < _SURE or state in self._known:
+        if not bad or verdict.confidence < WATCHING.sure or state in self._known:
             return None
         if first and self._traced:
             self._known.add(state)
@@ -389,7 +377,10 @@ class AutoTrace:
         why = f"automatic: {verdict.headline}"
         try:
             trace_request = ask(
-                self._layout, STEPS, ranks_to_record(result.attribution.ranks, verdict.culprit_ranks), why
+                self._layout,
+                WATCHING.steps_of_window,
+                ranks_to_record(result.attribution.ranks, verdict.culprit_ranks),
+                why,
             )
         except (DiagError, OSError):
             return None  # another window is under way, the run is ending, or the disk is full: the next round retries
@@ -415,11 +406,11 @@ class AutoTrace:
         return any(worker.rank == 0 for worker in self._workers())
 
     def _run(self) -> None:
-        interval = INTERVAL_S
+        interval = WATCHING.trace_interval_s
         while not self._stopped.wait(interval) and self._left > 0:
             ranks = len(self._layout.ranks())
-            if ranks > _MANY:
-                interval = _INTERVAL_OF_MANY_S
+            if ranks > WATCHING.many_ranks:
+                interval = WATCHING.interval_of_many_s
             if ranks <= 1:
                 continue
             try:
@@ -432,8 +423,8 @@ class AutoTrace:
 
 def ranks_to_record(ranks: Sequence[int], culprits: Sequence[int]) -> list[int] | None:
     """The ranks to record: all of a small job (None); of a large one the culprits, and some others for comparison."""
-    if len(ranks) <= _ALL:
+    if len(ranks) <= WATCHING.all_ranks_recorded:
         return None
-    chosen = list(culprits[:_CULPRITS])
+    chosen = list(culprits[: WATCHING.culprits_recorded])
     rest = [rank for rank in ranks if rank not in culprits] or list(ranks)
-    return sorted({*chosen, *rest[:: max(1, len(rest) // _OTHERS)][:_OTHERS]})
+    return sorted({*chosen, *rest[:: max(1, len(rest) // WATCHING.others_recorded)][: WATCHING.others_recorded]})

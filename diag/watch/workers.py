@@ -21,8 +21,7 @@ from diag.collectors.records import RankExit
 from diag.errors import DiagError
 from diag.rundir.lines import read_identity
 from diag.rundir.runs import recording_environment
-
-_POLL_S = 0.05
+from diag.watch.policy import WATCHING
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def end(workers: Iterable[Worker], grace_s: float, sleep: Callable[[float], None
             _signal_all(worker, number)
         deadline = time.monotonic() + seconds
         while any(worker.alive for worker in living) and time.monotonic() < deadline:
-            sleep(_POLL_S)
+            sleep(WATCHING.poll_workers_s)
 
 
 def _signal_all(worker: Worker, number: int) -> None:
@@ -111,9 +110,6 @@ def _signal_all(worker: Worker, number: int) -> None:
 # pidfd), and its exit code: until it is reaped in /proc, and afterwards, from Linux 6.15 on, by the pidfd. On other
 # systems nothing is watched.
 
-_LEAST_S, _MOST_S = 0.25, 16.0  # between two looks for ranks; grows when no further ranks appear
-_SETTLE_S = 10.0  # the other ranks appear within this time, seconds later on a busy host, and may exit at once
-_MOST_RANKS = 4_096  # the launcher of every node reads the identities of all ranks
 _EXIT_CODE = 49  # index in /proc/PID/stat, after the name of the program
 # linux/pidfd.h: _IOWR(0xFF, 11, struct pidfd_info) with the structure's first 64 bytes, whose last four are the status.
 _GET_INFO, _INFO_BYTES, _INFO_EXIT, _STATUS_AT = 0xC040FF0B, 64, 1 << 3, 60
@@ -166,16 +162,20 @@ class ExitWatch:
     def _run(self) -> None:
         assert self._poll is not None
         assert self._wake is not None
-        wait_s, last, last_new_s = _LEAST_S, False, time.monotonic()
+        wait_s, last, last_new_s = WATCHING.least_look_s, False, time.monotonic()
         while not last:
             last = self._stopped.is_set()  # one more time: a process may have exited just before
             last_new_s = time.monotonic() if self._look() else last_new_s
-            wait_s = _LEAST_S if time.monotonic() - last_new_s < _SETTLE_S else min(2 * wait_s, _MOST_S)
+            wait_s = (
+                WATCHING.least_look_s
+                if time.monotonic() - last_new_s < WATCHING.settle_s
+                else min(2 * wait_s, WATCHING.longest_look_s)
+            )
             descriptors = [
                 descriptor for descriptor, _ in self._poll.poll(wait_s * 1000) if descriptor != self._wake[0]
             ]
             self._note(descriptors)
-            wait_s = _LEAST_S if descriptors else wait_s  # a restart may follow
+            wait_s = WATCHING.least_look_s if descriptors else wait_s  # a restart may follow
 
     def _look(self) -> bool:
         """Looks for new ranks. Returns whether to look again soon: no rank has appeared yet, or one has just now."""
@@ -183,7 +183,7 @@ class ExitWatch:
         attempt = self._attempts.setdefault(layout.root, _Attempt(layout))
         has_new = False
         ranks = layout.ranks()
-        if len(ranks) > _MOST_RANKS:
+        if len(ranks) > WATCHING.most_identities_read:
             return False
         for rank, files in ranks.items():
             if rank in attempt.seen:

@@ -8,6 +8,7 @@ import pytest
 from diag.api import open_run
 from diag.app import drawings
 from diag.app import figures as common
+from diag.app.policy import DASHBOARD
 from diag.app.run_view import Part, RunView, split, view_of
 from diag.app.theme import DARK, LIGHT
 from diag.app.views import loading, memory
@@ -199,7 +200,7 @@ def test_many_ranks_and_steps_are_fields_and_areas(tmp_path: Path) -> None:
     assert drawings.memory_field(view, view.memory, LIGHT).data[0].z.shape == (70, 4)
     long = view_of(open_run(write_run(tmp_path / "long", steps=1600)))
     figure = drawings.step_history(long, 0, LIGHT)
-    assert sum(len(trace.x) for trace in figure.data if trace.type == "bar") <= common.MOST_BARS
+    assert sum(len(trace.x) for trace in figure.data if trace.type == "bar") <= DASHBOARD.most_bars
     area = next(trace for trace in figure.data if trace.stackgroup and trace.name == "compute")
     assert np.allclose(area.y, 60)
     assert drawings.waiting_field(long, LIGHT).data[0].z.shape == (2, 800)

@@ -18,9 +18,10 @@ from plotly.io.json import to_json_plotly
 
 from diag.api import Result, open_run
 from diag.app import drawings
-from diag.app.figures import MOST_CELLS, field_columns
+from diag.app.figures import field_columns
 from diag.app.html_report import render as report
 from diag.app.html_report.render import render
+from diag.app.policy import DASHBOARD
 from diag.app.run_view import view_of
 from diag.app.theme import DARK
 from diag.collectors.records import Manifest
@@ -269,7 +270,7 @@ def test_it_stays_small_for_many_ranks_and_steps(tmp_path: Path) -> None:
     assert "and 6 more ranks" in Parsed(wide).text
     assert "rank 66, at fault" in Parsed(wide).text
     assert field_columns(2) == 1500
-    assert field_columns(5_000) * 5_000 <= MOST_CELLS
+    assert field_columns(5_000) * 5_000 <= DASHBOARD.most_cells
 
 
 # -- names of others ---------------------------------------------------------------------------------------------------

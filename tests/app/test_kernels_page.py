@@ -9,6 +9,7 @@ import pytest
 
 from diag.api import open_run
 from diag.app.markup import plain
+from diag.app.policy import DASHBOARD
 from diag.app.theme import LIGHT
 from diag.app.views import kernels as figures
 from diag.model.breakdown import Bound
@@ -45,10 +46,12 @@ def test_figures_add_up_to_the_tables(tmp_path: Path) -> None:
     drawn = figures.kernels(found.kernels, LIGHT)
     steps = found.kernels.rank_steps
     total = sum(x for bar in drawn.data for x in bar.x)
-    assert total == pytest.approx(sum(row.total_ns for row in found.kernels.rows[: figures.MOST_BARS]) / steps / MS)
+    assert total == pytest.approx(
+        sum(row.total_ns for row in found.kernels.rows[: DASHBOARD.most_kernel_bars]) / steps / MS
+    )
     path = figures.path(found.path, LIGHT)
     assert sum(x for bar in path.data for x in bar.x) == pytest.approx(
-        sum(row.ns_per_step for row in found.path.rows[: figures.MOST_BARS]) / MS
+        sum(row.ns_per_step for row in found.path.rows[: DASHBOARD.most_kernel_bars]) / MS
     )
     module = figures.modules(found.modules[0], LIGHT)
     rows = found.modules[0].rows

@@ -13,8 +13,8 @@ from streamlit.testing.v1 import AppTest
 from diag.api import open_run, state_of
 from diag.app.curves import LOSS, MEMORY, STEP_TIME, TOKENS, curve_figure, curves_of_result, known, throughput
 from diag.app.markup import plain
+from diag.app.policy import DASHBOARD
 from diag.app.theme import LIGHT
-from diag.app.views import runs as runs_view
 from diag.app.views.runs import Outline, cells_of, curves_for, outline_of, row_of
 from diag.live import curves_of
 from diag.show.page import numbers_of
@@ -101,7 +101,7 @@ def test_the_runs_are_analysed_beside_the_page(folder: Path, monkeypatch: pytest
 
 
 def test_a_large_run_is_not_analysed_for_the_list(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs_view, "_MOST_BYTES", 1000)
+    monkeypatch.setitem(vars(DASHBOARD), "most_analysed_run_bytes", 1000)
     outlined(folder / "slow")
     outlined(folder / "healthy")
     test = runs_page(folder, monkeypatch)

@@ -23,7 +23,8 @@ from diag.collectors.records import (
 from diag.errors import DiagError
 from diag.export import definitions as of
 from diag.export.definitions import Sample
-from diag.export.run_metrics import MOST_GROUPS, OTHERS, RunMetrics
+from diag.export.policy import EXPORT_LIMITS
+from diag.export.run_metrics import OTHERS, RunMetrics
 from diag.show.json import save
 from tests.export.runs import NOW_NS, cut, values, written
 from tests.simulate import MS
@@ -242,9 +243,9 @@ def test_groups_beyond_the_largest_are_one_in_a_summary(tmp_path: Path) -> None:
     samples = RunMetrics(layout.root, per_rank=False).read(NOW_NS)
     reduced = [s for s in samples if s.metric is of.COLLECTIVES and s.labels[of.OP] == "all_reduce"]
     groups = values(reduced, of.COLLECTIVES, of.GROUP)
-    assert len(groups) == MOST_GROUPS  # messages between ranks are a group, too, and the others are one
+    assert len(groups) == EXPORT_LIMITS.most_groups  # messages between ranks are a group, too, and the others are one
     assert groups["g99"] == 1
-    assert groups[OTHERS] == 100 - (MOST_GROUPS - 1)
+    assert groups[OTHERS] == 100 - (EXPORT_LIMITS.most_groups - 1)
     sent = [s for s in samples if s.metric is of.COLLECTIVE_BYTES and s.labels[of.OP] == "send"]
     assert values(sent, of.COLLECTIVE_BYTES, of.GROUP) == {"p2p": 250}
 

@@ -7,7 +7,8 @@ import pytest
 from diag.errors import DiagError
 from diag.planning.cluster import Cluster, check_world, cluster_of, topology_of
 from diag.planning.memory import STRATEGIES, Checkpointing, activations, fewest, need, traffic, unit_of
-from diag.planning.plan import USABLE, Batch, plan
+from diag.planning.plan import Batch, plan
+from diag.planning.policy import PLANNING
 from diag.planning.shape import PRESETS, PUBLISHED, RECIPES, Shape, Size, size_of
 
 GB = 10**9
@@ -154,7 +155,7 @@ def test_the_estimate_is_the_fewest(gpus: int) -> None:
     sharded = next(row for row in found.rows if row.need.strategy.name == "ZeRO-3")
     assert found.estimate is not None
     assert sharded.fits == (gpus >= found.estimate)
-    assert sharded.fits == (sharded.peak <= found.cluster.memory * USABLE)
+    assert sharded.fits == (sharded.peak <= found.cluster.memory * PLANNING.usable_memory_share)
 
 
 def test_recipes_of_published_tables_are_told_apart() -> None:

@@ -17,8 +17,8 @@ import pytest
 
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import CRASH, HANG, Asked
-from diag.watch import hang_monitor as gathering
 from diag.watch.hang_monitor import HangState, Limits, Monitor, gather
+from diag.watch.policy import WATCHING
 from diag.watch.workers import Worker, end, workers_of
 from tests.patience import PATIENCE_S
 
@@ -147,7 +147,7 @@ def test_tools_that_hang_fail_or_are_missing_cost_time_and_nothing_else(
         tool.write_text(f"#!/bin/sh\n{script}\n")
         tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(gathering, "TOOL_S", 0.3)
+    monkeypatch.setitem(vars(WATCHING), "tool_s", 0.3)
     start("hangs")
     gather(layout, workers_of(layout), HANG)
     assert not list(layout.root.glob("nvidia-smi*"))

@@ -1,0 +1,107 @@
+"""How much the dashboard shows, how often it reads, and the sizes of its figures."""
+
+from __future__ import annotations
+
+from diag.policy import Topic, threshold
+
+
+class Dashboard(Topic, name="dashboard", fixed=True):
+    """How much the dashboard shows, and how often it reads a run."""
+
+    most_folders_cached = threshold(2, "folders", "chosen", "folders whose listing is cached")
+    cpu_share = threshold(
+        0.02,
+        "fraction",
+        "chosen: the share of a core that analysing and drawing a live run may take on average, and the "
+        "CPU time that may be saved up. So a page is soon drawn again after it was opened, and later "
+        "every half minute",
+    )
+    longest_saved_cpu_s = threshold(2.0, "s")
+    least_between_analyses_s = threshold(3.0, "s", "chosen", "from one analysis to the next")
+    most_runs_open = threshold(8, "runs")
+    live_steps = threshold(
+        300,
+        "steps",
+        "chosen",
+        "newest steps that are analysed while a run trains: half a second of CPU time for two ranks",
+    )
+    decimals_of_address = threshold(3, "digits", "chosen", "of numbers in the address")
+    most_runs_in_figure = threshold(12, "runs", "chosen", "in one figure")
+    most_points_of_curve = threshold(400, "points", "chosen", "of a curve")
+    cut_curve_at = threshold(
+        2, "times", "chosen", "times the highest of the later steps: the first steps, which take longer, are cut off"
+    )
+    first_steps = threshold(5, "steps")
+    most_labelled_ranks = threshold(30, "ranks")
+    cut_step_at = threshold(
+        2, "times", "chosen", "times the longest counted step: uncounted steps that are longer are cut off"
+    )
+    most_cut_steps_labelled = threshold(12, "steps", "chosen", "cut-off steps that are labelled with their length")
+    least_difference_ns = threshold(10_000, "ns", "chosen: a part that differs by less on every rank is not shown")
+    equal_ranks_share = threshold(0.02, "fraction", "chosen", "of a step: ranks of a healthy run differ by as much")
+    full_scale_share = threshold(
+        0.1, "fraction", "chosen", "of a step: smaller differences and waits do not fill a figure"
+    )
+    most_bars = threshold(
+        3000,
+        "bars",
+        "chosen: figures with up to about 3,000 marks draw bars. More would stall the browser: a heat map "
+        "or an area instead",
+    )
+    most_rank_bars = threshold(64, "bars")
+    most_columns = threshold(1500, "columns")
+    most_cells = threshold(
+        500_000,
+        "cells",
+        "chosen: cells of a heat map of ranks by steps: two megabytes, which thousands of ranks would "
+        "otherwise exceed many times",
+    )
+    least_columns_of_map = threshold(50, "columns")
+    most_table_ranks = threshold(64, "ranks")
+    timelines_kept = threshold(4, "runs", "chosen", "runs, or states of a run that trains, that pages still show")
+    timeline_ranks_kept = threshold(2, "ranks")
+    searches_kept = threshold(4, "searches")
+    turn_s = threshold(0.002, "s", "chosen", "pause between two ranks while events are counted")
+    most_timeline_ranks = threshold(128, "ranks", "chosen", "in one answer")
+    most_search_chars = threshold(200, "characters", "chosen", "characters of a search")
+    most_name_chars = threshold(2000, "characters", "chosen", "characters of a name that are sent")
+    most_collective_bars = threshold(12, "bars")
+    most_exchanges = threshold(64, "rows")
+    least_legend_share = threshold(0.001, "fraction", "chosen", "of all bars: a part below has no legend entry")
+    cut_axis_from = threshold(
+        4, "times", "chosen", "the axis is cut off if its lowest value is at least this many times the values' range"
+    )
+    most_evidence_chars = threshold(400, "characters")
+    most_frames = threshold(30, "frames")
+    path_parts = threshold(3, "parts", "chosen", "ranks/00003/log.txt")
+    ras_every_s = threshold(3.0, "s", "chosen", "between two looks at the last report; NCCL RAS is queried less often")
+    ras_wait_s = threshold(0.5, "s", "chosen", "the longest that a page waits for the first report")
+    most_groups = threshold(24, "groups", "chosen", "rows; the second: of groups that show a fault or hold a culprit")
+    most_groups_with_a_fault = threshold(
+        64, "groups", "chosen", "rows; the second: of groups that show a fault or hold a culprit"
+    )
+    most_operations_of_row = threshold(2, "operations", "chosen", "names of operations in the label of a row")
+    most_kernel_rows = threshold(200, "rows")
+    most_kernel_bars = threshold(15, "bars")
+    kernel_name_chars = threshold(46, "characters", "chosen", "characters of a name at an axis")
+    live_every_s = threshold(2.0, "s")
+    curves_every_s = threshold(6.0, "s")
+    most_memory_lines = threshold(12, "lines")
+    runs_every_s = threshold(3.0, "s", "chosen", "while a run trains, or is analysed")
+    idle_runs_every_s = threshold(15.0, "s", "chosen", "otherwise: a run may be added")
+    curves_shown = threshold(6, "runs", "chosen", "runs whose curves are shown if none is ticked")
+    most_reasons = threshold(5, "reasons")
+    most_analysed_run_bytes = threshold(
+        64 << 20, "bytes", "chosen", "largest run that is analysed for the list alone: takes a few seconds"
+    )
+    most_runs_known = threshold(1024, "runs")
+    live_run_every_s = threshold(
+        60.0, "s", "chosen", "shortest time between two analyses of a run that trains, for the list"
+    )
+    shortest_view_ns = threshold(1000, "ns")
+    event_name_chars = threshold(100, "characters")
+    ranks_by_number = threshold(16, "ranks", "chosen", "up to this many are ordered by number; more, worst first")
+    lists_in_a_row = threshold(3, "lists", "chosen", "up to this many lists get one row each")
+
+
+DASHBOARD = Dashboard()
