@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from diag.collectors.files import replace_file
-from diag.collectors.layout import RunLayout
+from diag.collectors.layout import MOST_RANKS, RunLayout
 from diag.collectors.masking import masked
 from diag.collectors.records import Manifest
 from diag.ended.policy import ENDED
@@ -89,16 +89,19 @@ def _kept(layout: RunLayout, state: RunState) -> Outcome | None:
     except OSError:
         return None
     kept, _ = read_record(layout.hang, _Kept, layout.root, ENDED.kept_triage_bytes)
-    if kept is None:
+    if kept is None or not kept.verdict.fault_class.isidentifier():
         return None
     fault_class, known = kept.verdict.fault_class, kept.verdict.fault_class not in NAME_NO_CAUSE
+    ranks = {culprit.rank for culprit in kept.culprits if culprit.rank is not None}
+    if not all(0 <= rank < MOST_RANKS for rank in ranks):
+        return None
     return Outcome(
         "",
         None,
         _sentence(kept.verdict.headline),
         fault_class if known or fault_class == HEALTHY else "",
         min(max(kept.verdict.confidence, 0.0), 1.0) if known else 0.0,
-        tuple(sorted({culprit.rank for culprit in kept.culprits if culprit.rank is not None})),
+        tuple(sorted(ranks)),
         masked(kept.next_steps[0]) if kept.next_steps else "",
     )
 

@@ -100,6 +100,25 @@ def test_the_answer_of_a_triage_is_kept_until_the_run_goes_on(tmp_path: Path) ->
     assert open_run(run).outcome == before
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "[]",
+        '{"verdict": {"fault_class": "healthy"}}',
+        '{"verdict": {"fault_class": "a b", "confidence": 1, "headline": ""}}',
+        '{"verdict": {"fault_class": "desync", "confidence": 1, "headline": ""}, "culprits": [{"rank": -1}]}',
+        '{"verdict": {"fault_class": "desync", "confidence": 1, "headline": ""}, "culprits": [{"rank": 1e300}]}',
+    ],
+)
+def test_a_damaged_answer_is_left_out(tmp_path: Path, answer: str) -> None:
+    run = run_that(tmp_path)
+    before = open_run(run).outcome
+    assert before is not None
+    RunLayout(run).hang.write_text(answer)
+    assert open_run(run).outcome == before
+
+
 def test_a_failure_that_nothing_explains(tmp_path: Path) -> None:
     outcome = open_run(run_that(tmp_path, exit_code=3, log="epoch 1\n")).outcome
     assert outcome is not None
