@@ -24,7 +24,7 @@ from diag.app.policy import DASHBOARD
 from diag.app.run_view import Part
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import EMPTY, bullets, draw, show_code, show_error, table
-from diag.ended.model import Evidence
+from diag.ended.model import Source
 from diag.errors import DiagError
 from diag.hang.api import (
     At,
@@ -209,7 +209,7 @@ def drawn_groups(groups: Sequence[GroupPlaces], culprits: Sequence[int]) -> tupl
     return shown, tuple(sentences)
 
 
-def _evidence(evidence: Sequence[Evidence]) -> None:
+def _evidence(evidence: Sequence[Source]) -> None:
     if not evidence:
         return
     st.subheader("Evidence", anchor="evidence")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from diag.collectors.layout import RankLayout
 from diag.collectors.records import CHECKPOINT, EVALUATION, HANG
 from diag.ended.ends import left_by_itself
-from diag.ended.model import Clue, Evidence
+from diag.ended.model import Clue, Source
 from diag.ended.policy import ENDED
 from diag.ended.read import CalledCollective, Rank, Rundir
 from diag.words.formatting import begun, listing, spaced
@@ -108,14 +108,14 @@ def _noted(ranks: Mapping[int, Rank], rank: int, victims: tuple[int, ...], silen
     return f"Rank {rank} is in its {_phase(record)} phase{since}, and in no collective; {waiting} {wait} in one"
 
 
-def evidence_of_standstill(record: Rank) -> Evidence:
+def evidence_of_standstill(record: Rank) -> Source:
     beat = record.beat
     if beat is None:
-        return Evidence(str(record.folder), 0, f"rank {record.culprit.rank}: no heartbeat.json")
+        return Source(str(record.folder), 0, f"rank {record.culprit.rank}: no heartbeat.json")
     last = [f"#{number} of group {group} called" for group, number in beat.started]
     last += [f"#{number} of group {group} finished" for group, number in beat.finished]
     text = f"rank {record.culprit.rank}: step {beat.step}, phase {beat.phase}, {', '.join(last) or 'no collective yet'}"
-    return Evidence(str(RankLayout(record.folder).heartbeat), 0, text)
+    return Source(str(RankLayout(record.folder).heartbeat), 0, text)
 
 
 # -- Calls that differ from those of the other ranks, or from the rank's own previous step -----------------------------
@@ -294,15 +294,15 @@ def _note(odd: _Odd) -> str:
     return f"{subject} called {odd.did} {where}, others {odd.should}; {odd.because}"
 
 
-def _evidence(record: Rank, odd: _Odd) -> Evidence:
+def _evidence(record: Rank, odd: _Odd) -> Source:
     calls = record.steps.get(odd.step)
     if calls is None:
         match = _TOO_LONG.search(record.log)
         text = match[0] if match else "left no record of that step"
-        return Evidence(str(RankLayout(record.folder).log), 0, f"rank {record.culprit.rank}: {text}")
+        return Source(str(RankLayout(record.folder).log), 0, f"rank {record.culprit.rank}: {text}")
     shown = calls[max(0, odd.place - 1) : odd.place + 2] if odd.place >= 0 else calls[-2:]
     words = ", ".join(f"#{call.seq} {call}{'' if call.ended else ' (waits)'}" for call in shown)
     files = RankLayout(record.folder)
     from_beat = record.open_step == odd.step  # the calls of a step that did not end
     source = files.heartbeat if from_beat else files.collectives
-    return Evidence(str(source), 0, f"rank {record.culprit.rank}, step {odd.step}: … {words}")
+    return Source(str(source), 0, f"rank {record.culprit.rank}, step {odd.step}: … {words}")

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import HANG, RankExit
-from diag.ended.model import Clue, Evidence
+from diag.ended.model import Clue, Source
 from diag.ended.policy import ENDED
 from diag.ended.raised import Chain, about_the_group, lost_worker, shortened
 from diag.ended.read import Rank, Rundir
@@ -171,7 +171,7 @@ def _words(name: str) -> str:
 def _whole(run: Rundir, name: str, text: str, sure: float, first: bool) -> Clue:
     last = max((record.beat.step for record in run.ranks.values() if record.beat is not None), default=-1)
     after = f" after step {last:,}" if last >= 0 else ""
-    lines = [Evidence(str(run.manifest), 0, f"the launcher received {name}")] if run.ended_by is not None else []
+    lines = [Source(str(run.manifest), 0, f"the launcher received {name}")] if run.ended_by is not None else []
     lines += [line for record in run.ranks.values() if _asked_by(record) for line in _evidence_of_ends(record)[:1]]
     lines += [_evidence_of_beat(record) for record in run.ranks.values() if record.beat is not None]
     return Clue(
@@ -505,24 +505,24 @@ def _last_words(record: Rank) -> str:
     return shortened(lines[-1], 120) if lines else ""
 
 
-def _evidence_of_ends(record: Rank) -> list[Evidence]:
+def _evidence_of_ends(record: Rank) -> list[Source]:
     """A rank's exit code, and its exception unless its log has it: the rules for text find it there."""
     evidence = []
     name = f"rank {record.culprit.rank}"
     if record.exit is not None:
         text = f"{name}: exit code {record.exit.exit_code}{', first' if record.exit.first else ''}"
-        evidence.append(Evidence(str(RunLayout(RankLayout(record.folder).run).exits), 0, text))
+        evidence.append(Source(str(RunLayout(RankLayout(record.folder).run).exits), 0, text))
     in_log = record.raised is not None and str(record.raised.errors[-1]) in record.log
     if record.raised is not None and ((record.error and not in_log) or not evidence):
         files = RankLayout(record.folder)
-        evidence.append(Evidence(str(files.error if record.error else files.log), 0, f"{name}: {record.raised.words}"))
+        evidence.append(Source(str(files.error if record.error else files.log), 0, f"{name}: {record.raised.words}"))
     elif record.failed_as and record.raised is None:
         evidence.append(_evidence_of_beat(record))
     return evidence
 
 
-def _evidence_of_beat(record: Rank) -> Evidence:
+def _evidence_of_beat(record: Rank) -> Source:
     beat = record.beat
     phase = LEFT if record.is_done else beat.phase if beat is not None else ""
     text = f"step {beat.step}, {phase}" if beat is not None else "no heartbeat"
-    return Evidence(str(RankLayout(record.folder).heartbeat), 0, f"rank {record.culprit.rank}: last heartbeat: {text}")
+    return Source(str(RankLayout(record.folder).heartbeat), 0, f"rank {record.culprit.rank}: last heartbeat: {text}")

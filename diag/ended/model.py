@@ -14,7 +14,7 @@ _ADDRESS = re.compile(r"(?:\d{1,3}\.){3}\d{1,3}|(?=[^:]*:[^:]*:)[0-9A-Fa-f:.]+(?
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class Source:
     """Where something was read: a line of a file (from 1; 0 for a dump, whose ``text`` names the entry)."""
 
     path: str
@@ -44,7 +44,7 @@ class Clue:
 
     fault_class: str
     culprits: tuple[Culprit, ...]
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[Source, ...]
     confidence: float
     note: str = ""  # one sentence: what was seen and why it means that
     victims: tuple[int, ...] = ()  # ranks that only wait

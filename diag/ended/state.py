@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from diag.collectors.layout import RankLayout
 from diag.ended.clues import evidence_of_standstill
 from diag.ended.ends import End, end_of, signal_words
-from diag.ended.model import Evidence
+from diag.ended.model import Source
 from diag.ended.policy import ENDED
 from diag.ended.read import Rank, Rundir
 from diag.rundir.policy import SILENCE
@@ -18,7 +18,7 @@ from diag.words.formatting import begun, counted, listing, spaced
 class EndedWell:
     headline: str
     confidence: float
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[Source, ...]
 
 
 def ended_well(run: Rundir) -> EndedWell | None:
@@ -37,7 +37,7 @@ def ended_well(run: Rundir) -> EndedWell | None:
         f"The run ended well: {ranks} reached the end of the training{after}, {launcher}. There is nothing to triage.",
         ENDED.ended_well if run.exit_code == 0 else ENDED.ended_well_without_launcher,
         (
-            *([Evidence(str(run.manifest), 0, "exit code 0")] if run.exit_code == 0 else []),
+            *([Source(str(run.manifest), 0, "exit code 0")] if run.exit_code == 0 else []),
             *(_evidence_of_end(rank, record) for rank, record in sorted(run.ranks.items())[: ENDED.most_ranks_named]),
         ),
     )
@@ -48,7 +48,7 @@ class Standing:
     """What the records of a run say about its state where no cause is known."""
 
     headline: str
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[Source, ...]
     next_steps: tuple[str, ...] = ()
 
 
@@ -58,7 +58,7 @@ def standing(run: Rundir) -> Standing:
         text = "No rank left a record: the run ended, or waits, before its processes joined."
         if run.exit_code is not None:
             text = f"No rank left a record; the launcher ended with exit code {run.exit_code}."
-        return Standing(text, (Evidence(str(run.manifest), 0, _exit_words(run)),))
+        return Standing(text, (Source(str(run.manifest), 0, _exit_words(run)),))
     states: dict[str, list[int]] = {}
     for rank, record in sorted(run.ranks.items()):
         states.setdefault(_state(run, record), []).append(rank)
@@ -67,7 +67,7 @@ def standing(run: Rundir) -> Standing:
     if missing > 0:
         parts.append(f"no record of {spaced(counted(missing, 'rank'))}")
     ended = "The run has no recorded end" if run.exit_code is None else f"The run ended with exit code {run.exit_code}"
-    evidence = [Evidence(str(run.manifest), 0, _exit_words(run))]
+    evidence = [Source(str(run.manifest), 0, _exit_words(run))]
     shown = [ranks[0] for ranks in states.values()][: ENDED.most_ranks_named]
     evidence += [evidence_of_standstill(run.ranks[rank]) for rank in shown]
     dumps = [f"`py-spy dump --pid {run.ranks[rank].pid}`" for rank in shown if run.ranks[rank].pid is not None]
@@ -119,9 +119,9 @@ def _last_step(record: Rank) -> int:
     return record.beat.step if record.beat is not None else -1
 
 
-def _evidence_of_end(rank: int, record: Rank) -> Evidence:
+def _evidence_of_end(rank: int, record: Rank) -> Source:
     last = _last_step(record)
-    return Evidence(
+    return Source(
         str(RankLayout(record.folder).heartbeat), 0, f"rank {rank}: done{f' after step {last:,}' if last >= 0 else ''}"
     )
 

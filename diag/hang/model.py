@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from diag.collectors.layout import MOST_RANKS as MOST_RANKS
-from diag.ended.model import Culprit, Evidence
+from diag.ended.model import Culprit, Source
 from diag.hang.policy import HANG_ANSWER
 
 K = TypeVar("K")
@@ -44,8 +44,8 @@ class Line:
     block: int = 0  # equal on the lines of one traceback, stack dump or summary; 0: of none
 
     @property
-    def evidence(self) -> Evidence:
-        return Evidence(self.path, self.number, self.raw)
+    def evidence(self) -> Source:
+        return Source(self.path, self.number, self.raw)
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class NcclCall:
     count: int
     datatype: int
     root: int
-    evidence: Evidence
+    evidence: Source
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class Stack:
     rank: int
     what: str  # "culprit", "a typical victim"
     frames: tuple[str, ...]
-    evidence: Evidence
+    evidence: Source
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ class Triage:
     confidence: float
     headline: str
     culprits: tuple[Culprit, ...] = ()
-    evidence: tuple[Evidence, ...] = ()
+    evidence: tuple[Source, ...] = ()
     ruled_out: tuple[RuledOut, ...] = ()
     next_steps: tuple[str, ...] = ()
     victims: tuple[int, ...] = ()

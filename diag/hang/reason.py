@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from diag.ended.model import Clue, Culprit, Evidence, headline
+from diag.ended.model import Clue, Culprit, Source, headline
 from diag.ended.policy import ENDED
 from diag.ended.raised import shortened
 from diag.ended.state import EndedWell, Standing
@@ -46,7 +46,7 @@ class NoCause:
     culprits: tuple[Culprit, ...]
     lines: tuple[Line, ...]
     steps: tuple[str, ...] = ()  # before those of the class
-    evidence: tuple[Evidence, ...] = ()  # of another source than the logs
+    evidence: tuple[Source, ...] = ()  # of another source than the logs
 
 
 def without_cause(job: JobLogs, reports: Sequence[Timeout]) -> NoCause:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from diag.collectors.reading import is_no_file
-from diag.ended.model import Culprit, Evidence, culprit_words, host_list
+from diag.ended.model import Culprit, Source, culprit_words, host_list
 from diag.hang.policy import HANG_ANSWER
 from diag.words.formatting import listing, spaced
 
@@ -23,7 +23,7 @@ def steps(
     fault_class: FaultClass,
     culprits: Sequence[Culprit],
     note: str = "",
-    evidence: Sequence[Evidence] = (),
+    evidence: Sequence[Source] = (),
     victims: Sequence[int] = (),
     facts: Known = Known(),  # noqa: B008 -- frozen
 ) -> tuple[str, ...]:

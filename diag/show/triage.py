@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from diag.collectors.layout import SCHEMA_VERSION
-from diag.ended.model import Culprit, Evidence, culprit_words
+from diag.ended.model import Culprit, Source, culprit_words
 from diag.hang.model import Stack, Triage
 from diag.hang.wording import EMPTY, by_reason, guess_words
 from diag.show.policy import PAGE
@@ -111,7 +111,7 @@ def _section(console: Console, title: str, rows: Sequence[Text]) -> None:
         console.print(Padding(row, (0, 0, 0, _INDENT)))
 
 
-def _line(console: Console, evidence: Evidence) -> Text:
+def _line(console: Console, evidence: Source) -> Text:
     """``file:line  text``, cut to two rows."""
     path = visible(evidence.path)
     path = path if len(path) <= PAGE.most_path_chars else f"…{path[1 - PAGE.most_path_chars :]}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from diag.ended.model import Culprit, Evidence
+from diag.ended.model import Culprit, Source
 from diag.hang.api import investigate
 from diag.hang.classes import CLASSES
 from diag.hang.model import Known
@@ -30,7 +30,7 @@ def placeholders(step: str) -> list[str]:
 def test_no_command_has_a_placeholder(culprits: tuple[Culprit, ...], pids: dict[int, int]) -> None:
     for fault in CLASSES.values():
         for literal in ("", *(literals[0] for literals in fault.if_read)):
-            for step in steps(fault, culprits, "", [Evidence("log", 1, literal)], (), Known(pids)):
+            for step in steps(fault, culprits, "", [Source("log", 1, literal)], (), Known(pids)):
                 assert not placeholders(step), step
     for step in (NCCL_LOGS, DUMPS, DETAIL, STACKS):
         assert not placeholders(step), step
@@ -55,7 +55,7 @@ def test_stacks_that_are_there_are_not_asked_for() -> None:
 
 
 def test_an_endpoint_in_the_evidence_is_in_the_command() -> None:
-    line = Evidence("log", 1, "socketStartConnect: Connect to 10.0.0.2<4321> failed : Connection timed out")
+    line = Source("log", 1, "socketStartConnect: Connect to 10.0.0.2<4321> failed : Connection timed out")
     assert any("`nc -vz 10.0.0.2 4321`" in step for step in steps(CLASSES["net_connect_timeout"], ONE, "", [line]))
 
 

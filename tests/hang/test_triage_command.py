@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from diag.ended.model import Culprit, Evidence, culprit_words
+from diag.ended.model import Culprit, Source, culprit_words
 from diag.hang.model import Guess, RuledOut, Stack, Triage
 from diag.show.triage import print_triage, to_dict, visible
 from tests.command import diag
@@ -28,11 +28,11 @@ FOUND = Triage(
     0.85,
     "A rank did not come to the collective: rank 3.",
     (Culprit(3, "node1", 1, "default_pg"),),
-    (Evidence("logs/rank0.log", 12, f"[rank0]: {EVIL}"), Evidence("dumps/rank_3", 0, "entry 7")),
+    (Source("logs/rank0.log", 12, f"[rank0]: {EVIL}"), Source("dumps/rank_3", 0, "entry 7")),
     (RuledOut("mismatch_op", f"all the same {EVIL}"),),
     ("Take the stack: `py-spy dump --pid 7`.", "One ` alone."),
     (0, 1, 2),
-    (Stack(3, "culprit", ("read (loader.py:7)", *(f"f{n} (a.py:{n})" for n in range(20))), Evidence("s", 1, "")),),
+    (Stack(3, "culprit", ("read (loader.py:7)", *(f"f{n} (a.py:{n})" for n in range(20))), Source("s", 1, "")),),
     ("4 logs read.",),
     gaps=(("logs/rank2.log", "cut off"),),
 )
@@ -103,7 +103,7 @@ def test_visible(text: str, shown: str) -> None:
 
 
 def test_long_lines_are_cut() -> None:
-    long = Triage("undetermined", 0.3, "x.", (), (Evidence("p" * 300, 1, "y" * 10_000),), (), (), ())
+    long = Triage("undetermined", 0.3, "x.", (), (Source("p" * 300, 1, "y" * 10_000),), (), (), ())
     lines = printed(long).splitlines()
     assert max(map(len, lines)) <= 110
     assert len(lines) < 10

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from diag.ended.model import Clue, Culprit, Evidence
+from diag.ended.model import Clue, Culprit, Source
 from diag.hang.flight.board import Board, CallShape, Dumps, RecordedOp, kind_of, lay_out
 from diag.hang.flight.waits import Waits, follow
 from diag.hang.model import Stack
@@ -285,7 +285,7 @@ def stacks_of(board: Board, waits: Waits, clues: Iterable[Clue]) -> tuple[Stack,
 
 def _culprit_by_stack(board: Board, waits: Waits, rank: int) -> Stack:
     dump = board.dumps[rank]
-    where = Evidence(dump.path, 0, f"rank {rank}: {state_of(board, waits, rank)}")
+    where = Source(dump.path, 0, f"rank {rank}: {state_of(board, waits, rank)}")
     if not dump.entries:
         state = "hung in Python outside any collective" if dump.last_called else "hung in Python before any collective"
         return Stack(rank, f"culprit: no entries: {state}", (), where)
@@ -307,7 +307,7 @@ def _typical(board: Board, waits: Waits, culprits: list[int]) -> int | None:
 def _victim(board: Board, rank: int) -> Stack:
     op = board.pending[rank][0]
     text = f"waits in {entry_of(board, op)}"
-    evidence = Evidence(board.dumps[rank].path, 0, f"rank {rank}: {text}")
+    evidence = Source(board.dumps[rank].path, 0, f"rank {rank}: {text}")
     return Stack(rank, f"a typical victim: {text}{_without(op.frames)}", op.frames, evidence)
 
 
@@ -404,18 +404,18 @@ def _culprit(board: Board, waits: Waits, rank: int) -> Culprit:
     return Culprit(rank=rank, host=dump.host if dump else "", process_group=(group.desc or group.name) if group else "")
 
 
-def _state_evidence(board: Board, waits: Waits, rank: int) -> tuple[Evidence, ...]:
+def _state_evidence(board: Board, waits: Waits, rank: int) -> tuple[Source, ...]:
     dump = board.dumps.get(rank)
-    return (Evidence(dump.path, 0, f"rank {rank}: {state_of(board, waits, rank)}"),) if dump else ()
+    return (Source(dump.path, 0, f"rank {rank}: {state_of(board, waits, rank)}"),) if dump else ()
 
 
-def _waiter(board: Board, waits: Waits, rank: int) -> tuple[Evidence, ...]:
+def _waiter(board: Board, waits: Waits, rank: int) -> tuple[Source, ...]:
     """Evidence of a rank that waits for this one."""
     for pending_call in waits.waited_for.get(rank, ())[:1]:
         waiter = pending_call.waiters[0]
         others = f" and {len(pending_call.waiters) - 1} more" if len(pending_call.waiters) > 1 else ""
         text = f"rank {waiter}{others}: waits in {entry_of(board, pending_call.op)} for rank {rank}"
-        return (Evidence(board.dumps[waiter].path, 0, text),)
+        return (Source(board.dumps[waiter].path, 0, text),)
     return ()
 
 
@@ -441,7 +441,7 @@ def _silent_clue(board: Board, waits: Waits, dumps: Dumps) -> Clue | None:
     text = "left a dump that cannot be read" if waits.silent[0] in empty else "left no dump"
     note = f"{begun(listed(waits.silent))} {text}, and others wait; all members with a dump have made that call."
     clue = _clue(board, waits, waits.silent, round(0.7 / len(waits.silent) ** 0.5, 2), note)
-    lost = tuple(Evidence(empty[r].path, 0, f"rank {r}: {empty[r].why}") for r in waits.silent if r in empty)
+    lost = tuple(Source(empty[r].path, 0, f"rank {r}: {empty[r].why}") for r in waits.silent if r in empty)
     return replace(clue, evidence=(*lost, *clue.evidence))
 
 
@@ -510,7 +510,7 @@ def _mismatch_clue(board: Board, mismatch: Mismatch) -> Clue:
             Culprit(rank=rank, host=board.dumps[rank].host, process_group=group.desc or group.name) for rank in odd
         ),
         evidence=tuple(
-            Evidence(
+            Source(
                 board.dumps[rank].path,
                 0,
                 f"rank {rank}: #{mismatch.number} of {group.title} is {call_text(mismatch.calls[rank])}",

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from diag.ended.model import Clue, Culprit, Evidence
+from diag.ended.model import Clue, Culprit, Source
 from diag.hang.policy import NCCL_RAS
 from diag.words.formatting import begun, counted, listing, spaced
 
@@ -40,7 +40,7 @@ class Findings:
     headline: str = ""
     healthy: float = 0.0  # confidence that the job makes progress
     culprits: tuple[Culprit, ...] = ()
-    evidence: tuple[Evidence, ...] = ()
+    evidence: tuple[Source, ...] = ()
     collect: tuple[str, ...] = ()
 
 
@@ -246,7 +246,7 @@ class _Odd:
     members: tuple[Member, ...]
     confidence: float
     difference: str  # "launched fewer collectives than the others: ..."
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[Source, ...]
     others: tuple[Member, ...]  # as far as they are named
 
 
@@ -410,7 +410,7 @@ def _counts_differ(comm: Comm) -> bool:
     return any(len(levels) > 1 for levels in comm.counts.values())
 
 
-def _evidence(comm: Comm) -> tuple[Evidence, ...]:
+def _evidence(comm: Comm) -> tuple[Source, ...]:
     lines = [comm.evidence] if comm.evidence.line else []
     lines += [level.evidence for levels in comm.counts.values() if len(levels) > 1 for level in levels[:3]]
     return tuple(dict.fromkeys(lines))

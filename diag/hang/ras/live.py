@@ -21,7 +21,7 @@ from diag.collectors.layout import RunLayout, world_size_of
 from diag.collectors.masking import masked
 from diag.collectors.reading import open_regular
 from diag.collectors.records import RankRecord
-from diag.ended.model import Clue, Evidence
+from diag.ended.model import Clue, Source
 from diag.errors import DiagError
 from diag.hang.policy import NCCL_RAS
 from diag.rundir.job_ranks import job_ranks
@@ -326,7 +326,7 @@ def _shown(text: str) -> str:
 
 def _lines(report: Report) -> tuple[str, ...]:
     """The lines of RAS's text that report a problem. For JSON, the same facts in the words of ``report``."""
-    evidence: list[Evidence] = [row.evidence for row in report.rows if row.errors != "OK"]
+    evidence: list[Source] = [row.evidence for row in report.rows if row.errors != "OK"]
     evidence += [level.evidence for level in (report.dead, report.absent) if level is not None]
     for comm in report.comms.values():
         evidence += [comm.evidence, *(level.evidence for level in _troubles(comm))]

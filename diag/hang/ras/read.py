@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import IO, TextIO, cast
 
 from diag.collectors.layout import is_regular
-from diag.ended.model import Evidence
+from diag.ended.model import Source
 from diag.hang.policy import NCCL_RAS
 from diag.hang.text.streams import Gaps as UnreportedGaps
 from diag.hang.text.streams import TextBlock, blocks_of
@@ -79,7 +79,7 @@ class _Growing:
 
     value: int | str
     number: int
-    evidence: Evidence
+    evidence: Source
     members: list[Member] = field(default_factory=list)
 
     def level(self) -> Level:
@@ -92,7 +92,7 @@ class _Section:
 
     hash: str
     group: int
-    evidence: Evidence
+    evidence: Source
     counts: dict[str, list[_Growing]] = field(default_factory=dict)
     statuses: list[_Growing] = field(default_factory=list)
     unreachable: _Growing | None = None
@@ -109,7 +109,7 @@ class _Text:
         self._reset()
 
     def _reset(self) -> None:
-        self._first: Evidence | None = None
+        self._first: Source | None = None
         self._version = ""
         self._time_ns: int | None = None
         self._asked_ns: int | None = None  # of the line that diag writes in front; NCCL's text has no time
@@ -127,7 +127,7 @@ class _Text:
     def take(self, number: int, raw: str, text: str, time_ns: int | None) -> bool:
         """Whether the line belongs to a report."""
         text = text.strip()
-        here = Evidence(self._path, number, raw)
+        here = Source(self._path, number, raw)
         if match := _VERSION.match(text):
             asked_ns = self._asked_ns
             self.close()
@@ -151,7 +151,7 @@ class _Text:
             self._time_ns = time_ns
         return True
 
-    def _content(self, here: Evidence, text: str) -> bool:
+    def _content(self, here: Source, text: str) -> bool:
         if match := _ROW.fullmatch(text):
             group, comms, _, size, ranks, status, errors = match.groups()
             if len(self._rows) < NCCL_RAS.most_reports:
@@ -178,13 +178,13 @@ class _Text:
         self._first = self._first or here
         return True
 
-    def _begin_comm(self, here: Evidence, match: re.Match[str]) -> None:
+    def _begin_comm(self, here: Source, match: re.Match[str]) -> None:
         number, name, _ = match.groups()
         if name not in self._sections and len(self._sections) < NCCL_RAS.most_reports:
             self._sections[name] = _Section(name, int(number), here)
         self._now, self._into, self._named = self._sections.get(name), None, None
 
-    def _of_comm(self, now: _Section, here: Evidence, text: str) -> bool:
+    def _of_comm(self, now: _Section, here: Source, text: str) -> bool:
         if match := _MISSING_RANKS.fullmatch(text):
             now.unreachable = self._named = _Growing("", int(match[1]), here)
         elif match := _LIST.fullmatch(text):

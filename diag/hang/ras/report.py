@@ -20,7 +20,7 @@ from typing import cast
 
 import msgspec
 
-from diag.ended.model import Evidence
+from diag.ended.model import Source
 from diag.hang.text.prefixes import ISO, iso_ns
 
 from ..model import MOST_RANKS
@@ -59,7 +59,7 @@ class Level:
     value: int | str
     number: int
     members: tuple[Member, ...]
-    evidence: Evidence
+    evidence: Source
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Comm:
 
     hash: str  # 16 hexadecimal digits
     size: int | None
-    evidence: Evidence
+    evidence: Source
     counts: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)
     statuses: tuple[Level, ...] = ()
     unreachable: Level | None = None
@@ -93,14 +93,14 @@ class Row:
     ranks: int
     status: str
     errors: str
-    evidence: Evidence
+    evidence: Source
 
 
 @dataclass(frozen=True)
 class Report:
     """One answer of RAS. ``whole``: it was not cut off."""
 
-    evidence: Evidence
+    evidence: Source
     version: str = ""
     time_ns: int | None = None
     gpus: int | None = None  # of the job
@@ -194,7 +194,7 @@ def _report(path: str, document: _Document, gaps: Gaps) -> Report:
     comms = {}
     gpus = set()
     absent: dict[Member, bool] = {}
-    here = Evidence(path, 0, f"NCCL RAS report of {document.timestamp or 'unknown time'}")
+    here = Source(path, 0, f"NCCL RAS report of {document.timestamp or 'unknown time'}")
     for communicator in document.communicators:
         name = _HASH.fullmatch(communicator.hash)
         sound = name is not None and 0 < communicator.size <= MOST_RANKS
@@ -231,7 +231,7 @@ def _report(path: str, document: _Document, gaps: Gaps) -> Report:
     )
 
 
-def _processes(processes: list[Member], here: Evidence, words: str) -> Level | None:
+def _processes(processes: list[Member], here: Source, words: str) -> Level | None:
     if not processes:
         return None
     text = f"{len(processes)} process{'es' if len(processes) > 1 else ''} {words}: " + ", ".join(
@@ -264,7 +264,7 @@ def _comm(path: str, name: str, communicator: _Comm, ranks: dict[int, _Rank], mi
                 value,
                 len(numbers),
                 tuple(members[number] for number in numbers),
-                Evidence(path, 0, f"{where}: {_some(numbers)}: {words} {value}"),
+                Source(path, 0, f"{where}: {_some(numbers)}: {words} {value}"),
             )
             for value, numbers in ordered
         )
@@ -281,10 +281,10 @@ def _comm(path: str, name: str, communicator: _Comm, ranks: dict[int, _Rank], mi
     return Comm(
         hash=name,
         size=communicator.size,
-        evidence=Evidence(path, 0, where),
+        evidence=Source(path, 0, where),
         counts=counts,
         statuses=levels(statuses, "status"),
-        unreachable=Level("", len(gone), tuple(members[n] for n in gone), Evidence(path, 0, text)) if gone else None,
+        unreachable=Level("", len(gone), tuple(members[n] for n in gone), Source(path, 0, text)) if gone else None,
         dead=frozenset(number for number in gone if missing[number].status.considered_dead),
         init_errors=levels(_errors({n: rank.status.init_state for n, rank in ranks.items()}), "initialisation"),
         async_errors=levels(_errors({n: rank.status.async_error for n, rank in ranks.items()}), "asynchronous error"),

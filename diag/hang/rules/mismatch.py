@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 
-from diag.ended.model import Clue, Evidence
+from diag.ended.model import Clue, Source
 from diag.hang.classes.base import Hit
 from diag.hang.failures import GroupTimeouts, Timeout, groups_of, speaker_of, timeouts_of
 from diag.hang.job import JobLogs, distinct
@@ -267,7 +267,7 @@ def _desync_report(job: JobLogs) -> list[Clue]:
     if not hits:
         return []
     ranks = sorted({rank for hit in hits for rank in ranks_in(hit.groups["ranks"])})
-    joined: list[Evidence] = [hit.line.evidence for hit in job.named("joined-not-finished")[:2]]
+    joined: list[Source] = [hit.line.evidence for hit in job.named("joined-not-finished")[:2]]
     clue = clue_of("desync", hits, [job.of_rank(rank) for rank in ranks], hits[0].sentence)
     waiting = [hit.groups["ranks"] for hit in job.named("joined-not-finished")]
     victims = sorted({rank for text in waiting for rank in ranks_in(text)} - set(ranks))

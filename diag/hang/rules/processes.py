@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from diag.ended.model import Clue, Culprit, Evidence, short_host
+from diag.ended.model import Clue, Culprit, Source, short_host
 from diag.ended.raised import about_others, lost_worker, shortened
 from diag.hang.classes import CLASSES
 from diag.hang.classes.base import Hit
@@ -391,7 +391,7 @@ def _can_be_cause(job: JobLogs, raised: RankException) -> bool:
     return not (after and clocks)
 
 
-def _root_lines(job: JobLogs) -> set[Evidence]:
+def _root_lines(job: JobLogs) -> set[Source]:
     return {hit.line.evidence for hit in job.hits if hit.pattern.role == Role.ROOT}
 
 

@@ -8,7 +8,7 @@ import sys
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
-from diag.ended.model import Clue, Culprit, Evidence
+from diag.ended.model import Clue, Culprit, Source
 from diag.hang.classes import CLASSES
 from diag.hang.failures import STEP, TIMED_OUT, GroupTimeouts, group_of, groups_of, timeouts_of
 from diag.hang.job import JobLogs, distinct
@@ -242,7 +242,7 @@ class ThreadStack:
         return self.frames[self.told]
 
     @property
-    def evidence(self) -> Evidence:
+    def evidence(self) -> Source:
         return self.lines[self.told].evidence
 
 

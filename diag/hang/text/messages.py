@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from diag.ended.model import Evidence
+from diag.ended.model import Source
 from diag.hang.model import MOST_RANKS, NcclCall
 from diag.hang.policy import HANG_READING
 from diag.hang.text.prefixes import ParsedLine
@@ -72,7 +72,7 @@ def event_of(text: str) -> CommunicatorEvent | None:
     )
 
 
-def call_of(text: str, evidence: Evidence) -> tuple[str, NcclCall] | None:
+def call_of(text: str, evidence: Source) -> tuple[str, NcclCall] | None:
     """(communicator pointer, call). opCount is printed in hexadecimal."""
     match = _CALL.search(text)
     if match is None:

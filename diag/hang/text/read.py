@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from diag.collectors.layout import RANKS, RunLayout, is_regular, world_size_of
-from diag.ended.model import Evidence, short_host
+from diag.ended.model import Source, short_host
 from diag.hang.model import Communicator, Line, Logs, Member, NcclCall, Process, Speaker, grouped
 from diag.hang.policy import HANG_ANSWER
 from diag.hang.text.gather import Gatherer
@@ -517,7 +517,7 @@ def _calls(
             if side.file == file and line < side.line:
                 continue  # a call of an earlier communicator at the same address
             text = raw.decode("utf-8", "replace")
-            if (read := call_of(text, Evidence(gatherer.files[file], line, text))) is not None:
+            if (read := call_of(text, Source(gatherer.files[file], line, text))) is not None:
                 by_side[id(side)].append(read[1])
     for file, callers in strangers.items():
         gaps.say(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from diag.ended.model import Clue, Culprit, Evidence
+from diag.ended.model import Clue, Culprit, Source
 from diag.hang.classes import CLASSES, NEVER_ROOTS, PATTERNS, anchors, hits_of
 from diag.hang.flight import FlightFindings
 from diag.hang.model import Communicator, Member, Role, Stack
@@ -19,7 +19,7 @@ def ranks(triage: object) -> list[int | None]:
 
 
 def dump_clue(name: str, *culprits: int, confidence: float = 0.8) -> Clue:
-    evidence = (Evidence("fr_0", 0, "entry 7"),)
+    evidence = (Source("fr_0", 0, "entry 7"),)
     return Clue(name, tuple(Culprit(rank) for rank in culprits), evidence, confidence, "Seen.", from_dumps=True)
 
 
@@ -406,7 +406,7 @@ def test_dumps_that_contradict_make_it_less_sure() -> None:
 
 
 def test_the_stacks_of_dumps_are_shown() -> None:
-    stack = Stack(2, "culprit", ("f (a.py:1)",), Evidence("fr_2", 0, ""))
+    stack = Stack(2, "culprit", ("f (a.py:1)",), Source("fr_2", 0, ""))
     found = reason(Job().logs(), FlightFindings(clues=(dump_clue("mismatch_op", 2),), stacks=(stack,)))
     assert (found.fault_class, found.stacks) == ("mismatch_op", (stack,))
 
