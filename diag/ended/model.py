@@ -77,6 +77,7 @@ class Fault:
         return self.priority + self.follows
 
 
+FULL = "cuda_oom"
 FAULTS: Mapping[str, Fault] = {
     fault.id: fault
     for fault in (
@@ -84,7 +85,7 @@ FAULTS: Mapping[str, Fault] = {
         Fault("rank_killed_sigbus", "a rank died of SIGBUS", 1, ending=True),
         Fault("rank_killed_sigsegv", "a rank crashed", 1, ending=True),
         Fault("rank_killed_exception", "a rank raised an exception", 1, ending=True),
-        Fault("cuda_oom", "GPU memory is used up", 2),
+        Fault(FULL, "GPU memory is used up", 2),
         Fault("mismatch_shape", "ranks call a collective with different sizes", 3),
         Fault("mismatch_op", "ranks call different collectives", 3),
         Fault("desync", "ranks are at different collectives", 3),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from diag.collectors.layout import RankLayout, RunLayout
+from diag.collectors.layout import OOM, RankLayout, RunLayout
 from diag.collectors.reading import read_tail
 from diag.ended.policy import ENDED
+from diag.rundir.job_ranks import job_ranks
 
 # Calls of the runtimes of CUDA and HIP, and messages that name a failed one.
 RUNTIME_CALLS = tuple(
@@ -92,3 +94,20 @@ def _size(path: Path, files: RankLayout) -> str | None:
         return None
     sizes = [size for line in text.splitlines() for message in MESSAGES.values() for size in message.sizes(line)]
     return next(filter(None, sizes), "") if sizes else None
+
+
+def look_at_snapshot(layouts: Iterable[RunLayout], ranks: Collection[int | None]) -> str:
+    """The command that shows the allocator's snapshot of a rank that ran out of memory, else of another one; that of
+    the failed allocation, else one of a step near it. "" if there is none."""
+    with suppress(OSError):
+        snapshots = [
+            (rank not in ranks, f"memory-{OOM}-" not in path.name, rank, path)
+            for layout in layouts
+            if layout.is_run()
+            for rank, files in job_ranks(layout, whole=True).files.items()
+            for path in files.memory_snapshots()
+        ]
+        if snapshots:
+            _, _, rank, path = min(snapshots)
+            return f"`diag analyze {path}` shows what was allocated on rank {rank}."
+    return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -17,8 +18,8 @@ from diag.rundir.lines import read_record
 from diag.rundir.runs import RunState, state_of
 from diag.words.formatting import NBSP, counted
 
-from .model import FAULTS, HEALTHY, NAME_NO_CAUSE, Clue, culprit_words, headline
-from .out_of_memory import out_of_memory_lines
+from .model import FAULTS, FULL, HEALTHY, NAME_NO_CAUSE, Clue, headline
+from .out_of_memory import look_at_snapshot, out_of_memory_lines
 from .read import read_run
 from .rundir import clues_of, needs_triage
 from .state import ended_well, standing
@@ -117,16 +118,26 @@ def _by_records(layout: RunLayout) -> Outcome:
     well = ended_well(run)
     best = min(clues_of(run), key=lambda clue: (_place(clue), -clue.confidence), default=None)
     sure = _confidence(best) if best is not None else 0.0
-    if best is None or sure < (ENDED.sure_enough_of_a_good_end if well is not None else ENDED.sure_enough):
-        if well is not None:
-            return Outcome("", None, well.headline, HEALTHY)
-        return Outcome("", None, _sentence(standing(run).headline), action=_READ_MORE)
-    ranks = tuple(sorted(best.ranks))
-    fault, said = FAULTS[best.fault_class], headline(FAULTS[best.fault_class], best)
-    if fault.ending and ranks and set(out_of_memory_lines(layout, ranks)) == set(ranks):
-        fault = FAULTS["cuda_oom"]
-        said = f"{fault.title}: {culprit_words(best.culprits)}. {best.note.rstrip('.')}."
-    return Outcome("", None, _sentence(said), fault.id, sure, ranks, _READ_MORE)
+    unsure = sure < (ENDED.sure_enough_of_a_good_end if well is not None else ENDED.sure_enough)
+    if unsure and well is not None:
+        return Outcome("", None, well.headline, HEALTHY)
+    full = out_of_memory_lines(layout, run.ranks if best is None or unsure else best.ranks)
+    if best is None or unsure:
+        if not full:
+            return Outcome("", None, _sentence(standing(run).headline), action=_READ_MORE)
+        best, sure = Clue(FULL, tuple(run.ranks[rank].culprit for rank in full), (), ENDED.raised), ENDED.raised
+    elif FAULTS[best.fault_class].ending and full and set(full) == best.ranks:
+        best = dataclasses.replace(best, fault_class=FULL)
+    action = look_at_snapshot([layout], best.ranks) if best.fault_class == FULL else ""
+    return Outcome(
+        "",
+        None,
+        _sentence(headline(FAULTS[best.fault_class], best)),
+        best.fault_class,
+        sure,
+        tuple(sorted(best.ranks)),
+        action or _READ_MORE,
+    )
 
 
 def _place(clue: Clue) -> float:

@@ -9,9 +9,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from diag.collectors.layout import OOM, RunLayout, is_folder
+from diag.collectors.layout import RunLayout, is_folder
 from diag.collectors.masking import masked
 from diag.collectors.reading import walk
+from diag.ended.model import FULL
 from diag.errors import DiagError
 from diag.hang.policy import HANG_ANSWER
 from diag.words.formatting import visible
@@ -216,26 +217,14 @@ def _investigated(
 
 
 def _with_snapshot(answer: Triage, paths: Sequence[str]) -> Triage:
-    """After a CUDA out-of-memory error the first next step is to look at the allocator's snapshot, if there is one:
-    that of the failed allocation, else one of a step near it."""
-    if answer.fault_class != "cuda_oom":
+    """After a CUDA out-of-memory error the first next step is to look at the allocator's snapshot, if there is one."""
+    if answer.fault_class != FULL:
         return answer
-    from diag.rundir.job_ranks import job_ranks
+    from diag.ended.out_of_memory import look_at_snapshot
 
     layouts = [RunLayout(Path(path)) for path in paths if path != STDIN]
-    with suppress(OSError):
-        snapshots = [
-            (rank not in {culprit.rank for culprit in answer.culprits}, f"memory-{OOM}-" not in path.name, rank, path)
-            for layout in layouts
-            if layout.is_run()
-            for rank, files in job_ranks(layout, whole=True).files.items()
-            for path in files.memory_snapshots()
-        ]
-        if snapshots:
-            _, _, rank, path = min(snapshots)
-            step = f"`diag analyze {path}` shows what was allocated on rank {rank}."
-            return replace(answer, next_steps=(step, *answer.next_steps))
-    return answer
+    step = look_at_snapshot(layouts, {culprit.rank for culprit in answer.culprits})
+    return replace(answer, next_steps=(step, *answer.next_steps)) if step else answer
 
 
 def _without_secrets(value: T) -> T:
