@@ -22,7 +22,7 @@ from diag.collectors.records import BACKWARD, DATA, FORWARD, OPTIMIZER
 from diag.collectors.session import Collector
 from diag.collectors.settings import CollectorSettings
 from diag.model.steps import Bottleneck
-from tests.busy import others_take_cores
+from tests.busy import is_contended
 from tests.forked import fork_server
 from tests.ports import rendezvous
 
@@ -154,15 +154,6 @@ def tensor_parallel(rank: int, folder: Path, planted: dict[str, float]) -> None:
                     optimizer.zero_grad()
 
 
-def contended(result: Result, cause: str, *ranks: int) -> bool:
-    """Whether the verdict is that ranks wait for cores, rightly. AssertionError where what was planted is not found."""
-    findings = [(finding.id, *finding.ranks) for finding in result.examination.findings]
-    if not others_take_cores(ids(result)):
-        return False
-    assert (cause, *ranks) in findings, findings
-    return True
-
-
 def ids(result: Result) -> list[str]:
     return [finding.id for finding in result.examination.findings]
 
@@ -178,7 +169,7 @@ def test_a_pipeline_that_is_well_has_its_bubble(tmp_path: Path) -> None:
 
 def test_a_stage_with_more_work(tmp_path: Path) -> None:
     result = run(tmp_path, pipeline, 2, {}, 1, (2 * FORWARD_S, FORWARD_S))
-    if contended(result, "unbalanced-stages", 0):
+    if is_contended(result, "unbalanced-stages", 0):
         return
     assert result.verdict.cause == "unbalanced-stages", result.verdict.headline
     assert result.verdict.culprit_ranks == (0,)
@@ -188,7 +179,7 @@ def test_a_stage_with_more_work(tmp_path: Path) -> None:
 @pytest.mark.parametrize("slow", [0, 1])
 def test_a_slow_loader_of_a_stage(tmp_path: Path, slow: int) -> None:
     result = run(tmp_path, pipeline, 2, {DATA: {slow: DELAY_S}}, 1, (FORWARD_S, FORWARD_S))
-    if contended(result, "slow-data-one-rank", slow):
+    if is_contended(result, "slow-data-one-rank", slow):
         return
     assert result.verdict.bottleneck == Bottleneck.DATA, result.verdict.headline
     assert result.verdict.culprit_ranks == (slow,), result.verdict.headline
@@ -197,7 +188,7 @@ def test_a_slow_loader_of_a_stage(tmp_path: Path, slow: int) -> None:
 @pytest.mark.matrix
 def test_a_straggler_among_replicas_of_a_stage(tmp_path: Path) -> None:
     result = run(tmp_path, pipeline, 4, {FORWARD: {2: DELAY_S}}, 2, (FORWARD_S, FORWARD_S))
-    if contended(result, "compute-straggler", 2):
+    if is_contended(result, "compute-straggler", 2):
         return
     assert result.verdict.cause == "compute-straggler", result.verdict.headline
     assert result.verdict.culprit_ranks == (2,), result.verdict.headline
@@ -213,7 +204,7 @@ def test_a_straggler_among_replicas_of_a_stage(tmp_path: Path) -> None:
 )
 def test_a_rank_that_its_tensor_parallel_peer_waits_for(tmp_path: Path, phase: str, bottleneck: Bottleneck) -> None:
     result = run(tmp_path, tensor_parallel, 2, {phase: {1: DELAY_S}})
-    if contended(result, "slow-data-one-rank" if phase == DATA else "compute-straggler", 1):
+    if is_contended(result, "slow-data-one-rank" if phase == DATA else "compute-straggler", 1):
         return
     assert result.verdict.bottleneck == bottleneck, result.verdict.headline
     assert result.verdict.culprit_ranks == (1,), result.verdict.headline
