@@ -58,7 +58,7 @@ else
 	exit $$failed
 endif
 
-test-fast: setup ## run nine tenths of the tests in a minute: those that start no process, draw no page and do not search
+test-fast: setup ## run six of seven tests in two minutes: those that start no process, draw no page and do not search
 	$(compiled)
 	$(PYTEST) --numprocesses $(CORES) --dist loadfile --no-loadscope-reorder -m 'not slow'
 

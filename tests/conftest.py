@@ -32,9 +32,9 @@ os.umask(0o022)  # tests that say which files others may read
 
 _MAIN = sys.modules["__main__"]
 
-# Folders of tests that start trainings or browsers, the longest first. Begun first, they leave short files for the end,
-# so that no worker is left alone with a long one.
-LONG = ("fuzz", "attach", "run", "trainer", "browser", "app", "collectors", "crosscheck")
+# Folders with files that take long: they start trainings, browsers, installations. The longest first. Begun first,
+# they leave short files for the end, so that no worker is left alone with a long one.
+LONG = ("fuzz", "attach", "run", "trainer", "browser", "gpu", "packaging", "app", "collectors", "crosscheck", "traces")
 
 
 @pytest.hookimpl(wrapper=True)
