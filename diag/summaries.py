@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 from msgspec.structs import replace
 
 from diag.account.frontier import steps_left_out, summary_attribution, summary_frontier, telling_ranks
@@ -128,12 +129,11 @@ def open_newest(path: Path | str, most_steps: int) -> Result:
 
 
 def _of_steps(rank: RankTables, steps: set[int]) -> RankTables:
-    rows = [(row, step) for row, step in zip(rank.rows, rank.row_steps, strict=True) if step in steps]
+    numbers = list(steps)
     return replace(
         rank,
-        steps=tuple(record for record in rank.steps if record.step in steps),
-        rows=tuple(row for row, _ in rows),
-        row_steps=tuple(step for _, step in rows),
+        steps=rank.steps.take(np.isin(rank.steps.step, numbers)),
+        rows=rank.rows.take(np.isin(rank.rows.step, numbers)),
         device_steps=tuple(record for record in rank.device_steps if record.step in steps),
     )
 

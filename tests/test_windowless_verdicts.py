@@ -21,6 +21,7 @@ from diag.collectors.records import (
     StepRecord,
 )
 from diag.model.steps import Bottleneck, Severity
+from diag.rundir.columns import Rows
 from diag.rundir.tables import RankTables, Tables
 
 MS = 1_000_000
@@ -57,8 +58,7 @@ def rank_tables(
         rank,
         identity=RankRecord(rank, rank, world, "a", rank, "boot", 0, 0, "NVIDIA H100"),
         steps=tuple(steps),
-        rows=tuple(rows),
-        row_steps=tuple(row_steps),
+        rows=Rows.of(rows, row_steps),
         groups={"0": list(range(world))},
         device=tuple(DeviceRecord(step.end_ns - 1, utilization_percent=busy) for step in steps),
         device_steps=tuple(device_steps),

@@ -143,7 +143,7 @@ def _seen(tables: RankTables, timed: Sequence[_Timed], alone: bool) -> float:
     }
     called, seen = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     numbers = {step.host.step for step in timed}
-    rows = [row for step, row in zip(tables.row_steps, tables.rows, strict=True) if step in numbers]
+    rows = list(tables.rows.take(np.isin(tables.rows.step, list(numbers))))
     edges = np.sort([ns for step in tables.steps for row in step.phases for ns in (row.start_ns, row.end_ns)])
     place = np.searchsorted(edges, [row.start_ns for row in rows]).tolist()
     for at, row in enumerate(rows):

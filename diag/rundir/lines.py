@@ -9,11 +9,12 @@ import os
 import re
 import socket
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import BinaryIO, Generic, TypeVar
 
 import msgspec
 
@@ -111,7 +112,7 @@ _HUGE = re.compile(rb"[\[:,]\s*-?((?:\d{20,}|[3-9]\d{18})|\d+(?:\.\d*)?[eE]\+?(?
 # Digits as 0 and exponents as e: the text is searched for these shapes first, because the pattern takes five times as
 # long as decoding the text.
 _SHAPE = bytes.maketrans(b"123456789E", b"000000000e")
-_HUGE_SHAPES = (b"0" * 19, b"0e", b".e")
+_HUGE_SHAPES = (b"0" * 19, b"0e")
 
 
 def _huge(text: bytes) -> re.Match[bytes] | None:
@@ -133,6 +134,9 @@ def _decoder(kind: type[T]) -> Callable[[bytes], T | None]:
     return decoded
 
 
+_PIECE_BYTES = 1 << 20  # of a file, whose records are in memory together
+
+
 def read_lines(path: Path, kind: type[T], run: Path | None = None) -> tuple[list[T], list[Gap]]:
     """The records of a .jsonl file of the run directory ``run`` (by default the one in its path), and gaps for the
     unreadable parts. A missing file has neither.
@@ -140,46 +144,81 @@ def read_lines(path: Path, kind: type[T], run: Path | None = None) -> tuple[list
     A process that was killed while it wrote leaves one truncated line at the end, which does not affect the rest.
     """
     records: list[T] = []
-    return records, each_line(path, kind, records.append, run)
+    return records, each_piece(path, kind, records.extend, run)
 
 
 def each_line(path: Path, kind: type[T], take: Callable[[T], object], run: Path | None = None) -> list[Gap]:
     """As ``read_lines``, one record at a time, for files whose records do not fit into memory."""
+
+    def take_each(records: list[T]) -> None:
+        for record in records:
+            take(record)
+
+    return each_piece(path, kind, take_each, run)
+
+
+def each_piece(path: Path, kind: type[T], take: Callable[[list[T]], object], run: Path | None = None) -> list[Gap]:
+    """As ``read_lines``, the records of about a megabyte at a time."""
     try:
         with open_regular(path, run or run_of(path)) as file:
             if os.fstat(file.fileno()).st_size > LINES_BYTES:
                 return [Gap(str(path), f"cannot be read: {too_large(LINES_BYTES)}")]
-            return _take_records(path, iter(partial(file.readline, LINE_BYTES), b""), kind, take)
+            return _take_records(path, _pieces(file), kind, take)
     except FileNotFoundError:
         return []
     except OSError as error:
         return [Gap(str(path), f"cannot be read: {error.strerror}")]
 
 
-def _take_records(path: Path, lines: Iterator[bytes], kind: type[T], take: Callable[[T], object]) -> list[Gap]:
+def _pieces(file: BinaryIO) -> Iterator[bytes]:
+    """The content in pieces that end with a line. Only the last one may not, or one with a line that is too long."""
+    while piece := file.read(_PIECE_BYTES):
+        yield piece if piece.endswith(b"\n") else piece + file.readline(LINE_BYTES)
+
+
+def _take_records(path: Path, pieces: Iterable[bytes], kind: type[T], take: Callable[[list[T]], object]) -> list[Gap]:
     decode = _decoder(kind)
+    decode_lines = msgspec.json.Decoder(kind).decode_lines
     gaps: list[Gap] = []
     bad = good = 0
-    for line in lines:
-        if not line.endswith(b"\n"):
-            if len(line) == LINE_BYTES:
-                reason = f"a line is longer than {LINE_BYTES >> 20} MiB; it and what follows were left out"
-            else:
-                reason = "the last line is truncated (process killed or disk full); left out"
-            gaps.append(Gap(str(path), reason))
+    for piece in pieces:
+        records = _all_records(piece, decode_lines)
+        if records is None:
+            lines = list(iter(partial(BytesIO(piece).readline, LINE_BYTES), b""))
+            cut = next((at for at, line in enumerate(lines) if not line.endswith(b"\n")), None)
+            found = [decode(line) for line in lines[:cut] if line.strip()]
+            records = [record for record in found if record is not None]
+            bad += len(found) - len(records)
+            if cut is not None:
+                if len(lines[cut]) == LINE_BYTES:
+                    reason = f"a line is longer than {LINE_BYTES >> 20} MiB; it and what follows were left out"
+                else:
+                    reason = "the last line is truncated (process killed or disk full); left out"
+                gaps.append(Gap(str(path), reason))
+        good += len(records)
+        take(records)
+        if gaps:
             break
-        if not line.strip():
-            continue
-        record = decode(line)
-        if record is None:
-            bad += 1
-        else:
-            good += 1
-            take(record)
     if bad:
         reason = f"invalid collector records on {bad} of {bad + good} lines; left out"
         gaps.insert(0, Gap(str(path), reason))
     return gaps
+
+
+def _all_records(piece: bytes, decode_lines: Callable[[bytes], list[T]]) -> list[T] | None:
+    """The records of a piece in which every line is an object, decoded together, which takes two thirds of the time;
+    None if one may be damaged."""
+    lines = piece.count(b"\n")
+    if len(piece) > LINE_BYTES or not (piece.startswith(b"{") and piece.endswith(b"}\n")):
+        return None
+    # JSON has no raw line break in a string, and no "{" right after "}" in an object: each line begins with an object.
+    if piece.count(b"}\n{") != lines - 1 or _huge(piece):
+        return None
+    try:
+        records = decode_lines(piece)
+    except DAMAGED:
+        return None
+    return records if len(records) == lines else None
 
 
 def read_record(

@@ -10,12 +10,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from diag.collectors.layout import RunLayout
-from diag.collectors.records import Manifest, RankRecord, StepRecord
+from diag.collectors.records import Manifest, RankRecord
 from diag.model import Gap
 from diag.rundir.policy import JOBS
 from diag.traces.trace import Trace
 from diag.words.formatting import counted, elapsed, visible
 
+from .columns import NO_ROWS, Steps
 from .identity import Life, at_other_times, clock_of, strangers
 from .tables import RankTables
 
@@ -58,7 +59,7 @@ def _life(tables: RankTables) -> Life | None:
     if identity is None:
         return None
     if tables.steps:
-        begin_ns, end_ns = tables.steps[0].begin_ns, max(step.end_ns for step in tables.steps)
+        begin_ns, end_ns = int(tables.steps.begin_ns[0]), int(tables.steps.end_ns.max())
     elif identity.monotonic_ns > 0:
         begin_ns, end_ns = identity.monotonic_ns - JOBS.started_apart_ns, identity.monotonic_ns + JOBS.started_apart_ns
     else:
@@ -75,19 +76,22 @@ def _in_step(left: RankTables, right: RankTables, others: Calls) -> bool | None:
         return left.identity.job == right.identity.job
     calls = _calls_of(left)
     common = calls.keys() & others.keys()
-    begins, other_begins = ({step.step: step.begin_ns for step in tables.steps} for tables in (left, right))
-    numbers = sorted(begins.keys() & other_begins.keys())
+    numbers = sorted(left.recorded & right.recorded)
     if not common or len(numbers) < JOBS.least_common_steps:
         return None
     if sum(calls[key] == others[key] for key in common) < JOBS.common_calls_share * len(common):
         return False
-    apart_ns = np.array([begins[number] - other_begins[number] for number in numbers], dtype=np.int64)
-    longest_ns = max(step.end_ns - step.begin_ns for tables in (left, right) for step in tables.steps)
+    begins, other_begins = (of.steps.begin_ns[of.steps.places_of(numbers)] for of in (left, right))
+    apart_ns = begins - other_begins
+    longest_ns = max((tables.steps.end_ns - tables.steps.begin_ns).max() for tables in (left, right))
     return bool(apart_ns.max() - apart_ns.min() <= longest_ns)
 
 
 def _calls_of(tables: RankTables) -> Calls:
-    return {(row.group, row.seq): (row.op, row.bytes) for row in tables.rows}
+    rows = tables.rows
+    keys = zip((rows.names[code] for code in rows.group.tolist()), rows.seq.tolist(), strict=True)
+    values = zip((rows.names[code] for code in rows.op.tolist()), rows.bytes.tolist(), strict=True)
+    return dict(zip(keys, values, strict=True))
 
 
 # -- files of one folder -----------------------------------------------------------------------------------------------
@@ -108,7 +112,7 @@ def _of_its_process(tables: RankTables, layout: RunLayout) -> tuple[RankTables, 
         tables = replace(tables, steps=own)
     if tables.rows and (reason := _calls_of_another(tables)):
         gaps.append(Gap(str(files.collectives), f"{reason}; left out"))
-        tables = replace(tables, rows=(), row_steps=(), groups={})
+        tables = replace(tables, rows=NO_ROWS, groups={})
     beat = tables.heartbeat
     if beat is not None and 0 < beat.monotonic_ns < started_ns:
         gaps.append(Gap(str(files.heartbeat), "written before this process started: another process's; left out"))
@@ -118,16 +122,16 @@ def _of_its_process(tables: RankTables, layout: RunLayout) -> tuple[RankTables, 
     return replace(tables, traces=tuple(trace for trace in tables.traces if trace.path not in others)), gaps
 
 
-def _own_steps(steps: tuple[StepRecord, ...], started_ns: int) -> tuple[StepRecord, ...]:
+def _own_steps(steps: Steps, started_ns: int) -> Steps:
     """The steps of the process that started then. An earlier one used the folder if steps end before, and nothing was
     recorded for longer than a step takes, in which the process started."""
-    before = [record for record in steps if record.end_ns < started_ns]
-    if not before:
+    before = steps.end_ns < started_ns
+    if not before.any():
         return steps
-    after = [record for record in steps if record.end_ns >= started_ns]
-    pause_ns = min((record.begin_ns for record in after), default=started_ns) - max(record.end_ns for record in before)
-    longest_ns = max(record.end_ns - record.begin_ns for record in steps)
-    return tuple(after) if pause_ns > max(JOBS.restart_ns, longest_ns) else steps
+    after_ns = int(steps.begin_ns[~before].min()) if not before.all() else started_ns
+    pause_ns = after_ns - int(steps.end_ns[before].max())
+    longest_ns = int((steps.end_ns - steps.begin_ns).max())
+    return steps.take(~before) if pause_ns > max(JOBS.restart_ns, longest_ns) else steps
 
 
 def _calls_of_another(tables: RankTables) -> str:
@@ -135,14 +139,11 @@ def _calls_of_another(tables: RankTables) -> str:
     named = [ranks for ranks in tables.groups.values() if ranks]
     if named and not any(tables.rank in ranks for ranks in named):
         return f"no process group in it has rank {tables.rank}: another rank's calls"
-    steps = {record.step: (record.begin_ns, record.end_ns) for record in tables.steps}
-    calls = [
-        (row.start_ns, *steps[step]) for row, step in zip(tables.rows, tables.row_steps, strict=True) if step in steps
-    ]
-    outside = sum(not begin_ns <= start_ns <= end_ns for start_ns, begin_ns, end_ns in calls)
-    if calls and outside == len(calls):
-        return "no call in it lies in its step: another process's calls"
-    return ""
+    steps, rows = tables.steps, tables.rows
+    known = np.isin(rows.step, steps.step)
+    start_ns, places = rows.start_ns[known], steps.places_of(rows.step[known])
+    outside = (start_ns < steps.begin_ns[places]) | (start_ns > steps.end_ns[places])
+    return "no call in it lies in its step: another process's calls" if len(outside) and outside.all() else ""
 
 
 def _not_its_trace(trace: Trace, identity: RankRecord, tables: RankTables) -> str:
@@ -159,7 +160,7 @@ def _not_its_trace(trace: Trace, identity: RankRecord, tables: RankTables) -> st
     if trace.end_ns < identity.unix_ns - slack_ns:
         return f"recorded{by} {elapsed(identity.unix_ns - trace.end_ns)} before this process started"
     if tables.heartbeat is not None and tables.steps:
-        last_ns = max(tables.heartbeat.unix_ns, tables.steps[-1].end_ns + clock_of(identity)[1])
+        last_ns = max(tables.heartbeat.unix_ns, int(tables.steps.end_ns[-1]) + clock_of(identity)[1])
         if trace.begin_ns > last_ns + slack_ns:
             return f"recorded{by} {elapsed(trace.begin_ns - last_ns)} after the last sign of this process"
     return ""

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -41,10 +42,11 @@ from diag.traces.text_stream import exists, file_name, is_remote, trace_files
 from diag.traces.trace import Trace
 from diag.words.formatting import counted, masked, rank_ranges, visible
 
+from .columns import Rows, RowsBuilder, Steps, StepsBuilder
 from .durations import DurationRecords, recorded
 from .inspector import of_run
 from .jobs import Group, at_other_times, job_places, sort_traces, why_apart
-from .lines import process_runs, read_heartbeat, read_identity, read_lines, read_manifest, restart_gaps
+from .lines import each_piece, process_runs, read_heartbeat, read_identity, read_lines, read_manifest, restart_gaps
 from .one_job import of_one_job
 from .runs import split_job
 from .tables import RankTables, Tables
@@ -365,8 +367,8 @@ def _readable_ranks(layout: RunLayout, gaps: list[Gap]) -> dict[int, RankLayout]
 def _open_rank(rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: list[Gap]) -> RankTables:
     identity, gap = read_identity(files)
     heartbeat, heartbeat_gap = read_heartbeat(files)
-    steps, step_gaps = read_lines(files.steps, StepRecord, files.run)
-    lines, line_gaps = read_lines(files.collectives, CollectiveLine, files.run)
+    steps, step_gaps = _read_steps(files)
+    rows, groups, line_gaps = _read_rows(files)
     device_steps, device_gaps = read_lines(files.device_steps, DeviceStepRecord, files.run)
     samples, sample_gaps = read_lines(files.device, DeviceRecord, files.run)
     scheduling, scheduling_gaps = read_lines(files.host, HostRecord, files.run)
@@ -374,20 +376,11 @@ def _open_rank(rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: li
     gaps.extend(g for g in (gap, heartbeat_gap) if g is not None)
     gaps.extend((*step_gaps, *line_gaps, *device_gaps, *sample_gaps, *scheduling_gaps, *saved_gaps))
     gaps.extend(Gap(str(files.folder), reason) for reason in (heartbeat.errors if heartbeat is not None else []))
-    dropped = sum(line.dropped for line in lines)
-    if dropped:
-        were = "was" if dropped == 1 else "were"
-        reason = f"{counted(dropped, 'collective')} above the limit per step {were} not recorded"
-        gaps.append(Gap(str(files.collectives), reason))
-    groups: dict[str, list[int]] = {}
-    for line in lines:
-        groups.update(line.groups)
     return RankTables(
         rank=rank,
         identity=identity,
-        steps=tuple(sorted((s for s in steps if s.end_ns > s.begin_ns), key=lambda s: s.step)),
-        rows=tuple(row for line in lines for row in line.rows),
-        row_steps=tuple(line.step for line in lines for _ in line.rows),
+        steps=steps,
+        rows=rows,
         device_steps=tuple(sorted(device_steps, key=lambda record: record.step)),
         groups=groups,
         device=tuple(samples),
@@ -396,6 +389,36 @@ def _open_rank(rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: li
         heartbeat=heartbeat,
         traces=traces,
     )
+
+
+def _read_steps(files: RankLayout) -> tuple[Steps, list[Gap]]:
+    """In order of their numbers, without those that have no duration."""
+    builder = StepsBuilder()
+    gaps = each_piece(files.steps, StepRecord, builder.add, files.run)
+    steps = builder.built()
+    lasted = np.flatnonzero(steps.end_ns > steps.begin_ns)
+    return steps.take(lasted[np.argsort(steps.step[lasted], kind="stable")]), gaps
+
+
+def _read_rows(files: RankLayout) -> tuple[Rows, dict[str, list[int]], list[Gap]]:
+    """The collectives, and the ranks of their groups."""
+    builder = RowsBuilder()
+    groups: dict[str, list[int]] = {}
+    dropped = 0
+
+    def take(lines: list[CollectiveLine]) -> None:
+        nonlocal dropped
+        builder.add_lines(lines)
+        for line in lines:
+            groups.update(line.groups)
+            dropped += line.dropped
+
+    gaps = each_piece(files.collectives, CollectiveLine, take, files.run)
+    if dropped:
+        were = "was" if dropped == 1 else "were"
+        reason = f"{counted(dropped, 'collective')} above the limit per step {were} not recorded"
+        gaps.append(Gap(str(files.collectives), reason))
+    return builder.built(), groups, gaps
 
 
 def _by_rank(

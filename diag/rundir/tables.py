@@ -10,40 +10,43 @@ from math import prod
 from pathlib import Path
 
 from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 from diag.collectors.records import (
     CheckpointRecord,
-    CollectiveRow,
     DeviceRecord,
     DeviceStepRecord,
     Heartbeat,
     HostRecord,
     Manifest,
     RankRecord,
-    StepRecord,
 )
 from diag.model import Gap
 from diag.model.axes import Axes
 from diag.traces.trace import Trace
 
+from .columns import NO_ROWS, NO_STEPS, Rows, Steps
 from .durations import DurationRecords
 
 
 class RankTables(Struct, frozen=True):
-    """All data of one rank. ``row_steps``: the step of each of the ``rows``."""
+    """All data of one rank. ``steps`` and ``rows`` may be given as any sequence of their records."""
 
     rank: int
     identity: RankRecord | None = None
-    steps: tuple[StepRecord, ...] = ()
-    rows: tuple[CollectiveRow, ...] = ()
+    steps: Steps = NO_STEPS
+    rows: Rows = NO_ROWS
     groups: dict[str, list[int]] = field(default_factory=dict)
     device: tuple[DeviceRecord, ...] = ()
     scheduling: tuple[HostRecord, ...] = ()
     checkpoints: tuple[CheckpointRecord, ...] = ()
     heartbeat: Heartbeat | None = None
     traces: tuple[Trace, ...] = ()
-    row_steps: tuple[int, ...] = ()
     device_steps: tuple[DeviceStepRecord, ...] = ()
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "steps", Steps.of(self.steps))
+        force_setattr(self, "rows", Rows.of(self.rows))
 
     @property
     def host(self) -> str | None:
@@ -65,7 +68,7 @@ class RankTables(Struct, frozen=True):
     @property
     def recorded(self) -> set[int]:
         """The numbers of its steps."""
-        return {record.step for record in self.steps}
+        return self.steps.numbers
 
 
 class Tables(Struct, frozen=True):

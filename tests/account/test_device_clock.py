@@ -23,6 +23,7 @@ from diag.collectors.records import (
     StepRecord,
 )
 from diag.model.steps import Bottleneck, Detail, Kind, Severity
+from diag.rundir.columns import Rows
 from diag.rundir.tables import RankTables, Tables
 from tests.bench.grid.cases import NOT_KEPT
 from tests.bench.grid.device_rows import tuned, write_device_run
@@ -58,8 +59,8 @@ def rank_of(
     samples = tuple(DeviceRecord(round(at * MS), utilization_percent=busy) for at, busy in utilization)
     identity = RankRecord(rank, rank, world, "node", 100 + rank, "boot", 0, 0, DEVICE, rank)
     return RankTables(
-        rank, identity, tuple(steps), tuple(rows), {"0": list(range(world))}, samples,
-        row_steps=tuple(row_steps), device_steps=tuple(device_steps),
+        rank, identity, tuple(steps), Rows.of(rows, row_steps), {"0": list(range(world))}, samples,
+        device_steps=tuple(device_steps),
     )  # fmt: skip
 
 

@@ -1,0 +1,389 @@
+"""The steps and collectives of one rank as columns of numpy.
+
+Both are sequences of the records that the files hold: a record is made when it is asked for. Whatever goes through all
+of them takes the columns, which cost a tenth of the records in time and in memory. Columns are read only: one that has
+the same value everywhere stores it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import chain, pairwise, starmap
+from operator import attrgetter
+from typing import Any, Final, Self, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from diag.collectors.records import (
+    CollectiveLine,
+    CollectiveRow,
+    LoaderQueue,
+    MemoryRecord,
+    PhaseRow,
+    StepRecord,
+)
+
+Ints = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int32]  # places in ``names``
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Objects = npt.NDArray[np.object_]
+Places = npt.NDArray[Any]  # of records, or a mask of them
+
+UNKNOWN: Final = int(np.iinfo(np.int64).min)  # in place of None; the readers refuse numbers of this size
+_AT_ONCE = 4_096  # records that an iteration makes together
+
+T = TypeVar("T")
+
+
+class _Columns(Sequence[T]):
+    """Each field but ``names`` is a column: an array with a row for each record, or ``Ragged``."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+
+    @classmethod
+    def columns(cls) -> list[str]:
+        return [column.name for column in fields(cls) if column.name != "names"]  # type: ignore[arg-type]
+
+    def take(self, places: Places) -> Self:
+        """The records at these places, or those for which a mask is true."""
+        taken = {name: _taken(getattr(self, name), places) for name in self.columns()}
+        return replace(self, **taken)  # type: ignore[type-var]
+
+    def _records(self, first: int, last: int) -> Iterator[T]:
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[T]:
+        for first in range(0, len(self), _AT_ONCE):
+            yield from self._records(first, min(first + _AT_ONCE, len(self)))
+
+    @overload
+    def __getitem__(self, place: int) -> T: ...
+    @overload
+    def __getitem__(self, place: slice) -> Self: ...
+    def __getitem__(self, place: int | slice) -> T | Self:
+        if isinstance(place, slice):
+            return self.take(np.arange(len(self))[place])
+        at = range(len(self))[place]
+        return next(self._records(at, at + 1))
+
+    def __eq__(self, other: object) -> bool:
+        """With any sequence of the same records."""
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(own == others for own, others in zip(self, other, strict=True))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows(_Columns[CollectiveRow]):
+    """The collectives of a rank, in the order of its file. The columns are the fields of ``CollectiveRow``; ``step`` is
+    the step in which each began. ``group``, ``op`` and ``dtype`` are places in ``names``."""
+
+    step: Ints
+    group: Codes
+    seq: Ints
+    op: Codes
+    bytes: Ints
+    dtype: Codes
+    start_ns: Ints
+    end_ns: Ints  # UNKNOWN for None, like the next two, and ``received_bytes``
+    wait_start_ns: Ints
+    wait_end_ns: Ints
+    whole: Bools
+    received_bytes: Ints
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, rows: Sequence[CollectiveRow], steps: Sequence[int] = ()) -> Rows:
+        """``steps``: of each row; UNKNOWN without them."""
+        if isinstance(rows, Rows):
+            return rows
+        builder = RowsBuilder()
+        builder.add(rows, np.array(steps or [UNKNOWN] * len(rows), dtype=np.int64))
+        return builder.built()
+
+    @property
+    def waited(self) -> Bools:
+        """Whether a thread of the training waited for the collective."""
+        mask: Bools = (self.wait_start_ns != UNKNOWN) & (self.wait_end_ns != UNKNOWN)
+        return mask
+
+    def of_groups(self, prefix: str) -> Bools:
+        """Whether the name of the group begins so."""
+        begins = np.array([name.startswith(prefix) for name in self.names], dtype=np.bool_)
+        mask: Bools = begins[self.group] if len(begins) else np.zeros(len(self), dtype=np.bool_)
+        return mask
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def _records(self, first: int, last: int) -> Iterator[CollectiveRow]:
+        at = slice(first, last)
+        columns = (
+            _named(self.group[at], self.names),
+            self.seq[at].tolist(),
+            _named(self.op[at], self.names),
+            self.bytes[at].tolist(),
+            _named(self.dtype[at], self.names),
+            self.start_ns[at].tolist(),
+            _optional(self.end_ns[at]),
+            _optional(self.wait_start_ns[at]),
+            _optional(self.wait_end_ns[at]),
+            self.whole[at].tolist(),
+            _optional(self.received_bytes[at]),
+        )
+        return starmap(CollectiveRow, zip(*columns, strict=True))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ragged:
+    """Any number of entries for each record: those of record i are ``first[i]`` to ``first[i + 1]`` of the other
+    columns. ``name``: places in the records' ``names``; only zeros where entries have none."""
+
+    first: Ints
+    name: Codes
+    left: Ints
+    right: Ints
+
+    @property
+    def owner(self) -> Ints:
+        """The place of each entry's record."""
+        return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
+
+    def take(self, places: Places) -> Ragged:
+        places = np.flatnonzero(places) if places.dtype == np.bool_ else places
+        counts = np.diff(self.first)[places]
+        first = _firsts(counts)
+        entries = np.arange(first[-1]) + np.repeat(self.first[:-1][places] - first[:-1], counts)
+        return Ragged(first, *(_stored(column[entries]) for column in (self.name, self.left, self.right)))
+
+    def entries(self, first: int, last: int, names: tuple[str, ...]) -> Iterator[list[tuple[str, int, int]]]:
+        """Of each record from ``first`` on: (name, left, right)."""
+        edges = self.first[first : last + 1].tolist()
+        at = slice(edges[0], edges[-1])
+        name = _named(self.name[at], names) if names else [""] * (edges[-1] - edges[0])
+        every = list(zip(name, self.left[at].tolist(), self.right[at].tolist(), strict=True))
+        return (every[begin - edges[0] : end - edges[0]] for begin, end in pairwise(edges))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps(_Columns[StepRecord]):
+    """The steps of a rank. The columns are the fields of ``StepRecord``. ``window``, and the names of ``phases`` and
+    ``cpu``, are places in ``names``. ``left`` and ``right`` are begin and end in ``phases`` and ``gc``, the time on a
+    core and the time queued for one in ``cpu``. ``memory`` and ``queue`` have a row for each step, with the fields of
+    MemoryRecord and LoaderQueue; the first is UNKNOWN where there is no record."""
+
+    step: Ints
+    begin_ns: Ints
+    end_ns: Ints
+    phases: Ragged
+    window: Codes
+    micro_batches: Ints
+    tokens: Ints
+    loss: Floats  # NaN for None
+    gc: Ragged
+    memory: Ints
+    on_cpu_ns: Ints  # UNKNOWN for None, like the next
+    queued_ns: Ints
+    cpu: Ragged
+    held: Objects
+    queue: Ints
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, records: Sequence[StepRecord]) -> Steps:
+        if isinstance(records, Steps):
+            return records
+        builder = StepsBuilder()
+        builder.add(records)
+        return builder.built()
+
+    @property
+    def numbers(self) -> set[int]:
+        return set(self.step.tolist())
+
+    def places_of(self, numbers: npt.ArrayLike) -> Ints:
+        """The places of the steps of these numbers, which are all recorded; the steps must be in order. Of several
+        steps of one number, the last."""
+        places: Ints = np.searchsorted(self.step, numbers, side="right") - 1
+        return places
+
+    def in_window(self, window: str) -> Bools:
+        """Whether ``StepRecord.window`` is this."""
+        mask: Bools = self.window == (self.names.index(window) if window in self.names else -1)
+        return mask
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def _records(self, first: int, last: int) -> Iterator[StepRecord]:
+        at = slice(first, last)
+        columns = (
+            self.step[at].tolist(),
+            self.begin_ns[at].tolist(),
+            self.end_ns[at].tolist(),
+            ([PhaseRow(*entry) for entry in entries] for entries in self.phases.entries(first, last, self.names)),
+            _named(self.window[at], self.names),
+            self.micro_batches[at].tolist(),
+            self.tokens[at].tolist(),
+            [None if loss != loss else loss for loss in self.loss[at].tolist()],
+            ([(begin, end) for _, begin, end in entries] for entries in self.gc.entries(first, last, ())),
+            (
+                None if row[0] == UNKNOWN else MemoryRecord(row[0], *map(_known, row[1:]))
+                for row in self.memory[at].tolist()
+            ),
+            _optional(self.on_cpu_ns[at]),
+            _optional(self.queued_ns[at]),
+            (
+                {name: (on_cpu, queued) for name, on_cpu, queued in entries}
+                for entries in self.cpu.entries(first, last, self.names)
+            ),
+            self.held[at].tolist(),
+            (None if row[0] == UNKNOWN else LoaderQueue(*row) for row in self.queue[at].tolist()),
+        )
+        return starmap(StepRecord, zip(*columns, strict=True))
+
+
+# -- building ----------------------------------------------------------------------------------------------------------
+
+
+class _Builder:
+    """Columns from records that come in parts, so that only the records of one part are in memory."""
+
+    def __init__(self) -> None:
+        self._codes: dict[str, int] = {}
+        self._parts: dict[str, list[npt.NDArray[Any]]] = {}
+
+    def _put(self, name: str, part: npt.NDArray[Any]) -> None:
+        self._parts.setdefault(name, []).append(part)
+
+    def _coded(self, names: Sequence[str]) -> Codes:
+        for name in dict.fromkeys(names):
+            self._codes.setdefault(name, len(self._codes))
+        return np.fromiter(map(self._codes.__getitem__, names), np.int32, len(names))
+
+    def _put_ragged(self, name: str, counts: Sequence[int], entries: Sequence[tuple[str, int, int]]) -> None:
+        names, left, right = zip(*entries, strict=True) if entries else ((), (), ())
+        self._put(f"{name}.count", np.array(counts, dtype=np.int64))
+        self._put(f"{name}.name", self._coded(names))
+        self._put(f"{name}.left", np.array(left, dtype=np.int64))
+        self._put(f"{name}.right", np.array(right, dtype=np.int64))
+
+    def _column(self, name: str) -> Any:
+        return _stored(np.concatenate(self._parts.pop(name)))
+
+    def _ragged(self, name: str) -> Ragged:
+        first = _firsts(np.concatenate(self._parts.pop(f"{name}.count")))
+        return Ragged(first, *(self._column(f"{name}.{column}") for column in ("name", "left", "right")))
+
+
+_MEMORY = [column.name for column in fields(MemoryRecord)]
+_of_memory = attrgetter(*_MEMORY)
+
+
+class RowsBuilder(_Builder):
+    def add_lines(self, lines: Sequence[CollectiveLine]) -> None:
+        steps = np.array([line.step for line in lines], dtype=np.int64)
+        rows = list(chain.from_iterable(line.rows for line in lines))
+        self.add(rows, np.repeat(steps, [len(line.rows) for line in lines]))
+
+    def add(self, rows: Sequence[CollectiveRow], steps: Ints) -> None:
+        self._put("step", steps)
+        columns = zip(*rows, strict=True) if rows else [()] * len(CollectiveRow._fields)
+        for name, values in zip(CollectiveRow._fields, columns, strict=True):
+            if name in ("group", "op", "dtype"):
+                self._put(name, self._coded(values))
+            elif name == "whole":
+                self._put(name, np.array(values, dtype=np.bool_))
+            else:
+                self._put(name, _ints(values))
+
+    def built(self) -> Rows:
+        if not self._parts:
+            self.add((), np.zeros(0, dtype=np.int64))
+        columns = {name: self._column(name) for name in Rows.columns()}
+        return Rows(**columns, names=tuple(self._codes))
+
+
+class StepsBuilder(_Builder):
+    def add(self, records: Sequence[StepRecord]) -> None:
+        for name in ("step", "begin_ns", "end_ns", "micro_batches", "tokens", "on_cpu_ns", "queued_ns"):
+            self._put(name, _ints([getattr(record, name) for record in records]))
+        self._put("window", self._coded([record.window for record in records]))
+        self._put("loss", np.array([record.loss for record in records], dtype=np.float64))
+        memory = [None if record.memory is None else _of_memory(record.memory) for record in records]
+        self._put("memory", _table(memory, len(_MEMORY)))
+        self._put("queue", _table([record.queue for record in records], len(LoaderQueue._fields)))
+        held = np.empty(len(records), dtype=np.object_)
+        held[:] = [record.held for record in records]
+        self._put("held", held)
+        phases = [record.phases for record in records]
+        self._put_ragged("phases", list(map(len, phases)), list(chain.from_iterable(phases)))
+        pauses = [record.gc for record in records]
+        self._put_ragged("gc", list(map(len, pauses)), [("", *pause) for of_step in pauses for pause in of_step])
+        cpu = [record.cpu for record in records]
+        spent = [(phase, *times) for of_step in cpu for phase, times in of_step.items()]
+        self._put_ragged("cpu", list(map(len, cpu)), spent)
+
+    def built(self) -> Steps:
+        if not self._parts:
+            self.add(())
+        ragged = ("phases", "gc", "cpu")
+        columns: dict[str, Any] = {
+            name: self._ragged(name) if name in ragged else self._column(name) for name in Steps.columns()
+        }
+        return Steps(**columns, names=tuple(self._codes))
+
+
+def _ints(values: Sequence[int | None]) -> Ints:
+    """With UNKNOWN for None."""
+    unknown = values.count(None)
+    if unknown == len(values):
+        return np.full(len(values), UNKNOWN, dtype=np.int64)
+    known = (UNKNOWN if value is None else value for value in values) if unknown else values
+    return np.fromiter(known, np.int64, len(values))
+
+
+def _table(rows: Sequence[Sequence[int | None] | None], width: int) -> Ints:
+    """[rows, width], with UNKNOWN for None."""
+    missing = [None] * width
+    values = list(chain.from_iterable(missing if row is None else row for row in rows))
+    return _ints(values).reshape(len(rows), width)
+
+
+def _firsts(counts: Ints) -> Ints:
+    firsts: Ints = np.concatenate(([0], np.cumsum(counts)))
+    return firsts
+
+
+def _taken(column: Any, places: Places) -> Any:
+    return column.take(places) if isinstance(column, Ragged) else _stored(column[places])
+
+
+def _stored(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same column; its value once if all are the same."""
+    if len(column) > 1 and ((column == column[:1]).all() or (column != column).all()):  # or all NaN
+        return np.broadcast_to(column[:1].copy(), column.shape)
+    return column
+
+
+def _named(codes: Codes, names: Sequence[str]) -> list[str]:
+    return [names[code] for code in codes.tolist()]
+
+
+def _optional(values: Ints) -> list[int | None]:
+    known = values != UNKNOWN
+    if known.all():
+        return list(values.tolist())
+    return list(map(_known, values.tolist()))
+
+
+def _known(value: int) -> int | None:
+    return None if value == UNKNOWN else value
+
+
+NO_ROWS: Final = Rows.of(())
+NO_STEPS: Final = Steps.of(())
