@@ -82,9 +82,10 @@ def shade_windows(
     """Shades the columns with steps in profiler windows and adds a legend entry. ``windows``: by step. The shade is
     drawn above the data, because a heat map would hide it."""
     inside = [at for at, block in enumerate(blocks) if windows[block].any()]
-    for first, last in spans(inside):
-        figure.add_vrect(x0=first - 0.5, x1=last + 0.5, fillcolor=theme.ink, opacity=SHADE, line={"width": 0})
+    look = {"type": "rect", "xref": "x", "yref": "y domain", "y0": 0, "y1": 1, "fillcolor": theme.ink, "opacity": SHADE}
+    shades = [{**look, "x0": first - 0.5, "x1": last + 0.5, "line": {"width": 0}} for first, last in spans(inside)]
     if inside:
+        figure.update_layout(shapes=[*figure.layout.shapes, *shades])  # at once: add_vrect copies all before it
         marker = {"color": theme.ink, "opacity": 2 * SHADE, "symbol": "square", "size": 12}
         figure.add_scatter(x=[None], y=[None], mode="markers", marker=marker, name=PROFILER_WINDOW, hoverinfo="skip")
         figure.update_layout(showlegend=True)
