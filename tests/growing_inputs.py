@@ -871,11 +871,12 @@ TRACES = (
 )
 OF_RUNS = ("run: steps", "run: ranks", "run: collectives of a step", "run: groups")
 
-also("open", OPEN, (*TRACES, "trace: depth of nested operators", *OF_RUNS, "run: windows of the profiler"))
+also("open", OPEN, (*TRACES, "trace: depth of nested operators", "run: windows of the profiler"))
+also("open", (*OPEN, "--step", "1"), OF_RUNS)
 also(
     "report",
     REPORT,
-    (*TRACES, "trace: files", "trace: depth of nested modules", *OF_RUNS, "run: durations", "memory snapshot: blocks"),
+    (*TRACES, "trace: files", "trace: depth of nested modules", *OF_RUNS, "run: durations"),
 )
 also("compare", COMPARE, (*TRACES, "trace: files", *OF_RUNS, "run: durations"))
 also("check", CHECK, (*TRACES[:2], *OF_RUNS))

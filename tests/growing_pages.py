@@ -29,10 +29,9 @@ def timeline(folder: Path) -> None:
     source = Source(open_run(folder))
     ranks = list(source.result.timeline.ranks)
     for level in range(0, MOST_LEVEL + 1, 4):
-        for tile in (0, 1):
-            at = {"level": str(level), "tile": str(tile)}
-            ranks_tile(source, {**at, "ranks": ",".join(map(str, ranks[:128]))})
-            rows_tile(source, {**at, "rank": str(ranks[0])})
+        at = {"level": str(level), "tile": "0"}
+        ranks_tile(source, {**at, "ranks": ",".join(map(str, ranks[:128]))})
+        rows_tile(source, {**at, "rank": str(ranks[0])})
     rows = source.rows(ranks[0], False)
     for row in range(0, len(rows), max(1, len(rows) // 8)):
         event(source, {"rank": str(ranks[0]), "row": str(row), "from": "0", "to": str(10**12)})
