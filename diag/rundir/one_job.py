@@ -21,6 +21,10 @@ from .identity import Life, at_other_times, clock_of, strangers
 from .tables import RankTables
 
 _UNIDENTIFIED = "is missing or damaged: it is unknown which process wrote the other files of this rank"
+_ALL_UNIDENTIFIED = (
+    "is missing or damaged, as that of every other rank: it is unknown which processes wrote the files of this run, "
+    "and whether they are of one job"
+)
 
 Calls = dict[tuple[str, int], tuple[str, int]]  # (operation, bytes) by (group, number)
 
@@ -37,6 +41,7 @@ def of_one_job(
     gaps = named.gaps(folder, layout.manifest)
     manifest = None if named.manifest else manifest
     own: dict[int, RankTables] = {}
+    recorded = [rank for rank, tables in ranks.items() if not tables.empty]
     identified = any(tables.identity is not None for tables in ranks.values())
     for rank, tables in ranks.items():
         if rank not in named.ranks:
@@ -44,6 +49,8 @@ def of_one_job(
             gaps += of_others
             if identified and tables.identity is None and not tables.empty:
                 gaps.append(Gap(str(layout.rank(rank).identity), _UNIDENTIFIED))
+    if recorded and not identified:
+        gaps.append(Gap(str(layout.rank(recorded[0]).identity), _ALL_UNIDENTIFIED))
     calls_of = cache(lambda rank: _calls_of(own[rank]))  # every host is compared with the same rank
     timed = at_other_times(
         [life for tables in own.values() if (life := _life(tables)) is not None],
