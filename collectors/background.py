@@ -13,7 +13,7 @@ from .device_sampler import DeviceSampler
 from .fence import Fence
 from .files import Complaints, LineFile, encode, is_full, rewrite_file
 from .layout import RankLayout
-from .reading import read_object
+from .reading import read_object, whole
 from .records import Heartbeat, HostRecord, TraceAsked
 from .scheduling import PauseWatch
 
@@ -42,10 +42,10 @@ class TraceRequests:
             if written_ns == self._written_ns:
                 return
             request = read_object(self._path, None)
-            number, first_step, count = (int(request[name]) for name in ("number", "first_step", "count"))
-            trace_request = TraceAsked(
-                number, first_step, count, request.get("ranks"), memory=request.get("memory") is True
-            )
+            number, first_step, count = (whole(request[name]) for name in ("number", "first_step", "count"))
+            ranks = request.get("ranks")
+            of_ranks = [whole(rank) for rank in ranks] if ranks is not None else None
+            trace_request = TraceAsked(number, first_step, count, of_ranks, memory=request.get("memory") is True)
             for_this_rank = trace_request.ranks is None or self._rank in trace_request.ranks
         except (OSError, ValueError, KeyError, TypeError):
             return
@@ -177,7 +177,7 @@ class Background:
             written_ns = self._request_path.stat().st_mtime_ns
             if written_ns == self._request_ns:
                 return
-            number = int(read_object(self._request_path, None)["number"])
+            number = whole(read_object(self._request_path, None)["number"])
         except FileNotFoundError:
             self.answering = False
             return

@@ -83,6 +83,38 @@ def read_object(path: Path | str, within: Path | str | None) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
+def whole(value: object) -> int:
+    """The whole number that JSON holds. ValueError for what ``int`` would make one of or end with another error on:
+    Infinity, NaN, a fraction, a text, a truth value, and digits beyond 64 bits."""
+    if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
+        raise ValueError("not a whole number of 64 bits")
+    return value
+
+
+_OF_KIND: dict[str, Any] = {
+    "int": int,
+    "float": (int, float),
+    "str": str,
+    "bool": bool,
+    "None": type(None),
+    "tuple[str, ...]": (list, tuple),
+}
+
+
+def is_of_kind(value: object, kind: str) -> bool:
+    """Whether a value of JSON is of a field's annotation, like ``int | None``: a truth value is no number, Infinity and
+    NaN are none either, and whole numbers have 64 bits."""
+    if kind.startswith("Literal["):
+        return isinstance(value, str) and f'"{value}"' in kind
+    if isinstance(value, bool):
+        return "bool" in kind.split(" | ")
+    if isinstance(value, int | float) and not -(1 << 63) <= value < 1 << 63:
+        return False
+    if isinstance(value, list | tuple) and not all(isinstance(item, str) for item in value):
+        return False
+    return any(isinstance(value, _OF_KIND[part]) for part in kind.split(" | "))
+
+
 def read_given(path: Path | str, most: int) -> bytes:
     """All bytes of a path that the user named, which may be a pipe. OSError where it cannot be read or holds more than
     ``most``."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from .layout import RunLayout
+from .reading import is_of_kind
 
 RUN_DIR_VARIABLE = "DIAG_RUN_DIR"
 SETTINGS_VARIABLE = "DIAG_COLLECTOR"
@@ -46,9 +47,15 @@ class CollectorSettings:
 
     @classmethod
     def from_json(cls, text: str) -> CollectorSettings:
-        """Ignores settings that this version does not know, so that launcher and workers may differ in version."""
-        names = {f.name for f in fields(cls)}
-        return cls(**{key: value for key, value in json.loads(text).items() if key in names})
+        """Ignores settings that this version does not know, so that launcher and workers may differ in version, and
+        those whose value is of another kind."""
+        kinds = {f.name: str(f.type) for f in fields(cls)}
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError):
+            return cls()
+        known = values.items() if isinstance(values, dict) else ()
+        return cls(**{key: value for key, value in known if key in kinds and is_of_kind(value, kinds[key])})
 
 
 def run_dir_from(environ: Mapping[str, str] = os.environ) -> Path | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from ..reading import is_of_kind
 from .keys import Knobs, OptionError, listed, option
 from .strategies import STRATEGIES, knobs_of
 from .strategies.base import Axes
@@ -205,7 +206,7 @@ class TrainerOptions:
         """The options that ``to_json`` wrote. Missing names have their defaults; an unknown name is an OptionError."""
         try:
             values: Any = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise OptionError(f"{OPTIONS_ENV} is not JSON ({error}): start the trainer with `diag run`") from error
         if not isinstance(values, dict):
             raise OptionError(f"{OPTIONS_ENV} holds no JSON object: start the trainer with `diag run`")
@@ -213,6 +214,9 @@ class TrainerOptions:
         if unknown := sorted(set(values) - names):
             known_names = ", ".join(sorted(names))
             raise OptionError(f"{OPTIONS_ENV} has unknown names {', '.join(unknown)}; known: {known_names}")
+        for f in fields(cls):
+            if f.name in values and not is_of_kind(values[f.name], str(f.type)):
+                raise OptionError(f"{OPTIONS_ENV} has a wrong value of {f.name}: start the trainer with `diag run`")
         for name in ("inject", "settings"):
             values[name] = tuple(values.get(name, ()))
         return cls(**values)

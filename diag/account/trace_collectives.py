@@ -387,6 +387,6 @@ def _shape_bytes(dims: str | None, types: str | None) -> int:
     total = 0
     for shape, kind in zip(shapes, kinds, strict=False):
         element = names.dtype_bytes(kind) if isinstance(kind, str) else 0
-        if element and isinstance(shape, list) and shape and all(isinstance(length, int) for length in shape):
-            total += math.prod(shape) * element
+        if element and (lengths := names.shape(shape)):
+            total += math.prod(lengths) * element
     return total

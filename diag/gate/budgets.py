@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
+from math import isinf
 from pathlib import Path
 
 from diag.collectors.reading import read_given
@@ -115,7 +116,7 @@ def parse_limit(quantity: Quantity, written: object, path: str | None = None, li
     if isinstance(written, int | float) and not isinstance(written, bool) and quantity.unit is LimitUnit.RATE:
         match = _WRITTEN.fullmatch(str(written))
     factor = _FACTORS[quantity.unit].get(match[2]) if match else None
-    if match is None or factor is None:
+    if match is None or factor is None or isinf(float(match[1]) * factor):
         where = f"line {line}: " if line is not None else ""
         raise DiagError(
             f"{where}{quantity.name} = {written!r} is not a limit",

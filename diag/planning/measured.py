@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Struct
@@ -38,6 +38,7 @@ from .step_memory import LINEAR_AND_HEAD, Kernels, Step, states_of, step_peak
 # calls and not in others, depending on the thread that drops it last. On a loaded machine the same happens to the
 # output buffer of an all-gather.
 
+_MOST_BYTES = 1 << 60
 _HOST = 0  # the profiler's number of the CPU
 _COLLECTIVE = "c10d::"
 _GATHERING = "FSDP::all_gather ("  # fully_shard's scope, in which it allocates the all-gather's output buffer
@@ -62,7 +63,7 @@ Span = tuple[float, float]
 
 
 class _Args(Struct):
-    bytes: int = msgspec.field(default=0, name="Bytes")
+    bytes: Annotated[int, msgspec.Meta(gt=-_MOST_BYTES, lt=_MOST_BYTES)] = msgspec.field(default=0, name="Bytes")
     address: int = msgspec.field(default=0, name="Addr")
     device: int = msgspec.field(default=-1, name="Device Type")
 
@@ -92,7 +93,10 @@ def host_allocations(path: str) -> Allocations | None:
     changes, calls, gathers = [], [], []
     for event in events:
         if event.name == MEMORY_EVENT:
-            allocation = decode(event.args)
+            try:
+                allocation = decode(event.args)
+            except msgspec.DecodeError as error:
+                raise damaged(path, str(error)) from error
             if allocation.device == _HOST:
                 changes.append(MemoryChange(event.ts, allocation.address, allocation.bytes))
         elif event.ph == "X" and event.name.startswith(_COLLECTIVE):

@@ -188,6 +188,7 @@ _NAMES = {
     "head_size": ("head_dim",),
     "ffn": ("intermediate_size", "n_inner", "ffn_dim"),
     "vocab": ("vocab_size",),
+    "positions": ("n_positions",),
     "experts": ("num_local_experts", "num_experts"),
     "experts_used": ("num_experts_per_tok",),
 }
@@ -227,7 +228,7 @@ def read_config(path: Path) -> Shape:
         biases=not gated,
         qk_norms=kind == "qwen3",
         qkv_biases=kind in _QKV_BIASES or bool(config.get("attention_bias", False)),
-        positions=int(config.get("n_positions", 1024)) if kind == "gpt2" else 0,
+        positions=(numbers["positions"] or 1024) if kind == "gpt2" else 0,
         experts=numbers["experts"] or 1,
         experts_used=numbers["experts_used"] or 1,
     )

@@ -171,7 +171,7 @@ def parse(name: str, dims: str | None, types: str | None) -> ShapedOperator | No
     if not isinstance(shapes, list) or not isinstance(kinds, list):
         return None
     element = next((size for kind in kinds if isinstance(kind, str) and (size := names.dtype_bytes(kind))), 0)
-    return ShapedOperator(name, tuple(_shape(item) for item in shapes), element) if element else None
+    return ShapedOperator(name, tuple(map(names.shape, shapes)), element) if element else None
 
 
 def cost(call: ShapedOperator, outputs: Outputs) -> Cost | None:
@@ -198,11 +198,6 @@ def convolution_outputs(calls: Sequence[ShapedOperator]) -> Outputs:
             output, key = call.shapes[0], (call.shapes[1], call.shapes[2])
             outputs[key] = output if outputs.get(key, output) == output else None
     return outputs
-
-
-def _shape(item: Any) -> Shape:
-    whole = isinstance(item, list) and all(isinstance(n, int) and not isinstance(n, bool) for n in item)
-    return tuple(item) if whole else ()
 
 
 def _product(call: ShapedOperator, first: int) -> Cost | None:

@@ -10,6 +10,7 @@ at once is in a separate class, "fused": a trace does not show how much of its t
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -95,6 +96,7 @@ GRAPH_LAUNCH_PATTERN: Final = r"^(?:cu|cuda|hip)GraphLaunch"
 # (on the V100 traces, those of NCCL).
 LAUNCH_PATTERN: Final = r"(?i)launch|memcpy|memset|enqueue|^cnInvokeKernel|^INVALID$"
 
+_MOST_ELEMENTS: Final = 1 << 48
 _DTYPE_BYTES: Final = {
     "float": 4, "float32": 4, "int": 4, "int32": 4, "uint32": 4,
     "double": 8, "float64": 8, "long": 8, "int64": 8, "long int": 8, "uint64": 8, "complexfloat": 8,
@@ -126,6 +128,15 @@ def category(raw: str) -> str:
     """The lower-case category that today's profiler writes."""
     lower = raw.lower()
     return _OTHER_CATEGORIES.get(lower, lower)
+
+
+def shape(lengths: object) -> tuple[int, ...]:
+    """The lengths of a tensor in "Input Dims"; () for anything else, and for what no memory holds."""
+    if not isinstance(lengths, list):
+        return ()
+    if not all(type(length) is int and 0 <= length < _MOST_ELEMENTS for length in lengths):
+        return ()
+    return tuple(lengths) if math.prod(lengths) < _MOST_ELEMENTS else ()
 
 
 def dtype_bytes(dtype: str | None) -> int:

@@ -7,15 +7,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
-
 from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import SCHEMA_VERSION, is_regular
 from diag.collectors.masking import masked_arguments
-from diag.collectors.reading import ANSWER_BYTES, read_regular
+from diag.collectors.reading import ANSWER_BYTES
 from diag.errors import DiagError
-from diag.model import DAMAGED
-from diag.rundir.lines import must_be_known
+from diag.rundir.lines import must_be_known, read_record
 
 FILE_NAME = "tune.json"
 
@@ -118,15 +115,11 @@ def is_tuned(folder: Path) -> bool:
 def load(folder: Path) -> History | None:
     """The tuning in this folder; None if there is none; DiagError if the file is invalid."""
     path = folder / FILE_NAME
-    try:
-        history = msgspec.json.decode(read_regular(path, ANSWER_BYTES, folder), type=History)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise DiagError(f"cannot be read: {error.strerror}", path=path) from error
-    except (*DAMAGED, ValueError) as error:
-        raise DiagError(f"not written by diag tune: {error}", path=path) from error
-    must_be_known(history.schema_version, path, known=SCHEMA_VERSION)
+    history, gap = read_record(path, History, folder, ANSWER_BYTES)
+    if gap is not None:
+        raise DiagError(gap.reason.removesuffix("; left out"), path=path)
+    if history is not None:
+        must_be_known(history.schema_version, path, known=SCHEMA_VERSION)
     return history
 
 

@@ -92,7 +92,7 @@ def test_what_is_kept_can_be_read_again(tmp_path: Path) -> None:
     assert content["rounds"][0]["gain_share"] == pytest.approx(history.rounds[0].gain_share)
     assert load(tmp_path) is None
     (tmp_path / FILE_NAME).write_text('{"arguments": 3}')
-    with pytest.raises(DiagError, match="not written by diag tune"):
+    with pytest.raises(DiagError, match="is damaged"):
         load(tmp_path)
 
 

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from ...layout import MANIFEST
-from ...reading import DOCUMENT_BYTES, open_regular, read_regular
+from ...reading import DOCUMENT_BYTES, is_of_kind, open_regular, read_regular, whole
 from ..keys import OptionError
 
 # -- manifest ----------------------------------------------------------------------------------------------------------
@@ -69,6 +69,9 @@ class File:
             raise IncompleteError(f"{self.name} has {actual.bytes} bytes instead of {self.bytes}")
         if actual.sha256 != self.sha256:
             raise IncompleteError(f"{self.name} was changed after it was saved")
+
+
+_PLAIN = ("int", "str")
 
 
 @dataclass(frozen=True)
@@ -122,15 +125,18 @@ class CheckpointManifest:
     def _of(cls, content: Any) -> CheckpointManifest:
         if not isinstance(content, dict) or "checkpoint_format" not in content:
             raise IncompleteError("manifest.json does not describe a checkpoint")
-        if content["checkpoint_format"] > FORMAT:
-            raise IncompleteError(
-                f"its format is {content['checkpoint_format']}; this version of diag reads formats up to {FORMAT}"
-            )
         names = {f.name for f in fields(cls)}
         try:
-            files = tuple(File(str(f["name"]), int(f["bytes"]), f["sha256"]) for f in content.get("files", ()))
+            if (written := whole(content["checkpoint_format"])) > FORMAT:
+                raise IncompleteError(f"its format is {written}; this version of diag reads formats up to {FORMAT}")
+            files = tuple(File(str(f["name"]), whole(f["bytes"]), f["sha256"]) for f in content.get("files", ()))
             manifest = cls(**{**{k: v for k, v in content.items() if k in names}, "files": files})
-        except (TypeError, KeyError, ValueError) as error:
+            for number in (*manifest.mesh.values(), *manifest.cursor.values(), *manifest.consumed.values()):
+                whole(number)
+            for f in fields(cls):
+                if f.type in _PLAIN and not is_of_kind(getattr(manifest, f.name), str(f.type)):
+                    raise ValueError(f"a wrong value of {f.name}")
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise IncompleteError(f"manifest.json is incomplete ({error})") from error
         if any(PurePosixPath(file.name).is_absolute() or ".." in PurePosixPath(file.name).parts for file in files):
             raise IncompleteError("manifest.json names files outside of its folder")

@@ -6,9 +6,10 @@ import re
 from array import array
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from diag.collectors import bounded_pickle
+from diag.collectors.reading import whole
 from diag.hang.flight.board import CallShape, Dump, Group, History, RecordedOp, Sizes
 from diag.hang.model import MOST_RANKS
 from diag.hang.policy import HANG_DUMPS
@@ -52,7 +53,7 @@ class ShapeTable:
         index = self._known.get(shape)
         if index is None:
             sizes = (*shape.input_sizes, *shape.output_sizes)
-            if not all(type(n) is int for size in sizes for n in size) or not all(type(t) is str for t in shape.dtypes):
+            if not all(_is_number(n) for size in sizes for n in size) or not all(type(t) is str for t in shape.dtypes):
                 raise TypeError
             index = self._known[shape] = len(self.all)
             self.all.append(shape)
@@ -70,6 +71,11 @@ class ShapeTable:
             ]
         )
         return self._stacks.setdefault(texts, texts)
+
+
+def _is_number(value: object) -> TypeGuard[int]:
+    """Whether it is a whole number of 64 bits."""
+    return type(value) is int and -(1 << 63) <= value < 1 << 63
 
 
 def spelled(value: object) -> str:
@@ -142,7 +148,7 @@ def join_entries(entries: list[object], shapes: ShapeTable) -> JoinedEntries:
             record = entry["record_id"]
             if (
                 not (type(number) is int and type(group) is str and type(record) is int)
-                or max(number, record) >= 1 << 62
+                or max(abs(number), abs(record)) >= 1 << 62
             ):
                 raise TypeError
             slots = (pairs if is_p2p else collectives).setdefault(group, {})
@@ -267,7 +273,7 @@ def _op(
         number,
         name.op if launch is None or name.src is not None else "coalesced",
         shape,
-        created if isinstance(created, int) else 0,
+        created if _is_number(created) else 0,
         pending,
         timed_out=pending and bool(entry.get("retired")),
         src=name.src,
@@ -384,8 +390,8 @@ def _status(value: object, groups: dict[str, Group], joined: JoinedEntries) -> d
     last: dict[int, int] = {}
     for key, status in value.items():
         try:
-            last[int(key)] = int(status["last_enqueued_collective"])
-        except (TypeError, ValueError, KeyError):
+            last[int(key)] = whole(status["last_enqueued_collective"])
+        except (TypeError, ValueError, KeyError, OverflowError):
             return {}
     of_id = {key: group for key, group in joined.group_of_id.items() if isinstance(key, int)}
     if len(last) == len(groups) and all(group.isdecimal() and len(group) < 10 for group in groups):

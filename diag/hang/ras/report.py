@@ -16,7 +16,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Annotated, cast
 
 import msgspec
 
@@ -118,21 +118,24 @@ _DOCUMENT = re.compile(rb'\{\s*"nccl_version"\s*:')
 _NO_COMMA = re.compile(rb'("nvml_dev": -?\d+)(\s*\n\s*"status")')
 
 
+_Number = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+
+
 class _Status(msgspec.Struct):
-    init_state: int = 0
-    async_error: int = 0
+    init_state: _Number = 0
+    async_error: _Number = 0
     finalize_called: bool = False
     destroy_flag: bool = False
     abort_flag: bool = False
 
 
 class _Rank(msgspec.Struct):
-    rank: int
+    rank: _Number
     host: str = ""
-    pid: int = -1
-    cuda_dev: int = -1
+    pid: _Number = -1
+    cuda_dev: _Number = -1
     status: _Status = msgspec.field(default_factory=_Status)
-    collective_counts: dict[str, int] = msgspec.field(default_factory=dict)
+    collective_counts: dict[str, _Number] = msgspec.field(default_factory=dict)
 
 
 class _MissingStatus(msgspec.Struct):
@@ -141,23 +144,23 @@ class _MissingStatus(msgspec.Struct):
 
 
 class _MissingRank(msgspec.Struct):
-    rank: int
+    rank: _Number
     host: str = ""
-    pid: int = -1
-    cuda_dev: int = -1
+    pid: _Number = -1
+    cuda_dev: _Number = -1
     status: _MissingStatus = msgspec.field(default_factory=_MissingStatus)
 
 
 class _Comm(msgspec.Struct):
     hash: str
-    size: int
+    size: _Number
     secondary_hash: str = ""
     ranks: list[_Rank] = msgspec.field(default_factory=list)
     missing_ranks: list[_MissingRank] = msgspec.field(default_factory=list)
 
 
 class _Ras(msgspec.Struct):
-    timeouts_count: int = 0
+    timeouts_count: _Number = 0
 
 
 class _Document(msgspec.Struct):
