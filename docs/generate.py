@@ -151,7 +151,9 @@ def finding_ids() -> set[str]:
             node = waiting.pop()
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 ids.update(re.findall(r"^[a-z]+(?:-[a-z]+)+$", node.value))
-            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Diagnosis"):
+            if isinstance(node, ast.ClassDef):  # its keywords name a topic of thresholds
+                waiting += node.body
+            elif not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Diagnosis"):
                 waiting += ast.iter_child_nodes(node)
     return ids - {"reduce-overhead"}  # a mode of torch.compile
 
