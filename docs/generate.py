@@ -143,10 +143,9 @@ def _help(command: str, parameter: Any) -> str:
 
 
 def finding_ids() -> set[str]:
-    """Every id that a finding can have, from the code of diag/diagnoses outside of ``Diagnosis(...)``. The policy has
-    names of topics instead."""
+    """Every id that a finding can have, from the code of diag/diagnoses outside of ``Diagnosis(...)``."""
     ids = set()
-    for path in sorted({*(ROOT / "diag/diagnoses").glob("*.py")} - {ROOT / "diag/diagnoses/policy.py"}):
+    for path in sorted((ROOT / "diag/diagnoses").glob("*.py")):
         waiting: list[ast.AST] = [ast.parse(path.read_text("utf-8"))]
         while waiting:
             node = waiting.pop()

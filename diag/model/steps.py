@@ -87,7 +87,7 @@ class Segments(Struct, frozen=True):
 
 def by_cause(pieces: Segments | CriticalPath) -> npt.NDArray[np.int64]:
     """Nanoseconds by kind and detail, [kinds, details]."""
-    (spent,) = by_causes([pieces])
+    spent: npt.NDArray[np.int64] = by_causes([pieces])[0]
     return spent
 
 
