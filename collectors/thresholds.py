@@ -45,6 +45,11 @@ class Topic:
         cls.name, cls.fixed = name, fixed
         cls.thresholds = MappingProxyType({key: its for key, its in vars(cls).items() if isinstance(its, Threshold)})
 
+    @property
+    def meaning(self) -> str:
+        """What its thresholds are about, in a sentence."""
+        return (type(self).__doc__ or "").strip()
+
     def __init__(self) -> None:
         assert self.name not in TOPICS, f"two topics are called {self.name}"
         vars(self).update((name, threshold.value) for name, threshold in self.thresholds.items())

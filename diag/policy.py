@@ -56,7 +56,7 @@ class Override(NamedTuple):
     unit: str
 
     def __str__(self) -> str:
-        return f"{self.topic}.{self.name} = {self.value:g} (default {self.default:g})"
+        return f"{self.topic}.{self.name} = {shown(self.value)} (default {shown(self.default)})"
 
 
 class Topic(thresholds.Topic):
@@ -89,6 +89,28 @@ def topics() -> Mapping[str, thresholds.Topic]:
     return dict(sorted(TOPICS.items()))
 
 
+class Row(NamedTuple):
+    """A threshold as it is listed."""
+
+    name: str
+    value: str
+    unit: str
+    meaning: str
+    origin: str
+
+
+def rows(topic: thresholds.Topic) -> list[Row]:
+    """The thresholds of a topic, with the values that this process uses."""
+    return [
+        Row(name, shown(vars(topic)[name]), its.unit, its.meaning, its.origin) for name, its in topic.thresholds.items()
+    ]
+
+
+def shown(value: float) -> str:
+    """A number as TOML has it; groups of digits are separated."""
+    return f"{value:_}" if isinstance(value, int) or abs(value) >= 1000 else f"{value:g}"
+
+
 def use(file: Path | str) -> None:
     """Overrides thresholds by those of a TOML file: a table for each topic. For this process and those that it starts;
     results that were made before keep their values. DiagError where the file cannot be read, names a topic or a
@@ -115,10 +137,10 @@ def overrides() -> tuple[Override, ...]:
     )
 
 
-def sentence() -> str:
-    """Which thresholds are overridden, and by which file; empty if none is."""
+def notes() -> tuple[str, ...]:
+    """A sentence for an answer: which thresholds are overridden, and by which file. () if none is."""
     changed = overrides()
-    return f"Thresholds overridden by {file_in_use()}: {', '.join(map(str, changed))}." if changed else ""
+    return (f"Thresholds overridden by {file_in_use()}: {', '.join(map(str, changed))}.",) if changed else ()
 
 
 def as_dict() -> dict[str, Any]:
@@ -141,12 +163,13 @@ def digest(*rooms: str) -> str:
 
 @contextmanager
 def changed(**values: Mapping[str, float]) -> Iterator[None]:
-    """Other values while the block runs, by topic with _ for -. For tests: threads and caches may see either value."""
+    """Other values while the block runs, by topic with _ for -; what is applied meanwhile ends with it, too. For tests:
+    threads and caches may see either value."""
     before = _active
     merged = {topic: dict(own) for topic, own in before.values.items()}
     for topic, own in values.items():
         merged.setdefault(topic.replace("_", "-"), {}).update(own)
-    _apply(_Active(before.file or "this process", merged))
+    _apply(_Active(before.file or "this process", merged) if merged else before)
     try:
         yield
     finally:
@@ -198,12 +221,12 @@ def _checked(topic: str, values: object, file: Path | str) -> dict[str, float]:
     for name, value in values.items():
         if name not in its:
             raise refused(f"{topic} has no threshold {name}", _near(name, its, listed))
-        if (reason := _wrong(value, its[name])) is not None:
+        if (reason := wrong(value, its[name])) is not None:
             raise refused(f"{topic}.{name} = {str(value)[:40]}: {reason}", listed)
     return {name: type(its[name].value)(value) for name, value in values.items()}
 
 
-def _wrong(value: object, its: Threshold) -> str | None:
+def wrong(value: object, its: Threshold) -> str | None:
     """Why a threshold cannot have this value; None if it can."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "it is a number"

@@ -145,7 +145,7 @@ def _help(command: str, parameter: Any) -> str:
 def finding_ids() -> set[str]:
     """Every id that a finding can have, from the code of diag/diagnoses outside of ``Diagnosis(...)``."""
     ids = set()
-    for path in sorted((ROOT / "diag/diagnoses").glob("*.py")):
+    for path in sorted({*(ROOT / "diag/diagnoses").glob("*.py")} - {ROOT / "diag/diagnoses/policy.py"}):
         waiting: list[ast.AST] = [ast.parse(path.read_text("utf-8"))]
         while waiting:
             node = waiting.pop()
@@ -491,6 +491,36 @@ _TYPES = {
     type(None): "null in the sample",
 }  # fmt: skip
 
+# -- thresholds --------------------------------------------------------------------------------------------------------
+
+
+def thresholds() -> str:
+    """Every threshold by topic, with its value, unit, meaning and origin."""
+    from diag.policy import rows, topics
+
+    lines = [
+        "# Thresholds",
+        "",
+        "A threshold is a number that a verdict, a limit or a page rests on. `diag help policy` prints this list,",
+        "`diag help policy TOPIC` one topic. [Other thresholds](../guides/thresholds.md) says how a file overrides",
+        "them; the values of topics that are fixed cannot be overridden.",
+    ]
+    for topic in topics().values():
+        lines += ["", f"## {topic.name}", "", plain(described(topic.name, topic.meaning))]
+        lines += ["", "Fixed."] if topic.fixed else []
+        cells = [
+            (
+                code(row.name),
+                row.value,
+                row.unit,
+                plain(described(f"{topic.name}.{row.name}", ". ".join(filter(None, (row.meaning, row.origin))))),
+            )
+            for row in rows(topic)
+        ]
+        lines += ["", table(("threshold", "value", "unit", "meaning and origin"), cells).rstrip()]
+    return "\n".join(lines) + "\n"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "cli": cli,
     "findings": findings,
@@ -501,4 +531,5 @@ PAGES: dict[str, Callable[[], str]] = {
     "json": json_documents,
     "faults": faults,
     "strategies": strategies,
+    "thresholds": thresholds,
 }

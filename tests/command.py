@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from diag import policy
 from diag.cli.main import main
 from tests.forked import run_forked
 from tests.patience import PATIENCE_S
@@ -28,7 +29,12 @@ def diag(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     code = 0
     threshold = gc.get_threshold()
     # What diag freezes before it ends would stay for ever here.
-    with patch.dict(os.environ), patch.multiple(sys, argv=words, stdout=out, stderr=err), patch.object(gc, "freeze"):
+    with (
+        policy.changed(),
+        patch.dict(os.environ),
+        patch.multiple(sys, argv=words, stdout=out, stderr=err),
+        patch.object(gc, "freeze"),
+    ):
         try:
             main()
         except SystemExit as ended:

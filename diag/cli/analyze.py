@@ -15,8 +15,10 @@ from diag.cli.reading import (
     CommKernelsOption,
     JobsOption,
     PathsArgument,
+    PolicyOption,
     RankOption,
     comm_rules,
+    override_thresholds,
     ranks_by_path,
 )
 from diag.errors import DiagError, ExitCode
@@ -119,6 +121,7 @@ def analyze(
     comm_kernels: CommKernelsOption = None,
     jobs: JobsOption = None,
     cluster: ClusterOption = None,
+    policy: PolicyOption = None,
 ) -> None:
     """Find what bounds a run, which ranks are at fault, and the evidence for it.
 
@@ -134,6 +137,7 @@ def analyze(
 
     Exit code 0: analysed; 4: analysed, but data is missing (the report lists it); 1: nothing to analyse.
     """
+    override_thresholds(policy, cluster)
     # Nothing here multiplies matrices, and OpenBLAS's threads spin when numpy is loaded: 60 ms of CPU time.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from diag.api import Reading, SeveralJobsError, open_run

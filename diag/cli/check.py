@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from diag.cli.reading import CommKernelsOption, JobsOption, comm_rules, no_dash
+from diag.cli.reading import CommKernelsOption, JobsOption, PolicyOption, comm_rules, no_dash, override_thresholds
 from diag.errors import DiagError, ExitCode
 from diag.gate import budgets as of
 from diag.words.terminal import put, say
@@ -63,11 +63,13 @@ def check(
     ] = False,
     comm_kernels: CommKernelsOption = None,
     jobs: JobsOption = None,
+    policy: PolicyOption = None,
 ) -> None:
     """Check a run against budgets. A budget that cannot be measured never passes.
 
     Exit code 0: no budget is certainly exceeded; 3: a budget is; 4: the data cannot decide; 1, 2: nothing to check.
     """
+    override_thresholds(policy)
     written = {
         of.EXPOSED_COMM: max_exposed_comm, of.DATA_WAIT: max_data_wait, of.EXPOSED_COPIES: max_exposed_copies,
         of.HOST_WAIT: max_host_wait,

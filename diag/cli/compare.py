@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from diag.cli.reading import CommKernelsOption, JobsOption, comm_rules
+from diag.cli.reading import CommKernelsOption, JobsOption, PolicyOption, comm_rules, override_thresholds
 from diag.errors import DiagError, ExitCode
 from diag.words.terminal import put
 
@@ -22,11 +22,13 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="The JSON contract on standard output.")] = False,
     comm_kernels: CommKernelsOption = None,
     jobs: JobsOption = None,
+    policy: PolicyOption = None,
 ) -> None:
     """Show in which part of the step two runs differ, and how certain that is.
 
     Exit code 0: compared; 4: compared, but data is missing; 1: not comparable, or nothing to compare.
     """
+    override_thresholds(policy)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in diag analyze
     from diag.api import Reading, compare_runs
     from diag.show.compare import print_comparison, to_json

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from diag.cli.reading import PolicyOption, override_thresholds
+
 # Also of ``diag metrics``.
 AllowHostOption = Annotated[
     list[str] | None,
@@ -37,11 +39,13 @@ def dashboard(
         typer.Option(help="Require the token of the printed address. Without it, anyone who can connect is let in."),
     ] = True,
     allow_host: AllowHostOption = None,
+    policy: PolicyOption = None,
 ) -> None:
     """Open the dashboard on 127.0.0.1. Nothing leaves this machine unless --host says so.
 
     The printed address holds a token: the browser that opens it is let in until it is closed.
     """
+    override_thresholds(policy)
     from diag.serve.server import serve_dashboard
 
     serve_dashboard(path, port=port, open_browser=browser, host=host, token=token, allowed_hosts=allow_host or ())

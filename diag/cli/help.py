@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _FOLDERS = ("guides", "concepts")
 _EXIT_CODES = "exit-codes"
+_POLICY = "policy"
 
 
 def pages(folder: str) -> Mapping[str, Traversable]:
@@ -38,7 +39,7 @@ def topics(begun: str = "") -> list[str]:
     """Every topic that begins with ``begun``; also used for shell completion."""
     from diag.cli.main import COMMANDS
 
-    return [name for name in dict.fromkeys((*COMMANDS, *_pages(), _EXIT_CODES)) if name.startswith(begun)]
+    return [name for name in dict.fromkeys((*COMMANDS, *_pages(), _EXIT_CODES, _POLICY)) if name.startswith(begun)]
 
 
 def show_help(
@@ -46,10 +47,13 @@ def show_help(
     topic: Annotated[
         str | None,
         typer.Argument(
-            help="A command, a guide, a concept, exit-codes, or the id of a finding or a hang class.",
+            help="A command, a guide, a concept, exit-codes, policy, or the id of a finding or a hang class.",
             autocompletion=topics,
             show_default=False,
         ),
+    ] = None,
+    of: Annotated[
+        str | None, typer.Argument(help="Only the thresholds of this topic, after policy.", show_default=False)
     ] = None,
 ) -> None:
     """Explain a command, a guide (such as traces) or a concept (such as verdict). Without a topic, list them."""
@@ -58,6 +62,8 @@ def show_help(
     if topic is None:
         _list_topics()
         return
+    if of is not None and topic != _POLICY:
+        raise DiagError(f"{topic} has no topics of its own", hint=f"diag help {topic}", exit_code=ExitCode.USAGE)
     begun = topics(topic)
     topic = begun[0] if len(begun) == 1 else topic
     if not begun and (meaning := _meaning(topic)):
@@ -70,6 +76,8 @@ def show_help(
     if topic == _EXIT_CODES:
         for code in ExitCode:
             say(f"{int(code)}  {code.name:16}{code.meaning}")
+    if topic == _POLICY:
+        _show_policy(of)
     if topic in COMMANDS:
         _show_command(context, topic)
     if topic in _pages():
@@ -85,7 +93,7 @@ def _list_topics() -> None:
         say(f"\n{folder.capitalize()}:")
         for name, page in pages(folder).items():
             say(f"  {name:18}{page.read_text('utf-8').partition(chr(10))[0].removeprefix('# ')}")
-    say(f"\nAlso: {_EXIT_CODES}, and the id of any finding or hang class (such as slow-link)")
+    say(f"\nAlso: {_EXIT_CODES}, {_POLICY} (thresholds), and the id of any finding or hang class (such as slow-link)")
 
 
 def _meaning(id: str) -> str:
@@ -97,6 +105,27 @@ def _meaning(id: str) -> str:
         if id in diagnosis.means:
             return f"{id}: {diagnosis.means[id]}\nLooked for as: {diagnosis.question}. Needs {diagnosis.needs}"
     return f"{id}: {CLASSES[id].title}. `diag triage` says what to do about it." if id in CLASSES else ""
+
+
+def _show_policy(name: str | None) -> None:
+    """Prints the thresholds of a topic, or of every topic: value, unit, meaning and origin of each."""
+    from diag.policy import rows, topics
+
+    every = topics()
+    if name is not None and name not in every:
+        close = get_close_matches(name, every, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(close)}? " if close else ""
+        raise DiagError(
+            f"there is no topic {name}", hint=f"{hint}`diag help policy` lists them", exit_code=ExitCode.USAGE
+        )
+    for topic in [every[name]] if name is not None else every.values():
+        fixed = " (fixed)" if topic.fixed else ""
+        say(f"[{topic.name}]{fixed}  {topic.meaning}")
+        for row in rows(topic):
+            say(f"  {row.name} = {row.value}  ({row.unit}) {'; '.join(filter(None, (row.meaning, row.origin)))}")
+        say("")
+    if name is None:
+        say("A file for --policy has a table for each topic. The values of topics that are fixed cannot be overridden.")
 
 
 def _show_command(context: typer.Context, name: str) -> None:

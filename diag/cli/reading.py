@@ -12,6 +12,7 @@ import typer
 
 from diag.collectors.layout import MOST_RANKS
 from diag.errors import DiagError, ExitCode
+from diag.policy import ENVIRONMENT as POLICY_ENVIRONMENT
 from diag.words.terminal import console
 
 if TYPE_CHECKING:
@@ -98,6 +99,18 @@ CommKernelsOption = Annotated[
 ]
 
 
+PolicyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--policy",
+        metavar="FILE",
+        envvar=POLICY_ENVIRONMENT,
+        help="Override thresholds by those of a TOML file, which has a table for each topic; `diag help policy` lists "
+        "them. The answer says which are overridden.",
+    ),
+]
+
+
 def rank_list(text: str) -> list[int]:
     """The ranks of "0,17-19", in the order in which they are written. DiagError where it is no list of ranks, or names
     one that no training has."""
@@ -131,6 +144,21 @@ def comm_rules(rules: list[str] | None) -> tuple[CommRule, ...]:
         return tuple(parse_rule(text) for text in rules)
     except RuleError as error:
         raise typer.BadParameter(f"--comm-kernels {error}") from error
+
+
+def override_thresholds(file: Path | None, cluster: str | None = None) -> None:
+    """Applies the file of --policy. DiagError where it cannot be used, or its values cannot reach the ``cluster``."""
+    if file is None:
+        return
+    if cluster is not None:
+        raise DiagError(
+            "--policy and --cluster cannot be combined",
+            hint="the workers of a cluster read with the usual thresholds: leave one out",
+            exit_code=ExitCode.USAGE,
+        )
+    from diag.policy import use
+
+    use(file)
 
 
 def ranks_by_path(assignments: list[str]) -> dict[str, int]:

@@ -15,9 +15,11 @@ from diag.cli.reading import (
     CommKernelsOption,
     JobsOption,
     PathsArgument,
+    PolicyOption,
     RankOption,
     comm_rules,
     is_stdout,
+    override_thresholds,
     ranks_by_path,
 )
 from diag.errors import DiagError, ExitCode
@@ -45,11 +47,13 @@ def report(
     comm_kernels: CommKernelsOption = None,
     jobs: JobsOption = None,
     cluster: ClusterOption = None,
+    policy: PolicyOption = None,
 ) -> None:
     """Write the verdict, figures, findings and advice into one HTML file that loads nothing from anywhere.
 
     Exit code 0: written; 4: written, but data is missing (the report lists it); 1: nothing to analyse, or not written.
     """
+    override_thresholds(policy, cluster)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in diag analyze
     target = _target(out, open_it)  # before minutes of analysis
     from diag.api import Reading

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from diag.cli.reading import PolicyOption, override_thresholds
 from diag.collectors.layout import RunLayout
 from diag.errors import DiagError, ExitCode
 from diag.words.terminal import put
@@ -31,6 +32,7 @@ def triage(
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The JSON contract on standard output.")] = False,
+    policy: PolicyOption = None,
 ) -> None:
     """Find the rank that a hang or a crash comes from, with the evidence and what to do next.
 
@@ -39,6 +41,7 @@ def triage(
     Exit code 0: answered, also "healthy" and "undetermined"; 4: answered, but some files could not be read (listed in
     the report); 1: nothing to read.
     """
+    override_thresholds(policy)
     from diag.ended.outcome import keep
     from diag.hang.api import incomplete
     from diag.hang.api import triage as triage_paths

@@ -54,7 +54,7 @@ class Straggler(Topic, name="straggler"):
     least_delay_share = threshold(
         0.05,
         "fraction",
-        "chosen: late in three steps of five (affected_steps_share). delay_share is as low as the cost "
+        "chosen: as low as the cost "
         "that is mentioned at all: the cost decides whether a finding is a warning, but a rank that is "
         "always last is a culprit even where that costs 9 %",
     )

@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from diag import policy
 from diag.api import Result, describe_run
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.diagnoses.compare import Comparison, Difference
@@ -31,6 +32,7 @@ def to_json(comparison: Comparison, before: Result, after: Result) -> str:
     """The document. ``difference_ns``: (low, likely, high)."""
     content = {
         "schema_version": SCHEMA_VERSION,
+        **policy.as_dict(),
         "before": describe_run(before),
         "after": describe_run(after),
         "comparison": {
@@ -92,6 +94,8 @@ def print_comparison(comparison: Comparison, before: Result, after: Result, cons
             "dim",
         )
     )
+    for note in policy.notes():
+        console.print(Text.assemble(("!", "yellow"), " ", visible(note)))
     for note in comparison.notes:
         console.print(Text(f"{visible(sentence(note))}.", "dim"))
     print_gaps(console, list(dict.fromkeys((*before.coverage.skipped, *after.coverage.skipped))))

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from diag import policy
 from diag.api import Result, describe_run
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.errors import ExitCode
@@ -30,6 +31,7 @@ def to_json(gate: Gate, result: Result) -> str:
     """The document. Limits and measured values: shares of 1, nanoseconds, bytes, or a second."""
     content = {
         "schema_version": SCHEMA_VERSION,
+        **policy.as_dict(),
         "run": describe_run(result),
         "check": {
             "exit_code": int(gate.exit_code),
@@ -86,6 +88,8 @@ def print_gate(gate: Gate, result: Result, console: Console | None = None) -> No
     if gate.exit_code is ExitCode.GATE_EXCEEDED:
         console.print(Text(visible(result.verdict.headline)))
     console.print(Text(RULE, "dim"))
+    for note in policy.notes():
+        console.print(Text.assemble(("!", "yellow"), " ", visible(note)))
     print_gaps(console, result.coverage.skipped)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
+from diag import policy
 from diag.api import Result, describe_run
 from diag.collectors.files import replace_file
 from diag.collectors.layout import RunLayout
@@ -75,6 +76,7 @@ def to_dict(result: Result) -> dict[str, Any]:
         "not_advised": list(result.recommendation.not_advised),
         "replay_error": result.recommendation.replay_error,
         "coverage": coverage_to_dict(result.coverage),
+        **policy.as_dict(),
     }
 
 

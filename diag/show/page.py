@@ -12,6 +12,7 @@ from difflib import ndiff
 import numpy as np
 from msgspec import Struct
 
+from diag import policy
 from diag.account.durations import Durations
 from diag.api import DurationResult, Result, describe_run
 from diag.diagnoses.compare import reasons_against
@@ -242,7 +243,7 @@ def page_of(result: Result, most_ranks: int | None = None) -> Page:
             _card(finding, place_of(result, finding, rank), whole) for finding in result.examination.findings
         ),
         basis=_basis(coverage),
-        notes=tuple(f"{sentence(note)}." for note in coverage.notes),
+        notes=(*(f"{sentence(note)}." for note in coverage.notes), *policy.notes()),
         not_found=result.examination.not_found,
         not_looked=_not_looked(coverage),
         gaps=coverage.skipped[: PAGE.most_gaps],

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from diag import policy
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.ended.model import Culprit, Source, culprit_words
 from diag.hang.model import Stack, Triage
@@ -32,6 +33,7 @@ def to_dict(triage: Triage) -> dict[str, Any]:
     """Plain containers, as the contract names them; what is not known is null."""
     return {
         "schema_version": SCHEMA_VERSION,
+        **policy.as_dict(),
         "verdict": {
             "fault_class": triage.fault_class,
             "confidence": triage.confidence,
@@ -86,8 +88,10 @@ def print_triage(triage: Triage, console: Console | None = None) -> None:
     ]
     _section(console, "Ruled out", ruled_out)
     _section(console, "Next", [_step(step) for step in triage.next_steps])
-    if triage.coverage or triage.gaps:
+    if triage.coverage or triage.gaps or policy.notes():
         console.print()
+    for note in policy.notes():
+        console.print(Text.assemble(("!", "yellow"), " ", visible(note)))
     for sentence in triage.coverage:
         console.print(Text(visible(sentence), style="dim"))
     for gap in _gaps([(path, reason) for path, reason in triage.gaps if not reason.startswith(EMPTY)]):

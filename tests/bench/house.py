@@ -47,12 +47,14 @@ def main(root: Path) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None
     ]
     circles = [sorted(circle) for circle in networkx.strongly_connected_components(at_import) if len(circle) > 1]
+    numbers = numbers_outside_of_policy(root)
     print(f"files                    {len(paths)}")
     print(f"lines                    {total}")
     print(f"files per 1,000 lines    {1000 * len(paths) / total:.1f}")
     print(f"with one importer        {sum(len(found) == 1 for found in importers.values())}")
     print(f"of them under 60 lines   {sum(len(found) == 1 and lines[name] < 60 for name, found in importers.items())}")
     print(f"depth of the imports     {_depth(every)} (at import only: {_depth(at_import)})")
+    print(f"module-level numbers     {len(numbers)} (outside of policy modules)")
     print(f"circles at import        {circles or 'none'}")
     print(f"folders with code        {len({path.parent for path in paths.values()})}")
     print(
@@ -70,6 +72,46 @@ def main(root: Path) -> None:
         by_room[".".join(name.split(".")[:2])] += lines[name]
     for room, count in sorted(by_room.items(), key=lambda item: -item[1]):
         print(f"    {count:6} {room}")
+
+
+def numbers_outside_of_policy(root: Path) -> list[str]:
+    """Numbers that modules give a name to, as "file:line NAME", also those computed from other such numbers; without
+    the policy modules. A name for each element of a tuple counts."""
+    paths = [path for package in PACKAGES for path in sorted((root / package).rglob("*.py"))]
+    return [
+        f"{path.relative_to(root)}:{line} {name}"
+        for path in paths
+        if path.name != "policy.py"
+        for line, name in _numbers(ast.parse(path.read_text()))
+    ]
+
+
+def _numbers(module: ast.Module) -> Iterator[tuple[int, str]]:
+    names = set[str]()
+    for statement in module.body:
+        if isinstance(statement, ast.Assign):
+            target, value = statement.targets[0], statement.value
+        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+            target, value = statement.target, statement.value
+        else:
+            continue
+        pairs: list[tuple[ast.expr, ast.expr]] = [(target, value)]
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            pairs = list(zip(target.elts, value.elts, strict=False))
+        for each, its in pairs:
+            if isinstance(each, ast.Name) and _is_number(its, names):
+                names.add(each.id)
+                yield statement.lineno, each.id
+
+
+def _is_number(node: ast.expr, names: set[str]) -> bool:
+    if isinstance(node, ast.Constant):
+        return type(node.value) in (int, float)
+    if isinstance(node, ast.UnaryOp):
+        return _is_number(node.operand, names)
+    if isinstance(node, ast.BinOp):
+        return _is_number(node.left, names) and _is_number(node.right, names)
+    return isinstance(node, ast.Name) and node.id in names
 
 
 def _name(path: Path) -> str:
