@@ -897,6 +897,6 @@ also(
 )
 for _page, _names in {
     "overview": (*TRACES, "trace: files", *OF_RUNS), "timeline": (*TRACES[:2], *OF_RUNS), "kernels": TRACES, "collectives": (TRACES[2], *OF_RUNS),
-    "memory": ("trace: copies and allocations", *OF_RUNS), "loading": OF_RUNS, "what-if": OF_RUNS,
+    "memory": ("trace: copies and allocations", *OF_RUNS), "input": OF_RUNS, "what-if": OF_RUNS,
 }.items():  # fmt: skip
     also(f"page {_page}", page(_page), _names)

@@ -169,6 +169,13 @@ def test_a_run_of_which_every_folder_is_left_out_is_not_called_one_without_steps
         open_run(layout.root)
 
 
+def test_a_run_without_any_identity_says_that_its_processes_are_unknown(tmp_path: Path) -> None:
+    layout = recorded(tmp_path)
+    for files in layout.ranks().values():
+        files.identity.unlink()
+    assert "it is unknown which processes wrote the files of this run" in reasons(open_run(layout.root))
+
+
 def test_summaries_of_another_process_are_left_out(tmp_path: Path) -> None:
     run = recorded(tmp_path / "run", ranks=3)
     before = open_summaries(run.root)

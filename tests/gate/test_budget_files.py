@@ -106,3 +106,8 @@ def test_what_is_wrong_in_a_file_is_told_with_its_line(tmp_path: Path, text: str
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(DiagError, match="cannot be read"):
         read_budgets(tmp_path / "none.toml")
+
+
+def test_a_limit_that_overflows_is_refused() -> None:
+    with pytest.raises(DiagError, match="is not a limit"):
+        parse_limit(BY_NAME["max-step"], "9" * 400 + "s")

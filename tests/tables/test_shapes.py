@@ -63,6 +63,13 @@ def test_a_convolution_takes_its_result_from_its_backward() -> None:
     assert cost(forward, convolution_outputs([backward, other])) is None, "two strides of one shape: not known which"
 
 
+def test_what_no_memory_holds_is_not_known() -> None:
+    for length in (10**400, 1 << 48, -5, True):
+        call = parse("aten::mm", json.dumps([[length, 4], [4, length]]), json.dumps([HALF, HALF]))
+        assert call is not None
+        assert cost(call, {}) is None
+
+
 @pytest.mark.parametrize(
     ("name", "dims", "types"),
     [
