@@ -70,6 +70,7 @@ class Net(nn.Module):
 
 @pytest.mark.slow
 def test_transformers(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="transformers is not installed")
     from transformers import Trainer, TrainingArguments
 
     from diag.collectors.callbacks.huggingface import DiagCallback
@@ -100,6 +101,7 @@ def test_transformers(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_transformers_where_the_recording_fails(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers", reason="transformers is not installed")
     from transformers import Trainer, TrainingArguments
 
     from diag.collectors.callbacks.huggingface import DiagCallback
@@ -120,7 +122,7 @@ def test_transformers_where_the_recording_fails(tmp_path: Path, capfd: pytest.Ca
 @pytest.mark.slow
 @pytest.mark.parametrize("fails", [False, True])
 def test_lightning(tmp_path: Path, fails: bool) -> None:
-    import lightning.pytorch as pl
+    pl = pytest.importorskip("lightning.pytorch", reason="Lightning is not installed")
 
     from diag.collectors.callbacks.lightning import DiagCallback
 
