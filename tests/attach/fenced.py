@@ -102,7 +102,9 @@ def print_to(*names: str) -> None:
 
 def pair(folder: Path) -> None:
     """Two ranks that send to each other."""
+    faulthandler.cancel_dump_traceback_later()  # a fork of its thread's process would wait for that thread when it ends
     rank = 0 if (child := os.fork()) else 1
+    faulthandler.dump_traceback_later(TIMEOUT_S - 5)
     if rank:
         print_to("out1", "err1")
     os.environ.update(RANK=str(rank), WORLD_SIZE="2")
