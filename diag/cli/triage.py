@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from diag.cli.reading import PolicyOption, override_thresholds
-from diag.collectors.layout import RunLayout
+from diag.collectors.layout import RunLayout, is_regular
 from diag.errors import DiagError, ExitCode
 from diag.words.terminal import put
 
@@ -64,7 +64,8 @@ def triage(
         reports = ask_twice("".join(addresses))
     with reading_progress() as progress:
         answer = triage_paths(paths, progress, reports)
-    if len(paths) == 1 and not ras and (layout := RunLayout(Path(paths[0]))).is_run():
+    usual = len(paths) == 1 and not ras and policy is None  # an answer that analyze would give too
+    if usual and is_regular((layout := RunLayout(Path(paths[0]))).manifest):
         with suppress(OSError):  # it is printed in any case
             keep(layout, to_json(answer))
     if as_json:
