@@ -64,7 +64,7 @@ def triage(
         reports = ask_twice("".join(addresses))
     with reading_progress() as progress:
         answer = triage_paths(paths, progress, reports)
-    usual = len(paths) == 1 and not ras and policy is None  # an answer that analyze would give too
+    usual = len(paths) == 1 and not ras and policy is None  # of the run alone, with the usual thresholds
     if usual and is_regular((layout := RunLayout(Path(paths[0]))).manifest):
         with suppress(OSError):  # it is printed in any case
             keep(layout, to_json(answer))
