@@ -60,12 +60,12 @@ class Visit:
     def open(self, url: str, until: str) -> None:
         """Goes there and waits until the text is on the page and Streamlit has nothing left to do."""
         self.page.goto(url)
-        self.page.get_by_text(until).first.wait_for(timeout=PATIENCE_MS)
+        self.page.get_by_text(until).first.wait_for()
         self.settle()
 
     def settle(self) -> None:
         """Waits until Streamlit has nothing left to draw and the page keeps its height for a second."""
-        self.page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for(timeout=PATIENCE_MS)
+        self.page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
         heights: list[int] = []
         while (len(heights) < _LONGEST_POLLS and len({*heights[-_STILL_POLLS:]}) != 1) or len(heights) < _STILL_POLLS:
             self.page.wait_for_timeout(250)
@@ -85,6 +85,7 @@ def visit(
         offline=offline,
         accept_downloads=True,
     )
+    context.set_default_timeout(PATIENCE_MS)  # Playwright's own, 30 s, is short on a busy machine
     found = Visit(context.new_page())
     found.page.on("console", found.note)
     found.page.on("pageerror", lambda error: found.complaints.append(str(error)))

@@ -20,7 +20,7 @@ from playwright.sync_api import Page
 from diag.serve.server import SAMPLES
 from tests.app.served import dashboard
 from tests.browser import pictured
-from tests.browser.chromium import PATIENCE_MS, Scheme, chromium, visit
+from tests.browser.chromium import Scheme, chromium, visit
 
 _SCHEMES: tuple[Scheme, ...] = ("light", "dark")
 _WIDTH, _TALLEST = 1440, 6000  # pixels
@@ -53,7 +53,7 @@ def take(
                 pages = {path or "overview": f"{path}{query}" for path in _pages(found.page)}
                 for name, path in {**pages, **(states or {})}.items():
                     found.page.goto(served.at(path))
-                    found.page.get_by_test_id("stHeading").first.wait_for(timeout=PATIENCE_MS)
+                    found.page.get_by_test_id("stHeading").first.wait_for()
                     found.settle()
                     file = folder / f"{name}-{scheme}.png"
                     _whole(found.page, file)

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.app.runs import write_run
 from tests.app.served import Served, dashboard
-from tests.browser.chromium import PATIENCE_MS, Visit, visit
+from tests.browser.chromium import Visit, visit
 
 _MOST_TABS = 60
 # What of an element and of what is around it tells that it has the focus.
@@ -59,7 +59,7 @@ def tab_to(page: Page, target: Locator) -> None:
 def pick(page: Page, target: Locator, name: str) -> None:
     """Chooses from the list that has the focus, with arrow keys and Enter."""
     page.keyboard.press("ArrowDown")
-    expect(page.get_by_role("listbox")).to_be_visible(timeout=PATIENCE_MS)
+    expect(page.get_by_role("listbox")).to_be_visible()
     option = page.get_by_role("option", name=name, exact=True)
     expect(option).to_be_visible()
     wanted = option.get_attribute("id")
@@ -75,8 +75,8 @@ def test_a_link_opens_its_page(opened: Visit) -> None:
     page = opened.page
     tab_to(page, page.get_by_role("link", name="Timeline", exact=True))
     page.keyboard.press("Enter")
-    page.wait_for_url("**/timeline**", timeout=PATIENCE_MS)
-    expect(page.get_by_role("heading", name="Timeline")).to_be_visible(timeout=PATIENCE_MS)
+    page.wait_for_url("**/timeline**")
+    expect(page.get_by_role("heading", name="Timeline")).to_be_visible()
     assert opened.complaints == []
 
 
@@ -86,9 +86,9 @@ def test_another_run_is_chosen_from_the_list(opened: Visit) -> None:
     box = page.get_by_role("combobox", name=re.compile(r"\bRun\b"))
     tab_to(page, box)
     pick(page, box, "two")
-    page.wait_for_url("**run=two**", timeout=PATIENCE_MS)
-    expect(page.get_by_role("heading", name="two", exact=True)).to_be_visible(timeout=PATIENCE_MS)
-    expect(page.get_by_text("Every step of rank 1").first).to_be_visible(timeout=PATIENCE_MS)
+    page.wait_for_url("**run=two**")
+    expect(page.get_by_role("heading", name="two", exact=True)).to_be_visible()
+    expect(page.get_by_text("Every step of rank 1").first).to_be_visible()
     assert opened.complaints == []
 
 
@@ -99,7 +99,7 @@ def test_a_button_and_what_it_opens(browser: Browser, served: Served) -> None:
         found.open(served.at("timeline?run=two&step=3"), until="In this window")
         tab_to(page, page.get_by_role("button", name="Next step"))
         page.keyboard.press("Space")
-        page.wait_for_url("**step=4**", timeout=PATIENCE_MS)
+        page.wait_for_url("**step=4**")
         found.settle()
         assert found.complaints == []
 
@@ -111,10 +111,10 @@ def test_the_evidence_is_folded_and_unfolded(browser: Browser, served: Served) -
         found.open(served.at("?run=two"), until="Findings")
         fold = page.locator("summary").filter(has_text="Evidence").first
         inside = page.locator("details").filter(has_text="Evidence").first.get_by_role("table")
-        expect(inside).to_be_visible(timeout=PATIENCE_MS)
+        expect(inside).to_be_visible()
         tab_to(page, fold)
         page.keyboard.press("Enter")
-        expect(inside).to_be_hidden(timeout=PATIENCE_MS)
+        expect(inside).to_be_hidden()
         page.keyboard.press("Enter")
-        expect(inside).to_be_visible(timeout=PATIENCE_MS)
+        expect(inside).to_be_visible()
         assert found.complaints == []

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, expect
 from diag.api import open_run
 from diag.show.page import place_of
 from tests.app.served import Served
-from tests.browser.chromium import PATIENCE_MS, visit
+from tests.browser.chromium import visit
 from tests.browser.conftest import RUN
 
 
@@ -24,11 +24,11 @@ def test_a_finding_leads_to_the_timeline_and_its_step_to_the_other_pages(browser
         found.open(served.at(), until=result.verdict.headline)
         page = found.page
         page.get_by_role("link", name=f"Rank {place.rank}, step {place.step} on the timeline").first.click()
-        page.wait_for_url(re.compile(rf"/timeline\?.*step={place.step}\b"), timeout=PATIENCE_MS)
+        page.wait_for_url(re.compile(rf"/timeline\?.*step={place.step}\b"))
         found.settle()
         assert f"rank={place.rank}" in page.url
         page.get_by_role("link", name="Overview").click()
-        page.get_by_text(f"Every step of rank {place.rank}").first.wait_for(timeout=PATIENCE_MS)
+        page.get_by_text(f"Every step of rank {place.rank}").first.wait_for()
         found.settle()
         assert f"step={place.step}" in page.url
         assert found.complaints == []
@@ -50,7 +50,7 @@ def test_a_cell_of_a_heat_map_leads_to_its_step(browser: Browser, served: Served
         page.mouse.click(x, y)
         cell = re.search(r"rank.(\d+), step (\d+)", hovered)
         assert cell is not None, hovered
-        page.wait_for_url(re.compile(rf"rank={cell[1]}&step={cell[2]}\b"), timeout=PATIENCE_MS)
+        page.wait_for_url(re.compile(rf"rank={cell[1]}&step={cell[2]}\b"))
         found.settle()
         expect(page.get_by_role("link", name=f"Rank {cell[1]}, step {cell[2]} on the timeline").first).to_be_visible()
         assert found.complaints == []

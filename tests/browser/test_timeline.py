@@ -20,7 +20,7 @@ from diag.timeline import timeline_of
 from tests.app.runs import write_run
 from tests.app.served import Served, dashboard
 from tests.app.test_live import cut, unended
-from tests.browser.chromium import PATIENCE_MS, Scheme, Visit, visit
+from tests.browser.chromium import Scheme, Visit, visit
 from tests.poisoned import POISON
 from tests.tables.lane_traces import FUNCTIONS, US, gpu_trace, write_gpu_traces
 
@@ -64,7 +64,7 @@ def canvas_of(page: Page) -> Locator:
 def open_timeline(found: Visit, served: Served, query: str = "") -> Locator:
     found.open(served.at(f"timeline{query}"), until="In this window")
     canvas = canvas_of(found.page)
-    expect(canvas).to_have_attribute("aria-label", re.compile("Timeline of"), timeout=PATIENCE_MS)
+    expect(canvas).to_have_attribute("aria-label", re.compile("Timeline of"))
     found.page.wait_for_function(
         f"canvas => ({_COLOURS})(canvas, [182, 40, 400, 38]).length > 1", arg=canvas.element_handle()
     )
@@ -79,7 +79,7 @@ def window_of(page: Page) -> tuple[float, float]:
 
 def moved(page: Page, before: str) -> tuple[float, float]:
     """The window once the address is another than before, and stays as it is."""
-    page.wait_for_function("before => location.href !== before", arg=before, timeout=PATIENCE_MS)
+    page.wait_for_function("before => location.href !== before", arg=before)
     seen = [page.url]
     while len(seen) < 4 or len({*seen[-4:]}) > 1:  # the page sets one part of it after the other
         page.wait_for_timeout(200)
@@ -219,20 +219,20 @@ def test_a_click_shows_launch_and_module_and_a_hostile_name_stays_text(browser: 
         page.get_by_label("Search the events of all ranks by name").fill("gemm")
         page.keyboard.press("Enter")
         details = page.get_by_label("Details of an event")
-        expect(details.get_by_role("heading")).to_contain_text("gemm <img src=https", timeout=PATIENCE_MS)
+        expect(details.get_by_role("heading")).to_contain_text("gemm <img src=https")
         expect(details).to_contain_text("aten::outer > aten::mm")
         expect(details).to_contain_text("300\u00a0µs")
         expect(page.get_by_text("2 of 3")).to_be_visible()
         page.get_by_role("button", name="Next", exact=True).click()
         expect(page.get_by_text("3 of 3")).to_be_visible()
-        page.wait_for_url("**find=gemm**", timeout=PATIENCE_MS)
-        expect(page.get_by_text("6 on 2 of 2 ranks", exact=True)).to_be_visible(timeout=PATIENCE_MS)
+        page.wait_for_url("**find=gemm**")
+        expect(page.get_by_text("6 on 2 of 2 ranks", exact=True)).to_be_visible()
         page.get_by_role("button", name="Next", exact=True).click()
-        expect(page.get_by_text("rank 1: 1 of 3", exact=True)).to_be_visible(timeout=PATIENCE_MS)
-        page.wait_for_url("**rank=1**", timeout=PATIENCE_MS)
+        expect(page.get_by_text("rank 1: 1 of 3", exact=True)).to_be_visible()
+        page.wait_for_url("**rank=1**")
         page.get_by_role("button", name="Previous", exact=True).click()
-        expect(page.get_by_text("rank 0: 3 of 3", exact=True)).to_be_visible(timeout=PATIENCE_MS)
-        page.wait_for_url("**rank=0**", timeout=PATIENCE_MS)
+        expect(page.get_by_text("rank 0: 3 of 3", exact=True)).to_be_visible()
+        page.wait_for_url("**rank=0**")
         page.get_by_role("button", name="Close").click()
         expect(details).to_be_hidden()
         expect(canvas).to_be_focused()
@@ -240,7 +240,7 @@ def test_a_click_shows_launch_and_module_and_a_hostile_name_stays_text(browser: 
         box = canvas.bounding_box()
         assert box is not None
         canvas.click(position={"x": 172 + (box["width"] - 180) / 2, "y": 50})
-        expect(details).to_contain_text("Duration", timeout=PATIENCE_MS)
+        expect(details).to_contain_text("Duration")
         assert page.title() != "owned"
         assert page.locator("img[src*=evil]").count() == 0
         found.settle()
@@ -252,15 +252,15 @@ def test_functions_of_python_are_switched_on(browser: Browser, traces: Served) -
         page = found.page
         canvas = open_timeline(found, traces, "?rank=0&step=4")
         switch = page.get_by_role("button", name="Python functions")
-        expect(switch).to_have_attribute("aria-pressed", "false", timeout=PATIENCE_MS)
+        expect(switch).to_have_attribute("aria-pressed", "false")
         height = (canvas.bounding_box() or {"height": 0})["height"]
         switch.click()
-        page.wait_for_url("**python=1**", timeout=PATIENCE_MS)
+        page.wait_for_url("**python=1**")
         expect(switch).to_have_attribute("aria-pressed", "true")
         page.wait_for_function("([canvas, high]) => canvas.clientHeight > high", arg=[canvas.element_handle(), height])
         page.get_by_label("Search the events of all ranks by name").fill("forward")
         page.keyboard.press("Enter")
-        expect(page.get_by_label("Details of an event")).to_contain_text(FUNCTIONS[1], timeout=PATIENCE_MS)
+        expect(page.get_by_label("Details of an event")).to_contain_text(FUNCTIONS[1])
         found.open(page.url, until="In this window")
         expect(page.get_by_role("button", name="Python functions")).to_have_attribute("aria-pressed", "true")
         assert found.complaints == []
@@ -276,30 +276,30 @@ def test_details_by_keyboard_alone(browser: Browser, traces: Served) -> None:
             page.keyboard.press("ArrowDown")
         page.keyboard.press("Enter")
         details = page.get_by_label("Details of an event")
-        expect(details).to_contain_text("gemm", timeout=PATIENCE_MS)
+        expect(details).to_contain_text("gemm")
         page.keyboard.press("]")
-        expect(details).to_contain_text("1.100000 ms", timeout=PATIENCE_MS)
+        expect(details).to_contain_text("1.100000 ms")
         page.keyboard.press("Escape")
         expect(details).to_be_hidden()
         before = page.url
         page.keyboard.press("ArrowUp")
         page.keyboard.press("ArrowUp")
         page.keyboard.press("Shift+P")
-        page.wait_for_url("**beside=1**", timeout=PATIENCE_MS)
+        page.wait_for_url("**beside=1**")
         assert page.url != before
         expect(canvas).to_have_attribute("aria-label", re.compile("all lanes of rank 0 and rank 1"))
         page.keyboard.press("0")
         page.keyboard.press("/")
         page.keyboard.type("gemm")
         page.keyboard.press("Enter")
-        expect(page.get_by_text("rank 0: 1 of 3", exact=True)).to_be_visible(timeout=PATIENCE_MS)
+        expect(page.get_by_text("rank 0: 1 of 3", exact=True)).to_be_visible()
         canvas.focus()
         for shown in ("rank 1: 1 of 3", "rank 0: 2 of 3", "rank 1: 2 of 3"):
             page.keyboard.press("n")
-            expect(page.get_by_text(shown, exact=True)).to_be_visible(timeout=PATIENCE_MS)
+            expect(page.get_by_text(shown, exact=True)).to_be_visible()
         for shown in ("rank 0: 2 of 3", "rank 1: 1 of 3"):
             page.keyboard.press("Shift+N")
-            expect(page.get_by_text(shown, exact=True)).to_be_visible(timeout=PATIENCE_MS)
+            expect(page.get_by_text(shown, exact=True)).to_be_visible()
         found.settle()
         assert found.complaints == []
 
@@ -319,7 +319,7 @@ def test_perfetto_is_given_the_trace_in_the_browser(browser: Browser, traces: Se
         open_timeline(found, traces, "?rank=1&step=4")
         with found.page.context.expect_page() as opened:
             found.page.get_by_role("button", name="Open step 4 in Perfetto").click()
-        expect(opened.value).to_have_title("rank1-step4.json true", timeout=PATIENCE_MS)
+        expect(opened.value).to_have_title("rank1-step4.json true")
         assert found.complaints == []
 
 
@@ -353,7 +353,7 @@ def test_the_whole_of_a_run_that_trains_is_followed_until_one_zooms(browser: Bro
         label = canvas.get_attribute("aria-label") or ""
         for rank, files in RunLayout(run).ranks().items():
             files.steps.write_text(whole[rank])
-        expect(canvas).not_to_have_attribute("aria-label", label, timeout=PATIENCE_MS)
+        expect(canvas).not_to_have_attribute("aria-label", label)
         expect(found.page.get_by_text("12 steps").first).to_be_visible()
         label = canvas.get_attribute("aria-label") or ""
         canvas.focus()
@@ -361,6 +361,6 @@ def test_the_whole_of_a_run_that_trains_is_followed_until_one_zooms(browser: Bro
         expect(canvas).not_to_have_attribute("aria-label", label)
         closer = canvas.get_attribute("aria-label") or ""
         cut(run, 9)
-        found.page.get_by_text("9 steps").first.wait_for(timeout=PATIENCE_MS)
+        found.page.get_by_text("9 steps").first.wait_for()
         expect(canvas).to_have_attribute("aria-label", closer)
         assert found.complaints == []

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from diag.api import open_run
 from tests.app.served import Served, dashboard
-from tests.browser.chromium import PATIENCE_MS, launched, visit
+from tests.browser.chromium import launched, visit
 from tests.browser.conftest import RUN
 
 EVIL = "evil.example.org"
@@ -62,7 +62,7 @@ def site(page: str = "<body></body>") -> Iterator[int]:
 
 
 def timeline_of_step_10(page: Page) -> None:
-    page.get_by_text("In this window").first.wait_for(timeout=PATIENCE_MS)
+    page.get_by_text("In this window").first.wait_for()
     asked = parse_qs(urlsplit(page.url).query)
     assert asked["step"] == ["10"]
     assert "token" not in asked
@@ -129,7 +129,7 @@ def test_a_restart(browser: Browser) -> None:
             found.open(first.printed, until=open_run(RUN).verdict.headline)
         with dashboard(RUN, "--port", str(first.port)) as second:
             # The page that is open says it by itself, and so does a reload.
-            expect(found.page.get_by_role("dialog")).to_contain_text("not the token of this", timeout=PATIENCE_MS)
+            expect(found.page.get_by_role("dialog")).to_contain_text("not the token of this")
             found.page.reload()
             expect(found.page.get_by_role("heading", name="not the token of this server")).to_be_visible()
             found.open(second.printed, until=open_run(RUN).verdict.headline)
@@ -150,9 +150,9 @@ def test_a_log_is_uploaded(browser: Browser, served: Served, tmp_path: Path) -> 
     with visit(browser) as found:
         found.open(served.at("hang?logs=upload"), until="Hang triage")
         found.page.locator("input[type=file]").set_input_files(log)
-        expect(found.page.get_by_text("rank1.log").first).to_be_visible(timeout=PATIENCE_MS)
+        expect(found.page.get_by_text("rank1.log").first).to_be_visible()
         found.settle()
-        expect(found.page.get_by_text("out of memory").first).to_be_visible(timeout=PATIENCE_MS)
+        expect(found.page.get_by_text("out of memory").first).to_be_visible()
         assert found.complaints == []
 
 
