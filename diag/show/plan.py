@@ -191,8 +191,8 @@ def print_plan(plan: Plan, topology: Topology | None, console: Console | None = 
     print_times(plan, console)
     _line(
         console,
-        f"GB per GPU. A strategy fits if its peak is at most {share(PLANNING.usable_memory_share)} of the GPU's memory; "
-        "1 GB is 10^9 bytes.",
+        f"GB per GPU. A strategy fits if its peak is at most {share(PLANNING.usable_memory_share)} of the GPU's "
+        "memory; 1 GB is 10^9 bytes.",
     )
     _line(console, "Sent: bytes that each GPU sends in a step; s a step: the transfer time without overlap.")
     if plan.bound is not None:
