@@ -7,7 +7,7 @@ with one hash, and a key of 40 shared tuples (300 bytes), still ran for more tha
 
 So ``check`` runs the program on sizes instead of values: each value has a depth and the number of values it holds,
 where shared ones count each time. No value may change once another one holds it, so these figures are exact, and a walk
-through the unpickled values takes at most ``MAX_EXPANDED`` steps."""
+through the unpickled values takes at most ``most_pickle_expanded`` steps."""
 
 from __future__ import annotations
 
@@ -19,18 +19,7 @@ from io import BytesIO
 from itertools import islice
 from typing import NoReturn
 
-MAX_BYTES = 128 << 20  # 2,000 entries of a recorder take 0.3 to 1 MB
-MAX_MEMORY = 384 << 20  # of the values; 50 MB of a recorder's frames, none shared, take 230 MB
-MAX_CONTAINERS = 1_000_000
-MAX_ITEMS = 1_000_000  # of one container
-MAX_EXPANDED = 100_000_000  # 20,000 stacks of 100 shared frames are 14 million
-MAX_TEXT = 1 << 20
-_MAX_DEPTH = 64  # a recorder's is 6
-_MAX_INT_BYTES = 16
-_MAX_MEMO = 2_000_000
-_MEMO_GAP = 1024  # picklers number memo entries from 0
-_BETWEEN_LOOKS = 1 << 16  # instructions between two comparisons of the sums with the limits
-_LOOK_AHEAD = 1 << 16
+from .policy import RECORDED_FILES
 
 # Memory of Python 3.11, in bytes.
 _CONTAINER_BYTES, _OBJECT_BYTES, _TEXT_BYTES, _NUMBER_BYTES = 80, 320, 60, 32
@@ -72,15 +61,15 @@ class _Value:
         self.weight += weight
         if depth >= self.depth:
             self.depth = depth + 1
-            if depth >= _MAX_DEPTH:
-                raise RefusedError(f"nested more than {_MAX_DEPTH} deep")
+            if depth >= RECORDED_FILES.most_pickle_depth:
+                raise RefusedError(f"nested more than {RECORDED_FILES.most_pickle_depth} deep")
 
 
 _Item = _Value | int | None
 _NOT_SET = _Value(_UNSET)
 
 
-def load(data: bytes, *, times: int = 1, most_bytes: int = MAX_BYTES) -> object:
+def load(data: bytes, *, times: int = 1, most_bytes: int = RECORDED_FILES.most_pickle_bytes) -> object:
     """The containers, texts and numbers that a pickle holds; it may name no class. ``times`` and ``most_bytes`` are
     those of ``check``. Raises ``RefusedError`` or ``TruncatedError``."""
     check(data, times=times, most_bytes=most_bytes)
@@ -110,7 +99,7 @@ def check(
     allows: Callable[[str, str], bool] | None = None,
     *,
     times: int = 1,
-    most_bytes: int = MAX_BYTES,
+    most_bytes: int = RECORDED_FILES.most_pickle_bytes,
 ) -> None:
     """Returns if the pickle is safe to load. ``allows`` returns whether it may use a class or function, by module and
     name; without it none is allowed. Keys are texts, or objects of these classes. ``times`` multiplies the limits above
@@ -134,9 +123,17 @@ class _Walk:
     def __init__(self, data: bytes, allows: Callable[[str, str], bool] | None, times: int) -> None:
         self.data, self.position, self.ended = data, 0, False
         self.allows = allows
-        self.most_memory, self.most_expanded = MAX_MEMORY * times, MAX_EXPANDED * times
+        self.most_memory, self.most_expanded = (
+            RECORDED_FILES.most_pickle_memory_bytes * times,
+            RECORDED_FILES.most_pickle_expanded * times,
+        )
         self.most_containers, self.most_items, self.most_memo = (
-            limit * times for limit in (MAX_CONTAINERS, MAX_ITEMS, _MAX_MEMO)
+            limit * times
+            for limit in (
+                RECORDED_FILES.most_pickle_containers,
+                RECORDED_FILES.most_pickle_items,
+                RECORDED_FILES.most_pickle_memo,
+            )
         )
         self.stack: list[_Item] = []
         self.outer: list[list[_Item]] = []  # the stacks below each mark
@@ -144,9 +141,10 @@ class _Walk:
         self.memory = self.expanded = self.containers = 0
 
     def instructions(self) -> None:
-        """Runs ``_BETWEEN_LOOKS`` instructions, trying the frequent ones first; then ``compare`` is due."""
+        """Runs ``pickle_instructions_between_looks`` instructions, trying the frequent ones first; then ``compare`` is
+        due."""
         data = self.data
-        for _ in range(_BETWEEN_LOOKS):
+        for _ in range(RECORDED_FILES.pickle_instructions_between_looks):
             code = data[self.position]
             self.position += 1
             if code in _SCALARS:
@@ -197,7 +195,7 @@ class _Walk:
         index = len(memo) if code == 0x94 else self._index(1 if code == 0x71 else 4)
         if index == len(memo) < self.most_memo:
             memo.append(item)
-        elif index < min(len(memo) + _MEMO_GAP, self.most_memo):
+        elif index < min(len(memo) + RECORDED_FILES.pickle_memo_gap, self.most_memo):
             memo += [_NOT_SET] * (index + 1 - len(memo))
             memo[index] = item
         else:
@@ -205,17 +203,19 @@ class _Walk:
 
     def mark(self, _code: int) -> None:
         self.outer.append(self.stack)
-        if len(self.outer) > _MAX_DEPTH:
-            raise RefusedError(f"nested more than {_MAX_DEPTH} deep")
+        if len(self.outer) > RECORDED_FILES.most_pickle_depth:
+            raise RefusedError(f"nested more than {RECORDED_FILES.most_pickle_depth} deep")
         self.stack = []
 
     def text(self, code: int) -> None:
         self.stack.append(self.position - 1)
-        self.position, size = _behind_count(self.data, self.position, _TEXTS[code], MAX_TEXT)
+        self.position, size = _behind_count(
+            self.data, self.position, _TEXTS[code], RECORDED_FILES.most_pickle_text_bytes
+        )
         self.memory += _TEXT_BYTES + size
 
     def long_integer(self, _code: int) -> None:
-        self.position, _ = _behind_count(self.data, self.position, 1, _MAX_INT_BYTES)
+        self.position, _ = _behind_count(self.data, self.position, 1, RECORDED_FILES.most_pickle_int_bytes)
         self.memory += _NUMBER_BYTES
         self.stack.append(None)
 
@@ -355,7 +355,9 @@ def _printable(text: str) -> str:
 def _refusal(data: bytes, position: int) -> RefusedError:
     """The error for an unexpected instruction: names the class that it asks for, else the instruction."""
     try:
-        for opcode, value, _ in islice(pickletools.genops(BytesIO(data[position : position + _LOOK_AHEAD])), 1000):
+        for opcode, value, _ in islice(
+            pickletools.genops(BytesIO(data[position : position + RECORDED_FILES.pickle_look_ahead_bytes])), 1000
+        ):
             if opcode.name in ("GLOBAL", "INST"):
                 return RefusedError(f"asks for {_printable(str(value).replace(' ', '.'))}")
     except (ValueError, AssertionError, IndexError, struct.error):  # raised by genops for malformed data

@@ -28,6 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from .accelerator import CallMarks, DeviceClock, Mark
 from .calls import Patches, RecordedCall, WaitBegun, argument, describe, storage_of, time_wait, wait_ends
 from .fence import Fence, Function, Inside, ignore
+from .policy import RECORDING
 from .records import P2P_PREFIX, RECV, SEND, CollectiveRow
 
 _compiling = torch.compiler.is_compiling
@@ -66,7 +67,6 @@ _FUNCTIONAL: dict[str, tuple[str, int]] = {
     "all_to_all_single_autograd": ("all_to_all", 3),
     "broadcast": ("broadcast", 2),
 }
-_MOST_OPEN = 4096  # results that are not waited for yet; bounds the memory of a training that never waits
 
 
 class Functional:
@@ -132,7 +132,7 @@ class Functional:
         self._within.call = None
         if call.wait_end_ns is not None or (call.device and call.marks is None):
             return
-        if len(self._open) >= _MOST_OPEN:
+        if len(self._open) >= RECORDING.most_open_collectives:
             self._open.clear()
         for tensor in result if isinstance(result, list) else [result]:
             self._open[storage_of(tensor)] = call
@@ -213,8 +213,6 @@ def _process_group(group: Any) -> Any:
 # receive. A receive from any source is not recorded, nor what the same group receives after one, as the counts then
 # differ.
 
-# A wait that returns sooner did not block: this is the cost of the call itself and a thread switch.
-BLOCKED_NS = 50_000
 
 _tensors, _tag = argument(0, "tensors"), argument(2, "tag")
 # pybind's names of the second argument.
@@ -304,7 +302,7 @@ class PointToPoint:
         self._timer.last_finished[call.group] = self._timer.last_started.get(call.group, call.seq)
         if call.wait_end_ns is None:
             call.wait_start_ns, call.wait_end_ns = start_ns, end
-            if call.op == RECV or end - start_ns >= BLOCKED_NS:
+            if call.op == RECV or end - start_ns >= RECORDING.blocked_ns:
                 call.end_ns = end
 
 

@@ -3,7 +3,7 @@
 ProcessGroupNCCL and XCCL time each collective with two events once timing is enabled, and their watchdog puts the
 elapsed time into the recorder's entry when the collective has ended. The recorder's JSON dump is the only way to read
 it. A dump holds the whole ring buffer, and Python is blocked while C++ writes it [measured: 10 us an entry, so 20 ms
-for 2,000]. So the ring is read only as often as ``MOST_CPU`` allows. All ranks read at the same moments of the wall
+for 2,000]. So the ring is read only as often as ``cpu_share`` allows. All ranks read at the same moments of the wall
 clock: where the ring wraps in between, they lose the same calls, and the remaining calls can be compared.
 
 Members of a coalesced launch have no events of their own, and sends and receives do not wait for all ranks: both are
@@ -27,14 +27,10 @@ import torch.distributed as dist
 from .accelerator import Accelerator, query_beside_captures
 from .files import Complaints, LineFile
 from .flight_recorder import Recorder, native_recorder
+from .policy import RECORDING
 from .records import DurationLine, DurationRow
 
 TIMING_VARIABLE = "TORCH_NCCL_ENABLE_TIMING"  # applies to groups that are created after it was set
-MOST_CPU = 0.002  # fraction of one core
-_MOST_STILL_S = 0.5  # longest time that Python may be blocked; the time for 30,000 entries
-_RESERVE = 1.1  # factor by which the next reading may take longer than the last one
-_ROWS = 2_000  # in a line
-_IN_VAIN = 10  # readings with ended collectives, none of which has a duration
 _TORCH = (2, 7)  # earlier versions freed events when their collective ended, also while a dump queried them
 _NUMBER = b'"record_id":'
 _FALSE = frozenset({"0", "N", "NO", "F", "FALSE"})
@@ -152,8 +148,10 @@ class DurationPoll:
         assert self._recorder.json is not None
         began = time.thread_time()
         text = self._recorder.json(includeCollectives=True, onlyActive=False)
-        if time.thread_time() - began > _MOST_STILL_S:
-            self._stop(f"the recorder's buffer is so large that reading it takes more than {_MOST_STILL_S} s")
+        if time.thread_time() - began > RECORDING.longest_still_s:
+            self._stop(
+                f"the recorder's buffer is so large that reading it takes more than {RECORDING.longest_still_s} s"
+            )
         if not self._is_new(last_number(text)):
             return
         reading = _Reading(self._next or 0, self._pending)
@@ -161,12 +159,12 @@ class DurationPoll:
         lost = reading.lost() if self._next is not None else 0
         self._read_groups(rest.get("pg_config") or {})
         rows = [row for row in reading.rows if len(self._ranks.get(row.group, ("", [0, 1]))[1]) != 1]
-        for start in range(0, max(len(rows), min(lost, 1)), _ROWS):
-            chunk = rows[start : start + _ROWS]
+        for start in range(0, max(len(rows), min(lost, 1)), RECORDING.rows_of_line):
+            chunk = rows[start : start + RECORDING.rows_of_line]
             yield DurationLine(chunk, self._new_groups(chunk), self._recorder.name, 0 if start else lost)
         self._next, self._pending = reading.next, reading.left()
         self._in_vain = 0 if reading.rows else self._in_vain + bool(reading.last)
-        if self._in_vain >= _IN_VAIN:
+        if self._in_vain >= RECORDING.readings_in_vain:
             self._stop(f"the Flight Recorder of {self._recorder.name or 'this backend'} has no durations")
 
     def _is_new(self, last: int) -> bool:
@@ -195,7 +193,7 @@ class DurationPoll:
 def period_of(cpu_s: float) -> int:
     """Seconds between two readings that take this CPU time: 1, 2, 3, 4, 6, 8, 12, 16, ..., so that ranks with different
     periods have moments in common."""
-    least = max(1, math.ceil(_RESERVE * cpu_s / MOST_CPU))
+    least = max(1, math.ceil(RECORDING.reserve * cpu_s / RECORDING.cpu_share))
     power = 1 << (least - 1).bit_length()
     return power * 3 // 4 if power > 2 and power * 3 // 4 >= least else power
 

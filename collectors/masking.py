@@ -19,6 +19,8 @@ from enum import Enum
 from typing import Any
 from urllib.parse import unquote
 
+from .policy import RECORDED_FILES
+
 MASK = "<masked>"
 
 # -- names -------------------------------------------------------------------------------------------------------------
@@ -327,7 +329,7 @@ _VALUE = re.compile(
 _PROSE = _set(
     "and are as but by can cannot for from has have if in is must needs not of on or requires to was were with"
 )
-_MOST_OF_A_VALUE, _MOST_WITHIN_A_VALUE = 4096, 128
+_MOST_WITHIN_A_VALUE = 128
 _REST = re.compile(r"[^\s\"']*")
 _QUOTE = re.compile(r"\\{0,7}[\"']")
 _OPTION = re.compile(r"--?[A-Za-z][\w.-]*")
@@ -400,16 +402,18 @@ def _without_assigned(text: str) -> str:
         takes_value = between.strip() and (name[0] != "-" or not between[-1].isspace())
         if (takes_value or (name[0] == "-" and not between.strip())) and _holds(name) != _Holds.NOTHING:
             # Inside of a value that stays, each name would judge the rest of it again.
-            value = _VALUE.match(text, end, end + (_MOST_OF_A_VALUE if end >= judged else _MOST_WITHIN_A_VALUE))
+            value = _VALUE.match(
+                text, end, end + (RECORDED_FILES.most_value_chars if end >= judged else _MOST_WITHIN_A_VALUE)
+            )
             judged = max(judged, value.end() if value is not None else 0)
             if value is not None and _is_assigned(name, between, value[0], text[value.end() : value.end() + 1]):
-                value = _VALUE.match(text, end, end + _MOST_OF_A_VALUE) or value
+                value = _VALUE.match(text, end, end + RECORDED_FILES.most_value_chars) or value
                 opened = _QUOTE.match(value[0])
                 quote = opened[0] if opened is not None else ""
                 closed = quote if len(value[0]) > len(quote) and value[0].endswith(quote) else ""
                 parts.append(quote + MASK + closed)
                 # What is decided by its begin is masked as a whole.
-                whole = value.end() < end + _MOST_OF_A_VALUE
+                whole = value.end() < end + RECORDED_FILES.most_value_chars
                 position = value.end() if whole else _REST.match(text, value.end()).end()  # type: ignore[union-attr]
     return "".join(parts) + text[position:]
 

@@ -21,10 +21,10 @@ from .accelerator import Accelerator
 from .fence import Fence
 from .files import Budget, Complaints
 from .layout import ASKED, NEAR_OOM, OOM, RankLayout
+from .policy import RECORDING
 from .records import TRACE_PENDING, TRACE_RECORDED, MemoryRecord, TraceAsked
 from .settings import CollectorSettings
 
-NEAR_FULL = 0.9  # of the device's memory allocated in a step: one snapshot of the first such step
 _NO_ALLOCATOR = "this rank computes on the CPU, whose allocator has no snapshots"
 _BUSY = "another snapshot was being written"
 _PROTOCOL = 4  # the pickle protocol that torch writes, and its viewer reads
@@ -84,7 +84,7 @@ class MemorySnapshots:
         """Checks whether a step came near the device's capacity; the background thread then writes the snapshot."""
         if not self._recording or not memory.capacity or NEAR_OOM in self._reasons:
             return
-        if (memory.allocated or 0) >= NEAR_FULL * memory.capacity:
+        if (memory.allocated or 0) >= RECORDING.near_full_share * memory.capacity:
             self._near_oom_step = step
 
     def serve(self) -> None:

@@ -24,15 +24,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from .layout import MARKS, is_folder, run_of
-
-# Caps by kind of file. Collectors stop at ``CollectorSettings.byte_budget`` for all files of a rank together.
-DOCUMENT_BYTES = 16 << 20  # one JSON document: rank.json of 24,576 ranks with all their groups takes 1 MB
-ANSWER_BYTES = 512 << 20  # the result of an analysis: a row for each step and rank
-LINES_BYTES = 4 << 30  # a .jsonl file, which is read line by line
-LINE_BYTES = 64 << 20  # a step of 4,096 collectives takes 400 kB
-LOG_TAIL_BYTES = 1 << 20  # the end of a log of which a few lines are shown
-
-MOST_ENTRIES = 1_000_000  # files and folders that a walk looks at
+from .policy import RECORDED_FILES
 
 _PIECE = 1 << 16  # bytes
 
@@ -77,7 +69,7 @@ def read_object(path: Path | str, within: Path | str | None) -> dict[str, Any]:
     """The JSON object in a file that the training wrote; empty where there is none, or it cannot be read. The analyser
     reads with ``diag.rundir.lines``, which reports errors."""
     try:
-        content = json.loads(read_regular(path, DOCUMENT_BYTES, within))
+        content = json.loads(read_regular(path, RECORDED_FILES.document_bytes, within))
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
@@ -205,7 +197,7 @@ def walk(
     follow_folders: bool = False,
     fenced: bool = True,
     order: Callable[[str], Any] | None = natural,
-    most: int = MOST_ENTRIES,
+    most: int = RECORDED_FILES.most_entries,
 ) -> Iterator[str]:
     """The path of every regular file below a folder whose name satisfies ``wanted``. Each folder's files come first,
     sorted by ``order`` of their names: rank10 comes after rank9. ``order`` None: unsorted, which is faster.

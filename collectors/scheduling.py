@@ -14,6 +14,7 @@ from time import monotonic_ns, process_time_ns, thread_time_ns
 from typing import Any, NamedTuple
 
 from .fence import Fence
+from .policy import RECORDING
 from .records import HostRecord, LoaderQueue
 
 # -- proc --------------------------------------------------------------------------------------------------------------
@@ -82,11 +83,6 @@ def number_in(fields: bytes, field: int) -> int | None:
 
 
 _ON_CPU, _QUEUED = 0, 1  # "on a core, waiting for one, slices": Documentation/scheduler/sched-stats.rst
-_MOST_THREADS = 16  # each costs a system call per sample; those that ran most are sampled
-_MOST_LISTED = 256
-_MOST_WORKERS = 32
-_LEAST_PAUSE_NS = 30_000_000
-_MOST_PAUSES = 64  # between two samples
 
 
 class _Elsewhere(threading.local):
@@ -182,7 +178,7 @@ class PauseWatch:
         passed_ns = self._ns - ns
         idle_ns = passed_ns - (self._busy_ns - busy_ns)
         pause_ns = min(passed_ns - round(self.TICK_S * 1e9), idle_ns) - (self._queued_ns - queued_ns)
-        if pause_ns > _LEAST_PAUSE_NS and len(self._pauses) < _MOST_PAUSES:
+        if pause_ns > RECORDING.least_pause_ns and len(self._pauses) < RECORDING.most_pauses:
             self._pauses.append((self._ns - pause_ns, self._ns))
 
     def take(self) -> list[tuple[int, int]]:
@@ -273,7 +269,7 @@ class HostSampler:
     def _find_threads(self, trains: int) -> None:
         """Selects the threads that ran most, other than this one and the training's."""
         try:
-            numbers = [int(name) for name in os.listdir("/proc/self/task")][:_MOST_LISTED]  # noqa: PTH208
+            numbers = [int(name) for name in os.listdir("/proc/self/task")][: RECORDING.most_threads_listed]  # noqa: PTH208
         except (OSError, ValueError):
             return
         own_id = threading.get_native_id()
@@ -285,7 +281,7 @@ class HostSampler:
                     tasks[number] = task
         for task in self._threads.values():
             task.close()
-        busiest = sorted(tasks, key=lambda number: -tasks[number].spent_ns)[:_MOST_THREADS]
+        busiest = sorted(tasks, key=lambda number: -tasks[number].spent_ns)[: RECORDING.most_threads]
         for number in tasks.keys() - set(busiest):
             tasks[number].close()
         self._threads = {number: tasks[number] for number in busiest}
@@ -293,7 +289,7 @@ class HostSampler:
     def _find_workers(self, trains: int) -> None:
         try:
             with open(f"/proc/self/task/{trains}/children", "rb") as file:  # noqa: PTH123  (a file of the system's)
-                numbers = [int(number) for number in file.read(4096).split()][:_MOST_WORKERS]
+                numbers = [int(number) for number in file.read(4096).split()][: RECORDING.most_workers]
         except (OSError, ValueError):  # a system without it
             return
         for number in self._workers.keys() - set(numbers):

@@ -44,6 +44,7 @@ from .identity import identify, rank_and_world
 from .layout import RunLayout
 from .manifest import update_manifest
 from .memory_snapshots import MemorySnapshots
+from .policy import RECORDING
 from .records import (
     BACKWARD,
     FAILED,
@@ -100,7 +101,6 @@ class MemoryReader:
 
 
 BETWEEN_STEPS = "between steps"  # in place of a phase
-_LEAST_GC_PAUSE_NS = 200_000  # the youngest generation is collected in microseconds, many times a step
 
 
 class Moment(NamedTuple):
@@ -505,7 +505,7 @@ class Collector(AbstractContextManager["Collector"]):
         now = time.monotonic_ns()
         if event == "start":
             self._gc_start_ns = now
-        elif now - self._gc_start_ns >= _LEAST_GC_PAUSE_NS:
+        elif now - self._gc_start_ns >= RECORDING.least_gc_pause_ns:
             self._gc_pauses.append((self._gc_start_ns, now))
 
     def _dump(self) -> None:

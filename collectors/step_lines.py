@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from .calls import RecordedCall
 from .files import LineFile
+from .policy import RECORDING
 from .records import (
     BEGIN,
     EVALUATION,
@@ -226,10 +227,6 @@ def packed(columns: Iterable[array[int]]) -> str:
 
 # -- lines -------------------------------------------------------------------------------------------------------------
 
-_LONGEST_NS = 2_000_000_000
-_AT_ONCE = 20  # steps at the begin
-_PATIENCE_S = 5.0
-
 
 class TimerRecords(NamedTuple):
     """The timer's records when a step is over; see ``CollectiveTimer``."""
@@ -274,7 +271,7 @@ class StepLines:
 
     def close(self, records: TimerRecords) -> None:
         """Writes the rest when the training has ended or fails. ``records``: the calls since its last step."""
-        if self._writing.acquire(timeout=_PATIENCE_S):  # in a forked child the lock may be held by no thread
+        if self._writing.acquire(timeout=RECORDING.patience_s):  # in a forked child the lock may be held by no thread
             try:
                 self._write()
                 lines: list[CollectiveLine] = []
@@ -293,11 +290,13 @@ class StepLines:
         for _, calls in waiting:
             rows.append(self._rows(calls, lines))
             ends.append(len(lines))
-        if waiting and self._count >= _AT_ONCE:
+        if waiting and self._count >= RECORDING.steps_written_at_once:
             begin_ns, end_ns = waiting[0][0].begin_ns, waiting[-1][0].end_ns
-            together = _power_of_two(_LONGEST_NS * len(waiting) // max(1, end_ns - begin_ns))
+            together = _power_of_two(RECORDING.between_writes_ns * len(waiting) // max(1, end_ns - begin_ns))
             self._due = (self._count // together + 1) * together
-            self._due_ns = end_ns + 3 * _LONGEST_NS // 2  # ranks agree on the number, and not on the time
+            self._due_ns = (
+                end_ns + 3 * RECORDING.between_writes_ns // 2
+            )  # ranks agree on the number, and not on the time
         # Collectives first: a reader takes a step without them for a step without communication.
         written = self._collectives.write(*lines)
         for line in lines[written:]:  # later calls only name their groups

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from diag.collectors import thresholds
+from diag.collectors.policy import RECORDED_FILES
 from diag.collectors.thresholds import TOPICS, Threshold
 from diag.collectors.thresholds import threshold as threshold
 
@@ -29,6 +30,7 @@ INHERITED = "DIAG_POLICY_VALUES"  # set for processes that this one starts
 MODULES = (
     "diag.account.policy",
     "diag.app.policy",
+    "diag.collectors.policy",
     "diag.diagnoses.policy",
     "diag.ended.policy",
     "diag.export.policy",
@@ -189,12 +191,12 @@ def _apply(active: _Active) -> None:
 
 
 def _read(file: Path | str) -> Mapping[str, Any]:
-    from diag.collectors.reading import DOCUMENT_BYTES, read_regular
+    from diag.collectors.reading import read_regular
     from diag.errors import DiagError, ExitCode, readable
     from diag.toml import NotTomlError, toml_values
 
     with readable(file):
-        data = read_regular(Path(file), DOCUMENT_BYTES)
+        data = read_regular(Path(file), RECORDED_FILES.document_bytes)
     try:
         return toml_values(data.decode("utf-8"))
     except (NotTomlError, UnicodeDecodeError) as error:

@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 
 from diag.account.match import closure
+from diag.account.policy import CLOCKS
 from diag.api import open_run
 from diag.errors import DiagError
 from diag.hang.api import triage
@@ -219,7 +220,7 @@ def test_bounds_of_very_many_clocks_are_true_and_may_be_wider(monkeypatch: pytes
     np.fill_diagonal(bounds, 0)
     known = np.ones((40, 40), dtype=bool)
     closest, _ = closure(bounds, known)
-    monkeypatch.setattr("diag.account.match._MOST_SUMS", 10 * bounds.size)
+    monkeypatch.setitem(vars(CLOCKS), "most_sums_of_bounds", 10 * bounds.size)
     some, reached = closure(bounds, known)
     assert reached.all()
     assert (some >= closest).all()

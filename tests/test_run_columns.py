@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from diag.collectors.policy import RECORDED_FILES
 from diag.collectors.records import CollectiveLine, CollectiveRow, MemoryRecord, PhaseRow, StepRecord
 from diag.rundir import lines
 from diag.rundir.columns import Rows, RowsBuilder, Steps, StepsBuilder
@@ -88,7 +89,7 @@ def test_lines_decoded_together_are_those_decoded_one_by_one(content: list[bytes
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         path = Path(folder, "collectives.jsonl")
         path.write_bytes(b"".join(content))
-        patch.setattr(lines, "LINE_BYTES", 400)
+        patch.setitem(vars(RECORDED_FILES), "line_bytes", 400)
         patch.setattr(lines, "_PIECE_BYTES", 150)
         together = read_lines(path, CollectiveLine, path.parent)
         patch.setattr(lines, "_all_records", lambda *_: None)

@@ -20,16 +20,12 @@ from typing import Any, Protocol
 
 import torch
 
+from ..policy import RECORDING
 from ..records import BACKWARD, DATA, FORWARD, OPTIMIZER, LoaderQueue, StepRecord
 from ..scheduling import Stamp
 from ..session import BETWEEN_STEPS, Moment
 from .timeline import Timeline
 
-_MOST_WAITING = 1024
-_LOOK_NS = 200_000_000  # of shorter steps, only some read the loader's queue, which changes slowly
-# Of shorter steps, only some read the CPU times at each phase, which is a third of the cost of recording a phase.
-_PHASES_NS = 100_000_000
-_STILL_NS = 500_000_000  # after this time without an event the training makes no progress
 # The phase that heartbeats report after an event.
 _AHEAD = {"backward_begins": BACKWARD, "backward_ends": OPTIMIZER, "fetch_begins": DATA, "fetch_ends": FORWARD}
 
@@ -199,7 +195,7 @@ class Events:
         if self._steady and get_ident() == self.thread:
             self._last = event = ("fetch_ends", (), self._at(), False)
             self._waiting.append(event)
-            if len(self._waiting) >= _MOST_WAITING:
+            if len(self._waiting) >= RECORDING.most_waiting_events:
                 self._tell("too_many")
         else:
             self._tell("fetch_ends")
@@ -223,7 +219,7 @@ class Events:
             self._last = event = ("backward_ends", (nodes_made(),), self._at(), False)
             self._waiting.append(event)
             self._in_backward = False
-            if len(self._waiting) >= _MOST_WAITING:
+            if len(self._waiting) >= RECORDING.most_waiting_events:
                 self._tell("too_many")
         else:
             self._tell("backward_ends", nodes_made())
@@ -263,9 +259,9 @@ class Events:
                 self._optimizer, self._fresh, self._spare = self._next_optimizer, self._unhooked, 0
                 self._optimizing, self.looks = None, boundary[0] >= self._look_ns
                 if self.looks:
-                    self._look_ns = boundary[0] + _LOOK_NS
+                    self._look_ns = boundary[0] + RECORDING.queue_looked_at_from_ns
                 if boundary[0] >= self._phases_ns:
-                    self._at, self._phases_ns = self._stamp, boundary[0] + _PHASES_NS
+                    self._at, self._phases_ns = self._stamp, boundary[0] + RECORDING.cpu_times_from_ns
                 else:
                     self._at = self._unscheduled
                 return
@@ -308,7 +304,7 @@ class Events:
     def catch_up(self, if_still: bool) -> None:
         """Passes queued events on. ``if_still``: called by another thread, and only if no event has come for a
         while."""
-        if if_still and monotonic_ns() - self.doing()[1] < _STILL_NS:
+        if if_still and monotonic_ns() - self.doing()[1] < RECORDING.still_ns:
             return
         if self._is_telling():
             return

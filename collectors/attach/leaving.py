@@ -14,11 +14,11 @@ from typing import Any
 
 from ..calls import argument
 from ..fence import Fence, unseen
+from ..policy import RECORDING
 
 # How command-line libraries pass an exit code on. By name: they are not imported here.
 _LIBRARIES = ("click.", "typer.")
 _status, _code = argument(0, "status"), argument(1, "code")
-_MOST_S = 2.0  # os._exit waits no longer for the records to be closed: programs call it to leave a deadlock
 
 
 @dataclass(frozen=True)
@@ -131,4 +131,4 @@ class Leaving:
         close = self._fence.hook(self._finish)
         thread = threading.Thread(target=close, args=(failure,), name="diag-exit", daemon=True)
         thread.start()
-        thread.join(_MOST_S)
+        thread.join(RECORDING.longest_leaving_s)

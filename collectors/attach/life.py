@@ -31,6 +31,7 @@ from ..fence import Fence, ignore
 from ..files import Complaints, append_to, create_file, encode
 from ..identity import identify, rank_and_world
 from ..layout import RunLayout
+from ..policy import RECORDING
 from ..records import Unrecorded
 from ..session import Collector
 from ..settings import OWNER_VARIABLE, CollectorSettings, restarts, run_dir_from, settings_from, wanted
@@ -69,8 +70,6 @@ def _sizes(mesh: Any) -> dict[str, int]:
 
 # Events that begin the recording of a process without a process group: they show that it trains.
 _TRAINS = frozenset({"backward_begins", "optimizer_begins", "told_steps"})
-# Optimizer steps after which an unrecorded process is known to train: a single one may come from loading its state.
-_TRAINING_STEPS = 3
 # Phases without a call of their own: they are inferred from the events around them.
 _INFERRED = {
     "forward": "from the arrival of the last batch to the start of backward, and before that batch was requested if "
@@ -287,7 +286,7 @@ class Attachment:
     def _trains_unrecorded(self) -> None:
         """Writes a line about this unrecorded process into the run directory, once."""
         self._unrecorded_steps += 1
-        if self._unrecorded_steps < _TRAINING_STEPS:
+        if self._unrecorded_steps < RECORDING.steps_of_a_training:
             return
         why, self._unrecorded = self._unrecorded, ""
         line = Unrecorded(rank_and_world()[0], socket.gethostname(), os.getpid(), time.time_ns(), why)

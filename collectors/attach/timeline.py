@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
+from ..policy import RECORDING
 from ..records import BACKWARD, CHECKPOINT, DATA, EVALUATION, FORWARD, OPTIMIZER, LoaderQueue, StepRecord
 from ..session import Moment
 
@@ -28,12 +29,6 @@ from ..session import Moment
 # its interval was seen twice. One that steps once or irregularly does not take part for long, and a step ends without
 # those that are overdue.
 
-# The most steps of the base between two steps of a waited-for optimizer; also the most optimizers in an iteration.
-_LONGEST = 64
-_REPEATS = 2  # how often an interval is seen before it counts as regular
-_MOST_REPEATS = 16  # the same, for an optimizer that was wrongly taken for regular
-_FAULTS = 3  # unexpected intervals, minus expected ones, after which an optimizer is no longer waited for
-
 
 class _Rhythm:
     """The interval of an optimizer's steps, in steps of the base."""
@@ -42,7 +37,7 @@ class _Rhythm:
 
     def __init__(self) -> None:
         self.backwards = 0  # number of backwards before its last step
-        self.needed = _REPEATS
+        self.needed = RECORDING.repeats
         self.forget()
 
     def forget(self) -> None:
@@ -122,7 +117,11 @@ class Iterations:
             return False
         count = self._counts[optimizer] = self._counts.get(optimizer, 0) + 1
         self._missing.discard(optimizer)
-        if self._missing and self.base not in self._counts and (count > self._most or len(self._counts) > _LONGEST):
+        if (
+            self._missing
+            and self.base not in self._counts
+            and (count > self._most or len(self._counts) > RECORDING.longest_iteration)
+        ):
             self._follow(optimizer)
         elif self._missing and (optimizer != self.base or count <= self._most):
             return False
@@ -157,7 +156,11 @@ class Iterations:
         if optimizer in self._slowest:
             return not rhythm.step(self._ticks, keeps=True)
         rhythm.step(self._ticks, keeps=False)
-        if rhythm.seen >= rhythm.needed and self._interval <= rhythm.interval <= _LONGEST and not within_backward:
+        if (
+            rhythm.seen >= rhythm.needed
+            and self._interval <= rhythm.interval <= RECORDING.longest_iteration
+            and not within_backward
+        ):
             self._joining.add(optimizer)
         else:
             self._joining.discard(optimizer)
@@ -185,8 +188,8 @@ class Iterations:
         for member in tuple(self._slowest):
             rhythm = self._rhythms[member]
             rhythm.faults = rhythm.faults + 1 if member in unexpected else max(0, rhythm.faults - 1)
-            if rhythm.faults >= _FAULTS:
-                rhythm.needed = min(2 * rhythm.needed, _MOST_REPEATS)
+            if rhythm.faults >= RECORDING.faults:
+                rhythm.needed = min(2 * rhythm.needed, RECORDING.most_repeats_after_faults)
                 rhythm.forget()
                 self._slowest.discard(member)
         if not self._slowest and self.base is not None:
@@ -206,12 +209,6 @@ class Iterations:
         self._interval = longest
         self._slowest |= {member for member, interval in due.items() if interval == longest}
         return True
-
-
-# Steps of an optimizer without a backward, after which the training is assumed to compute its gradients in another
-# way: torch.autograd.grad, torch.func, compiled steps. Loading an optimizer's state makes up to three.
-_UNHOOKED_BATCHES = 3  # each after another batch
-_UNHOOKED_STEPS = 10
 
 
 class Recorder(Protocol):
@@ -448,7 +445,7 @@ class Timeline:
         """Whether this optimizer has stepped often enough without a backward."""
         batches = self._unexplained.setdefault(optimizer, [])
         batches.append(self._batches)
-        self.unhooked = len(batches) >= _UNHOOKED_STEPS or len(set(batches)) >= _UNHOOKED_BATCHES
+        self.unhooked = len(batches) >= RECORDING.unhooked_steps or len(set(batches)) >= RECORDING.unhooked_batches
         return self.unhooked
 
     def gradients_cleared(self) -> None:

@@ -21,16 +21,8 @@ import msgspec
 from diag.collectors.layout import MOST_NS, MOST_RANKS, RUN_SCHEMA, RankLayout, RunLayout, run_of
 from diag.collectors.manifest import SHARED
 from diag.collectors.masking import masked, without_secrets
-from diag.collectors.reading import (
-    ANSWER_BYTES,
-    DOCUMENT_BYTES,
-    LINE_BYTES,
-    LINES_BYTES,
-    open_regular,
-    read_regular,
-    read_tail,
-    too_large,
-)
+from diag.collectors.policy import RECORDED_FILES
+from diag.collectors.reading import open_regular, read_regular, read_tail, too_large
 from diag.collectors.records import Asked, Heartbeat, Manifest, RankExit, RankRecord, TraceAsked
 from diag.errors import DiagError
 from diag.model import DAMAGED, Gap
@@ -79,14 +71,14 @@ class Tail(Generic[T]):
             with open_regular(self.path, run_of(self.path)) as file:
                 if self._file is None and self._most and status.st_size > self._most:
                     file.seek(status.st_size - self._most)
-                    file.readline(LINE_BYTES)  # the rest of an incomplete line
+                    file.readline(RECORDED_FILES.line_bytes)  # the rest of an incomplete line
                     self._read = file.tell()
                 self._file = status.st_ino
                 file.seek(self._read)
-                for line in iter(partial(file.readline, LINE_BYTES), b""):
+                for line in iter(partial(file.readline, RECORDED_FILES.line_bytes), b""):
                     if not line.endswith(b"\n"):  # it is being written
-                        if len(line) == LINE_BYTES:
-                            self.refusal = too_large(LINE_BYTES)
+                        if len(line) == RECORDED_FILES.line_bytes:
+                            self.refusal = too_large(RECORDED_FILES.line_bytes)
                         break
                     self._read += len(line)
                     if line.strip():
@@ -161,8 +153,8 @@ def each_piece(path: Path, kind: type[T], take: Callable[[list[T]], object], run
     """As ``read_lines``, the records of about a megabyte at a time."""
     try:
         with open_regular(path, run or run_of(path)) as file:
-            if os.fstat(file.fileno()).st_size > LINES_BYTES:
-                return [Gap(str(path), f"cannot be read: {too_large(LINES_BYTES)}")]
+            if os.fstat(file.fileno()).st_size > RECORDED_FILES.lines_bytes:
+                return [Gap(str(path), f"cannot be read: {too_large(RECORDED_FILES.lines_bytes)}")]
             return _take_records(path, _pieces(file), kind, take)
     except FileNotFoundError:
         return []
@@ -173,7 +165,7 @@ def each_piece(path: Path, kind: type[T], take: Callable[[list[T]], object], run
 def _pieces(file: BinaryIO) -> Iterator[bytes]:
     """The content in pieces that end with a line. Only the last one may not, or one with a line that is too long."""
     while piece := file.read(_PIECE_BYTES):
-        yield piece if piece.endswith(b"\n") else piece + file.readline(LINE_BYTES)
+        yield piece if piece.endswith(b"\n") else piece + file.readline(RECORDED_FILES.line_bytes)
 
 
 def _take_records(path: Path, pieces: Iterable[bytes], kind: type[T], take: Callable[[list[T]], object]) -> list[Gap]:
@@ -184,14 +176,15 @@ def _take_records(path: Path, pieces: Iterable[bytes], kind: type[T], take: Call
     for piece in pieces:
         records = _all_records(piece, decode_lines)
         if records is None:
-            lines = list(iter(partial(BytesIO(piece).readline, LINE_BYTES), b""))
+            lines = list(iter(partial(BytesIO(piece).readline, RECORDED_FILES.line_bytes), b""))
             cut = next((at for at, line in enumerate(lines) if not line.endswith(b"\n")), None)
             found = [decode(line) for line in lines[:cut] if line.strip()]
             records = [record for record in found if record is not None]
             bad += len(found) - len(records)
             if cut is not None:
-                if len(lines[cut]) == LINE_BYTES:
-                    reason = f"a line is longer than {LINE_BYTES >> 20} MiB; it and what follows were left out"
+                if len(lines[cut]) == RECORDED_FILES.line_bytes:
+                    most_mib = RECORDED_FILES.line_bytes >> 20
+                    reason = f"a line is longer than {most_mib} MiB; it and what follows were left out"
                 else:
                     reason = "the last line is truncated (process killed or disk full); left out"
                 gaps.append(Gap(str(path), reason))
@@ -209,7 +202,7 @@ def _all_records(piece: bytes, decode_lines: Callable[[bytes], list[T]]) -> list
     """The records of a piece in which every line is an object, decoded together, which takes two thirds of the time;
     None if one may be damaged."""
     lines = piece.count(b"\n")
-    if len(piece) > LINE_BYTES or not (piece.startswith(b"{") and piece.endswith(b"}\n")):
+    if len(piece) > RECORDED_FILES.line_bytes or not (piece.startswith(b"{") and piece.endswith(b"}\n")):
         return None
     # JSON has no raw line break in a string, and no "{" right after "}" in an object: each line begins with an object.
     if piece.count(b"}\n{") != lines - 1 or _huge(piece):
@@ -225,7 +218,7 @@ def read_record(
     path: Path,
     kind: type[T],
     run: Path | None = None,
-    most: int = DOCUMENT_BYTES,
+    most: int = RECORDED_FILES.document_bytes,
     whole: Callable[[bytes], bool] | None = None,
 ) -> tuple[T | None, Gap | None]:
     """The one record of a .json file of the run directory ``run`` (by default the one in its path). ``whole``: returns
@@ -369,7 +362,7 @@ def _has_its_digest(content: bytes) -> bool:
 def read_answer(path: Path) -> tuple[Answer | None, Gap | None]:
     """The answer of the last analysis, secrets masked. None, with the reason, if the file is not as it was written, or
     in a newer schema."""
-    answer, gap = read_record(path, Answer, path.parent, ANSWER_BYTES, _has_its_digest)
+    answer, gap = read_record(path, Answer, path.parent, RECORDED_FILES.answer_bytes, _has_its_digest)
     if answer is not None and answer.schema_version > ANALYSIS_VERSION:  # no error: the run itself may be readable
         return None, Gap(str(path), f"was written by a newer version, in schema {answer.schema_version}; left out")
     if answer is not None:

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from diag.collectors.layout import RankLayout, RunLayout, run_of
-from diag.collectors.reading import LINE_BYTES, read_tail
+from diag.collectors.policy import RECORDED_FILES
+from diag.collectors.reading import read_tail
 from diag.collectors.records import (
     BEGIN,
     PHASES_AND_REST,
@@ -243,7 +244,7 @@ def _decoded(rank: int, path: Path, tail: _Tail | OSError, steps: int, decode: C
         if have >= steps + line.record.count:
             break
     else:
-        if not tail.whole and len(tail.data) < LINE_BYTES:
+        if not tail.whole and len(tail.data) < RECORDED_FILES.line_bytes:
             return _decoded(rank, path, _tail(path, 4 * len(tail.data)), steps, decode)
     gap = Gap(str(path), f"{counted(bad, 'invalid collector record')}; left out") if bad else None
     return _Read(rank, tuple(reversed(lines)), gap, whole=tail.whole and len(lines) + bad == len(rows))

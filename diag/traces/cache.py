@@ -43,7 +43,8 @@ from msgspec import Struct, field
 from diag import policy
 from diag.collectors.files import create_file, replace_file
 from diag.collectors.layout import RunLayout, run_of
-from diag.collectors.reading import ANSWER_BYTES, DOCUMENT_BYTES, open_regular, read_regular
+from diag.collectors.policy import RECORDED_FILES
+from diag.collectors.reading import open_regular, read_regular
 from diag.model import DAMAGED
 from diag.traces.policy import TRACE_READING
 from diag.traces.trace import ARGUMENTS, COUNTERS, ROW, STORED, Events, Process
@@ -154,7 +155,9 @@ class Cache(Struct, frozen=True, dict=True):
         stamp_path, seal = self._stamp(path), self._seal
         if stamp_path is not None and seal is not None:
             with suppress(OSError, *DAMAGED):
-                data = seal.opened(read_regular(stamp_path, DOCUMENT_BYTES, self.folder), stamp_path.name)
+                data = seal.opened(
+                    read_regular(stamp_path, RECORDED_FILES.document_bytes, self.folder), stamp_path.name
+                )
                 stamp = msgspec.json.decode(data or b"", type=_Stamp)
                 if (stamp.size, stamp.mtime_ns) == (status.st_size, status.st_mtime_ns):
                     return stamp.key
@@ -263,7 +266,7 @@ class Shelf(Struct, frozen=True):
     def load(self, name: str) -> bytes | None:
         """What was saved under this name; None if that is not there, or no longer what it was."""
         try:
-            sealed = read_regular(self.folder / f"{name}.bin", ANSWER_BYTES, self.folder)
+            sealed = read_regular(self.folder / f"{name}.bin", RECORDED_FILES.answer_bytes, self.folder)
         except OSError:
             return None
         return self.seal.opened(sealed, self.key, name)
@@ -458,7 +461,7 @@ def _folders_in(folder: Path, name: re.Pattern[str]) -> list[Path]:
 def _is_entry(folder: Path) -> bool:
     """Whether the folder's contents.json is ours, and of this entry."""
     try:
-        entry = msgspec.json.decode(read_regular(folder / _CONTENTS, ANSWER_BYTES, folder), type=_Entry)
+        entry = msgspec.json.decode(read_regular(folder / _CONTENTS, RECORDED_FILES.answer_bytes, folder), type=_Entry)
     except (OSError, *DAMAGED):
         return False
     return entry.key in ("", folder.name) and "names.parquet" in entry.sizes

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import SCHEMA_VERSION, is_regular
 from diag.collectors.masking import masked_arguments
-from diag.collectors.reading import ANSWER_BYTES
+from diag.collectors.policy import RECORDED_FILES
 from diag.errors import DiagError
 from diag.rundir.lines import must_be_known, read_record
 
@@ -115,7 +115,7 @@ def is_tuned(folder: Path) -> bool:
 def load(folder: Path) -> History | None:
     """The tuning in this folder; None if there is none; DiagError if the file is invalid."""
     path = folder / FILE_NAME
-    history, gap = read_record(path, History, folder, ANSWER_BYTES)
+    history, gap = read_record(path, History, folder, RECORDED_FILES.answer_bytes)
     if gap is not None:
         raise DiagError(gap.reason.removesuffix("; left out"), path=path)
     if history is not None:

@@ -18,7 +18,8 @@ from diag.account.attribute import queued_steps, steps_left_out
 from diag.api import Result, open_run
 from diag.collectors.files import open_private
 from diag.collectors.masking import masked_arguments
-from diag.collectors.reading import LOG_TAIL_BYTES, read_tail
+from diag.collectors.policy import RECORDED_FILES
+from diag.collectors.reading import read_tail
 from diag.collectors.records import WINDOW_NONE
 from diag.diagnoses.policy import COMPARISON
 from diag.errors import DiagError
@@ -304,6 +305,6 @@ def train(arguments: Sequence[str], folder: Path) -> str:
         code = processes.run(command, stdout=log, stderr=subprocess.STDOUT).returncode
     if code == 0:
         return ""
-    tail, _ = read_tail(printed, LOG_TAIL_BYTES)
+    tail, _ = read_tail(printed, RECORDED_FILES.log_tail_bytes)
     messages = [line for line in tail.decode(errors="replace").splitlines() if line.startswith("diag: ")]
     return f"exit code {code}" + (f", {messages[-1].removeprefix('diag: ')}" if messages else f"; see {printed}")

@@ -25,7 +25,8 @@ from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import make_manifest, update_manifest
 from diag.collectors.masking import option_of_mask
-from diag.collectors.reading import LOG_TAIL_BYTES, read_tail
+from diag.collectors.policy import RECORDED_FILES
+from diag.collectors.reading import read_tail
 from diag.collectors.records import RankExit
 from diag.collectors.settings import (
     COLLECT_VARIABLE,
@@ -189,7 +190,7 @@ def close(layout: RunLayout, launch: Launch, outcome: Outcome) -> Outcome:
 def log_tail(layout: RunLayout, rank: int, lines: int = 15) -> list[str]:
     """The last lines that a rank wrote on standard error."""
     try:
-        tail, _ = read_tail(layout.rank(rank).log, LOG_TAIL_BYTES, layout.root)
+        tail, _ = read_tail(layout.rank(rank).log, RECORDED_FILES.log_tail_bytes, layout.root)
     except OSError:
         return []
     return tail.decode(errors="replace").splitlines()[-lines:]

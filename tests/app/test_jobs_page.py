@@ -10,6 +10,7 @@ from streamlit.testing.v1 import AppTest
 from diag.api import open_run, state_of
 from diag.app.address import bytes_of, name_of, opened, runs_of
 from diag.app.markup import plain
+from diag.app.policy import DASHBOARD
 from diag.app.views.runs import row_for
 from tests.app.shown import shown, text
 from tests.app.test_pages import page, said
@@ -81,7 +82,7 @@ def test_the_size_of_a_job_is_that_of_its_files(two: Path, monkeypatch: pytest.M
         sum(file.stat().st_size for file in two.rglob(f"{pattern}.json"))
         for pattern in ("fast_rank[01]", "rank[01]", "slow_rank[01]")
     ]
-    monkeypatch.setattr("diag.app.views.runs._MOST_BYTES", 1000)
+    monkeypatch.setitem(vars(DASHBOARD), "most_analysed_run_bytes", 1000)
     assert outlined(runs[0]).why == "more than 0 MiB of records; open it to analyse it"
     row = row_for(two, state_of(runs[0]))
     assert (row.name, row.ranks, row.world_size, row.headline) == ("fast", 2, 2, "")

@@ -14,6 +14,7 @@ from streamlit.testing.v1 import AppTest
 from diag.api import Result, newest_change, open_run, state_of
 from diag.app import address
 from diag.app.markup import plain
+from diag.app.policy import DASHBOARD
 from diag.collectors.layout import RunLayout
 from diag.show.page import metrics_of
 from diag.summaries import open_newest
@@ -78,7 +79,7 @@ def test_a_page_of_a_run_that_trains_waits_for_no_analysis(tmp_path: Path, monke
         return open_newest(path, most_steps)
 
     monkeypatch.setattr("diag.app.address.open_newest", slow)
-    monkeypatch.setattr("diag.app.address._LEAST_S", 0.0)
+    monkeypatch.setitem(vars(DASHBOARD), "least_between_analyses_s", 0.0)
     go_on(run, whole)
     for _ in range(2):  # the analysis is under way
         test.run()
@@ -92,7 +93,7 @@ def test_following_a_run_has_a_budget(tmp_path: Path, monkeypatch: pytest.Monkey
     run = unended(write_run(tmp_path / "run"))
     made: list[int] = []
     monkeypatch.setattr("diag.app.address.open_newest", lambda path, most: made.append(most) or open_newest(path, most))
-    monkeypatch.setattr("diag.app.address._LEAST_S", 0.0)
+    monkeypatch.setitem(vars(DASHBOARD), "least_between_analyses_s", 0.0)
     address.opened(run)
     address.charge(run, 3600)  # drawing it took an hour
     for rank in RunLayout(run).ranks().values():

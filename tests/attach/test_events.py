@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from diag.collectors.policy import RECORDING
 from diag.collectors.records import LoaderQueue
 from tests.attach.told import ADAM, ENGINE, OTHER, SGD, TRAIN, Recorder, Training, evaluate
 
@@ -108,7 +109,7 @@ def test_belated_telling_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_another_thread_tells_only_what_has_waited_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diag.collectors.attach.events._STILL_NS", 50)
+    monkeypatch.setitem(vars(RECORDING), "still_ns", 50)
     training = under_way(monkeypatch)
     known = len(training.recorder._steps)
     training.timeline.events.catch_up(if_still=True)
@@ -120,7 +121,7 @@ def test_another_thread_tells_only_what_has_waited_for_a_while(monkeypatch: pyte
 
 def test_backwards_without_any_end_do_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where gradients are looked at, and no optimizer steps."""
-    monkeypatch.setattr("diag.collectors.attach.events._MOST_WAITING", 50)
+    monkeypatch.setitem(vars(RECORDING), "most_waiting_events", 50)
     training = under_way(monkeypatch)
     for many in (lambda: training.backward(1), lambda: training.fetch(1)):
         before = len(training.recorder.open)
@@ -160,7 +161,7 @@ def test_what_goes_wrong_ends_the_recording_and_not_the_training(monkeypatch: py
 def test_the_queue_is_looked_at_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the begin of a step, or not at all in it: several batches in a row empty it."""
     monkeypatch.setattr(Training, "belated", True)
-    monkeypatch.setattr("diag.collectors.attach.events._LOOK_NS", 35)
+    monkeypatch.setitem(vars(RECORDING), "queue_looked_at_from_ns", 35)
     training = Training()
     looked = []
     for _ in range(24):  # of 10

@@ -24,10 +24,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import torch
 import torch.distributed as dist
 
-from diag.collectors.durations import MOST_CPU, DurationPoll, last_number, read_dump
+from diag.collectors.durations import DurationPoll, last_number, read_dump
 from diag.collectors.files import Budget, Complaints, LineFile
 from diag.collectors.flight_recorder import Recorder, recorders
 from diag.collectors.identity import _RECORDED_CALLS
+from diag.collectors.policy import RECORDING
 
 RATES = (50, 100, 200)  # collectives a second
 SECONDS = 1024
@@ -98,7 +99,7 @@ def measure(entries: int) -> None:
             lines = path.read_bytes()[size:]
         rows = sum(len(json.loads(line)["rows"]) for line in lines.splitlines())
         print(
-            f"  {rate} collectives a second: {sum(readings) / SECONDS:.3%} of a core (goal {MOST_CPU:.1%}), "
+            f"  {rate} collectives a second: {sum(readings) / SECONDS:.3%} of a core (goal {RECORDING.cpu_share:.1%}), "
             f"{len(readings)} readings in {SECONDS} s, of {median(readings) * 1e3:.0f} ms, longest "
             f"{max(readings) * 1e3:.0f} ms; {rows / (rate * SECONDS):.0%} of the collectives written, "
             f"{len(lines) / rows:.0f} bytes each; CPU with and without: {with_poll:.2f} s, {without:.2f} s, "

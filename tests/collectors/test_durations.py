@@ -30,6 +30,7 @@ from diag.collectors.durations import (
 from diag.collectors.files import Budget, Complaints, LineFile
 from diag.collectors.flight_recorder import Recorder
 from diag.collectors.layout import RunLayout
+from diag.collectors.policy import RECORDING
 from diag.collectors.records import DurationLine
 from diag.collectors.settings import SETTINGS_VARIABLE, CollectorSettings
 from diag.rundir.lines import read_lines
@@ -210,7 +211,7 @@ def test_a_recorder_that_was_reset(polled: Polled, ring: Ring) -> None:
 
 
 def test_many_are_several_lines(polled: Polled, ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durations, "_ROWS", 2)
+    monkeypatch.setitem(vars(RECORDING), "rows_of_line", 2)
     for _ in range(5):
         ring.ended()
     polled.poll.look()
@@ -303,7 +304,7 @@ def test_a_recorder_without_durations_is_left_alone(polled: Polled, ring: Ring) 
 def test_a_ring_that_takes_too_long_is_no_longer_read(
     polled: Polled, ring: Ring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(durations, "_MOST_STILL_S", 0.0)
+    monkeypatch.setitem(vars(RECORDING), "longest_still_s", 0.0)
     for _ in range(3):
         ring.ended()
         polled.poll.look()

@@ -11,6 +11,7 @@ import pytest
 
 from diag.collectors.calls import RecordedCall
 from diag.collectors.files import Budget, Complaints, LineFile
+from diag.collectors.policy import RECORDING
 from diag.collectors.records import CollectiveLine, RankRecord, StepRecord, SummaryLine
 from diag.collectors.step_lines import StepLines, StepSummary, TimerRecords
 from diag.rundir.lines import read_lines
@@ -150,7 +151,7 @@ def test_groups_and_what_was_dropped_wait_for_a_call(tmp_path: Path) -> None:
 
 
 def test_a_forked_child_does_not_wait_for_its_parent_s_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diag.collectors.step_lines._PATIENCE_S", 0.01)
+    monkeypatch.setitem(vars(RECORDING), "patience_s", 0.01)
     written = Written(tmp_path, 10)
     written.lines._writing.acquire()
     written.lines.close(NOTHING)

@@ -13,7 +13,7 @@ from diag.errors import DiagError, ExitCode
 from diag.rundir.run import with_settings
 from diag.traces.cache import Cache
 from diag.traces.kineto_names import CommRule, RuleError, operations, parse_rule
-from diag.traces.policy import TRACE_LIMITS
+from diag.traces.policy import TRACE_LIMITS, TRACE_READING
 from tests.account.kineto_builder import KinetoBuilder
 from tests.command import diag
 
@@ -149,7 +149,7 @@ def test_kernels_that_the_user_names_communicate_everywhere(tmp_path: Path) -> N
 
 
 def test_accounts_that_were_kept_with_other_rules_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diag.traces.reading._CACHED_FROM_BYTES", 0)
+    monkeypatch.setitem(vars(TRACE_READING), "cached_from_bytes", 0)
     traces, cache = tmp_path / "traces", Cache(tmp_path / "cache")
     traces.mkdir()
     trace_of(0).write(traces, "rank0.json")

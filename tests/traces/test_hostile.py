@@ -698,7 +698,7 @@ def test_a_gzip_header_without_end_is_a_gap(tmp_path: Path, name: str) -> None:
 
 
 def test_an_archive_of_too_many_files_is_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diag.traces.text_stream.MAX_MEMBERS", 2)
+    monkeypatch.setitem(vars(TRACE_LIMITS), "most_archive_members", 2)
     traces, gaps = _traces_and_gaps(put(tmp_path, _of_ranks(0, 1, 2), "run.tar"))
     assert traces == 2
     assert "more than 2 files" in gaps[0]

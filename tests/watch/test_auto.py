@@ -15,6 +15,7 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import read_fields
 from diag.collectors.records import DATA, FORWARD
 from diag.collectors.settings import CollectorSettings
+from diag.watch.policy import WATCHING
 from diag.watch.traces import AutoTrace, ranks_to_record
 from diag.watch.workers import Worker
 from tests.many_ranks import Job, write_summaries
@@ -87,7 +88,7 @@ def test_a_full_disk_asks_for_nothing_until_it_is_emptied(tmp_path: Path, monkey
 def test_an_analysis_that_fails_ends_the_watching_with_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Watched(tmp_path)
     job.goes_on()
-    monkeypatch.setattr("diag.watch.traces.INTERVAL_S", 0.01)
+    monkeypatch.setitem(vars(WATCHING), "trace_interval_s", 0.01)
     monkeypatch.setattr("diag.summaries.open_summaries", Mock(side_effect=IndexError("out of range")))
     job.writes({2: {FORWARD: 90_000}})
     job.auto.start()

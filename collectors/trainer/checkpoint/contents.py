@@ -43,7 +43,8 @@ from torch.optim import Optimizer
 
 from ... import bounded_pickle
 from ...accelerator import accelerator_of
-from ...reading import DOCUMENT_BYTES, read_regular
+from ...policy import RECORDED_FILES
+from ...reading import read_regular
 from ...text import visible
 from ..data import ShardedSampler
 from ..keys import OptionError
@@ -100,7 +101,7 @@ def _class_of(module: str, name: str) -> Any:
 def read_metadata(path: Path, files: Collection[str]) -> metadata.Metadata:
     """The metadata of a checkpoint that consists of these files. IncompleteError if it refers to anything else."""
     try:
-        data = read_regular(path, bounded_pickle.MAX_BYTES, path.parent)
+        data = read_regular(path, RECORDED_FILES.most_pickle_bytes, path.parent)
         bounded_pickle.check(data, lambda module, name: _class_of(module, name) is not None, times=_TIMES)
         content = _Unpickler(io.BytesIO(data)).load()
     except IncompleteError:
@@ -352,7 +353,7 @@ class Contents:
         rank = dist.get_rank()
         if rank < saved.world_size:  # a rank that was not saved keeps the random numbers of its seed
             rank_state = json.loads(
-                read_regular(checkpoint.folder / rank_file(rank), DOCUMENT_BYTES, checkpoint.folder)
+                read_regular(checkpoint.folder / rank_file(rank), RECORDED_FILES.document_bytes, checkpoint.folder)
             )
             restore(rank_state["rng"], self.strategy.device)
 

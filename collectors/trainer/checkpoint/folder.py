@@ -19,7 +19,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from ...layout import MANIFEST
-from ...reading import DOCUMENT_BYTES, is_of_kind, open_regular, read_regular, whole
+from ...policy import RECORDED_FILES
+from ...reading import is_of_kind, open_regular, read_regular, whole
 from ..keys import OptionError
 
 # -- manifest ----------------------------------------------------------------------------------------------------------
@@ -109,7 +110,7 @@ class CheckpointManifest:
     def read(cls, folder: Path) -> CheckpointManifest:
         """The manifest of a checkpoint whose files are all present and intact; otherwise IncompleteError."""
         try:
-            content = json.loads(read_regular(folder / NAME, DOCUMENT_BYTES, folder))
+            content = json.loads(read_regular(folder / NAME, RECORDED_FILES.document_bytes, folder))
         except FileNotFoundError:
             raise IncompleteError("it has no manifest.json: saving was not finished") from None
         except OSError as error:
@@ -200,7 +201,7 @@ def _candidates(folder: Path) -> list[Path]:
     """Folders that may be complete checkpoints: the one that ``latest`` names, then the others, newest first."""
     folders = steps_in(folder)
     try:
-        latest_name = read_regular(folder / LATEST, DOCUMENT_BYTES, folder).decode().strip()
+        latest_name = read_regular(folder / LATEST, RECORDED_FILES.document_bytes, folder).decode().strip()
     except (OSError, ValueError):
         latest_name = ""
     return sorted(folders, key=lambda path: path.name != latest_name)

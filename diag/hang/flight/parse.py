@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeGuard
 
 from diag.collectors import bounded_pickle
+from diag.collectors.policy import RECORDED_FILES
 from diag.collectors.reading import whole
 from diag.hang.flight.board import CallShape, Dump, Group, History, RecordedOp, Sizes
 from diag.hang.model import MOST_RANKS
@@ -420,7 +421,7 @@ def _grammar() -> re.Pattern[bytes]:
     """What a recorder writes, each text replaced by ``_ANY_TEXT``. Only flat dicts (the frames) are memoised, so "h"
     and "j" get a text, or a dict, which cannot be a key."""
     get = rb"(?:h.|j....)"
-    most = rb"{0,%d}+" % bounded_pickle.MAX_ITEMS
+    most = rb"{0,%d}+" % RECORDED_FILES.most_pickle_items
     plain = rb"(?:(?:[hK].|[N\x88\x89]|M..|[Jj]....|\x8a\x08.{8}|G.{8})(?:[hK].\x86)?+)"
     frame = rb"\}\((?:%b%b)%bu%b" % (get, plain, most, _MEMO.pattern)
     value = plain
@@ -442,7 +443,7 @@ def loads(data: bytes) -> object:
 
 
 def _as_recorders_write(data: bytes) -> bool:
-    if not data.startswith(_START) or len(data) > bounded_pickle.MAX_BYTES:
+    if not data.startswith(_START) or len(data) > RECORDED_FILES.most_pickle_bytes:
         return False
     position, end, size = 2, len(data), 0
     pieces = [data[:2]]
@@ -461,13 +462,13 @@ def _as_recorders_write(data: bytes) -> bool:
             return False
         text_bytes = int.from_bytes(data[position + 1 : position + 5], "little")
         position += 5 + text_bytes
-        if text_bytes > bounded_pickle.MAX_TEXT:
+        if text_bytes > RECORDED_FILES.most_pickle_text_bytes:
             return False
         pieces.append(_ANY_TEXT)
         match = _MEMO.match(data, position)
         assert match is not None
         position = match.end()
     instructions = b"".join([*pieces, b"."])
-    if instructions.count(b"]") + instructions.count(b"}") > bounded_pickle.MAX_CONTAINERS:
+    if instructions.count(b"]") + instructions.count(b"}") > RECORDED_FILES.most_pickle_containers:
         return False
     return bool(_AS_RECORDERS_WRITE.fullmatch(instructions))

@@ -14,8 +14,9 @@ from typing import BinaryIO
 
 import msgspec
 
-from diag.collectors.bounded_pickle import MAX_BYTES, MAX_CONTAINERS, RefusedError, TruncatedError
+from diag.collectors.bounded_pickle import RefusedError, TruncatedError
 from diag.collectors.layout import RunLayout, is_folder, run_of
+from diag.collectors.policy import RECORDED_FILES
 from diag.collectors.reading import is_no_file, open_regular, walk
 from diag.errors import DiagError
 from diag.hang.flight.board import Dump, Dumps, Unreadable, with_groups_of
@@ -101,11 +102,11 @@ def named_like_dump(path: Path) -> bool:
 def content(path: Path, run: Path | None = None) -> bytes:
     """The file's bytes, unpacked. Raises ``UnpackError`` or OSError."""
     with open_regular(path, run) as file:
-        data = file.read(MAX_BYTES + 1)
+        data = file.read(RECORDED_FILES.most_pickle_bytes + 1)
         if data.startswith((GZIP, ZSTD)):
-            data = _unpacked(file, MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise UnpackError(f"more than {MAX_BYTES >> 20} MiB")
+            data = _unpacked(file, RECORDED_FILES.most_pickle_bytes + 1)
+    if len(data) > RECORDED_FILES.most_pickle_bytes:
+        raise UnpackError(f"more than {RECORDED_FILES.most_pickle_bytes >> 20} MiB")
     return data
 
 
@@ -206,8 +207,13 @@ def _read(candidate: Candidate, reading: _Reading) -> None:
 
 def _json(data: bytes) -> object:
     """Raises ``RefusedError`` where the values would take a multiple of the text's memory."""
-    if data.count(b"[") + data.count(b"{") > MAX_CONTAINERS or data.count(b",") > HANG_DUMPS.most_json_items:
-        raise RefusedError(f"more than {MAX_CONTAINERS:,} containers or {HANG_DUMPS.most_json_items:,} values")
+    if (
+        data.count(b"[") + data.count(b"{") > RECORDED_FILES.most_pickle_containers
+        or data.count(b",") > HANG_DUMPS.most_json_items
+    ):
+        raise RefusedError(
+            f"more than {RECORDED_FILES.most_pickle_containers:,} containers or {HANG_DUMPS.most_json_items:,} values"
+        )
     return msgspec.json.decode(data)
 
 

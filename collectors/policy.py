@@ -1,0 +1,136 @@
+"""Thresholds of the recorder, which a training's own process imports: standard library only."""
+
+from __future__ import annotations
+
+from .thresholds import Topic, threshold
+
+
+class Recording(Topic, name="recording", fixed=True):
+    """What the recorder measures, how often, and what it may cost."""
+
+    most_waiting_events = threshold(1024, "events")
+    queue_looked_at_from_ns = threshold(
+        200_000_000, "ns", "chosen", "of shorter steps, only some read the loader's queue, which changes slowly"
+    )
+    cpu_times_from_ns = threshold(
+        100_000_000,
+        "ns",
+        "chosen: of shorter steps, only some read the CPU times at each phase, which is a third of the "
+        "cost of recording a phase",
+    )
+    still_ns = threshold(500_000_000, "ns", "chosen", "after this time without an event the training makes no progress")
+    longest_leaving_s = threshold(
+        2.0,
+        "s",
+        "chosen",
+        "os._exit waits no longer for the records to be closed: programs call it to leave a deadlock",
+    )
+    steps_of_a_training = threshold(
+        3,
+        "steps",
+        "chosen: optimizer steps after which an unrecorded process is known to train: a single one may "
+        "come from loading its state",
+    )
+    longest_iteration = threshold(
+        64,
+        "steps",
+        "chosen: the most steps of the base between two steps of a waited-for optimizer; also the most "
+        "optimizers in an iteration",
+    )
+    repeats = threshold(2, "intervals", "chosen", "how often an interval is seen before it counts as regular")
+    most_repeats_after_faults = threshold(
+        16, "intervals", "chosen", "the same, for an optimizer that was wrongly taken for regular"
+    )
+    faults = threshold(
+        3,
+        "intervals",
+        "chosen",
+        "unexpected intervals, minus expected ones, after which an optimizer is no longer waited for",
+    )
+    unhooked_batches = threshold(
+        3,
+        "batches",
+        "chosen: steps of an optimizer without a backward, after which the training is assumed to compute "
+        "its gradients in another way: torch.autograd.grad, torch.func, compiled steps. Loading an "
+        "optimizer's state makes up to three",
+        "each after another batch",
+    )
+    unhooked_steps = threshold(10, "steps", "chosen: see unhooked_batches")
+    most_open_collectives = threshold(
+        4096,
+        "collectives",
+        "chosen",
+        "results that are not waited for yet; bounds the memory of a training that never waits",
+    )
+    blocked_ns = threshold(
+        50_000,
+        "ns",
+        "chosen: a wait that returns sooner did not block: this is the cost of the call itself and a thread switch",
+    )
+    cpu_share = threshold(0.002, "fraction", "chosen", "fraction of one core")
+    longest_still_s = threshold(
+        0.5, "s", "chosen", "longest time that Python may be blocked; the time for 30,000 entries"
+    )
+    reserve = threshold(1.1, "times", "chosen", "factor by which the next reading may take longer than the last one")
+    rows_of_line = threshold(2_000, "rows", "chosen", "in a line")
+    readings_in_vain = threshold(
+        10, "readings", "chosen", "readings with ended collectives, none of which has a duration"
+    )
+    most_threads = threshold(
+        16, "threads", "chosen", "each costs a system call per sample; those that ran most are sampled"
+    )
+    most_threads_listed = threshold(256, "threads")
+    most_workers = threshold(32, "workers")
+    least_pause_ns = threshold(30_000_000, "ns")
+    most_pauses = threshold(64, "pauses", "chosen", "between two samples")
+    least_gc_pause_ns = threshold(
+        200_000, "ns", "chosen", "the youngest generation is collected in microseconds, many times a step"
+    )
+    near_full_share = threshold(
+        0.9, "fraction", "chosen", "of the device's memory allocated in a step: one snapshot of the first such step"
+    )
+    between_writes_ns = threshold(2_000_000_000, "ns")
+    steps_written_at_once = threshold(20, "steps", "chosen", "steps at the begin")
+    patience_s = threshold(5.0, "s")
+
+
+RECORDING = Recording()
+
+
+class RecordedFiles(Topic, name="recorded-files", fixed=True):
+    """How large files may be that a training's process, or an analysis of it, reads."""
+
+    most_pickle_bytes = threshold(128 << 20, "bytes", "chosen", "2,000 entries of a recorder take 0.3 to 1 MB")
+    most_pickle_memory_bytes = threshold(
+        384 << 20, "bytes", "chosen", "of the values; 50 MB of a recorder's frames, none shared, take 230 MB"
+    )
+    most_pickle_containers = threshold(1_000_000, "containers")
+    most_pickle_items = threshold(1_000_000, "items", "chosen", "of one container")
+    most_pickle_expanded = threshold(
+        100_000_000, "items", "chosen", "20,000 stacks of 100 shared frames are 14 million"
+    )
+    most_pickle_text_bytes = threshold(1 << 20, "bytes")
+    most_pickle_depth = threshold(64, "levels", "chosen", "a recorder's is 6")
+    most_pickle_int_bytes = threshold(16, "bytes")
+    most_pickle_memo = threshold(2_000_000, "entries")
+    pickle_memo_gap = threshold(1024, "entries", "chosen", "picklers number memo entries from 0")
+    pickle_instructions_between_looks = threshold(
+        1 << 16, "instructions", "chosen", "instructions between two comparisons of the sums with the limits"
+    )
+    pickle_look_ahead_bytes = threshold(1 << 16, "bytes")
+    document_bytes = threshold(
+        16 << 20,
+        "bytes",
+        "chosen: caps by kind of file. Collectors stop at ``CollectorSettings.byte_budget`` for all files "
+        "of a rank together",
+        "one JSON document: rank.json of 24,576 ranks with all their groups takes 1 MB",
+    )
+    answer_bytes = threshold(512 << 20, "bytes", "chosen", "the result of an analysis: a row for each step and rank")
+    lines_bytes = threshold(4 << 30, "bytes", "chosen", "a.jsonl file, which is read line by line")
+    line_bytes = threshold(64 << 20, "bytes", "chosen", "a step of 4,096 collectives takes 400 kB")
+    log_tail_bytes = threshold(1 << 20, "bytes", "chosen", "the end of a log of which a few lines are shown")
+    most_entries = threshold(1_000_000, "files", "chosen", "files and folders that a walk looks at")
+    most_value_chars = threshold(4096, "characters")
+
+
+RECORDED_FILES = RecordedFiles()
