@@ -14,7 +14,6 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -243,5 +242,7 @@ def wrong(value: object, its: Threshold) -> str | None:
 
 
 def _near(word: str, words: Mapping[str, object], otherwise: str) -> str:
+    from difflib import get_close_matches
+
     close = get_close_matches(word, words, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(close)}? {otherwise}" if close else otherwise

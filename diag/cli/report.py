@@ -75,7 +75,8 @@ def report(
         result = open_by_size(*paths, reading=reading)
     shown = ["--redact", "-o", "report.html"] if redact else ["-o", out.name]
     command = shlex.join(["diag", "report", *paths, *shown])
-    names = Pseudonyms(result, [*map(Path, paths), *([target] if target is not None else [])]) if redact else None
+    named = [Path(path) for path in (*paths, target, policy) if path is not None]
+    names = Pseudonyms(result, named) if redact else None
     content = render(result, command, version(), names).encode(errors="backslashreplace")  # names of files
     if target is None:
         put(content)
