@@ -137,9 +137,7 @@ class Result(Struct, frozen=True, dict=True):
         """The changes to make first, with their gains predicted by replay; computed on first access."""
         from diag.replay.advice import recommend
 
-        return recommend(
-            self.attribution, self.tables, self.examination.findings, self.examination.shares, lambda: self.baseline
-        )
+        return recommend(self.attribution, self.tables, self.examination, lambda: self.baseline)
 
     @cached_property
     def baseline(self) -> Baseline | Refusal:
@@ -158,7 +156,7 @@ class Result(Struct, frozen=True, dict=True):
         """The changes that can be chosen for this run, and the gain of any combination of them."""
         from diag.replay.advice import what_if
 
-        return what_if(self.baseline, self.attribution, self.tables, self.examination.findings, self.examination.shares)
+        return what_if(self.baseline, self.attribution, self.tables, self.examination)
 
     @cached_property
     def cost_curves(self) -> tuple[CostCurve, ...]:

@@ -13,9 +13,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from diag.collectors.masking import masked_arguments
-from diag.diagnoses.shares import Shares
+from diag.diagnoses import Examination
 from diag.model.breakdown import Code, CostCurve, CostPoint, KnobChange, Prospect
-from diag.model.steps import Advice, Attribution, Evidence, Finding, Knob, Recommendation, Severity
+from diag.model.steps import Advice, Attribution, Evidence, Knob, Recommendation, Severity
 from diag.replay.policy import ADVICE, REPLAY
 from diag.rundir.tables import Tables
 from diag.tables.collectives import bus_factor
@@ -31,13 +31,12 @@ from .program import Refusal
 def recommend(
     attribution: Attribution,
     tables: Tables,
-    findings: tuple[Finding, ...],
-    shares: Shares,
+    examination: Examination,
     replayed: Callable[[], Baseline | Refusal] | None = None,
 ) -> Recommendation:
     """At most three changes for the costs of this run. Pure. ``replayed``: returns the run's baseline where it exists
     already; a healthy run needs none."""
-    if not any(f.severity != Severity.HEALTHY and f.bottleneck is not None for f in findings):
+    if not any(f.severity != Severity.HEALTHY and f.bottleneck is not None for f in examination.findings):
         return Recommendation()
     base = replayed() if replayed is not None else baseline(attribution, tables)
     if isinstance(base, Refusal):
@@ -45,7 +44,7 @@ def recommend(
     if base.error > REPLAY.replay_error:
         refused = f"nothing was predicted: the replayed steps differ from the measured ones by {base.error:.1%}"
         return Recommendation((), (refused,), base.error, refused=True)
-    case = Case(attribution, tables, findings, shares, base.program, sizes_of(base.program))
+    case = Case(attribution, tables, examination, base.program, sizes_of(base.program))
     advised: list[Advice] = []
     not_advised: list[str] = []
     for candidate in (proposal for propose in KNOBS.values() for proposal in propose(case)):
@@ -67,7 +66,7 @@ def _advice_or_refusal(case: Case, base: Baseline, candidate: Candidate) -> Advi
     if predicted.refused:
         return predicted.refused
     low, likely, high = predicted.expected_ns_per_step
-    step_ns = float(case.shares.dur_ns.mean()) if predicted.step_ns else 0.0  # every page's step time
+    step_ns = case.step_ns if predicted.step_ns else 0.0
     share = likely / step_ns if step_ns else 0.0
     if share < ADVICE.least_gain_share:
         return f"would change the step by {-share:+.1%}"
@@ -196,7 +195,7 @@ class WhatIf(Struct, frozen=True, eq=False):
             return replace(nothing, refused=self.refused)
         nothing = replace(
             nothing,
-            step_ns=round(float(self._case.shares.dur_ns.mean())),  # every page's step time
+            step_ns=round(self._case.step_ns),
             replay_error=self._base.error,
             headroom_bytes=headroom(self._case.tables),
         )
@@ -210,15 +209,13 @@ class WhatIf(Struct, frozen=True, eq=False):
         return _prospect(self._base, self._case, composed, nothing)
 
 
-def what_if(
-    base: Baseline | Refusal, attribution: Attribution, tables: Tables, findings: tuple[Finding, ...], shares: Shares
-) -> WhatIf:
+def what_if(base: Baseline | Refusal, attribution: Attribution, tables: Tables, examination: Examination) -> WhatIf:
     """The changes that this run offers. Pure; each prediction is made once, when it is first needed."""
     if isinstance(base, Refusal):
         return WhatIf((), base.reason)
     if base.error > REPLAY.replay_error:
         return WhatIf((), f"the replayed steps differ from the measured ones by {base.error:.1%}", base)
-    case = Case(attribution, tables, findings, shares, base.program, sizes_of(base.program))
+    case = Case(attribution, tables, examination, base.program, sizes_of(base.program))
     offered = (candidate for knob in _ORDER for candidate in KNOBS[knob](case))
     return WhatIf(tuple(_change(candidate) for candidate in offered), "", base, case)
 

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from diag.collectors.records import Manifest
 from diag.collectors.strategies import named
-from diag.diagnoses.shares import Shares
+from diag.diagnoses import Examination
 from diag.model.steps import Attribution, Bottleneck, Finding, Knob, Risk
 from diag.replay.policy import ADVICE
 from diag.rundir.tables import Tables
@@ -56,7 +56,9 @@ class Sizes(Struct, frozen=True):
 
 def sizes_of(program: Program) -> Sizes:
     usual = _usual_step(program)
-    first = [c for c in program.collectives() if c.micro_batch == 0 and c.step == usual]
+    # Of one rank: with several sharding groups, each gathers the same units.
+    rank = program.ranks[0]
+    first = [c for c in program.collectives() if c.micro_batch == 0 and c.step == usual and rank in c.tail_ns]
     forward = sorted((c for c in first if c.role == Role.GATHER_FORWARD), key=lambda c: c.unit)
     return Sizes(
         units=tuple(c.bytes for c in forward),
@@ -123,10 +125,14 @@ class Candidate(Struct, frozen=True):
 class Case(Struct, frozen=True):
     attribution: Attribution
     tables: Tables
-    findings: tuple[Finding, ...]
-    shares: Shares
+    examination: Examination
     program: Program
     sizes: Sizes
+
+    @property
+    def step_ns(self) -> float:
+        """The step time that every page shows: the mean of all steps that count."""
+        return float(self.examination.shares.dur_ns.mean())
 
     @property
     def manifest(self) -> Manifest | None:
@@ -172,7 +178,7 @@ class Case(Struct, frozen=True):
 
     def finding(self, *ids: str) -> Finding | None:
         """The most expensive of these findings that costs enough to be acted on."""
-        worth = (f for f in self.findings if f.id in ids and f.share >= ADVICE.worth_acting_share)
+        worth = (f for f in self.examination.findings if f.id in ids and f.share >= ADVICE.worth_acting_share)
         return next(worth, None)
 
     @property
@@ -180,7 +186,7 @@ class Case(Struct, frozen=True):
         """The most expensive finding about communication, if it costs enough to be acted on."""
         about = (
             f
-            for f in self.findings
+            for f in self.examination.findings
             if f.bottleneck == Bottleneck.COMMUNICATION and f.share >= ADVICE.worth_acting_share
         )
         return next(about, None)

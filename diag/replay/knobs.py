@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec.structs import replace
 
 from diag.account.records import loader_settings
-from diag.account.scheduling import scheduling_of
 from diag.diagnoses.contended_host import no_core_for_loaders
 from diag.diagnoses.subject import ranks_text
 from diag.model.states import partitions_gradients
@@ -343,7 +342,7 @@ def loader_workers(case: Case) -> Sequence[Candidate]:
     workers = loader_settings(case.manifest).workers
     if finding is None or workers is None:
         return ()
-    if no_core_for_loaders(case.shares, scheduling_of(case.tables, case.shares.numbers)):
+    if no_core_for_loaders(case.examination.shares, case.examination.scheduling):
         return ()  # there is no core for another process
     return [_more_workers(case, finding.id, workers, then) for then in _worker_counts(workers)]
 

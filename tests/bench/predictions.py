@@ -123,15 +123,7 @@ def measure(name: str, arguments: tuple[str, ...], repeats: int) -> list[Pair]:
         if isinstance(base, Refusal):
             print(f"{name}: {base.reason}")
             return []
-        sizes = sizes_of(base.program)
-        case = Case(
-            result.attribution,
-            result.tables,
-            result.examination.findings,
-            result.examination.shares,
-            base.program,
-            sizes,
-        )
+        case = Case(result.attribution, result.tables, result.examination, base.program, sizes_of(base.program))
         changes = [c for propose in KNOBS.values() for c in propose(case) if c.settings]
         predicted = {change.id: gain(base, change.mutation) for change in changes}
         changes = [change for change in changes if predicted[change.id].refused is None]

@@ -88,8 +88,7 @@ def test_nothing_that_would_not_fit_into_the_devices_memory(reserved: int, fits:
     what a device does."""
     tables = simulate(Plan(units=6, transfer_ns=15 * MS, regather=True, unit_bytes=4 * GB))
     result = analyze(tables)
-    tables, examination = with_device(tables, 140 * GB, reserved), result.examination
-    found = recommend(result.attribution, tables, examination.findings, examination.shares)
+    found = recommend(result.attribution, with_device(tables, 140 * GB, reserved), result.examination)
     keeps = [advice for advice in found.advice if advice.id == "keep-after-forward"]
     assert bool(keeps) == fits
     for advice in found.advice:
@@ -113,8 +112,8 @@ def test_no_advice_ever_exceeds_the_memory(large: tuple[Tables, Result], capacit
     """Whatever the devices have, and however full they are: units of 4 GB, gathered and reduced more than once."""
     tables, result = large
     reserved = round(used * capacity * GB)
-    on_device, examination = with_device(tables, capacity * GB, reserved), result.examination
-    for advice in recommend(result.attribution, on_device, examination.findings, examination.shares).advice:
+    on_device = with_device(tables, capacity * GB, reserved)
+    for advice in recommend(result.attribution, on_device, result.examination).advice:
         assert advice.memory_delta_bytes is not None
         assert reserved + max(0, advice.memory_delta_bytes) <= capacity * GB
 

@@ -27,8 +27,7 @@ def with_layers(tables: Tables, layers: int) -> Tables:
 
 def on_device(result: Result, tables: Tables, capacity: int, reserved: int) -> WhatIf:
     """The same run as if its ranks had so much memory; the times stay."""
-    tables, examination = with_device(tables, capacity, reserved), result.examination
-    return what_if(result.baseline, result.attribution, tables, examination.findings, examination.shares)
+    return what_if(result.baseline, result.attribution, with_device(tables, capacity, reserved), result.examination)
 
 
 @pytest.fixture(scope="module")
