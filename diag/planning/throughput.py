@@ -14,17 +14,19 @@ from diag.model.states import Sharding
 from diag.model.steps import Detail, Kind
 from diag.planning.policy import PLANNING
 from diag.replay.program import (
+    STEP_END,
     Collective,
-    Issue,
-    Op,
+    Line,
     Program,
     Role,
-    StepEnd,
+    Row,
     Stretch,
-    Wait,
-    Work,
+    issue,
+    met,
     replay,
+    wait,
     with_collectives,
+    work,
 )
 
 from .cluster import Cluster, Topology, ring, stride
@@ -238,27 +240,24 @@ class Job(Struct, frozen=True):
 
 def program(plan: Job) -> Program:
     """One step."""
-    lines: dict[int, tuple[Op, ...]] = {}
-    collectives: dict[Key, Collective] = {}
-    for number in range(len(plan.stages)):
-        line = _Line(plan, number, collectives)
-        lines[number] = tuple(line.step())
+    calls: dict[Key, tuple[int, Collective]] = {}  # with their place among them
+    lines = {number: Line.of(_Line(plan, number, calls).step()) for number in range(len(plan.stages))}
+    collectives = {key: collective for key, (_, collective) in calls.items()}
     begin = dict.fromkeys(lines, 0)
-    stretch = Stretch((0,), begin, dict.fromkeys(lines, (0,)), lines, collectives)
-    return Program((stretch,))
+    return Program((Stretch((0,), begin, dict.fromkeys(lines, (0,)), lines, collectives),))
 
 
 class _Line:
     """The operations of one stage, in order."""
 
-    def __init__(self, plan: Job, number: int, collectives: dict[Key, Collective]) -> None:
-        self._plan, self._number, self._collectives = plan, number, collectives
+    def __init__(self, plan: Job, number: int, calls: dict[Key, tuple[int, Collective]]) -> None:
+        self._plan, self._number, self._calls = plan, number, calls
         self._stage = plan.stages[number]
         self._count = 0
-        self._pending: list[Key] = []  # reductions that the end of backward waits for
+        self._pending: list[int] = []  # reductions that the end of backward waits for
         self._bucket = 0
 
-    def step(self) -> Iterator[Op]:
+    def step(self) -> Iterator[Row]:
         plan = self._plan
         order = turns(plan.schedule, self._number, len(plan.stages), plan.micro_batches, plan.chunks)
         backwards = [turn for turn in order if not turn.forward]
@@ -266,18 +265,19 @@ class _Line:
         for turn in order:
             yield from self._forward(turn) if turn.forward else self._backward(turn, turn is last_of_chunk[turn.chunk])
         yield from self._flush()
-        yield from (Wait(key) for key in self._pending)
-        yield Work(self._stage.optimizer_ns, Kind.COMPUTE, Detail.OPTIMIZER)
+        yield from (wait(call) for call in self._pending)
+        yield work(self._stage.optimizer_ns, Kind.COMPUTE, Detail.OPTIMIZER)
         if plan.data.strategy.sharding in (Sharding.OPTIMIZER, Sharding.GRADIENTS):
             # The updated parameters: no computation is left to overlap with.
             size = self._parameters() * plan.data.computed
-            key = self._collective("all_gather", Role.OTHER, "data", size, plan.data.shards.ns(plan.speed, size))
-            yield from (Issue(key), Wait(key))
-        yield StepEnd(0)
+            yield from met(
+                self._collective("all_gather", Role.OTHER, "data", size, plan.data.shards.ns(plan.speed, size))
+            )
+        yield STEP_END
 
     # -- passes ----------------------------------------------------------------------------------------------------
 
-    def _forward(self, turn: Turn) -> Iterator[Op]:
+    def _forward(self, turn: Turn) -> Iterator[Row]:
         yield from self._receive(turn)
         units, root = self._of_chunk(turn.chunk)
         gathers = self._gathers(units, root, Role.GATHER_FORWARD)
@@ -288,7 +288,7 @@ class _Line:
         yield self._work(root.forward if root else 0.0, Detail.FORWARD)
         yield from self._send(turn)
 
-    def _backward(self, turn: Turn, last: bool) -> Iterator[Op]:
+    def _backward(self, turn: Turn, last: bool) -> Iterator[Row]:
         yield from self._receive(turn)
         units, root = self._of_chunk(turn.chunk)
         units = units[::-1]
@@ -306,25 +306,22 @@ class _Line:
             yield from self._reduced(root.parameters, sharded)
         yield from self._send(turn)
 
-    def _computed(self, unit: ShardingUnit, flops: float, detail: Detail) -> Iterator[Op]:
+    def _computed(self, unit: ShardingUnit, flops: float, detail: Detail) -> Iterator[Row]:
         """Computation of a unit, overlapped with the ring of context parallelism and followed by the tensor-parallel
         collectives."""
         backward = detail == Detail.BACKWARD
         ring = round(self._stage.context_ns[backward] * unit.blocks)
         cut = round(self._stage.tensor_ns[backward] * unit.blocks)
-        key = self._collective("send_recv", Role.OTHER, "context", 0, ring) if ring else None
-        if key:
-            yield Issue(key)
+        calls = [self._collective("send_recv", Role.OTHER, "context", 0, ring)] if ring else []
+        yield from (issue(call) for call in calls)
         yield self._work(flops, detail)
-        if key:
-            yield Wait(key)
+        yield from (wait(call) for call in calls)
         if cut:
-            key = self._collective("all_gather", Role.OTHER, "tensor", 0, cut)
-            yield from (Issue(key), Wait(key))
+            yield from met(self._collective("all_gather", Role.OTHER, "tensor", 0, cut))
 
     # -- parameters and gradients ----------------------------------------------------------------------------------
 
-    def _gathers(self, units: Sequence[ShardingUnit], root: ShardingUnit | None, role: Role) -> list[Key]:
+    def _gathers(self, units: Sequence[ShardingUnit], root: ShardingUnit | None, role: Role) -> list[int]:
         """The all-gathers of the units, the first one with the root's own parameters; none if parameters are not
         sharded."""
         data = self._plan.data
@@ -337,7 +334,7 @@ class _Line:
             self._collective("all_gather", role, "data", size, data.shards.ns(self._plan.speed, size)) for size in sizes
         ]
 
-    def _reduced(self, parameters: int, sharded: bool) -> Iterator[Op]:
+    def _reduced(self, parameters: int, sharded: bool) -> Iterator[Row]:
         if sharded:
             yield from self._reduction(parameters)
             return
@@ -346,12 +343,12 @@ class _Line:
             yield from self._reduction(self._plan.data.bucket)
             self._bucket -= self._plan.data.bucket
 
-    def _flush(self) -> Iterator[Op]:
+    def _flush(self) -> Iterator[Row]:
         if self._bucket:
             yield from self._reduction(self._bucket)
             self._bucket = 0
 
-    def _reduction(self, parameters: int) -> Iterator[Op]:
+    def _reduction(self, parameters: int) -> Iterator[Row]:
         """Reduces gradients; the end of backward waits for it. The reduction among replicas runs on its own
         communicator after the one among shards; both are issued together here, as nothing waits in between."""
         data, speed = self._plan.data, self._plan.speed
@@ -359,43 +356,39 @@ class _Line:
         unsharded = data.strategy.sharding == Sharding.NONE
         op, role = ("all_reduce", Role.REDUCE) if unsharded else ("reduce_scatter", Role.SCATTER)
         if data.shards.ranks > 1:
-            key = self._collective(op, role, "data", size, data.shards.ns(speed, size, 2 if unsharded else 1))
-            self._pending.append(key)
-            yield Issue(key)
+            call = self._collective(op, role, "data", size, data.shards.ns(speed, size, 2 if unsharded else 1))
+            self._pending.append(call)
+            yield issue(call)
         if data.replicas.ranks > 1:
             shard_bytes = size // data.shards.ranks
-            key = self._collective(
+            call = self._collective(
                 "all_reduce", Role.REDUCE, "replicas", shard_bytes, data.replicas.ns(speed, shard_bytes, 2)
             )
-            self._pending.append(key)
-            yield Issue(key)
+            self._pending.append(call)
+            yield issue(call)
 
     # -- between stages --------------------------------------------------------------------------------------------
 
-    def _receive(self, turn: Turn) -> Iterator[Op]:
+    def _receive(self, turn: Turn) -> Iterator[Row]:
         position = self._place(turn)
         before = position - 1 if turn.forward else position + 1
         if 0 <= before < self._places:
-            key = self._passed(turn, before, position)
-            yield from (Issue(key), Wait(key))
+            yield from met(self._passed(turn, before, position))
 
-    def _send(self, turn: Turn) -> Iterator[Op]:
+    def _send(self, turn: Turn) -> Iterator[Row]:
         position = self._place(turn)
         after = position + 1 if turn.forward else position - 1
         if 0 <= after < self._places:
-            yield Issue(self._passed(turn, position, after))
+            yield issue(self._passed(turn, position, after))
 
-    def _passed(self, turn: Turn, source: int, target: int) -> Key:
-        """The transfer's key, the same on both ranks."""
+    def _passed(self, turn: Turn, source: int, target: int) -> int:
+        """The transfer, the same on both ranks."""
         stages = len(self._plan.stages)
         wire = f"stages {source % stages} to {target % stages}"
         key = (wire, turn.micro_batch, f"send_recv {source} to {target}")
-        if key not in self._collectives:
-            tails = {source % stages: 0, target % stages: 0}
-            self._collectives[key] = Collective(
-                key, "send_recv", wire, 0, "", 0, self._plan.stages[source % stages].passed_ns, tails
-            )
-        return key
+        tails = {source % stages: 0, target % stages: 0}
+        transfer_ns = self._plan.stages[source % stages].passed_ns
+        return self._added(Collective(key, "send_recv", wire, 0, "", 0, transfer_ns, tails))
 
     @property
     def _places(self) -> int:
@@ -422,31 +415,29 @@ class _Line:
     def _parameters(self) -> int:
         return self._stage.root.parameters + sum(unit.parameters for unit in self._stage.units)
 
-    def _work(self, flops: float, detail: Detail) -> Work:
-        return Work(self._plan.speed.compute_ns(flops), Kind.COMPUTE, detail)
+    def _work(self, flops: float, detail: Detail) -> Row:
+        return work(self._plan.speed.compute_ns(flops), Kind.COMPUTE, detail)
 
-    def _collective(self, op: str, role: Role, group: str, size: int, transfer_ns: int) -> Key:
-        """Adds a collective that the stage's ranks enter together, as this line stands for all of them."""
+    def _collective(self, op: str, role: Role, group: str, size: int, transfer_ns: int) -> int:
+        """A collective that the stage's ranks enter together, as this line stands for all of them."""
         self._count += 1
         name = f"{group} of stage {self._number}"
-        key = (name, self._count, op)
-        self._collectives[key] = Collective(
-            key, op, name, size, "", 0, transfer_ns, {self._number: 0}, role=role, unit=self._count
-        )
-        return key
+        key, tails = (name, self._count, op), {self._number: 0}
+        return self._added(Collective(key, op, name, size, "", 0, transfer_ns, tails, role=role, unit=self._count))
+
+    def _added(self, collective: Collective) -> int:
+        """Its place among the collectives of the step."""
+        return self._calls.setdefault(collective.key, (len(self._calls), collective))[0]
 
 
-def _first(gathers: Sequence[Key]) -> Iterator[Op]:
-    if gathers:
-        yield Issue(gathers[0])
+def _first(gathers: Sequence[int]) -> Iterator[Row]:
+    yield from (issue(call) for call in gathers[:1])
 
 
-def _next(gathers: Sequence[Key], index: int) -> Iterator[Op]:
+def _next(gathers: Sequence[int], index: int) -> Iterator[Row]:
     """Waits for this all-gather, and issues the next one."""
-    if gathers:
-        yield Wait(gathers[index])
-        if index + 1 < len(gathers):
-            yield Issue(gathers[index + 1])
+    yield from (wait(call) for call in gathers[index : index + 1])
+    yield from (issue(call) for call in gathers[index + 1 : index + 2])
 
 
 class Throughput(Struct, frozen=True):
@@ -520,9 +511,8 @@ def _times(plan: Job) -> list[int]:
 
 
 def _worked(job_program: Program, rank: int) -> int:
-    return sum(
-        getattr(op, "ns", 0) for op in job_program.stretches[0].lines[rank] if getattr(op, "kind", None) == Kind.COMPUTE
-    )
+    line = job_program.stretches[0].lines[rank]
+    return int(line.ns[line.is_work((Kind.COMPUTE,))].sum())
 
 
 def _at_once(collective: Collective) -> Collective:

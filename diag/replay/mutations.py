@@ -3,10 +3,11 @@ its assumptions, or the reason why it cannot be applied. Here: work of the ranks
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
-from statistics import fmean, median
+from collections.abc import Callable, Collection, Mapping
+from statistics import fmean
 
+import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
 from diag.account.match import Key
@@ -17,26 +18,27 @@ from diag.traces.kineto_names import dtype_bytes
 
 from .costs import Costs, Level
 from .program import (
+    END,
     GATHERS,
     GRADIENTS,
+    ISSUE,
+    WAIT,
     Collective,
-    Issue,
     Line,
     Mutated,
-    Op,
     Program,
     Refusal,
     Role,
-    StepEnd,
+    Series,
     Stretch,
-    Wait,
-    Work,
+    over_lines,
     over_stretches,
     step_durations,
     with_collectives,
 )
 
 Mutation = Callable[[Program, Costs, Level], Mutated | Refusal]
+Share = npt.NDArray[np.float64]
 
 
 def in_turn(*mutations: Mutation) -> Mutation:
@@ -44,13 +46,15 @@ def in_turn(*mutations: Mutation) -> Mutation:
 
     def mutate(program: Program, costs: Costs, level: Level) -> Mutated | Refusal:
         assumed: list[str] = []
+        certain = True
         for mutation in mutations:
             result = mutation(program, costs, level)
             if isinstance(result, Refusal):
                 return result
             program = result.program
             assumed += result.assumed
-        return Mutated(program, tuple(assumed))
+            certain &= result.certain
+        return Mutated(program, tuple(assumed), certain)
 
     return mutate
 
@@ -59,8 +63,6 @@ def in_turn(*mutations: Mutation) -> Mutation:
 
 
 _RANK_WORK = frozenset({Kind.COMPUTE, Kind.IDLE})
-
-_Slot = tuple[int, int]  # step, number of issues and waits before it in the step
 
 
 def without_straggler(ranks: Collection[int], kinds: Collection[Kind] = _RANK_WORK) -> Mutation:
@@ -71,22 +73,21 @@ def without_straggler(ranks: Collection[int], kinds: Collection[Kind] = _RANK_WO
         peers = [rank for rank in program.ranks if rank not in ranks]
         if not peers or not set(ranks) <= set(program.ranks):
             return Refusal("there is no other rank to compare with")
-        spent = {rank: _spent(program, rank, kinds) for rank in program.ranks}
-        left = {rank: _left(spent[rank], [spent[peer] for peer in peers]) for rank in ranks}
+        slots = _Slots(program)
+        others = _medians(np.stack([slots.spent(peer, kinds) for peer in peers]))
+        left = {rank: _left(slots.spent(rank, kinds), others, slots.width) for rank in ranks}
 
-        def change(line: Line, rank: int) -> Line:
-            if rank not in left:
-                return line
-            return tuple(
-                replace(op, ns=round(op.ns * left[rank].get(slot, 1.0)))
-                if isinstance(op, Work) and op.kind in kinds
-                else op
-                for slot, op in _slots(line)
-            )
+        def change(number: int, line: Line, rank: int) -> Line:
+            return _scaled(line, kinds, left[rank][slots.of(number, rank)]) if rank in left else line
 
-        return Mutated(_over_lines(program, change), ("the rank becomes as fast as the others' median",))
+        return Mutated(over_lines(program, change), ("the rank becomes as fast as the others' median",), certain=True)
 
     return mutate
+
+
+def _scaled(line: Line, kinds: Collection[Kind], share: Share | float) -> Line:
+    """The line with work of these kinds that takes a part ``share`` of its time."""
+    return replace(line, ns=np.where(line.is_work(kinds), np.rint(line.ns * share).astype(np.int64), line.ns))
 
 
 def more_workers(now: int, new: int, batches_per_step: int = 1) -> Mutation:
@@ -115,66 +116,75 @@ def more_workers(now: int, new: int, batches_per_step: int = 1) -> Mutation:
         if not remaining:
             return Refusal("no rank waits for data")
 
-        def change(line: Line, rank: int) -> Line:
-            share = remaining.get(rank, 1.0)
-            return tuple(
-                replace(op, ns=round(op.ns * share)) if isinstance(op, Work) and op.kind == Kind.DATA else op
-                for op in line
-            )
+        def change(_number: int, line: Line, rank: int) -> Line:
+            return _scaled(line, (Kind.DATA,), remaining[rank]) if rank in remaining else line
 
         assumed = [f"there are cores and storage bandwidth for {new} loader processes a rank"]
         if bursty:
             assumed.append("the loader keeps up on average, so its time per batch is unknown")
-        return Mutated(_over_lines(program, change), tuple(assumed))
+        return Mutated(over_lines(program, change), tuple(assumed))
 
     return mutate
 
 
-def _over_lines(program: Program, change: Callable[[Line, int], Line]) -> Program:
-    return over_stretches(
-        program, lambda s: replace(s, lines={rank: change(line, rank) for rank, line in s.lines.items()})
-    )
+class _Slots:
+    """Work of one slot, [step, number of issues and waits before it in the step], lies between the same two issues or
+    waits on all ranks."""
+
+    def __init__(self, program: Program) -> None:
+        self._stretches = program.stretches
+        self._first = np.cumsum([0, *(len(stretch.steps) for stretch in program.stretches)]).tolist()
+        counts = (self._counted(line)[1].max(initial=0) for s in program.stretches for line in s.lines.values())
+        self.width = 1 + max(counts, default=0)
+
+    @staticmethod
+    def _counted(line: Line) -> tuple[Series, Series]:
+        """For each operation its step in the stretch, and the number of issues and waits before it in the step."""
+        ends, meets = line.code == END, (line.code == ISSUE) | (line.code == WAIT)
+        step, count = np.cumsum(ends) - ends, np.cumsum(meets) - meets
+        count -= np.append(0, count[ends])[step]
+        return np.minimum(step, max(0, int(ends.sum()) - 1)), count
+
+    def of(self, number: int, rank: int) -> Series:
+        """The slot of each operation, in this stretch."""
+        step, count = self._counted(self._stretches[number].lines[rank])
+        slots: Series = (self._first[number] + step) * self.width + count
+        return slots
+
+    def spent(self, rank: int, kinds: Collection[Kind]) -> Share:
+        """Nanoseconds by slot, [steps x slots of a step]; NaN where the rank does not work."""
+        total = np.full(self._first[-1] * self.width, np.nan)
+        for number, stretch in enumerate(self._stretches):
+            line = stretch.lines[rank]
+            work = line.is_work()
+            slots = self.of(number, rank)[work]
+            spent = np.bincount(slots, weights=np.where(line.is_work(kinds), line.ns, 0)[work], minlength=len(total))
+            total[slots] = spent[slots]
+        return total
 
 
-def _slots(line: Line) -> Iterator[tuple[_Slot, Op]]:
-    """Each operation with its slot: work of one slot lies between the same two issues or waits on
-    all ranks."""
-    steps = [op.step for op in line if isinstance(op, StepEnd)]
-    done, count = 0, 0
-    for op in line:
-        yield (steps[min(done, len(steps) - 1)], count), op
-        if isinstance(op, StepEnd):
-            done, count = done + 1, 0
-        elif isinstance(op, Issue | Wait):
-            count += 1
+def _medians(spent: Share) -> Share:
+    """For each slot the median of the ranks that work in it; NaN where none does."""
+    ordered = np.sort(spent, axis=0)
+    count = (~np.isnan(spent)).sum(axis=0)
+    low, high = np.maximum(count - 1, 0) // 2, np.minimum(count // 2, len(spent) - 1)
+    low_ns, high_ns = (np.take_along_axis(ordered, at[np.newaxis], axis=0)[0] for at in (low, high))
+    medians: Share = (low_ns + high_ns) / 2
+    return medians
 
 
-def _spent(program: Program, rank: int, kinds: Collection[Kind]) -> dict[_Slot, int]:
-    spent: dict[_Slot, int] = defaultdict(int)
-    for stretch in program.stretches:
-        for slot, op in _slots(stretch.lines[rank]):
-            if isinstance(op, Work):
-                spent[slot] += op.ns if op.kind in kinds else 0
-    return spent
-
-
-def _left(rank_spent: Mapping[_Slot, int], peers: list[dict[_Slot, int]]) -> dict[_Slot, float]:
+def _left(spent: Share, others: Share, width: int) -> Share:
     """The fraction of each slot's work that stays. An excess in one step and a deficit in another are noise: only the
     mean excess over the steps is subtracted, from the steps that have one."""
-    excess: dict[int, dict[_Slot, float]] = defaultdict(dict)
-    for slot, spent in rank_spent.items():
-        others = [peer[slot] for peer in peers if slot in peer]
-        if others:
-            excess[slot[1]][slot] = spent - median(others)
-    shares: dict[_Slot, float] = {}
-    for of_steps in excess.values():
-        mean, positive = fmean(of_steps.values()), fmean(max(0.0, ns) for ns in of_steps.values())
-        if mean > 0:
-            shares.update(
-                (slot, 1 - ns * mean / positive / rank_spent[slot])
-                for slot, ns in of_steps.items()
-                if ns > 0 and rank_spent[slot]
-            )
+    shares = np.ones(len(spent))
+    excess = spent - others
+    for at in range(width):
+        own, ns = spent[at::width], excess[at::width]
+        known = ns[~np.isnan(ns)].tolist()
+        if known and (mean := fmean(known)) > 0:
+            more = (ns > 0) & (own > 0)
+            positive = fmean(max(0.0, value) for value in known)
+            shares[at::width][more] = 1 - ns[more] * mean / positive / own[more]
     return shares
 
 
@@ -184,13 +194,9 @@ def _per_step(program: Program, rank: int) -> tuple[list[int], list[int]]:
     durations: list[int] = []
     for stretch in program.stretches:
         durations += step_durations({rank: stretch.begin_ns[rank]}, {rank: stretch.end_ns[rank]}).tolist()
-        waited = 0
-        for op in stretch.lines[rank]:
-            if isinstance(op, Work) and op.kind == Kind.DATA:
-                waited += op.ns
-            elif isinstance(op, StepEnd):
-                waits.append(waited)
-                waited = 0
+        line = stretch.lines[rank]
+        waited = np.cumsum(np.where(line.is_work((Kind.DATA,)), line.ns, 0))
+        waits += np.diff(waited[line.code == END], prepend=0).tolist()
     return waits, durations
 
 
@@ -271,45 +277,38 @@ def _lasting(collective: Collective, transfer_ns: int) -> Collective:
 
 def _hybrid(stretch: Stretch, size: int, costs: Costs, level: Level, gloo: bool) -> Stretch:
     ranks = sorted(stretch.lines)
-    shard_of = {rank: place // size for place, rank in enumerate(ranks)}
     collectives: dict[Key, Collective] = {}
-    renamed: dict[tuple[Key, int], list[Key]] = {}  # what a rank enters instead
-    for key, collective in stretch.collectives.items():
+    # Places of what each rank enters instead of a collective, and, once that is done, of an all-reduce (-1: none).
+    instead = np.full((len(stretch.collectives) + 1, len(ranks)), -1, dtype=np.int32)
+    then = instead.copy()
+    for at, collective in enumerate(stretch.collectives.values()):
         if collective.role not in GATHERS and collective.role != Role.SCATTER:
-            collectives[key] = collective
+            instead[at] = len(collectives)
+            collectives[collective.key] = collective
             continue
-        group, number, op = key
+        group, number, op = collective.key
         shrunk = _on_fewer(collective, size, costs, level, gloo)
-        for shard in set(shard_of.values()):
-            tails = _part(collective.tail_ns, [rank for rank in ranks if shard_of[rank] == shard])
-            shard_key = (f"{group} shard {shard}", number, op)
-            collectives[shard_key] = replace(shrunk, key=shard_key, group=shard_key[0], tail_ns=tails)
-            renamed.update(((key, rank), [shard_key]) for rank in tails)
+        for first in range(0, len(ranks), size):
+            tails = _part(collective.tail_ns, ranks[first : first + size])
+            key = (f"{group} shard {first // size}", number, op)
+            instead[at, first : first + size] = len(collectives)
+            collectives[key] = replace(shrunk, key=key, group=key[0], tail_ns=tails)
         if collective.role == Role.SCATTER:
-            for place in range(size):
-                tails = dict.fromkeys((rank for i, rank in enumerate(ranks) if i % size == place), 0)
-                across = (f"{group} replica {place}", number, "all_reduce")
+            for first in range(size):
+                tails = dict.fromkeys(ranks[first::size], 0)
+                key = (f"{group} replica {first}", number, "all_reduce")
                 reduced = _across(collective, size, len(tails), costs, level, gloo)
-                collectives[across] = replace(reduced, key=across, group=across[0], tail_ns=tails)
-                for rank in tails:
-                    renamed[key, rank].append(across)
+                then[at, first::size] = len(collectives)
+                collectives[key] = replace(reduced, key=key, group=key[0], tail_ns=tails)
     lines = {}
-    for rank, line in stretch.lines.items():
-        ops: list[Op] = []
-        for step in line:
-            if isinstance(step, Issue | Wait) and (step.key, rank) in renamed:
-                shard_key, *more = renamed[step.key, rank]
-                if isinstance(step, Issue):
-                    ops.append(replace(step, key=shard_key))
-                else:
-                    # FSDP2 all-reduces a shard once it is reduced.
-                    ops += [
-                        Wait(shard_key),
-                        *(then for replica_key in more for then in (Issue(replica_key), Wait(replica_key))),
-                    ]
-            else:
-                ops.append(step)
-        lines[rank] = tuple(ops)
+    for place, rank in enumerate(ranks):
+        line = stretch.lines[rank]
+        # FSDP2 all-reduces a shard once it is reduced.
+        after = np.flatnonzero((line.code == WAIT) & (then[line.call, place] >= 0))
+        both = np.repeat(after, 2)
+        line = replace(line, call=instead[line.call, place])
+        reduced_by = np.repeat(then[stretch.lines[rank].call[after], place], 2)
+        lines[rank] = line.with_rows(both + 1, np.tile([ISSUE, WAIT], len(after)), reduced_by)
     return replace(stretch, lines=lines, collectives=collectives)
 
 

@@ -75,11 +75,27 @@ class Replay(Topic, name="replay"):
         "the end of a kernel and the start of the one that waited for it, and a thread's wake-up",
     )
     queued_ns = threshold(20_000, "ns")
+    most_replayed_steps = threshold(
+        128,
+        "steps",
+        "measured: nine changes of runs of 600 steps, five of them with a straggler in some of the steps: gains "
+        "within 3 ms (1 % of the step) of those of all steps; the newest 128 steps in a row were up to 32 ms off",
+    )
+    steps_of_stretch = threshold(
+        8,
+        "steps",
+        "measured: consecutive, because ranks drift across the borders of steps. With 16, and half as many "
+        "stretches, the same gains were up to 4 ms off",
+    )
     most_replayed_rank_steps = threshold(
         10_240,
         "rank-steps",
-        "chosen: steps times ranks that are replayed: ten steps of a thousand ranks predict a gain as "
-        "well as forty do, in a quarter of the time (15 s instead of 56)",
+        "measured: steps times ranks that are replayed: ten steps of a thousand ranks predict a gain as well as forty",
+    )
+    least_ranks_in_lockstep = threshold(
+        5,
+        "ranks",
+        "measured: with four, an operation of all ranks at once takes as long as one rank after the other",
     )
     unmatched_communication_share = threshold(
         0.05, "fraction", "chosen", "of the communication in calls of which no other rank's part is known"

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.account import intervals as iv
-from diag.account.critical_path import Timeline, details_of, kinds_of, of_label
+from diag.account.critical_path import details_of, kinds_of, label_of, labels_of
+from diag.account.intervals import Times
 from diag.account.match import SYNCHRONISING, Key
 from diag.model.axes import axis_words, is_data
-from diag.model.steps import Attribution, CollectiveCall, Detail, Kind, RankStep
+from diag.model.steps import Attribution, CollectiveCall, Detail, Kind, RankStep, StepAccount
 from diag.replay.policy import REPLAY
 from diag.rundir.tables import Tables
 from diag.traces.kineto_names import P2P_OPS
@@ -23,20 +26,20 @@ from diag.words.formatting import rank_ranges
 from .costs import Costs, Level, fit
 from .mutations import Mutation
 from .program import (
+    END,
+    ISSUE,
+    WAIT,
+    WORK,
     Collective,
-    Issue,
     Line,
-    Op,
+    Mask,
     Placed,
     Program,
     Refusal,
     Replayed,
     Series,
-    StepEnd,
     Stretch,
     StuckError,
-    Wait,
-    Work,
     labelled,
     measured_durations,
     replay,
@@ -48,166 +51,210 @@ from .program import (
 # When the main line of a rank was blocked, and in which collective.
 
 
-class Stop(Struct, frozen=True):
-    """The rank entered the collective at ``entered_ns``, and its main line waited for it from ``start_ns``. It was done
-    on this rank at ``done_ns``, perhaps before the wait began."""
+class Pieces(NamedTuple):
+    """A rank's time in a stretch, in order: nanoseconds and labels. Time between steps has no piece."""
 
-    key: Key
-    call: CollectiveCall
-    entered_ns: int
-    start_ns: int
-    done_ns: int
+    start_ns: Times
+    end_ns: Times
+    label: npt.NDArray[np.int16]
 
-    def after(self, begin_ns: int) -> Stop:
-        """The part of the stop after ``begin_ns``."""
-        return replace(self, entered_ns=max(self.entered_ns, begin_ns), start_ns=max(self.start_ns, begin_ns))
-
-    def alone(self, rank: int) -> Stop:
-        """The stop in a collective of this rank only."""
-        group, number, op = self.key
-        return replace(self, key=(group, number, f"{op} of rank {rank}"))
+    @classmethod
+    def of(cls, steps: Sequence[RankStep]) -> Pieces:
+        segments = [step.segments for step in sorted(steps, key=lambda step: step.begin_ns)]
+        start, end, kind, detail = (
+            np.concatenate([getattr(s, name) for s in segments]) for name in ("start_ns", "end_ns", "kind", "detail")
+        )
+        return cls(start, end, labels_of(kind, detail))
 
 
-def stops(line: Timeline, step_ends_ns: Sequence[int]) -> list[Stop]:
-    """One stop for each call of a rank, by start of the wait. For a call without a known wait: where its result was
-    needed at the latest."""
-    by_call: dict[CollectiveCall, Stop] = {}
-    for call in line.calls:
-        if call.waited_ns is not None:
-            start, end = call.waited_ns
-            by_call[call] = _stop(call, start, min(call.end_ns, end))
-    unknown = [call for call in line.calls if call.waited_ns is None]
-    if unknown:
-        by_call |= _stops_by_exposure(line, unknown)
-        by_call |= _latest(line, [call for call in unknown if call not in by_call], step_ends_ns)
-    return sorted(by_call.values(), key=lambda stop: (stop.start_ns, stop.done_ns))
+class Stops(NamedTuple):
+    """A rank's calls as columns, by start of the wait. ``call``: the collective, as its place in a ``_Register``.
+
+    The rank called at ``began_ns``, entered the collective at ``entered_ns``, and its main line waited for it from
+    ``start_ns``. It was done on this rank at ``done_ns``, perhaps before the wait began.
+    """
+
+    call: npt.NDArray[np.int32]
+    began_ns: Times
+    entered_ns: Times
+    start_ns: Times
+    done_ns: Times
 
 
-def queued(waited: Sequence[Stop]) -> list[Stop]:
-    """The same, but kernels that follow each other immediately on one stream count as entered when the first was: a
-    kernel begins when its stream is free, not when it is issued."""
-    last: dict[str, tuple[int, int]] = {}  # group: when its wire was done, and when the collective on it was entered
-    entered: dict[Key, int] = {}
-    for stop in sorted(waited, key=lambda stop: stop.entered_ns):
-        done, before = last.get(stop.call.group, (0, 0))
-        entered[stop.key] = before if done <= stop.entered_ns <= done + REPLAY.queued_ns else stop.entered_ns
-        last[stop.call.group] = (max(done, stop.done_ns), entered[stop.key])
-    return [replace(stop, entered_ns=entered[stop.key]) for stop in waited]
+class _Register:
+    """The collectives of a stretch, each with the call of the first rank that has it."""
+
+    def __init__(self) -> None:
+        self.places: dict[Key, int] = {}
+        self.calls: list[CollectiveCall] = []
+
+    def place(self, key: Key, call: CollectiveCall) -> int:
+        at = self.places.setdefault(key, len(self.calls))
+        if at == len(self.calls):
+            self.calls.append(call)
+        return at
 
 
-def _stop(call: CollectiveCall, start_ns: int, done_ns: int) -> Stop:
-    done = max(done_ns, call.start_ns)
-    return Stop(call.key, call, call.start_ns, max(start_ns, call.start_ns), done)
+def stops(pieces: Pieces, steps: Sequence[RankStep], register: _Register, gloo: bool) -> Stops:
+    """One stop for each call of a rank that is not done before the stretch begins, nor entered after it ends; cut where
+    it begins. For a call without a known wait: where its result was needed at the latest."""
+    ordered = sorted(steps, key=lambda step: step.begin_ns)
+    calls = list({call.key: call for step in ordered for call in step.collectives}.values())
+    began, end = (np.array([getattr(c, name) for c in calls], dtype=np.int64) for name in ("start_ns", "end_ns"))
+    by_end = np.lexsort((began, end))
+    calls, began, end = [calls[at] for at in by_end.tolist()], began[by_end], end[by_end]
+    waits = [call.waited_ns for call in calls]
+    known = np.array([wait is not None for wait in waits], dtype=np.bool_)
+    since, until = np.array([wait or (0, 0) for wait in waits], dtype=np.int64).reshape(-1, 2).T
+    exposed = np.zeros(len(calls), dtype=np.bool_)
+    if not known.all():
+        _by_exposure(pieces, known, began, end, since, until, exposed)
+        _latest(calls, ~known & ~exposed, [step.end_ns for step in steps], since, until)
+    start, done = np.maximum(since, began), np.maximum(np.minimum(end, until), began)
+    begin_ns, end_ns = pieces.start_ns[0], pieces.end_ns[-1]
+    order = np.lexsort((np.where(known, 0, np.where(exposed, 1, 2)), done, start))
+    order = order[(done > begin_ns)[order] & (began < end_ns)[order]]
+    call = np.array([register.place(calls[at].key, calls[at]) for at in order.tolist()], dtype=np.int32)
+    entered = np.maximum(began, begin_ns)[order]
+    if not gloo:
+        groups: dict[str, int] = {}
+        group = np.array([groups.setdefault(calls[at].group, len(groups)) for at in order.tolist()], dtype=np.int64)
+        entered = _queued(group, entered, done[order])
+    return Stops(call, began[order], entered, np.maximum(start, begin_ns)[order], done[order])
 
 
-def _stops_by_exposure(line: Timeline, calls: Sequence[CollectiveCall]) -> Mapping[CollectiveCall, Stop]:
+def _queued(group: Times, entered_ns: Times, done_ns: Times) -> Times:
+    """When the calls are entered: kernels that follow each other immediately on one stream when the first is. A kernel
+    begins when its stream is free, not when it is issued."""
+    order = np.lexsort((entered_ns, group))
+    entered = entered_ns[order]
+    before = running_max(group[order], done_ns[order])
+    heads = ~((before <= entered) & (entered <= before + REPLAY.queued_ns))
+    first = np.maximum.accumulate(np.where(heads, np.arange(len(order)), 0))
+    queued = np.empty_like(entered)
+    queued[order] = entered[first]
+    return queued
+
+
+def running_max(group: Times, values: Times) -> Times:
+    """The largest earlier value of the same group, in rows sorted by group; -2**62 for the first of each."""
+    ordered = np.sort(values)
+    # Places instead of values: with the group in front they fit into an integer.
+    place = np.searchsorted(ordered, values) + group * len(values)
+    largest = np.maximum.accumulate(place) - group * len(values)
+    first = np.diff(group, prepend=-1) != 0
+    before: Times = np.where(first, -(1 << 62), np.roll(ordered[largest], 1))
+    return before
+
+
+def _by_exposure(
+    pieces: Pieces, known: Mask, began: Times, end: Times, since: Times, until: Times, exposed: Mask
+) -> None:
     """Exposed communication that ends when a collective ends was a wait for it, and for those that ended during it."""
-    chosen = kinds_of(line.label) == Kind.COMM
-    starts, ends = line.start_ns[chosen], line.end_ns[chosen]
-    by_call = {}
-    for call in calls:
-        at = int(np.searchsorted(ends, call.end_ns - REPLAY.same_time_ns, side="left"))
-        # If the line goes on before the call ends, it did not wait for this call.
-        if at < len(ends) and max(starts[at], call.start_ns) < call.end_ns:
-            by_call[call] = _stop(call, int(starts[at]), min(call.end_ns, int(ends[at])))
-    return by_call
+    chosen = kinds_of(pieces.label) == Kind.COMM
+    starts, ends = pieces.start_ns[chosen], pieces.end_ns[chosen]
+    at = np.searchsorted(ends, end - REPLAY.same_time_ns, side="left")
+    starts, ends = np.append(starts, 1 << 62)[at], np.append(ends, 1 << 62)[at]
+    # If the line goes on before the call ends, it did not wait for this call.
+    exposed[:] = ~known & (np.maximum(starts, began) < end)
+    since[exposed], until[exposed] = starts[exposed], ends[exposed]
 
 
 def _latest(
-    line: Timeline, calls: Sequence[CollectiveCall], step_ends_ns: Sequence[int]
-) -> Mapping[CollectiveCall, Stop]:
+    calls: Sequence[CollectiveCall],
+    chosen: Mask,
+    step_ends_ns: Sequence[int],
+    since: Times,
+    until: Times,
+) -> None:
     """Overlapped collectives: parameters are needed before the next are gathered, all else by the end of the step."""
-    starts: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for call in line.calls:
-        starts[call.op, call.group].append(call.start_ns)
-    ordered = {key: sorted(times) for key, times in starts.items()}
-    by_call = {}
+    starts: dict[str, list[int]] = defaultdict(list)
     for call in calls:
-        end = step_ends_ns[min(bisect_left(step_ends_ns, call.end_ns), len(step_ends_ns) - 1)]
-        later = ordered[call.op, call.group]
-        at = bisect_left(later, call.end_ns)
-        needed = later[at] if call.op == "all_gather" and at < len(later) else end
-        by_call[call] = _stop(call, max(needed, call.end_ns), call.end_ns)
-    return by_call
+        if call.op == "all_gather":
+            starts[call.group].append(call.start_ns)
+    ordered = {group: sorted(times) for group, times in starts.items()}
+    for at in np.flatnonzero(chosen).tolist():
+        call = calls[at]
+        needed = step_ends_ns[min(bisect_left(step_ends_ns, call.end_ns), len(step_ends_ns) - 1)]
+        later = ordered.get(call.group, []) if call.op == "all_gather" else []
+        following = bisect_left(later, call.end_ns)
+        if following < len(later):
+            needed = later[following]
+        since[at], until[at] = max(needed, call.end_ns), call.end_ns
 
 
 # -- line --------------------------------------------------------------------------------------------------------------
 #
 # One rank's stretch of time as a line of operations: its work between entering collectives and waiting for them.
 
-_Event = tuple[int, int, int, Op]  # time, order among equal times, order within that, operation
+_IDLE = label_of(Kind.IDLE, Detail.OTHER)
 
 
-def operations(line: Timeline, waited: Sequence[Stop], steps: Sequence[RankStep]) -> Line:
+def operations(pieces: Pieces, waited: Stops, steps: Sequence[RankStep]) -> Line:
     """The line that, replayed with the measured ends of the collectives, takes as long as measured.
 
     Waits replace the account in their time; communication that no collective explains stays work, so the sum is right.
     """
-    stopped = _stopped(waited)
-    events = [*_issues(waited, stopped), *_waits(waited, stopped), *_ends(steps, stopped)]
-    events.sort(key=lambda event: event[:3])
-    pieces = _work(line, stopped)
-    ops: list[Op] = []
-    piece = next(pieces, None)
-    for time, _, _, op in events:
-        while piece is not None and piece[0] < time:
-            start, end, label = piece
-            kind, detail = of_label(label)
-            ops.append(Work(min(end, time) - start, kind, detail))
-            piece = (time, end, label) if end > time else next(pieces, None)
-        ops.append(op)
-    return tuple(ops)
+    blocked = _blocked(waited)
+    issued = np.argsort(waited.began_ns, kind="stable")
+    entered = waited.entered_ns[issued]
+    ends = np.array([step.end_ns for step in steps], dtype=np.int64)
+    # Entered while the main line waited for another one: by another thread, so it need not wait as well.
+    began = _wait_around(blocked, entered)
+    count = len(issued)
+    time = np.concatenate((_wait_around(blocked, ends), began, _wait_around(blocked, waited.start_ns)))
+    code = np.repeat(np.array([END, ISSUE, WAIT], dtype=np.int8), (len(ends), count, count))
+    among = np.concatenate((np.zeros(len(ends), dtype=np.int64), np.arange(count), waited.done_ns))
+    delay = np.concatenate((np.zeros(len(ends), dtype=np.int64), entered - began, np.zeros(count, dtype=np.int64)))
+    call = np.concatenate((np.full(len(ends), -1, dtype=np.int32), waited.call[issued], waited.call))
+    order = np.lexsort((among, code, time))
+    time = time[order]
+    start, end, label = _work(pieces, blocked, time)
+    last = np.searchsorted(start, time[-1], side="left")
+    start, end, label = start[:last], end[:last], label[:last]
+    place = np.searchsorted(start, time, side="left") + np.arange(len(time))
+    line = Line(
+        np.full(len(time) + last, WORK, dtype=np.int8),
+        np.zeros(len(time) + last, dtype=np.int64),
+        np.zeros(len(time) + last, dtype=np.int16),
+        np.full(len(time) + last, -1, dtype=np.int32),
+    )
+    line.code[place], line.ns[place], line.call[place] = code[order], delay[order], call[order]
+    work = line.code == WORK
+    line.ns[work], line.label[work] = end - start, label
+    return line
 
 
-def _stopped(waited: Sequence[Stop]) -> iv.Intervals:
+def _blocked(waited: Stops) -> iv.Intervals:
     """When the line was blocked, a row for each wait, disjoint. Adjacent waits stay separate: operations lie
     between."""
-    blocked: list[tuple[int, int]] = []
-    for stop in sorted(waited, key=lambda stop: (stop.start_ns, stop.done_ns)):
-        start = max(stop.start_ns, blocked[-1][1]) if blocked else stop.start_ns
-        if stop.done_ns > start:
-            blocked.append((start, stop.done_ns))
-    return np.array(blocked, dtype=np.int64).reshape(-1, 2)
+    order = np.lexsort((waited.done_ns, waited.start_ns))
+    done = waited.done_ns[order]
+    start = np.maximum(waited.start_ns[order], running_max(np.zeros(len(done), dtype=np.int64), done))
+    return np.stack((start, done), axis=1)[done > start]
 
 
-def _work(line: Timeline, stopped: iv.Intervals) -> Iterator[tuple[int, int, int]]:
-    """(start, end, label) of all time outside of waits, in order; time between steps is idle."""
-    idle = int(Kind.IDLE) * len(Detail) + int(Detail.OTHER)
-    edges = np.unique(np.concatenate((line.start_ns, line.end_ns, stopped.ravel())))
+def _work(pieces: Pieces, blocked: iv.Intervals, cuts: Times) -> tuple[Times, Times, npt.NDArray[np.int16]]:
+    """Start, end and label of all time outside of waits, in order and cut at ``cuts``; time between steps is idle."""
+    begin_ns, end_ns = pieces.start_ns[0], pieces.end_ns[-1]
+    edges = np.unique(np.concatenate((pieces.start_ns, pieces.end_ns, blocked.ravel(), cuts)))
     begins, ends = edges[:-1], edges[1:]
-    at = np.searchsorted(line.start_ns, begins, side="right") - 1
-    label = np.where(begins < line.end_ns[at], line.label[at], idle)
-    wait = np.searchsorted(stopped[:, 0], begins, side="right") - 1
-    working = np.ones(len(begins), dtype=np.bool_)
-    if len(stopped):
-        working = (wait < 0) | (begins >= stopped[np.maximum(wait, 0), 1])
-    inside = working & (begins >= line.start_ns[0]) & (ends <= line.end_ns[-1])
-    return iter(list(zip(begins[inside].tolist(), ends[inside].tolist(), label[inside].tolist(), strict=True)))
+    inside = (begins >= begin_ns) & (ends <= end_ns)
+    if len(blocked):
+        wait = np.searchsorted(blocked[:, 0], begins, side="right") - 1
+        inside &= (wait < 0) | (begins >= blocked[np.maximum(wait, 0), 1])
+    begins, ends = begins[inside], ends[inside]
+    at = np.searchsorted(pieces.start_ns, begins, side="right") - 1
+    return begins, ends, np.where(begins < pieces.end_ns[at], pieces.label[at], np.int16(_IDLE))
 
 
-def _issues(waited: Sequence[Stop], stopped: iv.Intervals) -> Iterator[_Event]:
-    for number, stop in enumerate(sorted(waited, key=lambda stop: stop.call.start_ns)):
-        began = _wait_around(stopped, stop.entered_ns)
-        # Entered while the main line waited for another one: by another thread, so it need not wait as well.
-        yield (began, 1, number, Issue(stop.key, stop.entered_ns - began))
-
-
-def _waits(waited: Sequence[Stop], stopped: iv.Intervals) -> Iterator[_Event]:
-    for stop in waited:
-        yield (_wait_around(stopped, stop.start_ns), 2, stop.done_ns, Wait(stop.key))
-
-
-def _ends(steps: Sequence[RankStep], stopped: iv.Intervals) -> Iterator[_Event]:
-    for step in steps:
-        yield (_wait_around(stopped, step.end_ns), 0, 0, StepEnd(step.step))
-
-
-def _wait_around(stopped: iv.Intervals, time_ns: int) -> int:
+def _wait_around(blocked: iv.Intervals, time_ns: Times) -> Times:
     """The start of the wait that contains ``time_ns``; ``time_ns`` itself where there is none."""
-    at = int(np.searchsorted(stopped[:, 0], time_ns, side="right")) - 1
-    if at >= 0 and stopped[at, 0] < time_ns < stopped[at, 1]:
-        return int(stopped[at, 0])
-    return time_ns
+    if not len(blocked):
+        return time_ns
+    at = np.maximum(np.searchsorted(blocked[:, 0], time_ns, side="right") - 1, 0)
+    inside = (blocked[at, 0] < time_ns) & (time_ns < blocked[at, 1])
+    return np.where(inside, blocked[at, 0], time_ns)
 
 
 # -- wire --------------------------------------------------------------------------------------------------------------
@@ -215,226 +262,264 @@ def _wait_around(stopped: iv.Intervals, time_ns: int) -> int:
 # How long each collective was on the wire, without its time in the queue behind others of its group.
 
 
-class Meeting(Struct, frozen=True):
-    """One collective across the ranks: when each rank entered it and when it was done there. ``call``: any rank's."""
+class Meetings(NamedTuple):
+    """All ranks' calls of a stretch as columns, sorted by collective, the first call of each at ``first``."""
 
-    key: Key
-    call: CollectiveCall
-    start_ns: Mapping[int, int]
-    done_ns: Mapping[int, int]
+    rank: Times  # its place among the ranks of the stretch
+    entered_ns: Times
+    done_ns: Times
+    first: Times
+    arrival_ns: Times  # of each collective: the last rank entered it
+    first_done_ns: Times  # of each collective: it was done on the first rank
+
+    @classmethod
+    def of(cls, waited: Sequence[Stops]) -> Meetings:
+        rank = np.repeat(np.arange(len(waited)), [len(w.call) for w in waited])
+        call, entered, done = (
+            np.concatenate([getattr(w, name) for w in waited]) for name in ("call", "entered_ns", "done_ns")
+        )
+        order = np.argsort(call, kind="stable")
+        rank, entered, done = rank[order], entered[order], done[order]
+        first = np.flatnonzero(np.diff(call[order], prepend=-1))
+        if not len(first):
+            return cls(rank, entered, done, first, first, first)
+        return cls(rank, entered, done, first, np.maximum.reduceat(entered, first), np.minimum.reduceat(done, first))
 
     @property
-    def arrival_ns(self) -> int:
-        return max(self.start_ns.values())
-
-    @property
-    def first_done_ns(self) -> int:
-        return min(self.done_ns.values())
+    def call(self) -> Times:
+        """The collective of each row."""
+        sizes = np.diff(self.first, append=len(self.rank))
+        return np.repeat(np.arange(len(self.first)), sizes)
 
 
-def transfers(meetings: Iterable[Meeting], latency_overlaps: bool) -> list[Collective]:
-    """The collectives, each with the transfer that makes it end in the replay when it ended in the run.
+def transfers(register: _Register, meetings: Meetings, latency_overlaps: bool) -> tuple[Times, Times]:
+    """Of each collective the transfer that makes it end in the replay when it ended in the run, and the latency.
 
     Collectives of one group follow each other on a rank's wire. ``latency_overlaps``: only their bytes
     do; gloo works at two collectives of a group at a time, NCCL's kernels share a stream.
     """
-    ordered = sorted(meetings, key=lambda m: (m.arrival_ns, m.first_done_ns, m.key))
-    queue = _queues(ordered)
-    latency = _latencies(ordered, queue) if latency_overlaps else {}
-    collectives = []
-    for meeting in ordered:
-        call, free = meeting.call, queue[meeting.key]
-        after_arrival = meeting.first_done_ns - meeting.arrival_ns
-        shared = latency.get(call.group, 0)
-        transfer = max(0, min(after_arrival, meeting.first_done_ns - free + shared))
-        collectives.append(
-            Collective(
-                key=meeting.key,
-                op=call.op,
-                group=call.group,
-                bytes=call.bytes,
-                dtype=call.dtype,
-                step=-1,
-                transfer_ns=transfer,
-                tail_ns={rank: done - meeting.first_done_ns for rank, done in meeting.done_ns.items()},
-                latency_ns=min(shared, transfer),
-            )
-        )
-    return collectives
+    groups: dict[str, int] = {}
+    group = np.array([groups.setdefault(call.group, len(groups)) for call in register.calls], dtype=np.int64)
+    free = _free(register, meetings, group, len(groups))
+    after_arrival = np.maximum(0, meetings.first_done_ns - meetings.arrival_ns)
+    shared = np.zeros(len(groups), dtype=np.int64)
+    if latency_overlaps:
+        size = np.array([call.bytes for call in register.calls], dtype=np.int64)
+        alone = (size > 0) & (free <= meetings.arrival_ns)
+        for at in np.unique(group[alone]).tolist():
+            # The median transfer of the smallest size that did not queue: an upper bound of the latency.
+            own = alone & (group == at)
+            shared[at] = int(np.median(after_arrival[own & (size == size[own].min())]))
+    latency = shared[group]
+    transfer = np.maximum(0, np.minimum(after_arrival, meetings.first_done_ns - free + latency))
+    return transfer, np.minimum(latency, transfer)
 
 
-def _queues(ordered: Iterable[Meeting]) -> dict[Key, int]:
-    """For each collective, when the wires of its ranks were done with earlier collectives."""
-    free: dict[tuple[int, str], int] = {}
-    queue = {}
-    for meeting in ordered:
-        wires = [(rank, meeting.call.group) for rank in meeting.start_ns]
-        queue[meeting.key] = max(free.get(wire, 0) for wire in wires)
-        for wire in wires:
-            free[wire] = max(free.get(wire, 0), meeting.done_ns[wire[0]])
-    return queue
+def _free(register: _Register, meetings: Meetings, group: Times, groups: int) -> Times:
+    """For each collective, when the wires of its ranks were done with earlier collectives; 0 if there was none."""
+    by_key = sorted(range(len(group)), key=list(register.places).__getitem__)
+    named = np.empty(len(group), dtype=np.int64)
+    named[by_key] = np.arange(len(group))
+    turn = np.empty(len(group), dtype=np.int64)
+    turn[np.lexsort((named, meetings.first_done_ns, meetings.arrival_ns))] = np.arange(len(group))
+    call = meetings.call
+    wire = meetings.rank * groups + group[call]
+    order = np.lexsort((turn[call], wire))
+    _, of_wire = np.unique(wire[order], return_inverse=True)
+    free = np.zeros(len(group), dtype=np.int64)
+    np.maximum.at(free, call[order], running_max(of_wire, meetings.done_ns[order]))
+    return free
 
 
-def _latencies(ordered: Iterable[Meeting], queue: Mapping[Key, int]) -> dict[str, int]:
-    """By group, the median transfer of the smallest size that did not queue: an upper bound of the latency."""
-    alone: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for meeting in ordered:
-        if meeting.call.bytes > 0 and queue[meeting.key] <= meeting.arrival_ns:
-            sizes = alone[meeting.call.group]
-            sizes[meeting.call.bytes].append(max(0, meeting.first_done_ns - meeting.arrival_ns))
-    return {group: int(np.median(sizes[min(sizes)])) for group, sizes in alone.items()}
+# -- program -----------------------------------------------------------------------------------------------------------
 
 
 _PHASES = (Detail.FORWARD, Detail.BACKWARD, Detail.OPTIMIZER)
 
 
 def build(attribution: Attribution, tables: Tables) -> Program | Refusal:
-    """The steps that count, as a program; or why they cannot be replayed."""
-    refusal = _refusal(attribution, tables)
+    """The steps that count, of a long run some of them, as a program; or why they cannot be replayed."""
+    runs = _consecutive(attribution)
+    refusal = _refusal(attribution, tables, runs)
     if refusal:
         return Refusal(refusal)
     gloo = not tables.on_device
-    runs = _consecutive(attribution)
-    if not runs:
-        return Refusal("no step that counts was recorded on all ranks")
     program = Program(tuple(_stretch(run, gloo) for run in runs), gloo)
-    calls = [call for step in attribution.rank_steps for call in step.collectives]
-    alone = _alone(program.collectives(), {call.group: call.group_size for call in calls})
+    alone = _alone(program.collectives(), _calls(attribution, runs))
     if alone > REPLAY.unmatched_communication_share:
         return Refusal(f"for {alone:.0%} of the communication only one rank's part is known")
     return program
 
 
-def _refusal(attribution: Attribution, tables: Tables) -> str:
+_Run = dict[int, list[RankStep]]  # rank: its consecutive steps
+
+
+def _calls(attribution: Attribution, runs: Sequence[_Run]) -> Iterator[CollectiveCall]:
+    """Those of the replayed steps; of all steps where none is."""
+    chosen = (step for run in runs for steps in run.values() for step in steps)
+    return (call for step in (chosen if runs else attribution.rank_steps) for call in step.collectives)
+
+
+def _refusal(attribution: Attribution, tables: Tables, runs: Sequence[_Run]) -> str:
     if not attribution.comm_known:
         return "communication runs on the device, and no profiler window was recorded"
     others = [axis for axis, size in attribution.axes.mesh.items() if size > 1 and not is_data(axis)]
     if others:
         words = " and ".join(axis_words(axis) for axis in others)
         return f"the run is {words}, and the replay supports data parallelism only"
-    if any(call.op in P2P_OPS for step in attribution.rank_steps for call in step.collectives):
+    if any(call.op in P2P_OPS for call in _calls(attribution, runs)):
         return "ranks send messages to each other, and the replay supports collectives of whole groups only"
     if tables.missing:
         were, them = ("was", "it") if len(tables.missing) == 1 else ("were", "them")
         return f"{rank_ranges(tables.missing)} {were} not recorded, so the waiting for {them} is unknown"
     if len(attribution.ranks) > 1 and (not attribution.aligned or attribution.untied):
         return "the ranks' clocks could not be aligned, so waiting and transfer cannot be separated"
-    return ""
+    return "" if runs else "no step that counts was recorded on all ranks"
 
 
-def _consecutive(attribution: Attribution) -> list[dict[int, list[RankStep]]]:
-    """Runs of consecutive usable steps that every rank has: rank to its steps. For a large job the newest steps."""
-    by_step: dict[int, dict[int, RankStep]] = defaultdict(dict)
+def _consecutive(attribution: Attribution) -> list[_Run]:
+    """Runs of consecutive usable steps that every rank has."""
+    chosen = _spread(attribution.usable, len(attribution.ranks))
+    by_step: dict[int, dict[int, RankStep]] = {account.step: {} for account in chosen}
     for step in attribution.rank_steps:
-        by_step[step.step][step.rank] = step
-    stretches: list[dict[int, list[RankStep]]] = []
+        if step.step in by_step:
+            by_step[step.step][step.rank] = step
+    runs: list[_Run] = []
     before = None
-    most = max(1, REPLAY.most_replayed_rank_steps // max(1, len(attribution.ranks)))
-    for account in attribution.usable[-most:]:
+    for account in chosen:
         members = by_step[account.step]
         if set(members) != set(attribution.ranks) or account.dur_ns <= 0:
             continue
         if before is None or account.step != before + 1:
-            stretches.append({rank: [] for rank in members})
+            runs.append({rank: [] for rank in members})
         for rank, step in members.items():
-            stretches[-1][rank].append(step)
+            runs[-1][rank].append(step)
         before = account.step
-    return stretches
+    return runs
 
 
-def _stretch(run: Mapping[int, Sequence[RankStep]], gloo: bool) -> Stretch:
-    lines = {rank: Timeline(steps) for rank, steps in run.items()}
-    waited = _split_unsynchronised({rank: _stops(lines[rank], steps, gloo) for rank, steps in run.items()})
-    collectives = {c.key: c for c in transfers(_meetings(waited), latency_overlaps=gloo)}
+def _spread(steps: Sequence[StepAccount], ranks: int) -> list[StepAccount]:
+    """The steps that are replayed: all, or of a long run the last ones of each of several equal parts."""
+    most = max(1, min(REPLAY.most_replayed_steps, REPLAY.most_replayed_rank_steps // max(1, ranks)))
+    if len(steps) <= most:
+        return list(steps)
+    parts = max(1, most // max(1, REPLAY.steps_of_stretch))
+    ends = (part * len(steps) // parts for part in range(1, parts + 1))
+    return [step for end in ends for step in steps[end - most // parts : end]]
+
+
+def _stretch(run: _Run, gloo: bool) -> Stretch:
+    register = _Register()
+    pieces = {rank: Pieces.of(steps) for rank, steps in run.items()}
+    waited = {rank: stops(pieces[rank], steps, register, gloo) for rank, steps in run.items()}
+    waited = _split_unsynchronised(waited, register)
+    meetings = Meetings.of(list(waited.values()))
+    ranks = list(run)
+    transfer_ns, latency_ns = (column.tolist() for column in transfers(register, meetings, latency_overlaps=gloo))
+    tail_ns = (meetings.done_ns - meetings.first_done_ns[meetings.call]).tolist()
+    present = [ranks[at] for at in meetings.rank.tolist()]
+    first = [*meetings.first.tolist(), len(present)]
+    keys = list(register.places)
+
+    def collective(at: int, step: int, micro_batch: int) -> Collective:
+        call = register.calls[at]
+        tails = dict(zip(present[first[at] : first[at + 1]], tail_ns[first[at] : first[at + 1]], strict=True))
+        sizes = call.bytes, call.dtype, step, transfer_ns[at], tails, latency_ns[at]
+        return Collective(keys[at], call.op, call.group, *sizes, micro_batch=micro_batch)
+
     known: dict[Key, Collective] = {}
+    seen = np.zeros(len(keys), dtype=np.bool_)
     for rank in sorted(run):
-        for collective in labelled(_placed(collectives, waited[rank], lines[rank], run[rank])):
-            known.setdefault(collective.key, collective)
+        if seen[waited[rank].call].all():
+            continue
+        placed = _placed(waited[rank], pieces[rank], run[rank])
+        calls = [Placed(collective(at, step, batch), phase) for at, step, batch, phase in placed]
+        for one in labelled(calls):
+            known.setdefault(one.key, one)
+        seen[waited[rank].call] = True
+    places = {key: place for place, key in enumerate(known)}
+    place_of = np.array([places[key] for key in keys], dtype=np.int32)
+    lines = {}
+    for rank, steps in run.items():
+        line = operations(pieces[rank], waited[rank], steps)
+        lines[rank] = replace(line, call=np.append(place_of, np.int32(-1))[line.call])
     return Stretch(
         steps=tuple(step.step for step in next(iter(run.values()))),
         begin_ns={rank: steps[0].begin_ns for rank, steps in run.items()},
         end_ns={rank: tuple(step.end_ns for step in steps) for rank, steps in run.items()},
-        lines={rank: operations(lines[rank], waited[rank], run[rank]) for rank in run},
+        lines=lines,
         collectives=known,
     )
 
 
-def _stops(line: Timeline, steps: Sequence[RankStep], gloo: bool) -> list[Stop]:
-    """The stops of the stretch: neither done before it began, nor entered after it ended; cut where it began."""
-    begin, end = int(line.start_ns[0]), int(line.end_ns[-1])
-    waited = stops(line, [step.end_ns for step in steps])
-    waited = [stop.after(begin) for stop in waited if stop.done_ns > begin and stop.entered_ns < end]
-    return waited if gloo else queued(waited)
-
-
-def _split_unsynchronised(waited: Mapping[int, list[Stop]]) -> dict[int, list[Stop]]:
+def _split_unsynchronised(waited: dict[int, Stops], register: _Register) -> dict[int, Stops]:
     """The same, but collectives in which ranks do not wait for all others (a broadcast's root leaves at once) get a key
     of their own on each rank."""
-    meetings = {meeting.key: meeting for meeting in _meetings(waited)}
-    free = {
-        key
-        for key, meeting in meetings.items()
-        if key[2] not in SYNCHRONISING and meeting.first_done_ns < meeting.arrival_ns
-    }
-    return {rank: [s.alone(rank) if s.key in free else s for s in of_rank] for rank, of_rank in waited.items()}
-
-
-def _meetings(waited: Mapping[int, list[Stop]]) -> list[Meeting]:
-    by_key: dict[Key, dict[int, Stop]] = defaultdict(dict)
+    loose = np.array([key[2] not in SYNCHRONISING for key in register.places], dtype=np.bool_)
+    if not loose.any():
+        return waited
+    meetings = Meetings.of(list(waited.values()))
+    loose &= meetings.first_done_ns < meetings.arrival_ns
+    if not loose.any():
+        return waited
+    # Anew, so that the collectives that no rank has any more are gone.
+    keys, calls = list(register.places), register.calls
+    register.places, register.calls = {}, []
+    alone = {}
     for rank, of_rank in waited.items():
-        for stop in of_rank:
-            by_key[stop.key].setdefault(rank, stop)
-    return [
-        Meeting(
-            key,
-            next(iter(members.values())).call,
-            {rank: stop.entered_ns for rank, stop in members.items()},
-            {rank: stop.done_ns for rank, stop in members.items()},
-        )
-        for key, members in by_key.items()
-    ]
+        call = []
+        for at in of_rank.call.tolist():
+            group, number, op = keys[at]
+            key = (group, number, f"{op} of rank {rank}") if loose[at] else keys[at]
+            call.append(register.place(key, calls[at]))
+        alone[rank] = of_rank._replace(call=np.array(call, dtype=np.int32))
+    return alone
 
 
-def _placed(
-    collectives: Mapping[Key, Collective], waited: Sequence[Stop], line: Timeline, steps: Sequence[RankStep]
-) -> list[Placed]:
-    """One rank's collectives in the order in which it entered them, each with its step, phase and micro-batch."""
-    begins = np.array([step.begin_ns for step in steps])
-    details, kinds = details_of(line.label), kinds_of(line.label)
+def _placed(waited: Stops, pieces: Pieces, steps: Sequence[RankStep]) -> list[tuple[int, int, int, Detail]]:
+    """One rank's collectives in the order in which it entered them, each with its step, micro-batch and phase."""
+    begins, ends = (np.array([getattr(step, name) for step in steps]) for name in ("begin_ns", "end_ns"))
+    details = details_of(pieces.label)
     phased = np.isin(details, _PHASES)
-    marks = np.flatnonzero(phased | (kinds == Kind.DATA))
+    marks = np.flatnonzero(phased | (kinds_of(pieces.label) == Kind.DATA))
     passes = np.flatnonzero(phased)
     # A forward after a backward begins the next micro-batch; DDP enters no collective in it.
     next_batch = (details[passes][1:] == Detail.FORWARD) & (details[passes][:-1] == Detail.BACKWARD)
     batches = np.concatenate(([0], np.cumsum(next_batch)))
 
-    def micro_batch(segment: int, begin_ns: int) -> int:
-        """Index of the micro-batch that the segment belongs to, from 0 in the step that begins then."""
-        last = int(np.searchsorted(passes, segment, side="right")) - 1
-        first = int(np.searchsorted(line.start_ns[passes], begin_ns, side="left"))
-        return int(batches[last] - batches[first]) if first <= last else 0
+    order = np.argsort(waited.began_ns, kind="stable")
+    start = np.maximum(waited.began_ns[order], begins[0])
+    step = np.maximum(0, np.searchsorted(begins, start, side="right") - 1)
+    phase = np.full(len(order), int(Detail.NONE))
+    batch = np.zeros(len(order), dtype=np.int64)
+    if len(marks):
+        at = np.searchsorted(pieces.start_ns[marks], start, side="right") - 1
+        mark = marks[np.maximum(at, 0)]
+        # No phase has begun since the step began or the batch came: take the next phase.
+        early = (at < 0) | (pieces.start_ns[mark] < begins[step]) | ~phased[mark]
+        following = np.searchsorted(passes, np.append(marks, marks[-1] + 1)[at + 1], side="left")
+        taken = early & (following < len(passes))
+        mark = np.where(taken, np.append(passes, 0)[following], mark)
+        found = taken | (at >= 0)
+        inside = (begins[step] <= pieces.start_ns[mark]) & (pieces.start_ns[mark] < ends[step])
+        phase = np.where(found & inside & phased[mark], details[mark], phase)
+        # The micro-batch of the piece, from 0 in the step.
+        last = np.searchsorted(passes, mark, side="right") - 1
+        first = np.searchsorted(pieces.start_ns[passes], begins[step], side="left")
+        within = found & (first <= last)
+        batch[within] = batches[last[within]] - batches[first[within]]
+    rows = zip(waited.call[order].tolist(), step.tolist(), batch.tolist(), phase.tolist(), strict=True)
+    return [(call, steps[number].step, micro_batch, Detail(detail)) for call, number, micro_batch, detail in rows]
 
-    placed = []
-    for stop in sorted(waited, key=lambda stop: stop.call.start_ns):
-        start = max(stop.call.start_ns, int(begins[0]))
-        step = steps[max(0, int(np.searchsorted(begins, start, side="right")) - 1)]
-        at = int(np.searchsorted(line.start_ns[marks], start, side="right")) - 1
-        phase = Detail.NONE
-        if at < 0 or line.start_ns[marks[at]] < step.begin_ns or not phased[marks[at]]:
-            # No phase has begun since the step began or the batch came: take the next phase.
-            at = next((i for i in range(at + 1, len(marks)) if phased[marks[i]]), at)
-        if at >= 0 and step.begin_ns <= line.start_ns[marks[at]] < step.end_ns and phased[marks[at]]:
-            phase = Detail(int(details[marks[at]]))
-        batch = micro_batch(int(marks[at]), step.begin_ns) if at >= 0 else 0
-        placed.append(Placed(replace(collectives[stop.key], step=step.step, micro_batch=batch), phase))
-    return placed
 
-
-def _alone(collectives: Sequence[Collective], size_of: Mapping[str, int]) -> float:
+def _alone(collectives: Sequence[Collective], calls: Iterable[CollectiveCall]) -> float:
     """Fraction of the transfers in calls of groups of several ranks of which only one rank's part is known."""
+    single = [c for c in collectives if len(c.tail_ns) == 1]
     total = sum(c.transfer_ns for c in collectives)
-    alone = sum(c.transfer_ns for c in collectives if len(c.ranks) == 1 and size_of.get(c.group, 1) > 1)
-    return alone / total if total else 0.0
+    if not single or not total:
+        return 0.0
+    size_of = {call.group: call.group_size for call in calls}
+    return sum(c.transfer_ns for c in single if size_of.get(c.group, 1) > 1) / total
 
 
 # -- prediction --------------------------------------------------------------------------------------------------------
@@ -507,6 +592,9 @@ def gain(base: Baseline, mutation: Mutation) -> Prediction:
         except StuckError as stuck:
             return replace(nothing, refused=f"the changed run cannot be replayed: {stuck}")
         assumed = tuple(dict.fromkeys((*assumed, *changed.assumed)))
+        if changed.certain:
+            gains *= len(Level)
+            break
     means = sorted(float(g.mean()) for g in gains)
     likely = float(gains[Level.LIKELY].mean())
     if not any(g.any() for g in gains):

@@ -4,19 +4,24 @@ their replay, in which every rank runs its line and meets the others in the coll
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
+from diag.account.critical_path import kinds_of, label_of
 from diag.account.match import Key
 from diag.model.steps import Detail, Kind
 from diag.replay.policy import REPLAY
 from diag.traces.kineto_names import dtype_bytes
+
+Series = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 
 class Role(StrEnum):
@@ -31,33 +36,70 @@ GATHERS = frozenset({Role.GATHER_FORWARD, Role.GATHER_BACKWARD})
 GRADIENTS = frozenset({Role.SCATTER, Role.REDUCE})
 
 
-class Work(Struct, frozen=True):
+END, ISSUE, WAIT, WORK = range(4)  # at the same time in this order
+
+Row = tuple[int, int, int, int]  # of a line: code, ns, label, call
+
+
+def work(ns: int, kind: Kind, detail: Detail) -> Row:
     """The main line is busy (or idle for a reason of its own) for ``ns``."""
-
-    ns: int
-    kind: Kind
-    detail: Detail
+    return WORK, ns, label_of(kind, detail), -1
 
 
-class Issue(Struct, frozen=True):
-    """The collective is entered, ``delay_ns`` after the main line got here (another thread may do it)."""
-
-    key: Key
-    delay_ns: int = 0
+def issue(call: int) -> Row:
+    """The collective is entered."""
+    return ISSUE, 0, 0, call
 
 
-class Wait(Struct, frozen=True):
+def wait(call: int) -> Row:
     """The main line stops until the collective is done on this rank."""
-
-    key: Key
-
-
-class StepEnd(Struct, frozen=True):
-    step: int
+    return WAIT, 0, 0, call
 
 
-Op = Work | Issue | Wait | StepEnd
-Line = tuple[Op, ...]
+def met(call: int) -> tuple[Row, Row]:
+    """The main line enters the collective and waits for it."""
+    return issue(call), wait(call)
+
+
+STEP_END: Row = END, 0, 0, -1
+
+
+class Line(Struct, frozen=True, eq=False):
+    """A rank's operations as columns. ``code``: WORK, ISSUE, WAIT or END. ``ns``: of work, its time; of an issue, how
+    much later than the main line another thread enters. ``label``: kind and detail of work
+    (``diag.account.critical_path``). ``call``: the collective that is entered or waited for, as its place in the
+    stretch; -1 for others."""
+
+    code: npt.NDArray[np.int8]
+    ns: Series
+    label: npt.NDArray[np.int16]
+    call: npt.NDArray[np.int32]
+
+    @classmethod
+    def of(cls, rows: Iterable[Row]) -> Line:
+        code, ns, label, call = np.array(list(rows), dtype=np.int64).reshape(-1, 4).T
+        return cls(code.astype(np.int8), ns.copy(), label.astype(np.int16), call.astype(np.int32))
+
+    def rows(self) -> list[Row]:
+        columns = (self.code.tolist(), self.ns.tolist(), self.label.tolist(), self.call.tolist())
+        return list(zip(*columns, strict=True))
+
+    def take(self, rows: Mask | Series) -> Line:
+        return Line(self.code[rows], self.ns[rows], self.label[rows], self.call[rows])
+
+    def with_rows(self, before: Series, code: Series, call: Series) -> Line:
+        """The line with issues or waits inserted before these rows, in the order given."""
+        return Line(
+            np.insert(self.code, before, code),
+            np.insert(self.ns, before, 0),
+            np.insert(self.label, before, 0),
+            np.insert(self.call, before, call),
+        )
+
+    def is_work(self, kinds: Iterable[Kind] = Kind) -> Mask:
+        """Which rows are work of these kinds."""
+        chosen: Mask = (self.code == WORK) & np.isin(kinds_of(self.label), list(kinds))
+        return chosen
 
 
 class Collective(Struct, frozen=True):
@@ -86,20 +128,45 @@ class Collective(Struct, frozen=True):
         return frozenset(self.tail_ns)
 
 
-class Stretch(Struct, frozen=True):
+class Stretch(Struct, frozen=True, eq=False):
     """Consecutive steps of all ranks: replayed together, because ranks drift across the borders of steps.
 
-    ``begin_ns`` and ``end_ns`` (per rank; the latter for each step) are what was measured.
+    ``begin_ns`` and ``end_ns`` (per rank; the latter for each step) are what was measured. ``collectives``: in the
+    order in which the lines count them.
     """
 
     steps: tuple[int, ...]
     begin_ns: Mapping[int, int]
-    end_ns: Mapping[int, tuple[int, ...]]
+    end_ns: Mapping[int, Sequence[int]]
     lines: Mapping[int, Line]
     collectives: Mapping[Key, Collective]
 
+    def chosen(self, which: Callable[[Collective], object]) -> Mask:
+        """For each collective whether it is chosen, and False: for operations without one, whose place is -1."""
+        return np.array([*(bool(which(c)) for c in self.collectives.values()), False], dtype=np.bool_)
 
-class Program(Struct, frozen=True):
+    def with_lines(self, lines: Mapping[int, Line]) -> Stretch:
+        """The same collectives, other lines; collectives that no line mentions any more are dropped."""
+        left = np.zeros(len(self.collectives) + 1, dtype=np.bool_)
+        for line in lines.values():
+            left[line.call] = True
+        left[-1] = False
+        if left[:-1].all():
+            return replace(self, lines=lines)
+        places = np.where(left, np.cumsum(left, dtype=np.int32) - 1, np.int32(-1))
+        return replace(
+            self,
+            lines={rank: replace(line, call=places[line.call]) for rank, line in lines.items()},
+            collectives={key: c for (key, c), there in zip(self.collectives.items(), left, strict=False) if there},
+        )
+
+    def without(self, gone: Callable[[Collective], object]) -> Stretch:
+        """The stretch without these collectives."""
+        dropped = self.chosen(gone)
+        return self.with_lines({rank: line.take(~dropped[line.call]) for rank, line in self.lines.items()})
+
+
+class Program(Struct, frozen=True, eq=False):
     """A run that can be replayed. ``gloo``: the host itself moves the bytes, and waits unless the call is
     asynchronous."""
 
@@ -120,36 +187,32 @@ class Refusal(Struct, frozen=True):
     reason: str
 
 
-class Mutated(Struct, frozen=True):
-    """A changed program, and the assumptions of the change."""
+class Mutated(Struct, frozen=True, eq=False):
+    """A changed program, and the assumptions of the change. ``certain``: it does not depend on the costs, so it is the
+    same with the fastest and the slowest wire."""
 
     program: Program
     assumed: tuple[str, ...] = ()
+    certain: bool = False
 
 
 def over_stretches(program: Program, change: Callable[[Stretch], Stretch]) -> Program:
     return replace(program, stretches=tuple(change(stretch) for stretch in program.stretches))
 
 
+def over_lines(program: Program, change: Callable[[int, Line, int], Line]) -> Program:
+    """The program with other work: the lines mention the same collectives. ``change`` gets the stretch's number, a
+    line of it and the rank."""
+    stretches = (
+        replace(stretch, lines={rank: change(number, line, rank) for rank, line in stretch.lines.items()})
+        for number, stretch in enumerate(program.stretches)
+    )
+    return replace(program, stretches=tuple(stretches))
+
+
 def with_collectives(program: Program, change: Callable[[Collective], Collective]) -> Program:
     return over_stretches(
         program, lambda s: replace(s, collectives={key: change(c) for key, c in s.collectives.items()})
-    )
-
-
-def with_lines(stretch: Stretch, change: Callable[[Line], list[Op]]) -> Stretch:
-    """The same collectives, other lines; collectives that no line enters any more are dropped."""
-    lines = {rank: tuple(change(line)) for rank, line in stretch.lines.items()}
-    entered = {op.key for line in lines.values() for op in line if isinstance(op, Issue)}
-    collectives = {key: c for key, c in stretch.collectives.items() if key in entered}
-    return replace(stretch, lines=lines, collectives=collectives)
-
-
-def without(stretch: Stretch, gone: Callable[[Collective], bool]) -> Stretch:
-    """The stretch without these collectives."""
-    keys = {key for key, collective in stretch.collectives.items() if gone(collective)}
-    return with_lines(
-        stretch, lambda line: [op for op in line if not (isinstance(op, Issue | Wait) and op.key in keys)]
     )
 
 
@@ -220,9 +283,6 @@ def _elements(collective: Collective) -> int:
 # -- replay ------------------------------------------------------------------------------------------------------------
 
 
-Series = npt.NDArray[np.int64]
-
-
 class StuckError(ValueError):
     """A rank waits for a collective that another rank never enters: the program is impossible."""
 
@@ -243,21 +303,26 @@ class Replayed(Struct, frozen=True, eq=False):
 def replay(program: Program) -> Replayed:
     """When every step ends on every rank. StuckError where the program cannot run to its end."""
     durations: list[Series] = []
-    ends: dict[int, list[int]] = defaultdict(list)
+    ends: dict[int, list[Series]] = defaultdict(list)
     totals: Counter[Kind] = Counter()
     for stretch in program.stretches:
-        step_ends = _run(stretch, totals)
+        events = {rank: Events.of(line) for rank, line in stretch.lines.items()}
+        step_ends, waited_ns = (_in_lockstep if _alike(stretch, events) else _in_turn)(stretch, events)
+        totals[Kind.COMM] += waited_ns
         durations.append(step_durations(stretch.begin_ns, step_ends))
-        for rank, rank_ends in step_ends.items():
-            ends[rank].extend(rank_ends)
-    return Replayed(np.concatenate(durations), {rank: np.array(rank_ends) for rank, rank_ends in ends.items()}, totals)
+        for rank, line in stretch.lines.items():
+            ends[rank].append(step_ends[rank])
+            work = line.code == WORK
+            spent = np.bincount(kinds_of(line.label[work]), weights=line.ns[work])
+            totals.update({Kind(kind): int(ns) for kind, ns in enumerate(spent) if ns})
+    return Replayed(np.concatenate(durations), {rank: np.concatenate(parts) for rank, parts in ends.items()}, totals)
 
 
 def measured_durations(program: Program) -> Series:
     return np.concatenate([step_durations(stretch.begin_ns, stretch.end_ns) for stretch in program.stretches])
 
 
-def step_durations(begin_ns: Mapping[int, int], end_ns: Mapping[int, tuple[int, ...] | list[int]]) -> Series:
+def step_durations(begin_ns: Mapping[int, int], end_ns: Mapping[int, Sequence[int] | Series]) -> Series:
     """How much later each step ends on the last rank than the one before it.
 
     Unlike ``StepAccount.dur_ns``, which follows one step's own path back to its begin, these add up to the time that
@@ -274,55 +339,111 @@ def replay_error(program: Program, replayed: Replayed) -> float:
     return float(np.mean(np.abs(replayed.dur_ns - measured) / np.maximum(measured, 1)))
 
 
-def _run(stretch: Stretch, totals: Counter[Kind]) -> dict[int, list[int]]:
-    lines, collectives = stretch.lines, stretch.collectives
-    members = {key: c.ranks for key, c in collectives.items()}
-    now = dict(stretch.begin_ns)
-    place = dict.fromkeys(lines, 0)
-    entered: dict[Key, dict[int, int]] = defaultdict(dict)
-    done: dict[Key, dict[int, int]] = {}
+class Events(NamedTuple):
+    """All operations of a line but its work, as columns. ``at_ns``: the work before them, and an issue's delay."""
+
+    code: npt.NDArray[np.int8]
+    call: npt.NDArray[np.int32]
+    at_ns: Series
+
+    @classmethod
+    def of(cls, line: Line) -> Events:
+        work = line.code == WORK
+        at_ns = np.cumsum(np.where(work, line.ns, 0)) + np.where(work, 0, line.ns)
+        return cls(line.code[~work], line.call[~work], at_ns[~work])
+
+
+def _alike(stretch: Stretch, events: Mapping[int, Events]) -> bool:
+    """Whether all ranks, and many, enter and wait for the same collectives in the same order."""
+    first, *others = events.values()
+    return (
+        len(events) >= REPLAY.least_ranks_in_lockstep
+        and all(len(c.tail_ns) == len(events) for c in stretch.collectives.values())
+        and all(np.array_equal(first.code, e.code) and np.array_equal(first.call, e.call) for e in others)
+    )
+
+
+def _in_lockstep(stretch: Stretch, events: Mapping[int, Events]) -> tuple[dict[int, Series], int]:
+    """When each step ends on each rank, and how long all ranks waited for collectives. A rank is somewhere at ``base``
+    (its begin and its waiting so far) and the work before."""
+    ranks, collectives = list(events), list(stretch.collectives.values())
+    code, call, _ = events[ranks[0]]
+    at_ns = np.stack([of_rank.at_ns for of_rank in events.values()], axis=1)
+    begin = base = np.array([stretch.begin_ns[rank] for rank in ranks], dtype=np.int64)
+    free: dict[str, Series] = {}
+    done: dict[int, Series] = {}
+    ends: list[Series] = []
+    for what, which, at in zip(code.tolist(), call.tolist(), at_ns, strict=True):
+        if what == ISSUE:
+            c = collectives[which]
+            first = int((base + at).max()) + c.transfer_ns
+            if c.group in free:
+                first = max(first, int(free[c.group].max()) + c.transfer_ns - c.latency_ns)
+            done[which] = first + np.array([c.tail_ns[rank] for rank in ranks], dtype=np.int64)
+            free[c.group] = np.maximum(done[which], free.get(c.group, 0))
+        elif what == END:
+            ends.append(base + at)
+        elif which in done:
+            base = np.maximum(base, done[which] - at)
+        else:
+            return _in_turn(stretch, events)  # which says who is stuck
+    by_rank = np.stack(ends, axis=1) if ends else np.zeros((len(ranks), 0), dtype=np.int64)
+    return dict(zip(ranks, by_rank, strict=True)), int((base - begin).sum())
+
+
+def _in_turn(stretch: Stretch, events: Mapping[int, Events]) -> tuple[dict[int, Series], int]:
+    """The same, each rank as far as it can go, in turn: for few ranks, or in any order of the collectives."""
+    collectives = list(stretch.collectives.values())
+    absent = [len(c.tail_ns) for c in collectives]
+    arrival = [-(1 << 62)] * len(collectives)
+    done: list[dict[int, int]] = [{}] * len(collectives)
+    blocked: dict[int, list[int]] = defaultdict(list)
     free: dict[tuple[int, str], int] = {}
-    blocked: dict[Key, list[int]] = defaultdict(list)
-    ends: dict[int, list[int]] = {rank: [] for rank in lines}
+    ends: dict[int, list[int]] = {rank: [] for rank in events}
+    base = dict(stretch.begin_ns)
+    lines = {rank: zip(*(column.tolist() for column in of_rank), strict=True) for rank, of_rank in events.items()}
+    held: dict[int, tuple[int, int]] = {}  # what a blocked rank waits for, and its work before
     ready = deque(sorted(lines))
 
-    def begin(key: Key) -> None:
+    def begin(which: int) -> None:
         """All ranks have entered: sets when the collective ends on each rank, and when its wire is free again."""
-        collective, arrivals = collectives[key], entered[key]
-        wire = collective.group
-        queue = max(free.get((rank, wire), 0) for rank in arrivals)
-        first = max(
-            max(arrivals.values()) + collective.transfer_ns, queue + collective.transfer_ns - collective.latency_ns
-        )
-        done[key] = {rank: first + tail for rank, tail in collective.tail_ns.items()}
-        for rank, end in done[key].items():
-            free[rank, wire] = max(end, free.get((rank, wire), 0))
-        ready.extend(blocked.pop(key, ()))
+        c = collectives[which]
+        queue = max(free.get((rank, c.group), 0) for rank in c.tail_ns)
+        first = max(arrival[which], queue - c.latency_ns) + c.transfer_ns
+        done[which] = {rank: first + tail for rank, tail in c.tail_ns.items()}
+        for rank, end in done[which].items():
+            free[rank, c.group] = max(end, free.get((rank, c.group), 0))
+        ready.extend(blocked.pop(which, ()))
 
     while ready:
         rank = ready.popleft()
-        line, at, time = lines[rank], place[rank], now[rank]
-        while at < len(line):
-            op = line[at]
-            if isinstance(op, Work):
-                time += op.ns
-                totals[op.kind] += op.ns
-            elif isinstance(op, Issue):
-                entered[op.key][rank] = time + op.delay_ns
-                if len(entered[op.key]) == len(members[op.key]):
-                    begin(op.key)
-            elif isinstance(op, Wait):
-                if op.key not in done:
-                    blocked[op.key].append(rank)
-                    break
-                totals[Kind.COMM] += max(0, done[op.key][rank] - time)
-                time = max(time, done[op.key][rank])
+        now = base[rank]
+        if rank in held:
+            which, at = held.pop(rank)
+            now = max(now, done[which][rank] - at)
+        for what, which, at in lines[rank]:
+            if what == ISSUE:
+                arrival[which] = max(arrival[which], now + at)
+                absent[which] -= 1
+                if not absent[which]:
+                    begin(which)
+            elif what == END:
+                ends[rank].append(now + at)
+            elif done[which]:
+                now = max(now, done[which][rank] - at)
             else:
-                ends[rank].append(time)
-            at += 1
-        place[rank], now[rank] = at, time
-    for key, waiting in blocked.items():
-        if waiting:
-            absent = sorted(members[key] - set(entered[key])) if key in members else []
-            raise StuckError(f"rank {waiting[0]} waits for {key}, which ranks {absent} never enter")
-    return ends
+                held[rank] = which, at
+                blocked[which].append(rank)
+                break
+        base[rank] = now
+    for rank, (which, _) in held.items():
+        entered = {r for r, e in events.items() if (which in e.call[e.code == ISSUE]) and not _ahead(lines[r], which)}
+        c = collectives[which]
+        raise StuckError(f"rank {rank} waits for {c.key}, which ranks {sorted(c.ranks - entered)} never enter")
+    waited_ns = sum(base[rank] - begin_ns for rank, begin_ns in stretch.begin_ns.items())
+    return {rank: np.array(of_rank, dtype=np.int64) for rank, of_rank in ends.items()}, waited_ns
+
+
+def _ahead(line: Iterator[tuple[int, int, int]], which: int) -> bool:
+    """Whether the rest of a line still enters the collective."""
+    return any(what == ISSUE and call == which for what, call, _ in line)

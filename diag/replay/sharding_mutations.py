@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
+from typing import NamedTuple
 
+import numpy as np
 from msgspec.structs import replace
 
+from diag.account.critical_path import label_of, of_label
 from diag.account.match import Key
 from diag.model.steps import Detail, Kind
 from diag.replay.policy import REPLAY
@@ -17,20 +20,20 @@ from .mutations import Mutation
 from .program import (
     GATHERS,
     GRADIENTS,
+    ISSUE,
+    WAIT,
+    WORK,
     Collective,
-    Issue,
     Line,
     Mutated,
-    Op,
     Program,
     Refusal,
     Role,
+    Row,
+    Series,
     Stretch,
-    Wait,
-    Work,
+    met,
     over_stretches,
-    with_lines,
-    without,
 )
 
 # -- schedule: when units are gathered and reduced ---------------------------------------------------------------------
@@ -49,7 +52,8 @@ def prefetch(depth: int) -> Mutation:
         if program.gloo:
             slowdown = REPLAY.slowdown_of_overlapped if level == Level.SLOW else 0.0
             assumed.append("all-gathers are asynchronous, which on gloo needs FSDP2's private _set_unshard_async_op")
-        return Mutated(over_stretches(program, lambda s: gathered_ahead(s, depth, slowdown)), tuple(assumed))
+        changed = over_stretches(program, lambda s: gathered_ahead(s, depth, slowdown))
+        return Mutated(changed, tuple(assumed), certain=not program.gloo)
 
     return mutate
 
@@ -59,7 +63,9 @@ def keep_gathered(program: Program, _costs: Costs, _level: Level) -> Mutated | R
     if not any(c.role == Role.GATHER_BACKWARD for c in program.collectives()):
         return Refusal("the backward already gathers nothing")
     assumed = ("there is memory for all gathered parameters",)
-    return Mutated(over_stretches(program, lambda s: without(s, lambda c: c.role == Role.GATHER_BACKWARD)), assumed)
+    return Mutated(
+        over_stretches(program, lambda s: s.without(lambda c: c.role == Role.GATHER_BACKWARD)), assumed, True
+    )
 
 
 def sync_last_micro_batch(program: Program, _costs: Costs, _level: Level) -> Mutated | Refusal:
@@ -73,113 +79,157 @@ def sync_last_micro_batch(program: Program, _costs: Costs, _level: Level) -> Mut
     def early(collective: Collective) -> bool:
         return collective.role in GRADIENTS and collective.micro_batch < last[collective.step]
 
-    return Mutated(over_stretches(program, lambda s: without(s, early)), ("there is memory for unsharded gradients",))
+    changed = over_stretches(program, lambda s: s.without(early))
+    return Mutated(changed, ("there is memory for unsharded gradients",), certain=True)
+
+
+class Mark(NamedTuple):
+    """An operation of a line, or all work between two of them, as (WORK, -1). ``at``: its number in the line, for work
+    that of the operation after it; -1 if it is new: then work is as long as this call holds up what it overlaps."""
+
+    code: int
+    call: int
+    at: int
+
+
+def rearranged(stretch: Stretch, change: Callable[[list[Mark]], list[Mark]], held_up_ns: Sequence[int]) -> Stretch:
+    """The stretch with the lines' operations in another order. Lines that differ in their times only are changed
+    together. ``held_up_ns``: of new work, for each call."""
+    orders: dict[tuple[bytes, ...], list[Mark]] = {}
+    lines = {}
+    for rank, line in stretch.lines.items():
+        rows = np.append(np.flatnonzero(line.code != WORK), len(line.code))
+        code, call = line.code[rows[:-1]], line.call[rows[:-1]]
+        begins = np.append(0, rows[:-1] + 1)  # of the work before each operation
+        key = code.tobytes(), call.tobytes(), (begins < rows).tobytes()
+        if key not in orders:
+            works = (begins < rows).tolist()
+            marks = []
+            for at, (what, which) in enumerate(zip(code.tolist(), call.tolist(), strict=True)):
+                marks += [Mark(WORK, -1, at)] * works[at] + [Mark(what, which, at)]
+            orders[key] = change(marks + [Mark(WORK, -1, len(code))] * works[-1])
+        lines[rank] = _in_order(line, rows, begins, orders[key], held_up_ns)
+    return stretch.with_lines(lines)
+
+
+def _in_order(line: Line, rows: Series, begins: Series, order: list[Mark], held_up_ns: Sequence[int]) -> Line:
+    code, call, at = np.array(order, dtype=np.int64).reshape(-1, 3).T
+    work, new = code == WORK, at < 0
+    first = np.where(new, 0, np.where(work, begins[at], rows[at]))
+    count = np.where(work & ~new, rows[at] - begins[at], 1)
+    place = np.cumsum(count) - count
+    taken = line.take(np.repeat(first - place, count) + np.arange(count.sum()))
+    added, works = place[new], work[new]
+    held_up = np.append(np.array(held_up_ns, dtype=np.int64), 0)[call[new]]
+    taken.code[added], taken.label[added] = code[new], label_of(Kind.COMPUTE, Detail.NONE)
+    taken.ns[added], taken.call[added] = np.where(works, held_up, 0), np.where(works, -1, call[new])
+    return taken
 
 
 def gathered_ahead(stretch: Stretch, depth: int, slowdown: float = 0.0) -> Stretch:
     """The stretch with units gathered ``depth`` units before their use; earlier gathers stay. ``slowdown``: fraction of
     a transfer by which it delays the work that it now overlaps."""
-    collectives = stretch.collectives
-    scatters = {(c.step, c.micro_batch, c.unit): c.key for c in collectives.values() if c.role == Role.SCATTER}
+    collectives = list(stretch.collectives.values())
+    scatters = {
+        (c.ranks, c.step, c.micro_batch, c.unit): at for at, c in enumerate(collectives) if c.role == Role.SCATTER
+    }
+    held_up_ns = [round(c.transfer_ns * slowdown) for c in collectives]
 
-    def held_up(key: Key) -> list[Op]:
-        cost = round(collectives[key].transfer_ns * slowdown)
-        return [Work(cost, Kind.COMPUTE, Detail.NONE)] if cost else []
-
-    def change(line: Line) -> list[Op]:
-        order: dict[tuple[int, int, Role], list[Key]] = defaultdict(list)
-        for op in line:
-            if isinstance(op, Issue) and collectives[op.key].role in GATHERS:
-                collective = collectives[op.key]
-                order[collective.step, collective.micro_batch, collective.role].append(op.key)
-        used_after: dict[Key, Key] = {}
-        anchors: dict[Key, Issue | Wait] = {}
-        for (step, micro_batch, role), keys in order.items():
+    def change(line: list[Mark]) -> list[Mark]:
+        gathers: dict[tuple[int, int, Role], list[int]] = defaultdict(list)
+        for mark in line:
+            if mark.code == ISSUE and (c := collectives[mark.call]).role in GATHERS:
+                gathers[c.step, c.micro_batch, c.role].append(mark.call)
+        used_after: dict[int, int] = {}
+        anchors: dict[int, tuple[int, int]] = {}
+        for (step, micro_batch, role), calls in gathers.items():
             backward = role == Role.GATHER_BACKWARD
-            for place, key in enumerate(keys[1:], start=1):
+            for place, call in enumerate(calls[1:], start=1):
                 if backward:
-                    before = scatters.get((step, micro_batch, collectives[keys[place - 1]].unit))
+                    own = collectives[calls[place - 1]]
+                    before = scatters.get((own.ranks, step, micro_batch, own.unit))
                     if before is not None:
-                        used_after[key] = before
+                        used_after[call] = before
                 # The root's hook starts backward and gathers the first units: it has nothing to gather for itself.
                 ahead = place - depth
-                anchors[key] = Issue(keys[0]) if backward and ahead < 0 else Wait(keys[max(0, ahead)])
-        return _issued_after(_waited_after(list(line), used_after), anchors, held_up)
+                anchors[call] = (ISSUE, calls[0]) if backward and ahead < 0 else (WAIT, calls[max(0, ahead)])
+        return _issued_after(_waited_after(line, used_after), anchors, held_up_ns)
 
-    return with_lines(stretch, change)
+    return rearranged(stretch, change, held_up_ns)
 
 
 def depth_of(stretch: Stretch) -> int:
     """How many units ahead the forward gathers most units, 0 where it waits for each gather at once."""
-    depths = []
+    forward = stretch.chosen(lambda c: c.role == Role.GATHER_FORWARD)
+    depths: list[int] = []
     for line in stretch.lines.values():
-        issued: dict[Key, tuple[int, int]] = {}  # work and waits so far
-        work = waits = last = 0
-        for op in line:
-            if isinstance(op, Work):
-                work += op.ns
-            elif isinstance(op, Issue | Wait) and stretch.collectives[op.key].role == Role.GATHER_FORWARD:
-                if isinstance(op, Issue):
-                    issued[op.key] = work, waits
-                    continue
-                work_then, waits_then = issued.get(op.key, (work, waits))
-                # Ahead at all: most of the work since the last unit came is done after the issue.
-                depths.append(waits - waits_then + (2 * (work - work_then) > work - last))
-                waits, last = waits + 1, work
+        worked = np.cumsum(np.where(line.code == WORK, line.ns, 0))
+        issued: dict[int, tuple[int, int]] = {}  # work and waits so far
+        waits = last = 0
+        rows = np.flatnonzero(forward[line.call])
+        for code, call, work in zip(
+            line.code[rows].tolist(), line.call[rows].tolist(), worked[rows].tolist(), strict=True
+        ):
+            if code == ISSUE:
+                issued[call] = work, waits
+                continue
+            work_then, waits_then = issued.get(call, (work, waits))
+            # Ahead at all: most of the work since the last unit came is done after the issue.
+            depths.append(waits - waits_then + (2 * (work - work_then) > work - last))
+            waits, last = waits + 1, work
     return round(median(depths)) if depths else 0
 
 
-def _waited_after(line: list[Op], used_after: dict[Key, Key]) -> list[Op]:
-    """Moves the waits for keys back to where their results are used: after the collective that ``used_after`` names is
+def _waited_after(line: list[Mark], used_after: dict[int, int]) -> list[Mark]:
+    """Moves the waits for calls back to where their results are used: after the collective that ``used_after`` names is
     issued, and waited for if that is at once. A synchronous gather was waited for where it was issued, which is
     earlier."""
-    ops: list[Op] = []
-    held: dict[Key, Op] = {}
-    users: dict[Key, list[Key]] = defaultdict(list)
-    for key, before in used_after.items():
-        users[before].append(key)
-    issued: set[Key] = set()
-    for place, op in enumerate(line):
-        if isinstance(op, Wait) and op.key in used_after and used_after[op.key] not in issued:
-            held[op.key] = op
+    marks: list[Mark] = []
+    held: dict[int, Mark] = {}
+    users: dict[int, list[int]] = defaultdict(list)
+    for call, before in used_after.items():
+        users[before].append(call)
+    issued: set[int] = set()
+    for place, mark in enumerate(line):
+        if mark.code == WAIT and mark.call in used_after and used_after[mark.call] not in issued:
+            held[mark.call] = mark
             continue
-        ops.append(op)
-        if isinstance(op, Issue):
-            issued.add(op.key)
-        if isinstance(op, Issue | Wait):
-            following = line[place + 1] if place + 1 < len(line) else None
-            if isinstance(op, Issue) and following == Wait(op.key):
+        marks.append(mark)
+        if mark.code == ISSUE:
+            issued.add(mark.call)
+        if mark.code in (ISSUE, WAIT):
+            following = line[place + 1][:2] if place + 1 < len(line) else None
+            if mark.code == ISSUE and following == (WAIT, mark.call):
                 continue
-            ops += [held.pop(key) for key in users.get(op.key, ()) if key in held]
-    return ops + list(held.values())
+            marks += [held.pop(call) for call in users.get(mark.call, ()) if call in held]
+    return marks + list(held.values())
 
 
-def _issued_after(line: list[Op], anchors: dict[Key, Issue | Wait], held_up: Callable[[Key], list[Op]]) -> list[Op]:
-    """Issues keys right after the operation that ``anchors`` names, unless they are issued before it already;
-    ``held_up`` of those that are moved comes before their wait."""
-    wait_at = {op.key: i for i, op in enumerate(line) if isinstance(op, Wait)}
-    issue_at = {op.key: i for i, op in enumerate(line) if isinstance(op, Issue)}
-    moved: dict[int, list[Op]] = defaultdict(list)
+def _issued_after(line: list[Mark], anchors: dict[int, tuple[int, int]], held_up_ns: Sequence[int]) -> list[Mark]:
+    """Issues calls right after the operation that ``anchors`` names, unless they are issued before it already; what
+    those that are moved hold up comes before their wait."""
+    place_of = {(mark.code, mark.call): i for i, mark in enumerate(line) if mark.code in (ISSUE, WAIT)}
+    moved: dict[int, list[Mark]] = defaultdict(list)
     gone: set[int] = set()
-    for key, anchor in anchors.items():
-        at = (issue_at if isinstance(anchor, Issue) else wait_at).get(anchor.key)
-        if at is not None and at < issue_at[key]:
-            moved[at].append(Issue(key))
-            gone.add(issue_at[key])
-    ops: list[Op] = []
-    for place, op in enumerate(line):
-        if isinstance(op, Wait) and issue_at.get(op.key) in gone:
-            ops += held_up(op.key)
+    for call, anchor in anchors.items():
+        at = place_of.get(anchor)
+        if at is not None and at < place_of[ISSUE, call]:
+            moved[at].append(Mark(ISSUE, call, -1))
+            gone.add(place_of[ISSUE, call])
+    marks: list[Mark] = []
+    for place, mark in enumerate(line):
+        if mark.code == WAIT and place_of.get((ISSUE, mark.call)) in gone and held_up_ns[mark.call]:
+            marks.append(Mark(WORK, mark.call, -1))
         if place not in gone:
-            ops.append(op)
-        ops += moved.get(place, ())
-    return ops
+            marks.append(mark)
+        marks += moved.get(place, ())
+    return marks
 
 
 # -- wrapping: how the model is divided into units ---------------------------------------------------------------------
 
 
-_Part = tuple[int, int, Role, int]  # step, micro-batch, role, unit
+_Part = tuple[frozenset[int], int, int, Role, int]  # ranks, step, micro-batch, role, unit
 
 
 def merge_units(size: int) -> Mutation:
@@ -220,11 +270,14 @@ def _merged(stretch: Stretch, size: int, first: int, costs: Costs, level: Level)
     parts: dict[_Part, list[Collective]] = defaultdict(list)
     for c in stretch.collectives.values():
         if (c.role in GATHERS or c.role == Role.SCATTER) and c.unit >= first:
-            parts[c.step, c.micro_batch, c.role, first + (c.unit - first) // size].append(c)
+            parts[c.ranks, c.step, c.micro_batch, c.role, first + (c.unit - first) // size].append(c)
     collectives = dict(stretch.collectives)
     gone: set[Key] = set()
-    order = {op.key: place for place, op in enumerate(next(iter(stretch.lines.values()))) if isinstance(op, Issue)}
-    for (_, _, role, unit), members in parts.items():
+    first_line = next(iter(stretch.lines.values()))
+    issued = first_line.call[first_line.code == ISSUE].tolist()
+    keys = list(stretch.collectives)
+    order = {keys[call]: place for place, call in enumerate(issued)}
+    for (*_, role, unit), members in parts.items():
         members.sort(key=lambda c: order.get(c.key, 0))
         # Gathered when the first is needed, reduced when the last is there.
         merged = members[-1] if role == Role.SCATTER else members[0]
@@ -238,11 +291,7 @@ def _merged(stretch: Stretch, size: int, first: int, costs: Costs, level: Level)
             tail_ns=_tails(members, transfer),
         )
         gone.update(c.key for c in members if c.key != merged.key)
-    lines = {
-        rank: tuple(op for op in line if not (isinstance(op, Issue | Wait) and op.key in gone))
-        for rank, line in stretch.lines.items()
-    }
-    coarser = replace(stretch, lines=lines, collectives={k: c for k, c in collectives.items() if k not in gone})
+    coarser = replace(stretch, collectives=collectives).without(lambda c: c.key in gone)
     # A rank that gathered one small unit ahead now gathers one large unit ahead.
     return gathered_ahead(coarser, depth) if (depth := depth_of(stretch)) else coarser
 
@@ -255,28 +304,34 @@ def _tails(members: Sequence[Collective], transfer_ns: int) -> dict[int, int]:
 
 
 def _split(stretch: Stretch, units: int, root_share: float, costs: Costs, level: Level) -> Stretch:
-    collectives = dict(stretch.collectives)
-    pieces: dict[Key, list[Collective]] = {}  # of each gather and scatter of the root, in order of forward
-    scatter_of: dict[tuple[int, int], Key] = {}
-    for c in stretch.collectives.values():
+    shares = [root_share] * bool(root_share) + [(1 - root_share) / units] * units
+    old = list(stretch.collectives.values())
+    collectives: dict[Key, Collective] = {}
+    kept: dict[int, int] = {-1: -1}  # the new places of the others
+    pieces: dict[int, list[int]] = {}  # those of the pieces of each gather and scatter, in order of forward
+    again: dict[int, list[int]] = {}  # and of the gathers in backward
+    scatter_of: dict[tuple[frozenset[int], int, int], int] = {}
+
+    def added(parts: list[Collective]) -> list[int]:
+        collectives.update((c.key, c) for c in parts)
+        return list(range(len(collectives) - len(parts), len(collectives)))
+
+    for at, c in enumerate(old):
         if c.role in (Role.GATHER_FORWARD, Role.SCATTER):
-            shares = [root_share] * bool(root_share) + [(1 - root_share) / units] * units
-            pieces[c.key] = [_piece(c, unit, share, costs, level) for unit, share in enumerate(shares)]
+            parts = [_piece(c, unit, share, costs, level) for unit, share in enumerate(shares)]
+            pieces[at] = added(parts)
             if c.role == Role.SCATTER:
-                scatter_of[c.step, c.micro_batch] = c.key
-        if c.role in GATHERS or c.role == Role.SCATTER:
-            del collectives[c.key]
-    regathers: dict[Key, list[Collective]] = {}
-    for key, parts in pieces.items():
-        if parts[0].role == Role.GATHER_FORWARD:
-            regathers[key] = [_again(c) for c in parts]
-    collectives.update((c.key, c) for parts in (*pieces.values(), *regathers.values()) for c in parts)
+                scatter_of[c.ranks, c.step, c.micro_batch] = at
+            else:
+                again[at] = added([_again(c) for c in parts])
+        elif c.role != Role.GATHER_BACKWARD:
+            kept[at] = added([c])[0]
+    scatters = {at: scatter_of.get((old[at].ranks, old[at].step, old[at].micro_batch), -1) for at in again}
     lines = {
-        rank: tuple(_split_line(line, stretch, units, pieces, regathers, scatter_of))
+        rank: Line.of(_split_line(line.rows(), units, kept, pieces, again, scatters))
         for rank, line in stretch.lines.items()
     }
-    entered = {op.key for line in lines.values() for op in line if isinstance(op, Issue)}
-    return replace(stretch, lines=lines, collectives={k: c for k, c in collectives.items() if k in entered})
+    return replace(stretch, collectives=collectives).with_lines(lines)
 
 
 def _piece(whole: Collective, unit: int, share: float, costs: Costs, level: Level) -> Collective:
@@ -299,59 +354,64 @@ def _again(gather: Collective) -> Collective:
 
 
 def _split_line(
-    line: Line,
-    stretch: Stretch,
+    line: list[Row],
     units: int,
-    pieces: dict[Key, list[Collective]],
-    regathers: dict[Key, list[Collective]],
-    scatter_of: dict[tuple[int, int], Key],
-) -> list[Op]:
-    """Between the gather and the reduction lie forward and backward: each is cut into equal parts of time."""
-    ops: list[Op] = []
-    place = 0
-    issue_at = {op.key: i for i, op in enumerate(line) if isinstance(op, Issue)}
-    wait_at = {op.key: i for i, op in enumerate(line) if isinstance(op, Wait)}
-    for key, gather_at in issue_at.items():
-        c = stretch.collectives[key]
-        scatter = scatter_of.get((c.step, c.micro_batch))
-        if c.role != Role.GATHER_FORWARD or scatter is None or scatter not in issue_at:
-            continue
-        begin, end = wait_at.get(key, gather_at) + 1, issue_at[scatter]
-        middle = next(
-            (i for i in range(begin, end) if (op := line[i]) and isinstance(op, Work) and op.detail == Detail.BACKWARD),
-            end,
-        )
-        root = len(pieces[key]) - units
-        ops += line[place:gather_at]
-        ops += [step for gather in pieces[key][:root] for step in (Issue(gather.key), Wait(gather.key))]
-        for gather, part in zip(pieces[key][root:], _equal_parts(line[begin:middle], units), strict=True):
-            ops += [Issue(gather.key), Wait(gather.key), *part]
-        reductions = pieces[scatter]
-        for unit, part in zip(reversed(range(units)), _equal_parts(line[middle:end], units), strict=True):
-            gather, reduction = regathers[key][root + unit], reductions[root + unit]
-            ops += [Issue(gather.key), Wait(gather.key), *part, Issue(reduction.key), Wait(reduction.key)]
-        ops += [step for reduction in reductions[:root] for step in (Issue(reduction.key), Wait(reduction.key))]
-        place = max(wait_at.get(scatter, end), end) + 1
-    return ops + [op for op in line[place:] if not (isinstance(op, Issue | Wait) and op.key in pieces)]
+    kept: Mapping[int, int],
+    pieces: Mapping[int, list[int]],
+    again: Mapping[int, list[int]],
+    scatters: Mapping[int, int],
+) -> list[Row]:
+    """Between the gather and the end of backward lie forward and backward: each is cut into equal parts of time.
+
+    A micro-batch whose gradients are not reduced (``scatters``: -1) gathers its units all the same.
+    """
+    issue_at = {call: place for place, (code, _, _, call) in enumerate(line) if code == ISSUE}
+    wait_at = {call: place for place, (code, _, _, call) in enumerate(line) if code == WAIT}
+    gathers = [call for call in issue_at if call in again]
+    limits = [*(issue_at[call] for call in gathers[1:]), len(line)]
+    rows: list[Row] = []
+    last = 0
+
+    def others(begin: int, end: int) -> list[Row]:
+        return [(code, ns, label, kept[call]) for code, ns, label, call in line[begin:end] if call in kept]
+
+    for gather, limit in zip(gathers, limits, strict=True):
+        at, scatter = issue_at[gather], scatters[gather]
+        begin = wait_at.get(gather, at) + 1
+        backward = [i for i in range(begin, limit) if line[i][0] == WORK and of_label(line[i][2])[1] == Detail.BACKWARD]
+        reduced = scatter in issue_at
+        end = issue_at[scatter] if reduced else max(backward, default=begin - 1) + 1
+        middle = min(end, *backward[:1])
+        root = len(pieces[gather]) - units
+        rows += others(last, at) + [row for call in pieces[gather][:root] for row in met(call)] + others(at, begin)
+        for call, part in zip(pieces[gather][root:], _equal_parts(others(begin, middle), units), strict=True):
+            rows += [*met(call), *part]
+        reductions = pieces[scatter] if reduced else []
+        for unit, part in zip(reversed(range(units)), _equal_parts(others(middle, end), units), strict=True):
+            rows += [*met(again[gather][root + unit]), *part]
+            rows += [row for call in reductions[root + unit :][:1] for row in met(call)]
+        rows += [row for call in reductions[:root] for row in met(call)]
+        last = end
+    return rows + others(last, len(line))
 
 
-def _equal_parts(ops: Sequence[Op], count: int) -> list[list[Op]]:
+def _equal_parts(rows: Sequence[Row], count: int) -> list[list[Row]]:
     """The operations cut into ``count`` lists of equal work; other operations stay between the same pieces of
     work."""
-    total = sum(op.ns for op in ops if isinstance(op, Work))
-    parts: list[list[Op]] = [[] for _ in range(count)]
+    total = sum(ns for code, ns, _, _ in rows if code == WORK)
+    parts: list[list[Row]] = [[] for _ in range(count)]
     done = 0
-    for op in ops:
+    for row in rows:
+        code, left, label, call = row
         at = min(count - 1, done * count // total) if total else 0
-        if not isinstance(op, Work):
-            parts[at].append(op)
+        if code != WORK:
+            parts[at].append(row)
             continue
-        left = op.ns
         while left > 0:
             border = -(-(at + 1) * total // count) if at < count - 1 else total
             taken = min(left, max(0, border - done))
             if taken:
-                parts[at].append(replace(op, ns=taken))
+                parts[at].append((WORK, taken, label, call))
             done, left = done + taken, left - taken
             if left:
                 at += 1

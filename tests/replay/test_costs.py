@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diag.replay.costs import Costs, Curve, Level, Point, fit
-from diag.replay.program import Collective, Program, Stretch
+from diag.replay.program import Collective, Line, Program, Stretch
 from tests.replay.fsdp import MS, Fsdp, simulate
 from tests.replay.test_replay import program_of
 
@@ -82,7 +82,7 @@ def test_an_outlier_stays_one() -> None:
 
 def test_without_sizes_there_is_no_cost() -> None:
     unknown = Collective(("g", 0, "barrier"), "barrier", "g", 0, "", 0, 5 * MS, {0: 0, 1: 0})
-    stretch = Stretch((0,), {0: 0, 1: 0}, {0: (0,), 1: (0,)}, {0: (), 1: ()}, {unknown.key: unknown})
+    stretch = Stretch((0,), {0: 0, 1: 0}, {0: (0,), 1: (0,)}, {0: Line.of(()), 1: Line.of(())}, {unknown.key: unknown})
     costs = fit(Program((stretch,)))
     assert costs.curve(unknown) is None
     assert costs.resized(unknown, 10, Level.SLOW) == 5 * MS

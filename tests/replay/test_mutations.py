@@ -75,6 +75,11 @@ CASES: dict[str, tuple[Fsdp, Mutation, Fsdp]] = {
         in_turn(split_root(8, 200_000 / 32_200_000), prefetch(1)),
         Fsdp(units=BLOCKS, prefetch=1),
     ),
+    "root to blocks, gradients reduced once": (
+        Fsdp(units=ROOT, micro_batches=2),
+        split_root(8, 200_000 / 32_200_000),
+        Fsdp(units=BLOCKS, micro_batches=2),
+    ),
     "loader in its own process": (
         Fsdp(workers=0, batch_ns=100 * MS),
         more_workers(0, 1),
@@ -128,6 +133,18 @@ def test_a_hybrid_shard_meets_fewer_and_adds_all_reduces() -> None:
     before = sum(c.transfer_ns for c in base.program.collectives() if c.role == Role.GATHER_FORWARD)
     assert gathered < before
     replay(changed.program)
+
+
+def test_units_of_a_hybrid_shard_are_changed_within_it() -> None:
+    """Two sharding groups have the same units: neither is merged with nor waits for those of the other."""
+    base = base_of(simulate(replace(SLOW_WIRE, ranks=4, jitter=0.0)))
+    merged = in_turn(hybrid_shard(2), merge_units(2))(base.program, base.costs, Level.LIKELY)
+    assert isinstance(merged, Mutated)
+    gathers = [c for c in merged.program.collectives() if c.role == Role.GATHER_FORWARD and c.step == 2]
+    assert sorted(tuple(sorted(c.ranks)) for c in gathers) == 5 * [(0, 1)] + 5 * [(2, 3)]
+    ahead = [gain(base, in_turn(*order)) for order in ((prefetch(1), hybrid_shard(2)), (hybrid_shard(2), prefetch(1)))]
+    assert ahead[0].gain_ns_per_step == ahead[1].gain_ns_per_step
+    assert replay(merged.program).mean_ns > 0
 
 
 REFUSALS: dict[str, tuple[Fsdp, Mutation, str]] = {

@@ -14,19 +14,20 @@ from diag.api import open_run
 from diag.model.steps import Kind
 from diag.replay.costs import Level, fit
 from diag.replay.mutations import more_bandwidth, without_straggler
+from diag.replay.policy import REPLAY
 from diag.replay.predict import Baseline, Prediction, baseline, build, gain, predict
 from diag.replay.program import (
-    Issue,
+    ISSUE,
+    WAIT,
+    Collective,
     Mutated,
     Program,
     Refusal,
     Role,
     StuckError,
-    Wait,
     measured_durations,
     replay,
     replay_error,
-    with_lines,
 )
 from diag.rundir.tables import Tables
 from tests import simulate as plain
@@ -39,6 +40,7 @@ PLANS = {
     "synchronous": Fsdp(),
     "four ranks": Fsdp(ranks=4, jitter=0.2),
     "prefetch": Fsdp(prefetch=1, ns_per_byte=4.0),
+    "many ranks": Fsdp(ranks=7, steps=5, prefetch=1, jitter=0.2),
     "deep prefetch": Fsdp(prefetch=3, ns_per_byte=4.0, jitter=0.1),
     "kept": Fsdp(keep_gathered=True),
     "micro-batches": Fsdp(micro_batches=3, sync_every=True),
@@ -153,11 +155,45 @@ def test_a_missing_rank_is_refused() -> None:
 def test_an_impossible_program_says_who_is_stuck() -> None:
     program = program_of(simulate(Fsdp(steps=3)))
     stretch = program.stretches[0]
-    key = next(iter(stretch.collectives))
-    line = tuple(op for op in stretch.lines[1] if op != Issue(key))
-    broken = replace(program, stretches=(replace(stretch, lines={**stretch.lines, 1: line}),))
+    line = stretch.lines[1]
+    absent = line.take((line.code != ISSUE) | (line.call != 0))
+    broken = replace(program, stretches=(replace(stretch, lines={**stretch.lines, 1: absent}),))
     with pytest.raises(StuckError, match=r"ranks \[1\] never enter"):
         replay(broken)
+
+
+def test_ranks_in_another_order_take_the_same_time() -> None:
+    """A rank that also enters a collective of its own does not go in lockstep with the others."""
+    program = program_of(simulate(PLANS["many ranks"]))
+    stretch, line = program.stretches[0], program.stretches[0].lines[3]
+    own = Collective(("own", 0, "barrier"), "barrier", "own", 0, "", 0, 0, {3: 0})
+    alone = line.with_rows(np.array([0, 0]), np.array([ISSUE, WAIT]), np.full(2, len(stretch.collectives)))
+    other = replace(stretch, lines={**stretch.lines, 3: alone}, collectives={**stretch.collectives, own.key: own})
+    one, another = replay(program), replay(replace(program, stretches=(other,)))
+    assert one.dur_ns.tolist() == another.dur_ns.tolist()
+    assert {rank: ends.tolist() for rank, ends in one.end_ns.items()} == {
+        rank: ends.tolist() for rank, ends in another.end_ns.items()
+    }
+    assert one.total_ns == another.total_ns
+
+
+def test_of_a_long_run_stretches_over_all_of_it_are_replayed() -> None:
+    """A rank is slow in the last quarter: so it is in a quarter of the replayed steps."""
+    steps = 2 * REPLAY.most_replayed_steps
+    plan = Fsdp(
+        steps=steps,
+        units=((1_000_000, 0), (1_000_000, 10 * MS)),
+        slow=lambda step, rank: 40 * MS * (rank == 1 and step >= 0.75 * steps),
+    )
+    base = base_of(simulate(plan))
+    replayed = [step for stretch in base.program.stretches for step in stretch.steps]
+    assert len(replayed) == REPLAY.most_replayed_steps
+    assert max(replayed) == steps - 1
+    assert sum(step >= 0.75 * steps for step in replayed) == pytest.approx(len(replayed) / 4, rel=0.1)
+    assert base.error == 0.0
+    low, likely, high = gain(base, without_straggler([1])).gain_ns_per_step
+    assert likely == pytest.approx(10 * MS, rel=0.1)
+    assert low < 10 * MS < high
 
 
 def test_a_replay_that_misses_the_steps_is_refused() -> None:
@@ -176,7 +212,7 @@ def test_a_program_without_a_wait_may_run_ahead() -> None:
     """Nobody needs the last result: the step ends without it, not with it."""
     program = program_of(simulate(Fsdp(steps=3)))
     stretch = program.stretches[0]
-    free = with_lines(stretch, lambda line: [op for op in line if not isinstance(op, Wait)])
+    free = stretch.with_lines({rank: line.take(line.code != WAIT) for rank, line in stretch.lines.items()})
     replayed = replay(replace(program, stretches=(free,)))
     assert replayed.total_ns[Kind.COMM] == 0
     assert replayed.mean_ns < measured_durations(program).mean()
