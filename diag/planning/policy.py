@@ -29,8 +29,8 @@ class Planning(Topic, name="planning", fixed=True):
     mfu = threshold(
         0.4,
         "fraction",
-        "measured: torchtitan's published runs of Llama 3.1 8B on H100s, which overlap nearly all "
-        "communication, reach 33 % (eager) and 39 % (compiled)",
+        "chosen: torchtitan's published runs of Llama 3.1 8B on H100s, which overlap nearly all "
+        "communication, reach 33 % (eager) and 39 % (compiled); Llama 3 405B 38 to 43 % (2407.21783)",
         "of a rank's computation alone, if nothing better is known",
     )
     base_latency_us = threshold(
@@ -39,8 +39,12 @@ class Planning(Topic, name="planning", fixed=True):
         "source: NCCL's base latency of a ring in the Simple protocol",
         "NCCL's base latency of a ring in the Simple protocol",
     )
-    latency_within_us = threshold(3.4, "us", "source: NCCL", "a hop over NVLink")
-    latency_across_us = threshold(14.0, "us", "source: NCCL", "a hop over the network")
+    latency_within_us = threshold(
+        3.4, "us", "source: NCCL, src/graph/tuning.cc, ring and Simple protocol", "a hop over NVLink"
+    )
+    latency_across_us = threshold(
+        14.0, "us", "source: NCCL, src/graph/tuning.cc, ring and Simple protocol", "a hop over the network"
+    )
     micro_batches_simulated = threshold(
         3,
         "micro-batches",
