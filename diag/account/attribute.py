@@ -18,6 +18,7 @@ from diag.model import Gap
 from diag.model.steps import (
     Attribution,
     CollectiveCall,
+    CriticalPath,
     Division,
     Kind,
     MatchedCollective,
@@ -28,6 +29,7 @@ from diag.model.steps import (
     StepAccount,
     by_causes,
 )
+from diag.rundir.columns import UNKNOWN, Bools
 from diag.rundir.tables import RankTables, Tables, axes_of
 from diag.traces.cache import hash_of_sources, with_thresholds
 from diag.traces.trace import Trace
@@ -36,11 +38,12 @@ from diag.words.formatting import rank_ranges
 from . import cpu, gpu, records
 from . import intervals as iv
 from .blame import Meetings, StagePeers
-from .critical_path import Timeline, held_up_at, nearly_last, readiness, walk
+from .calls import Matched, calls_in
+from .critical_path import Readiness, Timeline, held_up_at, readiness, walk
 from .device_clock import DeviceClocked, on_device_clocks
 from .gpu import NO_IDLE, idle_parts
-from .intervals import Window, on_clock, shift, shift_call, within
-from .match import Alignment, Key, align, by_key, measure
+from .intervals import Window, on_clock, shifted, within
+from .match import Alignment, align, measure
 from .off_core import by_cpu_time
 from .records import loader_settings
 from .scheduling import blocked_in_phases
@@ -57,9 +60,6 @@ from .trace_ranges import (
 IN_WINDOW = "in a profiler window"  # why a step does not count
 
 
-_Matched = dict[Key, dict[int, CollectiveCall]]
-
-
 def attribute(tables: Tables, clocked: Mapping[int, DeviceClocked] | None = None) -> Attribution:
     """Accounts for every step of the run. Pure: the same tables give the same account. ``clocked``: the result of
     ``on_device_clocks(tables)``, if the caller has it already."""
@@ -71,28 +71,21 @@ def attribute(tables: Tables, clocked: Mapping[int, DeviceClocked] | None = None
     placed = {rank: _placed(of_rank, anchors[rank], alignment, rank) for rank, of_rank in steps.items()}
     # Ranks off the common clock are accounted for separately: no waits, no blame.
     tied = frozenset(alignment.offset_ns) if _sure_enough(alignment, placed) else frozenset()
-    matched = by_key({rank: _calls(of_rank) for rank, of_rank in placed.items() if rank in tied})
+    matched = _matched({rank: of_rank for rank, of_rank in placed.items() if rank in tied})
     timelines = {rank: Timeline(of_rank) for rank, of_rank in placed.items() if of_rank}
     came = readiness(matched, timelines)
     axes = axes_of(tables)
-    meetings = Meetings(matched, timelines, came, StagePeers(axes.stages(), timelines, placed, matched, came))
+    meetings = Meetings(timelines, came, StagePeers(axes.stages(), timelines, placed, came))
     by_step: dict[int, dict[int, RankStep]] = defaultdict(dict)
     for rank, of_rank in placed.items():
         for step in of_rank:
             by_step[step.step][rank] = step
     waits = waiting(matched)
-    collectives = _measured(matched, by_step)
-    arrivals: dict[int, list[tuple[Key, int, int]]] = defaultdict(list)
-    for met in collectives:
-        for rank, time in nearly_last(came.of[met.key]):
-            arrivals[met.step].append((met.key, rank, time))
+    begun = _begun_in(matched, by_step)
     left_out = steps_left_out(tables, sorted(by_step))
     division, marker = _division(ranks)
     paths = {number: walk(_comparable(members, tied), timelines, came) for number, members in sorted(by_step.items())}
-    held = [
-        held_up_at(path, sorted(arrivals[number], key=lambda arrival: (arrival[2], arrival[0])))
-        for number, path in paths.items()
-    ]
+    held = _held_up(came, begun, paths)
     parts: dict[int, dict[int, Parts]] = defaultdict(dict)
     for rank, of_rank in sorted(placed.items()):
         waited = waits.get(rank, iv.EMPTY) if rank in tied else None
@@ -124,7 +117,7 @@ def attribute(tables: Tables, clocked: Mapping[int, DeviceClocked] | None = None
         aligned=bool(tied),
         untied=tuple(sorted(set(placed) - tied)) if tied else (),
         comm_known=any(step.comm_known for of_rank in placed.values() for step in of_rank),
-        collectives=collectives,
+        collectives=_measured(matched, begun),
         rank_steps=tuple(step for _, of_rank in sorted(placed.items()) for step in of_rank),
         axes=axes,
         division=division,
@@ -177,8 +170,8 @@ def _division(ranks: Mapping[int, RankTables]) -> tuple[Division, str]:
 
 def _placed(steps: Sequence[RankStep], anchor_ns: int, alignment: Alignment, rank: int) -> list[RankStep]:
     if rank not in alignment.rate:
-        return [shift(step, anchor_ns + alignment.offset_ns.get(rank, 0)) for step in steps]
-    return [on_clock(shift(step, anchor_ns), lambda ns: alignment.on_common_clock(rank, ns)) for step in steps]
+        return shifted(steps, anchor_ns + alignment.offset_ns.get(rank, 0))
+    return on_clock(steps, lambda ns: alignment.on_common_clock(rank, ns + anchor_ns))
 
 
 def _comparable(members: Mapping[int, RankStep], tied: frozenset[int]) -> dict[int, RankStep]:
@@ -244,11 +237,11 @@ def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> list[R
             trace,
             windows,
             tables.rank,
-            comm=[shift_call(call, delta) for call in records.calls_of(rows, tables.groups)],
+            comm=list(records.calls_of(rows, tables.groups).on_clock(lambda times_ns: times_ns + delta)),
             waits=records.blocked(tables.rows) + np.int64(delta),
             phases=[(cpu.GC_PHASE, a + delta, b + delta) for record in tables.steps for a, b in record.gc],
         )
-    return [shift(step, -delta) for step in steps]
+    return shifted(steps, -delta)
 
 
 def parts_of(steps: Sequence[RankStep], waits: iv.Intervals | None) -> list[Parts]:
@@ -296,8 +289,8 @@ def _waited(steps: Sequence[Segments], waits: iv.Intervals) -> list[int]:
 # -- across ranks ------------------------------------------------------------------------------------------------------
 
 
-def _calls(steps: Sequence[RankStep]) -> list[CollectiveCall]:
-    return [call for step in steps for call in step.collectives]
+def _matched(ranks: Mapping[int, Sequence[RankStep]]) -> Matched:
+    return Matched({rank: calls_in([step.collectives for step in steps])[0] for rank, steps in ranks.items()})
 
 
 def _domains(ranks: Mapping[int, RankTables]) -> dict[int, str]:
@@ -328,42 +321,67 @@ def _align(
 ) -> Alignment:
     """``clocked``: the times are those of the devices, placed on each host's clock."""
     if len(ranks) < 2:
-        return align({}, _domains(ranks))
+        return align(Matched({}), _domains(ranks))
     if clocked:
-        calls = by_key({rank: _calls(of_rank) for rank, of_rank in steps.items()})
-        return align(calls, {rank: f"rank {rank}" for rank in ranks}, anchors, on_device=True, from_waits=True)
+        return align(
+            _matched(steps), {rank: f"rank {rank}" for rank in ranks}, anchors, on_device=True, from_waits=True
+        )
     on_device = all(t.traces and all(trace.has_gpu for trace in t.traces) for t in ranks.values())
-    calls = by_key({rank: _calls(of_rank) for rank, of_rank in steps.items()})
-    return align(calls, _domains(ranks), anchors, on_device)
+    return align(_matched(steps), _domains(ranks), anchors, on_device)
 
 
-def waiting(matched: Mapping[Key, Mapping[int, CollectiveCall]]) -> dict[int, iv.Intervals]:
-    """For each rank, the intervals in which it had entered a collective that another rank had not."""
-    if not matched:
-        return {}
-    sizes = np.array([len(members) for members in matched.values()])
-    ranks = np.array([rank for members in matched.values() for rank in members], dtype=np.int64)
-    calls = [call for members in matched.values() for call in members.values()]
-    start, end = (np.array([getattr(call, key) for call in calls], dtype=np.int64) for key in ("start_ns", "end_ns"))
-    arrival = np.repeat(np.maximum.reduceat(start, np.cumsum(sizes) - sizes), sizes)
-    since = start.copy()
-    for place in [place for place, call in enumerate(calls) if records.is_transfer(call)]:
-        waited_ns = calls[place].waited_ns  # it may be open while the rank waits for something else
-        since[place] = max(since[place], waited_ns[0]) if waited_ns is not None else end[place]
-    spans = np.stack((since, np.minimum(arrival, end)), axis=1)
-    waited = since < arrival
-    return {int(rank): iv.make(spans[waited & (ranks == rank)]) for rank in np.unique(ranks[waited])}
+def waiting(matched: Matched, members: Bools | None = None) -> dict[int, iv.Intervals]:
+    """For each rank, the intervals in which it had entered a collective that another rank had not. ``members``: those
+    that count, if not all."""
+    arrival = np.repeat(matched.most(matched.start_ns), matched.sizes)
+    since = matched.start_ns
+    if records.TRANSFER in matched.labels:  # it may be open while the rank waits for something else
+        waited_from = matched.column("wait_start_ns")
+        blocked = np.where(waited_from == UNKNOWN, matched.end_ns, np.maximum(since, waited_from))
+        since = np.where(np.repeat(matched.labelled(frozenset({records.TRANSFER})), matched.sizes), blocked, since)
+    spans = np.stack((since, np.minimum(arrival, matched.end_ns)), axis=1)
+    waited = since < arrival if members is None else members & (since < arrival)
+    return {int(rank): iv.make(spans[waited & (matched.rank == rank)]) for rank in np.unique(matched.rank[waited])}
 
 
-def _measured(matched: _Matched, by_step: Mapping[int, Mapping[int, RankStep]]) -> tuple[MatchedCollective, ...]:
+def _begun_in(matched: Matched, by_step: Mapping[int, Mapping[int, RankStep]]) -> dict[int, list[int]]:
+    """By step, in order: the numbers of the collectives that some rank began in it."""
+    number = {rank: (matched.calls[rank], matched.numbers_of(rank)) for rank in matched.calls}
+    begun: dict[int, list[int]] = {}
+    for step, members in sorted(by_step.items()):
+        numbers: dict[int, None] = {}
+        for rank, of_rank in members.items():
+            if rank in number:
+                calls, of_calls = number[rank]
+                places = of_rank.collectives.places  # type: ignore[attr-defined]  # as _placed makes them
+                numbers |= dict.fromkeys(of_calls[places[calls.start_ns[places] >= of_rank.begin_ns]].tolist())
+        numbers.pop(-1, None)
+        begun[step] = list(numbers)
+    return begun
+
+
+def _measured(matched: Matched, begun: Mapping[int, Sequence[int]]) -> tuple[MatchedCollective, ...]:
     measured = measure(matched)
-    collectives: list[MatchedCollective] = []
-    for number, members in sorted(by_step.items()):
-        keys = {
-            call.key: None for step in members.values() for call in step.collectives if call.start_ns >= step.begin_ns
-        }
-        collectives.extend(replace(measured[key], step=number) for key in keys if key in measured)
-    return tuple(collectives)
+    return tuple(replace(measured[number], step=step) for step, numbers in begun.items() for number in numbers)
+
+
+def _held_up(came: Readiness, begun: Mapping[int, Sequence[int]], paths: Mapping[int, CriticalPath]) -> list[list[int]]:
+    """For each path, the numbers of the collectives at which it met other ranks, in order of arrival."""
+    last = np.flatnonzero(came.nearly_last())
+    edges = np.searchsorted(last, came.matched.edges)
+    place = np.zeros(len(came.matched), dtype=np.int64)  # in the order of the keys
+    keys = came.matched.keys_of
+    place[sorted(range(len(keys)), key=keys.__getitem__)] = np.arange(len(keys))
+    held = []
+    for step, path in paths.items():
+        numbers = np.array(begun[step], dtype=np.int64)
+        counts = edges[numbers + 1] - edges[numbers]
+        number = np.repeat(numbers, counts)
+        at = last[np.repeat(edges[numbers] - np.cumsum(counts) + counts, counts) + np.arange(len(number))]
+        order = np.lexsort((place[number], came.ready_ns[at]))
+        at, number = at[order], number[order]
+        held.append(held_up_at(path, number, came.matched.rank[at], came.ready_ns[at], keys))
+    return held
 
 
 def steps_left_out(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:
@@ -385,8 +403,13 @@ def steps_left_out(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:
         | warming
         | outside
     )
-    windows = {record.step for t in ranks.values() for record in t.steps if record.window == WINDOW_ACTIVE}
+    windows = _marked(ranks, WINDOW_ACTIVE)
     return in_windows(windows, numbers, reasons) | reasons
+
+
+def _marked(ranks: Mapping[int, RankTables], window: str) -> set[int]:
+    """The steps of which some rank recorded this as ``StepRecord.window``."""
+    return {step for t in ranks.values() for step in t.steps.step[t.steps.in_window(window)].tolist()}
 
 
 def in_windows(windows: Collection[int], numbers: Sequence[int], reasons: Mapping[int, str]) -> dict[int, str]:
@@ -414,18 +437,16 @@ def _evaluating(ranks: Mapping[int, RankTables], count: int) -> dict[int, str]:
     """Steps with an evaluation in them, on any rank: work between steps belongs to no step. None if most of the steps
     have one: then it is a part of the usual step."""
     evaluating = {
-        record.step: "an evaluation ran in it"
+        step: "an evaluation ran in it"
         for tables in ranks.values()
-        for record in tables.steps
-        if any(phase.phase == EVALUATION for phase in record.phases)
+        for step in tables.steps.step[tables.steps.with_phase(EVALUATION)].tolist()
     }
     return evaluating if 2 * len(evaluating) <= count else {}
 
 
 def _disturbed(tables: Tables) -> dict[int, str]:
-    records = [r for t in tables.ranks.values() for r in t.steps]
-    reasons = {r.step: "the profiler was starting" for r in records if r.window == WINDOW_WARMUP}
-    for after in {r.step for r in records if r.window == WINDOW_AFTER}:
+    reasons = dict.fromkeys(_marked(tables.ranks, WINDOW_WARMUP), "the profiler was starting")
+    for after in _marked(tables.ranks, WINDOW_AFTER):
         # The loaders went on while the ranks wrote their traces: until the queues are empty again, no rank waits for
         # data.
         for step in range(after + 1, after + 1 + queued_steps(tables.manifest)):
@@ -460,7 +481,7 @@ def queued_steps(manifest: Manifest | None) -> int:
 def _first_warm_step(ranks: Mapping[int, RankTables], steps: Sequence[int]) -> int:
     """The first step that counts; steps before it are warm-up. A trace by itself has skipped the first steps already,
     so only the profiler's first active step is left out of it."""
-    recorded = sorted({r.step for t in ranks.values() for r in t.steps})
+    recorded = sorted(set().union(*(t.recorded for t in ranks.values())))
     # Time before the first inferred iteration is not a step.
     outside = {step for t in ranks.values() for trace in t.traces for step in outside_of_iterations(trace)}
     steps = [step for step in steps if step not in outside]
@@ -472,7 +493,8 @@ def _sure_enough(alignment: Alignment, placed: Mapping[int, Sequence[RankStep]])
     """Whether the clocks are close enough to separate waiting from transfer: within a quarter of the communication."""
     if alignment.uncertainty_ns is None:
         return False
-    exposed = [step.segments.total(Kind.COMM) for steps in placed.values() for step in steps]
+    segments = [step.segments for steps in placed.values() for step in steps]
+    exposed = by_causes(segments)[:, Kind.COMM].sum(axis=1).tolist()
     return alignment.uncertainty_ns == 0 or alignment.uncertainty_ns <= CLOCKS.uncertainty_share * float(
         np.mean(exposed or [0])
     )

@@ -25,12 +25,10 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from diag.account.policy import CRITICAL_PATH
-from diag.collectors.records import SEND
-from diag.model.steps import Blame, CollectiveCall, Detail, Kind, RankStep
+from diag.model.steps import Blame, Detail, Kind, RankStep
 
 from .critical_path import LABELS, Activity, Readiness, Timeline, label_of, of_label
 from .intervals import CoveredOfMany, Intervals, Times
-from .match import Key, is_handed_over, is_pair
 
 # -- others ------------------------------------------------------------------------------------------------------------
 #
@@ -68,7 +66,7 @@ for _detail in Detail:
     _OF_LAYERS[label_of(Kind.COMPUTE, _detail)] = True
     _OF_LAYERS[label_of(Kind.IDLE, _detail)] = _detail != Detail.GC
 
-_Message = tuple[str, int | None, int | None, int]  # send or receive, own stage, stage at the other end, number
+_Message = tuple[bool, int | None, int | None, int]  # sent or received, own stage, stage at the other end, number
 
 
 class StagePeers:
@@ -80,7 +78,6 @@ class StagePeers:
         stages: Mapping[int, int],
         timelines: Mapping[int, Timeline],
         steps: Mapping[int, Sequence[RankStep]],
-        matched: Mapping[Key, Mapping[int, CollectiveCall]],
         came: Readiness,
     ) -> None:
         self._stages = stages
@@ -89,35 +86,32 @@ class StagePeers:
             rank: np.array([s.begin_ns for s in of_rank], dtype=np.int64) for rank, of_rank in steps.items()
         }
         self._source = {(rank, s.begin_ns): s.source for rank, of_rank in steps.items() for s in of_rank}
-        self._matched, self._came = matched, came.of
+        self._matched, self._came = came.matched, came
         self._done: dict[_Message, dict[int, Activity]] = {}
-        self._by_group: dict[int, dict[str, dict[Key, tuple[int, int]]]] = {}
-        self._usual: dict[tuple[int, str, int, str], Activity] = {}
+        self._by_group: dict[int, dict[int, dict[int, tuple[int, int]]]] = {}
+        self._usual: dict[tuple[int, int, int, str], Activity] = {}
 
     def step_begin(self, rank: int, time_ns: int) -> int:
         """Begin of the step that holds the moment just before ``time_ns``; of the first step, if none does."""
         begins = self._begins[rank]
         return int(begins[max(0, int(np.searchsorted(begins, time_ns, side="left")) - 1)])
 
-    def differ(self, members: Mapping[int, CollectiveCall]) -> bool:
-        """Whether the members of a meeting do different work: a sender and its receiver, or ranks of several stages."""
-        return is_pair(members.values()) or len({self._stages.get(rank) for rank in members}) > 1
+    def differ(self, number: int) -> bool:
+        """Whether the members of a collective do different work: a sender and its receiver, or ranks of several
+        stages."""
+        if self._matched.pairs[number]:
+            return True
+        ranks = self._matched.rank[self._came.members(number)].tolist() if self._stages else ()
+        return len({self._stages.get(rank) for rank in ranks}) > 1
 
-    def others(
-        self,
-        key: Key,
-        members: Mapping[int, CollectiveCall],
-        ranks: Times,
-        activity: Activity,
-        candidates: Times,
-        labels: Times,
-    ) -> Activity:
+    def others(self, number: int, activity: Activity, candidates: Times, labels: Times) -> Activity:
         """What the other members of a meeting of different work did before it, for each member in ``candidates``
-        (places): the median over the others, by label. ``activity``: that of all members, in the order of ``ranks``;
-        its columns are ``labels``."""
+        (places): the median over the others, by label. ``activity``: that of all members; its columns are
+        ``labels``."""
         everybody = median_of_others(activity)
-        if is_pair(members.values()):
-            alike = np.stack([self._of_alike(int(rank), key, members)[labels] for rank in ranks[candidates].tolist()])
+        ranks = self._matched.rank[self._came.members(number)]
+        if self._matched.pairs[number]:
+            alike = np.stack([self._of_alike(rank, number)[labels] for rank in ranks[candidates].tolist()])
         else:
             stages = [self._stages.get(rank) for rank in ranks.tolist()]
             mates = np.copy(activity)
@@ -127,15 +121,14 @@ class StagePeers:
             alike = mates[candidates]
         return np.where(_OF_LAYERS[labels], alike, everybody[candidates])
 
-    def _of_alike(self, rank: int, key: Key, members: Mapping[int, CollectiveCall]) -> Activity:
+    def _of_alike(self, rank: int, number: int) -> Activity:
         """Activity of the other ranks of its stage up to the same call in their own pipelines; without such ranks, its
         own usual activity up to that call. Their activity at the same time would not compare: they do not wait for this
         rank."""
-        (other,) = (r for r in members if r != rank)
-        call = members[rank].op, self._stages.get(rank), self._stages.get(other), key[1]
+        call = self._message(number, rank)
         place = self._messages.get(call, {}).get(rank)
         if place is None or len(self._messages[call]) < 2 or call[1] is None:
-            return self._own_usual(rank, key)
+            return self._own_usual(rank, number)
         if call not in self._done:
             done = [
                 self._timelines[mate].activity(self.step_begin(mate, ready), ready)
@@ -144,50 +137,55 @@ class StagePeers:
             self._done[call] = dict(zip(self._messages[call], median_of_others(np.stack(done)), strict=True))
         return self._done[call][rank]
 
+    def _message(self, number: int, rank: int) -> _Message:
+        at = self._came.members(number)
+        (other,) = (r for r in self._matched.rank[at].tolist() if r != rank)
+        sends = bool(self._matched.sent[at][self._matched.rank[at] == rank][0])
+        return sends, self._stages.get(rank), self._stages.get(other), int(self._matched.seq[number])
+
     @cached_property
     def _messages(self) -> dict[_Message, dict[int, int]]:
         """For each message of a pipeline: when each rank of the stage that sends (or receives) it was ready."""
         ready_ns: dict[_Message, dict[int, int]] = defaultdict(dict)
-        for key, members in self._matched.items():
-            if len(members) == 2 and is_pair(members.values()):
-                (a, b) = members
-                for rank, other in ((a, b), (b, a)):
-                    message = members[rank].op, self._stages.get(rank), self._stages.get(other), key[1]
-                    ready_ns[message][rank] = self._came[key].ready_of(rank)
+        for number in np.flatnonzero(self._matched.pairs & (self._matched.sizes == 2)).tolist():
+            for rank in self._matched.rank[self._came.members(number)].tolist():
+                ready_ns[self._message(number, rank)][rank] = self._came.ready_of(number, rank)
         return ready_ns
 
-    def _own_usual(self, rank: int, key: Key) -> Activity:
+    def _own_usual(self, rank: int, number: int) -> Activity:
         """The rank's usual activity from the step's begin to this send (or receive) of the step."""
-        places = self._places(rank, key[0])
-        place, begin = places[key]
+        group = int(self._matched.group[number])
+        places = self._places(rank, group)
+        place, begin = places[number]
         source = self._source[rank, begin]
-        if (rank, key[0], place, source) not in self._usual:
+        if (rank, group, place, source) not in self._usual:
             alike = [k for k, (at, of) in places.items() if at == place and self._source[rank, of] == source]
             begins = np.array([places[k][1] for k in alike], dtype=np.int64)
-            ready = np.array([self._came[k].ready_of(rank) for k in alike], dtype=np.int64)
+            ready = np.array([self._came.ready_of(k, rank) for k in alike], dtype=np.int64)
             usual = np.median(self._timelines[rank].activities(begins, ready), axis=0).astype(np.int64)
-            self._usual[rank, key[0], place, source] = usual
-        return self._usual[rank, key[0], place, source]
+            self._usual[rank, group, place, source] = usual
+        return self._usual[rank, group, place, source]
 
-    def _places(self, rank: int, group: str) -> dict[Key, tuple[int, int]]:
-        """For each call of the rank in a group: its index within the step, and the step's start time."""
+    def _places(self, rank: int, group: int) -> dict[int, tuple[int, int]]:
+        """For each collective of the rank in a group: its index within the step, and the step's start time."""
         if rank not in self._by_group:
-            by_group: dict[str, dict[Key, tuple[int, int]]] = defaultdict(dict)
-            counts: Counter[tuple[str, int]] = Counter()
-            for key in self._keys.get(rank, ()):
-                begin = self.step_begin(rank, self._came[key].ready_of(rank))
-                by_group[key[0]][key] = counts[key[0], begin], begin
-                counts[key[0], begin] += 1
+            by_group: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
+            counts: Counter[tuple[int, int]] = Counter()
+            for number in self._numbers.get(rank, ()):
+                of = int(self._matched.group[number])
+                begin = self.step_begin(rank, self._came.ready_of(number, rank))
+                by_group[of][number] = counts[of, begin], begin
+                counts[of, begin] += 1
             self._by_group[rank] = by_group
         return self._by_group[rank][group]
 
     @cached_property
-    def _keys(self) -> dict[int, list[Key]]:
-        """The collectives of each rank, in the order of their numbers."""
-        by_rank: dict[int, list[Key]] = defaultdict(list)
-        for key in sorted(self._came, key=lambda key: (key[0], key[1])):
-            for rank in self._came[key].rank.tolist():
-                by_rank[rank].append(key)
+    def _numbers(self) -> dict[int, list[int]]:
+        """The collectives of each rank, in the order of their sequence numbers."""
+        by_rank: dict[int, list[int]] = defaultdict(list)
+        for number in np.lexsort((self._matched.seq, self._matched.group)).tolist():
+            for rank in self._matched.rank[self._came.members(number)].tolist():
+                by_rank[rank].append(number)
         return by_rank
 
 
@@ -310,32 +308,19 @@ class Meetings:
     Steps do not depend on each other, so the first meetings of all steps are looked at together, then the second ones,
     and so on."""
 
-    def __init__(
-        self,
-        matched: Mapping[Key, Mapping[int, CollectiveCall]],
-        timelines: Mapping[int, Timeline],
-        readiness: Readiness,
-        peers: StagePeers,
-    ) -> None:
+    def __init__(self, timelines: Mapping[int, Timeline], came: Readiness, peers: StagePeers) -> None:
         self._peers = peers
-        self._came = readiness.all
-        self._keys = list(matched)
-        self._matched = matched
+        self._came, self._matched = came, came.matched
         self._timelines = list(timelines.values())
-        self._ranks = np.array(readiness.ranks, dtype=np.int64)
+        self._ranks = np.array(came.ranks, dtype=np.int64)
         self._standing = Standing([timeline.standing for timeline in self._timelines])
 
-    def lateness(self, met: Sequence[Sequence[Key]]) -> list[Lateness]:
-        """For each step, over all collectives at which its path met other ranks."""
-        numbers = [[self._came.number[key] for key in keys] for keys in met]
-        at_once = max(
-            1, CRITICAL_PATH.numbers_at_once // max(1, len(self._ranks) * len(self._labels) if self._keys else 1)
-        )
-        return [
-            late
-            for first in range(0, len(numbers), at_once)
-            for late in self._of_steps(numbers[first : first + at_once])
-        ]
+    def lateness(self, met: Sequence[Sequence[int]]) -> list[Lateness]:
+        """For each step, over all collectives at which its path met other ranks, by their numbers."""
+        if not any(met):
+            return [Lateness((), 0, 0, 0)] * len(met)
+        at_once = max(1, CRITICAL_PATH.numbers_at_once // (len(self._ranks) * len(self._labels)))
+        return [late for first in range(0, len(met), at_once) for late in self._of_steps(met[first : first + at_once])]
 
     def _of_steps(self, met: Sequence[Sequence[int]]) -> list[Lateness]:
         by_round = self._late_ranks(met)
@@ -389,22 +374,20 @@ class Meetings:
 
     def _late_ranks(self, met: Sequence[Sequence[int]]) -> list[list[_Late]]:
         """The meetings with late ranks: the first ones of all steps, then the second ones, and so on."""
-        came, sizes = self._came, np.diff(self._came.edges)
+        came, matched = self._came, self._matched
         # By step and row: waiting for the rank is accounted for until then.
         accounted_ns = np.full((len(met), len(self._ranks)), _NEVER)
         found: list[_Late] = []
         for place in range(max(map(len, met), default=0)):
             there = [(step, of_step[place]) for step, of_step in enumerate(met) if len(of_step) > place]
             steps, numbers = np.array(there, dtype=np.int64).T
-            for size in np.unique(sizes[numbers]).tolist():
-                alike = sizes[numbers] == size
+            for size in np.unique(matched.sizes[numbers]).tolist():
+                alike = matched.sizes[numbers] == size
                 step, number = steps[alike], numbers[alike]
-                at = came.edges[number][:, None] + np.arange(size)
+                at = matched.edges[number][:, None] + np.arange(size)
                 late, waited_ns = self._late(at, accounted_ns[step[:, None], came.row[at]])
-                for i in np.flatnonzero(late.any(axis=1)).tolist():
-                    members = self._matched[self._keys[number[i]]]
-                    if is_handed_over(members.values()):  # a sender did not wait for its receiver
-                        late[i] &= [members[rank].op == SEND for rank in came.rank[at[i]].tolist()]
+                # A sender did not wait for its receiver.
+                late &= ~matched.handed_over[number][:, None] | matched.sent[at]
                 some = late.any(axis=1)
                 step, number, at, late, waited_ns = step[some], number[some], at[some], late[some], waited_ns[some]
                 if not len(step):
@@ -452,12 +435,9 @@ class Meetings:
         """What the others did meanwhile, for each member that was late; of the shape of ``activity``."""
         others = median_of_others(activity, axis=1)
         for i, number in enumerate(late.met.tolist()):
-            members = self._matched[self._keys[number]]
-            if self._peers.differ(members):
+            if self._peers.differ(number):
                 candidates = np.flatnonzero(late.late[i])
-                others[i, candidates] = self._peers.others(
-                    self._keys[number], members, self._came.rank[late.at[i]], activity[i], candidates, self._labels
-                )
+                others[i, candidates] = self._peers.others(number, activity[i], candidates, self._labels)
         return others
 
     @cached_property
@@ -490,22 +470,19 @@ class Meetings:
         ready = self._came.ready_ns[at]
         begun, left = (column[at] for column in self._last_met)
         last_met: Times = np.where(left <= ready, left, np.minimum(begun, ready))
-        for i, collective in enumerate(number.tolist()):
-            if is_pair(self._matched[self._keys[collective]].values()):
-                members = zip(self._came.rank[at[i]].tolist(), ready[i].tolist(), strict=True)
-                begins = [self._peers.step_begin(rank, time_ns) for rank, time_ns in members]
-                last_met[i] = np.minimum(begins, ready[i])
+        for i in np.flatnonzero(self._matched.pairs[number]).tolist():
+            members = zip(self._matched.rank[at[i]].tolist(), ready[i].tolist(), strict=True)
+            begins = [self._peers.step_begin(rank, time_ns) for rank, time_ns in members]
+            last_met[i] = np.minimum(begins, ready[i])
         return last_met
 
     @cached_property
     def _last_met(self) -> tuple[Times, Times]:
         """For each rank of each collective: when it entered and left the group's previous collective that blocked all
         its ranks. Both are the begin of the rank's records if there was none."""
-        came = self._came
-        sizes = np.diff(came.edges)
-        groups: dict[str, int] = {}
-        group = np.repeat([groups.setdefault(key[0], len(groups)) for key in self._keys], sizes)
-        first_start = np.minimum.reduceat(came.start_ns, came.edges[:-1]) if len(group) else came.start_ns
+        came, sizes = self._came, self._matched.sizes
+        group = np.repeat(self._matched.group, sizes)
+        first_start = self._matched.least(came.start_ns)
         order = np.lexsort((np.repeat(first_start, sizes), came.row, group))
         places = np.arange(len(order))
         opens = np.ones(len(order), dtype=np.bool_)  # the rank's first collective of the group

@@ -15,10 +15,10 @@ from msgspec import Struct
 
 from diag.account.policy import CRITICAL_PATH
 from diag.collectors.records import SEND
-from diag.model.steps import CollectiveCall, CriticalPath, Detail, Kind, RankStep
+from diag.model.steps import CriticalPath, Detail, Kind, RankStep
 
+from .calls import Key, Matched, calls_in
 from .intervals import Intervals, Times
-from .match import Key
 
 _DETAILS = len(Detail)
 Mask = npt.NDArray[np.bool_]
@@ -78,9 +78,12 @@ class Timeline:
         self.label = labels_of(kind, np.concatenate([s.detail for s in segments]))
         self._communicating: Mask = kind == Kind.COMM
         self._communication = np.flatnonzero(self._communicating)
-        calls = sorted({call.key: call for step in ordered for call in step.collectives}.values(), key=_by_end)
-        self.calls: list[CollectiveCall] = calls
-        self._call_ends = np.array([call.end_ns for call in calls], dtype=np.int64)
+        self.calls, _ = calls_in([step.collectives for step in ordered])
+        order = np.lexsort((self.calls.start_ns, self.calls.end_ns))
+        self._call_ends = self.calls.end_ns[order]
+        # By their ends: place, start and end.
+        columns = order, self.calls.start_ns[order], self._call_ends
+        self._by_end = list(zip(*(column.tolist() for column in columns), strict=True))
 
     @cached_property
     def _sums(self) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -107,11 +110,13 @@ class Timeline:
             return None
         return int(self._communication[at])
 
-    def arrivals(self, calls: Sequence[CollectiveCall]) -> Arrivals:
-        """When the rank arrived at each call: one pass over all of them."""
-        start, end = (np.array([getattr(c, key) for c in calls], dtype=np.int64) for key in ("start_ns", "end_ns"))
-        waited = np.array([call.waited_ns is not None for call in calls], dtype=np.bool_)
-        since, until = np.array([call.waited_ns or (0, 0) for call in calls], dtype=np.int64).reshape(-1, 2).T
+    def arrivals(self, places: Times) -> Arrivals:
+        """When the rank arrived at the calls at these places: one pass over all of them."""
+        calls = self.calls
+        start, end, since, until = (
+            column[places] for column in (calls.start_ns, calls.end_ns, calls.wait_start_ns, calls.wait_end_ns)
+        )
+        waited, sent = calls.waited[places], calls.with_op(SEND)[places]
         busy_until = np.where(waited, since, end)
         at, inside = self._segments_before(busy_until)
         standing = inside & self._communicating[at]
@@ -119,7 +124,6 @@ class Timeline:
         at, inside = self._segments_before(end)
         still = np.where(waited, (since < end) & (end <= until), ~inside | self._communicating[at])
         # A sender is ready when it sends: it may be blocked later, but the receiver need not wait until then.
-        sent = np.array([call.op == SEND for call in calls], dtype=np.bool_)
         ready = np.where(sent, start, np.maximum(start, np.where(waited, since, idle)))
         return Arrivals(start, end, ready, np.where(sent, start, idle), still & ~sent)
 
@@ -168,122 +172,93 @@ class Timeline:
     def standing(self) -> Intervals:
         return np.stack((self.start_ns[self._communication], self.end_ns[self._communication]), axis=1)
 
-    def releasing_call(self, start_ns: int, end_ns: int) -> CollectiveCall | None:
-        """The collective whose end released the rank at ``end_ns``, among those open in the window."""
+    def releasing_call(self, start_ns: int, end_ns: int) -> tuple[int, int] | None:
+        """The collective whose end released the rank at ``end_ns``, among those open in the window: its place among the
+        calls, and its start."""
         first = int(np.searchsorted(self._call_ends, start_ns, side="right"))
-        best: CollectiveCall | None = None
-        for number in range(first, len(self.calls)):
-            call = self.calls[number]
-            if call.start_ns < end_ns and (best is None or abs(call.end_ns - end_ns) < abs(best.end_ns - end_ns)):
-                best = call
-            if call.end_ns > end_ns and best is not None:
+        best: tuple[int, int] | None = None
+        nearest = 0
+        for at in range(first, len(self._by_end)):
+            place, start, end = self._by_end[at]
+            if start < end_ns and (best is None or abs(end - end_ns) < nearest):
+                best, nearest = (place, start), abs(end - end_ns)
+            if end > end_ns and best is not None:
                 break
         return best
-
-
-def _by_end(call: CollectiveCall) -> tuple[int, int]:
-    return call.end_ns, call.start_ns
 
 
 # -- critical path -----------------------------------------------------------------------------------------------------
 
 
-class Attendance(NamedTuple):
-    """One collective: arrays with a value for each rank that took part (see ``Arrivals``). ``row``: the rank's place
-    among all ranks with a timeline. ``in_step``: whether the collective blocked all of them when it ended."""
-
-    rank: Times
-    row: Times
-    start_ns: Times
-    end_ns: Times
-    ready_ns: Times
-    idle_ns: Times
-    in_step: bool
-
-    def ready_of(self, rank: int) -> int:
-        return int(self.ready_ns[self.rank == rank][0])
-
-
-class Attended(NamedTuple):
-    """All collectives as columns (see ``Attendance``), the ranks of each one after the other. ``edges[c]`` to
-    ``edges[c + 1]``: the places of collective ``c`` in the columns; ``number``: of each key. ``in_step``: by
-    collective."""
-
-    number: Mapping[Key, int]
-    edges: Times
-    rank: Times
-    row: Times
-    start_ns: Times
-    end_ns: Times
-    ready_ns: Times
-    idle_ns: Times
-    in_step: Mask
-
-
 class Readiness(Struct, frozen=True):
-    """When the ranks arrived at their collectives.
+    """When the ranks arrived at their collectives: columns over the members of all of them, as in ``matched`` (see
+    ``Arrivals``). ``ranks``: all ranks with a timeline; ``row``: the place of each member's rank among these.
+    ``in_step``: by collective, whether it blocked all of its members when it ended. ``numbers``: for each rank, the
+    collective of each of its calls, -1 where no other rank took part.
 
     The last rank to be ready is not always the last one to call. Back-to-back transfers all begin at the end of the
     previous one, on every rank; a rank that was late then shows by its short remaining wait. The wait of the last rank
     to be ready is the transfer: a faster network would save it.
     """
 
-    of: Mapping[Key, Attendance]
-    ranks: tuple[int, ...]  # all ranks with a timeline, in the order of the rows
-    all: Attended
+    matched: Matched
+    ranks: tuple[int, ...]
+    row: Times
+    start_ns: Times
+    end_ns: Times
+    ready_ns: Times
+    idle_ns: Times
+    in_step: Mask
+    numbers: Mapping[int, Times]
+
+    def members(self, number: int) -> slice:
+        """Where the members of a collective are in the columns."""
+        return slice(self.matched.edges[number], self.matched.edges[number + 1])
+
+    def ready_of(self, number: int, rank: int) -> int:
+        at = self.members(number)
+        return int(self.ready_ns[at][self.matched.rank[at] == rank][0])
+
+    def nearly_last(self) -> Mask:
+        """By member: whether it was ready last. If two arrive together, the path may be on either."""
+        last = np.repeat(self.matched.most(self.ready_ns), self.matched.sizes)
+        mask: Mask = self.ready_ns >= last - CRITICAL_PATH.noise_of_waits_ns
+        return mask
 
 
-def readiness(matched: Mapping[Key, Mapping[int, CollectiveCall]], timelines: Mapping[int, Timeline]) -> Readiness:
+def readiness(matched: Matched, timelines: Mapping[int, Timeline]) -> Readiness:
     """Each rank's arrivals at all its collectives, from one query per rank."""
-    row = {rank: i for i, rank in enumerate(timelines)}
-    calls: dict[int, list[CollectiveCall]] = {rank: [] for rank in row}
-    places: dict[int, list[int]] = {rank: [] for rank in row}
-    ranks: list[int] = []
-    for members in matched.values():
-        for place, (rank, call) in enumerate(members.items(), len(ranks)):
-            calls[rank].append(call)
-            places[rank].append(place)
-        ranks.extend(members)
-    columns = np.zeros((5, len(ranks)), dtype=np.int64)
-    rows = np.zeros(len(ranks), dtype=np.int64)
-    for rank, rank_calls in calls.items():
-        if rank_calls:
-            columns[:, places[rank]] = timelines[rank].arrivals(rank_calls)
-            rows[places[rank]] = row[rank]
-    rank_of = np.array(ranks, dtype=np.int64)
+    columns = np.zeros((5, len(matched.rank)), dtype=np.int64)
+    rows = np.zeros(len(matched.rank), dtype=np.int64)
+    for row, (rank, timeline) in enumerate(timelines.items()):
+        members = np.flatnonzero(matched.rank == rank)
+        if len(members):
+            columns[:, members] = timeline.arrivals(matched.place[members])
+            rows[members] = row
     start, end, ready, idle, still = columns
-    edges = np.cumsum([0, *(len(members) for members in matched.values())])
-    in_step = np.logical_and.reduceat(still != 0, edges[:-1]) if len(still) else np.zeros(0, dtype=np.bool_)
-    number = {key: at for at, key in enumerate(matched)}
-    attended = Attended(number, edges, rank_of, rows, start, end, ready, idle, in_step)
-    attendance = {}
-    for key, first, last, all_still in zip(
-        matched, edges[:-1].tolist(), edges[1:].tolist(), in_step.tolist(), strict=True
-    ):
-        at = slice(first, last)
-        attendance[key] = Attendance(rank_of[at], rows[at], start[at], end[at], ready[at], idle[at], all_still)
-    return Readiness(attendance, tuple(row), attended)
+    numbers = {
+        rank: matched.numbers_of(rank) if rank in matched.calls else np.full(len(timeline.calls), -1)
+        for rank, timeline in timelines.items()
+    }
+    return Readiness(matched, tuple(timelines), rows, start, end, ready, idle, matched.all_of(still != 0), numbers)
 
 
-def held_up_at(path: CriticalPath, arrivals: Iterable[tuple[Key, int, int]]) -> list[Key]:
-    """Collectives whose last-arriving rank was on the critical path at its arrival. ``arrivals``: (key, rank,
-    arrival_ns).
+def held_up_at(path: CriticalPath, number: Times, rank: Times, arrival_ns: Times, keys: Sequence[Key]) -> list[int]:
+    """Collectives whose last-arriving rank was on the critical path at its arrival. ``number``, ``rank``,
+    ``arrival_ns``: the collectives of the step and who arrived last, in order of arrival; ``keys``: by number.
 
     Collectives at which the path changes ranks are included. A last rank that called, did something else and asked for
     the result after the others had left was ready after them: at that time the path may be on one of them again.
     """
-    arrivals = list(arrivals)
-    if not arrivals or not len(path.start_ns):
+    if not len(number) or not len(path.start_ns):
         return []
-    at = np.array([arrival for _, _, arrival in arrivals], dtype=np.int64)
-    ranks = np.array([rank for _, rank, _ in arrivals], dtype=np.int64)
     # A piece of the path ends at an arrival; the next one is the transfer, or the wait of a rank that came earlier.
-    before = np.searchsorted(path.start_ns, at, side="left") - 1
-    met = at == path.start_ns[0]  # a rank whose step begins with its arrival leaves no piece before it
+    before = np.searchsorted(path.start_ns, arrival_ns, side="left") - 1
+    met = arrival_ns == path.start_ns[0]  # a rank whose step begins with its arrival leaves no piece before it
     for near in (before, before + 1):
         index = np.clip(near, 0, len(path.start_ns) - 1)
-        met |= (path.rank[index] == ranks) & (path.start_ns[index] <= at) & (at <= path.end_ns[index])
-    held = (key for (key, _, _), was in zip(arrivals, met.tolist(), strict=True) if was or key in path.changes)
+        met |= (path.rank[index] == rank) & (path.start_ns[index] <= arrival_ns) & (arrival_ns <= path.end_ns[index])
+    held = (of for of, was in zip(number.tolist(), met.tolist(), strict=True) if was or keys[of] in path.changes)
     return list(dict.fromkeys(held))
 
 
@@ -300,7 +275,7 @@ def walk(
     # copies, for example): pieces after the arrival belong to this rank, and only the one around it changes ranks.
     jumped: set[Key] = set()
     present = np.array([rank in steps for rank in came.ranks], dtype=np.bool_)
-    if not came.of:  # no rank to wait for
+    if not len(came.matched):  # no rank to wait for
         line, begin = timelines[rank], steps[rank].begin_ns
         index = line.segment_before(time)
         if index is not None and time > begin:
@@ -321,12 +296,12 @@ def walk(
             time = int(line.end_ns[comm])
         start = max(int(line.start_ns[comm]), begin)
         call = line.releasing_call(start, time)
-        if call is not None and start < call.start_ns < time:
-            start = call.start_ns  # one stretch of communication with several collectives back to back
-        key = call.key if call is not None else None
+        if call is not None and start < call[1] < time:
+            start = call[1]  # one stretch of communication with several collectives back to back
+        key = line.calls.key(call[0]) if call is not None else None
         last = None
-        if key is not None and key not in jumped:
-            last = _last_ready(came.of.get(key), present)
+        if call is not None and key not in jumped:
+            last = _last_ready(came, int(came.numbers[rank][call[0]]), present)
         if last is None or last[0] == rank or min(last[1], time) - start <= CRITICAL_PATH.noise_of_waits_ns:
             stretches.add(rank, line, comm, comm, start, time, key)
             time = start
@@ -368,12 +343,6 @@ class _Found:
         return CriticalPath(rank, start, end, kind, detail, collective, tuple(self.keys), frozenset(changes))
 
 
-def nearly_last(came: Attendance) -> list[tuple[int, int]]:
-    """Rank and time of all ranks that were ready last. If two arrive together, the path may be on either."""
-    late = came.ready_ns >= came.ready_ns.max() - CRITICAL_PATH.noise_of_waits_ns
-    return list(zip(came.rank[late].tolist(), came.ready_ns[late].tolist(), strict=True))
-
-
 def _last_done(steps: Mapping[int, RankStep]) -> int:
     """The rank that ends last; of several, the one that waited least (its number decides only between equals)."""
     end = max(step.end_ns for step in steps.values())
@@ -381,13 +350,14 @@ def _last_done(steps: Mapping[int, RankStep]) -> int:
     return min(last, key=lambda rank: (steps[rank].segments.total(Kind.COMM), rank)) if len(last) > 1 else last[0]
 
 
-def _last_ready(came: Attendance | None, present: npt.NDArray[np.bool_]) -> tuple[int, int] | None:
+def _last_ready(came: Readiness, number: int, present: npt.NDArray[np.bool_]) -> tuple[int, int] | None:
     """The last rank to be ready among those that are ``present`` (by row), and when; None if fewer than two took
     part."""
-    if came is None:
+    if number < 0:
         return None
-    here = present[came.row]
-    ready, ranks = came.ready_ns[here], came.rank[here]
+    at = came.members(number)
+    here = present[came.row[at]]
+    ready, ranks = came.ready_ns[at][here], came.matched.rank[at][here]
     if len(ready) < 2:
         return None
     last = int(ready.max())

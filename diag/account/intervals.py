@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.model.steps import CollectiveCall, Detail, Kind, RankStep, Segments
+
+from .calls import Some, calls_in
 
 Intervals = npt.NDArray[np.int64]
 Times = npt.NDArray[np.int64]
@@ -301,38 +302,32 @@ def intervals_of(segments: Segments, kind: Kind) -> Intervals:
     return np.stack((segments.start_ns[chosen], segments.end_ns[chosen]), axis=1)
 
 
-def shift_call(call: CollectiveCall, delta_ns: int) -> CollectiveCall:
-    if delta_ns == 0:
-        return call
-    return _moved(call, lambda time_ns: time_ns + delta_ns)
-
-
-def shift(step: RankStep, delta_ns: int) -> RankStep:
-    """The same step on a clock that is ``delta_ns`` ahead."""
-    if delta_ns == 0:
-        return step
-    return replace(
-        step,
-        begin_ns=step.begin_ns + delta_ns,
-        end_ns=step.end_ns + delta_ns,
-        segments=replace(
-            step.segments, start_ns=step.segments.start_ns + delta_ns, end_ns=step.segments.end_ns + delta_ns
-        ),
-        collectives=tuple(shift_call(call, delta_ns) for call in step.collectives),
+def on_clock(steps: Sequence[RankStep], clock: Callable[[Times], Times]) -> list[RankStep]:
+    """The steps of a rank with all their times mapped by ``clock``, which must be monotonic."""
+    if not steps:
+        return []
+    calls, places = calls_in([step.collectives for step in steps])
+    moved = calls.on_clock(clock)
+    starts, ends = (
+        clock(np.concatenate([getattr(step.segments, name) for step in steps])) for name in ("start_ns", "end_ns")
     )
+    edges = np.cumsum([0, *(len(step.segments.kind) for step in steps)]).tolist()
+    begun, done = (
+        clock(np.array([getattr(step, name) for step in steps], dtype=np.int64)).tolist()
+        for name in ("begin_ns", "end_ns")
+    )
+    return [
+        replace(
+            step,
+            begin_ns=begin,
+            end_ns=end,
+            segments=replace(step.segments, start_ns=starts[i:j], end_ns=ends[i:j]),
+            collectives=Some(moved, of_step),
+        )
+        for step, (i, j), begin, end, of_step in zip(steps, pairwise(edges), begun, done, places, strict=True)
+    ]
 
 
-def on_clock(step: RankStep, clock: Callable[[Times], Times]) -> RankStep:
-    """The same step with all its times mapped by ``clock``, which must be monotonic."""
-
-    def at(time_ns: int) -> int:
-        return int(clock(np.array([time_ns], dtype=np.int64))[0])
-
-    segments = replace(step.segments, start_ns=clock(step.segments.start_ns), end_ns=clock(step.segments.end_ns))
-    calls = tuple(_moved(call, at) for call in step.collectives)
-    return replace(step, begin_ns=at(step.begin_ns), end_ns=at(step.end_ns), segments=segments, collectives=calls)
-
-
-def _moved(call: CollectiveCall, at: Callable[[int], int]) -> CollectiveCall:
-    waited = call.waited_ns and (at(call.waited_ns[0]), at(call.waited_ns[1]))
-    return msgspec.structs.replace(call, start_ns=at(call.start_ns), end_ns=at(call.end_ns), waited_ns=waited)
+def shifted(steps: Sequence[RankStep], delta_ns: int) -> list[RankStep]:
+    """The steps of a rank on a clock that is ``delta_ns`` ahead."""
+    return on_clock(steps, lambda times_ns: times_ns + delta_ns)

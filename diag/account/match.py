@@ -24,6 +24,10 @@ from msgspec import Struct, field
 from diag.account.policy import CLOCKS
 from diag.collectors.records import RECV, SEND
 from diag.model.steps import CollectiveCall, MatchedCollective
+from diag.rundir.columns import UNKNOWN, Bools
+
+from .calls import Calls, Matched
+from .calls import Key as Key  # for those who match
 
 # No rank leaves one of these before all have entered it. A broadcast's root may leave at once.
 ALL_TO_ALL = "all_to_all"
@@ -32,17 +36,10 @@ SYNCHRONISING = frozenset({"all_reduce", "all_gather", "reduce_scatter", ALL_TO_
 SEND_RECV = "send_recv"  # a send and its receive as one transfer
 _PAIR = {SEND, RECV}
 
-Calls = Mapping[int, Sequence[CollectiveCall]]  # rank: its calls
-Key = tuple[str, int, str]
 
-
-def by_key(calls: Calls) -> dict[Key, dict[int, CollectiveCall]]:
-    """Collectives in which at least two ranks took part: key, then rank. A call that is listed twice counts once."""
-    collectives: dict[Key, dict[int, CollectiveCall]] = {}
-    for rank, rank_calls in calls.items():
-        for call in rank_calls:
-            collectives.setdefault(call.key, {}).setdefault(rank, call)
-    return {key: members for key, members in collectives.items() if len(members) > 1}
+def by_key(calls: Mapping[int, Sequence[CollectiveCall]]) -> Matched:
+    """Collectives in which at least two ranks took part. A call that is listed twice counts once."""
+    return Matched({rank: own if isinstance(own, Calls) else Calls.of(own) for rank, own in calls.items()})
 
 
 def is_pair(calls: Iterable[CollectiveCall]) -> bool:
@@ -55,62 +52,62 @@ def is_pair(calls: Iterable[CollectiveCall]) -> bool:
     return ops == _PAIR
 
 
-def is_handed_over(calls: Iterable[CollectiveCall]) -> bool:
-    """Whether these are a send and its receive, and no thread was blocked in the send."""
-    pair = list(calls)
-    return is_pair(pair) and all(call.waited_ns is None for call in pair if call.op == SEND)
-
-
-def measure(members: Mapping[Key, Mapping[int, CollectiveCall]]) -> dict[Key, MatchedCollective]:
-    """Wait, transfer and tail of collectives whose calls are on the common clock; in no step yet.
+def measure(matched: Matched) -> list[MatchedCollective]:
+    """Wait, transfer and tail of all collectives, whose calls are on the common clock; in no step yet.
 
     For a send and its receive only the receiver's end counts, and only if a thread was blocked in it: otherwise the
     data had arrived some time before. The sender waits no longer than its own call lasts."""
-    ordered = {key: dict(sorted(calls.items())) for key, calls in members.items()}
-    every = [call for calls in ordered.values() for call in calls.values()]
-    if not every:
-        return {}
-    sizes = np.array([len(calls) for calls in ordered.values()])
-    edges = np.concatenate(([0], np.cumsum(sizes)))
-    starts, ends = (np.array([getattr(call, key) for call in every], dtype=np.int64) for key in ("start_ns", "end_ns"))
-    ranks = np.array([rank for calls in ordered.values() for rank in calls], dtype=np.int64)
-    arrival = np.maximum.reduceat(starts, edges[:-1])
-    last = np.maximum.reduceat(np.where(starts == np.repeat(arrival, sizes), ranks, -1), edges[:-1])
-    first_end = np.minimum.reduceat(ends, edges[:-1])
+    sizes, edges = matched.sizes, matched.edges
+    by_rank = np.lexsort((matched.rank, np.repeat(np.arange(len(matched)), sizes)))
+    ranks, starts, ends = (column[by_rank] for column in (matched.rank, matched.start_ns, matched.end_ns))
+    sent = matched.sent[by_rank]
+    arrival = matched.most(starts)
+    last = matched.most(np.where(starts == np.repeat(arrival, sizes), ranks, -1))
+    first_end = matched.least(ends)
+    received = matched.pairs.repeat(sizes) & ~sent
+    waited_ns = (matched.column("wait_end_ns") - matched.column("wait_start_ns"))[by_rank]
+    blocked = (matched.column("wait_start_ns")[by_rank] == UNKNOWN) | (waited_ns >= CLOCKS.blocked_ns)
+    done = matched.most(np.where(received, np.where(blocked, ends, np.repeat(arrival, sizes)), np.iinfo(np.int64).min))
+    first_end = np.where(matched.pairs, done, first_end)
+    tails = np.where(np.repeat(matched.pairs, sizes), 0, ends - np.repeat(first_end, sizes))
+    at = np.repeat(arrival, sizes)
+    waits = np.where(sent, np.maximum(0, np.minimum(at, ends) - starts), at - starts)
+    transfer = np.maximum(0, first_end - arrival)
+    inferred = matched.any_of(matched.column("inferred"))
+    bytes_of = matched.column("bytes")[by_rank].tolist()
+    members, waits_of, tails_of = ranks.tolist(), waits.tolist(), tails.tolist()
     whole: dict[tuple[int, tuple[int, ...]], bool] = {}
-    measured = {}
+    measured = []
     columns = zip(
-        ordered.items(), pairwise(edges.tolist()), *(each.tolist() for each in (arrival, last, first_end)), strict=True
+        matched.keys_of,
+        pairwise(edges.tolist()),
+        matched.place[by_rank][edges[:-1]].tolist(),
+        *(each.tolist() for each in (matched.pairs, last, arrival, transfer, inferred)),
+        strict=True,
     )
-    for (key, calls), (i, j), arrival_ns, last_arriver, first_end_ns in columns:
-        first, members_of = next(iter(calls.values())), tuple(calls)
-        pair = is_pair(calls.values())
-        ends_ns, waits_ns = ends[i:j], arrival_ns - starts[i:j]
-        if pair:
-            received = next(call for call in calls.values() if call.op == RECV)
-            blocked = received.waited_ns is None or received.waited_ns[1] - received.waited_ns[0] >= CLOCKS.blocked_ns
-            first_end_ns = received.end_ns if blocked else arrival_ns
-            ends_ns = np.full(j - i, first_end_ns)
-        if first.op in _PAIR:
-            sent = np.array([call.op == SEND for call in calls.values()])
-            waits_ns = np.where(sent, np.maximum(0, np.minimum(arrival_ns, ends[i:j]) - starts[i:j]), waits_ns)
-        known = id(first.group_ranks), members_of
+    for key, (i, j), place, pair, last_arriver, arrival_ns, transfer_ns, is_inferred in columns:
+        of_collective = tuple(members[i:j])
+        calls = matched.calls[of_collective[0]]
+        group = calls.groups[calls.group[place]]
+        known = id(group.ranks), of_collective
         if known not in whole:  # a group has thousands of collectives
-            whole[known] = set(members_of) >= set(first.group_ranks)
-        measured[key] = MatchedCollective(
-            step=-1,
-            key=key,
-            op=SEND_RECV if pair else first.op,
-            bytes=first.bytes,
-            ranks=members_of,
-            last_arriver=last_arriver,
-            arrival_ns=arrival_ns,
-            transfer_ns=max(0, first_end_ns - arrival_ns),
-            wait_ns=tuple(waits_ns.tolist()),
-            tail_ns=tuple((ends_ns - first_end_ns).tolist()),
-            complete=whole[known] and len(members_of) >= first.group_size,
-            inferred=any(call.inferred for call in calls.values()),
-            sizes=tuple(call.bytes for call in calls.values()),
+            whole[known] = set(of_collective) >= set(group.ranks) and j - i >= group.size
+        measured.append(
+            MatchedCollective(
+                step=-1,
+                key=key,
+                op=SEND_RECV if pair else calls.names[calls.op[place]],
+                bytes=bytes_of[i],
+                ranks=of_collective,
+                last_arriver=last_arriver,
+                arrival_ns=arrival_ns,
+                transfer_ns=transfer_ns,
+                wait_ns=tuple(waits_of[i:j]),
+                tail_ns=tuple(tails_of[i:j]),
+                complete=whole[known],
+                inferred=is_inferred,
+                sizes=tuple(bytes_of[i:j]),
+            )
         )
     return measured
 
@@ -136,19 +133,15 @@ class Met(NamedTuple):
     end_ns: Bounds
 
 
-def meetings(
-    ranks: Sequence[int], collectives: Sequence[Mapping[int, CollectiveCall]], shift_ns: Mapping[int, int]
-) -> list[Met]:
-    """The collectives as arrays. ``ranks``: all of them, in the order of the places; ``shift_ns``: added to each rank's
-    times."""
-    index = {rank: i for i, rank in enumerate(ranks)}
-    shift = np.array([shift_ns.get(rank, 0) for rank in ranks], dtype=np.int64)
-    met = []
-    for members in collectives:
-        members_at = np.array([index[rank] for rank in members])
-        times = ([getattr(call, key) for call in members.values()] for key in ("start_ns", "end_ns"))
-        met.append(Met(members_at, *(np.array(time_ns, dtype=np.int64) + shift[members_at] for time_ns in times)))
-    return met
+def meetings(ranks: Sequence[int], matched: Matched, members: Bools, shift_ns: Mapping[int, int]) -> list[Met]:
+    """Collectives as arrays. ``ranks``: all of them, in the order of the places; ``members``: those that count, of each
+    collective none or at least two; ``shift_ns``: added to each rank's times."""
+    places = np.searchsorted(ranks, matched.rank)
+    shift = np.array([shift_ns.get(rank, 0) for rank in ranks], dtype=np.int64)[places]
+    kept = np.flatnonzero(members)
+    columns = [column[kept] for column in (places, matched.start_ns + shift, matched.end_ns + shift)]
+    edges = np.unique(np.searchsorted(kept, matched.edges)).tolist()
+    return [Met(*(column[i:j] for column in columns)) for i, j in pairwise(edges)]
 
 
 def clock_bounds(met: Iterable[Met], of_rank: Bounds) -> tuple[Bounds, Known]:
@@ -339,7 +332,7 @@ class Alignment(Struct, frozen=True):
 
 
 def align(
-    matched: Mapping[Key, Mapping[int, CollectiveCall]],
+    matched: Matched,
     domains: Mapping[int, str],
     shift_ns: Mapping[int, int] | None = None,
     on_device: bool = False,
@@ -351,8 +344,8 @@ def align(
     ranks = sorted(domains)
     if len(ranks) < 2:
         return Alignment(dict.fromkeys(ranks, 0), None)
-    synchronising = [members for key, members in matched.items() if key[2] in SYNCHRONISING]
-    met = meetings(ranks, synchronising, shift_ns or {})
+    synchronising = np.repeat(matched.labelled(SYNCHRONISING), matched.sizes)
+    met = meetings(ranks, matched, synchronising, shift_ns or {})
     names = _honest_domains(ranks, domains, met)
     order = list(dict.fromkeys(names))
     if len(order) == 1:
@@ -365,9 +358,12 @@ def align(
     tied = known[0] & known[:, 0]
     tied[0] = True
     offset, half = _middle(closed[np.ix_(tied, tied)])
-    if from_waits:
-        waited = [waiting_members for members in synchronising if len(waiting_members := _waited_for(members)) > 1]
-    ended = meetings(ranks, waited, shift_ns or {}) if from_waits else met
+    ended = met
+    if from_waits:  # the members that waited for the end of a collective observed it
+        waited_from, waited_until = matched.column("wait_start_ns"), matched.column("wait_end_ns")
+        observed = synchronising & (waited_from != UNKNOWN) & (waited_until - waited_from >= CLOCKS.blocked_ns)
+        several = np.add.reduceat(observed.astype(np.int64), matched.edges[:-1]) > 1 if len(matched) else observed
+        ended = meetings(ranks, matched, observed & np.repeat(several, matched.sizes), shift_ns or {})
     by_ends = _by_ends(ended, of_rank, closed) if on_device and clocks is None and bool(tied.all()) else None
     if by_ends is not None and by_ends[1] < half:
         offset, half = by_ends
@@ -383,15 +379,6 @@ def align(
     )
     # A slope that is a little off moves the ends of the run by as much again as the offset may be off.
     return Alignment(offsets, 2 * half, rate, since)
-
-
-def _waited_for(members: Mapping[int, CollectiveCall]) -> dict[int, CollectiveCall]:
-    """The members that waited for the end of a collective: they observed it."""
-    return {
-        rank: call
-        for rank, call in members.items()
-        if call.waited_ns is not None and call.waited_ns[1] - call.waited_ns[0] >= CLOCKS.blocked_ns
-    }
 
 
 def _middle(closed: Bounds) -> tuple[Bounds, int]:

@@ -19,7 +19,7 @@ from diag.model.steps import HOST_DETAILS, Attribution, CollectiveCall, Detail, 
 from . import intervals as iv
 from .attribute import waiting
 from .intervals import intervals_of
-from .match import Key, by_key, is_pair
+from .match import by_key
 
 # On a CPU, time outside of operators is the rank's own work, too; on a device, so is idle time that its host causes.
 _OWN_IDLE = (
@@ -104,16 +104,15 @@ def _waits(attribution: Attribution, stage_of: dict[int, int]) -> dict[int, iv.I
     calls: dict[int, list[CollectiveCall]] = defaultdict(list)
     for step in attribution.rank_steps:
         calls[step.rank] += step.collectives
-    across: dict[Key, dict[int, CollectiveCall]] = {}
-    for key, members in by_key(calls).items():
-        last = max(members, key=lambda rank: members[rank].start_ns)
-        if is_pair(members.values()):
-            across[key] = members
-        elif len({stage_of.get(rank) for rank in members}) > 1:
-            # Ranks in the last rank's stage waited for a rank of their own stage, the others for another stage.
-            others = {r: call for r, call in members.items() if r == last or stage_of.get(r) != stage_of.get(last)}
-            across[key] = others
-    return waiting(across)
+    matched = by_key(calls)
+    stages = {stage: code for code, stage in enumerate(dict.fromkeys(stage_of.values()))}
+    stage = np.array([stages.get(stage_of.get(rank, -1), -1) for rank in matched.rank.tolist()], dtype=np.int64)
+    arrival = np.repeat(matched.most(matched.start_ns), matched.sizes)
+    members = np.arange(len(matched.rank))
+    last = np.repeat(matched.least(np.where(matched.start_ns == arrival, members, len(members))), matched.sizes)
+    # Ranks in the last rank's stage waited for a rank of their own stage, the others for another stage.
+    across = np.repeat(matched.pairs, matched.sizes) | (stage != stage[last])
+    return waiting(matched, across)
 
 
 def _waited(step: RankStep, waits: dict[int, iv.Intervals] | None) -> int:

@@ -28,12 +28,14 @@ from diag.collectors.records import (
     StepRecord,
 )
 from diag.model.steps import CollectiveCall, Detail, Kind, RankStep, by_causes
+from diag.rundir.columns import UNKNOWN, Rows, Steps
 
 from . import intervals as iv
+from .calls import Calls, Group, Some
 from .intervals import Layer, Painted, disjoint
 from .match import ALL_TO_ALL
 
-_TRANSFER = "p2p"  # in the key of recorded sends and receives
+TRANSFER = "p2p"  # in the key of recorded sends and receives
 
 
 def partition(
@@ -47,38 +49,43 @@ def partition(
     """One ``RankStep`` per record, on the rank's own monotonic clock. ``rows`` are all collectives of the rank.
     ``idle``: when the device was idle; given if the records are those of the device (``device_clock``), which computes
     otherwise."""
+    recorded, rows = Steps.of(records), Rows.of(rows)
+    begins, ends = recorded.begin_ns, recorded.end_ns
     calls = calls_of(rows, groups)
     waits = iv.EMPTY if on_device else blocked(rows)
-    p2p = iv.EMPTY if on_device else blocked([row for row in rows if is_p2p(row)])
-    painted = Painted(disjoint(_layers(records, waits, p2p, idle)))
-    on_wire = iv.union(iv.make((call.start_ns, call.end_ns) for call in calls if not is_transfer(call)), waits)
-    begins, ends = (np.array([getattr(r, key) for r in records], dtype=np.int64) for key in ("begin_ns", "end_ns"))
+    p2p = iv.EMPTY if on_device else blocked(rows.take(rows.of_groups(P2P_PREFIX)))
+    painted = Painted(disjoint(_layers(recorded, waits, p2p, idle)))
+    spans = np.stack((calls.start_ns, calls.end_ns), axis=1)
+    on_wire = iv.union(spans[~calls.labelled(TRANSFER)], waits)
     wired = iv.Covered(on_wire).between(begins, ends).tolist()
-    starts, until = (np.array([getattr(c, key) for c in calls], dtype=np.int64) for key in ("start_ns", "end_ns"))
+    starts, until = calls.start_ns, calls.end_ns
     # Calls may end in any order: those before the first one that reaches into the step need not be looked at.
     reaching = np.searchsorted(np.maximum.accumulate(until), begins, side="right").tolist()
     begun = np.searchsorted(starts, ends, side="right").tolist()
-    whole = all(row.whole for row in rows)
+    whole = bool(rows.whole.all())
     segments = painted.cut(begins, ends)
     spent = by_causes(segments)
     steps = []
-    for at, (record, pieces, on_wire_ns) in enumerate(zip(records, segments, wired, strict=True)):
+    columns = zip(
+        *(column.tolist() for column in (recorded.step, begins, ends)), segments, wired, reaching, begun, strict=True
+    )
+    for at, (step, begin, end, pieces, on_wire_ns, first, last) in enumerate(columns):
         # The call of the last rank to arrive has no duration if the transfer takes no time. At the edge of two steps it
         # belongs to the first: if it were in neither, only the other ranks would have met.
-        near = slice(reaching[at], begun[at])
-        inside = (starts[near] < record.end_ns) | (starts[near] == until[near])
-        inside_step = (reaching[at] + np.flatnonzero(inside & (until[near] > record.begin_ns))).tolist()
+        near = slice(first, last)
+        inside = (starts[near] < end) | (starts[near] == until[near])
+        inside_step = first + np.flatnonzero(inside & (until[near] > begin))
         steps.append(
             RankStep(
                 rank=rank,
-                step=record.step,
-                begin_ns=record.begin_ns,
-                end_ns=record.end_ns,
+                step=step,
+                begin_ns=begin,
+                end_ns=end,
                 source="records" if idle is None else "events",
                 segments=pieces,
                 overlapped_comm_ns=max(0, on_wire_ns - int(spent[at, Kind.COMM].sum())),
                 optimizer_ns=int(spent[at, Kind.COMPUTE, Detail.OPTIMIZER]),
-                collectives=tuple(calls[i] for i in inside_step),
+                collectives=Some(calls, inside_step),
                 comm_known=not on_device,
                 hidden_known=whole,
             )
@@ -86,39 +93,42 @@ def partition(
     return steps
 
 
-def calls_of(rows: Sequence[CollectiveRow], groups: Mapping[str, Sequence[int]]) -> list[CollectiveCall]:
-    """The collectives, sends and receives whose end is known, in order of start."""
-    # For each group, read once: its ranks, its name, and whether it is of sends and receives. Two groups of one name (a
-    # mesh axis has the same name in all its groups) differ in their first member.
-    known: dict[str, tuple[tuple[int, ...], str, bool]] = {}
-    calls = []
-    for row in rows:
-        if row.end_ns is None:
-            continue
-        if row.group not in known:
-            ranks = tuple(groups.get(row.group, ()))
-            known[row.group] = ranks, f"{row.group}@{ranks[0]}" if ranks else row.group, is_p2p(row)
-        ranks, group, p2p = known[row.group]
-        if p2p:
-            calls.append(_transfer(row, ranks))
-            continue
-        calls.append(
-            CollectiveCall(
-                (group, row.seq, row.op),
-                row.op,
-                group,
-                ranks,
-                row.bytes if row.whole else 0,  # a sum over several calls, which took longer than recorded
-                row.start_ns,
-                row.end_ns,
-                dtype=row.dtype,
-                group_size=len(ranks),
-                waited_ns=_waited(row),
-                sent_bytes=row.bytes if row.op == ALL_TO_ALL else None,
-                received_bytes=row.received_bytes,
-            )
-        )
-    return sorted(calls, key=lambda call: call.start_ns)
+def calls_of(rows: Sequence[CollectiveRow], groups: Mapping[str, Sequence[int]]) -> Calls:
+    """The collectives, sends and receives whose end is known, in order of start.
+
+    A send and its receive have one key. A send that was only handed over was not waited for."""
+    rows = Rows.of(rows)
+    rows = rows.take(rows.end_ns != UNKNOWN)
+    rows = rows.take(np.argsort(rows.start_ns, kind="stable"))
+    transfer = rows.of_groups(P2P_PREFIX)
+    # Two groups of one name (a mesh axis has the same name in all its groups) differ in their first member.
+    known: list[Group] = []
+    for name in rows.names:
+        ranks = tuple(groups.get(name, ()))
+        qualified = name if name.startswith(P2P_PREFIX) or not ranks else f"{name}@{ranks[0]}"
+        known.append(Group(qualified, ranks, len(ranks)))
+    names = (*rows.names, TRANSFER)
+    exchanged = rows.op == (names.index(ALL_TO_ALL) if ALL_TO_ALL in names else -1)
+    sent = rows.op == (names.index(SEND) if SEND in names else -1)
+    waited = rows.waited & ~(transfer & sent & (rows.wait_end_ns - rows.wait_start_ns < CLOCKS.blocked_ns))
+    return Calls(
+        group=rows.group,
+        seq=rows.seq,
+        label=np.where(transfer, len(names) - 1, rows.op).astype(np.int32),
+        op=rows.op,
+        # The sum over several calls took longer than recorded.
+        bytes=np.where(transfer | rows.whole, rows.bytes, 0),
+        dtype=rows.dtype,
+        start_ns=rows.start_ns,
+        end_ns=rows.end_ns,
+        inferred=np.broadcast_to(np.False_, len(rows)),
+        wait_start_ns=np.where(waited, rows.wait_start_ns, UNKNOWN),
+        wait_end_ns=np.where(waited, rows.wait_end_ns, UNKNOWN),
+        sent_bytes=np.where(exchanged & ~transfer, rows.bytes, UNKNOWN),
+        received_bytes=np.where(transfer, UNKNOWN, rows.received_bytes),
+        groups=tuple(known),
+        names=names,
+    )
 
 
 def is_p2p(row: CollectiveRow) -> bool:
@@ -128,7 +138,7 @@ def is_p2p(row: CollectiveRow) -> bool:
 def is_transfer(call: CollectiveCall) -> bool:
     """Whether the call is a recorded send or receive. When its bytes were on the wire is unknown except for the time in
     which a thread was blocked in it: an early receive is open for long, and the arrival of its data is not recorded."""
-    return call.key[2] == _TRANSFER
+    return call.key[2] == TRANSFER
 
 
 def open_span(call: CollectiveCall) -> tuple[int, int]:
@@ -143,57 +153,39 @@ def open_spans(calls: Sequence[CollectiveCall]) -> iv.Times:
     spans = np.empty((len(calls), 2), dtype=np.int64)
     spans[:, 0] = [call.start_ns for call in calls]
     spans[:, 1] = [call.end_ns for call in calls]
-    for at in [at for at, call in enumerate(calls) if call.key[2] == _TRANSFER]:
+    for at in [at for at, call in enumerate(calls) if call.key[2] == TRANSFER]:
         spans[at] = open_span(calls[at])
     return spans
 
 
-def _transfer(row: CollectiveRow, ranks: tuple[int, ...]) -> CollectiveCall:
-    """A send and its receive have one key. A send that was only handed over was not waited for."""
-    waited = _waited(row)
-    if row.op == SEND and waited is not None and waited[1] - waited[0] < CLOCKS.blocked_ns:
-        waited = None
-    return CollectiveCall(
-        (row.group, row.seq, _TRANSFER),
-        row.op,
-        row.group,
-        ranks,
-        row.bytes,
-        row.start_ns,
-        row.end_ns or row.start_ns,
-        dtype=row.dtype,
-        group_size=len(ranks),
-        waited_ns=waited,
-    )
-
-
 def blocked(rows: Sequence[CollectiveRow]) -> iv.Intervals:
-    return iv.make(waited for row in rows if (waited := _waited(row)) is not None)
-
-
-def _waited(row: CollectiveRow) -> tuple[int, int] | None:
-    if row.wait_start_ns is None or row.wait_end_ns is None:
-        return None
-    return row.wait_start_ns, row.wait_end_ns
+    """When a thread of the training waited for a collective."""
+    rows = Rows.of(rows)
+    waited = rows.waited
+    return iv.make(np.stack((rows.wait_start_ns[waited], rows.wait_end_ns[waited]), axis=1))
 
 
 def _layers(
-    records: Sequence[StepRecord],
+    records: Steps,
     waits: iv.Intervals,
     p2p: iv.Intervals,
     idle: Mapping[Detail, iv.Intervals] | None,
 ) -> list[Layer]:
     """Activity by priority. ``p2p``: the part of the waits for a peer's message."""
-    rows = [row for record in records for row in record.phases]
-    spans = {name: iv.make((row.start_ns, row.end_ns) for row in rows if row.phase == name) for name in PHASES}
-    whole = iv.EMPTY if idle is None else iv.make((record.begin_ns, record.end_ns) for record in records)
+    phases = np.stack((records.phases.left, records.phases.right), axis=1)
+    spans = {
+        name: iv.make(phases[records.phases.name == records.names.index(name)]) if name in records.names else iv.EMPTY
+        for name in PHASES
+    }
+    pauses = iv.make(np.stack((records.gc.left, records.gc.right), axis=1))
+    whole = iv.EMPTY if idle is None else iv.make(np.stack((records.begin_ns, records.end_ns), axis=1))
     return [
         Layer(Kind.DATA, Detail.NONE, spans[DATA]),
         Layer(Kind.CHECKPOINT, Detail.NONE, spans[CHECKPOINT]),
         Layer(Kind.COPY, Detail.NONE, spans[H2D]),
         Layer(Kind.COMM, Detail.P2P, p2p),
         Layer(Kind.COMM, Detail.NONE, waits),
-        Layer(Kind.IDLE, Detail.GC, iv.make(pause for record in records for pause in record.gc)),
+        Layer(Kind.IDLE, Detail.GC, pauses),
         *(Layer(Kind.IDLE, detail, during) for detail, during in (idle or {}).items()),
         Layer(Kind.COMPUTE, Detail.FORWARD, spans[FORWARD]),
         Layer(Kind.COMPUTE, Detail.BACKWARD, spans[BACKWARD]),

@@ -151,7 +151,7 @@ class RankStep(Struct, frozen=True):
     segments: Segments
     overlapped_comm_ns: int
     optimizer_ns: int  # part of compute or idle
-    collectives: tuple[CollectiveCall, ...] = field(default=())
+    collectives: Sequence[CollectiveCall] = ()
     comm_known: bool = True  # False: communication ran on a device without a trace and counts as compute
     # False: some collectives were recorded at their end only; overlapped_comm_ns is a lower bound
     hidden_known: bool = True

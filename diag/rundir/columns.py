@@ -38,7 +38,7 @@ _AT_ONCE = 4_096  # records that an iteration makes together
 T = TypeVar("T")
 
 
-class _Columns(Sequence[T]):
+class Columns(Sequence[T]):
     """Each field but ``names`` is a column: an array with a row for each record, or ``Ragged``."""
 
     __slots__ = ()
@@ -46,7 +46,7 @@ class _Columns(Sequence[T]):
 
     @classmethod
     def columns(cls) -> list[str]:
-        return [column.name for column in fields(cls) if column.name != "names"]  # type: ignore[arg-type]
+        return [column.name for column in fields(cls) if column.name not in ("names", "groups")]  # type: ignore[arg-type]
 
     def take(self, places: Places) -> Self:
         """The records at these places, or those for which a mask is true."""
@@ -78,7 +78,7 @@ class _Columns(Sequence[T]):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows(_Columns[CollectiveRow]):
+class Rows(Columns[CollectiveRow]):
     """The collectives of a rank, in the order of its file. The columns are the fields of ``CollectiveRow``; ``step`` is
     the step in which each began. ``group``, ``op`` and ``dtype`` are places in ``names``."""
 
@@ -170,7 +170,7 @@ class Ragged:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Steps(_Columns[StepRecord]):
+class Steps(Columns[StepRecord]):
     """The steps of a rank. The columns are the fields of ``StepRecord``. ``window``, and the names of ``phases`` and
     ``cpu``, are places in ``names``. ``left`` and ``right`` are begin and end in ``phases`` and ``gc``, the time on a
     core and the time queued for one in ``cpu``. ``memory`` and ``queue`` have a row for each step, with the fields of
@@ -210,6 +210,13 @@ class Steps(_Columns[StepRecord]):
         steps of one number, the last."""
         places: Ints = np.searchsorted(self.step, numbers, side="right") - 1
         return places
+
+    def with_phase(self, phase: str) -> Bools:
+        """Whether the step has a phase of this name."""
+        mask = np.zeros(len(self), dtype=np.bool_)
+        if phase in self.names:
+            mask[self.phases.owner[self.phases.name == self.names.index(phase)]] = True
+        return mask
 
     def in_window(self, window: str) -> Bools:
         """Whether ``StepRecord.window`` is this."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from random import Random
 
 import numpy as np
 import pytest
 
-from diag.account.match import Alignment, Key, align
+from diag.account.calls import Key, Matched
+from diag.account.match import Alignment, align, by_key
 from diag.model.steps import CollectiveCall
 
 US, MS, S = 1_000, 1_000_000, 1_000_000_000
@@ -33,30 +35,24 @@ def collectives(
     return met
 
 
-def seen(
-    met: dict[Key, dict[int, tuple[int, int]]], offset: Sequence[int], ppm: Sequence[float] = ()
-) -> dict[Key, dict[int, CollectiveCall]]:
+def seen(met: dict[Key, dict[int, tuple[int, int]]], offset: Sequence[int], ppm: Sequence[float] = ()) -> Matched:
     """What the ranks record of it: their clocks show ``offset`` more at the start, and gain ``ppm``."""
 
     def shown(rank: int, time_ns: int) -> int:
         return time_ns + offset[rank] + (round((time_ns - DAY) * ppm[rank] / 1e6) if ppm else 0)
 
-    return {
-        key: {
-            rank: CollectiveCall(key, key[2], key[0], (), 0, shown(rank, start), shown(rank, end))
-            for rank, (start, end) in members.items()
-        }
-        for key, members in met.items()
-    }
+    calls: dict[int, list[CollectiveCall]] = defaultdict(list)
+    for key, members in met.items():
+        for rank, (start, end) in members.items():
+            calls[rank].append(CollectiveCall(key, key[2], key[0], (), 0, shown(rank, start), shown(rank, end)))
+    return by_key(calls)
 
 
 def hosts(count: int) -> dict[int, str]:
     return {rank: f"node-{rank}" for rank in range(count)}
 
 
-def worst_error(
-    found: Alignment, met: dict[Key, dict[int, tuple[int, int]]], calls: dict[Key, dict[int, CollectiveCall]]
-) -> int:
+def worst_error(found: Alignment, met: dict[Key, dict[int, tuple[int, int]]], calls: Matched) -> int:
     """The largest mistake about how far two ranks' starts are apart, over all collectives."""
     worst = 0
     for key, members in met.items():
@@ -146,12 +142,8 @@ def test_a_clock_that_was_set_during_the_run_is_no_drift() -> None:
     """Neither an offset nor a rate fits: the uncertainty says so, and nothing is told about waiting."""
     met = collectives(2, S, 600)
     calls = seen(met, (0, 0))
-    for (_, number, _), members in calls.items():
-        if number >= 300:
-            call = members[1]
-            members[1] = CollectiveCall(
-                call.key, call.op, call.group, (), 0, call.start_ns + 10 * S, call.end_ns + 10 * S
-            )
+    later = np.where(calls.calls[1].seq >= 300, 10 * S, 0)
+    calls = Matched({0: calls.calls[0], 1: calls.calls[1].on_clock(lambda times_ns: times_ns + later)})
     found = align(calls, hosts(2))
     assert not found.rate
     assert found.uncertainty_ns is not None
