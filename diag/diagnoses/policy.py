@@ -262,7 +262,7 @@ class ExpertImbalance(Topic, name="expert-imbalance"):
     )
     others_load = threshold(1.02, "times", "chosen", "times the mean: the others receive as much")
     confidence_without_time_per_token = threshold(
-        0.7, "confidence", "measured: upper bound of the confidence where the time per token was not measured"
+        0.7, "confidence", "chosen", "upper bound of the confidence where the time per token was not measured"
     )
 
 

@@ -63,7 +63,8 @@ class Replay(Topic, name="replay"):
     ready_batch_ns = threshold(
         2_000_000,
         "ns",
-        "measured: to take a batch that is ready from a loader's process (measured: 1 to 2 ms on a busy host)",
+        "measured: 1 to 2 ms on a busy host",
+        "to take a batch that is ready from a loader's process",
     )
     error_of_batch_time = threshold(
         0.1, "fraction", "chosen", "by how much a batch may take longer or shorter than the average"
