@@ -11,8 +11,8 @@ class Tuning(Topic, name="tuning", fixed=True):
     least_steps_after_queue = threshold(
         6,
         "steps",
-        "measured: least number of untraced steps after those fed by the full queue; runs with fewer are "
-        "measured from their first step",
+        "chosen",
+        "untraced steps after those fed by the full queue; runs with fewer are measured from their first step",
     )
     loss_difference = threshold(
         0.01,

@@ -18,7 +18,6 @@ class Watching(Topic, name="watching", fixed=True):
         10.0,
         "s",
         "measured: nvidia-smi took 1 to 3 s on hosts with 8 GPUs; with a GPU that fell off the bus it never ends",
-        "nvidia-smi took 1 to 3 s on hosts with 8 GPUs; with a GPU that fell off the bus it never ends",
     )
     ras_s = threshold(12.0, "s", "chosen", "a report: RAS waits 5 s, and at most 10 s, for ranks that do not answer")
     poll_hang_s = threshold(0.1, "s")
