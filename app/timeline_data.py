@@ -226,7 +226,7 @@ class Source:
             inside = min(end, end_ns) - max(begin, begin_ns)
             if inside > 0 and 2 * inside >= min(end - begin, window_ns):
                 seen.append(step.step)
-        recorded = {record.step for record in self.result.tables.ranks[rank].steps}
+        recorded = self.result.tables.ranks[rank].recorded
         profiled = next((step for step in seen if step in account.traced), None)
         if profiled is not None:
             return StepToOpen(rank, profiled, True)

@@ -579,7 +579,7 @@ def _failed_allocations(result: Result) -> tuple[FailedAllocation, ...]:
         for rank, (file, size) in out_of_memory_lines(layout, tables.ranks).items():
             failed.setdefault(rank, FailedAllocation(rank, str(file), size or None))
     for rank, of_rank in tables.ranks.items():
-        times = max((record.memory.ooms or 0 for record in of_rank.steps if record.memory is not None), default=0)
+        times = max(0, int(of_rank.steps.memory_of("ooms").max(initial=0)))
         if times:
             known = failed.get(rank, FailedAllocation(rank, str(layout.rank(rank).steps)))
             failed[rank] = replace(known, times=times)

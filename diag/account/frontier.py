@@ -35,6 +35,7 @@ from diag.collectors.records import (
     FORWARD,
     H2D,
     OPTIMIZER,
+    P2P_PREFIX,
     PHASES,
     PHASES_AND_REST,
     REST,
@@ -43,21 +44,21 @@ from diag.collectors.records import (
     WINDOW_ACTIVE,
     WINDOW_AFTER,
     WINDOW_WARMUP,
-    CollectiveRow,
-    PhaseRow,
-    StepRecord,
 )
 from diag.model.axes import Axes
 from diag.model.steps import Attribution, CriticalPath, Parts, StepAccount
+from diag.rundir.columns import NO_ROWS, UNKNOWN, Rows, Steps
 from diag.rundir.summaries import Summaries
 from diag.rundir.tables import RankTables
 
 from . import intervals as iv
 from .attribute import IN_WINDOW, in_windows, queued_steps
 from .blame import median_of_others
-from .records import blocked, is_p2p
+from .records import blocked
 
 Times = npt.NDArray[np.int64]
+
+_REST = PHASES_AND_REST.index(REST)
 
 
 class Frontier(Struct, frozen=True, eq=False):
@@ -96,46 +97,51 @@ def frontier(
 ) -> Frontier | None:
     """The frontiers of the steps that every recorded rank has; None with fewer than two ranks, or no such step.
     ``stages``: pipeline stages by rank: a rank's lateness is measured against the other ranks of its stage."""
-    records = {rank: {s.step: s for s in tables.steps} for rank, tables in sorted(ranks.items()) if tables.steps}
-    numbers = sorted(set(steps).intersection(*records.values())) if len(records) > 1 else []
+    recorded = {rank: tables.steps for rank, tables in sorted(ranks.items()) if tables.steps}
+    common = sorted(set[int].intersection(*(of_rank.numbers for of_rank in recorded.values()))) if recorded else []
+    wanted = set(steps)
+    numbers = [number for number in common if number in wanted] if len(recorded) > 1 else []
     if not numbers:
         return None
     # On a device the host's phases do not show collectives: the host only launches them.
-    rows = {rank: [] if on_device else [r for r in ranks[rank].rows if r.wait_end_ns is not None] for rank in records}
+    rows = {
+        rank: ranks[rank].rows.take(ranks[rank].rows.wait_end_ns != UNKNOWN) if not on_device else NO_ROWS
+        for rank in recorded
+    }
     known = all(rows.values())
-    shared = _transfers(rows) if known else {rank: [] for rank in records}
-    clocks = [_Rank(rows[rank] if known else [], shared[rank]) for rank in records]
-    count, names = len(numbers), tuple(records)
+    rows = rows if known else dict.fromkeys(recorded, NO_ROWS)
+    shared = _transfers(rows)
+    ahead = head_starts(np.stack([of_rank.begin_ns[of_rank.places_of(common)] for of_rank in recorded.values()]))[
+        :, np.isin(common, numbers)
+    ]
+    phases = sorted({name for of_rank in recorded.values() for name in of_rank.names})
+    members = [
+        _Rank(of_rank.take(of_rank.places_of(numbers)), rows[rank], shared.get(rank, iv.EMPTY), phases)
+        for rank, of_rank in recorded.items()
+    ]
+    count, names = len(numbers), np.array(list(recorded), dtype=np.int64)
     increment = np.zeros((len(PHASES_AND_REST), count), dtype=np.int64)
     leader = np.zeros_like(increment)
     late = np.zeros((len(PHASES_AND_REST), count, len(names)), dtype=np.int64)
     dur, communication = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
-    ahead = _head_starts(records)
-    peers = alike(names, stages or {})
-    for i, number in enumerate(numbers):
-        members = [records[rank][number] for rank in names]
-        passed, edges = _edges(members, clocks)
-        begun = ahead[number]
-        edges += begun[:, None]
-        front = np.maximum.accumulate(np.concatenate(([begun.max()], edges.max(axis=0))))
-        later = behind(np.concatenate((begun[:, None], edges), axis=1), peers)
+    whole = np.stack([of_rank.steps.end_ns - of_rank.steps.begin_ns for of_rank in members])
+    transfers = np.stack([of_rank.transfers() for of_rank in members])
+    peers = alike(tuple(recorded), stages or {})
+    for passed, at, worked in _alike_steps(members, phases):
+        begun = ahead[:, at]
+        edges = worked + begun[:, :, None]
+        first = begun.max(axis=0)[:, None]
+        front = np.maximum.accumulate(np.concatenate((first, edges.max(axis=0)), axis=1), axis=1)
+        later = behind(np.concatenate((begun[:, :, None], edges), axis=2), peers)
         for k, phase in enumerate(passed):
-            increment[phase, i] += front[k + 1] - front[k]
-            leader[phase, i] = names[int(edges[:, k].argmax())]
-            late[phase, i] += np.maximum(later[:, k + 1] - later[:, k], 0)
-        whole = np.array([record.end_ns - record.begin_ns for record in members], dtype=np.int64)
-        dur[i] = (begun + whole).max() - begun.max()
-        still = max(0, int(dur[i] - (front[-1] - front[0])))
-        last = int(edges[:, -1].argmax())
-        communication[i] = min(still, clocks[last].transfers(members[last].begin_ns, members[last].end_ns))
-        increment[PHASES_AND_REST.index(REST), i] += still - communication[i]
-    return Frontier(tuple(numbers), names, dur, increment, leader, late, communication, known)
-
-
-def _head_starts(records: Mapping[int, Mapping[int, StepRecord]]) -> dict[int, Times]:
-    numbers = sorted(set.intersection(*(set(by_step) for by_step in records.values())))
-    begin = np.array([[by_step[number].begin_ns for number in numbers] for by_step in records.values()], dtype=np.int64)
-    return dict(zip(numbers, head_starts(begin).T, strict=True))
+            increment[phase, at] += front[:, k + 1] - front[:, k]
+            leader[phase, at] = names[edges[:, :, k].argmax(axis=0)]
+            late[phase, at] += np.maximum(later[:, :, k + 1] - later[:, :, k], 0).T
+        dur[at] = (begun + whole[:, at]).max(axis=0) - begun.max(axis=0)
+        still = np.maximum(0, dur[at] - (front[:, -1] - front[:, 0]))
+        communication[at] = np.minimum(still, transfers[edges[:, :, -1].argmax(axis=0), at])
+        increment[_REST, at] += still - communication[at]
+    return Frontier(tuple(numbers), tuple(recorded), dur, increment, leader, late, communication, known)
 
 
 def head_starts(begin: Times) -> Times:
@@ -154,53 +160,90 @@ def head_starts(begin: Times) -> Times:
 
 
 class _Rank:
-    """How long a rank was not blocked in collectives, and how long all ranks were."""
+    """The steps of one rank: how long it was not blocked in collectives, and how long all ranks were. ``shared``: see
+    ``_transfers``; ``names``: of phases. A step has an edge at the begin and the end of each of its phases, and at its
+    own end."""
 
-    def __init__(self, rows: Sequence[CollectiveRow], shared: Sequence[tuple[int, int]]) -> None:
-        self._still = iv.Covered(blocked(rows))
-        ordered = np.array(sorted(shared), dtype=np.int64).reshape(-1, 2)
-        self._begin, self._before = ordered[:, 0], np.concatenate(([0], np.cumsum(ordered[:, 1])))
+    def __init__(self, steps: Steps, rows: Rows, shared: Times, names: Sequence[str]) -> None:
+        self.steps = steps
+        shared = shared[np.argsort(shared[:, 0], kind="stable")]
+        self._begin, self._before = shared[:, 0].copy(), np.concatenate(([0], np.cumsum(shared[:, 1])))
+        phases = steps.phases
+        order = np.lexsort((phases.left, phases.owner))  # by step and begin
+        self.phases = steps.codes(names)[phases.name[order]]  # places in ``names``
+        self.counts = np.diff(phases.first)
+        at = np.arange(len(steps))
+        self._first = 2 * phases.first[:-1] + at
+        self._owner = np.repeat(at, 2 * self.counts + 1)
+        begins = 2 * np.arange(len(order)) + phases.owner
+        times = np.empty(len(self._owner), dtype=np.int64)
+        times[begins], times[begins + 1] = phases.left[order], phases.right[order]
+        times[2 * phases.first[1:] + at] = steps.end_ns
+        for count in np.unique(self.counts).tolist():
+            places = self._places(np.flatnonzero(self.counts == count), 2 * count + 1)
+            times[places] = np.maximum.accumulate(times[places], axis=1)
+        begin = steps.begin_ns[self._owner]
+        self._worked: Times = times - begin - iv.Covered(blocked(rows)).between(begin, times)
+        self._phase = np.full(len(times), _REST)  # that each edge ends
+        self._phase[begins + 1] = steps.codes(PHASES_AND_REST, _REST)[phases.name[order]]
 
-    def worked(self, begin_ns: int, times: Times) -> Times:
-        """Time not blocked in collectives, from ``begin_ns`` to each of the times."""
-        worked_ns: Times = times - begin_ns - self._still.between(np.full_like(times, begin_ns), times)
-        return worked_ns
+    def edges(self, at: Times, count: int) -> Times:
+        """The time that the rank has worked at each edge of some steps, which have so many: [steps, edges]."""
+        worked: Times = self._worked[self._places(at, count)]
+        return worked
 
-    def transfers(self, begin_ns: int, end_ns: int) -> int:
-        """Transfer time of the collectives that the rank began to wait for in the window."""
-        first, last = np.searchsorted(self._begin, (begin_ns, end_ns))
-        return int(self._before[last] - self._before[first])
+    def sums(self, at: Times) -> Times:
+        """The same at the end of each phase, if those of one name come together: [steps, PHASES_AND_REST]."""
+        spent = np.diff(self._worked, prepend=0)
+        spent[self._first] = self._worked[self._first]
+        sums = np.zeros((len(self.steps), len(PHASES_AND_REST)), dtype=np.int64)
+        np.add.at(sums, (self._owner, self._phase), spent)
+        return np.cumsum(sums[at], axis=1)
+
+    def transfers(self) -> Times:
+        """For each step, the transfer time of the collectives that the rank began to wait for in it."""
+        first, last = (np.searchsorted(self._begin, edges) for edges in (self.steps.begin_ns, self.steps.end_ns))
+        ns: Times = self._before[last] - self._before[first]
+        return ns
+
+    def _places(self, at: Times, count: int) -> Times:
+        places: Times = self._first[at][:, None] + np.arange(count)
+        return places
 
 
-def _edges(members: Sequence[StepRecord], clocks: Sequence[_Rank]) -> tuple[list[int], Times]:
-    """The phases of a step in order, and for each rank the time it has worked when it leaves them.
+def _alike_steps(members: Sequence[_Rank], names: Sequence[str]) -> Iterator[tuple[list[int], Times, Times]]:
+    """Steps that can be compared together: the phase that each of their edges ends, their places, and the time that
+    each rank has worked at each edge: [ranks, steps, edges]. Micro-batches keep their order where all ranks went
+    through the same phases; else each phase is summed."""
+    one, *others = members
+    same = np.all([of_rank.counts == one.counts for of_rank in members], axis=0)
+    place = np.repeat(np.arange(len(same)), one.counts)
+    for other in others:
+        ours, theirs = (of_rank.phases[np.repeat(same, of_rank.counts)] for of_rank in (one, other))
+        same[place[np.repeat(same, one.counts)][ours != theirs]] = False
+    first = np.concatenate(([0], np.cumsum(one.counts))).tolist()
+    places: dict[bytes, list[int]] = defaultdict(list)
+    for step in np.flatnonzero(same).tolist():
+        places[one.phases[first[step] : first[step + 1]].tobytes()].append(step)
+    for phases, alike_places in places.items():
+        passed = _phase_order([names[code] for code in np.frombuffer(phases, dtype=np.int64).tolist()])
+        for at in _batches(alike_places, len(members) * len(passed)):
+            yield passed, at, np.stack([of_rank.edges(at, len(passed)) for of_rank in members])
+    for at in _batches(np.flatnonzero(~same).tolist(), len(members) * len(PHASES_AND_REST)):
+        yield list(range(len(PHASES_AND_REST))), at, np.stack([of_rank.sums(at) for of_rank in members])
 
-    Micro-batches keep their order if all ranks went through the same phases; else each phase is summed.
-    """
-    phases = [sorted(record.phases, key=lambda row: row.start_ns) for record in members]
-    order = [row.phase for row in phases[0]]
-    if all([row.phase for row in rows] == order for rows in phases):
-        return _phase_order(order), np.stack([_until(*each) for each in zip(members, phases, clocks, strict=True)])
-    sums = np.stack([_sums(*each) for each in zip(members, phases, clocks, strict=True)])
-    return list(range(len(PHASES_AND_REST))), np.cumsum(sums, axis=1)
+
+def _batches(places: Sequence[int], values: int) -> Iterator[Times]:
+    """``values``: of each place, which bound the size of a batch."""
+    size = max(1, CRITICAL_PATH.values_at_once // values)
+    for first in range(0, len(places), size):
+        yield np.array(places[first : first + size], dtype=np.int64)
 
 
 def _phase_order(phases: Sequence[str]) -> list[int]:
     """The phase that each edge of a step ends, with REST before, between and after the phases."""
     names = [name for phase in phases for name in (REST, phase)] + [REST]
     return [PHASES_AND_REST.index(name if name in PHASES else REST) for name in names]
-
-
-def _until(record: StepRecord, phases: Sequence[PhaseRow], clock: _Rank) -> Times:
-    times = [edge for row in phases for edge in (row.start_ns, row.end_ns)] + [record.end_ns]
-    return clock.worked(record.begin_ns, np.maximum.accumulate(np.array(times, dtype=np.int64)))
-
-
-def _sums(record: StepRecord, phases: Sequence[PhaseRow], clock: _Rank) -> Times:
-    edges = np.diff(_until(record, phases, clock), prepend=0)
-    sums = np.zeros(len(PHASES_AND_REST), dtype=np.int64)
-    np.add.at(sums, _phase_order([row.phase for row in phases]), edges)
-    return sums
 
 
 def alike(ranks: Sequence[int], stages: Mapping[int, int]) -> list[npt.NDArray[np.intp]]:
@@ -217,21 +260,36 @@ def behind(edges: Times, peers: Sequence[npt.NDArray[np.intp]] | None = None) ->
     return excess
 
 
-def _transfers(rows: Mapping[int, Sequence[CollectiveRow]]) -> dict[int, list[tuple[int, int]]]:
+def _transfers(rows: Mapping[int, Rows]) -> dict[int, Times]:
     """By rank, each collective as (begin of its wait, least time that any rank was blocked in it). The last rank to
     arrive does not wait, so the least time is the transfer or more."""
-    members: dict[tuple[str, int, str], dict[int, CollectiveRow]] = defaultdict(dict)
-    for rank, of_rank in rows.items():
-        for row in of_rank:
-            if is_p2p(row):  # a receiver may wait for its sender the whole time
-                continue
-            members[row.group, row.seq, row.op][rank] = row
-    transfers: dict[int, list[tuple[int, int]]] = {rank: [] for rank in rows}
-    for met in members.values():
-        least = min((row.wait_end_ns or 0) - (row.wait_start_ns or 0) for row in met.values())
-        for rank, row in met.items():
-            transfers[rank].append((row.wait_start_ns or 0, least))
-    return transfers
+    names = sorted({name for of_rank in rows.values() for name in of_rank.names})
+    # A receiver may wait for its sender the whole time.
+    met = [of_rank.take(~of_rank.of_groups(P2P_PREFIX)) for of_rank in rows.values()]
+    coded = [np.array([names.index(name) for name in of_rank.names], dtype=np.int64) for of_rank in met]
+    call = np.concatenate(
+        [code[of_rank.group] * len(names) + code[of_rank.op] for code, of_rank in zip(coded, met, strict=True)]
+    )
+    seq = np.concatenate([of_rank.seq for of_rank in met])
+    place = np.repeat(np.arange(len(met)), [len(of_rank) for of_rank in met])
+    start, end = (
+        np.where(ns == UNKNOWN, 0, ns)
+        for ns in (
+            np.concatenate([getattr(of_rank, edge) for of_rank in met]) for edge in ("wait_start_ns", "wait_end_ns")
+        )
+    )
+    order = np.lexsort((seq, call))  # each collective by rank
+    call, seq, place, start, end = (column[order] for column in (call, seq, place, start, end))
+    new = (np.diff(call) != 0) | (np.diff(seq) != 0)
+    last = np.concatenate((new | (np.diff(place) != 0), [True])) if len(call) else np.zeros(0, dtype=np.bool_)
+    # Of several calls of one number on a rank, the last.
+    call, seq, place, start, end = (column[last] for column in (call, seq, place, start, end))
+    if not len(call):
+        return {}
+    firsts = np.flatnonzero(np.concatenate(([True], (np.diff(call) != 0) | (np.diff(seq) != 0))))
+    counts = np.diff(np.concatenate((firsts, [len(call)])))
+    least = np.repeat(np.minimum.reduceat(end - start, firsts), counts)
+    return {rank: np.stack((start[place == at], least[place == at]), axis=1) for at, rank in enumerate(rows)}
 
 
 # -- runs recorded as summaries ----------------------------------------------------------------------------------------
@@ -279,7 +337,7 @@ def summary_frontier(
             mates = next(alike for alike in peers if last in alike)
             # The least time that any rank is blocked in each phase.
             communication[i] = min(left, int(still[mates].min(axis=0).sum()))
-        increment[PHASES_AND_REST.index(REST), i] += left - communication[i]
+        increment[_REST, i] += left - communication[i]
     for times in (dur, increment, late, communication):
         times *= _US
     numbers = tuple(summaries.numbers[at] for at in places)

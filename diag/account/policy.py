@@ -92,6 +92,7 @@ class CriticalPath(Topic, name="critical-path"):
         20, "steps", "chosen", "steps around a step that are its reference: clocks drift by microseconds in that time"
     )
     ranks_with_parts_shown = threshold(16, "ranks", "chosen", "ranks whose parts of each step are shown")
+    values_at_once = threshold(1 << 21, "values", "chosen", "of all ranks in one batch of steps: 16 MB an array")
     steps_at_once = threshold(16, "steps", "chosen", "steps in one batch: 64 bytes of a rank and column")
 
 

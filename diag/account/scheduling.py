@@ -27,6 +27,7 @@ from diag.collectors.records import (
     HostRecord,
     StepRecord,
 )
+from diag.rundir.columns import UNKNOWN, Rows, Steps
 
 from . import intervals as iv
 from . import records
@@ -159,30 +160,31 @@ def blocked_in_phases(
 ) -> dict[int, dict[str, int]]:
     """How long the training's thread was blocked in each computing phase of each step, outside of collectives; without
     phases of which that is less than ``paused_share``. Steps whose CPU time was not recorded are missing."""
-    timed = [step for step in steps if step.on_cpu_ns is not None and step.queued_ns is not None]
+    timed = Steps.of(steps)
+    timed = timed.take((timed.on_cpu_ns != UNKNOWN) & (timed.queued_ns != UNKNOWN))
     if not timed:
         return {}
     dur, on_cpu, queued, waited = _filled(timed, *_by_phase(timed, iv.Covered(records.blocked(rows))))
     stalled = np.maximum(0, dur - on_cpu - queued - waited)[:, list(_COMPUTING)].astype(np.float64)
     # Waiting while another thread of the training's team is queued is no idle time of the training's.
-    ends = np.array([step.end_ns for step in timed], dtype=np.int64)
-    explained = _sampled(samples, timed)[0].at(ends) * dur.sum(axis=1)
+    explained = _sampled(samples, timed)[0].at(timed.end_ns) * dur.sum(axis=1)
     whole = stalled.sum(axis=1)
     left = np.divide(np.maximum(0, whole - explained), whole, out=np.zeros_like(whole), where=whole > 0)
     stalled *= left[:, None]
     stalled[stalled < SCHEDULING.paused_share * np.maximum(1, dur[:, list(_COMPUTING)])] = 0
     return {
-        step.step: {_COLUMNS[at]: round(ns) for at, ns in zip(_COMPUTING, blocked_ns, strict=True) if ns}
-        for step, blocked_ns in zip(timed, stalled.tolist(), strict=True)
+        step: {_COLUMNS[at]: round(ns) for at, ns in zip(_COMPUTING, blocked_ns, strict=True) if ns}
+        for step, blocked_ns in zip(timed.step.tolist(), stalled.tolist(), strict=True)
     }
 
 
 def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | None:
-    by_number = {step.step: step for step in tables.steps}
-    places = [at for at, number in enumerate(numbers) if (s := by_number.get(number)) and s.queued_ns is not None]
-    if not places or 2 * len(places) < len(numbers):
+    at = np.flatnonzero(np.isin(numbers, tables.steps.step))
+    steps = tables.steps.take(tables.steps.places_of(np.array(numbers, dtype=np.int64)[at]))
+    timed = steps.queued_ns != UNKNOWN
+    steps, at = steps.take(timed), at[timed]
+    if not steps or 2 * len(steps) < len(numbers):
         return None
-    steps, at = [by_number[numbers[place]] for place in places], np.array(places, dtype=np.int64)
     pauses = iv.make((start, end) for sample in tables.scheduling for start, end in sample.pauses if end > start)
     waits = records.blocked(tables.rows)
     dur, on_cpu, queued, waited = _filled(steps, *_by_phase(steps, iv.Covered(iv.subtract(waits, pauses))))
@@ -193,7 +195,7 @@ def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | Non
     stalled[:, [_COLUMNS.index(name) for name in _EXPLAINED]] = 0
     wall, data, waiting = dur.sum(axis=1), dur[:, _DATA], waited.sum(axis=1)
     slowest, workers, carried = _sampled(tables.scheduling, steps)
-    ends = np.array([step.end_ns for step in steps], dtype=np.int64)
+    ends = steps.end_ns
     slow = slowest.at(ends) * wall
     not_waking = queued - waking
     loading = np.maximum(not_waking[:, _DATA], workers.at(ends) * data)
@@ -206,12 +208,11 @@ def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | Non
     idle = np.maximum(0, off_cpu[:, _DATA])
     probably = idle * min(1.0, _pause(dur - waited, stalled) * float(data.sum()) / max(1.0, float(idle.sum())))
     paused = np.maximum(probably, np.minimum(idle, _while_loading(steps, iv.Covered(pauses))))
-    begins = np.array([step.begin_ns for step in steps], dtype=np.int64)
-    frozen = iv.Covered(iv.intersect(waits, pauses)).between(begins, ends)
+    frozen = iv.Covered(iv.intersect(waits, pauses)).between(steps.begin_ns, ends)
     blocked = np.maximum(0, blocked - frozen)  # counted separately
-    known = np.array([step.on_cpu_ns is not None for step in steps])
+    known = steps.on_cpu_ns != UNKNOWN
     # Recorded before 24 November 2026: these records have only the sum over the phases.
-    local = np.where(known, local, [step.queued_ns or 0 for step in steps])
+    local = np.where(known, local, steps.queued_ns)
     trains = (dur[:, _FORWARD] > 0) & (dur[:, _BACKWARD] > 0)
     between = np.where(trains, on_cpu[:, _REST], 0)
     blocked, paused, loading, talking, between = (
@@ -264,32 +265,29 @@ def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | Non
     )
 
 
-def _after_collectives(
-    steps: Sequence[StepRecord], rows: Sequence[CollectiveRow], dur: Times
-) -> tuple[Series, npt.NDArray[np.bool_]]:
+def _after_collectives(steps: Steps, rows: Rows, dur: Times) -> tuple[Series, npt.NDArray[np.bool_]]:
     """The fraction of each phase that lies after the rank's last collective of the step, by step and ``_COLUMNS``; and
     whether the step has a collective. Without one, all of it."""
-    ends = np.sort([row.end_ns for row in rows if row.end_ns is not None]).astype(np.int64)
-    begins, until = (np.array([getattr(step, key) for step in steps], dtype=np.int64) for key in ("begin_ns", "end_ns"))
+    ends = np.sort(rows.end_ns[rows.end_ns != UNKNOWN])
+    begins, until = steps.begin_ns, steps.end_ns
     places = np.searchsorted(ends, until, side="right") - 1
     last = np.where(places >= 0, ends[np.maximum(places, 0)] if len(ends) else begins, begins)
     meets = last > begins
     last = np.maximum(last, begins)
     after = np.zeros_like(dur)
-    for at, step in enumerate(steps):
-        for row in step.phases:
-            if row.phase in _COLUMNS:
-                after[at, _COLUMNS.index(row.phase)] += max(0, row.end_ns - max(row.start_ns, int(last[at])))
+    place, column, begin, end = _phases(steps)
+    np.add.at(after, (place, column), np.maximum(0, end - np.maximum(begin, last[place])))
     after[:, _REST] = np.maximum(0, until - last - after.sum(axis=1))
     fraction: Series = np.divide(np.minimum(after, dur), dur, out=np.zeros(dur.shape), where=dur > 0)
     return fraction, meets
 
 
-def _starved(steps: Sequence[StepRecord], loading: Series, data: Times, wall: Times) -> bool:
+def _starved(steps: Steps, loading: Series, data: Times, wall: Times) -> bool:
     """Whether the loader has worker processes that are never ahead of the training, and do not wait for cores: then it
     determines the step time, and other delays of the ranks do not show."""
-    empty = [step.queue.ready == 0 for step in steps if step.queue is not None]
-    if len(empty) < SCHEDULING.least_looks_at_queue or sum(empty) < SCHEDULING.empty_queue_share * len(empty):
+    ready = steps.queue_of("ready")
+    empty = ready[ready != UNKNOWN] == 0
+    if len(empty) < SCHEDULING.least_looks_at_queue or empty.sum() < SCHEDULING.empty_queue_share * len(empty):
         return False
     return bool(
         data.sum() >= SCHEDULING.phase_that_may_stop_share * wall.sum()
@@ -307,12 +305,12 @@ def _loader_active(samples: Sequence[HostRecord], dur: Times, on_cpu: Times, que
     return float((on_cpu + queued)[:, _DATA].sum()) / spent if spent else None
 
 
-def _while_loading(steps: Sequence[StepRecord], pauses: iv.Covered) -> Series:
+def _while_loading(steps: Steps, pauses: iv.Covered) -> Series:
     """How long the process was observed to be stopped while each step waited for data."""
-    rows = [(at, row.start_ns, row.end_ns) for at, step in enumerate(steps) for row in step.phases if row.phase == DATA]
+    place, column, begin, end = _phases(steps)
+    loads = column == _DATA
     seen_ns = np.zeros(len(steps))
-    place, begin, end = np.array(rows, dtype=np.int64).reshape(-1, 3).T
-    np.add.at(seen_ns, place, pauses.between(begin, end))
+    np.add.at(seen_ns, place[loads], pauses.between(begin[loads], end[loads]))
     return seen_ns
 
 
@@ -325,30 +323,31 @@ def _pause(active: Times, stalled: Times) -> float:
     return pause if len(large) > 1 and pause >= SCHEDULING.paused_share else 0.0
 
 
-def _by_phase(steps: Sequence[StepRecord], waits: iv.Covered) -> tuple[Times, Times, Times, Times]:
+def _phases(steps: Steps) -> tuple[Times, Times, Times, Times]:
+    """The phases of all steps that are ``_COLUMNS``: the place of the step, the column, begin and end."""
+    columns = steps.codes(_COLUMNS)[steps.phases.name]
+    known = columns >= 0
+    return steps.phases.owner[known], columns[known], steps.phases.left[known], steps.phases.right[known]
+
+
+def _by_phase(steps: Steps, waits: iv.Covered) -> tuple[Times, Times, Times, Times]:
     """Nanoseconds by step and ``_COLUMNS``: duration, on a core, queued, waiting for collectives. A phase whose CPU
     time was not read counts as on a core."""
-    rows = [(at, row) for at, step in enumerate(steps) for row in step.phases if row.phase in _COLUMNS]
-    place = np.array([at for at, _ in rows], dtype=np.int64)
-    column = np.array([_COLUMNS.index(row.phase) for _, row in rows], dtype=np.int64)
-    begin = np.array([row.start_ns for _, row in rows], dtype=np.int64)
-    end = np.array([row.end_ns for _, row in rows], dtype=np.int64)
-    begins, ends = (np.array([getattr(step, key) for step in steps], dtype=np.int64) for key in ("begin_ns", "end_ns"))
+    place, column, begin, end = _phases(steps)
     dur, on_cpu, queued, waited = (np.zeros((len(steps), len(_COLUMNS)), dtype=np.int64) for _ in range(4))
     np.add.at(dur, (place, column), end - begin)
     np.add.at(waited, (place, column), waits.between(begin, end))
     read = np.zeros_like(dur, dtype=np.bool_)
-    for at, step in enumerate(steps):
-        for name, (on_cpu_ns, queued_ns) in step.cpu.items():
-            if name in _COLUMNS:
-                where = at, _COLUMNS.index(name)
-                on_cpu[where], queued[where], read[where] = on_cpu_ns, queued_ns, True
+    of_phase = steps.codes(_COLUMNS)[steps.cpu.name]
+    known = of_phase >= 0
+    where = steps.cpu.owner[known], of_phase[known]
+    on_cpu[where], queued[where], read[where] = steps.cpu.left[known], steps.cpu.right[known], True
     on_cpu = np.where(read, on_cpu, dur)
     for table, whole in (
-        (dur, ends - begins),
-        (waited, waits.between(begins, ends)),
-        (on_cpu, np.array([step.on_cpu_ns or 0 for step in steps], dtype=np.int64)),
-        (queued, np.array([step.queued_ns or 0 for step in steps], dtype=np.int64)),
+        (dur, steps.end_ns - steps.begin_ns),
+        (waited, waits.between(steps.begin_ns, steps.end_ns)),
+        (on_cpu, _or_zero(steps.on_cpu_ns)),
+        (queued, _or_zero(steps.queued_ns)),
     ):
         table[:, _REST] = np.maximum(0, whole - table.sum(axis=1))
     return dur, on_cpu, queued, waited
@@ -357,20 +356,24 @@ def _by_phase(steps: Sequence[StepRecord], waits: iv.Covered) -> tuple[Times, Ti
 _Table = npt.NDArray[np.float64]
 
 
-def _filled(
-    steps: Sequence[StepRecord], dur: Times, on_cpu: Times, queued: Times, waited: Times
-) -> tuple[Times, Times, Times, Times]:
+def _or_zero(values: Times) -> Times:
+    known: Times = np.where(values == UNKNOWN, 0, values)
+    return known
+
+
+def _filled(steps: Steps, dur: Times, on_cpu: Times, queued: Times, waited: Times) -> tuple[Times, Times, Times, Times]:
     """The tables of ``_by_phase``, with estimates for short steps that hold sums only: a phase takes about as much CPU
     time as in the nearest step that has it by phase, and the same fraction of the rest is queueing. Scaled to the
     sums."""
-    known = np.flatnonzero([bool(step.cpu) for step in steps])
-    places = np.flatnonzero([not step.cpu and step.on_cpu_ns is not None for step in steps])
+    by_phase = np.diff(steps.cpu.first) > 0
+    known = np.flatnonzero(by_phase)
+    places = np.flatnonzero(~by_phase & (steps.on_cpu_ns != UNKNOWN))
     if not len(known) or not len(places):
         return dur, on_cpu, queued, waited
     after = np.minimum(np.searchsorted(known, places), len(known) - 1)
     before = np.maximum(after - 1, 0)
     nearest = np.where(np.abs(known[before] - places) <= np.abs(known[after] - places), known[before], known[after])
-    sums = np.array([(step.on_cpu_ns or 0, step.queued_ns or 0) for step in steps], dtype=np.float64)[places]
+    sums = np.stack((_or_zero(steps.on_cpu_ns), _or_zero(steps.queued_ns)), axis=1)[places].astype(np.float64)
     spent = dur[places].astype(np.float64)
     on_core = _scaled(np.minimum(on_cpu[nearest], spent), sums[:, 0], spent)
     off_core = np.maximum(1, dur[nearest] - on_cpu[nearest])
@@ -407,12 +410,12 @@ class _Sampled:
         return values
 
 
-def _sampled(samples: Sequence[HostRecord], steps: Sequence[StepRecord]) -> tuple[_Sampled, _Sampled, _Sampled]:
+def _sampled(samples: Sequence[HostRecord], steps: Steps) -> tuple[_Sampled, _Sampled, _Sampled]:
     """Fractions of the time in which threads were queued: the thread that shares the training's work and was queued
     longest; the worker processes, their mean; and the process's other threads, as a fraction of their time ready."""
     samples = [sample for sample in samples if sample.interval_ns > 0]
-    wall = sum(step.end_ns - step.begin_ns for step in steps)
-    trains = sum(step.on_cpu_ns or 0 for step in steps) / wall if wall else 0.0
+    wall = int((steps.end_ns - steps.begin_ns).sum())
+    trains = int(_or_zero(steps.on_cpu_ns).sum()) / wall if wall else 0.0
     slowest, workers, carried = [], [], []
     for sample in samples:
         interval = sample.interval_ns

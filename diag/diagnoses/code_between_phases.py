@@ -39,7 +39,7 @@ def find(subject: Subject) -> list[Finding]:
 def cannot_look(subject: Subject) -> str:
     if subject.shares.on_device:
         return "the run is on a GPU, whose idle time shows it"
-    known = any(step.cpu for tables in subject.tables.ranks.values() for step in tables.steps)
+    known = any(len(tables.steps.cpu.name) for tables in subject.tables.ranks.values())
     return "" if subject.scheduling.ranks and known else "the CPU time of the training's thread was not recorded"
 
 

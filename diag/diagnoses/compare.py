@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from operator import attrgetter
 
@@ -222,8 +223,10 @@ def _text(value: object) -> str:
 
 def _tokens(tables: Tables) -> int:
     """The most frequent number of tokens per rank and step; 0 where unknown."""
-    counts = [record.tokens for rank in tables.ranks.values() for record in rank.steps]
-    return max(set(counts), key=counts.count) if counts else 0
+    counts = Counter[int]()
+    for rank in tables.ranks.values():
+        counts.update(rank.steps.tokens.tolist())
+    return counts.most_common(1)[0][0] if counts else 0
 
 
 def _whole(pathless: Sequence[str]) -> list[str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from diag.account.policy import STEPS
-from diag.collectors.records import EVALUATION, FORWARD, PHASES, StepRecord
+from diag.collectors.records import EVALUATION, FORWARD, PHASES
 from diag.diagnoses.policy import FINDINGS, HOST_TIME
 from diag.model.steps import Evidence, Finding
+from diag.rundir.columns import Steps
 
 from .subject import Diagnosis, Subject, severity
 
@@ -21,12 +20,10 @@ def _evaluated(subject: Subject) -> tuple[int, int, set[int]]:
     spent_ns = whole_ns = 0
     steps: set[int] = set()
     for tables in subject.tables.ranks.values():
-        for step in tables.steps:
-            rows = [row for row in step.phases if row.phase == EVALUATION]
-            whole_ns += step.end_ns - step.begin_ns
-            spent_ns += sum(row.end_ns - row.start_ns for row in rows)
-            if rows:
-                steps.add(step.step)
+        recorded = tables.steps
+        whole_ns += int((recorded.end_ns - recorded.begin_ns).sum())
+        spent_ns += int(recorded.spent_ns(EVALUATION).sum())
+        steps |= recorded.take(recorded.with_phase(EVALUATION)).numbers
     return spent_ns, whole_ns, steps
 
 
@@ -75,26 +72,22 @@ def cannot_look(subject: Subject) -> str:
     )
 
 
-def _unusual(steps: Sequence[StepRecord]) -> float:
+def _unusual(steps: Steps) -> float:
     """The fraction of a rank's recorded time by which few of its steps are longer than usual, in forward and between
     the phases. The first steps initialize."""
     steps = steps[STEPS.warm_up_steps :]
-    whole = sum(step.end_ns - step.begin_ns for step in steps)
+    lasted = steps.end_ns - steps.begin_ns
+    whole = int(lasted.sum())
     if not whole:
         return 0.0
-    spent = np.array([_open_ns(step) for step in steps], dtype=np.float64)
+    # In forward and in no phase: where an evaluation may be.
+    spent = np.maximum(0, lasted - steps.spent_ns(*PHASES, EVALUATION)) + steps.spent_ns(FORWARD)
+    spent = spent.astype(np.float64)
     usual = float(np.median(spent))
     long = spent > HOST_TIME.unusual_step * usual
     return (
         float((spent[long] - usual).sum()) / whole if long.sum() <= HOST_TIME.unusual_steps_share * len(steps) else 0.0
     )
-
-
-def _open_ns(step: StepRecord) -> int:
-    """The time of a step in which an evaluation may be: in forward, and in no phase."""
-    known = sum(row.end_ns - row.start_ns for row in step.phases if row.phase in (*PHASES, EVALUATION))
-    forward = sum(row.end_ns - row.start_ns for row in step.phases if row.phase == FORWARD)
-    return max(0, step.end_ns - step.begin_ns - known) + forward
 
 
 DIAGNOSIS = Diagnosis(

@@ -61,7 +61,7 @@ def cannot_look(subject: Subject) -> str:
 def mfu_of(tables: Tables, shares: Shares) -> Measure:
     """Model FLOPs utilisation of the steps that count, from the manifest and the step records alone."""
     device = device_of(tables)
-    records = [record for rank in tables.ranks.values() for record in rank.steps]
+    records = [rank.steps for rank in tables.ranks.values()]
     step_ns = float(np.mean(shares.dur_ns)) if len(shares.dur_ns) else 0.0
     return efficiency(
         (), tables.manifest, records, step_ns, tables.world_size, peak_of(device), device, shares.on_device

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
 from diag.diagnoses.policy import STRAGGLER
@@ -23,11 +24,7 @@ def find(subject: Subject) -> list[Finding]:
     if not train_alone(subject.attribution, subject.tables):
         return []
     ranks = len(subject.attribution.ranks)
-    rows = sum(
-        len(rank_tables.groups.get(row.group, (0, 1))) == 1
-        for rank_tables in subject.tables.ranks.values()
-        for row in rank_tables.rows
-    )
+    rows = sum(int((_group_sizes(rank_tables) == 1).sum()) for rank_tables in subject.tables.ranks.values())
     return [
         Finding(
             id=ID,
@@ -78,19 +75,24 @@ def train_alone(attribution: Attribution, tables: Tables) -> bool:
         return False
     # Collectives that C++ or compiled code issues for a wrapper have no row if they could not be timed.
     strategy = tables.manifest.strategy if tables.manifest is not None else None
-    return strategy in (None, "", "none") or any(
-        len(rank_tables.groups.get(row.group, (0, 1))) == 1 for rank_tables in ranks for row in rank_tables.rows
-    )
+    return strategy in (None, "", "none") or any((_group_sizes(rank_tables) == 1).any() for rank_tables in ranks)
 
 
 def _exchanges(rank_tables: RankTables, counted: Collection[int]) -> bool:
     """Whether this rank called a collective of a group with others in a counted step."""
-    starts = [row.start_ns for row in rank_tables.rows if len(rank_tables.groups.get(row.group, (0, 1))) > 1]
-    steps = [step for step in rank_tables.steps if step.step in counted]
-    begins = np.array([step.begin_ns for step in steps], dtype=np.int64)
-    ends = np.array([step.end_ns for step in steps], dtype=np.int64)
-    at = np.searchsorted(begins, starts, side="right") - 1
-    return bool(np.any((at >= 0) & (np.array(starts, dtype=np.int64) < ends[at]))) if starts and steps else False
+    starts = rank_tables.rows.start_ns[_group_sizes(rank_tables) > 1]
+    steps = rank_tables.steps.of_numbers(counted)
+    if not len(starts) or not steps:
+        return False
+    at = np.searchsorted(steps.begin_ns, starts, side="right") - 1
+    return bool(np.any((at >= 0) & (starts < steps.end_ns[at])))
+
+
+def _group_sizes(rank_tables: RankTables) -> npt.NDArray[np.int64]:
+    """Of the group of each row; 2 where its ranks are not known."""
+    rows = rank_tables.rows
+    sizes = np.array([len(rank_tables.groups.get(name, (0, 1))) for name in rows.names], dtype=np.int64)
+    return sizes[rows.group]
 
 
 def without_others(shares: Shares) -> Shares:

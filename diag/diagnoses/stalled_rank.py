@@ -7,6 +7,7 @@ import numpy as np
 from diag.collectors.records import BACKWARD, DATA, FORWARD, OPTIMIZER, REST
 from diag.diagnoses.policy import FINDINGS, STRAGGLER
 from diag.model.steps import Evidence, Finding
+from diag.rundir.columns import UNKNOWN
 from diag.words.wording import sentence
 
 from .shares import Cost
@@ -62,7 +63,7 @@ def find(subject: Subject) -> list[Finding]:
 
 
 def cannot_look(subject: Subject) -> str:
-    known = any(step.on_cpu_ns is not None for tables in subject.tables.ranks.values() for step in tables.steps[:1])
+    known = any((tables.steps.on_cpu_ns[:1] != UNKNOWN).any() for tables in subject.tables.ranks.values())
     if not subject.scheduling.ranks or not known:
         return "the CPU time of the training's thread was not recorded"
     if subject.shares.on_device and len(subject.shares.ranks) < 2:
@@ -138,8 +139,8 @@ def _few_steps(subject: Subject) -> float:
 
 def no_loader(subject: Subject) -> bool:
     """Whether no step waited for a DataLoader: the input, if there is any, comes from elsewhere."""
-    steps = [step for tables in subject.tables.ranks.values() for step in tables.steps]
-    return bool(steps) and not any(row.phase == DATA for step in steps for row in step.phases)
+    recorded = [tables.steps for tables in subject.tables.ranks.values() if tables.steps]
+    return bool(recorded) and not any(steps.in_phases(DATA).any() for steps in recorded)
 
 
 def _evidence(subject: Subject) -> list[Evidence]:

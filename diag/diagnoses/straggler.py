@@ -211,7 +211,12 @@ def longest_batch_last(subject: Subject) -> tuple[int, int] | None:
     and not by chance; else None."""
     shares = subject.shares
     tokens = {
-        rank: {s.step: s.tokens for s in of_rank.steps if s.tokens} for rank, of_rank in subject.tables.ranks.items()
+        rank: {
+            step: tokens
+            for step, tokens in zip(of_rank.steps.step.tolist(), of_rank.steps.tokens.tolist(), strict=True)
+            if tokens
+        }
+        for rank, of_rank in subject.tables.ranks.items()
     }
     late = shares.blame_ns.get(Cost.STRAGGLER, {})
     hits = steps = 0

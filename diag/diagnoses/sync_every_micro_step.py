@@ -36,7 +36,7 @@ def cannot_look(subject: Subject) -> str:
 
 
 def micro_batches(subject: Subject) -> int | None:
-    recorded = {record.micro_batches for rank in subject.tables.ranks.values() for record in rank.steps}
+    recorded = {int(rank.steps.micro_batches.max()) for rank in subject.tables.ranks.values() if rank.steps}
     manifest = subject.tables.manifest
     configured = manifest.trainer.get("micro_batches") if manifest is not None else None
     return max(recorded) if recorded else configured if isinstance(configured, int) else None

@@ -19,6 +19,7 @@ from diag.export.policy import EXPORT_LIMITS
 from diag.model import DAMAGED, Gap
 from diag.model.breakdown import peak_of
 from diag.model.steps import Parts
+from diag.rundir.columns import Steps
 from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import Judged, RestartedError, read_answer, read_heartbeat, read_identity, read_manifest
 from diag.rundir.policy import SILENCE
@@ -259,8 +260,9 @@ class RunMetrics:
         device = self._device
         step_ns = sum(record.end_ns - record.begin_ns for record in first.recent) / len(first.recent)
         world_size = manifest.world_size or len(self._ranks)
+        recent = [Steps.of(list(first.recent))]
         return efficiency(
-            (), manifest, list(first.recent), step_ns, world_size, peak_of(device), device, device not in ("", "cpu")
+            (), manifest, recent, step_ns, world_size, peak_of(device), device, device not in ("", "cpu")
         ).mfu.value
 
 

@@ -15,11 +15,12 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Struct
 
-from diag.collectors.records import HeldRecord, Manifest, StepRecord
+from diag.collectors.records import HeldRecord, Manifest
 from diag.collectors.strategies import named
 from diag.errors import DiagError
 from diag.model.states import ModelStates, Sharding, sharding_of, shards_of
 from diag.planning.policy import PLANNING
+from diag.rundir.columns import UNKNOWN, Steps
 from diag.rundir.tables import RankTables, Tables
 from diag.traces.event_table import MEMORY_EVENT
 from diag.traces.text_stream import blocks, damaged, opened
@@ -353,8 +354,8 @@ def _above(peak: int, held: HeldRecord, step: Step) -> int:
     return peak - held.parameters - held.optimizer - permanent
 
 
-def _held(steps: Sequence[StepRecord]) -> HeldRecord | None:
-    return next((record.held for record in reversed(steps) if record.held is not None), None)
+def _held(steps: Steps) -> HeldRecord | None:
+    return next((held for held in reversed(steps.held.tolist()) if held is not None), None)
 
 
 def _on_device(rank_tables: RankTables) -> RankPeak | str:
@@ -363,12 +364,11 @@ def _on_device(rank_tables: RankTables) -> RankPeak | str:
         if len(rank_tables.steps) > PLANNING.warm_up_steps
         else rank_tables.steps
     )
-    memories = [record.memory for record in steps if record.memory is not None]
-    allocated = [memory.allocated for memory in memories if memory.allocated is not None]
-    if not allocated:
+    allocated, reserved = (int(steps.memory_of(field).max(initial=UNKNOWN)) for field in ("allocated", "reserved"))
+    if allocated == UNKNOWN:
         return "no step recorded the allocator's peak"
-    reserved = max((memory.reserved for memory in memories if memory.reserved is not None), default=None)
-    return RankPeak(rank_tables.rank, max(allocated), reserved, _held(rank_tables.steps))
+    known = None if reserved == UNKNOWN else reserved
+    return RankPeak(rank_tables.rank, allocated, known, _held(rank_tables.steps))
 
 
 def _on_cpu(rank_tables: RankTables, manifest: Manifest | None) -> RankPeak | str:

@@ -7,7 +7,7 @@ the same value everywhere stores it once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain, pairwise, starmap
 from operator import attrgetter
@@ -206,17 +206,43 @@ class Steps(Columns[StepRecord]):
         return set(self.step.tolist())
 
     def places_of(self, numbers: npt.ArrayLike) -> Ints:
-        """The places of the steps of these numbers, which are all recorded; the steps must be in order. Of several
-        steps of one number, the last."""
-        places: Ints = np.searchsorted(self.step, numbers, side="right") - 1
+        """The places of the steps of these numbers, which are all recorded. Of several steps of one number, the
+        last."""
+        order = np.argsort(self.step, kind="stable")
+        places: Ints = order[np.searchsorted(self.step, numbers, side="right", sorter=order) - 1]
         return places
 
+    def of_numbers(self, numbers: Collection[int]) -> Steps:
+        """The steps of these numbers."""
+        return self.take(np.isin(self.step, np.fromiter(numbers, np.int64, len(numbers))))
+
+    def codes(self, names: Sequence[str], otherwise: int = -1) -> Ints:
+        """For each of the ``names`` of the steps, its index in these."""
+        return np.array([names.index(name) if name in names else otherwise for name in self.names], dtype=np.int64)
+
+    def in_phases(self, *phases: str) -> Bools:
+        """Whether an entry of ``phases`` is one of these."""
+        return self.codes(phases)[self.phases.name] >= 0
+
     def with_phase(self, phase: str) -> Bools:
-        """Whether the step has a phase of this name."""
-        mask = np.zeros(len(self), dtype=np.bool_)
-        if phase in self.names:
-            mask[self.phases.owner[self.phases.name == self.names.index(phase)]] = True
-        return mask
+        """Whether a step has this phase."""
+        return np.bincount(self.phases.owner[self.in_phases(phase)], minlength=len(self)) > 0
+
+    def spent_ns(self, *phases: str) -> Ints:
+        """Of each step, in these phases."""
+        spent = np.where(self.in_phases(*phases), self.phases.right - self.phases.left, 0)
+        until = np.concatenate(([0], np.cumsum(spent)))[self.phases.first]
+        return np.diff(until)
+
+    def queue_of(self, field: str) -> Ints:
+        """The column of a field of LoaderQueue; UNKNOWN where there is no record."""
+        column: Ints = self.queue[:, LoaderQueue._fields.index(field)]
+        return column
+
+    def memory_of(self, field: str) -> Ints:
+        """The column of a field of MemoryRecord; UNKNOWN where it is None, or there is no record."""
+        column: Ints = self.memory[:, _MEMORY.index(field)]
+        return column
 
     def in_window(self, window: str) -> Bools:
         """Whether ``StepRecord.window`` is this."""

@@ -71,7 +71,7 @@ def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
         efficiency=efficiency(
             sums,
             tables.manifest,
-            [record for rank in tables.ranks.values() for record in rank.steps],
+            [rank.steps for rank in tables.ranks.values()],
             float(np.mean([step.dur_ns for step in counted])) if counted else 0.0,
             tables.world_size,
             peak,

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import fmean
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +12,10 @@ from msgspec import Struct
 
 from diag.account import trace_ranges as ranges
 from diag.account.policy import STEPS
-from diag.collectors.records import WINDOW_NONE, Manifest, StepRecord
+from diag.collectors.records import WINDOW_NONE, Manifest
 from diag.model.breakdown import DevicePeak, Efficiency, Measure
 from diag.model.steps import Attribution, Detail
+from diag.rundir.columns import Steps
 from diag.rundir.tables import Tables
 from diag.tables.policy import EFFICIENCY
 from diag.traces import kineto_names as names
@@ -166,7 +166,7 @@ def _contention(frame: pl.DataFrame) -> dict[str, int]:
 def efficiency(
     traced: Sequence[Totals],
     manifest: Manifest | None,
-    records: Sequence[StepRecord],
+    recorded: Sequence[Steps],
     step_ns: float,
     world_size: int | None,
     peak: DevicePeak | None,
@@ -181,7 +181,7 @@ def efficiency(
         unknown = Measure(None, f"the peak FLOP/s of {device or 'the device'} is not in the table")
         return Efficiency(unknown, unknown, recompute, None, _contention_share(traced))
     return Efficiency(
-        mfu=_mfu(manifest, records, step_ns, world_size, peak),
+        mfu=_mfu(manifest, recorded, step_ns, world_size, peak),
         hfu=_hfu(traced, peak),
         recompute_share=recompute,
         peak=peak,
@@ -203,7 +203,7 @@ def flops_per_token(manifest: Manifest) -> float | None:
 
 def _mfu(
     manifest: Manifest | None,
-    records: Sequence[StepRecord],
+    recorded: Sequence[Steps],
     step_ns: float,
     world_size: int | None,
     peak: DevicePeak,
@@ -215,13 +215,17 @@ def _mfu(
         return Measure(None, "the manifest does not give the model's parameters, layers, dim and seq_len")
     # The profiler slows the steps that it records, so steps without it are better. Their mean, as every step time: the
     # host runs ahead of the device in some and catches up in others.
-    first = min((record.step for record in records), default=0) + STEPS.warm_up_steps
-    untraced = [record for record in records if record.window == WINDOW_NONE and record.step >= first]
-    tokens = [record.tokens for record in untraced or records if record.tokens]
-    seconds = (fmean(r.end_ns - r.begin_ns for r in untraced) if untraced else step_ns) / 1e9
-    if not tokens or not seconds or not world_size:
+    every = [steps for steps in recorded if steps]
+    first = min((int(steps.step.min()) for steps in every), default=0) + STEPS.warm_up_steps
+    untraced = [steps.take(steps.in_window(WINDOW_NONE) & (steps.step >= first)) for steps in every]
+    seen = untraced if any(untraced) else every
+    tokens = np.concatenate([steps.tokens for steps in seen]) if seen else np.zeros(0, dtype=np.int64)
+    tokens = tokens[tokens != 0]
+    lasted = sum(int((steps.end_ns - steps.begin_ns).sum()) for steps in untraced)
+    seconds = (float(lasted) / sum(map(len, untraced)) if any(untraced) else step_ns) / 1e9
+    if not len(tokens) or not seconds or not world_size:
         return Measure(None, "no step recorded a token count")
-    per_rank = sum(tokens) / len(tokens)
+    per_rank = int(tokens.sum()) / len(tokens)
     basis = (
         f"{per_token:.3g} FLOPs per token x {per_rank * world_size:,.0f} tokens per step of {seconds * 1e3:,.0f} ms, "
         f"{world_size} ranks, {peak.tflop_s:g} TFLOP/s peak each"
@@ -289,11 +293,11 @@ def tokens_of(tables: Tables, attribution: Attribution) -> tuple[int, ...] | str
         return f"ranks along {', '.join(shared)} process the same tokens"
     by_step = {step.step: 0 for step in attribution.usable or attribution.steps}
     for rank in attribution.ranks:
-        counted = [record for record in tables.ranks[rank].steps if record.step in by_step]
-        if not any(record.tokens for record in counted):
+        counted = tables.ranks[rank].steps.of_numbers(by_step)
+        if not counted.tokens.any():
             return f"rank {rank} recorded no token count"
-        for record in counted:
-            by_step[record.step] += record.tokens
+        for step, tokens in zip(counted.step.tolist(), counted.tokens.tolist(), strict=True):
+            by_step[step] += tokens
     return tuple(by_step.values()) if all(by_step.values()) else "some steps have no token count"
 
 

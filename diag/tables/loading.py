@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 
 import numpy as np
 from msgspec import Struct
 
 from diag.account.records import loader_settings
-from diag.collectors.records import DATA, H2D, LoaderQueue, StepRecord
+from diag.collectors.records import DATA, H2D, StepRecord
 from diag.model.steps import Attribution
+from diag.rundir.columns import UNKNOWN, Steps
 from diag.rundir.tables import RankTables, Tables
 from diag.tables.policy import LOADER_RESERVE
 
@@ -46,33 +47,29 @@ class Reserve(Struct, frozen=True):
         return self.idle >= max(LOADER_RESERVE.idle_workers_share * self.workers, LOADER_RESERVE.idle_workers)
 
 
-def reserve_of(records: Iterable[StepRecord], counted: Collection[int]) -> Reserve | None:
+def reserve_of(records: Sequence[StepRecord], counted: Collection[int]) -> Reserve | None:
     """Over the later half of the steps ``counted`` that recorded it: a reserve takes steps to build up, and a reserve
     from a single pause (a profiler that writes its trace) is used up. None if fewer than three are left, or loaders
     differ."""
-    seen = [queue for record in records if record.step in counted and (queue := _telling(record)) is not None]
+    steps = Steps.of(records).of_numbers(counted)
+    # Not if the step takes so many batches at once that workers of any speed are idle before.
+    idle_before = steps.micro_batches > steps.queue_of("capacity") - steps.queue_of("workers")
+    seen = steps.take((steps.queue_of("ready") != UNKNOWN) & ~idle_before)
     seen = seen[len(seen) // 2 :]
-    if len(seen) < LOADER_RESERVE.least_steps or len({(queue.capacity, queue.workers) for queue in seen}) > 1:
+    capacity, workers = seen.queue_of("capacity"), seen.queue_of("workers")
+    if len(seen) < LOADER_RESERVE.least_steps or (capacity != capacity[0]).any() or (workers != workers[0]).any():
         return None
-    return Reserve(median(queue.ready for queue in seen), seen[0].capacity, seen[0].workers)
+    return Reserve(median(seen.queue_of("ready").tolist()), int(capacity[0]), int(workers[0]))
 
 
-def full_share(records: Iterable[StepRecord], counted: Collection[int]) -> float | None:
+def full_share(records: Sequence[StepRecord], counted: Collection[int]) -> float | None:
     """The fraction of the data wait in steps that found the queue full. None if too few steps looked at the queue."""
-    waited = full = 0
-    steps = 0
-    for record in records:
-        if record.step in counted and record.queue is not None and record.micro_batches <= record.queue.capacity:
-            wait_ns = sum(row.end_ns - row.start_ns for row in record.phases if row.phase == DATA)
-            steps, waited = steps + 1, waited + wait_ns
-            full += wait_ns if record.queue.ready >= record.queue.capacity else 0
-    return full / waited if steps >= LOADER_RESERVE.least_steps and waited else None
-
-
-def _telling(record: StepRecord) -> LoaderQueue | None:
-    """The step's queue, unless the step takes so many batches at once that workers of any speed are idle before."""
-    queue = record.queue
-    return queue if queue is not None and record.micro_batches <= queue.capacity - queue.workers else None
+    steps = Steps.of(records).of_numbers(counted)
+    steps = steps.take((steps.queue_of("ready") != UNKNOWN) & (steps.micro_batches <= steps.queue_of("capacity")))
+    waits = steps.spent_ns(DATA)
+    full = int(waits[steps.queue_of("ready") >= steps.queue_of("capacity")].sum())
+    waited = int(waits.sum())
+    return full / waited if len(steps) >= LOADER_RESERVE.least_steps and waited else None
 
 
 # -- loading table -----------------------------------------------------------------------------------------------------
@@ -184,6 +181,5 @@ def _row(
 
 def _host_copies(rank_tables: RankTables, counted: set[int]) -> int | None:
     """Mean nanoseconds per step in the phase that copies the batch; None for a loop without that phase."""
-    steps = [record for record in rank_tables.steps if record.step in counted]
-    spent = [row.end_ns - row.start_ns for record in steps for row in record.phases if row.phase == H2D]
-    return round(sum(spent) / len(steps)) if spent else None
+    steps = rank_tables.steps.of_numbers(counted)
+    return round(int(steps.spent_ns(H2D).sum()) / len(steps)) if steps.in_phases(H2D).any() else None

@@ -16,9 +16,10 @@ from diag.account import trace_ranges as ranges
 from diag.account.intervals import Intervals, Window
 from diag.account.trace_ranges import host_windows
 from diag.collectors import records
-from diag.collectors.records import Manifest, MemoryRecord, StepRecord
+from diag.collectors.records import Manifest
 from diag.model.states import ADAM_FP32, ModelStates, Sharding, model_states, sharding_of, shards_of
 from diag.model.steps import Attribution
+from diag.rundir.columns import UNKNOWN, Ints, Steps
 from diag.rundir.tables import RankTables, Tables
 from diag.tables.policy import MEMORY_GROWTH
 from diag.traces import kineto_names as names
@@ -102,8 +103,8 @@ class MemoryTable(Struct, frozen=True):
 def rank_peaks(tables: Tables) -> RankPeaks:
     """From the records of all steps, also those that the verdict leaves out; else from traces."""
     recorded = {rank: _recorded(of_rank) for rank, of_rank in sorted(tables.ranks.items())}
-    on_device = any(memory.allocated is not None for of_rank in recorded.values() for _, memory in of_rank)
-    rows = [_row(rank, of_rank, on_device) for rank, of_rank in recorded.items() if of_rank]
+    on_device = any((steps.memory_of("allocated") != UNKNOWN).any() for steps in recorded.values())
+    rows = [_row(rank, steps, on_device) for rank, steps in recorded.items()]
     known = tuple(row for row in rows if row is not None)
     if known:
         return RankPeaks(known, on_device, True)
@@ -189,24 +190,29 @@ def estimate_of(manifest: Manifest | None) -> StatesEstimate:
     return StatesEstimate(states, "", basis)
 
 
-def _recorded(tables: RankTables) -> list[tuple[StepRecord, MemoryRecord]]:
-    return [(record, record.memory) for record in tables.steps if record.memory is not None]
+def _recorded(tables: RankTables) -> Steps:
+    """The steps that recorded memory."""
+    return tables.steps.take(tables.steps.memory_of("rss") != UNKNOWN)
 
 
-def _row(rank: int, records: Sequence[tuple[StepRecord, MemoryRecord]], on_device: bool) -> RankMemory | None:
-    memories = [memory for _, memory in records if not on_device or memory.allocated is not None]
-    if not memories:
+def _row(rank: int, steps: Steps, on_device: bool) -> RankMemory | None:
+    steps = steps.take(steps.memory_of("allocated") != UNKNOWN) if on_device else steps
+    if not steps:
         return None
-    fullest = max(memories, key=_reserved) if on_device else None
+    allocated = steps.memory_of("allocated" if on_device else "rss")
+    reserved = np.where(steps.memory_of("reserved") == UNKNOWN, allocated, steps.memory_of("reserved"))
+    fullest = int(reserved.argmax())
+    capacity = steps.memory_of("capacity")
+    capacity = capacity[(capacity != UNKNOWN) & (capacity != 0)]
     return RankMemory(
         rank=rank,
-        allocated=max((memory.allocated or 0) if on_device else memory.rss for memory in memories),
-        reserved=_reserved(fullest) if fullest is not None else None,
-        capacity=min((m.capacity for m in memories if m.capacity), default=None),
+        allocated=int(allocated.max()),
+        reserved=int(reserved[fullest]) if on_device else None,
+        capacity=int(capacity.min()) if len(capacity) else None,
         growth_per_step=None,
-        fragmentation=_fragmentation(fullest) if fullest is not None else None,
-        retries=_since_first([m.alloc_retries for m in memories]),
-        ooms=_since_first([m.ooms for m in memories]),
+        fragmentation=_fragmentation(steps, fullest) if on_device else None,
+        retries=_since_first(steps.memory_of("alloc_retries")),
+        ooms=_since_first(steps.memory_of("ooms")),
     )
 
 
@@ -217,25 +223,19 @@ def _with_growth(row: RankMemory, every: Sequence[tuple[int, int]], counted: fro
 
 def _held(rank: RankTables, on_device: bool) -> list[tuple[int, int]]:
     """(step, bytes) of every step."""
-    records = [(step.step, memory) for step, memory in _recorded(rank)]
-    if not on_device:
-        return [(step, memory.rss) for step, memory in records]
-    return [(step, memory.allocated) for step, memory in records if memory.allocated is not None]
+    held = rank.steps.memory_of("allocated" if on_device else "rss")
+    known = held != UNKNOWN
+    return list(zip(rank.steps.step[known].tolist(), held[known].tolist(), strict=True))
 
 
-def _reserved(memory: MemoryRecord) -> int:
-    return memory.reserved if memory.reserved is not None else memory.allocated or 0
+def _fragmentation(steps: Steps, at: int) -> float | None:
+    allocated, reserved = (int(steps.memory_of(field)[at]) for field in ("allocated", "reserved"))
+    return max(0.0, 1 - allocated / reserved) if reserved not in (0, UNKNOWN) else None
 
 
-def _fragmentation(memory: MemoryRecord) -> float | None:
-    if memory.reserved is None or not memory.reserved:
-        return None
-    return max(0.0, 1 - (memory.allocated or 0) / memory.reserved)
-
-
-def _since_first(counts: Sequence[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return known[-1] - known[0] if known else None
+def _since_first(counts: Ints) -> int | None:
+    known = counts[counts != UNKNOWN]
+    return int(known[-1] - known[0]) if len(known) else None
 
 
 class Growth(Struct, frozen=True):
