@@ -141,7 +141,7 @@ def analyze(
     # Nothing here multiplies matrices, and OpenBLAS's threads spin when numpy is loaded: 60 ms of CPU time.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from diag.api import Reading, SeveralJobsError, open_run
-    from diag.show.json import save, to_json
+    from diag.show.json import fields_of, save, to_json
     from diag.show.text import print_report
     from diag.summaries import open_by_size, open_summaries
 
@@ -172,8 +172,10 @@ def analyze(
             if table or cross_check or hta:  # these are of one job
                 raise
             raise typer.Exit(_list_jobs(several.jobs, reading, as_json)) from None
+    fields = None
     if as_json:
-        put(to_json(result, tables=True, added=asked.to_dict(result)) + "\n")
+        fields = fields_of(result)
+        put(to_json(result, tables=True, added=asked.to_dict(result), fields=fields) + "\n")
     else:
         print_report(result)
         if table:
@@ -182,7 +184,7 @@ def analyze(
             for name in table:
                 print_table(result, name.value)
         asked.print(result)
-    save(result)
+    save(result, fields)
     raise typer.Exit(ExitCode.DATA_INCOMPLETE if result.coverage.incomplete else ExitCode.OK)
 
 

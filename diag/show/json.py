@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import to_builtins
+import msgspec
+from msgspec import Raw, to_builtins
 
 from diag import policy
 from diag.api import Result, describe_run
@@ -22,25 +24,60 @@ from diag.rundir.lines import ANALYSIS_VERSION, with_digest
 from diag.show.memory import curves_to_dict, peaks_to_dict
 from diag.show.policy import PAGE
 
+Fields = dict[str, Raw]  # of the document, encoded
+
 
 def to_json(
-    result: Result, indent: int | None = 1, tables: bool = False, added: Mapping[str, Any] | None = None
+    result: Result,
+    indent: int | None = 1,
+    tables: bool = False,
+    added: Mapping[str, Any] | None = None,
+    fields: Fields | None = None,
 ) -> str:
     """The document. ``tables``: with the keys "breakdowns", which takes as long as the analysis itself, and
-    "memory_over_time". ``added``: further keys."""
-    content = {**to_dict(result), **(added or {})}
+    "memory_over_time". ``added``: further keys. ``fields``: ``fields_of`` the result, if they are known."""
+    content = {**(fields_of(result) if fields is None else fields), **_encoded(added or {})}
     if tables:
-        content["breakdowns"] = breakdowns_to_dict(result.breakdowns)
-        content["memory_over_time"] = curves_to_dict(result.memory_curves)
-    return json.dumps(content, indent=indent)
+        content |= _encoded(
+            {
+                "breakdowns": breakdowns_to_dict(result.breakdowns),
+                "memory_over_time": curves_to_dict(result.memory_curves),
+            }
+        )
+    encoded = msgspec.json.encode(content)
+    try:
+        document = msgspec.json.format(encoded, indent=indent or 0).decode()
+    except msgspec.DecodeError:  # escaped bytes that are no text
+        document = json.dumps(json.loads(encoded), indent=indent)
+    # Nothing but ASCII: a terminal obeys some control characters above it. They only occur in strings.
+    return document if document.isascii() else _ABOVE_ASCII.sub(lambda text: json.dumps(text[0])[1:-1], document)
 
 
-def save(result: Result) -> None:
-    """Writes verdict.json, if the result is of a run directory that can be written."""
+_ABOVE_ASCII = re.compile("[^\\x00-\\x7f]+")
+
+
+def fields_of(result: Result) -> Fields:
+    """The document's fields, without tables, to be written more than once."""
+    return _encoded(_content(result))
+
+
+def save(result: Result, fields: Fields | None = None) -> None:
+    """Writes verdict.json, if the result is of a run directory that can be written. ``fields``: as in ``to_json``."""
     layout = RunLayout(result.tables.root)
     if layout.is_run():
         with contextlib.suppress(OSError):
-            replace_file(layout.verdict, with_digest(to_json(result)), private=True)  # it quotes logs
+            replace_file(layout.verdict, with_digest(to_json(result, fields=fields)), private=True)  # it quotes logs
+
+
+def _encoded(content: Mapping[str, Any]) -> Fields:
+    return {name: Raw(_encode(value)) for name, value in content.items()}
+
+
+def _encode(value: Any) -> bytes:
+    try:
+        return msgspec.json.encode(value, enc_hook=float)  # of numpy
+    except (OverflowError, UnicodeEncodeError):  # a number of more than 64 bits, or bytes that are no text
+        return json.dumps(to_builtins(value, enc_hook=float)).encode()
 
 
 def _outcome(outcome: Outcome | None) -> dict[str, Any] | None:
@@ -59,6 +96,11 @@ def _outcome(outcome: Outcome | None) -> dict[str, Any] | None:
 
 def to_dict(result: Result) -> dict[str, Any]:
     """Plain containers, as the contract names them."""
+    plain: dict[str, Any] = to_builtins(_content(result), enc_hook=float)
+    return plain
+
+
+def _content(result: Result) -> dict[str, Any]:
     return {
         "schema_version": ANALYSIS_VERSION,
         "run": describe_run(result),
@@ -68,11 +110,11 @@ def to_dict(result: Result) -> dict[str, Any]:
         "steps": [_step(result, step) for step in result.attribution.steps],
         "scheduling": _scheduling(result),
         "memory": peaks_to_dict(result),
-        "out_of_memory": [to_builtins(failure) for failure in result.failed_allocations],
+        "out_of_memory": result.failed_allocations,
         "findings": [_finding(finding) for finding in result.examination.findings],
         "not_found": list(result.examination.not_found),
         "stage_frontier": _phases(result),
-        "advice": [to_builtins(advice) for advice in result.advice],
+        "advice": result.advice,
         "not_advised": list(result.recommendation.not_advised),
         "replay_error": result.recommendation.replay_error,
         "coverage": coverage_to_dict(result.coverage),
@@ -139,7 +181,7 @@ def _step(result: Result, step: StepAccount) -> dict[str, Any]:
         "bottleneck": result.bottleneck_of(step),
         "usable": step.usable,
         "note": step.note,
-        "ranks": [to_builtins(parts) for parts in step.parts],
+        "ranks": step.parts,
         "culprits": [{"rank": b.rank, "kind": b.kind.name.lower(), "ns": b.ns} for b in step.blames],
     }
 
