@@ -14,6 +14,7 @@ library only.
 
 from __future__ import annotations
 
+import ast
 import errno
 import json
 import os
@@ -97,7 +98,7 @@ def is_of_kind(value: object, kind: str) -> bool:
     """Whether a value of JSON is of a field's annotation, like ``int | None``: a truth value is no number, Infinity and
     NaN are none either, and whole numbers have 64 bits."""
     if kind.startswith("Literal["):
-        return isinstance(value, str) and f'"{value}"' in kind
+        return value in ast.literal_eval(kind.removeprefix("Literal"))
     if isinstance(value, bool):
         return "bool" in kind.split(" | ")
     if isinstance(value, int | float) and not -(1 << 63) <= value < 1 << 63:
