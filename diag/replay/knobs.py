@@ -61,14 +61,14 @@ def _wrap_blocks(case: Case, finding: str) -> Iterator[Candidate]:
     """The whole model is one unit: nothing overlaps, and all of it is gathered at once."""
     if case.blocks is None or case.blocks < 2:
         return
-    size = case.sizes
+    size, split = case.sizes, split_root(case.blocks)
     before, after = size.transient(size.parameters, 1), size.transient(size.parameters // case.blocks, case.blocks)
     blocks = Candidate(
         id="wrap-blocks",
         finding=finding,
         knob=Knob.WRAP,
         change=f"shard each of the {case.blocks} blocks as its own unit instead of the whole model as one",
-        mutation=split_root(case.blocks),
+        mutation=split,
         memory_delta_bytes=after - before,
         risk=Risk.SAFE,
         code=_BLOCK_CODE,
@@ -82,7 +82,7 @@ def _wrap_blocks(case: Case, finding: str) -> Iterator[Candidate]:
         blocks,
         id="wrap-blocks-prefetch",
         change=f"{blocks.change}, and prefetch the next unit",
-        mutation=in_turn(split_root(case.blocks), prefetch(1)),
+        mutation=in_turn(split, prefetch(1)),
         code={api: text for api, text in _BLOCK_CODE.items() if api != Api.FSDP2}
         | {Api.FSDP2: f"{_BLOCK_CODE[Api.FSDP2]}\n{next_unit(1, case.program.gloo)}"},
         settings={"wrap": "block", "prefetch": 1} if case.bundled else {},
@@ -94,7 +94,7 @@ def _wrap_blocks(case: Case, finding: str) -> Iterator[Candidate]:
         ahead,
         id="wrap-blocks-prefetch-keep",
         change=f"{ahead.change}; keep the parameters for the backward, as now",
-        mutation=in_turn(split_root(case.blocks), prefetch(1), keep_gathered),
+        mutation=in_turn(split, prefetch(1), keep_gathered),
         memory_delta_bytes=size.parameters + (after - before),
         code={Api.FSDP2: f"{keeping}\n{next_unit(1, case.program.gloo)}"},
         settings={"wrap": "block", "prefetch": 1, "reshard_after_forward": "no"} if case.bundled else {},

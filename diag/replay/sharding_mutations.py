@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from diag.account.critical_path import label_of, of_label
+from diag.account.critical_path import label_of
 from diag.account.match import Key
 from diag.model.steps import Detail, Kind
 from diag.replay.policy import REPLAY
@@ -95,7 +95,7 @@ class Mark(NamedTuple):
 def rearranged(stretch: Stretch, change: Callable[[list[Mark]], list[Mark]], held_up_ns: Sequence[int]) -> Stretch:
     """The stretch with the lines' operations in another order. Lines that differ in their times only are changed
     together. ``held_up_ns``: of new work, for each call."""
-    orders: dict[tuple[bytes, ...], list[Mark]] = {}
+    orders: dict[tuple[bytes, ...], Series] = {}
     lines = {}
     for rank, line in stretch.lines.items():
         rows = np.append(np.flatnonzero(line.code != WORK), len(line.code))
@@ -107,13 +107,14 @@ def rearranged(stretch: Stretch, change: Callable[[list[Mark]], list[Mark]], hel
             marks = []
             for at, (what, which) in enumerate(zip(code.tolist(), call.tolist(), strict=True)):
                 marks += [Mark(WORK, -1, at)] * works[at] + [Mark(what, which, at)]
-            orders[key] = change(marks + [Mark(WORK, -1, len(code))] * works[-1])
+            order = change(marks + [Mark(WORK, -1, len(code))] * works[-1])
+            orders[key] = np.array(order, dtype=np.int64).reshape(-1, 3)
         lines[rank] = _in_order(line, rows, begins, orders[key], held_up_ns)
     return stretch.with_lines(lines)
 
 
-def _in_order(line: Line, rows: Series, begins: Series, order: list[Mark], held_up_ns: Sequence[int]) -> Line:
-    code, call, at = np.array(order, dtype=np.int64).reshape(-1, 3).T
+def _in_order(line: Line, rows: Series, begins: Series, order: Series, held_up_ns: Sequence[int]) -> Line:
+    code, call, at = order.T
     work, new = code == WORK, at < 0
     first = np.where(new, 0, np.where(work, begins[at], rows[at]))
     count = np.where(work & ~new, rows[at] - begins[at], 1)
@@ -251,11 +252,13 @@ def split_root(units: int, root_share: float = 0.0) -> Mutation:
     """The one unit that holds the whole model becomes ``units`` equal ones, gathered when they are used; a part
     ``root_share`` of the bytes stays with the root (embeddings, head)."""
 
+    cut: list[tuple[Stretch, dict[int, Line]]] = []  # the lines, which do not depend on the costs
+
     def mutate(program: Program, costs: Costs, level: Level) -> Mutated | Refusal:
         members = [c for c in program.collectives() if c.role in GATHERS or c.role == Role.SCATTER]
         if {c.unit for c in members} != {0}:
             return Refusal("the model is not one sharding unit")
-        changed = over_stretches(program, lambda s: _split(s, units, root_share, costs, level))
+        changed = over_stretches(program, lambda s: _split(s, units, root_share, costs, level, cut))
         assumed = (
             f"the {units} units have equal parts of the parameters and of the computation",
             "the host's work for each unit costs nothing",
@@ -303,7 +306,14 @@ def _tails(members: Sequence[Collective], transfer_ns: int) -> dict[int, int]:
     return {rank: round(sum(c.tail_ns[rank] for c in members) * share) for rank in members[0].tail_ns}
 
 
-def _split(stretch: Stretch, units: int, root_share: float, costs: Costs, level: Level) -> Stretch:
+def _split(
+    stretch: Stretch,
+    units: int,
+    root_share: float,
+    costs: Costs,
+    level: Level,
+    cut: list[tuple[Stretch, dict[int, Line]]],
+) -> Stretch:
     shares = [root_share] * bool(root_share) + [(1 - root_share) / units] * units
     old = list(stretch.collectives.values())
     collectives: dict[Key, Collective] = {}
@@ -327,10 +337,11 @@ def _split(stretch: Stretch, units: int, root_share: float, costs: Costs, level:
         elif c.role != Role.GATHER_BACKWARD:
             kept[at] = added([c])[0]
     scatters = {at: scatter_of.get((old[at].ranks, old[at].step, old[at].micro_batch), -1) for at in again}
-    lines = {
-        rank: Line.of(_split_line(line.rows(), units, kept, pieces, again, scatters))
-        for rank, line in stretch.lines.items()
-    }
+    lines = next((lines for before, lines in cut if before is stretch), {})
+    if not lines:
+        for rank, line in stretch.lines.items():
+            lines[rank] = Line.of(_split_line(line.rows(), units, kept, pieces, again, scatters))
+        cut.append((stretch, lines))
     return replace(stretch, collectives=collectives).with_lines(lines)
 
 
@@ -351,6 +362,9 @@ def _piece(whole: Collective, unit: int, share: float, costs: Costs, level: Leve
 def _again(gather: Collective) -> Collective:
     group, number, op = gather.key
     return replace(gather, key=(group, number, f"{op} backward"), role=Role.GATHER_BACKWARD)
+
+
+_BACKWARD = frozenset(label_of(kind, Detail.BACKWARD) for kind in Kind)
 
 
 def _split_line(
@@ -378,7 +392,7 @@ def _split_line(
     for gather, limit in zip(gathers, limits, strict=True):
         at, scatter = issue_at[gather], scatters[gather]
         begin = wait_at.get(gather, at) + 1
-        backward = [i for i in range(begin, limit) if line[i][0] == WORK and of_label(line[i][2])[1] == Detail.BACKWARD]
+        backward = [i for i in range(begin, limit) if line[i][0] == WORK and line[i][2] in _BACKWARD]
         reduced = scatter in issue_at
         end = issue_at[scatter] if reduced else max(backward, default=begin - 1) + 1
         middle = min(end, *backward[:1])
