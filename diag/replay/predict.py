@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -32,8 +31,6 @@ from .program import (
     WORK,
     Collective,
     Line,
-    Mask,
-    Placed,
     Program,
     Refusal,
     Replayed,
@@ -49,6 +46,9 @@ from .program import (
 # -- waits -------------------------------------------------------------------------------------------------------------
 #
 # When the main line of a rank was blocked, and in which collective.
+
+
+_NEVER = 1 << 62
 
 
 class Pieces(NamedTuple):
@@ -103,13 +103,19 @@ def stops(pieces: Pieces, steps: Sequence[RankStep], register: _Register, gloo: 
     began, end = (np.array([getattr(c, name) for c in calls], dtype=np.int64) for name in ("start_ns", "end_ns"))
     by_end = np.lexsort((began, end))
     calls, began, end = [calls[at] for at in by_end.tolist()], began[by_end], end[by_end]
-    waits = [call.waited_ns for call in calls]
-    known = np.array([wait is not None for wait in waits], dtype=np.bool_)
-    since, until = np.array([wait or (0, 0) for wait in waits], dtype=np.int64).reshape(-1, 2).T
+    known = np.array([call.waited_ns is not None for call in calls], dtype=np.bool_)
+    since, until = np.array([call.waited_ns or (0, 0) for call in calls], dtype=np.int64).reshape(-1, 2).T
     exposed = np.zeros(len(calls), dtype=np.bool_)
     if not known.all():
-        _by_exposure(pieces, known, began, end, since, until, exposed)
-        _latest(calls, ~known & ~exposed, [step.end_ns for step in steps], since, until)
+        # Exposed communication that ends when a collective ends was a wait for it, and for those that ended during it.
+        chosen = kinds_of(pieces.label) == Kind.COMM
+        at = np.searchsorted(pieces.end_ns[chosen], end - REPLAY.same_time_ns, side="left")
+        shown, gone = (np.append(edges[chosen], _NEVER)[at] for edges in (pieces.start_ns, pieces.end_ns))
+        # If the line goes on before the call ends, it did not wait for this call.
+        exposed = ~known & (np.maximum(shown, began) < end)
+        needed = np.maximum(_needed(calls, began, end, [step.end_ns for step in steps]), end)
+        since = np.where(known, since, np.where(exposed, shown, needed))
+        until = np.where(known, until, np.where(exposed, gone, end))
     start, done = np.maximum(since, began), np.maximum(np.minimum(end, until), began)
     begin_ns, end_ns = pieces.start_ns[0], pieces.end_ns[-1]
     order = np.lexsort((np.where(known, 0, np.where(exposed, 1, 2)), done, start))
@@ -137,50 +143,29 @@ def _queued(group: Times, entered_ns: Times, done_ns: Times) -> Times:
 
 
 def running_max(group: Times, values: Times) -> Times:
-    """The largest earlier value of the same group, in rows sorted by group; -2**62 for the first of each."""
+    """The largest earlier value of the same group, in rows sorted by group; -_NEVER for the first of each."""
     ordered = np.sort(values)
     # Places instead of values: with the group in front they fit into an integer.
     place = np.searchsorted(ordered, values) + group * len(values)
     largest = np.maximum.accumulate(place) - group * len(values)
     first = np.diff(group, prepend=-1) != 0
-    before: Times = np.where(first, -(1 << 62), np.roll(ordered[largest], 1))
+    before: Times = np.where(first, -_NEVER, np.roll(ordered[largest], 1))
     return before
 
 
-def _by_exposure(
-    pieces: Pieces, known: Mask, began: Times, end: Times, since: Times, until: Times, exposed: Mask
-) -> None:
-    """Exposed communication that ends when a collective ends was a wait for it, and for those that ended during it."""
-    chosen = kinds_of(pieces.label) == Kind.COMM
-    starts, ends = pieces.start_ns[chosen], pieces.end_ns[chosen]
-    at = np.searchsorted(ends, end - REPLAY.same_time_ns, side="left")
-    starts, ends = np.append(starts, 1 << 62)[at], np.append(ends, 1 << 62)[at]
-    # If the line goes on before the call ends, it did not wait for this call.
-    exposed[:] = ~known & (np.maximum(starts, began) < end)
-    since[exposed], until[exposed] = starts[exposed], ends[exposed]
-
-
-def _latest(
-    calls: Sequence[CollectiveCall],
-    chosen: Mask,
-    step_ends_ns: Sequence[int],
-    since: Times,
-    until: Times,
-) -> None:
-    """Overlapped collectives: parameters are needed before the next are gathered, all else by the end of the step."""
-    starts: dict[str, list[int]] = defaultdict(list)
-    for call in calls:
+def _needed(calls: Sequence[CollectiveCall], began: Times, end: Times, step_ends_ns: Sequence[int]) -> Times:
+    """When the results of overlapped collectives are needed at the latest: parameters before the next are gathered, all
+    else by the end of the step."""
+    needed = np.array(step_ends_ns)[np.minimum(np.searchsorted(step_ends_ns, end), len(step_ends_ns) - 1)]
+    gathers: dict[str, list[int]] = defaultdict(list)
+    for at, call in enumerate(calls):
         if call.op == "all_gather":
-            starts[call.group].append(call.start_ns)
-    ordered = {group: sorted(times) for group, times in starts.items()}
-    for at in np.flatnonzero(chosen).tolist():
-        call = calls[at]
-        needed = step_ends_ns[min(bisect_left(step_ends_ns, call.end_ns), len(step_ends_ns) - 1)]
-        later = ordered.get(call.group, []) if call.op == "all_gather" else []
-        following = bisect_left(later, call.end_ns)
-        if following < len(later):
-            needed = later[following]
-        since[at], until[at] = max(needed, call.end_ns), call.end_ns
+            gathers[call.group].append(at)
+    for own in gathers.values():
+        starts = np.append(np.sort(began[own]), _NEVER)
+        following = starts[np.searchsorted(starts, end[own])]
+        needed[own] = np.where(following < _NEVER, following, needed[own])
+    return needed
 
 
 # -- line --------------------------------------------------------------------------------------------------------------
@@ -433,7 +418,7 @@ def _stretch(run: _Run, gloo: bool) -> Stretch:
         if seen[waited[rank].call].all():
             continue
         placed = _placed(waited[rank], pieces[rank], run[rank])
-        calls = [Placed(collective(at, step, batch), phase) for at, step, batch, phase in placed]
+        calls = [(collective(at, step, batch), phase) for at, step, batch, phase in placed]
         for one in labelled(calls):
             known.setdefault(one.key, one)
         seen[waited[rank].call] = True

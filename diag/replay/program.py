@@ -225,27 +225,19 @@ def with_collectives(program: Program, change: Callable[[Collective], Collective
 # reduces their gradients in reverse. Sizes show which units were left out (docs/concepts/sharding.md).
 
 
-class Placed(Struct, frozen=True):
-    """A collective, its step and micro-batch known, and the phase in which the ranks entered it."""
-
-    collective: Collective
-    phase: Detail
-
-
-def labelled(calls: Iterable[Placed]) -> list[Collective]:
-    """The collectives of one stretch, in the order in which they were entered, with role and unit."""
-    parts = groupby(calls, key=lambda placed: (placed.collective.step, placed.collective.micro_batch))
+def labelled(calls: Iterable[tuple[Collective, Detail]]) -> list[Collective]:
+    """A rank's collectives of one stretch, in order, with role and unit. Each comes with its step and micro-batch, and
+    with the phase in which it was entered."""
+    parts = groupby(calls, key=lambda call: (call[0].step, call[0].micro_batch))
     return [collective for _, part in parts for collective in _micro_batch(part)]
 
 
-def _micro_batch(calls: Iterable[Placed]) -> list[Collective]:
+def _micro_batch(calls: Iterable[tuple[Collective, Detail]]) -> Iterator[Collective]:
     elements: list[int] = []  # of each unit, in order of forward
     free: dict[Role, set[int]] = {}
     at: dict[Role, int] = {}
-    collectives = []
-    for placed in calls:
-        collective = placed.collective
-        role, unit = _role(placed), -1
+    for collective, phase in calls:
+        role, unit = _role(collective, phase), -1
         if role == Role.GATHER_FORWARD:
             unit = len(elements)
             elements.append(_elements(collective))
@@ -257,19 +249,18 @@ def _micro_batch(calls: Iterable[Placed]) -> list[Collective]:
             unit = min(fits, key=lambda u: (abs(u - expected), -u), default=-1)
             left.discard(unit)
             at[role] = unit if unit >= 0 else expected
-        collectives.append(replace(collective, role=role, unit=unit))
-    return collectives
+        yield replace(collective, role=role, unit=unit)
 
 
-def _role(placed: Placed) -> Role:
-    op, phase = placed.collective.op, placed.phase
+def _role(collective: Collective, phase: Detail) -> Role:
+    op = collective.op
     if op == "all_gather" and phase == Detail.FORWARD:
         return Role.GATHER_FORWARD
     if op == "all_gather" and phase == Detail.BACKWARD:
         return Role.GATHER_BACKWARD
     if op == "reduce_scatter" and phase == Detail.BACKWARD:
         return Role.SCATTER
-    if op == "all_reduce" and phase == Detail.BACKWARD and placed.collective.bytes > REPLAY.small_collective_bytes:
+    if op == "all_reduce" and phase == Detail.BACKWARD and collective.bytes > REPLAY.small_collective_bytes:
         return Role.REDUCE
     return Role.OTHER
 
