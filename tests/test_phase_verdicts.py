@@ -12,8 +12,9 @@ from diag.account.attribute import attribute
 from diag.api import Result, analyze
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD
 from diag.diagnoses import examine
+from diag.diagnoses.costs import CLASS_OF, Cost
 from diag.diagnoses.phases import disagreement
-from diag.diagnoses.shares import CLASS_OF, Cost, Shares
+from diag.diagnoses.shares import Shares
 from diag.diagnoses.subject import resampled
 from diag.diagnoses.verdict import classes_of, classify, judge
 from diag.model.steps import Bottleneck, Detail, Severity

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from enum import StrEnum
 
 import numpy as np
 from msgspec import Struct
@@ -15,18 +14,18 @@ from diag.account.scheduling import Scheduling
 from diag.diagnoses.policy import COSTS
 from diag.model.axes import PIPELINE, TENSOR
 from diag.model.steps import (
-    HOST_DETAILS,
-    QUEUED_DETAILS,
     STARTUP_DETAILS,
     Attribution,
-    Blame,
     Bottleneck,
     Detail,
     Kind,
-    StepAccount,
 )
 from diag.rundir.tables import Tables
 
+from .costs import REMOVABLE as REMOVABLE
+from .costs import Cost as Cost
+from .costs import class_of as class_of
+from .costs import cost_of, costs_of, judged_ns
 from .culprits import Culprits, Series, find_culprits
 
 # -- noise -------------------------------------------------------------------------------------------------------------
@@ -85,112 +84,8 @@ def crowd_of(tables: Tables) -> Crowd | None:
     return Crowd(host, ranks[host], cores[host])
 
 
-class Cost(StrEnum):
-    """Removable costs of a step. ``CLASS_OF`` maps each to the class that it makes the step belong to."""
-
-    DATA = "data wait"
-    COPY = "exposed copies"
-    OFFLOAD = "exposed offload copies"  # of states kept on the host, and waiting until the host has them
-    COMM = "exposed communication"
-    STRAGGLER = "waiting for slower ranks"  # compute that one rank did and the others waited for
-    HOST_STRAGGLER = "waiting for ranks with slower hosts"  # likewise, but it was their hosts that launched later
-    GC = "garbage collection"
-    CHECKPOINT = "checkpoints"
-    HOST = "host wait"  # a device is idle because nothing was launched yet
-    QUEUED = "launched, not running"  # a device waits for something that its trace does not contain
-    CONTENTION = "waiting for a CPU core"
-    BETWEEN = "code between the phases"  # on a core, and neither data loading, forward, backward nor optimizer
-    STALL = "blocked outside of known waits"  # the training's thread sleeps, waits for I/O or a lock, or is stopped
-    ONCE = "one long stall"  # of the host, in a window without step marks
-    BUBBLE = "pipeline bubble"  # of all ranks' time, not of the path, on which some rank always works
-    IMBALANCE = "unbalanced pipeline stages"
-
-
-CLASS_OF = {
-    Cost.DATA: Bottleneck.DATA,
-    Cost.COPY: Bottleneck.DATA,
-    Cost.OFFLOAD: Bottleneck.COMMUNICATION,
-    Cost.COMM: Bottleneck.COMMUNICATION,
-    Cost.STRAGGLER: Bottleneck.COMPUTE,
-    Cost.HOST_STRAGGLER: Bottleneck.HOST,
-    Cost.GC: Bottleneck.COMPUTE,
-    Cost.CHECKPOINT: Bottleneck.COMPUTE,
-    Cost.HOST: Bottleneck.HOST,
-    Cost.CONTENTION: Bottleneck.HOST,
-    Cost.BETWEEN: Bottleneck.HOST,
-    Cost.STALL: Bottleneck.HOST,
-    Cost.QUEUED: Bottleneck.UNDETERMINED,
-    Cost.ONCE: Bottleneck.UNDETERMINED,
-    Cost.BUBBLE: Bottleneck.COMPUTE,
-    Cost.IMBALANCE: Bottleneck.COMPUTE,
-}
-
-_BLAMED_AS = {
-    Kind.DATA: Cost.DATA,
-    Kind.COPY: Cost.COPY,
-    Kind.CHECKPOINT: Cost.CHECKPOINT,
-    Kind.COMPUTE: Cost.STRAGGLER,
-    Kind.IDLE: Cost.STRAGGLER,
-}
-_BY_DETAIL = {Detail.GC: Cost.GC, Detail.OFFLOAD: Cost.OFFLOAD}
 # Lateness of a rank, by reason. A rank may also be blocked or queued in its loader: see ``charge``.
 _LATE = (Cost.STRAGGLER, Cost.HOST_STRAGGLER, Cost.CONTENTION, Cost.STALL)
-_NO_STRAGGLING = (Detail.GC, Detail.OFFLOAD, Detail.UNKNOWN)  # costs of their own, and what is added as unexplained
-# A device that is idle while its host collects garbage or saves a checkpoint waits for its host.
-_ON_DEVICE = {Cost.GC: Bottleneck.HOST, Cost.CHECKPOINT: Bottleneck.HOST}
-# The classes that a change can make smaller.
-REMOVABLE = (Bottleneck.DATA, Bottleneck.COMMUNICATION, Bottleneck.HOST, Bottleneck.COMPUTE)
-
-
-def class_of(cost: Cost, on_device: bool) -> Bottleneck:
-    """The class that a cost makes a step belong to. UNDETERMINED: idle time that the recording does not explain."""
-    return _ON_DEVICE.get(cost, CLASS_OF[cost]) if on_device else CLASS_OF[cost]
-
-
-def cost_of(blame: Blame, on_device: bool) -> Cost:
-    """The cost that waiting for a rank counts as. On a CPU the host and the device are one: what a rank does between
-    operators is its own work."""
-    if on_device and blame.kind == Kind.IDLE and blame.detail in HOST_DETAILS:
-        return Cost.HOST_STRAGGLER
-    return _BY_DETAIL.get(blame.detail) or _BLAMED_AS[blame.kind]
-
-
-def costs_of(step: StepAccount, on_device: bool) -> dict[Cost, int]:
-    """Removable nanoseconds of one step, by cost. On a CPU, idle time is Python between operators: not counted."""
-    costs: dict[Cost, int] = defaultdict(int)
-    for kind, cost in ((Kind.DATA, Cost.DATA), (Kind.COPY, Cost.COPY), (Kind.COMM, Cost.COMM),
-                       (Kind.CHECKPOINT, Cost.CHECKPOINT)):  # fmt: skip
-        costs[cost] = step.path.total(kind)
-    costs[Cost.OFFLOAD] = step.path.total(Kind.COPY, Detail.OFFLOAD)
-    costs[Cost.COPY] -= costs[Cost.OFFLOAD]
-    awaited = step.path.total(Kind.IDLE, Detail.OFFLOAD)
-    costs[Cost.OFFLOAD] += awaited
-    costs[Cost.GC] = step.path.total(Kind.IDLE, Detail.GC)
-    if on_device:
-        costs[Cost.HOST] = step.path.idle(HOST_DETAILS)
-        if all(parts.source != "records" for parts in step.parts):
-            costs[Cost.QUEUED] = step.path.idle(QUEUED_DETAILS)
-        costs[Cost.ONCE] = step.path.total(Kind.IDLE, Detail.ONCE)
-    late = dict.fromkeys((Cost.STRAGGLER, Cost.HOST_STRAGGLER), 0)
-    for blame in step.blames:
-        if (cost := cost_of(blame, on_device)) in late and blame.detail not in _NO_STRAGGLING:
-            late[cost] += blame.ns
-    # Ranks can be late to several overlapping collectives, and late because their hosts are: together they cost at most
-    # the part of the path that is neither communication nor data.
-    left = step.on_path(Kind.COMPUTE, Kind.IDLE) - costs[Cost.GC] - awaited
-    together = min(round(sum(late.values()) * step.together), left)
-    costs[Cost.HOST_STRAGGLER] = round(together * late[Cost.HOST_STRAGGLER] / max(1, sum(late.values())))
-    costs[Cost.STRAGGLER] = together - costs[Cost.HOST_STRAGGLER]
-    # A host that is slower than the others makes its rank late: its launches on the path are the same nanoseconds.
-    host_ns = max(0, costs[Cost.HOST] - round(late[Cost.HOST_STRAGGLER] * step.together))
-    costs[Cost.HOST] = min(host_ns, left - together)
-    costs[Cost.STRAGGLER] += step.unexplained_ns
-    return {cost: ns for cost, ns in costs.items() if ns}
-
-
-def judged_ns(step: StepAccount) -> int:
-    """The time of the step that is judged: the step and waiting whose cause lies outside of it, without start-up."""
-    return step.dur_ns + step.unexplained_ns - step.path.idle(STARTUP_DETAILS)
 
 
 class Shares(Struct, frozen=True):
@@ -276,15 +171,13 @@ def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares
     def zeros() -> Series:
         return np.zeros(count, dtype=np.float64)
 
-    cost_ns: dict[Cost, Series] = defaultdict(zeros)
+    cost_ns = {cost: ns.astype(np.float64) for cost, ns in costs_of(steps, on_device).items()}
     blame_ns: dict[Cost, dict[int, Series]] = defaultdict(lambda: defaultdict(zeros))
     detail_ns: dict[tuple[int, Kind, Detail], Series] = defaultdict(zeros)
     tail_ns: dict[int, Series] = defaultdict(zeros)
     idle_ns = zeros()
-    tails = {c.key: dict(zip(c.ranks, c.tail_ns, strict=True)) for c in attribution.collectives}
+    met = {collective.key: collective for collective in attribution.collectives}
     for i, step in enumerate(steps):
-        for cost, ns in costs_of(step, on_device).items():
-            cost_ns[cost][i] = ns
         for blame in step.blames:
             cost = cost_of(blame, on_device)
             blame_ns[cost][blame.rank][i] += blame.ns
@@ -293,13 +186,15 @@ def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares
         idle_ns[i] = path.total(Kind.IDLE) - path.idle((*STARTUP_DETAILS, Detail.OFFLOAD))
         for at in np.flatnonzero((path.kind == Kind.COMM) & (path.collective >= 0)).tolist():
             rank = int(path.rank[at])
-            tail = tails.get(path.keys[path.collective[at]], {}).get(rank, 0)
+            collective = met.get(path.keys[path.collective[at]])
+            known = collective is not None and rank in collective.ranks
+            tail = collective.tail_ns[collective.ranks.index(rank)] if collective is not None and known else 0
             if tail > noise.tail_ns:  # then all of it is due to the link: noise is not a part of every tail
                 tail_ns[rank][i] += min(tail, int(path.end_ns[at] - path.start_ns[at]))
     return Shares(
         numbers=tuple(step.step for step in steps),
         dur_ns=np.array([judged_ns(step) for step in steps], dtype=np.float64),
-        cost_ns=dict(cost_ns),
+        cost_ns=cost_ns,
         blame_ns={cost: dict(by_rank) for cost, by_rank in blame_ns.items()},
         tail_ns=dict(tail_ns),
         blame_detail_ns=dict(detail_ns),

@@ -33,9 +33,10 @@ from . import (
     ranks_train_alone,
     slow_data,
 )
+from .costs import REMOVABLE, Cost, class_of, costs_of, judged_ns
 from .culprits import Series
 from .phases import PhaseAccount
-from .shares import REMOVABLE, Cost, Shares, class_of, costs_of, judged_ns
+from .shares import Shares
 from .subject import in_ms, resampled, severity
 
 # -- confidence --------------------------------------------------------------------------------------------------------
@@ -254,8 +255,8 @@ def step_bottleneck(step: StepAccount, on_device: bool) -> Bottleneck:
     if judged <= 0:
         return Bottleneck.UNDETERMINED
     shares = dict.fromkeys(_COMPETING, 0.0)
-    for cost, ns in costs_of(step, on_device).items():
-        shares[class_of(cost, on_device)] += ns / judged
+    for cost, ns in costs_of([step], on_device).items():
+        shares[class_of(cost, on_device)] += int(ns[0]) / judged
     return classify(shares)[0]
 
 
