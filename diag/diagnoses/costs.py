@@ -147,26 +147,22 @@ def on_path(steps: Sequence[StepAccount], on_device: bool) -> tuple[dict[Cost, N
 
 def costs_of(steps: Sequence[StepAccount], on_device: bool) -> dict[Cost, Nanoseconds]:
     """Removable nanoseconds of each step, by cost, without costs that no step has."""
-    costs, _ = on_path(steps, on_device)
+    costs, rest = on_path(steps, on_device)
     if on_device:  # from records alone it is not known whether something was launched
         recorded = [any(parts.source == "records" for parts in step.parts) for step in steps]
+        rest = rest + np.where(recorded, costs[Cost.QUEUED], 0)
         costs[Cost.QUEUED] = np.where(recorded, 0, costs[Cost.QUEUED])
     late = {cost: np.zeros(len(steps), dtype=np.int64) for cost in (Cost.STRAGGLER, Cost.HOST_STRAGGLER)}
     for at, step in enumerate(steps):
         for blame in step.blames:
             if (cost := cost_of(blame, on_device)) in late and blame.detail not in _NO_STRAGGLING:
                 late[cost][at] += blame.ns
-    spent = by_causes([step.path for step in steps])
     both = late[Cost.STRAGGLER] + late[Cost.HOST_STRAGGLER]
     by_host = late[Cost.HOST_STRAGGLER]
     once = np.array([step.together for step in steps], dtype=np.float64)
     # Ranks can be late to several overlapping collectives, and late because their hosts are: together they cost at most
-    # the part of the path that is neither communication nor data.
-    left = (
-        spent[:, (Kind.COMPUTE, Kind.IDLE)].sum(axis=(1, 2))
-        - spent[:, Kind.IDLE, Detail.GC]
-        - spent[:, Kind.IDLE, Detail.OFFLOAD]
-    )
+    # the part of the path that has no other cost, or whose cost is the host's.
+    left = rest + costs.get(Cost.HOST, 0)
     together = np.minimum(_rounded(both * once), left)
     costs[Cost.HOST_STRAGGLER] = _rounded(together.astype(np.float64) * by_host / np.maximum(1, both))
     unexplained = np.array([step.unexplained_ns for step in steps], dtype=np.int64)
