@@ -20,7 +20,7 @@ from diag.replay.policy import ADVICE, REPLAY
 from diag.rundir.tables import Tables
 from diag.tables.collectives import bus_factor
 
-from .case import Api, Candidate, Case, Setting, headroom, sizes_of
+from .case import Api, Candidate, Case, Setting, capacity, headroom, sizes_of
 from .costs import Curve, Level, Range
 from .knobs import KNOBS
 from .mutations import in_turn
@@ -102,9 +102,9 @@ def memory_veto(delta: int | None, tables: Tables) -> str:
         return ""
     if left is None:
         return "it takes more device memory, and how much is free was not recorded"
-    capacity = max(s.memory.capacity or 0 for t in tables.ranks.values() for s in t.steps if s.memory is not None)
-    if delta > left - ADVICE.free_memory_share * capacity:
-        reserve_text = f"{ADVICE.free_memory_share * capacity / 1e6:,.0f} MB must stay free"
+    reserve = ADVICE.free_memory_share * capacity(tables)
+    if delta > left - reserve:
+        reserve_text = f"{reserve / 1e6:,.0f} MB must stay free"
         return f"takes {delta / 1e6:,.0f} MB more device memory; {left / 1e6:,.0f} MB are free, of which {reserve_text}"
     return ""
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
+import numpy as np
 from msgspec import Struct, field
 
 from diag.collectors.records import Manifest
@@ -78,10 +79,14 @@ def headroom(tables: Tables) -> int | None:
     """Capacity minus the peak of reserved memory, the least over the ranks; None where no rank recorded both."""
     left = []
     for rank in tables.ranks.values():
-        recorded = [s.memory for s in rank.steps if s.memory is not None and s.memory.capacity]
-        if recorded:
-            left.append(min((m.capacity or 0) - (m.reserved or 0) for m in recorded))
+        capacity, reserved = rank.steps.memory_of("capacity"), rank.steps.memory_of("reserved")
+        left += (capacity - np.maximum(reserved, 0))[capacity > 0].tolist()
     return min(left, default=None)
+
+
+def capacity(tables: Tables) -> int:
+    """Of the largest device; 0 where none was recorded."""
+    return max(0, *(int(t.steps.memory_of("capacity").max(initial=0)) for t in tables.ranks.values()))
 
 
 def grouped(units: Iterable[int], by: int) -> tuple[int, ...]:
@@ -168,7 +173,9 @@ class Case(Struct, frozen=True):
     @property
     def micro_batches(self) -> int:
         """Micro-batches of a step: the bundled trainer's setting, else the most frequent number."""
-        seen = Counter(record.micro_batches for rank in self.tables.ranks.values() for record in rank.steps)
+        seen: Counter[int] = Counter()
+        for rank in self.tables.ranks.values():
+            seen.update(rank.steps.micro_batches.tolist())
         return self.number("micro_batches", max(seen, key=seen.__getitem__, default=1))
 
     @property

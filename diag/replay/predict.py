@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,9 +11,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.account import intervals as iv
+from diag.account.calls import Calls, Key, calls_in
 from diag.account.critical_path import details_of, kinds_of, label_of, labels_of
 from diag.account.intervals import Times
-from diag.account.match import SYNCHRONISING, Key
+from diag.account.match import SYNCHRONISING
 from diag.model.axes import axis_words, is_data
 from diag.model.steps import Attribution, CollectiveCall, Detail, Kind, RankStep, StepAccount
 from diag.replay.policy import REPLAY
@@ -88,23 +88,35 @@ class _Register:
         self.places: dict[Key, int] = {}
         self.calls: list[CollectiveCall] = []
 
-    def place(self, key: Key, call: CollectiveCall) -> int:
-        at = self.places.setdefault(key, len(self.calls))
-        if at == len(self.calls):
-            self.calls.append(call)
-        return at
+    def place(self, key: Key, calls: Sequence[CollectiveCall], at: int) -> int:
+        place = self.places.setdefault(key, len(self.calls))
+        if place == len(self.calls):
+            self.calls.append(calls[at])
+        return place
+
+    def places_of(self, calls: Calls, chosen: Times) -> npt.NDArray[np.int32]:
+        columns = (chosen, calls.group[chosen], calls.seq[chosen], calls.label[chosen])
+        names, labels = [group.name for group in calls.groups], calls.names
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        places = [self.place((names[group], seq, labels[label]), calls, at) for at, group, seq, label in rows]
+        return np.array(places, dtype=np.int32)
 
 
-def stops(pieces: Pieces, steps: Sequence[RankStep], register: _Register, gloo: bool) -> Stops:
+class Part(NamedTuple):
+    """A rank's part of a stretch: consecutive steps, and the calls in them."""
+
+    steps: Sequence[RankStep]
+    calls: Calls
+
+
+def stops(pieces: Pieces, part: Part, register: _Register, gloo: bool) -> Stops:
     """One stop for each call of a rank that is not done before the stretch begins, nor entered after it ends; cut where
     it begins. For a call without a known wait: where its result was needed at the latest."""
-    ordered = sorted(steps, key=lambda step: step.begin_ns)
-    calls = list({call.key: call for step in ordered for call in step.collectives}.values())
-    began, end = (np.array([getattr(c, name) for c in calls], dtype=np.int64) for name in ("start_ns", "end_ns"))
-    by_end = np.lexsort((began, end))
-    calls, began, end = [calls[at] for at in by_end.tolist()], began[by_end], end[by_end]
-    known = np.array([call.waited_ns is not None for call in calls], dtype=np.bool_)
-    since, until = np.array([call.waited_ns or (0, 0) for call in calls], dtype=np.int64).reshape(-1, 2).T
+    steps, calls = part
+    began, end, known = calls.start_ns, calls.end_ns, calls.waited
+    since, until = calls.wait_start_ns, calls.wait_end_ns
+    names: dict[str, int] = {}
+    group = np.array([names.setdefault(each.name, len(names)) for each in calls.groups], dtype=np.int64)[calls.group]
     exposed = np.zeros(len(calls), dtype=np.bool_)
     if not known.all():
         # Exposed communication that ends when a collective ends was a wait for it, and for those that ended during it.
@@ -113,19 +125,18 @@ def stops(pieces: Pieces, steps: Sequence[RankStep], register: _Register, gloo: 
         shown, gone = (np.append(edges[chosen], _NEVER)[at] for edges in (pieces.start_ns, pieces.end_ns))
         # If the line goes on before the call ends, it did not wait for this call.
         exposed = ~known & (np.maximum(shown, began) < end)
-        needed = np.maximum(_needed(calls, began, end, [step.end_ns for step in steps]), end)
+        gathers = np.where(calls.with_op("all_gather"), group, -1)
+        needed = np.maximum(_needed(gathers, began, end, [step.end_ns for step in steps]), end)
         since = np.where(known, since, np.where(exposed, shown, needed))
         until = np.where(known, until, np.where(exposed, gone, end))
     start, done = np.maximum(since, began), np.maximum(np.minimum(end, until), began)
     begin_ns, end_ns = pieces.start_ns[0], pieces.end_ns[-1]
-    order = np.lexsort((np.where(known, 0, np.where(exposed, 1, 2)), done, start))
+    order = np.lexsort((began, end, np.where(known, 0, np.where(exposed, 1, 2)), done, start))
     order = order[(done > begin_ns)[order] & (began < end_ns)[order]]
-    call = np.array([register.place(calls[at].key, calls[at]) for at in order.tolist()], dtype=np.int32)
     entered = np.maximum(began, begin_ns)[order]
     if not gloo:
-        groups: dict[str, int] = {}
-        group = np.array([groups.setdefault(calls[at].group, len(groups)) for at in order.tolist()], dtype=np.int64)
-        entered = _queued(group, entered, done[order])
+        entered = _queued(group[order], entered, done[order])
+    call = register.places_of(calls, order)
     return Stops(call, began[order], entered, np.maximum(start, begin_ns)[order], done[order])
 
 
@@ -153,15 +164,12 @@ def running_max(group: Times, values: Times) -> Times:
     return before
 
 
-def _needed(calls: Sequence[CollectiveCall], began: Times, end: Times, step_ends_ns: Sequence[int]) -> Times:
+def _needed(gathers: Times, began: Times, end: Times, step_ends_ns: Sequence[int]) -> Times:
     """When the results of overlapped collectives are needed at the latest: parameters before the next are gathered, all
-    else by the end of the step."""
+    else by the end of the step. ``gathers``: the group of an all-gather, -1 for others."""
     needed = np.array(step_ends_ns)[np.minimum(np.searchsorted(step_ends_ns, end), len(step_ends_ns) - 1)]
-    gathers: dict[str, list[int]] = defaultdict(list)
-    for at, call in enumerate(calls):
-        if call.op == "all_gather":
-            gathers[call.group].append(at)
-    for own in gathers.values():
+    for group in np.unique(gathers[gathers >= 0]).tolist():
+        own = gathers == group
         starts = np.append(np.sort(began[own]), _NEVER)
         following = starts[np.searchsorted(starts, end[own])]
         needed[own] = np.where(following < _NEVER, following, needed[own])
@@ -330,19 +338,13 @@ def build(attribution: Attribution, tables: Tables) -> Program | Refusal:
         return Refusal(refusal)
     gloo = not tables.on_device
     program = Program(tuple(_stretch(run, gloo) for run in runs), gloo)
-    alone = _alone(program.collectives(), _calls(attribution, runs))
+    alone = _alone(program.collectives(), runs)
     if alone > REPLAY.unmatched_communication_share:
         return Refusal(f"for {alone:.0%} of the communication only one rank's part is known")
     return program
 
 
-_Run = dict[int, list[RankStep]]  # rank: its consecutive steps
-
-
-def _calls(attribution: Attribution, runs: Sequence[_Run]) -> Iterator[CollectiveCall]:
-    """Those of the replayed steps; of all steps where none is."""
-    chosen = (step for run in runs for steps in run.values() for step in steps)
-    return (call for step in (chosen if runs else attribution.rank_steps) for call in step.collectives)
+_Run = dict[int, Part]
 
 
 def _refusal(attribution: Attribution, tables: Tables, runs: Sequence[_Run]) -> str:
@@ -352,7 +354,7 @@ def _refusal(attribution: Attribution, tables: Tables, runs: Sequence[_Run]) -> 
     if others:
         words = " and ".join(axis_words(axis) for axis in others)
         return f"the run is {words}, and the replay supports data parallelism only"
-    if any(call.op in P2P_OPS for call in _calls(attribution, runs)):
+    if any(part.calls.with_op(*P2P_OPS).any() for run in runs for part in run.values()):
         return "ranks send messages to each other, and the replay supports collectives of whole groups only"
     if tables.missing:
         were, them = ("was", "it") if len(tables.missing) == 1 else ("were", "them")
@@ -369,7 +371,7 @@ def _consecutive(attribution: Attribution) -> list[_Run]:
     for step in attribution.rank_steps:
         if step.step in by_step:
             by_step[step.step][step.rank] = step
-    runs: list[_Run] = []
+    runs: list[dict[int, list[RankStep]]] = []
     before = None
     for account in chosen:
         members = by_step[account.step]
@@ -380,7 +382,10 @@ def _consecutive(attribution: Attribution) -> list[_Run]:
         for rank, step in members.items():
             runs[-1][rank].append(step)
         before = account.step
-    return runs
+    return [
+        {rank: Part(steps, calls_in([step.collectives for step in steps])[0]) for rank, steps in run.items()}
+        for run in runs
+    ]
 
 
 def _spread(steps: Sequence[StepAccount], ranks: int) -> list[StepAccount]:
@@ -395,8 +400,8 @@ def _spread(steps: Sequence[StepAccount], ranks: int) -> list[StepAccount]:
 
 def _stretch(run: _Run, gloo: bool) -> Stretch:
     register = _Register()
-    pieces = {rank: Pieces.of(steps) for rank, steps in run.items()}
-    waited = {rank: stops(pieces[rank], steps, register, gloo) for rank, steps in run.items()}
+    pieces = {rank: Pieces.of(part.steps) for rank, part in run.items()}
+    waited = {rank: stops(pieces[rank], part, register, gloo) for rank, part in run.items()}
     waited = _split_unsynchronised(waited, register)
     meetings = Meetings.of(list(waited.values()))
     ranks = list(run)
@@ -417,7 +422,7 @@ def _stretch(run: _Run, gloo: bool) -> Stretch:
     for rank in sorted(run):
         if seen[waited[rank].call].all():
             continue
-        placed = _placed(waited[rank], pieces[rank], run[rank])
+        placed = _placed(waited[rank], pieces[rank], run[rank].steps)
         calls = [(collective(at, step, batch), phase) for at, step, batch, phase in placed]
         for one in labelled(calls):
             known.setdefault(one.key, one)
@@ -425,13 +430,13 @@ def _stretch(run: _Run, gloo: bool) -> Stretch:
     places = {key: place for place, key in enumerate(known)}
     place_of = np.array([places[key] for key in keys], dtype=np.int32)
     lines = {}
-    for rank, steps in run.items():
-        line = operations(pieces[rank], waited[rank], steps)
+    for rank, part in run.items():
+        line = operations(pieces[rank], waited[rank], part.steps)
         lines[rank] = replace(line, call=np.append(place_of, np.int32(-1))[line.call])
     return Stretch(
-        steps=tuple(step.step for step in next(iter(run.values()))),
-        begin_ns={rank: steps[0].begin_ns for rank, steps in run.items()},
-        end_ns={rank: tuple(step.end_ns for step in steps) for rank, steps in run.items()},
+        steps=tuple(step.step for step in next(iter(run.values())).steps),
+        begin_ns={rank: part.steps[0].begin_ns for rank, part in run.items()},
+        end_ns={rank: tuple(step.end_ns for step in part.steps) for rank, part in run.items()},
         lines=lines,
         collectives=known,
     )
@@ -456,7 +461,7 @@ def _split_unsynchronised(waited: dict[int, Stops], register: _Register) -> dict
         for at in of_rank.call.tolist():
             group, number, op = keys[at]
             key = (group, number, f"{op} of rank {rank}") if loose[at] else keys[at]
-            call.append(register.place(key, calls[at]))
+            call.append(register.place(key, calls, at))
         alone[rank] = of_rank._replace(call=np.array(call, dtype=np.int32))
     return alone
 
@@ -497,13 +502,13 @@ def _placed(waited: Stops, pieces: Pieces, steps: Sequence[RankStep]) -> list[tu
     return [(call, steps[number].step, micro_batch, Detail(detail)) for call, number, micro_batch, detail in rows]
 
 
-def _alone(collectives: Sequence[Collective], calls: Iterable[CollectiveCall]) -> float:
+def _alone(collectives: Sequence[Collective], runs: Sequence[_Run]) -> float:
     """Fraction of the transfers in calls of groups of several ranks of which only one rank's part is known."""
     single = [c for c in collectives if len(c.tail_ns) == 1]
     total = sum(c.transfer_ns for c in collectives)
     if not single or not total:
         return 0.0
-    size_of = {call.group: call.group_size for call in calls}
+    size_of = {group.name: group.size for run in runs for part in run.values() for group in part.calls.groups}
     return sum(c.transfer_ns for c in single if size_of.get(c.group, 1) > 1) / total
 
 

@@ -395,7 +395,7 @@ def _split_line(
         backward = [i for i in range(begin, limit) if line[i][0] == WORK and line[i][2] in _BACKWARD]
         reduced = scatter in issue_at
         end = issue_at[scatter] if reduced else max(backward, default=begin - 1) + 1
-        middle = min(end, *backward[:1])
+        middle = min([end, *backward[:1]])
         root = len(pieces[gather]) - units
         rows += others(last, at) + [row for call in pieces[gather][:root] for row in met(call)] + others(at, begin)
         for call, part in zip(pieces[gather][root:], _equal_parts(others(begin, middle), units), strict=True):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from diag.account.critical_path import label_of
+from diag.model.steps import Detail, Kind
 from diag.replay.costs import Level
 from diag.replay.mutations import (
     Mutation,
@@ -15,7 +18,7 @@ from diag.replay.mutations import (
     without_straggler,
 )
 from diag.replay.predict import gain
-from diag.replay.program import Mutated, Role, replay
+from diag.replay.program import Mutated, Role, over_lines, replay
 from diag.replay.sharding_mutations import keep_gathered, merge_units, prefetch, split_root, sync_last_micro_batch
 from tests.copies import replace
 from tests.replay.fsdp import MS, Fsdp, simulate
@@ -133,6 +136,16 @@ def test_a_hybrid_shard_meets_fewer_and_adds_all_reduces() -> None:
     before = sum(c.transfer_ns for c in base.program.collectives() if c.role == Role.GATHER_FORWARD)
     assert gathered < before
     replay(changed.program)
+
+
+def test_a_model_is_split_where_no_backward_is_known() -> None:
+    """All that lies between the gather and the reduction is forward."""
+    base = base_of(simulate(Fsdp(units=ROOT)))
+    forward, backward = (label_of(Kind.COMPUTE, detail) for detail in (Detail.FORWARD, Detail.BACKWARD))
+    program = over_lines(
+        base.program, lambda _, line, __: replace(line, label=np.where(line.label == backward, forward, line.label))
+    )
+    assert gain(replace(base, program=program), split_root(2)).refused is None
 
 
 def test_units_of_a_hybrid_shard_are_changed_within_it() -> None:
