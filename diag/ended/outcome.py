@@ -32,7 +32,7 @@ def outcome_of(root: Path, manifest: Manifest | None, steps: int | None) -> Outc
     recorded steps; None leaves it out."""
     if manifest is None:
         return None
-    layout, state = RunLayout(root), state_of(root)
+    layout, state = RunLayout(root), state_of(root, with_answer=False)
     if (state.live and not state.stalled) or (manifest.exit_code == 0 and not needs_triage(layout)):
         return None
     account = _kept(layout, state) or _by_records(layout)

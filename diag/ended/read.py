@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from diag.collectors.layout import RankLayout, RunLayout, world_size_of
 from diag.collectors.reading import read_tail
 from diag.collectors.records import (
@@ -101,8 +103,7 @@ def beat_of(heartbeat: Heartbeat) -> Beat:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class CalledCollective:
+class CalledCollective(Struct, frozen=True, gc=False):
     """A collective that a rank's collector recorded. ``ended``: its result was available."""
 
     group: str

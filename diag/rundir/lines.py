@@ -393,8 +393,12 @@ def read_last_lines(file: Path, kind: type[T], most: int) -> tuple[list[T], Gap 
     except OSError as error:
         return [], Gap(str(file), f"cannot be read: {error.strerror}")
     decode = _decoder(kind)
-    records = (record for line in tail.split(b"\n") if (record := decode(line)) is not None)
-    return list(records), None
+    begin, end = tail.find(b"\n") + 1, tail.rfind(b"\n") + 1
+    between = _all_records(tail[begin:end], msgspec.json.Decoder(kind).decode_lines)
+    if between is None:
+        return [record for line in tail.split(b"\n") if (record := decode(line)) is not None], None
+    first, last = decode(tail[:begin]), decode(tail[end:])
+    return [record for record in (first, *between, last) if record is not None], None
 
 
 def restart_gaps(layout: RunLayout) -> list[Gap]:

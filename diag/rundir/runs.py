@@ -97,8 +97,9 @@ def split_job(path: Path | str) -> tuple[str, str]:
     return text[:at], text[at + len(JOB) :]
 
 
-def state_of(path: Path, now_ns: int | None = None) -> RunState:
-    """The state of a run or of a folder of traces. Never raises: unreadable fields are unknown."""
+def state_of(path: Path, now_ns: int | None = None, *, with_answer: bool = True) -> RunState:
+    """The state of a run or of a folder of traces. Never raises: unreadable fields are unknown. ``with_answer``: with
+    the verdict of the last analysis, whose file grows with the run."""
     layout, changed_ns = RunLayout(path), newest_change(path)
     if not layout.is_run():
         return RunState(path, State.RECORDED, changed_ns, 0, None, "", None, None, None)
@@ -124,7 +125,7 @@ def state_of(path: Path, now_ns: int | None = None) -> RunState:
         last_step=steps[-1].step if steps else None,
         step_ns=round(statistics.median(step.end_ns - step.begin_ns for step in steps)) if steps else None,
         exit_code=manifest.exit_code if manifest is not None else None,
-        answer=_verdict(layout.verdict, changed_ns),
+        answer=_verdict(layout.verdict, changed_ns) if with_answer else None,
         planned_steps=_planned_steps(manifest),
         standstill=standstill_of(ranks, now_ns) if state == State.TRAINING else None,
     )
