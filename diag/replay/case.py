@@ -86,7 +86,7 @@ def headroom(tables: Tables) -> int | None:
 
 def capacity(tables: Tables) -> int:
     """Of the largest device; 0 where none was recorded."""
-    return max(0, *(int(t.steps.memory_of("capacity").max(initial=0)) for t in tables.ranks.values()))
+    return max((int(t.steps.memory_of("capacity").max(initial=0)) for t in tables.ranks.values()), default=0)
 
 
 def grouped(units: Iterable[int], by: int) -> tuple[int, ...]:
