@@ -23,10 +23,10 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diag.account.match import ALL_TO_ALL
 from diag.diagnoses.policy import EXPERT_IMBALANCE, STRAGGLER
 from diag.model.steps import Evidence, Finding
-from diag.tables.all_to_alls import Exchange, by_group, exchanges, uneven
+from diag.rundir.columns import UNKNOWN
+from diag.tables.all_to_alls import Exchange, by_group, exchanges, received_bytes, uneven
 
 from .culprits import at_least
 from .shares import Cost
@@ -85,9 +85,9 @@ class _Table(Struct, frozen=True):
 
 def sizes_unknown(subject: Subject, ranks: tuple[int, ...]) -> bool:
     """Whether these ranks call all-to-alls, and the received size of none is known."""
-    calls = (call for step in subject.attribution.rank_steps if step.rank in ranks for call in step.collectives)
-    exchanged = [call.received_bytes for call in calls if call.op == ALL_TO_ALL]
-    return bool(exchanged) and all(size is None for size in exchanged)
+    sizes = [received_bytes(step.collectives) for step in subject.attribution.rank_steps if step.rank in ranks]
+    exchanged = np.concatenate(sizes) if sizes else np.zeros(0, dtype=np.int64)
+    return bool(len(exchanged)) and bool((exchanged == UNKNOWN).all())
 
 
 def of_late_ranks(subject: Subject, ranks: tuple[int, ...]) -> ExpertLoad | None:

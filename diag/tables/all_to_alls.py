@@ -18,13 +18,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.account import intervals as iv
+from diag.account.calls import Some
 from diag.account.intervals import Covered, intervals_of
 from diag.account.match import ALL_TO_ALL, SYNCHRONISING, Key
 from diag.model.breakdown import AllToAllStat
 from diag.model.steps import Attribution, CollectiveCall, Kind, RankStep
+from diag.rundir.columns import UNKNOWN, Ints
 from diag.tables.policy import BANDWIDTH
 
 Series = npt.NDArray[np.float64]
+
+_NONE: Ints = np.zeros(0, dtype=np.int64)
 
 
 class Exchange(Struct, frozen=True):
@@ -76,7 +80,7 @@ def exchanges(attribution: Attribution, steps: Collection[int]) -> list[Exchange
 
 def _parts(step: RankStep) -> list[_Part]:
     """One rank's all-to-alls of a step."""
-    if not any(call.received_bytes is not None for call in step.collectives):
+    if not (received_bytes(step.collectives) != UNKNOWN).any():
         return []
     calls = sorted((call for call in step.collectives if call.op in SYNCHRONISING), key=lambda call: call.start_ns)
     starts = [call.start_ns for call in calls]
@@ -93,6 +97,20 @@ def _parts(step: RankStep) -> list[_Part]:
         _Part(call, own_ns, None if later is None else later.key)
         for (call, later), own_ns in zip(pairs, busy.between(since, until).tolist(), strict=True)
     ]
+
+
+def received_bytes(calls: Sequence[CollectiveCall]) -> Ints:
+    """Of the all-to-alls among these calls; UNKNOWN where it was not recorded. Every step is asked for it: no call is
+    made."""
+    if isinstance(calls, Some):
+        every = calls.calls
+        if ALL_TO_ALL not in every.names:
+            return _NONE
+        places = calls.places[every.op[calls.places] == every.names.index(ALL_TO_ALL)]
+        received: Ints = every.received_bytes[places]
+        return received
+    sizes = [call.received_bytes for call in calls if call.op == ALL_TO_ALL]
+    return np.array([UNKNOWN if size is None else size for size in sizes], dtype=np.int64) if sizes else _NONE
 
 
 def _has_all(later: CollectiveCall, call: CollectiveCall) -> bool:
