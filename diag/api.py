@@ -18,7 +18,7 @@ from diag.collectors.layout import OOM, RunLayout
 from diag.diagnoses import Examination, examine
 from diag.diagnoses.durations import add_durations, examine_durations, judge_durations
 from diag.diagnoses.shares import Cost
-from diag.diagnoses.verdict import agreeing, classes_of, faults_first, judge, step_bottleneck
+from diag.diagnoses.verdict import agreeing, bottlenecks_of, classes_of, faults_first, judge
 from diag.errors import DiagError
 from diag.model import Gap
 from diag.model.steps import (
@@ -223,7 +223,11 @@ class Result(Struct, frozen=True, dict=True):
         """The class of one step, by the account that the verdict rests on; undetermined if the verdict is."""
         if self.verdict.bottleneck == Bottleneck.UNDETERMINED:
             return Bottleneck.UNDETERMINED
-        return self._classes.get(step.step) or step_bottleneck(step, self.on_device)
+        return self._classes.get(step.step) or self._by_account[step.step]
+
+    @cached_property
+    def _by_account(self) -> dict[int, Bottleneck]:
+        return bottlenecks_of(self.attribution.steps, self.on_device)
 
     @cached_property
     def _classes(self) -> dict[int, Bottleneck]:

@@ -249,15 +249,17 @@ def classify(shares: Mapping[Bottleneck, float]) -> tuple[Bottleneck, float]:
     return top, share
 
 
-def step_bottleneck(step: StepAccount, on_device: bool) -> Bottleneck:
-    """The class of one step, by the rule of the run."""
-    judged = judged_ns(step)
-    if judged <= 0:
-        return Bottleneck.UNDETERMINED
-    shares = dict.fromkeys(_COMPETING, 0.0)
-    for cost, ns in costs_of([step], on_device).items():
-        shares[class_of(cost, on_device)] += int(ns[0]) / judged
-    return classify(shares)[0]
+def bottlenecks_of(steps: Sequence[StepAccount], on_device: bool) -> dict[int, Bottleneck]:
+    """The class of each step, by the rule of the run and by its own account."""
+    costs = [(class_of(cost, on_device), ns.tolist()) for cost, ns in costs_of(steps, on_device).items()]
+    classes = {}
+    for at, step in enumerate(steps):
+        judged = judged_ns(step)
+        shares = dict.fromkeys(_COMPETING, 0.0)
+        for name, ns in costs:
+            shares[name] += ns[at] / judged if judged > 0 else 0.0
+        classes[step.step] = classify(shares)[0] if judged > 0 else Bottleneck.UNDETERMINED
+    return classes
 
 
 def classes_of(shares: Shares) -> dict[int, Bottleneck]:
