@@ -11,6 +11,7 @@ import shutil
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
@@ -20,11 +21,16 @@ from typing import Any, NamedTuple
 import pytest
 import typer
 
+from diag.account.calls import Calls
+from diag.account.critical_path import Readiness
 from diag.cli.main import COMMANDS, app
 from diag.collectors.trainer.faults import FAULTS
+from diag.diagnoses.shares import Shares
 from diag.export.definitions import METRICS
 from diag.gate.budgets import QUANTITIES
 from diag.hang.classes import CLASSES
+from diag.model.steps import Blame, CriticalPath, MatchedCollective, Segments
+from diag.rundir.columns import Rows, Steps
 from tests.command import diag_process
 
 ROOT = Path(__file__).parents[1]
@@ -295,6 +301,22 @@ def test_blocks_of_code_are_what_they_say() -> None:
                 parsers[block.language]("\n".join(block.lines))
                 seen.add((path, block.language))
     assert len(seen) >= 6
+
+
+# -- the tables of a run -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "table", [Steps, Rows, Segments, Calls, Readiness, MatchedCollective, CriticalPath, Blame, Shares]
+)
+def test_the_page_of_tables_names_every_column(table: type) -> None:
+    text = committed()[DOCS / "concepts/tables.md"]
+    described = re.match(r"[^|]*((?:\|.*\n)+)", text.partition(f"`{table.__name__}` (")[2])
+    assert described is not None
+    columns = getattr(table, "__struct_fields__", None) or [column.name for column in fields(table)]
+    # Lists that columns of codes refer to, and what is no column.
+    others = {"names", "groups", "matched", "ranks", "keys", "changes", "on_device", "noise"}
+    assert {column for column in columns if f"`{column}`" not in described[1]} <= others
 
 
 # -- examples ----------------------------------------------------------------------------------------------------------
