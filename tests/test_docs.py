@@ -25,6 +25,7 @@ from diag.account.calls import Calls
 from diag.account.critical_path import Readiness
 from diag.cli.main import COMMANDS, app
 from diag.collectors.trainer.faults import FAULTS
+from diag.diagnoses.costs import Label
 from diag.diagnoses.shares import Shares
 from diag.export.definitions import METRICS
 from diag.gate.budgets import QUANTITIES
@@ -307,13 +308,14 @@ def test_blocks_of_code_are_what_they_say() -> None:
 
 
 @pytest.mark.parametrize(
-    "table", [Steps, Rows, Segments, Calls, Readiness, MatchedCollective, CriticalPath, Blame, Shares]
+    "table", [Steps, Rows, Segments, Calls, Readiness, MatchedCollective, CriticalPath, Blame, Label, Shares]
 )
 def test_the_page_of_tables_names_every_column(table: type) -> None:
     text = committed()[DOCS / "concepts/tables.md"]
     described = re.match(r"[^|]*((?:\|.*\n)+)", text.partition(f"`{table.__name__}` (")[2])
     assert described is not None
-    columns = getattr(table, "__struct_fields__", None) or [column.name for column in fields(table)]
+    names = getattr(table, "__struct_fields__", ()) or getattr(table, "_fields", ())
+    columns = names or tuple(column.name for column in fields(table))
     # Lists that columns of codes refer to, and what is no column.
     others = {"names", "groups", "matched", "ranks", "keys", "changes", "on_device", "noise"}
     assert {column for column in columns if f"`{column}`" not in described[1]} <= others
