@@ -315,7 +315,7 @@ class Manifest:
     resumed_from: str = ""  # the checkpoint that the run resumed from
     exit_code: int | None = None  # None: still running, or the launcher itself was killed
     windows: list[TraceAsked] = field(default_factory=list)  # requested windows, with the reason; not the scheduled one
-    hang: dict[str, Any] = field(default_factory=dict)  # of a run that was ended as hung: since when, and its verdict
+    hang: dict[str, Any] = field(default_factory=dict)  # of a run that hung: for how long, and which ranks diag ended
     # The signal that asked the launcher to end the run: {"signal": "SIGTERM", "unix_ns": ...}; empty without one.
     ended_by: dict[str, Any] = field(default_factory=dict)
     schema_version: int = RUN_SCHEMA

@@ -54,11 +54,14 @@ class End(StrEnum):
     DONE = "reached the end of its training"
     FAILED = "raised an exception"
     EXITED = "ended with an exit code"
+    ENDED = "ended by diag, which took the run for hung"
     GONE = "gone without a recorded end"
     OPEN = "not known to have ended"
 
 
 def end_of(run: Rundir, record: Rank) -> End:
+    if record.ended_as_hung:
+        return End.ENDED
     if record.exit is not None and (record.exit.exit_code or not record.is_done):
         return End.EXITED
     if record.beat is not None and (record.beat.failed or record.failed_in):
@@ -71,8 +74,14 @@ def end_of(run: Rundir, record: Rank) -> End:
 def is_gone(run: Rundir, record: Rank) -> bool:
     """Whether a rank's process no longer exists and its last heartbeat says that it trains. A process on another host
     is taken for gone only if the launcher's end is recorded and all ranks ran on one host: with several, the first
-    launcher to end records it."""
+    launcher to end records it. A rank is not gone if ``diag run`` ended it, or if others of its host are known to have
+    ended first: their launcher ended it."""
     if record.beat is None or record.beat.done or record.beat.failed or record.failed_in or record.exit is not None:
+        return False
+    if record.ended_as_hung or any(
+        other.exit is not None and other.exit.first and other.culprit.host == record.culprit.host
+        for other in run.ranks.values()
+    ):
         return False
     if record.runs is not None:
         return not record.runs and (run.exit_code is not None or _is_old(run, record))
@@ -118,6 +127,8 @@ def _is_killed(record: Rank, code: int) -> bool:
 
 def _asked_by(record: Rank) -> str:
     """The signal that asked a rank to end and did; "" without one. Python raises KeyboardInterrupt at SIGINT."""
+    if record.ended_as_hung:
+        return ""
     code = record.exit.exit_code if record.exit is not None else 0
     number = -code if code < 0 else code - _BY_SHELLS
     name = signal.Signals(number).name if number in set(signal.Signals) else ""

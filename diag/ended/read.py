@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +143,7 @@ class Rank:
     failed_as: str = ""  # the type of the exception that ended its training, as its heartbeat has it
     runs: bool | None = None  # whether its process exists; None on another host
     pid: int | None = None
+    ended_as_hung: bool = False  # ``diag run`` ended its process, which was there until then
 
     @property
     def is_done(self) -> bool:
@@ -175,7 +176,13 @@ def read_run(layout: RunLayout) -> Rundir:
     job = job_ranks(layout, whole=True)
     manifest = job.manifest
     gaps += job.gaps
-    ranks = {rank: _rank(rank, files, job.identities[rank], exits.get(rank), gaps) for rank, files in job.files.items()}
+    ranks = {
+        rank: replace(
+            _rank(rank, files, job.identities[rank], exits.get(rank), gaps),
+            ended_as_hung=_is_ended_as_hung(manifest, rank, exits.get(rank)),
+        )
+        for rank, files in job.files.items()
+    }
     return Rundir(
         manifest=layout.manifest,
         ranks=ranks,
@@ -198,6 +205,14 @@ def _ended_by(manifest: Manifest | None) -> tuple[str, int] | None:
     ended_by = manifest.ended_by if manifest is not None else {}
     signal, unix_ns = ended_by.get("signal"), ended_by.get("unix_ns")
     return (signal, unix_ns) if isinstance(signal, str) and signal and isinstance(unix_ns, int) else None
+
+
+def _is_ended_as_hung(manifest: Manifest | None, rank: int, ended: RankExit | None) -> bool:
+    if ended is not None and ended.by_launcher:
+        return True
+    hang = manifest.hang if manifest is not None else {}
+    ranks = hang.get("ended")  # older versions of diag named none: it may have ended any of them
+    return bool(hang.get("ended_by_diag")) and (not isinstance(ranks, list) or rank in ranks)
 
 
 def _rank(

@@ -293,10 +293,11 @@ class Hang:
     waiting: tuple[int, ...]
     away: tuple[tuple[int, str], ...]
     ended_by_diag: bool
+    ended: tuple[int, ...] = ()  # ranks that were there until then
 
     @classmethod
-    def of(cls, judgement: Judgement, ended_by_diag: bool) -> Hang:
-        return cls(judgement.still_s, judgement.limit_s, judgement.waiting, judgement.away, ended_by_diag)
+    def of(cls, judgement: Judgement, ended_by_diag: bool, ended: tuple[int, ...] = ()) -> Hang:
+        return cls(judgement.still_s, judgement.limit_s, judgement.waiting, judgement.away, ended_by_diag, ended)
 
 
 class Monitor:
@@ -373,8 +374,9 @@ class Monitor:
             self._say(hang_words(judgement))
         if judgement.state == HangState.HUNG and self._ends and not self._stopped.is_set():
             self._say(hang_words(judgement))
-            self.hang = Hang.of(judgement, ended_by_diag=True)
-            end(self._workers(), self._grace_s)
+            workers = tuple(worker for worker in self._workers() if worker.alive)
+            self.hang = Hang.of(judgement, ended_by_diag=True, ended=tuple(worker.rank for worker in workers))
+            end(workers, self._grace_s)
         return judgement
 
     def others_die(self) -> None:

@@ -177,6 +177,8 @@ def close(layout: RunLayout, launch: Launch, outcome: Outcome) -> Outcome:
         manifest, _ = read_manifest(layout)
         code = outcome.exit_code or (manifest.exit_code if manifest is not None else None) or 0
         hang = asdict(outcome.hang) if outcome.hang is not None else {}
+        if hang and manifest is not None:  # another node may have ended its ranks already
+            hang["ended"] = sorted({*hang["ended"], *manifest.hang.get("ended", ())})
         ended_by = dict(zip(("signal", "unix_ns"), outcome.ended_by or (), strict=False))
         try:
             for run in (layout, *layout.restarts()):
@@ -283,6 +285,12 @@ class Watch:
 def hung(hang: Hang) -> Outcome:
     """The outcome of a hang, which has no failed rank: the processes were ended."""
     return Outcome(ExitCode.HANG, reason=f"hung: no progress for {hang.still_s:.0f} s", hang=hang)
+
+
+def _with_its_end(rank_exit: RankExit, hang: Hang) -> RankExit:
+    """The exit of a process, which the end of a hang is the reason for if it was there until then."""
+    by_diag = rank_exit.rank in hang.ended
+    return replace(rank_exit, first=rank_exit.first and not by_diag, by_launcher=by_diag)
 
 
 def _stopped(by: signal.Signals, unix_ns: int) -> Outcome:
@@ -460,8 +468,12 @@ def run_command(layout: RunLayout, launch: Launch, settings: CollectorSettings, 
             signals.restore()
             with after_training(launch.say):
                 failed = exits.stop()
-    if watch.ended_hang is not None:
-        return close(layout, launch, hung(watch.ended_hang))
+    hang = watch.ended_hang
+    if hang is not None:
+        with after_training(launch.say):
+            for attempt, ends in failed:
+                write_exits(attempt, [_with_its_end(rank_exit, hang) for rank_exit in ends])
+        return close(layout, launch, hung(hang))
     with after_training(launch.say):
         for attempt, ends in failed if not signals.ending else ():
             write_exits(attempt, ends)

@@ -77,7 +77,7 @@ def test_a_hang_is_found_explained_and_ended(layout: RunLayout, start: Start) ->
     assert codes == [-signal.SIGTERM] * 3
     assert monitor.hang is not None
     assert (monitor.hang.waiting, monitor.hang.away) == ((0, 2), ((1, "forward"),))
-    assert monitor.hang.ended_by_diag
+    assert (monitor.hang.ended_by_diag, monitor.hang.ended) == (True, (0, 1, 2))
     assert monitor.hang.still_s >= monitor.hang.limit_s == 1.0
     assert len(said) == 1
     assert "ranks 0, 2 wait in a collective, rank 1 is in forward" in said[0]

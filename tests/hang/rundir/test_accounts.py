@@ -48,11 +48,13 @@ class Ended:
     waits: bool = False
     age_s: float = OLD_S
     phase: str = "backward"
+    answered: int = 1
 
 
 @dataclass
 class Case:
-    """``exit_code`` and ``signal``: of the launcher; ``says`` and ``not_said``: texts of the headline."""
+    """``exit_code`` and ``signal``: of the launcher; ``says`` and ``not_said``: texts of the headline. ``hung``: the
+    ranks that diag ended as hung."""
 
     ranks: tuple[Ended, ...]
     exit_code: int | None
@@ -64,6 +66,7 @@ class Case:
     backend: str | None = "gloo"
     victims: tuple[int, ...] = ()
     not_said: tuple[str, ...] = field(default=())
+    hung: tuple[int, ...] = ()
 
 
 DONE = Ended(done=True)
@@ -155,6 +158,22 @@ CASES = {
         (Ended(-15, waits=True), Ended(-15, phase="data")), 5, "missing_rank", (1,), ("in its data phase",), asked=HANG,
         victims=(0,),
     ),
+    "hung and ended under a launcher that tells no exit codes": Case(
+        (Ended(waits=True), Ended(phase="data")), 5, "missing_rank", (1,), ("in its data phase",), asked=HANG,
+        victims=(0,), hung=(0, 1),
+    ),
+    "hung and ended while both waited": Case(
+        (Ended(-15, waits=True), Ended(-15, waits=True)), 5, "undetermined", (), ("ended by diag",), asked=HANG,
+        hung=(0, 1),
+    ),
+    "hung because one was gone": Case(
+        (Ended(waits=True), Ended(answered=0, age_s=2 * OLD_S)), 5, "rank_killed_sigkill", (1,), ("disappeared",),
+        asked=HANG, victims=(0,), hung=(0,),
+    ),
+    "one aborted, and a launcher that tells no exit code ended the other": Case(
+        (Ended(), Ended(-6, True)), 134, "rank_killed_exception", (1,), ("SIGABRT", "while rank 0 was still running"),
+        victims=(0,),
+    ),
     "one left early": Case(
         (replace(VICTIM, first=True), DONE), 1, "missing_rank", (1,), ("Rank 1 ended its training without an error",),
         victims=(0,),
@@ -173,6 +192,8 @@ def made(folder: Path, case: Case) -> RunLayout:
     manifest = json.loads(layout.manifest.read_text())
     ended_by = {"signal": case.signal, "unix_ns": now_ns - 10**9} if case.signal else {}
     changed = {"exit_code": case.exit_code, "ended_by": ended_by, "backend": case.backend}
+    if case.hung:
+        changed["hang"] = {"ended_by_diag": True, "ended": list(case.hung)}
     layout.manifest.write_text(json.dumps({**manifest, **changed}))
     if case.asked:
         layout.asked.write_bytes(encode(Asked(1, case.asked, 1)))
@@ -195,7 +216,7 @@ def write_rank(layout: RunLayout, rank: int, one: Ended, now_ns: int, ranks: int
     finished = {"0": 11 if one.waits else 12} if ranks > 1 else {}
     last = Heartbeat(
         beat_ns, beat_ns, 11, phase, called, finished, done=one.done, steps=12, phase_since_ns=beat_ns - 10**9,
-        answered=1, failed_in="backward" if one.raised else "", groups={"0": list(range(ranks))},
+        answered=one.answered, failed_in="backward" if one.raised else "", groups={"0": list(range(ranks))},
     )  # fmt: skip
     files.heartbeat.write_bytes(encode(last))
     if one.error:
