@@ -68,7 +68,8 @@ def attribute(tables: Tables, clocked: Mapping[int, DeviceClocked] | None = None
     steps = {rank: _on_device_clock(clocked[rank]) if rank in clocked else rank_steps(t) for rank, t in ranks.items()}
     anchors = _anchors(ranks)
     alignment = _align(ranks, steps, anchors, bool(clocked))
-    placed = {rank: _placed(of_rank, anchors[rank], alignment, rank) for rank, of_rank in steps.items()}
+    # Each rank's steps on its own clock are dropped when they are placed.
+    placed = {rank: _placed(steps.pop(rank), anchors[rank], alignment, rank) for rank in tuple(steps)}
     # Ranks off the common clock are accounted for separately: no waits, no blame.
     tied = frozenset(alignment.offset_ns) if _sure_enough(alignment, placed) else frozenset()
     matched = _matched({rank: of_rank for rank, of_rank in placed.items() if rank in tied})

@@ -80,10 +80,7 @@ class Timeline:
         self._communication = np.flatnonzero(self._communicating)
         self.calls, _ = calls_in([step.collectives for step in ordered])
         order = np.lexsort((self.calls.start_ns, self.calls.end_ns))
-        self._call_ends = self.calls.end_ns[order]
-        # By their ends: place, start and end.
-        columns = order, self.calls.start_ns[order], self._call_ends
-        self._by_end = list(zip(*(column.tolist() for column in columns), strict=True))
+        self._by_end, self._call_starts, self._call_ends = order, self.calls.start_ns[order], self.calls.end_ns[order]
 
     @cached_property
     def _sums(self) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -179,9 +176,9 @@ class Timeline:
         best: tuple[int, int] | None = None
         nearest = 0
         for at in range(first, len(self._by_end)):
-            place, start, end = self._by_end[at]
+            start, end = int(self._call_starts[at]), int(self._call_ends[at])
             if start < end_ns and (best is None or abs(end - end_ns) < nearest):
-                best, nearest = (place, start), abs(end - end_ns)
+                best, nearest = (int(self._by_end[at]), start), abs(end - end_ns)
             if end > end_ns and best is not None:
                 break
         return best

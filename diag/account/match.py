@@ -77,6 +77,7 @@ def measure(matched: Matched) -> list[MatchedCollective]:
     bytes_of = matched.column("bytes")[by_rank].tolist()
     members, waits_of, tails_of = ranks.tolist(), waits.tolist(), tails.tolist()
     whole: dict[tuple[int, tuple[int, ...]], bool] = {}
+    same: dict[tuple[int, ...], tuple[int, ...]] = {}  # ranks and sizes repeat: one tuple of them for all collectives
     measured = []
     columns = zip(
         matched.keys_of,
@@ -86,7 +87,8 @@ def measure(matched: Matched) -> list[MatchedCollective]:
         strict=True,
     )
     for key, (i, j), place, pair, last_arriver, arrival_ns, transfer_ns, is_inferred in columns:
-        of_collective = tuple(members[i:j])
+        of_collective = same.setdefault(ranks_of := tuple(members[i:j]), ranks_of)
+        sizes_of = tuple(bytes_of[i:j])
         calls = matched.calls[of_collective[0]]
         group = calls.groups[calls.group[place]]
         known = id(group.ranks), of_collective
@@ -106,7 +108,7 @@ def measure(matched: Matched) -> list[MatchedCollective]:
                 tail_ns=tuple(tails_of[i:j]),
                 complete=whole[known],
                 inferred=is_inferred,
-                sizes=tuple(bytes_of[i:j]),
+                sizes=same.setdefault(sizes_of, sizes_of),
             )
         )
     return measured
