@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import os
 import signal
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 
 from . import flight_recorder
 from .fence import UNSEEN
@@ -24,10 +25,11 @@ from .files import Complaints, append_to, encode, replace_file
 class Stacks:
     """Writes the stacks of all threads to a file when SIGUSR2 comes, and when the process crashes in C or C++."""
 
-    _left: ClassVar[IO[bytes] | None] = None  # the file of a recording that has ended, whose handler stays
+    # Descriptors: nothing closes the last one before the process ends, and Python warns of a file object left open.
+    _left: ClassVar[int | None] = None  # the file of a recording that has ended, whose handler stays
 
     def __init__(self) -> None:
-        self._file: IO[bytes] | None = None
+        self._file: int | None = None
         self._signal = getattr(signal, "SIGUSR2", None)
         self._crashes = False
 
@@ -35,7 +37,8 @@ class Stacks:
         """The signal to send. None where the system has none, the training uses it, or the file cannot be created."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = append_to(path)
+            with append_to(path) as file:
+                self._file = os.dup(file.fileno())
         except OSError as error:
             complaints.add("no stacks will be written", error)
             return None
@@ -49,7 +52,7 @@ class Stacks:
             # Of an earlier recording: else ``register`` takes the handler for installed.
             faulthandler.unregister(self._signal)
             if Stacks._left is not None:
-                Stacks._left.close()
+                _close(Stacks._left)
                 Stacks._left = None
             # faulthandler restores this when the interpreter ends: a signal that comes then must not end the process.
             with contextlib.suppress(ValueError):  # only the main thread may set it
@@ -66,10 +69,16 @@ class Stacks:
         if self._file is not None and self._signal is not None:
             Stacks._left = self._file
         elif self._file is not None:
-            self._file.close()
+            _close(self._file)
+        self._file = None
         with contextlib.suppress(OSError):
             if not keep or path.stat().st_size == 0:
                 path.unlink()
+
+
+def _close(descriptor: int) -> None:
+    with contextlib.suppress(OSError):  # the training may have closed all files
+        os.close(descriptor)
 
 
 def write_flight_recorders(path_of: Callable[[str], Path]) -> str:

@@ -18,6 +18,7 @@ from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import HANG, Asked
 from tests.patience import PATIENCE_S
+from tests.recorders import GLOO_IS_RECORDED
 
 TRAINING = """
 import ctypes, faulthandler, os, signal, sys, time
@@ -107,6 +108,7 @@ def calls_in(path: Path) -> list[list[list[int]]]:
     return [entry["input_sizes"] for entry in pickle.loads(path.read_bytes())["entries"]]
 
 
+@GLOO_IS_RECORDED
 def test_a_request_is_answered_while_the_training_hangs(layout: RunLayout, train: Train) -> None:
     train("hangs")
     wait_for(layout.rank(0).heartbeat.is_file)
@@ -143,6 +145,7 @@ def test_a_training_s_own_handler_is_left_to_it(layout: RunLayout, train: Train)
     assert process.stdout.readline() == "mine\n"
 
 
+@GLOO_IS_RECORDED
 def test_a_training_that_raises_leaves_its_dump_and_where(layout: RunLayout, train: Train) -> None:
     assert train("raises").wait(PATIENCE_S) == 1
     assert (beat(layout)["phase"], beat(layout)["failed_in"]) == ("failed: ValueError", "checkpoint")
@@ -214,9 +217,10 @@ if len(sys.argv) > 2:
 
 @pytest.mark.parametrize("handler", ["SIG_DFL", "default_int_handler"])
 def test_every_recording_of_a_process_closes_its_file(tmp_path: Path, handler: str) -> None:
-    """A training that shows warnings showed that it was not closed; with a handler of its own, nothing is installed."""
+    """A training that shows warnings showed that it was not closed; with a handler of its own, nothing is installed.
+    Whether Python warns at its end depends on what else it has to clear: no file object may be left."""
     code = """
-import signal, sys
+import gc, io, signal, sys
 from pathlib import Path
 from diag.collectors.dumps import Stacks
 from diag.collectors.files import Complaints
@@ -225,8 +229,9 @@ for name in sys.argv[1:]:
     stacks = Stacks()
     stacks.install(Path(name), Complaints(0))
     stacks.uninstall(Path(name), keep=False)
+print([file for file in gc.get_objects() if type(file) is io.FileIO and str(file.name) in sys.argv])
 """
     names = [tmp_path / name for name in ("first", "second")]
     command = [sys.executable, "-W", "always::ResourceWarning", "-c", code.replace("HANDLER", handler), *names]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")

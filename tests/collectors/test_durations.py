@@ -34,6 +34,7 @@ from diag.collectors.policy import RECORDING
 from diag.collectors.records import DurationLine
 from diag.collectors.settings import SETTINGS_VARIABLE, CollectorSettings
 from diag.rundir.lines import read_lines
+from tests.recorders import GLOO_IS_RECORDED
 
 TOP = str(Path(__file__).parents[2])
 NS = 1_700_000_000_000_000_000
@@ -360,9 +361,7 @@ print(path.exists(), complaints.messages)
 """
 
 
-@pytest.mark.skipif(
-    not hasattr(torch._C._distributed_c10d, "_dump_fr_trace_json"), reason="this torch has no Flight Recorder for gloo"
-)
+@GLOO_IS_RECORDED
 def test_gloo_s_recorder_has_no_durations_and_the_format_that_is_cut(tmp_path: Path) -> None:
     """The real recorder, in a process of its own: it is one for the whole process."""
     command = [sys.executable, "-c", GLOO, str(tmp_path / "durations.jsonl")]
