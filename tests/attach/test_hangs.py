@@ -9,8 +9,10 @@ from diag.collectors.layout import RunLayout
 from diag.errors import ExitCode
 from tests.attach.trainings import EVENTFUL
 from tests.command import analyze_json, diag, diag_process
+from tests.recorders import GLOO_IS_RECORDED
 
 
+@GLOO_IS_RECORDED  # which alone sees the all-reduces of DDP
 def test_a_rank_that_never_comes_to_the_collective(tmp_path: Path) -> None:
     run = tmp_path / "run"
     ended = diag_process(
