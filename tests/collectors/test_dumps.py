@@ -76,7 +76,8 @@ def train(layout: RunLayout) -> Iterator[Train]:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         started.append(process)
         assert process.stdout is not None
-        assert process.stdout.readline() == "there\n", process.communicate()[1]
+        before = iter(process.stdout.readline, "")  # torch 2.8 prints a line about gloo
+        assert "there\n" in before, process.communicate()[1]
         return process
 
     yield start
