@@ -49,11 +49,11 @@ def to_json(
         document = msgspec.json.format(encoded, indent=indent or 0).decode()
     except msgspec.DecodeError:  # escaped bytes that are no text
         document = json.dumps(json.loads(encoded), indent=indent)
-    # Nothing but ASCII: a terminal obeys some control characters above it. They only occur in strings.
-    return document if document.isascii() else _ABOVE_ASCII.sub(lambda text: json.dumps(text[0])[1:-1], document)
+    # Nothing but printable ASCII: a terminal obeys DEL, and some characters above it. They only occur in strings.
+    return _UNPRINTABLE.sub(lambda text: json.dumps(text[0])[1:-1], document)
 
 
-_ABOVE_ASCII = re.compile("[^\\x00-\\x7f]+")
+_UNPRINTABLE = re.compile("[^\\x00-\\x7e]+")
 
 
 def fields_of(result: Result) -> Fields:

@@ -66,7 +66,7 @@ class EventTable(Struct):
         key = (event.cat, event.name, event.pid, event.tid)
         head = self._heads.get(key)
         if head is None:
-            if len(self._heads) > TRACE_LIMITS.most_names:
+            if len(self._heads) > TRACE_LIMITS.most_heads:
                 self._heads.clear()
             head = self._heads[key] = self._new_head(
                 event.cat or "", event.name or "", _label(event.pid), _label(event.tid)

@@ -13,6 +13,12 @@ class TraceLimits(Topic, name="trace-limits", fixed=True):
         "names",
         "chosen: a training's trace has thousands of names; a trace with stacks and modules has tens of thousands",
     )
+    most_heads = threshold(
+        250_000,
+        "heads",
+        "chosen: as most_names",
+        "categories, names and threads that are known together; then all are forgotten",
+    )
     most_name_chars = threshold(
         4096, "characters", "chosen", "kernels of templates of templates have names of a few thousand characters"
     )

@@ -170,7 +170,7 @@ def names_of(heads: Heads, numbers: list[int]) -> list[str]:
 @pytest.mark.parametrize("most", [10**6, 50])
 def test_first_lines_are_known_again(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     monkeypatch.setitem(vars(TRACE_READING), "slot_bits", 4)  # many share a place
-    monkeypatch.setitem(vars(TRACE_LIMITS), "most_names", most)  # all are forgotten now and then
+    monkeypatch.setitem(vars(TRACE_LIMITS), "most_heads", most)  # all are forgotten now and then
     heads = Heads(EventTable())
     chance = random.Random(1)
     for _ in range(20):
