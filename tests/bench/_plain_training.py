@@ -17,11 +17,11 @@ from torch.distributed.distributed_c10d import _get_default_group
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from diag.collectors import step_lines
 from diag.collectors.accelerator import accelerator_of
-from diag.collectors.attach import events, hooks
+from diag.collectors.attach import hooks
 from diag.collectors.attach.life import Attachment
 from diag.collectors.layout import RunLayout
+from diag.collectors.policy import RECORDING
 from diag.collectors.recording import record
 from diag.collectors.settings import CollectorSettings
 from diag.collectors.trainer.loop import Place, connect
@@ -146,8 +146,8 @@ class _Hooks:
 
 def stretch(factor: float) -> None:
     """Times after which a recording does more than to keep a step: those of a training whose every step is recorded."""
-    for module, name in ((step_lines, "_LONGEST_NS"), (events, "_PHASES_NS"), (events, "_LOOK_NS")):
-        setattr(module, name, round(getattr(module, name) * factor))
+    for name in ("between_writes_ns", "cpu_times_from_ns", "queue_looked_at_from_ns"):
+        vars(RECORDING)[name] = round(getattr(RECORDING, name) * factor)
 
 
 def stopwatch(device: torch.device) -> Callable[[], float]:
