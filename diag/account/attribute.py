@@ -28,6 +28,7 @@ from diag.model.steps import (
     Stall,
     StepAccount,
     by_causes,
+    joined,
 )
 from diag.rundir.columns import UNKNOWN, Bools
 from diag.rundir.tables import RankTables, Tables, axes_of
@@ -42,7 +43,7 @@ from .calls import Matched, calls_in
 from .critical_path import Readiness, Timeline, held_up_at, readiness, walk
 from .device_clock import DeviceClocked, on_device_clocks
 from .gpu import NO_IDLE, idle_parts
-from .intervals import Window, on_clock, shifted, within
+from .intervals import Window, intervals_of, on_clock, shifted, within
 from .match import Alignment, align, measure
 from .off_core import by_cpu_time
 from .records import loader_settings
@@ -278,12 +279,9 @@ def parts_of(steps: Sequence[RankStep], waits: iv.Intervals | None) -> list[Part
 def _waited(steps: Sequence[Segments], waits: iv.Intervals) -> list[int]:
     """The part of each step's exposed communication that lies in ``waits``."""
     of_step = np.repeat(np.arange(len(steps)), [len(segments.kind) for segments in steps])
-    exposed = np.concatenate([segments.kind for segments in steps]) == Kind.COMM
-    start, end = (
-        np.concatenate([getattr(segments, name) for segments in steps])[exposed] for name in ("start_ns", "end_ns")
-    )
+    exposed = intervals_of(every := joined(steps), Kind.COMM)
     waited_ns = np.zeros(len(steps), dtype=np.int64)
-    np.add.at(waited_ns, of_step[exposed], iv.Covered(waits).between(start, end))
+    np.add.at(waited_ns, of_step[every.kind == Kind.COMM], iv.Covered(waits).between(exposed[:, 0], exposed[:, 1]))
     return list(waited_ns.tolist())
 
 

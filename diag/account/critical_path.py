@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from diag.account.policy import CRITICAL_PATH
 from diag.collectors.records import SEND
-from diag.model.steps import CriticalPath, Detail, Kind, RankStep
+from diag.model.steps import CriticalPath, Detail, Kind, RankStep, joined
 
 from .calls import Key, Matched, calls_in
 from .intervals import Intervals, Times
@@ -71,12 +71,10 @@ class Timeline:
 
     def __init__(self, steps: Sequence[RankStep]) -> None:
         ordered = sorted(steps, key=lambda step: step.begin_ns)
-        segments = [step.segments for step in ordered]
-        self.start_ns = np.concatenate([s.start_ns for s in segments])
-        self.end_ns = np.concatenate([s.end_ns for s in segments])
-        kind = np.concatenate([s.kind for s in segments])
-        self.label = labels_of(kind, np.concatenate([s.detail for s in segments]))
-        self._communicating: Mask = kind == Kind.COMM
+        every = joined([step.segments for step in ordered])
+        self.start_ns, self.end_ns = every.start_ns, every.end_ns
+        self.label = labels_of(every.kind, every.detail)
+        self._communicating: Mask = every.kind == Kind.COMM
         self._communication = np.flatnonzero(self._communicating)
         self.calls, _ = calls_in([step.collectives for step in ordered])
         order = np.lexsort((self.calls.start_ns, self.calls.end_ns))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diag.model.steps import CollectiveCall, Detail, Kind, RankStep, Segments
+from diag.model.steps import CollectiveCall, Detail, Kind, RankStep, Segments, joined
 
 from .calls import Some, calls_in
 
@@ -308,9 +308,8 @@ def on_clock(steps: Sequence[RankStep], clock: Callable[[Times], Times]) -> list
         return []
     calls, places = calls_in([step.collectives for step in steps])
     moved = calls.on_clock(clock)
-    starts, ends = (
-        clock(np.concatenate([getattr(step.segments, name) for step in steps])) for name in ("start_ns", "end_ns")
-    )
+    every = joined([step.segments for step in steps])
+    starts, ends = clock(every.start_ns), clock(every.end_ns)
     edges = np.cumsum([0, *(len(step.segments.kind) for step in steps)]).tolist()
     begun, done = (
         clock(np.array([getattr(step, name) for step in steps], dtype=np.int64)).tolist()

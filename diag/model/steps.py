@@ -85,6 +85,14 @@ class Segments(Struct, frozen=True):
         return int((self.end_ns - self.start_ns)[chosen].sum())
 
 
+def joined(steps: Sequence[Segments | CriticalPath]) -> Segments:
+    """The pieces of all of them as columns, one step after the other."""
+    start, end, kind, detail = (
+        np.concatenate([getattr(pieces, name) for pieces in steps]) for name in ("start_ns", "end_ns", "kind", "detail")
+    )
+    return Segments(start, end, kind, detail)
+
+
 def by_cause(pieces: Segments | CriticalPath) -> npt.NDArray[np.int64]:
     """Nanoseconds by kind and detail, [kinds, details]."""
     spent: npt.NDArray[np.int64] = by_causes([pieces])[0]
@@ -97,11 +105,9 @@ def by_causes(steps: Sequence[Segments | CriticalPath]) -> npt.NDArray[np.int64]
     if not steps:
         return np.zeros((0, len(Kind), len(Detail)), dtype=np.int64)
     of_step = np.repeat(np.arange(len(steps)), [len(pieces.kind) for pieces in steps])
-    start, end, kind, detail = (
-        np.concatenate([getattr(pieces, name) for pieces in steps]) for name in ("start_ns", "end_ns", "kind", "detail")
-    )
-    cause = of_step * causes + kind.astype(np.int64) * len(Detail) + detail
-    spent = np.bincount(cause, weights=end - start, minlength=len(steps) * causes)
+    every = joined(steps)
+    cause = of_step * causes + every.kind.astype(np.int64) * len(Detail) + every.detail
+    spent = np.bincount(cause, weights=every.end_ns - every.start_ns, minlength=len(steps) * causes)
     return spent.astype(np.int64).reshape(len(steps), len(Kind), len(Detail))
 
 

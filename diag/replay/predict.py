@@ -16,7 +16,7 @@ from diag.account.critical_path import details_of, kinds_of, label_of, labels_of
 from diag.account.intervals import Times
 from diag.account.match import SYNCHRONISING
 from diag.model.axes import axis_words, is_data
-from diag.model.steps import Attribution, CollectiveCall, Detail, Kind, RankStep, StepAccount
+from diag.model.steps import Attribution, CollectiveCall, Detail, Kind, RankStep, StepAccount, joined
 from diag.replay.policy import REPLAY
 from diag.rundir.tables import Tables
 from diag.traces.kineto_names import P2P_OPS
@@ -60,11 +60,8 @@ class Pieces(NamedTuple):
 
     @classmethod
     def of(cls, steps: Sequence[RankStep]) -> Pieces:
-        segments = [step.segments for step in sorted(steps, key=lambda step: step.begin_ns)]
-        start, end, kind, detail = (
-            np.concatenate([getattr(s, name) for s in segments]) for name in ("start_ns", "end_ns", "kind", "detail")
-        )
-        return cls(start, end, labels_of(kind, detail))
+        every = joined([step.segments for step in sorted(steps, key=lambda step: step.begin_ns)])
+        return cls(every.start_ns, every.end_ns, labels_of(every.kind, every.detail))
 
 
 class Stops(NamedTuple):
