@@ -337,7 +337,7 @@ def waiting(matched: Matched, members: Bools | None = None) -> dict[int, iv.Inte
     if records.TRANSFER in matched.labels:  # it may be open while the rank waits for something else
         waited_from = matched.column("wait_start_ns")
         blocked = np.where(waited_from == UNKNOWN, matched.end_ns, np.maximum(since, waited_from))
-        since = np.where(np.repeat(matched.labelled(frozenset({records.TRANSFER})), matched.sizes), blocked, since)
+        since = np.where(np.repeat(matched.labelled(records.TRANSFER), matched.sizes), blocked, since)
     spans = np.stack((since, np.minimum(arrival, matched.end_ns)), axis=1)
     waited = since < arrival if members is None else members & (since < arrival)
     return {int(rank): iv.make(spans[waited & (matched.rank == rank)]) for rank in np.unique(matched.rank[waited])}

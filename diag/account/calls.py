@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from diag.collectors.records import RECV, SEND
 from diag.model.steps import CollectiveCall
-from diag.rundir.columns import UNKNOWN, Bools, Codes, Columns, Ints
+from diag.rundir.columns import UNKNOWN, Bools, Codes, Columns, Ints, is_named
 
 Key = tuple[str, int, str]
 
@@ -102,14 +102,11 @@ class Calls(Columns[CollectiveCall]):
         return mask
 
     def with_op(self, *ops: str) -> Bools:
-        codes = [code for code, name in enumerate(self.names) if name in ops]
-        mask: Bools = np.isin(self.op, codes)
-        return mask
+        return is_named(self.op, self.names, *ops)
 
     def labelled(self, label: str) -> Bools:
         """Whether the last part of the key is this."""
-        mask: Bools = self.label == (self.names.index(label) if label in self.names else -1)
-        return mask
+        return is_named(self.label, self.names, label)
 
     def key(self, place: int) -> Key:
         return self.groups[self.group[place]].name, int(self.seq[place]), self.names[self.label[place]]
@@ -296,10 +293,9 @@ class Matched(Mapping[Key, Mapping[int, CollectiveCall]]):
     def most(self, members: Ints) -> Ints:
         return np.maximum.reduceat(members, self.edges[:-1]) if len(self) else members
 
-    def labelled(self, labels: frozenset[str]) -> Bools:
+    def labelled(self, *labels: str) -> Bools:
         """By collective: whether the last part of its key is one of these."""
-        mask: Bools = np.isin(self.label, [code for code, name in enumerate(self.labels) if name in labels])
-        return mask
+        return is_named(self.label, self.labels, *labels)
 
     @cached_property
     def keys_of(self) -> list[Key]:

@@ -22,7 +22,6 @@ import numpy.typing as npt
 from msgspec import Struct, field
 
 from diag.account.policy import CLOCKS
-from diag.collectors.records import RECV, SEND
 from diag.model.steps import CollectiveCall, MatchedCollective
 from diag.rundir.columns import UNKNOWN, Bools
 
@@ -34,22 +33,11 @@ ALL_TO_ALL = "all_to_all"
 SYNCHRONISING = frozenset({"all_reduce", "all_gather", "reduce_scatter", ALL_TO_ALL, "barrier"})
 
 SEND_RECV = "send_recv"  # a send and its receive as one transfer
-_PAIR = {SEND, RECV}
 
 
 def by_key(calls: Mapping[int, Sequence[CollectiveCall]]) -> Matched:
     """Collectives in which at least two ranks took part. A call that is listed twice counts once."""
     return Matched({rank: own if isinstance(own, Calls) else Calls.of(own) for rank, own in calls.items()})
-
-
-def is_pair(calls: Iterable[CollectiveCall]) -> bool:
-    """Whether these are a send and its receive: the receiver waits for the sender, hardly ever the reverse."""
-    ops = set()
-    for call in calls:
-        if call.op not in _PAIR:
-            return False
-        ops.add(call.op)
-    return ops == _PAIR
 
 
 def measure(matched: Matched) -> list[MatchedCollective]:
@@ -346,7 +334,7 @@ def align(
     ranks = sorted(domains)
     if len(ranks) < 2:
         return Alignment(dict.fromkeys(ranks, 0), None)
-    synchronising = np.repeat(matched.labelled(SYNCHRONISING), matched.sizes)
+    synchronising = np.repeat(matched.labelled(*SYNCHRONISING), matched.sizes)
     met = meetings(ranks, matched, synchronising, shift_ns or {})
     names = _honest_domains(ranks, domains, met)
     order = list(dict.fromkeys(names))

@@ -28,7 +28,7 @@ from diag.collectors.records import (
     StepRecord,
 )
 from diag.model.steps import CollectiveCall, Detail, Kind, RankStep, by_causes
-from diag.rundir.columns import UNKNOWN, Rows, Steps
+from diag.rundir.columns import UNKNOWN, Rows, Steps, is_named
 
 from . import intervals as iv
 from .calls import Calls, Group, Some
@@ -108,8 +108,7 @@ def calls_of(rows: Sequence[CollectiveRow], groups: Mapping[str, Sequence[int]])
         qualified = name if name.startswith(P2P_PREFIX) or not ranks else f"{name}@{ranks[0]}"
         known.append(Group(qualified, ranks, len(ranks)))
     names = (*rows.names, TRANSFER)
-    exchanged = rows.op == (names.index(ALL_TO_ALL) if ALL_TO_ALL in names else -1)
-    sent = rows.op == (names.index(SEND) if SEND in names else -1)
+    exchanged, sent = (is_named(rows.op, rows.names, op) for op in (ALL_TO_ALL, SEND))
     waited = rows.waited & ~(transfer & sent & (rows.wait_end_ns - rows.wait_start_ns < CLOCKS.blocked_ns))
     return Calls(
         group=rows.group,
@@ -129,10 +128,6 @@ def calls_of(rows: Sequence[CollectiveRow], groups: Mapping[str, Sequence[int]])
         groups=tuple(known),
         names=names,
     )
-
-
-def is_p2p(row: CollectiveRow) -> bool:
-    return row.group.startswith(P2P_PREFIX)
 
 
 def is_transfer(call: CollectiveCall) -> bool:
@@ -173,10 +168,7 @@ def _layers(
 ) -> list[Layer]:
     """Activity by priority. ``p2p``: the part of the waits for a peer's message."""
     phases = np.stack((records.phases.left, records.phases.right), axis=1)
-    spans = {
-        name: iv.make(phases[records.phases.name == records.names.index(name)]) if name in records.names else iv.EMPTY
-        for name in PHASES
-    }
+    spans = {name: iv.make(phases[records.in_phases(name)]) for name in PHASES}
     pauses = iv.make(np.stack((records.gc.left, records.gc.right), axis=1))
     whole = iv.EMPTY if idle is None else iv.make(np.stack((records.begin_ns, records.end_ns), axis=1))
     return [

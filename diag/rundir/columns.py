@@ -38,6 +38,12 @@ _AT_ONCE = 4_096  # records that an iteration makes together
 T = TypeVar("T")
 
 
+def is_named(codes: Codes | Ints, names: Sequence[str], *wanted: str) -> Bools:
+    """Whether the name of each code, a place in ``names``, is one of those wanted."""
+    mask: Bools = np.isin(codes, [code for code, name in enumerate(names) if name in wanted])
+    return mask
+
+
 class Columns(Sequence[T]):
     """Each field but ``names`` is a column: an array with a row for each record, or ``Ragged``."""
 
@@ -246,8 +252,7 @@ class Steps(Columns[StepRecord]):
 
     def in_window(self, window: str) -> Bools:
         """Whether ``StepRecord.window`` is this."""
-        mask: Bools = self.window == (self.names.index(window) if window in self.names else -1)
-        return mask
+        return is_named(self.window, self.names, window)
 
     def __len__(self) -> int:
         return len(self.step)

@@ -23,7 +23,7 @@ from diag.collectors.records import RECV, SEND
 from diag.model.axes import PIPELINE, Axes, is_data
 from diag.model.breakdown import CollectiveStat, CollectiveTable, ExposedCall
 from diag.model.steps import Attribution, CollectiveCall, Detail, Kind, MatchedCollective, RankStep, Segments
-from diag.rundir.columns import Bools, Ints
+from diag.rundir.columns import Bools, Ints, is_named
 from diag.tables.policy import BANDWIDTH
 from diag.traces.kineto_names import P2P_OPS
 
@@ -112,8 +112,7 @@ class _Parts(Struct, frozen=True):
         return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
 
     def named(self, op: str) -> Bools:
-        mask: Bools = self.op == (self.names.index(op) if op in self.names else -1)
-        return mask
+        return is_named(self.op, self.names, op)
 
     def of_one(self, at: int) -> tuple[int, _Key]:
         """Step and key of a part's collective."""
