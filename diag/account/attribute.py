@@ -39,7 +39,7 @@ from diag.words.formatting import rank_ranges
 from . import cpu, gpu, records
 from . import intervals as iv
 from .blame import Meetings, StagePeers
-from .calls import Matched, calls_in
+from .calls import Calls, Matched, Some, calls_in
 from .critical_path import Readiness, Timeline, held_up_at, readiness, walk
 from .device_clock import DeviceClocked, on_device_clocks
 from .gpu import NO_IDLE, idle_parts
@@ -73,8 +73,9 @@ def attribute(tables: Tables, clocked: Mapping[int, DeviceClocked] | None = None
     placed = {rank: _placed(steps.pop(rank), anchors[rank], alignment, rank) for rank in tuple(steps)}
     # Ranks off the common clock are accounted for separately: no waits, no blame.
     tied = frozenset(alignment.offset_ns) if _sure_enough(alignment, placed) else frozenset()
-    matched = _matched({rank: of_rank for rank, of_rank in placed.items() if rank in tied})
-    timelines = {rank: Timeline(of_rank) for rank, of_rank in placed.items() if of_rank}
+    calls = _calls(placed)
+    matched = Matched({rank: own for rank, own in calls.items() if rank in tied})
+    timelines = {rank: Timeline(of_rank, calls[rank]) for rank, of_rank in placed.items() if of_rank}
     came = readiness(matched, timelines)
     axes = axes_of(tables)
     meetings = Meetings(timelines, came, StagePeers(axes.stages(), timelines, placed, came))
@@ -83,7 +84,7 @@ def attribute(tables: Tables, clocked: Mapping[int, DeviceClocked] | None = None
         for step in of_rank:
             by_step[step.step][rank] = step
     waits = waiting(matched)
-    begun = _begun_in(matched, by_step)
+    begun = _begun_in(came, by_step)
     left_out = steps_left_out(tables, sorted(by_step))
     division, marker = _division(ranks)
     paths = {number: walk(_comparable(members, tied), timelines, came) for number, members in sorted(by_step.items())}
@@ -288,8 +289,8 @@ def _waited(steps: Sequence[Segments], waits: iv.Intervals) -> list[int]:
 # -- across ranks ------------------------------------------------------------------------------------------------------
 
 
-def _matched(ranks: Mapping[int, Sequence[RankStep]]) -> Matched:
-    return Matched({rank: calls_in([step.collectives for step in steps])[0] for rank, steps in ranks.items()})
+def _calls(ranks: Mapping[int, Sequence[RankStep]]) -> dict[int, Calls]:
+    return {rank: calls_in([step.collectives for step in steps])[0] for rank, steps in ranks.items()}
 
 
 def _domains(ranks: Mapping[int, RankTables]) -> dict[int, str]:
@@ -323,10 +324,10 @@ def _align(
         return align(Matched({}), _domains(ranks))
     if clocked:
         return align(
-            _matched(steps), {rank: f"rank {rank}" for rank in ranks}, anchors, on_device=True, from_waits=True
+            Matched(_calls(steps)), {rank: f"rank {rank}" for rank in ranks}, anchors, on_device=True, from_waits=True
         )
     on_device = all(t.traces and all(trace.has_gpu for trace in t.traces) for t in ranks.values())
-    return align(_matched(steps), _domains(ranks), anchors, on_device)
+    return align(Matched(_calls(steps)), _domains(ranks), anchors, on_device)
 
 
 def waiting(matched: Matched, members: Bools | None = None) -> dict[int, iv.Intervals]:
@@ -343,17 +344,16 @@ def waiting(matched: Matched, members: Bools | None = None) -> dict[int, iv.Inte
     return {int(rank): iv.make(spans[waited & (matched.rank == rank)]) for rank in np.unique(matched.rank[waited])}
 
 
-def _begun_in(matched: Matched, by_step: Mapping[int, Mapping[int, RankStep]]) -> dict[int, list[int]]:
+def _begun_in(came: Readiness, by_step: Mapping[int, Mapping[int, RankStep]]) -> dict[int, list[int]]:
     """By step, in order: the numbers of the collectives that some rank began in it."""
-    number = {rank: (matched.calls[rank], matched.numbers_of(rank)) for rank in matched.calls}
     begun: dict[int, list[int]] = {}
     for step, members in sorted(by_step.items()):
         numbers: dict[int, None] = {}
         for rank, of_rank in members.items():
-            if rank in number:
-                calls, of_calls = number[rank]
-                places = of_rank.collectives.places  # type: ignore[attr-defined]  # as _placed makes them
-                numbers |= dict.fromkeys(of_calls[places[calls.start_ns[places] >= of_rank.begin_ns]].tolist())
+            listed = of_rank.collectives
+            assert isinstance(listed, Some)  # _placed makes them
+            inside = listed.places[listed.calls.start_ns[listed.places] >= of_rank.begin_ns]
+            numbers |= dict.fromkeys(came.numbers[rank][inside].tolist())
         numbers.pop(-1, None)
         begun[step] = list(numbers)
     return begun

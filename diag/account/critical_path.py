@@ -17,7 +17,7 @@ from diag.account.policy import CRITICAL_PATH
 from diag.collectors.records import SEND
 from diag.model.steps import CriticalPath, Detail, Kind, RankStep, joined
 
-from .calls import Key, Matched, calls_in
+from .calls import Calls, Key, Matched
 from .intervals import Intervals, Times
 
 _DETAILS = len(Detail)
@@ -67,18 +67,19 @@ class Arrivals(NamedTuple):
 
 
 class Timeline:
-    """All segments of one rank on the common clock, in order. Time between steps has no segment."""
+    """All segments of one rank on the common clock, in order. Time between steps has no segment.
 
-    def __init__(self, steps: Sequence[RankStep]) -> None:
-        ordered = sorted(steps, key=lambda step: step.begin_ns)
-        every = joined([step.segments for step in ordered])
+    ``calls``: those in the steps."""
+
+    def __init__(self, steps: Sequence[RankStep], calls: Calls) -> None:
+        every = joined([step.segments for step in sorted(steps, key=lambda step: step.begin_ns)])
         self.start_ns, self.end_ns = every.start_ns, every.end_ns
         self.label = labels_of(every.kind, every.detail)
         self._communicating: Mask = every.kind == Kind.COMM
         self._communication = np.flatnonzero(self._communicating)
-        self.calls, _ = calls_in([step.collectives for step in ordered])
-        order = np.lexsort((self.calls.start_ns, self.calls.end_ns))
-        self._by_end, self._call_starts, self._call_ends = order, self.calls.start_ns[order], self.calls.end_ns[order]
+        self.calls = calls
+        order = np.lexsort((calls.start_ns, calls.end_ns))
+        self._by_end, self._call_starts, self._call_ends = order, calls.start_ns[order], calls.end_ns[order]
 
     @cached_property
     def _sums(self) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int64], npt.NDArray[np.int64]]:

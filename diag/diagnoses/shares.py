@@ -19,6 +19,7 @@ from diag.model.steps import (
     Bottleneck,
     Detail,
     Kind,
+    by_causes,
 )
 from diag.rundir.tables import Tables
 
@@ -175,7 +176,8 @@ def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares
     blame_ns: dict[Cost, dict[int, Series]] = defaultdict(lambda: defaultdict(zeros))
     detail_ns: dict[tuple[int, Kind, Detail], Series] = defaultdict(zeros)
     tail_ns: dict[int, Series] = defaultdict(zeros)
-    idle_ns = zeros()
+    idle = by_causes([step.path for step in steps])[:, Kind.IDLE]
+    idle_ns = idle.sum(axis=1) - idle[:, (*STARTUP_DETAILS, Detail.OFFLOAD)].sum(axis=1)
     met = {collective.key: collective for collective in attribution.collectives}
     for i, step in enumerate(steps):
         for blame in step.blames:
@@ -183,7 +185,6 @@ def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares
             blame_ns[cost][blame.rank][i] += blame.ns
             detail_ns[blame.rank, blame.kind, blame.detail][i] += blame.ns
         path = step.path
-        idle_ns[i] = path.total(Kind.IDLE) - path.idle((*STARTUP_DETAILS, Detail.OFFLOAD))
         for at in np.flatnonzero((path.kind == Kind.COMM) & (path.collective >= 0)).tolist():
             rank = int(path.rank[at])
             collective = met.get(path.keys[path.collective[at]])
@@ -193,7 +194,7 @@ def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares
                 tail_ns[rank][i] += min(tail, int(path.end_ns[at] - path.start_ns[at]))
     return Shares(
         numbers=tuple(step.step for step in steps),
-        dur_ns=np.array([judged_ns(step) for step in steps], dtype=np.float64),
+        dur_ns=judged_ns(steps).astype(np.float64),
         cost_ns=cost_ns,
         blame_ns={cost: dict(by_rank) for cost, by_rank in blame_ns.items()},
         tail_ns=dict(tail_ns),
@@ -201,7 +202,7 @@ def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares
         ranks=attribution.ranks,
         on_device=on_device,
         noise=noise,
-        idle_ns=idle_ns,
+        idle_ns=idle_ns.astype(np.float64),
     )
 
 

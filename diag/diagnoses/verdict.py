@@ -253,8 +253,7 @@ def bottlenecks_of(steps: Sequence[StepAccount], on_device: bool) -> dict[int, B
     """The class of each step, by the rule of the run and by its own account."""
     costs = [(class_of(cost, on_device), ns.tolist()) for cost, ns in costs_of(steps, on_device).items()]
     classes = {}
-    for at, step in enumerate(steps):
-        judged = judged_ns(step)
+    for at, (step, judged) in enumerate(zip(steps, judged_ns(steps).tolist(), strict=True)):
         shares = dict.fromkeys(_COMPETING, 0.0)
         for name, ns in costs:
             shares[name] += ns[at] / judged if judged > 0 else 0.0
