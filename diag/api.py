@@ -16,8 +16,8 @@ from diag.account.durations import Durations, durations_of, of_steps
 from diag.account.trace_ranges import AFTER_ITERATIONS, BEFORE_ITERATIONS
 from diag.collectors.layout import OOM, RunLayout
 from diag.diagnoses import Examination, examine
+from diag.diagnoses.costs import Cost
 from diag.diagnoses.durations import add_durations, examine_durations, judge_durations
-from diag.diagnoses.shares import Cost
 from diag.diagnoses.verdict import agreeing, bottlenecks_of, classes_of, faults_first, judge
 from diag.errors import DiagError
 from diag.model import Gap

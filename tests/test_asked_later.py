@@ -6,7 +6,7 @@ import pytest
 
 from diag.api import Result, analyze
 from diag.collectors.records import BACKWARD, DATA, FORWARD
-from diag.diagnoses.shares import Cost
+from diag.diagnoses.costs import Cost
 from diag.model.steps import Bottleneck, Detail, Kind
 from tests.simulate import MS, Plan, simulate
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from diag.api import Result, analyze
 from diag.collectors.records import DATA
-from diag.diagnoses.shares import Cost
+from diag.diagnoses.costs import Cost
 from diag.model.steps import Bottleneck
 from tests.simulate import MS, Plan, simulate
 

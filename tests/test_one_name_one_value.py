@@ -27,7 +27,8 @@ from diag.collectors.records import (
     WINDOW_WARMUP,
     StepRecord,
 )
-from diag.diagnoses.shares import PART_NAMES, Cost, step_parts
+from diag.diagnoses.costs import Cost
+from diag.diagnoses.shares import PART_NAMES, step_parts
 from diag.export.definitions import ANALYSED_PART, VERDICT_INFO, VERDICT_SHARE
 from diag.export.run_metrics import RunMetrics
 from diag.gate import budgets

@@ -6,7 +6,7 @@ import pytest
 
 from diag.api import Result, analyze
 from diag.collectors.records import BACKWARD, FORWARD, MemoryRecord
-from diag.diagnoses.shares import Cost
+from diag.diagnoses.costs import Cost
 from diag.model.steps import Bottleneck, Finding
 from tests.copies import replace
 from tests.simulate import MS, Plan, simulate

@@ -26,7 +26,6 @@ from diag.model.steps import CollectiveCall, MatchedCollective
 from diag.rundir.columns import UNKNOWN, Bools
 
 from .calls import Calls, Matched
-from .calls import Key as Key  # for those who match
 
 # No rank leaves one of these before all have entered it. A broadcast's root may leave at once.
 ALL_TO_ALL = "all_to_all"

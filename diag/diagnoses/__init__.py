@@ -48,8 +48,9 @@ from . import (
     unhealthy_memory,
     unseen_communication,
 )
+from .costs import Cost
 from .phases import PhaseAccount, disagreement, phases_alone, phases_of, unlike_the_rest
-from .shares import Cost, Shares, charge, noise_of, shares_of
+from .shares import Shares, charge, noise_of, shares_of
 from .subject import Diagnosis, Subject
 
 DIAGNOSES: tuple[Diagnosis, ...] = (

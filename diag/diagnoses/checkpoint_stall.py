@@ -10,7 +10,7 @@ from diag.collectors.strategies import named
 from diag.diagnoses.policy import FINDINGS
 from diag.model.steps import Evidence, Finding
 
-from .shares import Cost
+from .costs import Cost
 from .subject import Diagnosis, Subject, in_ms, rounded_ms
 
 _NOT_RECORDED = "Save asynchronously (torch.distributed.checkpoint.async_save with its own group), or less often."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from diag.diagnoses.policy import FINDINGS
 from diag.model.steps import Finding
 
-from .shares import Cost
+from .costs import Cost
 from .stalled_rank import no_loader
 from .subject import Diagnosis, Subject, highest_ranks
 

@@ -24,9 +24,10 @@ from diag.tables.collectives import GATHERS, REDUCTIONS, PhasedCall, phased_call
 from diag.traces.kineto_names import P2P_OPS
 
 from .contended_host import queued
+from .costs import Cost
 from .culprits import Culprits, find_culprits
 from .missing_ranks import missing_ranks
-from .shares import Cost, crowd_of
+from .shares import crowd_of
 from .subject import Subject, ranks_text
 from .workload import workload
 

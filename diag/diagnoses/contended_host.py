@@ -8,8 +8,9 @@ from diag.account.scheduling import Scheduling
 from diag.diagnoses.policy import FINDINGS
 from diag.model.steps import Evidence, Finding
 
+from .costs import Cost
 from .culprits import Culprits, Series
-from .shares import Cost, Shares
+from .shares import Shares
 from .subject import Diagnosis, Subject, highest_ranks, late_ranks_text, mean_ns, ranks_text, times_last, waited_for
 
 ID = "contended-host"

@@ -6,7 +6,7 @@ from diag.diagnoses.policy import COMMUNICATION, FINDINGS
 from diag.model.steps import Evidence
 
 from .comm_cause import NEEDS_PARTS, Claim, calls_of, cannot_tell_parts, cause_of, is_replicated, last_reductions
-from .shares import Cost
+from .costs import Cost
 from .subject import Subject
 
 ID = "ddp-buckets"

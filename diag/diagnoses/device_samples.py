@@ -12,7 +12,7 @@ from diag.collectors.records import DeviceHealth, DeviceRecord
 from diag.diagnoses.policy import DEVICE_HEALTH, FINDINGS
 from diag.rundir.tables import RankTables
 
-from .shares import Cost
+from .costs import Cost
 from .subject import Subject, no_device, ranks_text
 
 Readings = list[tuple[DeviceRecord, DeviceHealth]]

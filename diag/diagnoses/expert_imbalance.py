@@ -28,8 +28,8 @@ from diag.model.steps import Evidence, Finding
 from diag.rundir.columns import UNKNOWN
 from diag.tables.all_to_alls import Exchange, by_group, exchanges, received_bytes, uneven
 
+from .costs import Cost
 from .culprits import at_least
-from .shares import Cost
 from .subject import Subject, in_ms, ranks_text
 
 Series = npt.NDArray[np.float64]

@@ -29,8 +29,8 @@ from .comm_cause import (
     slow_link_of,
     worth_asking,
 )
+from .costs import Cost
 from .missing_ranks import missing_ranks
-from .shares import Cost
 from .subject import Diagnosis, Subject, in_ms, mean_ns
 from .unseen_communication import unrecognised
 

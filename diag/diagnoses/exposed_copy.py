@@ -6,7 +6,7 @@ from diag.account.records import loader_settings
 from diag.diagnoses.policy import DATA_LOADING, FINDINGS
 from diag.model.steps import FROM_HOST_DETAILS, TO_HOST_DETAILS, Detail, Finding, Kind
 
-from .shares import Cost
+from .costs import Cost
 from .subject import Diagnosis, Subject, mean_ns, no_device
 
 _AHEAD = "with non_blocking=True, one batch ahead"

@@ -8,7 +8,7 @@ import numpy as np
 from diag.diagnoses.policy import FINDINGS
 from diag.model.steps import Detail, Evidence, Finding, Kind
 
-from .shares import Cost
+from .costs import Cost
 from .subject import Diagnosis, Subject, mean_ns, no_device
 
 ID = "exposed-offload"

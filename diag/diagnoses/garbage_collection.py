@@ -5,7 +5,7 @@ from __future__ import annotations
 from diag.diagnoses.policy import FINDINGS
 from diag.model.steps import Finding
 
-from .shares import Cost
+from .costs import Cost
 from .subject import Diagnosis, Subject, in_ms, mean_ns
 
 

@@ -9,7 +9,7 @@ from diag.account.policy import DEVICE_IDLE
 from diag.diagnoses.policy import FINDINGS, HOST_TIME
 from diag.model.steps import Detail, Evidence, Finding, Kind, StepAccount
 
-from .shares import Cost
+from .costs import Cost
 from .subject import Diagnosis, Subject, in_ms, mean_ns, no_device
 from .workload import allocator_action, launch_action, stall_action, sync_action, workload
 

@@ -8,7 +8,7 @@ from diag.model.steps import Evidence
 from diag.tables.collectives import collective_table
 
 from .comm_cause import NEEDS_PARTS, Claim, cannot_tell_parts, worth_asking
-from .shares import Cost
+from .costs import Cost
 from .subject import Subject, mean_ns
 
 ID = "low-bus-bandwidth"

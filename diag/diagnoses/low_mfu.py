@@ -10,7 +10,8 @@ from diag.model.steps import Evidence, Finding, Kind, Severity
 from diag.rundir.tables import Tables
 from diag.tables.efficiency import device_of, efficiency
 
-from .shares import Cost, Shares
+from .costs import Cost
+from .shares import Shares
 from .subject import Diagnosis, Subject, no_device
 from .workload import Workload, larger_batches, workload
 

@@ -20,8 +20,9 @@ from diag.diagnoses.policy import COMMUNICATION, COSTS, FINDINGS
 from diag.model.steps import HOST_DETAILS, QUEUED_DETAILS, Attribution, Bottleneck, Detail, Kind, by_cause
 from diag.rundir.tables import Tables
 
+from .costs import REMOVABLE, Cost, class_of
 from .culprits import Series
-from .shares import REMOVABLE, Cost, Noise, Shares, class_of
+from .shares import Noise, Shares
 from .subject import ranks_text
 
 # By phase: the cost of its increments, and the kind and detail of lateness in it. The ranks' own work costs only where

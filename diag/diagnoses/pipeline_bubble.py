@@ -13,7 +13,8 @@ from diag.diagnoses.policy import FINDINGS
 from diag.model.axes import bubble
 from diag.model.steps import Attribution, Evidence, Finding
 
-from .shares import Cost, Shares
+from .costs import Cost
+from .shares import Shares
 from .subject import Diagnosis, Subject
 
 ID = "pipeline-bubble"

@@ -12,7 +12,8 @@ from diag.diagnoses.policy import STRAGGLER
 from diag.model.steps import Attribution, Evidence, Finding, Severity
 from diag.rundir.tables import RankTables, Tables
 
-from .shares import Cost, Shares
+from .costs import Cost
+from .shares import Shares
 from .subject import Diagnosis, Subject
 
 ID = "ranks-train-alone"

@@ -23,10 +23,7 @@ from diag.model.steps import (
 )
 from diag.rundir.tables import Tables
 
-from .costs import REMOVABLE as REMOVABLE
-from .costs import Cost as Cost
-from .costs import class_of as class_of
-from .costs import cost_of, costs_of, judged_ns
+from .costs import Cost, class_of, cost_of, costs_of, judged_ns
 from .culprits import Culprits, Series, find_culprits
 
 # -- noise -------------------------------------------------------------------------------------------------------------

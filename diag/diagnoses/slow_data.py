@@ -13,8 +13,8 @@ from diag.traces.kineto_names import ANNOTATION, CPU_OP
 from diag.traces.trace import Trace
 
 from .contended_host import no_core_for_loaders
+from .costs import Cost
 from .culprits import Culprits
-from .shares import Cost
 from .subject import Diagnosis, Subject, in_ms, mean_ns, ranks_text, waited_for
 from .workload import workload
 

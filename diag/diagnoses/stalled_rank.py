@@ -10,7 +10,7 @@ from diag.model.steps import Evidence, Finding
 from diag.rundir.columns import UNKNOWN
 from diag.words.wording import sentence
 
-from .shares import Cost
+from .costs import Cost
 from .subject import Diagnosis, Subject, ranks_text, waited_for
 
 ONE, ALL = "stalled-rank", "stalled-ranks"

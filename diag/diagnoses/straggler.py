@@ -13,17 +13,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.account.blame import median_of_others
-from diag.account.match import SYNCHRONISING, Key
+from diag.account.calls import Key
+from diag.account.match import SYNCHRONISING
 from diag.diagnoses.policy import COSTS, FINDINGS, STRAGGLER
 from diag.model.steps import CollectiveCall, Detail, Evidence, Finding, Kind
 from diag.tables.module_time import ModuleExcess, module_excess
 from diag.traces.kineto_names import P2P_OPS
 
 from . import expert_imbalance
+from .costs import Cost
 from .culprits import Culprits, at_least
 from .expert_imbalance import ExpertLoad, Reason
 from .ranks_train_alone import train_alone
-from .shares import Cost
 from .stalled_rank import no_loader
 from .subject import (
     Diagnosis,

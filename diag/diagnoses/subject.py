@@ -16,8 +16,9 @@ from diag.model.steps import Attribution, Evidence, Finding, Parts, Severity
 from diag.rundir.tables import Tables
 from diag.words.wording import per_whole
 
+from .costs import Cost, class_of
 from .culprits import Culprits, Series
-from .shares import Cost, Shares, class_of
+from .shares import Shares
 
 _TABLES = {Cost.BUBBLE: "segments", Cost.IMBALANCE: "segments"}
 

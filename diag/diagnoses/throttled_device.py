@@ -15,8 +15,8 @@ from diag.diagnoses.policy import DEVICE_HEALTH, FINDINGS
 from diag.model.steps import Evidence, Finding
 from diag.rundir.tables import RankTables
 
+from .costs import Cost
 from .device_samples import Readings, hosts_text, not_recorded, plausible, readings, reads_amd, samples_of
-from .shares import Cost
 from .subject import Diagnosis, Subject, in_ms, mean_ns, no_device, ranks_not_comparable, ranks_text
 
 # Reasons as the samplers of diag.collectors name them. A power cap or sync boost is what a healthy GPU under load

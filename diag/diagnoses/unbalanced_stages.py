@@ -9,9 +9,9 @@ from diag.diagnoses.policy import FINDINGS
 from diag.model.axes import rank_words
 from diag.model.steps import Evidence, Finding
 
+from .costs import Cost
 from .pipeline_bubble import cannot_look as cannot_look
 from .pipeline_bubble import pipeline
-from .shares import Cost
 from .subject import Diagnosis, Subject
 
 ID = "unbalanced-stages"

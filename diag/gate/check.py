@@ -9,9 +9,9 @@ import numpy as np
 from msgspec import Struct
 
 from diag.api import Result, compare_runs
+from diag.diagnoses.costs import Cost
 from diag.diagnoses.culprits import Series
 from diag.diagnoses.policy import COMPARISON
-from diag.diagnoses.shares import Cost
 from diag.diagnoses.subject import resampled
 from diag.errors import ExitCode
 from diag.gate import budgets

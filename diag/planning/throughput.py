@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from diag.account.match import Key
+from diag.account.calls import Key
 from diag.errors import DiagError
 from diag.model.states import Sharding
 from diag.model.steps import Detail, Kind

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from diag.account.match import Key
+from diag.account.calls import Key
 from diag.model.steps import Kind
 from diag.replay.policy import REPLAY
 from diag.tables.collectives import bus_factor

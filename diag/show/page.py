@@ -16,7 +16,7 @@ from diag import policy
 from diag.account.durations import Durations
 from diag.api import DurationResult, Result, describe_run
 from diag.diagnoses.compare import reasons_against
-from diag.diagnoses.shares import Cost, class_of
+from diag.diagnoses.costs import Cost, class_of
 from diag.model import Gap
 from diag.model.steps import (
     Advice,

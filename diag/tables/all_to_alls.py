@@ -18,9 +18,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.account import intervals as iv
-from diag.account.calls import Some
+from diag.account.calls import Key, Some
 from diag.account.intervals import Covered, intervals_of
-from diag.account.match import ALL_TO_ALL, SYNCHRONISING, Key
+from diag.account.match import ALL_TO_ALL, SYNCHRONISING
 from diag.model.breakdown import AllToAllStat
 from diag.model.steps import Attribution, CollectiveCall, Kind, RankStep
 from diag.rundir.columns import UNKNOWN, Ints
