@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from diag.api import Result, describe_run
 from diag.app.policy import DASHBOARD
-from diag.diagnoses.compare import Cost, StepPart
+from diag.diagnoses.compare import PART_NAMES, StepPart
 from diag.model.steps import Bottleneck, Kind, Parts
 from diag.show.page import Page, page_of
 from diag.words.wording import steps_counted
@@ -39,20 +39,26 @@ class Part(StrEnum):
     IDLE = "idle"
 
 
-# The parts of the critical path; its communication is transfer, and what the host lost is the host's.
-PART_OF: Mapping[StepPart, Part] = {
+_OF_KIND: Mapping[Kind, Part] = {
     Kind.COMPUTE: Part.COMPUTE,
     Kind.COMM: Part.TRANSFER,
-    Cost.OFFLOAD: Part.COPY,
     Kind.COPY: Part.COPY,
     Kind.DATA: Part.DATA,
     Kind.CHECKPOINT: Part.CHECKPOINT,
-    Cost.HOST: Part.HOST,
-    Cost.CONTENTION: Part.HOST,
-    Cost.STALL: Part.HOST,
-    Cost.BETWEEN: Part.HOST,
     Kind.IDLE: Part.IDLE,
 }
+
+
+def _drawn_as(part: StepPart) -> Part:
+    if isinstance(part, Kind):
+        return _OF_KIND[part]
+    if part.value.bottleneck == Bottleneck.HOST:
+        return Part.HOST
+    return next(_OF_KIND[label.kind] for label in part.value.path if label.kind is not None)
+
+
+# The parts of the critical path; its communication is transfer, and what the host lost is the host's.
+PART_OF: Mapping[StepPart, Part] = {part: _drawn_as(part) for part in PART_NAMES}
 
 
 def split(parts: Parts) -> dict[Part, int]:

@@ -16,7 +16,7 @@ from diag.account.durations import Durations, durations_of, of_steps
 from diag.account.trace_ranges import AFTER_ITERATIONS, BEFORE_ITERATIONS
 from diag.collectors.layout import OOM, RunLayout
 from diag.diagnoses import Examination, examine
-from diag.diagnoses.costs import Cost
+from diag.diagnoses.costs import CHARGED, Cost
 from diag.diagnoses.durations import add_durations, examine_durations, judge_durations
 from diag.diagnoses.verdict import agreeing, bottlenecks_of, classes_of, faults_first, judge
 from diag.errors import DiagError
@@ -235,7 +235,7 @@ class Result(Struct, frozen=True, dict=True):
         phases, shares = self.examination.phases, self.examination.shares
         if phases is not None and phases.alone:
             return classes_of(phases.shares)
-        return classes_of(shares) if {Cost.CONTENTION, Cost.STALL, Cost.BETWEEN} & set(shares.cost_ns) else {}
+        return classes_of(shares) if CHARGED & set(shares.cost_ns) else {}
 
     # -- data frames, whose columns diag.tables.frames.COLUMNS documents ---------------------------------------------
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diag.account.attribute import attribute
-from diag.diagnoses.costs import CLASS_OF, OF_WAITING, ON_PATH, Cost, cost_of, costs_of, on_path
+from diag.diagnoses import DIAGNOSES
+from diag.diagnoses.costs import OF_WAITING, ON_PATH, Cost, Label, cost_of, costs_of, on_path
 from diag.diagnoses.shares import noise_of, shares_of, step_parts
 from diag.model.steps import Blame, CriticalPath, Detail, Kind, StepAccount
 from tests.simulate import Plan, simulate
@@ -56,10 +57,29 @@ def test_the_parts_of_a_simulated_step_are_the_step(plan: Plan) -> None:
     assert sum(step_parts(shares).values()) == pytest.approx(shares.dur_ns)
 
 
-def test_every_label_of_waiting_has_a_cost_and_every_cost_a_class() -> None:
+def test_every_blame_has_a_cost() -> None:
     for on_device in (False, True):
         for kind in Kind:
             for detail in Detail:
                 if kind != Kind.COMM:  # waiting of one's own is nobody's fault
-                    assert cost_of(Blame(0, kind, detail, 1), on_device) in CLASS_OF
-    assert {label.cost for label in (*ON_PATH, *OF_WAITING)} <= set(Cost) == set(CLASS_OF)
+                    assert isinstance(cost_of(Blame(0, kind, detail, 1), on_device), Cost)
+
+
+@pytest.mark.parametrize("labels", [ON_PATH, OF_WAITING])
+def test_no_two_costs_claim_the_same_pieces(labels: list[tuple[Label, Cost]]) -> None:
+    """Labels with details come before labels without; among each, their order decides nothing."""
+    for detailed in (False, True):
+        claimed: set[tuple[Kind, Detail]] = set()
+        for label, _ in labels:
+            if bool(label.details) == detailed:
+                pieces = {
+                    (kind, detail)
+                    for kind in (Kind if label.kind is None else (label.kind,))
+                    for detail in label.details or Detail
+                }
+                assert not claimed & pieces
+                claimed |= pieces
+
+
+def test_a_diagnosis_looks_for_every_cost() -> None:
+    assert {cost for diagnosis in DIAGNOSES for cost in diagnosis.costs} == set(Cost)

@@ -12,7 +12,7 @@ from diag.account.attribute import attribute
 from diag.api import Result, analyze
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD
 from diag.diagnoses import examine
-from diag.diagnoses.costs import CLASS_OF, Cost
+from diag.diagnoses.costs import Cost, class_of
 from diag.diagnoses.phases import disagreement
 from diag.diagnoses.shares import Shares
 from diag.diagnoses.subject import resampled
@@ -74,9 +74,9 @@ def test_the_classes_of_all_steps_are_each_step_s_own() -> None:
     classes = classes_of(shares)
     assert set(classes.values()) == {Bottleneck.DATA, Bottleneck.COMPUTE}
     for at, step in enumerate(shares.numbers):
-        own = {CLASS_OF[cost]: 0.0 for cost in Cost}
+        own = {class_of(cost, on_device=False): 0.0 for cost in Cost}
         for cost in Cost:
-            own[CLASS_OF[cost]] += float(shares.cost(cost)[at] / shares.dur_ns[at])
+            own[class_of(cost, on_device=False)] += float(shares.cost(cost)[at] / shares.dur_ns[at])
         assert classes[step] == classify(own)[0]
     for account in result.attribution.usable:
         assert result.bottleneck_of(account) == classes[account.step]

@@ -78,15 +78,6 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     low_mfu.DIAGNOSIS,
     mismatched_collectives.DIAGNOSIS,
 )
-# The diagnosis that looks for a cost.
-LOOKS_FOR = {
-    Cost.COMM: exposed_communication.DIAGNOSIS.id,
-    Cost.DATA: slow_data.DIAGNOSIS.id,
-    Cost.COPY: exposed_copy.DIAGNOSIS.id,
-    Cost.CHECKPOINT: checkpoint_stall.DIAGNOSIS.id,
-    Cost.HOST: host_bound.DIAGNOSIS.id,
-    Cost.STRAGGLER: straggler.DIAGNOSIS.id,
-}
 
 
 class Examination(Struct, frozen=True):
@@ -103,8 +94,9 @@ class Examination(Struct, frozen=True):
     scheduling: Scheduling = field(default_factory=Scheduling)
 
     def unseen(self, cost: Cost) -> str:
-        """Why this cost could not be looked for; "" if it was. One of ``LOOKS_FOR``."""
-        return next((item.reason for item in self.not_looked if item.diagnosis == LOOKS_FOR[cost]), "")
+        """Why this cost could not be looked for; "" if it was."""
+        looks_for = next(diagnosis.id for diagnosis in DIAGNOSES if cost in diagnosis.costs)
+        return next((item.reason for item in self.not_looked if item.diagnosis == looks_for), "")
 
 
 def examine(
@@ -146,9 +138,9 @@ def ask(
         if reason := diagnosis.cannot_look(subject):
             not_looked.append(NotLooked(diagnosis.question, reason, diagnosis.id))
             continue
-        answers = diagnosis.find(subject)
+        answers = diagnosis.find(subject) if diagnosis.worth_looking(subject.shares) else ()
         if subject.attribution.undivided:
-            answers = list(map(_of_window, answers))
+            answers = [*map(_of_window, answers)]
         findings.extend(answers)
         if not answers:
             not_found.append(diagnosis.question)

@@ -7,7 +7,6 @@ from statistics import mean
 
 from diag.collectors.records import CheckpointRecord
 from diag.collectors.strategies import named
-from diag.diagnoses.policy import FINDINGS
 from diag.model.steps import Evidence, Finding
 
 from .costs import Cost
@@ -27,8 +26,6 @@ _COPYING = "Save less often: checkpoints are already written in the background; 
 
 def find(subject: Subject) -> list[Finding]:
     shares = subject.shares
-    if shares.share(Cost.CHECKPOINT) < FINDINGS.mention_share:
-        return []
     ranks = shares.at_fault(Cost.CHECKPOINT)
     saved = shares.cost(Cost.CHECKPOINT)
     saving = saved[saved > 0]
@@ -92,6 +89,7 @@ DIAGNOSIS = Diagnosis(
     "checkpoint stalls",
     find,
     find_in_summary=find,
+    costs=(Cost.CHECKPOINT,),
     needs="the phases of the steps, or `checkpoints.jsonl`.",
     means={
         "checkpoint-stall": "Saving a checkpoint stops the training.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from diag.diagnoses.policy import FINDINGS
 from diag.model.steps import Finding
 
 from .costs import Cost
@@ -14,8 +13,6 @@ ID = "code-between-phases"
 
 def find(subject: Subject) -> list[Finding]:
     shares = subject.shares
-    if shares.share(Cost.BETWEEN) < FINDINGS.mention_share:
-        return []
     who = "The training runs" if len(shares.ranks) == 1 else "All ranks run"
     cost = subject.each(shares.cost(Cost.BETWEEN))
     action = (
@@ -48,6 +45,7 @@ DIAGNOSIS = Diagnosis(
     "code between the phases",
     find,
     cannot_look,
+    costs=(Cost.BETWEEN,),
     needs="a run on a CPU, and the CPU time of the training's thread by phase.",
     means={
         ID: (

@@ -16,7 +16,6 @@ from diag.diagnoses.policy import COMPARISON
 from diag.model.steps import Attribution, Kind, Parts, StepAccount
 from diag.rundir.tables import Tables
 
-from .costs import Cost as Cost
 from .shares import PART_NAMES as PART_NAMES
 from .shares import Shares, step_parts
 from .shares import StepPart as StepPart

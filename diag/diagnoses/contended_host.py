@@ -18,8 +18,6 @@ ID = "contended-host"
 
 def find(subject: Subject) -> list[Finding]:
     shares = subject.shares
-    if shares.share(Cost.CONTENTION) < FINDINGS.mention_share:
-        return []
     culprits = shares.culprits(Cost.CONTENTION)
     unequal = shares.mostly_late(Cost.CONTENTION)
     if culprits.ranks and not subject.scheduling.apart(culprits.ranks, "queued_ns", "loading_ns"):
@@ -112,6 +110,7 @@ DIAGNOSIS = Diagnosis(
     "CPU contention",
     find,
     cannot_look,
+    costs=(Cost.CONTENTION,),
     needs="Linux: the scheduler's counters (`schedstat`).",
     means={
         ID: (

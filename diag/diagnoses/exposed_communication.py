@@ -37,8 +37,6 @@ from .unseen_communication import unrecognised
 
 def find(subject: Subject) -> list[Finding]:
     shares = subject.shares
-    if shares.share(Cost.COMM) < FINDINGS.mention_share:
-        return []
     rest = 1 - sum(claim.part for claim in subject.once(claims_of))
     if rest < 1 and rest * shares.share(Cost.COMM) < FINDINGS.mention_share:
         return []
@@ -168,6 +166,7 @@ DIAGNOSIS = Diagnosis(
     find,
     cannot_look,
     _find_in_summary,
+    costs=(Cost.COMM,),
     needs=(
         "collectives in the records or in a trace. On a GPU without a profiler window, it needs the waits of the "
         "training's stream (`device_steps.jsonl`)."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diag.account.records import loader_settings
-from diag.diagnoses.policy import DATA_LOADING, FINDINGS
+from diag.diagnoses.policy import DATA_LOADING
 from diag.model.steps import FROM_HOST_DETAILS, TO_HOST_DETAILS, Detail, Finding, Kind
 
 from .costs import Cost
@@ -20,8 +20,6 @@ _LOADER_PINNED = f"The loader's batches are in pinned memory already: copy {_AHE
 
 
 def find(subject: Subject) -> list[Finding]:
-    if subject.shares.share(Cost.COPY) < FINDINGS.mention_share:
-        return []
     copied_ms = mean_ns(subject.shares.cost(Cost.COPY)) / 1e6
     direction, action = _explained(subject)
     return [
@@ -81,6 +79,7 @@ DIAGNOSIS = Diagnosis(
     "exposed copies between host and device",
     find,
     no_device,
+    costs=(Cost.COPY,),
     needs="a run on a GPU.",
     means={
         "exposed-copy": "Copies between host and device are not overlapped with computation.",

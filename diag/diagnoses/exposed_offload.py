@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from diag.diagnoses.policy import FINDINGS
 from diag.model.steps import Detail, Evidence, Finding, Kind
 
 from .costs import Cost
@@ -15,8 +14,6 @@ ID = "exposed-offload"
 
 
 def find(subject: Subject) -> list[Finding]:
-    if subject.shares.share(Cost.OFFLOAD) < FINDINGS.mention_share:
-        return []
     copied_ms = mean_ns(subject.shares.cost(Cost.OFFLOAD)) / 1e6
     return [
         subject.costing(
@@ -56,6 +53,7 @@ DIAGNOSIS = Diagnosis(
     "exposed offload copies",
     find,
     no_device,
+    costs=(Cost.OFFLOAD,),
     needs="a run on a GPU.",
     means={
         ID: (

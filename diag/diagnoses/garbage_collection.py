@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from diag.diagnoses.policy import FINDINGS
 from diag.model.steps import Finding
 
 from .costs import Cost
@@ -11,8 +10,6 @@ from .subject import Diagnosis, Subject, in_ms, mean_ns
 
 def find(subject: Subject) -> list[Finding]:
     shares = subject.shares
-    if shares.share(Cost.GC) < FINDINGS.mention_share:
-        return []
     ranks = shares.at_fault(Cost.GC)
     paused = mean_ns(subject.charged(Cost.GC, ranks))
     return [
@@ -31,6 +28,7 @@ DIAGNOSIS = Diagnosis(
     "garbage-collection",
     "garbage collection pauses",
     find,
+    costs=(Cost.GC,),
     needs="pauses of the garbage collector in the records or in a trace.",
     means={
         "gc-pause": "Python's garbage collector stops the training.",

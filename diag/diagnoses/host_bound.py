@@ -209,6 +209,7 @@ DIAGNOSIS = Diagnosis(
     "launch-bound devices",
     find,
     cannot_look,
+    costs=(Cost.HOST, Cost.QUEUED, Cost.ONCE),
     needs="a run on a GPU with a profiler window, or with samples of its utilization.",
     means={
         HOST_BOUND: (

@@ -175,17 +175,8 @@ def _one_alone(claim: _Claim | None, silent: PhaseAccount | None, shares: Shares
 def _costs_in_phases(shares: Shares) -> tuple[Cost, ...]:
     """Costs that the phases show as well. A garbage collection pause of every rank is no difference between ranks, and
     time between steps is no phase."""
-    hidden = {
-        Cost.GC,
-        Cost.HOST,
-        Cost.QUEUED,
-        Cost.ONCE,
-        Cost.OFFLOAD,
-        Cost.BUBBLE,
-        Cost.IMBALANCE,
-        *([Cost.STRAGGLER] if shares.unexplained > COSTS.unexplained_wait_share else []),
-    }
-    return tuple(cost for cost in Cost if cost not in hidden)
+    unexplained = shares.unexplained > COSTS.unexplained_wait_share
+    return tuple(cost for cost in Cost if cost.value.in_phases and not (unexplained and cost == Cost.STRAGGLER))
 
 
 def _claim(shares: Shares, costs: tuple[Cost, ...]) -> _Claim | None:

@@ -9,7 +9,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from diag.account.pipeline import Pipeline, pipeline_of
-from diag.diagnoses.policy import FINDINGS
 from diag.model.axes import bubble
 from diag.model.steps import Attribution, Evidence, Finding
 
@@ -24,7 +23,7 @@ _SEVERAL = ("interleaved",)
 
 def find(subject: Subject) -> list[Finding]:
     account = subject.once(pipeline)
-    if account is None or subject.shares.share(Cost.BUBBLE) < FINDINGS.mention_share:
+    if account is None:
         return []
     trainer = subject.tables.manifest.trainer if subject.tables.manifest is not None else {}
     ideal, count = ideal_share(len(account.stages), trainer), len(account.stages)
@@ -101,6 +100,7 @@ DIAGNOSIS = Diagnosis(
     "pipeline bubbles",
     find,
     cannot_look,
+    costs=(Cost.BUBBLE,),
     needs="on a GPU a profiler window, because messages between stages run on the device.",
     means={
         ID: (

@@ -12,13 +12,10 @@ from diag.diagnoses.policy import STRAGGLER
 from diag.model.steps import Attribution, Evidence, Finding, Severity
 from diag.rundir.tables import RankTables, Tables
 
-from .costs import Cost
 from .shares import Shares
 from .subject import Diagnosis, Subject
 
 ID = "ranks-train-alone"
-# Costs of waiting for another rank.
-_OF_OTHERS = frozenset({Cost.STRAGGLER, Cost.HOST_STRAGGLER, Cost.COMM, Cost.BUBBLE, Cost.IMBALANCE})
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -99,8 +96,8 @@ def _group_sizes(rank_tables: RankTables) -> npt.NDArray[np.int64]:
 def without_others(shares: Shares) -> Shares:
     """The account of ranks that train alone: no part of it is waiting for other ranks. What delays a rank itself stays,
     with the rank."""
-    costs = {cost: series for cost, series in shares.cost_ns.items() if cost not in _OF_OTHERS}
-    blames = {cost: by_rank for cost, by_rank in shares.blame_ns.items() if cost not in _OF_OTHERS}
+    costs = {cost: series for cost, series in shares.cost_ns.items() if not cost.value.between_ranks}
+    blames = {cost: by_rank for cost, by_rank in shares.blame_ns.items() if not cost.value.between_ranks}
     return replace(shares, cost_ns=costs, blame_ns=blames, tail_ns={}, blame_detail_ns={})
 
 

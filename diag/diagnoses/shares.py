@@ -83,7 +83,7 @@ def crowd_of(tables: Tables) -> Crowd | None:
 
 
 # Lateness of a rank, by reason. A rank may also be blocked or queued in its loader: see ``charge``.
-_LATE = (Cost.STRAGGLER, Cost.HOST_STRAGGLER, Cost.CONTENTION, Cost.STALL)
+_LATE = tuple(cost for cost in Cost if cost.value.lateness)
 
 
 class Shares(Struct, frozen=True):
@@ -210,21 +210,16 @@ def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares
 
 StepPart = Kind | Cost
 
+# A cost that is all of a kind has its name: communication, copies, data wait, checkpoints.
 _COST_OF: Mapping[StepPart, Cost] = {
-    Kind.COMM: Cost.COMM,
-    Cost.OFFLOAD: Cost.OFFLOAD,
-    Kind.COPY: Cost.COPY,
-    Kind.DATA: Cost.DATA,
-    Kind.CHECKPOINT: Cost.CHECKPOINT,
-    Cost.HOST: Cost.HOST,
-    Cost.CONTENTION: Cost.CONTENTION,
-    Cost.STALL: Cost.STALL,
-    Cost.BETWEEN: Cost.BETWEEN,
+    next((label.kind for label in cost.value.path if label.kind is not None and not label.details), cost): cost
+    for cost in Cost
+    if cost.value.part
 }
 # In the order of every table.
 PART_NAMES: Mapping[StepPart, str] = {
     Kind.COMPUTE: "compute",
-    **{part: cost.value for part, cost in _COST_OF.items()},
+    **{part: cost.words for part, cost in _COST_OF.items()},
     Kind.IDLE: "idle",
 }
 
@@ -251,7 +246,6 @@ def step_parts(shares: Shares) -> dict[StepPart, Series]:
 # (computation, a slow loader, communication), both what all ranks have in common and what late ranks have.
 
 _MODEL_PARALLEL = (PIPELINE, TENSOR)
-_NOT_ON_PATH = frozenset({Cost.BUBBLE, Cost.IMBALANCE})
 
 
 def charge(shares: Shares, scheduling: Scheduling, attribution: Attribution) -> Shares:
@@ -293,7 +287,7 @@ def charge(shares: Shares, scheduling: Scheduling, attribution: Attribution) -> 
         stall += _frozen(shares, scheduling, costs, blames)
         common = _common(shares, scheduling, costs, parallel)
         contention, stall = contention + common[Cost.CONTENTION], stall + common[Cost.STALL]
-    taken = sum((series for cost, series in costs.items() if cost not in _NOT_ON_PATH), start=zeros.copy())
+    taken = sum((series for cost, series in costs.items() if cost.value.on_path), start=zeros.copy())
     room = np.maximum(0.0, shares.dur_ns - taken)
     contention = np.minimum(contention, room)
     stall = np.minimum(stall, room - contention)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from diag.account.records import loader_settings
-from diag.diagnoses.policy import DATA_LOADING, FINDINGS
+from diag.diagnoses.policy import DATA_LOADING
 from diag.model.steps import Attribution, Evidence, Finding
 from diag.rundir.tables import Tables
 from diag.tables.loading import Reserve, full_share, reserve_of
@@ -26,8 +26,6 @@ def find(subject: Subject) -> list[Finding]:
     shares = subject.shares
     waited = shares.cost(Cost.DATA)
     share = shares.share(Cost.DATA)
-    if share < FINDINGS.mention_share:
-        return []
     culprits = shares.culprits(Cost.DATA)
     cost = subject.each(waited)
     if _lie_ready(subject, culprits.ranks if culprits.share >= share / 2 else ()):
@@ -238,6 +236,7 @@ DIAGNOSIS = Diagnosis(
     "slow data loading",
     find,
     find_in_summary=find,
+    costs=(Cost.DATA,),
     needs="the phases of the steps: the collectors' records, or a trace whose data loader is visible.",
     means={
         "slow-data-one-rank": "One rank waits for its data loader, and the others wait for that rank.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from diag.collectors.records import BACKWARD, DATA, FORWARD, OPTIMIZER, REST
-from diag.diagnoses.policy import FINDINGS, STRAGGLER
+from diag.diagnoses.policy import STRAGGLER
 from diag.model.steps import Evidence, Finding
 from diag.rundir.columns import UNKNOWN
 from diag.words.wording import sentence
@@ -25,8 +25,6 @@ _WHERE = {
 
 def find(subject: Subject) -> list[Finding]:
     shares = subject.shares
-    if shares.share(Cost.STALL) < FINDINGS.mention_share:
-        return []
     culprits = shares.culprits(Cost.STALL)
     unequal = shares.mostly_late(Cost.STALL)
     ranks = (
@@ -170,6 +168,7 @@ DIAGNOSIS = Diagnosis(
     "stalled ranks",
     find,
     cannot_look,
+    costs=(Cost.STALL,),
     needs="the CPU time of the training's thread, and on a GPU a second rank.",
     means={
         ONE: (

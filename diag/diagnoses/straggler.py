@@ -595,6 +595,7 @@ DIAGNOSIS = Diagnosis(
     find,
     cannot_look,
     find,
+    costs=(Cost.STRAGGLER, Cost.HOST_STRAGGLER),
     needs="two ranks or more, and clocks that agree or the phases of the steps.",
     means={
         "compute-straggler": "One rank, always the same, computes longer than the others.",

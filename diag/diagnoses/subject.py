@@ -20,8 +20,6 @@ from .costs import Cost, class_of
 from .culprits import Culprits, Series
 from .shares import Shares
 
-_TABLES = {Cost.BUBBLE: "segments", Cost.IMBALANCE: "segments"}
-
 T = TypeVar("T")
 
 
@@ -113,9 +111,9 @@ class Subject(Struct, frozen=True):
         series = part * self.charged(cost, ranks)
         total = float(self.shares.dur_ns.sum())
         share = float(series.sum()) / total if total else 0.0
-        table = "phase frontiers" if self.phases_alone else _TABLES.get(cost, "critical path")
+        table = "phase frontiers" if self.phases_alone else "critical path" if cost.value.on_path else "segments"
         of_ranks = f" ({ranks_text(ranks)})" if ranks and cost in self.shares.blame_ns else ""
-        whole = Evidence(table, f"{cost.value}{of_ranks}, share of step time", round(share, 4), "share")
+        whole = Evidence(table, f"{cost.words}{of_ranks}, share of step time", round(share, 4), "share")
         return Finding(
             id=id,
             title=title,
@@ -226,16 +224,21 @@ def late_ranks_text(culprits: Culprits) -> str:
 class Diagnosis(Struct, frozen=True):
     """A kind of problem. ``id`` names it, ``question`` is its name in words. ``find`` looks for it; ``cannot_look``
     returns why the data of this run does not show it, "" where it does. ``find_in_summary`` looks for it in a run
-    recorded as summaries, None where these do not contain it. For its documentation: ``needs``, what has to be
-    recorded, and ``means``, what each of its findings means, by id."""
+    recorded as summaries, None where these do not contain it. ``costs``: what it looks for; with costs, ``find`` is
+    called only where one of them is worth a mention. For its documentation: ``needs``, what has to be recorded, and
+    ``means``, what each of its findings means, by id."""
 
     id: str
     question: str
     find: Callable[[Subject], Sequence[Finding]]
     cannot_look: Callable[[Subject], str] = lambda _: ""
     find_in_summary: Callable[[Subject], Sequence[Finding]] | None = None
+    costs: tuple[Cost, ...] = ()
     needs: str = ""
     means: Mapping[str, str] = {}
+
+    def worth_looking(self, shares: Shares) -> bool:
+        return not self.costs or any(shares.share(cost) >= FINDINGS.mention_share for cost in self.costs)
 
 
 def ranks_not_comparable(subject: Subject) -> str:

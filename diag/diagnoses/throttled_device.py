@@ -175,6 +175,7 @@ DIAGNOSIS = Diagnosis(
     "throttled devices",
     find,
     cannot_look,
+    costs=(Cost.STRAGGLER,),
     needs="samples of the GPU (`device.jsonl`) on two ranks or more.",
     means={
         "throttled-device": (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from diag.account.pipeline import Pipeline
-from diag.diagnoses.policy import FINDINGS
 from diag.model.axes import rank_words
 from diag.model.steps import Evidence, Finding
 
@@ -19,7 +18,7 @@ ID = "unbalanced-stages"
 
 def find(subject: Subject) -> list[Finding]:
     account = subject.once(pipeline)
-    if account is None or subject.shares.share(Cost.IMBALANCE) < FINDINGS.mention_share:
+    if account is None:
         return []
     ranks = account.stages[account.slowest]
     cost = subject.each(subject.shares.cost(Cost.IMBALANCE))
@@ -74,6 +73,7 @@ DIAGNOSIS = Diagnosis(
     "unbalanced pipeline stages",
     find,
     cannot_look,
+    costs=(Cost.IMBALANCE,),
     needs="a run with pipeline parallelism.",
     means={
         ID: "A pipeline stage has more work than the mean. With one rank a stage, a slow machine looks the same.",

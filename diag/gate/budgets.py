@@ -30,11 +30,12 @@ class LimitUnit(StrEnum):
 @dataclass(frozen=True)
 class Quantity:
     """A quantity. ``name``: its option, and its key in the file. ``what``: what is measured, in the words of the
-    reports."""
+    reports. ``cost``: the member of ``diag.diagnoses.costs.Cost`` whose share it is, "" if it is none."""
 
     name: str
     unit: LimitUnit
     what: str
+    cost: str = ""
 
     @property
     def is_floor(self) -> bool:
@@ -53,18 +54,25 @@ EXAMPLE = {
     LimitUnit.RATE: "for example 12000",
 }
 
-EXPOSED_COMM = Quantity("max-exposed-comm", LimitUnit.SHARE, "exposed communication as a share of the critical path")
-DATA_WAIT = Quantity("max-data-wait", LimitUnit.SHARE, "data wait as a share of the critical path")
-EXPOSED_COPIES = Quantity(
-    "max-exposed-copies", LimitUnit.SHARE, "exposed host-device copies as a share of the critical path"
+EXPOSED_COMM = Quantity(
+    "max-exposed-comm", LimitUnit.SHARE, "exposed communication as a share of the critical path", "COMM"
 )
-CHECKPOINTS = Quantity("max-checkpoint", LimitUnit.SHARE, "stalls for checkpoints as a share of the critical path")
+DATA_WAIT = Quantity("max-data-wait", LimitUnit.SHARE, "data wait as a share of the critical path", "DATA")
+EXPOSED_COPIES = Quantity(
+    "max-exposed-copies", LimitUnit.SHARE, "exposed host-device copies as a share of the critical path", "COPY"
+)
+CHECKPOINTS = Quantity(
+    "max-checkpoint", LimitUnit.SHARE, "stalls for checkpoints as a share of the critical path", "CHECKPOINT"
+)
 HOST_WAIT = Quantity(
     "max-host-wait",
     LimitUnit.SHARE,
     "host wait, a device's idle time before its host launches work, as a share of the critical path",
+    "HOST",
 )
-STRAGGLER = Quantity("max-straggler", LimitUnit.SHARE, "waiting for ranks that compute longer than the others")
+STRAGGLER = Quantity(
+    "max-straggler", LimitUnit.SHARE, "waiting for ranks that compute longer than the others", "STRAGGLER"
+)
 STEP = Quantity("max-step", LimitUnit.DURATION, "the mean step")
 MFU = Quantity("min-mfu", LimitUnit.SHARE, "model FLOPs utilisation")
 TOKENS = Quantity("min-tokens-per-second", LimitUnit.RATE, "tokens per second of all ranks, within steps")

@@ -31,15 +31,6 @@ from .budgets import Budget, Quantity
 
 _SUMMARIES = "a run with this many ranks is analysed from summaries, which do not contain it"
 
-_COSTS = {
-    budgets.EXPOSED_COMM: Cost.COMM,
-    budgets.DATA_WAIT: Cost.DATA,
-    budgets.EXPOSED_COPIES: Cost.COPY,
-    budgets.CHECKPOINTS: Cost.CHECKPOINT,
-    budgets.HOST_WAIT: Cost.HOST,
-    budgets.STRAGGLER: Cost.STRAGGLER,
-}
-
 
 class Interval(Struct, frozen=True):
     """A 95 % interval. ``note``: a remark for the reader, or ""."""
@@ -67,7 +58,7 @@ def measure(quantity: Quantity, result: Result, baseline: Result | None = None) 
     steps = result.attribution.usable
     if len(steps) < COMPARISON.least_steps:
         return Unknown(_too_few(len(steps), "the run"))
-    if quantity in _COSTS:
+    if quantity.cost:
         return _share(quantity, result)
     if quantity is budgets.STEP:
         dur = result.examination.shares.dur_ns
@@ -80,7 +71,7 @@ def measure(quantity: Quantity, result: Result, baseline: Result | None = None) 
 
 
 def _share(quantity: Quantity, result: Result) -> Measured:
-    cost = _COSTS[quantity]
+    cost = Cost[quantity.cost]
     if reason := result.examination.unseen(cost):
         return Unknown(reason)
     if quantity is budgets.EXPOSED_COMM and result.coverage.ranks_missing:
