@@ -18,7 +18,7 @@ from diag.account.frontier import Frontier
 from diag.account.scheduling import Scheduling, scheduling_of
 from diag.collectors.records import BACKWARD, DATA, FORWARD, H2D, OPTIMIZER, PHASES_AND_REST, STILL
 from diag.diagnoses.policy import FINDINGS
-from diag.model.steps import Attribution, Evidence, Finding, NotLooked
+from diag.model.steps import Attribution, Evidence, Finding, Knob, NotLooked
 from diag.rundir.summaries import Summaries
 from diag.rundir.tables import Tables
 from diag.words.wording import of_window
@@ -78,6 +78,11 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     low_mfu.DIAGNOSIS,
     mismatched_collectives.DIAGNOSIS,
 )
+
+
+def answered_by(knob: Knob) -> dict[str, str]:
+    """The ids of the findings that a knob answers, with what to change, "" where the knob says that."""
+    return {id: knobs[knob] for diagnosis in DIAGNOSES for id, knobs in diagnosis.knobs.items() if knob in knobs}
 
 
 class Examination(Struct, frozen=True):

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from diag.diagnoses.policy import COMMUNICATION, FINDINGS
 from diag.model.axes import PIPELINE, TENSOR, axis_words, is_data
 from diag.model.states import Sharding, sharding_of
-from diag.model.steps import Detail, Evidence, Kind, MatchedCollective
+from diag.model.steps import Detail, Evidence, Kind, Knob, MatchedCollective
 from diag.tables.collectives import GATHERS, REDUCTIONS, PhasedCall, phased_calls
 from diag.traces.kineto_names import P2P_OPS
 
@@ -70,6 +70,7 @@ _OF_SHARDED_PARAMETERS = frozenset({"all_gather", "reduce_scatter"})
 _OF_REPLICAS = frozenset({"all_reduce", "reduce", "broadcast", "barrier"})
 
 
+WRAP_OR_PREFETCH = {Knob.WRAP: "", Knob.PREFETCH: ""}  # knobs that overlap communication with more computation
 _ONE_RANK = "the run has one rank"
 NEEDS_PARTS = "two ranks or more, and waiting that is separated from transfer (clocks that agree)"  # of a part's claim
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from diag.account.scheduling import Scheduling
 from diag.diagnoses.policy import FINDINGS
-from diag.model.steps import Evidence, Finding
+from diag.model.steps import Evidence, Finding, Knob
 
 from .costs import Cost
 from .culprits import Culprits, Series
@@ -111,6 +111,7 @@ DIAGNOSIS = Diagnosis(
     find,
     cannot_look,
     costs=(Cost.CONTENTION,),
+    knobs={ID: {Knob.STRAGGLER: "give cores to {ranks}, or move the other processes of {its} host"}},
     needs="Linux: the scheduler's counters (`schedstat`).",
     means={
         ID: (

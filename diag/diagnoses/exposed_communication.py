@@ -7,7 +7,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from diag.diagnoses.policy import COMMUNICATION, FINDINGS
-from diag.model.steps import Finding
+from diag.model.steps import Finding, Knob
 
 from . import (
     ddp_buckets,
@@ -19,6 +19,7 @@ from . import (
     zero_buckets,
 )
 from .comm_cause import (
+    WRAP_OR_PREFETCH,
     Cause,
     Claim,
     bandwidth,
@@ -167,6 +168,13 @@ DIAGNOSIS = Diagnosis(
     cannot_look,
     _find_in_summary,
     costs=(Cost.COMM,),
+    knobs={
+        "root-only-unit": {Knob.WRAP: ""},
+        **dict.fromkeys(
+            ("latency-bound-collectives", "communication-not-overlapped", "exposed-communication", "slow-network"),
+            WRAP_OR_PREFETCH,
+        ),
+    },
     needs=(
         "collectives in the records or in a trace. On a GPU without a profiler window, it needs the waits of the "
         "training's stream (`device_steps.jsonl`)."
@@ -197,6 +205,14 @@ _PARTS = (
     zero_buckets,
 )
 PARTS = tuple(
-    Diagnosis(part.ID, part.QUESTION, finder(part.ID), part.cannot_look, needs=part.NEEDS, means={part.ID: part.MEANS})
+    Diagnosis(
+        part.ID,
+        part.QUESTION,
+        finder(part.ID),
+        part.cannot_look,
+        knobs={part.ID: getattr(part, "KNOBS", {})},
+        needs=part.NEEDS,
+        means={part.ID: part.MEANS},
+    )
     for part in _PARTS
 )

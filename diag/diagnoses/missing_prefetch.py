@@ -6,13 +6,14 @@ from diag.diagnoses.policy import COMMUNICATION
 from diag.model.steps import Detail, Evidence
 from diag.tables.collectives import GATHERS, PhasedCall
 
-from .comm_cause import NEEDS_PARTS, Calls, Claim, calls_of, cannot_tell_parts
+from .comm_cause import NEEDS_PARTS, WRAP_OR_PREFETCH, Calls, Claim, calls_of, cannot_tell_parts
 from .subject import Subject
 
 ID = "missing-prefetch"
 QUESTION = "all-gathers without prefetch"
 NEEDS = f"{NEEDS_PARTS}."
 MEANS = "All-gathers are exposed that the unit ahead of them could overlap."
+KNOBS = WRAP_OR_PREFETCH
 cannot_look = cannot_tell_parts
 
 

@@ -8,13 +8,22 @@ from diag.account.trace_ranges import named
 from diag.diagnoses.policy import COMMUNICATION
 from diag.model.steps import Evidence
 
-from .comm_cause import NEEDS_PARTS, Claim, calls_of, cannot_tell_parts, last_reductions, queued_behind
+from .comm_cause import (
+    NEEDS_PARTS,
+    WRAP_OR_PREFETCH,
+    Claim,
+    calls_of,
+    cannot_tell_parts,
+    last_reductions,
+    queued_behind,
+)
 from .subject import Subject, no_device
 
 ID = "reduce-scatter-stall"
 QUESTION = "backward stalled by reduce-scatter"
 NEEDS = f"a run on a GPU; {NEEDS_PARTS}."
 MEANS = "The backward waits for reduce-scatters between units."
+KNOBS = WRAP_OR_PREFETCH
 _WAIT = r"^FSDP::post_backward_rs_wait"
 
 

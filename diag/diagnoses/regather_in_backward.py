@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from diag.diagnoses.policy import MEMORY_USE
-from diag.model.steps import Evidence
+from diag.model.steps import Evidence, Knob
 
 from .comm_cause import NEEDS_PARTS, Claim, backward_gathers, calls_of, cannot_tell_parts, queued_behind
 from .memory_pressure import peaks_of, why_unknown
@@ -14,6 +14,7 @@ from .subject import Subject
 ID = "regather-in-backward"
 QUESTION = "all-gathers in the backward"
 NEEDS = f"device memory (peak and capacity); {NEEDS_PARTS}."
+KNOBS = {Knob.PREFETCH: ""}
 MEANS = "Parameters are gathered again in the backward although memory would keep them (`reshard_after_forward=False`)."
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from diag.account.records import loader_settings
 from diag.diagnoses.policy import DATA_LOADING
-from diag.model.steps import Attribution, Evidence, Finding
+from diag.model.steps import Attribution, Evidence, Finding, Knob
 from diag.rundir.tables import Tables
 from diag.tables.loading import Reserve, full_share, reserve_of
 from diag.traces.kineto_names import ANNOTATION, CPU_OP
@@ -237,6 +237,7 @@ DIAGNOSIS = Diagnosis(
     find,
     find_in_summary=find,
     costs=(Cost.DATA,),
+    knobs={id: {Knob.LOADER: ""} for id in ("slow-data-all-ranks", "slow-data-bursty")},
     needs="the phases of the steps: the collectors' records, or a trace whose data loader is visible.",
     means={
         "slow-data-one-rank": "One rank waits for its data loader, and the others wait for that rank.",

@@ -6,7 +6,7 @@ import numpy as np
 
 from diag.collectors.records import BACKWARD, DATA, FORWARD, OPTIMIZER, REST
 from diag.diagnoses.policy import STRAGGLER
-from diag.model.steps import Evidence, Finding
+from diag.model.steps import Evidence, Finding, Knob
 from diag.rundir.columns import UNKNOWN
 from diag.words.wording import sentence
 
@@ -169,6 +169,7 @@ DIAGNOSIS = Diagnosis(
     find,
     cannot_look,
     costs=(Cost.STALL,),
+    knobs={ONE: {Knob.STRAGGLER: "remove what blocks {ranks}"}},
     needs="the CPU time of the training's thread, and on a GPU a second rank.",
     means={
         ONE: (

@@ -16,7 +16,7 @@ from diag.account.blame import median_of_others
 from diag.account.calls import Key
 from diag.account.match import SYNCHRONISING
 from diag.diagnoses.policy import COSTS, FINDINGS, STRAGGLER
-from diag.model.steps import CollectiveCall, Detail, Evidence, Finding, Kind
+from diag.model.steps import CollectiveCall, Detail, Evidence, Finding, Kind, Knob
 from diag.tables.module_time import ModuleExcess, module_excess
 from diag.traces.kineto_names import P2P_OPS
 
@@ -596,6 +596,11 @@ DIAGNOSIS = Diagnosis(
     cannot_look,
     find,
     costs=(Cost.STRAGGLER, Cost.HOST_STRAGGLER),
+    knobs={
+        "compute-straggler": {
+            Knob.STRAGGLER: "make {ranks} as fast as the others, or replace {its} host or device",
+        },
+    },
     needs="two ranks or more, and clocks that agree or the phases of the steps.",
     means={
         "compute-straggler": "One rank, always the same, computes longer than the others.",

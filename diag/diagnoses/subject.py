@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from diag.account.scheduling import Scheduling
 from diag.diagnoses.policy import FINDINGS, STRAGGLER
-from diag.model.steps import Attribution, Evidence, Finding, Parts, Severity
+from diag.model.steps import Attribution, Evidence, Finding, Knob, Parts, Severity
 from diag.rundir.tables import Tables
 from diag.words.wording import per_whole
 
@@ -225,7 +225,8 @@ class Diagnosis(Struct, frozen=True):
     """A kind of problem. ``id`` names it, ``question`` is its name in words. ``find`` looks for it; ``cannot_look``
     returns why the data of this run does not show it, "" where it does. ``find_in_summary`` looks for it in a run
     recorded as summaries, None where these do not contain it. ``costs``: what it looks for; with costs, ``find`` is
-    called only where one of them is worth a mention. For its documentation: ``needs``, what has to be recorded, and
+    called only where one of them is worth a mention. ``knobs``: by the id of a finding, the knobs that answer it, each
+    with what to change, or "" where the knob says that. For its documentation: ``needs``, what has to be recorded, and
     ``means``, what each of its findings means, by id."""
 
     id: str
@@ -234,6 +235,7 @@ class Diagnosis(Struct, frozen=True):
     cannot_look: Callable[[Subject], str] = lambda _: ""
     find_in_summary: Callable[[Subject], Sequence[Finding]] | None = None
     costs: tuple[Cost, ...] = ()
+    knobs: Mapping[str, Mapping[Knob, str]] = {}
     needs: str = ""
     means: Mapping[str, str] = {}
 

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from diag.collectors.records import Manifest
 from diag.collectors.strategies import named
-from diag.diagnoses import Examination
+from diag.diagnoses import Examination, answered_by
 from diag.model.steps import Attribution, Bottleneck, Finding, Knob, Risk
 from diag.replay.policy import ADVICE
 from diag.rundir.tables import Tables
@@ -183,8 +183,9 @@ class Case(Struct, frozen=True):
         layers = self.manifest.model.get("layers") if self.manifest is not None else None
         return layers if isinstance(layers, int) and layers > 0 else None
 
-    def finding(self, *ids: str) -> Finding | None:
-        """The most expensive of these findings that costs enough to be acted on."""
+    def finding(self, knob: Knob) -> Finding | None:
+        """The most expensive of the findings that the knob answers, if it costs enough to be acted on."""
+        ids = answered_by(knob)
         worth = (f for f in self.examination.findings if f.id in ids and f.share >= ADVICE.worth_acting_share)
         return next(worth, None)
 

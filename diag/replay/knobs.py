@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec.structs import replace
 
 from diag.account.records import loader_settings
+from diag.diagnoses import answered_by
 from diag.diagnoses.contended_host import no_core_for_loaders
 from diag.diagnoses.subject import ranks_text
 from diag.model.states import partitions_gradients
@@ -23,15 +24,6 @@ from .sharding_mutations import keep_gathered, merge_units, prefetch, split_root
 # -- wrap granularity: the model, a block, several blocks or a layer in one sharding unit (rules 1 and 2) --------------
 
 
-_FIXED_BY_WRAPPING = (
-    "root-only-unit",
-    "latency-bound-collectives",
-    "communication-not-overlapped",
-    "missing-prefetch",
-    "exposed-communication",
-    "slow-network",
-    "reduce-scatter-stall",
-)
 _BLOCK_CODE = {
     Api.FSDP2: "for block in model.layers:\n    fully_shard(block)\nfully_shard(model)",
     Api.FSDP1: "FSDP(model, auto_wrap_policy=ModuleWrapPolicy({TransformerBlock}))",
@@ -49,7 +41,7 @@ _SHARDED_NOW = {
 
 
 def wrap_granularity(case: Case) -> Sequence[Candidate]:
-    finding = case.finding(*_FIXED_BY_WRAPPING)
+    finding = case.finding(Knob.WRAP)
     if finding is None or not case.sizes.units:
         return ()
     if len(case.sizes.units) == 1:
@@ -146,15 +138,7 @@ def _units_merged(case: Case, finding: str, by: int, wrap: str, change: str) -> 
 
 
 def prefetch_depth(case: Case) -> Sequence[Candidate]:
-    finding = case.finding(
-        "communication-not-overlapped",
-        "missing-prefetch",
-        "exposed-communication",
-        "slow-network",
-        "latency-bound-collectives",
-        "reduce-scatter-stall",
-        "regather-in-backward",
-    )
+    finding = case.finding(Knob.PREFETCH)
     if finding is None or len(case.sizes.units) < 3 or case.api not in ("", Api.FSDP2):
         return ()
     now = case.number("prefetch", 0)
@@ -338,7 +322,7 @@ def gradient_dtype(case: Case) -> Sequence[Candidate]:
 
 
 def loader_workers(case: Case) -> Sequence[Candidate]:
-    finding = case.finding("slow-data-all-ranks", "slow-data-bursty")
+    finding = case.finding(Knob.LOADER)
     workers = loader_settings(case.manifest).workers
     if finding is None or workers is None:
         return ()
@@ -378,15 +362,8 @@ def _more_workers(case: Case, finding: str, now: int, then: int) -> Candidate:
 # -- straggler: no setting, but its gain is worth knowing (rule 25) ----------------------------------------------------
 
 
-_STRAGGLER_CHANGES = {
-    "compute-straggler": "make {ranks} as fast as the others, or replace {its} host or device",
-    "stalled-rank": "remove what blocks {ranks}",
-    "contended-host": "give cores to {ranks}, or move the other processes of {its} host",
-}
-
-
 def straggler(case: Case) -> Sequence[Candidate]:
-    finding = case.finding("compute-straggler", "stalled-rank", "contended-host")
+    finding = case.finding(Knob.STRAGGLER)
     if finding is None or not finding.ranks:
         return ()
     its = "its" if len(finding.ranks) == 1 else "their"
@@ -395,7 +372,7 @@ def straggler(case: Case) -> Sequence[Candidate]:
             id="straggler",
             finding=finding.id,
             knob=Knob.STRAGGLER,
-            change=_STRAGGLER_CHANGES[finding.id].format(ranks=ranks_text(finding.ranks), its=its),
+            change=answered_by(Knob.STRAGGLER)[finding.id].format(ranks=ranks_text(finding.ranks), its=its),
             mutation=without_straggler(finding.ranks),
             memory_delta_bytes=0,
             risk=Risk.SAFE,
