@@ -21,6 +21,7 @@ from diag.diagnoses.durations import add_durations, examine_durations, judge_dur
 from diag.diagnoses.verdict import agreeing, bottlenecks_of, classes_of, faults_first, judge
 from diag.errors import DiagError
 from diag.model import Gap
+from diag.model.query import Query
 from diag.model.steps import (
     Advice,
     Attribution,
@@ -53,7 +54,7 @@ from diag.rundir.runs import split_job as split_job
 from diag.rundir.runs import state_of as state_of
 from diag.rundir.standstill import Standstill as Standstill
 from diag.rundir.tables import Tables as Tables
-from diag.tables import frames
+from diag.tables import evidence, frames
 from diag.tables.collectives import duration_table
 from diag.traces.memory_snapshots import mentions_failure, rank_of, read_snapshots, snapshot_files, within_bytes
 from diag.traces.memory_snapshots import snapshots_alone as snapshots_alone
@@ -275,6 +276,66 @@ class Result(Struct, frozen=True, dict=True):
         return frames.memory(self.memory_table)
 
     @cached_property
+    def costs(self) -> pl.DataFrame:
+        """The costs of each counted step, and which late ranks they are charged to."""
+        shares = self.examination.shares
+        return evidence.costs(
+            {cost.words: ns for cost, ns in shares.cost_ns.items()},
+            {
+                (cost.words, rank): shares.charged(cost, (rank,))
+                for cost, by_rank in shares.blame_ns.items()
+                for rank in by_rank
+            },
+            shares.numbers,
+            shares.dur_ns,
+        )
+
+    @cached_property
+    def path(self) -> pl.DataFrame:
+        """The critical path: a row for each of its pieces."""
+        return evidence.path(self.attribution)
+
+    @cached_property
+    def calls(self) -> pl.DataFrame:
+        """The collectives of the ranks, each with its pass and its exposed time."""
+        return evidence.calls(self.attribution)
+
+    @cached_property
+    def meetings(self) -> pl.DataFrame:
+        """Collectives across ranks: who came last, how long the others waited, how long the transfer took."""
+        return evidence.meetings(self.attribution)
+
+    @cached_property
+    def stalls(self) -> pl.DataFrame:
+        """The longest pieces of the devices' idle time, with what their hosts did."""
+        return evidence.stalls(self.attribution)
+
+    @cached_property
+    def scheduling(self) -> pl.DataFrame:
+        """How long the ranks were queued for a CPU core or blocked in each step."""
+        return evidence.scheduling(self.examination.scheduling)
+
+    @cached_property
+    def devices(self) -> pl.DataFrame:
+        """The samples of the devices: clocks, power, temperature, errors, links."""
+        return evidence.devices(self.tables)
+
+    @cached_property
+    def checkpoints(self) -> pl.DataFrame:
+        """The checkpoints of the ranks."""
+        return evidence.checkpoints(self.tables)
+
+    @cached_property
+    def summaries(self) -> pl.DataFrame:
+        """The means of the ranks' summaries; empty if the run was not analysed from them."""
+        return frames.frame("summaries", ())
+
+    @cached_property
+    def facts(self) -> pl.DataFrame:
+        """The settings in the run's manifest."""
+        return evidence.facts(self.tables.manifest)
+
+    @cached_property
     def findings(self) -> pl.DataFrame:
         """The findings, the most expensive first."""
         return frames.findings(self.examination.findings)
@@ -287,7 +348,11 @@ class Result(Struct, frozen=True, dict=True):
             if match is None:
                 raise DiagError(f"there is no finding {finding!r}", hint="one of " + ", ".join(f.id for f in findings))
             finding = match
-        return frames.evidence(finding, lambda name: getattr(self, name))
+        return self.rows(evidence.query_of(finding))
+
+    def rows(self, query: Query) -> pl.DataFrame:
+        """The rows of a data frame that a query names: that of a finding, or of a line of its evidence."""
+        return evidence.rows(query, getattr(self, query.frame))
 
     def __repr__(self) -> str:
         facts = ", ".join(run_facts(describe_run(self), self.coverage))

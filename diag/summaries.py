@@ -3,7 +3,8 @@ very many steps, while they train, from the newest steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,7 +15,7 @@ from diag.account.frontier import steps_left_out, summary_attribution, summary_f
 from diag.account.policy import STEPS
 from diag.api import Job, Jobs, Reading, Result, analyze, open_job, open_run
 from diag.collectors.layout import RunLayout
-from diag.diagnoses import examine_summary
+from diag.diagnoses import examine_summary, means_of
 from diag.diagnoses.verdict import agreeing, judge
 from diag.errors import DiagError, readable
 from diag.model.steps import Coverage, Recommendation
@@ -22,9 +23,12 @@ from diag.rundir.policy import RUN_READING
 from diag.rundir.run import must_exist, open_paths
 from diag.rundir.summaries import has_summaries, read_summaries
 from diag.rundir.tables import RankTables, Tables, axes_of
+from diag.tables import frames
 from diag.words.formatting import rank_ranges
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from diag.replay.advice import WhatIf
 
 _NO_REPLAY = "summaries contain no collectives to replay"
@@ -33,7 +37,20 @@ _NO_REPLAY = "summaries contain no collectives to replay"
 class SummaryResult(Result, frozen=True, dict=True):
     """A run analysed from summaries: it cannot be replayed, and only some ranks have steps."""
 
+    means_ms: Mapping[str, Mapping[int, float]] = {}  # by field of ``Parts`` and rank
+
     from_summaries: ClassVar[bool] = True
+
+    @cached_property
+    def summaries(self) -> pl.DataFrame:
+        """The means of each rank's steps: a row for each rank."""
+        return frames.frame(
+            "summaries",
+            (
+                {"rank": rank, **{field: round(1e6 * of[rank]) for field, of in self.means_ms.items()}}
+                for rank in self.tables.ranks
+            ),
+        )
 
     @property
     def recommendation(self) -> Recommendation:
@@ -91,7 +108,8 @@ def open_summaries(
         notes=tuple(notes),
     )
     verdict = judge(attribution, examination, coverage, tables)
-    return SummaryResult(tables, attribution, agreeing(examination, verdict), coverage, verdict)
+    means_ms = means_of(summaries, frontier.numbers)
+    return SummaryResult(tables, attribution, agreeing(examination, verdict), coverage, verdict, means_ms)
 
 
 def summaries_suffice(path: Path | str) -> bool:

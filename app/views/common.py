@@ -13,6 +13,7 @@ from diag.app.figures import blocks_of, field_columns, make_cells_clickable
 from diag.app.markup import plain, prose
 from diag.app.run_view import RunView
 from diag.errors import DiagError
+from diag.model.query import Query
 from diag.show.page import Metric
 from diag.words.formatting import UNKNOWN, listing, visible, visible_lines
 from diag.words.wording import ONLY_DURATIONS
@@ -89,6 +90,23 @@ def show_on_timeline(rank: int, step: int, name: str = "") -> None:
     """Draws a link to a step of a rank on the timeline. ``name``: the text to search for there."""
     label = f"Rank {rank}, step {step} on the timeline"
     show_link("timeline", label, icon="view_timeline", rank=rank, step=step, **({"find": name} if name else {}))
+
+
+# Pages with the rows of a data frame; the rows of the others are on the timeline.
+PAGES_OF_ROWS = {
+    **dict.fromkeys(("collectives", "all_to_alls", "calls", "meetings"), ("collectives", "Its collectives", "lan")),
+    **dict.fromkeys(("kernels", "modules"), ("kernels", "Its kernels and modules", "memory")),
+    "memory": ("memory", "Its memory", "memory_alt"),
+}
+
+
+def show_rows(query: Query) -> None:
+    """Draws a link to the page with the rows that a finding rests on, if there is one."""
+    if query.frame in PAGES_OF_ROWS:
+        path, label, icon = PAGES_OF_ROWS[query.frame]
+        rank = query.where.get("rank")
+        first = rank[0] if isinstance(rank, list) and rank else rank
+        show_link(path, label, icon=icon, **({"rank": first} if first is not None else {}))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -24,6 +24,7 @@ from diag.app.views.common import (
     show_field,
     show_metrics,
     show_on_timeline,
+    show_rows,
     table,
 )
 from diag.diagnoses.compare import reasons_against
@@ -230,6 +231,8 @@ def _finding(finding: Card, expanded: bool) -> None:
             st.markdown(f"**{words.TO_DO}:** {plain(finding.action)}")
         if finding.place is not None:
             show_on_timeline(finding.place.rank, finding.place.step)
+        if finding.rows is not None:
+            show_rows(finding.rows)
         if finding.evidence:
             with st.expander(words.evidence_title(finding.evidence), expanded=expanded):
                 table(words.EVIDENCE_COLUMNS, finding.evidence)

@@ -18,6 +18,7 @@ from diag.account.frontier import Frontier
 from diag.account.scheduling import Scheduling, scheduling_of
 from diag.collectors.records import BACKWARD, DATA, FORWARD, H2D, OPTIMIZER, PHASES_AND_REST, STILL
 from diag.diagnoses.policy import FINDINGS
+from diag.model.query import By, Query
 from diag.model.steps import Attribution, Evidence, Finding, Knob, NotLooked
 from diag.rundir.summaries import Summaries
 from diag.rundir.tables import Tables
@@ -185,13 +186,22 @@ class _SummarySubject(Subject, frozen=True):
         shown = sorted(values, key=lambda rank: -values[rank])
         if len(shown) > 2 * FINDINGS.ranks_at_either_end:
             shown = [*shown[: FINDINGS.ranks_at_either_end], *shown[-FINDINGS.ranks_at_either_end :]]
-        return tuple(Evidence("summaries", f"rank == {rank}, mean of {field}", values[rank], "ms") for rank in shown)
+        return tuple(
+            Evidence(
+                "summaries",
+                f"rank == {rank}, mean of {field}",
+                values[rank],
+                "ms",
+                Query("summaries", {"rank": rank}, field, By.SUM),
+            )
+            for rank in shown
+        )
 
 
 def examine_summary(summaries: Summaries, frontier: Frontier, attribution: Attribution, tables: Tables) -> Examination:
     """Runs the diagnoses that the phases of the steps can answer, and lists the others with the reason."""
     phases = phases_alone(frontier, summaries.on_device, noise_of(tables))
-    subject = _SummarySubject(attribution, tables, phases.shares, True, means=_means(summaries, frontier.numbers))
+    subject = _SummarySubject(attribution, tables, phases.shares, True, means=means_of(summaries, frontier.numbers))
     answers = ask(subject, map(_for_summary, DIAGNOSES))
     return Examination(*answers, phases.shares, phases)
 
@@ -202,7 +212,8 @@ def _for_summary(diagnosis: Diagnosis) -> Diagnosis:
     return replace(diagnosis, find=diagnosis.find_in_summary)
 
 
-def _means(summaries: Summaries, numbers: Sequence[int]) -> dict[str, dict[int, float]]:
+def means_of(summaries: Summaries, numbers: Sequence[int]) -> dict[str, dict[int, float]]:
+    """Mean milliseconds of these steps, by field of ``Parts`` and rank."""
     places = np.flatnonzero(np.isin(summaries.numbers, numbers))
     means = {}
     for name, columns in _FIELDS.items():

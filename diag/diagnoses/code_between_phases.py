@@ -28,7 +28,7 @@ def find(subject: Subject) -> list[Finding]:
             id=ID,
             title=f"{who} code outside of data loading, forward, backward and the optimizer: {cost}",
             action=action,
-            evidence=highest_ranks(subject.scheduling.mean_ms("between_ns"), "code between phases"),
+            evidence=highest_ranks(subject.scheduling, "between_ns", "code between phases"),
         )
     ]
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from diag.diagnoses.policy import COMMUNICATION, FINDINGS
 from diag.model.axes import PIPELINE, TENSOR, axis_words, is_data
+from diag.model.query import By, Query, Value
 from diag.model.states import Sharding, sharding_of
 from diag.model.steps import Detail, Evidence, Kind, Knob, MatchedCollective
 from diag.tables.collectives import GATHERS, REDUCTIONS, PhasedCall, phased_calls
@@ -60,7 +61,13 @@ def evidence_by_axis(subject: Subject) -> tuple[Evidence, ...]:
     if not subject.attribution.axes.several:
         return ()
     return tuple(
-        Evidence("critical path", f"exposed communication, {axis_words(axis)} groups", round(part, 4), "share")
+        Evidence(
+            "critical path",
+            f"exposed communication, {axis_words(axis)} groups",
+            round(part, 4),
+            "share",
+            Query("collectives", {"axis": axis}),
+        )
         for axis, part in sorted(subject.once(exposed_along).items(), key=lambda item: -item[1])
         if axis and part >= FINDINGS.mention_share
     )
@@ -154,7 +161,7 @@ def cause_of(subject: Subject) -> Cause:
             "exposed-communication",
             f"how much of it is waiting is unknown without {missing.names}",
             missing.action,
-            _hidden_evidence(_hidden_share(subject)),
+            _hidden_evidence(subject),
             unseen=True,
         )
     if not subject.attribution.aligned:
@@ -162,7 +169,7 @@ def cause_of(subject: Subject) -> Cause:
             "exposed-communication",
             "how much of it is waiting for other ranks is unknown",
             "Record all ranks to separate waiting from transfer.",
-            _hidden_evidence(_hidden_share(subject)),
+            _hidden_evidence(subject),
         )
     if slow_link.ranks:
         slow_ranks = ranks_text(slow_link.ranks)
@@ -193,7 +200,20 @@ def cause_of(subject: Subject) -> Cause:
             "root-only-unit",
             "the whole model is one sharding unit, so nothing can overlap",
             "Wrap each block: fully_shard(block) for each, then fully_shard(model). Bundled trainer: --wrap block.",
-            (Evidence("collectives", "largest all-gather or reduce-scatter", float(largest), "bytes"),),
+            (
+                Evidence(
+                    "collectives",
+                    "largest all-gather or reduce-scatter",
+                    float(largest),
+                    "bytes",
+                    Query(
+                        "meetings",
+                        {**subject.counted, "complete": True, "op": sorted(_OF_SHARDED_PARAMETERS)},
+                        "bytes",
+                        By.MAX,
+                    ),
+                ),
+            ),
         )
     replicated = is_replicated(subject)
     latency = _latency_share(collectives)
@@ -202,7 +222,8 @@ def cause_of(subject: Subject) -> Cause:
         and latency >= COMMUNICATION.latency_bound_share
         and len(collectives) / steps >= COMMUNICATION.many_collectives
     ):
-        share = (Evidence("collectives", "latency, share of the transfer time", round(latency, 3), "share"),)
+        rows = Query("meetings", {**subject.counted, "complete": True})
+        share = (Evidence("collectives", "latency, share of the transfer time", round(latency, 3), "share", rows),)
         if replicated:
             return Cause(
                 "ddp-buckets",
@@ -238,13 +259,13 @@ def cause_of(subject: Subject) -> Cause:
             "communication-not-overlapped",
             "no computation overlaps with it",
             _overlap_action(subject),
-            _hidden_evidence(hidden),
+            _hidden_evidence(subject),
         )
     return Cause(
         "exposed-communication",
         f"computation overlaps only {hidden:.0%} of it",
         _between_collectives(subject),
-        _hidden_evidence(hidden),
+        _hidden_evidence(subject),
     )
 
 
@@ -282,6 +303,12 @@ def _slow_network(subject: Subject, collectives: Sequence[MatchedCollective]) ->
     speed = float(
         np.median([bus_factor(c.op, len(c.ranks)) * c.bytes / c.transfer_ns for c in sized if c.bytes == largest])
     )
+    smallest_ones = Query(
+        "meetings",
+        {**subject.counted, "complete": True, "bytes": smallest, "transfer_ns >=": 1},
+        "transfer_ns",
+        By.MEDIAN,
+    )
     unhindered = 1 - _queued_part(subject, collectives)
     if smallest < poor.at_bytes and unhindered * latency_ms >= poor.latency_ms:
         why = f"even {smallest:,} bytes take {latency_ms:.0f} ms"
@@ -294,7 +321,7 @@ def _slow_network(subject: Subject, collectives: Sequence[MatchedCollective]) ->
         f"the network is slow, {why}",
         "Check which interface is used (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, NCCL_IB_HCA), its speed, and other "
         f"traffic on it. Until then send less: {_less_sent(subject)}.",
-        (Evidence("collectives", f"transfer of {smallest} bytes, median", round(latency_ms, 3), "ms"),),
+        (Evidence("collectives", f"transfer of {smallest} bytes, median", round(latency_ms, 3), "ms", smallest_ones),),
     )
 
 
@@ -336,7 +363,15 @@ def _crowded(subject: Subject) -> Cause | None:
         "crowded-host",
         f"{crowd.ranks} ranks share {crowd.cores} cores, so each transfer waits for a core",
         f"Run no more ranks on {crowd.host} than it has cores, or spread them over more hosts.",
-        (Evidence("ranks", f"host == {crowd.host}, ranks per core", round(crowd.ranks / crowd.cores, 2), "ranks"),),
+        (
+            Evidence(
+                "ranks",
+                f"host == {crowd.host}, ranks per core",
+                round(crowd.ranks / crowd.cores, 2),
+                "ranks",
+                Query("ranks", {"host": crowd.host}),
+            ),
+        ),
     )
 
 
@@ -431,10 +466,11 @@ def _hidden_share(subject: Subject) -> float | None:
     return hidden / total if total else 0.0
 
 
-def _hidden_evidence(share: float | None) -> tuple[Evidence, ...]:
-    if share is None:
+def _hidden_evidence(subject: Subject) -> tuple[Evidence, ...]:
+    if (share := _hidden_share(subject)) is None:
         return ()
-    return (Evidence("steps", "communication overlapped with computation", round(share, 4), "share"),)
+    rows = Query("steps", subject.counted, "overlapped_comm_ns")
+    return (Evidence("steps", "communication overlapped with computation", round(share, 4), "share", rows),)
 
 
 def _latency_share(collectives: Sequence[MatchedCollective]) -> float | None:
@@ -461,7 +497,10 @@ def bandwidth(subject: Subject) -> tuple[Evidence, ...]:
         largest = max(c.bytes for c in sized)
         chosen = [c for c in sized if c.bytes == largest]
         value = float(np.median([bus_factor(op, len(c.ranks)) * c.bytes / c.transfer_ns for c in chosen]))
-        evidence.append(Evidence("collectives", f"{op} of {largest} bytes, bus bandwidth", round(value, 4), "GB/s"))
+        rows = Query("meetings", {**subject.counted, "op": op, "bytes": largest})
+        evidence.append(
+            Evidence("collectives", f"{op} of {largest} bytes, bus bandwidth", round(value, 4), "GB/s", rows)
+        )
     return tuple(evidence)
 
 
@@ -475,6 +514,30 @@ def bus_factor(op: str, ranks: int) -> float:
 
 
 # -- parts of the communication ----------------------------------------------------------------------------------------
+
+
+PER_RANK_AND_STEP = ("rank", "step")
+
+
+def reductions(**where: Value) -> Query:
+    """The calls that ``is_reduction`` holds for."""
+    of_gradients: dict[str, Value] = {
+        "op": sorted(REDUCTIONS),
+        "phase": "backward",
+        "of_data": True,
+        "bytes >=": COMMUNICATION.tensors_from_bytes,
+    }
+    return Query("calls", {**of_gradients, **where})
+
+
+def gathers_in(phase: str, **where: Value) -> Query:
+    """The all-gathers of data parallelism in a pass."""
+    return Query("calls", {"op": sorted(GATHERS), "phase": phase, "of_data": True, **where})
+
+
+def exposed_of(calls: Query) -> Query:
+    """The exposed time of these calls: the mean over ranks and steps."""
+    return replace(calls, column="exposed_ns", by=By.SUM, per=PER_RANK_AND_STEP)
 
 
 class Claim(Struct, frozen=True):

@@ -93,7 +93,7 @@ def _evidence(subject: Subject, culprits: Culprits | None) -> list[Evidence]:
     evidence = []
     if culprits is not None:
         leads, affected = culprits.steps
-        evidence.append(times_last(culprits.suspects, leads, affected))
+        evidence.append(times_last(Cost.CONTENTION, culprits.suspects, leads, affected))
     for name, quantity in (
         ("queued_ns", "queued_ns"),
         ("loading_ns", "data wait while queued"),
@@ -101,7 +101,7 @@ def _evidence(subject: Subject, culprits: Culprits | None) -> list[Evidence]:
     ):
         means = subject.scheduling.mean_ms(name)
         if max(means.values(), default=0.0) * 1e6 >= FINDINGS.mention_share * mean_ns(subject.shares.dur_ns) / 2:
-            evidence += highest_ranks(means, quantity)
+            evidence += highest_ranks(subject.scheduling, name, quantity)
     return evidence
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from diag.diagnoses.policy import COMMUNICATION, FINDINGS
 from diag.model.steps import Evidence
 
-from .comm_cause import NEEDS_PARTS, Claim, calls_of, cannot_tell_parts, cause_of, is_replicated, last_reductions
+from .comm_cause import (
+    NEEDS_PARTS,
+    Claim,
+    calls_of,
+    cannot_tell_parts,
+    cause_of,
+    is_replicated,
+    last_reductions,
+    reductions,
+)
 from .costs import Cost
 from .subject import Subject
 
@@ -37,7 +46,7 @@ def claim(subject: Subject) -> Claim | None:
     if size < COMMUNICATION.bucket_worth_splitting_bytes or size < COMMUNICATION.last_bucket_share * whole:
         return None
     exposed = sum(call.exposed_ns for call in final)
-    ms = calls.ms_per_step(exposed)
+    ms, buckets = calls.ms_per_step(exposed), reductions(op=_OP, micro_batch=rows[0].micro)
     return Claim(
         ID,
         calls.part(exposed),
@@ -46,8 +55,8 @@ def claim(subject: Subject) -> Claim | None:
         "Make the buckets smaller, so that most are reduced while the backward computes: bucket_cap_mb (25 by default) "
         "at about an eighth of the gradients; static_graph=True, find_unused_parameters=False.",
         (
-            Evidence("collectives", "buckets of a backward", round(len(rows) / len(final), 1), "a step"),
-            Evidence("collectives", "last bucket", float(size), "bytes"),
-            Evidence("collectives", "last bucket, exposed", ms, "ms a step"),
+            Evidence("collectives", "buckets of a backward", round(len(rows) / len(final), 1), "a step", buckets),
+            Evidence("collectives", "last bucket", float(size), "bytes", buckets),
+            Evidence("collectives", "last bucket, exposed", ms, "ms a step", buckets),
         ),
     )

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from diag.collectors.records import DeviceHealth
 from diag.diagnoses.policy import DEVICE_HEALTH, FINDINGS
+from diag.model.query import Query
 from diag.model.steps import Evidence, Finding, Severity
 
 from .device_samples import (
@@ -63,12 +64,9 @@ def _finding(subject: Subject, name: str, title: str, signs: Sequence[Sign], act
         id=name,
         title=f"{title}: {_words(signs)}",
         severity=Severity.WARN,
-        share=0.0,
-        cost_ns_per_step=0,
         confidence=0.9,
         ranks=ranks,
         evidence=_evidence(signs),
-        bottleneck=None,
         action=action + also_late(subject, ranks),
     )
 
@@ -76,7 +74,7 @@ def _finding(subject: Subject, name: str, title: str, signs: Sequence[Sign], act
 def _evidence(signs: Sequence[Sign]) -> tuple[Evidence, ...]:
     shown = _ranks(signs)[: FINDINGS.ranks_as_evidence]
     return tuple(
-        Evidence("device", f"rank == {sign.rank}, {quantity}", value, unit)
+        Evidence("device", f"rank == {sign.rank}, {quantity}", value, unit, Query("devices", {"rank": sign.rank}))
         for sign in signs
         if sign.rank in shown
         for quantity, value, unit in sign.numbers
@@ -119,12 +117,8 @@ def _everywhere(subject: Subject, signs: Sequence[Sign]) -> Finding:
         id="degraded-pcie",
         title=f"The PCIe {links} below the maximum: {_words(signs)}",
         severity=Severity.HEALTHY,
-        share=0.0,
-        cost_ns_per_step=0,
         confidence=0.9,
-        ranks=(),
         evidence=_evidence(signs),
-        bottleneck=None,
         action="The slots may have no more lanes. Otherwise check risers and the BIOS (bifurcation, link speed) "
         f"({_look(subject, ranks)}).",
     )

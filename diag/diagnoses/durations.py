@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from diag.account.durations import Durations, Late, late_ranks
 from diag.diagnoses.policy import FINDINGS, STRAGGLER
+from diag.model.query import Query
 from diag.model.steps import Bottleneck, Coverage, Evidence, Finding, NotLooked, Severity, Verdict
 from diag.rundir.durations import INSPECTOR, DurationRecords
 from diag.rundir.tables import Tables
@@ -107,7 +108,7 @@ def _straggler(account: Durations, late: Late, read: DurationRecords) -> Finding
     waits = account.wait_ns[[account.ranks.index(rank) for rank in late.ranks]]
     others = np.delete(account.wait_ns, [account.ranks.index(rank) for rank in late.ranks])
     per = account.complete
-    was = "was" if len(late.ranks) == 1 else "were"
+    was, rows = "was" if len(late.ranks) == 1 else "were", Query("collectives")
     return Finding(
         id=straggler.DIAGNOSIS.id,
         title=f"{sentence(names)} arrive{'s' if len(late.ranks) == 1 else ''} last at the collectives: waiting for "
@@ -119,22 +120,23 @@ def _straggler(account: Durations, late: Late, read: DurationRecords) -> Finding
         ranks=late.ranks,
         evidence=(
             Evidence(
-                "collectives", f"waiting of {names}", round(float(waits.mean()) / per / 1e6, 3), "ms a collective"
+                "collectives", f"waiting of {names}", round(float(waits.mean()) / per / 1e6, 3), "ms a collective", rows
             ),
             Evidence(
                 "collectives",
                 "waiting of the other ranks, median",
                 round(float(np.median(others)) / per / 1e6, 3),
                 "ms a collective",
+                rows,
             ),
             Evidence(
                 "collectives",
                 f"parts of the job in which {names} {was} last, of {late.telling} with a late rank",
                 float(late.led),
                 "parts",
+                rows,
             ),
         ),
-        bottleneck=None,
         action=f"Record what {names} {'does' if len(late.ranks) == 1 else 'do'} between collectives: `diag run`, or "
         "profiler traces of these ranks and of one other rank. Compare clocks, temperature and host load with the "
         "other ranks'.",

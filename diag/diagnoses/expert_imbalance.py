@@ -24,6 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.diagnoses.policy import EXPERT_IMBALANCE, STRAGGLER
+from diag.model.query import Query
 from diag.model.steps import Evidence, Finding
 from diag.rundir.columns import UNKNOWN
 from diag.tables.all_to_alls import Exchange, by_group, exchanges, received_bytes, uneven
@@ -447,22 +448,23 @@ def open_action(load: ExpertLoad) -> str:
 
 def evidence_of(load: ExpertLoad) -> tuple[Evidence, ...]:
     """The numbers behind the answer; the rows are in the table of all-to-alls."""
-    evidence = [Evidence("all_to_alls", "most received over the mean, dispatches", round(load.imbalance, 3), "")]
+    rows, own = Query("all_to_alls"), Query("all_to_alls", {"rank": list(load.ranks)})
+    evidence = [Evidence("all_to_alls", "most received over the mean, dispatches", round(load.imbalance, 3), "", rows)]
     if load.ranks:
         quantity = f"{ranks_text(load.ranks)}, received over the mean of the group"
-        evidence.append(Evidence("all_to_alls", quantity, round(load.over_mean, 3), ""))
+        evidence.append(Evidence("all_to_alls", quantity, round(load.over_mean, 3), "", own))
     if load.often:
         quantity = f"the rank that received most computed longest, of {load.dispatches} dispatches"
-        evidence.append(Evidence("all_to_alls", quantity, float(load.often), "dispatches"))
+        evidence.append(Evidence("all_to_alls", quantity, float(load.often), "dispatches", rows))
     if load.explained is not None:
         part, half = load.explained
         quantity = f"lateness explained by the load (± {half:.0%})"
-        evidence.append(Evidence("all_to_alls", quantity, round(part, 3), "share"))
+        evidence.append(Evidence("all_to_alls", quantity, round(part, 3), "share", rows))
     else:
         evidence.append(
-            Evidence("all_to_alls", "lateness explained by the load, at most", round(load.at_most, 3), "share")
+            Evidence("all_to_alls", "lateness explained by the load, at most", round(load.at_most, 3), "share", rows)
         )
     if load.reason == Reason.LOAD:
         saved = round(load.balanced_ns / 1e6, 3)
-        evidence.append(Evidence("all_to_alls", "saved if all ranks received the same", saved, "ms a step"))
+        evidence.append(Evidence("all_to_alls", "saved if all ranks received the same", saved, "ms a step", rows))
     return tuple(evidence)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from diag.model.query import Query
 from diag.model.steps import Detail, Evidence, Finding, Kind
 
 from .costs import Cost
@@ -41,7 +42,13 @@ def _per_rank(subject: Subject) -> tuple[Evidence, ...]:
     means = {rank: np.mean(step_ns, axis=0) / 1e6 for rank, step_ns in spent.items()}
     most = sorted(means, key=lambda rank: -means[rank].sum())[:8]
     return tuple(
-        Evidence("segments", f"rank == {rank}, {quantity}", round(float(means[rank][i]), 3), "ms")
+        Evidence(
+            "segments",
+            f"rank == {rank}, {quantity}",
+            round(float(means[rank][i]), 3),
+            "ms",
+            Query("steps", {**subject.counted, "rank": rank}),
+        )
         for rank in most
         for i, quantity in enumerate(("exposed offload copies", "waiting for offloaded states"))
         if means[rank][i] > 0

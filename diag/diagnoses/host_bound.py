@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from diag.account.policy import DEVICE_IDLE
 from diag.diagnoses.policy import FINDINGS, HOST_TIME
+from diag.model.query import By, Query
 from diag.model.steps import Detail, Evidence, Finding, Kind, StepAccount
 
 from .costs import Cost
@@ -84,7 +85,13 @@ def _late_host(subject: Subject) -> list[Finding]:
             action=_ACTION[cause](subject.once(workload)) + _PROFILED,
             evidence=[
                 *(
-                    Evidence("critical path", f"idle, {_WORDS[detail]}", round(ns / 1e6 / len(waited), 3), "ms a step")
+                    Evidence(
+                        "critical path",
+                        f"idle, {_WORDS[detail]}",
+                        round(ns / 1e6 / len(waited), 3),
+                        "ms a step",
+                        Query("path", {"kind": "idle", "detail": detail.name.lower()}, "dur_ns", By.SUM, ("step",)),
+                    )
                     for detail, ns in lost.items()
                     if ns
                 ),
@@ -190,7 +197,16 @@ def _while(busy: list[tuple[str, int]], stalled_ns: float) -> str:
 
 
 def _stalls(busy: list[tuple[str, int]], steps: int) -> list[Evidence]:
-    return [Evidence("stalls", f"host in {name}", round(ns / 1e6 / max(1, steps), 3), "ms a step") for name, ns in busy]
+    return [
+        Evidence(
+            "stalls",
+            f"host in {name}",
+            round(ns / 1e6 / max(1, steps), 3),
+            "ms a step",
+            Query("stalls", {"host": name}, "dur_ns"),
+        )
+        for name, ns in busy
+    ]
 
 
 def cannot_look(subject: Subject) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 from diag.account.policy import STEPS
 from diag.collectors.records import EVALUATION, FORWARD, PHASES
 from diag.diagnoses.policy import FINDINGS, HOST_TIME
+from diag.model.query import Query
 from diag.model.steps import Evidence, Finding
 from diag.rundir.columns import Steps
 
@@ -32,6 +33,7 @@ def find(subject: Subject) -> list[Finding]:
     share = spent_ns / whole_ns if whole_ns else 0.0
     if share < FINDINGS.warning_share:
         return []
+    rows = Query("steps", {"step": sorted(steps)})
     seconds = spent_ns / 1e9 / len(subject.tables.ranks)
     counted = steps & set(subject.shares.numbers)
     where = f"the {len(steps)} steps that it lies in do" if len(steps) > 1 else "the step that it lies in does"
@@ -41,15 +43,11 @@ def find(subject: Subject) -> list[Finding]:
             id=ID,
             title=f"Evaluation takes {share:.0%} of the recorded time, {seconds:.3g} s on each rank; {where}",
             severity=severity(share if share >= FINDINGS.critical_share else 0.0),
-            share=0.0,
-            cost_ns_per_step=0,
             confidence=0.95,
-            ranks=(),
             evidence=(
-                Evidence("steps", "evaluation, share of the recorded time", round(share, 4), "share"),
-                Evidence("steps", "steps with an evaluation", float(len(steps)), "steps"),
+                Evidence("steps", "evaluation, share of the recorded time", round(share, 4), "share", rows),
+                Evidence("steps", "steps with an evaluation", float(len(steps)), "steps", rows),
             ),
-            bottleneck=None,
             action="Evaluate less often, on a part of the data or with larger batches (torch.inference_mode needs less "
             "memory), or evaluate saved checkpoints in another job.",
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from diag.diagnoses.policy import COMMUNICATION, FINDINGS
 from diag.model.breakdown import CollectiveStat, CollectiveTable
+from diag.model.query import By, Query
 from diag.model.steps import Evidence
 from diag.tables.collectives import collective_table
 
@@ -42,7 +43,13 @@ def claim(subject: Subject) -> Claim | None:
     worst = max(low, key=lambda row: row.exposed_ns)
     ms = part * mean_ns(subject.shares.cost(Cost.COMM)) / 1e6
     speeds = [
-        Evidence("collectives", f"{row.op} of {row.bytes_mean} bytes", round(row.busbw_gb_s or 0.0, 3), "GB/s")
+        Evidence(
+            "collectives",
+            f"{row.op} of {row.bytes_mean} bytes",
+            round(row.busbw_gb_s or 0.0, 3),
+            "GB/s",
+            _rows_of(row, "busbw_gb_s"),
+        )
         for row in low[:4]
     ]
     best = worst.efficiency or 0.0
@@ -54,8 +61,21 @@ def claim(subject: Subject) -> Claim | None:
         "Look for other traffic at that time (other groups, storage, other jobs), for a wrong "
         "interface or missing GPUDirect (NCCL_IB_HCA, NCCL_DEBUG=INFO), and for buffers that are not registered "
         "(set_allocate_memory_from_process_group_for_comm).",
-        (*speeds, Evidence("collectives", f"{worst.op}, share of the group's best", round(best, 3), "share")),
+        (
+            *speeds,
+            Evidence(
+                "collectives",
+                f"{worst.op}, share of the group's best",
+                round(best, 3),
+                "share",
+                _rows_of(worst, "efficiency"),
+            ),
+        ),
     )
+
+
+def _rows_of(row: CollectiveStat, column: str) -> Query:
+    return Query("collectives", {"op": row.op, "group": row.group, "bytes_mean": row.bytes_mean}, column, By.MEAN)
 
 
 def _table(subject: Subject) -> CollectiveTable:

@@ -6,6 +6,7 @@ import numpy as np
 
 from diag.diagnoses.policy import COMPUTE, FINDINGS
 from diag.model.breakdown import Measure, peak_of
+from diag.model.query import Query
 from diag.model.steps import Evidence, Finding, Kind, Severity
 from diag.rundir.tables import Tables
 from diag.tables.efficiency import device_of, efficiency
@@ -40,9 +41,11 @@ def find(subject: Subject) -> list[Finding]:
             share=share,
             cost_ns_per_step=int(share * float(subject.shares.dur_ns.mean())),
             confidence=COMPUTE.confidence_of_low_mfu,
-            ranks=(),
-            evidence=(Evidence("efficiency", f"MFU: {mfu.basis}", round(mfu.value, 4), "share"),),
-            bottleneck=None,
+            evidence=(
+                Evidence(
+                    "efficiency", f"MFU: {mfu.basis}", round(mfu.value, 4), "share", Query("steps", subject.counted)
+                ),
+            ),
             action=_action(subject.once(workload)),
         )
     ]

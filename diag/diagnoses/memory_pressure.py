@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from diag.diagnoses.policy import MEMORY_USE
+from diag.model.query import By, Query
 from diag.model.steps import Evidence, Finding, Severity
 from diag.rundir.tables import Tables
 from diag.tables.memory import rank_peaks
@@ -43,7 +44,14 @@ def find(subject: Subject) -> list[Finding]:
                 Severity.CRITICAL,
                 retried,
                 tuple(
-                    Evidence("memory", f"rank == {r}, allocation retries", float(retries[r]), "times") for r in retried
+                    Evidence(
+                        "memory",
+                        f"rank == {r}, allocation retries",
+                        float(retries[r]),
+                        "times",
+                        Query("memory", {"rank": r}, "retries", By.SUM),
+                    )
+                    for r in retried
                 ),
                 f"Set {allocator_setting(facts)}, or use less memory ({less_memory(facts)}).",
             )
@@ -55,7 +63,10 @@ def find(subject: Subject) -> list[Finding]:
                 f"Device memory is nearly full on {ranks_text(full)}",
                 Severity.WARN,
                 full,
-                tuple(Evidence("memory", f"rank == {r}, peak reserved", round(peaks[r], 4), "share") for r in full),
+                tuple(
+                    Evidence("memory", f"rank == {r}, peak reserved", round(peaks[r], 4), "share", peak_of(r))
+                    for r in full
+                ),
                 "Leave headroom: smaller batches."
                 if facts.training is False
                 else "Leave headroom: reshard after forward, activation checkpointing, smaller micro-batches.",
@@ -64,10 +75,15 @@ def find(subject: Subject) -> list[Finding]:
     return findings
 
 
+def peak_of(rank: int) -> Query:
+    """The peak of a rank, as a share of its device's memory."""
+    return Query("memory", {"rank": rank}, "reserved", By.SUM, of="capacity")
+
+
 def _finding(
     name: str, title: str, level: Severity, ranks: tuple[int, ...], evidence: tuple[Evidence, ...], action: str
 ) -> Finding:
-    return Finding(name, title, level, 0.0, 0, 0.99, ranks, evidence, None, action)
+    return Finding(name, title, level, 0.99, evidence, action, ranks)
 
 
 def cannot_look(subject: Subject) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 
 from diag.model.axes import group_words
+from diag.model.query import By, Query
 from diag.model.steps import Evidence, Finding, MatchedCollective, Severity
 
 from .subject import Diagnosis, Subject, ranks_text
@@ -34,20 +35,31 @@ def find(subject: Subject) -> list[Finding]:
             id="mismatched-collectives",
             title=title,
             severity=Severity.CRITICAL,
-            share=0.0,
-            cost_ns_per_step=0,
             confidence=0.9,
             ranks=ranks,
             evidence=(
-                Evidence("collectives", "with different sizes", float(len(culprits)), "collectives"),
+                Evidence(
+                    "collectives",
+                    "with different sizes",
+                    float(len(culprits)),
+                    "collectives",
+                    Query(
+                        "meetings",
+                        {"sizes_differ": True, "inferred": False, "op": sorted(_EQUAL_SIZES)},
+                        by=By.COUNT,
+                    ),
+                ),
                 *(
                     Evidence(
-                        "collectives", f"{op} {number} of group {group or '?'}, rank == {rank}", float(size), "bytes"
+                        "collectives",
+                        f"{op} {number} of group {group or '?'}, rank == {rank}",
+                        float(size),
+                        "bytes",
+                        Query("meetings", {"group": group, "number": number}),
                     )
                     for rank, size in sorted(first.items())
                 ),
             ),
-            bottleneck=None,
             action="Compare the shapes that the ranks pass there: data-dependent shapes, an uneven last batch, "
             "parameters that one rank does not use.",
         )

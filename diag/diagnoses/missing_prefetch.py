@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from diag.diagnoses.policy import COMMUNICATION
+from diag.model.query import By, Query
 from diag.model.steps import Detail, Evidence
 from diag.tables.collectives import GATHERS, PhasedCall
 
-from .comm_cause import NEEDS_PARTS, WRAP_OR_PREFETCH, Calls, Claim, calls_of, cannot_tell_parts
+from .comm_cause import NEEDS_PARTS, WRAP_OR_PREFETCH, Calls, Claim, calls_of, cannot_tell_parts, exposed_of, gathers_in
 from .subject import Subject
 
 ID = "missing-prefetch"
 QUESTION = "all-gathers without prefetch"
 NEEDS = f"{NEEDS_PARTS}."
 MEANS = "All-gathers are exposed that the unit ahead of them could overlap."
+_PREFETCH = "trainer.prefetch"
 KNOBS = WRAP_OR_PREFETCH
 cannot_look = cannot_tell_parts
 
@@ -26,7 +30,7 @@ def claim(subject: Subject) -> Claim | None:
     if not hideable:
         return None
     setting = _prefetch(subject)
-    ms = calls.ms_per_step(hideable)
+    ms, gathered = calls.ms_per_step(hideable), exposed_of(gathers_in("forward"))
     return Claim(
         ID,
         calls.part(hideable),
@@ -34,9 +38,19 @@ def claim(subject: Subject) -> Claim | None:
         f"All-gathers in the forward are not prefetched: computation could overlap {ms:.1f} ms of them a step",
         _action(subject, setting),
         (
-            Evidence("collectives", "all_gather in forward, exposed", _exposed_ms(subject), "ms a step"),
-            Evidence("collectives", "all_gather in forward, could be overlapped", ms, "ms a step"),
-            *([Evidence("manifest", "trainer.prefetch", float(setting), "units")] if setting is not None else []),
+            Evidence("collectives", "all_gather in forward, exposed", _exposed_ms(subject), "ms a step", gathered),
+            Evidence(
+                "collectives",
+                "all_gather in forward, could be overlapped",
+                ms,
+                "ms a step",
+                replace(gathered, by=By.ROWS),
+            ),
+            *(
+                [Evidence("manifest", "trainer.prefetch", float(setting), "units", Query("facts", {"key": _PREFETCH}))]
+                if setting is not None
+                else []
+            ),
         ),
     )
 

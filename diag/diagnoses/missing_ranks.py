@@ -20,6 +20,7 @@ from diag.account import intervals as iv
 from diag.account.intervals import intervals_of
 from diag.account.records import open_spans
 from diag.diagnoses.policy import COMMUNICATION
+from diag.model.query import Query
 from diag.model.steps import CollectiveCall, Evidence, Kind
 from diag.words.formatting import rank_ranges
 
@@ -149,11 +150,12 @@ def _evidence(
     waiting: float,
 ) -> tuple[Evidence, ...]:
     whole = "time beyond the fastest call, share of exposed communication"
-    evidence = [Evidence("collectives", whole, round(waiting, 3), "share")]
+    evidence = [Evidence("collectives", whole, round(waiting, 3), "share", Query("calls"))]
     for key in sorted(durations, key=lambda key: -int(durations[key].sum()))[: COMMUNICATION.floors_shown]:
         (_, op, _), size = key
         call_text, durations_ns = f"{op} of {size} bytes", durations[key]
+        rows = Query("calls", {"op": op, "bytes": size})
         median = round(float(np.median(durations_ns)) / 1e6, 3)
-        evidence.append(Evidence("collectives", f"{call_text}, fastest", round(floors[key] / 1e6, 3), "ms"))
-        evidence.append(Evidence("collectives", f"{call_text}, median of {len(durations_ns)}", median, "ms"))
+        evidence.append(Evidence("collectives", f"{call_text}, fastest", round(floors[key] / 1e6, 3), "ms", rows))
+        evidence.append(Evidence("collectives", f"{call_text}, median of {len(durations_ns)}", median, "ms", rows))
     return tuple(evidence)

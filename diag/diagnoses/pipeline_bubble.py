@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from diag.account.pipeline import Pipeline, pipeline_of
 from diag.model.axes import bubble
+from diag.model.query import Query
 from diag.model.steps import Attribution, Evidence, Finding
 
 from .costs import Cost
@@ -17,6 +18,7 @@ from .shares import Shares
 from .subject import Diagnosis, Subject
 
 ID = "pipeline-bubble"
+_SETTINGS = Query("facts", {"key": [f"trainer.{name}" for name in ("pipeline_schedule", "micro_batches")]})
 _ONE_STAGE_A_RANK = ("gpipe", "1f1b")
 _SEVERAL = ("interleaved",)
 
@@ -29,9 +31,17 @@ def find(subject: Subject) -> list[Finding]:
     ideal, count = ideal_share(len(account.stages), trainer), len(account.stages)
     cost = subject.each(subject.shares.cost(Cost.BUBBLE))
     waited = Evidence(
-        "segments", "waiting for other stages, mean over all ranks", round(account.waited_share, 4), "share"
+        "segments",
+        "waiting for other stages, mean over all ranks",
+        round(account.waited_share, 4),
+        "share",
+        Query("steps", subject.counted),
     )
-    formula = [Evidence("manifest", f"bubble of {_setup(count, trainer)}", round(ideal, 4), "share")] if ideal else []
+    formula = (
+        [Evidence("manifest", f"bubble of {_setup(count, trainer)}", round(ideal, 4), "share", _SETTINGS)]
+        if ideal
+        else []
+    )
     return [
         subject.costing(
             Cost.BUBBLE,

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from diag.diagnoses.policy import STRAGGLER
+from diag.model.query import Query
 from diag.model.steps import Attribution, Evidence, Finding, Severity
 from diag.rundir.tables import RankTables, Tables
 
@@ -21,7 +22,7 @@ ID = "ranks-train-alone"
 def find(subject: Subject) -> list[Finding]:
     if not train_alone(subject.attribution, subject.tables):
         return []
-    ranks = len(subject.attribution.ranks)
+    ranks, steps = len(subject.attribution.ranks), Query("steps", subject.counted)
     rows = sum(int((_group_sizes(rank_tables) == 1).sum()) for rank_tables in subject.tables.ranks.values())
     return [
         Finding(
@@ -29,18 +30,14 @@ def find(subject: Subject) -> list[Finding]:
             title=f"The {ranks} ranks do not communicate: they exchange no gradients and no parameters, so "
             "each trains a model of its own",
             severity=Severity.CRITICAL,
-            share=0.0,
-            cost_ns_per_step=0,
             confidence=STRAGGLER.confidence_of_ranks_alone_with_trace
             if any(rank_tables.traces for rank_tables in subject.tables.ranks.values())
             else STRAGGLER.confidence_of_ranks_alone,
-            ranks=(),
             evidence=(
-                Evidence("collectives", "in groups of more than one rank, counted steps", 0.0, "calls"),
-                Evidence("collectives", "in groups of one rank", float(rows), "calls"),
-                Evidence("steps", "counted steps", float(len(subject.shares.numbers)), "steps"),
+                Evidence("collectives", "in groups of more than one rank, counted steps", 0.0, "calls", steps),
+                Evidence("collectives", "in groups of one rank", float(rows), "calls", steps),
+                Evidence("steps", "counted steps", float(len(subject.shares.numbers)), "steps", steps),
             ),
-            bottleneck=None,
             action="Wrap the model (DistributedDataParallel, fully_shard, or accelerator.prepare), or call the "
             "collectives yourself. With FSDP's HYBRID_SHARD pass a device mesh. If the ranks are meant to be "
             "independent trainings, record each as a run of its own.",

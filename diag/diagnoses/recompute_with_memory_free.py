@@ -5,11 +5,12 @@ from __future__ import annotations
 from diag.account import gpu
 from diag.account.attribute import windows_of
 from diag.diagnoses.policy import MEMORY_USE
+from diag.model.query import Query
 from diag.model.steps import Evidence, Finding, Kind, Severity
 from diag.tables.efficiency import recomputed, totals
 from diag.tables.kernels import work_of
 
-from .memory_pressure import Peak, peaks_of, why_unknown
+from .memory_pressure import Peak, peak_of, peaks_of, why_unknown
 from .subject import Diagnosis, Subject, no_device, ranks_text
 
 ID = "recompute-with-memory-free"
@@ -35,14 +36,18 @@ def find(subject: Subject) -> list[Finding]:
             share=cost,
             cost_ns_per_step=int(cost * float(subject.shares.dur_ns.mean())),
             confidence=0.9,
-            ranks=(),
             evidence=(
-                Evidence("efficiency", f"recomputed, of all computation: {basis}", round(share, 4), "share"),
                 Evidence(
-                    "memory", f"{ranks_text((fullest.rank,))}, the fullest, peak reserved", round(used, 4), "share"
+                    "efficiency", f"recomputed, of all computation: {basis}", round(share, 4), "share", Query("kernels")
+                ),
+                Evidence(
+                    "memory",
+                    f"{ranks_text((fullest.rank,))}, the fullest, peak reserved",
+                    round(used, 4),
+                    "share",
+                    peak_of(fullest.rank),
                 ),
             ),
-            bottleneck=None,  # no class of its own: this computation was asked for
             action="Checkpoint fewer layers (every second block, or selective activation checkpointing), and watch the "
             "peak of the memory.",
         )

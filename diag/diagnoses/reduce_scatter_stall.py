@@ -6,6 +6,7 @@ import numpy as np
 
 from diag.account.trace_ranges import named
 from diag.diagnoses.policy import COMMUNICATION
+from diag.model.query import Query
 from diag.model.steps import Evidence
 
 from .comm_cause import (
@@ -50,7 +51,7 @@ def claim(subject: Subject, gathers_claimed: bool) -> Claim | None:
     if exposed <= 0:
         return None
     waits = _waits_ms(subject)
-    ms = calls.ms_per_step(exposed)
+    ms, rows = calls.ms_per_step(exposed), Query("calls", {"op": "reduce_scatter", "phase": "backward"})
     return Claim(
         ID,
         calls.part(exposed),
@@ -59,8 +60,12 @@ def claim(subject: Subject, gathers_claimed: bool) -> Claim | None:
         "Allow two reductions in flight: set_reduce_scatter_max_input_buffers(2) (torch 2.13 or later); where gathers "
         "queue behind them, set_separate_reduce_scatter_group(). This takes memory for one more unit's gradients.",
         (
-            Evidence("collectives", "reduce_scatter between units, exposed", ms, "ms a step"),
-            *([Evidence("trace", "FSDP::post_backward_rs_wait, median", waits, "ms")] if waits is not None else []),
+            Evidence("collectives", "reduce_scatter between units, exposed", ms, "ms a step", rows),
+            *(
+                [Evidence("trace", "FSDP::post_backward_rs_wait, median", waits, "ms", rows)]
+                if waits is not None
+                else []
+            ),
         ),
     )
 

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from diag.diagnoses.policy import MEMORY_USE
+from msgspec.structs import replace
+
+from diag.diagnoses.policy import COMMUNICATION, MEMORY_USE
+from diag.model.query import By, Query
 from diag.model.steps import Evidence, Knob
 
-from .comm_cause import NEEDS_PARTS, Claim, backward_gathers, calls_of, cannot_tell_parts, queued_behind
+from .comm_cause import (
+    NEEDS_PARTS,
+    Claim,
+    backward_gathers,
+    calls_of,
+    cannot_tell_parts,
+    exposed_of,
+    gathers_in,
+    queued_behind,
+)
 from .memory_pressure import peaks_of, why_unknown
 from .subject import Subject
 
@@ -41,6 +53,10 @@ def claim(subject: Subject) -> Claim | None:
     if free < gathered_bytes:
         return None
     ms = calls.ms_per_step(exposed + behind)
+    gathered = exposed_of(gathers_in("backward", **{"bytes >=": COMMUNICATION.tensors_from_bytes}))
+    delaying = (
+        Query("calls", {"op": "reduce_scatter", "phase": "backward"}) if behind else replace(gathered, by=By.ROWS)
+    )
     return Claim(
         ID,
         calls.part(exposed + behind),
@@ -49,11 +65,23 @@ def claim(subject: Subject) -> Claim | None:
         "Keep them from forward to backward: fully_shard(..., reshard_after_forward=False), at least for the last "
         "units. Bundled trainer: --reshard-after-forward no.",
         (
-            Evidence("collectives", "all_gather in backward, exposed", calls.ms_per_step(exposed), "ms a step"),
-            Evidence("collectives", "reductions that delay them", calls.ms_per_step(behind), "ms a step"),
-            Evidence("collectives", "gathered parameters to keep", float(gathered_bytes), "bytes"),
             Evidence(
-                "memory", f"free on the fullest rank below {MEMORY_USE.near_full_share:.0%}", float(free), "bytes"
+                "collectives", "all_gather in backward, exposed", calls.ms_per_step(exposed), "ms a step", gathered
+            ),
+            Evidence("collectives", "reductions that delay them", calls.ms_per_step(behind), "ms a step", delaying),
+            Evidence(
+                "collectives",
+                "gathered parameters to keep",
+                float(gathered_bytes),
+                "bytes",
+                replace(gathered, by=By.ROWS),
+            ),
+            Evidence(
+                "memory",
+                f"free on the fullest rank below {MEMORY_USE.near_full_share:.0%}",
+                float(free),
+                "bytes",
+                Query("memory"),
             ),
         ),
     )

@@ -6,6 +6,7 @@ import numpy as np
 
 from diag.account.records import loader_settings
 from diag.diagnoses.policy import DATA_LOADING
+from diag.model.query import Query
 from diag.model.steps import Attribution, Evidence, Finding, Knob
 from diag.rundir.tables import Tables
 from diag.tables.loading import Reserve, full_share, reserve_of
@@ -127,7 +128,13 @@ def _uncertain_rank(subject: Subject, suspected: Culprits, cost: str) -> Finding
         f"still {'waits' if len(suspected.suspects) == 1 else 'wait'} longest, check the storage, the data shard and "
         "the transforms there; more workers on all ranks help only if the others start to wait as long.",
         evidence=(
-            Evidence("steps", f"steps in which {names} waited longest, of {affected} affected", float(led), "steps"),
+            Evidence(
+                "steps",
+                f"steps in which {names} waited longest, of {affected} affected",
+                float(led),
+                "steps",
+                Query("steps", {**subject.counted, "rank": list(suspected.suspects)}, "data_wait_ns"),
+            ),
             *subject.per_rank("data_wait_ns"),
             *_ready(subject.once(_reserves)),
         ),
@@ -192,6 +199,7 @@ def _ready(reserves: dict[int, Reserve]) -> list[Evidence]:
             f"rank == {rank}, median of queue.ready of {queue.capacity} (all workers busy: up to {queue.most_if_busy})",
             queue.ready,
             "batches",
+            Query("steps", {"rank": rank}, "data_wait_ns"),
         )
         for rank in shown
         for queue in (reserves[rank],)

@@ -6,12 +6,13 @@ import numpy as np
 
 from diag.collectors.records import BACKWARD, DATA, FORWARD, OPTIMIZER, REST
 from diag.diagnoses.policy import STRAGGLER
+from diag.model.query import By, Query
 from diag.model.steps import Evidence, Finding, Knob
 from diag.rundir.columns import UNKNOWN
 from diag.words.wording import sentence
 
 from .costs import Cost
-from .subject import Diagnosis, Subject, ranks_text, waited_for
+from .subject import Diagnosis, Subject, ranks_text, scheduled, waited_for
 
 ONE, ALL = "stalled-rank", "stalled-ranks"
 _WHERE = {
@@ -146,17 +147,29 @@ def _evidence(subject: Subject) -> list[Evidence]:
     shown = sorted(means, key=lambda rank: -means[rank])
     if len(shown) > 8:
         shown = [*shown[:4], *shown[-4:]]
-    evidence = [Evidence("steps", f"rank == {r}, mean of blocked time", round(means[r], 3), "ms") for r in shown]
+    evidence = [scheduled(r, "blocked_ns", "mean of blocked time", means[r]) for r in shown]
     frozen = subject.scheduling.mean_ms("frozen_ns")
     evidence += [
-        Evidence("host", f"rank == {r}, stopped inside of collectives", round(frozen[r], 3), "ms a step")
+        Evidence(
+            "host",
+            f"rank == {r}, stopped inside of collectives",
+            round(frozen[r], 3),
+            "ms a step",
+            Query("scheduling", {"rank": r}, "frozen_ns", By.MEAN),
+        )
         for r in sorted(frozen, key=lambda rank: -frozen[rank])[:2]
         if frozen[r] >= 0.1
     ]
     for rank in shown[:1]:
         by_phase = sorted(subject.scheduling.ranks[rank].blocked_in.items(), key=lambda item: -item[1])
         evidence += [
-            Evidence("steps", f"rank == {rank}, blocked in {phase}", round(ns / 1e6, 3), "ms")
+            Evidence(
+                "steps",
+                f"rank == {rank}, blocked in {phase}",
+                round(ns / 1e6, 3),
+                "ms",
+                Query("scheduling", {"rank": rank}, "blocked_ns"),
+            )
             for phase, ns in by_phase[:3]
             if ns >= 1e5
         ]

@@ -16,6 +16,7 @@ from diag.account.blame import median_of_others
 from diag.account.calls import Key
 from diag.account.match import SYNCHRONISING
 from diag.diagnoses.policy import COSTS, FINDINGS, STRAGGLER
+from diag.model.query import Query
 from diag.model.steps import CollectiveCall, Detail, Evidence, Finding, Kind, Knob
 from diag.tables.module_time import ModuleExcess, module_excess
 from diag.traces.kineto_names import P2P_OPS
@@ -67,6 +68,7 @@ class LastArrivals(Struct, frozen=True):
     def evidence(self, steps: int) -> list[Evidence]:
         names, were = ranks_text(self.ranks), "were" if len(self.ranks) > 1 else "was"
         often, of = self.last
+        rows = Query("calls", {"rank": list(self.ranks)})
         waited = round(self.waited_ns / max(1, steps) / 1e6, 3)
         return [
             Evidence(
@@ -74,8 +76,9 @@ class LastArrivals(Struct, frozen=True):
                 f"collectives in which {names} {were} last, of {of} with a late rank",
                 float(often),
                 "collectives",
+                rows,
             ),
-            Evidence("collectives", f"waiting for {names}, median of the other ranks", waited, "ms a step"),
+            Evidence("collectives", f"waiting for {names}, median of the other ranks", waited, "ms a step", rows),
         ]
 
 
@@ -183,6 +186,7 @@ def evidence_of(subject: Subject, ranks: tuple[int, ...]) -> list[Evidence]:
             f"{e.module}: extra time of {names} over the {_others(e.others)}, {late}",
             round(e.ns / 1e6, 3),
             "ms",
+            Query("modules", {"name": e.module}),
         )
         for e in modules
     ]
@@ -291,10 +295,10 @@ def _culprits(subject: Subject, cost: Cost) -> Culprits:
     return replace(culprits, ranks=last.ranks, suspects=last.ranks, chance=last.chance)
 
 
-def _counted(subject: Subject, culprits: Culprits) -> list[Evidence]:
+def _counted(subject: Subject, culprits: Culprits, cost: Cost = Cost.STRAGGLER) -> list[Evidence]:
     """How often these ranks were last: in steps, and in collectives where that was counted for them."""
     leads, affected = culprits.steps
-    evidence = [times_last(culprits.ranks, leads, affected)]
+    evidence = [times_last(cost, culprits.ranks, leads, affected)]
     last = subject.once(last_arrivals)
     if last is not None and last.ranks == culprits.ranks:
         evidence += last.evidence(len(subject.shares.numbers))
@@ -315,13 +319,13 @@ def _of_hosts(subject: Subject) -> list[Finding]:
         )
         launch = "launches its" if len(culprits.ranks) == 1 else "launch their"
         title = f"{names.capitalize()} {launch} kernels later than the others{often}: {cost}"
-        evidence = [*_counted(subject, culprits), *_waiting(subject, culprits.ranks)]
+        evidence = [*_counted(subject, culprits, Cost.HOST_STRAGGLER), *_waiting(subject, culprits.ranks)]
         where = subject.host_of(culprits.ranks[0])
         place = f"of {names}" + (f" ({where})" if where else "")
     else:
         title = f"The ranks wait for each other, because their hosts launch kernels at unequal speed: {cost}"
         leads, affected = culprits.steps
-        evidence, place = [times_last((), leads, affected)], "of the last rank"
+        evidence, place = [times_last(Cost.HOST_STRAGGLER, (), leads, affected)], "of the last rank"
     return [
         subject.costing(
             Cost.HOST_STRAGGLER,
@@ -352,9 +356,11 @@ def _always_the_same(subject: Subject, culprits: Culprits, cost: str, load: Expe
     ranks = culprits.ranks
     place, inside = _place(subject, ranks)
     be = "is" if len(ranks) == 1 else "are"
-    evidence = _counted(subject, culprits)
+    evidence, own = _counted(subject, culprits), Query("steps", {**subject.counted, "rank": list(ranks)})
     if inside is not None:
-        evidence.append(Evidence("segments", f"extra time in {place}, inside operators", round(inside, 3), "share"))
+        evidence.append(
+            Evidence("segments", f"extra time in {place}, inside operators", round(inside, 3), "share", own)
+        )
     evidence += _waiting(subject, ranks)
     evidence += expert_imbalance.evidence_of(load) if load is not None else ()
     evidence += evidence_of(subject, ranks)
@@ -382,7 +388,7 @@ def _changing_rank(subject: Subject, culprits: Culprits, cost: str) -> Finding:
         f"{waited_for(culprits, everybody=True)}",
         action="Look for work that differs from batch to batch (sequence lengths: bucket them), or for more ranks than "
         "free cores on a host.",
-        evidence=[times_last((), leads, affected)],
+        evidence=[times_last(Cost.STRAGGLER, (), leads, affected)],
     )
 
 
@@ -406,7 +412,7 @@ def _uncertain_rank(subject: Subject, culprits: Culprits, cost: str) -> Finding:
         f"{machine}other processes, CPU affinity; if the slowest rank changes, look for work that differs from batch "
         "to batch.",
         evidence=(
-            times_last(suspects, leads, affected),
+            times_last(Cost.STRAGGLER, suspects, leads, affected),
             *_waiting(subject, suspects),
             *subject.per_rank("compute_ns" if subject.phases_alone else "exposed_comm_ns"),
         ),
@@ -420,7 +426,7 @@ def _longer_batches(subject: Subject, cost: str, steps: int, affected: int) -> F
         title=f"The ranks wait for the one with the most tokens, a different one from step to step: {cost}",
         action="Give all ranks the same number of tokens in a step: batch by length (bucketing), pack sequences, or "
         "balance the lengths over the ranks in the sampler.",
-        evidence=[times_last((), steps, affected, "the rank with the most tokens")],
+        evidence=[times_last(Cost.STRAGGLER, (), steps, affected, "the rank with the most tokens")],
     )
 
 
@@ -436,8 +442,14 @@ def _for_no_known_reason(subject: Subject, culprits: Culprits, cost: str, unknow
         action="Find out what the late rank does where nothing is recorded (between steps: logging, evaluation, "
         "saving): put record_function or collector.phase around it, or take its stacks with py-spy dump.",
         evidence=[
-            times_last((), leads, affected, "the late rank"),
-            Evidence("collectives", "waiting for late ranks, cause not recorded", round(unknown, 3), "share"),
+            times_last(Cost.STRAGGLER, (), leads, affected, "the late rank"),
+            Evidence(
+                "collectives",
+                "waiting for late ranks, cause not recorded",
+                round(unknown, 3),
+                "share",
+                Query("meetings", subject.counted),
+            ),
             *subject.per_rank("exposed_comm_ns"),
         ],
         ranks=culprits.ranks,
@@ -460,6 +472,7 @@ def _waiting(subject: Subject, ranks: tuple[int, ...]) -> list[Evidence]:
             f"{axes.words(group)}, waiting for {ranks_text(ranks)}",
             round(ns / len(usable) / 1e6, 3),
             "ms a step",
+            Query("meetings", {**subject.counted, "last_rank": list(ranks)}),
         )
         for group, ns in waited.most_common(3)
         if axes.of(group) is not None

@@ -9,9 +9,11 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from diag.account.scheduling import Scheduling
 from diag.diagnoses.policy import FINDINGS, STRAGGLER
+from diag.model.query import By, Query, Value
 from diag.model.steps import Attribution, Evidence, Finding, Knob, Parts, Severity
 from diag.rundir.tables import Tables
 from diag.words.wording import per_whole
@@ -87,7 +89,21 @@ class Subject(Struct, frozen=True):
         shown = sorted(values, key=lambda rank: -values[rank])
         if len(shown) > 8:
             shown = [*shown[:4], *shown[-4:]]
-        return tuple(Evidence("steps", f"rank == {rank}, mean of {field}", values[rank], "ms") for rank in shown)
+        return tuple(
+            Evidence(
+                "steps",
+                f"rank == {rank}, mean of {field}",
+                values[rank],
+                "ms",
+                Query("steps", {**self.counted, "rank": rank}, field, By.MEAN),
+            )
+            for rank in shown
+        )
+
+    @property
+    def counted(self) -> dict[str, Value]:
+        """The steps that count, for a query on the frame of steps or of meetings."""
+        return {"counted": True} if self.attribution.usable else {}
 
     def charged(self, cost: Cost, ranks: tuple[int, ...]) -> Series:
         """The cost of a finding with these ranks at fault, per step: the number in its title and on every page."""
@@ -113,7 +129,10 @@ class Subject(Struct, frozen=True):
         share = float(series.sum()) / total if total else 0.0
         table = "phase frontiers" if self.phases_alone else "critical path" if cost.value.on_path else "segments"
         of_ranks = f" ({ranks_text(ranks)})" if ranks and cost in self.shares.blame_ns else ""
-        whole = Evidence(table, f"{cost.words}{of_ranks}, share of step time", round(share, 4), "share")
+        rows = Query("costs", {"cost": cost.words, "rank": list(ranks) if of_ranks else None}, "cost_ns")
+        if part == 1 and (len(ranks) == 1 or not of_ranks):
+            rows = replace(rows, by=By.SUM, of="step_ns")
+        whole = Evidence(table, f"{cost.words}{of_ranks}, share of step time", round(share, 4), "share", rows)
         return Finding(
             id=id,
             title=title,
@@ -124,6 +143,7 @@ class Subject(Struct, frozen=True):
             ranks=ranks,
             evidence=(whole, *evidence),
             bottleneck=class_of(cost, self.shares.on_device),
+            rows=Query("collectives") if cost == Cost.COMM and not self.phases_alone else None,
             action=action,
             title_ns=round(1e6 * (rounded_ms(mean_ns(series)) if title_ms is None else title_ms)),
             charged_ns={
@@ -183,10 +203,17 @@ def rounded_ms(ns: float) -> float:
     return round(ms) if abs(ms) >= 9.95 or not ms else float(f"{ms:.2g}")
 
 
-def highest_ranks(means_ms: Mapping[int, float], quantity: str) -> list[Evidence]:
-    """Evidence for the eight ranks with the highest means of a quantity of the steps, milliseconds."""
+def highest_ranks(scheduling: Scheduling, column: str, quantity: str) -> list[Evidence]:
+    """Evidence for the eight ranks with the highest means of a column of CPU scheduling, milliseconds."""
+    means_ms = scheduling.mean_ms(column)
     shown = sorted(means_ms, key=lambda rank: -means_ms[rank])[:8]
-    return [Evidence("steps", f"rank == {r}, mean of {quantity}", round(means_ms[r], 3), "ms") for r in shown]
+    return [scheduled(rank, column, f"mean of {quantity}", means_ms[rank]) for rank in shown]
+
+
+def scheduled(rank: int, column: str, quantity: str, mean_ms: float) -> Evidence:
+    """A rank's mean of a column of CPU scheduling."""
+    rows = Query("scheduling", {"rank": rank}, column, By.MEAN)
+    return Evidence("steps", f"rank == {rank}, {quantity}", round(mean_ms, 3), "ms", rows)
 
 
 def mean_ns(series: Series) -> int:
@@ -205,13 +232,14 @@ def waited_for(culprits: Culprits, everybody: bool = False) -> str:
     return ", ".join(f"{in_ms(ns)}{' a step' if not at else ''} for rank {rank}" for at, (rank, ns) in enumerate(shown))
 
 
-def times_last(ranks: tuple[int, ...], times: int, affected: int, name: str = "") -> Evidence:
+def times_last(cost: Cost, ranks: tuple[int, ...], times: int, affected: int, name: str = "") -> Evidence:
     """In how many of the affected steps these ranks were last. Without ranks: the rank called ``name``, or the rank
     that was last most often."""
     quantity = f"steps in which {name or ranks_text(ranks)} {'were' if len(ranks) > 1 else 'was'} last"
     if not ranks and not name:
         quantity = "most steps in which the same rank was last"
-    return Evidence("steps", f"{quantity}, of {affected} affected", float(times), "steps")
+    rows = Query("costs", {"cost": cost.words, **({"rank": list(ranks)} if ranks else {})})
+    return Evidence("steps", f"{quantity}, of {affected} affected", float(times), "steps", rows)
 
 
 def late_ranks_text(culprits: Culprits) -> str:

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 
+from msgspec.structs import replace
+
 from diag.collectors.strategies import named
 from diag.diagnoses.policy import COMMUNICATION
+from diag.model.query import By, Query
 from diag.model.states import Sharding, partitions_gradients, sharding_of
 from diag.model.steps import Evidence
 
-from .comm_cause import NEEDS_PARTS, Claim, calls_of, cannot_tell_parts, is_reduction, is_replicated
+from .comm_cause import (
+    NEEDS_PARTS,
+    PER_RANK_AND_STEP,
+    Claim,
+    calls_of,
+    cannot_tell_parts,
+    exposed_of,
+    is_reduction,
+    is_replicated,
+    reductions,
+)
 from .subject import Subject
 
 ID = "sync-every-micro-step"
@@ -46,15 +59,15 @@ def claim(subject: Subject) -> Claim | None:
     """The reductions of all micro-batches but the last."""
     batches = micro_batches(subject)
     calls = subject.once(calls_of)
-    reductions = [call for call in calls.rows if is_reduction(call)]
-    counts = Counter(call.micro for call in reductions)
+    reduced = [call for call in calls.rows if is_reduction(call)]
+    counts = Counter(call.micro for call in reduced)
     if batches is None or batches < 2 or set(counts) != set(range(batches)):
         return None
     last = batches - 1
     if min(counts[micro] for micro in range(last)) < COMMUNICATION.reductions_of_micro_step_share * counts[last]:
         return None
-    exposed = sum(call.exposed_ns for call in reductions if call.micro < last)
-    per_step = len(reductions) / max(1, calls.rank_steps)
+    exposed = sum(call.exposed_ns for call in reduced if call.micro < last)
+    per_step = len(reduced) / max(1, calls.rank_steps)
     ms = calls.ms_per_step(exposed)
     return Claim(
         ID,
@@ -63,9 +76,21 @@ def claim(subject: Subject) -> Claim | None:
         f"Gradients are reduced in each of {batches} micro-batches: {ms:.1f} ms a step before the last one",
         _action(subject),
         (
-            Evidence("collectives", "reductions of gradients", round(per_step, 1), "a step"),
-            Evidence("steps", "micro_batches", float(batches), "a step"),
-            Evidence("collectives", "reductions before the last, exposed", ms, "ms a step"),
+            Evidence(
+                "collectives",
+                "reductions of gradients",
+                round(per_step, 1),
+                "a step",
+                replace(reductions(), by=By.COUNT, per=PER_RANK_AND_STEP),
+            ),
+            Evidence("steps", "micro_batches", float(batches), "a step", Query("steps", subject.counted)),
+            Evidence(
+                "collectives",
+                "reductions before the last, exposed",
+                ms,
+                "ms a step",
+                exposed_of(reductions(**{"micro_batch <": last})),
+            ),
         ),
     )
 

@@ -7,11 +7,14 @@ them have, its clocks are lower because of its work, and the rank is late for an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from msgspec import Struct
 
 from diag.collectors.records import DeviceRecord
 from diag.diagnoses.policy import DEVICE_HEALTH, FINDINGS
+from diag.model.query import Query
 from diag.model.steps import Evidence, Finding
 from diag.rundir.tables import RankTables
 
@@ -47,6 +50,7 @@ def find(subject: Subject) -> list[Finding]:
     if not throttled:
         return []
     ranks = tuple(each.rank for each in throttled)
+    others = [rank for rank in subject.tables.ranks if rank not in ranks]
     cost = mean_ns(subject.charged(Cost.STRAGGLER, ranks))
     gpus = f"GPU of {ranks_text(ranks)} is" if len(ranks) == 1 else f"GPUs of {ranks_text(ranks)} are"
     return [
@@ -56,7 +60,7 @@ def find(subject: Subject) -> list[Finding]:
             title=f"The {gpus} throttled ({_why(throttled)}): {in_ms(cost)} a step{subject.waiting_ranks_text(ranks)}",
             action=f"Drain {hosts_text(subject, ranks)}, or remove the reason: cooling and dust, power supply, power "
             f"limit ({_look(subject, ranks)}).",
-            evidence=[evidence for each in throttled for evidence in _evidence(each)],
+            evidence=[evidence for each in throttled for evidence in _evidence(each, others)],
             ranks=ranks,
         )
     ]
@@ -158,15 +162,16 @@ def _look(subject: Subject, ranks: tuple[int, ...]) -> str:
     return "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER"
 
 
-def _evidence(each: Throttled) -> list[Evidence]:
-    evidence = []
+def _evidence(each: Throttled, others: Sequence[int]) -> list[Evidence]:
+    evidence, rows = [], Query("devices", {"rank": each.rank})
+    of_others = Query("devices", {"rank": list(others)})
     if each.often:
         evidence.append(
-            Evidence("device", f"rank == {each.rank}, samples with a reason", round(each.often, 3), "share")
+            Evidence("device", f"rank == {each.rank}, samples with a reason", round(each.often, 3), "share", rows)
         )
     for quantity, value, peer_median, unit in each.measured:
-        evidence.append(Evidence("device", f"rank == {each.rank}, median {quantity}", value, unit))
-        evidence.append(Evidence("device", f"the other ranks, median {quantity}", peer_median, unit))
+        evidence.append(Evidence("device", f"rank == {each.rank}, median {quantity}", value, unit, rows))
+        evidence.append(Evidence("device", f"the other ranks, median {quantity}", peer_median, unit, of_others))
     return evidence
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from diag.account.pipeline import Pipeline
 from diag.model.axes import rank_words
+from diag.model.query import Query
 from diag.model.steps import Evidence, Finding
 
 from .costs import Cost
@@ -35,9 +36,16 @@ def find(subject: Subject) -> list[Finding]:
                     "work of the slowest stage over the mean",
                     round(max(work) / float(np.mean(work)), 3),
                     "",
+                    Query("steps", {**subject.counted, "rank": list(ranks)}),
                 ),
                 *(
-                    Evidence("segments", f"{rank_words(stage_ranks)}: work of a step, median", round(ms, 3), "ms")
+                    Evidence(
+                        "segments",
+                        f"{rank_words(stage_ranks)}: work of a step, median",
+                        round(ms, 3),
+                        "ms",
+                        Query("steps", {**subject.counted, "rank": list(stage_ranks)}),
+                    )
                     for stage_ranks, ms in list(zip(account.stages, work, strict=True))[:8]
                 ),
             ),

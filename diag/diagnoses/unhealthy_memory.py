@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from diag.diagnoses.policy import DEVICE_HEALTH, FINDINGS
+from diag.model.query import Query
 from diag.model.steps import Evidence, Finding, Severity
 
 from .device_samples import (
@@ -68,16 +69,19 @@ def find(subject: Subject) -> list[Finding]:
             id="unhealthy-memory",
             title=f"The GPU memory of {ranks_text(ranks)} is unhealthy: {signs}",
             severity=level,
-            share=0.0,
-            cost_ns_per_step=0,
             confidence=0.95,
             ranks=ranks,
             evidence=tuple(
-                Evidence("device", f"rank == {t.rank}, {t.number}", float(t.value), t.unit)
+                Evidence(
+                    "device",
+                    f"rank == {t.rank}, {t.number}",
+                    float(t.value),
+                    t.unit,
+                    Query("devices", {"rank": t.rank}),
+                )
                 for t in troubles
                 if t.rank in ranks[: FINDINGS.ranks_as_evidence]
             ),
-            bottleneck=None,
             action=_action(subject, ranks, troubles) + also_late(subject, ranks),
         )
     ]

@@ -7,7 +7,15 @@ from diag.diagnoses.policy import COMMUNICATION
 from diag.model.steps import Evidence
 from diag.tables.collectives import PhasedCall
 
-from .comm_cause import NEEDS_PARTS, Claim, calls_of, cannot_tell_parts, last_reductions, shards_optimizer_only
+from .comm_cause import (
+    NEEDS_PARTS,
+    Claim,
+    calls_of,
+    cannot_tell_parts,
+    last_reductions,
+    reductions,
+    shards_optimizer_only,
+)
 from .subject import Subject
 
 ID = "zero-buckets"
@@ -33,7 +41,7 @@ def claim(subject: Subject) -> Claim | None:
     exposed = sum(call.exposed_ns for call in charged)
     if not exposed:
         return None
-    buckets = len(rows) / max(1, calls.rank_steps)
+    buckets, reduced = len(rows) / max(1, calls.rank_steps), reductions(micro_batch=rows[0].micro)
     if one_bucket:
         why, action = "most gradients are in the last bucket", 'Make the buckets smaller: "reduce_bucket_size".'
     elif _hidden(rows) < COMMUNICATION.hardly_overlapped_reductions_share:
@@ -50,9 +58,9 @@ def claim(subject: Subject) -> Claim | None:
         f"ZeRO's reductions cost {ms:.1f} ms a step: {why}",
         f"DeepSpeed, zero_optimization: {action}",
         (
-            Evidence("collectives", "buckets of a backward", round(buckets, 1), "a step"),
-            Evidence("collectives", "reductions in backward, exposed", ms, "ms a step"),
-            Evidence("collectives", "exposed share of their transfers", round(1 - _hidden(rows), 4), "share"),
+            Evidence("collectives", "buckets of a backward", round(buckets, 1), "a step", reduced),
+            Evidence("collectives", "reductions in backward, exposed", ms, "ms a step", reduced),
+            Evidence("collectives", "exposed share of their transfers", round(1 - _hidden(rows), 4), "share", reduced),
         ),
     )
 

@@ -16,6 +16,7 @@ from msgspec import Struct, field
 
 from . import Gap
 from .axes import Axes
+from .query import Query
 
 
 class Kind(IntEnum):
@@ -478,12 +479,14 @@ class MatchedCollective(Struct, frozen=True):
 
 
 class Evidence(Struct, frozen=True):
-    """A number that can be looked up: table, rows, value, unit."""
+    """A number that can be looked up: table, rows, value, unit. ``query``: the rows of the run's data frames that it
+    comes from; None for the replay, which has no frame."""
 
     table: str
     filter: str
     value: float
     unit: str
+    query: Query | None = None
 
 
 class Finding(Struct, frozen=True):
@@ -491,21 +494,23 @@ class Finding(Struct, frozen=True):
     culprits, not the victims; ``bottleneck`` is its class, None if it costs no time by itself (memory). ``title_ns`` is
     the cost in the title, as rounded there; None if the title has none. ``charged_ns``: how long the others wait for
     each rank because of this, nanoseconds per step; for a single culprit it is the cost. ``outside_of_work``: the ranks
-    are late, and neither operators nor kernels of theirs take the time."""
+    are late, and neither operators nor kernels of theirs take the time. ``rows``: what it rests on; None for
+    the rows of its evidence."""
 
     id: str
     title: str
     severity: Severity
-    share: float
-    cost_ns_per_step: int
     confidence: float
-    ranks: tuple[int, ...]
     evidence: tuple[Evidence, ...]
-    bottleneck: Bottleneck | None
     action: str
+    ranks: tuple[int, ...] = ()
+    share: float = 0.0
+    cost_ns_per_step: int = 0
+    bottleneck: Bottleneck | None = None
     title_ns: int | None = None
     charged_ns: dict[int, int] = field(default_factory=dict)
     outside_of_work: bool = False
+    rows: Query | None = None
 
 
 class Risk(StrEnum):

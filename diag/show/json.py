@@ -23,6 +23,7 @@ from diag.model.steps import Coverage, Finding, Outcome, StepAccount, Verdict
 from diag.rundir.lines import ANALYSIS_VERSION, with_digest
 from diag.show.memory import curves_to_dict, peaks_to_dict
 from diag.show.policy import PAGE
+from diag.tables.evidence import query_of
 
 Fields = dict[str, Raw]  # of the document, encoded
 
@@ -238,6 +239,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "ranks": list(finding.ranks),
         "bottleneck": finding.bottleneck,
         "evidence": [to_builtins(evidence) for evidence in finding.evidence],
+        "query": to_builtins(query_of(finding)),
         "action": finding.action,
         "charged_ns": {str(rank): ns for rank, ns in finding.charged_ns.items()},
     }

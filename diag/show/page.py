@@ -18,6 +18,7 @@ from diag.api import DurationResult, Result, describe_run
 from diag.diagnoses.compare import reasons_against
 from diag.diagnoses.costs import Cost, class_of
 from diag.model import Gap
+from diag.model.query import Query
 from diag.model.steps import (
     Advice,
     Attribution,
@@ -45,6 +46,7 @@ from diag.show.ranks import (
     stall_table,
 )
 from diag.tables.efficiency import token_rate, tokens_of
+from diag.tables.evidence import query_of
 from diag.tables.memory import peak_memory
 from diag.words.formatting import (
     NBSP,
@@ -124,7 +126,7 @@ class Place(Struct, frozen=True):
 class Card(Struct, frozen=True):
     """A finding. ``badge``: its severity, "minor" if that is below a warning. ``cost``: the first of the ``facts``, ""
     if the finding costs no time by itself. ``evidence``: cells of EVIDENCE_COLUMNS. ``place``: None if the finding
-    costs no time or the steps were not recorded."""
+    costs no time or the steps were not recorded. ``rows``: what it rests on, as ``run.evidence`` returns it."""
 
     severity: Severity
     badge: str
@@ -134,6 +136,7 @@ class Card(Struct, frozen=True):
     action: str
     evidence: tuple[tuple[str, str, str], ...]
     place: Place | None = None
+    rows: Query | None = None
 
 
 class Change(Struct, frozen=True):
@@ -317,6 +320,7 @@ def _card(finding: Finding, place: Place | None, whole: str) -> Card:
         action=finding.action,
         evidence=_evidence(finding.evidence),
         place=place,
+        rows=query_of(finding),
     )
 
 

@@ -137,6 +137,103 @@ COLUMNS: dict[str, dict[str, Column]] = {
         "retries": Column(_INT, "Retries of the caching allocator since the first recorded step."),
         "ooms": Column(_INT, "Out-of-memory errors since then."),
     },
+    "costs": {
+        "step": Column(_INT, "Number of the step; only counted steps."),
+        "cost": Column(_TEXT, "The cost, as in evidence: data wait, exposed communication, ..."),
+        "rank": Column(_INT, "A late rank; null in the rows of the whole cost."),
+        "cost_ns": Column(_INT, "The cost; in the row of a rank, how long the others waited for it because of this."),
+        "step_ns": Column(_INT, "Duration of the step."),
+    },
+    "path": {
+        "step": Column(_INT, "Number of the step; only counted steps."),
+        "rank": Column(_INT, "The rank whose activity is on the critical path."),
+        "kind": Column(_TEXT, "compute, comm, copy, data, checkpoint or idle."),
+        "detail": Column(_TEXT, "The finer cause: forward, launch, sync, ..."),
+        "dur_ns": Column(_INT, "Duration of the piece. The pieces of a step add up to it."),
+    },
+    "calls": {
+        "step": Column(_INT, "Number of the step; only counted steps."),
+        "rank": Column(_INT, "Global rank."),
+        "op": Column(_TEXT, "Operation: all_reduce, all_gather, ..."),
+        "bytes": Column(_INT, "Size of the full tensor in bytes; 0 if unknown."),
+        "phase": Column(_TEXT, "Pass that needs a gather's result, or that made the gradients."),
+        "micro_batch": Column(_INT, "Micro-batch, from 0."),
+        "place": Column(_INT, "Index among the calls of its operation in this pass, from 0."),
+        "exposed_ns": Column(_INT, "Exposed transfer, after the last rank's arrival."),
+        "transfer_ns": Column(_INT, "From the last rank's arrival to this rank's end."),
+        "of_data": Column(_BOOL, "Whether its group is for data parallelism, or of unknown purpose."),
+    },
+    "meetings": {
+        "step": Column(_INT, "Number of the step."),
+        "counted": Column(_BOOL, "Whether the step counts."),
+        "group": Column(_TEXT, "Process group."),
+        "number": Column(_INT, "Sequence number of the collective in its group."),
+        "op": Column(_TEXT, "Operation: all_reduce, all_gather, ..."),
+        "bytes": Column(_INT, "Size of the full tensor in bytes; 0 if unknown."),
+        "ranks": Column(_RANKS, "Ranks that took part."),
+        "last_rank": Column(_INT, "The rank that arrived last."),
+        "wait_ns": Column(_INT, "Waiting for the last rank; sum over the ranks."),
+        "transfer_ns": Column(_INT, "From the last arrival to the end on the first rank."),
+        "complete": Column(_BOOL, "Whether it was recorded on every rank of its group."),
+        "inferred": Column(_BOOL, "Whether it was matched by counting and not by the library's number."),
+        "sizes_differ": Column(_BOOL, "Whether the ranks passed different sizes."),
+    },
+    "stalls": {
+        "step": Column(_INT, "Number of the step; only counted steps."),
+        "rank": Column(_INT, "Global rank."),
+        "part": Column(_TEXT, "Why the device is idle: not_launched, host_call, queued, ..."),
+        "host": Column(_TEXT, "What the host does meanwhile; empty if the trace does not show it."),
+        "at_ns": Column(_INT, "Begin of the idle time, from the begin of the step."),
+        "dur_ns": Column(_INT, "Duration. Only the longest stalls of a step are listed."),
+    },
+    "scheduling": {
+        "step": Column(_INT, "Number of the step; only counted steps."),
+        "rank": Column(_INT, "Global rank."),
+        "queued_ns": Column(_INT, "Ready to run without a CPU core, outside of loading and collectives."),
+        "loading_ns": Column(_INT, "Data wait in which the loader or its workers had no core."),
+        "communicating_ns": Column(_INT, "Waiting for collectives in which the threads that carry them had no core."),
+        "between_ns": Column(_INT, "On a core between the phases."),
+        "blocked_ns": Column(_INT, "Blocked outside of all known waits."),
+        "frozen_ns": Column(_INT, "Stopped inside of collectives."),
+    },
+    "devices": {
+        "rank": Column(_INT, "Global rank."),
+        "at_ns": Column(_INT, "When it was sampled, on the rank's monotonic clock."),
+        "sm_clock_mhz": Column(_INT, "Clock of the multiprocessors."),
+        "memory_clock_mhz": Column(_INT, "Clock of the memory."),
+        "power_mw": Column(_INT, "Power in milliwatts."),
+        "temperature_c": Column(_INT, "Temperature in degrees Celsius."),
+        "utilization_percent": Column(_INT, "Utilization."),
+        "throttle_reasons": Column(pl.List(pl.String()), "Why the device lowers its clocks."),
+        "power_limit_mw": Column(_INT, "Power limit in milliwatts."),
+        "ecc_corrected": Column(_INT, "Corrected ECC errors since the driver was loaded."),
+        "ecc_uncorrected": Column(_INT, "Uncorrected ECC errors since the driver was loaded."),
+        "remap_pending": Column(_BOOL, "Whether a row remapping is pending."),
+        "remap_failed": Column(_BOOL, "Whether a row remapping failed."),
+        "retired_pages": Column(_INT, "Retired pages."),
+        "pcie_width": Column(_INT, "PCIe lanes."),
+        "pcie_generation": Column(_INT, "PCIe generation; an idle GPU may lower it."),
+        "pcie_replays": Column(_INT, "PCIe replays."),
+        "active_links": Column(_INT, "Active NVLinks or XGMI links."),
+    },
+    "checkpoints": {
+        "step": Column(_INT, "Number of the step."),
+        "rank": Column(_INT, "Global rank."),
+        "asynchronous": Column(_BOOL, "Whether it was written in the background."),
+        "blocking_ns": Column(_INT, "How long the training was blocked."),
+        "waited_ns": Column(_INT, "The part of it that was spent waiting for the checkpoint before."),
+        "background_ns": Column(_INT, "From then until all shards were on the disk."),
+        "bytes": Column(_INT, "Bytes that this rank wrote."),
+        "failed": Column(_TEXT, "Why there is no checkpoint; empty if there is one."),
+    },
+    "summaries": {
+        "rank": Column(_INT, "Global rank. Only runs that are analysed from the ranks' summaries have rows."),
+        **{name: _TIMES[name] for name in ("compute_ns", "exposed_comm_ns", "exposed_copy_ns", "data_wait_ns")},
+    },
+    "facts": {
+        "key": Column(_TEXT, "Name of a setting of the run, such as trainer.prefetch."),
+        "value": Column(_TEXT, "Its value."),
+    },
     "findings": {
         "id": Column(_TEXT, "Id of the diagnosis."),
         "severity": Column(_TEXT, "healthy, warn or critical."),
@@ -258,29 +355,3 @@ def memory(table: MemoryTable) -> pl.DataFrame:
 def findings(examined: Sequence[Finding]) -> pl.DataFrame:
     """A row for each finding, the most expensive first."""
     return frame("findings", map(asdict, examined))
-
-
-# Tables named in evidence, with the frame that holds their rows; the rest are other files of the run.
-EVIDENCE = {
-    "collectives": "collectives",
-    "all_to_alls": "all_to_alls",
-    "modules": "modules",
-    "memory": "memory",
-    "efficiency": "kernels",
-    "trace": "kernels",
-}
-
-
-def evidence(finding: Finding, frame_of: Callable[[str], pl.DataFrame]) -> pl.DataFrame:
-    """The rows behind a finding: all collectives if it is about communication, else the rows of the frame that its
-    first line of evidence names (counted steps of the culprits, modules, kernels, memory). ``frame_of``: returns a
-    frame by its name."""
-    name = EVIDENCE.get(finding.evidence[0].table, "steps") if finding.evidence else "steps"
-    if name == "steps" and finding.bottleneck == Bottleneck.COMMUNICATION:
-        name = "collectives"
-    rows = frame_of(name)
-    if name == "steps":
-        rows = rows.filter(pl.col("counted"))
-    if finding.ranks and "rank" in rows.columns:
-        rows = rows.filter(pl.col("rank").is_in(finding.ranks))
-    return rows

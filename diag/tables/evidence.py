@@ -1,0 +1,225 @@
+"""Evidence: the data frames that only queries name, and the rows that a query returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import polars as pl
+from msgspec import to_builtins
+from msgspec.structs import asdict
+
+from diag.account.scheduling import Scheduling
+from diag.collectors.records import DeviceHealth, Manifest
+from diag.model.query import By, Query
+from diag.model.steps import Attribution, Detail, Finding, Kind
+from diag.rundir.tables import Tables
+from diag.tables.collectives import phased_calls
+from diag.tables.frames import COLUMNS, frame
+
+# -- queries -----------------------------------------------------------------------------------------------------------
+
+
+def rows(query: Query, whole: pl.DataFrame) -> pl.DataFrame:
+    """The rows of its frame that a query names."""
+    conditions = []
+    for name, value in query.where.items():
+        column, _, bound = name.partition(" ")
+        of = pl.col(column)
+        if bound:
+            conditions.append(of.ge(value) if bound == ">=" else of.lt(value))
+        elif isinstance(value, list):
+            conditions.append(of.is_in(value))
+        else:
+            conditions.append(of.eq_missing(value))
+    return whole.filter(conditions) if conditions else whole
+
+
+def number(query: Query, whole: pl.DataFrame) -> float | None:
+    """The number that the rows give, in the units of their columns; None if it comes from them in another way."""
+    chosen = rows(query, whole)
+    if query.by == By.ROWS:
+        return None
+    value = len(chosen) if query.by == By.COUNT else getattr(chosen[query.column], query.by.value)()
+    if query.of:
+        return float(value or 0) / float(chosen[query.of].sum() or 1)
+    return float(value or 0) / (whole.select(query.per).n_unique() if query.per else 1)
+
+
+def query_of(finding: Finding) -> Query:
+    """The rows that a finding rests on: those that it names, else those of the first line of its evidence that is not
+    its cost. With culprits, only theirs."""
+    if finding.rows is not None:
+        return finding.rows
+    lines = [item.query for item in finding.evidence if item.query is not None]
+    first = next((query for query in lines if query.frame != "costs"), lines[0] if lines else Query("steps"))
+    where = dict(first.where)
+    if finding.ranks and "rank" in COLUMNS[first.frame]:
+        where["rank"] = list(finding.ranks)
+    elif isinstance(where.get("rank"), int):
+        del where["rank"]  # of the first of several lines, one for each rank
+    return Query(first.frame, where)
+
+
+# -- frames ------------------------------------------------------------------------------------------------------------
+
+
+def _columns(name: str, columns: Mapping[str, Any]) -> pl.DataFrame:
+    return pl.DataFrame(columns, schema={column: about.type for column, about in COLUMNS[name].items()})
+
+
+def path(attribution: Attribution) -> pl.DataFrame:
+    """A row for each piece of the critical path of a counted step, in their order."""
+    steps = attribution.usable or attribution.steps
+    kinds, details = (_names(members) for members in (Kind, Detail))
+
+    def all_of(field: str) -> Any:
+        return np.concatenate([np.zeros(0, np.int64), *(getattr(step.path, field) for step in steps)]).astype(np.int64)
+
+    return _columns(
+        "path",
+        {
+            "step": np.repeat([step.step for step in steps], [len(step.path.rank) for step in steps]),
+            "rank": all_of("rank"),
+            "kind": kinds[all_of("kind")],
+            "detail": details[all_of("detail")],
+            "dur_ns": all_of("end_ns") - all_of("start_ns"),
+        },
+    )
+
+
+def _names(members: type[Kind] | type[Detail]) -> Any:
+    """The names by their numbers."""
+    names = [""] * (max(members) + 1)
+    for member in members:
+        names[member] = member.name.lower()
+    return np.array(names)
+
+
+def calls(attribution: Attribution) -> pl.DataFrame:
+    """A row for each collective of a rank in a counted step."""
+    steps = [step.step for step in attribution.usable or attribution.steps]
+    return frame(
+        "calls",
+        (
+            {**asdict(call), "phase": call.phase.name.lower(), "micro_batch": call.micro}
+            for call in phased_calls(attribution, steps)
+        ),
+    )
+
+
+def meetings(attribution: Attribution) -> pl.DataFrame:
+    """A row for each collective that was matched across ranks."""
+    counted = {step.step for step in attribution.usable or attribution.steps}
+    return frame(
+        "meetings",
+        (
+            {
+                **asdict(met),
+                "counted": met.step in counted,
+                "group": met.key[0],
+                "number": met.key[1],
+                "last_rank": met.last_arriver,
+                "wait_ns": sum(met.wait_ns),
+                "sizes_differ": len(set(met.sizes) - {0}) > 1,
+            }
+            for met in attribution.collectives
+        ),
+    )
+
+
+def stalls(attribution: Attribution) -> pl.DataFrame:
+    """A row for each long stall of a device in a counted step."""
+    steps = attribution.usable or attribution.steps
+    return frame(
+        "stalls",
+        (
+            {**asdict(stall), "step": step.step, "rank": parts.rank}
+            for step in steps
+            for parts in step.parts
+            for stall in parts.stalls
+        ),
+    )
+
+
+def scheduling(account: Scheduling) -> pl.DataFrame:
+    """A row for each rank and counted step whose CPU scheduling was recorded."""
+    numbers, ranks = account.numbers, account.ranks
+    fields = [name for name in COLUMNS["scheduling"] if name not in ("step", "rank")]
+    return _columns(
+        "scheduling",
+        {
+            "step": np.tile(np.array(numbers, dtype=np.int64), len(ranks)),
+            "rank": np.repeat(np.array(list(ranks), dtype=np.int64), len(numbers)),
+            **{
+                name: np.rint(np.concatenate([np.zeros(0), *(getattr(of, name) for of in ranks.values())])).astype(
+                    np.int64
+                )
+                for name in fields
+            },
+        },
+    )
+
+
+def devices(tables: Tables) -> pl.DataFrame:
+    """A row for each sample of a device."""
+    return frame(
+        "devices",
+        (
+            {
+                **to_builtins(record.health or DeviceHealth()),
+                **to_builtins(record),
+                "rank": rank,
+                "at_ns": record.monotonic_ns,
+            }
+            for rank, of_rank in sorted(tables.ranks.items())
+            for record in of_rank.device
+            if record.unavailable is None
+        ),
+    )
+
+
+def checkpoints(tables: Tables) -> pl.DataFrame:
+    """A row for each checkpoint of a rank."""
+    return frame(
+        "checkpoints",
+        (
+            {**to_builtins(record), "rank": rank}
+            for rank, of_rank in sorted(tables.ranks.items())
+            for record in of_rank.checkpoints
+        ),
+    )
+
+
+def facts(manifest: Manifest | None) -> pl.DataFrame:
+    """A row for each setting that the run's manifest holds."""
+    return frame("facts", _flat(to_builtins(manifest)) if manifest is not None else ())
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[Mapping[str, str]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield {"key": f"{prefix}{name}", "value": str(value)}
+
+
+def costs(
+    of_costs: Mapping[str, Any], of_ranks: Mapping[tuple[str, int], Any], numbers: Sequence[int], dur_ns: Any
+) -> pl.DataFrame:
+    """A row for each cost of a counted step, and for each late rank in it. ``of_costs``, ``of_ranks``: arrays over the
+    steps, ``dur_ns`` as well."""
+    named = [*((name, None, ns) for name, ns in of_costs.items()), *((*key, ns) for key, ns in of_ranks.items())]
+    steps = len(numbers)
+    return _columns(
+        "costs",
+        {
+            "step": np.tile(np.array(numbers, dtype=np.int64), len(named)),
+            "cost": list(chain.from_iterable([name] * steps for name, _, _ in named)),
+            "rank": list(chain.from_iterable([rank] * steps for _, rank, _ in named)),
+            "cost_ns": np.rint(np.concatenate([np.zeros(0), *(ns for _, _, ns in named)])).astype(np.int64),
+            "step_ns": np.tile(np.rint(dur_ns).astype(np.int64), len(named)),
+        },
+    )
