@@ -13,7 +13,8 @@ import numpy.typing as npt
 from diag.api import Result, describe_run
 from diag.app.policy import DASHBOARD
 from diag.diagnoses.compare import PART_NAMES, StepPart
-from diag.model.steps import Bottleneck, Kind, Parts
+from diag.model.parts import UNKNOWN, Ints, PartColumns, parts_of_steps
+from diag.model.steps import Bottleneck, Kind
 from diag.show.page import Page, page_of
 from diag.words.wording import steps_counted
 
@@ -61,22 +62,21 @@ def _drawn_as(part: StepPart) -> Part:
 PART_OF: Mapping[StepPart, Part] = {part: _drawn_as(part) for part in PART_NAMES}
 
 
-def split(parts: Parts) -> dict[Part, int]:
+def split(parts: PartColumns) -> dict[Part, Ints]:
     """Nanoseconds by part, with every part; they add up to ``parts.dur_ns``."""
-    known = parts.exposed_wait_ns is not None and parts.exposed_transfer_ns is not None
-    idle = parts.idle_parts
-    host = idle.by_host_ns
+    known = parts.exposed_wait_ns != UNKNOWN
+    host, queued = parts.column("idle_parts.by_host_ns"), parts.column("idle_parts.queued_ns")
     return {
         Part.COMPUTE: parts.compute_ns,
-        Part.TRANSFER: (parts.exposed_transfer_ns or 0) if known else 0,
-        Part.WAITING: (parts.exposed_wait_ns or 0) if known else 0,
-        Part.COMMUNICATION: 0 if known else parts.exposed_comm_ns,
+        Part.TRANSFER: np.where(known, parts.exposed_transfer_ns, 0),
+        Part.WAITING: np.where(known, parts.exposed_wait_ns, 0),
+        Part.COMMUNICATION: np.where(known, 0, parts.exposed_comm_ns),
         Part.COPY: parts.exposed_copy_ns,
         Part.DATA: parts.data_wait_ns,
         Part.CHECKPOINT: parts.checkpoint_ns,
         Part.HOST: host,
-        Part.QUEUED: idle.queued_ns,
-        Part.IDLE: parts.idle_ns - host - idle.queued_ns,
+        Part.QUEUED: queued,
+        Part.IDLE: parts.idle_ns - host - queued,
     }
 
 
@@ -161,21 +161,19 @@ class RunView:
 
 
 def view_of(result: Result) -> RunView:
-    """The layout of one run. Takes a second or two for a million pairs of rank and step."""
+    """The layout of one run."""
     accounts = result.attribution.steps
+    every, column = parts_of_steps(accounts)
     ranks, steps = result.attribution.ranks, tuple(account.step for account in accounts)
     if result.from_summaries:  # summaries hold the steps of a few ranks only
-        ranks = tuple(sorted({rank_parts.rank for account in accounts for rank_parts in account.parts}))
-    row = {rank: i for i, rank in enumerate(ranks)}
+        ranks = tuple(np.unique(every.rank).tolist())
+    row = np.searchsorted(ranks, every.rank)
     empty = np.full((len(ranks), len(steps)), np.nan)
     parts = {part: empty.copy() for part in Part}
     dur_ns = empty.copy()
-    for column, account in enumerate(accounts):
-        for rank_parts in account.parts:
-            i = row[rank_parts.rank]
-            dur_ns[i, column] = rank_parts.dur_ns
-            for part, ns in split(rank_parts).items():
-                parts[part][i, column] = ns
+    dur_ns[row, column] = every.dur_ns
+    for part, ns in split(every).items():
+        parts[part][row, column] = ns
     usable = np.array([account.usable for account in accounts], dtype=np.bool_)
     counted = usable if usable.any() else np.ones(len(steps), dtype=np.bool_)
     return RunView(
@@ -190,9 +188,7 @@ def view_of(result: Result) -> RunView:
         bottlenecks=tuple(result.bottleneck_of(account) for account in accounts),
         dur_ns=dur_ns,
         parts={part: grid for part, grid in parts.items() if np.nansum(grid)},
-        waiting_known=any(
-            rank_parts.exposed_wait_ns is not None for account in accounts for rank_parts in account.parts
-        ),
+        waiting_known=bool((every.exposed_wait_ns != UNKNOWN).any()),
         memory=_memory(result, ranks, steps),
     )
 

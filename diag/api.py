@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.account.attribute import attribute, with_comparable_steps
+from diag.account.blocks import account_in_blocks
 from diag.account.device_clock import on_device_clocks
 from diag.account.durations import Durations, durations_of, of_steps
 from diag.account.trace_ranges import AFTER_ITERATIONS, BEFORE_ITERATIONS
@@ -396,9 +397,14 @@ def open_job(job: Job, reading: Reading | None = None) -> Result:
 def analyze(tables: Tables) -> Result:
     """The analysis of tables that are already read. Pure."""
     tables = with_comparable_steps(tables)
-    clocked = on_device_clocks(tables)
-    attribution = attribute(tables, clocked)
-    examination = examine(attribution, tables, clocked)
+    if tables.long:
+        account = account_in_blocks(tables)
+        tables, attribution = account.tables, account.attribution
+        examination = examine(attribution, tables, {}, account)
+    else:
+        clocked = on_device_clocks(tables)
+        attribution = attribute(tables, clocked)
+        examination = examine(attribution, tables, clocked)
     coverage = Coverage(
         ranks_used=attribution.ranks,
         ranks_missing=tables.missing,
@@ -571,6 +577,12 @@ def _named(tables: Tables) -> list[str]:
 
 
 def _notes_on_steps(attribution: Attribution) -> list[str]:
+    if attribution.detailed is not None:
+        kept = f"{len(attribution.detailed):,} of {len(attribution.steps):,} steps"
+        return [
+            f"the run is long: every step is accounted for, and {kept} are kept in detail; the timeline, the tables of "
+            "collectives and the predictions show these"
+        ]
     if attribution.undivided:
         return ["no step markers and no repeating pattern: the whole window counts as one step"]
     if attribution.division == Division.INFERRED:

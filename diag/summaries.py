@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
 from msgspec.structs import replace
 
 from diag.account.frontier import steps_left_out, summary_attribution, summary_frontier, telling_ranks
@@ -22,7 +21,7 @@ from diag.model.steps import Coverage, Recommendation
 from diag.rundir.policy import RUN_READING
 from diag.rundir.run import must_exist, open_paths
 from diag.rundir.summaries import has_summaries, read_summaries
-from diag.rundir.tables import RankTables, Tables, axes_of
+from diag.rundir.tables import RankTables, Tables, axes_of, of_steps
 from diag.tables import frames
 from diag.words.formatting import rank_ranges
 
@@ -139,21 +138,9 @@ def open_newest(path: Path | str, most_steps: int) -> Result:
     if len(recorded) <= STEPS.warm_up_steps + most_steps:
         return analyze(tables)
     kept_steps = {*recorded[: STEPS.warm_up_steps], *recorded[-most_steps:]}
-    result = analyze(
-        replace(tables, ranks={rank: _of_steps(rank_tables, kept_steps) for rank, rank_tables in tables.ranks.items()})
-    )
+    result = analyze(of_steps(tables, kept_steps))
     note = f"the run still trains: the newest {most_steps:,} of {len(recorded):,} steps are analysed"
     return replace(result, coverage=replace(result.coverage, notes=(note, *result.coverage.notes)))
-
-
-def _of_steps(rank: RankTables, steps: set[int]) -> RankTables:
-    numbers = list(steps)
-    return replace(
-        rank,
-        steps=rank.steps.take(np.isin(rank.steps.step, numbers)),
-        rows=rank.rows.take(np.isin(rank.rows.step, numbers)),
-        device_steps=tuple(record for record in rank.device_steps if record.step in steps),
-    )
 
 
 def open_by_size(*paths: Path | str, reading: Reading | None = None) -> Result:

@@ -15,6 +15,8 @@ from msgspec.structs import replace
 from diag.account.policy import CLOCKS, STEPS
 from diag.collectors.records import EVALUATION, WINDOW_ACTIVE, WINDOW_AFTER, WINDOW_WARMUP, Manifest
 from diag.model import Gap
+from diag.model.parts import UNKNOWN as NOT_KNOWN
+from diag.model.parts import PartColumns, PartRows
 from diag.model.steps import (
     Attribution,
     CollectiveCall,
@@ -22,7 +24,6 @@ from diag.model.steps import (
     Division,
     Kind,
     MatchedCollective,
-    Parts,
     RankStep,
     Segments,
     Stall,
@@ -42,7 +43,7 @@ from .blame import Meetings, StagePeers
 from .calls import Calls, Matched, Some, calls_in
 from .critical_path import Readiness, Timeline, held_up_at, readiness, walk
 from .device_clock import DeviceClocked, on_device_clocks
-from .gpu import NO_IDLE, idle_parts
+from .gpu import idle_parts
 from .intervals import Window, intervals_of, on_clock, shifted, within
 from .match import Alignment, align, measure
 from .off_core import by_cpu_time
@@ -61,18 +62,39 @@ from .trace_ranges import (
 IN_WINDOW = "in a profiler window"  # why a step does not count
 
 
+class Clocks(msgspec.Struct, frozen=True):
+    """How the ranks' clocks are placed, and the ranks on the common clock."""
+
+    alignment: Alignment
+    tied: frozenset[int]
+
+
 def attribute(tables: Tables, clocked: Mapping[int, DeviceClocked] | None = None) -> Attribution:
     """Accounts for every step of the run. Pure: the same tables give the same account. ``clocked``: the result of
     ``on_device_clocks(tables)``, if the caller has it already."""
+    return account_of(tables, clocked)[0]
+
+
+def account_of(
+    tables: Tables,
+    clocked: Mapping[int, DeviceClocked] | None = None,
+    left_out: Mapping[int, str] | None = None,
+    clocks: Clocks | None = None,
+) -> tuple[Attribution, Clocks]:
+    """The account of some steps of a run, and the clocks of its ranks. ``left_out``: ``steps_left_out`` of the whole
+    run; ``clocks``: those of the whole run. Both are of these steps if they are not given."""
     ranks = {rank: t for rank, t in tables.ranks.items() if not t.empty}
     clocked = on_device_clocks(tables) if clocked is None else clocked
     steps = {rank: _on_device_clock(clocked[rank]) if rank in clocked else rank_steps(t) for rank, t in ranks.items()}
     anchors = _anchors(ranks)
-    alignment = _align(ranks, steps, anchors, bool(clocked))
+    alignment = _align(ranks, steps, anchors, bool(clocked)) if clocks is None else clocks.alignment
     # Each rank's steps on its own clock are dropped when they are placed.
     placed = {rank: _placed(steps.pop(rank), anchors[rank], alignment, rank) for rank in tuple(steps)}
     # Ranks off the common clock are accounted for separately: no waits, no blame.
-    tied = frozenset(alignment.offset_ns) if _sure_enough(alignment, placed) else frozenset()
+    if clocks is None:
+        tied = frozenset(alignment.offset_ns) if _sure_enough(alignment, placed) else frozenset()
+        clocks = Clocks(alignment, tied)
+    tied = clocks.tied & placed.keys()
     calls = _calls(placed)
     matched = Matched({rank: own for rank, own in calls.items() if rank in tied})
     timelines = {rank: Timeline(of_rank, calls[rank]) for rank, of_rank in placed.items() if of_rank}
@@ -85,15 +107,11 @@ def attribute(tables: Tables, clocked: Mapping[int, DeviceClocked] | None = None
             by_step[step.step][rank] = step
     waits = waiting(matched)
     begun = _begun_in(came, by_step)
-    left_out = steps_left_out(tables, sorted(by_step))
+    left_out = steps_left_out(tables, sorted(by_step)) if left_out is None else left_out
     division, marker = _division(ranks)
     paths = {number: walk(_comparable(members, tied), timelines, came) for number, members in sorted(by_step.items())}
     held = _held_up(came, begun, paths)
-    parts: dict[int, dict[int, Parts]] = defaultdict(dict)
-    for rank, of_rank in sorted(placed.items()):
-        waited = waits.get(rank, iv.EMPTY) if rank in tied else None
-        for step, of_step in zip(of_rank, parts_of(of_rank, waited), strict=True):
-            parts[step.step][rank] = of_step
+    parts = _parts_by_step(placed, {rank: waits.get(rank, iv.EMPTY) for rank in tied})
     accounts = []
     for (number, path), late in zip(paths.items(), meetings.lateness(held), strict=True):
         note = left_out.get(number, "")
@@ -101,7 +119,7 @@ def attribute(tables: Tables, clocked: Mapping[int, DeviceClocked] | None = None
             StepAccount(
                 step=number,
                 dur_ns=path.dur_ns,
-                parts=tuple(parts[number].values()),
+                parts=parts[number],
                 path=path,
                 blames=late.blames,
                 usable=not note,
@@ -112,7 +130,7 @@ def attribute(tables: Tables, clocked: Mapping[int, DeviceClocked] | None = None
                 once_ns=late.once_ns,
             )
         )
-    return Attribution(
+    attribution = Attribution(
         steps=tuple(accounts),
         ranks=tuple(sorted(placed)),
         clock_uncertainty_ns=alignment.uncertainty_ns,
@@ -127,6 +145,7 @@ def attribute(tables: Tables, clocked: Mapping[int, DeviceClocked] | None = None
         step_marker=marker,
         idle_known=all(device.idle_known for device in clocked.values()),
     )
+    return attribution, clocks
 
 
 def with_comparable_steps(tables: Tables) -> Tables:
@@ -247,43 +266,59 @@ def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> list[R
     return shifted(steps, -delta)
 
 
-def parts_of(steps: Sequence[RankStep], waits: iv.Intervals | None) -> list[Parts]:
+def parts_of(steps: Sequence[RankStep], waits: iv.Intervals | None) -> PartColumns:
     """The sums that the JSON contract names, of each step of one rank. ``waits``: when this rank waited for a later
     one; None if unknown."""
     by_detail = by_causes([step.segments for step in steps])
-    spent = by_detail.sum(axis=2).tolist()
-    waited = _waited([step.segments for step in steps], waits) if waits is not None else [None] * len(steps)
-    return [
-        Parts(
-            rank=step.rank,
-            source=step.source,
-            dur_ns=step.dur_ns,
-            compute_ns=by_kind[Kind.COMPUTE],
-            exposed_comm_ns=by_kind[Kind.COMM],
-            exposed_copy_ns=by_kind[Kind.COPY],
-            data_wait_ns=by_kind[Kind.DATA],
-            checkpoint_ns=by_kind[Kind.CHECKPOINT],
-            idle_ns=by_kind[Kind.IDLE],
-            overlapped_comm_ns=step.overlapped_comm_ns,
-            optimizer_ns=step.optimizer_ns,
-            exposed_wait_ns=waited_ns,
-            exposed_transfer_ns=by_kind[Kind.COMM] - waited_ns if waited_ns is not None else None,
-            hidden_known=step.hidden_known,
-            idle_parts=idle_parts(idle) if by_kind[Kind.IDLE] else NO_IDLE,
-            stalls=step.stalls,
-            fused_ns=step.fused_ns,
-        )
-        for step, by_kind, idle, waited_ns in zip(steps, spent, by_detail[:, Kind.IDLE], waited, strict=True)
-    ]
+    spent = by_detail.sum(axis=2)
+    unknown = np.full(len(steps), NOT_KNOWN)
+    waited = _waited([step.segments for step in steps], waits) if waits is not None else unknown
+    sources = tuple(dict.fromkeys(step.source for step in steps))
+
+    def each(field: str) -> iv.Times:
+        return np.array([getattr(step, field) for step in steps], dtype=np.int64)
+
+    return PartColumns(
+        rank=each("rank"),
+        source=np.array([sources.index(step.source) for step in steps], dtype=np.int8),
+        dur_ns=each("end_ns") - each("begin_ns"),
+        compute_ns=spent[:, Kind.COMPUTE],
+        exposed_comm_ns=spent[:, Kind.COMM],
+        exposed_copy_ns=spent[:, Kind.COPY],
+        data_wait_ns=spent[:, Kind.DATA],
+        checkpoint_ns=spent[:, Kind.CHECKPOINT],
+        idle_ns=spent[:, Kind.IDLE],
+        overlapped_comm_ns=each("overlapped_comm_ns"),
+        optimizer_ns=each("optimizer_ns"),
+        exposed_wait_ns=waited,
+        exposed_transfer_ns=spent[:, Kind.COMM] - waited if waits is not None else unknown,
+        hidden_known=each("hidden_known") != 0,
+        idle_parts=idle_parts(by_detail[:, Kind.IDLE]),
+        fused_ns=each("fused_ns"),
+        stalls={at: step.stalls for at, step in enumerate(steps) if step.stalls},
+        sources=sources,
+    )
 
 
-def _waited(steps: Sequence[Segments], waits: iv.Intervals) -> list[int]:
+def _parts_by_step(placed: Mapping[int, Sequence[RankStep]], waits: Mapping[int, iv.Intervals]) -> dict[int, PartRows]:
+    """The parts of all ranks by step. ``waits``: when ranks waited for later ones, of those for which it is known."""
+    ranks = sorted(rank for rank, of_rank in placed.items() if of_rank)
+    every = PartColumns.joined([parts_of(placed[rank], waits.get(rank)) for rank in ranks])
+    steps = np.array([step.step for rank in ranks for step in placed[rank]], dtype=np.int64)
+    order = np.lexsort((every.rank, steps))
+    by_step = every.take(order)
+    numbers, first = np.unique(steps[order], return_index=True)
+    edges = [*first.tolist(), len(order)]
+    return {number: PartRows(by_step, range(*edges[at : at + 2])) for at, number in enumerate(numbers.tolist())}
+
+
+def _waited(steps: Sequence[Segments], waits: iv.Intervals) -> iv.Times:
     """The part of each step's exposed communication that lies in ``waits``."""
     of_step = np.repeat(np.arange(len(steps)), [len(segments.kind) for segments in steps])
     exposed = intervals_of(every := joined(steps), Kind.COMM)
     waited_ns = np.zeros(len(steps), dtype=np.int64)
     np.add.at(waited_ns, of_step[every.kind == Kind.COMM], iv.Covered(waits).between(exposed[:, 0], exposed[:, 1]))
-    return list(waited_ns.tolist())
+    return waited_ns
 
 
 # -- across ranks ------------------------------------------------------------------------------------------------------

@@ -136,17 +136,18 @@ def of_device(idle_ns: npt.NDArray[np.int64]) -> bool:
     return any(detail in shows for detail in np.flatnonzero(idle_ns).tolist())
 
 
-NO_IDLE = IdleParts()
-
-
-def idle_parts(idle_ns: npt.NDArray[np.int64]) -> IdleParts:
-    """The idle time of a step, given by detail; details that are not a device's causes count as unknown."""
-    parts: dict[str, int] = {}
-    device = of_device(idle_ns)
-    for detail in np.flatnonzero(idle_ns).tolist():
-        part = part_of(Detail(detail)) if device or detail == Detail.OUTSIDE else "unknown_ns"
-        parts[part] = parts.get(part, 0) + int(idle_ns[detail])
-    return IdleParts(**parts)
+def idle_parts(idle_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The idle time of steps by the fields of ``IdleParts``, [steps, fields], from that by detail, [steps, details].
+    Details that are not a device's causes count as unknown."""
+    fields = IdleParts.__struct_fields__
+    shows = [detail in _PART_OF and detail not in (Detail.GC, Detail.OUTSIDE) for detail in Detail]
+    device = (idle_ns[:, shows] != 0).any(axis=1)
+    parts = np.zeros((len(idle_ns), len(fields)), dtype=np.int64)
+    for detail in Detail:
+        known = device | (detail == Detail.OUTSIDE)
+        parts[:, fields.index(part_of(detail))] += np.where(known, idle_ns[:, detail], 0)
+        parts[:, fields.index("unknown_ns")] += np.where(known, 0, idle_ns[:, detail])
+    return parts
 
 
 class _Calls:

@@ -88,6 +88,10 @@ def pipeline_of(attribution: Attribution, steps: Sequence[int]) -> Pipeline | No
         if step.step in place and step.rank in row:
             at = row[step.rank], place[step.step]
             dur[at], waited[at], work[at] = step.dur_ns, _waited(step, waits), _work(step)
+    if attribution.detailed is not None:  # of a long run, the other steps count as the mean of those in detail
+        known = np.isin(steps, list(attribution.detailed))
+        for values in (dur, waited, work):
+            values[:, ~known] = values[:, known].mean(axis=1, keepdims=True) if known.any() else 0.0
     members = [[row[rank] for rank in by_stage[stage]] for stage in sorted(by_stage)]
     return Pipeline(
         stages=tuple(tuple(by_stage[stage]) for stage in sorted(by_stage)),

@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from diag.account.blocks import BlockAccount
 from diag.account.device_clock import DeviceClocked, on_device_clocks
 from diag.account.frontier import Frontier
 from diag.account.scheduling import Scheduling, scheduling_of
@@ -50,7 +51,7 @@ from . import (
     unseen_communication,
 )
 from .costs import Cost
-from .phases import PhaseAccount, disagreement, phases_alone, phases_of, unlike_the_rest
+from .phases import PhaseAccount, disagreement, phases_alone, phases_from, phases_of, unlike_the_rest
 from .shares import Shares, charge, noise_of, shares_of
 from .subject import Diagnosis, Subject
 
@@ -106,12 +107,20 @@ class Examination(Struct, frozen=True):
 
 
 def examine(
-    attribution: Attribution, tables: Tables, clocked: Mapping[int, DeviceClocked] | None = None
+    attribution: Attribution,
+    tables: Tables,
+    clocked: Mapping[int, DeviceClocked] | None = None,
+    blocks: BlockAccount | None = None,
 ) -> Examination:
-    """``clocked``: as in ``attribute``."""
+    """``clocked``: as in ``attribute``. ``blocks``: of a long run."""
     clocked, noise = on_device_clocks(tables) if clocked is None else clocked, noise_of(tables)
-    shares, phases = shares_of(attribution, tables.on_device, noise), phases_of(attribution, tables, clocked, noise)
-    scheduling = scheduling_of(tables, shares.numbers)
+    shares = shares_of(attribution, tables.on_device, noise)
+    if blocks is None:
+        phases = phases_of(attribution, tables, clocked, noise)
+        scheduling = scheduling_of(tables, shares.numbers)
+    else:
+        phases = phases_from(blocks.frontier, attribution, tables, clocked, noise)
+        scheduling = blocks.scheduling
     alone = ranks_train_alone.train_alone(attribution, tables)
 
     def charged(account: Shares) -> Shares:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from diag.diagnoses.policy import COMMUNICATION, FINDINGS
 from diag.model.axes import PIPELINE, TENSOR, axis_words, is_data
+from diag.model.parts import parts_of_steps
 from diag.model.query import By, Query, Value
 from diag.model.states import Sharding, sharding_of
 from diag.model.steps import Detail, Evidence, Kind, Knob, MatchedCollective
@@ -457,12 +458,13 @@ def _total(collectives: Sequence[MatchedCollective]) -> int:
 def _hidden_share(subject: Subject) -> float | None:
     """Overlapped fraction of the communication, over the counted steps in which it is known, else over the steps in
     profiler windows; None where it is known in neither."""
-    traced = (part for step in subject.attribution.traced for part in step.parts)
-    parts = [part for part in subject.parts() if part.hidden_known] or [part for part in traced if part.hidden_known]
-    if not parts:
+    parts = subject.parts
+    if not parts.hidden_known.any():
+        parts, _ = parts_of_steps(subject.attribution.traced)
+    if not (known := parts.hidden_known).any():
         return None
-    hidden = sum(part.overlapped_comm_ns for part in parts)
-    total = hidden + sum(part.exposed_comm_ns for part in parts)
+    hidden = int(parts.overlapped_comm_ns[known].sum())
+    total = hidden + int(parts.exposed_comm_ns[known].sum())
     return hidden / total if total else 0.0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +12,8 @@ from msgspec import Struct
 from diag.account.blame import median_of_others
 from diag.collectors.records import Manifest
 from diag.diagnoses.policy import COMPARISON
-from diag.model.steps import Attribution, Kind, Parts, StepAccount
+from diag.model.parts import UNKNOWN, parts_of_steps
+from diag.model.steps import Attribution, Kind, StepAccount
 from diag.rundir.tables import Tables
 
 from .shares import PART_NAMES as PART_NAMES
@@ -54,17 +54,15 @@ class RankDifference(Struct, frozen=True):
 def differences(attribution: Attribution, hosts: dict[int, str]) -> tuple[RankDifference, ...]:
     """For every rank, in order, over the counted steps."""
     counted = attribution.usable or attribution.steps
-    by_rank: dict[int, list[Parts]] = {rank: [] for rank in attribution.ranks}
-    for step in counted:
-        for parts in step.parts:
-            by_rank[parts.rank].append(parts)
-    ranks = [rank for rank, rank_parts in by_rank.items() if rank_parts]
+    parts, _ = parts_of_steps(counted)
+    ranks = [rank for rank in attribution.ranks if (parts.rank == rank).any()]
     if not ranks:
         return ()
-    transfers = all(p.exposed_transfer_ns is not None for rank_parts in by_rank.values() for p in rank_parts)
+    transfers = bool((parts.exposed_transfer_ns != UNKNOWN).all())
     kinds = [kind for kind in Kind if kind != Kind.COMM or transfers]
     fields = [*(_FIELD[kind] for kind in kinds), "idle_parts.by_host_ns", "idle_parts.queued_ns"]
-    spent = np.array([[np.mean([attrgetter(name)(p) for p in by_rank[rank]]) for name in fields] for rank in ranks])
+    columns = [parts.column(name) for name in fields]
+    spent = np.array([[np.mean(column[parts.rank == rank]) for column in columns] for rank in ranks])
     whole = np.rint(spent).astype(np.int64)
     more = whole - median_of_others(whole)
     return tuple(

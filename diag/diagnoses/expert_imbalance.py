@@ -14,7 +14,6 @@ waiting twice.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from enum import StrEnum
 
@@ -365,11 +364,10 @@ def _elsewhere(
 
 def _computed_ns(subject: Subject, ranks: tuple[int, ...]) -> float:
     """How long these ranks compute in a step; the median of their means."""
-    spent: dict[int, list[int]] = defaultdict(list)
-    for parts in subject.parts():
-        if parts.rank in ranks:
-            spent[parts.rank].append(parts.compute_ns + parts.idle_ns)
-    return float(np.median([np.mean(rank_ns) for rank_ns in spent.values()])) if spent else 0.0
+    parts = subject.parts
+    of_ranks = [(parts.compute_ns + parts.idle_ns)[parts.rank == rank] for rank in ranks]
+    means = [np.mean(spent_ns) for spent_ns in of_ranks if len(spent_ns)]
+    return float(np.median(means)) if means else 0.0
 
 
 # -- words -------------------------------------------------------------------------------------------------------------

@@ -54,8 +54,22 @@ def phases_of(
     counted = {step.step for step in attribution.usable or attribution.steps}
     ranks = {rank: device_clocked.tables for rank, device_clocked in clocked.items()} or tables.ranks
     phase_frontier = frontier(ranks, counted, tables.on_device and not clocked, attribution.axes.stages())
+    return phases_from(phase_frontier, attribution, tables, clocked, noise)
+
+
+def phases_from(
+    phase_frontier: Frontier | None,
+    attribution: Attribution,
+    tables: Tables,
+    clocked: Mapping[int, DeviceClocked],
+    noise: Noise,
+) -> PhaseAccount | None:
+    """As ``phases_of``, from the frontier of the counted steps."""
     if phase_frontier is None:
         return None
+    counted = {step.step for step in attribution.usable or attribution.steps}
+    if attribution.detailed is not None:
+        counted &= attribution.detailed
     connected = {collective.step for collective in attribution.collectives} & counted
     tied = (
         attribution.comm_known

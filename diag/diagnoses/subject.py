@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from diag.account.scheduling import Scheduling
 from diag.diagnoses.policy import FINDINGS, STRAGGLER
+from diag.model.parts import PartColumns, parts_of_steps
 from diag.model.query import By, Query, Value
-from diag.model.steps import Attribution, Evidence, Finding, Knob, Parts, Severity
+from diag.model.steps import Attribution, Evidence, Finding, Knob, Severity
 from diag.rundir.tables import Tables
 from diag.words.wording import per_whole
 
@@ -40,10 +41,10 @@ class Subject(Struct, frozen=True):
             self._made[make] = make(self)
         return cast(T, self._made[make])
 
-    def parts(self) -> Iterable[Parts]:
+    @property
+    def parts(self) -> PartColumns:
         """Every rank's part of every step that counts."""
-        for step in self.attribution.usable or self.attribution.steps:
-            yield from step.parts
+        return self.once(_counted_parts)
 
     @property
     def per(self) -> str:
@@ -60,11 +61,14 @@ class Subject(Struct, frozen=True):
         if self.phases_alone or not ranks or not others:
             return ""
         waited: Counter[int] = Counter()
-        usable = frozenset(self.shares.numbers)
+        numbers = np.array(self.shares.numbers, dtype=np.int64)
+        counted = np.isin(numbers, list(self.attribution.detailed or self.shares.numbers))
+        usable = frozenset(numbers[counted].tolist())
         for collective in self.attribution.collectives:
             if collective.last_arriver in ranks and collective.step in usable:
                 waited.update(dict(zip(collective.ranks, collective.wait_ns, strict=True)))
-        waiting = sum(waited[rank] >= FINDINGS.waiting_rank_share * float(self.shares.dur_ns.sum()) for rank in others)
+        whole_ns = float(self.shares.dur_ns[counted].sum())
+        waiting = sum(waited[rank] >= FINDINGS.waiting_rank_share * whole_ns for rank in others)
         it = "it" if len(ranks) == 1 else "them"
         if not waiting:
             return ""
@@ -79,12 +83,10 @@ class Subject(Struct, frozen=True):
     def per_rank(self, field: str) -> tuple[Evidence, ...]:
         """The mean of a field of ``Parts`` over the steps, for every rank; in a large job, for both ends of the range.
         Means add up to the step; medians do not."""
-        parts: dict[int, list[int]] = {rank: [] for rank in self.attribution.ranks}
-        for part in self.parts():
-            parts[part.rank].append(getattr(part, field))
+        parts, spent = self.parts.rank, self.parts.column(field)
         values = {
-            rank: round(float(np.mean(durations_ns)) / 1e6, 3) if durations_ns else 0.0
-            for rank, durations_ns in parts.items()
+            rank: round(float(np.mean(spent[of_rank])) / 1e6, 3) if (of_rank := parts == rank).any() else 0.0
+            for rank in self.attribution.ranks
         }
         shown = sorted(values, key=lambda rank: -values[rank])
         if len(shown) > 8:
@@ -156,6 +158,10 @@ class Subject(Struct, frozen=True):
         share = resampled(series, self.shares.dur_ns)
         most = FINDINGS.confidence_of_phases_alone if self.phases_alone else 0.99
         return round(min(most, float((share >= min(FINDINGS.warning_share, float(np.median(share)) / 2)).mean())), 2)
+
+
+def _counted_parts(subject: Subject) -> PartColumns:
+    return parts_of_steps(subject.attribution.usable or subject.attribution.steps)[0]
 
 
 def severity(share: float) -> Severity:

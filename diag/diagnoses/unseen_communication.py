@@ -10,6 +10,7 @@ from diag.account import gpu
 from diag.account.attribute import windows_of
 from diag.diagnoses.policy import COMMUNICATION
 from diag.model.breakdown import KernelKind
+from diag.model.parts import parts_of_steps
 from diag.model.steps import Attribution, Kind, NotLooked
 from diag.rundir.tables import Tables
 from diag.tables.kernels import work_of
@@ -39,8 +40,8 @@ def unrecognised(subject: Subject) -> str:
 def inside_fused(attribution: Attribution) -> tuple[NotLooked, ...]:
     """The communication inside kernels that also compute, which cannot be examined; empty where there are none."""
     counted = attribution.usable or attribution.steps
-    parts = [part for step in counted for part in step.parts]
-    fused = sum(part.fused_ns for part in parts)
+    parts, _ = parts_of_steps(counted)
+    fused = int(parts.fused_ns.sum())
     return (NotLooked(_FUSED, fused_words(fused / len(parts), per_whole(attribution))),) if fused else ()
 
 

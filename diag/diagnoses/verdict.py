@@ -9,6 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from diag.diagnoses.policy import COMPUTE, FINDINGS, HOST_TIME, STRAGGLER, VERDICT
+from diag.model.parts import parts_of_steps
 from diag.model.steps import (
     STARTUP_DETAILS,
     Attribution,
@@ -53,7 +54,7 @@ def evidence(attribution: Attribution, shares: Mapping[Bottleneck, float], bottl
     steps = attribution.usable or attribution.steps
     if attribution.by_events:
         return _of_records(len(steps)) * _of_shares(shares, bottleneck)
-    if not any(parts.source == "trace" for step in steps for parts in step.parts):
+    if not parts_of_steps(steps)[0].from_source("trace").any():
         return _of_records(len(steps))
     return (
         (1 - VERDICT.doubt_of_one_step / sqrt(max(1, len(steps))))
@@ -474,7 +475,8 @@ def _unexplained(cause: Finding | None, share: float) -> Verdict:
 def _nothing_to_judge(attribution: Attribution, shares: Shares, tables: Tables) -> Verdict | None:
     """For a run with traces only: they lack the device's work, or hold hardly any work, or only start-up."""
     steps = attribution.usable or attribution.steps
-    if any(parts.source != "trace" for step in steps for parts in step.parts):
+    parts, _ = parts_of_steps(steps)
+    if not parts.from_source("trace").all():
         return None
     records = [trace.device_record for rank in tables.ranks.values() for trace in rank.traces]
     unread = next((record for record in records if not record.decides), None)
@@ -491,7 +493,7 @@ def _nothing_to_judge(attribution: Attribution, shares: Shares, tables: Tables) 
             record_again,
             startup / whole,
         )
-    busy = sum(parts.dur_ns - parts.idle_ns for step in steps for parts in step.parts)
+    busy = int((parts.dur_ns - parts.idle_ns).sum())
     pieces = sum(step.pieces for step in attribution.rank_steps)
     if busy < (VERDICT.least_work_ns if shares.on_device else VERDICT.least_work_on_cpu_ns) or (
         shares.on_device and pieces < VERDICT.few_pieces
@@ -504,7 +506,7 @@ def _idle(attribution: Attribution, shares: Shares) -> float:
     """The fraction of the judged time in which a device was idle for any reason; on a CPU with traces only, in which no
     operator ran."""
     steps = attribution.usable or attribution.steps
-    if not shares.on_device and any(parts.source != "trace" for step in steps for parts in step.parts):
+    if not shares.on_device and not parts_of_steps(steps)[0].from_source("trace").all():
         return 0.0
     idle = sum(step.path.total(Kind.IDLE) - step.path.idle(STARTUP_DETAILS) for step in steps)
     return idle / float(shares.dur_ns.sum())

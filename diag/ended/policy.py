@@ -69,6 +69,9 @@ class Ended(Topic, name="ended"):
     collectives_tail_bytes = threshold(
         2 << 20, "bytes", "chosen", "of collectives.jsonl: the last steps; a step of 4,096 calls takes 400 kB"
     )
+    collectives_tail_lines = threshold(
+        64, "lines", "chosen", "of collectives.jsonl: a line is a step, and ranks that meet are within a few steps"
+    )
     log_bytes = threshold(256 << 10, "bytes")
     traceback_chars = threshold(64 << 10, "characters", "chosen", "at the end of the log, searched line by line")
 

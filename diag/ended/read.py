@@ -219,7 +219,9 @@ def _rank(
     rank: int, files: RankLayout, identity: RankRecord | None, ended: RankExit | None, gaps: list[Gap | None]
 ) -> Rank:
     heartbeat, heartbeat_gap = read_heartbeat(files)
-    lines, lines_gap = read_last_lines(files.collectives, CollectiveLine, ENDED.collectives_tail_bytes)
+    lines, lines_gap = read_last_lines(
+        files.collectives, CollectiveLine, ENDED.collectives_tail_bytes, ENDED.collectives_tail_lines
+    )
     error, error_gap = read_record(files.error, dict[str, Any], files.run)
     log, log_gap = _tail(files.log, files.run)
     gaps += heartbeat_gap, lines_gap, error_gap, log_gap

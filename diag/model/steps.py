@@ -243,6 +243,9 @@ class IdleParts(Struct, frozen=True):
         return self.not_launched_ns + self.in_launch_ns + self.host_call_ns
 
 
+NO_IDLE = IdleParts()
+
+
 class Parts(Struct, frozen=True):
     """The composition of one rank's step, in nanoseconds. The first six add up to ``dur_ns`` exactly.
 
@@ -264,7 +267,7 @@ class Parts(Struct, frozen=True):
     exposed_wait_ns: int | None
     exposed_transfer_ns: int | None
     hidden_known: bool = True  # False: some collectives were recorded at their end only; a lower bound
-    idle_parts: IdleParts = IdleParts()
+    idle_parts: IdleParts = NO_IDLE
     stalls: tuple[Stall, ...] = ()  # the longest pieces of the idle time, the longest first
     fused_ns: int = 0  # part of compute: kernels that compute and communicate at once, which a trace cannot separate
 
@@ -339,7 +342,7 @@ class StepAccount(Struct, frozen=True):
 
     step: int
     dur_ns: int
-    parts: tuple[Parts, ...]
+    parts: Sequence[Parts]
     path: CriticalPath
     blames: tuple[Blame, ...]
     usable: bool = True  # False: warm-up, in or next to a profiler window; shown, and left out of the verdict
@@ -386,6 +389,8 @@ class Attribution(Struct, frozen=True):
     division: Division = Division.RECORDED
     step_marker: str = ""  # what repeats, if the steps are inferred
     idle_known: bool = True  # False: part of what counts as compute was idle time of a device, of unknown length
+    # Of a long run, the steps that ``rank_steps`` and ``collectives`` have; None: all.
+    detailed: frozenset[int] | None = None
 
     @property
     def undivided(self) -> bool:

@@ -149,22 +149,32 @@ def each_line(path: Path, kind: type[T], take: Callable[[T], object], run: Path 
     return each_piece(path, kind, take_each, run)
 
 
-def each_piece(path: Path, kind: type[T], take: Callable[[list[T]], object], run: Path | None = None) -> list[Gap]:
-    """As ``read_lines``, the records of about a megabyte at a time."""
+def each_piece(
+    path: Path,
+    kind: type[T],
+    take: Callable[[list[T]], object],
+    run: Path | None = None,
+    span: tuple[int, int] | None = None,
+) -> list[Gap]:
+    """As ``read_lines``, the records of about a megabyte at a time. ``span``: where the lines are that are read, if not
+    all."""
     try:
         with open_regular(path, run or run_of(path)) as file:
-            if os.fstat(file.fileno()).st_size > RECORDED_FILES.lines_bytes:
+            begin, end = span or (0, os.fstat(file.fileno()).st_size)
+            if end - begin > RECORDED_FILES.lines_bytes:
                 return [Gap(str(path), f"cannot be read: {too_large(RECORDED_FILES.lines_bytes)}")]
-            return _take_records(path, _pieces(file), kind, take)
+            file.seek(begin)
+            return _take_records(path, _pieces(file, None if span is None else end), kind, take)
     except FileNotFoundError:
         return []
     except OSError as error:
         return [Gap(str(path), f"cannot be read: {error.strerror}")]
 
 
-def _pieces(file: BinaryIO) -> Iterator[bytes]:
-    """The content in pieces that end with a line. Only the last one may not, or one with a line that is too long."""
-    while piece := file.read(_PIECE_BYTES):
+def _pieces(file: BinaryIO, end: int | None) -> Iterator[bytes]:
+    """The content in pieces that end with a line. Only the last one may not, or one with a line that is too long.
+    ``end``: where the last line ends, if that is not the end of the file."""
+    while piece := file.read(_PIECE_BYTES if end is None else max(0, min(_PIECE_BYTES, end - file.tell()))):
         yield piece if piece.endswith(b"\n") else piece + file.readline(RECORDED_FILES.line_bytes)
 
 
@@ -383,15 +393,17 @@ def last_steps(file: Path) -> list[LastStep]:
     return read_last_lines(file, LastStep, RUN_READING.tail_bytes)[0][-RUN_READING.last_steps :]
 
 
-def read_last_lines(file: Path, kind: type[T], most: int) -> tuple[list[T], Gap | None]:
-    """The records in the last ``most`` bytes of a .jsonl file. Their first line is incomplete, and the last one may be:
-    lines that do not decode are left out."""
+def read_last_lines(file: Path, kind: type[T], most: int, most_lines: int | None = None) -> tuple[list[T], Gap | None]:
+    """The records in the last ``most`` bytes of a .jsonl file, the last ``most_lines`` of them. The first line of these
+    bytes is incomplete, and the last one may be: lines that do not decode are left out."""
     try:
         tail = read_tail(file, most, run_of(file))[0]
     except FileNotFoundError:
         return [], None
     except OSError as error:
         return [], Gap(str(file), f"cannot be read: {error.strerror}")
+    if most_lines is not None:
+        tail = b"\n".join(tail.rsplit(b"\n", most_lines + 1)[-most_lines - 1 :])
     decode = _decoder(kind)
     begin, end = tail.find(b"\n") + 1, tail.rfind(b"\n") + 1
     between = _all_records(tail[begin:end], msgspec.json.Decoder(kind).decode_lines)

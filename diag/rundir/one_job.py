@@ -119,7 +119,7 @@ def _of_its_process(tables: RankTables, layout: RunLayout) -> tuple[RankTables, 
         tables = replace(tables, steps=own)
     if tables.rows and (reason := _calls_of_another(tables)):
         gaps.append(Gap(str(files.collectives), f"{reason}; left out"))
-        tables = replace(tables, rows=NO_ROWS, groups={})
+        tables = replace(tables, rows=NO_ROWS, groups={}, unread=None)
     beat = tables.heartbeat
     if beat is not None and 0 < beat.monotonic_ns < started_ns:
         gaps.append(Gap(str(files.heartbeat), "written before this process started: another process's; left out"))

@@ -85,6 +85,33 @@ class Silence(Topic, name="silence"):
 SILENCE = Silence()
 
 
+class Blocks(Topic, name="blocks", fixed=True):
+    """Runs that are read and accounted for a few steps at a time."""
+
+    most_bytes_at_once = threshold(
+        32 << 20,
+        "bytes",
+        "measured: the collectives of all ranks in a run that is read at once; its account takes about 8 times as much "
+        "memory (64 ranks, November 2026)",
+    )
+    block_bytes = threshold(20 << 20, "bytes", "chosen", "of the collectives of all ranks, in the steps of a block")
+    least_block_steps = threshold(32, "steps", "chosen", "of a block")
+    steps_before = threshold(
+        2, "steps", "chosen", "read before a block: calls reach into it, and its waits begin there"
+    )
+    steps_after = threshold(1, "steps", "chosen", "read after a block: ranks that are ahead are in it")
+    detailed_bytes = threshold(
+        20 << 20, "bytes", "chosen", "of the collectives in the steps that are kept with every piece and call"
+    )
+    stretches = threshold(16, "stretches", "chosen", "of these steps, spread over the run")
+    head_steps = threshold(8, "steps", "chosen", "read first: they show which process wrote the files")
+    compared_lines = threshold(64, "lines", "chosen", "of a file, which show whether it is in the order of the steps")
+    searched_bytes = threshold(1 << 16, "bytes", "chosen", "of a file, in which a step is searched line by line")
+
+
+BLOCKS = Blocks()
+
+
 class RunReading(Topic, name="run-reading", fixed=True):
     """How much of a run directory is read."""
 

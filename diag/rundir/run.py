@@ -30,7 +30,7 @@ from diag.collectors.records import (
 )
 from diag.errors import DiagError, ExitCode, readable
 from diag.model import Gap
-from diag.rundir.policy import JOBS, RUN_READING, SILENCE
+from diag.rundir.policy import BLOCKS, JOBS, RUN_READING, SILENCE
 from diag.toml import NotTomlError, toml_values
 from diag.traces.cache import Cache
 from diag.traces.kineto_names import CommRule, RuleError, parse_rule
@@ -42,14 +42,15 @@ from diag.traces.text_stream import exists, file_name, is_remote, trace_files
 from diag.traces.trace import Trace
 from diag.words.formatting import counted, masked, rank_ranges, visible
 
-from .columns import Rows, RowsBuilder, Steps, StepsBuilder
+from .columns import Steps, StepsBuilder
 from .durations import DurationRecords, recorded
 from .inspector import of_run
 from .jobs import Group, at_other_times, job_places, sort_traces, why_apart
 from .lines import each_piece, process_runs, read_heartbeat, read_identity, read_lines, read_manifest, restart_gaps
 from .one_job import of_one_job
 from .runs import split_job
-from .tables import RankTables, Tables
+from .step_lines import CollectiveLines, RowsReader
+from .tables import RankTables, RecordedRows, Tables
 
 # -- settings ----------------------------------------------------------------------------------------------------------
 #
@@ -285,7 +286,10 @@ def _open_run(layout: RunLayout, reading: Reading) -> Tables:
     rank_files = _readable_ranks(layout, gaps)
     files = {str(path): rank for rank, of_rank in rank_files.items() for path in of_rank.traces()}
     traces = _by_rank(list(files), reading, gaps, files)
-    ranks = {rank: _open_rank(rank, of_rank, tuple(traces.get(rank, ())), gaps) for rank, of_rank in rank_files.items()}
+    long = _too_long(rank_files)
+    ranks = {
+        rank: _open_rank(rank, of_rank, tuple(traces.get(rank, ())), gaps, long) for rank, of_rank in rank_files.items()
+    }
     ranks, manifest, of_others = of_one_job(layout, ranks, manifest)
     gaps += of_others
     rank_files = {rank: of_rank for rank, of_rank in rank_files.items() if rank in ranks}
@@ -364,30 +368,32 @@ def _readable_ranks(layout: RunLayout, gaps: list[Gap]) -> dict[int, RankLayout]
     return {rank: files for rank, files in ranks.items() if rank not in refusals}
 
 
-def _open_rank(rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: list[Gap]) -> RankTables:
+def _open_rank(rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: list[Gap], long: bool) -> RankTables:
+    """``long``: only the rows of its first steps are read."""
     identity, gap = read_identity(files)
     heartbeat, heartbeat_gap = read_heartbeat(files)
     steps, step_gaps = _read_steps(files)
-    rows, groups, line_gaps = _read_rows(files)
+    recorded_rows, unread = _first_rows(files, steps) if long else (_read_rows(files), None)
     device_steps, device_gaps = read_lines(files.device_steps, DeviceStepRecord, files.run)
     samples, sample_gaps = read_lines(files.device, DeviceRecord, files.run)
     scheduling, scheduling_gaps = read_lines(files.host, HostRecord, files.run)
     saved, saved_gaps = read_lines(files.checkpoints, CheckpointRecord, files.run)
     gaps.extend(g for g in (gap, heartbeat_gap) if g is not None)
-    gaps.extend((*step_gaps, *line_gaps, *device_gaps, *sample_gaps, *scheduling_gaps, *saved_gaps))
+    gaps.extend((*step_gaps, *recorded_rows.all_gaps(), *device_gaps, *sample_gaps, *scheduling_gaps, *saved_gaps))
     gaps.extend(Gap(str(files.folder), reason) for reason in (heartbeat.errors if heartbeat is not None else []))
     return RankTables(
         rank=rank,
         identity=identity,
         steps=steps,
-        rows=rows,
+        rows=recorded_rows.rows,
         device_steps=tuple(sorted(device_steps, key=lambda record: record.step)),
-        groups=groups,
+        groups=recorded_rows.groups,
         device=tuple(samples),
         scheduling=tuple(scheduling),
         checkpoints=tuple(saved),
         heartbeat=heartbeat,
         traces=traces,
+        unread=unread,
     )
 
 
@@ -400,25 +406,32 @@ def _read_steps(files: RankLayout) -> tuple[Steps, list[Gap]]:
     return steps.take(lasted[np.argsort(steps.step[lasted], kind="stable")]), gaps
 
 
-def _read_rows(files: RankLayout) -> tuple[Rows, dict[str, list[int]], list[Gap]]:
-    """The collectives, and the ranks of their groups."""
-    builder = RowsBuilder()
-    groups: dict[str, list[int]] = {}
-    dropped = 0
+def _read_rows(files: RankLayout) -> RecordedRows:
+    reader = RowsReader()
+    gaps = each_piece(files.collectives, CollectiveLine, reader.take, files.run)
+    return reader.read(files.collectives, gaps)
 
-    def take(lines: list[CollectiveLine]) -> None:
-        nonlocal dropped
-        builder.add_lines(lines)
-        for line in lines:
-            groups.update(line.groups)
-            dropped += line.dropped
 
-    gaps = each_piece(files.collectives, CollectiveLine, take, files.run)
-    if dropped:
-        were = "was" if dropped == 1 else "were"
-        reason = f"{counted(dropped, 'collective')} above the limit per step {were} not recorded"
-        gaps.append(Gap(str(files.collectives), reason))
-    return builder.built(), groups, gaps
+def _too_long(ranks: Mapping[int, RankLayout]) -> bool:
+    """Whether the collectives of all ranks are too many to be read at once. Records of devices have to be read as a
+    whole, with the collectives that belong to them."""
+    total = 0
+    for files in ranks.values():
+        with suppress(OSError):
+            total += files.collectives.stat().st_size
+            if files.device_steps.stat().st_size:
+                return False
+    return total > BLOCKS.most_bytes_at_once
+
+
+def _first_rows(files: RankLayout, steps: Steps) -> tuple[RecordedRows, CollectiveLines | None]:
+    """The rows of the first steps, and the source of all of them; all rows, and None, if they are not in the order of
+    their steps."""
+    lines = CollectiveLines(files.collectives, files.run)
+    if not lines.ordered:
+        return _read_rows(files), None
+    head = steps.step[: BLOCKS.head_steps]
+    return lines.of_steps([(int(head[0]), int(head[-1]) + 1)] if len(head) else []), lines
 
 
 def _by_rank(

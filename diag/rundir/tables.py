@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Sequence
 from math import prod
 from pathlib import Path
+from typing import Protocol
 
+import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from diag.collectors.records import (
     CheckpointRecord,
@@ -24,13 +27,45 @@ from diag.collectors.records import (
 from diag.model import Gap
 from diag.model.axes import Axes
 from diag.traces.trace import Trace
+from diag.words.formatting import counted
 
 from .columns import NO_ROWS, NO_STEPS, Rows, Steps
 from .durations import DurationRecords
 
 
+class RecordedRows(Struct, frozen=True):
+    """Collectives of a rank. ``dropped``: how many of these steps' were above the limit per step and are missing;
+    ``path``: the file."""
+
+    rows: Rows
+    groups: dict[str, list[int]]
+    dropped: int
+    path: str
+    gaps: tuple[Gap, ...]
+
+    def all_gaps(self, whole: bool = True) -> tuple[Gap, ...]:
+        """Also for rows that were not recorded. ``whole``: these are all steps, so that their number is known."""
+        if not self.dropped:
+            return self.gaps
+        were = "was" if whole and self.dropped == 1 else "were"
+        number = counted(self.dropped, "collective") if whole else "collectives"
+        return (*self.gaps, Gap(self.path, f"{number} above the limit per step {were} not recorded"))
+
+
+class UnreadRows(Protocol):
+    """The collectives of a rank in a run that is too long to be read at once."""
+
+    @property
+    def bytes(self) -> int:
+        """The size of the file."""
+
+    def of_steps(self, spans: Sequence[tuple[int, int]]) -> RecordedRows:
+        """Those of the steps from the first to before the second of each span."""
+
+
 class RankTables(Struct, frozen=True):
-    """All data of one rank. ``steps`` and ``rows`` may be given as any sequence of their records."""
+    """All data of one rank. ``steps`` and ``rows`` may be given as any sequence of their records. ``unread``: the
+    source of all rows, if ``rows`` has those of some steps only."""
 
     rank: int
     identity: RankRecord | None = None
@@ -43,6 +78,7 @@ class RankTables(Struct, frozen=True):
     heartbeat: Heartbeat | None = None
     traces: tuple[Trace, ...] = ()
     device_steps: tuple[DeviceStepRecord, ...] = ()
+    unread: UnreadRows | None = None
 
     def __post_init__(self) -> None:
         force_setattr(self, "steps", Steps.of(self.steps))
@@ -83,6 +119,11 @@ class Tables(Struct, frozen=True):
     snapshots: tuple[str, ...] = ()  # files of PyTorch's allocator: see ``diag.traces.memory_snapshots``
 
     @property
+    def long(self) -> bool:
+        """Whether it is too long to be read at once: the rows of most steps are not in ``ranks``."""
+        return any(rank.unread is not None for rank in self.ranks.values())
+
+    @property
     def recorded(self) -> tuple[int, int] | None:
         """Begin and end of its traces, Unix time in ns; None without traces."""
         traces = [trace for rank in self.ranks.values() for trace in rank.traces]
@@ -105,6 +146,41 @@ class Tables(Struct, frozen=True):
         """Ranks without usable data; empty if the world size is unknown."""
         used = {rank for rank, tables in self.ranks.items() if not tables.empty}
         return tuple(rank for rank in range(self.world_size or 0) if rank not in used)
+
+
+def of_steps(tables: Tables, numbers: Collection[int]) -> Tables:
+    """The run as if only these steps were recorded, their rows read."""
+    spans = _spans(numbers)
+    gaps: list[Gap] = []
+    ranks = {rank: _of_steps(of_rank, numbers, spans, gaps) for rank, of_rank in tables.ranks.items()}
+    return replace(tables, ranks=ranks, gaps=tuple(dict.fromkeys((*tables.gaps, *gaps))))
+
+
+def _of_steps(
+    rank: RankTables, numbers: Collection[int], spans: Sequence[tuple[int, int]], gaps: list[Gap]
+) -> RankTables:
+    if rank.unread is not None:
+        read = rank.unread.of_steps(spans)
+        rows, groups = read.rows, {**rank.groups, **read.groups}
+        gaps += read.all_gaps(whole=False)
+    else:
+        rows, groups = rank.rows.take(np.isin(rank.rows.step, list(numbers))), rank.groups
+    return replace(
+        rank,
+        steps=rank.steps.of_numbers(numbers),
+        rows=rows,
+        groups=groups,
+        device_steps=tuple(record for record in rank.device_steps if record.step in numbers),
+        unread=None,
+    )
+
+
+def _spans(numbers: Collection[int]) -> list[tuple[int, int]]:
+    """Each unbroken stretch of the numbers: the first, and the one after the last."""
+    inside = np.unique(np.fromiter(numbers, np.int64, len(numbers)))
+    breaks = np.flatnonzero(np.diff(inside) != 1)
+    first, last = np.concatenate(([0], breaks + 1)), np.concatenate((breaks, [len(inside) - 1]))
+    return list(zip(inside[first].tolist(), (inside[last] + 1).tolist(), strict=True)) if len(inside) else []
 
 
 # -- axes --------------------------------------------------------------------------------------------------------------

@@ -97,8 +97,7 @@ def _outcome(outcome: Outcome | None) -> dict[str, Any] | None:
 
 def to_dict(result: Result) -> dict[str, Any]:
     """Plain containers, as the contract names them."""
-    plain: dict[str, Any] = to_builtins(_content(result), enc_hook=float)
-    return plain
+    return {name: msgspec.json.decode(value) for name, value in fields_of(result).items()}
 
 
 def _content(result: Result) -> dict[str, Any]:
@@ -108,7 +107,7 @@ def _content(result: Result) -> dict[str, Any]:
         "outcome": _outcome(result.outcome),
         "verdict": verdict_to_dict(result.verdict),
         "critical_path": _path(result.examination.shares),
-        "steps": [_step(result, step) for step in result.attribution.steps],
+        "steps": [Raw(_encode(_step(result, step))) for step in result.attribution.steps],
         "scheduling": _scheduling(result),
         "memory": peaks_to_dict(result),
         "out_of_memory": result.failed_allocations,
@@ -176,13 +175,14 @@ def _shortened(table: dict[str, Any], most: int) -> dict[str, Any]:
 
 
 def _step(result: Result, step: StepAccount) -> dict[str, Any]:
+    detailed = result.attribution.detailed
     return {
         "step": step.step,
         "dur_ns": step.dur_ns,
         "bottleneck": result.bottleneck_of(step),
         "usable": step.usable,
         "note": step.note,
-        "ranks": step.parts,
+        "ranks": list(step.parts) if detailed is None or step.step in detailed else [],
         "culprits": [{"rank": b.rank, "kind": b.kind.name.lower(), "ns": b.ns} for b in step.blames],
     }
 

@@ -18,6 +18,7 @@ from diag.api import DurationResult, Result, describe_run
 from diag.diagnoses.compare import reasons_against
 from diag.diagnoses.costs import Cost, class_of
 from diag.model import Gap
+from diag.model.parts import parts_of_steps
 from diag.model.query import Query
 from diag.model.steps import (
     Advice,
@@ -28,7 +29,6 @@ from diag.model.steps import (
     Finding,
     Knob,
     Outcome,
-    Parts,
     Risk,
     Severity,
 )
@@ -213,7 +213,7 @@ def page_of(result: Result, most_ranks: int | None = None) -> Page:
     """The page of a result, without advice. ``most_ranks``: the most rows in the table of ranks."""
     coverage, attribution, run = result.coverage, result.attribution, describe_run(result)
     culprits = result.verdict.culprit_ranks
-    shown = sorted({parts.rank for step in attribution.steps for parts in step.parts})
+    shown = np.unique(parts_of_steps(attribution.steps)[0].rank).tolist()
     rank = next((culprit for culprit in culprits if culprit in shown), shown[0] if shown else 0)
     whole = "window" if attribution.undivided else "step"
     return Page(
@@ -290,17 +290,19 @@ def verdict_of(verdict: Answer, steps: str = "", why: str = "", action: str = ""
 def place_of(result: Result, finding: Finding, otherwise: int = 0) -> Place | None:
     """Where to look at a finding. ``otherwise``: the rank if the finding names none."""
     shares = result.examination.shares
-    accounts = {step.step: step for step in result.attribution.steps}
     rank = min(finding.ranks, default=otherwise)
-    sources = {number: {p.rank: p.source for p in accounts[number].parts} for number in shares.numbers}
-    recorded = [number for number in shares.numbers if rank in sources[number]]
+    shown = set(shares.numbers) & (result.attribution.detailed or set(shares.numbers))
+    steps = [step for step in result.attribution.steps if step.step in shown]
+    parts, owner = parts_of_steps(steps)
+    recorded = [steps[at].step for at in owner[parts.rank == rank].tolist()]
     if finding.bottleneck is None or not finding.cost_ns_per_step or not recorded:
         return None
     costs = [cost for cost in Cost if class_of(cost, shares.on_device) == finding.bottleneck]
     blamed = [series for cost in costs for of, series in shares.blame_ns.get(cost, {}).items() if of == rank]
     spent = np.sum(blamed if any(map(np.any, blamed)) else [shares.cost(cost) for cost in costs], axis=0)
     cost_of = dict(zip(shares.numbers, spent.tolist(), strict=True))
-    traced = [number for number in recorded if sources[number][rank] == "trace"]
+    in_trace = owner[(parts.rank == rank) & parts.from_source("trace")]
+    traced = [steps[at].step for at in in_trace.tolist()]
     return Place(rank, max(traced or recorded, key=cost_of.__getitem__))
 
 
@@ -551,15 +553,15 @@ def _share_of(result: Result, cost: Cost) -> float | None:
     return None if result.examination.unseen(cost) else result.examination.shares.share(cost)
 
 
-def _of_own_step(attribution: Attribution, spent: Callable[[Parts], int]) -> str:
-    """The share of the ranks' own steps that ``spent`` takes, over all ranks and counted steps."""
-    parts = [parts for step in attribution.usable or attribution.steps for parts in step.parts]
-    total = sum(rank_parts.dur_ns for rank_parts in parts)
-    return share(sum(map(spent, parts)) / total if total else 0.0)
+def _of_own_step(attribution: Attribution, field: str) -> str:
+    """The share of the ranks' own steps that a field of ``Parts`` takes, over all ranks and counted steps."""
+    parts, _ = parts_of_steps(attribution.usable or attribution.steps)
+    total = int(parts.dur_ns.sum())
+    return share(int(parts.column(field).sum()) / total if total else 0.0)
 
 
 def _communication_help(result: Result) -> str:
-    own = _of_own_step(result.attribution, lambda parts: parts.exposed_comm_ns)
+    own = _of_own_step(result.attribution, "exposed_comm_ns")
     return (
         "Exposed communication on the critical path, as a share of the step. Waiting for a slower rank counts with "
         f"what makes that rank slow. With that waiting, the ranks spend {own} of their own steps in communication."
@@ -567,7 +569,7 @@ def _communication_help(result: Result) -> str:
 
 
 def _data_help(result: Result) -> str:
-    own = _of_own_step(result.attribution, lambda parts: parts.data_wait_ns)
+    own = _of_own_step(result.attribution, "data_wait_ns")
     return (
         "Waiting for the data loader on the critical path, as a share of the step, also where all ranks wait for one "
         f"rank's loader. The ranks spend {own} of their own steps on it."
@@ -575,7 +577,7 @@ def _data_help(result: Result) -> str:
 
 
 def _host_help(result: Result) -> str:
-    own = _of_own_step(result.attribution, lambda parts: parts.idle_parts.by_host_ns)
+    own = _of_own_step(result.attribution, "idle_parts.by_host_ns")
     return (
         "Idle time of the device on the critical path, as a share of the step, because the host launches late, "
         f"synchronises or allocates memory. The devices idle for it in {own} of the ranks' own steps."

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from diag.account.durations import Durations
 from diag.model.breakdown import AllToAllStat
+from diag.model.parts import parts_of_steps
 from diag.model.steps import Attribution, Parts, Stall, StepAccount
 from diag.show.policy import PAGE
 from diag.tables.frames import rank_means
@@ -245,7 +246,7 @@ def stall_table(attribution: Attribution, step: int | None = None, most: int | N
     most = PAGE.most_stalls if most is None else most
     accounts = _accounts(attribution, step)
     stalls = _stalls(accounts)[:most]
-    ranks = {parts.rank for account in accounts for parts in account.parts}
+    ranks = set(parts_of_steps(accounts)[0].rank.tolist())
     columns = {
         sentence(_noun(attribution)): [f"{account.step:,}" for account, _, _ in stalls] if len(accounts) > 1 else [],
         "Rank": [str(parts.rank) for _, parts, _ in stalls] if len(ranks) > 1 else [],
@@ -262,7 +263,7 @@ def stall_table(attribution: Attribution, step: int | None = None, most: int | N
 def stall_lines(attribution: Attribution) -> tuple[str, ...]:
     """The longest stalls that are worth a line of a report, with ordinary spaces."""
     accounts = _accounts(attribution)
-    several = len({parts.rank for account in accounts for parts in account.parts}) > 1
+    several = len(set(parts_of_steps(accounts)[0].rank.tolist())) > 1
     lines = []
     for account, parts, stall in _stalls(accounts)[: PAGE.most_stall_lines]:
         if stall.dur_ns < PAGE.stall_line_share * parts.dur_ns:
@@ -295,7 +296,10 @@ def _noun(attribution: Attribution) -> str:
 
 
 def _stalls(accounts: Sequence[StepAccount]) -> list[tuple[StepAccount, Parts, Stall]]:
-    stalls = [(account, parts, stall) for account in accounts for parts in account.parts for stall in parts.stalls]
+    every, owner = parts_of_steps(accounts)
+    stalls = [
+        (accounts[owner[place]], every[place], stall) for place, of_rank in every.stalls.items() for stall in of_rank
+    ]
     return sorted(stalls, key=lambda row: (-row[2].dur_ns, row[0].step, row[1].rank, row[2].at_ns))
 
 

@@ -6,18 +6,19 @@ sizes in bytes, fractions from 0 to 1. Unknown values are null.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from diag.model.breakdown import CollectiveTable, KernelTable, ModuleTable
-from diag.model.steps import Attribution, Bottleneck, Finding, Parts, StepAccount
+from diag.model.parts import UNKNOWN, Bools, Ints, PartColumns, parts_of_steps
+from diag.model.steps import Attribution, Bottleneck, Finding, StepAccount
 from diag.rundir.tables import Tables
 
 if TYPE_CHECKING:
@@ -263,39 +264,57 @@ def _plain(value: Any) -> Any:
 
 def steps(attribution: Attribution, bottleneck_of: Callable[[StepAccount], Bottleneck]) -> pl.DataFrame:
     """A row for each rank of each step."""
-    rows = []
-    for step in attribution.steps:
-        common = {"step": step.step, "counted": step.usable, "note": step.note, "bottleneck": bottleneck_of(step)}
-        rows += [{**asdict(parts), **common} for parts in step.parts]
-    return frame("steps", rows)
+    parts, owner = parts_of_steps(attribution.steps)
+    of_step: dict[str, list[Any]] = {
+        "step": [step.step for step in attribution.steps],
+        "counted": [step.usable for step in attribution.steps],
+        "note": [step.note for step in attribution.steps],
+        "bottleneck": [bottleneck_of(step).value for step in attribution.steps],
+    }
+    schema = {name: column.type for name, column in COLUMNS["steps"].items()}
+    columns = {
+        name: pl.Series(name, of_step[name], dtype=schema[name])[owner]
+        if name in of_step
+        else pl.Series(name, parts.sources, dtype=pl.String)[parts.source.astype(np.int64)]
+        if name == "source"
+        else _nullable(name, parts.column(name))
+        for name in schema
+    }
+    return pl.DataFrame(columns, schema=schema)
+
+
+def _nullable(name: str, values: Ints) -> pl.Series:
+    return pl.Series(name, values).set(pl.Series(values == UNKNOWN), None)
 
 
 def rank_means(attribution: Attribution, fields: Iterable[str] = tuple(_TIMES)) -> dict[int, dict[str, float | None]]:
     """By rank, the mean of each field of ``Parts`` (``idle_parts.queued_ns`` as well) over the counted steps in which
     it is known; None if it is never known. Overlapped communication that the counted steps lack is read from profiler
     windows. Every table of ranks shows these means."""
-    counted, traced = _by_rank(attribution.usable or attribution.steps), _by_rank(attribution.traced)
-    return {
-        rank: {field: _mean(counted_parts, traced[rank], field) for field in fields}
-        for rank, counted_parts in sorted(counted.items())
-    }
+    counted, _ = parts_of_steps(attribution.usable or attribution.steps)
+    traced, _ = parts_of_steps(attribution.traced)
+    ranks = np.unique(counted.rank)
+    means = {field: _means(counted, traced, field, ranks) for field in fields}
+    return {rank: {field: means[field][at] for field in fields} for at, rank in enumerate(ranks.tolist())}
 
 
-def _by_rank(steps: Iterable[StepAccount]) -> dict[int, list[Parts]]:
-    by_rank: dict[int, list[Parts]] = defaultdict(list)
-    for step in steps:
-        for parts in step.parts:
-            by_rank[parts.rank].append(parts)
-    return by_rank
+def _means(steps: PartColumns, traced: PartColumns, field: str, ranks: Ints) -> list[float | None]:
+    values, known = steps.column(field), steps.column(field) != UNKNOWN
+    if field != "overlapped_comm_ns":
+        return _by_rank(steps.rank, values, known, ranks)
+    # A lower bound if some communication was recorded at its end only.
+    sure = _by_rank(steps.rank, values, steps.hidden_known, ranks)
+    in_windows = _by_rank(traced.rank, traced.column(field), traced.hidden_known, ranks)
+    return [in_windows[at] if mean is None else mean for at, mean in enumerate(sure)]
 
 
-def _mean(steps: Sequence[Parts], traced: Sequence[Parts], field: str) -> float | None:
-    if field == "overlapped_comm_ns":  # a lower bound if some communication was recorded at its end only
-        steps = [parts for parts in steps if parts.hidden_known] or [parts for parts in traced if parts.hidden_known]
-    read = attrgetter(field)
-    values = [read(parts) for parts in steps]
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+def _by_rank(rank: Ints, values: Ints, counted: Bools, ranks: Ints) -> list[float | None]:
+    """The mean of the counted values of each of the ``ranks``; None without any."""
+    at = np.searchsorted(ranks, rank[counted])
+    number = np.bincount(at, minlength=len(ranks))
+    total = np.zeros(len(ranks), dtype=np.int64)
+    np.add.at(total, at, values[counted])
+    return [ns / count if count else None for ns, count in zip(total.tolist(), number.tolist(), strict=True)]
 
 
 def caused_waits(attribution: Attribution) -> dict[int, float]:
@@ -311,9 +330,7 @@ def caused_waits(attribution: Attribution) -> dict[int, float]:
 def ranks(attribution: Attribution, tables: Tables, culprits: Sequence[int]) -> pl.DataFrame:
     """A row for each rank: ``rank_means``, rounded."""
     caused = caused_waits(attribution)
-    steps: Counter[int] = Counter()
-    for step in attribution.usable or attribution.steps:
-        steps.update(parts.rank for parts in step.parts)
+    steps = Counter(parts_of_steps(attribution.usable or attribution.steps)[0].rank.tolist())
     rows = [
         {
             "rank": rank,

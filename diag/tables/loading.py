@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 
@@ -11,6 +10,7 @@ from msgspec import Struct
 
 from diag.account.records import loader_settings
 from diag.collectors.records import DATA, H2D, StepRecord
+from diag.model.parts import parts_of_steps
 from diag.model.steps import Attribution
 from diag.rundir.columns import UNKNOWN, Steps
 from diag.rundir.tables import RankTables, Tables
@@ -120,14 +120,12 @@ def loading_table(tables: Tables, attribution: Attribution, charged_ns: Mapping[
     """Over the steps that the verdict counts. ``charged_ns``: by rank, how long the others wait for its loader."""
     counted = attribution.usable or attribution.steps
     numbers = tuple(step.step for step in counted)
-    waits: dict[int, list[int]] = defaultdict(list)
-    copies: dict[int, list[int]] = defaultdict(list)
-    lengths: dict[int, list[int]] = defaultdict(list)
-    for step in counted:
-        for parts in step.parts:
-            waits[parts.rank].append(parts.data_wait_ns)
-            copies[parts.rank].append(parts.exposed_copy_ns)
-            lengths[parts.rank].append(parts.dur_ns)
+    parts, _ = parts_of_steps(counted)
+    ranks = np.unique(parts.rank).tolist()
+    waits, copies, lengths = (
+        {rank: column[parts.rank == rank].tolist() for rank in ranks}
+        for column in (parts.data_wait_ns, parts.exposed_copy_ns, parts.dur_ns)
+    )
     means = {rank: round(float(np.mean(of_rank))) for rank, of_rank in waits.items()}
     rows = [
         _row(

@@ -15,6 +15,7 @@ from diag.app.views import loading, memory
 from diag.app.views.common import METRIC_PX, card_px
 from diag.collectors.records import MemoryRecord
 from diag.diagnoses.compare import RankDifference
+from diag.model.parts import PartColumns
 from diag.model.steps import Bottleneck, Kind, Parts
 from diag.show.page import metrics_of
 from diag.tables.efficiency import token_rate, tokens_of
@@ -34,8 +35,9 @@ def view(slow_rank_1: Path) -> RunView:
 @pytest.mark.parametrize("known", [True, False])
 def test_the_parts_add_up_to_the_step(known: bool) -> None:
     parts = Parts(0, "records", 100, 40, 30, 5, 10, 8, 7, 3, 2, 20 if known else None, 10 if known else None)
-    assert sum(split(parts).values()) == parts.dur_ns
-    assert split(parts)[Part.COMMUNICATION] == (0 if known else 30)
+    columns = split(PartColumns.of([parts]))
+    assert sum(columns.values()) == parts.dur_ns
+    assert columns[Part.COMMUNICATION] == (0 if known else 30)
 
 
 def test_the_layout_holds_the_analysed_numbers(view: RunView) -> None:

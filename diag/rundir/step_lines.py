@@ -1,0 +1,155 @@
+"""A file of a run directory whose lines are in the order of their steps, read a few steps at a time.
+
+The place of a step is found by halving the file, so that reading some steps takes the time of these steps, however long
+the run is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from msgspec import Struct
+
+from diag.collectors.policy import RECORDED_FILES
+from diag.collectors.reading import open_regular
+from diag.collectors.records import CollectiveLine
+from diag.model import Gap
+from diag.rundir.policy import BLOCKS
+
+from .columns import RowsBuilder
+from .lines import each_piece
+from .tables import RecordedRows
+
+# The collectors write the step first.
+_STEP: Final = re.compile(rb'\{\s*"step"\s*:\s*(\d{1,18})\s*[,}]')
+_HEAD_BYTES: Final = 64
+
+
+class UnorderedError(Exception):
+    """A line is not where the order of the steps has it, or has no step: the whole file has to be read."""
+
+
+class CollectiveLines(Struct, frozen=True):
+    """The collectives of a rank. ``run``: the run directory, which no link may lead out of."""
+
+    path: Path
+    run: Path
+
+    @property
+    def bytes(self) -> int:
+        try:
+            return self.path.stat().st_size
+        except OSError:
+            return 0
+
+    def of_steps(self, spans: Sequence[tuple[int, int]]) -> RecordedRows:
+        """The rows of the steps from the first to before the second of each of the ``spans``, which do not overlap. The
+        whole file is read if lines of other steps lie between theirs."""
+        reader = RowsReader()
+        gaps: list[Gap] = []
+        try:
+            for first, last in spans:
+                gaps += _take(self.path, self.run, first, last, reader.take)
+        except UnorderedError:
+            reader = RowsReader()
+
+            def inside(lines: list[CollectiveLine]) -> None:
+                reader.take([line for line in lines if any(first <= line.step < last for first, last in spans)])
+
+            gaps = each_piece(self.path, CollectiveLine, inside, self.run)
+        return reader.read(self.path, gaps)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the lines at some places, spread over the file, are in the order of their steps."""
+        try:
+            with open_regular(self.path, self.run) as file:
+                size = os.fstat(file.fileno()).st_size
+                places = [size * at // BLOCKS.compared_lines for at in range(BLOCKS.compared_lines)]
+                steps = [_line_after(file, place, size)[1] for place in places]
+        except (OSError, UnorderedError):
+            return False
+        known = [step for step in steps if step is not None]
+        return known == sorted(known)
+
+
+class RowsReader:
+    """Makes columns of the lines of a collectives.jsonl, which come in parts."""
+
+    def __init__(self) -> None:
+        self._builder = RowsBuilder()
+        self._groups: dict[str, list[int]] = {}
+        self._dropped = 0
+
+    def take(self, lines: list[CollectiveLine]) -> None:
+        self._builder.add_lines(lines)
+        for line in lines:
+            self._groups.update(line.groups)
+            self._dropped += line.dropped
+
+    def read(self, path: Path, gaps: Sequence[Gap]) -> RecordedRows:
+        """All rows that were taken. ``gaps``: of the parts."""
+        return RecordedRows(self._builder.built(), self._groups, self._dropped, str(path), tuple(gaps))
+
+
+def _take(path: Path, run: Path, first: int, last: int, take: Callable[[list[CollectiveLine]], object]) -> list[Gap]:
+    def checked(lines: list[CollectiveLine]) -> None:
+        if not all(first <= line.step < last for line in lines):
+            raise UnorderedError
+        take(lines)
+
+    try:
+        with open_regular(path, run) as file:
+            size = os.fstat(file.fileno()).st_size
+            begin = _place_of(file, first, 0, size)
+            end = _place_of(file, last, begin, size)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        return [Gap(str(path), f"cannot be read: {error.strerror}")]
+    return each_piece(path, CollectiveLine, checked, run, (begin, end)) if begin < end else []
+
+
+def _place_of(file: BinaryIO, step: int, low: int, high: int) -> int:
+    """Where the first line of this step or a later one begins. ``low``: where some line begins that is not behind it;
+    ``high``: the end of the file."""
+    end = high
+    while high - low > BLOCKS.searched_bytes:
+        middle = (low + high) // 2
+        begin, of_line = _line_after(file, middle, end)
+        if of_line is None or of_line >= step or begin >= high:
+            high = middle
+        else:
+            low = begin
+    file.seek(low)
+    at = low
+    while at < end:
+        line = file.readline(RECORDED_FILES.line_bytes)
+        match = _STEP.match(line)
+        if match is None:
+            if line.strip() and line.endswith(b"\n"):
+                raise UnorderedError
+            break  # the last line was not written to its end
+        if int(match[1]) >= step:
+            return at
+        at += len(line)
+    return at
+
+
+def _line_after(file: BinaryIO, place: int, end: int) -> tuple[int, int | None]:
+    """The begin of the first line that begins at ``place`` or later, and its step; None at the end of the file."""
+    file.seek(place - 1 if place else 0)
+    if place:
+        file.readline(RECORDED_FILES.line_bytes)
+    begin = file.tell()
+    head = file.read(_HEAD_BYTES)
+    match = _STEP.match(head)
+    if match is not None:
+        return begin, int(match[1])
+    if begin + len(head) >= end:
+        return begin, None  # nothing, or a line that was not written to its end
+    raise UnorderedError
