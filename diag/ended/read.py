@@ -15,7 +15,9 @@ from diag.collectors.layout import RankLayout, RunLayout, world_size_of
 from diag.collectors.reading import read_tail
 from diag.collectors.records import (
     FAILED,
+    HANG,
     P2P_PREFIX,
+    Asked,
     CollectiveLine,
     CollectiveRow,
     Heartbeat,
@@ -144,6 +146,7 @@ class Rank:
     runs: bool | None = None  # whether its process exists; None on another host
     pid: int | None = None
     ended_as_hung: bool = False  # ``diag run`` ended its process, which was there until then
+    raised_late: Chain | None = None  # what it raised only after that
 
     @property
     def is_done(self) -> bool:
@@ -176,13 +179,11 @@ def read_run(layout: RunLayout) -> Rundir:
     job = job_ranks(layout, whole=True)
     manifest = job.manifest
     gaps += job.gaps
-    ranks = {
-        rank: replace(
-            _rank(rank, files, job.identities[rank], exits.get(rank), gaps),
-            ended_as_hung=_is_ended_as_hung(manifest, rank, exits.get(rank)),
-        )
-        for rank, files in job.files.items()
-    }
+    ranks = {rank: _rank(rank, files, job.identities[rank], exits.get(rank), gaps) for rank, files in job.files.items()}
+    hung_ns = _hang_ended_ns(manifest, asked)
+    for rank, record in ranks.items():
+        if _is_ended_as_hung(manifest, rank, record.exit):
+            ranks[rank] = _as_it_hung(record, hung_ns)
     return Rundir(
         manifest=layout.manifest,
         ranks=ranks,
@@ -213,6 +214,31 @@ def _is_ended_as_hung(manifest: Manifest | None, rank: int, ended: RankExit | No
     hang = manifest.hang if manifest is not None else {}
     ranks = hang.get("ended")  # older versions of diag named none: it may have ended any of them
     return bool(hang.get("ended_by_diag")) and (not isinstance(ranks, list) or rank in ranks)
+
+
+def _hang_ended_ns(manifest: Manifest | None, asked: Asked | None) -> int:
+    """When ``diag run`` began to end the ranks of a hang, Unix ns. Older versions did not write it: then when it asked
+    them where they were, shortly before."""
+    ended_ns = manifest.hang.get("unix_ns") if manifest is not None else None
+    if isinstance(ended_ns, int) and ended_ns > 0:
+        return ended_ns
+    return asked.unix_ns if asked is not None and asked.why == HANG else 0
+
+
+def _as_it_hung(record: Rank, hung_ns: int) -> Rank:
+    """A rank that ``diag run`` ended, as it was until then: what it raised only afterwards, because it or a worker of
+    its loader was ended, is no cause."""
+    record = replace(record, ended_as_hung=True)
+    raised_ns = (
+        record.beat.unix_ns if record.beat is not None and record.beat.failed else (record.raised_at + 1) * 10**9
+    )
+    if raised_ns < hung_ns and (record.raised_at or (record.beat is not None and record.beat.failed)):
+        return record
+    beat = record.beat
+    if beat is not None and beat.failed:
+        beat = replace(beat, phase=record.failed_in or beat.phase.removeprefix(FAILED))
+    late = record.raised
+    return replace(record, beat=beat, failed_in="", error="", raised=None, raised_at=0, failed_as="", raised_late=late)
 
 
 def _rank(

@@ -23,6 +23,7 @@ from .wording import guess_words as guess_words
 from .wording import is_incomplete
 
 if TYPE_CHECKING:
+    from diag.ended.read import Rundir
     from diag.hang.flight import Dumps
     from diag.hang.ras.client import Asked
 
@@ -193,6 +194,7 @@ def _investigated(
     dumps = read_dumps([path for path in paths if path != STDIN])
     from_dumps = clues_of(dumps, logs.world_size)
     runs = read_runs(paths)
+    logs = _without_what_followed(logs, runs)
     # A log given in addition to the run may be of another job.
     well = ended_well(runs[0]) if len(runs) == len(paths) == 1 else None
     state = standing(runs[0]) if len(runs) == len(paths) == 1 else None
@@ -214,6 +216,22 @@ def _investigated(
     ended = bool(runs) and all(map(is_over, runs))
     answer = reason(logs, from_dumps, [*from_runs, *findings.clues], well, state, backends, pids, ended)
     return Investigation(_without_secrets(_with_snapshot(completed(answer, findings), paths)), logs, dumps, backends)
+
+
+def _without_what_followed(logs: Logs, runs: Iterable[Rundir]) -> Logs:
+    """The logs without the exceptions that ranks raised only after ``diag run`` had ended them."""
+    late = {
+        str(RunLayout(run.manifest.parent).rank(rank).log): {f"{error.name}: {error.message}" for error in chain.errors}
+        for run in runs
+        for rank, record in run.ranks.items()
+        if (chain := record.raised_late) is not None
+    }
+    if not late:
+        return logs
+    lines = tuple(
+        line for line in logs.lines if not any(line.text.strip().startswith(text) for text in late.get(line.path, ()))
+    )
+    return replace(logs, lines=lines)
 
 
 def _with_snapshot(answer: Triage, paths: Sequence[str]) -> Triage:

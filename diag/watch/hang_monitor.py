@@ -294,10 +294,12 @@ class Hang:
     away: tuple[tuple[int, str], ...]
     ended_by_diag: bool
     ended: tuple[int, ...] = ()  # ranks that were there until then
+    unix_ns: int = 0  # then
 
     @classmethod
     def of(cls, judgement: Judgement, ended_by_diag: bool, ended: tuple[int, ...] = ()) -> Hang:
-        return cls(judgement.still_s, judgement.limit_s, judgement.waiting, judgement.away, ended_by_diag, ended)
+        now = time.time_ns()
+        return cls(judgement.still_s, judgement.limit_s, judgement.waiting, judgement.away, ended_by_diag, ended, now)
 
 
 class Monitor:

@@ -49,6 +49,7 @@ class Ended:
     age_s: float = OLD_S
     phase: str = "backward"
     answered: int = 1
+    logged: bool = False  # the exception
 
 
 @dataclass
@@ -74,6 +75,7 @@ TOLD = Ended(-15)  # by the launcher
 BUG = Ended(1, True, "ValueError: boom", "ValueError")
 ALONE = ("others", "waited", "while")
 VICTIM = Ended(1, False, LOST, "RuntimeError")
+KILLED_WITH_IT = Ended(1, False, WORKER.replace("Killed", "Terminated"), "RuntimeError", age_s=0.2 * OLD_S, logged=True)
 
 CASES = {
     "finished": Case((DONE, DONE), 0, "healthy", says=("all 2 ranks reached the end",)),
@@ -166,6 +168,18 @@ CASES = {
         (Ended(-15, waits=True), Ended(-15, waits=True)), 5, "undetermined", (), ("ended by diag",), asked=HANG,
         hung=(0, 1),
     ),
+    "hung, and a worker of the loader was killed with its rank": Case(
+        (replace(KILLED_WITH_IT, waits=True), Ended(-15, phase="data")), 5, "missing_rank", (1,),
+        ("in its data phase",), asked=HANG, victims=(0,), hung=(0, 1), not_said=("DataLoader",),
+    ),
+    "hung without a worker of the loader, which was killed with its rank": Case(
+        (Ended(waits=True), replace(KILLED_WITH_IT, phase="data")), 5, "missing_rank", (1,), ("in its data phase",),
+        asked=HANG, victims=(0,), hung=(0, 1), not_said=("DataLoader worker",),
+    ),
+    "hung because one had raised and stayed": Case(
+        (Ended(waits=True), replace(BUG, code=-9, first=False, age_s=2 * OLD_S)), 5, "rank_killed_exception", (1,),
+        ("raised ValueError: boom",), asked=HANG, victims=(0,), hung=(0, 1),
+    ),
     "hung because one was gone": Case(
         (Ended(waits=True), Ended(answered=0, age_s=2 * OLD_S)), 5, "rank_killed_sigkill", (1,), ("disappeared",),
         asked=HANG, victims=(0,), hung=(0,),
@@ -193,7 +207,8 @@ def made(folder: Path, case: Case) -> RunLayout:
     ended_by = {"signal": case.signal, "unix_ns": now_ns - 10**9} if case.signal else {}
     changed = {"exit_code": case.exit_code, "ended_by": ended_by, "backend": case.backend}
     if case.hung:
-        changed["hang"] = {"ended_by_diag": True, "ended": list(case.hung)}
+        ended_ns = now_ns - int(1.5 * OLD_S * 1e9)
+        changed["hang"] = {"ended_by_diag": True, "ended": list(case.hung), "unix_ns": ended_ns}
     layout.manifest.write_text(json.dumps({**manifest, **changed}))
     if case.asked:
         layout.asked.write_bytes(encode(Asked(1, case.asked, 1)))
@@ -216,13 +231,15 @@ def write_rank(layout: RunLayout, rank: int, one: Ended, now_ns: int, ranks: int
     finished = {"0": 11 if one.waits else 12} if ranks > 1 else {}
     last = Heartbeat(
         beat_ns, beat_ns, 11, phase, called, finished, done=one.done, steps=12, phase_since_ns=beat_ns - 10**9,
-        answered=one.answered, failed_in="backward" if one.raised else "", groups={"0": list(range(ranks))},
+        answered=one.answered, failed_in=one.phase if one.raised else "", groups={"0": list(range(ranks))},
     )  # fmt: skip
     files.heartbeat.write_bytes(encode(last))
     if one.error:
         text = f'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n{one.error}\n'
         extra = {"py_callstack": text, "timestamp": "1000"}
         files.error.write_text(json.dumps({"message": {"message": one.error, "extraInfo": extra}}))
+        if one.logged:
+            files.log.write_text(text)
 
 
 def plain(text: str) -> str:
