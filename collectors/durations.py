@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 from .accelerator import Accelerator, query_beside_captures
 from .files import Complaints, LineFile
-from .flight_recorder import Recorder, native_recorder
+from .flight_recorder import TORCH, Recorder, native_recorder
 from .policy import RECORDING
 from .records import DurationLine, DurationRow
 
@@ -47,7 +47,7 @@ def no_timing_because(enabled: bool, environ: Mapping[str, str] = os.environ) ->
     for name in (TIMING_VARIABLE, "TORCH_NCCL_CUDA_EVENT_CACHE"):
         if environ.get(name, "1").upper() in _FALSE:
             return f"{name} is off"
-    if tuple(map(int, torch.__version__.split(".")[:2])) < _TORCH:
+    if TORCH < _TORCH:
         return f"torch {torch.__version__} is older than {'.'.join(map(str, _TORCH))}"
     return ""
 

@@ -10,12 +10,15 @@ first, and those without an entry are left out.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+TORCH = tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2])  # the version of torch: (2, 13)
 
 # The name of the recorder, and of its dump function; with "_json" appended, the JSON dump. Accelerators first.
 _NATIVE = (("nccl", "_dump_nccl_trace"), ("xccl", "_dump_xccl_trace"))

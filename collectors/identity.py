@@ -14,16 +14,15 @@ import torch.distributed as dist
 
 from .accelerator import accelerator_of
 from .durations import TIMING_VARIABLE, no_timing_because
+from .flight_recorder import TORCH
 from .layout import RankLayout
 from .records import RankRecord
 from .settings import settings_from
 
-# torch 2.9 renamed it, and warns about the old name.
-_RECORDED_CALLS = (
-    "TORCH_FR_BUFFER_SIZE"
-    if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 9)
-    else "TORCH_NCCL_TRACE_BUFFER_SIZE"
-)
+# torch 2.8 renamed them, and prints a warning where it finds the old name.
+_RENAMED_IN = (2, 8)
+_OLD_NAMES = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+_NEW_NAMES = ("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE")
 
 
 # Rank, local rank and world size in the launchers' variables: torchrun and compatible launchers, Open MPI, MPICH and
@@ -89,17 +88,13 @@ def prepare_environment(layout: RankLayout, nccl_log: bool = True) -> None:
     Must run before ``init_process_group``: both libraries read these variables once.
     """
     layout.folder.mkdir(parents=True, exist_ok=True)
-    prefix = str(layout.flight_recorder_prefix)
     log = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": str(layout.nccl_log)} if nccl_log else {}
-    for name, value in {
-        **log,
-        **_collective_timing(layout),
-        _RECORDED_CALLS: "2000",
-        "TORCH_FR_DUMP_TEMP_FILE": prefix,
-        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": prefix,
-        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-    }.items():
+    for name, value in {**log, **_collective_timing(layout), "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}.items():
         os.environ.setdefault(name, value)
+    values = "2000", str(layout.flight_recorder_prefix)
+    for old, new, value in zip(_OLD_NAMES, _NEW_NAMES, values, strict=True):
+        if old not in os.environ and new not in os.environ:  # else ours might outrank the user's
+            os.environ[new if TORCH >= _RENAMED_IN else old] = value
 
 
 # NCCL loads one profiler plugin. NCCL's and RCCL's are built with the library, and installed next to it or anywhere.

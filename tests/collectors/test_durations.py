@@ -417,7 +417,7 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
         monkeypatch.delenv(name)
     monkeypatch.delenv(SETTINGS_VARIABLE, raising=False)
     monkeypatch.setattr(identity, "inspector_plugin", lambda: None)
-    monkeypatch.setattr(torch, "__version__", "2.13.0")
+    monkeypatch.setattr(durations, "TORCH", (2, 13))
     yield monkeypatch
     os.environ.clear()
     os.environ.update(before)
@@ -433,7 +433,7 @@ def test_why_collectives_are_not_timed(clean: pytest.MonkeyPatch) -> None:
     assert no_timing_because(True, {"NCCL_PROFILER_PLUGIN": "libmine.so"}) == ""
     assert TIMING_VARIABLE in no_timing_because(True, {TIMING_VARIABLE: "false"})
     assert "EVENT_CACHE" in no_timing_because(True, {"TORCH_NCCL_CUDA_EVENT_CACHE": "0"})
-    clean.setattr(torch, "__version__", "2.6.0+cu124")
+    clean.setattr(durations, "TORCH", (2, 6))
     assert "older than 2.7" in no_timing_because(True, {})
 
 
@@ -566,3 +566,29 @@ def test_a_device_that_failed_is_not_asked_again(tmp_path: Path, monkeypatch: py
     assert looks == []
     train(tmp_path / "ended", monkeypatch, ring)
     assert looks == [True]
+
+
+@pytest.mark.parametrize(
+    ("version", "known", "unknown"),
+    [
+        ((2, 6), identity._OLD_NAMES, identity._NEW_NAMES),
+        ((2, 8), identity._NEW_NAMES, identity._OLD_NAMES),
+    ],
+)
+def test_a_variable_is_set_by_the_name_that_torch_does_not_warn_of(
+    version: tuple[int, int],
+    known: tuple[str, ...],
+    unknown: tuple[str, ...],
+    clean: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    clean.setattr(identity, "TORCH", version)
+    prepared(tmp_path)
+    assert [name in os.environ for name in known] == [True, True]
+    assert [name in os.environ for name in unknown] == [False, False]
+    for name in (*known, *unknown):
+        clean.delenv(name, raising=False)
+    clean.setenv(unknown[0], "30")
+    prepared(tmp_path)
+    assert known[0] not in os.environ, "the user has said how many calls are kept"
+    assert os.environ[unknown[0]] == "30"
