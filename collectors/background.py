@@ -13,6 +13,7 @@ from .device_sampler import DeviceSampler
 from .fence import Fence
 from .files import Complaints, LineFile, encode, is_full, rewrite_file
 from .layout import RankLayout
+from .policy import RECORDING
 from .reading import read_object, whole
 from .records import Heartbeat, HostRecord, TraceAsked
 from .scheduling import PauseWatch
@@ -111,7 +112,7 @@ class Background:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(timeout=5)
+        self._thread.join(RECORDING.patience_s)
         if not self._thread.is_alive():
             self._durations(True)
         self.beat()
@@ -120,7 +121,8 @@ class Background:
             # None where the thread hangs in the driver: this one would hang, too.
             for _ in range(0 if self._thread.is_alive() else 2):
                 self._device_file.write(self._sampler.sample(everything=True))
-            self._sampler.close()
+            if not self._thread.is_alive():
+                self._sampler.close()
         self._sample_host()
         self._pauses.close()
 

@@ -9,8 +9,10 @@ same in Python, and ``attach.hooks`` calls ``reduced`` with what the reducer rep
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
+import os
 import sys
 import threading
 import time
@@ -319,6 +321,61 @@ def _bytes_of(payload: Any) -> int | None:
         return None
 
 
+# -- ends --------------------------------------------------------------------------------------------------------------
+#
+# The ends of asynchronous collectives that the host computes. The backend's thread calls Python when one has ended.
+#
+# It must not do so while the interpreter ends: Python 3.11 to 3.13 end a thread that asks for the GIL then, which ends
+# the process with SIGABRT, whatever its exit code should be. A training leaves a collective under way where it raises
+# between the call and the wait. So the backend completes a future of ours, and our exit completes those that are left.
+
+
+class Ends:
+    """Calls ``ended`` with each call that has ended."""
+
+    def __init__(self, ended: Callable[[RecordedCall], object], fence: Fence) -> None:
+        self._ended = ended
+        self._done = fence.hook(self._completed)
+        self._process = os.getpid()
+        # The futures that are under way, and the functions that they call, by the future's number.
+        self._followed: dict[int, tuple[Any, weakref.ref[Any]]] = {}
+        self._leaving = False
+
+    def follow(self, work: Any, call: RecordedCall) -> bool:
+        """Returns whether the backend reports the end."""
+        try:
+            future = torch.futures.collect_all([work.get_future()])
+        except (RuntimeError, NotImplementedError, TypeError, AttributeError):  # of a backend without futures
+            return False
+        number, followed, done = id(future), self._followed, functools.partial(self._done, call)
+        # Until the backend's thread is through with the function, not only with calling it.
+        followed[number] = future, weakref.ref(done, lambda _gone: followed.pop(number, None))
+        future.add_done_callback(done)
+        return True
+
+    def _completed(self, call: RecordedCall, _future: Any) -> None:
+        if not self._leaving:
+            self._ended(call)
+
+    def let_go(self) -> None:
+        """No thread of the backend calls Python for us from here on. Waits for those that do, as long as
+        ``RECORDING.longest_leaving_s``."""
+        if not self._followed or os.getpid() != self._process:
+            return
+        import ctypes  # not in each process that imports torch
+
+        under_way, self._leaving = list(self._followed.values()), True
+        for future, _ in under_way:
+            with contextlib.suppress(RuntimeError):  # it is complete
+                future.set_result(None)
+                # For ever: the backend's thread has it as well, and deleting its value would take the GIL.
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(future))
+        self._leaving = False
+        until = time.monotonic() + RECORDING.longest_leaving_s
+        while any(done() is not None for _, done in under_way) and time.monotonic() < until:
+            time.sleep(0.001)
+
+
 # ``group_desc`` of groups whose calls are not part of a step: background threads use them.
 APART = "diag.apart"
 
@@ -365,7 +422,7 @@ class CollectiveTimer:
         self, max_calls_per_step: int, device_clock: DeviceClock | None = None, fence: Fence | None = None
     ) -> None:
         self.fence = fence or Fence()
-        self._done = self.fence.hook(self._on_done)
+        self._ends = Ends(self._ended_by_backend, self.fence)
         self.inside = Inside()  # a timed call: some public functions call others
         self.step = -1
         self._limit = max_calls_per_step
@@ -489,9 +546,8 @@ class CollectiveTimer:
             return
         if not call.device or call.marks is not None:
             time_wait(work, call, self._by_work, self._wait_of, self.fence)
-        if call.device:
-            return
-        work.get_future().add_done_callback(functools.partial(self._done, call))
+        if not call.device and not self._ends.follow(work, call):
+            call.ends_when_waited = True
 
     def _wait_begins(self, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> WaitBegun | None:
         if self.inside.now:  # in a synchronous call, which is timed as a whole
@@ -505,6 +561,9 @@ class CollectiveTimer:
     def _waited(self, call: RecordedCall, start_ns: int) -> None:
         if call.wait_start_ns is None:
             call.wait_start_ns, call.wait_end_ns = start_ns, time.monotonic_ns()
+            if call.ends_when_waited:
+                call.end_ns = call.wait_end_ns
+                self.finished(call)
 
     def mark_begins(self, call: RecordedCall) -> WaitBegun | None:
         """Called before the current stream is made to wait for a call on the device. Puts marks around that if it is
@@ -542,9 +601,13 @@ class CollectiveTimer:
             marks.own_stream = clock.current_stream() != clock.training_stream
             marks.end.record()
 
-    def _on_done(self, call: RecordedCall, _future: Any) -> None:
+    def _ended_by_backend(self, call: RecordedCall) -> None:
         call.end_ns = time.monotonic_ns()
         self.finished(call)
+
+    def let_go(self) -> None:
+        """The process ends, or the recording: no thread of a backend calls Python for us from here on."""
+        self._ends.let_go()
 
     def finished(self, call: RecordedCall) -> None:
         if call.seq > self.last_finished.get(call.group, -1):

@@ -32,7 +32,7 @@ def never() -> bool:
     return False
 
 
-def ignore(*_args: object) -> None:
+def ignore(*_args: object, **_named: object) -> None:
     pass
 
 

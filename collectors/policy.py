@@ -92,6 +92,12 @@ class Recording(Topic, name="recording", fixed=True):
     between_writes_ns = threshold(2_000_000_000, "ns")
     steps_written_at_once = threshold(20, "steps", "chosen", "steps at the begin")
     patience_s = threshold(5.0, "s")
+    dead_disk_s = threshold(
+        30.0,
+        "s",
+        "chosen: after twice this time, as the process may have been stopped meanwhile, a thread of the recorder that "
+        "writes is taken for stuck",
+    )
 
 
 RECORDING = Recording()

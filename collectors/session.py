@@ -265,7 +265,11 @@ class Collector(AbstractContextManager["Collector"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if os.getpid() != self._identity.pid:  # a fork: the files and the threads are its parent's
+            return
         self._fence.call(self._close, kind, always=True)
+        self._fence.call(self._windows.wait_until_packed, always=True)
+        self._fence.call(self._timer.let_go, always=True)
 
     def _close(self, kind: type[BaseException] | None) -> None:
         self._timer.uninstall()

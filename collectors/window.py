@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import os
-import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -20,9 +19,10 @@ from typing import Any
 import torch
 
 from .accelerator import profiler_activities
-from .fence import Fence
+from .fence import Fence, ignore
 from .files import Budget, Complaints, disk_full
 from .layout import RankLayout
+from .policy import RECORDING
 from .records import (
     TRACE_PENDING,
     TRACE_RECORDED,
@@ -63,6 +63,7 @@ class TraceWindows:
         self._started_by = 0, 0  # process and thread
         self._starting = False  # it cannot be stopped meanwhile
         self._packing: threading.Thread | None = None  # the last one
+        self._packed_bytes = 0  # of the trace that it compresses
         self._first_active = -1
         self._pending: TraceAsked | None = None  # a request whose window has not begun
         self._active: TraceAsked | None = None  # a request whose window has begun, and its last step is not over
@@ -215,7 +216,7 @@ class TraceWindows:
         )
         self._starting = True
         try:
-            with _quiet():
+            with _quiet(), _without_warning():
                 self._profiler.start()
         finally:
             self._starting = False
@@ -237,16 +238,15 @@ class TraceWindows:
         finally:
             self._profiler = None
         pack = self._fence.hook(self._pack)
-        self._packing = threading.Thread(
-            target=pack, args=(plain, target, self._active), name="diag-pack", daemon=False
-        )
+        # A daemon: the interpreter would wait for any other without a limit.
+        self._packing = threading.Thread(target=pack, args=(plain, target, self._active), name="diag-pack", daemon=True)
         self._packing.start()
 
     def _pack(self, plain: Path, target: Path, trace_request: TraceAsked | None) -> None:
         """Compresses the trace, in a thread of its own that hardly needs the GIL."""
         packed = target.with_name(f".{target.name}.tmp")
         try:
-            _pack(plain, packed)
+            _pack(plain, packed, self._note_packed)
             if self._budget.take(packed.stat().st_size):
                 packed.replace(target)
                 self._answer(trace_request, TRACE_RECORDED)
@@ -257,10 +257,21 @@ class TraceWindows:
         finally:
             _remove(plain, packed, _part(plain))
 
+    def _note_packed(self, size: int) -> None:
+        self._packed_bytes += size
+
     def wait_until_packed(self) -> None:
-        if self._packing is not None:
-            self._packing.join()
-            self._packing = None
+        """Waits for the last trace, as long as its compression gets on: the disk may be dead."""
+        packing, self._packing = self._packing, None
+        if packing is None:
+            return
+        limit_s, waits, before = RECORDING.dead_disk_s, 0, -1
+        while packing.is_alive() and waits < 2:
+            packing.join(limit_s)
+            waits = waits + 1 if before == self._packed_bytes else 0
+            before = self._packed_bytes
+        if packing.is_alive():
+            self._complaints.add("a trace is lost", f"its compression has been stuck for {2 * limit_s:g} s")
 
     def _answer(self, trace_request: TraceAsked | None, answer: str) -> None:
         """Sets the answer, unless another window has been requested since."""
@@ -300,11 +311,30 @@ def _quiet() -> Iterator[None]:
         del os.environ["KINETO_LOG_LEVEL"]
 
 
-def _pack(plain: Path, packed: Path) -> None:
+@contextlib.contextmanager
+def _without_warning() -> Iterator[None]:
+    """Keeps back torch 2.11's warning that a profiler clears its events, which comes with every first start. Not by a
+    filter of ``warnings``: a change of those lets Python print the training's own warnings again."""
+    module: Any = sys.modules[torch.profiler.profile.__module__]
+    warn_once = getattr(module, "_warn_once", None)
+    if warn_once is None:
+        yield
+        return
+    module._warn_once = ignore
+    try:
+        yield
+    finally:
+        module._warn_once = warn_once
+
+
+def _pack(plain: Path, packed: Path, written: Callable[[int], object]) -> None:
+    """``written``: is told the size of each part."""
     if not _is_whole(plain):  # the profiler does not report that it could not write
         raise disk_full("the profiler could not write its trace")
     with plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=1) as sink:
-        shutil.copyfileobj(source, sink, 1 << 20)
+        while part := source.read(1 << 20):
+            sink.write(part)
+            written(len(part))
 
 
 def _part(plain: Path) -> Path:

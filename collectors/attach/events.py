@@ -320,7 +320,10 @@ class Events:
             return None
         if self._last is not None:
             self._recorder.doing, self._last = self.doing(), None
-        with self._telling:
+        limit_s = RECORDING.dead_disk_s
+        if not (self._telling.acquire(timeout=limit_s) or self._telling.acquire(timeout=limit_s)):
+            raise TimeoutError(f"the thread that writes has been stuck for {2 * limit_s:g} s")
+        try:
             self._tell_waiting()
             steps = self.timeline.steps
             self._teller = get_ident()
@@ -328,6 +331,8 @@ class Events:
                 answer = getattr(self.timeline, name)(*values)
             finally:
                 self._teller = 0
+        finally:
+            self._telling.release()
         timeline = self.timeline
         self._steady = timeline.steady and not self._stopped
         self._optimizing, self._in_backward = timeline.optimizing, False

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import _thread
 import functools
 import os
 import sys
@@ -128,7 +129,16 @@ class Leaving:
         if self._progress() is None:
             return
         failure = failure_of(status, sys.exc_info()[1])
-        close = self._fence.hook(self._finish)
-        thread = threading.Thread(target=close, args=(failure,), name="diag-exit", daemon=True)
-        thread.start()
-        thread.join(RECORDING.longest_leaving_s)
+        close, closed = self._fence.hook(self._finish), _thread.allocate_lock()
+        closed.acquire()
+
+        def run() -> None:
+            try:
+                close(failure)
+            finally:
+                closed.release()
+
+        # Not a ``Thread``, whose start takes a lock of ``threading``: a signal's handler may be what leaves, and have
+        # interrupted the lock's holder.
+        _thread.start_new_thread(run, ())
+        closed.acquire(timeout=RECORDING.longest_leaving_s)

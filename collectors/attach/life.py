@@ -168,8 +168,9 @@ class Attachment:
 
         on_import("deepspeed.runtime.engine", "DeepSpeed", hooks.install_engine)
         on_import("transformers.trainer", "tokens", hooks.install_tokens)
-        self._exit_hook = self.fence.hook(self._at_exit, always=True)
-        atexit.register(self._exit_hook)
+        self._exit_hooks = [self.fence.hook(action, always=True) for action in (self._timer.let_go, self._at_exit)]
+        for hook in self._exit_hooks:  # called in reverse order
+            atexit.register(hook)
         quiet = Fence()  # a fork is not recorded anyway
         quiet.say = ignore
         os.register_at_fork(after_in_child=quiet.hook(self._forked))
@@ -377,7 +378,9 @@ class Attachment:
         """Undoes the rest in a process that goes on and may start another recording."""
         for handle in self._handles:
             handle.remove()
-        atexit.unregister(self._exit_hook)
+        self.fence.call(self._timer.let_go, always=True)
+        for hook in self._exit_hooks:
+            atexit.unregister(hook)
         if self._child_ends is not None:
             self._child_ends.cancel()
         recorded = self._collector is not None or self._before is not None

@@ -126,6 +126,24 @@ def pair(folder: Path) -> None:
         os.waitpid(child, 0)
 
 
+def left(folder: Path) -> None:
+    """Raises while an asynchronous collective is under way, which ends when Python does: the other rank goes away."""
+    faulthandler.cancel_dump_traceback_later()
+    told, tells = os.pipe()
+    if os.fork() == 0:
+        print_to("out1", "err1")
+        os.close(tells)
+        join(folder, 1, 2)
+        os.read(told, 1)  # until the first one is about to end
+        time.sleep(1)
+        os._exit(0)
+    join(folder, 0, 2)
+    steps(torch.nn.Linear(4, 2), 2)
+    dist.all_reduce(torch.ones(4), async_op=True)
+    os.write(tells, b"1")
+    raise ValueError("the training's own")
+
+
 def plain(folder: Path) -> None:
     """No process group, a thread and a child beside it, and an exception at the end."""
     model = torch.nn.Linear(4, 2)
@@ -158,7 +176,13 @@ def marked(folder: Path) -> None:
         recording.end_step()
 
 
-SCENARIOS: dict[str, Callable[[Path], None]] = {"ddp": ddp, "plain": plain, "pair": pair, "marked": marked}
+SCENARIOS: dict[str, Callable[[Path], None]] = {
+    "ddp": ddp,
+    "plain": plain,
+    "pair": pair,
+    "marked": marked,
+    "left": left,
+}
 
 # -- the recorder ------------------------------------------------------------------------------------------------------
 

@@ -36,6 +36,14 @@ def test_functions_that_fail_cost_the_recording_and_no_more(tmp_path: Path) -> N
     assert found["exit code"] == 0
 
 
+def test_a_training_that_leaves_a_collective_keeps_its_exit_code(tmp_path: Path) -> None:
+    """SIGABRT ended it: the collective ended with Python, and called a function of the recorder."""
+    found = failing(tmp_path, "left", 0, 10_000)
+    assert found["different"] == {}
+    assert found["trainings"] > 0
+    assert found["exit code"] == 1
+
+
 def test_a_training_that_fails_in_a_profiler_window_keeps_its_exit_code(tmp_path: Path) -> None:
     """SIGSEGV ended it, as the profiler still recorded when Python ended."""
     script = tmp_path / "train.py"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -58,9 +59,9 @@ def test_the_window_comes_at_the_steps_that_were_asked_for(tmp_path: Path) -> No
 def test_the_training_goes_on_while_a_window_is_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     may_pack, pack = threading.Event(), window._pack
 
-    def slowly(plain: Path, packed: Path) -> None:
+    def slowly(*args: Any) -> None:
         may_pack.wait(60)
-        pack(plain, packed)
+        pack(*args)
 
     monkeypatch.setattr(window, "_pack", slowly)
     training = Training(tmp_path)

@@ -98,7 +98,7 @@ def pipeline(rank: int, folder: Path, schedule: str) -> None:
 # With torch 2.6 rank 1 got stuck in step 0 over gloo, also without a recorder.
 TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
 OLD = TORCH < (2, 7)
-NO_ALL_TO_ALL = TORCH <= (2, 8)  # seen with 2.6 and 2.8
+NO_ALL_TO_ALL = TORCH < (2, 13)  # seen with 2.6, 2.8 and 2.11
 
 
 @pytest.mark.parametrize(
