@@ -52,8 +52,10 @@ from . import (
 )
 from .costs import Cost
 from .phases import PhaseAccount, disagreement, phases_alone, phases_from, phases_of, unlike_the_rest
-from .shares import Shares, charge, noise_of, shares_of
+from .relabel import relabelled
+from .shares import Shares, noise_of
 from .subject import Diagnosis, Subject
+from .timelines import shares_of
 
 DIAGNOSES: tuple[Diagnosis, ...] = (
     slow_data.DIAGNOSIS,
@@ -122,16 +124,10 @@ def examine(
         phases = phases_from(blocks.frontier, attribution, tables, clocked, noise)
         scheduling = blocks.scheduling
     alone = ranks_train_alone.train_alone(attribution, tables)
-
-    def charged(account: Shares) -> Shares:
-        of_ranks = charge(account, scheduling, attribution)
-        return ranks_train_alone.without_others(of_ranks) if alone else of_ranks
-
-    shares = charged(shares)
+    shares = relabelled(shares, scheduling, attribution, alone)
     if phases is not None:
-        phases = replace(phases, shares=charged(phases.shares))
+        phases = replace(phases, shares=relabelled(phases.shares, scheduling, attribution, alone))
     doubt = disagreement(phases, shares)
-    shares = pipeline_bubble.with_pipeline(shares, attribution)
     by_phases = phases.shares if phases is not None else None
     if phases is not None and phases.alone and by_phases is not None:
         subject = Subject(attribution, tables, by_phases, phases_alone=True, scheduling=scheduling)

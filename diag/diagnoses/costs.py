@@ -10,23 +10,15 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
 from diag.model.steps import (
     HOST_DETAILS,
     QUEUED_DETAILS,
-    STARTUP_DETAILS,
-    Blame,
     Bottleneck,
     Detail,
     Kind,
-    StepAccount,
-    by_causes,
 )
-
-Nanoseconds = npt.NDArray[np.int64]  # one value per step
 
 
 class Label(NamedTuple):
@@ -177,10 +169,6 @@ def class_of(cost: Cost, on_device: bool) -> Bottleneck:
     return (declared.bottleneck_on_device if on_device else None) or declared.bottleneck
 
 
-# Costs of their own, and what is added as unexplained: none of it is computing longer.
-_NO_STRAGGLING = (Detail.GC, Detail.OFFLOAD, Detail.UNKNOWN)
-
-
 def _by_label(labels: Sequence[tuple[Label, Cost]], on_device: bool) -> dict[tuple[Kind, Detail], Cost]:
     labelled: dict[tuple[Kind, Detail], Cost] = {}
     for label, cost in sorted(labels, key=lambda pair: not pair[0].details):
@@ -197,69 +185,12 @@ _ON_PATH = {on_device: _by_label(ON_PATH, on_device) for on_device in (False, Tr
 _OF_WAITING = {on_device: _by_label(OF_WAITING, on_device) for on_device in (False, True)}
 
 
-def cost_of(blame: Blame, on_device: bool) -> Cost:
+def cost_of(kind: Kind, detail: Detail, on_device: bool) -> Cost:
     """The cost that waiting for a rank counts as. On a CPU the host and the device are one: what a rank does between
     operators is its own work."""
-    return _OF_WAITING[on_device][blame.kind, blame.detail]
+    return _OF_WAITING[on_device][kind, detail]
 
 
-def on_path(steps: Sequence[StepAccount], on_device: bool) -> tuple[dict[Cost, Nanoseconds], Nanoseconds]:
-    """Nanoseconds of the steps' critical paths by cost, and those without one; together they are the path."""
-    spent = by_causes([step.path for step in steps])
-    rest = spent.sum(axis=(1, 2))
-    costs: dict[Cost, Nanoseconds] = {}
-    for (kind, detail), cost in _ON_PATH[on_device].items():
-        costs[cost] = costs.get(cost, 0) + spent[:, kind, detail]
-        rest = rest - spent[:, kind, detail]
-    return costs, rest
-
-
-def costs_of(steps: Sequence[StepAccount], on_device: bool) -> dict[Cost, Nanoseconds]:
-    """Removable nanoseconds of each step, by cost, without costs that no step has."""
-    costs, rest = on_path(steps, on_device)
-    if on_device:  # from records alone it is not known whether something was launched
-        recorded = [any(parts.source == "records" for parts in step.parts) for step in steps]
-        rest = rest + np.where(recorded, costs[Cost.QUEUED], 0)
-        costs[Cost.QUEUED] = np.where(recorded, 0, costs[Cost.QUEUED])
-    dur_ns = np.array([step.dur_ns for step in steps], dtype=np.int64)
-    for cost in costs:
-        if (usual_share := cost.value.usual_share) is not None:
-            usual = np.where(costs[cost] < usual_share() * dur_ns, costs[cost], 0)
-            costs[cost], rest = costs[cost] - usual, rest + usual
-    late = {cost: np.zeros(len(steps), dtype=np.int64) for cost in (Cost.STRAGGLER, Cost.HOST_STRAGGLER)}
-    for at, step in enumerate(steps):
-        for blame in step.blames:
-            if (cost := cost_of(blame, on_device)) in late and blame.detail not in _NO_STRAGGLING:
-                late[cost][at] += blame.ns
-    both = late[Cost.STRAGGLER] + late[Cost.HOST_STRAGGLER]
-    by_host = late[Cost.HOST_STRAGGLER]
-    once = np.array([step.together for step in steps], dtype=np.float64)
-    # Ranks can be late to several overlapping collectives, and late because their hosts are: together they cost at most
-    # the part of the path that has no other cost, or one that takes what they leave.
-    after = [cost for cost in costs if cost.value.stragglers_first]
-    left = rest + sum(costs[cost] for cost in after)
-    together = np.minimum(_rounded(both * once), left)
-    costs[Cost.HOST_STRAGGLER] = _rounded(together.astype(np.float64) * by_host / np.maximum(1, both))
-    unexplained = np.array([step.unexplained_ns for step in steps], dtype=np.int64)
-    costs[Cost.STRAGGLER] = together - costs[Cost.HOST_STRAGGLER] + unexplained
-    if on_device:
-        # A host that is slower than the others makes its rank late: its launches on the path are the same nanoseconds.
-        costs[Cost.HOST] = np.maximum(0, costs[Cost.HOST] - _rounded(by_host * once))
-    left = left - together
-    for cost in after:
-        costs[cost] = np.minimum(costs[cost], left)
-        left = left - costs[cost]
-    return {cost: ns for cost, ns in costs.items() if ns.any()}
-
-
-def _rounded(values: npt.NDArray[np.float64]) -> Nanoseconds:
-    whole: Nanoseconds = np.rint(values).astype(np.int64)
-    return whole
-
-
-def judged_ns(steps: Sequence[StepAccount]) -> Nanoseconds:
-    """The time of each step that is judged: the step and waiting whose cause lies outside of it, without start-up."""
-    idle = by_causes([step.path for step in steps])[:, Kind.IDLE]
-    whole = np.array([step.dur_ns + step.unexplained_ns for step in steps], dtype=np.int64)
-    judged: Nanoseconds = whole - idle[:, STARTUP_DETAILS].sum(axis=1)
-    return judged
+def cost_on_path(kind: Kind, detail: Detail, on_device: bool) -> Cost | None:
+    """The cost of a piece of the critical path; None for computation, and for the idle time of a CPU."""
+    return _ON_PATH[on_device].get((kind, detail))

@@ -22,7 +22,8 @@ from diag.words.formatting import counted, share
 from diag.words.wording import ONLY_DURATIONS, only_durations, sentence
 
 from . import DIAGNOSES, Examination, straggler
-from .shares import Noise, Shares
+from .cost_rows import Source
+from .shares import NO_NOISE, Shares
 from .subject import ranks_text, severity
 
 _INTERVAL = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=1000000"
@@ -36,7 +37,7 @@ def examine_durations(
     findings = _findings(account, read)
     not_looked = tuple(NotLooked(d.question, ONLY_DURATIONS, d.id) for d in DIAGNOSES if d.id != straggler.DIAGNOSIS.id)
     nothing = np.zeros(0)
-    shares = Shares((), nothing, {}, {}, {}, {}, account.ranks, True, Noise(0, 0))
+    shares = Shares((), nothing, (), account.ranks, True, NO_NOISE, Source.COLLECTIVES)
     examination = Examination(findings, () if findings else (straggler.DIAGNOSIS.question,), not_looked, shares)
     coverage = Coverage(
         ranks_used=tuple(tables.ranks),

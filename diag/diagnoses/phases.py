@@ -6,12 +6,10 @@ connected by collectives, the verdict rests on it; elsewhere it is the second op
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from diag.account.device_clock import DeviceClocked, outside_windows
 from diag.account.frontier import Frontier, frontier
@@ -20,6 +18,7 @@ from diag.diagnoses.policy import COMMUNICATION, COSTS, FINDINGS
 from diag.model.steps import HOST_DETAILS, QUEUED_DETAILS, Attribution, Bottleneck, Detail, Kind, by_cause
 from diag.rundir.tables import Tables
 
+from .cost_rows import CostTable, Side, Source
 from .costs import REMOVABLE, Cost, class_of
 from .culprits import Series
 from .shares import Noise, Shares
@@ -36,6 +35,7 @@ _LATE_AS = {
     OPTIMIZER: (Cost.STRAGGLER, Kind.COMPUTE, Detail.OPTIMIZER),
     REST: (Cost.STRAGGLER, Kind.IDLE, Detail.OTHER),
 }
+_LAUNCH = Kind.IDLE, Detail.LAUNCH
 _ON_HOST = frozenset({DATA, CHECKPOINT})  # the host does these itself, even if it only launches the rest
 
 
@@ -76,8 +76,8 @@ def phases_from(
         if tables.on_device and not clocked
         else len(connected) >= COMMUNICATION.matched_steps_share * len(counted)
     )
-    shares = _shares(phase_frontier, tables.on_device, noise)
-    return PhaseAccount(phase_frontier, _with_idle(shares, attribution) if clocked else shares, alone=not tied)
+    shares = _shares(phase_frontier, tables.on_device, noise, attribution if clocked else None)
+    return PhaseAccount(phase_frontier, shares, alone=not tied)
 
 
 def phases_alone(phase_frontier: Frontier, on_device: bool, noise: Noise) -> PhaseAccount:
@@ -119,46 +119,28 @@ def unlike_the_rest(attribution: Attribution, tables: Tables) -> str:
     return ""
 
 
-def _with_idle(shares: Shares, attribution: Attribution) -> Shares:
+def _idle(table: CostTable, numbers: Sequence[int], ranks: Sequence[int], attribution: Attribution) -> None:
     """Phases on device clocks include the devices' idle time. Its minimum over the ranks is a cost of the step. A rank
     with more of it is late because of its host, by at most the difference."""
     at = {(step.rank, step.step): by_cause(step.segments)[Kind.IDLE] for step in attribution.rank_steps}
 
     def idle(rank: int, details: tuple[Detail, ...]) -> Series:
-        return np.array([at[rank, number][list(details)].sum() for number in shares.numbers], dtype=np.float64)
+        return np.array([at[rank, number][list(details)].sum() for number in numbers], dtype=np.float64)
 
-    by_host = {rank: idle(rank, HOST_DETAILS) for rank in shares.ranks}
+    by_host = {rank: idle(rank, HOST_DETAILS) for rank in ranks}
     common = np.min(list(by_host.values()), axis=0)
-    queued = np.min([idle(rank, QUEUED_DETAILS) for rank in shares.ranks], axis=0)
-    late = shares.blame_ns.get(Cost.STRAGGLER, {})
-    of_host = {rank: np.minimum(ns, by_host[rank] - common) for rank, ns in late.items()}
-    nothing = np.zeros_like(shares.dur_ns)
-    every, hosts = sum(late.values(), nothing), sum(of_host.values(), nothing)
-    part = np.divide(hosts, every, out=np.zeros_like(every), where=every > 0)
-    cost = shares.cost(Cost.STRAGGLER)
-    detail_ns = dict(shares.blame_detail_ns)
-    for (rank, kind, detail), ns in shares.blame_detail_ns.items():
-        if kind == Kind.COMPUTE and rank in of_host:
-            left = np.divide(of_host[rank], late[rank], out=np.zeros_like(every), where=late[rank] > 0)
-            detail_ns[rank, kind, detail] = ns * (1 - left)
-    detail_ns |= {(rank, Kind.IDLE, Detail.LAUNCH): ns for rank, ns in of_host.items()}
-    return replace(
-        shares,
-        cost_ns={
-            **shares.cost_ns,
-            Cost.HOST: common,
-            Cost.QUEUED: queued,
-            Cost.STRAGGLER: cost * (1 - part),
-            Cost.HOST_STRAGGLER: cost * part,
-        },
-        blame_ns={
-            **shares.blame_ns,
-            Cost.STRAGGLER: {rank: ns - of_host[rank] for rank, ns in late.items()},
-            Cost.HOST_STRAGGLER: of_host,
-        },
-        blame_detail_ns=detail_ns,
-        idle_ns=common + queued + cost * part,
-    )
+    late = table.total(Side.WAITING, Cost.STRAGGLER)
+    of_host = np.zeros_like(common)
+    for rank in table.ranks(Side.WAITING, Cost.STRAGGLER):
+        own = np.minimum(table.total(Side.WAITING, Cost.STRAGGLER, rank), by_host[rank] - common)
+        table.relabel(Side.WAITING, Cost.STRAGGLER, Cost.HOST_STRAGGLER, own, rank, _LAUNCH)
+        of_host = of_host + own
+    part = np.divide(of_host, late, out=np.zeros_like(late), where=late > 0)
+    launched = table.total(Side.PATH, Cost.STRAGGLER) * part
+    queued = np.min([idle(rank, QUEUED_DETAILS) for rank in ranks], axis=0)
+    table.relabel(Side.PATH, Cost.STRAGGLER, Cost.HOST_STRAGGLER, launched, activity=_LAUNCH)
+    table.relabel(Side.PATH, None, Cost.HOST, common, activity=_LAUNCH)
+    table.relabel(Side.PATH, None, Cost.QUEUED, queued, activity=(Kind.IDLE, Detail.OTHER))
 
 
 class _Claim(Struct, frozen=True):
@@ -204,31 +186,30 @@ def _claim(shares: Shares, costs: tuple[Cost, ...]) -> _Claim | None:
     return _Claim(top, by_class[top], shares.culprits(main).ranks)
 
 
-def _shares(phase_frontier: Frontier, on_device: bool, noise: Noise) -> Shares:
-    steps = len(phase_frontier.numbers)
-    cost_ns: dict[Cost, Series] = defaultdict(lambda: np.zeros(steps))
-    blame_ns: dict[Cost, dict[int, Series]] = defaultdict(lambda: defaultdict(lambda: np.zeros(steps)))
-    detail_ns: dict[tuple[int, Kind, Detail], Series] = defaultdict(lambda: np.zeros(steps))
+def _shares(phase_frontier: Frontier, on_device: bool, noise: Noise, with_idle: Attribution | None = None) -> Shares:
+    """``with_idle``: the account that has the devices' idle time, where the phases are theirs."""
+    table = CostTable(len(phase_frontier.numbers))
     for phase, (cost, kind, detail) in _LATE_AS.items():
+        increment = phase_frontier.increment(phase).astype(np.float64)
+        late = phase_frontier.late(phase).astype(np.float64)
         if on_device and phase not in _ON_HOST and not phase_frontier.communication_known:
+            table.add(Side.PATH, None, increment, Kind.COMPUTE, detail)
             continue
-        late, increment = phase_frontier.late(phase), phase_frontier.increment(phase)
         spent = increment if cost != Cost.STRAGGLER else np.minimum(late.max(axis=1), increment)
-        cost_ns[cost] = cost_ns[cost] + spent
+        table.add(Side.PATH, cost, spent, kind, detail)
+        table.add(Side.PATH, None, increment - spent, Kind.COMPUTE, detail)
         for at in np.flatnonzero(late.any(axis=0)).tolist():
-            rank, late_ns = phase_frontier.ranks[at], late[:, at]
-            blame_ns[cost][rank] = blame_ns[cost][rank] + late_ns
-            detail_ns[rank, kind, detail] = detail_ns[rank, kind, detail] + late_ns
+            table.add(Side.WAITING, cost, late[:, at], kind, detail, phase_frontier.ranks[at])
     if phase_frontier.communication_known:
-        cost_ns[Cost.COMM] = phase_frontier.communication_ns.astype(np.float64)
+        table.add(Side.PATH, Cost.COMM, phase_frontier.communication_ns.astype(np.float64), Kind.COMM, Detail.NONE)
+    if with_idle is not None:
+        _idle(table, phase_frontier.numbers, phase_frontier.ranks, with_idle)
     return Shares(
-        numbers=phase_frontier.numbers,
-        dur_ns=phase_frontier.dur_ns.astype(np.float64),
-        cost_ns=dict(cost_ns),
-        blame_ns={cost: dict(by_rank) for cost, by_rank in blame_ns.items()},
-        tail_ns={},
-        blame_detail_ns=dict(detail_ns),
-        ranks=phase_frontier.ranks,
-        on_device=on_device,
-        noise=noise,
+        phase_frontier.numbers,
+        phase_frontier.dur_ns.astype(np.float64),
+        tuple(table.rows()),
+        phase_frontier.ranks,
+        on_device,
+        noise,
+        Source.PHASES,
     )

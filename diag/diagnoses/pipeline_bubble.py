@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-from msgspec.structs import replace
-
 from diag.account.pipeline import Pipeline, pipeline_of
 from diag.model.axes import bubble
 from diag.model.query import Query
-from diag.model.steps import Attribution, Evidence, Finding
+from diag.model.steps import Evidence, Finding
 
 from .costs import Cost
-from .shares import Shares
 from .subject import Diagnosis, Subject
 
 ID = "pipeline-bubble"
@@ -57,15 +53,6 @@ def cannot_look(subject: Subject) -> str:
     if subject.attribution.axes.stages() and not subject.attribution.comm_known:
         return "messages between stages run on the device, and no profiler window was recorded"
     return ""
-
-
-def with_pipeline(shares: Shares, attribution: Attribution) -> Shares:
-    """Adds the bubble and the imbalance of the pipeline, if the run has one."""
-    account = pipeline_of(attribution, shares.numbers)
-    if account is None:
-        return shares
-    unequal = np.minimum(np.full_like(account.dur_ns, account.imbalance_ns), account.dur_ns)
-    return replace(shares, cost_ns={**shares.cost_ns, Cost.BUBBLE: account.bubble_ns, Cost.IMBALANCE: unequal})
 
 
 def pipeline(subject: Subject) -> Pipeline | None:

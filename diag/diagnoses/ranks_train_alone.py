@@ -6,14 +6,12 @@ from collections.abc import Collection
 
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
 
 from diag.diagnoses.policy import STRAGGLER
 from diag.model.query import Query
 from diag.model.steps import Attribution, Evidence, Finding, Severity
 from diag.rundir.tables import RankTables, Tables
 
-from .shares import Shares
 from .subject import Diagnosis, Subject
 
 ID = "ranks-train-alone"
@@ -88,14 +86,6 @@ def _group_sizes(rank_tables: RankTables) -> npt.NDArray[np.int64]:
     rows = rank_tables.rows
     sizes = np.array([len(rank_tables.groups.get(name, (0, 1))) for name in rows.names], dtype=np.int64)
     return sizes[rows.group]
-
-
-def without_others(shares: Shares) -> Shares:
-    """The account of ranks that train alone: no part of it is waiting for other ranks. What delays a rank itself stays,
-    with the rank."""
-    costs = {cost: series for cost, series in shares.cost_ns.items() if not cost.value.between_ranks}
-    blames = {cost: by_rank for cost, by_rank in shares.blame_ns.items() if not cost.value.between_ranks}
-    return replace(shares, cost_ns=costs, blame_ns=blames, tail_ns={}, blame_detail_ns={})
 
 
 def _recorded(tables: Tables) -> bool:

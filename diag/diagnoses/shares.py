@@ -1,30 +1,24 @@
-"""The run in a few arrays: the composition of each step's critical path, and the waiting attributed to each rank."""
+"""The run in a few arrays, whichever account they are of: what the steps cost, and how long ranks waited for others."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from diag.account.records import loader_settings
-from diag.account.scheduling import Scheduling
-from diag.diagnoses.policy import COSTS
-from diag.model.axes import PIPELINE, TENSOR
-from diag.model.steps import (
-    STARTUP_DETAILS,
-    Attribution,
-    Bottleneck,
-    Detail,
-    Kind,
-    by_causes,
-)
+from diag.model.steps import Bottleneck, Detail, Kind
 from diag.rundir.tables import Tables
 
-from .costs import Cost, class_of, cost_of, costs_of, judged_ns
+from .cost_rows import NOBODY, CostRow, Side, Source
+from .costs import Cost, class_of
 from .culprits import Culprits, Series, find_culprits
+
+_K = TypeVar("_K", bound=Hashable)
 
 # -- noise -------------------------------------------------------------------------------------------------------------
 #
@@ -45,6 +39,9 @@ class Noise(Struct, frozen=True):
 
     def of(self, cost: Cost) -> int:
         return self.quiet_ns if cost == Cost.DATA and self.reads_itself and self.quiet_ns else self.late_ns
+
+
+NO_NOISE = Noise(0, 0)
 
 
 class Crowd(Struct, frozen=True):
@@ -86,21 +83,59 @@ def crowd_of(tables: Tables) -> Crowd | None:
 _LATE = tuple(cost for cost in Cost if cost.value.lateness)
 
 
-class Shares(Struct, frozen=True):
-    """Arrays over the steps that count, nanoseconds. ``blame[cost][rank]``: how long the others waited for the rank
-    because it spent more on this than they did; ``tail[rank]``: communication on the path that only this rank had,
-    beyond noise."""
+class Shares(Struct, frozen=True, dict=True):
+    """The rows of one account, and sums of them as arrays over the steps that count, nanoseconds. ``dur_ns``: the time
+    that is judged. ``source``: the account."""
 
     numbers: tuple[int, ...]
     dur_ns: Series
-    cost_ns: Mapping[Cost, Series]
-    blame_ns: Mapping[Cost, Mapping[int, Series]]
-    tail_ns: Mapping[int, Series]
-    blame_detail_ns: Mapping[tuple[int, Kind, Detail], Series]
+    rows: tuple[CostRow, ...]
     ranks: tuple[int, ...]
     on_device: bool
     noise: Noise
-    idle_ns: Series | None = None  # on the critical path, in the judged time, without offload; None: not known
+    source: Source = Source.TIMELINES
+
+    @cached_property
+    def cost_ns(self) -> Mapping[Cost, Series]:
+        """What each cost takes of the path, or of the stages of a pipeline."""
+        return self._sums((row.cost, row) for row in self.rows if row.side != Side.WAITING and row.cost is not None)
+
+    @cached_property
+    def blame_ns(self) -> Mapping[Cost, Mapping[int, Series]]:
+        """By cost and rank: how long the others waited for the rank because it spent more on this than they did."""
+        by_cost: dict[Cost, dict[int, Series]] = defaultdict(dict)
+        waiting = (
+            ((row.cost, row.rank), row) for row in self.rows if row.side == Side.WAITING and row.cost is not None
+        )
+        for (cost, rank), ns in self._sums(waiting).items():
+            by_cost[cost][rank] = ns
+        return dict(by_cost)
+
+    @cached_property
+    def blame_detail_ns(self) -> Mapping[tuple[int, Kind, Detail], Series]:
+        """The same by rank and what it spent more on."""
+        waiting = (row for row in self.rows if row.side == Side.WAITING)
+        return self._sums(((row.rank, row.kind, row.detail), row) for row in waiting)
+
+    @cached_property
+    def tail_ns(self) -> Mapping[int, Series]:
+        """By rank: communication on the path that only this rank had, beyond noise."""
+        of_path = (row for row in self.rows if row.side == Side.PATH and row.cost == Cost.COMM)
+        return self._sums((row.rank, row) for row in of_path if row.rank != NOBODY)
+
+    @cached_property
+    def idle_ns(self) -> Series:
+        """Idle time on the path, without offload; of phases, only that of devices is known."""
+        idle = (row for row in self.rows if row.side == Side.PATH and row.kind == Kind.IDLE)
+        not_idle = (Detail.OFFLOAD, Detail.UNKNOWN)
+        sums = self._sums((None, row) for row in idle if row.detail not in not_idle)
+        return sums.get(None, np.zeros_like(self.dur_ns))
+
+    def _sums(self, rows: Iterable[tuple[_K, CostRow]]) -> dict[_K, Series]:
+        sums: dict[_K, Series] = {}
+        for key, row in rows:
+            sums[key] = sums[key] + row.ns if key in sums else row.ns
+        return sums
 
     def share(self, cost: Cost) -> float:
         total = float(self.dur_ns.sum())
@@ -161,48 +196,6 @@ class Shares(Struct, frozen=True):
         return self.cost_ns.get(cost, np.zeros_like(self.dur_ns))
 
 
-def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares:
-    """Over the usable steps, or all steps where none is usable."""
-    steps = attribution.usable or attribution.steps
-    count = len(steps)
-
-    def zeros() -> Series:
-        return np.zeros(count, dtype=np.float64)
-
-    cost_ns = {cost: ns.astype(np.float64) for cost, ns in costs_of(steps, on_device).items()}
-    blame_ns: dict[Cost, dict[int, Series]] = defaultdict(lambda: defaultdict(zeros))
-    detail_ns: dict[tuple[int, Kind, Detail], Series] = defaultdict(zeros)
-    tail_ns: dict[int, Series] = defaultdict(zeros)
-    idle = by_causes([step.path for step in steps])[:, Kind.IDLE]
-    idle_ns = idle.sum(axis=1) - idle[:, (*STARTUP_DETAILS, Detail.OFFLOAD)].sum(axis=1)
-    met = {collective.key: collective for collective in attribution.collectives}
-    for i, step in enumerate(steps):
-        for blame in step.blames:
-            cost = cost_of(blame, on_device)
-            blame_ns[cost][blame.rank][i] += blame.ns
-            detail_ns[blame.rank, blame.kind, blame.detail][i] += blame.ns
-        path = step.path
-        for at in np.flatnonzero((path.kind == Kind.COMM) & (path.collective >= 0)).tolist():
-            rank = int(path.rank[at])
-            collective = met.get(path.keys[path.collective[at]])
-            known = collective is not None and rank in collective.ranks
-            tail = collective.tail_ns[collective.ranks.index(rank)] if collective is not None and known else 0
-            if tail > noise.tail_ns:  # then all of it is due to the link: noise is not a part of every tail
-                tail_ns[rank][i] += min(tail, int(path.end_ns[at] - path.start_ns[at]))
-    return Shares(
-        numbers=tuple(step.step for step in steps),
-        dur_ns=judged_ns(steps).astype(np.float64),
-        cost_ns=cost_ns,
-        blame_ns={cost: dict(by_rank) for cost, by_rank in blame_ns.items()},
-        tail_ns=dict(tail_ns),
-        blame_detail_ns=dict(detail_ns),
-        ranks=attribution.ranks,
-        on_device=on_device,
-        noise=noise,
-        idle_ns=idle_ns.astype(np.float64),
-    )
-
-
 # -- the step by its parts ---------------------------------------------------------------------------------------------
 #
 # The mean counted step as a sum of parts: what every front end shows of "the step" (docs/glossary.md). A rank's own
@@ -229,151 +222,11 @@ def step_parts(shares: Shares) -> dict[StepPart, Series]:
     a late rank is in what makes it late, mostly compute."""
     parts: dict[StepPart, Series] = {part: shares.cost(cost) for part, cost in _COST_OF.items()}
     rest = np.maximum(0.0, shares.dur_ns - sum(parts.values(), np.zeros_like(shares.dur_ns)))
-    idle = shares.idle_ns if shares.idle_ns is not None else np.zeros_like(rest)
     # No operator runs while a rank is blocked, and mostly none between the phases; no kernel while its host is queued
     # or launches late.
     elsewhere = shares.cost(Cost.STALL) + shares.cost(Cost.BETWEEN) + shares.cost(Cost.HOST)
     if shares.on_device:
         elsewhere = elsewhere + shares.cost(Cost.CONTENTION)
-    parts[Kind.IDLE] = np.clip(idle - elsewhere, 0.0, rest)
+    parts[Kind.IDLE] = np.clip(shares.idle_ns - elsewhere, 0.0, rest)
     parts[Kind.COMPUTE] = rest - parts[Kind.IDLE]
     return {part: parts[part] for part in PART_NAMES}
-
-
-# -- charge ------------------------------------------------------------------------------------------------------------
-#
-# Contention for CPU cores and stalls as costs of their own. They are subtracted from the costs that they looked like
-# (computation, a slow loader, communication), both what all ranks have in common and what late ranks have.
-
-_MODEL_PARALLEL = (PIPELINE, TENSOR)
-
-
-def charge(shares: Shares, scheduling: Scheduling, attribution: Attribution) -> Shares:
-    """The account with contention, stalls and code between the phases as costs of their own, subtracted from the
-    others."""
-    if not scheduling.ranks or scheduling.numbers != shares.numbers:
-        return shares
-    costs = {cost: np.array(series) for cost, series in shares.cost_ns.items()}
-    blames = {cost: dict(by_rank) for cost, by_rank in shares.blame_ns.items()}
-    zeros = np.zeros_like(shares.dur_ns)
-    contention, stall = zeros.copy(), zeros.copy()
-    # Beyond data parallelism, some waiting for other ranks is recorded nowhere and looks like being blocked.
-    parallel = any(size > 1 for axis, size in attribution.axes.mesh.items() if axis in _MODEL_PARALLEL)
-    parallel = parallel or attribution.axes.several or bool(attribution.axes.stages())
-    late_as = Cost.HOST_STRAGGLER if shares.on_device else Cost.STRAGGLER
-    for cost, of_queue, of_block in (
-        (late_as, "queued_ns", "blocked_ns"),
-        *(() if shares.on_device else ((Cost.DATA, "loading_ns", "paused_ns"),)),
-    ):
-        late = blames.get(cost, {})
-        whole, paid = sum((np.array(late_ns) for late_ns in late.values()), start=zeros.copy()), costs.get(cost, zeros)
-        for rank, series in late.items():
-            if rank not in scheduling.ranks or len(scheduling.ranks) < 2:
-                continue
-            names = (of_queue,) if parallel else (of_queue, of_block)
-            queued, *rest = _explained(series, scheduling, rank, names)
-            blocked = rest[0] if rest else zeros
-            for into, moved in ((Cost.CONTENTION, queued), (Cost.STALL, blocked)):
-                if moved.any():
-                    before = blames.setdefault(into, {}).get(rank, zeros)
-                    blames[into][rank] = before + moved
-            late[rank] = series - queued - blocked
-            # Ranks that are late together cost the step once; a wait for data also costs what all ranks have of it.
-            part = np.minimum(1, np.divide(paid, whole, out=zeros.copy(), where=whole > 0))
-            contention += part * queued
-            stall += part * blocked
-            costs[cost] = costs.get(cost, zeros) - part * (queued + blocked)
-    if not shares.on_device:
-        stall += _frozen(shares, scheduling, costs, blames)
-        common = _common(shares, scheduling, costs, parallel)
-        contention, stall = contention + common[Cost.CONTENTION], stall + common[Cost.STALL]
-    taken = sum((series for cost, series in costs.items() if cost.value.on_path), start=zeros.copy())
-    room = np.maximum(0.0, shares.dur_ns - taken)
-    contention = np.minimum(contention, room)
-    stall = np.minimum(stall, room - contention)
-    between = np.minimum(_between(shares, scheduling), room - contention - stall)
-    charged = ((Cost.CONTENTION, contention), (Cost.STALL, stall), (Cost.BETWEEN, between))
-    costs |= {cost: series for cost, series in charged if series.any()}
-    return replace(shares, cost_ns=costs, blame_ns=blames, noise=_noise(shares, scheduling))
-
-
-def _explained(late_ns: Series, scheduling: Scheduling, rank: int, names: Sequence[str]) -> list[Series]:
-    """The part of a rank's lateness, per step, that its excess of each field explains: in the same step, else after the
-    last collective of an earlier step, which makes the rank late at the first collective of this one."""
-    explained, before = [], []
-    for name in names:
-        excess = scheduling.excess(name, rank)
-        same = np.minimum(late_ns, excess)
-        late_ns = late_ns - same
-        explained.append(same)
-        before.append(scheduling.carried(np.minimum(scheduling.excess_after(name, rank), excess - same), rank))
-    for at, earlier in enumerate(before):
-        part = np.minimum(late_ns, earlier)
-        late_ns = late_ns - part
-        explained[at] = explained[at] + part
-    return explained
-
-
-# (cost, field, other cost): what all ranks have in common of the field becomes the cost; where the field is a part of
-# another cost, it is subtracted from that.
-_COMMON = (
-    (Cost.CONTENTION, "queued_ns", None),
-    (Cost.CONTENTION, "loading_ns", Cost.DATA),
-    (Cost.CONTENTION, "communicating_ns", Cost.COMM),
-    (Cost.STALL, "paused_ns", Cost.DATA),
-    (Cost.STALL, "frozen_ns", Cost.COMM),
-    (Cost.STALL, "blocked_ns", None),
-)
-
-
-def _frozen(
-    shares: Shares, scheduling: Scheduling, costs: dict[Cost, Series], blames: dict[Cost, dict[int, Series]]
-) -> Series:
-    """How long ranks were stopped inside of collectives, beyond the other ranks. That looks like a slow transfer on all
-    ranks, so it is subtracted from communication."""
-    stalled_ns = np.zeros_like(shares.dur_ns)
-    for rank in scheduling.ranks if len(scheduling.ranks) > 1 else ():
-        left = costs.get(Cost.COMM, np.zeros_like(stalled_ns))
-        frozen = np.minimum(left, scheduling.excess("frozen_ns", rank))
-        if frozen.any():
-            by_rank = blames.setdefault(Cost.STALL, {})
-            by_rank[rank] = by_rank.get(rank, np.zeros_like(stalled_ns)) + frozen
-            costs[Cost.COMM] = left - frozen
-            stalled_ns = stalled_ns + frozen
-    return stalled_ns
-
-
-def _common(shares: Shares, scheduling: Scheduling, costs: dict[Cost, Series], parallel: bool) -> dict[Cost, Series]:
-    """Contention and stalls common to all ranks, subtracted from ``costs``. ``parallel``: there is more than data
-    parallelism, so that being blocked proves nothing."""
-    by_cost = {cost: np.zeros_like(shares.dur_ns) for cost in (Cost.CONTENTION, Cost.STALL)}
-    starved = any(rank.starved for rank in scheduling.ranks.values())
-    for into, name, cost in _COMMON:
-        common = scheduling.common(name, shares.ranks)
-        if common is None or (into == Cost.STALL and parallel):
-            continue
-        if into == Cost.CONTENTION and cost != Cost.DATA and starved:
-            continue  # the step takes as long as its loader
-        if cost is not None:
-            cost_ns = costs.get(cost, np.zeros_like(common))
-            common = np.minimum(common, cost_ns)
-            costs[cost] = cost_ns - common
-        by_cost[into] = by_cost[into] + common
-    return by_cost
-
-
-def _between(shares: Shares, scheduling: Scheduling) -> Series:
-    """What all ranks have in common of the code between the phases; nothing where that is little, or on a device."""
-    common = scheduling.common("between_ns", shares.ranks)
-    if shares.on_device or common is None or common.sum() < COSTS.code_between_phases_share * shares.dur_ns.sum():
-        return np.zeros_like(shares.dur_ns)
-    return common
-
-
-def _noise(shares: Shares, scheduling: Scheduling) -> Noise:
-    """Ranks that all wait for cores may differ by as much as they wait without a culprit."""
-    common = scheduling.common("queued_ns", shares.ranks)
-    if common is None or shares.on_device or common.sum() < COSTS.queueing_makes_unequal_share * shares.dur_ns.sum():
-        return shares.noise
-    quiet_ns = shares.noise.late_ns
-    return replace(shares.noise, late_ns=max(quiet_ns, int(common.mean())), quiet_ns=quiet_ns)

@@ -34,11 +34,12 @@ from . import (
     ranks_train_alone,
     slow_data,
 )
-from .costs import REMOVABLE, Cost, class_of, costs_of, judged_ns
+from .costs import REMOVABLE, Cost, class_of
 from .culprits import Series
 from .phases import PhaseAccount
 from .shares import Shares
 from .subject import in_ms, resampled, severity
+from .timelines import shares_of_steps
 
 # -- confidence --------------------------------------------------------------------------------------------------------
 #
@@ -252,14 +253,8 @@ def classify(shares: Mapping[Bottleneck, float]) -> tuple[Bottleneck, float]:
 
 def bottlenecks_of(steps: Sequence[StepAccount], on_device: bool) -> dict[int, Bottleneck]:
     """The class of each step, by the rule of the run and by its own account."""
-    costs = [(class_of(cost, on_device), ns.tolist()) for cost, ns in costs_of(steps, on_device).items()]
-    classes = {}
-    for at, (step, judged) in enumerate(zip(steps, judged_ns(steps).tolist(), strict=True)):
-        shares = dict.fromkeys(_COMPETING, 0.0)
-        for name, ns in costs:
-            shares[name] += ns[at] / judged if judged > 0 else 0.0
-        classes[step.step] = classify(shares)[0] if judged > 0 else Bottleneck.UNDETERMINED
-    return classes
+    classes = classes_of(shares_of_steps(steps, (), on_device))
+    return {step.step: classes.get(step.step, Bottleneck.UNDETERMINED) for step in steps}
 
 
 def classes_of(shares: Shares) -> dict[int, Bottleneck]:

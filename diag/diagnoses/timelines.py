@@ -1,0 +1,120 @@
+"""Cost rows of the ranks' timelines: the pieces of each step's critical path, and the blames of late ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from diag.model.steps import STARTUP_DETAILS, Attribution, Detail, Kind, MatchedCollective, StepAccount, by_causes
+
+from .cost_rows import CostTable, Side
+from .costs import Cost, cost_of, cost_on_path
+from .culprits import Series
+from .shares import NO_NOISE, Noise, Shares
+
+# Costs of their own, and what is added as unexplained: none of it is computing longer.
+_NO_STRAGGLING = (Detail.GC, Detail.OFFLOAD, Detail.UNKNOWN)
+_LATE = (Cost.STRAGGLER, Cost.HOST_STRAGGLER)
+
+
+def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares:
+    """Over the usable steps, or all steps where none is usable."""
+    steps = attribution.usable or attribution.steps
+    return shares_of_steps(steps, attribution.ranks, on_device, noise, attribution.collectives)
+
+
+def shares_of_steps(
+    steps: Sequence[StepAccount],
+    ranks: tuple[int, ...],
+    on_device: bool,
+    noise: Noise = NO_NOISE,
+    collectives: Sequence[MatchedCollective] = (),
+) -> Shares:
+    """``dur_ns``: the steps without start-up, and waiting whose cause lies outside of them."""
+    table = CostTable(len(steps))
+    spent = by_causes([step.path for step in steps]).astype(np.float64)
+    spent[:, Kind.IDLE, STARTUP_DETAILS] = 0.0
+    unexplained = np.array([step.unexplained_ns for step in steps], dtype=np.float64)
+    tails = _tails(steps, collectives, noise)
+    for (rank, of), tail_ns in tails.items():
+        spent[:, Kind.COMM, of] -= tail_ns
+        table.add(Side.PATH, Cost.COMM, tail_ns, Kind.COMM, of, rank)
+    for kind, detail in np.argwhere(spent.any(axis=0)).tolist():
+        cost = cost_on_path(Kind(kind), Detail(detail), on_device)
+        table.add(Side.PATH, cost, spent[:, kind, detail], Kind(kind), Detail(detail))
+    dur_ns = spent.sum(axis=(1, 2)) + sum(tails.values(), start=unexplained)
+    if unexplained.any():
+        table.add(Side.PATH, Cost.STRAGGLER, unexplained, Kind.IDLE, Detail.UNKNOWN)
+    for (rank, kind, detail), ns in _waiting(steps).items():
+        table.add(Side.WAITING, cost_of(kind, detail, on_device), ns, kind, detail, rank)
+    if on_device:  # from records alone it is not known whether something was launched
+        recorded = np.array([any(parts.source == "records" for parts in step.parts) for step in steps])
+        table.relabel(Side.PATH, Cost.QUEUED, None, table.total(Side.PATH, Cost.QUEUED) * recorded)
+    whole = np.array([step.dur_ns for step in steps], dtype=np.float64)
+    for cost in Cost:
+        if (usual_share := cost.value.usual_share) is not None:
+            has = table.total(Side.PATH, cost)
+            table.relabel(Side.PATH, cost, None, np.where(has < usual_share() * whole, has, 0.0))
+    _late_ranks(table, steps)
+    numbers = tuple(step.step for step in steps)
+    return Shares(numbers, dur_ns, tuple(table.rows()), ranks, on_device, noise)
+
+
+def _waiting(steps: Sequence[StepAccount]) -> dict[tuple[int, Kind, Detail], Series]:
+    waiting: dict[tuple[int, Kind, Detail], Series] = {}
+    for at, step in enumerate(steps):
+        for blame in step.blames:
+            key = blame.rank, blame.kind, blame.detail
+            if key not in waiting:
+                waiting[key] = np.zeros(len(steps))
+            waiting[key][at] += blame.ns
+    return waiting
+
+
+def _late_ranks(table: CostTable, steps: Sequence[StepAccount]) -> None:
+    """Ranks can be late to several overlapping collectives, and late because their hosts are: together they cost at
+    most the part of the path that has no other cost, or one that takes what they leave. A host that is slower than the
+    others makes its rank late: its launches on the path are the same nanoseconds."""
+    late = {cost: np.zeros(len(steps)) for cost in _LATE}
+    for row in table.rows():
+        if row.side == Side.WAITING and row.cost in late and row.detail not in _NO_STRAGGLING:
+            late[row.cost] += row.ns
+    once = np.array([step.together for step in steps], dtype=np.float64)
+    by_host, both = late[Cost.HOST_STRAGGLER], late[Cost.HOST_STRAGGLER] + late[Cost.STRAGGLER]
+    after = [cost for cost in Cost if cost.value.stragglers_first]
+    has = {cost: table.total(Side.PATH, cost) for cost in after}
+    free = sum(has.values(), start=table.total(Side.PATH, None))
+    together = np.minimum(np.rint(both * once), free)
+    hosts = np.rint(together * by_host / np.maximum(1, both))
+    left, taken = free - together, {}
+    for cost in after:
+        same = np.rint(by_host * once) if cost == Cost.HOST else np.zeros(len(steps))
+        keeps = np.minimum(np.maximum(0, has[cost] - same), left)
+        left, taken[cost] = left - keeps, has[cost] - keeps
+    for into, ns in ((Cost.HOST_STRAGGLER, hosts), (Cost.STRAGGLER, together - hosts)):
+        for cost in after:
+            moved = table.relabel(Side.PATH, cost, into, np.minimum(taken[cost], ns))
+            taken[cost], ns = taken[cost] - moved, ns - moved
+        table.relabel(Side.PATH, None, into, ns)
+
+
+def _tails(
+    steps: Sequence[StepAccount], collectives: Sequence[MatchedCollective], noise: Noise
+) -> dict[tuple[int, Detail], Series]:
+    """By rank and detail: communication on the path that only this rank had. Noise is not a part of every tail: a
+    longer one is due to the link as a whole."""
+    met = {collective.key: collective for collective in collectives}
+    tails: dict[tuple[int, Detail], Series] = {}
+    for at, step in enumerate(steps) if met else ():
+        path = step.path
+        for piece in np.flatnonzero((path.kind == Kind.COMM) & (path.collective >= 0)).tolist():
+            rank = int(path.rank[piece])
+            collective = met.get(path.keys[path.collective[piece]])
+            known = collective is not None and rank in collective.ranks
+            tail = collective.tail_ns[collective.ranks.index(rank)] if collective is not None and known else 0
+            if tail > noise.tail_ns:
+                key = rank, Detail(path.detail[piece])
+                tails.setdefault(key, np.zeros(len(steps)))
+                tails[key][at] += min(tail, int(path.end_ns[piece] - path.start_ns[piece]))
+    return tails
