@@ -25,6 +25,7 @@ from diag.account.calls import Calls
 from diag.account.critical_path import Readiness
 from diag.cli.main import COMMANDS, app
 from diag.collectors.trainer.faults import FAULTS
+from diag.diagnoses.cost_rows import CostRow
 from diag.diagnoses.costs import Label
 from diag.diagnoses.shares import Shares
 from diag.export.definitions import METRICS
@@ -308,7 +309,7 @@ def test_blocks_of_code_are_what_they_say() -> None:
 
 
 @pytest.mark.parametrize(
-    "table", [Steps, Rows, Segments, Calls, Readiness, MatchedCollective, CriticalPath, Blame, Label, Shares]
+    "table", [Steps, Rows, Segments, Calls, Readiness, MatchedCollective, CriticalPath, Blame, Label, CostRow, Shares]
 )
 def test_the_page_of_tables_names_every_column(table: type) -> None:
     text = committed()[DOCS / "concepts/tables.md"]
