@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from diag.account.attribute import attribute, with_comparable_steps
 from diag.account.blocks import account_in_blocks
 from diag.account.device_clock import on_device_clocks
-from diag.account.durations import Durations, durations_of, of_steps
+from diag.account.durations import Durations, durations_of
 from diag.account.trace_ranges import AFTER_ITERATIONS, BEFORE_ITERATIONS
 from diag.collectors.layout import OOM, RunLayout
-from diag.diagnoses import Examination, examine
+from diag.diagnoses import Examination, examine, examine_collectives
 from diag.diagnoses.costs import CHARGED, Cost
-from diag.diagnoses.durations import add_durations, examine_durations, judge_durations
+from diag.diagnoses.durations import collectives_account, notes_on
 from diag.diagnoses.verdict import agreeing, bottlenecks_of, classes_of, faults_first, judge
 from diag.errors import DiagError
 from diag.model import Gap
@@ -417,31 +417,14 @@ def analyze(tables: Tables) -> Result:
             *_notes_on_steps(attribution),
             *_notes_on_device(tables),
             *_notes_on_ends(tables),
-            *(f"two measurements of the run disagree: {d}" for d in examination.doubts),
+            *(f"two measurements of the run disagree: {d}" for d in (*examination.doubts, examination.followed) if d),
             *_named(tables),
+            *(notes_on(examination.collectives) if examination.collectives is not None else ()),
         ),
     )
     verdict = judge(attribution, examination, coverage, tables)
     examination = agreeing(examination, verdict)
-    if tables.durations is not None and not attribution.comm_known:
-        return _with_durations(Result(tables, attribution, examination, coverage, verdict))
     return Result(tables, attribution, examination, coverage, verdict)
-
-
-def _with_durations(result: Result) -> Result:
-    """The result of a run on GPUs without any profiler window, whose communication is known only from the durations of
-    collectives. They decide where nothing else does."""
-    if result.tables.durations is None:
-        return result
-    read, ranks = result.tables.durations
-    account = of_steps(durations_of(with_ranks(read, ranks), read.sizes), result.attribution, read.seen)
-    if not account.complete:
-        return result
-    examination, coverage = add_durations(account, read, result.examination, result.coverage)
-    verdict = result.verdict
-    if verdict.bottleneck == Bottleneck.UNDETERMINED and not verdict.culprit_ranks:
-        verdict = judge_durations(account, examination, result.tables)
-    return replace(result, examination=agreeing(examination, verdict), coverage=coverage, verdict=verdict)
 
 
 # -- durations of collectives alone ------------------------------------------------------------------------------------
@@ -487,9 +470,18 @@ def open_inspector(root: Path | str, files: Sequence[Path]) -> DurationResult:
         )
     notes = [] if numbered else ["no communicator has all processes: ranks are numbered by host and process"]
     tables = tables_of(Path(root), read, ranks)
-    examination, coverage = examine_durations(account, read, tables, notes)
-    verdict = judge_durations(account, examination, tables)
+    collectives = collectives_account(account, read)
+    examination = examine_collectives(collectives)
+    coverage = Coverage(
+        ranks_used=tuple(tables.ranks),
+        ranks_missing=tuple(rank for rank in range(tables.world_size or 0) if rank not in tables.ranks),
+        skipped=read.gaps,
+        clock_uncertainty_ns=0,
+        not_looked=examination.not_looked,
+        notes=(*notes, *notes_on(collectives)),
+    )
     attribution = Attribution((), account.ranks, None, False, True, ())
+    verdict = judge(attribution, examination, coverage, tables)
     return DurationResult(tables, attribution, examination, coverage, verdict, durations=account)
 
 

@@ -13,7 +13,7 @@ from diag.api import Result, analyze
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD
 from diag.diagnoses import examine
 from diag.diagnoses.costs import Cost, class_of
-from diag.diagnoses.phases import disagreement
+from diag.diagnoses.resolutions import follow
 from diag.diagnoses.shares import Shares
 from diag.diagnoses.subject import resampled
 from diag.diagnoses.verdict import classes_of, classify, judge
@@ -148,9 +148,45 @@ def shares_of_run(plan: Plan) -> tuple[Tables, Shares]:
 )
 def test_accounts_that_contradict_each_other(phases_of: Plan, timelines_of: Plan, said: str) -> None:
     other = analyze(simulate(phases_of)).examination.phases
-    found = disagreement(other, shares_of_run(timelines_of)[1])
-    assert said in found
-    assert bool(found) == bool(said)
+    assert other is not None
+    compared = follow(shares_of_run(timelines_of)[1], other.shares)
+    assert said in compared.doubt
+    assert bool(compared.doubt) == bool(said)
+    assert not compared.followed
+
+
+def blocked(plan: Plan, rank: int, ns: int) -> Plan:
+    """The same run where the CPU time says that the rank was blocked so long in each forward."""
+    return replace(plan, scheduled=lambda step, r: {FORWARD: (0, ns)} if r == rank else {})
+
+
+def test_the_answer_follows_the_account_that_has_the_reason() -> None:
+    """A rank that is stopped is late in the next step by the timelines, which charge 10 of 60 ms to that; by the phases
+    it is late in the step in which it was blocked."""
+    late = on(1, FORWARD)
+    coarse = analyze(simulate(blocked(late, 1, 60 * MS))).examination.phases
+    fine = analyze(simulate(blocked(late, 1, 10 * MS))).examination.shares
+    assert coarse is not None
+    compared = follow(fine, coarse.shares)
+    assert "10 ms a step by the ranks' timelines, 60 ms by the phase durations" in compared.followed
+    assert compared.doubt == ""
+    assert compared.shares.share(Cost.STALL) == pytest.approx(60 / 161, abs=0.02)
+    assert compared.shares.share(Cost.STRAGGLER) < 0.02
+    assert compared.shares.culprits(Cost.STALL).ranks == (1,)
+    whole = [sum(shares.cost_ns.values()).sum() for shares in (fine, compared.shares)]
+    assert whole[0] == pytest.approx(whole[1]), "the time is the finer account's"
+
+
+@pytest.mark.parametrize(
+    ("blocked_ns", "rank"), [(60, 0), (20, 1), (0, 1)], ids=["of another rank", "of a third of it", "of none"]
+)
+def test_the_answer_follows_no_reason_for_something_else(blocked_ns: int, rank: int) -> None:
+    coarse = analyze(simulate(blocked(on(rank, FORWARD), rank, blocked_ns * MS))).examination.phases
+    fine = analyze(simulate(blocked(on(1, FORWARD), 1, 0))).examination.shares
+    assert coarse is not None
+    compared = follow(fine, coarse.shares)
+    assert compared.followed == ""
+    assert compared.shares is fine
 
 
 def test_a_contradiction_lowers_the_confidence() -> None:

@@ -15,21 +15,24 @@ from msgspec.structs import replace
 
 from diag.account.blocks import BlockAccount
 from diag.account.device_clock import DeviceClocked, on_device_clocks
+from diag.account.durations import durations_of, of_steps
 from diag.account.frontier import Frontier
 from diag.account.scheduling import Scheduling, scheduling_of
 from diag.collectors.records import BACKWARD, DATA, FORWARD, H2D, OPTIMIZER, PHASES_AND_REST, STILL
 from diag.diagnoses.policy import FINDINGS
 from diag.model.query import By, Query
 from diag.model.steps import Attribution, Evidence, Finding, Knob, NotLooked
+from diag.rundir.durations import with_ranks
 from diag.rundir.summaries import Summaries
 from diag.rundir.tables import Tables
-from diag.words.wording import of_window
+from diag.words.wording import ONLY_DURATIONS, of_window
 
 from . import (
     checkpoint_stall,
     code_between_phases,
     contended_host,
     degraded_links,
+    durations,
     exposed_communication,
     exposed_copy,
     exposed_offload,
@@ -50,10 +53,13 @@ from . import (
     unhealthy_memory,
     unseen_communication,
 )
+from .cost_rows import Source
 from .costs import Cost
-from .phases import PhaseAccount, disagreement, phases_alone, phases_from, phases_of, unlike_the_rest
+from .durations import CollectivesAccount, collectives_account
+from .phases import PhaseAccount, phases_alone, phases_from, phases_of, unlike_the_rest
 from .relabel import relabelled
-from .shares import Shares, noise_of
+from .resolutions import Comparison, follow
+from .shares import NO_NOISE, Shares, noise_of
 from .subject import Diagnosis, Subject
 from .timelines import shares_of
 
@@ -92,7 +98,9 @@ def answered_by(knob: Knob) -> dict[str, str]:
 class Examination(Struct, frozen=True):
     """``findings``: most expensive first. ``not_found`` and ``not_looked`` (with the reason) complete the picture.
     ``phases``: the account from the durations of phases, None where there is none; ``doubts``: what contradicts the
-    findings."""
+    findings. ``followed``: where the phases explain what the timelines leave open, and the answer follows them.
+    ``collectives``: the account from the durations of collectives, where these are known and their exposed part is not.
+    """
 
     findings: tuple[Finding, ...]
     not_found: tuple[str, ...]
@@ -101,6 +109,8 @@ class Examination(Struct, frozen=True):
     phases: PhaseAccount | None = None
     doubts: tuple[str, ...] = ()
     scheduling: Scheduling = field(default_factory=Scheduling)
+    followed: str = ""
+    collectives: CollectivesAccount | None = None
 
     def unseen(self, cost: Cost) -> str:
         """Why this cost could not be looked for; "" if it was."""
@@ -127,16 +137,42 @@ def examine(
     shares = relabelled(shares, scheduling, attribution, alone)
     if phases is not None:
         phases = replace(phases, shares=relabelled(phases.shares, scheduling, attribution, alone))
-    doubt = disagreement(phases, shares)
-    by_phases = phases.shares if phases is not None else None
-    if phases is not None and phases.alone and by_phases is not None:
-        subject = Subject(attribution, tables, by_phases, phases_alone=True, scheduling=scheduling)
-    else:
-        subject = Subject(attribution, tables, shares, by_phases=by_phases, scheduling=scheduling)
+    compared, by_phases = Comparison(shares), None
+    if phases is not None and phases.alone:
+        compared = Comparison(phases.shares)
+    elif phases is not None:
+        by_phases = phases.shares
+        compared = follow(shares, by_phases)
+    rests_on_phases = compared.shares.source == Source.PHASES
+    subject = Subject(attribution, tables, compared.shares, rests_on_phases, by_phases, scheduling)
     findings, not_found, not_looked = ask(subject, DIAGNOSES)
     not_looked += unseen_communication.inside_fused(attribution)
-    doubts = tuple(doubt for doubt in (doubt, unlike_the_rest(attribution, tables)) if doubt)
-    return Examination(findings, not_found, not_looked, subject.shares, phases, doubts, scheduling)
+    doubts = tuple(doubt for doubt in (compared.doubt, unlike_the_rest(attribution, tables)) if doubt)
+    collectives = _by_collectives(attribution, tables)
+    if collectives is not None and (late := durations.find(collectives)):
+        findings = tuple(sorted((*findings, *late), key=lambda finding: (-finding.share, finding.id)))
+    return Examination(
+        findings, not_found, not_looked, compared.shares, phases, doubts, scheduling, compared.followed, collectives
+    )
+
+
+def examine_collectives(collectives: CollectivesAccount) -> Examination:
+    """For a job of which nothing else is known: it has no steps."""
+    findings = durations.find(collectives)
+    looked = straggler.DIAGNOSIS
+    not_looked = tuple(NotLooked(d.question, ONLY_DURATIONS, d.id) for d in DIAGNOSES if d is not looked)
+    steps = Shares((), np.zeros(0), (), collectives.durations.ranks, True, NO_NOISE)
+    not_found = () if findings else (looked.question,)
+    return Examination(findings, not_found, not_looked, steps, collectives=collectives)
+
+
+def _by_collectives(attribution: Attribution, tables: Tables) -> CollectivesAccount | None:
+    """For a run on GPUs without any profiler window, whose communication is known from these durations only."""
+    if tables.durations is None or attribution.comm_known:
+        return None
+    read, ranks = tables.durations
+    account = of_steps(durations_of(with_ranks(read, ranks), read.sizes), attribution, read.seen)
+    return collectives_account(account, read) if account.complete else None
 
 
 def ask(

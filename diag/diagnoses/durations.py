@@ -1,123 +1,87 @@
 """Which ranks are late, from the durations of collectives alone (``diag.account.durations``).
 
-NCCL Inspector and PyTorch's Flight Recorder record nothing of what a rank does between its collectives. So the verdict
+NCCL Inspector and PyTorch's Flight Recorder record nothing of what a rank does between its collectives. So the answer
 names the rank that the others wait for, and leaves open why it is late.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import polars as pl
-from msgspec.structs import replace
+from msgspec import Struct
 
 from diag.account.durations import Durations, Late, late_ranks
-from diag.diagnoses.policy import FINDINGS, STRAGGLER
+from diag.diagnoses.policy import STRAGGLER
 from diag.model.query import Query
-from diag.model.steps import Bottleneck, Coverage, Evidence, Finding, NotLooked, Severity, Verdict
+from diag.model.steps import Detail, Evidence, Finding, Kind, Severity
 from diag.rundir.durations import INSPECTOR, DurationRecords
-from diag.rundir.tables import Tables
 from diag.words.formatting import counted, share
-from diag.words.wording import ONLY_DURATIONS, only_durations, sentence
+from diag.words.wording import only_durations, sentence
 
-from . import DIAGNOSES, Examination, straggler
-from .cost_rows import Source
+from . import straggler
+from .cost_rows import CostRow, CostTable, Side, Source
+from .costs import Cost
 from .shares import NO_NOISE, Shares
 from .subject import ranks_text, severity
 
-_INTERVAL = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=1000000"
-_WINDOW = "record a profiler window (`diag run --trace`)"
+
+class CollectivesAccount(Struct, frozen=True, eq=False, dict=True):
+    """Who is late, from the durations of a run's collectives. ``durations``: the collectives, matched; ``read``: as
+    recorded; ``late``: the ranks that are late in most parts of the job, None without any."""
+
+    durations: Durations
+    read: DurationRecords
+    late: Late | None
+
+    def rows(self) -> tuple[CostRow, ...]:
+        """Cost rows of the whole job, as one step: its time if known, else that of a rank in its collectives. Nothing
+        is known of computation, nor of what communication is exposed."""
+        account, table = self.durations, CostTable(1)
+        whole = np.full(1, float(account.wall_ns or account.busy_ns.mean()))
+        busy = np.minimum(whole, account.busy_ns.mean())
+        table.add(Side.PATH, None, whole - busy, Kind.COMPUTE, Detail.NONE)
+        table.add(Side.PATH, None, busy, Kind.COMM, Detail.NONE)
+        if self.late is not None:
+            late_ns = np.minimum(whole, self.late.cost_ns)
+            table.relabel(Side.PATH, None, Cost.STRAGGLER, late_ns, activity=(Kind.IDLE, Detail.UNKNOWN))
+            for rank in self.late.ranks:
+                table.add(Side.WAITING, Cost.STRAGGLER, late_ns, Kind.IDLE, Detail.UNKNOWN, rank)
+        return tuple(table.rows())
+
+    @cached_property
+    def shares(self) -> Shares:
+        rows = self.rows()
+        dur_ns = sum((row.ns for row in rows if row.side == Side.PATH), start=np.zeros(1))
+        return Shares((0,), dur_ns, rows, self.durations.ranks, True, NO_NOISE, Source.COLLECTIVES)
 
 
-def examine_durations(
-    account: Durations, read: DurationRecords, tables: Tables, notes: Sequence[str]
-) -> tuple[Examination, Coverage]:
-    """The examination of a run with durations only. ``notes``: what else lowers the confidence."""
-    findings = _findings(account, read)
-    not_looked = tuple(NotLooked(d.question, ONLY_DURATIONS, d.id) for d in DIAGNOSES if d.id != straggler.DIAGNOSIS.id)
-    nothing = np.zeros(0)
-    shares = Shares((), nothing, (), account.ranks, True, NO_NOISE, Source.COLLECTIVES)
-    examination = Examination(findings, () if findings else (straggler.DIAGNOSIS.question,), not_looked, shares)
-    coverage = Coverage(
-        ranks_used=tuple(tables.ranks),
-        ranks_missing=tuple(rank for rank in range(tables.world_size or 0) if rank not in tables.ranks),
-        skipped=read.gaps,
-        clock_uncertainty_ns=0,
-        not_looked=not_looked,
-        notes=(*notes, *_notes(account, read)),
-    )
-    return examination, coverage
+def collectives_account(durations: Durations, read: DurationRecords) -> CollectivesAccount:
+    late = late_ranks(durations)
+    lasting = late is not None and late.lasting >= STRAGGLER.lasting_straggler_share
+    return CollectivesAccount(durations, read, late if lasting else None)
 
 
-def add_durations(
-    account: Durations, read: DurationRecords, examination: Examination, coverage: Coverage
-) -> tuple[Examination, Coverage]:
-    """Adds the findings from durations to a run whose device work was not recorded."""
-    stragglers = _findings(account, read)
-    others = tuple(f for f in examination.findings if f.id != straggler.DIAGNOSIS.id)
-    findings = tuple(sorted((*others, *stragglers), key=lambda finding: (-finding.share, finding.id)))
-    return (
-        replace(examination, findings=findings if stragglers else examination.findings),
-        replace(coverage, notes=(*coverage.notes, *_notes(account, read))),
-    )
-
-
-def judge_durations(account: Durations, examination: Examination, tables: Tables) -> Verdict:
-    busy = account.share
-    finding = next((finding for finding in examination.findings if finding.id == straggler.DIAGNOSIS.id), None)
-    if finding is not None:
-        hosts = dict.fromkeys(tables.ranks[rank].host or "" for rank in finding.ranks)
-        cost = f", and {share(finding.share)} of the wall-clock time" if account.wall_ns else ""
-        return Verdict(
-            Bottleneck.UNDETERMINED,
-            finding.severity,
-            finding.id,
-            finding.share,
-            finding.confidence,
-            finding.ranks,
-            tuple(host for host in hosts if host),
-            f"{finding.title}{cost}. The cause of the delay is not recorded.",
-        )
-    no_straggler = "no rank arrives last much more often than the others"
-    if busy is None:
-        text = f"Undetermined: {no_straggler}; the share of communication is not recorded. Next: set {_INTERVAL}."
-        return Verdict(Bottleneck.UNDETERMINED, Severity.WARN, "", 0.0, 0.0, (), (), text)
-    if busy < FINDINGS.warning_share:
-        text = f"Undetermined: communication is {share(busy)} of the time, and {no_straggler}. Next: {_WINDOW}."
-        return Verdict(Bottleneck.UNDETERMINED, Severity.WARN, "", round(busy, 4), 0.0, (), (), text)
-    text = (
-        f"Undetermined: {share(busy)} of the time is in collectives, and {no_straggler}; how much of it overlaps with "
-        f"computation is not recorded. Next: {_WINDOW}."
-    )
-    return Verdict(Bottleneck.UNDETERMINED, Severity.WARN, "", round(busy, 4), 0.0, (), (), text)
-
-
-def _findings(account: Durations, read: DurationRecords) -> tuple[Finding, ...]:
+def find(collectives: CollectivesAccount) -> tuple[Finding, ...]:
     """The late ranks, if they are always the same ones."""
-    late = late_ranks(account)
-    return (
-        (_straggler(account, late, read),)
-        if late is not None and late.lasting >= STRAGGLER.lasting_straggler_share
-        else ()
-    )
-
-
-def _straggler(account: Durations, late: Late, read: DurationRecords) -> Finding:
-    cost_share = min(1.0, late.cost_ns / account.wall_ns) if account.wall_ns else 0.0
+    account, late = collectives.durations, collectives.late
+    if late is None:
+        return ()
+    cost_share = collectives.shares.share(Cost.STRAGGLER) if account.wall_ns else 0.0
     names = ranks_text(late.ranks)
     waits = account.wait_ns[[account.ranks.index(rank) for rank in late.ranks]]
     others = np.delete(account.wait_ns, [account.ranks.index(rank) for rank in late.ranks])
     per = account.complete
     was, rows = "was" if len(late.ranks) == 1 else "were", Query("collectives")
-    return Finding(
+    finding = Finding(
         id=straggler.DIAGNOSIS.id,
         title=f"{sentence(names)} arrive{'s' if len(late.ranks) == 1 else ''} last at the collectives: waiting for "
         f"{'it' if len(late.ranks) == 1 else 'them'} is {share(late.of_busy)} of the other ranks' time in collectives",
         severity=severity(cost_share) if account.wall_ns else Severity.WARN,
         share=round(cost_share, 4),
         cost_ns_per_step=round(late.cost_ns / account.steps) if account.steps else 0,
-        confidence=_confidence(account, late, read),
+        confidence=_confidence(account, late, collectives.read),
         ranks=late.ranks,
         evidence=(
             Evidence(
@@ -142,6 +106,7 @@ def _straggler(account: Durations, late: Late, read: DurationRecords) -> Finding
         "profiler traces of these ranks and of one other rank. Compare clocks, temperature and host load with the "
         "other ranks'.",
     )
+    return (finding,)
 
 
 def _confidence(account: Durations, late: Late, read: DurationRecords) -> float:
@@ -159,7 +124,8 @@ def _confidence(account: Durations, late: Late, read: DurationRecords) -> float:
     )
 
 
-def _notes(account: Durations, read: DurationRecords) -> list[str]:
+def notes_on(collectives: CollectivesAccount) -> list[str]:
+    account, read = collectives.durations, collectives.read
     notes = [f"the verdict rests on the durations of {account.complete:,} collectives: {only_durations(read.source)}"]
     if account.complete < account.collectives:
         left = account.collectives - account.complete

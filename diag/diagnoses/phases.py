@@ -14,15 +14,14 @@ from msgspec import Struct
 from diag.account.device_clock import DeviceClocked, outside_windows
 from diag.account.frontier import Frontier, frontier
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD, H2D, OPTIMIZER, REST
-from diag.diagnoses.policy import COMMUNICATION, COSTS, FINDINGS
+from diag.diagnoses.policy import COMMUNICATION, FINDINGS
 from diag.model.steps import HOST_DETAILS, QUEUED_DETAILS, Attribution, Bottleneck, Detail, Kind, by_cause
 from diag.rundir.tables import Tables
 
 from .cost_rows import CostTable, Side, Source
-from .costs import REMOVABLE, Cost, class_of
+from .costs import Cost, class_of
 from .culprits import Series
 from .shares import Noise, Shares
-from .subject import ranks_text
 
 # By phase: the cost of its increments, and the kind and detail of lateness in it. The ranks' own work costs only where
 # one of them has more of it than the others.
@@ -85,23 +84,6 @@ def phases_alone(phase_frontier: Frontier, on_device: bool, noise: Noise) -> Pha
     return PhaseAccount(phase_frontier, _shares(phase_frontier, on_device, noise), alone=True)
 
 
-def disagreement(phases: PhaseAccount | None, shares: Shares) -> str:
-    """How the phases contradict the timelines about a class or a rank; "" where they do not."""
-    if phases is None or phases.alone or shares.on_device:
-        return ""  # on a device, the phases are the host's, which waits for other things than the device does
-    timeline, phase = _claim(shares, _costs_in_phases(shares)), _claim(phases.shares, tuple(Cost))
-    if timeline is None or phase is None:
-        return _one_alone(timeline or phase, phases if phase is None else None, shares, phases.shares)
-    unseen = phases.shares.of_class(timeline.name) < COMMUNICATION.contradicting_account_share * timeline.share
-    unshared = shares.of_class(phase.name) < COMMUNICATION.contradicting_account_share * phase.share
-    if phase.name != timeline.name and unseen and unshared:
-        return f"the ranks' timelines show a {timeline.name.value} bottleneck, the phase durations {phase.name.value}"
-    if timeline.ranks and phase.ranks and not set(timeline.ranks) & set(phase.ranks):
-        timeline_ranks, phase_ranks = ranks_text(timeline.ranks), ranks_text(phase.ranks)
-        return f"the ranks' timelines point to {timeline_ranks}, the phase durations to {phase_ranks}"
-    return ""
-
-
 def unlike_the_rest(attribution: Attribution, tables: Tables) -> str:
     """How the steps in profiler windows differ from the others, by events on the devices; "" where they do not."""
     steps, waiting, loading = outside_windows(tables)
@@ -143,49 +125,6 @@ def _idle(table: CostTable, numbers: Sequence[int], ranks: Sequence[int], attrib
     table.relabel(Side.PATH, None, Cost.QUEUED, queued, activity=(Kind.IDLE, Detail.OTHER))
 
 
-class _Claim(Struct, frozen=True):
-    """The class with the largest removable share, and the ranks late in it."""
-
-    name: Bottleneck
-    share: float
-    ranks: tuple[int, ...]
-
-
-def _one_alone(claim: _Claim | None, silent: PhaseAccount | None, shares: Shares, by_phases: Shares) -> str:
-    """The contradiction where one account finds something critical that the other, which could see it, does not find at
-    all. ``silent``: the phases, if they are the account that finds nothing."""
-    if claim is None or claim.share < FINDINGS.critical_share:
-        return ""
-    name = claim.name.value
-    if silent is None:
-        return (
-            f"only the phase durations show a {name} bottleneck"
-            if shares.of_class(claim.name) < FINDINGS.mention_share
-            else ""
-        )
-    visible = claim.name == Bottleneck.DATA or silent.frontier.communication_known
-    seen = not visible or by_phases.of_class(claim.name) >= FINDINGS.mention_share
-    return "" if seen else f"the ranks' timelines show a {name} bottleneck, the phase durations do not"
-
-
-def _costs_in_phases(shares: Shares) -> tuple[Cost, ...]:
-    """Costs that the phases show as well. A garbage collection pause of every rank is no difference between ranks, and
-    time between steps is no phase."""
-    unexplained = shares.unexplained > COSTS.unexplained_wait_share
-    return tuple(cost for cost in Cost if cost.value.in_phases and not (unexplained and cost == Cost.STRAGGLER))
-
-
-def _claim(shares: Shares, costs: tuple[Cost, ...]) -> _Claim | None:
-    """None where no class is worth a warning."""
-    class_by_cost = {cost: class_of(cost, shares.on_device) for cost in costs}
-    by_class = {name: sum(shares.share(c) for c in costs if class_by_cost[c] == name) for name in REMOVABLE}
-    top = max(by_class, key=lambda name: by_class[name])
-    if by_class[top] < FINDINGS.warning_share:
-        return None
-    main = max((cost for cost in costs if class_by_cost[cost] == top), key=shares.share)
-    return _Claim(top, by_class[top], shares.culprits(main).ranks)
-
-
 def _shares(phase_frontier: Frontier, on_device: bool, noise: Noise, with_idle: Attribution | None = None) -> Shares:
     """``with_idle``: the account that has the devices' idle time, where the phases are theirs."""
     table = CostTable(len(phase_frontier.numbers))
@@ -196,7 +135,8 @@ def _shares(phase_frontier: Frontier, on_device: bool, noise: Noise, with_idle: 
             table.add(Side.PATH, None, increment, Kind.COMPUTE, detail)
             continue
         spent = increment if cost != Cost.STRAGGLER else np.minimum(late.max(axis=1), increment)
-        table.add(Side.PATH, cost, spent, kind, detail)
+        # Whether the rank on the path is idle between its phases is not known.
+        table.add(Side.PATH, cost, spent, Kind.COMPUTE if cost == Cost.STRAGGLER else kind, detail)
         table.add(Side.PATH, None, increment - spent, Kind.COMPUTE, detail)
         for at in np.flatnonzero(late.any(axis=0)).tolist():
             table.add(Side.WAITING, cost, late[:, at], kind, detail, phase_frontier.ranks[at])
@@ -212,4 +152,16 @@ def _shares(phase_frontier: Frontier, on_device: bool, noise: Noise, with_idle: 
         on_device,
         noise,
         Source.PHASES,
+        _sees(phase_frontier, on_device),
+    )
+
+
+def _sees(phase_frontier: Frontier, on_device: bool) -> frozenset[Cost]:
+    """On a device, the phases are the host's, which waits for other things than the device does. Where waiting for
+    collectives is part of the phases, only the input is told from it."""
+    if on_device:
+        return frozenset()
+    known = phase_frontier.communication_known
+    return frozenset(
+        cost for cost in Cost if cost.value.in_phases and (known or class_of(cost, False) == Bottleneck.DATA)
     )

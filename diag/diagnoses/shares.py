@@ -85,7 +85,7 @@ _LATE = tuple(cost for cost in Cost if cost.value.lateness)
 
 class Shares(Struct, frozen=True, dict=True):
     """The rows of one account, and sums of them as arrays over the steps that count, nanoseconds. ``dur_ns``: the time
-    that is judged. ``source``: the account."""
+    that is judged. ``source``: the account; ``sees``: the costs that it would show, None for all."""
 
     numbers: tuple[int, ...]
     dur_ns: Series
@@ -94,6 +94,7 @@ class Shares(Struct, frozen=True, dict=True):
     on_device: bool
     noise: Noise
     source: Source = Source.TIMELINES
+    sees: frozenset[Cost] | None = None
 
     @cached_property
     def cost_ns(self) -> Mapping[Cost, Series]:
@@ -177,6 +178,11 @@ class Shares(Struct, frozen=True, dict=True):
     def charged_means(self, cost: Cost) -> dict[int, float]:
         """By rank, how long the others wait for it because of this cost, nanoseconds a step."""
         return {rank: float(self.charged(cost, (rank,)).mean()) for rank in sorted(self.blame_ns.get(cost, {}))}
+
+    def waiting(self, cost: Cost, rank: int) -> float:
+        """How long the others waited for the rank because of this cost, nanoseconds in all steps."""
+        series = self.blame_ns.get(cost, {}).get(rank)
+        return float(series.sum()) if series is not None else 0.0
 
     def late(self, cost: Cost) -> Series:
         """The part of a cost that only the latest rank had, per step."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from diag.model.parts import parts_of_steps
 from diag.model.steps import STARTUP_DETAILS, Attribution, Detail, Kind, MatchedCollective, StepAccount, by_causes
 
 from .cost_rows import CostTable, Side
@@ -34,6 +35,8 @@ def shares_of_steps(
     """``dur_ns``: the steps without start-up, and waiting whose cause lies outside of them."""
     table = CostTable(len(steps))
     spent = by_causes([step.path for step in steps]).astype(np.float64)
+    # A step without a path, as in summaries, has no activity that is known.
+    spent[:, Kind.COMPUTE, Detail.NONE] += np.array([step.dur_ns for step in steps]) - spent.sum(axis=(1, 2))
     spent[:, Kind.IDLE, STARTUP_DETAILS] = 0.0
     unexplained = np.array([step.unexplained_ns for step in steps], dtype=np.float64)
     tails = _tails(steps, collectives, noise)
@@ -49,7 +52,9 @@ def shares_of_steps(
     for (rank, kind, detail), ns in _waiting(steps).items():
         table.add(Side.WAITING, cost_of(kind, detail, on_device), ns, kind, detail, rank)
     if on_device:  # from records alone it is not known whether something was launched
-        recorded = np.array([any(parts.source == "records" for parts in step.parts) for step in steps])
+        parts, owner = parts_of_steps(steps)
+        recorded = np.zeros(len(steps), dtype=np.bool_)
+        recorded[owner[parts.from_source("records")]] = True
         table.relabel(Side.PATH, Cost.QUEUED, None, table.total(Side.PATH, Cost.QUEUED) * recorded)
     whole = np.array([step.dur_ns for step in steps], dtype=np.float64)
     for cost in Cost:

@@ -36,6 +36,8 @@ from . import (
 )
 from .costs import REMOVABLE, Cost, class_of
 from .culprits import Series
+from .durations import CollectivesAccount
+from .durations import find as find_late
 from .phases import PhaseAccount
 from .shares import Shares
 from .subject import in_ms, resampled, severity
@@ -101,6 +103,8 @@ def _of_shares(shares: Mapping[Bottleneck, float], bottleneck: Bottleneck) -> fl
 _UNSEEN_WAITS = "the waits of some collectives were not recorded: they would count as computation"
 _WINDOW = "record a profiler window (diag run --trace), then analyse again"
 _BASIS = " This is based on the durations of the phases alone: no collectives connect the ranks' timelines."
+_WINDOW_OF_RUN = "record a profiler window (`diag run --trace`)"
+_INTERVAL = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=1000000"
 _COMPETING = (*REMOVABLE, Bottleneck.UNDETERMINED)
 _STRAGGLER = "Straggler"
 
@@ -109,6 +113,8 @@ def judge(attribution: Attribution, examination: Examination, coverage: Coverage
     """The run's verdict. The largest removable cost decides; without one the run is compute-bound. Ranks that do not
     communicate come first: what bounds each of them is reported after that."""
     verdict = _judge(attribution, examination, coverage, tables)
+    if examination.collectives is not None and verdict.bottleneck == Bottleneck.UNDETERMINED:
+        verdict = verdict if verdict.culprit_ranks else _by_collectives(examination.collectives, tables)
     alone = next((finding for finding in examination.findings if finding.id == ranks_train_alone.ID), None)
     if alone is None:
         return verdict
@@ -197,6 +203,30 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
     )
 
 
+def _by_collectives(account: CollectivesAccount, tables: Tables) -> Verdict:
+    """Who is late, where nothing else is known of the steps: the account of the collectives explains that much."""
+    busy, no_late_rank = account.durations.share, "no rank arrives last much more often than the others"
+    for finding in find_late(account):
+        cost = f", and {printed(finding.share)} of the wall-clock time" if account.durations.wall_ns else ""
+        return Verdict(
+            Bottleneck.UNDETERMINED,
+            finding.severity,
+            finding.id,
+            finding.share,
+            finding.confidence,
+            finding.ranks,
+            _hosts(tables, finding.ranks),
+            f"{finding.title}{cost}. The cause of the delay is not recorded.",
+        )
+    if busy is None:
+        return _undetermined(f"{no_late_rank}; the share of communication is not recorded", f"set {_INTERVAL}")
+    if busy < FINDINGS.warning_share:
+        return _undetermined(f"communication is {printed(busy)} of the time, and {no_late_rank}", _WINDOW_OF_RUN, busy)
+    in_collectives = f"{printed(busy)} of the time is in collectives, and {no_late_rank}"
+    hidden = "how much of it overlaps with computation is not recorded"
+    return _undetermined(f"{in_collectives}; {hidden}", _WINDOW_OF_RUN, busy)
+
+
 def agreeing(examination: Examination, verdict: Verdict) -> Examination:
     """The finding that the verdict rests on comes first, with the verdict's severity and confidence, so that they do
     not differ. A mixed verdict rests on two findings, and a healthy or undetermined one on none: these keep theirs."""
@@ -231,7 +261,7 @@ def faults_first(shares: Shares) -> Shares:
     schedule, the rest are faults."""
     if Cost.BUBBLE not in shares.cost_ns:
         return shares
-    rest = replace(shares, cost_ns={cost: ns for cost, ns in shares.cost_ns.items() if cost != Cost.BUBBLE})
+    rest = replace(shares, rows=tuple(row for row in shares.rows if row.cost != Cost.BUBBLE))
     worst = max(rest.of_class(name) for name in REMOVABLE) * float(shares.dur_ns.sum())
     return rest if worst >= FINDINGS.warning_share * float(shares.dur_ns.sum()) else shares
 
