@@ -164,18 +164,46 @@ def blocked_in_phases(
     timed = timed.take((timed.on_cpu_ns != UNKNOWN) & (timed.queued_ns != UNKNOWN))
     if not timed:
         return {}
-    dur, on_cpu, queued, waited = _filled(timed, *_by_phase(timed, iv.Covered(records.blocked(rows))))
-    stalled = np.maximum(0, dur - on_cpu - queued - waited)[:, list(_COMPUTING)].astype(np.float64)
-    # Waiting while another thread of the training's team is queued is no idle time of the training's.
-    explained = _sampled(samples, timed)[0].at(timed.end_ns) * dur.sum(axis=1)
+    spent = _spent(timed, records.blocked(rows), samples)
+    stalled = spent.stalled()[:, list(_COMPUTING)].astype(np.float64)
     whole = stalled.sum(axis=1)
-    left = np.divide(np.maximum(0, whole - explained), whole, out=np.zeros_like(whole), where=whole > 0)
+    left = np.divide(np.maximum(0, whole - spent.by_team), whole, out=np.zeros_like(whole), where=whole > 0)
     stalled *= left[:, None]
-    stalled[stalled < SCHEDULING.paused_share * np.maximum(1, dur[:, list(_COMPUTING)])] = 0
+    stalled[stalled < SCHEDULING.paused_share * np.maximum(1, spent.dur[:, list(_COMPUTING)])] = 0
     return {
         step: {_COLUMNS[at]: round(ns) for at, ns in zip(_COMPUTING, blocked_ns, strict=True) if ns}
         for step, blocked_ns in zip(timed.step.tolist(), stalled.tolist(), strict=True)
     }
+
+
+class _Spent(Struct, frozen=True, eq=False):
+    """What the training's thread did, nanoseconds by step and ``_COLUMNS``: for how long there was each phase, and of
+    that on a core, queued for one, waiting for collectives. ``by_team``: by step, while another thread of its team was
+    queued: then it waits for that one, and is not blocked."""
+
+    dur: Times
+    on_cpu: Times
+    queued: Times
+    waited: Times
+    by_team: Series
+
+    @property
+    def off_cpu(self) -> Times:
+        """Neither on a core nor queued."""
+        off: Times = self.dur - self.on_cpu - self.queued
+        return off
+
+    def stalled(self) -> Times:
+        """Blocked, in phases where that has no known reason. Includes waiting for the team."""
+        stalled: Times = np.maximum(0, self.off_cpu - self.waited)
+        stalled[:, [_COLUMNS.index(name) for name in _EXPLAINED]] = 0
+        return stalled
+
+
+def _spent(steps: Steps, waits: iv.Intervals, samples: Sequence[HostRecord]) -> _Spent:
+    tables = _filled(steps, *_by_phase(steps, iv.Covered(waits)))
+    slowest = _sampled(samples, steps)[0]
+    return _Spent(*tables, slowest.at(steps.end_ns) * tables[0].sum(axis=1))
 
 
 def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | None:
@@ -187,25 +215,22 @@ def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | Non
         return None
     pauses = iv.make((start, end) for sample in tables.scheduling for start, end in sample.pauses if end > start)
     waits = records.blocked(tables.rows)
-    dur, on_cpu, queued, waited = _filled(steps, *_by_phase(steps, iv.Covered(iv.subtract(waits, pauses))))
+    spent = _spent(steps, iv.subtract(waits, pauses), tables.scheduling)
+    dur, on_cpu, queued, waited = spent.dur, spent.on_cpu, spent.queued, spent.waited
     # Queued while waiting for a collective: it was done, and the thread was about to wake up.
-    off_cpu = dur - on_cpu - queued
-    waking = np.clip(waited - off_cpu, 0, queued)
-    stalled = np.maximum(0, off_cpu - waited)
-    stalled[:, [_COLUMNS.index(name) for name in _EXPLAINED]] = 0
+    waking = np.clip(waited - spent.off_cpu, 0, queued)
+    stalled = spent.stalled()
     wall, data, waiting = dur.sum(axis=1), dur[:, _DATA], waited.sum(axis=1)
-    slowest, workers, carried = _sampled(tables.scheduling, steps)
-    ends = steps.end_ns
-    slow = slowest.at(ends) * wall
+    _, workers, carried = _sampled(tables.scheduling, steps)
+    ends, slow = steps.end_ns, spent.by_team
     not_waking = queued - waking
     loading = np.maximum(not_waking[:, _DATA], workers.at(ends) * data)
     local = np.maximum(
         not_waking.sum(axis=1) - not_waking[:, _DATA], np.minimum(slow, np.maximum(0, wall - waiting - data))
     )
     talking = np.maximum(waking.sum(axis=1), np.minimum(carried.at(ends) * wall, waiting))
-    # Waiting of the training's thread while another thread of its team is queued is not a stall.
     blocked = np.maximum(0, stalled.sum(axis=1) - slow)
-    idle = np.maximum(0, off_cpu[:, _DATA])
+    idle = np.maximum(0, spent.off_cpu[:, _DATA])
     probably = idle * min(1.0, _pause(dur - waited, stalled) * float(data.sum()) / max(1.0, float(idle.sum())))
     paused = np.maximum(probably, np.minimum(idle, _while_loading(steps, iv.Covered(pauses))))
     frozen = iv.Covered(iv.intersect(waits, pauses)).between(steps.begin_ns, ends)
