@@ -55,7 +55,7 @@ from diag.rundir.runs import split_job as split_job
 from diag.rundir.runs import state_of as state_of
 from diag.rundir.standstill import Standstill as Standstill
 from diag.rundir.tables import Tables as Tables
-from diag.tables import evidence, frames
+from diag.tables import evidence, frames, of_run
 from diag.tables.collectives import duration_table
 from diag.traces.memory_snapshots import mentions_failure, rank_of, read_snapshots, snapshot_files, within_bytes
 from diag.traces.memory_snapshots import snapshots_alone as snapshots_alone
@@ -332,14 +332,32 @@ class Result(Struct, frozen=True, dict=True):
         return frames.frame("summaries", ())
 
     @cached_property
-    def facts(self) -> pl.DataFrame:
-        """The settings in the run's manifest."""
-        return evidence.facts(self.tables.manifest)
-
-    @cached_property
     def findings(self) -> pl.DataFrame:
         """The findings, the most expensive first."""
         return frames.findings(self.examination.findings)
+
+    @cached_property
+    def spans(self) -> pl.DataFrame:
+        """The consecutive pieces of each rank's steps."""
+        return of_run.spans(self.attribution)
+
+    @cached_property
+    def waits(self) -> pl.DataFrame:
+        """How long others waited for a rank in each step, by what it did more of than they did."""
+        return of_run.waits(self.attribution)
+
+    @cached_property
+    def samples(self) -> pl.DataFrame:
+        """Readings of devices, hosts, allocators and loaders over time."""
+        return of_run.samples(self.tables)
+
+    @cached_property
+    def facts(self) -> pl.DataFrame:
+        """What is known of the run: its manifest, ranks, versions, mesh, and how the steps were found."""
+        described, axes = describe_run(self), self.attribution.axes
+        known = {name: described[name] for name in ("world_size", "hosts", "device", "backend", "steps", "steps_from")}
+        groups = {", ".join(map(str, ranks)): axis for ranks, axis in axes.named.items()}
+        return of_run.facts(self.tables, {"analysis": {**known, "mesh": axes.mesh, "axes": groups}})
 
     def evidence(self, finding: Finding | str) -> pl.DataFrame:
         """The rows that a finding (or its id) rests on. DiagError if there is no finding with this id."""

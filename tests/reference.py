@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from diag.tables.frames import COLUMNS
+from diag.words.table import markdown
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "python-api.md"
@@ -18,12 +19,12 @@ _BEGIN, _END = "<!-- columns -->\n", "<!-- end of columns -->\n"
 
 def columns() -> str:
     """A table for each data frame of a run."""
-    lines = []
+    headings = ("column", "type", "unit", "meaning")
+    parts = []
     for name, own in COLUMNS.items():
-        lines += [f"### run.{name}", "", "| column | type | meaning |", "|---|---|---|"]
-        lines += [f"| `{column}` | {about.type} | {about.meaning} |" for column, about in own.items()]
-        lines.append("")
-    return "\n".join(lines)
+        rows = [(f"`{column.id}`", column.unit.type, column.unit.name, column.meaning) for column in own.values()]
+        parts.append(f"### run.{name}\n\n{markdown(headings, rows)}\n")
+    return "\n".join(parts)
 
 
 def page() -> str:

@@ -12,7 +12,7 @@ from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import Manifest, MemoryRecord, PhaseRow, RankRecord, StepRecord
 from diag.show.json import to_json
-from diag.show.text import print_table
+from diag.show.text import print_breakdown
 from tests.account.kineto_builder import BASE_NS, KinetoBuilder
 from tests.test_breakdowns import BACKWARD, COUNTED, FLOPS, MM, MS, STEP, STEPS, US, check_sums, rank_trace, two_ranks
 
@@ -156,7 +156,7 @@ def test_runs_of_which_little_is_known(tmp_path: Path, what: str) -> None:
     result = open_run(tmp_path)
     check_sums(result)
     for name in ("collectives", "kernels", "modules", "efficiency", "path"):
-        print_table(result, name)
+        print_breakdown(result, name)
     content = json.loads(to_json(result, tables=True))["breakdowns"]
     assert len(content["kernels"]["rows"]) == {"kernels": 2, "operators": 2, "collective": 1}.get(what, 0)
     assert len(content["collectives"]["rows"]) == (what == "collective")

@@ -195,8 +195,8 @@ def test_the_table_of_all_to_alls(tmp_path: Path) -> None:
     content = breakdowns_to_dict(result.breakdowns)["collectives"]
     assert [row["received_bytes"] for row in content["all_to_alls"]] == [row.received_bytes for row in rows]
     shown = exchange_table(rows)
-    assert [row[0] for row in shown.rows] == ["1", *(str(row.rank) for row in others)]
-    assert shown.lead == ("The rank that receives most in an all-to-all gets 1.60 times the mean.",)
+    assert shown.values("rank") == [1, *(row.rank for row in others)]
+    assert shown.notes[0] == "The rank that receives most in an all-to-all gets 1.60 times the mean."
 
 
 # -- traces ------------------------------------------------------------------------------------------------------------

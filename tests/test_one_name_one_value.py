@@ -159,10 +159,10 @@ def test_a_change_is_predicted_for_the_step_that_the_pages_show(result: Result) 
 def test_a_ranks_own_step_has_one_value(result: Result, tmp_path: Path) -> None:
     frame, view, page = result.ranks, view_of(result), page_of(result, most_ranks=64)
     recorded = _exported(result, tmp_path)
-    column = {name: at for at, name in enumerate(page.ranks.columns)}
+    column = {name: at for at, name in enumerate(page.ranks.headings)}
     for row in frame.to_dicts():
         rank, at = row["rank"], view.ranks.index(row["rank"])
-        (cells,) = (cells for of, _, cells in page.ranks.rows if of == rank)
+        (cells,) = (cells for cells in page.ranks.texts() if cells[0] == str(rank))
         bars = {part: view.per_rank(grid)[at] for part, grid in view.parts.items()}
         talking = sum(bars.get(part, 0.0) for part in (Part.TRANSFER, Part.WAITING, Part.COMMUNICATION))
         idle = sum(bars.get(part, 0.0) for part in (Part.HOST, Part.QUEUED, Part.IDLE))
@@ -205,7 +205,7 @@ def test_every_front_end_names_the_culprit_of_the_leading_finding(result: Result
     (exported,) = (sample for sample in _samples(result, tmp_path) if sample.metric is VERDICT_SHARE)
     assert result.verdict.culprit_ranks == culprits
     assert (document["verdict"]["culprit"] or {"ranks": []})["ranks"] == list(culprits)
-    assert tuple(rank for rank, at_fault, _ in page.ranks.rows if at_fault) == culprits
+    assert tuple(page.ranks.values("rank")[place] for place in sorted(page.ranks.at_fault)) == culprits
     assert tuple(result.ranks.filter(result.ranks["culprit"])["rank"].to_list()) == culprits
     assert info.labels["culprit_ranks"] == ",".join(map(str, culprits))
     assert exported.value == result.verdict.share

@@ -100,8 +100,8 @@ def test_headline_card_table_and_json_have_one_size(phase: str) -> None:
     assert f": {size:,} ms a step" in page.findings[0].title
     assert page.findings[0].cost == f"{finding.share:.0%} of the step"
     assert f"{finding.share:.0%}" in page.verdict.headline.split(":")[0]
-    column = page.ranks.columns.index(OTHERS_WAIT)
-    assert {rank: round(float(cells[column])) for rank, _, cells in page.ranks.rows if rank == GUILTY} == {GUILTY: size}
+    waited = dict(zip(page.ranks.values("rank"), page.ranks.values("others_wait"), strict=True))
+    assert round(waited[GUILTY] / 1e6) == size
     document = to_dict(result)
     assert document["findings"][0]["charged_ns"][str(GUILTY)] == document["findings"][0]["cost_ns_per_step"]
     if phase == DATA:
@@ -144,7 +144,7 @@ def test_a_cost_that_is_nobodys_is_whole() -> None:
     finding = cause(result)
     assert finding.ranks == ()
     assert finding.cost_ns_per_step / MS == pytest.approx(101, abs=3)
-    assert OTHERS_WAIT not in page_of(result).ranks.columns
+    assert OTHERS_WAIT not in page_of(result).ranks.headings
 
 
 def test_nobody_is_at_fault_for_a_cause_that_all_ranks_have() -> None:
@@ -158,8 +158,8 @@ def test_nobody_is_at_fault_for_a_cause_that_all_ranks_have() -> None:
     assert (cause(result).ranks, result.verdict.culprit_ranks, result.verdict.culprit_hosts) == ((), (), ())
     assert to_dict(result)["verdict"]["culprit"] is None
     assert not any("fault" in fact for fact in page.verdict.facts)
-    assert not any(at_fault for _, at_fault, _ in page.ranks.rows)
-    assert OTHERS_WAIT not in page.ranks.columns
+    assert not page.ranks.at_fault
+    assert OTHERS_WAIT not in page.ranks.headings
     (blocked,) = (finding for finding in result.examination.findings if finding.ranks)
     assert blocked.ranks == (GUILTY,)
     assert f"{blocked.title}." in page.verdict.headline  # it costs more than half as much

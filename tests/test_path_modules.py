@@ -18,7 +18,7 @@ from diag.account.critical_path import label_of
 from diag.api import Result, analyze, open_run
 from diag.model.breakdown import PathStat
 from diag.model.steps import Detail, Evidence, Kind
-from diag.show.text import print_table
+from diag.show.text import print_breakdown
 from diag.tables.module_time import accounted, by_rank, charge, of_rank_steps, on_paths, whole
 from tests.account.kineto_builder import AUTOGRAD, BASE_NS, KinetoBuilder, nccl_args
 from tests.command import analyze_json, diag
@@ -113,7 +113,7 @@ def modules_said(result: Result) -> list[Evidence]:
 
 def printed(result: Result) -> str:
     console = Console(file=io.StringIO(), highlight=False)
-    print_table(result, "path", console)
+    print_breakdown(result, "path", console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert max(len(line) for line in text.splitlines()) <= 110
     return str(text)

@@ -12,8 +12,9 @@ import pytest
 
 import diag
 from diag.api import Result
-from diag.model.steps import Bottleneck
+from diag.model.steps import Bottleneck, Kind
 from diag.tables.frames import COLUMNS
+from diag.words.table import schema_of
 from tests import reference
 
 SAMPLES = Path(__file__).parents[1] / "sample_traces"
@@ -99,7 +100,7 @@ def test_lint(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(COLUMNS))
 def test_frames_have_the_documented_columns(run: Result, name: str) -> None:
     frame = getattr(run, name)
-    assert frame.schema == {column: about.type for column, about in COLUMNS[name].items()}
+    assert frame.schema == schema_of(COLUMNS[name].values())
     if name not in NOT_RECORDED:
         assert len(frame)
         assert set(frame.columns) - {c for c in frame.columns if frame[c].null_count() == len(frame)}
@@ -118,6 +119,40 @@ def test_frames_hold_the_numbers_of_the_analysis(run: Result) -> None:
     assert run.ranks.filter("culprit")["rank"].to_list() == list(run.verdict.culprit_ranks) == [1]
     assert run.findings["id"].to_list() == [f.id for f in run.examination.findings]
     assert run.collectives["exposed_ns"].is_sorted(descending=True)
+
+
+def test_the_account_as_frames_adds_up(run: Result) -> None:
+    piece = (pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns")
+    own = run.spans.group_by("rank", "step").agg(piece).join(run.steps, on=["rank", "step"])
+    assert len(own) == len(run.steps)
+    assert (own["ns"] == own["dur_ns"]).all()
+    loading = run.spans.filter(pl.col("kind") == "data").group_by("rank", "step").agg(piece)
+    assert (
+        loading.join(run.steps, on=["rank", "step"]).select(pl.col("ns") == pl.col("data_wait_ns")).to_series()
+    ).all()
+    assert run.path.group_by("step").agg(piece).sort("step")["ns"].to_list() == [
+        s.dur_ns for s in run.attribution.steps
+    ]
+    assert set(run.spans["kind"]) <= {kind.name.lower() for kind in Kind}
+
+
+def test_waits_are_those_of_the_account(run: Result) -> None:
+    cause = run.cause
+    assert cause is not None
+    slow = run.waits.filter((pl.col("kind") == "data") & (pl.col("rank") == cause.ranks[0]))
+    assert slow["wait_ns"].sum() > 0.9 * run.waits["wait_ns"].sum()
+
+
+def test_samples_and_facts_are_what_was_recorded(run: Result) -> None:
+    memory = run.samples.filter(pl.col("source") == "allocator")
+    steps = run.tables.ranks[0].steps
+    assert len(memory.filter((pl.col("rank") == 0) & (pl.col("field") == "rss"))) == len(steps)
+    facts = dict(run.facts.select("key", "value").iter_rows())
+    manifest = run.tables.manifest
+    assert manifest is not None
+    assert facts["versions.torch"] == manifest.versions["torch"]
+    assert (facts["ranks.1.rank"], facts["analysis.steps_from"]) == ("1", "recorded")
+    assert set(run.facts["source"]) == {"manifest.json", "rank.json", "analysis"}
 
 
 def test_evidence_is_the_rows_that_a_finding_rests_on(run: Result) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import streamlit as st
 
@@ -14,7 +13,8 @@ from diag.app.curves import memory_figure, snapshot_figure
 from diag.app.markup import plain
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import EMPTY, draw, known_columns, nothing, show_metrics, shown_rows
+from diag.app.views.common import draw, nothing, show_metrics, show_rows
+from diag.show.breakdowns import allocation_table, larger_there
 from diag.show.memory import (
     REQUESTED,
     comparison_sentence,
@@ -93,19 +93,10 @@ def show_snapshots(table: SnapshotTable, theme: Theme, within: str) -> None:
         st.error(plain(failed), icon=":material/memory:")
     if table.compared is not None:
         st.markdown(f"**{plain(comparison_sentence(table.compared))}**")
-        rows = [
-            {
-                "Allocated at": entry.place,
-                table.compared.name: size(entry.bytes),
-                "Median of the others": size(entry.median),
-            }
-            for entry in table.compared.larger
-        ]
-        if rows:
-            st.dataframe(
-                shown_rows(rows),
+        if table.compared.larger:
+            show_rows(
+                larger_there(table.compared),
                 key="snapshots-compared",
-                hide_index=True,
                 alt="Allocations that are larger there",
             )
     names = {str(number): f"{who(entry)}: {name_of(entry)}" for number, entry in enumerate(accounts)}
@@ -172,34 +163,15 @@ def _opened(path: str, changed_ns: int) -> SnapshotTable:  # noqa: ARG001  (read
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def _cells(entry: Share) -> dict[str, Any]:
-    return {
-        "Allocated by": entry.name,
-        "MB": entry.bytes / _MB,
-        "Share of peak": entry.share,
-        "Allocations": entry.count,
-    }
-
-
 def _show_tables(tables: Mapping[str, Sequence[Share]], key: str) -> None:
     """Draws each table in its own tab."""
     if not tables:
         return
-    number = st.column_config.NumberColumn
     for tab, (title, shares) in zip(st.tabs(list(tables)), tables.items(), strict=True):
         with tab:
-            rows = shown_rows(list(map(_cells, shares)))
-            st.dataframe(
-                rows,
-                column_order=known_columns(rows),
-                height="content",
+            show_rows(
+                allocation_table(shares),
                 key=f"{key}-{title.lower().replace(' ', '-')}",
-                hide_index=True,
-                placeholder=EMPTY,
-                column_config={
-                    "MB": number(format="%.1f"),
-                    "Share of peak": number(format="percent"),
-                    "Allocations": number(format="localized"),
-                },
                 alt=f"Allocated at the peak, {title.lower()}",
+                height="content",
             )

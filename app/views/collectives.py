@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import plotly.graph_objects as go
 import streamlit as st
@@ -14,13 +13,13 @@ from diag.app.markup import label, plain
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, pale_on, theme_of
-from diag.app.views.common import EMPTY, beyond_summaries, draw, head, known_columns, nothing, shown_rows
-from diag.app.views.common import table as cells
+from diag.app.views.common import beyond_summaries, draw, head, nothing, show_rows, show_table
 from diag.model.breakdown import CollectiveStat, CollectiveTable, CostCurve, ExposedCall
-from diag.show.ranks import EXCHANGES_HELP, EXCHANGES_TITLE, exchange_table
+from diag.show.breakdowns import collective_table, longest_calls
+from diag.show.ranks import EXCHANGES_TITLE, exchange_table
 from diag.timeline import timeline_of
-from diag.words.formatting import counted, duration, listing, number, share, size
-from diag.words.wording import group_name
+from diag.words.formatting import counted, listing, number, share, size
+from diag.words.wording import group_name, operation
 
 _CHOICE = "collective"
 _TABLE = "collectives"
@@ -107,23 +106,15 @@ def _rows(view: RunView, table: CollectiveTable, theme: Theme) -> None:
     names = [str(at) for at in range(len(table.rows))]
     groups = len({row.group for row in table.rows})
     several = len({row.axis for row in table.rows}) > 1
-    rows = [_cells(row, table.rank_steps, groups, several) for row in table.rows]
-    st.dataframe(
-        shown_rows(rows),
+    shown = collective_table(table)
+    show_rows(
+        shown,
         key=_TABLE,
-        column_order=_order(rows),
-        on_select=_chosen_in_table,
-        selection_mode="single-row",
-        hide_index=True,
-        placeholder=EMPTY,
-        column_config=_columns(),
         alt="Waits, transfers and bandwidths of each kind of collective",
+        at_first=("op", "bounds", "last_rank"),
+        on_select=_chosen_in_table,
     )
-    caption = "Sorted by exposed time."
-    rest = table.rest_exposed_ns / max(1, table.rank_steps)
-    if rest >= 1000:
-        caption += f" Exposed outside these calls, in an earlier step or in a wait: {duration(rest)} per rank and step."
-    st.caption(plain(caption))
+    st.caption(plain(" ".join(("Sorted by exposed time.", *shown.notes))))
     chosen = choose(
         "Collective",
         names,
@@ -141,32 +132,20 @@ def _longest(view: RunView, table: CollectiveTable) -> None:
     if not table.longest:
         return
     st.subheader("Longest exposed calls", anchor="longest")
-    several = len({call.axis for call in table.longest}) > 1
-    groups = len({call.group for call in table.longest}) > 1
     moved = {rank: lanes.moved_ns for rank, lanes in timeline_of(view.result).ranks.items()}
-    rows = [_call(call, moved[call.rank], group_name(call, several) if groups else "") for call in table.longest]
-    columns = [name for name in rows[0] if any(row[name] for row in rows)]
-    st.table([{name: row[name] or EMPTY for name in columns} for row in rows], border="horizontal", hide_index=True)
+    show_table(
+        longest_calls(table.longest),
+        first=("Timeline", [_on_timeline(call, moved[call.rank]) for call in table.longest]),
+    )
     st.caption("Over all ranks and counted steps. Exposed: not overlapped with compute, waiting for a rank included.")
 
 
-def _call(call: ExposedCall, moved_ns: int, group: str) -> dict[str, str]:
-    """``moved_ns``: offset from the call's clock to the timeline's."""
+def _on_timeline(call: ExposedCall, moved_ns: int) -> str:
+    """A link to the call on the timeline. ``moved_ns``: offset from the call's clock to the timeline's."""
     begin_ns, around_ns = call.start_ns + moved_ns, (call.end_ns - call.start_ns) // 4
     at = {"from": (begin_ns - around_ns) / MS, "to": (call.end_ns + moved_ns + around_ns) / MS}
     window = {name: f"{max(0.0, ms):.{DASHBOARD.decimals_of_address}f}" for name, ms in at.items()}
-    return {
-        "Timeline": f"[Show]({href('timeline', rank=call.rank, step=call.step, **window)})",  # first: always visible
-        "Step": str(call.step),
-        "Rank": str(call.rank),
-        "Collective": operation(call.op),
-        "Group": plain(group),
-        "Size": size(call.bytes) if call.bytes else "",
-        "Exposed": duration(call.exposed_ns),
-        "Waits": "" if call.wait_ns is None else duration(call.wait_ns),
-        "Phase": call.phase,
-        "Module": plain(call.module),
-    }
+    return f"[Show]({href('timeline', rank=call.rank, step=call.step, **window)})"
 
 
 def _exchanges(table: CollectiveTable) -> None:
@@ -175,9 +154,9 @@ def _exchanges(table: CollectiveTable) -> None:
     if not exchanged.rows:
         return
     st.subheader(EXCHANGES_TITLE, anchor="all-to-alls")
-    cells(exchanged.columns, exchanged.rows)
+    show_table(exchanged)
     left_out = f"{exchanged.left_out:,} more rows in `run.all_to_alls`." if exchanged.left_out else ""
-    st.caption(plain(" ".join(part for part in (*exchanged.lead, EXCHANGES_HELP, left_out) if part)))
+    st.caption(plain(" ".join(filter(None, (*exchanged.notes, left_out)))))
 
 
 def _chosen_in_table() -> None:
@@ -222,83 +201,12 @@ def _name(row: CollectiveStat, groups: int, several: bool) -> str:
     return ", ".join(fact for fact in facts if fact)
 
 
-def _cells(row: CollectiveStat, rank_steps: int, groups: int, several: bool) -> dict[str, Any]:
-    bounds = [
-        "transfer ≤" if row.transfer_mean_ns is None else "",
-        "bandwidth ≥" if row.bandwidth_is_bound else "",
-    ]
-    steps = max(1, rank_steps)
-    return {
-        "Operation": operation(row.op),
-        "Group": group_name(row, several) or None if groups > 1 else None,
-        "Ranks": row.group_size,
-        "Size, kB": round(row.bytes_mean / 1e3, 3) if row.bytes_low else None,
-        "Type": row.dtype or None,
-        "Calls": row.count,
-        "Exposed, ms": row.exposed_ns / steps / 1e6,
-        "Overlapped, ms": row.hidden_ns / steps / 1e6,
-        "Takes, ms": row.duration_mean_ns / 1e6,
-        "Waits, ms": _ms(row.wait_mean_ns),
-        "At most, ms": _ms(row.wait_max_ns),
-        "Last rank": None if row.last_rank is None else f"{row.last_rank} ({share(row.last_share or 0.0)})",
-        "Transfer, ms": _ms(row.transfer_bound_ns if row.transfer_mean_ns is None else row.transfer_mean_ns),
-        "Bus, GB/s": row.busbw_gb_s,
-        "Share of best": row.efficiency,
-        "Bounds": ", ".join(bound for bound in bounds if bound) or None,
-    }
-
-
-def _order(rows: list[dict[str, Any]]) -> list[str]:
-    """The columns that have a value. Bounds and the last rank are next to the operation, the least important columns
-    last: the table is wider than most windows."""
-    first = {name: at for at, name in enumerate(_FIRST)}
-    return sorted(known_columns(rows), key=lambda name: (first.get(name, len(first)), name in _LAST))
-
-
-_FIRST, _LAST = ("Operation", "Bounds", "Last rank"), ("Type", "Overlapped, ms", "At most, ms")
-
-
-def _ms(ns: int | None) -> float | None:
-    return None if ns is None else ns / 1e6
-
-
-def _columns() -> dict[str, Any]:
-    number = st.column_config.NumberColumn
-    return {
-        "Operation": st.column_config.TextColumn(pinned=True),
-        "Ranks": number(help="Ranks in the group."),
-        "Size, kB": number(format="localized", help="Size of the full tensor: mean of its size class."),
-        "Calls": number(format="localized", help="Calls in the counted steps."),
-        "Takes, ms": number(format="%.3f", help="Mean duration over all ranks and calls, including waiting."),
-        "Waits, ms": number(format="%.3f", help="Wait for the last rank to arrive: mean of ranks and calls."),
-        "At most, ms": number(format="%.3f", help="The longest wait of any rank."),
-        "Last rank": st.column_config.TextColumn(
-            help="The rank that arrived last most often, and in which fraction of the calls."
-        ),
-        "Transfer, ms": number(format="%.3f", help="From the last arrival to the first rank's end."),
-        "Bus, GB/s": number(format="%.3g", help="Algorithm bandwidth times the operation's factor (nccl-tests)."),
-        "Share of best": number(
-            format="percent", help="Fraction of the best bus bandwidth that the group reached at large sizes."
-        ),
-        "Bounds": st.column_config.TextColumn(
-            help="Values that are bounds: from the shortest duration over the ranks, which needs no aligned clocks."
-        ),
-        "Exposed, ms": number(format="%.3f", help="Per rank and step: not overlapped with compute."),
-        "Overlapped, ms": number(format="%.3f", help="Per rank and step: overlapped with compute."),
-    }
-
-
 # -- figures -----------------------------------------------------------------------------------------------------------
 
 
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "hexagon")
 _BAND = 0.16  # opacity of a curve's interval
 _LATE = "transfer, after the first rank has its result"
-
-
-def operation(op: str) -> str:
-    """The usual spelling of an operation: ``all-gather``."""
-    return op.replace("_", "-")
 
 
 def series_name(op: str, group: str, groups: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import plotly.graph_objects as go
@@ -16,10 +16,11 @@ from diag.errors import DiagError
 from diag.model.query import Query
 from diag.show.page import Metric
 from diag.words.formatting import UNKNOWN, listing, visible, visible_lines
+from diag.words.table import MOMENT, Column, Table
+from diag.words.table import UNKNOWN as EMPTY
 from diag.words.wording import ONLY_DURATIONS
 
 CONFIG: dict[str, Any] = {"displaylogo": False, "displayModeBar": False, "typesetMath": False}
-EMPTY = "-"  # a cell without a known value
 METRIC_PX = 168  # least width of a metric's card
 _LABEL_PX, _VALUE_PX, _PADDING_PX = 6.4, 20, 34  # of a character, and around them with the icon of the help
 _DELTA_COLOUR: dict[str, Literal["normal", "inverse", "off"]] = {"good": "normal", "bad": "inverse", "neither": "off"}
@@ -100,7 +101,7 @@ PAGES_OF_ROWS = {
 }
 
 
-def show_rows(query: Query) -> None:
+def show_evidence(query: Query) -> None:
     """Draws a link to the page with the rows that a finding rests on, if there is one."""
     if query.frame in PAGES_OF_ROWS:
         path, label, icon = PAGES_OF_ROWS[query.frame]
@@ -109,24 +110,72 @@ def show_rows(query: Query) -> None:
         show_link(path, label, icon=icon, **({"rank": first} if first is not None else {}))
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Draws a table. Cells may hold text from any source: Markdown in them is escaped."""
-    st.table([dict(zip(columns, map(plain, row), strict=True)) for row in rows], border="horizontal", hide_index=True)
+def show_table(table: Table, first: tuple[str, Sequence[str]] | None = None) -> None:
+    """Draws a table without unknown columns. Cells may hold text from any source: Markdown in them is escaped.
+    ``first``: the heading of a column before the others and its cells, which are Markdown."""
+    known = table.known()
+    headings = list(map(known.capital, known.columns))
+    rows = [dict(zip(headings, map(plain, row), strict=True)) for row in known.texts(EMPTY)]
+    if first is not None:
+        heading, cells = first
+        rows = [{heading: cell, **row} for cell, row in zip(cells, rows, strict=True)]
+    st.table(rows, border="horizontal", hide_index=True)
+
+
+def show_rows(
+    table: Table,
+    key: str,
+    alt: str,
+    at_first: Sequence[str] = (),
+    on_select: Literal["rerun"] | Callable[[], None] | None = None,
+    selection_mode: Literal["single-row", "multi-row"] = "single-row",
+    **options: Any,
+) -> Any:
+    """Draws a table that can be sorted, without unknown columns: its numbers are numbers. The columns ``at_first``,
+    then the more important ones, come first, as the table may be wider than the window. Control characters in texts
+    are shown as escapes."""
+    known = table.plain().known()
+    columns = sorted(known.columns, key=lambda column: (column.id not in at_first, column.weight > 0, -column.weight))
+    rows = [
+        {column.sortable_heading: _number(column, value) for column, value in zip(known.columns, row, strict=True)}
+        for row in known.rows
+    ]
+    chosen: dict[str, Any] = {} if on_select is None else {"on_select": on_select, "selection_mode": selection_mode}
+    return st.dataframe(
+        rows,
+        key=key,
+        hide_index=True,
+        placeholder=EMPTY,
+        column_order=[column.sortable_heading for column in columns],
+        column_config={column.sortable_heading: _config(column) for column in known.columns},
+        alt=alt,
+        **chosen,
+        **options,
+    )
+
+
+def _number(column: Column, value: Any) -> Any:
+    """The value as a sortable column has it."""
+    if isinstance(value, str):
+        return visible(value)
+    scaled = value is not None and column.unit.per != 1
+    return value / column.unit.per if scaled else value
+
+
+def _config(column: Column) -> Any:
+    config: dict[str, Any] = {"help": column.meaning or None, "pinned": True if column.weight == 0 else None}
+    if column.unit is MOMENT:
+        return st.column_config.DatetimeColumn(**config, format="YYYY-MM-DD HH:mm")
+    if column.unit.is_number:
+        return st.column_config.NumberColumn(**config, format=column.unit.format)
+    return st.column_config.TextColumn(
+        **config, width="large" if column.long and column.weight else "medium" if column.long else None
+    )
 
 
 def show_code(text: str, language: str | None) -> None:
     """Draws a command or code. Control characters, which could hide or reorder text, are shown as escapes."""
     st.code(visible_lines(text), language=language, wrap_lines=True)
-
-
-def shown_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows for ``st.dataframe``. Texts may come from any source: control characters in them are shown as escapes."""
-    return [{name: visible(cell) if isinstance(cell, str) else cell for name, cell in row.items()} for row in rows]
-
-
-def known_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The names of the columns with at least one known value; the others would show only dashes."""
-    return [name for name in rows[0] if any(row[name] is not None for row in rows)] if rows else []
 
 
 def nothing(sentence: str, hint: str = "") -> None:

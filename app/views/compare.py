@@ -16,11 +16,13 @@ from diag.app.markup import label, plain
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import PART_OF, RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import bullets, draw, head, show_error, show_metrics, without_steps
+from diag.app.views.common import bullets, draw, head, show_error, show_metrics, show_table, without_steps
 from diag.diagnoses.compare import PART_NAMES, Comparison
 from diag.errors import DiagError
+from diag.show.compare import comparison_table
 from diag.show.page import DATA_WAIT, EXPOSED_COMM, HOST_WAIT, Metric
 from diag.words.formatting import UNKNOWN, counted, duration, number
+from diag.words.table import Column, table_of
 
 _TYPED = "another path …"
 _REFUSED = "This cannot be compared"
@@ -78,20 +80,7 @@ def _differences(comparison: Comparison, against: RunView, view: RunView, root: 
             "to confirm a small difference."
         )
     )
-    st.table(
-        [
-            {
-                "Part": PART_NAMES[part.kind],
-                "Before": duration(part.before_ns),
-                "After": duration(part.after_ns),
-                "Difference": _signed(part.ns[1]),
-                "Between": f"{_signed(part.ns[0])} and {_signed(part.ns[2])}",
-            }
-            for part in comparison.parts
-        ],
-        border="horizontal",
-        hide_index=True,
-    )
+    show_table(comparison_table(comparison))
     _verdicts(against, view, before, after)
     if comparison.notes:
         st.markdown(bullets(tuple(f"{note[:1].upper()}{note[1:]}." for note in comparison.notes)))
@@ -119,17 +108,22 @@ def _numbers(comparison: Comparison, before: str) -> None:
 
 
 def _verdicts(against: RunView, view: RunView, before: str, after: str) -> None:
-    rows: list[dict[str, Any]] = []
-    for name, run in ((before, against), (after, view)):
-        numbers = {metric.label: metric.value for metric in run.page.metrics}
-        rows.append(
+    runs = (against, view)
+    numbers = [{metric.label: metric.value for metric in run.page.metrics} for run in runs]
+    show_table(
+        table_of(
+            "verdicts",
+            "Verdicts",
             {
-                "Run": plain(name),
-                "Verdict": plain(run.result.verdict.headline),
-                **{label: numbers.get(label, UNKNOWN) for label in (EXPOSED_COMM, DATA_WAIT, HOST_WAIT)},
-            }
+                Column("run", weight=0): [before, after],
+                Column("verdict", long=True): [run.result.verdict.headline for run in runs],
+                **{
+                    Column(name): [of_run.get(name, UNKNOWN) for of_run in numbers]
+                    for name in (EXPOSED_COMM, DATA_WAIT, HOST_WAIT)
+                },
+            },
         )
-    st.table(rows, border="horizontal", hide_index=True)
+    )
 
 
 def _signed(ns: int) -> str:

@@ -23,7 +23,7 @@ from diag.app.markup import label, plain, prose
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import Part
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import EMPTY, bullets, draw, show_code, show_error, table
+from diag.app.views.common import bullets, draw, show_code, show_error, show_table
 from diag.ended.model import Source
 from diag.errors import DiagError
 from diag.hang.api import (
@@ -40,6 +40,7 @@ from diag.hang.api import (
 from diag.hang.model import Stack
 from diag.hang.ras.live import NOT_COUNTED, Seen, Watch, recorded, recorded_ns
 from diag.words.formatting import counted, listing, share, visible
+from diag.words.table import Column, table_of
 
 _RUN, _PATH, _UPLOAD = "run", "path", "upload"
 _LABELS = {_RUN: "this run", _PATH: "a path in this folder", _UPLOAD: "uploaded files"}
@@ -213,14 +214,21 @@ def _evidence(evidence: Sequence[Source]) -> None:
     if not evidence:
         return
     st.subheader("Evidence", anchor="evidence")
-    rows = []
-    for item in evidence:
-        text = visible(item.text.strip())
-        text = text if len(text) <= DASHBOARD.most_evidence_chars else f"{text[: DASHBOARD.most_evidence_chars]}…"
-        file = visible(_short(item.path))
-        place = f"{file}:{item.line}" if item.line else file
-        rows.append({"Where": plain(place), "Line": plain(text)})
-    st.table(rows, border="horizontal", hide_index=True)
+    lines = [visible(item.text.strip()) for item in evidence]
+    files = [visible(_short(item.path)) for item in evidence]
+    most = DASHBOARD.most_evidence_chars
+    show_table(
+        table_of(
+            "evidence",
+            "Evidence",
+            {
+                Column("where"): [
+                    f"{file}:{item.line}" if item.line else file for file, item in zip(files, evidence, strict=True)
+                ],
+                Column("line"): [line if len(line) <= most else f"{line[:most]}…" for line in lines],
+            },
+        )
+    )
 
 
 def _stacks(stacks: Sequence[Stack]) -> None:
@@ -266,8 +274,6 @@ def _gap(paths: Sequence[str], reason: str) -> str:
 
 
 # -- NCCL RAS ----------------------------------------------------------------------------------------------------------
-
-_COLUMNS = ("Communicator", "Ranks", "Host", "NCCL RAS reports", "Counts")
 
 
 def _ras(run: Path) -> None:
@@ -327,8 +333,19 @@ def _report(seen: Seen, age: float | None) -> None:
         when = f"{max(0.0, age):.0f} s ago"
     st.caption(plain(f"{seen.source}, {when}. {seen.why}".strip()))
     if seen.rows:
-        rows = [(row.communicator, row.ranks, row.host or EMPTY, row.says, row.still or EMPTY) for row in seen.rows]
-        table(_COLUMNS, rows)
+        show_table(
+            table_of(
+                "ras",
+                "NCCL RAS",
+                {
+                    Column("communicator", weight=0): [row.communicator for row in seen.rows],
+                    Column("ranks"): [row.ranks for row in seen.rows],
+                    Column("host"): [row.host or None for row in seen.rows],
+                    Column("says", label="NCCL RAS reports"): [row.says for row in seen.rows],
+                    Column("counts"): [row.still or None for row in seen.rows],
+                },
+            )
+        )
         st.caption(NOT_COUNTED)
     if seen.more_rows:
         st.caption(f"{seen.more_rows:,} more rows are not shown.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import plotly.graph_objects as go
 import streamlit as st
@@ -16,34 +15,29 @@ from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.timeline_data import colour_of
 from diag.app.views.common import (
-    EMPTY,
     beyond_summaries,
     card_px,
     draw,
     head,
-    known_columns,
     nothing,
     show_on_timeline,
-    shown_rows,
+    show_rows,
     without_steps,
 )
 from diag.model.breakdown import (
-    Bound,
     Efficiency,
     KernelStat,
     KernelTable,
     Measure,
-    ModuleStat,
     ModuleTable,
     PathStat,
     PathTable,
 )
+from diag.show.breakdowns import kernel_table, module_table, utilisation
 from diag.tables.zoom import BACKWARD, FORWARD
 from diag.timeline import timeline_of
 from diag.words.formatting import counted, duration, number, share, short_name
-from diag.words.wording import fused_words, per_whole
-
-_FROM = {"shapes": "measured", "class": "inferred"}  # from recorded shapes, or from the class of kernel
+from diag.words.wording import per_whole
 
 
 def show(view: RunView) -> None:
@@ -88,7 +82,7 @@ def _efficiency(efficiency: Efficiency) -> None:
     known = [(name, m.value, f"{meaning} {m.basis}") for name, m, meaning in measures if m.value is not None]
     row = st.container(horizontal=True)
     for name, value, meaning in known:
-        text = f"{value:.1%}" if value >= 0.01 else f"{value:.2%}"
+        text = utilisation(value)
         row.metric(name, text, border=True, width=card_px(name, text), help=plain(meaning))
     for reason, names in _unknown(measures).items():
         st.caption(plain(f"{' and '.join(names)} not known: {reason}."))
@@ -118,76 +112,17 @@ def _kernels(view: RunView, table: KernelTable, theme: Theme) -> None:
         )
     )
     draw(kernels(table, theme), "kernels", f"Top {counted(shown, table.unit)} by time, in milliseconds a step")
-    rows = [_kernel(row, table.rank_steps) for row in table.rows[: DASHBOARD.most_kernel_rows]]
-    picked = st.dataframe(
-        shown_rows(rows),
+    table_of_kernels = kernel_table(table, per_whole(view.result.attribution), DASHBOARD.most_kernel_rows)
+    picked = show_rows(
+        table_of_kernels,
         key="kernel-table",
-        on_select="rerun",
-        selection_mode="single-row",
-        hide_index=True,
-        placeholder=EMPTY,
-        # A row of operators has no launching operator, and nothing overlaps with it.
-        column_order=[name for name in known_columns(rows) if on_device or name not in ("Operator", "Exposed")],
-        column_config=_kernel_columns(),
         alt=f"Every {table.unit} with its kind, time and what limits it",
+        on_select="rerun",
     )
     _named(view, [table.rows[row].name for row in picked.selection.rows])
-    notes = []
-    if len(table.rows) > DASHBOARD.most_kernel_rows:
-        notes.append(f"Not shown: {len(table.rows) - DASHBOARD.most_kernel_rows:,} with less time.")
-    peak = table.peak
-    if peak is not None and peak.ridge is not None:
-        notes.append(
-            f"{peak.name}: {peak.tflop_s:,g} TFLOP/s and {peak.gb_s:,g} GB/s, so kernels are compute-bound above "
-            f"{peak.ridge:.0f} FLOPs per byte."
-        )
-    if any(row.bound != Bound.UNKNOWN and row.bound_from != "shapes" for row in table.rows):
-        notes.append(
-            "Inferred: from the class of kernel, not measured; traces with record_shapes=True contain the shapes."
-        )
-    if table.fused_ns:
-        notes.append(f"{fused_words(table.fused_ns / max(1, table.rank_steps), per_whole(view.result.attribution))}.")
-    if notes:
-        st.caption(plain(" ".join(notes)))
-
-
-def _kernel(row: KernelStat, rank_steps: int) -> dict[str, Any]:
-    steps = max(1, rank_steps)
-    return {
-        "Name": row.name,
-        "Operator": row.operator or None,
-        "Kind": str(row.kind),
-        "Calls": row.count / steps,
-        "Time, ms": row.total_ns / steps / 1e6,
-        "Share": row.share,
-        "Exposed": row.exposed_ns / row.total_ns if row.total_ns else None,
-        "Mean, µs": row.mean_ns / 1e3,
-        "Longest, µs": row.max_ns / 1e3,
-        "Bound by": None if row.bound == Bound.UNKNOWN else str(row.bound),
-        "Bound is": None if row.bound == Bound.UNKNOWN else _FROM.get(row.bound_from, row.bound_from),
-        "TFLOP/s": row.tflop_s,
-        "GB/s": row.gb_s,
-    }
-
-
-def _kernel_columns() -> dict[str, Any]:
-    number = st.column_config.NumberColumn
-    return {
-        "Name": st.column_config.TextColumn(width="medium", pinned=True),
-        "Operator": st.column_config.TextColumn(width="small", help="Operator that launched most of its time."),
-        "Calls": number(format="%.1f", help="Per rank and step."),
-        "Time, ms": number(format="%.3f", help="Per rank and step."),
-        "Share": number(format="percent", help="Fraction of the busy time."),
-        "Exposed": number(
-            format="percent", help="Not overlapped with work of higher priority: compute comes before communication."
-        ),
-        "Mean, µs": number(format="%.1f"),
-        "Longest, µs": number(format="%.1f"),
-        "Bound by": st.column_config.TextColumn(help="Compute-bound or memory-bound."),
-        "Bound is": st.column_config.TextColumn(help="Measured from recorded shapes, or inferred from the kind."),
-        "TFLOP/s": number(format="%.3g", help="Over the calls whose shapes are known."),
-        "GB/s": number(format="%.3g", help="Over the calls whose shapes are known."),
-    }
+    left_out = table_of_kernels.left_out
+    more = f"Not shown: {left_out:,} with less time." if left_out else ""
+    st.caption(plain(" ".join(filter(None, (more, *table_of_kernels.notes)))))
 
 
 def _modules(view: RunView, tables: tuple[ModuleTable, ...], theme: Theme) -> None:
@@ -207,23 +142,11 @@ def _modules(view: RunView, tables: tuple[ModuleTable, ...], theme: Theme) -> No
         nothing("No module ran in the counted steps.")
         return
     draw(modules(table, theme), "modules", "Milliseconds a step in each module, forward and backward")
-    rows = [_module(row, table.rank_steps) for row in table.rows[: DASHBOARD.most_kernel_rows]]
-    picked = st.dataframe(
-        shown_rows(rows),
-        key="module-table",
-        on_select="rerun",
-        selection_mode="single-row",
-        hide_index=True,
-        placeholder=EMPTY,
-        column_order=known_columns(rows),
-        column_config=_module_columns(),
-        alt="Time of each module",
-    )
+    shown = module_table(table, view.result.breakdowns.kernels.unit, DASHBOARD.most_kernel_rows)
+    picked = show_rows(shown, key="module-table", alt="Time of each module", on_select="rerun")
     _named(view, [table.rows[row].name for row in picked.selection.rows])
-    notes = [f"Named by {source}; forward and backward include submodules, nothing includes communication."]
-    if table.unattributed_ns and table.busy_ns:
-        notes.append(f"In no module: {share(table.unattributed_ns / table.busy_ns)} of the busy time.")
-    st.caption(plain(" ".join(notes)))
+    what = f"Named by {source}; forward and backward include submodules, nothing includes communication."
+    st.caption(plain(" ".join((what, *shown.notes))))
 
 
 def _named(view: RunView, names: Sequence[str]) -> None:
@@ -238,37 +161,6 @@ def _named(view: RunView, names: Sequence[str]) -> None:
         show_on_timeline(rank, traced[rank][0], name=name)
     if not names:
         st.caption("Click a row for a link to the timeline.")
-
-
-def _module(row: ModuleStat, rank_steps: int) -> dict[str, Any]:
-    steps = max(1, rank_steps)
-    return {
-        "Module": row.name,
-        "Inside": row.parent or None,
-        "Calls": row.calls / steps,
-        "Forward, ms": row.forward_ns / steps / 1e6,
-        "Backward, ms": row.backward_ns / steps / 1e6,
-        "Recomputed, ms": row.recompute_ns / steps / 1e6,
-        "Own, ms": row.self_ns / steps / 1e6,
-        "Share": row.share,
-        "Host, ms": row.host_ns / steps / 1e6,
-    }
-
-
-def _module_columns() -> dict[str, Any]:
-    number = st.column_config.NumberColumn
-    times = {name: number(format="%.3f") for name in ("Forward, ms", "Backward, ms")}
-    return {
-        "Module": st.column_config.TextColumn(width="medium"),
-        "Calls": number(format="%.1f", help="Per rank and step."),
-        **times,
-        "Recomputed, ms": number(
-            format="%.3f", help="Forward that is recomputed during backward; included in backward."
-        ),
-        "Own, ms": number(format="%.3f", help="Self time: not in a submodule."),
-        "Share": number(format="percent", help="Fraction of the busy time."),
-        "Host, ms": number(format="%.3f", help="Host time inside the module."),
-    }
 
 
 def _path(table: PathTable, theme: Theme) -> None:

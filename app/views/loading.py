@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
 
 import plotly.graph_objects as go
 import streamlit as st
@@ -15,17 +14,16 @@ from diag.app.policy import DASHBOARD
 from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import (
-    EMPTY,
     draw,
     head,
-    known_columns,
     nothing,
     show_field,
     show_metrics,
-    shown_rows,
+    show_rows,
     without_steps,
 )
 from diag.model.steps import Bottleneck, Severity
+from diag.show.breakdowns import loading_rows
 from diag.show.page import DATA_WAIT, Metric
 from diag.tables.loading import LoadingTable
 from diag.words.formatting import UNKNOWN, counted, duration, share
@@ -128,55 +126,9 @@ def _copies(view: RunView, table: LoadingTable, theme: Theme) -> None:
 def _rows(view: RunView, table: LoadingTable) -> None:
     st.subheader(every_rank(view), anchor="table")
     on_device = view.result.tables.on_device
-    number = st.column_config.NumberColumn
-    rows: list[dict[str, Any]] = [
-        {
-            "Rank": row.rank,
-            "Host": row.host,
-            "Data wait, ms": row.wait_mean_ns / 1e6,
-            "Median, ms": row.wait_median_ns / 1e6,
-            "Longest, ms": row.wait_max_ns / 1e6,
-            "Share of step": row.wait_share,
-            "Steps with wait": row.waited_steps,
-            "Beyond others, ms": None if row.excess_ns is None else row.excess_ns / 1e6,
-            "Others wait, ms": row.others_waited_ns / 1e6,
-            "Ready, batches": None if row.reserve is None else row.reserve.ready,
-            "Idle processes": None if row.reserve is None else row.reserve.idle,
-            "Host copies, ms": None if row.host_copy_ns is None or not on_device else row.host_copy_ns / 1e6,
-            "Exposed copies, ms": row.exposed_copy_ns / 1e6 if on_device else None,
-        }
-        for row in table.rows
-    ]
-    st.dataframe(
-        shown_rows(rows),
+    show_rows(
+        loading_rows(table, on_device),
         key="loader-table",
-        hide_index=True,
-        placeholder=EMPTY,
-        column_order=known_columns(rows),
-        column_config={
-            "Data wait, ms": number(format="%.3f", help="Mean of the counted steps."),
-            "Median, ms": number(format="%.3f"),
-            "Longest, ms": number(format="%.3f", help="The longest of the counted steps."),
-            "Share of step": number(format="percent"),
-            "Steps with wait": number(
-                format="percent", help="Fraction of steps that wait for at least 2% of their time."
-            ),
-            "Beyond others, ms": number(format="%.3f", help="Data wait above the median of the other ranks."),
-            "Others wait, ms": number(
-                format="%.3f", help="Time that the others wait for this rank, because its loader was later than theirs."
-            ),
-            "Ready, batches": number(
-                format="%.1f",
-                help="Batches ready when a step requests one: median over the second half of the rank's steps.",
-            ),
-            "Idle processes": number(
-                format="%.1f",
-                help="Idle loader processes when a step requests a batch. None: the loader is at its limit, even if "
-                "earlier batches are ready.",
-            ),
-            "Host copies, ms": number(format="%.3f", help="Host time in the training's copies."),
-            "Exposed copies, ms": number(format="%.3f", help="Device time of copies that are not overlapped."),
-        },
         alt="Waiting for data and copies of each rank",
     )
     st.caption(plain(f"Means of {counted(len(table.steps), 'counted step')}."))

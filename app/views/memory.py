@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import plotly.graph_objects as go
 import streamlit as st
 
@@ -16,16 +14,17 @@ from diag.app.run_view import Memory, RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.allocations import show_curves, show_snapshots
 from diag.app.views.common import (
-    EMPTY,
     beyond_summaries,
     card_px,
     draw,
     head,
     nothing,
     show_metrics,
+    show_rows,
     without_steps,
 )
 from diag.model.steps import Severity
+from diag.show.breakdowns import memory_rows
 from diag.show.page import Metric
 from diag.tables.memory import MemoryTable
 from diag.words.formatting import UNKNOWN, counted, share, size
@@ -189,40 +188,7 @@ def _states(table: MemoryTable, theme: Theme | None) -> None:
 
 def _rows(table: MemoryTable) -> None:
     st.subheader("Every rank", anchor="table")
-    number = st.column_config.NumberColumn
-    device = table.on_device
-    held = "Allocated, GB" if device else "Resident, GB"
-    rows: list[dict[str, Any]] = []
-    for row in table.rows:
-        cells: dict[str, Any] = {"Rank": row.rank, held: row.allocated / 1e9}
-        if device:
-            cells |= {
-                "Reserved, GB": None if row.reserved is None else row.reserved / 1e9,
-                "Capacity, GB": None if row.capacity is None else row.capacity / 1e9,
-                "Never used": row.fragmentation,
-                "Retries": row.retries,
-                "Out of memory": row.ooms,
-            }
-        cells["Growth, MB per step"] = None if row.growth_per_step is None else row.growth_per_step / 1e6
-        rows.append(cells)
-    st.dataframe(
-        rows,
-        key="memory-table",
-        hide_index=True,
-        placeholder=EMPTY,
-        column_config={
-            held: number(format="%.3f", help="The largest of all steps."),
-            "Reserved, GB": number(format="%.3f", help="By the allocator: the largest of all steps."),
-            "Capacity, GB": number(format="%.1f"),
-            "Never used": number(format="percent", help="Fraction of the reserved memory of the fullest step."),
-            "Retries": number(format="localized", help="Since the first recorded step."),
-            "Out of memory": number(format="localized", help="Errors since the first recorded step."),
-            "Growth, MB per step": number(
-                format="%.3f", help="Median slope over the counted steps; a one-time jump does not count."
-            ),
-        },
-        alt="Memory of each rank",
-    )
+    show_rows(memory_rows(table), key="memory-table", alt="Memory of each rank")
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------

@@ -21,18 +21,18 @@ from diag.app.views.common import (
     bullets,
     draw,
     show_code,
+    show_evidence,
     show_field,
     show_metrics,
     show_on_timeline,
-    show_rows,
-    table,
+    show_table,
 )
 from diag.diagnoses.compare import reasons_against
 from diag.model.steps import Bottleneck, Outcome, Risk, Severity
 from diag.model.steps import Verdict as Answer
 from diag.show import page as words
 from diag.show.page import Card, Change, Page, Verdict, advice_of, metrics_of, verdict_of
-from diag.show.ranks import IDLE_COLUMNS, IDLE_TITLE, STALLS_TITLE, idle_table, stall_table
+from diag.show.ranks import IDLE_TITLE, STALLS_TITLE, idle_table, stall_table
 from diag.version import version
 from diag.words.formatting import share
 
@@ -81,7 +81,7 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
             live.show_curves(state)
     else:
         st.subheader(page.ranks.title, anchor="ranks")
-        table(("rank", *page.ranks.columns), [(str(rank), *cells) for rank, _, cells in page.ranks.rows])
+        show_table(page.ranks)
     st.subheader(words.FINDINGS, anchor="findings")
     if not page.findings:
         st.markdown(words.NOTHING_FOUND)
@@ -232,10 +232,10 @@ def _finding(finding: Card, expanded: bool) -> None:
         if finding.place is not None:
             show_on_timeline(finding.place.rank, finding.place.step)
         if finding.rows is not None:
-            show_rows(finding.rows)
-        if finding.evidence:
-            with st.expander(words.evidence_title(finding.evidence), expanded=expanded):
-                table(words.EVIDENCE_COLUMNS, finding.evidence)
+            show_evidence(finding.rows)
+        if finding.evidence.rows:
+            with st.expander(finding.evidence.title, expanded=expanded):
+                show_table(finding.evidence)
 
 
 def _coverage(page: Page) -> None:
@@ -334,11 +334,11 @@ def _idle(view: RunView, rank: int, step: int | None) -> None:
     if idle is None:
         return
     st.subheader(IDLE_TITLE, anchor="idle")
-    st.markdown(plain(idle.lead))
-    table(IDLE_COLUMNS, idle.rows)
+    st.markdown(plain(idle.title))
+    show_table(idle)
     if stalls.rows:
         st.markdown(f"**{STALLS_TITLE}**")
-        table(stalls.columns, stalls.rows)
+        show_table(stalls)
 
 
 def _waiting(view: RunView, theme: Theme) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import streamlit as st
 from msgspec import Struct
@@ -31,13 +30,14 @@ from diag.app.curves import (
 from diag.app.markup import plain, prose
 from diag.app.policy import DASHBOARD
 from diag.app.theme import theme_of
-from diag.app.views.common import EMPTY, bullets, draw, known_columns, show_error, shown_rows
+from diag.app.views.common import bullets, draw, show_error, show_rows
 from diag.errors import DiagError
 from diag.live import Curves, curves_of
 from diag.model.steps import Bottleneck, Severity, Verdict
 from diag.show.page import MFU, TOKENS_PER_S, numbers_of
 from diag.tune.history import FILE_NAME
 from diag.words.formatting import counted, listing, spaced
+from diag.words.table import COUNT, MOMENT, SHARE, TENTHS_OF_MS, TEXT, Column, Table, table_of
 from diag.words.wording import class_name
 
 _FIGURE_HEIGHT = 560
@@ -123,55 +123,61 @@ def _left_out(reasons: Sequence[str]) -> None:
 
 # -- the table ---------------------------------------------------------------------------------------------------------
 
-_COLUMNS = {
-    "Class": st.column_config.TextColumn(width=205, help="What the run is bound by, from its verdict."),
-    "Cause": st.column_config.TextColumn(width=190, help="The finding that the verdict rests on."),
-    "Step time": st.column_config.NumberColumn(format="%.1f ms", help="Mean of the counted steps."),
-    "Last 20 steps": st.column_config.NumberColumn(
-        format="%.1f ms", help="Median of the last 20 steps of the first rank, of a run that was not analysed."
-    ),
-    "MFU": st.column_config.NumberColumn(format="percent", help="Model FLOPs utilisation; not known on a CPU."),
-    "Tokens/s": st.column_config.NumberColumn(format="localized", help="Sum over all ranks in the counted steps."),
-    "Last record": st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm"),
-    "Last step": st.column_config.NumberColumn(format="localized"),
-    "Verdict": st.column_config.TextColumn(width="large"),
-}
-
 
 def _table(rows: Sequence[RunRow]) -> list[int]:
     """Draws the table; returns the indices of the ticked rows, in order."""
-    names, cells = [row.name for row in rows], [cells_of(row) for row in rows]
-    columns = known_columns(cells)
-    event = st.dataframe(
-        shown_rows([{column: values[column] for column in columns} for values in cells]),
-        key=f"runs {hash(tuple(names))}",  # Streamlit stores ticks by row index, so other rows need another key
-        hide_index=True,
+    names = [row.name for row in rows]
+    event = show_rows(
+        runs_table(rows),
+        # Streamlit stores ticks by row index, so other rows need another key.
+        key=f"runs {hash(tuple(names))}",
+        alt="The runs, each with its verdict",
         on_select="rerun",
         selection_mode="multi-row",
-        column_config=_COLUMNS,
     )
     return sorted(at for at in event.selection.rows if at < len(rows))
 
 
-def cells_of(row: RunRow) -> dict[str, Any]:
-    """A row of the table. Numbers are numbers, so that the table sorts by them."""
-    ranks = f"{row.ranks} of {row.world_size}" if row.world_size else str(row.ranks or EMPTY)
-    return {
-        "Run": row.name,
-        "State": row.state,
-        "Class": ", ".join(filter(None, (row.bottleneck, row.severity))) or EMPTY,
-        "Culprit": row.culprit or EMPTY,
-        "Cause": row.cause or EMPTY,
-        "Step time": None if row.step_ns is None else row.step_ns / 1e6,
-        "Last 20 steps": None if row.last_steps_ns is None else row.last_steps_ns / 1e6,
-        "MFU": row.mfu,
-        "Tokens/s": None if row.tokens_per_s is None else round(row.tokens_per_s),
-        "Ranks": ranks,
-        "Strategy": row.strategy or EMPTY,
-        "Last step": row.last_step,
-        "Last record": datetime.fromtimestamp(row.changed_ns / 1e9),
-        "Verdict": row.headline or _NOT_ANALYSED,
-    }
+def runs_table(rows: Sequence[RunRow]) -> Table:
+    """A row for each run."""
+    return table_of(
+        "runs",
+        "Runs",
+        {
+            Column("run", weight=0): [row.name for row in rows],
+            Column("state", weight=9): [row.state for row in rows],
+            Column("bottleneck", TEXT, "What the run is bound by, from its verdict.", label="class", weight=9): [
+                ", ".join(filter(None, (row.bottleneck, row.severity))) or None for row in rows
+            ],
+            Column("culprit", weight=8): [row.culprit or None for row in rows],
+            Column("cause", TEXT, "The finding that the verdict rests on.", weight=8): [
+                row.cause or None for row in rows
+            ],
+            Column("step_ns", TENTHS_OF_MS, "Mean of the counted steps.", label="step time", weight=8): [
+                row.step_ns for row in rows
+            ],
+            Column(
+                "last_steps_ns",
+                TENTHS_OF_MS,
+                "Median of the last 20 steps of the first rank, of a run that was not analysed.",
+                label="last 20 steps",
+                weight=7,
+            ): [row.last_steps_ns for row in rows],
+            Column("mfu", SHARE, "Model FLOPs utilisation; not known on a CPU.", label="MFU", weight=7): [
+                row.mfu for row in rows
+            ],
+            Column("tokens_per_s", COUNT, "Sum over all ranks in the counted steps.", label="tokens/s", weight=7): [
+                None if row.tokens_per_s is None else round(row.tokens_per_s) for row in rows
+            ],
+            Column("ranks", weight=6): [
+                f"{row.ranks} of {row.world_size}" if row.world_size else row.ranks and str(row.ranks) for row in rows
+            ],
+            Column("strategy", weight=6): [row.strategy or None for row in rows],
+            Column("last_step", COUNT, weight=5): [row.last_step for row in rows],
+            Column("last_record", MOMENT, weight=5): [datetime.fromtimestamp(row.changed_ns / 1e9) for row in rows],
+            Column("verdict", long=True, weight=4): [row.headline or _NOT_ANALYSED for row in rows],
+        },
+    )
 
 
 def _buttons(names: Sequence[str], open_run: Callable[[str], None], compare: Callable[[str, str], None]) -> None:

@@ -29,9 +29,10 @@ from diag.app.timeline_data import share as share_run
 from diag.perfetto import UI
 from diag.tables.zoom import WORK, AllRanks, Category, Lane, by_name
 from diag.timeline import timeline_of
-from diag.words.formatting import counted, duration, listing, share, visible
+from diag.words.formatting import counted, duration, listing, visible
+from diag.words.table import COUNT, DURATION, SHARE, Column, table_of
 
-from .common import beyond_summaries, show_code, without_steps
+from .common import beyond_summaries, show_code, show_table, without_steps
 
 # -- timeline window ---------------------------------------------------------------------------------------------------
 #
@@ -262,19 +263,20 @@ def _pieces(lane: Lane, window: Window) -> int:
 
 def _table_of_lanes(groups: Mapping[str, Sequence[Lane]], window: Window) -> None:
     st.markdown("**In this window**")
-    rows = []
-    for prefix, lanes in groups.items():
-        for lane in lanes:
-            busy = lane.busy_in(window.begin_ns, window.end_ns)
-            rows.append(
-                {
-                    "Kind": plain(f"{prefix}{title(lane)}"),
-                    "Time": duration(busy),
-                    "Share": share(busy / window.dur_ns),
-                    "Pieces": f"{_pieces(lane, window):,}",
-                }
-            )
-    st.table(rows, border="horizontal", hide_index=True)
+    shown = [(f"{prefix}{title(lane)}", lane) for prefix, lanes in groups.items() for lane in lanes]
+    busy = [lane.busy_in(window.begin_ns, window.end_ns) for _, lane in shown]
+    show_table(
+        table_of(
+            "lanes",
+            "In this window",
+            {
+                Column("kind", weight=0): [name for name, _ in shown],
+                Column("time_ns", DURATION, label="time"): busy,
+                Column("share", SHARE): [ns / window.dur_ns for ns in busy],
+                Column("pieces", COUNT): [_pieces(lane, window) for _, lane in shown],
+            },
+        )
+    )
 
 
 def title(lane: Lane) -> str:
@@ -289,22 +291,19 @@ def _table_of_names(lanes: Sequence[Lane], window: Window) -> None:
     if not totals:
         return
     st.markdown("**Longest by name**, including nested calls")
-    st.table(
-        [
+    most = DASHBOARD.event_name_chars
+    names = [total.name if len(total.name) <= most else f"{total.name[: most - 1]}…" for total in totals]
+    show_table(
+        table_of(
+            "names",
+            "Longest by name",
             {
-                "Name": plain(
-                    total.name
-                    if len(total.name) <= DASHBOARD.event_name_chars
-                    else f"{total.name[: DASHBOARD.event_name_chars - 1]}…"
-                ),
-                "Time": duration(total.total_ns),
-                "Events": f"{total.events:,}",
-                "Kind": plain(total.lane.title),
-            }
-            for total in totals
-        ],
-        border="horizontal",
-        hide_index=True,
+                Column("name", weight=0): names,
+                Column("time_ns", DURATION, label="time"): [total.total_ns for total in totals],
+                Column("events", COUNT): [total.events for total in totals],
+                Column("kind"): [total.lane.title for total in totals],
+            },
+        )
     )
 
 

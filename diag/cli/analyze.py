@@ -179,10 +179,10 @@ def analyze(
     else:
         print_report(result)
         if table:
-            from diag.show.text import print_table
+            from diag.show.text import print_breakdown
 
             for name in table:
-                print_table(result, name.value)
+                print_breakdown(result, name.value)
         asked.print(result)
     save(result, fields)
     raise typer.Exit(ExitCode.DATA_INCOMPLETE if result.coverage.incomplete else ExitCode.OK)

@@ -9,7 +9,6 @@ from msgspec import to_builtins
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from diag import policy
@@ -19,10 +18,12 @@ from diag.diagnoses.compare import Comparison, Difference
 from diag.diagnoses.shares import PART_NAMES
 from diag.show.policy import PAGE
 from diag.tune.history import History, Interval, Outcome, Round
-from diag.words.formatting import duration, spaced, visible
-from diag.words.terminal import report_console, size
+from diag.words.formatting import duration, size, spaced, visible
+from diag.words.table import HUNDREDTHS_OF_MS, TEXT_RIGHT, Column, Table, Unit, table_of
+from diag.words.terminal import report_console
 from diag.words.wording import sentence
 
+from .table import print_table
 from .text import COLOUR, caption, print_gaps
 
 _OF_THE_PATH = "critical path, ms a step"
@@ -80,7 +81,8 @@ def print_comparison(comparison: Comparison, before: Result, after: Result, cons
     )
     console.print(Text(spaced(headline(comparison)), colour))
     console.print()
-    console.print(_table(comparison))
+    table = comparison_table(comparison)
+    print_table(console, table, _styles(comparison))
     console.print()
     for name, result in (("Before", before), ("After", after)):
         verdict = result.verdict
@@ -147,28 +149,45 @@ def _against(comparison: Comparison) -> list[Difference]:
     ]
 
 
-def _table(comparison: Comparison) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in (_OF_THE_PATH, "before", "after", "difference", "95% interval", ""):
-        table.add_column(name, justify="left" if name in (_OF_THE_PATH, "") else "right", no_wrap=True)
-    for part in comparison.parts:
-        sure = ("longer" if part.ns[1] > 0 else "shorter") if part.sure else "within noise"
-        style = _style(part, comparable=not comparison.not_comparable)
-        table.add_row(PART_NAMES[part.kind], *_cells(part.before_ns, part.after_ns, part.ns), Text(sure, style))
-    table.add_row("step", *_cells(comparison.before_ns, comparison.after_ns, comparison.ns), style="bold")
-    return table
+def comparison_table(comparison: Comparison) -> Table:
+    """The parts of the step before and after, and the whole step last."""
+    whole = ("step", comparison.before_ns, comparison.after_ns, comparison.ns, "")
+    rows = [(PART_NAMES[part.kind], part.before_ns, part.after_ns, part.ns, _sure(part)) for part in comparison.parts]
+    parts, before, after, differences, sure = zip(*rows, whole, strict=True)
+    return table_of(
+        "comparison",
+        "",
+        {
+            Column("part", label=_OF_THE_PATH, weight=0): parts,
+            Column("before_ns", HUNDREDTHS_OF_MS, label="before", weight=5): before,
+            Column("after_ns", HUNDREDTHS_OF_MS, label="after", weight=5): after,
+            Column("difference_ns", _DIFFERENCE, label="difference", weight=9): [
+                likely for _, likely, _ in differences
+            ],
+            Column("interval", TEXT_RIGHT, label="95% interval", weight=8): [
+                f"{_DIFFERENCE.text(low)} to {_DIFFERENCE.text(high)}" for low, _, high in differences
+            ],
+            Column("sure", label="", weight=7): sure,
+        },
+        symbol="ms",
+    )
 
 
-def _style(part: Difference, comparable: bool) -> str:
+_DIFFERENCE = Unit("ns", lambda ns: f"{ns / 1e6:+,.2f}", symbol="ms", per=1e6, format="%+.2f")
+
+
+def _sure(part: Difference) -> str:
+    return ("longer" if part.ns[1] > 0 else "shorter") if part.sure else "within noise"
+
+
+def _styles(comparison: Comparison) -> dict[tuple[int, str], str]:
     """Longer is worse, and shorter better, only where the steps are the same work."""
-    if not part.sure:
-        return "dim"
-    return ("red" if part.ns[1] > 0 else "green") if comparable else ""
-
-
-def _cells(before_ns: int, after_ns: int, ns: tuple[int, int, int]) -> tuple[str, str, str, str]:
-    low, likely, high = (f"{value / 1e6:+,.2f}" for value in ns)
-    return f"{before_ns / 1e6:,.2f}", f"{after_ns / 1e6:,.2f}", likely, f"{low} to {high}"
+    better = {True: "red", False: "green"} if not comparison.not_comparable else {}
+    of_parts = {
+        (place, "sure"): better.get(part.ns[1] > 0, "") if part.sure else "dim"
+        for place, part in enumerate(comparison.parts)
+    }
+    return {**of_parts, (len(comparison.parts), ""): "bold"}
 
 
 def _signed(ns: int) -> str:

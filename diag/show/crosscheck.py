@@ -10,7 +10,6 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
-from rich.table import Table
 
 from diag.crosscheck.model import (
     AGREE_PERCENT,
@@ -23,9 +22,21 @@ from diag.crosscheck.model import (
 )
 from diag.show.policy import PAGE
 from diag.words.formatting import rank_ranges
+from diag.words.table import (
+    COUNT,
+    NUMBER,
+    PRECISE_SHARE,
+    TEXT_RIGHT,
+    THOUSANDTHS_OF_MS,
+    Cell,
+    Column,
+    Table,
+    table_of,
+)
 from diag.words.terminal import report_console
 
-_MS = 1e6
+from .table import print_table
+
 _ANALYSIS = {CriticalPath: "critical-path", KernelSequences: "sequences"}
 
 
@@ -53,9 +64,7 @@ def print_cross_check(check: CrossCheck, console: Console | None = None) -> None
     console.print(escape(title), style="italic")
     compared = [rank for rank in check.ranks if rank.comparisons]
     if compared:
-        console.print(_table(compared))
-    if len(compared) > PAGE.most_cross_check_ranks:
-        console.print(f"[dim]… and {len(compared) - PAGE.most_cross_check_ranks} more ranks; --json has them all.[/]")
+        print_table(console, cross_check_table(compared))
     for line in _errors(check):
         console.print(f"[yellow]![/] {escape(line)}")
     for note in check.notes:
@@ -69,7 +78,7 @@ def print_offered(analysis: CriticalPath | KernelSequences, console: Console | N
     console = console or report_console()
     console.print()
     if isinstance(analysis, CriticalPath):
-        length = "" if analysis.error else f": {analysis.dur_ns / _MS:,.3f} ms"
+        length = "" if analysis.error else f": {THOUSANDTHS_OF_MS.text(analysis.dur_ns)} ms"
         title = f"HTA's critical path, rank {analysis.rank}, step {analysis.step}{length}"
     else:
         kernels = f"at least {analysis.length} kernels under *{analysis.operator}*"
@@ -84,22 +93,32 @@ def print_offered(analysis: CriticalPath | KernelSequences, console: Console | N
 
 
 def _print_path(path: CriticalPath, console: Console) -> None:
-    table = _columns("kind", "ms", "share", "pieces")
-    for share in path.shares:
-        table.add_row(
-            escape(share.kind), f"{share.ns / _MS:,.3f}", f"{share.ns / path.dur_ns:.1%}", f"{share.pieces:,}"
-        )
-    console.print(table)
+    print_table(
+        console,
+        table_of(
+            "critical_path",
+            "",
+            {
+                Column("kind", weight=0): [share.kind for share in path.shares],
+                Column("ns", THOUSANDTHS_OF_MS, label=""): [share.ns for share in path.shares],
+                Column("share", PRECISE_SHARE): [share.ns / path.dur_ns for share in path.shares],
+                Column("pieces", COUNT): [share.pieces for share in path.shares],
+            },
+        ),
+    )
     console.print("longest pieces", style="dim")
     for edge in path.longest[: PAGE.most_cross_check_edges]:
-        console.print(Padding(escape(f"{edge.ns / _MS:,.3f} ms  {edge.kind}: {_short(edge.name)}"), (0, 0, 0, 2)))
+        console.print(
+            Padding(escape(f"{THOUSANDTHS_OF_MS.text(edge.ns)} ms  {edge.kind}: {_short(edge.name)}"), (0, 0, 0, 2))
+        )
 
 
 def _print_sequences(analysis: KernelSequences, console: Console) -> None:
     if not analysis.sequences:
         console.print("no sequence found: try another operator (a part of its name) or a smaller length", style="dim")
     for item in analysis.sequences[: PAGE.most_cross_check_sequences]:
-        times = f"{item.device_ns / _MS:,.3f} ms on the device, {item.host_ns / _MS:,.3f} on the host"
+        on_device, on_host = map(THOUSANDTHS_OF_MS.text, (item.device_ns, item.host_ns))
+        times = f"{on_device} ms on the device, {on_host} on the host"
         console.print(escape(f"{item.count:,} times, {times}: {_short(item.operator)}"))
         more = f" … {len(item.kernels)} kernels" if len(item.kernels) > PAGE.most_cross_check_kernels else ""
         kernels = (
@@ -113,34 +132,34 @@ def _print_sequences(analysis: KernelSequences, console: Console) -> None:
         console.print(f"[dim]… and {analysis.found - PAGE.most_cross_check_sequences} less frequent ones.[/]")
 
 
-def _table(ranks: Sequence[RankCheck]) -> Table:
-    table = _columns("rank", "", *Quantity)
-    for rank in ranks[: PAGE.most_cross_check_ranks]:
+def cross_check_table(ranks: Sequence[RankCheck]) -> Table:
+    """Two rows for each rank, ours and HTA's, and a third one where they disagree."""
+    shown = ranks[: PAGE.most_cross_check_ranks]
+    rows: list[tuple[Any, ...]] = []
+    for rank in shown:
         items = {item.quantity: item for item in rank.comparisons}
-        table.add_row(escape(_label(rank, ranks)), "diag", *(_value(items[q], items[q].ours) for q in Quantity))
-        table.add_row("", "HTA", *(_value(items[q], items[q].hta) for q in Quantity))
-        gaps = ["" if items[q].agrees else _gap(items[q]) for q in Quantity]
+        rows.append((_label(rank, ranks), "diag", *(_value(items[q], items[q].ours) for q in Quantity)))
+        rows.append(("", "HTA", *(_value(items[q], items[q].hta) for q in Quantity)))
+        gaps = [None if items[q].agrees else _gap(items[q]) for q in Quantity]
         if any(gaps):
-            table.add_row("", "", *gaps, style="dim")
-    return table
+            rows.append(("", "", *gaps))
+    columns = (
+        Column("rank", weight=0),
+        Column("source", TEXT_RIGHT, label="", weight=0),
+        *(Column(quantity.name.lower(), NUMBER, label=str(quantity)) for quantity in Quantity),
+    )
+    return Table("cross_check", "", columns, tuple(rows), left_out=len(ranks) - len(shown), noun="rank")
 
 
-def _columns(first: str, *others: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column(first, justify="left")
-    for name in others:
-        table.add_column(name, justify="right")
-    return table
-
-
-def _value(item: Comparison, value: float | None) -> str:
+def _value(item: Comparison, value: float | None) -> Cell:
     if value is None:
-        return "none"
-    return f"{value:.2f}%" if item.quantity == Quantity.OVERLAP else f"{value / _MS:,.3f}"
+        return Cell(None, "none")
+    return Cell(value, f"{value:.2f}%" if item.quantity == Quantity.OVERLAP else THOUSANDTHS_OF_MS.text(value))
 
 
-def _gap(item: Comparison) -> str:
-    return f"{item.difference:+.2f}{' points' if item.quantity == Quantity.OVERLAP else '%'}"
+def _gap(item: Comparison) -> Cell:
+    unit = " points" if item.quantity == Quantity.OVERLAP else "%"
+    return Cell(item.difference, f"{item.difference:+.2f}{unit}")
 
 
 def _errors(check: CrossCheck) -> list[str]:

@@ -10,7 +10,6 @@ from typing import Any
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from diag import policy
@@ -20,8 +19,10 @@ from diag.errors import ExitCode
 from diag.gate.budgets import LimitUnit, shown
 from diag.gate.check import RULE, Checked, Gate, Status
 from diag.words.formatting import spaced, visible
+from diag.words.table import NUMBER, TEXT_RIGHT, Cell, Column, Table, table_of
 from diag.words.terminal import report_console
 
+from .table import print_table
 from .text import print_gaps
 
 _STYLE = {Status.KEPT: "green", Status.NOISE: "yellow", Status.EXCEEDED: "bold red", Status.UNKNOWN: "magenta"}
@@ -69,17 +70,33 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def budget_table(gate: Gate) -> Table:
+    """A row for each budget: the limit, what was measured, and whether it is kept."""
+    checked = gate.checked
+    return table_of(
+        "budgets",
+        "",
+        {
+            Column("budget", weight=0): [check.budget.quantity.name for check in checked],
+            Column("limit", TEXT_RIGHT, weight=8): [check.budget.text for check in checked],
+            Column("measured", NUMBER, weight=9): [
+                Cell(None if check.interval is None else check.interval.likely, _measured(check)[0])
+                for check in checked
+            ],
+            Column("interval", TEXT_RIGHT, label="95% interval", weight=5): [_measured(check)[1] for check in checked],
+            Column("status", label="", weight=9): [str(check.status) for check in checked],
+        },
+    )
+
+
 def print_gate(gate: Gate, result: Result, console: Console | None = None) -> None:
     """One line per budget, then the reasons, the outcome and the rule."""
     console = report_console(console)
-    table = Table(box=None, pad_edge=False)
-    for name in ("budget", "limit", "measured", "95% interval", ""):
-        table.add_column(name, justify="left" if name in ("budget", "") else "right", no_wrap=True)
-    for check in gate.checked:
-        table.add_row(
-            check.budget.quantity.name, check.budget.text, *_measured(check), Text(check.status, _STYLE[check.status])
-        )
-    console.print(table)
+    print_table(
+        console,
+        budget_table(gate),
+        {(place, "status"): _STYLE[check.status] for place, check in enumerate(gate.checked)},
+    )
     for check in gate.checked:
         if check.reason:
             console.print(Text(f"{check.budget.quantity.name}: ", "bold") + Text(visible(spaced(check.reason))))

@@ -14,8 +14,9 @@ from diag.model.steps import Outcome, Severity
 from diag.show import page as shown
 from diag.show.page import UNTIL_THEN, Card, Change, advice_of, page_of
 from diag.show.policy import PAGE
-from diag.show.ranks import MEANINGS, STALLS_TITLE, RankTable
+from diag.show.ranks import STALLS_TITLE
 from diag.words.formatting import visible_lines
+from diag.words.table import Column, Table
 from diag.words.wording import pieces
 
 # White on each of them has a contrast of 4.5 or more, and each stands out from white and from black.
@@ -40,7 +41,7 @@ def to_html(result: Result) -> str:
         _line(" · ".join(page.verdict.facts)),
         _line(page.incomplete, "font-weight:600") if page.incomplete else "",
         _line(" · ".join(f"{metric.label} {metric.value}" for metric in page.metrics), _FAINT),
-        _ranks(page.ranks),
+        _table(page.ranks),
         _stalls(page.stall_lines),
         *(_finding(finding) for finding in page.findings[: PAGE.most_notebook_findings]),
         _line(f"… and {more} more findings", _FAINT) if more > 0 else "",
@@ -80,28 +81,28 @@ def _badge(text: str, colour: str) -> str:
     return f'<span style="{style}">{_text(text)}</span>'
 
 
-def _ranks(table: RankTable) -> str:
+def _table(table: Table) -> str:
     head = "".join(
-        _cell("th", name, f"border-bottom:{_LINE}", f' scope="col"{_meaning(name)}')
-        for name in ("rank", *table.columns)
+        _cell("th", table.heading(column), f"border-bottom:{_LINE}", f' scope="col"{_meaning(column)}')
+        for column in table.columns
     )
     rows = []
-    for rank, culprit, cells in table.rows:
-        style = "font-weight:700" if culprit else ""
-        name = f"{rank}, at fault" if culprit else str(rank)
-        first = _cell("th", name, style or "font-weight:400", ' scope="row"')
-        rows.append(f"<tr>{first}{''.join(_cell('td', cell, style) for cell in cells)}</tr>")
-    more = _line(f"… and {table.left_out} more ranks", _FAINT) if table.left_out else ""
+    for place, (first, *cells) in enumerate(table.texts()):
+        at_fault = place in table.at_fault
+        style = "font-weight:700" if at_fault else ""
+        header = _cell("th", f"{first}, at fault" if at_fault else first, style or "font-weight:400", ' scope="row"')
+        rows.append(f"<tr>{header}{''.join(_cell('td', cell, style) for cell in cells)}</tr>")
     caption = f'<caption style="text-align:left;caption-side:top;{_FAINT}">{_text(table.title)}</caption>'
     return (
         '<table style="border-collapse:collapse;font-size:inherit;margin:.6em 0">'
-        f"{caption}<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>{more}"
+        f"{caption}<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        f"{_line(table.more, _FAINT) if table.more else ''}"
     )
 
 
-def _meaning(column: str) -> str:
+def _meaning(column: Column) -> str:
     """The meaning of the column, as a tooltip."""
-    return f' title="{_text(MEANINGS[column])}"' if column in MEANINGS else ""
+    return f' title="{_text(column.meaning)}"' if column.meaning else ""
 
 
 def _stalls(lines: Sequence[str]) -> str:

@@ -35,16 +35,7 @@ from diag.model.steps import (
 from diag.model.steps import Verdict as Answer
 from diag.show.memory import out_of_memory_sentences
 from diag.show.policy import PAGE
-from diag.show.ranks import (
-    IdleTable,
-    RankTable,
-    StallTable,
-    duration_rank_table,
-    idle_table,
-    rank_table,
-    stall_lines,
-    stall_table,
-)
+from diag.show.ranks import duration_rank_table, idle_table, rank_table, stall_lines, stall_table
 from diag.tables.efficiency import token_rate, tokens_of
 from diag.tables.evidence import query_of
 from diag.tables.memory import peak_memory
@@ -60,6 +51,7 @@ from diag.words.formatting import (
     share,
     size,
 )
+from diag.words.table import NUMBER, Cell, Column, Table, table_of
 from diag.words.wording import class_name, incomplete, per_whole, run_facts, sentence, steps_counted
 
 # Headings and captions.
@@ -78,7 +70,6 @@ CRITICAL_PATH = (
     "wait for the one before."
 )
 BEFORE_AND_AFTER = "Before and after"
-EVIDENCE_COLUMNS = ("Table", "Rows", "Value")
 
 
 class Command(str):
@@ -125,8 +116,9 @@ class Place(Struct, frozen=True):
 
 class Card(Struct, frozen=True):
     """A finding. ``badge``: its severity, "minor" if that is below a warning. ``cost``: the first of the ``facts``, ""
-    if the finding costs no time by itself. ``evidence``: cells of EVIDENCE_COLUMNS. ``place``: None if the finding
-    costs no time or the steps were not recorded. ``rows``: what it rests on, as ``run.evidence`` returns it."""
+    if the finding costs no time by itself. ``evidence``: the numbers that can be looked up, one a row. ``place``: None
+    if the finding costs no time or the steps were not recorded. ``rows``: what it rests on, as ``run.evidence`` returns
+    it."""
 
     severity: Severity
     badge: str
@@ -134,7 +126,7 @@ class Card(Struct, frozen=True):
     cost: str
     facts: tuple[str, ...]
     action: str
-    evidence: tuple[tuple[str, str, str], ...]
+    evidence: Table
     place: Place | None = None
     rows: Query | None = None
 
@@ -154,7 +146,7 @@ class Change(Struct, frozen=True):
     command: Command
     code: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
-    evidence: tuple[tuple[str, str, str], ...]
+    evidence: Table
     diffs: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -193,9 +185,9 @@ class Page(Struct, frozen=True):
     verdict: Verdict
     metrics: tuple[Metric, ...]
     rank: int
-    ranks: RankTable
-    idle: IdleTable | None
-    stalls: StallTable
+    ranks: Table
+    idle: Table | None
+    stalls: Table
     stall_lines: tuple[str, ...]
     findings: tuple[Card, ...]
     basis: str
@@ -326,12 +318,16 @@ def _card(finding: Finding, place: Place | None, whole: str) -> Card:
     )
 
 
-def evidence_title(rows: tuple[tuple[str, str, str], ...]) -> str:
-    return f"Evidence: {counted(len(rows), 'number')}"
-
-
-def _evidence(evidence: tuple[Evidence, ...]) -> tuple[tuple[str, str, str], ...]:
-    return tuple((item.table, item.filter, measured(item.value, item.unit)) for item in evidence)
+def _evidence(evidence: tuple[Evidence, ...]) -> Table:
+    return table_of(
+        "evidence",
+        f"Evidence: {counted(len(evidence), 'number')}",
+        {
+            Column("table"): [item.table for item in evidence],
+            Column("rows"): [item.filter for item in evidence],
+            Column("value", NUMBER): [Cell(item.value, measured(item.value, item.unit)) for item in evidence],
+        },
+    )
 
 
 # -- advice ------------------------------------------------------------------------------------------------------------

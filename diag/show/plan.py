@@ -19,8 +19,25 @@ from diag.planning.plan import Plan, Row
 from diag.planning.policy import PLANNING
 from diag.planning.shape import PUBLISHED
 from diag.planning.throughput import Schedule
-from diag.words.formatting import counted, duration, number, share, size, spaced, visible
-from diag.words.terminal import print_columns, report_console
+from diag.words.formatting import counted, share, size, spaced, visible
+from diag.words.table import (
+    DURATION,
+    FLAG,
+    GB,
+    INDEX,
+    MB,
+    NUMBER,
+    SECONDS,
+    SHARE,
+    WHOLE,
+    Cell,
+    Column,
+    Table,
+    table_of,
+)
+from diag.words.terminal import report_console
+
+from .table import print_table
 
 # -- plan times --------------------------------------------------------------------------------------------------------
 #
@@ -36,18 +53,7 @@ def print_times(plan: Plan, console: Console) -> None:
         why = "the known peak is for 16-bit arithmetic: give" if known else "name the GPUs (--gpu H100) or give"
         _time_line(console, f"The step time cannot be estimated: {why} --peak TFLOP/s.")
         return
-    rows = [(row, row.expected) for row in plan.rows if row.expected is not None]
-    columns = {
-        "strategy": [row.need.strategy.name for row, _ in rows],
-        "fits": ["yes" if row.fits else "no" for row, _ in rows],
-        "step": [_ms(time.step_ns) for _, time in rows],
-        "compute": [_ms(time.compute_ns) for _, time in rows],
-        "exposed comm": [_ms(time.exposed_ns) for _, time in rows],
-        "bubble": [_ms(time.bubble_ns) for _, time in rows],
-        "tokens/s/GPU": [f"{time.tokens_s:,.0f}" for _, time in rows],
-        "MFU": [share(time.mfu) for _, time in rows],
-    }
-    print_columns(console, columns, left=("strategy",), more=0)
+    print_table(console, times_table(plan))
     console.print()
     _time_line(
         console,
@@ -55,6 +61,26 @@ def print_times(plan: Plan, console: Console) -> None:
         f"{speed.peak / 1e12:g} TFLOP/s (--mfu, --peak); {size(plan.cluster.within)}/s within a host and "
         f"{size(plan.cluster.across)}/s across (--within, --across); {speed.within_us:g} and {speed.across_us:g} us a "
         "hop (--latency-within, --latency-across).",
+    )
+
+
+def times_table(plan: Plan) -> Table:
+    """The expected step of each strategy, and what it consists of."""
+    rows = [(row, row.expected) for row in plan.rows if row.expected is not None]
+    times = [time for _, time in rows]
+    return table_of(
+        "times",
+        "",
+        {
+            Column("strategy", weight=0): [row.need.strategy.name for row, _ in rows],
+            Column("fits", FLAG, weight=9): [row.fits for row, _ in rows],
+            Column("step_ns", DURATION, label="step", weight=9): [time.step_ns for time in times],
+            Column("compute_ns", DURATION, label="compute", weight=5): [time.compute_ns for time in times],
+            Column("exposed_ns", DURATION, label="exposed comm", weight=7): [time.exposed_ns for time in times],
+            Column("bubble_ns", DURATION, label="bubble", weight=4): [time.bubble_ns for time in times],
+            Column("tokens_s", WHOLE, label="tokens/s/GPU", weight=6): [time.tokens_s for time in times],
+            Column("mfu", SHARE, label="MFU", weight=7): [time.mfu for time in times],
+        },
     )
 
 
@@ -93,10 +119,6 @@ def _axes(plan: Plan, console: Console) -> None:
             console,
             "Only the number of parameters of this model is known, so communication of tp, pp and cp is not counted.",
         )
-
-
-def _ms(ns: int) -> str:
-    return spaced(duration(ns)) if ns else "0"
 
 
 def _time_line(console: Console, text: str) -> None:
@@ -173,20 +195,7 @@ def print_plan(plan: Plan, topology: Topology | None, console: Console | None = 
     parts = f"{recipe.parameters} + {recipe.gradients} + {recipe.master} + {recipe.moments} = {recipe.total} bytes"
     _line(console, f"Recipe {recipe.name}: {parts} a parameter (parameters, gradients, fp32 copy, moments).")
     console.print()
-    columns: dict[str, list[str]] = {
-        "strategy": [row.need.strategy.name for row in plan.rows],
-        "states GB": [_gb(row.need.states.total) for row in plan.rows],
-        "parameters": [_gb(row.need.states.parameters) for row in plan.rows],
-        "gradients": [_gb(row.need.states.gradients) for row in plan.rows],
-        "optimizer": [_gb(row.need.states.optimizer) for row in plan.rows],
-        "gathered": [_gb(row.need.gathered + row.need.buffers) for row in plan.rows],
-        "outside": [_gb(row.outside) for row in plan.rows],
-        "peak GB": [_gb(row.peak) for row in plan.rows],
-        "fits": ["yes" if row.fits else "no" for row in plan.rows],
-        "sent GB": [_gb(row.sent) for row in plan.rows],
-        "s a step": [number(row.seconds) for row in plan.rows],
-    }
-    print_columns(console, columns, left=("strategy",), more=0)
+    print_table(console, plan_table(plan))
     console.print()
     print_times(plan, console)
     _line(
@@ -220,8 +229,28 @@ def print_plan(plan: Plan, topology: Topology | None, console: Console | None = 
             _line(console, f"  {so}: {table.where}; {table.says}.")
 
 
-def _gb(count: int) -> str:
-    return f"{count / 1e9:,.2f}"
+def plan_table(plan: Plan) -> Table:
+    """What each strategy needs on a GPU, and what it sends."""
+    rows = plan.rows
+    states = [row.need.states for row in rows]
+    return table_of(
+        "plan",
+        "",
+        {
+            Column("strategy", weight=0): [row.need.strategy.name for row in rows],
+            Column("states", GB, weight=8): [of_row.total for of_row in states],
+            Column("parameters", GB, weight=4): [of_row.parameters for of_row in states],
+            Column("gradients", GB, weight=4): [of_row.gradients for of_row in states],
+            Column("optimizer", GB, weight=4): [of_row.optimizer for of_row in states],
+            Column("gathered", GB, weight=5): [row.need.gathered + row.need.buffers for row in rows],
+            Column("outside", GB, weight=5): [row.outside for row in rows],
+            Column("peak", GB, weight=9): [row.peak for row in rows],
+            Column("fits", FLAG, weight=9): [row.fits for row in rows],
+            Column("sent", GB, weight=6): [row.sent for row in rows],
+            Column("seconds", SECONDS, label="transfer", weight=7): [row.seconds for row in rows],
+        },
+        symbol="GB",
+    )
 
 
 def _line(console: Console, text: str) -> None:
@@ -281,23 +310,29 @@ def print_measured(measured: Measured, path: str, console: Console | None = None
         )
     )
     console.print()
-    columns = {
-        "in MB": [row.name for row in measured.rows],
-        "estimate": [_mb(row.estimate) for row in measured.rows],
-        "measured": [_mb(row.measured) for row in measured.rows],
-        "error": [_signed(row.error) for row in measured.rows],
-        "rank": [str(row.rank) for row in measured.rows],
-    }
-    print_columns(console, columns, left=("in MB",), more=0)
+    print_table(console, measured_table(measured))
     console.print()
-    parts = ", ".join(f"{name} {_mb(count)}" for name, count in measured.estimate.parts.items() if count)
+    parts = ", ".join(f"{name} {MB.text(count)}" for name, count in measured.estimate.parts.items() if count)
     console.print(Text(spaced(f"Estimated at its peak, in {measured.estimate.moment}: {parts} MB.")))
     for line in measured.missing:
         console.print(Text(spaced(f"Not measured: {line}.")))
 
 
-def _mb(count: int) -> str:
-    return f"{count / 1e6:,.1f}"
+def measured_table(measured: Measured) -> Table:
+    """The estimate of each component next to what was measured."""
+    rows = measured.rows
+    return table_of(
+        "measured",
+        "",
+        {
+            Column("component", label="in MB", weight=0): [row.name for row in rows],
+            Column("estimate", MB): [row.estimate for row in rows],
+            Column("measured", MB): [row.measured for row in rows],
+            Column("error", NUMBER): [Cell(row.error, _signed(row.error)) for row in rows],
+            Column("rank", INDEX): [row.rank for row in rows],
+        },
+        symbol="MB",
+    )
 
 
 def _signed(error: float) -> str:

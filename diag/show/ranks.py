@@ -12,7 +12,20 @@ from diag.model.parts import parts_of_steps
 from diag.model.steps import Attribution, Parts, Stall, StepAccount
 from diag.show.policy import PAGE
 from diag.tables.frames import rank_means
-from diag.words.formatting import UNKNOWN, counted, duration, share, size, spaced
+from diag.words.formatting import UNKNOWN, counted, duration, share, spaced
+from diag.words.table import (
+    COUNT,
+    DURATION,
+    INDEX,
+    RATIO,
+    SHARE,
+    SIZE,
+    TENTHS_OF_MS,
+    Cell,
+    Column,
+    Table,
+    table_of,
+)
 from diag.words.wording import averaged_over, sentence
 
 IDLE_TITLE = "Why the device was idle"
@@ -70,32 +83,14 @@ MEANINGS = {part.name: sentence(part.meaning) for part in IDLE_PARTS} | {
     "between phases": "On a CPU core, and neither loading data nor in forward, backward or the optimizer",
     "queued for a core": "The training's thread, or one that computes for it, was ready to run and had no CPU core",
     "blocked": "The training's thread slept, waited for I/O or a lock, or was stopped, for no known reason",
-}  # tooltips of columns
+}
+# The columns that are left out last where not all have room; the rest in the order of the table.
+_WEIGHTS = {"step": 9, "compute": 8, "communication": 8, "data wait": 7, "idle": 7, OTHERS_WAIT: 9, "of which wait": 6}
+_RANK = Column("rank", INDEX, weight=0)
 
 
-class RankTable(Struct, frozen=True):
-    """``rows``: (rank, whether it is at fault, one cell a column). ``left_out``: how many ranks have no row."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[int, bool, tuple[str, ...]], ...]
-    left_out: int
-
-
-class IdleTable(Struct, frozen=True):
-    """Why one rank's device was idle. ``lead``: for how long, in a sentence. ``rows``: cells of IDLE_COLUMNS."""
-
-    lead: str
-    rows: tuple[tuple[str, ...], ...]
-
-
-class ExchangeTable(Struct, frozen=True):
-    """What each rank sends and receives in all-to-alls. ``lead``: how unequal the ranks are, one sentence per group."""
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    lead: tuple[str, ...]
-    left_out: int
+def _time(name: str, id: str) -> Column:
+    return Column(id, TENTHS_OF_MS, MEANINGS.get(name, ""), label=name, weight=_WEIGHTS.get(name, 3))
 
 
 EXCHANGES_TITLE = "All-to-alls by rank, means of a step"
@@ -103,14 +98,6 @@ EXCHANGES_HELP = (
     "Sizes include the part that a rank keeps. Over mean: bytes received divided by the group's mean, in all-to-alls "
     "with unequal parts. Others wait: mean waiting of the other ranks where this rank arrives last at an all-to-all."
 )
-IDLE_COLUMNS = ("Cause", "Duration", "Share", "Meaning")
-
-
-class StallTable(Struct, frozen=True):
-    """The longest stalls of the devices, the longest first."""
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
 
 
 def rank_table(
@@ -119,7 +106,7 @@ def rank_table(
     scheduled: Mapping[str, Mapping[int, float]] | None = None,
     most: int | None = None,
     charged_ns: Mapping[int, int] | None = None,
-) -> RankTable:
+) -> Table:
     """Mean milliseconds of at most ``most`` ranks: the culprits, then the first by number. Columns with only zeros or
     unknown values are left out. ``scheduled``: time that the CPU scheduler withheld, mean milliseconds by column and
     rank. ``charged_ns``: ``Finding.charged_ns`` of the verdict's cause."""
@@ -142,25 +129,34 @@ def rank_table(
     added = dict(scheduled or {})
     if charged_ns:
         added[OTHERS_WAIT] = {rank: charged_ns.get(rank, 0) / 1e6 for rank in means}
-    return RankTable(
-        title=averaged_over(attribution),
-        columns=(_noun(attribution), *(name for name, _ in columns[1:]), *added),
-        rows=tuple(
-            (
-                rank,
-                rank in culprits,
-                (
-                    *(_ms(means[rank][field], 1e6) for _, field in columns),
-                    *(_ms(by_rank.get(rank)) for by_rank in added.values()),
-                ),
-            )
-            for rank in shown
-        ),
+    names = {"dur_ns": _noun(attribution)}
+    return table_of(
+        "ranks",
+        averaged_over(attribution),
+        {
+            _RANK: shown,
+            **{_time(names.get(field, name), field): [means[rank][field] for rank in shown] for name, field in columns},
+            **{
+                _time(name, name.replace(" ", "_")): [_ns(by_rank.get(rank)) for rank in shown]
+                for name, by_rank in added.items()
+            },
+        },
+        symbol="ms",
         left_out=len(means) - len(shown),
+        noun="rank",
+        at_fault=_places(shown, culprits),
     )
 
 
-def duration_rank_table(account: Durations, culprits: Sequence[int] = (), most: int | None = None) -> RankTable:
+def _ns(ms: float | None) -> float | None:
+    return None if ms is None else ms * 1e6
+
+
+def _places(ranks: Sequence[int], culprits: Sequence[int]) -> frozenset[int]:
+    return frozenset(place for place, rank in enumerate(ranks) if rank in culprits)
+
+
+def duration_rank_table(account: Durations, culprits: Sequence[int] = (), most: int | None = None) -> Table:
     """The table of ranks where only durations of collectives are known."""
     most = PAGE.most_ranks if most is None else most
     shown = sorted(sorted(account.ranks, key=lambda rank: (rank not in culprits, rank))[:most])
@@ -168,40 +164,48 @@ def duration_rank_table(account: Durations, culprits: Sequence[int] = (), most: 
         rank: (busy_ns, wait_ns, busy_ns - wait_ns)
         for rank, busy_ns, wait_ns in zip(account.ranks, account.busy_ns, account.wait_ns, strict=True)
     }
-    return RankTable(
-        title=f"Milliseconds in {counted(account.complete, 'collective')}",
-        columns=("in collectives", "of which wait", "of which transfer"),
-        rows=tuple((rank, rank in culprits, tuple(_ms(ns, 1e6) for ns in spent[rank])) for rank in shown),
+    return table_of(
+        "ranks",
+        f"Milliseconds in {counted(account.complete, 'collective')}",
+        {
+            _RANK: shown,
+            _time("in collectives", "busy_ns"): [spent[rank][0] for rank in shown],
+            _time("of which wait", "wait_ns"): [spent[rank][1] for rank in shown],
+            _time("of which transfer", "transfer_ns"): [spent[rank][2] for rank in shown],
+        },
+        symbol="ms",
         left_out=len(account.ranks) - len(shown),
+        noun="rank",
+        at_fault=_places(shown, culprits),
     )
 
 
-def exchange_table(stats: Sequence[AllToAllStat], most: int | None = None) -> ExchangeTable:
-    """At most ``most`` rows, those of the ranks that receive most over the mean of their group. No rows where no
-    all-to-all of known size was recorded."""
+def exchange_table(stats: Sequence[AllToAllStat], most: int | None = None) -> Table:
+    """What each rank sends and receives in all-to-alls: at most ``most`` rows, of the ranks that receive most over the
+    mean of their group. No rows where no all-to-all of known size was recorded."""
     most = PAGE.most_ranks if most is None else most
     groups = {(row.group, row.axis): row.imbalance for row in stats}
     shown = sorted(stats, key=lambda row: -row.received_over_mean)[:most]
     several = len(groups) > 1
-    columns: dict[str, list[str]] = {
-        "rank": [str(row.rank) for row in shown],
-        **({"group": [_exchange_group(row.group, row.axis) for row in shown]} if several else {}),
-        "calls": [f"{row.count:,}" for row in shown],
-        "sends": [UNKNOWN if row.sent_bytes is None else size(row.sent_bytes) for row in shown],
-        "receives": [size(row.received_bytes) for row in shown],
-        "over mean": [f"{row.received_over_mean:.2f}" for row in shown],
-        "others wait": [UNKNOWN if row.caused_wait_ns is None else duration(row.caused_wait_ns) for row in shown],
-    }
-    lead = [
+    unequal = [
         f"{f'Group {_exchange_group(*name)}: the' if several else 'The'} rank that receives most in an all-to-all gets "
         f"{imbalance:.2f} times the mean."
         for name, imbalance in groups.items()
     ]
-    return ExchangeTable(
-        tuple(columns),
-        tuple(zip(*columns.values(), strict=True)),
-        tuple(lead[: PAGE.most_groups_with_sentence]),
-        len(stats) - len(shown),
+    return table_of(
+        "all_to_alls",
+        EXCHANGES_TITLE,
+        {
+            _RANK: [row.rank for row in shown],
+            **({Column("group"): [_exchange_group(row.group, row.axis) for row in shown]} if several else {}),
+            Column("count", COUNT, label="calls"): [row.count for row in shown],
+            Column("sent_bytes", SIZE, label="sends"): [row.sent_bytes for row in shown],
+            Column("received_bytes", SIZE, label="receives"): [row.received_bytes for row in shown],
+            Column("received_over_mean", RATIO, label="over mean"): [row.received_over_mean for row in shown],
+            Column("caused_wait_ns", DURATION, label=OTHERS_WAIT): [row.caused_wait_ns for row in shown],
+        },
+        notes=(*unequal[: PAGE.most_groups_with_sentence], EXCHANGES_HELP),
+        left_out=len(stats) - len(shown),
     )
 
 
@@ -209,13 +213,9 @@ def _exchange_group(group: str, axis: str) -> str:
     return axis or group.split("@")[0][:8] or UNKNOWN
 
 
-def _ms(value: float | None, unit: float = 1) -> str:
-    return "unknown" if value is None else f"{value / unit:,.1f}"
-
-
-def idle_table(attribution: Attribution, rank: int, step: int | None = None) -> IdleTable | None:
-    """The mean over the counted steps with a trace, or one step by its number. None where no device was traced or it
-    never idled."""
+def idle_table(attribution: Attribution, rank: int, step: int | None = None) -> Table | None:
+    """Why one rank's device was idle: the mean over the counted steps with a trace, or one step by its number. The
+    title says for how long. None where no device was traced or it never idled."""
     accounts = _accounts(attribution, step)
     rank_parts = [
         parts for account in accounts for parts in account.parts if parts.rank == rank and parts.source == "trace"
@@ -235,29 +235,44 @@ def idle_table(attribution: Attribution, rank: int, step: int | None = None) -> 
         if part.field != OUTSIDE
     }
     of_step = f"{duration(idle)} ({share(idle / dur)}) of {duration(dur)} {where}"
-    return IdleTable(
-        lead=f"The device of rank {rank} is idle for {of_step}.",
-        rows=tuple((part.name, duration(ns), share(ns / dur), MEANINGS[part.name]) for part, ns in spent.items() if ns),
+    causes = [(part, ns) for part, ns in spent.items() if ns]
+    return table_of(
+        "idle",
+        f"The device of rank {rank} is idle for {of_step}.",
+        {
+            Column("cause", weight=0): [part.name for part, _ in causes],
+            Column("dur_ns", DURATION, label="duration", weight=0): [ns for _, ns in causes],
+            Column("share", SHARE): [ns / dur for _, ns in causes],
+            Column("meaning", long=True): [MEANINGS[part.name] for part, _ in causes],
+        },
     )
 
 
-def stall_table(attribution: Attribution, step: int | None = None, most: int | None = None) -> StallTable:
+def stall_table(attribution: Attribution, step: int | None = None, most: int | None = None) -> Table:
     """The longest stalls of the counted steps, or of one step; without columns that would be the same in every row."""
     most = PAGE.most_stalls if most is None else most
     accounts = _accounts(attribution, step)
     stalls = _stalls(accounts)[:most]
     ranks = set(parts_of_steps(accounts)[0].rank.tolist())
-    columns = {
-        sentence(_noun(attribution)): [f"{account.step:,}" for account, _, _ in stalls] if len(accounts) > 1 else [],
-        "Rank": [str(parts.rank) for _, parts, _ in stalls] if len(ranks) > 1 else [],
-        "Start": [f"after {duration(stall.at_ns)}" for _, _, stall in stalls],
-        "Duration": [duration(stall.dur_ns) for _, _, stall in stalls],
-        "Share": [share(stall.dur_ns / parts.dur_ns) for _, parts, stall in stalls],
-        "Cause": [_cause(stall) for _, _, stall in stalls],
-        "The host was in": [_host(stall) for _, _, stall in stalls],
+    several_steps = {
+        Column("step", COUNT, label=_noun(attribution), weight=0): [account.step for account, _, _ in stalls]
     }
-    columns = {name: cells for name, cells in columns.items() if cells}
-    return StallTable(tuple(columns), tuple(zip(*columns.values(), strict=True)))
+    several_ranks = {_RANK: [parts.rank for _, parts, _ in stalls]}
+    return table_of(
+        "stalls",
+        STALLS_TITLE,
+        {
+            **(several_steps if len(accounts) > 1 else {}),
+            **(several_ranks if len(ranks) > 1 else {}),
+            Column("at_ns", DURATION, label="start"): [
+                Cell(stall.at_ns, f"after {duration(stall.at_ns)}") for _, _, stall in stalls
+            ],
+            Column("dur_ns", DURATION, label="duration", weight=0): [stall.dur_ns for _, _, stall in stalls],
+            Column("share", SHARE): [stall.dur_ns / parts.dur_ns for _, parts, stall in stalls],
+            Column("cause"): [_cause(stall) for _, _, stall in stalls],
+            Column("host", label="the host was in", long=True): [_host(stall) for _, _, stall in stalls],
+        },
+    )
 
 
 def stall_lines(attribution: Attribution) -> tuple[str, ...]:

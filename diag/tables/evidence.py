@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -12,12 +12,13 @@ from msgspec import to_builtins
 from msgspec.structs import asdict
 
 from diag.account.scheduling import Scheduling
-from diag.collectors.records import DeviceHealth, Manifest
+from diag.collectors.records import DeviceHealth
 from diag.model.query import By, Query
 from diag.model.steps import Attribution, Detail, Finding, Kind
 from diag.rundir.tables import Tables
 from diag.tables.collectives import phased_calls
 from diag.tables.frames import COLUMNS, frame
+from diag.words.table import schema_of
 
 # -- queries -----------------------------------------------------------------------------------------------------------
 
@@ -67,7 +68,7 @@ def query_of(finding: Finding) -> Query:
 
 
 def _columns(name: str, columns: Mapping[str, Any]) -> pl.DataFrame:
-    return pl.DataFrame(columns, schema={column: about.type for column, about in COLUMNS[name].items()})
+    return pl.DataFrame(columns, schema=schema_of(COLUMNS[name].values()))
 
 
 def path(attribution: Attribution) -> pl.DataFrame:
@@ -191,19 +192,6 @@ def checkpoints(tables: Tables) -> pl.DataFrame:
             for record in of_rank.checkpoints
         ),
     )
-
-
-def facts(manifest: Manifest | None) -> pl.DataFrame:
-    """A row for each setting that the run's manifest holds."""
-    return frame("facts", _flat(to_builtins(manifest)) if manifest is not None else ())
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[Mapping[str, str]]:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield {"key": f"{prefix}{name}", "value": str(value)}
 
 
 def costs(

@@ -1,7 +1,7 @@
 """The account of a run as polars data frames, for notebooks and scripts.
 
 ``COLUMNS`` documents every column and its unit, and is the schema of the frames. Times are integers in nanoseconds,
-sizes in bytes, fractions from 0 to 1. Unknown values are null.
+sizes in bytes, fractions from 0 to 1. Unknown values are null. Each frame is made when it is first asked for.
 """
 
 from __future__ import annotations
@@ -13,247 +13,283 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
-from msgspec import Struct
 from msgspec.structs import asdict
 
 from diag.model.breakdown import CollectiveTable, KernelTable, ModuleTable
 from diag.model.parts import UNKNOWN, Bools, Ints, PartColumns, parts_of_steps
 from diag.model.steps import Attribution, Bottleneck, Finding, StepAccount
 from diag.rundir.tables import Tables
+from diag.words.table import (
+    CLOCK,
+    COUNT,
+    FLAG,
+    GB_S,
+    INDEX,
+    INDICES,
+    MS,
+    NAMES,
+    NUMBER,
+    RATIO,
+    SHARE,
+    SIZE,
+    TEXT,
+    TFLOP_S,
+    Column,
+    data_frame,
+)
 
 if TYPE_CHECKING:
     from diag.tables.memory import MemoryTable
 
-_INT, _FLOAT, _TEXT, _BOOL = pl.Int64(), pl.Float64(), pl.String(), pl.Boolean()
-_RANKS = pl.List(pl.Int64())
+_TIMES = (
+    Column("dur_ns", MS, "Duration of the rank's step. The next six add up to it."),
+    Column("compute_ns", MS, "Computation: kernels on a device, operators on a CPU."),
+    Column("exposed_comm_ns", MS, "Communication that is not overlapped with computation."),
+    Column("exposed_copy_ns", MS, "Copies between host and device that are not overlapped."),
+    Column("data_wait_ns", MS, "Waiting for the next batch."),
+    Column("checkpoint_ns", MS, "Saving a checkpoint."),
+    Column("idle_ns", MS, "Idle: none of the above."),
+    Column("exposed_wait_ns", MS, "Part of exposed_comm_ns: waiting for a later rank; null without aligned clocks."),
+    Column("exposed_transfer_ns", MS, "The rest of exposed_comm_ns: data transfer."),
+    Column("overlapped_comm_ns", MS, "Communication that is overlapped with computation. Not a part of dur_ns."),
+    Column("optimizer_ns", MS, "The optimizer's step; a part of compute_ns or idle_ns."),
+)
+_TIME_FIELDS = [column.id for column in _TIMES]
 
-
-class Column(Struct, frozen=True):
-    """``meaning``: a sentence, with the unit if the name does not end in it."""
-
-    type: pl.DataType
-    meaning: str
-
-
-_TIMES = {
-    "dur_ns": Column(_INT, "Duration of the rank's step. The next six add up to it."),
-    "compute_ns": Column(_INT, "Computation: kernels on a device, operators on a CPU."),
-    "exposed_comm_ns": Column(_INT, "Communication that is not overlapped with computation."),
-    "exposed_copy_ns": Column(_INT, "Copies between host and device that are not overlapped."),
-    "data_wait_ns": Column(_INT, "Waiting for the next batch."),
-    "checkpoint_ns": Column(_INT, "Saving a checkpoint."),
-    "idle_ns": Column(_INT, "Idle: none of the above."),
-    "exposed_wait_ns": Column(_INT, "Part of exposed_comm_ns: waiting for a later rank; null without aligned clocks."),
-    "exposed_transfer_ns": Column(_INT, "The rest of exposed_comm_ns: data transfer."),
-    "overlapped_comm_ns": Column(_INT, "Communication that is overlapped with computation. Not a part of dur_ns."),
-    "optimizer_ns": Column(_INT, "The optimizer's step; a part of compute_ns or idle_ns."),
-}  # fmt: skip
-
+_FRAMES: dict[str, tuple[Column, ...]] = {
+    "steps": (
+        Column("step", INDEX, "Number of the step."),
+        Column("rank", INDEX, "Global rank."),
+        Column(
+            "counted", FLAG, "Whether the verdict counts the step: no warm-up, no step in or next to a profiler window."
+        ),
+        Column("note", TEXT, "Why it is not counted."),
+        Column("bottleneck", TEXT, "Class of the step across all ranks."),
+        Column("source", TEXT, "Source of the times: a trace, the collectors' records or device events."),
+        *_TIMES,
+    ),
+    "ranks": (
+        Column("rank", INDEX, "Global rank."),
+        Column("host", TEXT, "Host name."),
+        Column("culprit", FLAG, "Whether the verdict names the rank."),
+        Column("steps", COUNT, "Counted steps; the times are means over those in which they are known."),
+        *_TIMES,
+        Column("caused_wait_ns", MS, "Time per step that other ranks waited for this rank."),
+    ),
+    "collectives": (
+        Column("group", TEXT, "Process group."),
+        Column("axis", TEXT, "Device mesh axis of the group; empty if unknown."),
+        Column("op", TEXT, "Operation: all_reduce, all_gather, ..."),
+        Column("dtype", TEXT, "Element type."),
+        Column("bytes_mean", SIZE, "Mean size of the full tensor in bytes; 0 if unknown."),
+        Column("count", COUNT, "Number of collectives of this group, operation, element type and size class."),
+        Column("matched", COUNT, "Number of them that were matched across ranks with aligned clocks."),
+        Column("duration_mean_ns", MS, "Mean duration on a rank."),
+        Column("wait_mean_ns", MS, "Mean time from a rank's arrival to the last rank's."),
+        Column("wait_max_ns", MS, "The longest such wait."),
+        Column("transfer_mean_ns", MS, "Mean time from the last rank's arrival to the end."),
+        Column("last_rank", INDEX, "The rank that arrived last most often."),
+        Column("last_share", SHARE, "Fraction of the matched collectives in which last_rank arrived last."),
+        Column("algbw_gb_s", GB_S, "Algorithm bandwidth in GB/s (1e9 bytes)."),
+        Column("busbw_gb_s", GB_S, "Bus bandwidth in GB/s, as nccl-tests defines it."),
+        Column("efficiency", SHARE, "Bus bandwidth divided by the group's best at sizes that saturate it."),
+        Column("exposed_ns", MS, "Time not overlapped with computation; sum over ranks and counted steps."),
+        Column("hidden_ns", MS, "Time overlapped with computation; sum over ranks and counted steps."),
+    ),
+    "all_to_alls": (
+        Column("group", TEXT, "Process group."),
+        Column("axis", TEXT, "Device mesh axis of the group; empty if unknown."),
+        Column("rank", INDEX, "Global rank."),
+        Column("count", COUNT, "Number of all-to-alls of the group per step."),
+        Column("sent_bytes", SIZE, "Mean bytes that the rank sends per step, including those to itself."),
+        Column("received_bytes", SIZE, "Mean bytes that the rank receives per step, including those from itself."),
+        Column(
+            "received_over_mean",
+            RATIO,
+            "Bytes received divided by the mean over the ranks, where they differ (the dispatch to experts).",
+        ),
+        Column("imbalance", RATIO, "Most bytes that a rank of the group receives over the mean; averaged over calls."),
+        Column("caused_wait_ns", MS, "Mean time per step that the other ranks waited for this rank at all-to-alls."),
+    ),
+    "kernels": (
+        Column("name", TEXT, "Kernel name; on a CPU, the operator name."),
+        Column("kind", TEXT, "Kind of kernel."),
+        Column("operator", TEXT, "Operator that launched most of the calls."),
+        Column("count", COUNT, "Calls on all ranks in the steps of profiler windows, or in all counted steps."),
+        Column("total_ns", MS, "Total duration."),
+        Column("mean_ns", MS, "Mean duration."),
+        Column("max_ns", MS, "Longest duration."),
+        Column("share", SHARE, "Fraction of the device's busy time."),
+        Column("exposed_ns", MS, "Time not overlapped with work of higher priority."),
+        Column("bound", TEXT, "What bounds the kernel: math, memory or unknown."),
+        Column("tflop_s", TFLOP_S, "TFLOP/s over the part of the time whose shapes are recorded."),
+        Column("gb_s", GB_S, "GB/s over the same part."),
+    ),
+    "modules": (
+        Column("source", TEXT, "Kind of trace range that identifies the modules."),
+        Column("name", TEXT, "Module of the model."),
+        Column("parent", TEXT, "Parent module."),
+        Column("calls", COUNT, "Calls of the module."),
+        Column("host_ns", MS, "Host time inside the module."),
+        Column("forward_ns", MS, "Device time launched by the module's forward, including submodules."),
+        Column("backward_ns", MS, "Device time launched by the module's backward, including submodules."),
+        Column("recompute_ns", MS, "The part of backward_ns that recomputes the forward (activation checkpointing)."),
+        Column("self_ns", MS, "Device time of the module without its submodules."),
+        Column("share", SHARE, "Fraction of the device's busy time."),
+    ),
+    "memory": (
+        Column("rank", INDEX, "Global rank."),
+        Column("allocated", SIZE, "Peak of allocated device memory in bytes; on a CPU the resident set."),
+        Column("reserved", SIZE, "Peak of reserved device memory in bytes."),
+        Column("capacity", SIZE, "Memory of the device in bytes."),
+        Column("growth_per_step", SIZE, "Growth from step to step in bytes."),
+        Column("fragmentation", SHARE, "Fraction of the reserved memory that was never allocated at once."),
+        Column("retries", COUNT, "Retries of the caching allocator since the first recorded step."),
+        Column("ooms", COUNT, "Out-of-memory errors since then."),
+    ),
+    "costs": (
+        Column("step", INDEX, "Number of the step; only counted steps."),
+        Column("cost", TEXT, "The cost, as in evidence: data wait, exposed communication, ..."),
+        Column("rank", INDEX, "A late rank; null in the rows of the whole cost."),
+        Column("cost_ns", MS, "The cost; in the row of a rank, how long the others waited for it because of this."),
+        Column("step_ns", MS, "Duration of the step."),
+    ),
+    "path": (
+        Column("step", INDEX, "Number of the step; only counted steps."),
+        Column("rank", INDEX, "The rank whose activity is on the critical path."),
+        Column("kind", TEXT, "compute, comm, copy, data, checkpoint or idle."),
+        Column("detail", TEXT, "The finer cause: forward, launch, sync, ..."),
+        Column("dur_ns", MS, "Duration of the piece. The pieces of a step add up to it."),
+    ),
+    "calls": (
+        Column("step", INDEX, "Number of the step; only counted steps."),
+        Column("rank", INDEX, "Global rank."),
+        Column("op", TEXT, "Operation: all_reduce, all_gather, ..."),
+        Column("bytes", SIZE, "Size of the full tensor in bytes; 0 if unknown."),
+        Column("phase", TEXT, "Pass that needs a gather's result, or that made the gradients."),
+        Column("micro_batch", INDEX, "Micro-batch, from 0."),
+        Column("place", INDEX, "Index among the calls of its operation in this pass, from 0."),
+        Column("exposed_ns", MS, "Exposed transfer, after the last rank's arrival."),
+        Column("transfer_ns", MS, "From the last rank's arrival to this rank's end."),
+        Column("of_data", FLAG, "Whether its group is for data parallelism, or of unknown purpose."),
+    ),
+    "meetings": (
+        Column("step", INDEX, "Number of the step."),
+        Column("counted", FLAG, "Whether the step counts."),
+        Column("group", TEXT, "Process group."),
+        Column("number", INDEX, "Sequence number of the collective in its group."),
+        Column("op", TEXT, "Operation: all_reduce, all_gather, ..."),
+        Column("bytes", SIZE, "Size of the full tensor in bytes; 0 if unknown."),
+        Column("ranks", INDICES, "Ranks that took part."),
+        Column("last_rank", INDEX, "The rank that arrived last."),
+        Column("wait_ns", MS, "Waiting for the last rank; sum over the ranks."),
+        Column("transfer_ns", MS, "From the last arrival to the end on the first rank."),
+        Column("complete", FLAG, "Whether it was recorded on every rank of its group."),
+        Column("inferred", FLAG, "Whether it was matched by counting and not by the library's number."),
+        Column("sizes_differ", FLAG, "Whether the ranks passed different sizes."),
+    ),
+    "stalls": (
+        Column("step", INDEX, "Number of the step; only counted steps."),
+        Column("rank", INDEX, "Global rank."),
+        Column("part", TEXT, "Why the device is idle: not_launched, host_call, queued, ..."),
+        Column("host", TEXT, "What the host does meanwhile; empty if the trace does not show it."),
+        Column("at_ns", CLOCK, "Begin of the idle time, from the begin of the step."),
+        Column("dur_ns", MS, "Duration. Only the longest stalls of a step are listed."),
+    ),
+    "scheduling": (
+        Column("step", INDEX, "Number of the step; only counted steps."),
+        Column("rank", INDEX, "Global rank."),
+        Column("queued_ns", MS, "Ready to run without a CPU core, outside of loading and collectives."),
+        Column("loading_ns", MS, "Data wait in which the loader or its workers had no core."),
+        Column("communicating_ns", MS, "Waiting for collectives in which the threads that carry them had no core."),
+        Column("between_ns", MS, "On a core between the phases."),
+        Column("blocked_ns", MS, "Blocked outside of all known waits."),
+        Column("frozen_ns", MS, "Stopped inside of collectives."),
+    ),
+    "devices": (
+        Column("rank", INDEX, "Global rank."),
+        Column("at_ns", CLOCK, "When it was sampled, on the rank's monotonic clock."),
+        Column("sm_clock_mhz", COUNT, "Clock of the multiprocessors."),
+        Column("memory_clock_mhz", COUNT, "Clock of the memory."),
+        Column("power_mw", COUNT, "Power in milliwatts."),
+        Column("temperature_c", COUNT, "Temperature in degrees Celsius."),
+        Column("utilization_percent", COUNT, "Utilization."),
+        Column("throttle_reasons", NAMES, "Why the device lowers its clocks."),
+        Column("power_limit_mw", COUNT, "Power limit in milliwatts."),
+        Column("ecc_corrected", COUNT, "Corrected ECC errors since the driver was loaded."),
+        Column("ecc_uncorrected", COUNT, "Uncorrected ECC errors since the driver was loaded."),
+        Column("remap_pending", FLAG, "Whether a row remapping is pending."),
+        Column("remap_failed", FLAG, "Whether a row remapping failed."),
+        Column("retired_pages", COUNT, "Retired pages."),
+        Column("pcie_width", COUNT, "PCIe lanes."),
+        Column("pcie_generation", COUNT, "PCIe generation; an idle GPU may lower it."),
+        Column("pcie_replays", COUNT, "PCIe replays."),
+        Column("active_links", COUNT, "Active NVLinks or XGMI links."),
+    ),
+    "checkpoints": (
+        Column("step", INDEX, "Number of the step."),
+        Column("rank", INDEX, "Global rank."),
+        Column("asynchronous", FLAG, "Whether it was written in the background."),
+        Column("blocking_ns", MS, "How long the training was blocked."),
+        Column("waited_ns", MS, "The part of it that was spent waiting for the checkpoint before."),
+        Column("background_ns", MS, "From then until all shards were on the disk."),
+        Column("bytes", SIZE, "Bytes that this rank wrote."),
+        Column("failed", TEXT, "Why there is no checkpoint; empty if there is one."),
+    ),
+    "summaries": (
+        Column("rank", INDEX, "Global rank. Only runs that are analysed from the ranks' summaries have rows."),
+        *_TIMES[1:5],  # compute to data wait
+    ),
+    "facts": (
+        Column("key", TEXT, "What is known of the run, such as trainer.prefetch or versions.torch."),
+        Column("value", TEXT, "Its value."),
+        Column("source", TEXT, "Where it comes from: manifest.json, rank.json, or the analysis."),
+    ),
+    "findings": (
+        Column("id", TEXT, "Id of the diagnosis."),
+        Column("severity", TEXT, "healthy, warn or critical."),
+        Column("bottleneck", TEXT, "Bottleneck class of the finding; null if it costs no step time by itself."),
+        Column("share", SHARE, "Cost as a fraction of the step time."),
+        Column("cost_ns_per_step", MS, "Cost in nanoseconds per step."),
+        Column("confidence", SHARE, "From 0 to 1."),
+        Column("ranks", INDICES, "Culprit ranks; empty if there are none."),
+        Column("title", TEXT, "Title of the finding."),
+        Column("action", TEXT, "Recommended action."),
+    ),
+    "spans": (
+        Column("rank", INDEX, "Global rank."),
+        Column("step", INDEX, "Number of the step."),
+        Column("start_ns", CLOCK, "Begin of the piece. The pieces of a rank's step follow each other."),
+        Column("end_ns", CLOCK, "End of the piece."),
+        Column("kind", TEXT, "What the rank does: compute, comm, copy, data, checkpoint or idle."),
+        Column("detail", TEXT, "The finer cause: forward, backward, gc, launch, ..."),
+        Column("source", TEXT, "What recorded the step: trace, records, or events of the device."),
+    ),
+    "waits": (
+        Column("step", INDEX, "Number of the step."),
+        Column("rank", INDEX, "The late rank."),
+        Column("kind", TEXT, "What it did more of than its peers, as in spans."),
+        Column("detail", TEXT, "As in spans; unknown if no activity of its step explains it."),
+        Column("wait_ns", MS, "How long others waited for the rank because of it."),
+    ),
+    "samples": (
+        Column("rank", INDEX, "Global rank."),
+        Column("at_ns", CLOCK, "When it was read, on the rank's own monotonic clock."),
+        Column("field", TEXT, "What was read. Sizes are bytes; other units end the name."),
+        Column("value", NUMBER, "The value; 1 and 0 for yes and no."),
+        Column("source", TEXT, "What was read: device, device health, host, allocator or loader."),
+    ),
+}
+# By id.
 COLUMNS: dict[str, dict[str, Column]] = {
-    "steps": {
-        "step": Column(_INT, "Number of the step."),
-        "rank": Column(_INT, "Global rank."),
-        "counted": Column(
-            _BOOL, "Whether the verdict counts the step: no warm-up, no step in or next to a profiler window."
-        ),
-        "note": Column(_TEXT, "Why it is not counted."),
-        "bottleneck": Column(_TEXT, "Class of the step across all ranks."),
-        "source": Column(_TEXT, "Source of the times: a trace, the collectors' records or device events."),
-        **_TIMES,
-    },
-    "ranks": {
-        "rank": Column(_INT, "Global rank."),
-        "host": Column(_TEXT, "Host name."),
-        "culprit": Column(_BOOL, "Whether the verdict names the rank."),
-        "steps": Column(_INT, "Counted steps; the times are means over those in which they are known."),
-        **_TIMES,
-        "caused_wait_ns": Column(_INT, "Time per step that other ranks waited for this rank."),
-    },
-    "collectives": {
-        "group": Column(_TEXT, "Process group."),
-        "axis": Column(_TEXT, "Device mesh axis of the group; empty if unknown."),
-        "op": Column(_TEXT, "Operation: all_reduce, all_gather, ..."),
-        "dtype": Column(_TEXT, "Element type."),
-        "bytes_mean": Column(_INT, "Mean size of the full tensor in bytes; 0 if unknown."),
-        "count": Column(_INT, "Number of collectives of this group, operation, element type and size class."),
-        "matched": Column(_INT, "Number of them that were matched across ranks with aligned clocks."),
-        "duration_mean_ns": Column(_INT, "Mean duration on a rank."),
-        "wait_mean_ns": Column(_INT, "Mean time from a rank's arrival to the last rank's."),
-        "wait_max_ns": Column(_INT, "The longest such wait."),
-        "transfer_mean_ns": Column(_INT, "Mean time from the last rank's arrival to the end."),
-        "last_rank": Column(_INT, "The rank that arrived last most often."),
-        "last_share": Column(_FLOAT, "Fraction of the matched collectives in which last_rank arrived last."),
-        "algbw_gb_s": Column(_FLOAT, "Algorithm bandwidth in GB/s (1e9 bytes)."),
-        "busbw_gb_s": Column(_FLOAT, "Bus bandwidth in GB/s, as nccl-tests defines it."),
-        "efficiency": Column(_FLOAT, "Bus bandwidth divided by the group's best at sizes that saturate it."),
-        "exposed_ns": Column(_INT, "Time not overlapped with computation; sum over ranks and counted steps."),
-        "hidden_ns": Column(_INT, "Time overlapped with computation; sum over ranks and counted steps."),
-    },
-    "all_to_alls": {
-        "group": Column(_TEXT, "Process group."),
-        "axis": Column(_TEXT, "Device mesh axis of the group; empty if unknown."),
-        "rank": Column(_INT, "Global rank."),
-        "count": Column(_INT, "Number of all-to-alls of the group per step."),
-        "sent_bytes": Column(_INT, "Mean bytes that the rank sends per step, including those to itself."),
-        "received_bytes": Column(_INT, "Mean bytes that the rank receives per step, including those from itself."),
-        "received_over_mean": Column(
-            _FLOAT, "Bytes received divided by the mean over the ranks, where they differ (the dispatch to experts)."
-        ),
-        "imbalance": Column(_FLOAT, "Most bytes that a rank of the group receives over the mean; averaged over calls."),
-        "caused_wait_ns": Column(_INT, "Mean time per step that the other ranks waited for this rank at all-to-alls."),
-    },
-    "kernels": {
-        "name": Column(_TEXT, "Kernel name; on a CPU, the operator name."),
-        "kind": Column(_TEXT, "Kind of kernel."),
-        "operator": Column(_TEXT, "Operator that launched most of the calls."),
-        "count": Column(_INT, "Calls on all ranks in the steps of profiler windows, or in all counted steps."),
-        "total_ns": Column(_INT, "Total duration."),
-        "mean_ns": Column(_INT, "Mean duration."),
-        "max_ns": Column(_INT, "Longest duration."),
-        "share": Column(_FLOAT, "Fraction of the device's busy time."),
-        "exposed_ns": Column(_INT, "Time not overlapped with work of higher priority."),
-        "bound": Column(_TEXT, "What bounds the kernel: math, memory or unknown."),
-        "tflop_s": Column(_FLOAT, "TFLOP/s over the part of the time whose shapes are recorded."),
-        "gb_s": Column(_FLOAT, "GB/s over the same part."),
-    },
-    "modules": {
-        "source": Column(_TEXT, "Kind of trace range that identifies the modules."),
-        "name": Column(_TEXT, "Module of the model."),
-        "parent": Column(_TEXT, "Parent module."),
-        "calls": Column(_INT, "Calls of the module."),
-        "host_ns": Column(_INT, "Host time inside the module."),
-        "forward_ns": Column(_INT, "Device time launched by the module's forward, including submodules."),
-        "backward_ns": Column(_INT, "Device time launched by the module's backward, including submodules."),
-        "recompute_ns": Column(_INT, "The part of backward_ns that recomputes the forward (activation checkpointing)."),
-        "self_ns": Column(_INT, "Device time of the module without its submodules."),
-        "share": Column(_FLOAT, "Fraction of the device's busy time."),
-    },
-    "memory": {
-        "rank": Column(_INT, "Global rank."),
-        "allocated": Column(_INT, "Peak of allocated device memory in bytes; on a CPU the resident set."),
-        "reserved": Column(_INT, "Peak of reserved device memory in bytes."),
-        "capacity": Column(_INT, "Memory of the device in bytes."),
-        "growth_per_step": Column(_INT, "Growth from step to step in bytes."),
-        "fragmentation": Column(_FLOAT, "Fraction of the reserved memory that was never allocated at once."),
-        "retries": Column(_INT, "Retries of the caching allocator since the first recorded step."),
-        "ooms": Column(_INT, "Out-of-memory errors since then."),
-    },
-    "costs": {
-        "step": Column(_INT, "Number of the step; only counted steps."),
-        "cost": Column(_TEXT, "The cost, as in evidence: data wait, exposed communication, ..."),
-        "rank": Column(_INT, "A late rank; null in the rows of the whole cost."),
-        "cost_ns": Column(_INT, "The cost; in the row of a rank, how long the others waited for it because of this."),
-        "step_ns": Column(_INT, "Duration of the step."),
-    },
-    "path": {
-        "step": Column(_INT, "Number of the step; only counted steps."),
-        "rank": Column(_INT, "The rank whose activity is on the critical path."),
-        "kind": Column(_TEXT, "compute, comm, copy, data, checkpoint or idle."),
-        "detail": Column(_TEXT, "The finer cause: forward, launch, sync, ..."),
-        "dur_ns": Column(_INT, "Duration of the piece. The pieces of a step add up to it."),
-    },
-    "calls": {
-        "step": Column(_INT, "Number of the step; only counted steps."),
-        "rank": Column(_INT, "Global rank."),
-        "op": Column(_TEXT, "Operation: all_reduce, all_gather, ..."),
-        "bytes": Column(_INT, "Size of the full tensor in bytes; 0 if unknown."),
-        "phase": Column(_TEXT, "Pass that needs a gather's result, or that made the gradients."),
-        "micro_batch": Column(_INT, "Micro-batch, from 0."),
-        "place": Column(_INT, "Index among the calls of its operation in this pass, from 0."),
-        "exposed_ns": Column(_INT, "Exposed transfer, after the last rank's arrival."),
-        "transfer_ns": Column(_INT, "From the last rank's arrival to this rank's end."),
-        "of_data": Column(_BOOL, "Whether its group is for data parallelism, or of unknown purpose."),
-    },
-    "meetings": {
-        "step": Column(_INT, "Number of the step."),
-        "counted": Column(_BOOL, "Whether the step counts."),
-        "group": Column(_TEXT, "Process group."),
-        "number": Column(_INT, "Sequence number of the collective in its group."),
-        "op": Column(_TEXT, "Operation: all_reduce, all_gather, ..."),
-        "bytes": Column(_INT, "Size of the full tensor in bytes; 0 if unknown."),
-        "ranks": Column(_RANKS, "Ranks that took part."),
-        "last_rank": Column(_INT, "The rank that arrived last."),
-        "wait_ns": Column(_INT, "Waiting for the last rank; sum over the ranks."),
-        "transfer_ns": Column(_INT, "From the last arrival to the end on the first rank."),
-        "complete": Column(_BOOL, "Whether it was recorded on every rank of its group."),
-        "inferred": Column(_BOOL, "Whether it was matched by counting and not by the library's number."),
-        "sizes_differ": Column(_BOOL, "Whether the ranks passed different sizes."),
-    },
-    "stalls": {
-        "step": Column(_INT, "Number of the step; only counted steps."),
-        "rank": Column(_INT, "Global rank."),
-        "part": Column(_TEXT, "Why the device is idle: not_launched, host_call, queued, ..."),
-        "host": Column(_TEXT, "What the host does meanwhile; empty if the trace does not show it."),
-        "at_ns": Column(_INT, "Begin of the idle time, from the begin of the step."),
-        "dur_ns": Column(_INT, "Duration. Only the longest stalls of a step are listed."),
-    },
-    "scheduling": {
-        "step": Column(_INT, "Number of the step; only counted steps."),
-        "rank": Column(_INT, "Global rank."),
-        "queued_ns": Column(_INT, "Ready to run without a CPU core, outside of loading and collectives."),
-        "loading_ns": Column(_INT, "Data wait in which the loader or its workers had no core."),
-        "communicating_ns": Column(_INT, "Waiting for collectives in which the threads that carry them had no core."),
-        "between_ns": Column(_INT, "On a core between the phases."),
-        "blocked_ns": Column(_INT, "Blocked outside of all known waits."),
-        "frozen_ns": Column(_INT, "Stopped inside of collectives."),
-    },
-    "devices": {
-        "rank": Column(_INT, "Global rank."),
-        "at_ns": Column(_INT, "When it was sampled, on the rank's monotonic clock."),
-        "sm_clock_mhz": Column(_INT, "Clock of the multiprocessors."),
-        "memory_clock_mhz": Column(_INT, "Clock of the memory."),
-        "power_mw": Column(_INT, "Power in milliwatts."),
-        "temperature_c": Column(_INT, "Temperature in degrees Celsius."),
-        "utilization_percent": Column(_INT, "Utilization."),
-        "throttle_reasons": Column(pl.List(pl.String()), "Why the device lowers its clocks."),
-        "power_limit_mw": Column(_INT, "Power limit in milliwatts."),
-        "ecc_corrected": Column(_INT, "Corrected ECC errors since the driver was loaded."),
-        "ecc_uncorrected": Column(_INT, "Uncorrected ECC errors since the driver was loaded."),
-        "remap_pending": Column(_BOOL, "Whether a row remapping is pending."),
-        "remap_failed": Column(_BOOL, "Whether a row remapping failed."),
-        "retired_pages": Column(_INT, "Retired pages."),
-        "pcie_width": Column(_INT, "PCIe lanes."),
-        "pcie_generation": Column(_INT, "PCIe generation; an idle GPU may lower it."),
-        "pcie_replays": Column(_INT, "PCIe replays."),
-        "active_links": Column(_INT, "Active NVLinks or XGMI links."),
-    },
-    "checkpoints": {
-        "step": Column(_INT, "Number of the step."),
-        "rank": Column(_INT, "Global rank."),
-        "asynchronous": Column(_BOOL, "Whether it was written in the background."),
-        "blocking_ns": Column(_INT, "How long the training was blocked."),
-        "waited_ns": Column(_INT, "The part of it that was spent waiting for the checkpoint before."),
-        "background_ns": Column(_INT, "From then until all shards were on the disk."),
-        "bytes": Column(_INT, "Bytes that this rank wrote."),
-        "failed": Column(_TEXT, "Why there is no checkpoint; empty if there is one."),
-    },
-    "summaries": {
-        "rank": Column(_INT, "Global rank. Only runs that are analysed from the ranks' summaries have rows."),
-        **{name: _TIMES[name] for name in ("compute_ns", "exposed_comm_ns", "exposed_copy_ns", "data_wait_ns")},
-    },
-    "facts": {
-        "key": Column(_TEXT, "Name of a setting of the run, such as trainer.prefetch."),
-        "value": Column(_TEXT, "Its value."),
-    },
-    "findings": {
-        "id": Column(_TEXT, "Id of the diagnosis."),
-        "severity": Column(_TEXT, "healthy, warn or critical."),
-        "bottleneck": Column(_TEXT, "Bottleneck class of the finding; null if it costs no step time by itself."),
-        "share": Column(_FLOAT, "Cost as a fraction of the step time."),
-        "cost_ns_per_step": Column(_INT, "Cost in nanoseconds per step."),
-        "confidence": Column(_FLOAT, "From 0 to 1."),
-        "ranks": Column(_RANKS, "Culprit ranks; empty if there are none."),
-        "title": Column(_TEXT, "Title of the finding."),
-        "action": Column(_TEXT, "Recommended action."),
-    },
-}  # fmt: skip
+    name: {column.id: column for column in columns} for name, columns in _FRAMES.items()
+}
 
 
 def frame(name: str, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
     """The frame of this name, with exactly its columns; other keys are left out."""
     columns = COLUMNS[name]
-    taken = [{column: _plain(row.get(column)) for column in columns} for row in rows]
-    return pl.DataFrame(taken, schema={column: description.type for column, description in columns.items()})
+    return data_frame(columns.values(), ({id: _plain(row.get(id)) for id in columns} for row in rows))
 
 
 def _plain(value: Any) -> Any:
@@ -287,7 +323,7 @@ def _nullable(name: str, values: Ints) -> pl.Series:
     return pl.Series(name, values).set(pl.Series(values == UNKNOWN), None)
 
 
-def rank_means(attribution: Attribution, fields: Iterable[str] = tuple(_TIMES)) -> dict[int, dict[str, float | None]]:
+def rank_means(attribution: Attribution, fields: Iterable[str] = _TIME_FIELDS) -> dict[int, dict[str, float | None]]:
     """By rank, the mean of each field of ``Parts`` (``idle_parts.queued_ns`` as well) over the counted steps in which
     it is known; None if it is never known. Overlapped communication that the counted steps lack is read from profiler
     windows. Every table of ranks shows these means."""

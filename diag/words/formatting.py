@@ -17,6 +17,8 @@ UNKNOWN = "unknown"
 def number(value: float) -> str:
     """Three significant digits, but all digits before the point; no exponent."""
     magnitude = abs(value)
+    if 0 < magnitude < 0.0005:
+        return "<0.001"
     digits = 0 if magnitude >= 99.95 or magnitude == 0 else 1 if magnitude >= 9.995 else 2 if magnitude >= 0.995 else 3
     return f"{value:,.{digits}f}"
 
@@ -51,8 +53,10 @@ def size(count: float) -> str:
     return f"{count:.0f}{NBSP}bytes"
 
 
-def share(value: float) -> str:
-    return "<1%" if 0 < value < 0.005 else f"{value:.0%}"
+def share(value: float, digits: int = 0) -> str:
+    """``28%``, or ``28.4%`` with a digit; what is more than nothing is not written as 0%."""
+    least = 0.01 / 10**digits
+    return f"<{least:.{digits}%}" if 0 < value < least / 2 else f"{value:.{digits}%}"
 
 
 def spaced(text: str) -> str:

@@ -9,7 +9,9 @@ class Terminal(Topic, name="terminal", fixed=True):
     """How wide a terminal's output is."""
 
     widest = threshold(110, "columns")
-    least_text_columns = threshold(30, "columns")
+    least_text_columns = threshold(
+        24, "columns", "chosen", "of a column of long names; below that, another column is left out"
+    )
 
 
 TERMINAL = Terminal()

@@ -11,7 +11,7 @@ import functools
 import itertools
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from diag.collectors.text import visible, visible_lines
@@ -98,74 +98,9 @@ def _escaping_console() -> Any:
     return EscapingConsole
 
 
-# -- tables ------------------------------------------------------------------------------------------------------------
-#
-# Cells and columns of the tables in a terminal: numbers are never cut, text gives way.
-
-UNKNOWN = "-"
-_FLEXIBLE = ("in", "operator: kernel", "operator", "module")
-
-
 def report_console(existing: Console | None = None) -> Console:
     """``existing``, else a console for standard output, set up for reports: colours only on a terminal, at most 110
     columns."""
     target = existing or console()
     target.width = min(target.width, TERMINAL.widest) if target.is_terminal else TERMINAL.widest
     return target
-
-
-def print_columns(
-    console: Console,
-    columns: dict[str, list[str]],
-    left: Sequence[str],
-    more: int,
-) -> None:
-    """Numbers are never cut; the columns of _FLEXIBLE, which hold text, share the remaining width."""
-    from rich.table import Table
-    from rich.text import Text
-
-    widths = {name: max(len(text) for text in (name, *cells)) for name, cells in columns.items()}
-    flexible = [name for name in _FLEXIBLE if name in columns]
-    fixed = sum(width for name, width in widths.items() if name not in flexible)
-    gap = 2 if fixed + 2 * len(columns) + TERMINAL.least_text_columns * len(flexible) <= TERMINAL.widest else 1
-    rest = TERMINAL.widest - fixed - gap * (len(columns) - 1)
-    for number, name in enumerate(flexible):
-        widths[name] = min(widths[name], rest // (len(flexible) - number))
-        rest -= widths[name]
-    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
-    for name, width in widths.items():
-        table.add_column(
-            name, justify="left" if name in left else "right", no_wrap=True, overflow="ellipsis", width=width
-        )
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*(Text(cell) for cell in row))
-    console.print(table)
-    if more > 0:
-        console.print(f"[dim]… and {more} more.[/]")
-
-
-def ms(ns: int | None, over: int = 1) -> str:
-    return UNKNOWN if ns is None else short(ns / over / 1e6) if over else "0"
-
-
-def short(value: float | None) -> str:
-    """Three digits or so: 0.012, 1.23, 45.6, 1,234."""
-    if value is None:
-        return UNKNOWN
-    if value == 0:
-        return "0"
-    if value < 0.001:
-        return "<0.001"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.{1 if value >= 10 else 2 if value >= 1 else 3}f}"
-
-
-def percent(share: float | None) -> str:
-    return UNKNOWN if share is None else f"{share:.0%}"
-
-
-def size(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1000
-    return ""

@@ -89,6 +89,11 @@ def group_name(row: CollectiveStat | ExposedCall, several: bool) -> str:
     return axis_words(row.axis) if several and row.axis else row.group.split("@")[0]
 
 
+def operation(op: str) -> str:
+    """The usual spelling of an operation: ``all-gather``."""
+    return op.replace("_", "-")
+
+
 def per_whole(attribution: Attribution) -> str:
     """What a mean is of, in words: nothing marks the steps of some windows."""
     return "in this window" if attribution.undivided else "a step"

@@ -30,14 +30,14 @@ def test_the_tables_hold_diags_numbers(tmp_path: Path, monkeypatch: pytest.Monke
     steps = found.kernels.rank_steps
     assert kernels["Time, ms"].tolist() == [row.total_ns / steps / 1e6 for row in found.kernels.rows]
     assert kernels["Share"].tolist() == [row.share for row in found.kernels.rows]
-    by_name = dict(zip(kernels["Name"], kernels["Bound is"], strict=True))
+    by_name = dict(zip(kernels["Kernel"], kernels["Bound is"], strict=True))
     measured = [row.name for row in found.kernels.rows if row.bound != Bound.UNKNOWN and row.bound_from == "shapes"]
     inferred = [row.name for row in found.kernels.rows if row.bound != Bound.UNKNOWN and row.bound_from != "shapes"]
     assert {by_name[name] for name in measured} == {"measured"}
     assert {by_name[name] for name in inferred} == {"inferred"}
     table = found.modules[0]
     assert modules["Forward, ms"].tolist() == [row.forward_ns / steps / 1e6 for row in table.rows]
-    assert modules["Recomputed, ms"].tolist() == [row.recompute_ns / steps / 1e6 for row in table.rows]
+    assert ("Recomputed, ms" in modules) == any(row.recompute_ns for row in table.rows)
     assert plain("kernels are compute-bound above") in text(test)
 
 
@@ -69,7 +69,7 @@ def test_names_from_a_trace_stay_text(tmp_path: Path, monkeypatch: pytest.Monkey
         built.kernel(t + MS, t + 20 * MS, HOSTILE, launch=t + 2000)
     built.write(tmp_path, "rank0.json")
     test = shown("kernels", tmp_path, monkeypatch)
-    assert HOSTILE in test.dataframe[0].value["Name"].tolist()
+    assert HOSTILE in test.dataframe[0].value["Kernel"].tolist()
     assert not [element for element in (*test.markdown, *test.caption) if "<script>" in str(element.value)]
     charts = [json.loads(element.proto.spec) for element in test.get("plotly_chart")]
     assert charts
@@ -85,7 +85,7 @@ def test_a_run_on_a_cpu_has_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     found = open_run(run).breakdowns
     test = shown("kernels", run, monkeypatch)
     assert test.title[0].value == "Operators and modules"
-    assert test.dataframe[0].value["Name"].tolist()[0] == found.kernels.rows[0].name
+    assert test.dataframe[0].value["Operator"].tolist()[0] == found.kernels.rows[0].name
     assert "MFU" not in metrics(test)  # a sentence instead of a box with "unknown"
     assert "MFU and HFU not known" in text(test)
     assert plain(found.efficiency.mfu.reason) in text(test)

@@ -74,10 +74,10 @@ def test_why_the_device_was_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     attribution = open_run(run).attribution
     idle = idle_table(attribution, 0)
     assert idle is not None
-    assert plain(idle.lead) in said(test)
+    assert plain(idle.title) in said(test)
     shown = [table.value.map(plain_spaces).to_numpy().tolist() for table in test.table]
-    assert [[plain_spaces(plain(cell)) for cell in row] for row in idle.rows] in shown
-    assert [[plain_spaces(plain(cell)) for cell in row] for row in stall_table(attribution).rows] in shown
+    assert [[plain_spaces(plain(cell)) for cell in row] for row in idle.texts()] in shown
+    assert [[plain_spaces(plain(cell)) for cell in row] for row in stall_table(attribution).texts()] in shown
     test.selectbox(key="step").select("2").run()
     assert "in step 2" in plain_spaces(said(test))
 

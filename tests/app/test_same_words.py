@@ -67,8 +67,8 @@ def _facts(page: Page, result: Result) -> Mapping[str, tuple[str, ...]]:
         *(change.memory for change in advised.changes),
         page.basis,
     ]
-    cells = [cell for _, _, row in page.ranks.rows for cell in row]
-    evidence = [cell for finding in page.findings[:1] for row in finding.evidence for cell in row]
+    cells = [cell for row in page.ranks.texts() for cell in row]
+    evidence = [cell for finding in page.findings[:1] for row in finding.evidence.texts() for cell in row]
     return {
         "text": (*everywhere, page.ranks.title, *cells, *evidence, *page.not_looked, advised.basis),
         "notebook": (*everywhere, page.ranks.title, *cells),
@@ -109,8 +109,8 @@ def test_the_rank_at_fault_has_one_size(name: str, rank: int) -> None:
     assert document["verdict"]["headline"].count(size) == 1
     assert f"{round(document['findings'][0]['cost_ns_per_step'] / 1e6)} ms" == size
     assert document["findings"][0]["charged_ns"][str(rank)] == document["findings"][0]["cost_ns_per_step"]
-    charged = page.ranks.columns.index(OTHERS_WAIT)
-    (cell,) = (cells[charged] for number, _, cells in page.ranks.rows if number == rank)
+    charged = page.ranks.headings.index(OTHERS_WAIT)
+    (cell,) = (cells[charged] for cells in page.ranks.texts() if cells[0] == str(rank))
     assert f"{float(cell):.0f} ms" == size
     for change in advice_of(result).changes[:1]:
         gain = float(TIME.findall(_plain(change.gain))[0].split()[0])
@@ -123,7 +123,7 @@ def test_the_rank_at_fault_has_one_size(name: str, rank: int) -> None:
 def _times(page: Page, result: Result) -> set[str]:
     """Every time with its unit that the page holds, and so the only ones that a front end may show."""
     advised = advice_of(result)
-    idle = [*((page.idle.lead, *(cell for row in page.idle.rows for cell in row)) if page.idle is not None else ())]
+    idle = [*((page.idle.title, *(cell for row in page.idle.texts() for cell in row)) if page.idle is not None else ())]
     told = [
         page.verdict.headline,
         page.verdict.why,
@@ -131,18 +131,18 @@ def _times(page: Page, result: Result) -> set[str]:
         page.basis,
         *idle,
         *page.stall_lines,
-        *(cell for row in page.stalls.rows for cell in row),
+        *(cell for row in page.stalls.texts() for cell in row),
         *page.notes,
         *page.not_looked,
         *(part for metric in page.metrics for part in (metric.value, metric.help)),
         *(part for card in page.findings for part in (card.title, card.cost, card.action)),
-        *(cell for card in page.findings for row in card.evidence for cell in row),
+        *(cell for card in page.findings for row in card.evidence.texts() for cell in row),
         *(
             part
             for change in advised.changes
             for part in (change.title, change.saves, change.gain, *change.assumptions)
         ),
-        *(cell for change in advised.changes for row in change.evidence for cell in row),
+        *(cell for change in advised.changes for row in change.evidence.texts() for cell in row),
         *advised.left_out,
     ]
     return {time for text in told for time in TIME.findall(_plain(text))}

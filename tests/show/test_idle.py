@@ -14,7 +14,7 @@ from diag.api import Result, open_run
 from diag.serve.server import SAMPLES
 from diag.show.page import page_of
 from diag.show.ranks import idle_table, rank_table, stall_lines, stall_table
-from diag.show.text import print_report, print_table
+from diag.show.text import print_breakdown, print_report
 from diag.words.formatting import spaced
 from diag.words.wording import averaged_over, steps_counted
 from tests.account.kineto_builder import KinetoBuilder
@@ -40,28 +40,28 @@ def test_the_causes_add_up_to_the_idle_time(result: Result) -> None:
     idle = idle_table(result.attribution, 0)
     assert idle is not None
     mean = f"The device of rank 0 is idle for 5.00 ms (50%) of 10.0 ms a step, mean of {used} steps."
-    assert spaced(idle.lead) == mean
-    assert [tuple(map(spaced, row[:3])) for row in idle.rows] == [
+    assert spaced(idle.title) == mean
+    assert [tuple(map(spaced, row[:3])) for row in idle.texts()] == [
         ("not launched", "4.00 ms", "40%"),
         ("in launch", "400 µs", "4%"),
         ("queued", "600 µs", "6%"),
     ]
-    assert all(row[3].endswith(("yet", "it", "trace")) for row in idle.rows)
+    assert all(row[3].endswith(("yet", "it", "trace")) for row in idle.texts())
     one = idle_table(result.attribution, 0, step=2)
     assert one is not None
-    assert spaced(one.lead) == "The device of rank 0 is idle for 5.00 ms (50%) of 10.0 ms in step 2."
+    assert spaced(one.title) == "The device of rank 0 is idle for 5.00 ms (50%) of 10.0 ms in step 2."
     assert one.rows == idle.rows
 
 
 def test_stalls_are_named_by_what_the_host_did(result: Result) -> None:
     table = stall_table(result.attribution)
-    assert table.columns == ("Step", "Start", "Duration", "Share", "Cause", "The host was in")
+    assert table.headings == ("step", "start", "duration", "share", "cause", "the host was in")
     counted = [step.step for step in result.attribution.usable]
-    assert [tuple(map(spaced, row)) for row in table.rows] == [
+    assert [tuple(map(spaced, row)) for row in table.texts()] == [
         (str(step), "after 2.00 ms", "4.00 ms", "40%", "not launched", "resize for 90% of it") for step in counted
     ]
     of_one = stall_table(result.attribution, step=0)  # also of a step that does not count
-    assert of_one.columns == ("Start", "Duration", "Share", "Cause", "The host was in")
+    assert of_one.headings == ("start", "duration", "share", "cause", "the host was in")
     assert len(of_one.rows) == 1
 
 
@@ -108,7 +108,7 @@ def test_idle_time_of_a_cpu_is_not_divided() -> None:
     for step in result.attribution.steps:
         for parts in step.parts:
             assert parts.idle_parts.unknown_ns == parts.idle_ns
-    assert not {"not launched", "unknown"} & set(rank_table(result.attribution).columns)
+    assert not {"not launched", "unknown"} & set(rank_table(result.attribution).headings)
     assert all(idle_table(result.attribution, rank) is None for rank in result.attribution.ranks)
     assert "Longest stalls" not in report(result)
 
@@ -157,8 +157,8 @@ def test_time_outside_of_the_recorded_work_is_not_idle(on_gpu: bool, tmp_path: P
     build.event("python_function", "train.py(9): export", 2000 * MS, 2000 * MS + 1)
     result = open_run(build.write(tmp_path))
     page = page_of(result)
-    ((_, _, cells),) = page.ranks.rows
-    of = dict(zip(page.ranks.columns, cells, strict=True))
+    (cells,) = page.ranks.texts()
+    of = dict(zip(page.ranks.headings, cells, strict=True))
     assert (of["window"], of["compute"], of["idle"], of["outside"]) == ("2,000.0", "30.0", "29.5", "1,940.5")
     assert page.stall_lines == ()
     assert "29.5 ms of" in result.why
@@ -166,7 +166,7 @@ def test_time_outside_of_the_recorded_work_is_not_idle(on_gpu: bool, tmp_path: P
     (step,) = result.attribution.steps
     assert [parts.idle_parts.outside_ns for parts in step.parts] == [1_940_500_001]
     if page.idle is not None:
-        assert "is idle for 29.5" in page.idle.lead
+        assert "is idle for 29.5" in page.idle.title
         assert "outside" not in {row[0] for row in page.idle.rows}
 
 
@@ -181,7 +181,7 @@ def test_nothing_is_per_step_in_a_window_without_steps(tmp_path: Path) -> None:
     text = io.StringIO()
     print_report(result, Console(file=text, width=400))
     for name in ("kernels", "path"):
-        print_table(result, name, Console(file=text, width=400))
+        print_breakdown(result, name, Console(file=text, width=400))
     said = text.getvalue()
     assert "in this window" in said
     assert not re.search(r"(?:ms|s|µs)\W+a step", said)

@@ -1,0 +1,127 @@
+"""Data frames of what a run recorded, and of the account of each rank: spans, waits, samples and facts.
+
+They have no numbers of their own: each holds the columns of the account or the records, with names for codes. Their
+columns are in ``diag.tables.frames.COLUMNS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+import polars as pl
+from msgspec import to_builtins
+
+from diag.model.steps import Attribution, Detail, Kind, joined
+from diag.rundir.tables import RankTables, Tables
+from diag.tables.frames import COLUMNS, frame
+from diag.words.table import schema_of
+
+Name = TypeVar("Name", bound=str)
+
+_NAMES = {members: [""] * (max(members) + 1) for members in (Kind, Detail)}
+for _member in (*Kind, *Detail):
+    _NAMES[type(_member)][_member] = _member.name.lower()
+
+
+def spans(attribution: Attribution) -> pl.DataFrame:
+    """A row for each piece of each rank's steps, on the common clock if the ranks have one."""
+    steps = attribution.rank_steps
+    if not steps:
+        return frame("spans", ())
+    counts = [len(step.segments.kind) for step in steps]
+    pieces = joined([step.segments for step in steps])
+    columns = {
+        "rank": np.repeat([step.rank for step in steps], counts),
+        "step": np.repeat([step.step for step in steps], counts),
+        "start_ns": pieces.start_ns,
+        "end_ns": pieces.end_ns,
+        "kind": np.array(_NAMES[Kind])[pieces.kind],
+        "detail": np.array(_NAMES[Detail])[pieces.detail],
+        "source": np.repeat([step.source for step in steps], counts),
+    }
+    return pl.DataFrame(columns, schema=schema_of(COLUMNS["spans"].values()))
+
+
+def waits(attribution: Attribution) -> pl.DataFrame:
+    """A row for each activity of a rank that others waited for, in each step."""
+    return frame(
+        "waits",
+        (
+            {
+                "step": step.step,
+                "rank": blame.rank,
+                "kind": _NAMES[Kind][blame.kind],
+                "detail": _NAMES[Detail][blame.detail],
+                "wait_ns": blame.ns,
+            }
+            for step in attribution.steps
+            for blame in step.blames
+        ),
+    )
+
+
+# -- samples and facts -------------------------------------------------------------------------------------------------
+
+
+def samples(tables: Tables) -> pl.DataFrame:
+    """A row for each reading of a device, a host, an allocator or a loader's queue."""
+    rows = (
+        {"rank": rank, "at_ns": at_ns, "field": field, "value": float(value), "source": source}
+        for rank, of_rank in sorted(tables.ranks.items())
+        for source, at_ns, record in _readings(of_rank)
+        for field, value in _numbers(record)
+    )
+    return frame("samples", rows).sort("rank", "at_ns", "source", maintain_order=True)
+
+
+def _readings(of_rank: RankTables) -> Iterator[tuple[str, int, Any]]:
+    """What was read from, when, and the record of it."""
+    for device in of_rank.device:
+        yield "device", device.monotonic_ns, {**to_builtins(device), "health": None}
+        if device.health is not None:
+            yield "device health", device.monotonic_ns, to_builtins(device.health)
+    for host in of_rank.scheduling:
+        yield "host", host.monotonic_ns, to_builtins(host)
+    for step in of_rank.steps:
+        if step.memory is not None:
+            yield "allocator", step.end_ns, to_builtins(step.memory)
+        if step.queue is not None:
+            yield "loader", step.begin_ns, step.queue._asdict()
+
+
+def _numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """The fields of a record that are numbers; counters of a list have the place in it as the end of their name."""
+    for name, value in record.items():
+        if name == "monotonic_ns":
+            continue
+        if isinstance(value, bool | int | float):
+            yield name, value
+        elif name == "link_errors":
+            for counter, by_link in value.items():
+                yield from ((f"{counter}.{link}", count) for link, count in enumerate(by_link) if count is not None)
+        elif name == "throttle_reasons":
+            yield from ((f"throttled.{reason}", 1) for reason in value)
+
+
+def facts(tables: Tables, described: Mapping[str, Any]) -> pl.DataFrame:
+    """A row for each thing that is known of the run. ``described``: what the analysis adds to the records."""
+    found: list[tuple[str, Any, str]] = []
+    if tables.manifest is not None:
+        found += [(key, value, "manifest.json") for key, value in _flat("", to_builtins(tables.manifest))]
+    for rank, of_rank in sorted(tables.ranks.items()):
+        if of_rank.identity is not None:
+            identity = to_builtins(of_rank.identity)
+            found += [(f"ranks.{rank}.{key}", value, "rank.json") for key, value in _flat("", identity)]
+    found += [(key, value, "analysis") for key, value in _flat("", described)]
+    return frame("facts", ({"key": key, "value": str(value), "source": source} for key, value, source in found))
+
+
+def _flat(prefix: str, content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The values of nested mappings by their joined names, without those that are not known."""
+    for name, value in content.items():
+        if isinstance(value, Mapping):
+            yield from _flat(f"{prefix}{name}.", value)
+        elif value is not None and value != [] and value != "":
+            yield f"{prefix}{name}", value
