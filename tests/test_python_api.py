@@ -130,9 +130,6 @@ def test_the_account_as_frames_adds_up(run: Result) -> None:
     assert (
         loading.join(run.steps, on=["rank", "step"]).select(pl.col("ns") == pl.col("data_wait_ns")).to_series()
     ).all()
-    assert run.path.group_by("step").agg(piece).sort("step")["ns"].to_list() == [
-        s.dur_ns for s in run.attribution.steps
-    ]
     assert set(run.spans["kind"]) <= {kind.name.lower() for kind in Kind}
 
 

@@ -15,6 +15,7 @@ from diag.diagnoses.policy import COMPARISON
 from diag.model.parts import UNKNOWN, parts_of_steps
 from diag.model.steps import Attribution, Kind, StepAccount
 from diag.rundir.tables import Tables
+from diag.words import sentences
 
 from .shares import PART_NAMES as PART_NAMES
 from .shares import Shares, step_parts
@@ -83,15 +84,13 @@ def path_sentence(attribution: Attribution, shares: Shares) -> str:
     )
     pieces = [_piece(counted, part, spent[part] / len(shares.dur_ns)) for part in parts]
     listed = " and ".join([", ".join(pieces[:-1]), pieces[-1]]) if len(pieces) > 1 else pieces[0]
-    if attribution.undivided:
-        return f"The critical path of the window is {listed}."
-    return f"The critical path of a step is, on average, {listed}."
+    return (sentences.PATH_OF_WINDOW if attribution.undivided else sentences.PATH_OF_STEPS)(parts=listed)
 
 
 def _piece(counted: Sequence[StepAccount], part: StepPart, mean_ns: float) -> str:
-    text = f"{mean_ns / 1e6:,.1f} ms of {PART_NAMES[part]}"
+    told = {"ms": f"{mean_ns / 1e6:,.1f}", "part": PART_NAMES[part]}
     if not isinstance(part, Kind):
-        return text
+        return sentences.PART_OF_PATH(**told)
     of_rank: dict[int, int] = {}
     for step in counted:
         chosen = step.path.kind == part
@@ -101,9 +100,11 @@ def _piece(counted: Sequence[StepAccount], part: StepPart, mean_ns: float) -> st
     most = max(of_rank, key=lambda rank: of_rank[rank], default=None)
     several = any(len(step.parts) > 1 for step in counted)
     if most is None or not several:
-        return text
+        return sentences.PART_OF_PATH(**told)
     share = of_rank[most] / max(1, sum(of_rank.values()))
-    return f"{text} ({share:.0%} of it on rank {most})" if share >= COMPARISON.one_rank_share else text
+    if share < COMPARISON.one_rank_share:
+        return sentences.PART_OF_PATH(**told)
+    return sentences.PART_OF_PATH_ON_ONE_RANK(**told, share=f"{share:.0%}", rank=most)
 
 
 # -- two runs ----------------------------------------------------------------------------------------------------------

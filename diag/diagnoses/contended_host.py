@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from diag.account.scheduling import Scheduling
 from diag.diagnoses.policy import FINDINGS
 from diag.model.steps import Evidence, Finding, Knob
+from diag.words import sentences
 
 from .costs import Cost
 from .culprits import Culprits, Series
 from .shares import Shares
-from .subject import Diagnosis, Subject, highest_ranks, late_ranks_text, mean_ns, ranks_text, times_last, waited_for
+from .subject import Diagnosis, Subject, highest_ranks, late_ranks_text, mean_ns, ranks_text, times_last
 
 ID = "contended-host"
 
@@ -59,12 +60,14 @@ def queued(subject: Subject) -> Mapping[int, Series]:
 def _title(subject: Subject, culprits: Culprits, unequal: bool, cost: str) -> str:
     if unequal:
         late_ranks = late_ranks_text(culprits).capitalize()
+        if not culprits.ranks:
+            waits = subject.others_waited(Cost.CONTENTION, culprits)
+            return sentences.SOME_RANK_WAITS_FOR_A_CORE(which=late_ranks, cost=cost, waits=waits)
         wait = "wait" if len(culprits.ranks) > 1 else "waits"
-        late = "" if culprits.ranks else f" ({waited_for(culprits, everybody=True)})"
-        return f"{late_ranks} {wait} for a CPU core: {cost}{subject.waiting_ranks_text(culprits.ranks)}{late}"
-    if len(subject.shares.ranks) == 1:
-        return f"The training waits for CPU cores: {cost}: its threads are ready to run but have no core"
-    return f"All ranks wait for CPU cores: {cost}: their threads are ready to run but have no core"
+        others_wait = subject.waiting_ranks_text(culprits.ranks)
+        return sentences.RANKS_WAIT_FOR_A_CORE(ranks=late_ranks, wait=wait, cost=cost, others_wait=others_wait)
+    one = len(subject.shares.ranks) == 1
+    return (sentences.TRAINING_WAITS_FOR_CORES if one else sentences.ALL_RANKS_WAIT_FOR_CORES)(cost=cost)
 
 
 def _action(subject: Subject, ranks: tuple[int, ...]) -> str:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from diag.diagnoses.policy import COMMUNICATION, FINDINGS
 from diag.model.steps import Finding, Knob
+from diag.words import sentences
 
 from . import (
     ddp_buckets,
@@ -45,12 +46,12 @@ def find(subject: Subject) -> list[Finding]:
     if cause.unseen:
         return _with_missing_ranks(subject, cause)
     exposed = rest * mean_ns(shares.cost(Cost.COMM))
-    subject_words = "Exposed communication" if rest == 1 else "Other exposed communication"
+    title = sentences.EXPOSED_COMMUNICATION if rest == 1 else sentences.OTHER_EXPOSED_COMMUNICATION
     return [
         subject.costing(
             Cost.COMM,
             id=cause.id,
-            title=f"{subject_words} takes {in_ms(exposed)} a step: {cause.why}",
+            title=title(cost=f"{in_ms(exposed)} {subject.per}", why=cause.why),
             action=cause.action,
             evidence=(*cause.evidence, *evidence_by_axis(subject), *bandwidth(subject)),
             ranks=subject.once(slow_link_of).ranks,

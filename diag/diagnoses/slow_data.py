@@ -12,6 +12,7 @@ from diag.rundir.tables import Tables
 from diag.tables.loading import Reserve, full_share, reserve_of
 from diag.traces.kineto_names import ANNOTATION, CPU_OP
 from diag.traces.trace import Trace
+from diag.words import sentences
 
 from .contended_host import no_core_for_loaders
 from .costs import Cost
@@ -51,7 +52,7 @@ def find(subject: Subject) -> list[Finding]:
             "this, set persistent_workers=True."
         )
     else:
-        title, action = f"The data loader is slower than the training: {cost}", _more_workers(subject)
+        title, action = sentences.LOADER_OF_ALL_IS_SLOW(cost=cost), _more_workers(subject)
     return [
         subject.costing(
             Cost.DATA,
@@ -151,7 +152,8 @@ def _waiting_on(subject: Subject, culprits: Culprits) -> Finding:
     names = ranks_text(ranks)
     cost = subject.each(subject.charged(Cost.DATA, ranks if alone else ()))
     if alone:
-        title = f"The data loader of {names} is slow: {cost}{subject.waiting_ranks_text(ranks)}"
+        others_wait = subject.waiting_ranks_text(ranks)
+        title = sentences.LOADER_OF_RANKS_IS_SLOW(ranks=names, cost=cost, others_wait=others_wait)
         action = _look_at(subject, ranks, bool(others))
     else:
         title = (

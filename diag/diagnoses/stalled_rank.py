@@ -9,10 +9,11 @@ from diag.diagnoses.policy import STRAGGLER
 from diag.model.query import By, Query
 from diag.model.steps import Evidence, Finding, Knob
 from diag.rundir.columns import UNKNOWN
+from diag.words import sentences
 from diag.words.wording import sentence
 
 from .costs import Cost
-from .subject import Diagnosis, Subject, ranks_text, scheduled, waited_for
+from .subject import Diagnosis, Subject, ranks_text, scheduled
 
 ONE, ALL = "stalled-rank", "stalled-ranks"
 _WHERE = {
@@ -38,17 +39,19 @@ def find(subject: Subject) -> list[Finding]:
     place = _place(subject, asked)
     if ranks:
         be = "is" if len(ranks) == 1 else "are"
-        title = f"{ranks_text(ranks).capitalize()} {be} blocked{_in(place)}: {cost}{subject.waiting_ranks_text(ranks)}"
-    elif unequal and culprits.moves:
-        late = waited_for(culprits, everybody=True)
-        title = f"Ranks are blocked{_in(place)}, a different one from step to step: {cost} (others waited {late})"
+        title = sentences.RANKS_ARE_BLOCKED(
+            ranks=ranks_text(ranks).capitalize(),
+            are=be,
+            place=_in(place),
+            cost=cost,
+            others_wait=subject.waiting_ranks_text(ranks),
+        )
     elif unequal:
-        late = waited_for(culprits, everybody=True)
-        title = f"One rank is blocked{_in(place)}, but which rank is uncertain: {cost} (others waited {late})"
-    elif len(shares.ranks) == 1:
-        title = f"The training is blocked{_in(place)}: {cost}"
+        which = sentences.BLOCKED_RANK_CHANGES if culprits.moves else sentences.BLOCKED_RANK_IS_UNCERTAIN
+        title = which(place=_in(place), cost=cost, waits=subject.others_waited(Cost.STALL, culprits))
     else:
-        title = f"All ranks are blocked{_in(place)}: {cost}"
+        all_ranks = sentences.TRAINING_IS_BLOCKED if len(shares.ranks) == 1 else sentences.ALL_RANKS_ARE_BLOCKED
+        title = all_ranks(place=_in(place), cost=cost)
     return [
         subject.costing(
             Cost.STALL,

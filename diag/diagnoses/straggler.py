@@ -20,6 +20,7 @@ from diag.model.query import Query
 from diag.model.steps import CollectiveCall, Detail, Evidence, Finding, Kind, Knob
 from diag.tables.module_time import ModuleExcess, module_excess
 from diag.traces.kineto_names import P2P_OPS
+from diag.words import sentences
 
 from . import expert_imbalance
 from .costs import Cost
@@ -368,8 +369,14 @@ def _always_the_same(subject: Subject, culprits: Culprits, cost: str, load: Expe
     finding = subject.costing(
         Cost.STRAGGLER,
         id="compute-straggler",
-        title=f"{ranks_text(ranks).capitalize()} {be} slower than {_than(subject, ranks)} in {place}"
-        f"{expert_imbalance.itself_words(load) if load is not None else ''}: {cost}",
+        title=sentences.RANKS_ARE_SLOWER(
+            ranks=ranks_text(ranks).capitalize(),
+            are=be,
+            others=_than(subject, ranks),
+            place=place,
+            load=expert_imbalance.itself_words(load) if load is not None else "",
+            cost=cost,
+        ),
         action=_action(subject, ranks, inside)
         + (_INPUT if place == "forward" and no_loader(subject) else "")
         + (expert_imbalance.SIZES_UNKNOWN if expert_imbalance.sizes_unknown(subject, ranks) else ""),
@@ -384,8 +391,7 @@ def _changing_rank(subject: Subject, culprits: Culprits, cost: str) -> Finding:
     return subject.costing(
         Cost.STRAGGLER,
         id="compute-imbalance",
-        title=f"The slowest rank changes from step to step (load imbalance): {cost}; others waited "
-        f"{waited_for(culprits, everybody=True)}",
+        title=sentences.SLOWEST_RANK_CHANGES(cost=cost, waits=waited_for(culprits, everybody=True)),
         action="Look for work that differs from batch to batch (sequence lengths: bucket them), or for more ranks than "
         "free cores on a host.",
         evidence=[times_last(Cost.STRAGGLER, (), leads, affected)],

@@ -17,6 +17,7 @@ from diag.model.parts import PartColumns, parts_of_steps
 from diag.model.query import By, Query, Value
 from diag.model.steps import Attribution, Evidence, Finding, Knob, Severity
 from diag.rundir.tables import Tables
+from diag.words import sentences
 from diag.words.wording import per_whole
 
 from .costs import Cost, class_of
@@ -69,12 +70,25 @@ class Subject(Struct, frozen=True):
                 waited.update(dict(zip(collective.ranks, collective.wait_ns, strict=True)))
         whole_ns = float(self.shares.dur_ns[counted].sum())
         waiting = sum(waited[rank] >= FINDINGS.waiting_rank_share * whole_ns for rank in others)
-        it = "it" if len(ranks) == 1 else "them"
+        them = "it" if len(ranks) == 1 else "them"
         if not waiting:
             return ""
         if waiting == len(others):
-            return f", and every other rank waits for {it}"
-        return f", and {waiting} other rank{'s wait' if waiting > 1 else ' waits'} for {it}"
+            return sentences.EVERY_OTHER_RANK_WAITS(them=them)
+        if waiting == 1:
+            return sentences.ONE_OTHER_RANK_WAITS(them=them)
+        return sentences.OTHER_RANKS_WAIT(count=waiting, them=them)
+
+    def others_waited(self, cost: Cost, culprits: Culprits) -> str:
+        """How long the others waited for late ranks because of a cost, and what the rest of it is."""
+        waits = waited_for(culprits, everybody=True)
+        late_ns = sum(float(series.mean()) for series in self.shares.blame_ns.get(cost, {}).values())
+        whole_ns = mean_ns(self.shares.cost(cost))
+        if in_ms(whole_ns) == in_ms(late_ns) or not waits:
+            return sentences.OTHERS_WAITED(waits=waits)
+        if whole_ns < late_ns:
+            return sentences.OTHERS_WAITED_AT_ONCE(waits=waits)
+        return sentences.OTHERS_WAITED_AND_ALL_ALIKE(waits=waits, common=in_ms(whole_ns - late_ns))
 
     def host_of(self, rank: int) -> str | None:
         tables = self.tables.ranks.get(rank)

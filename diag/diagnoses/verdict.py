@@ -22,6 +22,7 @@ from diag.model.steps import (
     Verdict,
 )
 from diag.rundir.tables import Tables
+from diag.words import sentences
 from diag.words.formatting import share as printed
 from diag.words.wording import per_whole
 
@@ -102,7 +103,6 @@ def _of_shares(shares: Mapping[Bottleneck, float], bottleneck: Bottleneck) -> fl
 
 _UNSEEN_WAITS = "the waits of some collectives were not recorded: they would count as computation"
 _WINDOW = "record a profiler window (diag run --trace), then analyse again"
-_BASIS = " This is based on the durations of the phases alone: no collectives connect the ranks' timelines."
 _WINDOW_OF_RUN = "record a profiler window (`diag run --trace`)"
 _INTERVAL = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=1000000"
 _COMPETING = (*REMOVABLE, Bottleneck.UNDETERMINED)
@@ -125,7 +125,7 @@ def judge(attribution: Attribution, examination: Examination, coverage: Coverage
         confidence=alone.confidence,
         culprit_ranks=(),
         culprit_hosts=(),
-        headline=f"{alone.title}. Each rank by itself: {_lower(verdict.headline)}",
+        headline=sentences.EACH_RANK_BY_ITSELF(finding=alone.title, verdict=_lower(verdict.headline)),
     )
 
 
@@ -188,9 +188,9 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
         delayed = _delayed_by_host(cause, findings)
         headline += f" {delayed.title}." if delayed is not None else ""
     if level == Severity.HEALTHY and quiet >= FINDINGS.warning_share:
-        headline += f" No operator runs for {quiet:.0%} of the time: that is Python, or waiting."
+        headline += f" {sentences.NO_OPERATOR_RUNS(share=f'{quiet:.0%}')}"
     if phases is not None:
-        headline += _BASIS
+        headline += f" {sentences.BY_PHASES_ALONE}"
     return Verdict(
         bottleneck=bottleneck,
         severity=level,
@@ -465,21 +465,21 @@ def _headline(
     # The mean step: the share and the milliseconds of a finding refer to it.
     step = f"{in_ms(float(shares.dur_ns.mean()))}{per}"
     if phases is not None and (level == Severity.HEALTHY or cause is None):
-        unseen = "" if phases.frontier.communication_known else "; communication cannot be separated from computation"
-        return f"No phase and no rank stands out, {step}{unseen}."
+        known = phases.frontier.communication_known
+        return (sentences.NOTHING_STANDS_OUT if known else sentences.NOTHING_STANDS_OUT_UNSEPARATED)(step=step)
     if level == Severity.HEALTHY:
-        return f"Healthy: compute-bound, {step}; nothing removable costs more than {_up(share):.0%} of it."
+        return sentences.HEALTHY(step=step, most=f"{_up(share):.0%}")
     if cause is None:
-        return f"{bottleneck.value.capitalize()}-bound ({share:.0%} of {step}): no diagnosis explains it."
+        return sentences.NO_DIAGNOSIS(bound=bottleneck.value.capitalize(), share=f"{share:.0%}", step=step)
     if bottleneck == Bottleneck.MIXED:
         first, second = _both(findings)
-        return f"Mixed: {_lower(first.title)}; and {_lower(second.title)}."
-    of_step = f"{printed(cause.share)} of {step}"
-    if printed(share) != printed(cause.share):
-        of_step = f"{printed(share)} of {step}, the largest cause {printed(cause.share)}"
+        return sentences.MIXED(first=_lower(first.title), second=_lower(second.title))
     # A rank that is late outside of its operators does not compute longer.
     bound = _STRAGGLER if cause.outside_of_work else f"{bottleneck.value.capitalize()}-bound"
-    return f"{bound} ({of_step}): {_lower(cause.title)}."
+    told = {"bound": bound, "share": printed(share), "step": step, "finding": _lower(cause.title)}
+    if printed(share) == printed(cause.share):
+        return sentences.BOUND(**told)
+    return sentences.BOUND_BY_SEVERAL(**told, largest=printed(cause.share))
 
 
 def _lower(text: str) -> str:
@@ -487,7 +487,7 @@ def _lower(text: str) -> str:
 
 
 def _undetermined(why: str, next_step: str, share: float = 0.0, cause: str = "") -> Verdict:
-    headline = f"Undetermined: {why}. Next: {next_step}."
+    headline = sentences.UNDETERMINED(why=why, next_step=next_step)
     return Verdict(Bottleneck.UNDETERMINED, Severity.WARN, cause, round(share, 4), 0.0, (), (), headline)
 
 

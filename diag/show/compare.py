@@ -18,6 +18,7 @@ from diag.diagnoses.compare import Comparison, Difference
 from diag.diagnoses.shares import PART_NAMES
 from diag.show.policy import PAGE
 from diag.tune.history import History, Interval, Outcome, Round
+from diag.words import sentences
 from diag.words.formatting import duration, size, spaced, visible
 from diag.words.table import HUNDREDTHS_OF_MS, TEXT_RIGHT, Column, Table, Unit, table_of
 from diag.words.terminal import report_console
@@ -89,13 +90,7 @@ def print_comparison(comparison: Comparison, before: Result, after: Result, cons
         console.print(Text(f"{name}: ", "bold") + Text(visible(verdict.headline), COLOUR[verdict.severity]))
     console.print()
     steps = " and ".join(f"{count:,}" for count in comparison.steps)
-    console.print(
-        Text(
-            f"Critical paths of {steps} counted steps. The 95% intervals come from the steps of both runs; two runs of "
-            "one configuration differ by more than that: repeat a run to confirm a small difference.",
-            "dim",
-        )
-    )
+    console.print(Text(sentences.HOW_RUNS_COMPARE(steps=steps), "dim"))
     for note in policy.notes():
         console.print(Text.assemble(("!", "yellow"), " ", visible(note)))
     for note in comparison.notes:
@@ -106,20 +101,21 @@ def print_comparison(comparison: Comparison, before: Result, after: Result, cons
 def headline(comparison: Comparison) -> str:
     """How much longer or shorter the step is, and which parts make the difference."""
     low, likely, high = comparison.ns
-    change = f"{duration(comparison.before_ns)} before, {duration(comparison.after_ns)} after"
+    told = {
+        "before": duration(comparison.before_ns),
+        "after": duration(comparison.after_ns),
+        "likely": _signed(likely),
+        "low": _signed(low),
+        "high": _signed(high),
+    }
     if not comparison.sure:
-        return (
-            f"No significant difference in step time: {change}, {_signed(likely)} ({_signed(low)} to {_signed(high)})."
-        )
-    times = f"{abs(likely) / comparison.before_ns:.0%} " if comparison.before_ns else ""
-    longer = "longer" if likely > 0 else "shorter"
-    text = f"The step is {times}{longer}: {change}, {_signed(likely)} ({_signed(low)} to {_signed(high)})."
-    makers = _makers(comparison)
-    if makers:
-        text += f" The difference is in {_named(makers)}"
-        against = _against(comparison)
-        text += f", partly offset by {_named(against)}." if against else "."
-    return text
+        return sentences.SAME_STEP_TIME(**told)
+    times = abs(likely) / comparison.before_ns if comparison.before_ns else 0.0
+    text = (sentences.STEP_IS_LONGER if likely > 0 else sentences.STEP_IS_SHORTER)(share=f"{times:.0%}", **told)
+    makers, against = _named(_makers(comparison)), _named(_against(comparison))
+    if makers and against:
+        return f"{text} {sentences.DIFFERENCE_IS_IN_PART_OFFSET(parts=makers, others=against)}"
+    return f"{text} {sentences.DIFFERENCE_IS_IN(parts=makers)}" if makers else text
 
 
 def _named(parts: list[Difference]) -> str:

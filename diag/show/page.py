@@ -39,6 +39,7 @@ from diag.show.ranks import duration_rank_table, idle_table, rank_table, stall_l
 from diag.tables.efficiency import token_rate, tokens_of
 from diag.tables.evidence import query_of
 from diag.tables.memory import peak_memory
+from diag.words import sentences
 from diag.words.formatting import (
     NBSP,
     UNKNOWN,
@@ -343,14 +344,14 @@ RISK = {
 def advice_of(result: Result) -> Advised:
     """The changes to try first, with gains that a replay of the steps predicts."""
     advised, findings = result.recommendation, {finding.id: finding for finding in result.examination.findings}
-    basis = "Gains are predicted by replaying the recorded steps with the change"
+    basis = sentences.GAINS_ARE_PREDICTED()
     if advised.replay_error is not None:
-        basis += f"; the replay without a change is off by {advised.replay_error:.1%}"
+        basis = sentences.GAINS_ARE_PREDICTED_WITHIN(error=f"{advised.replay_error:.1%}")
     return Advised(
         changes=tuple(
             _change(advice, findings.get(advice.finding), per_whole(result.attribution)) for advice in advised.advice
         ),
-        basis=f"{basis}." if advised.advice else "",
+        basis=basis if advised.advice else "",
         not_predicted=tuple(f"{sentence(reason)}." for reason in advised.not_advised if advised.refused),
         left_out=tuple(map(sentence, advised.not_advised)),
     )
@@ -358,19 +359,24 @@ def advice_of(result: Result) -> Advised:
 
 def _change(advice: Advice, finding: Finding | None, per: str = "a step") -> Change:
     low, likely, high = advice.predicted_gain_ns
-    doubt = "; it may save nothing: `diag tune` measures it" if low <= 0 else ""
     delta = advice.memory_delta_bytes
     if delta is None:
         memory = "memory not known"
     elif delta:
-        memory = f"{size(abs(delta))} {'more' if delta > 0 else 'less'} memory for parameters and gradients"
+        memory = (sentences.MORE_MEMORY if delta > 0 else sentences.LESS_MEMORY)(size=size(abs(delta)))
     else:
         memory = "no more memory"
     return Change(
         title=sentence(advice.change),
         saves=f"saves {duration(likely)}, {share(advice.gain_share)}",
-        gain=f"Saves {duration(likely)} {per}, {share(advice.gain_share)} of it "
-        f"(between {duration(low)} and {duration(high)}{doubt}){_against(advice, finding)}",
+        gain=(sentences.SAVES if low > 0 else sentences.MAY_SAVE)(
+            likely=duration(likely),
+            per=per,
+            share=share(advice.gain_share),
+            low=duration(low),
+            high=duration(high),
+            against=_against(advice, finding),
+        ),
         sure=low > 0,
         memory=memory,
         risk=advice.risk,
@@ -398,14 +404,10 @@ def _against(advice: Advice, finding: Finding | None) -> str:
         return ""
     of_rank = advice.knob == Knob.STRAGGLER
     if gain < cost:
-        why = "another rank is then the last to arrive" if of_rank else "the change removes a part of it"
-    else:
-        why = (
-            f"every other cause that makes {listing(finding.ranks)} late is removed as well"
-            if of_rank
-            else "other costs fall as well"
-        )
-    return f", {'less' if gain < cost else 'more'} than the {duration(cost)} of the finding: {why}"
+        why = (sentences.ANOTHER_RANK_IS_LAST if of_rank else sentences.A_PART_IS_REMOVED)()
+        return sentences.LESS_THAN_THE_FINDING(cost=duration(cost), why=why)
+    every = sentences.EVERY_CAUSE_IS_REMOVED(ranks=listing(finding.ranks))
+    return sentences.MORE_THAN_THE_FINDING(cost=duration(cost), why=every if of_rank else sentences.OTHER_COSTS_FALL())
 
 
 # -- coverage ----------------------------------------------------------------------------------------------------------
@@ -415,12 +417,17 @@ def _basis(coverage: Coverage) -> str:
     """The ranks that the answer rests on, and how well their clocks agree."""
     total = len(coverage.ranks_used) + len(coverage.ranks_missing)
     clock = coverage.clock_uncertainty_ns
-    clocks = (
-        "clocks not aligned" if clock is None else f"clocks aligned to ± {duration(clock)}" if clock else "one clock"
-    )
-    if coverage.clock_drift_ppm:
-        clocks += f" after a drift of {coverage.clock_drift_ppm:.1f} ppm between them was removed"
-    return f"{len(coverage.ranks_used)} of {counted(total, 'rank')}{f', {clocks}' if total > 1 else ''}."
+    told = {"used": len(coverage.ranks_used), "ranks": counted(total, "rank")}
+    if total <= 1:
+        return sentences.RANKS_USED(**told)
+    if clock is None:
+        return sentences.RANKS_NOT_ALIGNED(**told)
+    if not clock:
+        return sentences.RANKS_OF_ONE_CLOCK(**told)
+    if not coverage.clock_drift_ppm:
+        return sentences.RANKS_ALIGNED(**told, uncertainty=duration(clock))
+    drift = f"{coverage.clock_drift_ppm:.1f}"
+    return sentences.RANKS_ALIGNED_AFTER_DRIFT(**told, uncertainty=duration(clock), drift=drift)
 
 
 def _not_looked(coverage: Coverage) -> tuple[str, ...]:

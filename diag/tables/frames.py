@@ -36,6 +36,7 @@ from diag.words.table import (
     TFLOP_S,
     Column,
     data_frame,
+    schema_of,
 )
 
 if TYPE_CHECKING:
@@ -307,7 +308,7 @@ def steps(attribution: Attribution, bottleneck_of: Callable[[StepAccount], Bottl
         "note": [step.note for step in attribution.steps],
         "bottleneck": [bottleneck_of(step).value for step in attribution.steps],
     }
-    schema = {name: column.type for name, column in COLUMNS["steps"].items()}
+    schema = schema_of(COLUMNS["steps"].values())
     columns = {
         name: pl.Series(name, of_step[name], dtype=schema[name])[owner]
         if name in of_step

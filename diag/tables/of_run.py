@@ -7,7 +7,7 @@ columns are in ``diag.tables.frames.COLUMNS``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -17,8 +17,6 @@ from diag.model.steps import Attribution, Detail, Kind, joined
 from diag.rundir.tables import RankTables, Tables
 from diag.tables.frames import COLUMNS, frame
 from diag.words.table import schema_of
-
-Name = TypeVar("Name", bound=str)
 
 _NAMES = {members: [""] * (max(members) + 1) for members in (Kind, Detail)}
 for _member in (*Kind, *Detail):
