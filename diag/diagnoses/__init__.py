@@ -19,9 +19,8 @@ from diag.account.durations import durations_of, of_steps
 from diag.account.frontier import Frontier
 from diag.account.scheduling import Scheduling, scheduling_of
 from diag.collectors.records import BACKWARD, DATA, FORWARD, H2D, OPTIMIZER, PHASES_AND_REST, STILL
-from diag.diagnoses.policy import FINDINGS
 from diag.model.query import By, Query
-from diag.model.steps import Attribution, Evidence, Finding, Knob, NotLooked
+from diag.model.steps import Attribution, Finding, Knob, NotLooked
 from diag.rundir.durations import with_ranks
 from diag.rundir.summaries import Summaries
 from diag.rundir.tables import Tables
@@ -221,22 +220,8 @@ class _SummarySubject(Subject, frozen=True):
 
     means: Mapping[str, Mapping[int, float]] = {}
 
-    def per_rank(self, field: str) -> tuple[Evidence, ...]:
-        """Where there are many ranks, only those with the highest and the lowest values."""
-        values = self.means[field]
-        shown = sorted(values, key=lambda rank: -values[rank])
-        if len(shown) > 2 * FINDINGS.ranks_at_either_end:
-            shown = [*shown[: FINDINGS.ranks_at_either_end], *shown[-FINDINGS.ranks_at_either_end :]]
-        return tuple(
-            Evidence(
-                "summaries",
-                f"rank == {rank}, mean of {field}",
-                values[rank],
-                "ms",
-                Query("summaries", {"rank": rank}, field, By.SUM),
-            )
-            for rank in shown
-        )
+    def means_ms_of(self, field: str) -> tuple[Query, Mapping[int, float]]:
+        return Query("summaries", {}, field, By.MEAN), self.means[field]
 
 
 def examine_summary(summaries: Summaries, frontier: Frontier, attribution: Attribution, tables: Tables) -> Examination:

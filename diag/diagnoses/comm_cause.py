@@ -79,6 +79,7 @@ _OF_REPLICAS = frozenset({"all_reduce", "reduce", "broadcast", "barrier"})
 
 
 WRAP_OR_PREFETCH = {Knob.WRAP: "", Knob.PREFETCH: ""}  # knobs that overlap communication with more computation
+SLOW_LINK = "slow-link"
 _ONE_RANK = "the run has one rank"
 NEEDS_PARTS = "two ranks or more, and waiting that is separated from transfer (clocks that agree)"  # of a part's claim
 
@@ -175,7 +176,7 @@ def cause_of(subject: Subject) -> Cause:
     if slow_link.ranks:
         slow_ranks = ranks_text(slow_link.ranks)
         return Cause(
-            "slow-link",
+            SLOW_LINK,
             f"{slow_ranks} {'gets its' if len(slow_link.ranks) == 1 else 'get their'} results later than the others",
             f"Check the network interface, cable and NUMA placement of {slow_ranks}; the other links are faster.",
         )

@@ -20,6 +20,7 @@ from . import (
     zero_buckets,
 )
 from .comm_cause import (
+    SLOW_LINK,
     WRAP_OR_PREFETCH,
     Cause,
     Claim,
@@ -188,7 +189,7 @@ DIAGNOSIS = Diagnosis(
             "is waiting, probably for those ranks."
         ),
         "slow-network": "Every collective is slow.",
-        "slow-link": "The results of one rank arrive late.",
+        SLOW_LINK: "The results of one rank arrive late.",
         "root-only-unit": "The whole model is one FSDP unit, so nothing can be prefetched.",
         "latency-bound-collectives": "There are many collectives that are too small for their latency.",
         "crowded-host": "There are more CPU ranks than cores, so transfers wait for a core.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from diag.diagnoses.policy import FINDINGS
 from diag.model.query import Query
 from diag.model.steps import Detail, Evidence, Finding, Kind
 
@@ -40,7 +41,7 @@ def _per_rank(subject: Subject) -> tuple[Evidence, ...]:
             both = (step.segments.total(kind, Detail.OFFLOAD) for kind in (Kind.COPY, Kind.IDLE))
             spent.setdefault(step.rank, []).append((next(both), next(both)))
     means = {rank: np.mean(step_ns, axis=0) / 1e6 for rank, step_ns in spent.items()}
-    most = sorted(means, key=lambda rank: -means[rank].sum())[:8]
+    most = sorted(means, key=lambda rank: -means[rank].sum())[: FINDINGS.ranks_as_evidence]
     return tuple(
         Evidence(
             "segments",

@@ -278,7 +278,6 @@ class DataLoading(Topic, name="data-loading"):
         "chosen: median wait as a fraction of the step; below it, a few steps hold nearly all of the "
         "wait, which the mean hides",
     )
-    most_ranks_shown = threshold(8, "ranks")
     full_wait_share = threshold(0.8, "fraction", "chosen", "of the time that was waited for data")
     one_kind_of_copy_share = threshold(
         0.75, "fraction", "chosen", "of the exposed copies: those of one direction, or of one kind of memory"

@@ -17,7 +17,7 @@ from diag.words import sentences
 from .contended_host import no_core_for_loaders
 from .costs import Cost
 from .culprits import Culprits
-from .subject import Diagnosis, Subject, in_ms, mean_ns, ranks_text, waited_for
+from .subject import Diagnosis, Subject, both_ends, in_ms, mean_ns, ranks_text, waited_for
 from .workload import workload
 
 # A loader with workers draws a seed when its iterator is made, just before it starts them.
@@ -192,9 +192,7 @@ def _reserves(subject: Subject) -> dict[int, Reserve]:
 
 def _ready(reserves: dict[int, Reserve]) -> list[Evidence]:
     """The emptiest queues first; for a large job, both ends of the range."""
-    shown = sorted(reserves, key=lambda rank: reserves[rank].idle)
-    if len(shown) > DATA_LOADING.most_ranks_shown:
-        shown = [*shown[: DATA_LOADING.most_ranks_shown // 2], *shown[-DATA_LOADING.most_ranks_shown // 2 :]]
+    shown = both_ends(sorted(reserves, key=lambda rank: reserves[rank].idle))
     return [
         Evidence(
             "steps",

@@ -13,7 +13,7 @@ from diag.words import sentences
 from diag.words.wording import sentence
 
 from .costs import Cost
-from .subject import Diagnosis, Subject, ranks_text, scheduled
+from .subject import Diagnosis, Subject, both_ends, ranks_text, scheduled
 
 ONE, ALL = "stalled-rank", "stalled-ranks"
 _WHERE = {
@@ -147,9 +147,7 @@ def no_loader(subject: Subject) -> bool:
 
 def _evidence(subject: Subject) -> list[Evidence]:
     means = subject.scheduling.mean_ms("blocked_ns")
-    shown = sorted(means, key=lambda rank: -means[rank])
-    if len(shown) > 8:
-        shown = [*shown[:4], *shown[-4:]]
+    shown = both_ends(sorted(means, key=lambda rank: -means[rank]))
     evidence = [scheduled(r, "blocked_ns", "mean of blocked time", means[r]) for r in shown]
     frozen = subject.scheduling.mean_ms("frozen_ns")
     evidence += [

@@ -97,24 +97,25 @@ class Subject(Struct, frozen=True):
     def per_rank(self, field: str) -> tuple[Evidence, ...]:
         """The mean of a field of ``Parts`` over the steps, for every rank; in a large job, for both ends of the range.
         Means add up to the step; medians do not."""
-        parts, spent = self.parts.rank, self.parts.column(field)
-        values = {
-            rank: round(float(np.mean(spent[of_rank])) / 1e6, 3) if (of_rank := parts == rank).any() else 0.0
-            for rank in self.attribution.ranks
-        }
-        shown = sorted(values, key=lambda rank: -values[rank])
-        if len(shown) > 8:
-            shown = [*shown[:4], *shown[-4:]]
+        rows, values = self.means_ms_of(field)
         return tuple(
             Evidence(
-                "steps",
+                rows.frame,
                 f"rank == {rank}, mean of {field}",
                 values[rank],
                 "ms",
-                Query("steps", {**self.counted, "rank": rank}, field, By.MEAN),
+                replace(rows, where={**rows.where, "rank": rank}),
             )
-            for rank in shown
+            for rank in both_ends(sorted(values, key=lambda rank: -values[rank]))
         )
+
+    def means_ms_of(self, field: str) -> tuple[Query, Mapping[int, float]]:
+        """The means of a field of ``Parts`` by rank, milliseconds, and the rows that they come from."""
+        parts, spent = self.parts.rank, self.parts.column(field)
+        return Query("steps", self.counted, field, By.MEAN), {
+            rank: round(float(np.mean(spent[of_rank])) / 1e6, 3) if (of_rank := parts == rank).any() else 0.0
+            for rank in self.attribution.ranks
+        }
 
     @property
     def counted(self) -> dict[str, Value]:
@@ -178,6 +179,12 @@ def _counted_parts(subject: Subject) -> PartColumns:
     return parts_of_steps(subject.attribution.usable or subject.attribution.steps)[0]
 
 
+def both_ends(ranks: Sequence[int]) -> Sequence[int]:
+    """The ranks; of many, the first and the last ones."""
+    most = FINDINGS.ranks_at_either_end
+    return ranks if len(ranks) <= 2 * most else [*ranks[:most], *ranks[-most:]]
+
+
 def severity(share: float) -> Severity:
     return (
         Severity.CRITICAL
@@ -226,7 +233,7 @@ def rounded_ms(ns: float) -> float:
 def highest_ranks(scheduling: Scheduling, column: str, quantity: str) -> list[Evidence]:
     """Evidence for the eight ranks with the highest means of a column of CPU scheduling, milliseconds."""
     means_ms = scheduling.mean_ms(column)
-    shown = sorted(means_ms, key=lambda rank: -means_ms[rank])[:8]
+    shown = sorted(means_ms, key=lambda rank: -means_ms[rank])[: FINDINGS.ranks_as_evidence]
     return [scheduled(rank, column, f"mean of {quantity}", means_ms[rank]) for rank in shown]
 
 

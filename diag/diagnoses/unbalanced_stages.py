@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from diag.account.pipeline import Pipeline
+from diag.diagnoses.policy import FINDINGS
 from diag.model.axes import rank_words
 from diag.model.query import Query
 from diag.model.steps import Evidence, Finding
@@ -46,7 +47,7 @@ def find(subject: Subject) -> list[Finding]:
                         "ms",
                         Query("steps", {**subject.counted, "rank": list(stage_ranks)}),
                     )
-                    for stage_ranks, ms in list(zip(account.stages, work, strict=True))[:8]
+                    for stage_ranks, ms in list(zip(account.stages, work, strict=True))[: FINDINGS.ranks_as_evidence]
                 ),
             ),
             ranks=ranks,

@@ -35,6 +35,7 @@ from . import (
     ranks_train_alone,
     slow_data,
 )
+from .comm_cause import SLOW_LINK
 from .costs import REMOVABLE, Cost, class_of
 from .culprits import Series
 from .durations import CollectivesAccount
@@ -363,7 +364,7 @@ def _waits(bottleneck: Bottleneck, cause: Finding | None, shares: Shares) -> boo
     """Whether much of the answer is time in collectives: a transfer begins when the last rank arrives, and that may be
     a rank that was not recorded."""
     if bottleneck in (Bottleneck.COMMUNICATION, Bottleneck.MIXED):
-        return cause is None or cause.id != "slow-link"
+        return cause is None or cause.id != SLOW_LINK
     return shares.share(Cost.COMM) >= FINDINGS.warning_share
 
 
