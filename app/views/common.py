@@ -166,11 +166,9 @@ def _config(column: Column) -> Any:
     config: dict[str, Any] = {"help": column.meaning or None, "pinned": True if column.weight == 0 else None}
     if column.unit is MOMENT:
         return st.column_config.DatetimeColumn(**config, format="YYYY-MM-DD HH:mm")
-    if column.unit.is_number:
+    if column.unit.type in ("Int64", "Float64"):
         return st.column_config.NumberColumn(**config, format=column.unit.format)
-    return st.column_config.TextColumn(
-        **config, width="large" if column.long and column.weight else "medium" if column.long else None
-    )
+    return st.column_config.TextColumn(**config, width="medium" if column.long and not column.weight else None)
 
 
 def show_code(text: str, language: str | None) -> None:

@@ -220,7 +220,7 @@ def kernel_table(table: KernelTable, per: str, most: int | None = None) -> Table
     rows = table.rows[:most]
     subject = "Kernels: the device is" if on_device else "Operators, self time: the host is"
     columns: dict[Column, list[Any]] = {
-        _KERNEL if on_device else _OPERATOR: [
+        _KERNEL if on_device else Column("name", TEXT, label="operator", long=True, weight=0): [
             Cell(row.name, short_name(row.name).removeprefix("aten::")) for row in rows
         ]
     }

@@ -203,7 +203,7 @@ def print_plan(plan: Plan, topology: Topology | None, console: Console | None = 
         f"GB per GPU. A strategy fits if its peak is at most {share(PLANNING.usable_memory_share)} of the GPU's "
         "memory; 1 GB is 10^9 bytes.",
     )
-    _line(console, "Sent: bytes that each GPU sends in a step; s a step: the transfer time without overlap.")
+    _line(console, "Sent: bytes that each GPU sends in a step; transfer: how long that takes without overlap.")
     if plan.bound is not None:
         _line(
             console, f"Bound: the states do not fit on fewer than {counted(plan.bound, 'GPU')}, even if fully sharded."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from shutil import get_terminal_size
 
 from rich import table as of_rich
 from rich.cells import cell_len
@@ -22,8 +23,9 @@ def print_table(console: Console, table: Table, styles: Mapping[tuple[int, str],
     styles = styles or {}
     if table.title:
         console.print(Text(spaced(table.title), "italic"))
-    table = table.known()
-    shown, widths, gap = _fitted(table, console.width)
+    table = table.known().without_zeros()
+    room = _room(console)
+    shown, widths, gap = _fitted(table, room)
     grid = of_rich.Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), show_header=any(shown.headings))
     for column, width in zip(shown.columns, widths, strict=True):
         grid.add_column(
@@ -39,7 +41,9 @@ def print_table(console: Console, table: Table, styles: Mapping[tuple[int, str],
             for column, cell in zip(shown.columns, row, strict=True)
         )
         grid.add_row(*cells, style=styles.get((number, ""), _AT_FAULT if number in table.at_fault else ""))
+    of_text, console.width = console.width, room
     console.print(grid)
+    console.width = of_text
     if table.more:
         console.print(Text(table.more, "dim"))
     dropped = [table.heading(column) for column in table.columns if column not in shown.columns]
@@ -47,6 +51,13 @@ def print_table(console: Console, table: Table, styles: Mapping[tuple[int, str],
         console.print(Text(f"A wider terminal also shows: {', '.join(dropped)}.", "dim"))
     for note in table.notes:
         console.print(Text(spaced(note), "dim"))
+
+
+def _room(console: Console) -> int:
+    """A table may be wider than text where the terminal is."""
+    if not console.is_terminal:
+        return console.width
+    return max(console.width, min(TERMINAL.widest_table, get_terminal_size().columns))
 
 
 def _shown(cell: str) -> str:

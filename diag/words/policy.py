@@ -8,7 +8,8 @@ from diag.policy import Topic, threshold
 class Terminal(Topic, name="terminal", fixed=True):
     """How wide a terminal's output is."""
 
-    widest = threshold(110, "columns")
+    widest = threshold(110, "columns", "chosen", "of text")
+    widest_table = threshold(200, "columns", "chosen", "of a table, on a terminal that is so wide")
     least_text_columns = threshold(
         24, "columns", "chosen", "of a column of long names; below that, another column is left out"
     )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 UNKNOWN = "-"  # a cell without a known value
+_MAY_GO = 5  # the most weight of a column that is left out if it holds only zeros
 
 
 class Unit(Struct, frozen=True):
@@ -154,6 +155,16 @@ class Table(Struct, frozen=True):
             column.id
             for place, column in enumerate(self.columns)
             if any(row[place] is not None and row[place] != "" for row in self.rows) or not self.rows
+        )
+
+    def without_zeros(self) -> Table:
+        """The table without the less important columns that hold nothing but zeros."""
+        places = range(len(self.columns))
+        zero = {place for place in places if not any(_plain(row[place]) for row in self.rows)} if self.rows else set()
+        return self.only(
+            column.id
+            for place, column in enumerate(self.columns)
+            if place not in zero or not column.unit.is_number or not 0 < column.weight <= _MAY_GO
         )
 
     def only(self, ids: Iterable[str]) -> Table:

@@ -40,7 +40,7 @@ def test_a_number_is_shown_whole_or_its_column_is_named_below(result: Result, wi
     for table in (rank_table(result.attribution, (0,)), *tables):
         text = printed(table, width)
         left_out = text.partition("A wider terminal also shows: ")[2]
-        known = table.known()
+        known = table.known().without_zeros()
         for place, column in enumerate(known.columns):
             if not column.unit.is_number:
                 continue
@@ -73,6 +73,15 @@ def test_a_column_without_a_known_value_is_left_out() -> None:
         "example", "", {Column("name"): ["one"], Column("size", SIZE): [None], Column("share", SHARE): [0]}
     )
     assert table.known().headings == ("name", "share")
+
+
+def test_a_column_of_zeros_is_left_out_unless_it_is_important() -> None:
+    zeros = {
+        Column("name"): ["one", "two"],
+        Column("bubble", MS, weight=4): [0, 0],
+        Column("step", MS, weight=9): [0, 0],
+    }
+    assert table_of("example", "", zeros).without_zeros().headings == ("name", "step ms")
 
 
 def test_values_stay_numbers_behind_their_texts() -> None:
