@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -13,6 +14,7 @@ from diag.app.views.common import PAGES_OF_ROWS
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD
 from diag.model.query import By, Query
 from diag.model.steps import Evidence
+from diag.rundir.policy import BLOCKS
 from diag.show.json import to_dict
 from diag.summaries import open_summaries
 from diag.tables.evidence import number, query_of, rows
@@ -20,7 +22,7 @@ from diag.tables.frames import COLUMNS
 from tests import pipelines
 from tests.app.runs import write_stalled_trace
 from tests.many_ranks import Job, write_summaries
-from tests.simulate import MS, Plan, simulate
+from tests.simulate import MS, Plan, simulate, write_run
 
 SAMPLES = Path(__file__).parents[1] / "sample_traces"
 NAMES = sorted(path.parent.name for path in SAMPLES.glob("*/manifest.json"))
@@ -114,3 +116,15 @@ def test_a_bound_and_null_are_conditions() -> None:
     assert rows(Query("costs", {"ns >=": 5, "rank": [0, 1]}), frame)["ns"].to_list() == [5]
     assert number(Query("costs", {"ns <": 9}, "ns", By.SUM, of="ns"), frame) == 1
     assert number(Query("costs", {"ns <": 9}, "ns", By.SUM, per=("ns",)), frame) == 2
+
+
+@pytest.mark.parametrize("finding", ["slow-network", "sync-every-micro-step"])
+def test_a_run_in_blocks_has_the_rows_that_its_evidence_was_made_of(
+    finding: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in {"most_bytes_at_once": 1, "block_bytes": 1, "detailed_bytes": 20_000, "stretches": 4}.items():
+        monkeypatch.setitem(vars(BLOCKS), name, value)
+    monkeypatch.setitem(vars(BLOCKS), "least_block_steps", 12)
+    result = open_run(write_run(simulate(replace(PLANTED[finding], steps=48)), tmp_path / "run").root)
+    assert result.tables.long
+    assert check(result)
