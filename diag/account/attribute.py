@@ -259,11 +259,11 @@ def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> list[R
             trace,
             windows,
             tables.rank,
-            comm=list(records.calls_of(rows, tables.groups).on_clock(lambda times_ns: times_ns + delta)),
+            comm=records.calls_of(rows, tables.groups).on_clock(lambda times_ns: times_ns + delta),
             waits=records.blocked(tables.rows) + np.int64(delta),
             phases=[(cpu.GC_PHASE, a + delta, b + delta) for record in tables.steps for a, b in record.gc],
         )
-    return shifted(steps, -delta)
+    return shifted(steps, -delta) if delta else steps
 
 
 def parts_of(steps: Sequence[RankStep], waits: iv.Intervals | None) -> PartColumns:

@@ -24,8 +24,9 @@ from diag.traces.trace import Trace
 
 from . import intervals as iv
 from . import trace_ranges as ranges
+from .calls import Calls
 from .intervals import EMPTY, Intervals, Layer, Window, covers, disjoint, traced_steps
-from .records import is_transfer
+from .records import TRANSFER
 from .trace_collectives import from_gloo, in_windows
 from .trace_ranges import host_windows
 
@@ -53,15 +54,15 @@ def partition(
     collectors, shifted to the trace's clock; each is united with the trace's own.
     """
     wire = trace.select(names.ANNOTATION, name=names.WIRE_PATTERN, arguments=True)
-    if any(is_transfer(call) for call in comm):  # sends and receives are recorded, with the blocked threads
+    recorded = comm if isinstance(comm, Calls) else Calls.of(sorted(comm, key=lambda call: call.start_ns))
+    if recorded.labelled(TRANSFER).any():  # sends and receives are recorded, with the blocked threads
         wire = wire.filter(~_SENT)
-    recorded = iv.make([span for call in comm if (span := _span(call)) is not None])
-    talking = iv.union(ranges.as_intervals(wire), recorded, waits)
+    talking = iv.union(ranges.as_intervals(wire), iv.make(_spans(recorded)), waits)
     phase_times = _Phases(trace, phases)
-    p2p = _point_to_point(wire, comm)
+    p2p = _point_to_point(wire, recorded)
     layers = disjoint(_layers(trace, talking, p2p, phase_times))
     hidden = iv.intersect(talking, iv.union(*(layer.intervals for layer in layers if layer.kind == Kind.COMPUTE)))
-    calls = in_windows(comm, windows) if comm else from_gloo(trace, wire, windows)
+    calls = in_windows(recorded, windows) if len(recorded) else from_gloo(trace, wire, windows)
     # Idle is what no other kind covers, so it needs no layer of its own here.
     optimizing = iv.subtract(
         phase_times.optimizer, iv.union(*(layer.intervals for layer in layers if layer.kind not in _BUSY))
@@ -91,21 +92,19 @@ class _Phases:
         return [(Detail.OPTIMIZER, self.optimizer), (Detail.BACKWARD, self.backward), (Detail.FORWARD, self.forward)]
 
 
-def _point_to_point(wire: pl.DataFrame, comm: Sequence[CollectiveCall]) -> Intervals:
+def _point_to_point(wire: pl.DataFrame, recorded: Calls) -> Intervals:
     """When only sends and receives were open: waiting for neighbours in a pipeline."""
-    recorded = {
-        flag: iv.make(
-            [span for call in comm if (call.op in names.P2P_OPS) == flag and (span := _span(call)) is not None]
-        )
-        for flag in (True, False)
-    }
+    is_p2p = recorded.with_op(*names.P2P_OPS)
     p2p, other = ranges.as_intervals(wire.filter(_SENT)), ranges.as_intervals(wire.filter(~_SENT))
-    return iv.subtract(iv.union(p2p, recorded[True]), iv.union(other, recorded[False]))
+    sent, others = (iv.make(_spans(recorded.take(chosen))) for chosen in (is_p2p, ~is_p2p))
+    return iv.subtract(iv.union(p2p, sent), iv.union(other, others))
 
 
-def _span(call: CollectiveCall) -> tuple[int, int] | None:
-    """When the call was on the wire, if that is known."""
-    return call.waited_ns if is_transfer(call) else (call.start_ns, call.end_ns)
+def _spans(calls: Calls) -> Intervals:
+    """When each call was on the wire; an empty span if that is unknown."""
+    transfer = calls.labelled(TRANSFER)
+    begin, end = np.where(transfer, (calls.wait_start_ns, calls.wait_end_ns), (calls.start_ns, calls.end_ns))
+    return np.stack((begin, end), axis=1)
 
 
 def _layers(trace: Trace, talking: Intervals, p2p: Intervals, phases: _Phases) -> list[Layer]:

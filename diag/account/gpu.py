@@ -376,7 +376,7 @@ def partition(trace: Trace, windows: Sequence[Window], rank: int) -> list[RankSt
     launchers = ranges.thread_set(trace.unsorted(*names.LAUNCH_CATEGORIES, columns=("thread",)))
     threads = launchers | ({main} if main is not None else set())
     talking = trace.with_arguments(work.filter(pl.col("class") == COMM))
-    layers = disjoint(_layers(trace, work, talking, threads, divided=len(windows) > 1))
+    layers = _layers(trace, work, talking, threads, divided=len(windows) > 1)
     hidden = iv.intersect(ranges.as_intervals(talking), ranges.as_intervals(work.filter(pl.col("class") == COMPUTE)))
     optimizing = _optimizer_time(work, layers)
     # Each rank had a different number of collectives queued before the trace began: counting them from the first one
@@ -501,6 +501,7 @@ def _phases(trace: Trace, work: pl.DataFrame) -> pl.Series:
 def _layers(
     trace: Trace, work: pl.DataFrame, comm: pl.DataFrame, threads: set[ranges.Thread], divided: bool
 ) -> list[Layer]:
+    """By priority, without overlap."""
     spans, phase = ranges.spans(work), work["phase"].to_numpy()
     computes, copies = (work["class"] == COMPUTE).to_numpy(), (work["class"] == COPY).to_numpy()
     offloading = copies & offload_copies(trace, work, computes)
@@ -510,7 +511,8 @@ def _layers(
     checkpoint = ranges.checkpoint(trace)
     collecting = ranges.garbage_collection(trace)
     fetching = waits(trace, work, offloading)
-    return [
+    explained = iv.union(data, checkpoint, collecting, fetching)
+    busy = [
         *(
             Layer(Kind.COMPUTE, detail, iv.normal(spans[computes & (phase == detail)]))
             for detail in (Detail.FORWARD, Detail.BACKWARD, Detail.OPTIMIZER, Detail.NONE)
@@ -526,10 +528,10 @@ def _layers(
         Layer(Kind.CHECKPOINT, Detail.NONE, checkpoint),
         Layer(Kind.IDLE, Detail.GC, collecting),
         Layer(Kind.IDLE, Detail.OFFLOAD, fetching),
-        *gap_layers(
-            trace, work, iv.union(data, checkpoint, collecting, fetching), threads, marks_steps(trace), divided
-        ),
     ]
+    gaps = gap_layers(trace, work, explained, threads, marks_steps(trace), divided)
+    # The gaps lie beside the work and beside each other: nothing else can cover them.
+    return [*disjoint(busy), *(Layer(gap.kind, gap.detail, iv.subtract(gap.intervals, explained)) for gap in gaps)]
 
 
 def _optimizer_time(work: pl.DataFrame, layers: Sequence[Layer]) -> Intervals:

@@ -207,14 +207,23 @@ class Painted:
     Neighbours with equal labels are one piece. Built once for all steps of a rank."""
 
     def __init__(self, layers: Sequence[Layer], rest: Detail = Detail.OTHER) -> None:
-        covered = union(*(layer.intervals for layer in layers)) if layers else EMPTY
-        gaps = np.concatenate(([_BEFORE], covered[:, 1]))
-        parts = [(layer.kind, layer.detail, layer.intervals[:, 0]) for layer in layers] + [(Kind.IDLE, rest, gaps)]
-        start = np.concatenate([part for _, _, part in parts])
-        kind = np.concatenate([np.full(len(part), kind, dtype=np.int8) for kind, _, part in parts])
-        detail = np.concatenate([np.full(len(part), detail, dtype=np.int8) for _, detail, part in parts])
-        order = np.argsort(start, kind="stable")
-        start, kind, detail = start[order], kind[order], detail[order]
+        spans = np.concatenate([EMPTY, *(layer.intervals for layer in layers)])
+        order = np.argsort(spans[:, 0], kind="stable")
+        begin, end = spans[order, 0], spans[order, 1]
+        of_layer = np.repeat(
+            np.arange(len(layers), dtype=np.int16), np.array([len(each.intervals) for each in layers], np.int64)
+        )[order]
+        # What no layer covers: before the first piece, and after each that the next one does not touch.
+        uncovered = np.ones(len(end), dtype=np.bool_)
+        uncovered[:-1] = end[:-1] < begin[1:]
+        place = 1 + np.arange(len(begin)) + np.cumsum(uncovered) - uncovered
+        start = np.empty(1 + len(begin) + np.count_nonzero(uncovered), dtype=np.int64)
+        label = np.full(len(start), len(layers), dtype=np.int16)
+        start[0] = _BEFORE
+        start[place], label[place] = begin, of_layer
+        start[place[uncovered] + 1] = end[uncovered]
+        kind = np.array([*(layer.kind for layer in layers), Kind.IDLE], dtype=np.int8)[label]
+        detail = np.array([*(layer.detail for layer in layers), rest], dtype=np.int8)[label]
         opens = np.concatenate(([True], (kind[1:] != kind[:-1]) | (detail[1:] != detail[:-1])))
         self._start, self._kind, self._detail = start[opens], kind[opens], detail[opens]
 

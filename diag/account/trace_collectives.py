@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,12 +16,13 @@ import numpy.typing as npt
 import polars as pl
 from msgspec import Struct
 
-from diag.model.steps import CollectiveCall
+from diag.rundir.columns import UNKNOWN
 from diag.traces import kineto_names as names
 from diag.traces.kineto_names import parse_ranks
 from diag.traces.trace import Trace
 
 from . import intervals as iv
+from .calls import Calls, Group, Some
 from .intervals import Window, covers
 from .match import ALL_TO_ALL
 from .trace_ranges import as_intervals, named, on_threads, spans, thread_set
@@ -222,7 +223,7 @@ class _CallDescription(Struct, frozen=True):
     received_bytes: int | None
 
 
-def from_kernels(trace: Trace, kernels: pl.DataFrame, windows: Sequence[Window]) -> list[tuple[CollectiveCall, ...]]:
+def from_kernels(trace: Trace, kernels: pl.DataFrame, windows: Sequence[Window]) -> list[Some]:
     """Per window, one call for each communication kernel, or for the copies of one collective, that starts in it.
 
     ``kernels``: events with ``launch_ns`` and ``launch_thread``. Arguments that they lack (profilers before torch 2.2)
@@ -235,12 +236,11 @@ def from_kernels(trace: Trace, kernels: pl.DataFrame, windows: Sequence[Window])
         return _describe_call(trace, row, op, size or _shape_bytes(row["caller_dims"], row["caller_type"]))
 
     calls = with_callers(trace, kernels)
-    return _calls(
-        calls, _of_equal_rows(calls, ("name", "caller_name", "caller_dims", "caller_type"), describe), windows
-    )
+    described = _of_equal_rows(calls, ("name", "caller_name", "caller_dims", "caller_type"), describe)
+    return _calls(calls, *described, windows)
 
 
-def from_gloo(trace: Trace, wire: pl.DataFrame, windows: Sequence[Window]) -> list[tuple[CollectiveCall, ...]]:
+def from_gloo(trace: Trace, wire: pl.DataFrame, windows: Sequence[Window]) -> list[Some]:
     """Per window, one call for each ``gloo:*``, ``mpi:*`` or ``ucc:*`` range that starts in it.
 
     They name no group and have no sequence number."""
@@ -255,25 +255,28 @@ def from_gloo(trace: Trace, wire: pl.DataFrame, windows: Sequence[Window]) -> li
         return _describe_call(trace, {**row, **known}, op, full)
 
     calls = wire.sort("ts_ns").with_columns(seq=pl.lit(None, pl.Int64))
-    return _calls(calls, _of_equal_rows(calls, ("name", "input_dims", "input_type"), describe), windows)
+    return _calls(calls, *_of_equal_rows(calls, ("name", "input_dims", "input_type"), describe), windows)
 
 
 def _of_equal_rows(
     calls: pl.DataFrame, columns: Sequence[str], describe: Callable[[Row], _CallDescription]
-) -> list[_CallDescription]:
-    """The description of each call, computed once for all calls with the same arguments and the same values in these
-    columns."""
+) -> tuple[list[_CallDescription], npt.NDArray[np.int64]]:
+    """The descriptions, one for all calls with the same arguments and the same values in these columns; and for each
+    call, its place among them."""
     alike = calls.select(*columns, *(key for key in ARGS if key != "seq")).with_row_index("row")
-    groups = alike.group_by(pl.exclude("row")).agg("row")
-    described = np.empty(len(calls), dtype=object)
-    for row in groups.to_dicts():
-        described[row["row"]] = describe(row)
-    return list(described)
+    of_call = np.empty(len(calls), dtype=np.int64)
+    described = []
+    for row in alike.group_by(pl.exclude("row"), maintain_order=True).agg("row").to_dicts():
+        of_call[row["row"]] = len(described)
+        described.append(describe(row))
+    return described, of_call
 
 
-def in_windows(calls: Sequence[CollectiveCall], windows: Sequence[Window]) -> list[tuple[CollectiveCall, ...]]:
-    """Per window, the calls that start in it."""
-    return [tuple(call for call in calls if begin <= call.start_ns < end) for _, begin, end in windows]
+def in_windows(calls: Calls, windows: Sequence[Window]) -> list[Some]:
+    """Per window, the calls, which are in order of start, that start in it."""
+    _, begins, ends = np.array(windows, dtype=np.int64).reshape(-1, 3).T
+    edges = (np.searchsorted(calls.start_ns, edge).tolist() for edge in (begins, ends))
+    return [Some(calls, np.arange(first, max(first, last))) for first, last in zip(*edges, strict=True)]
 
 
 def full_bytes(op: str, in_elems: int | None, out_elems: int | None, element: int) -> int:
@@ -305,50 +308,105 @@ def _op(collective: str | None, caller: str | None, kernel: str) -> str:
 
 
 def _calls(
-    calls: pl.DataFrame, described: Sequence[_CallDescription], windows: Sequence[Window]
-) -> list[tuple[CollectiveCall, ...]]:
-    numbers = calls["seq"].to_list()
-    repeats = Counter(
-        (each.group, number, each.key_op) for each, number in zip(described, numbers, strict=True) if number is not None
-    )
-    doubted = {(group, op) for (group, _, op), count in repeats.items() if count > 1}
+    calls: pl.DataFrame,
+    described: Sequence[_CallDescription],
+    of_call: npt.NDArray[np.int64],
+    windows: Sequence[Window],
+) -> list[Some]:
+    """Per window, the calls, in order of start, that start in it. ``of_call``: the description of each call, by its
+    place in ``described``."""
+    described_as, groups, names_of = _columns(described)
     start = calls["ts_ns"].to_numpy()
-    spans = list(zip(start.tolist(), (start + calls["dur_ns"].to_numpy()).tolist(), strict=True))
-    by_window = []
-    last = 0
-    for step, begin, end in windows:
-        first = max(last, int(np.searchsorted(start, begin)))
-        last = max(first, int(np.searchsorted(start, end)))
-        counts: dict[tuple[str, str], int] = defaultdict(int)
-        in_window = []
-        for at in range(first, last):
-            each, number = described[at], numbers[at]
-            group, op = each.group or "", each.key_op
-            # A number that occurs twice (several kernels of one grouped call) does not identify a call: count instead.
-            # Numbers of sends and receives count this rank's calls, which may be more than its peer's.
-            numbered = number is not None and number >= 0 and each.op not in names.P2P_OPS
-            known = numbered and (each.group, op) not in doubted
-            # Counted anew in each step: a call that a trace lacks then shifts no other step's numbers.
-            key = (group, number if known else step * CALLS_A_STEP + counts[group, op], op)
-            counts[group, op] += 1
-            size, members = each.bytes, each.group_size
-            in_window.append(
-                CollectiveCall(
-                    key,
-                    each.op,
-                    group,
-                    each.group_ranks,
-                    size,
-                    *spans[at],
-                    not known,
-                    each.dtype,
-                    members,
-                    sent_bytes=each.sent_bytes,
-                    received_bytes=each.received_bytes,
-                )
-            )
-        by_window.append(tuple(in_window))
-    return by_window
+    numbered = calls["seq"].is_not_null().to_numpy()
+    number = calls["seq"].fill_null(0).to_numpy()
+    # A number that occurs twice (several kernels of one grouped call) does not identify a call: count instead.
+    kind = described_as["kind"][of_call]
+    doubted = np.zeros(len(described), dtype=np.bool_)
+    first = _first_equal(kind[numbered], number[numbered])
+    doubted[kind[numbered][first != np.arange(len(first))]] = True
+    # Numbers of sends and receives count this rank's calls, which may be more than its peer's.
+    known = numbered & (number >= 0) & ~described_as["p2p"][of_call] & ~doubted[kind]
+    steps, begins, ends = np.array(windows, dtype=np.int64).reshape(-1, 3).T
+    edges = np.searchsorted(start, np.stack((begins, ends), axis=1).ravel())
+    edges = np.maximum.accumulate(edges).reshape(-1, 2)
+    counts = edges[:, 1] - edges[:, 0]
+    chosen = np.arange(counts.sum()) + np.repeat(edges[:, 0] - np.cumsum(counts) + counts, counts)
+    window = np.repeat(np.arange(len(windows)), counts)
+    # Counted anew in each step: a call that a trace lacks then shifts no other step's numbers.
+    which, known = of_call[chosen], known[chosen]
+    counted = described_as["counted"][which]
+    seq = np.where(known, number[chosen], steps[window] * CALLS_A_STEP + _nth(window * len(described) + counted))
+    none = np.full(len(chosen), UNKNOWN)
+    made = Calls(
+        group=described_as["group"][which].astype(np.int32),
+        seq=seq,
+        label=described_as["label"][which].astype(np.int32),
+        op=described_as["op"][which].astype(np.int32),
+        bytes=described_as["bytes"][which],
+        dtype=described_as["dtype"][which].astype(np.int32),
+        start_ns=start[chosen],
+        end_ns=(start + calls["dur_ns"].to_numpy())[chosen],
+        inferred=~known,
+        wait_start_ns=none,
+        wait_end_ns=none,
+        sent_bytes=described_as["sent_bytes"][which],
+        received_bytes=described_as["received_bytes"][which],
+        groups=groups,
+        names=names_of,
+    )
+    places = _first_equal(counted, seq)  # a key that occurs twice stands for its first call
+    return [Some(made, places[i:j]) for i, j in pairwise(np.cumsum([0, *counts]).tolist())]
+
+
+def _first_equal(*columns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """For each row, the place of the first row with the same values."""
+    order = np.lexsort(columns)
+    opens = np.ones(len(order), dtype=np.bool_)
+    opens[1:] = np.any([np.diff(column[order]) != 0 for column in columns], axis=0)
+    first = np.empty(len(order), dtype=np.int64)
+    first[order] = order[np.flatnonzero(opens)[np.cumsum(opens) - 1]] if len(order) else order
+    return first
+
+
+def _nth(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """How many equal values come before each."""
+    order = np.argsort(values, kind="stable")
+    opens = np.ones(len(order), dtype=np.bool_)
+    opens[1:] = np.diff(values[order]) != 0
+    place = np.arange(len(order))
+    nth = np.empty(len(order), dtype=np.int64)
+    nth[order] = place - np.maximum.accumulate(np.where(opens, place, 0))
+    return nth
+
+
+def _columns(
+    described: Sequence[_CallDescription],
+) -> tuple[dict[str, npt.NDArray[np.int64]], tuple[Group, ...], tuple[str, ...]]:
+    """The columns of ``Calls`` that the descriptions determine, the groups and the names. ``kind``: group and label;
+    ``counted``: the same, if calls without a group's name count as one group; ``p2p``: sends and receives."""
+    groups: dict[Group, int] = {}
+    names_of: dict[str, int] = {}
+    kinds: dict[tuple[str | None, str], int] = {}
+    counted: dict[tuple[str, str], int] = {}
+    rows = [
+        (
+            groups.setdefault(Group(each.group or "", each.group_ranks, each.group_size), len(groups)),
+            names_of.setdefault(each.key_op, len(names_of)),
+            names_of.setdefault(each.op, len(names_of)),
+            each.bytes,
+            names_of.setdefault(each.dtype, len(names_of)),
+            UNKNOWN if each.sent_bytes is None else each.sent_bytes,
+            UNKNOWN if each.received_bytes is None else each.received_bytes,
+            kinds.setdefault((each.group, each.key_op), len(kinds)),
+            counted.setdefault((each.group or "", each.key_op), len(counted)),
+            each.op in names.P2P_OPS,
+        )
+        for each in described
+    ]
+    keys = ("group", "label", "op", "bytes", "dtype", "sent_bytes", "received_bytes", "kind", "counted", "p2p")
+    table = np.array(rows, dtype=np.int64).reshape(-1, len(keys)).T
+    columns = dict(zip(keys, table, strict=True))
+    return {**columns, "p2p": columns["p2p"].astype(np.bool_)}, tuple(groups), tuple(names_of)
 
 
 def _describe_call(trace: Trace, row: Row, op: str, size: int) -> _CallDescription:

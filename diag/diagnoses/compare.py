@@ -89,7 +89,7 @@ def path_sentence(attribution: Attribution, shares: Shares) -> str:
 
 def _piece(counted: Sequence[StepAccount], part: StepPart, mean_ns: float) -> str:
     told = {"ms": f"{mean_ns / 1e6:,.1f}", "part": PART_NAMES[part]}
-    if not isinstance(part, Kind):
+    if not isinstance(part, Kind) or all(len(step.parts) == 1 for step in counted):
         return sentences.PART_OF_PATH(**told)
     of_rank: dict[int, int] = {}
     for step in counted:
@@ -98,8 +98,7 @@ def _piece(counted: Sequence[StepAccount], part: StepPart, mean_ns: float) -> st
         for rank in np.unique(ranks).tolist():
             of_rank[rank] = of_rank.get(rank, 0) + int(durations_ns[ranks == rank].sum())
     most = max(of_rank, key=lambda rank: of_rank[rank], default=None)
-    several = any(len(step.parts) > 1 for step in counted)
-    if most is None or not several:
+    if most is None:
         return sentences.PART_OF_PATH(**told)
     share = of_rank[most] / max(1, sum(of_rank.values()))
     if share < COMPARISON.one_rank_share:

@@ -17,11 +17,12 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from diag.account import intervals as iv
+from diag.account.calls import Group, calls_in
 from diag.account.intervals import intervals_of
 from diag.account.records import open_spans
 from diag.diagnoses.policy import COMMUNICATION
 from diag.model.query import Query
-from diag.model.steps import CollectiveCall, Evidence, Kind
+from diag.model.steps import Evidence, Kind, RankStep
 from diag.words.formatting import rank_ranges
 
 from .subject import Subject
@@ -56,57 +57,52 @@ def missing_ranks(subject: Subject) -> Missing | None:
     steps = [step for step in subject.attribution.rank_steps if step.step in usable]
     seen = frozenset(subject.attribution.ranks)
     world = subject.tables.world_size or (2 if len(seen) == 1 else 0)  # a collective has at least two ranks
-    with_group: dict[str, set[int]] = defaultdict(set)
-    if any(not call.group_ranks for step in steps for call in step.collectives):
-        for step in steps:
-            for group in {call.group for call in step.collectives}:
-                with_group[group].add(step.rank)
-
-    def lacks(call: CollectiveCall) -> bool:
-        if call.group_ranks:
-            return not seen.issuperset(call.group_ranks)
-        return len(with_group[call.group]) < (call.group_size or world)
-
-    # There are tens of thousands of calls, but only a few sorts.
-    sorts: dict[tuple[_Sort, int], int] = {}  # number of each sort and size
-    sort_of: dict[tuple[int, str, str, str, int, int], int] = {}  # its number; -1: all of the group was recorded
-    groups = set()
-
-    def number(call: CollectiveCall) -> int:
-        if not lacks(call):
-            return -1
-        groups.add(call.group_ranks)
-        return sorts.setdefault(((call.group, call.op, call.dtype), call.bytes), len(sorts))
-
-    spans: list[iv.Intervals] = []
-    numbers: list[npt.NDArray[np.int64]] = []
+    of_rank: dict[int, list[RankStep]] = defaultdict(list)
     for step in steps:
-        sort_numbers = []
-        for call in step.collectives:
-            key = step.rank, call.group, call.op, call.dtype, call.bytes, len(call.group_ranks) or call.group_size
-            sort_number = sort_of.get(key)
-            if sort_number is None:
-                sort_number = sort_of[key] = number(call)
-            sort_numbers.append(sort_number)
-        lacking = np.array(sort_numbers, dtype=np.int64)
-        spans.append(open_spans(step.collectives)[lacking >= 0])
-        numbers.append(lacking[lacking >= 0])
+        of_rank[step.rank].append(step)
+    listed = {rank: calls_in([step.collectives for step in own]) for rank, own in of_rank.items()}
+    with_group: dict[str, set[int]] = defaultdict(set)
+    for rank, (calls, _) in listed.items():
+        for code in np.unique(calls.group).tolist():
+            with_group[calls.groups[code].name].add(rank)
+
+    def lacks(group: Group) -> bool:
+        if group.ranks:
+            return not seen.issuperset(group.ranks)
+        return len(with_group[group.name]) < (group.size or world)
+
+    sorts: dict[tuple[_Sort, int], int] = {}  # number of each sort and size
+    groups = set()
+    spans: dict[int, iv.Intervals] = {}
+    numbers: dict[int, npt.NDArray[np.int64]] = {}
+    for rank, (calls, places) in listed.items():
+        lacking = np.array([lacks(group) for group in calls.groups], dtype=np.bool_)
+        own = calls.take(at := np.concatenate(places)).take(lacking[calls.group[at]])
+        spans[rank] = np.stack(open_spans(own), axis=1)
+        sizes, size = np.unique(own.bytes, return_inverse=True)
+        alike = np.ravel_multi_index(
+            (own.group, own.op, own.dtype, size), (len(own.groups), len(own.names), len(own.names), max(1, len(sizes)))
+        )
+        _, first, which = np.unique(alike, return_index=True, return_inverse=True)
+        number_of = np.zeros(len(first), dtype=np.int64)
+        for row in np.argsort(first).tolist():
+            call = own[int(first[row])]
+            groups.add(call.group_ranks)
+            number_of[row] = sorts.setdefault(((call.group, call.op, call.dtype), call.bytes), len(sorts))
+        numbers[rank] = number_of[which]
     if not sorts:
         return None
-    durations = _by_sort(sorts, np.concatenate(numbers), np.concatenate(spans))
+    durations = _by_sort(sorts, np.concatenate([*numbers.values()]), np.concatenate([*spans.values()]))
     floors = _floors(durations)
     floor = np.array([floors[sort] for sort in sorts], dtype=np.int64)
-    longer = [
-        step_spans - np.stack((np.zeros_like(at), floor[at]), axis=1)
-        for step_spans, at in zip(spans, numbers, strict=True)
-    ]
     exposed_ns = of_missing = waiting = 0
-    for rank in seen:
-        indices = [at for at, step in enumerate(steps) if step.rank == rank]
-        exposed = iv.union(*(intervals_of(steps[at].segments, Kind.COMM) for at in indices))
+    for rank, own_steps in of_rank.items():
+        exposed = iv.union(*(intervals_of(step.segments, Kind.COMM) for step in own_steps))
         exposed_ns += iv.total(exposed)
-        of_missing += iv.total(iv.intersect(exposed, iv.union(*(spans[at] for at in indices))))
-        waiting += iv.total(iv.intersect(exposed, iv.union(*(longer[at] for at in indices))))
+        at_least = floor[numbers[rank]]
+        longer = spans[rank] - np.stack((np.zeros_like(at_least), at_least), axis=1)
+        of_missing += iv.total(iv.intersect(exposed, iv.make(spans[rank])))
+        waiting += iv.total(iv.intersect(exposed, iv.make(longer)))
     if not of_missing or of_missing < COMMUNICATION.incomplete_groups_share * exposed_ns:
         return None
     absent = set().union(*groups) or set(range(subject.tables.world_size or 0))

@@ -18,7 +18,7 @@ from diag.account.durations import Durations
 from diag.account.intervals import Covered, Intervals, intervals_of
 from diag.account.match import SEND_RECV, SYNCHRONISING
 from diag.account.policy import CLOCKS
-from diag.account.records import TRANSFER, is_transfer, open_span
+from diag.account.records import is_transfer, open_span, open_spans
 from diag.collectors.records import RECV, SEND
 from diag.model.axes import PIPELINE, Axes, is_data
 from diag.model.breakdown import CollectiveStat, CollectiveTable, ExposedCall
@@ -284,7 +284,7 @@ def _of_rank(rank_steps: Sequence[RankStep], steps: frozenset[int]) -> tuple[Cal
     begins = np.array([step.begin_ns for step in rank_steps], dtype=np.int64)
     own = calls.start_ns[place] >= begins[of_step]
     place, of_step = place[own], of_step[own]
-    start, end = (span[place] for span in _open_spans(calls))
+    start, end = (span[place] for span in open_spans(calls))
     order = np.lexsort((end, start))
     place, of_step, start, end = place[order], of_step[order], start[order], end[order]
     reach = np.concatenate((start[:1], np.maximum.accumulate(end)[:-1]))
@@ -295,14 +295,6 @@ def _of_rank(rank_steps: Sequence[RankStep], steps: frozenset[int]) -> tuple[Cal
     exposed, hidden = (_covered(segments, kind).between(begin, end)[counted] for kind in (Kind.COMM, Kind.COMPUTE))
     numbers = np.array([step.step for step in rank_steps], dtype=np.int64)
     return calls, place[counted], numbers[of_step[counted]], (exposed, hidden)
-
-
-def _open_spans(calls: Calls) -> tuple[Ints, Ints]:
-    """``open_span`` of each call: all begins, and all ends."""
-    transfer, waited = calls.labelled(TRANSFER), calls.waited
-    start: Ints = np.where(transfer & waited, calls.wait_start_ns, calls.start_ns)
-    end: Ints = np.where(transfer, np.where(waited, calls.wait_end_ns, calls.start_ns), calls.end_ns)
-    return start, end
 
 
 def _listed(rank_steps: Sequence[RankStep]) -> tuple[Calls, Ints]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -155,14 +156,24 @@ def peak_memory(tables: Tables, attribution: Attribution) -> Peak | None:
 def _traced_peak(rank: RankTables) -> RankMemory | None:
     """From the allocator's samples in traces recorded with ``profile_memory``; host memory is type 0. None for samples
     without totals (torch before 1.10)."""
-    samples = [trace.counters.filter(pl.col("device_type") != 0).drop_nulls("allocated") for trace in rank.traces]
-    of_devices = [frame.group_by("device").agg(pl.col("allocated", "reserved").max()) for frame in samples]
-    held = [(int(a), int(r or a)) for frame in of_devices for _, a, r in frame.iter_rows()]
+    held = [peak for trace in rank.traces for peak in _sampled_peaks(trace)]
     if not held:
         return None
     allocated, reserved = (max(column) for column in zip(*held, strict=True))
     loose = 1 - allocated / reserved if reserved else None
     return RankMemory(rank.rank, allocated, reserved, None, None, loose, None, None)
+
+
+_SAMPLED: WeakKeyDictionary[Trace, list[tuple[int, int]]] = WeakKeyDictionary()
+
+
+def _sampled_peaks(trace: Trace) -> list[tuple[int, int]]:
+    """The most that was allocated and reserved on each device. Kept: several diagnoses ask for it."""
+    if trace not in _SAMPLED:
+        samples = trace.counters.filter(pl.col("device_type") != 0).drop_nulls("allocated")
+        peaks = samples.group_by("device").agg(pl.col("allocated", "reserved").max())
+        _SAMPLED[trace] = [(int(a), int(r or a)) for _, a, r in peaks.iter_rows()]
+    return _SAMPLED[trace]
 
 
 def estimate_of(manifest: Manifest | None) -> StatesEstimate:
