@@ -25,7 +25,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from diag import processes
-from diag.account.attribute import windows_of
+from diag.account.cached_steps import windows_of
 from diag.account.trace_ranges import host_windows
 from diag.collectors.layout import RunLayout
 from diag.collectors.reading import open_regular

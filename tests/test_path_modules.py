@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from diag.account.attribute import windows_of
+from diag.account.cached_steps import windows_of
 from diag.account.critical_path import label_of
 from diag.api import Result, analyze, open_run
 from diag.model.breakdown import PathStat

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cache
-from hashlib import sha256
-from pathlib import Path
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -19,32 +16,30 @@ from diag.model.parts import UNKNOWN as NOT_KNOWN
 from diag.model.parts import PartColumns, PartRows
 from diag.model.steps import (
     Attribution,
-    CollectiveCall,
     CriticalPath,
     Division,
     Kind,
     MatchedCollective,
     RankStep,
     Segments,
-    Stall,
     StepAccount,
     by_causes,
     joined,
 )
 from diag.rundir.columns import UNKNOWN, Bools
 from diag.rundir.tables import RankTables, Tables, axes_of
-from diag.traces.cache import hash_of_sources, with_thresholds
 from diag.traces.trace import Trace
 from diag.words.formatting import rank_ranges
 
 from . import cpu, gpu, records
 from . import intervals as iv
 from .blame import Meetings, StagePeers
+from .cached_steps import steps_of, windows_of
 from .calls import Calls, Matched, Some, calls_in
 from .critical_path import Readiness, Timeline, held_up_at, readiness, walk
 from .device_clock import DeviceClocked, on_device_clocks
 from .gpu import idle_parts
-from .intervals import Window, intervals_of, on_clock, shifted, within
+from .intervals import intervals_of, on_clock, shifted, within
 from .match import Alignment, align, measure
 from .off_core import by_cpu_time
 from .records import loader_settings
@@ -532,99 +527,3 @@ def _sure_enough(alignment: Alignment, placed: Mapping[int, Sequence[RankStep]])
     return alignment.uncertainty_ns == 0 or alignment.uncertainty_ns <= CLOCKS.uncertainty_share * float(
         np.mean(exposed or [0])
     )
-
-
-# -- cached steps ------------------------------------------------------------------------------------------------------
-#
-# The account of a large trace's steps, cached with its tables, so that a second analysis starts from there.
-#
-# An account depends only on the trace, the kernels that the user calls communication, the windows and the code: its
-# name is a hash of these. The cache holds data (msgpack and bytes of arrays), never code: a run directory may come
-# from anyone.
-
-
-class _CachedStep(msgspec.Struct, array_like=True):
-    step: int
-    begin_ns: int
-    end_ns: int
-    edges: bytes  # int64: where the pieces start, and where the last one ends
-    kind: bytes
-    detail: bytes
-    overlapped_comm_ns: int
-    optimizer_ns: int
-    collectives: list[CollectiveCall]
-    stalls: list[Stall]
-    pieces: int
-    fused_ns: int = 0
-
-
-def windows_of(trace: Trace) -> list[Window]:
-    """The windows of the trace's steps, from the cache or computed."""
-    name = f"windows-{_code()}-{int(trace.undivided)}-{trace.step_shift}{_named_by_user(trace)}"
-    data = trace.derived.load(name) if trace.derived is not None else None
-    if data is not None:
-        try:
-            return msgspec.msgpack.decode(data, type=list[tuple[int, int, int]])
-        except msgspec.DecodeError:
-            pass
-    windows: list[Window] = gpu.step_windows(trace) if trace.has_gpu else cpu.step_windows(trace)
-    if trace.derived is not None:
-        trace.derived.save(name, msgspec.msgpack.encode(windows))
-    return windows
-
-
-def steps_of(
-    trace: Trace, windows: Sequence[Window], rank: int, account: Callable[[], list[RankStep]]
-) -> list[RankStep]:
-    """The accounts of the windows, from the cache or computed."""
-    if trace.derived is None:
-        return account()
-    shown = (list(windows), rank, trace.rank, trace.world_size, sorted(trace.groups.items()), trace.undivided)
-    key = repr((*shown, trace.comm_kernels))
-    name = f"steps-{_code()}-{sha256(key.encode()).hexdigest()[:16]}"
-    data = trace.derived.load(name)
-    if data is not None:
-        try:
-            return [_from_cache(rank, cached) for cached in msgspec.msgpack.decode(data, type=list[_CachedStep])]
-        except (msgspec.DecodeError, ValueError):
-            pass
-    steps = account()
-    trace.derived.save(name, msgspec.msgpack.encode([_to_cache(step) for step in steps]))
-    return steps
-
-
-def _to_cache(step: RankStep) -> _CachedStep:
-    cut = step.segments
-    return _CachedStep(
-        step.step, step.begin_ns, step.end_ns, np.append(cut.start_ns, cut.end_ns[-1:]).tobytes(), cut.kind.tobytes(),
-        cut.detail.tobytes(), step.overlapped_comm_ns, step.optimizer_ns, list(step.collectives),
-        list(step.stalls), step.pieces, step.fused_ns,
-    )  # fmt: skip
-
-
-def _from_cache(rank: int, cached: _CachedStep) -> RankStep:
-    edges = np.frombuffer(cached.edges, dtype=np.int64)
-    kind, detail = (np.frombuffer(data, dtype=np.int8) for data in (cached.kind, cached.detail))
-    if not len(kind) == len(detail) == max(0, len(edges) - 1):
-        raise ValueError("arrays of different lengths")
-    return RankStep(
-        rank, cached.step, cached.begin_ns, cached.end_ns, "trace", Segments(edges[:-1], edges[1:], kind, detail),
-        cached.overlapped_comm_ns, cached.optimizer_ns, tuple(cached.collectives),
-        stalls=tuple(cached.stalls), pieces=cached.pieces, fused_ns=cached.fused_ns,
-    )  # fmt: skip
-
-
-def _named_by_user(trace: Trace) -> str:
-    """The part of a cache name that stands for the user's own names of communication; "" without any."""
-    return f"-{sha256(repr(trace.comm_kernels).encode()).hexdigest()[:16]}" if trace.comm_kernels else ""
-
-
-def _code() -> str:
-    """Stands for the code that makes an account, and for the thresholds that it uses."""
-    return with_thresholds(_sources(), "account", "traces")
-
-
-@cache
-def _sources() -> str:
-    rooms = (Path(__file__).parents[1] / room for room in ("account", "traces", "model"))
-    return hash_of_sources(*(source for room in rooms for source in room.rglob("*.py")))

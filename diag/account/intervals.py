@@ -254,7 +254,7 @@ def traced_steps(
     layers: Sequence[Layer],
     hidden: Intervals,
     optimizing: Intervals,
-    calls: Iterable[tuple[CollectiveCall, ...]],
+    calls: Iterable[Sequence[CollectiveCall]],
     fused: Intervals = EMPTY,
 ) -> list[RankStep]:
     """One exact account per window of a trace. ``layers`` are disjoint; ``hidden``: communication overlapped with

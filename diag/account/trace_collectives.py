@@ -265,7 +265,7 @@ def _of_equal_rows(
     call, its place among them."""
     alike = calls.select(*columns, *(key for key in ARGS if key != "seq")).with_row_index("row")
     of_call = np.empty(len(calls), dtype=np.int64)
-    described = []
+    described: list[_CallDescription] = []
     for row in alike.group_by(pl.exclude("row"), maintain_order=True).agg("row").to_dicts():
         of_call[row["row"]] = len(described)
         described.append(describe(row))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diag.account import gpu
-from diag.account.attribute import windows_of
+from diag.account.cached_steps import windows_of
 from diag.diagnoses.policy import MEMORY_USE
 from diag.model.query import Query
 from diag.model.steps import Evidence, Finding, Kind, Severity

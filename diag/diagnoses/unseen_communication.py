@@ -7,7 +7,7 @@ from collections import Counter
 import polars as pl
 
 from diag.account import gpu
-from diag.account.attribute import windows_of
+from diag.account.cached_steps import windows_of
 from diag.diagnoses.policy import COMMUNICATION
 from diag.model.breakdown import KernelKind
 from diag.model.parts import parts_of_steps

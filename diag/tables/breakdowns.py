@@ -10,7 +10,7 @@ import polars as pl
 from msgspec.structs import replace
 
 from diag.account import gpu
-from diag.account.attribute import windows_of
+from diag.account.cached_steps import windows_of
 from diag.account.intervals import Window
 from diag.account.trace_ranges import host_windows
 from diag.model.breakdown import Breakdowns, ExposedCall, MemoryPeak, peak_of

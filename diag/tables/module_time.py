@@ -18,7 +18,7 @@ from msgspec import Struct
 from diag.account import gpu
 from diag.account import intervals as iv
 from diag.account import trace_ranges as ranges
-from diag.account.attribute import windows_of
+from diag.account.cached_steps import windows_of
 from diag.account.critical_path import label_of, labels_of, of_label
 from diag.account.gpu import COMM, COMPUTE, COPY, NEVER, device_work
 from diag.account.intervals import Window, covers

@@ -15,7 +15,8 @@ import polars as pl
 from diag.account import gpu
 from diag.account import intervals as iv
 from diag.account import trace_ranges as ranges
-from diag.account.attribute import waiting, windows_of
+from diag.account.attribute import waiting
+from diag.account.cached_steps import windows_of
 from diag.account.critical_path import labels_of, of_label
 from diag.account.gpu import of_device, part_of
 from diag.account.intervals import Covered, Intervals, Times

@@ -1,0 +1,84 @@
+"""Accounts that are kept beside a trace: equal to computed ones, and computed again where they do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from diag.account.cached_steps import steps_of, windows_of
+from diag.account.gpu import partition
+from diag.model.steps import RankStep
+from diag.traces.kineto import read_trace
+from diag.traces.trace import Trace
+from tests.account.kineto_builder import KinetoBuilder, nccl_args
+
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
+
+
+class Kept:
+    """What a trace's cache holds."""
+
+    def __init__(self) -> None:
+        self.data: dict[str, bytes] = {}
+
+    def load(self, name: str) -> bytes | None:
+        return self.data.get(name)
+
+    def save(self, name: str, data: bytes) -> None:
+        self.data[name] = data
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Trace:
+    build = KinetoBuilder(rank=0, world_size=2)
+    for step in range(3):
+        at = step * 1000
+        build.step(step, at, at + 1000).kernel(at + 10, at + 400, launch=at + 5)
+        build.kernel(at + 300, at + 600, ALL_REDUCE, launch=at + 8, **nccl_args("allreduce", 8, seq=step))
+        build.kernel(at + 700, at + 800, ALL_REDUCE, launch=at + 9)
+    return replace(read_trace(build.write(tmp_path)), derived=Kept())
+
+
+def account(trace: Trace) -> Callable[[], list[RankStep]]:
+    return lambda: partition(trace, windows_of(trace), 0)
+
+
+def plain(steps: list[RankStep]) -> list[Any]:
+    pieces = [[getattr(step.segments, name).tolist() for name in step.segments.__struct_fields__] for step in steps]
+    rest = [replace(step, segments=None, collectives=()) for step in steps]  # type: ignore[arg-type]
+    return [pieces, [list(step.collectives) for step in steps], rest]
+
+
+def test_a_kept_account_is_the_computed_one(trace: Trace) -> None:
+    computed = steps_of(trace, windows_of(trace), 0, account(trace))
+    kept = steps_of(trace, windows_of(trace), 0, lambda: pytest.fail("computed again"))
+    assert [len(step.collectives) for step in kept] == [2, 2, 2]
+    assert plain(kept) == plain(computed)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda kept: {**kept, "calls": {**kept["calls"], "seq": b""}},
+        lambda kept: {**kept, "calls": {name: data for name, data in kept["calls"].items() if name != "seq"}},
+        lambda kept: {**kept, "calls": {**kept["calls"], "start_ns": b"odd"}},
+        lambda kept: {**kept, "names": []},
+        lambda kept: {**kept, "groups": []},
+        lambda kept: {**kept, "steps": [[*step[:8], b"\xff" * 8, *step[9:]] for step in kept["steps"]]},
+        lambda kept: {**kept, "steps": [[*step[:4], b"", *step[5:]] for step in kept["steps"]]},
+    ],
+)
+def test_a_kept_account_that_does_not_fit_together_is_not_used(trace: Trace, damage: Callable[[Any], Any]) -> None:
+    computed = steps_of(trace, windows_of(trace), 0, account(trace))
+    assert isinstance(trace.derived, Kept)
+    (name,) = (name for name in trace.derived.data if name.startswith("steps-"))
+    fields = ("steps", "calls", "groups", "names")
+    kept = dict(zip(fields, msgspec.msgpack.decode(trace.derived.data[name]), strict=True))
+    trace.derived.save(name, msgspec.msgpack.encode([damage(kept)[field] for field in fields]))
+    assert plain(steps_of(trace, windows_of(trace), 0, account(trace))) == plain(computed)
+    assert plain(steps_of(trace, windows_of(trace), 0, lambda: pytest.fail("not kept anew"))) == plain(computed)
