@@ -73,13 +73,11 @@ class PartColumns(Sequence[Parts]):
     @classmethod
     def joined(cls, several: Sequence[PartColumns]) -> PartColumns:
         """The rows of all of them, one after the other."""
-        if len(several) == 1:
-            return several[0]
+        if len(several) < 2:
+            return several[0] if several else cls.of(())
         sources = tuple(dict.fromkeys(name for each in several for name in each.sources))
         columns: dict[str, Any] = {
-            name: np.concatenate([getattr(each, name) for each in several] or [np.zeros(0, dtype=np.int64)])
-            for name in _COLUMNS
-            if name != "source"
+            name: np.concatenate([getattr(each, name) for each in several]) for name in _COLUMNS if name != "source"
         }
         codes = [np.array([sources.index(name) for name in each.sources], dtype=np.int8) for each in several]
         source = [code[each.source] for code, each in zip(codes, several, strict=True) if len(each)]
