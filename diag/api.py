@@ -317,11 +317,6 @@ class Result(Struct, frozen=True, dict=True):
         return evidence.scheduling(self.examination.scheduling)
 
     @cached_property
-    def devices(self) -> pl.DataFrame:
-        """The samples of the devices: clocks, power, temperature, errors, links."""
-        return evidence.devices(self.tables)
-
-    @cached_property
     def checkpoints(self) -> pl.DataFrame:
         """The checkpoints of the ranks."""
         return evidence.checkpoints(self.tables)

@@ -15,7 +15,6 @@ from msgspec import Struct
 
 from diag.collectors.records import DeviceHealth
 from diag.diagnoses.policy import DEVICE_HEALTH, FINDINGS
-from diag.model.query import Query
 from diag.model.steps import Evidence, Finding, Severity
 
 from .device_samples import (
@@ -28,6 +27,7 @@ from .device_samples import (
     plausible,
     readings,
     reads_amd,
+    sampled,
     usual_of_others,
 )
 from .subject import Diagnosis, Subject, ranks_text
@@ -74,7 +74,7 @@ def _finding(subject: Subject, name: str, title: str, signs: Sequence[Sign], act
 def _evidence(signs: Sequence[Sign]) -> tuple[Evidence, ...]:
     shown = _ranks(signs)[: FINDINGS.ranks_as_evidence]
     return tuple(
-        Evidence("device", f"rank == {sign.rank}, {quantity}", value, unit, Query("devices", {"rank": sign.rank}))
+        Evidence("device", f"rank == {sign.rank}, {quantity}", value, unit, sampled(sign.rank))
         for sign in signs
         if sign.rank in shown
         for quantity, value, unit in sign.numbers

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from diag.collectors.records import DeviceHealth, DeviceRecord
 from diag.diagnoses.policy import DEVICE_HEALTH, FINDINGS
+from diag.model.query import Query
 from diag.rundir.tables import RankTables
 
 from .costs import Cost
@@ -24,6 +25,11 @@ class Growth(Struct, frozen=True):
     by: int
     rises: int
     seconds: float
+
+
+def sampled(*ranks: int) -> Query:
+    """The samples of the devices of these ranks."""
+    return Query("samples", {"rank": list(ranks), "source": ["device", "device health"]})
 
 
 def samples_of(tables: RankTables) -> list[DeviceRecord]:

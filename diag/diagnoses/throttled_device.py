@@ -14,12 +14,11 @@ from msgspec import Struct
 
 from diag.collectors.records import DeviceRecord
 from diag.diagnoses.policy import DEVICE_HEALTH, FINDINGS
-from diag.model.query import Query
 from diag.model.steps import Evidence, Finding
 from diag.rundir.tables import RankTables
 
 from .costs import Cost
-from .device_samples import Readings, hosts_text, not_recorded, plausible, readings, reads_amd, samples_of
+from .device_samples import Readings, hosts_text, not_recorded, plausible, readings, reads_amd, sampled, samples_of
 from .subject import Diagnosis, Subject, in_ms, mean_ns, no_device, ranks_not_comparable, ranks_text
 
 # Reasons as the samplers of diag.collectors name them. A power cap or sync boost is what a healthy GPU under load
@@ -163,8 +162,7 @@ def _look(subject: Subject, ranks: tuple[int, ...]) -> str:
 
 
 def _evidence(each: Throttled, others: Sequence[int]) -> list[Evidence]:
-    evidence, rows = [], Query("devices", {"rank": each.rank})
-    of_others = Query("devices", {"rank": list(others)})
+    evidence, rows, of_others = [], sampled(each.rank), sampled(*others)
     if each.often:
         evidence.append(
             Evidence("device", f"rank == {each.rank}, samples with a reason", round(each.often, 3), "share", rows)

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from diag.diagnoses.policy import DEVICE_HEALTH, FINDINGS
-from diag.model.query import Query
 from diag.model.steps import Evidence, Finding, Severity
 
 from .device_samples import (
@@ -25,6 +24,7 @@ from .device_samples import (
     plausible,
     readings,
     reads_amd,
+    sampled,
 )
 from .subject import Diagnosis, Subject, ranks_text
 
@@ -77,7 +77,7 @@ def find(subject: Subject) -> list[Finding]:
                     f"rank == {t.rank}, {t.number}",
                     float(t.value),
                     t.unit,
-                    Query("devices", {"rank": t.rank}),
+                    sampled(t.rank),
                 )
                 for t in troubles
                 if t.rank in ranks[: FINDINGS.ranks_as_evidence]

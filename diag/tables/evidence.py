@@ -12,7 +12,6 @@ from msgspec import to_builtins
 from msgspec.structs import asdict
 
 from diag.account.scheduling import Scheduling
-from diag.collectors.records import DeviceHealth
 from diag.model.query import By, Query
 from diag.model.steps import Attribution, Detail, Finding, Kind
 from diag.rundir.tables import Tables
@@ -161,24 +160,6 @@ def scheduling(account: Scheduling) -> pl.DataFrame:
                 for name in fields
             },
         },
-    )
-
-
-def devices(tables: Tables) -> pl.DataFrame:
-    """A row for each sample of a device."""
-    return frame(
-        "devices",
-        (
-            {
-                **to_builtins(record.health or DeviceHealth()),
-                **to_builtins(record),
-                "rank": rank,
-                "at_ns": record.monotonic_ns,
-            }
-            for rank, of_rank in sorted(tables.ranks.items())
-            for record in of_rank.device
-            if record.unavailable is None
-        ),
     )
 
 

@@ -43,7 +43,6 @@ FLAG = Unit("", lambda value: "yes" if value else "no", "Boolean", is_number=Fal
 INDEX = Unit("", str)  # the number of a rank or of a step
 CLOCK = Unit("ns", "{:,}".format)  # a moment, on the clock that the table names
 INDICES = Unit("", lambda values: ", ".join(map(str, values)), "List(Int64)", is_number=False)
-NAMES = Unit("", ", ".join, "List(String)", is_number=False)
 COUNT = Unit("", "{:,}".format)
 WHOLE = Unit("", "{:,.0f}".format, "Float64")
 NUMBER = Unit("", number, "Float64", format="%.3g")
