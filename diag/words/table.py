@@ -226,8 +226,7 @@ def schema_of(columns: Collection[Column]) -> dict[str, pl.DataType]:
 
     types: dict[str, pl.DataType] = {
         "Int64": pl.Int64(), "Float64": pl.Float64(), "String": pl.String(), "Boolean": pl.Boolean(),
-        "List(Int64)": pl.List(pl.Int64()),
-        "List(String)": pl.List(pl.String()), "Datetime": pl.Datetime(),
+        "List(Int64)": pl.List(pl.Int64()), "Datetime": pl.Datetime(),
     }  # fmt: skip
     return {column.id: types[column.unit.type] for column in columns}
 
