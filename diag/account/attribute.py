@@ -57,39 +57,27 @@ from .trace_ranges import (
 IN_WINDOW = "in a profiler window"  # why a step does not count
 
 
-class Clocks(msgspec.Struct, frozen=True):
-    """How the ranks' clocks are placed, and the ranks on the common clock."""
-
-    alignment: Alignment
-    tied: frozenset[int]
-
-
 def attribute(tables: Tables, clocked: Mapping[int, DeviceClocked] | None = None) -> Attribution:
     """Accounts for every step of the run. Pure: the same tables give the same account. ``clocked``: the result of
     ``on_device_clocks(tables)``, if the caller has it already."""
-    return account_of(tables, clocked)[0]
+    return account_of(tables, clocked)
 
 
 def account_of(
     tables: Tables,
     clocked: Mapping[int, DeviceClocked] | None = None,
     left_out: Mapping[int, str] | None = None,
-    clocks: Clocks | None = None,
-) -> tuple[Attribution, Clocks]:
-    """The account of some steps of a run, and the clocks of its ranks. ``left_out``: ``steps_left_out`` of the whole
-    run; ``clocks``: those of the whole run. Both are of these steps if they are not given."""
+) -> Attribution:
+    """As ``attribute``, of some steps of a run. ``left_out``: ``steps_left_out`` of the whole run."""
     ranks = {rank: t for rank, t in tables.ranks.items() if not t.empty}
     clocked = on_device_clocks(tables) if clocked is None else clocked
     steps = {rank: _on_device_clock(clocked[rank]) if rank in clocked else rank_steps(t) for rank, t in ranks.items()}
     anchors = _anchors(ranks)
-    alignment = _align(ranks, steps, anchors, bool(clocked)) if clocks is None else clocks.alignment
+    alignment = _align(ranks, steps, anchors, bool(clocked))
     # Each rank's steps on its own clock are dropped when they are placed.
     placed = {rank: _placed(steps.pop(rank), anchors[rank], alignment, rank) for rank in tuple(steps)}
     # Ranks off the common clock are accounted for separately: no waits, no blame.
-    if clocks is None:
-        tied = frozenset(alignment.offset_ns) if _sure_enough(alignment, placed) else frozenset()
-        clocks = Clocks(alignment, tied)
-    tied = clocks.tied & placed.keys()
+    tied = frozenset(alignment.offset_ns) if _sure_enough(alignment, placed) else frozenset()
     calls = _calls(placed)
     matched = Matched({rank: own for rank, own in calls.items() if rank in tied})
     timelines = {rank: Timeline(of_rank, calls[rank]) for rank, of_rank in placed.items() if of_rank}
@@ -125,7 +113,7 @@ def account_of(
                 once_ns=late.once_ns,
             )
         )
-    attribution = Attribution(
+    return Attribution(
         steps=tuple(accounts),
         ranks=tuple(sorted(placed)),
         clock_uncertainty_ns=alignment.uncertainty_ns,
@@ -140,7 +128,6 @@ def account_of(
         step_marker=marker,
         idle_known=all(device.idle_known for device in clocked.values()),
     )
-    return attribution, clocks
 
 
 def with_comparable_steps(tables: Tables) -> Tables:

@@ -8,7 +8,7 @@ each block as well.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -16,12 +16,14 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
+from diag.model import Gap
 from diag.model.steps import Attribution
 from diag.rundir.policy import BLOCKS
-from diag.rundir.tables import Tables, axes_of, of_steps
+from diag.rundir.tables import Tables, axes_of, of_steps, spans_of, with_rows, without_rows
 
 from .attribute import account_of, steps_left_out
 from .frontier import Frontier, frontier
+from .kept import Block, key_of, packed, unpacked
 from .scheduling import RankScheduling, Scheduling, scheduling_of
 
 
@@ -38,22 +40,20 @@ class BlockAccount(Struct, frozen=True):
 def account_in_blocks(tables: Tables) -> BlockAccount:
     """The account of a long run."""
     numbers = sorted(set[int]().union(*(rank.recorded for rank in tables.ranks.values())))
-    per_step = max(1, sum(rank.unread.bytes for rank in tables.ranks.values() if rank.unread) // max(1, len(numbers)))
+    per_step = max(
+        1, sum(rank.unread.size_bytes for rank in tables.ranks.values() if rank.unread) // max(1, len(numbers))
+    )
     left_out = steps_left_out(tables, numbers)
     counted = frozenset(numbers) - left_out.keys() or frozenset(numbers)
     detailed = frozenset(_stretches(sorted(counted), BLOCKS.detailed_bytes // per_step))
     sample = of_steps(tables, _with_context(detailed, numbers))
-    in_detail, clocks = account_of(sample, {}, left_out)
-    steps, frontiers, schedulings, gaps = [], [], [], dict.fromkeys(sample.gaps)
-    for block in _blocks(numbers, max(BLOCKS.least_block_steps, BLOCKS.block_bytes // per_step)):
-        part = of_steps(tables, _with_context(block, numbers))
-        attribution, _ = account_of(part, {}, left_out, clocks)
-        inside = frozenset(block)
-        gaps |= dict.fromkeys(part.gaps)
-        steps += [step for step in attribution.steps if step.step in inside]
-        of_block = sorted(counted & inside)
-        schedulings.append(scheduling_of(part, of_block))
-        frontiers.append(frontier(part.ranks, of_block, part.on_device, axes_of(tables).stages()))
+    in_detail = account_of(sample, {}, left_out)
+    gaps = dict.fromkeys(sample.gaps)
+    blocks = []
+    for first, numbers_of_block in _blocks(numbers, _block_steps(per_step)):
+        block, of_block = _block(tables, numbers_of_block, _with_context(numbers_of_block, numbers), left_out, first)
+        blocks.append(block)
+        gaps |= dict.fromkeys(of_block)
     of_detail = of_steps(sample, detailed)
     ranks = {
         rank: replace(of_rank, rows=of_detail.ranks[rank].rows, groups=sample.ranks[rank].groups)
@@ -63,20 +63,58 @@ def account_in_blocks(tables: Tables) -> BlockAccount:
         replace(tables, ranks=ranks, gaps=tuple(gaps)),
         replace(
             in_detail,
-            steps=tuple(steps),
+            steps=tuple(step for block in blocks for step in block.steps),
             rank_steps=tuple(step for step in in_detail.rank_steps if step.step in detailed),
             collectives=tuple(met for met in in_detail.collectives if met.step in detailed),
             detailed=detailed,
         ),
-        _joined_frontiers([each for each in frontiers if each is not None]),
-        _joined_scheduling(schedulings),
+        _joined_frontiers([block.frontier for block in blocks if block.frontier is not None]),
+        _joined_scheduling([block.scheduling for block in blocks]),
     )
 
 
-def _blocks(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    count = max(1, round(len(numbers) / size))
-    edges = [at * len(numbers) // count for at in range(count + 1)]
-    return (numbers[first:last] for first, last in pairwise(edges))
+def _block_steps(bytes_per_step: int) -> int:
+    """How many steps a block has: a power of two, so that it stays the same while the run grows."""
+    most = max(BLOCKS.least_block_steps, BLOCKS.block_bytes // bytes_per_step)
+    return 1 << (most.bit_length() - 1)
+
+
+def _blocks(numbers: Sequence[int], size: int) -> Iterator[tuple[int, Sequence[int]]]:
+    """The blocks, each with the number of the first step that it could have: a multiple of the size."""
+    places = np.asarray(numbers) // size
+    edges = [*np.unique(places, return_index=True)[1].tolist(), len(numbers)]
+    return ((numbers[first] // size * size, numbers[first:last]) for first, last in pairwise(edges))
+
+
+def _block(
+    tables: Tables, numbers: Sequence[int], around: Sequence[int], left_out: Mapping[int, str], first: int
+) -> tuple[Block, tuple[Gap, ...]]:
+    """The account of a block, as it was kept or made now, and gaps in its records. ``around``: its steps and those next
+    to them; ``first``: see ``_blocks``."""
+    of_block = {step: left_out[step] for step in around if step in left_out}
+    counted = [step for step in numbers if step not in left_out] or list(numbers)
+    part = without_rows(tables, around)
+    spans = spans_of(around)
+    known: dict[int, bytes] = {}
+    for rank, of_rank in tables.ranks.items():
+        digest = of_rank.unread.digest(spans) if of_rank.unread is not None else None
+        if digest is not None:
+            known[rank] = digest
+    traced = any(rank.traces for rank in part.ranks.values())
+    store = tables.store if len(known) == len(tables.ranks) and not traced else None
+    key = key_of(tables, part, of_block, counted, known) if store is not None else b""
+    name = f"block-{first}"
+    if store is not None and (kept := unpacked(key, store.load(name))) is not None:
+        return kept, ()
+    part = with_rows(part, tables, around)
+    inside = frozenset(numbers)
+    steps = tuple(step for step in account_of(part, {}, left_out).steps if step.step in inside)
+    front = frontier(part.ranks, counted, part.on_device, axes_of(tables).stages())
+    block = Block(steps, front, scheduling_of(part, counted))
+    gaps = tuple(gap for gap in part.gaps if gap not in tables.gaps)
+    if store is not None and not gaps and (data := packed(key, block)) is not None:
+        store.save(name, data)
+    return block, gaps
 
 
 def _stretches(numbers: Sequence[int], most: int) -> Iterator[int]:

@@ -52,7 +52,7 @@ class _CachedSteps(msgspec.Struct, array_like=True):
 
 def windows_of(trace: Trace) -> list[Window]:
     """The windows of the trace's steps, from the cache or computed."""
-    name = f"windows-{_code()}-{int(trace.undivided)}-{trace.step_shift}{_named_by_user(trace)}"
+    name = f"windows-{code()}-{int(trace.undivided)}-{trace.step_shift}{_named_by_user(trace)}"
     data = trace.derived.load(name) if trace.derived is not None else None
     if data is not None:
         try:
@@ -73,7 +73,7 @@ def steps_of(
         return account()
     shown = (list(windows), rank, trace.rank, trace.world_size, sorted(trace.groups.items()), trace.undivided)
     key = repr((*shown, trace.comm_kernels))
-    name = f"steps-{_code()}-{sha256(key.encode()).hexdigest()[:16]}"
+    name = f"steps-{code()}-{sha256(key.encode()).hexdigest()[:16]}"
     data = trace.derived.load(name)
     if data is not None:
         try:
@@ -155,12 +155,12 @@ def _named_by_user(trace: Trace) -> str:
     return f"-{sha256(repr(trace.comm_kernels).encode()).hexdigest()[:16]}" if trace.comm_kernels else ""
 
 
-def _code() -> str:
+def code() -> str:
     """Stands for the code that makes an account, and for the thresholds that it uses."""
-    return with_thresholds(_sources(), "account", "traces")
+    return with_thresholds(_sources(), "account", "traces", "rundir")
 
 
 @cache
 def _sources() -> str:
-    rooms = (Path(__file__).parents[1] / room for room in ("account", "traces", "model"))
+    rooms = (Path(__file__).parents[1] / room for room in ("account", "traces", "model", "rundir"))
     return hash_of_sources(*(source for room in rooms for source in room.rglob("*.py")))

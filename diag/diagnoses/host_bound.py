@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import chain
 
 from diag.account.policy import DEVICE_IDLE
 from diag.diagnoses.policy import FINDINGS, HOST_TIME
+from diag.model.parts import parts_of_steps
 from diag.model.query import By, Query
 from diag.model.steps import Detail, Evidence, Finding, Kind, StepAccount
 
@@ -179,11 +181,9 @@ def _long_pieces(step: StepAccount, detail: Detail, least_ns: int) -> int:
 def _busiest(subject: Subject, parts: Iterable[str]) -> list[tuple[str, int]]:
     """Activity of the host in the long stalls of these parts: name and nanoseconds over all steps, largest first."""
     spent: dict[str, int] = defaultdict(int)
-    for step in _steps(subject):
-        for rank in step.parts:
-            for stall in rank.stalls:
-                if stall.part in parts and stall.host:
-                    spent[stall.host] += round(stall.dur_ns * stall.host_share)
+    for stall in chain.from_iterable(parts_of_steps(_steps(subject))[0].stalls.values()):
+        if stall.part in parts and stall.host:
+            spent[stall.host] += round(stall.dur_ns * stall.host_share)
     return sorted(spent.items(), key=lambda item: (-item[1], item[0]))[: HOST_TIME.most_stalls_named]
 
 

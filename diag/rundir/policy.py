@@ -105,7 +105,11 @@ class Blocks(Topic, name="blocks", fixed=True):
     )
     stretches = threshold(16, "stretches", "chosen", "of these steps, spread over the run")
     head_steps = threshold(8, "steps", "chosen", "read first: they show which process wrote the files")
+    samples_around_ns = threshold(
+        10 * 10**9, "ns", "chosen", "the host's samples from so long before a block's first step to after its last one"
+    )
     compared_lines = threshold(64, "lines", "chosen", "of a file, which show whether it is in the order of the steps")
+    piece_bytes = threshold(1 << 20, "bytes", "chosen", "of a file that is read for its hash")
     searched_bytes = threshold(1 << 16, "bytes", "chosen", "of a file, in which a step is searched line by line")
 
 

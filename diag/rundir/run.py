@@ -315,7 +315,8 @@ def _open_run(layout: RunLayout, reading: Reading) -> Tables:
     durations = of_run(rank_files, identities) or recorded(rank_files, identities)
     if durations is not None:
         gaps += durations[0].gaps
-    return Tables(layout.root, manifest, world_size, ranks, tuple(gaps), durations)
+    store = reading.cache.shelf(f"blocks of {layout.root.resolve()}") if long else None
+    return Tables(layout.root, manifest, world_size, ranks, tuple(gaps), durations, store)
 
 
 def _unwritten_steps(layout: RunLayout, manifest: Manifest | None, ranks: Mapping[int, RankTables]) -> list[Gap]:

@@ -6,6 +6,7 @@ the run is.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -40,7 +41,7 @@ class CollectiveLines(Struct, frozen=True):
     run: Path
 
     @property
-    def bytes(self) -> int:
+    def size_bytes(self) -> int:
         try:
             return self.path.stat().st_size
         except OSError:
@@ -62,6 +63,22 @@ class CollectiveLines(Struct, frozen=True):
 
             gaps = each_piece(self.path, CollectiveLine, inside, self.run)
         return reader.read(self.path, gaps)
+
+    def digest(self, spans: Sequence[tuple[int, int]]) -> bytes | None:
+        """A hash of the lines of these steps; None if they cannot be found."""
+        hashed = hashlib.blake2b(digest_size=32)
+        try:
+            with open_regular(self.path, self.run) as file:
+                size = os.fstat(file.fileno()).st_size
+                for first, last in spans:
+                    begin = _place_of(file, first, 0, size)
+                    end = _place_of(file, last, begin, size)
+                    file.seek(begin)
+                    while piece := file.read(min(BLOCKS.piece_bytes, end - file.tell())):
+                        hashed.update(piece)
+        except (OSError, UnorderedError):
+            return None
+        return hashed.digest()
 
     @property
     def ordered(self) -> bool:

@@ -31,6 +31,7 @@ from diag.words.formatting import counted
 
 from .columns import NO_ROWS, NO_STEPS, Rows, Steps
 from .durations import DurationRecords
+from .policy import BLOCKS
 
 
 class RecordedRows(Struct, frozen=True):
@@ -56,11 +57,22 @@ class UnreadRows(Protocol):
     """The collectives of a rank in a run that is too long to be read at once."""
 
     @property
-    def bytes(self) -> int:
+    def size_bytes(self) -> int:
         """The size of the file."""
 
     def of_steps(self, spans: Sequence[tuple[int, int]]) -> RecordedRows:
         """Those of the steps from the first to before the second of each span."""
+
+    def digest(self, spans: Sequence[tuple[int, int]]) -> bytes | None:
+        """A hash of their lines; None if these cannot be found."""
+
+
+class Store(Protocol):
+    """Keeps data beside the run. What is loaded is what was saved, or None."""
+
+    def load(self, name: str) -> bytes | None: ...
+
+    def save(self, name: str, data: bytes) -> None: ...
 
 
 class RankTables(Struct, frozen=True):
@@ -116,6 +128,7 @@ class Tables(Struct, frozen=True):
     ranks: dict[int, RankTables]
     gaps: tuple[Gap, ...]
     durations: tuple[DurationRecords, dict[int, int]] | None = None  # of collectives, and the ranks of the processes
+    store: Store | None = None  # for what analyses of a long run keep
     snapshots: tuple[str, ...] = ()  # files of PyTorch's allocator: see ``diag.traces.memory_snapshots``
 
     @property
@@ -150,32 +163,46 @@ class Tables(Struct, frozen=True):
 
 def of_steps(tables: Tables, numbers: Collection[int]) -> Tables:
     """The run as if only these steps were recorded, their rows read."""
-    spans = _spans(numbers)
-    gaps: list[Gap] = []
-    ranks = {rank: _of_steps(of_rank, numbers, spans, gaps) for rank, of_rank in tables.ranks.items()}
-    return replace(tables, ranks=ranks, gaps=tuple(dict.fromkeys((*tables.gaps, *gaps))))
+    return with_rows(without_rows(tables, numbers), tables, numbers)
 
 
-def _of_steps(
-    rank: RankTables, numbers: Collection[int], spans: Sequence[tuple[int, int]], gaps: list[Gap]
-) -> RankTables:
-    if rank.unread is not None:
-        read = rank.unread.of_steps(spans)
-        rows, groups = read.rows, {**rank.groups, **read.groups}
-        gaps += read.all_gaps(whole=False)
-    else:
-        rows, groups = rank.rows.take(np.isin(rank.rows.step, list(numbers))), rank.groups
+def without_rows(tables: Tables, numbers: Collection[int]) -> Tables:
+    """The run as if only these steps were recorded, without their rows."""
+    return replace(tables, ranks={rank: _of_steps(of_rank, numbers) for rank, of_rank in tables.ranks.items()})
+
+
+def _of_steps(rank: RankTables, numbers: Collection[int]) -> RankTables:
+    steps, samples = rank.steps.of_numbers(numbers), rank.scheduling
+    if rank.unread is not None and len(steps):  # the samples of a long run are those of these steps
+        since, until = int(steps.begin_ns.min()), int(steps.end_ns.max())
+        around = BLOCKS.samples_around_ns
+        samples = tuple(each for each in samples if since - around <= each.monotonic_ns <= until + around)
     return replace(
         rank,
-        steps=rank.steps.of_numbers(numbers),
-        rows=rows,
-        groups=groups,
+        steps=steps,
+        rows=NO_ROWS,
+        scheduling=samples,
         device_steps=tuple(record for record in rank.device_steps if record.step in numbers),
         unread=None,
     )
 
 
-def _spans(numbers: Collection[int]) -> list[tuple[int, int]]:
+def with_rows(some: Tables, tables: Tables, numbers: Collection[int]) -> Tables:
+    """``without_rows`` of the tables and numbers, with their rows."""
+    spans = spans_of(numbers)
+    ranks, gaps = {}, dict.fromkeys(some.gaps)
+    for rank, of_rank in tables.ranks.items():
+        if of_rank.unread is not None:
+            read = of_rank.unread.of_steps(spans)
+            rows, groups = read.rows, {**of_rank.groups, **read.groups}
+            gaps |= dict.fromkeys(read.all_gaps(whole=False))
+        else:
+            rows, groups = of_rank.rows.take(np.isin(of_rank.rows.step, list(numbers))), of_rank.groups
+        ranks[rank] = replace(some.ranks[rank], rows=rows, groups=groups)
+    return replace(some, ranks=ranks, gaps=tuple(gaps))
+
+
+def spans_of(numbers: Collection[int]) -> list[tuple[int, int]]:
     """Each unbroken stretch of the numbers: the first, and the one after the last."""
     inside = np.unique(np.fromiter(numbers, np.int64, len(numbers)))
     breaks = np.flatnonzero(np.diff(inside) != 1)

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from diag.account.durations import Durations
 from diag.model.breakdown import AllToAllStat
-from diag.model.parts import parts_of_steps
+from diag.model.parts import PartColumns, parts_of_steps
 from diag.model.steps import Attribution, Parts, Stall, StepAccount
 from diag.show.policy import PAGE
 from diag.tables.frames import rank_means
@@ -116,7 +116,7 @@ def rank_table(
         outside_ns = row[f"idle_parts.{OUTSIDE}"]
         if row["idle_ns"] is not None and outside_ns:
             row["idle_ns"] -= outside_ns
-    traced = _of_a_device([parts for step in _accounts(attribution) for parts in step.parts])
+    traced = _of_a_device(parts_of_steps(_accounts(attribution))[0])
     columns = [
         (name, field)
         for name, field in _PARTS
@@ -220,7 +220,7 @@ def idle_table(attribution: Attribution, rank: int, step: int | None = None) -> 
     rank_parts = [
         parts for account in accounts for parts in account.parts if parts.rank == rank and parts.source == "trace"
     ]
-    if not _of_a_device(rank_parts):
+    if not _of_a_device(PartColumns.of(rank_parts)):
         return None
     noun = _noun(attribution)
     dur = sum(parts.dur_ns for parts in rank_parts) / len(rank_parts)
@@ -329,8 +329,9 @@ def _host(stall: Stall) -> str:
     return f"{name} for {share(stall.host_share)} of it"
 
 
-def _of_a_device(every: Sequence[Parts]) -> bool:
-    return any(parts.idle_parts.unknown_ns < idle_within_ns(parts) for parts in every)
+def _of_a_device(parts: PartColumns) -> bool:
+    within_ns = parts.idle_ns - parts.column("idle_parts.outside_ns")
+    return bool((parts.column("idle_parts.unknown_ns") < within_ns).any())
 
 
 def idle_within_ns(parts: Parts) -> int:

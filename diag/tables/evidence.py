@@ -12,6 +12,7 @@ from msgspec import to_builtins
 from msgspec.structs import asdict
 
 from diag.account.scheduling import Scheduling
+from diag.model.parts import parts_of_steps
 from diag.model.query import By, Query
 from diag.model.steps import Attribution, Detail, Finding, Kind
 from diag.rundir.tables import Tables
@@ -133,13 +134,13 @@ def meetings(attribution: Attribution) -> pl.DataFrame:
 def stalls(attribution: Attribution) -> pl.DataFrame:
     """A row for each long stall of a device in a counted step."""
     steps = attribution.usable or attribution.steps
+    parts, owner = parts_of_steps(steps)
     return frame(
         "stalls",
         (
-            {**asdict(stall), "step": step.step, "rank": parts.rank}
-            for step in steps
-            for parts in step.parts
-            for stall in parts.stalls
+            {**asdict(stall), "step": steps[owner[place]].step, "rank": int(parts.rank[place])}
+            for place, of_rank in parts.stalls.items()
+            for stall in of_rank
         ),
     )
 

@@ -24,6 +24,7 @@ from diag.account.gpu import COMM, COMPUTE, COPY, NEVER, device_work
 from diag.account.intervals import Window, covers
 from diag.account.trace_ranges import Thread, host_windows
 from diag.model.breakdown import ModuleStat, ModuleTable, PathStat, PathTable
+from diag.model.parts import parts_of_steps
 from diag.model.steps import FROM_HOST_DETAILS, TO_HOST_DETAILS, Attribution, Detail, Kind, RankStep, StepAccount
 from diag.rundir.tables import RankTables, Tables
 from diag.tables.policy import EFFICIENCY
@@ -448,7 +449,9 @@ _KEYS = ("step", "rank", "label")
 
 def shown(counted: Sequence[StepAccount]) -> list[StepAccount]:
     """The steps that a trace of any rank covers: without one no module is known. All steps if there are none."""
-    return [step for step in counted if any(parts.source == "trace" for parts in step.parts)] or list(counted)
+    parts, owner = parts_of_steps(counted)
+    traced = np.unique(owner[parts.from_source("trace")]).tolist()
+    return [counted[at] for at in traced] or list(counted)
 
 
 def by_rank(steps: Iterable[RankStep]) -> dict[int, dict[int, RankStep]]:
@@ -483,7 +486,7 @@ def path_table(steps: Sequence[StepAccount], paths: Stretches, charged: Sequence
             for rank, label, module, ns in rows.iter_rows()
         ),
         steps=tuple(step.step for step in steps),
-        traced=any(parts.source == "trace" for step in steps for parts in step.parts),
+        traced=bool(parts_of_steps(steps)[0].from_source("trace").any()),
         total_ns=total,
         in_modules_ns=int(rows.filter(pl.col("module") != UNATTRIBUTED)["ns"].sum()),
     )

@@ -244,6 +244,23 @@ class Cache(Struct, frozen=True, dict=True):
         except OSError:
             return None
 
+    def shelf(self, name: str) -> Shelf | None:
+        """The entry for what belongs to no trace but has this name; None if nothing can be kept."""
+        entries, seal = self._entries, self._seal
+        if entries is None or seal is None:
+            return None
+        key = hashlib.sha256(name.encode()).hexdigest()[:32]
+        folder = entries / key
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if not all(map(_is_own_folder, (entries, folder))):
+                return None
+            create_file(folder / _CONTENTS, msgspec.json.encode(_Entry({}, key)))
+            os.utime(folder)  # the least recently used entries go first
+        except OSError:
+            return None
+        return Shelf(folder, key, seal)
+
     def prune(self, limit_gb: float | None = None) -> None:
         if self.folder is None:
             return

@@ -11,13 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from diag.account import blocks
 from diag.api import Result, open_run
+from diag.collectors.layout import RunLayout
+from diag.model.steps import Attribution
 from diag.rundir.policy import BLOCKS
 from diag.rundir.step_lines import CollectiveLines
+from diag.rundir.tables import Tables
 from diag.show.json import to_dict
 from tests.simulate import MS, Plan, simulate, write_run
 
-_SMALL = {"most_bytes_at_once": 1, "block_bytes": 1, "least_block_steps": 12, "detailed_bytes": 20_000, "stretches": 4}
+_SMALL = {"most_bytes_at_once": 1, "block_bytes": 1, "least_block_steps": 8, "detailed_bytes": 20_000, "stretches": 4}
 
 
 @pytest.fixture
@@ -109,6 +113,74 @@ def test_the_rows_of_some_steps_are_found_wherever_they_are(
         read = CollectiveLines(path, path.parent).of_steps([(first, first + more)])
     assert not read.gaps
     assert read.rows.step.tolist() == [step for step in steps if first <= step < first + more]
+
+
+@pytest.fixture
+def accounted(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The steps of each account that was made, after the one of the steps that are kept in detail."""
+    made: list[list[int]] = []
+    account_of = blocks.account_of
+
+    def counting(tables: Tables, *given: Any) -> Attribution:
+        made.append(sorted(tables.ranks[0].recorded))
+        return account_of(tables, *given)
+
+    monkeypatch.setattr(blocks, "account_of", counting)
+    return made
+
+
+def test_what_was_accounted_is_kept(in_blocks: None, accounted: list[list[int]], tmp_path: Path) -> None:
+    root = write_run(simulate(_plan()), tmp_path / "run").root
+    first = to_dict(open_run(root))
+    blocks_made = len(accounted) - 1
+    assert blocks_made == 8
+    second = to_dict(open_run(root))
+    assert len(accounted) == blocks_made + 2  # the steps that are kept in detail are accounted again
+    assert {**first, "run": None} == {**second, "run": None}
+
+
+def test_a_run_that_grew_costs_what_is_new(in_blocks: None, accounted: list[list[int]], tmp_path: Path) -> None:
+    layout = write_run(simulate(_plan()), tmp_path / "run")
+    later = {}
+    for files in layout.ranks().values():
+        for path in (files.steps, files.collectives):
+            later[path] = path.read_bytes()
+            path.write_bytes(b"".join(later[path].splitlines(keepends=True)[:48]))
+    open_run(layout.root)
+    for path, content in later.items():
+        path.write_bytes(content)
+    accounted.clear()
+    grown = open_run(layout.root)
+    assert [steps[-1] for steps in accounted[1:]] == [48, 56, 63]  # the last block before reached into the new steps
+    afresh = open_run(write_run(simulate(_plan()), tmp_path / "other").root)
+    assert to_dict(grown)["steps"] == to_dict(afresh)["steps"]
+    assert to_dict(grown)["verdict"] == to_dict(afresh)["verdict"]
+
+
+def test_what_is_damaged_or_changed_is_accounted_again(
+    in_blocks: None, accounted: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIAG_CACHE", str(tmp_path / "cache"))
+    root = write_run(simulate(_plan()), tmp_path / "run").root
+    before = to_dict(open_run(root))
+    kept = sorted((tmp_path / "cache").glob("*/*/block-*.bin"))
+    assert len(kept) == 8
+    for at, file in enumerate(kept[:4]):
+        content = bytearray(file.read_bytes())
+        content[len(content) * at // 4] ^= 1
+        file.write_bytes(content)
+    kept[4].write_bytes(kept[5].read_bytes())
+    accounted.clear()
+    assert to_dict(open_run(root))["steps"] == before["steps"]
+    assert len(accounted) == 1 + 5
+    file = RunLayout(root).ranks()[1].collectives
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(
+        b"".join([*lines[:20], lines[20].replace(b'"all_gather",4000000', b'"all_gather",4000001'), *lines[21:]])
+    )
+    accounted.clear()
+    open_run(root)
+    assert len(accounted) == 1 + 1
 
 
 def test_a_file_whose_order_is_disturbed_is_read_as_a_whole(tmp_path: Path) -> None:
