@@ -84,7 +84,7 @@ class PartColumns(Sequence[Parts]):
         first = np.cumsum([0, *map(len, several)]).tolist()
         return cls(
             **columns,
-            source=np.concatenate(source or [np.zeros(0, dtype=np.int8)]),
+            source=np.concatenate(source) if source else np.zeros(0, dtype=np.int8),
             stalls={
                 begin + at: of_step
                 for begin, each in zip(first, several, strict=False)

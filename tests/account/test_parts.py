@@ -57,6 +57,7 @@ def test_the_parts_of_chosen_steps_come_in_the_order_of_the_steps(
     ]
     chosen, owner = parts_of_steps(steps)
     assert list(chosen) == [parts for at in kept for parts in by_step[at]]
+    assert chosen.column("idle_parts.queued_ns").tolist() == [parts.idle_parts.queued_ns for parts in chosen]
     assert owner.tolist() == [place for place, at in enumerate(kept) for _ in by_step[at]]
     assert all(isinstance(step.parts, PartRows) == rows for step, rows in zip(steps, as_rows, strict=True))
 
