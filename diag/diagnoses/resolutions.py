@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from diag.diagnoses.policy import COMMUNICATION, FINDINGS, VERDICT
 from diag.model.steps import Bottleneck, Detail
+from diag.words import sentences
 
 from .cost_rows import CostTable, Side
 from .costs import REMOVABLE, Cost, class_of
@@ -40,10 +41,9 @@ def follow(fine: Shares, coarse: Shares) -> Comparison:
                 before, known = shares.waiting(reason, rank), coarse.waiting(reason, rank)
                 shares = _with_reason(shares, rank, reason, known - before)
                 steps = len(shares.numbers)
-                said.append(
-                    f"rank {rank} is late, {reason.words}: {in_ms(before / steps)} a step by {fine.source}, "
-                    f"{in_ms(known / steps)} by {coarse.source}, which explain the rest; the answer follows them"
-                )
+                each = {"before": in_ms(before / steps), "known": in_ms(known / steps)}
+                names = {"fine": fine.source, "coarse": coarse.source}
+                said.append(sentences.FOLLOWED(rank=rank, reason=reason.words, **each, **names))
     return Comparison(shares, "; ".join(said), _disagreement(shares, coarse))
 
 
@@ -84,6 +84,7 @@ def _disagreement(fine: Shares, coarse: Shares) -> str:
     if not (coarse.sees is None or coarse.sees):
         return ""
     fine = replace(fine, rows=tuple(row for row in fine.rows if row.side != Side.STAGES))
+    names = {"fine": fine.source, "coarse": coarse.source}
     mine, its = _claim(_seen(fine, coarse)), _claim(coarse)
     if mine is None and its is None:
         return ""
@@ -96,14 +97,14 @@ def _disagreement(fine: Shares, coarse: Shares) -> str:
         ):
             return ""
         if silent is coarse:
-            return f"{fine.source} show a {claim.name.value} bottleneck, {coarse.source} do not"
-        return f"only {coarse.source} show a {claim.name.value} bottleneck"
+            return sentences.THE_OTHER_DOES_NOT(bottleneck=claim.name.value, **names)
+        return sentences.ONE_ACCOUNT_ALONE(account=coarse.source, bottleneck=claim.name.value)
     unseen = coarse.of_class(mine.name) < COMMUNICATION.contradicting_account_share * mine.share
     unshared = fine.of_class(its.name) < COMMUNICATION.contradicting_account_share * its.share
     if its.name != mine.name and unseen and unshared:
-        return f"{fine.source} show a {mine.name.value} bottleneck, {coarse.source} {its.name.value}"
+        return sentences.ACCOUNTS_DIFFER(its=mine.name.value, other=its.name.value, **names)
     if mine.ranks and its.ranks and not set(mine.ranks) & set(its.ranks):
-        return f"{fine.source} point to {ranks_text(mine.ranks)}, {coarse.source} to {ranks_text(its.ranks)}"
+        return sentences.ACCOUNTS_NAME_OTHERS(its=ranks_text(mine.ranks), other=ranks_text(its.ranks), **names)
     return ""
 
 

@@ -47,6 +47,17 @@ BY_PHASES_ALONE = Sentence(
     "This is based on the durations of the phases alone: no collectives connect the ranks' timelines."
 )
 
+# -- two accounts of a run ---------------------------------------------------------------------------------------------
+
+FOLLOWED = Sentence(
+    "rank {rank} is late, {reason}: {before} a step by {fine}, {known} by {coarse}, which explain it; the answer "
+    "follows {coarse}"
+)
+ACCOUNTS_DIFFER = Sentence("{fine} show a {its} bottleneck, {coarse} {other}")
+ONE_ACCOUNT_ALONE = Sentence("only {account} show a {bottleneck} bottleneck")
+THE_OTHER_DOES_NOT = Sentence("{fine} show a {bottleneck} bottleneck, {coarse} do not")
+ACCOUNTS_NAME_OTHERS = Sentence("{fine} point to {its}, {coarse} to {other}")
+
 # -- who waits ---------------------------------------------------------------------------------------------------------
 
 EVERY_OTHER_RANK_WAITS = Sentence(", and every other rank waits for {them}")
