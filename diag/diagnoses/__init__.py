@@ -24,7 +24,7 @@ from diag.model.steps import Attribution, Finding, Knob, NotLooked
 from diag.rundir.durations import with_ranks
 from diag.rundir.summaries import Summaries
 from diag.rundir.tables import Tables
-from diag.words.wording import ONLY_DURATIONS, of_window
+from diag.words.wording import ONLY_DURATIONS
 
 from . import (
     checkpoint_stall,
@@ -185,21 +185,11 @@ def ask(
             not_looked.append(NotLooked(diagnosis.question, reason, diagnosis.id))
             continue
         answers = diagnosis.find(subject) if diagnosis.worth_looking(subject.shares) else ()
-        if subject.attribution.undivided:
-            answers = [*map(_of_window, answers)]
         findings.extend(answers)
         if not answers:
             not_found.append(diagnosis.question)
     findings.sort(key=lambda finding: (finding.id != ranks_train_alone.ID, -finding.share, finding.id))
     return tuple(findings), tuple(not_found), tuple(not_looked)
-
-
-def _of_window(finding: Finding) -> Finding:
-    """The finding of a window that is not divided into steps: its costs are those of the window."""
-    evidence = tuple(
-        replace(item, filter=of_window(item.filter), unit=of_window(item.unit)) for item in finding.evidence
-    )
-    return replace(finding, title=of_window(finding.title), evidence=evidence)
 
 
 # -- runs recorded as summaries ----------------------------------------------------------------------------------------

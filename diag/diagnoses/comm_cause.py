@@ -24,6 +24,7 @@ from diag.model.states import Sharding, sharding_of
 from diag.model.steps import Detail, Evidence, Kind, Knob, MatchedCollective
 from diag.tables.collectives import GATHERS, REDUCTIONS, PhasedCall, phased_calls
 from diag.traces.kineto_names import P2P_OPS
+from diag.words import sentences
 
 from .contended_host import queued
 from .costs import Cost
@@ -201,7 +202,9 @@ def cause_of(subject: Subject) -> Cause:
         return Cause(
             "root-only-unit",
             "the whole model is one sharding unit, so nothing can overlap",
-            "Wrap each block: fully_shard(block) for each, then fully_shard(model). Bundled trainer: --wrap block.",
+            sentences.WITH_OPTIONS(
+                action="Wrap each block: fully_shard(block) for each, then fully_shard(model).", options="--wrap block"
+            ),
             (
                 Evidence(
                     "collectives",
@@ -229,21 +232,24 @@ def cause_of(subject: Subject) -> Cause:
         if replicated:
             return Cause(
                 "ddp-buckets",
-                f"{len(collectives) / steps:.0f} small buckets a step, dominated by latency",
+                f"{len(collectives) / steps:.0f} small buckets {subject.per}, dominated by latency",
                 "Make DDP's buckets larger: bucket_cap_mb (25 by default), gradient_as_bucket_view=True.",
                 share,
             )
         if optimizer_only:
             return Cause(
                 "zero-buckets",
-                f"{len(collectives) / steps:.0f} small collectives a step, dominated by latency",
+                f"{len(collectives) / steps:.0f} small collectives {subject.per}, dominated by latency",
                 'DeepSpeed, zero_optimization: larger buckets, "reduce_bucket_size" and "allgather_bucket_size".',
                 share,
             )
         return Cause(
             "latency-bound-collectives",
-            f"{len(collectives) / steps:.0f} small collectives a step, dominated by latency",
-            "Wrap coarser: several layers in one unit, fully_shard([a, b]). Bundled trainer: --wrap block or --wrap 2.",
+            f"{len(collectives) / steps:.0f} small collectives {subject.per}, dominated by latency",
+            sentences.WITH_OPTIONS(
+                action="Wrap coarser: several layers in one unit, fully_shard([a, b]).",
+                options="--wrap block or --wrap 2",
+            ),
             share,
         )
     crowded = _crowded(subject)
@@ -382,9 +388,10 @@ def _overlap_action(subject: Subject) -> str:
     backend = manifest.backend if manifest is not None else None
     strategy = manifest.strategy if manifest is not None else None
     if strategy == "fsdp2" and backend == "gloo":
-        return (
-            "FSDP2 on gloo gathers synchronously unless prefetch is set: set_modules_to_forward_prefetch with "
-            "asynchronous unshard. Bundled trainer: --prefetch 1."
+        return sentences.WITH_OPTIONS(
+            action="FSDP2 on gloo gathers synchronously unless prefetch is set: set_modules_to_forward_prefetch with "
+            "asynchronous unshard.",
+            options="--prefetch 1",
         )
     if strategy == "fsdp2":
         return "Prefetch the next unit: set_modules_to_forward_prefetch([next]); remove synchronising calls."

@@ -51,12 +51,13 @@ def claim(subject: Subject) -> Claim | None:
         ID,
         calls.part(exposed),
         ms,
-        f"DDP reduces {size / whole:.0%} of the gradients in its last bucket, after the backward: {ms:.1f} ms a step",
+        f"DDP reduces {size / whole:.0%} of the gradients in its last bucket, after the backward: {ms:.1f} ms "
+        f"{subject.per}",
         "Make the buckets smaller, so that most are reduced while the backward computes: bucket_cap_mb (25 by default) "
         "at about an eighth of the gradients; static_graph=True, find_unused_parameters=False.",
         (
-            Evidence("collectives", "buckets of a backward", round(len(rows) / len(final), 1), "a step", buckets),
+            Evidence("collectives", "buckets of a backward", round(len(rows) / len(final), 1), subject.per, buckets),
             Evidence("collectives", "last bucket", float(size), "bytes", buckets),
-            Evidence("collectives", "last bucket, exposed", ms, "ms a step", buckets),
+            Evidence("collectives", "last bucket, exposed", ms, f"ms {subject.per}", buckets),
         ),
     )

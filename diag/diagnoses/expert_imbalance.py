@@ -396,7 +396,7 @@ def finding(subject: Subject, load: ExpertLoad, evidence: Sequence[Evidence] = (
         "or redundant copies of them. If all ranks received the same, a step would be about "
         f"{in_ms(load.balanced_ns)} shorter. All-to-alls of embeddings (torchrec): place the tables so that all ranks "
         "receive as much.",
-        evidence=(*evidence, *evidence_of(load)),
+        evidence=(*evidence, *evidence_of(load, subject.per)),
         ranks=load.ranks,
     )
     return (
@@ -444,7 +444,7 @@ def open_action(load: ExpertLoad) -> str:
     )
 
 
-def evidence_of(load: ExpertLoad) -> tuple[Evidence, ...]:
+def evidence_of(load: ExpertLoad, per: str) -> tuple[Evidence, ...]:
     """The numbers behind the answer; the rows are in the table of all-to-alls."""
     rows, own = Query("all_to_alls"), Query("all_to_alls", {"rank": list(load.ranks)})
     evidence = [Evidence("all_to_alls", "most received over the mean, dispatches", round(load.imbalance, 3), "", rows)]
@@ -464,5 +464,5 @@ def evidence_of(load: ExpertLoad) -> tuple[Evidence, ...]:
         )
     if load.reason == Reason.LOAD:
         saved = round(load.balanced_ns / 1e6, 3)
-        evidence.append(Evidence("all_to_alls", "saved if all ranks received the same", saved, "ms a step", rows))
+        evidence.append(Evidence("all_to_alls", "saved if all ranks received the same", saved, f"ms {per}", rows))
     return tuple(evidence)

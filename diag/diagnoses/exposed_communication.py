@@ -90,7 +90,7 @@ def _with_missing_ranks(subject: Subject, cause: Cause) -> list[Finding]:
             subject.costing(
                 Cost.COMM,
                 id="waiting-for-missing-ranks",
-                title=f"Collectives wait {in_ms(waiting * whole)} a step, probably for {missing.names}, which "
+                title=f"Collectives wait {in_ms(waiting * whole)} {subject.per}, probably for {missing.names}, which "
                 f"{'was' if len(missing.ranks) == 1 else 'were'} not recorded",
                 action=missing.action,
                 evidence=missing.evidence,
@@ -103,7 +103,7 @@ def _with_missing_ranks(subject: Subject, cause: Cause) -> list[Finding]:
             subject.costing(
                 Cost.COMM,
                 id=cause.id,
-                title=f"{other} communication takes {in_ms(part * whole)} a step: {cause.why}",
+                title=f"{other} communication takes {in_ms(part * whole)} {subject.per}: {cause.why}",
                 action=cause.action,
                 evidence=(*cause.evidence, *(() if findings else missing.evidence), *evidence_by_axis(subject)),
                 part=part,

@@ -26,7 +26,7 @@ def find(subject: Subject) -> list[Finding]:
         subject.costing(
             Cost.COPY,
             id="exposed-copy",
-            title=f"The device waits for copies {direction}: {copied_ms:.1f} ms a step",
+            title=f"The device waits for copies {direction}: {copied_ms:.1f} ms {subject.per}",
             action=action,
             evidence=subject.per_rank("exposed_copy_ns"),
             title_ms=round(copied_ms, 1),

@@ -21,7 +21,7 @@ def find(subject: Subject) -> list[Finding]:
         subject.costing(
             Cost.OFFLOAD,
             id=ID,
-            title=f"The device waits for offloaded states: {copied_ms:.1f} ms a step",
+            title=f"The device waits for offloaded states: {copied_ms:.1f} ms {subject.per}",
             action="Keep on the device what fits (see `diag plan`): the parameters first, then the optimizer. "
             "For the rest: pinned memory (CPUOffloadPolicy(pin_memory=True); DeepSpeed, offload_optimizer and "
             'offload_param: "pin_memory": true), and more micro-batches a step. On NVMe: "pipeline_read" and '

@@ -16,7 +16,7 @@ def find(subject: Subject) -> list[Finding]:
         subject.costing(
             Cost.GC,
             id="gc-pause",
-            title=f"Python's garbage collector stops the training: {in_ms(paused)} a step",
+            title=f"Python's garbage collector stops the training: {in_ms(paused)} {subject.per}",
             action="Call gc.freeze() after setting up, then gc.disable(), and gc.collect() every few hundred steps on "
             "all ranks together.",
             ranks=ranks,

@@ -91,13 +91,13 @@ def _late_host(subject: Subject) -> list[Finding]:
                         "critical path",
                         f"idle, {_WORDS[detail]}",
                         round(ns / 1e6 / len(waited), 3),
-                        "ms a step",
+                        f"ms {subject.per}",
                         Query("path", {"kind": "idle", "detail": detail.name.lower()}, "dur_ns", By.SUM, ("step",)),
                     )
                     for detail, ns in lost.items()
                     if ns
                 ),
-                *_stalls(busy, len(waited)),
+                *_stalls(busy, subject.per, len(waited)),
             ],
         )
     ]
@@ -108,7 +108,7 @@ def _late_for_some_reason(subject: Subject) -> Finding:
     return subject.costing(
         Cost.HOST,
         id=HOST_BOUND,
-        title=f"The device is idle for {waited} a step before its host has launched the next work",
+        title=f"The device is idle for {waited} {subject.per} before its host has launched the next work",
         action="Record a profiler window (`diag trace`, or `diag run --trace`): it shows whether the launches "
         "themselves, synchronising calls, the allocator or other Python code take the time.",
         evidence=subject.per_rank("idle_ns"),
@@ -124,7 +124,7 @@ def _unexplained(subject: Subject) -> list[Finding]:
             subject.costing(
                 Cost.QUEUED,
                 id=AFTER_LAUNCH,
-                title=f"The device is idle for {in_ms(mean_ns(shares.cost(Cost.QUEUED)))} a step after its host has "
+                title=f"The device is idle for {subject.each(shares.cost(Cost.QUEUED))} after its host has "
                 "launched the work of a phase; what it waits for is not recorded",
                 action="Record a profiler window (`diag trace`, or `diag run --trace`).",
                 evidence=subject.per_rank("idle_ns"),
@@ -138,7 +138,11 @@ def _unexplained(subject: Subject) -> list[Finding]:
             title, action = f"{idle}, and {_NO_LAUNCH}", _WITH_LAUNCHES
         findings.append(
             subject.costing(
-                Cost.QUEUED, id=AFTER_LAUNCH, title=title, action=action, evidence=_stalls(busy, len(shares.numbers))
+                Cost.QUEUED,
+                id=AFTER_LAUNCH,
+                title=title,
+                action=action,
+                evidence=_stalls(busy, subject.per, len(shares.numbers)),
             )
         )
     if shares.share(Cost.ONCE) >= FINDINGS.mention_share:
@@ -151,7 +155,7 @@ def _unexplained(subject: Subject) -> list[Finding]:
                 f"{_while(busy, sum(shares.cost(Cost.ONCE)))}; whether it happens in every step is unknown",
                 action="Mark the steps with prof.step() and record several of them after the warm-up "
                 "(schedule(skip_first=10, wait=1, warmup=1, active=3)).",
-                evidence=_stalls(busy, len(shares.numbers)),
+                evidence=_stalls(busy, subject.per, len(shares.numbers)),
             )
         )
     return findings
@@ -196,13 +200,13 @@ def _while(busy: list[tuple[str, int]], stalled_ns: float) -> str:
     )
 
 
-def _stalls(busy: list[tuple[str, int]], steps: int) -> list[Evidence]:
+def _stalls(busy: list[tuple[str, int]], per: str, steps: int) -> list[Evidence]:
     return [
         Evidence(
             "stalls",
             f"host in {name}",
             round(ns / 1e6 / max(1, steps), 3),
-            "ms a step",
+            f"ms {per}",
             Query("stalls", {"host": name}, "dur_ns"),
         )
         for name, ns in busy

@@ -57,7 +57,7 @@ def claim(subject: Subject) -> Claim | None:
         ID,
         part,
         ms,
-        f"Large collectives run at {best:.0%} of their group's best bandwidth: {ms:.1f} ms a step",
+        f"Large collectives run at {best:.0%} of their group's best bandwidth: {ms:.1f} ms {subject.per}",
         "Look for other traffic at that time (other groups, storage, other jobs), for a wrong "
         "interface or missing GPUDirect (NCCL_IB_HCA, NCCL_DEBUG=INFO), and for buffers that are not registered "
         "(set_allocate_memory_from_process_group_for_comm).",

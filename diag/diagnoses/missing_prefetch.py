@@ -8,6 +8,7 @@ from diag.diagnoses.policy import COMMUNICATION
 from diag.model.query import By, Query
 from diag.model.steps import Detail, Evidence
 from diag.tables.collectives import GATHERS, PhasedCall
+from diag.words import sentences
 
 from .comm_cause import NEEDS_PARTS, WRAP_OR_PREFETCH, Calls, Claim, calls_of, cannot_tell_parts, exposed_of, gathers_in
 from .subject import Subject
@@ -35,15 +36,17 @@ def claim(subject: Subject) -> Claim | None:
         ID,
         calls.part(hideable),
         ms,
-        f"All-gathers in the forward are not prefetched: computation could overlap {ms:.1f} ms of them a step",
+        f"All-gathers in the forward are not prefetched: computation could overlap {ms:.1f} ms of them {subject.per}",
         _action(subject, setting),
         (
-            Evidence("collectives", "all_gather in forward, exposed", _exposed_ms(subject), "ms a step", gathered),
+            Evidence(
+                "collectives", "all_gather in forward, exposed", _exposed_ms(subject), f"ms {subject.per}", gathered
+            ),
             Evidence(
                 "collectives",
                 "all_gather in forward, could be overlapped",
                 ms,
-                "ms a step",
+                f"ms {subject.per}",
                 replace(gathered, by=By.ROWS),
             ),
             *(
@@ -74,9 +77,10 @@ def _prefetch(subject: Subject) -> int | None:
 def _action(subject: Subject, setting: int | None) -> str:
     manifest = subject.tables.manifest
     if manifest is not None and manifest.backend == "gloo":
-        return (
-            "Prefetch the next unit while this one computes: set_modules_to_forward_prefetch([next]). On gloo this "
-            "needs asynchronous unshard as well. Bundled trainer: --prefetch 1."
+        return sentences.WITH_OPTIONS(
+            action="Prefetch the next unit while this one computes: set_modules_to_forward_prefetch([next]). On gloo "
+            "this needs asynchronous unshard as well.",
+            options="--prefetch 1",
         )
     deeper = f" {setting + 1} units ahead" if setting else ""
     return (

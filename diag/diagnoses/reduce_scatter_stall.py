@@ -56,11 +56,11 @@ def claim(subject: Subject, gathers_claimed: bool) -> Claim | None:
         ID,
         calls.part(exposed),
         ms,
-        f"The backward stalls on reduce-scatters: {ms:.1f} ms a step between units",
+        f"The backward stalls on reduce-scatters: {ms:.1f} ms {subject.per} between units",
         "Allow two reductions in flight: set_reduce_scatter_max_input_buffers(2) (torch 2.13 or later); where gathers "
         "queue behind them, set_separate_reduce_scatter_group(). This takes memory for one more unit's gradients.",
         (
-            Evidence("collectives", "reduce_scatter between units, exposed", ms, "ms a step", rows),
+            Evidence("collectives", "reduce_scatter between units, exposed", ms, f"ms {subject.per}", rows),
             *(
                 [Evidence("trace", "FSDP::post_backward_rs_wait, median", waits, "ms", rows)]
                 if waits is not None

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from diag.diagnoses.policy import COMMUNICATION, MEMORY_USE
 from diag.model.query import By, Query
 from diag.model.steps import Evidence, Knob
+from diag.words import sentences
 
 from .comm_cause import (
     NEEDS_PARTS,
@@ -61,14 +62,24 @@ def claim(subject: Subject) -> Claim | None:
         ID,
         calls.part(exposed + behind),
         ms,
-        f"Parameters are gathered again for the backward, {ms:.1f} ms a step, although there is memory to keep them",
-        "Keep them from forward to backward: fully_shard(..., reshard_after_forward=False), at least for the last "
-        "units. Bundled trainer: --reshard-after-forward no.",
+        f"Parameters are gathered again for the backward, {ms:.1f} ms {subject.per}, although there is memory to "
+        "keep them",
+        sentences.WITH_OPTIONS(
+            action="Keep them from forward to backward: fully_shard(..., reshard_after_forward=False), at least for "
+            "the last units.",
+            options="--reshard-after-forward no",
+        ),
         (
             Evidence(
-                "collectives", "all_gather in backward, exposed", calls.ms_per_step(exposed), "ms a step", gathered
+                "collectives",
+                "all_gather in backward, exposed",
+                calls.ms_per_step(exposed),
+                f"ms {subject.per}",
+                gathered,
             ),
-            Evidence("collectives", "reductions that delay them", calls.ms_per_step(behind), "ms a step", delaying),
+            Evidence(
+                "collectives", "reductions that delay them", calls.ms_per_step(behind), f"ms {subject.per}", delaying
+            ),
             Evidence(
                 "collectives",
                 "gathered parameters to keep",

@@ -124,7 +124,7 @@ def _uncertain_rank(subject: Subject, suspected: Culprits, cost: str) -> Finding
         Cost.DATA,
         id="slow-data-rank-unknown",
         title=f"The data loader of one rank is too slow, but which rank is uncertain: {cost}. {names.capitalize()} "
-        f"waited longest in {led} of {affected} steps; others waited {waited_for(suspected)}",
+        f"waited longest in {led} of {affected} steps; others waited {waited_for(suspected, subject.per)}",
         action=f"Record more steps, with a profiler window of all ranks (`diag trace`), and analyse again. If {names} "
         f"still {'waits' if len(suspected.suspects) == 1 else 'wait'} longest, check the storage, the data shard and "
         "the transforms there; more workers on all ranks help only if the others start to wait as long.",

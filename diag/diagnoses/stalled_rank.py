@@ -155,7 +155,7 @@ def _evidence(subject: Subject) -> list[Evidence]:
             "host",
             f"rank == {r}, stopped inside of collectives",
             round(frozen[r], 3),
-            "ms a step",
+            f"ms {subject.per}",
             Query("scheduling", {"rank": r}, "frozen_ns", By.MEAN),
         )
         for r in sorted(frozen, key=lambda rank: -frozen[rank])[:2]

@@ -66,7 +66,7 @@ class LastArrivals(Struct, frozen=True):
     part: float
     chance: float
 
-    def evidence(self, steps: int) -> list[Evidence]:
+    def evidence(self, steps: int, per: str) -> list[Evidence]:
         names, were = ranks_text(self.ranks), "were" if len(self.ranks) > 1 else "was"
         often, of = self.last
         rows = Query("calls", {"rank": list(self.ranks)})
@@ -79,7 +79,7 @@ class LastArrivals(Struct, frozen=True):
                 "collectives",
                 rows,
             ),
-            Evidence("collectives", f"waiting for {names}, median of the other ranks", waited, "ms a step", rows),
+            Evidence("collectives", f"waiting for {names}, median of the other ranks", waited, f"ms {per}", rows),
         ]
 
 
@@ -180,7 +180,10 @@ def evidence_of(subject: Subject, ranks: tuple[int, ...]) -> list[Evidence]:
     traced = [step.step for step in subject.attribution.traced]
     modules = _largest_excesses(module_excess(subject.attribution, subject.tables, ranks, traced), late_ns)
     window = set(traced).isdisjoint(subject.shares.numbers)
-    names, late = ranks_text(ranks), "in the profiler windows" if window else f"of +{late_ns / 1e6:.3g} ms a step"
+    names, late = (
+        ranks_text(ranks),
+        "in the profiler windows" if window else f"of +{late_ns / 1e6:.3g} ms {subject.per}",
+    )
     return [
         Evidence(
             "modules",
@@ -302,7 +305,7 @@ def _counted(subject: Subject, culprits: Culprits, cost: Cost = Cost.STRAGGLER) 
     evidence = [times_last(cost, culprits.ranks, leads, affected)]
     last = subject.once(last_arrivals)
     if last is not None and last.ranks == culprits.ranks:
-        evidence += last.evidence(len(subject.shares.numbers))
+        evidence += last.evidence(len(subject.shares.numbers), subject.per)
     return evidence
 
 
@@ -347,7 +350,7 @@ def _load_or_itself(subject: Subject, culprits: Culprits, cost: str, load: Exper
         id="straggler-cause-unknown",
         title=expert_imbalance.open_title(load, cost),
         action=expert_imbalance.open_action(load),
-        evidence=(*_counted(subject, culprits), *expert_imbalance.evidence_of(load)),
+        evidence=(*_counted(subject, culprits), *expert_imbalance.evidence_of(load, subject.per)),
         ranks=culprits.ranks,
     )
 
@@ -363,7 +366,7 @@ def _always_the_same(subject: Subject, culprits: Culprits, cost: str, load: Expe
             Evidence("segments", f"extra time in {place}, inside operators", round(inside, 3), "share", own)
         )
     evidence += _waiting(subject, ranks)
-    evidence += expert_imbalance.evidence_of(load) if load is not None else ()
+    evidence += expert_imbalance.evidence_of(load, subject.per) if load is not None else ()
     evidence += evidence_of(subject, ranks)
     evidence += subject.per_rank("compute_ns" if subject.phases_alone else "exposed_comm_ns")
     finding = subject.costing(
@@ -391,7 +394,7 @@ def _changing_rank(subject: Subject, culprits: Culprits, cost: str) -> Finding:
     return subject.costing(
         Cost.STRAGGLER,
         id="compute-imbalance",
-        title=sentences.SLOWEST_RANK_CHANGES(cost=cost, waits=waited_for(culprits, everybody=True)),
+        title=sentences.SLOWEST_RANK_CHANGES(cost=cost, waits=waited_for(culprits, subject.per, everybody=True)),
         action="Look for work that differs from batch to batch (sequence lengths: bucket them), or for more ranks than "
         "free cores on a host.",
         evidence=[times_last(Cost.STRAGGLER, (), leads, affected)],
@@ -408,7 +411,7 @@ def _uncertain_rank(subject: Subject, culprits: Culprits, cost: str) -> Finding:
     title = f"One rank is slower than {_than(subject, suspects)}, but which rank is uncertain: {cost}"
     if affected:
         title += f". {last.capitalize() or 'The same rank was last in at most'} {leads} of {affected} affected steps"
-        title += f"; others waited {waited_for(culprits, everybody=True)}"
+        title += f"; others waited {waited_for(culprits, subject.per, everybody=True)}"
     return subject.costing(
         Cost.STRAGGLER,
         id="straggler-rank-unknown",
@@ -477,7 +480,7 @@ def _waiting(subject: Subject, ranks: tuple[int, ...]) -> list[Evidence]:
             "collectives",
             f"{axes.words(group)}, waiting for {ranks_text(ranks)}",
             round(ns / len(usable) / 1e6, 3),
-            "ms a step",
+            f"ms {subject.per}",
             Query("meetings", {**subject.counted, "last_rank": list(ranks)}),
         )
         for group, ns in waited.most_common(3)

@@ -52,6 +52,11 @@ class Subject(Struct, frozen=True):
         """The unit of a cost, in words."""
         return per_whole(self.attribution)
 
+    @property
+    def of_whole(self) -> str:
+        """What a cost is part of, in words."""
+        return self.per if self.attribution.undivided else f"of {self.per}"
+
     def each(self, series: Series) -> str:
         """A cost of the mean step, or of the window that stands for one, in words."""
         return f"{in_ms(mean_ns(series))} {self.per}"
@@ -81,7 +86,7 @@ class Subject(Struct, frozen=True):
 
     def others_waited(self, cost: Cost, culprits: Culprits) -> str:
         """How long the others waited for late ranks because of a cost, and what the rest of it is."""
-        waits = waited_for(culprits, everybody=True)
+        waits = waited_for(culprits, self.per, everybody=True)
         late_ns = sum(float(series.mean()) for series in self.shares.blame_ns.get(cost, {}).values())
         whole_ns = mean_ns(self.shares.cost(cost))
         if in_ms(whole_ns) == in_ms(late_ns) or not waits:
@@ -253,10 +258,10 @@ def ranks_text(ranks: tuple[int, ...]) -> str:
     return "ranks " + ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
 
 
-def waited_for(culprits: Culprits, everybody: bool = False) -> str:
+def waited_for(culprits: Culprits, per: str, everybody: bool = False) -> str:
     """How long others waited for each of the latest ranks, in words: ``116 ms a step for rank 1, 25 ms for rank 0``."""
     shown = [(rank, ns) for rank, ns in culprits.late_ns if ns > 0 and (everybody or rank in culprits.suspects)]
-    return ", ".join(f"{in_ms(ns)}{' a step' if not at else ''} for rank {rank}" for at, (rank, ns) in enumerate(shown))
+    return ", ".join(f"{in_ms(ns)}{'' if at else f' {per}'} for rank {rank}" for at, (rank, ns) in enumerate(shown))
 
 
 def times_last(cost: Cost, ranks: tuple[int, ...], times: int, affected: int, name: str = "") -> Evidence:

@@ -11,6 +11,7 @@ from diag.diagnoses.policy import COMMUNICATION
 from diag.model.query import By, Query
 from diag.model.states import Sharding, partitions_gradients, sharding_of
 from diag.model.steps import Evidence
+from diag.words import sentences
 
 from .comm_cause import (
     NEEDS_PARTS,
@@ -31,9 +32,10 @@ NEEDS = f"the number of micro-batches of a step; {NEEDS_PARTS}."
 MEANS = "Gradients are reduced in every micro-batch."
 _NO_SYNC = "Run all micro-batches but the last inside model.no_sync()."
 _NO_SYNC_SHARDED = _NO_SYNC + " The unsharded gradients stay in memory meanwhile."
-_IN_LAST = (
-    "Reduce in the last micro-batch only: set_requires_gradient_sync(False) and set_is_last_backward(False) before. "
-    "The unsharded gradients stay in memory meanwhile. Bundled trainer: --grad-sync last."
+_IN_LAST = sentences.WITH_OPTIONS(
+    action="Reduce in the last micro-batch only: set_requires_gradient_sync(False) and set_is_last_backward(False) "
+    "before. The unsharded gradients stay in memory meanwhile.",
+    options="--grad-sync last",
 )
 _BY_ENGINE = "Set gradient_accumulation_steps: ZeRO-1 then reduces in the last micro-batch only."
 _PARTITIONED = (
@@ -73,22 +75,22 @@ def claim(subject: Subject) -> Claim | None:
         ID,
         calls.part(exposed),
         ms,
-        f"Gradients are reduced in each of {batches} micro-batches: {ms:.1f} ms a step before the last one",
+        f"Gradients are reduced in each of {batches} micro-batches: {ms:.1f} ms {subject.per} before the last one",
         _action(subject),
         (
             Evidence(
                 "collectives",
                 "reductions of gradients",
                 round(per_step, 1),
-                "a step",
+                subject.per,
                 replace(reductions(), by=By.COUNT, per=PER_RANK_AND_STEP),
             ),
-            Evidence("steps", "micro_batches", float(batches), "a step", Query("steps", subject.counted)),
+            Evidence("steps", "micro_batches", float(batches), subject.per, Query("steps", subject.counted)),
             Evidence(
                 "collectives",
                 "reductions before the last, exposed",
                 ms,
-                "ms a step",
+                f"ms {subject.per}",
                 exposed_of(reductions(**{"micro_batch <": last})),
             ),
         ),

@@ -56,7 +56,8 @@ def find(subject: Subject) -> list[Finding]:
         subject.costing(
             Cost.STRAGGLER,
             id="throttled-device",
-            title=f"The {gpus} throttled ({_why(throttled)}): {in_ms(cost)} a step{subject.waiting_ranks_text(ranks)}",
+            title=f"The {gpus} throttled ({_why(throttled)}): {in_ms(cost)} {subject.per}"
+            f"{subject.waiting_ranks_text(ranks)}",
             action=f"Drain {hosts_text(subject, ranks)}, or remove the reason: cooling and dust, power supply, power "
             f"limit ({_look(subject, ranks)}).",
             evidence=[evidence for each in throttled for evidence in _evidence(each, others)],

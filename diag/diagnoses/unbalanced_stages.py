@@ -42,7 +42,7 @@ def find(subject: Subject) -> list[Finding]:
                 *(
                     Evidence(
                         "segments",
-                        f"{rank_words(stage_ranks)}: work of a step, median",
+                        f"{rank_words(stage_ranks)}: work {subject.of_whole}, median",
                         round(ms, 3),
                         "ms",
                         Query("steps", {**subject.counted, "rank": list(stage_ranks)}),

@@ -55,11 +55,11 @@ def claim(subject: Subject) -> Claim | None:
         ID,
         calls.part(exposed),
         ms,
-        f"ZeRO's reductions cost {ms:.1f} ms a step: {why}",
+        f"ZeRO's reductions cost {ms:.1f} ms {subject.per}: {why}",
         f"DeepSpeed, zero_optimization: {action}",
         (
-            Evidence("collectives", "buckets of a backward", round(buckets, 1), "a step", reduced),
-            Evidence("collectives", "reductions in backward, exposed", ms, "ms a step", reduced),
+            Evidence("collectives", "buckets of a backward", round(buckets, 1), subject.per, reduced),
+            Evidence("collectives", "reductions in backward, exposed", ms, f"ms {subject.per}", reduced),
             Evidence("collectives", "exposed share of their transfers", round(1 - _hidden(rows), 4), "share", reduced),
         ),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import subprocess
 from collections.abc import Callable, Sequence
@@ -26,6 +25,7 @@ from diag.errors import DiagError
 from diag.model.steps import Advice
 from diag.replay.advice import changed_arguments
 from diag.tune.policy import TUNING
+from diag.words import sentences
 
 from .history import History, Interval, Outcome, Round, Run, save
 
@@ -204,10 +204,6 @@ def _next(result: Result, tried: Sequence[dict[str, str | int]]) -> Advice | Non
     return next((a for a in result.advice if a.settings and dict(a.settings) not in tried), None)
 
 
-# How findings name options of the bundled trainer.
-_ADVISED = re.compile(r"Bundled trainer: (--[\w-]+ [\w.]+)")
-
-
 def why_nothing_is_left(result: Result, tried: Sequence[dict[str, str | int]]) -> str:
     """Why there is no change left to try: what was refused, and what a finding advises that is not tried."""
     if result.advice and all(advice.settings for advice in result.advice):
@@ -216,7 +212,8 @@ def why_nothing_is_left(result: Result, tried: Sequence[dict[str, str | int]]) -
     reasons = list(result.recommendation.not_advised)
     flags = {flag for settings in tried for flag in changed_arguments((), settings)}
     for finding in result.examination.findings:
-        for option in _ADVISED.findall(finding.action):
+        options = sentences.WITH_OPTIONS.read(finding.action).get("options", "")
+        for option in filter(None, options.split(" or ")):
             if option.split()[0] not in flags:
                 reasons.append(f"{finding.id} advises {option}, but the replay predicts no gain that could be measured")
     return f"{why} ({'; '.join(reasons[: TUNING.most_reasons])})" if reasons else why

@@ -25,8 +25,13 @@ class Sentence(str):
     def pattern(self) -> re.Pattern[str]:
         """Matches the texts that it makes, without its full stop at the end."""
         pieces = Formatter().parse(self)
-        parts = (f"{re.escape(text)}{'(.*?)' if name is not None else ''}" for text, name, _, _ in pieces)
+        parts = (f"{re.escape(text)}{f'(?P<{name}>.*?)' if name is not None else ''}" for text, name, _, _ in pieces)
         return re.compile("".join(parts).removesuffix(r"\.") + r"\.?", re.DOTALL)
+
+    def read(self, text: str) -> dict[str, str]:
+        """The fields of a text that it made; none of any other text."""
+        match = self.pattern.fullmatch(text)
+        return match.groupdict() if match is not None else {}
 
 
 # -- the headline of a verdict -----------------------------------------------------------------------------------------
@@ -90,6 +95,8 @@ A_PART_IS_REMOVED = Sentence("the change removes a part of it")
 EVERY_CAUSE_IS_REMOVED = Sentence("every other cause that makes {ranks} late is removed as well")
 OTHER_COSTS_FALL = Sentence("other costs fall as well")
 MORE_MEMORY = Sentence("{size} more memory for parameters and gradients")
+# ``options``: of the bundled trainer, joined by "or"; ``diag tune`` reads them.
+WITH_OPTIONS = Sentence("{action} Bundled trainer: {options}.")
 LESS_MEMORY = Sentence("{size} less memory for parameters and gradients")
 
 # -- what an answer rests on -------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -97,11 +96,6 @@ def operation(op: str) -> str:
 def per_whole(attribution: Attribution) -> str:
     """What a mean is of, in words: nothing marks the steps of some windows."""
     return "in this window" if attribution.undivided else "a step"
-
-
-def of_window(text: str) -> str:
-    """A text about a step, in a window that is not divided into steps."""
-    return re.sub(r"\b(?:(?:of|in) )?(?:a|per) step\b", "in this window", text)
 
 
 def fused_words(ns_per_step: float, per: str) -> str:

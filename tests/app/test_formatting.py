@@ -2,7 +2,6 @@ import pytest
 
 from diag.app import markup
 from diag.words import formatting
-from diag.words.wording import of_window
 
 
 @pytest.mark.parametrize(
@@ -62,15 +61,3 @@ def test_long_lists_of_ranks_end() -> None:
 def test_text_of_others_is_not_markup() -> None:
     assert markup.plain("a_b *c* [d](e) $5 :red[f]") == r"a\_b \*c\* \[d\]\(e\) \$5 \:red\[f\]"
     assert markup.plain("&lt;b>") == r"\&lt;b\>"
-
-
-@pytest.mark.parametrize(
-    ("of_step", "text"),
-    [
-        ("waits 3 ms a step", "waits 3 ms in this window"),
-        ("work of a step, median", "work in this window, median"),
-        ("tokens in a step", "tokens in this window"),
-    ],
-)
-def test_what_is_said_of_a_step_reads_well_of_a_window(of_step: str, text: str) -> None:
-    assert of_window(of_step) == text

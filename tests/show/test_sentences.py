@@ -33,7 +33,7 @@ def test_every_sentence_of_an_answer_is_of_a_template(name: str) -> None:
     told += [*(change.gain for change in advised.changes), *([advised.basis] if advised.basis else [])]
     headline = page.verdict.headline
     framed = sentences.BOUND.pattern.fullmatch(headline) or sentences.BOUND_BY_SEVERAL.pattern.fullmatch(headline)
-    told.append(begun(framed.groups()[-1]) if framed is not None else headline)
+    told.append(begun(framed["finding"]) if framed is not None else headline)
     assert [text for text in told if not made_by(text, TELLING)] == []
 
 
@@ -43,6 +43,12 @@ def test_a_clause_in_a_sentence_is_of_a_template() -> None:
     assert match is not None
     assert sentences.EVERY_OTHER_RANK_WAITS(them="it") == ", and every other rank waits for it"
     assert title.endswith(sentences.EVERY_OTHER_RANK_WAITS(them="it"))
+
+
+def test_the_options_that_an_action_names_can_be_read() -> None:
+    action = sentences.WITH_OPTIONS(action="Wrap coarser.", options="--wrap block or --wrap 2")
+    assert sentences.WITH_OPTIONS.read(action)["options"] == "--wrap block or --wrap 2"
+    assert sentences.WITH_OPTIONS.read("Wrap coarser.") == {}
 
 
 def test_a_sentence_needs_all_of_its_fields() -> None:
