@@ -141,6 +141,13 @@ def test_a_file_that_cannot_be_used_is_an_error(text: str, reason: str, tmp_path
     assert not policy.overrides()
 
 
+@pytest.mark.parametrize("command", [("run",), ("tune",), ("export", SAMPLE, "--format", "jsonl"), ("metrics", SAMPLE)])
+def test_commands_that_start_something_check_the_file_first(command: tuple[str | Path, ...], tmp_path: Path) -> None:
+    ended = diag(*command, "--policy", tmp_path / "none.toml")
+    assert ended.returncode == 1
+    assert "none.toml: cannot be read" in ended.stderr
+
+
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     ended = diag("analyze", SAMPLE, "--policy", tmp_path / "none.toml")
     assert ended.returncode == 1

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from diag.cli.dashboard import AllowHostOption
-from diag.cli.reading import STDOUT, no_dash, rank_list
+from diag.cli.reading import STDOUT, PolicyOption, no_dash, override_thresholds, rank_list
 from diag.errors import DiagError, ExitCode
 from diag.words.terminal import put, say
 
@@ -93,11 +93,13 @@ def export(
     every: Annotated[
         float, typer.Option(metavar="SECONDS", help="Seconds between two exports with --follow.", min=0.1)
     ] = 15.0,
+    policy: PolicyOption = None,
 ) -> None:
     """Export a run's numbers to another system, once or until the run ends.
 
     Exit code 0: exported; 1: no run directory, or what should take the numbers does not.
     """
+    override_thresholds(policy)
     if to in _OF_STEPS:
         if follow:
             raise DiagError(
@@ -217,11 +219,13 @@ def metrics(
     grafana: Annotated[
         bool, typer.Option("--grafana", help="Print the Grafana dashboard of these metrics, to import, and end.")
     ] = False,
+    policy: PolicyOption = None,
 ) -> None:
     """Serve a run's numbers to Prometheus at /metrics. Every scrape reads what is new in the run.
 
     Runs until Ctrl-C, also when the run has ended.
     """
+    override_thresholds(policy)
     if grafana:
         from diag.export.definitions import dashboard
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from diag.cli.reading import PolicyOption, override_thresholds
 from diag.cli.recording import SKIP, RecordingOptions, with_options
 from diag.collectors.layout import MOST_RANKS, RunLayout
 from diag.collectors.settings import COLLECT_VARIABLE, CollectorSettings
@@ -192,6 +193,7 @@ def run(
             show_default=False,
         ),
     ] = None,
+    policy: PolicyOption = None,
     **values: Any,
 ) -> None:
     """Train with collectors attached, and leave a run directory that `diag analyze` reads.
@@ -202,6 +204,7 @@ def run(
     The exit code is the training's own, or 5 if the training hung and was ended. After a hang or a crash it prints
     which rank is at fault, as `diag triage` does.
     """
+    override_thresholds(policy)
     options = RunOptions.of(values)
     if options.nnodes > 1 and not (options.rdzv_endpoint and options.rdzv_id and options.out):
         raise DiagError(

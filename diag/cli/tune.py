@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from diag.cli.reading import no_dash
+from diag.cli.reading import PolicyOption, no_dash, override_thresholds
 from diag.errors import DiagError, ExitCode
 from diag.words.terminal import say
 
@@ -25,12 +25,14 @@ def tune(
     out: Annotated[
         Path | None, typer.Option(help="Folder for all runs; else runs/<time>-tune.", callback=no_dash)
     ] = None,
+    policy: PolicyOption = None,
 ) -> None:
     """Train, diagnose, apply the best advice, and keep it if runs with it are clearly faster than runs without.
 
     Takes every option of `diag run` as well: they describe the training to be tuned. What was predicted and what was
     measured of each change stays in the folder, which `diag dashboard` shows.
     """
+    override_thresholds(policy)
     from diag.show.compare import print_history
     from diag.tune.loop import train
     from diag.tune.loop import tune as tune_training

@@ -228,7 +228,9 @@ def test_it_says_why_it_has_nothing_to_try() -> None:
     result: Any = SimpleNamespace(
         advice=(),
         recommendation=SimpleNamespace(not_advised=("each block a unit: would change the step by +0.5%",)),
-        examination=SimpleNamespace(findings=(SimpleNamespace(id="x", action="Bundled trainer: --prefetch 1."),)),
+        examination=SimpleNamespace(
+            findings=(SimpleNamespace(id="x", action="Prefetch. Bundled trainer: --prefetch 1."),)
+        ),
     )
     why = why_nothing_is_left(result, [])
     assert "x advises --prefetch 1" in why
@@ -239,7 +241,7 @@ def test_it_says_why_it_has_nothing_to_try() -> None:
 def test_every_option_that_a_finding_advises_is_one_that_tune_tries() -> None:
     package = Path(loop.__file__).parents[1]
     texts = [path.read_text() for path in (package / "diagnoses").glob("*.py")]
-    advised = {flag for text in texts for flag in re.findall(r"Bundled trainer: --([\w-]+)", text)}
+    advised = {flag for text in texts for flag in re.findall(r'options="--([\w-]+)', text)}
     settings = re.findall(r"settings=(\{.*?\})", (package / "replay/knobs.py").read_text())
     tried = set(re.findall(r'"(\w+)":', " ".join(settings)))
     assert advised
