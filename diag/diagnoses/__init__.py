@@ -147,7 +147,7 @@ def examine(
     findings, not_found, not_looked = ask(subject, DIAGNOSES)
     not_looked += unseen_communication.inside_fused(attribution)
     doubts = tuple(doubt for doubt in (compared.doubt, unlike_the_rest(attribution, tables)) if doubt)
-    collectives = _by_collectives(attribution, tables)
+    collectives = _collectives_of(attribution, tables)
     if collectives is not None and (late := durations.find(collectives)):
         findings = tuple(sorted((*findings, *late), key=lambda finding: (-finding.share, finding.id)))
     return Examination(
@@ -165,7 +165,7 @@ def examine_collectives(collectives: CollectivesAccount) -> Examination:
     return Examination(findings, not_found, not_looked, steps, collectives=collectives)
 
 
-def _by_collectives(attribution: Attribution, tables: Tables) -> CollectivesAccount | None:
+def _collectives_of(attribution: Attribution, tables: Tables) -> CollectivesAccount | None:
     """For a run on GPUs without any profiler window, whose communication is known from these durations only."""
     if tables.durations is None or attribution.comm_known:
         return None

@@ -21,7 +21,7 @@ from diag.words.formatting import counted, share
 from diag.words.wording import only_durations, sentence
 
 from . import straggler
-from .cost_rows import CostRow, CostTable, Side, Source
+from .cost_rows import CostTable, Side, Source
 from .costs import Cost
 from .shares import NO_NOISE, Shares
 from .subject import ranks_text, severity
@@ -35,26 +35,22 @@ class CollectivesAccount(Struct, frozen=True, eq=False, dict=True):
     read: DurationRecords
     late: Late | None
 
-    def rows(self) -> tuple[CostRow, ...]:
-        """Cost rows of the whole job, as one step: its time if known, else that of a rank in its collectives. Nothing
-        is known of computation, nor of what communication is exposed."""
+    @cached_property
+    def shares(self) -> Shares:
+        """The whole job as one step: its time if known, else that of a rank in its collectives. Nothing is known of
+        computation, nor of what communication is exposed."""
         account, table = self.durations, CostTable(1)
-        whole = np.full(1, float(account.wall_ns or account.busy_ns.mean()))
-        busy = np.minimum(whole, account.busy_ns.mean())
-        table.add(Side.PATH, None, whole - busy, Kind.COMPUTE, Detail.NONE)
+        dur_ns = np.full(1, float(account.wall_ns or account.busy_ns.mean()))
+        busy = np.minimum(dur_ns, account.busy_ns.mean())
+        table.add(Side.PATH, None, dur_ns - busy, Kind.COMPUTE, Detail.NONE)
         table.add(Side.PATH, None, busy, Kind.COMM, Detail.NONE)
         if self.late is not None:
-            late_ns = np.minimum(whole, self.late.cost_ns)
+            late_ns = np.minimum(dur_ns, self.late.cost_ns)
             table.relabel(Side.PATH, None, Cost.STRAGGLER, late_ns, activity=(Kind.IDLE, Detail.UNKNOWN))
             for rank in self.late.ranks:
                 table.add(Side.WAITING, Cost.STRAGGLER, late_ns, Kind.IDLE, Detail.UNKNOWN, rank)
-        return tuple(table.rows())
-
-    @cached_property
-    def shares(self) -> Shares:
-        rows = self.rows()
-        dur_ns = sum((row.ns for row in rows if row.side == Side.PATH), start=np.zeros(1))
-        return Shares((0,), dur_ns, rows, self.durations.ranks, True, NO_NOISE, Source.COLLECTIVES)
+        rows, sees = tuple(table.rows()), frozenset((Cost.STRAGGLER,))
+        return Shares((0,), dur_ns, rows, account.ranks, True, NO_NOISE, Source.COLLECTIVES, sees)
 
 
 def collectives_account(durations: Durations, read: DurationRecords) -> CollectivesAccount:

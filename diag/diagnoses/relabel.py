@@ -1,7 +1,7 @@
 """Costs by evidence that an account lacks: CPU scheduling, the pipeline, and whether ranks communicate at all.
 
-Each correction gives some time another cost, or takes its cost away. They are made in the order of ``ORDER``: what an
-earlier one has labelled, a later one leaves, unless it names that cost.
+Each correction gives some time another cost, or takes its cost away. The order is that of ``BY_SCHEDULING``, then of
+``BY_PARALLELISM``: what an earlier one has labelled, a later one leaves, unless it names that cost.
 """
 
 from __future__ import annotations
@@ -171,4 +171,3 @@ Correction = Callable[[CostTable, Known], None]
 
 BY_SCHEDULING: tuple[Correction, ...] = (_late_for_scheduling, _stopped_in_collectives, _common_to_all, _between_phases)
 BY_PARALLELISM: tuple[Correction, ...] = (_without_others, _with_pipeline)
-ORDER = (*BY_SCHEDULING, *BY_PARALLELISM)

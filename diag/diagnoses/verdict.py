@@ -207,7 +207,7 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
 def _by_collectives(account: CollectivesAccount, tables: Tables) -> Verdict:
     """Who is late, where nothing else is known of the steps: the account of the collectives explains that much."""
     busy, no_late_rank = account.durations.share, "no rank arrives last much more often than the others"
-    for finding in find_late(account):
+    if finding := next(iter(find_late(account)), None):
         cost = f", and {printed(finding.share)} of the wall-clock time" if account.durations.wall_ns else ""
         return Verdict(
             Bottleneck.UNDETERMINED,

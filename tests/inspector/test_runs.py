@@ -11,8 +11,10 @@ from diag.api import open_run
 from diag.collectors import identity
 from diag.collectors.layout import RunLayout
 from diag.collectors.settings import SETTINGS_VARIABLE, CollectorSettings
+from diag.diagnoses.costs import Cost
 from diag.model.steps import Bottleneck
 from tests.inspector.files import collective, header, lines, metadata
+from tests.test_costs import add_up
 from tests.test_gpu_runs import COMPUTE, MS, run_directory
 
 STEPS = 20
@@ -40,6 +42,11 @@ def test_the_late_rank_of_a_run_without_a_window(tmp_path: Path) -> None:
     assert finding is not None
     assert finding.cost_ns_per_step == pytest.approx(50 * MS, rel=0.01)
     assert "the durations of 100 collectives" in " ".join(result.coverage.notes)
+    assert result.examination.collectives is not None
+    shares = result.examination.collectives.shares
+    add_up(shares)
+    assert shares.share(Cost.STRAGGLER) == pytest.approx(verdict.share, abs=1e-4)
+    assert set(shares.blame_ns[Cost.STRAGGLER]) == {0}
 
 
 def test_communication_that_costs_little_is_ruled_out(tmp_path: Path) -> None:
