@@ -24,8 +24,11 @@ class Sentence(str):
     @cached_property
     def pattern(self) -> re.Pattern[str]:
         """Matches the texts that it makes, without its full stop at the end."""
-        pieces = Formatter().parse(self)
-        parts = (f"{re.escape(text)}{f'(?P<{name}>.*?)' if name is not None else ''}" for text, name, _, _ in pieces)
+        parts: list[str] = []
+        for text, name, _, _ in Formatter().parse(self):
+            again = f"(?P<{name}>" in "".join(parts)
+            field = f"(?P={name})" if again else f"(?P<{name}>.*?)"
+            parts += [re.escape(text), field if name is not None else ""]
         return re.compile("".join(parts).removesuffix(r"\.") + r"\.?", re.DOTALL)
 
     def read(self, text: str) -> dict[str, str]:
