@@ -8,14 +8,13 @@ ordered by priority and cut into the exact ``Segments`` of each window.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diag.model.steps import CollectiveCall, Detail, Kind, RankStep, Segments, joined
+from diag.model.steps import CollectiveCall, Detail, Kind, Pieces, RankStep, Segments
 
 from .calls import Some, calls_in
 
@@ -227,7 +226,7 @@ class Painted:
         opens = np.concatenate(([True], (kind[1:] != kind[:-1]) | (detail[1:] != detail[:-1])))
         self._start, self._kind, self._detail = start[opens], kind[opens], detail[opens]
 
-    def cut(self, begins: Times, ends: Times) -> list[Segments]:
+    def cut(self, begins: Times, ends: Times) -> Pieces:
         """The pieces of each ``[begin, end)``. An empty window has no piece."""
         first = np.searchsorted(self._start, begins, side="right") - 1
         last = np.where(ends > begins, np.searchsorted(self._start, ends, side="left"), first)
@@ -239,7 +238,7 @@ class Painted:
         end = np.append(start[1:], 0) if len(start) else start
         end[edges[1:][filled] - 1] = ends[filled]
         kind, detail = self._kind[at], self._detail[at]
-        return [Segments(start[i:j], end[i:j], kind[i:j], detail[i:j]) for i, j in pairwise(edges.tolist())]
+        return Pieces(Segments(start, end, kind, detail), edges)
 
 
 def cut(layers: Sequence[Layer], begin: int, end: int, rest: Detail = Detail.OTHER) -> Segments:
@@ -317,9 +316,8 @@ def on_clock(steps: Sequence[RankStep], clock: Callable[[Times], Times]) -> list
         return []
     calls, places = calls_in([step.collectives for step in steps])
     moved = calls.on_clock(clock)
-    every = joined([step.segments for step in steps])
-    starts, ends = clock(every.start_ns), clock(every.end_ns)
-    edges = np.cumsum([0, *(len(step.segments.kind) for step in steps)]).tolist()
+    pieces = Pieces.of([step.segments for step in steps])
+    pieces = pieces.moved(clock(pieces.every.start_ns), clock(pieces.every.end_ns))
     begun, done = (
         clock(np.array([getattr(step, name) for step in steps], dtype=np.int64)).tolist()
         for name in ("begin_ns", "end_ns")
@@ -329,10 +327,10 @@ def on_clock(steps: Sequence[RankStep], clock: Callable[[Times], Times]) -> list
             step,
             begin_ns=begin,
             end_ns=end,
-            segments=replace(step.segments, start_ns=starts[i:j], end_ns=ends[i:j]),
+            segments=segments,
             collectives=Some(moved, of_step),
         )
-        for step, (i, j), begin, end, of_step in zip(steps, pairwise(edges), begun, done, places, strict=True)
+        for step, segments, begin, end, of_step in zip(steps, pieces, begun, done, places, strict=True)
     ]
 
 

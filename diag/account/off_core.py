@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from diag.collectors.records import BACKWARD, FORWARD, OPTIMIZER
-from diag.model.steps import Detail, Kind, RankStep, Segments
+from diag.model.steps import Detail, Kind, Pieces, RankStep, Segments
 
 _PHASES = {Detail.FORWARD: FORWARD, Detail.BACKWARD: BACKWARD, Detail.OPTIMIZER: OPTIMIZER}
 
@@ -22,12 +22,15 @@ _PHASES = {Detail.FORWARD: FORWARD, Detail.BACKWARD: BACKWARD, Detail.OPTIMIZER:
 def by_cpu_time(steps: Sequence[RankStep], blocked: Mapping[int, Mapping[str, int]]) -> list[RankStep]:
     """The steps of one rank with compute and idle time by what its thread did. ``blocked``: how long it was blocked,
     nanoseconds by step and phase (``scheduling.blocked_in_phases``)."""
-    return [_by_cpu_time(step, blocked.get(step.step, {})) for step in steps]
+    pieces = Pieces.of([step.segments for step in steps])
+    idle = np.bincount(pieces.of_step[pieces.every.kind == Kind.IDLE], minlength=len(steps)) > 0
+    return [
+        _by_cpu_time(step, of_step) if (of_step := blocked.get(step.step, {})) or idles else step
+        for step, idles in zip(steps, idle.tolist(), strict=True)
+    ]
 
 
 def _by_cpu_time(step: RankStep, blocked: Mapping[str, int]) -> RankStep:
-    if not blocked and Kind.IDLE not in step.segments.kind:
-        return step  # as most are
     segments, outside = step.segments, {}
     for detail, phase in _PHASES.items():
         before = segments.total(Kind.IDLE, detail)  # in a traced step: no operator runs

@@ -7,12 +7,13 @@ only launches: its phases show the host's activity, not the device's, and commun
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct
 
-from diag.account.policy import CLOCKS
+from diag.account.policy import CLOCKS, CRITICAL_PATH
 from diag.collectors.records import (
     BACKWARD,
     CHECKPOINT,
@@ -57,40 +58,51 @@ def partition(
     painted = Painted(disjoint(_layers(recorded, waits, p2p, idle)))
     spans = np.stack((calls.start_ns, calls.end_ns), axis=1)
     on_wire = iv.union(spans[~calls.labelled(TRANSFER)], waits)
-    wired = iv.Covered(on_wire).between(begins, ends).tolist()
-    starts, until = calls.start_ns, calls.end_ns
-    # Calls may end in any order: those before the first one that reaches into the step need not be looked at.
-    reaching = np.searchsorted(np.maximum.accumulate(until), begins, side="right").tolist()
-    begun = np.searchsorted(starts, ends, side="right").tolist()
+    wired = iv.Covered(on_wire).between(begins, ends)
     whole = bool(rows.whole.all())
     segments = painted.cut(begins, ends)
     spent = by_causes(segments)
-    steps = []
-    columns = zip(
-        *(column.tolist() for column in (recorded.step, begins, ends)), segments, wired, reaching, begun, strict=True
-    )
-    for at, (step, begin, end, pieces, on_wire_ns, first, last) in enumerate(columns):
+    hidden = np.maximum(0, wired - spent[:, Kind.COMM].sum(axis=1))
+    optimizing = spent[:, Kind.COMPUTE, Detail.OPTIMIZER]
+    source = "records" if idle is None else "events"
+    columns = (column.tolist() for column in (recorded.step, begins, ends, hidden, optimizing))
+    return [
+        RankStep(
+            rank=rank,
+            step=step,
+            begin_ns=begin,
+            end_ns=end,
+            source=source,
+            segments=pieces,
+            overlapped_comm_ns=hidden_ns,
+            optimizer_ns=optimizer_ns,
+            collectives=Some(calls, inside),
+            comm_known=not on_device,
+            hidden_known=whole,
+        )
+        for step, begin, end, hidden_ns, optimizer_ns, pieces, inside in zip(
+            *columns, segments, _inside(calls, begins, ends), strict=True
+        )
+    ]
+
+
+def _inside(calls: Calls, begins: iv.Times, ends: iv.Times) -> Iterator[iv.Times]:
+    """Of each step, the places of the calls in it. ``calls``: in order of their starts."""
+    starts, until = calls.start_ns, calls.end_ns
+    # Calls may end in any order: those before the first one that reaches into the step need not be looked at.
+    first = np.searchsorted(np.maximum.accumulate(until), begins, side="right")
+    counts = np.maximum(np.searchsorted(starts, ends, side="right") - first, 0)
+    batch = np.cumsum(counts) // CRITICAL_PATH.pairs_at_once
+    for of_batch in np.split(np.arange(len(begins)), np.flatnonzero(np.diff(batch)) + 1):
+        near = counts[of_batch]
+        step = np.repeat(of_batch, near)
+        at = np.arange(len(step)) + np.repeat(first[of_batch] - np.cumsum(near) + near, near)
         # The call of the last rank to arrive has no duration if the transfer takes no time. At the edge of two steps it
         # belongs to the first: if it were in neither, only the other ranks would have met.
-        near = slice(first, last)
-        inside = (starts[near] < end) | (starts[near] == until[near])
-        inside_step = first + np.flatnonzero(inside & (until[near] > begin))
-        steps.append(
-            RankStep(
-                rank=rank,
-                step=step,
-                begin_ns=begin,
-                end_ns=end,
-                source="records" if idle is None else "events",
-                segments=pieces,
-                overlapped_comm_ns=max(0, on_wire_ns - int(spent[at, Kind.COMM].sum())),
-                optimizer_ns=int(spent[at, Kind.COMPUTE, Detail.OPTIMIZER]),
-                collectives=Some(calls, inside_step),
-                comm_known=not on_device,
-                hidden_known=whole,
-            )
-        )
-    return steps
+        inside = ((starts[at] < ends[step]) | (starts[at] == until[at])) & (until[at] > begins[step])
+        edges = np.searchsorted(step[inside], np.append(of_batch, len(begins))).tolist()
+        places = at[inside]
+        yield from (places[i:j] for i, j in pairwise(edges))
 
 
 def calls_of(rows: Sequence[CollectiveRow], groups: Mapping[str, Sequence[int]]) -> Calls:

@@ -5,9 +5,11 @@ Run ──rundir, traces──▶ Tables ──account──▶ Attribution ─�
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum, StrEnum
 from functools import cached_property
+from itertools import pairwise
+from typing import overload
 
 import msgspec
 import numpy as np
@@ -72,12 +74,15 @@ STARTUP_DETAILS = (Detail.LOADING, Detail.OUTSIDE)
 
 class Segments(Struct, frozen=True):
     """A step of one rank cut into consecutive pieces. Arrays of equal length n; piece i covers
-    ``[start_ns[i], end_ns[i])``, ``start_ns[i + 1] == end_ns[i]``, and the first and last edges are the step's own."""
+    ``[start_ns[i], end_ns[i])``, ``start_ns[i + 1] == end_ns[i]``, and the first and last edges are the step's own.
+    ``part_of``, ``place``: the ``Pieces`` of which it is a view, and its place among them."""
 
     start_ns: npt.NDArray[np.int64]
     end_ns: npt.NDArray[np.int64]
     kind: npt.NDArray[np.int8]
     detail: npt.NDArray[np.int8]
+    part_of: Pieces | None = None
+    place: int = 0
 
     def total(self, kind: Kind, detail: Detail | None = None) -> int:
         chosen = self.kind == kind
@@ -86,12 +91,73 @@ class Segments(Struct, frozen=True):
         return int((self.end_ns - self.start_ns)[chosen].sum())
 
 
+class Pieces(Sequence[Segments]):
+    """The pieces of several steps as columns, one step after the other; as a sequence, the ``Segments`` of each step,
+    which are views. The pieces of step i are ``edges[i]`` to ``edges[i + 1]`` of ``every``."""
+
+    __slots__ = ("_edges", "edges", "every")
+
+    def __init__(self, every: Segments, edges: npt.NDArray[np.int64]) -> None:
+        self.every, self.edges = every, edges
+        self._edges: list[int] = edges.tolist()
+
+    @classmethod
+    def of(cls, steps: Sequence[Segments | CriticalPath]) -> Pieces:
+        """Without a copy if the steps are consecutive ones of the same pieces."""
+        first = steps[0] if steps else None
+        if isinstance(first, Segments) and (own := first.part_of) is not None:
+            begin, until = first.place, first.place + len(steps)
+            places = [step.place for step in steps if isinstance(step, Segments) and step.part_of is own]
+            if places == list(range(begin, until)):
+                return own._between(begin, until)
+        start, end, kind, detail = (
+            np.concatenate([getattr(pieces, name) for pieces in steps])
+            for name in ("start_ns", "end_ns", "kind", "detail")
+        )
+        counts = [len(pieces.kind) for pieces in steps]
+        return cls(Segments(start, end, kind, detail), np.cumsum([0, *counts], dtype=np.int64))
+
+    def _between(self, first: int, last: int) -> Pieces:
+        if (first, last) == (0, len(self)):
+            return self
+        edges, every = self.edges[first : last + 1], self.every
+        at = slice(edges[0], edges[-1])
+        cut = Segments(every.start_ns[at], every.end_ns[at], every.kind[at], every.detail[at])
+        return Pieces(cut, edges - edges[0])
+
+    @property
+    def of_step(self) -> npt.NDArray[np.int64]:
+        """The place of each piece's step."""
+        return np.repeat(np.arange(len(self)), np.diff(self.edges))
+
+    def moved(self, start_ns: npt.NDArray[np.int64], end_ns: npt.NDArray[np.int64]) -> Pieces:
+        """The same pieces with these edges."""
+        return Pieces(Segments(start_ns, end_ns, self.every.kind, self.every.detail), self.edges)
+
+    def __len__(self) -> int:
+        return len(self._edges) - 1
+
+    def __iter__(self) -> Iterator[Segments]:
+        every = self.every
+        start, end, kind, detail = every.start_ns, every.end_ns, every.kind, every.detail
+        for place, (i, j) in enumerate(pairwise(self._edges)):
+            yield Segments(start[i:j], end[i:j], kind[i:j], detail[i:j], self, place)
+
+    @overload
+    def __getitem__(self, place: int) -> Segments: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Segments]: ...
+    def __getitem__(self, place: int | slice) -> Segments | list[Segments]:
+        if isinstance(place, slice):
+            return [self[each] for each in range(len(self))[place]]
+        at, every = range(len(self))[place], self.every
+        i, j = self._edges[at], self._edges[at + 1]
+        return Segments(every.start_ns[i:j], every.end_ns[i:j], every.kind[i:j], every.detail[i:j], self, at)
+
+
 def joined(steps: Sequence[Segments | CriticalPath]) -> Segments:
     """The pieces of all of them as columns, one step after the other."""
-    start, end, kind, detail = (
-        np.concatenate([getattr(pieces, name) for pieces in steps]) for name in ("start_ns", "end_ns", "kind", "detail")
-    )
-    return Segments(start, end, kind, detail)
+    return Pieces.of(steps).every
 
 
 def by_cause(pieces: Segments | CriticalPath) -> npt.NDArray[np.int64]:
@@ -105,9 +171,9 @@ def by_causes(steps: Sequence[Segments | CriticalPath]) -> npt.NDArray[np.int64]
     causes = len(Kind) * len(Detail)
     if not steps:
         return np.zeros((0, len(Kind), len(Detail)), dtype=np.int64)
-    of_step = np.repeat(np.arange(len(steps)), [len(pieces.kind) for pieces in steps])
-    every = joined(steps)
-    cause = of_step * causes + every.kind.astype(np.int64) * len(Detail) + every.detail
+    pieces = steps if isinstance(steps, Pieces) else Pieces.of(steps)
+    every = pieces.every
+    cause = pieces.of_step * causes + every.kind.astype(np.int64) * len(Detail) + every.detail
     spent = np.bincount(cause, weights=every.end_ns - every.start_ns, minlength=len(steps) * causes)
     return spent.astype(np.int64).reshape(len(steps), len(Kind), len(Detail))
 
