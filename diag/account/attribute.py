@@ -15,7 +15,6 @@ from diag.model.parts import UNKNOWN as NOT_KNOWN
 from diag.model.parts import PartColumns, PartRows
 from diag.model.steps import (
     Attribution,
-    CriticalPath,
     Division,
     Kind,
     MatchedCollective,
@@ -35,7 +34,7 @@ from . import intervals as iv
 from .blame import Meetings, StagePeers
 from .cached_steps import steps_of, windows_of
 from .calls import Calls, Matched, Some, calls_in
-from .critical_path import Readiness, Timeline, held_up_at, readiness, walk
+from .critical_path import Readiness, Timeline, held_up, readiness, walks
 from .device_clock import DeviceClocked, on_device_clocks
 from .gpu import idle_parts
 from .intervals import intervals_of, on_clock, shifted, within
@@ -91,8 +90,10 @@ def account_of(
     begun = _begun_in(came, by_step)
     left_out = steps_left_out(tables, sorted(by_step)) if left_out is None else left_out
     division, marker = _division(ranks)
-    paths = {number: walk(_comparable(members, tied), timelines, came) for number, members in sorted(by_step.items())}
-    held = _held_up(came, begun, paths)
+    numbers = sorted(by_step)
+    followed = walks([_comparable(by_step[number], tied) for number in numbers], timelines, came)
+    paths = dict(zip(numbers, followed, strict=True))
+    held = held_up(came, begun, paths)
     parts = _parts_by_step(placed, {rank: waits.get(rank, iv.EMPTY) for rank in tied})
     accounts = []
     for (number, path), late in zip(paths.items(), meetings.lateness(held), strict=True):
@@ -378,25 +379,6 @@ def _begun_in(came: Readiness, by_step: Mapping[int, Mapping[int, RankStep]]) ->
 def _measured(matched: Matched, begun: Mapping[int, Sequence[int]]) -> tuple[MatchedCollective, ...]:
     measured = measure(matched)
     return tuple(replace(measured[number], step=step) for step, numbers in begun.items() for number in numbers)
-
-
-def _held_up(came: Readiness, begun: Mapping[int, Sequence[int]], paths: Mapping[int, CriticalPath]) -> list[list[int]]:
-    """For each path, the numbers of the collectives at which it met other ranks, in order of arrival."""
-    last = np.flatnonzero(came.nearly_last())
-    edges = np.searchsorted(last, came.matched.edges)
-    place = np.zeros(len(came.matched), dtype=np.int64)  # in the order of the keys
-    keys = came.matched.keys_of
-    place[sorted(range(len(keys)), key=keys.__getitem__)] = np.arange(len(keys))
-    held = []
-    for step, path in paths.items():
-        numbers = np.array(begun[step], dtype=np.int64)
-        counts = edges[numbers + 1] - edges[numbers]
-        number = np.repeat(numbers, counts)
-        at = last[np.repeat(edges[numbers] - np.cumsum(counts) + counts, counts) + np.arange(len(number))]
-        order = np.lexsort((place[number], came.ready_ns[at]))
-        at, number = at[order], number[order]
-        held.append(held_up_at(path, number, came.matched.rank[at], came.ready_ns[at], keys))
-    return held
 
 
 def steps_left_out(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:

@@ -304,6 +304,15 @@ class Matched(Mapping[Key, Mapping[int, CollectiveCall]]):
         return [(self.group_names[group], seq, self.labels[label]) for group, seq, label in columns]
 
     @cached_property
+    def place_of_key(self) -> Ints:
+        """By number: the place of its key among all keys in their order."""
+        groups, labels = (
+            np.argsort(sorted(range(len(names)), key=names.__getitem__)) for names in (self.group_names, self.labels)
+        )
+        place: Ints = np.argsort(np.lexsort((labels[self.label], self.seq, groups[self.group])))
+        return place
+
+    @cached_property
     def number(self) -> dict[Key, int]:
         return {key: number for number, key in enumerate(self.keys_of)}
 

@@ -1,13 +1,14 @@
-"""The critical path of one step across all ranks, walked backwards from the end of the last rank.
+"""The critical paths of steps across all ranks, walked backwards from the end of the last rank.
 
 A ``Timeline`` joins the steps of one rank and sums any window of them in logarithmic time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from itertools import chain, pairwise
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from msgspec import Struct
 
 from diag.account.policy import CRITICAL_PATH
 from diag.collectors.records import SEND
-from diag.model.steps import CriticalPath, Detail, Kind, RankStep, joined
+from diag.model.steps import CriticalPath, Detail, Kind, Pieces, RankStep, joined
 
 from .calls import Calls, Key, Matched
 from .intervals import Intervals, Times
@@ -47,6 +48,7 @@ def details_of(labels: npt.NDArray[np.int16]) -> npt.NDArray[np.int8]:
 
 
 LABELS = len(Kind) * _DETAILS
+_NEVER, _EVER = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 class Arrivals(NamedTuple):
@@ -75,11 +77,10 @@ class Timeline:
         every = joined([step.segments for step in sorted(steps, key=lambda step: step.begin_ns)])
         self.start_ns, self.end_ns = every.start_ns, every.end_ns
         self.label = labels_of(every.kind, every.detail)
-        self._communicating: Mask = every.kind == Kind.COMM
-        self._communication = np.flatnonzero(self._communicating)
+        self.communicating: Mask = every.kind == Kind.COMM
+        self._communication = np.flatnonzero(self.communicating)
         self.calls = calls
-        order = np.lexsort((calls.start_ns, calls.end_ns))
-        self._by_end, self._call_starts, self._call_ends = order, calls.start_ns[order], calls.end_ns[order]
+        self.by_end = np.lexsort((calls.start_ns, calls.end_ns))
 
     @cached_property
     def _sums(self) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -90,22 +91,6 @@ class Timeline:
         spent[np.arange(len(column)), column] = self.end_ns - self.start_ns
         return used, column, np.cumsum(spent, axis=0) - spent
 
-    def segment_before(self, time_ns: int) -> int | None:
-        """Index of the segment that holds the moment just before ``time_ns``; None between or before the steps."""
-        index = int(np.searchsorted(self.start_ns, time_ns, side="left")) - 1
-        return index if index >= 0 and self.end_ns[index] >= time_ns else None
-
-    def segment_after(self, time_ns: int) -> int:
-        """Index of the segment that holds the moment just after ``time_ns``, else of the next one."""
-        return int(np.searchsorted(self.end_ns, time_ns, side="right"))
-
-    def last_communication(self, index: int, begin_ns: int) -> int | None:
-        """The last segment up to ``index`` that is communication and reaches beyond ``begin_ns``."""
-        at = int(np.searchsorted(self._communication, index, side="right")) - 1
-        if at < 0 or self.end_ns[self._communication[at]] <= begin_ns:
-            return None
-        return int(self._communication[at])
-
     def arrivals(self, places: Times) -> Arrivals:
         """When the rank arrived at the calls at these places: one pass over all of them."""
         calls = self.calls
@@ -115,10 +100,10 @@ class Timeline:
         waited, sent = calls.waited[places], calls.with_op(SEND)[places]
         busy_until = np.where(waited, since, end)
         at, inside = self._segments_before(busy_until)
-        standing = inside & self._communicating[at]
+        standing = inside & self.communicating[at]
         idle = np.where(standing, self.start_ns[self._stretches[at]], np.where(waited, busy_until, start))
         at, inside = self._segments_before(end)
-        still = np.where(waited, (since < end) & (end <= until), ~inside | self._communicating[at])
+        still = np.where(waited, (since < end) & (end <= until), ~inside | self.communicating[at])
         # A sender is ready when it sends: it may be blocked later, but the receiver need not wait until then.
         ready = np.where(sent, start, np.maximum(start, np.where(waited, since, idle)))
         return Arrivals(start, end, ready, np.where(sent, start, idle), still & ~sent)
@@ -134,7 +119,7 @@ class Timeline:
     def _stretches(self) -> npt.NDArray[np.int64]:
         """For each segment, the first segment of its unbroken communication."""
         breaks = np.ones(len(self.start_ns), dtype=np.bool_)
-        together = self._communicating[1:] & self._communicating[:-1]
+        together = self.communicating[1:] & self.communicating[:-1]
         breaks[1:] = ~(together & (self.end_ns[:-1] == self.start_ns[1:]))
         return np.maximum.accumulate(np.where(breaks, np.arange(len(breaks)), 0))
 
@@ -167,20 +152,6 @@ class Timeline:
     @property
     def standing(self) -> Intervals:
         return np.stack((self.start_ns[self._communication], self.end_ns[self._communication]), axis=1)
-
-    def releasing_call(self, start_ns: int, end_ns: int) -> tuple[int, int] | None:
-        """The collective whose end released the rank at ``end_ns``, among those open in the window: its place among the
-        calls, and its start."""
-        first = int(np.searchsorted(self._call_ends, start_ns, side="right"))
-        best: tuple[int, int] | None = None
-        nearest = 0
-        for at in range(first, len(self._by_end)):
-            start, end = int(self._call_starts[at]), int(self._call_ends[at])
-            if start < end_ns and (best is None or abs(end - end_ns) < nearest):
-                best, nearest = (int(self._by_end[at]), start), abs(end - end_ns)
-            if end > end_ns and best is not None:
-                break
-        return best
 
 
 # -- critical path -----------------------------------------------------------------------------------------------------
@@ -239,122 +210,297 @@ def readiness(matched: Matched, timelines: Mapping[int, Timeline]) -> Readiness:
     return Readiness(matched, tuple(timelines), rows, start, end, ready, idle, matched.all_of(still != 0), numbers)
 
 
-def held_up_at(path: CriticalPath, number: Times, rank: Times, arrival_ns: Times, keys: Sequence[Key]) -> list[int]:
-    """Collectives whose last-arriving rank was on the critical path at its arrival. ``number``, ``rank``,
-    ``arrival_ns``: the collectives of the step and who arrived last, in order of arrival; ``keys``: by number.
+def held_up(came: Readiness, begun: Mapping[int, Sequence[int]], paths: Mapping[int, CriticalPath]) -> list[list[int]]:
+    """For each path, the numbers of the collectives at which it met other ranks, in order of arrival: those whose
+    last-arriving rank was on the path at its arrival. ``begun``: by step, the collectives that began in it.
 
     Collectives at which the path changes ranks are included. A last rank that called, did something else and asked for
     the result after the others had left was ready after them: at that time the path may be on one of them again.
     """
-    if not len(number) or not len(path.start_ns):
-        return []
+    matched = came.matched
+    last = np.flatnonzero(came.nearly_last())
+    edges = np.searchsorted(last, matched.edges)
+    listed = [begun[step] for step in paths]
+    numbers = np.fromiter(chain.from_iterable(listed), np.int64)
+    counts = edges[numbers + 1] - edges[numbers]
+    step = np.repeat(np.repeat(np.arange(len(paths)), [len(of_step) for of_step in listed]), counts)
+    number = np.repeat(numbers, counts)
+    at = last[np.repeat(edges[numbers] - np.cumsum(counts) + counts, counts) + np.arange(len(number))]
+    order = np.lexsort((matched.place_of_key[number], came.ready_ns[at], step))
+    at, number, step = at[order], number[order], step[order]
+    rank, arrival = matched.rank[at], came.ready_ns[at]
+    # The pieces of all paths, one path after the other.
+    lengths = [len(path.start_ns) for path in paths.values()]
+    first = np.cumsum([0, *lengths])
+    along = {
+        name: np.concatenate([getattr(path, name) for path in paths.values()] or [np.zeros(0, dtype=np.int64)])
+        for name in ("rank", "start_ns", "end_ns")
+    }
+    some = first[step + 1] > first[step]
+    at, number, step, rank, arrival = at[some], number[some], step[some], rank[some], arrival[some]
+    begin, until = first[step], first[step + 1]
     # A piece of the path ends at an arrival; the next one is the transfer, or the wait of a rank that came earlier.
-    before = np.searchsorted(path.start_ns, arrival_ns, side="left") - 1
-    met = arrival_ns == path.start_ns[0]  # a rank whose step begins with its arrival leaves no piece before it
+    before = begin + _places(along["start_ns"], begin, until, arrival) - 1
+    met = arrival == along["start_ns"][begin]  # a rank whose step begins with its arrival leaves no piece before it
     for near in (before, before + 1):
-        index = np.clip(near, 0, len(path.start_ns) - 1)
-        met |= (path.rank[index] == rank) & (path.start_ns[index] <= arrival_ns) & (arrival_ns <= path.end_ns[index])
-    held = (of for of, was in zip(number.tolist(), met.tolist(), strict=True) if was or keys[of] in path.changes)
-    return list(dict.fromkeys(held))
+        piece = np.clip(near, begin, until - 1)
+        met |= (
+            (along["rank"][piece] == rank) & (along["start_ns"][piece] <= arrival) & (arrival <= along["end_ns"][piece])
+        )
+    changes = [
+        step * len(matched) + matched.number[key] for step, path in enumerate(paths.values()) for key in path.changes
+    ]
+    which = step * len(matched) + number
+    met |= np.isin(which, np.array(changes, dtype=np.int64))
+    _, once = np.unique(which[met], return_index=True)
+    once = np.flatnonzero(met)[np.sort(once)]
+    ends = np.searchsorted(step[once], np.arange(len(paths) + 1)).tolist()
+    held = number[once].tolist()
+    return [held[i:j] for i, j in pairwise(ends)]
 
 
-def walk(
-    steps: Mapping[int, RankStep],
-    timelines: Mapping[int, Timeline],
-    came: Readiness,
-) -> CriticalPath:
-    """The path through one step. ``steps``: rank to its part of this step, on the common clock."""
-    rank = _last_done(steps)
-    time = steps[rank].end_ns
-    stretches = _Found()
+def _places(values: Times, first: Times, last: Times, wanted: Times, side: Literal["left", "right"] = "left") -> Times:
+    """``searchsorted`` of each wanted value in its own part of ``values``, ``first`` to ``last``; from its begin."""
+    low, high = np.zeros_like(first), last - first
+    for _ in range(int(high.max(initial=0)).bit_length()):
+        middle = low + (high - low) // 2
+        open_ = low < high
+        value = values[np.where(open_, first + middle, 0)]
+        below = open_ & (value < wanted if side == "left" else value <= wanted)
+        low = np.where(below, middle + 1, low)
+        high = np.where(open_ & ~below, middle, high)
+    return low
+
+
+class _Lines:
+    """The timelines of all ranks one after the other. ``last_comm``: by segment, the last one up to it that is
+    communication, -1 if its rank has none. Calls are in order of their ends."""
+
+    def __init__(self, timelines: Sequence[Timeline], came: Readiness) -> None:
+        every = list(timelines)
+        self.start_ns, self.end_ns, self.label = (
+            np.concatenate([getattr(line, name) for line in every]) for name in ("start_ns", "end_ns", "label")
+        )
+        self.edges = np.cumsum([0, *(len(line.start_ns) for line in every)])
+        comm = np.concatenate([line.communicating for line in every])
+        row = np.repeat(np.arange(len(every)), np.diff(self.edges))
+        last = np.maximum.accumulate(np.where(comm, np.arange(len(comm)), -1))
+        self.last_comm = np.where(last >= self.edges[row], last, -1)
+        self.call_edges = np.cumsum([0, *(len(line.calls) for line in every)])
+        self.place, self.call_start_ns, self.call_end_ns, self.number = (
+            np.concatenate(columns)
+            for columns in zip(
+                *(
+                    (line.by_end, line.calls.start_ns[line.by_end], line.calls.end_ns[line.by_end], number[line.by_end])
+                    for line, number in zip(every, came.numbers.values(), strict=True)
+                ),
+                strict=True,
+            )
+        )
+
+    def before(self, row: Times, time_ns: Times) -> Times:
+        """The segment that holds the moment just before each time; -1 between or before the steps."""
+        first = self.edges[row]
+        index = first + _places(self.start_ns, first, self.edges[row + 1], time_ns) - 1
+        inside = (index >= first) & (self.end_ns[index] >= time_ns)
+        return np.where(inside, index, -1)
+
+    def after(self, row: Times, time_ns: Times) -> Times:
+        """The segment that holds the moment just after each time, else the next one."""
+        first = self.edges[row]
+        return first + _places(self.end_ns, first, self.edges[row + 1], time_ns, "right")
+
+    def releasing(self, row: Times, start_ns: Times, end_ns: Times) -> Times:
+        """The call whose end released each rank at ``end_ns``, among those open in the window: the one that ended
+        nearest to it; -1 if there is none."""
+        if not len(self.place):
+            return np.full(len(row), -1)
+        begin, until = self.call_edges[row], self.call_edges[row + 1]
+        first = begin + _places(self.call_end_ns, begin, until, start_ns, "right")
+        later = begin + _places(self.call_end_ns, begin, until, end_ns, "right")
+        best = later - 1
+        while (skip := (best >= first) & (self.call_start_ns[best] >= end_ns)).any():
+            best = best - skip
+        ended = best >= first
+        # Of several that ended at once, the first to begin.
+        best = np.where(ended, begin + _places(self.call_end_ns, begin, until, self.call_end_ns[best]), -1)
+        # One that ends later is taken only if it is the next one to end, or if none has ended.
+        found, last = later, len(self.place) - 1
+        opened = self._opened[np.minimum(later, last)] < end_ns
+        while (
+            skip := ~ended & opened & (found < until) & (self.call_start_ns[np.minimum(found, last)] >= end_ns)
+        ).any():
+            found = found + skip
+        there = (found < until) & (ended | opened)
+        at = np.minimum(found, last)
+        there &= self.call_start_ns[at] < end_ns
+        nearer = self.call_end_ns[at] - end_ns < end_ns - self.call_end_ns[best]
+        return np.where(there & (~ended | nearer), at, best)
+
+    @cached_property
+    def _opened(self) -> Times:
+        """The earliest start of the calls from each one on, of this rank or the next ones."""
+        return np.minimum.accumulate(self.call_start_ns[::-1])[::-1]
+
+
+class _Walked(NamedTuple):
+    """Runs of segments on paths, the first and last one cut; all arrays of one length. ``call``: in ``_Lines``, or -1.
+    They are in order of their ends within a step, the last one first."""
+
+    step: Times
+    row: Times
+    first: Times
+    last: Times  # inclusive
+    start_ns: Times
+    end_ns: Times
+    call: Times
+
+
+def walks(
+    steps: Sequence[Mapping[int, RankStep]], timelines: Mapping[int, Timeline], came: Readiness
+) -> list[CriticalPath]:
+    """The path through each step. ``steps``: rank to its part of the step, on the common clock.
+
+    A path is followed from one collective to the next. Steps do not depend on each other, so those of all steps are
+    followed together."""
+    if not steps:
+        return []
+    lines = _Lines(list(timelines.values()), came)
+    ranks, matched = np.array(came.ranks, dtype=np.int64), came.matched
+    present, begins, row, time = _begun(steps, came.ranks)
+    found: list[_Walked] = []
     # Collectives at which the path has changed to the late rank already. A collective may be cut in pieces (by gloo's
     # copies, for example): pieces after the arrival belong to this rank, and only the one around it changes ranks.
-    jumped: set[Key] = set()
-    present = np.array([rank in steps for rank in came.ranks], dtype=np.bool_)
-    if not len(came.matched):  # no rank to wait for
-        line, begin = timelines[rank], steps[rank].begin_ns
-        index = line.segment_before(time)
-        if index is not None and time > begin:
-            stretches.add(rank, line, line.segment_after(begin), index, begin, time)
-        return stretches.path(jumped)
-    while time > steps[rank].begin_ns:
-        line, begin = timelines[rank], steps[rank].begin_ns
-        index = line.segment_before(time)
-        if index is None:
+    jumped: list[set[int]] = [set() for _ in steps]
+    row_of = np.full(int(ranks.max()) + 1, -1)
+    row_of[ranks] = np.arange(len(ranks))
+    step = np.flatnonzero(time > begins[np.arange(len(steps)), row])
+    while len(step):
+        at, until = row[step], time[step]
+        begin, index = begins[step, at], lines.before(at, until)
+        comm = lines.last_comm[index] if len(matched) else np.full(len(step), -1)
+        comm = np.where((comm >= 0) & (lines.end_ns[comm] > begin), comm, -1)
+        inside = index >= 0
+        rest = inside & (comm < 0)
+        own = inside & (comm < index)  # the rank's own activity after its last communication
+        first = np.where(rest, lines.after(at, begin), comm + 1)
+        none = np.full(len(step), -1)
+        found.append(_Walked(*(each[own] for each in (step, at, first, index, begin, until, none))))
+        go = inside & (comm >= 0)
+        step, at, comm, index, begin, before = (each[go] for each in (step, at, comm, index, begin, until))
+        if not len(step):
             break
-        comm = line.last_communication(index, begin)
-        before = time
-        if comm is None:
-            stretches.add(rank, line, line.segment_after(begin), index, begin, time)
-            break
-        if comm < index:
-            stretches.add(rank, line, comm + 1, index, begin, time)
-            time = int(line.end_ns[comm])
-        start = max(int(line.start_ns[comm]), begin)
-        call = line.releasing_call(start, time)
-        if call is not None and start < call[1] < time:
-            start = call[1]  # one stretch of communication with several collectives back to back
-        key = line.calls.key(call[0]) if call is not None else None
-        last = None
-        if call is not None and key not in jumped:
-            last = _last_ready(came, int(came.numbers[rank][call[0]]), present)
-        if last is None or last[0] == rank or min(last[1], time) - start <= CRITICAL_PATH.noise_of_waits_ns:
-            stretches.add(rank, line, comm, comm, start, time, key)
-            time = start
-            if time >= before:
-                break  # steps that overlap: the path cannot be followed further back
+        until = np.where(comm < index, lines.end_ns[comm], before)
+        start = np.maximum(lines.start_ns[comm], begin)
+        call = lines.releasing(at, start, until)
+        # One stretch of communication may hold several collectives back to back.
+        begun = lines.call_start_ns[call]
+        start = np.where((call >= 0) & (start < begun) & (begun < until), begun, start)
+        number = np.where(call >= 0, lines.number[call], -1)
+        seen = [of in jumped[each] for each, of in zip(step.tolist(), number.tolist(), strict=True)]
+        number[np.array(seen, dtype=np.bool_)] = -1
+        last, ready = _last_ready(came, number, present[step])
+        arrival = np.minimum(ready, until)
+        changes = (last >= 0) & (last != ranks[at]) & (arrival - start > CRITICAL_PATH.noise_of_waits_ns)
+        since = np.where(changes, arrival, start)
+        found.append(_Walked(step, at, comm, comm, since, until, call))
+        for each, of in zip(step[changes].tolist(), number[changes].tolist(), strict=True):
+            jumped[each].add(of)
+        time[step] = since
+        row[step] = np.where(changes, row_of[last], at)
+        # Steps may overlap: then the path cannot be followed further back.
+        step = step[changes | (since < before)]
+        step = step[time[step] > begins[step, row[step]]]
+    return _paths(found, jumped, lines, timelines, came)
+
+
+def _begun(
+    steps: Sequence[Mapping[int, RankStep]], ranks: Sequence[int]
+) -> tuple[Mask, Times, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Which ranks take part in each step, and when they begin it, [steps, rows]. And by step, the row of the rank that
+    ends last, and when; of several, of the one that waited least (its number decides only between equals)."""
+    present = np.zeros((len(steps), len(ranks)), dtype=np.bool_)
+    begins, ends, waited = (np.full(present.shape, value) for value in (_NEVER, _NEVER, 0))
+    for row, rank in enumerate(ranks):
+        there = [at for at, members in enumerate(steps) if rank in members]
+        if not there:
             continue
-        arrival = min(last[1], time)
-        stretches.add(rank, line, comm, comm, arrival, time, key)
-        rank, time = last[0], arrival
-        if key is not None:
-            jumped.add(key)
-    return stretches.path(jumped)
+        own = [steps[at][rank] for at in there]
+        present[there, row] = True
+        begins[there, row] = [step.begin_ns for step in own]
+        ends[there, row] = [step.end_ns for step in own]
+        pieces = Pieces.of([step.segments for step in own])
+        comm = pieces.every.kind == Kind.COMM
+        lasted = (pieces.every.end_ns - pieces.every.start_ns)[comm]
+        waited[there, row] = np.bincount(pieces.of_step[comm], weights=lasted, minlength=len(own)).astype(np.int64)
+    end = np.where(present, ends, _NEVER).max(axis=1)
+    least = np.where(present & (ends == end[:, None]), waited, _EVER)
+    by_rank = np.argsort(np.array(ranks))
+    row = by_rank[least[:, by_rank].argmin(axis=1)]
+    return present, begins, row, end
 
 
-class _Found:
-    """Stretches of the path, last one first: runs of segments of one rank, the first and last one cut."""
-
-    def __init__(self) -> None:
-        self.keys: dict[Key, int] = {}
-        self._columns: list[tuple[np.ndarray, ...]] = []
-
-    def add(
-        self, rank: int, line: Timeline, first: int, last: int, start_ns: int, end_ns: int, key: Key | None = None
-    ) -> None:
-        """The segments ``first`` to ``last`` (inclusive) between ``start_ns`` and ``end_ns``."""
-        number = self.keys.setdefault(key, len(self.keys)) if key is not None else -1
-        if end_ns <= start_ns:
-            return
-        run = slice(first, last + 1)
-        start, end, label = line.start_ns[run].copy(), line.end_ns[run].copy(), line.label[run]
-        start[0], end[-1] = start_ns if key is not None else max(start_ns, int(start[0])), end_ns
-        numbers = np.full(len(start), number, dtype=np.int32)
-        self._columns.append((np.full(len(start), rank), start, end, kinds_of(label), details_of(label), numbers))
-
-    def path(self, changes: Iterable[Key]) -> CriticalPath:
-        empty = np.zeros(0, dtype=np.int64)
-        columns = [np.concatenate(parts) for parts in zip(*reversed(self._columns), strict=True)] or [empty] * 6
-        rank, start, end, kind, detail, collective = columns
-        return CriticalPath(rank, start, end, kind, detail, collective, tuple(self.keys), frozenset(changes))
+def _last_ready(came: Readiness, number: Times, present: Mask) -> tuple[Times, Times]:
+    """Of each collective the last rank to be ready among those that are ``present`` (by row), and when; -1 for rank and
+    number if fewer than two took part."""
+    last, ready = np.full(len(number), -1), np.zeros(len(number), dtype=np.int64)
+    known = np.flatnonzero(number >= 0)
+    if not len(known):
+        return last, ready
+    matched = came.matched
+    sizes = matched.sizes[number[known]]
+    edges = np.cumsum(sizes) - sizes
+    of = np.repeat(np.arange(len(known)), sizes)
+    at = np.arange(len(of)) + np.repeat(matched.edges[number[known]] - edges, sizes)
+    here = present[known[of], came.row[at]]
+    ready_ns = np.where(here, came.ready_ns[at], _NEVER)
+    latest = np.maximum.reduceat(ready_ns, edges)
+    rank = np.maximum.reduceat(np.where(here & (ready_ns == latest[of]), matched.rank[at], -1), edges)
+    several = np.add.reduceat(here.astype(np.int64), edges) > 1
+    last[known], ready[known] = np.where(several, rank, -1), np.where(several, latest, 0)
+    return last, ready
 
 
-def _last_done(steps: Mapping[int, RankStep]) -> int:
-    """The rank that ends last; of several, the one that waited least (its number decides only between equals)."""
-    end = max(step.end_ns for step in steps.values())
-    last = [rank for rank in steps if steps[rank].end_ns == end]
-    return min(last, key=lambda rank: (steps[rank].segments.total(Kind.COMM), rank)) if len(last) > 1 else last[0]
-
-
-def _last_ready(came: Readiness, number: int, present: npt.NDArray[np.bool_]) -> tuple[int, int] | None:
-    """The last rank to be ready among those that are ``present`` (by row), and when; None if fewer than two took
-    part."""
-    if number < 0:
-        return None
-    at = came.members(number)
-    here = present[came.row[at]]
-    ready, ranks = came.ready_ns[at][here], came.matched.rank[at][here]
-    if len(ready) < 2:
-        return None
-    last = int(ready.max())
-    return int(ranks[ready == last].max()), last
+def _paths(
+    found: Sequence[_Walked],
+    jumped: Sequence[set[int]],
+    lines: _Lines,
+    timelines: Mapping[int, Timeline],
+    came: Readiness,
+) -> list[CriticalPath]:
+    every = _Walked(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
+    order = np.argsort(every.step, kind="stable")
+    every = _Walked(*(column[order] for column in every))
+    keys: list[dict[Key, int]] = [{} for _ in jumped]
+    number = np.full(len(every.step), -1, dtype=np.int32)
+    of_lines, keys_of = list(timelines.values()), came.matched.keys_of
+    keyed = np.flatnonzero(every.call >= 0)
+    call = every.call[keyed]
+    numbers = []
+    for step, row, of, place in zip(
+        *(column.tolist() for column in (every.step[keyed], every.row[keyed], lines.number[call], lines.place[call])),
+        strict=True,
+    ):
+        of_step, key = keys[step], keys_of[of] if of >= 0 else of_lines[row].calls.key(place)
+        numbers.append(of_step.setdefault(key, len(of_step)))
+    number[keyed] = numbers
+    kept = np.flatnonzero(every.end_ns > every.start_ns)
+    kept = kept[np.lexsort((-kept, every.step[kept]))]
+    every, number = _Walked(*(column[kept] for column in every)), number[kept]
+    counts = every.last - every.first + 1
+    edges = np.cumsum([0, *counts.tolist()])
+    of = np.repeat(np.arange(len(counts)), counts)
+    at = np.arange(len(of)) + (every.first - edges[:-1])[of]
+    start, end, label = lines.start_ns[at], lines.end_ns[at], lines.label[at]
+    start[edges[:-1]] = np.where(every.call >= 0, every.start_ns, np.maximum(every.start_ns, start[edges[:-1]]))
+    end[edges[1:] - 1] = every.end_ns
+    rank = np.array(came.ranks, dtype=np.int64)[every.row[of]]
+    kind, detail, collective = kinds_of(label), details_of(label), number[of]
+    cuts = edges[np.searchsorted(every.step, np.arange(len(keys) + 1))].tolist()
+    return [
+        CriticalPath(
+            rank[i:j], start[i:j], end[i:j], kind[i:j], detail[i:j], collective[i:j], tuple(of_step),
+            frozenset(keys_of[number] for number in changes),
+        )
+        for (i, j), of_step, changes in zip(pairwise(cuts), keys, jumped, strict=True)
+    ]  # fmt: skip
