@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 from msgspec.structs import replace
@@ -363,17 +364,31 @@ def waiting(matched: Matched, members: Bools | None = None) -> dict[int, iv.Inte
 
 def _begun_in(came: Readiness, by_step: Mapping[int, Mapping[int, RankStep]]) -> dict[int, list[int]]:
     """By step, in order: the numbers of the collectives that some rank began in it."""
-    begun: dict[int, list[int]] = {}
-    for step, members in sorted(by_step.items()):
-        numbers: dict[int, None] = {}
-        for rank, of_rank in members.items():
-            listed = of_rank.collectives
-            assert isinstance(listed, Some)  # _placed makes them
-            inside = listed.places[listed.calls.start_ns[listed.places] >= of_rank.begin_ns]
-            numbers |= dict.fromkeys(came.numbers[rank][inside].tolist())
-        numbers.pop(-1, None)
-        begun[step] = list(numbers)
-    return begun
+    numbers = sorted(by_step)
+    steps, found = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    for rank in came.ranks:
+        there = [(at, of_rank) for at, step in enumerate(numbers) if (of_rank := by_step[step].get(rank)) is not None]
+        listed = [of_rank.collectives for _, of_rank in there if isinstance(of_rank.collectives, Some)]
+        assert len(listed) == len(there)  # _placed makes them
+        if not listed:
+            continue
+        counts = [len(some) for some in listed]
+        places = np.concatenate([some.places for some in listed])
+        begins = np.repeat(np.array([of_rank.begin_ns for _, of_rank in there]), counts)
+        number = np.where(listed[0].calls.start_ns[places] >= begins, came.numbers[rank][places], -1)
+        steps.append(np.repeat(np.array([at for at, _ in there]), counts)[number >= 0])
+        found.append(number[number >= 0])
+    step, number = np.concatenate(steps), np.concatenate(found)
+    # The first time that each is found in each step. Most are found in one step only.
+    first = np.full(len(came.matched), -1)
+    first[number[::-1]] = np.arange(len(number))[::-1]
+    elsewhere = np.flatnonzero(step != step[first[number]])
+    _, more = np.unique(step[elsewhere] * len(first) + number[elsewhere], return_index=True)
+    once = np.concatenate((first[first >= 0], elsewhere[more]))
+    once = once[np.lexsort((once, step[once]))]
+    edges = np.searchsorted(step[once], np.arange(len(numbers) + 1)).tolist()
+    begun = number[once].tolist()
+    return {step: begun[i:j] for step, (i, j) in zip(numbers, pairwise(edges), strict=True)}
 
 
 def _measured(matched: Matched, begun: Mapping[int, Sequence[int]]) -> tuple[MatchedCollective, ...]:
@@ -490,8 +505,12 @@ def _sure_enough(alignment: Alignment, placed: Mapping[int, Sequence[RankStep]])
     """Whether the clocks are close enough to separate waiting from transfer: within a quarter of the communication."""
     if alignment.uncertainty_ns is None:
         return False
-    segments = [step.segments for steps in placed.values() for step in steps]
-    exposed = by_causes(segments)[:, Kind.COMM].sum(axis=1).tolist()
-    return alignment.uncertainty_ns == 0 or alignment.uncertainty_ns <= CLOCKS.uncertainty_share * float(
-        np.mean(exposed or [0])
-    )
+    if alignment.uncertainty_ns == 0:
+        return True
+    count = sum(map(len, placed.values()))
+    exposed_ns = 0
+    for steps in placed.values():
+        if steps:
+            spans = intervals_of(joined([step.segments for step in steps]), Kind.COMM)
+            exposed_ns += int((spans[:, 1] - spans[:, 0]).sum())
+    return alignment.uncertainty_ns <= CLOCKS.uncertainty_share * (exposed_ns / max(1, count))

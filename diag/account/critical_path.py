@@ -31,7 +31,10 @@ def label_of(kind: int, detail: int) -> int:
 
 
 def of_label(label: int) -> tuple[Kind, Detail]:
-    return Kind(label // _DETAILS), Detail(label % _DETAILS)
+    return _OF_LABEL[label]
+
+
+_OF_LABEL = [(kind, Detail(detail)) for kind in Kind for detail in range(_DETAILS)]
 
 
 # Small integers: a trace of five million events has a million pieces, and a path has them all.

@@ -13,7 +13,8 @@ as wide as the others' waiting. It is used where the ends agree with each other 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -115,61 +116,90 @@ Known = npt.NDArray[np.bool_]
 
 
 class Met(NamedTuple):
-    """One synchronising collective: places of its ranks in the list of all ranks, and when each entered and left it."""
+    """Synchronising collectives: places of their members in the list of all ranks, and when each entered and left it.
+    The members of collective c are ``edges[c]`` to ``edges[c + 1]``."""
 
     members: Bounds
     start_ns: Bounds
     end_ns: Bounds
+    edges: Bounds
+
+    @property
+    def number(self) -> int:
+        return len(self.edges) - 1
+
+    @property
+    def of_member(self) -> Bounds:
+        """The collective of each member."""
+        return np.repeat(np.arange(self.number), np.diff(self.edges))
+
+    def only(self, which: Bounds) -> Met:
+        """Some of the collectives."""
+        sizes = np.diff(self.edges)[which]
+        edges = np.concatenate(([0], np.cumsum(sizes)))
+        at = np.arange(edges[-1]) + np.repeat(self.edges[which] - edges[:-1], sizes)
+        return Met(self.members[at], self.start_ns[at], self.end_ns[at], edges)
 
 
-def meetings(ranks: Sequence[int], matched: Matched, members: Bools, shift_ns: Mapping[int, int]) -> list[Met]:
-    """Collectives as arrays. ``ranks``: all of them, in the order of the places; ``members``: those that count, of each
-    collective none or at least two; ``shift_ns``: added to each rank's times."""
+def meetings(ranks: Sequence[int], matched: Matched, members: Bools, shift_ns: Mapping[int, int]) -> Met:
+    """Collectives as columns. ``ranks``: all of them, in the order of the places; ``members``: those that count, of
+    each collective none or at least two; ``shift_ns``: added to each rank's times."""
     places = np.searchsorted(ranks, matched.rank)
     shift = np.array([shift_ns.get(rank, 0) for rank in ranks], dtype=np.int64)[places]
     kept = np.flatnonzero(members)
-    columns = [column[kept] for column in (places, matched.start_ns + shift, matched.end_ns + shift)]
-    edges = np.unique(np.searchsorted(kept, matched.edges)).tolist()
-    return [Met(*(column[i:j] for column in columns)) for i, j in pairwise(edges)]
+    start_ns, end_ns = matched.start_ns[kept] + shift[kept], matched.end_ns[kept] + shift[kept]
+    return Met(places[kept], start_ns, end_ns, np.unique(np.searchsorted(kept, matched.edges)))
 
 
-def clock_bounds(met: Iterable[Met], of_rank: Bounds) -> tuple[Bounds, Known]:
+def clock_bounds(met: Met, of_rank: Bounds) -> tuple[Bounds, Known]:
     """``bounds[a, b]``: the least observed end on clock a minus start on clock b, which ``o_b - o_a`` cannot exceed;
     and whether there is one. ``of_rank``: the clock of each rank.
 
     Among the ranks of one clock in one collective only the first end and the last start matter. So a collective costs
-    time by its ranks and by its pairs of clocks, not by its pairs of ranks.
+    time by its ranks and by its pairs of clocks, not by its pairs of ranks. Collectives of the same clocks, as most
+    are, are looked at together.
     """
     count = int(of_rank.max()) + 1
     bounds = np.full((count, count), _UNBOUNDED, dtype=np.int64)
-    for clocks, first_end, last_start in by_clock(of_rank, met):
-        between = first_end[:, None] - last_start[None, :]
-        if len(clocks) == count:
-            np.minimum(bounds, between, out=bounds)
-        else:
-            window = np.ix_(clocks, clocks)
-            bounds[window] = np.minimum(bounds[window], between)
+    number, clock, first_end, last_start = by_clock(of_rank, met)
+    edges = np.searchsorted(number, np.arange(met.number + 1)).tolist()
+    alike: dict[bytes, list[int]] = defaultdict(list)
+    for i, j in pairwise(edges):
+        alike[clock[i:j].tobytes()].append(i)
+    for text, begins in alike.items():
+        clocks = np.frombuffer(text, dtype=clock.dtype)
+        at = np.array(begins)[:, None] + np.arange(len(clocks))
+        ends, starts = first_end[at], last_start[at]
+        for place, one in enumerate(clocks.tolist()):
+            between = (ends[:, place, None] - starts).min(axis=0)
+            bounds[one, clocks] = np.minimum(bounds[one, clocks], between)
     np.fill_diagonal(bounds, 0)
     return bounds, bounds < _UNBOUNDED
 
 
-def least_within(met: Iterable[Met], of_rank: Bounds) -> Bounds:
+def least_within(met: Met, of_rank: Bounds) -> Bounds:
     """For each clock, the least end minus start of any two of its ranks in one collective. If negative, the calls of
     its ranks contradict each other."""
     least = np.full(int(of_rank.max()) + 1, _UNBOUNDED, dtype=np.int64)
-    for clocks, first_end, last_start in by_clock(of_rank, met):
-        least[clocks] = np.minimum(least[clocks], first_end - last_start)
+    _, clock, first_end, last_start = by_clock(of_rank, met)
+    np.minimum.at(least, clock, first_end - last_start)
     return least
 
 
-def by_clock(of_rank: Bounds, met: Iterable[Met]) -> Iterator[tuple[Bounds, Bounds, Bounds]]:
-    """For each collective, the clocks that took part, and the first end and the last start on each."""
-    for members, starts, ends in met:
-        of_member = of_rank[members]
-        order = np.argsort(of_member, kind="stable")
-        clocks = of_member[order]
-        first = np.flatnonzero(np.concatenate(([True], clocks[1:] != clocks[:-1])))
-        yield clocks[first], np.minimum.reduceat(ends[order], first), np.maximum.reduceat(starts[order], first)
+def by_clock(of_rank: Bounds, met: Met) -> tuple[Bounds, Bounds, Bounds, Bounds]:
+    """For each collective and each clock that took part in it: both, by their numbers, in this order, and the first end
+    and the last start on it."""
+    if not met.number:
+        none = np.zeros(0, dtype=np.int64)
+        return none, none, none, none
+    number, clock = met.of_member, of_rank[met.members]
+    order = np.lexsort((clock, number))
+    number, clock = number[order], clock[order]
+    opens = np.ones(len(order), dtype=np.bool_)
+    opens[1:] = (number[1:] != number[:-1]) | (clock[1:] != clock[:-1])
+    first = np.flatnonzero(opens)
+    first_end = np.minimum.reduceat(met.end_ns[order], first)
+    return number[first], clock[first], first_end, np.maximum.reduceat(met.start_ns[order], first)
 
 
 def closure(bounds: Bounds, known: Known) -> tuple[Bounds, Known]:
@@ -218,12 +248,11 @@ class Clocks(Struct, frozen=True):
     rate: Real
     since_ns: Bounds
 
-    def corrected(self, met: Sequence[Met]) -> list[Met]:
+    def corrected(self, met: Met) -> Met:
         """The collectives on clocks of equal rate."""
-        return [
-            Met(members, *(at + gained(at, self.rate[members], self.since_ns[members]) for at in (starts, ends)))
-            for members, starts, ends in met
-        ]
+        rate, since_ns = self.rate[met.members], self.since_ns[met.members]
+        start_ns, end_ns = (at + gained(at, rate, since_ns) for at in (met.start_ns, met.end_ns))
+        return met._replace(start_ns=start_ns, end_ns=end_ns)
 
 
 def gained(times_ns: Bounds, rate: Real | float, since_ns: Bounds | int) -> Bounds:
@@ -237,36 +266,36 @@ def contradict(closed: Bounds, known: Known) -> bool:
     return bool((closed + closed.T)[known & known.T].min() < -CLOCKS.noise_of_bounds_ns)
 
 
-def fit(met: Sequence[Met], of_rank: Bounds) -> Clocks | None:
+def fit(met: Met, of_rank: Bounds) -> Clocks | None:
     """The rates at which the clocks drift apart; None if constant rates do not resolve the contradiction. ``of_rank``:
     the clock of each rank."""
     count = len(of_rank)
     # The first collective of a clock is its origin.
     first = np.full(count, np.iinfo(np.int64).max)
-    for members, starts, _ in met:
-        first[members] = np.minimum(first[members], starts)
+    np.minimum.at(first, met.members, met.start_ns)
     since = np.array([first[of_rank == clock].min() for clock in of_rank])
     # Elapsed time on the ranks' own clocks differs by no more than the rates searched for.
-    elapsed = np.array([float(np.mean(starts - since[members])) for members, starts, _ in met])
-    parts = np.array_split(np.argsort(elapsed, kind="stable"), min(CLOCKS.windows, len(met)))
+    elapsed = np.add.reduceat(met.start_ns - since[met.members], met.edges[:-1]) / np.diff(met.edges)
+    parts = np.array_split(np.argsort(elapsed, kind="stable"), min(CLOCKS.windows, met.number))
     if len(parts) < CLOCKS.least_windows_for_a_rate:
         return None
     at = np.array([elapsed[part].mean() for part in parts])
     clocks = Clocks(np.zeros(count), since)
     for _ in range(CLOCKS.rounds):
         corrected = clocks.corrected(met)
-        windows = [[corrected[i] for i in part] for part in parts]
-        clocks = Clocks(clocks.rate + _rates(windows, at, of_rank)[of_rank], since)
+        windows = [corrected.only(part) for part in parts]
+        clocks = Clocks(clocks.rate + _rates(corrected, windows, at, of_rank)[of_rank], since)
     if np.abs(clocks.rate).max() > CLOCKS.largest_rate:
         return None
     left = closure(*clock_bounds(clocks.corrected(met), of_rank))
     return None if contradict(*left) else clocks
 
 
-def _rates(windows: Sequence[Sequence[Met]], at: Real, of_rank: Bounds) -> Real:
-    """By clock: the rate against one of them for which the windows' bounds leave most room."""
+def _rates(met: Met, windows: Sequence[Met], at: Real, of_rank: Bounds) -> Real:
+    """By clock: the rate against one of them for which the windows' bounds leave most room. ``met``: the collectives of
+    all windows."""
     bounds = [closure(*clock_bounds(window, of_rank)) for window in windows]
-    whole, known = closure(*clock_bounds([met for window in windows for met in window], of_rank))
+    whole, known = closure(*clock_bounds(met, of_rank))
     both = known & known.T
     middle = np.where(both, (whole - whole.T) // 2, 0)
     above = np.stack([np.where(tied, (closed - middle).astype(np.float64), _FAR) for closed, tied in bounds])
@@ -383,14 +412,14 @@ def _middle(closed: Bounds) -> tuple[Bounds, int]:
     return offset - offset[0], int(np.abs(closed + closed.T).max()) // 2
 
 
-def _by_ends(met: Sequence[Met], of_rank: Bounds, closed: Bounds) -> tuple[Bounds, int] | None:
+def _by_ends(met: Met, of_rank: Bounds, closed: Bounds) -> tuple[Bounds, int] | None:
     """Offsets for which the clocks show the ends of their collectives at the same time, and how far nearly all ends are
     from that; None if too few were observed, or if they violate a bound."""
     count = len(closed)
-    ends = np.zeros((len(met), count), dtype=np.int64)
-    there = np.zeros((len(met), count), dtype=np.bool_)
-    for i, (clocks, first_end, _) in enumerate(by_clock(of_rank, met)):
-        ends[i, clocks], there[i, clocks] = first_end, True
+    ends = np.zeros((met.number, count), dtype=np.int64)
+    there = np.zeros((met.number, count), dtype=np.bool_)
+    number, clock_of, first_end, _ = by_clock(of_rank, met)
+    ends[number, clock_of], there[number, clock_of] = first_end, True
     offset = np.zeros(count, dtype=np.int64)
     placed, apart = [reference(closed)], 0
     while len(placed) < count:
@@ -411,7 +440,7 @@ def _by_ends(met: Sequence[Met], of_rank: Bounds, closed: Bounds) -> tuple[Bound
     return (offset - offset[0], apart) if int(beyond.max()) <= apart + CLOCKS.noise_of_bounds_ns else None
 
 
-def _honest_domains(ranks: Sequence[int], domains: Mapping[int, str], met: Sequence[Met]) -> list[str]:
+def _honest_domains(ranks: Sequence[int], domains: Mapping[int, str], met: Met) -> list[str]:
     """The domains, split where ranks' calls contradict a common clock."""
     number = {name: i for i, name in enumerate(dict.fromkeys(domains[rank] for rank in ranks))}
     least = least_within(met, np.array([number[domains[rank]] for rank in ranks]))

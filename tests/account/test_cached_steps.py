@@ -49,7 +49,8 @@ def account(trace: Trace) -> Callable[[], list[RankStep]]:
 
 
 def plain(steps: list[RankStep]) -> list[Any]:
-    pieces = [[getattr(step.segments, name).tolist() for name in step.segments.__struct_fields__] for step in steps]
+    names = ("start_ns", "end_ns", "kind", "detail")
+    pieces = [[getattr(step.segments, name).tolist() for name in names] for step in steps]
     rest = [replace(step, segments=None, collectives=()) for step in steps]  # type: ignore[arg-type]
     return [pieces, [list(step.collectives) for step in steps], rest]
 
