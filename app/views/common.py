@@ -95,9 +95,11 @@ def show_on_timeline(rank: int, step: int, name: str = "") -> None:
 
 # Pages with the rows of a data frame; the rows of the others are on the timeline.
 PAGES_OF_ROWS = {
-    **dict.fromkeys(("collectives", "all_to_alls", "calls", "meetings"), ("collectives", "Its collectives", "lan")),
-    **dict.fromkeys(("kernels", "modules"), ("kernels", "Its kernels and modules", "memory")),
-    "memory": ("memory", "Its memory", "memory_alt"),
+    **dict.fromkeys(
+        ("collectives", "all_to_alls", "calls", "meetings"), ("collectives", "Show the collectives", "lan")
+    ),
+    **dict.fromkeys(("kernels", "modules"), ("kernels", "Show the kernels and modules", "memory")),
+    "memory": ("memory", "Show the memory", "memory_alt"),
 }
 
 

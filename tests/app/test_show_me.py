@@ -59,7 +59,7 @@ def test_the_overview_links_it(straggler: Result, monkeypatch: pytest.MonkeyPatc
 
 def test_the_overview_links_the_page_with_the_rows_of_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     test = shown("overview", SAMPLES / "fsdp2-slow-wire", monkeypatch)
-    assert "[Its collectives](collectives?" in text(test)
+    assert "[Show the collectives](collectives?" in text(test)
 
 
 def test_a_link_keeps_the_run_and_its_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
