@@ -20,8 +20,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "Installing diag (editable), torch and the development tools, as pinned in constraints.txt, into $(VENV)/ (about 2 GB, several more with CUDA; a few minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) install -qq --no-compile -e '.[dev]'
-	@# pip would compile them on one core. What does not compile (templates, syntax of Python 2) is not Python's to import.
-	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
+	@# pip would compile them on one core. Not those that hardly anything imports, a quarter of all: tests, and models of
+	@# transformers. What does not compile (templates, syntax of Python 2) is not Python's to import.
+	@$(BIN)/python -m compileall -qq -j 0 -x '/tests/|/transformers/models/' $(VENV)/lib || true
 	@touch $@
 
 browser: ## install the browser that the tests of the dashboard look through (Debian's chromium), if there is none
@@ -58,9 +59,9 @@ else
 	exit $$failed
 endif
 
-test-fast: setup ## run six of seven tests in two minutes: those that start no process, draw no page and do not search
+test-fast: setup ## run nine tenths of what make test does: what starts no process, with few searches for bad input
 	$(compiled)
-	$(PYTEST) --numprocesses $(CORES) --dist loadfile --no-loadscope-reorder -m 'not slow'
+	$(PYTEST) --numprocesses $(CORES) --dist loadfile --no-loadscope-reorder --hypothesis-profile=few -m 'not slow'
 
 test-matrix: setup browser ## run what `make test` leaves out: every strategy, launcher, framework and kill
 	$(compiled)

@@ -17,6 +17,7 @@ settings.register_profile(
     "diag", deadline=None, max_examples=40
 )  # what an example takes is a matter of what else the machine does
 settings.register_profile("thorough", deadline=None, max_examples=150)  # for `make test-all`
+settings.register_profile("few", deadline=None, max_examples=8)  # for `make test-fast`
 settings.load_profile("diag")  # --hypothesis-profile comes after it
 
 # What a shell, a proxy, a scheduler, a hook of git or a container sets for other programs. Tests set what they need.

@@ -1,5 +1,4 @@
-"""Which tests ``make test-fast`` leaves out: those that start a process, draw a page of the dashboard, simulate a job
-of GPUs, or search for bad input.
+"""Which tests ``make test-fast`` leaves out: those that start a process, and those that simulate a job of GPUs.
 
 Nobody keeps a list of them: the names in the code of a test say it, of its fixtures, and of the helpers in ``tests``
 that these call. Only a test that takes long by itself is marked by hand.
@@ -13,10 +12,10 @@ from types import CodeType, FunctionType, ModuleType
 
 import pytest
 
-# What starts a process, a fork of one, a page of the dashboard, or a browser.
+# What starts a process, a fork of one, or a browser.
 _STARTING = {"Popen", "check_output", "check_call", "fork", "forkpty", "fork_server", "start_processes", "spawn"}
-_STARTING |= {"AppTest", "sync_playwright"}
-_SIMULATING = "tests.bench.grid."
+_STARTING |= {"sync_playwright"}
+_SIMULATING = "tests.bench.grid.gpu.simulate"
 _MARKED = ("matrix", "multiproc", "slow")
 
 
@@ -26,12 +25,14 @@ def is_slow(item: pytest.Item) -> bool:
     if not isinstance(item, pytest.Function):
         return False
     fixtures = item._fixtureinfo.name2fixturedefs.values()  # those that it asks for, and those that they ask for
-    functions = [item.obj, *(fixture.func for same in fixtures for fixture in same)]
-    return hasattr(item.obj, "hypothesis") or any(_starts(function) for function in functions)
+    searched = getattr(item.obj, "hypothesis", None)
+    called = searched.inner_test if searched else item.obj
+    functions = [called, *(fixture.func for same in fixtures for fixture in same)]
+    return any(_takes_long(function) for function in functions)
 
 
 @cache
-def _starts(function: object) -> bool:
+def _takes_long(function: object) -> bool:
     """Whether the function, or a function or class of the tests that it names, does one of these."""
     seen: set[object] = set()
     left = [function]
@@ -47,7 +48,7 @@ def _starts(function: object) -> bool:
         plain = getattr(plain, "__wrapped__", plain)
         if not isinstance(plain, FunctionType):
             continue
-        if plain.__module__.startswith(_SIMULATING):
+        if plain.__module__ == _SIMULATING:
             return True
         for code in _codes(plain.__code__):
             names = set(code.co_names)

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import command
+from tests.bench.grid.gpu import simulate
+from tests.bench.grid.gpu.job import Job
 from tests.slow import is_slow
 
 
@@ -49,9 +51,19 @@ def asks_for_a_fixture(through_another: bytes) -> None: ...
 def searches(number: int) -> None: ...
 
 
+def simulates() -> None:
+    simulate.simulate(Job())
+
+
 @pytest.mark.parametrize(
     ("function", "slow"),
-    [(by_a_helper, True), (asks_for_a_fixture, True), (searches, True), (in_this_process, False)],
+    [
+        (by_a_helper, True),
+        (asks_for_a_fixture, True),
+        (simulates, True),
+        (searches, False),
+        (in_this_process, False),
+    ],
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_what_is_slow(request: pytest.FixtureRequest, function: Callable[..., None], slow: bool) -> None:

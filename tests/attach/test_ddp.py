@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch._dynamo.utils import counters
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -158,8 +157,10 @@ def test_a_hook_that_was_there_before(tmp_path: Path) -> None:
     assert [row.bytes for row in rows if not row.whole] == [0] * 3
 
 
+@pytest.mark.slow
 def test_nothing_of_it_is_compiled(tmp_path: Path) -> None:
     """Around the compiled forward of a module, whose callers a compiler may look at, too."""
+    from torch._dynamo.utils import counters  # which takes as long to import as all of torch
 
     def frames() -> dict[str, int]:
         """How many functions the compiler has looked at, and how many it has compiled."""

@@ -216,6 +216,7 @@ def test_a_dask_cluster_reads_into_the_shared_cache(large: Path, tmp_path: Path,
     assert any(gap.reason.startswith("JSON, but not a Kineto") for gap in result.tables.gaps if "notes" in gap.path)
 
 
+@pytest.mark.slow
 def test_on_a_cluster_small_traces_of_a_relative_folder_land_in_parquet_too(
     folder: Path, tmp_path: Path, scheduler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
