@@ -11,7 +11,7 @@ import numpy.typing as npt
 import plotly.graph_objects as go
 
 from diag.api import Result
-from diag.app.figures import MS, averaged, blocks_of, finish
+from diag.app.figures import GB, MB, MS, averaged, blocks_of, finish
 from diag.app.markup import label
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import Grid
@@ -23,7 +23,6 @@ from diag.tables.memory import BACKWARD, BEFORE_BACKWARD, FORWARD, OPTIMIZER, Me
 from diag.tables.snapshots import SnapshotAccount
 from diag.words.formatting import size
 
-_GB = 1e9
 _DASHES = ("solid", "dash")  # where there are more runs than colours
 
 
@@ -44,7 +43,7 @@ TOKENS = Quantity(
     "tokens per second", "tokens per second and rank", lambda mean: mean("tokens") * 1e9 / mean("period_ns")
 )
 LOSS = Quantity("loss", "loss", lambda mean: mean("loss"), from_zero=False)
-MEMORY = Quantity("memory", "peak memory, GB", lambda mean: mean("memory") / _GB)
+MEMORY = Quantity("memory", "peak memory, GB", lambda mean: mean("memory") / GB)
 
 
 def curves_of_result(result: Result) -> Curves:
@@ -165,7 +164,6 @@ def _top(drawn: Sequence[Grid]) -> float | None:
 #
 # Figures of memory over time: the curve of a trace, and the history that a memory snapshot holds.
 
-_MB = 1e6
 _AT_MS, _AT_EVENT = "%{x:,.3f} ms", "event %{x:,.0f}"  # in hover texts
 _MS, _US_IN_MS = 1e6, 1e3
 _HEIGHT = 360
@@ -237,11 +235,11 @@ def snapshot_figure(account: SnapshotAccount, theme: Theme) -> go.Figure:
 
 def _unit(most: int) -> float:
     """The unit, in bytes, of an axis whose largest value is ``most``."""
-    return _GB if most >= _GB else _MB
+    return GB if most >= GB else MB
 
 
 def _name(unit: float) -> str:
-    return "GB" if unit == _GB else "MB"
+    return "GB" if unit == GB else "MB"
 
 
 def _lines(

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 
 from diag.app.curves import memory_figure
 from diag.app.figures import (
+    GB,
     MS,
     averaged,
     blocks_of,
@@ -481,9 +482,6 @@ def field_of(view: RunView, part: Part, culprits: Sequence[int], hover: str, the
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
-
-
-GB = 1e9
 
 
 def memory_peaks(view: RunView, memory: Memory, theme: Theme) -> go.Figure:

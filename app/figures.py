@@ -14,7 +14,7 @@ from diag.app.run_view import Grid
 from diag.app.theme import Theme
 from diag.words.formatting import spans as spans
 
-MS = 1e6
+MS, MB, GB = 1e6, 1e6, 1e9  # nanoseconds; bytes
 
 
 def rank_names(ranks: Sequence[int], culprits: Sequence[int] = (), ink: str = "") -> list[str]:

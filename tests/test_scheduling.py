@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
 from diag.api import Result, analyze
 from diag.collectors.records import BACKWARD, DATA, FORWARD, OPTIMIZER, REST, HostRecord, LoaderQueue
+from diag.diagnoses.costs import Cost
+from diag.diagnoses.culprits import Culprits
+from diag.diagnoses.subject import Subject
 from diag.model.steps import Bottleneck, Finding, Severity
 from diag.rundir.tables import Tables
 from tests.copies import replace
@@ -441,3 +447,20 @@ def test_runs_without_scheduling_are_judged_as_before() -> None:
     texts = map(str, result.examination.not_looked)
     reasons = [text for text in texts if text.startswith(("stalled ranks: ", "CPU contention: "))]
     assert len(reasons) == 2
+
+
+@pytest.mark.parametrize(
+    ("whole_ms", "late_ms", "rest"),
+    [
+        (33, {1: 16, 0: 9}, "; all ranks alike lose 8 ms"),
+        (25, {1: 16, 0: 9}, ""),
+        (20, {1: 16, 0: 9}, ", partly at the same time"),
+    ],
+)
+def test_waiting_for_late_ranks_and_the_rest_add_up(whole_ms: int, late_ms: dict[int, int], rest: str) -> None:
+    cost = Cost.CONTENTION
+    late = {rank: np.full(4, ms * 1e6) for rank, ms in late_ms.items()}
+    shares = SimpleNamespace(blame_ns={cost: late}, cost=lambda _: np.full(4, whole_ms * 1e6))
+    culprits = Culprits((), 0.1, (2, 4), 0.5, late_ns=tuple((rank, ms * 1e6) for rank, ms in late_ms.items()))
+    text = Subject.others_waited(SimpleNamespace(shares=shares, per="a step"), cost, culprits)  # type: ignore[arg-type]
+    assert text == f"others waited 16 ms a step for rank 1, 9 ms for rank 0{rest}"

@@ -31,9 +31,6 @@ from diag.tables.memory import MemoryCurve, Share, fullest
 from diag.tables.snapshots import SnapshotAccount, SnapshotTable
 from diag.words.formatting import share, size
 
-_MB = 1e6
-
-
 # -- traces ------------------------------------------------------------------------------------------------------------
 
 

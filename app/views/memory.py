@@ -7,7 +7,7 @@ import streamlit as st
 
 from diag.app import drawings
 from diag.app.address import choose
-from diag.app.figures import blocks_of, finish, highest, rows_height, shade_windows, step_axis, step_names
+from diag.app.figures import GB, blocks_of, finish, highest, rows_height, shade_windows, step_axis, step_names
 from diag.app.markup import plain
 from diag.app.policy import DASHBOARD
 from diag.app.run_view import Memory, RunView
@@ -192,9 +192,6 @@ def _rows(table: MemoryTable) -> None:
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------
-
-
-GB = 1e9
 
 
 _DASHES = ("solid", "dash")
