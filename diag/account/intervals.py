@@ -206,21 +206,21 @@ class Painted:
     Neighbours with equal labels are one piece. Built once for all steps of a rank."""
 
     def __init__(self, layers: Sequence[Layer], rest: Detail = Detail.OTHER) -> None:
-        spans = np.concatenate([EMPTY, *(layer.intervals for layer in layers)])
-        order = np.argsort(spans[:, 0], kind="stable")
-        begin, end = spans[order, 0], spans[order, 1]
-        of_layer = np.repeat(
-            np.arange(len(layers), dtype=np.int16), np.array([len(each.intervals) for each in layers], np.int64)
-        )[order]
+        begin, end = (np.concatenate([EMPTY[:, 0], *(each.intervals[:, at] for each in layers)]) for at in (0, 1))
+        counts = np.array([len(each.intervals) for each in layers], dtype=np.int64)
+        order = np.argsort(begin, kind="stable")
+        begin, end = begin[order], end[order]
+        of_layer = np.repeat(np.arange(len(layers), dtype=np.int16), counts)[order]
+        del order  # a trace of five million events has a million and a half pieces
         # What no layer covers: before the first piece, and after each that the next one does not touch.
         uncovered = np.ones(len(end), dtype=np.bool_)
         uncovered[:-1] = end[:-1] < begin[1:]
-        place = 1 + np.arange(len(begin)) + np.cumsum(uncovered) - uncovered
-        start = np.empty(1 + len(begin) + np.count_nonzero(uncovered), dtype=np.int64)
-        label = np.full(len(start), len(layers), dtype=np.int16)
-        start[0] = _BEFORE
-        start[place], label[place] = begin, of_layer
-        start[place[uncovered] + 1] = end[uncovered]
+        pieces = 1 + uncovered.astype(np.int8)
+        after = np.cumsum(pieces)[uncovered] - 1
+        start, label = np.repeat(begin, pieces), np.repeat(of_layer, pieces)
+        start[after], label[after] = end[uncovered], len(layers)
+        start, label = np.insert(start, 0, _BEFORE), np.insert(label, 0, len(layers))
+        del begin, end, of_layer
         kind = np.array([*(layer.kind for layer in layers), Kind.IDLE], dtype=np.int8)[label]
         detail = np.array([*(layer.detail for layer in layers), rest], dtype=np.int8)[label]
         opens = np.concatenate(([True], (kind[1:] != kind[:-1]) | (detail[1:] != detail[:-1])))

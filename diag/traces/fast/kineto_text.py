@@ -481,13 +481,16 @@ class KinetoText:
         timed &= text.equal(thread_end + 1, TIMES)
         columns = dict(zip(_COUNTER_KEYS, integers(events, list(_COUNTER_KEYS.values())), strict=True))
         columns["ts_ns"] = ts_ns
-        columns["thread"] = self._threads_of(text.slices(thread_begin, thread_end))
+        columns["thread"] = self._threads_of(text, thread_begin, thread_end)
         self.table.add_counters(_with_nulls({key: columns[key][timed] for key in COUNTERS}, COUNTERS))
 
-    def _threads_of(self, lines: Sequence[bytes]) -> Positions:
+    def _threads_of(self, text: Text, begin: Positions, end: Positions) -> Positions:
         """The codes of the threads in these lines; ABSENT if a line names none."""
-        codes = {line: self._thread_of(line) for line in set(lines)}
-        return np.array([codes[line] for line in lines], dtype=np.int64)
+        _, example, line = np.unique(text.fingerprints(begin, end), return_index=True, return_inverse=True)
+        codes = np.empty(len(example), dtype=np.int64)
+        for at in np.argsort(example).tolist():  # threads are numbered in the order of the file
+            codes[at] = self._thread_of(text.raw[begin[example[at]] : end[example[at]]])
+        return codes[line]
 
     def _thread_of(self, line: bytes) -> int:
         place = _PLACE.search(line)
