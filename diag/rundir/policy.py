@@ -94,7 +94,7 @@ class Blocks(Topic, name="blocks", fixed=True):
         "measured: the collectives of all ranks in a run that is read at once; its account takes about 8 times as much "
         "memory (64 ranks, November 2026)",
     )
-    block_bytes = threshold(20 << 20, "bytes", "chosen", "of the collectives of all ranks, in the steps of a block")
+    block_bytes = threshold(12 << 20, "bytes", "chosen", "of the collectives of all ranks, in the steps of a block")
     least_block_steps = threshold(32, "steps", "chosen", "of a block")
     steps_before = threshold(
         2, "steps", "chosen", "read before a block: calls reach into it, and its waits begin there"
