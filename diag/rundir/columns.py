@@ -222,6 +222,12 @@ class Steps(Columns[StepRecord]):
         """The steps of these numbers."""
         return self.take(np.isin(self.step, np.fromiter(numbers, np.int64, len(numbers))))
 
+    def of_spans(self, spans: Sequence[tuple[int, int]]) -> Steps:
+        """The steps from the first to before the second number of each span. They are in the order of their numbers:
+        the cost does not depend on the others."""
+        edges = np.searchsorted(self.step, np.array(spans, dtype=np.int64).reshape(-1, 2))
+        return self.take(np.concatenate([np.zeros(0, dtype=np.int64), *(np.arange(*span) for span in edges.tolist())]))
+
     def codes(self, names: Sequence[str], otherwise: int = -1) -> Ints:
         """For each of the ``names`` of the steps, its index in these."""
         return np.array([names.index(name) if name in names else otherwise for name in self.names], dtype=np.int64)

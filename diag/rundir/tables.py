@@ -168,11 +168,13 @@ def of_steps(tables: Tables, numbers: Collection[int]) -> Tables:
 
 def without_rows(tables: Tables, numbers: Collection[int]) -> Tables:
     """The run as if only these steps were recorded, without their rows."""
-    return replace(tables, ranks={rank: _of_steps(of_rank, numbers) for rank, of_rank in tables.ranks.items()})
+    spans = spans_of(numbers)
+    return replace(tables, ranks={rank: _of_steps(of_rank, numbers, spans) for rank, of_rank in tables.ranks.items()})
 
 
-def _of_steps(rank: RankTables, numbers: Collection[int]) -> RankTables:
-    steps, samples = rank.steps.of_numbers(numbers), rank.scheduling
+def _of_steps(rank: RankTables, numbers: Collection[int], spans: Sequence[tuple[int, int]]) -> RankTables:
+    ordered = rank.unread is not None and bool((np.diff(rank.steps.step) > 0).all())
+    steps, samples = rank.steps.of_spans(spans) if ordered else rank.steps.of_numbers(numbers), rank.scheduling
     if rank.unread is not None and len(steps):  # the samples of a long run are those of these steps
         since, until = int(steps.begin_ns.min()), int(steps.end_ns.max())
         around = BLOCKS.samples_around_ns
