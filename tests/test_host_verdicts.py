@@ -94,7 +94,7 @@ def test_time_without_operators_on_a_cpu_makes_a_verdict_less_sure(tmp_path: Pat
         build.op("aten::mkldnn_convolution", number * 10 * MS, number * 10 * MS + 7 * MS)
     verdict = opened(build, tmp_path).verdict
     assert (verdict.bottleneck, verdict.severity) == (Bottleneck.COMPUTE, Severity.HEALTHY)
-    assert verdict.confidence == pytest.approx(0.7, abs=0.01)
+    assert verdict.confidence <= 0.7
     assert "No operator runs for 30% of the time" in verdict.headline
 
 
@@ -202,4 +202,4 @@ def test_few_pieces_of_work_and_a_single_step_lower_the_confidence(tmp_path: Pat
         assert verdict.bottleneck == Bottleneck.HOST
         return verdict.confidence
 
-    assert confidence(4, "few") < 0.6 < confidence(60, "more") < confidence(600, "many") <= 0.9
+    assert confidence(4, "few") < 0.6 < confidence(60, "more") <= confidence(600, "many") < 0.9

@@ -272,7 +272,9 @@ def test_two_causes_whose_order_is_chance_are_mixed() -> None:
 def test_clocks_that_are_less_sure_make_the_verdict_less_sure() -> None:
     result = analyze(simulate(on(1, FORWARD)))
     effect = result.verdict.share * result.examination.shares.dur_ns.mean()
-    for part, most in ((0.0, 1.0), (0.25, 0.75), (0.9, 0.6)):
+    said = []
+    for part in (0.0, 0.25, 0.9):
         off = replace(result.attribution, clock_uncertainty_ns=round(part * effect))
-        confidence = judge(off, result.examination, result.coverage, result.tables).confidence
-        assert confidence == pytest.approx(min(most, result.verdict.confidence), abs=0.01)
+        said.append(judge(off, result.examination, result.coverage, result.tables).confidence)
+    assert said[0] == result.verdict.confidence
+    assert said[0] > said[1] > said[2]

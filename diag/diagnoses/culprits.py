@@ -135,6 +135,14 @@ def _by_variation(values: Series) -> float:
     return float(0.5 * (1 - 1 / np.sqrt(1 + 2 / t**2)))
 
 
+_T95 = (12.7, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31)  # by degrees of freedom, from 1
+
+
+def t95(free: int) -> float:
+    """The half-width of a 95 % interval in standard errors, by Student's t with so many degrees of freedom."""
+    return _T95[free - 1] if free <= len(_T95) else 2.1
+
+
 def at_least(successes: int, tries: int, probability: float) -> float:
     """The probability of that many successes or more: the binomial tail."""
     return sum(comb(tries, k) * probability**k * (1 - probability) ** (tries - k) for k in range(successes, tries + 1))

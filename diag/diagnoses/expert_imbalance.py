@@ -29,14 +29,13 @@ from diag.rundir.columns import UNKNOWN
 from diag.tables.all_to_alls import Exchange, by_group, exchanges, received_bytes, uneven
 
 from .costs import Cost
-from .culprits import at_least
+from .culprits import at_least, t95
 from .subject import Subject, in_ms, ranks_text
 
 Series = npt.NDArray[np.float64]
 
 ID = "expert-imbalance"
 
-_T95 = (12.7, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31)  # Student's t by degrees of freedom, from 1
 _SAME = (0.85, 1.1)  # time per token relative to the others'
 
 
@@ -321,7 +320,7 @@ def _within(table: _Table, chosen: npt.NDArray[np.bool_] | None = None) -> tuple
     slope = float((weight * load * time).sum()) / square
     left = time - slope * load
     error = float(np.sqrt(((weight * load * left) ** 2).sum() * load.size / free)) / square
-    return slope, _t95(free) * error
+    return slope, t95(free) * error
 
 
 def _centred(values: Series, weight: Series) -> Series:
@@ -341,11 +340,7 @@ def _across(table: _Table, late: npt.NDArray[np.bool_]) -> tuple[float, float]:
         return 0.0, np.inf
     slope = float(((load - load.mean()) * time).sum()) / square
     left = time - time.mean() - slope * (load - load.mean())
-    return slope, _t95(free) * float(np.sqrt((left**2).sum() / free / square))
-
-
-def _t95(free: int) -> float:
-    return _T95[free - 1] if free <= len(_T95) else 2.1
+    return slope, t95(free) * float(np.sqrt((left**2).sum() / free / square))
 
 
 def _elsewhere(

@@ -379,23 +379,8 @@ DEVICE_HEALTH = DeviceHealth()
 
 
 class Verdict(Topic, name="verdict"):
-    """How sure the verdict is, and what takes confidence from it."""
+    """Which class the verdict has, and when it is left open."""
 
-    doubt_of_one_step = threshold(
-        0.1, "confidence", "chosen", "doubt with a single step; it falls with the square root of the number of steps"
-    )
-    pieces_for_half_confidence = threshold(
-        4, "pieces", "chosen", "of device work: with so many, the confidence is half"
-    )
-    confidence_without_steps = threshold(0.95, "confidence", "chosen", "the window may not represent the run")
-    doubt_near_threshold = threshold(
-        0.3, "confidence", "chosen", "doubt for a share at the threshold, and the distance over which it falls"
-    )
-    near_threshold_share = threshold(
-        0.03, "fraction", "chosen", "doubt for a share at the threshold, and the distance over which it falls"
-    )
-    doubt_of_close_second = threshold(0.3, "confidence", "chosen", "the same for a second class nearly as large")
-    close_second_share = threshold(0.05, "fraction", "chosen", "the distance over which the doubt falls")
     tie_share = threshold(
         0.05, "fraction", 'chosen: two causes whose shares differ by less than this make the answer "mixed"'
     )
@@ -404,55 +389,6 @@ class Verdict(Topic, name="verdict"):
         "percent",
         "chosen",
         "per cent on either side: two causes whose order changes within it are of equal weight, too",
-    )
-    confidence_without_communication = threshold(
-        0.6, "confidence", "chosen", "upper bound where communication was not recorded"
-    )
-    confidence_without_common_clock = threshold(
-        0.6, "confidence", "chosen", "upper bound where waiting could not be separated from transfer"
-    )
-    confidence_with_unknown_idle = threshold(
-        0.6, "confidence", "chosen", "upper bound where a device may have been idle for some of what counts as compute"
-    )
-    confidence_of_few_ranks = threshold(0.5, "confidence", "chosen", "upper bound where few of the ranks were seen")
-    confidence_of_few_ranks_that_do_not_wait = threshold(
-        0.75, "confidence", "chosen", "the same where the ranks that were seen wait for nobody"
-    )
-    confidence_with_unrecorded_ranks = threshold(
-        0.6, "confidence", "chosen", "upper bound where the others may have waited for ranks that were not recorded"
-    )
-    confidence_of_first_batch = threshold(
-        0.5,
-        "confidence",
-        "chosen",
-        "upper bound where the loader's workers were starting, and no later batch was recorded",
-    )
-    confidence_of_coarse_phases = threshold(
-        0.5,
-        "confidence",
-        "chosen",
-        "upper bound where only phases were recorded, which contain communication or idle time",
-    )
-    confidence_with_unrecorded_waits = threshold(
-        0.75,
-        "confidence",
-        "chosen",
-        "upper bound where some waits for collectives were not recorded: there may be more waiting",
-    )
-    uncounted_copies_share = threshold(
-        0.1,
-        "fraction",
-        "chosen",
-        "of the time: copies may take so much, and the driver's utilization counts kernels alone",
-    )
-    confidence_if_idle_may_be_copies = threshold(
-        0.3, "confidence", "chosen", "upper bound where all of the idle time may be copies"
-    )
-    confidence_if_accounts_differ = threshold(
-        0.6, "confidence", "chosen", "upper bound where two accounts of the run contradict each other"
-    )
-    confidence_of_late_rank = threshold(
-        0.5, "confidence", "chosen", "lower bound: the late rank is known, whatever the reason"
     )
     idle_share = threshold(
         0.3, "fraction", "chosen", "idle time of a device, whatever its cause: more is not compute-bound"
@@ -467,6 +403,66 @@ class Verdict(Topic, name="verdict"):
     least_delayed_rank_share = threshold(
         0.5, "fraction", "chosen", "of the largest cost: the headline does not add a delayed rank that costs less"
     )
+
+
+VERDICT = Verdict()
+
+
+class Confidence(Topic, name="confidence"):
+    """Bounds of the confidence where the evidence is not in the records, and how its features are scaled. The rest is
+    fitted: diag/diagnoses/confidence.json."""
+
+    at_most = threshold(0.99, "confidence", "chosen: no answer is certain")
+    least_told = threshold(
+        0.01, "confidence", "chosen", "a reason for doubt that lowers the confidence by less is not listed"
+    )
+    pieces_for_half = threshold(4, "pieces", "chosen", "of device work: with so many, the confidence is at most half")
+    near_edge_share = threshold(
+        0.03, "fraction", "chosen", "the distance of a share from an edge over which the feature falls to 1 / e"
+    )
+    least_steps = threshold(5, "steps", "chosen", "with fewer, the next bounds the confidence")
+    of_few_steps = threshold(
+        0.89, "confidence", "chosen: what happens in some steps only may be in none of them, or in all"
+    )
+    with_other_ranks_unrecorded = threshold(0.89, "confidence", "chosen", "where ranks that do not wait are missing")
+    without_communication = threshold(0.6, "confidence", "chosen", "where communication was not recorded")
+    without_common_clock = threshold(0.6, "confidence", "chosen", "where waiting could not be separated from transfer")
+    without_idle = threshold(
+        0.6, "confidence", "chosen", "where a device may have been idle for some of what counts as compute"
+    )
+    of_few_ranks = threshold(
+        0.35,
+        "confidence",
+        "measured: of 88 such cases 32 were right (tests/bench/confidence/seen.csv)",
+        "with the next: bounds where a rank that was not recorded may be late",
+    )
+    with_unrecorded_ranks = threshold(0.5, "confidence", "chosen", "between the two, the fraction that was recorded")
+    of_few_ranks_that_do_not_wait = threshold(
+        0.75, "confidence", "chosen", "lower bound where the ranks that were recorded wait for nobody"
+    )
+    near_threshold = threshold(
+        0.89, "confidence", "chosen: a share within near_edge_share of an edge may as well be on its other side"
+    )
+    of_first_batch = threshold(
+        0.5, "confidence", "chosen", "where the loader's workers were starting, and no later batch was recorded"
+    )
+    of_coarse_phases = threshold(
+        0.5, "confidence", "chosen", "where only phases were recorded, which contain communication or idle time"
+    )
+    without_some_waits = threshold(
+        0.75, "confidence", "chosen", "where some waits for collectives were not recorded: there may be more waiting"
+    )
+    uncounted_copies_share = threshold(
+        0.1,
+        "fraction",
+        "chosen",
+        "of the time: copies may take so much, and the driver's utilization counts kernels alone",
+    )
+    if_idle_may_be_copies = threshold(0.3, "confidence", "chosen", "where all of the idle time may be copies")
+    if_accounts_differ = threshold(0.6, "confidence", "chosen", "where two accounts of the run contradict each other")
+    of_late_rank = threshold(
+        0.5, "confidence", "chosen", "lower bound where a rank is late: it is known, whatever the reason"
+    )
     explained_wait_share = threshold(
         0.8,
         "fraction",
@@ -475,7 +471,7 @@ class Verdict(Topic, name="verdict"):
     )
 
 
-VERDICT = Verdict()
+CONFIDENCE = Confidence()
 
 
 class Comparison(Topic, name="comparison"):

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diag.diagnoses.policy import COMMUNICATION, FINDINGS, VERDICT
+from diag.diagnoses.policy import COMMUNICATION, CONFIDENCE, FINDINGS
 from diag.model.steps import Bottleneck, Detail
 from diag.words import sentences
 
@@ -54,7 +54,7 @@ def _explains(coarse: Shares, fine: Shares, rank: int, reason: Cost) -> bool:
     return (coarse.sees is None or reason in coarse.sees) and (
         fine.waiting(_OPEN, rank) >= FINDINGS.mention_share * steps_ns
         and before < COMMUNICATION.contradicting_account_share * known
-        and known >= VERDICT.explained_wait_share * max(late, known + coarse.waiting(_OPEN, rank))
+        and known >= CONFIDENCE.explained_wait_share * max(late, known + coarse.waiting(_OPEN, rank))
     )
 
 

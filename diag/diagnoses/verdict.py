@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import ceil, exp, sqrt
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
-from diag.diagnoses.policy import COMPUTE, FINDINGS, HOST_TIME, STRAGGLER, VERDICT
+from diag.diagnoses.confidence import Features, Rule, weighed
+from diag.diagnoses.policy import COMPUTE, CONFIDENCE, FINDINGS, HOST_TIME, STRAGGLER, VERDICT
 from diag.model.parts import parts_of_steps
 from diag.model.steps import (
     STARTUP_DETAILS,
     Attribution,
     Bottleneck,
     Coverage,
+    Division,
     Finding,
     Kind,
     Severity,
@@ -37,70 +40,13 @@ from . import (
 )
 from .comm_cause import SLOW_LINK
 from .costs import REMOVABLE, Cost, class_of
-from .culprits import Series
+from .culprits import Series, t95
 from .durations import CollectivesAccount
 from .durations import find as find_late
 from .phases import PhaseAccount
 from .shares import Shares
 from .subject import in_ms, resampled, severity
 from .timelines import shares_of_steps
-
-# -- confidence --------------------------------------------------------------------------------------------------------
-#
-# How sure an answer is: one number, calibrated so that about p of the answers with confidence p are right.
-#
-# Chosen on public traces that we did not make (tests/bench/REAL_TRACES.md has the table). Each factor is a reason why
-# answers were wrong there: few steps, hardly any work, a share near a threshold, a second class nearly as large,
-# idle time that the trace does not explain, start-up in the window, ranks that are missing.
-
-
-def evidence(attribution: Attribution, shares: Mapping[Bottleneck, float], bottleneck: Bottleneck) -> float:
-    """How far the traces support an answer, 0 to 1. ``shares``: of the judged time, by class."""
-    steps = attribution.usable or attribution.steps
-    if attribution.by_events:
-        return _of_records(len(steps)) * _of_shares(shares, bottleneck)
-    if not parts_of_steps(steps)[0].from_source("trace").any():
-        return _of_records(len(steps))
-    return (
-        (1 - VERDICT.doubt_of_one_step / sqrt(max(1, len(steps))))
-        * _of_work(attribution, steps)
-        * (VERDICT.confidence_without_steps if attribution.undivided else 1.0)
-        * _of_startup(steps)
-        * _of_shares(shares, bottleneck)
-    )
-
-
-def _of_records(steps: int) -> float:
-    """Few steps prove little, however similar they are: the rule of succession."""
-    return (steps + 1) / (steps + 2)
-
-
-def _of_work(attribution: Attribution, steps: Sequence[StepAccount]) -> float:
-    """Four kernels prove little; the pauses between four hundred are as many observations. 1 where there is no
-    device."""
-    counted = {step.step for step in steps}
-    pieces = [step.pieces for step in attribution.rank_steps if step.step in counted and step.pieces]
-    most = sum(sorted(pieces, reverse=True)[: len(counted)])
-    return most / (most + VERDICT.pieces_for_half_confidence) if most else 1.0
-
-
-def _of_startup(steps: Sequence[StepAccount]) -> float:
-    whole = sum(step.dur_ns for step in steps)
-    return 1 - 0.5 * sum(step.path.idle(STARTUP_DETAILS) for step in steps) / whole if whole else 1.0
-
-
-def _of_shares(shares: Mapping[Bottleneck, float], bottleneck: Bottleneck) -> float:
-    first, second, *_ = sorted((shares.get(name, 0.0) for name in REMOVABLE), reverse=True)
-    unexplained = shares.get(Bottleneck.UNDETERMINED, 0.0)
-    known = 1 - unexplained if first < FINDINGS.warning_share else first / (first + unexplained)
-    near = 1 - VERDICT.doubt_near_threshold * exp(-abs(first - FINDINGS.warning_share) / VERDICT.near_threshold_share)
-    apart = (
-        1 - VERDICT.doubt_of_close_second * exp(-(first - second) / VERDICT.close_second_share)
-        if second >= FINDINGS.warning_share / 2
-        else 1.0
-    )
-    return known * near * (apart if bottleneck != Bottleneck.MIXED else 1.0)
-
 
 _UNSEEN_WAITS = "the waits of some collectives were not recorded: they would count as computation"
 _WINDOW = "record a profiler window (diag run --trace), then analyse again"
@@ -130,15 +76,74 @@ def judge(attribution: Attribution, examination: Examination, coverage: Coverage
     )
 
 
+class _Answer(Struct, frozen=True):
+    """What the run's costs say, before how sure it is. ``removable``: share of each class; ``drawn``: the same over
+    resamples of the steps; ``quiet``: fraction of the time without any operator, on a CPU."""
+
+    bottleneck: Bottleneck
+    severity: Severity
+    share: float
+    cause: Finding | None
+    shares: Shares
+    removable: Mapping[Bottleneck, float]
+    drawn: Mapping[Bottleneck, Series]
+    quiet: float
+    phases: PhaseAccount | None
+
+
 def _judge(attribution: Attribution, examination: Examination, coverage: Coverage, tables: Tables) -> Verdict:
+    answer = _answer(attribution, examination, tables)
+    if isinstance(answer, Verdict):
+        return answer
+    cause, level, share, shares = answer.cause, answer.severity, answer.share, answer.shares
+    findings = _findings(examination, shares)
+    culprits = cause.ranks if cause is not None and level != Severity.HEALTHY else ()
+    per = f" {per_whole(attribution)}"
+    headline = _headline(answer.bottleneck, level, share, cause, findings, shares, answer.phases, per)
+    if cause is not None and level != Severity.HEALTHY and answer.bottleneck != Bottleneck.MIXED:
+        delayed = _delayed_by_host(cause, findings)
+        headline += f" {delayed.title}." if delayed is not None else ""
+    if level == Severity.HEALTHY and answer.quiet >= FINDINGS.warning_share:
+        headline += f" {sentences.NO_OPERATOR_RUNS(share=f'{answer.quiet:.0%}')}"
+    if answer.phases is not None:
+        headline += f" {sentences.BY_PHASES_ALONE}"
+    confidence, doubts = weighed(
+        _features(answer, attribution, examination, coverage, tables),
+        _rules(answer, attribution, examination, coverage, tables),
+    )
+    return Verdict(
+        bottleneck=answer.bottleneck,
+        severity=level,
+        cause=cause.id if cause is not None else "",
+        share=round(share, 4),
+        confidence=confidence,
+        culprit_ranks=culprits,
+        culprit_hosts=_hosts(tables, culprits),
+        headline=headline,
+        doubts=doubts,
+    )
+
+
+def evidence_of(
+    attribution: Attribution, examination: Examination, coverage: Coverage, tables: Tables
+) -> tuple[Features, tuple[Rule, ...]] | None:
+    """What the confidence of the run's verdict is computed from; None where the verdict is left open."""
+    answer = _answer(attribution, examination, tables)
+    if isinstance(answer, Verdict):
+        return None
+    rules = _rules(answer, attribution, examination, coverage, tables)
+    return _features(answer, attribution, examination, coverage, tables), rules
+
+
+def _answer(attribution: Attribution, examination: Examination, tables: Tables) -> Verdict | _Answer:
+    """The answer, or the verdict that leaves it open."""
     shares = examination.shares
     if not len(shares.dur_ns) or shares.dur_ns.sum() <= 0:
         return _undetermined("no complete step was recorded", "let the training run for more steps")
     if (nothing := _nothing_to_judge(attribution, shares, tables)) is not None:
         return nothing
-    shares, findings = faults_first(shares), examination.findings
-    if Cost.BUBBLE not in shares.cost_ns:
-        findings = tuple(finding for finding in findings if finding.id != pipeline_bubble.ID)
+    shares = faults_first(shares)
+    findings = _findings(examination, shares)
     by_class = _by_class(shares)
     removable = {name: float(series.sum() / shares.dur_ns.sum()) for name, series in by_class.items()}
     drawn = {name: resampled(series, shares.dur_ns) for name, series in by_class.items()}
@@ -158,50 +163,19 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
     level = severity(share)
     if level == Severity.HEALTHY and (slow := _low_use(findings)) is not None:
         cause, share, level = slow, slow.share, slow.severity
-    quiet = 0.0 if shares.on_device else _idle(attribution, shares)
-    confidence = min(
-        _margin(drawn, bottleneck),
-        evidence(attribution, removable, bottleneck),
-        _at_most(cause),
-        cause.confidence if cause is not None and cause.id == expert_imbalance.ID else 1.0,
-        _covered(coverage, cause, shares),
-        VERDICT.confidence_with_unrecorded_ranks
-        if coverage.ranks_missing and _waits(bottleneck, cause, shares)
-        else 1.0,
-        1 - quiet if bottleneck == Bottleneck.COMPUTE else 1.0,
-        VERDICT.confidence_of_first_batch
-        if bottleneck == Bottleneck.DATA and slow_data.of_first_batch(attribution, tables)
-        else 1.0,
-        1.0 if attribution.comm_known else VERDICT.confidence_without_communication,
-        1.0 if attribution.idle_known else VERDICT.confidence_with_unknown_idle,
-        _resting_on(phases, shares) if phases is not None else _alignment(attribution, tables, share, shares),
-        _on_device_clocks(attribution, bottleneck, level, share, shares),
-        VERDICT.confidence_if_accounts_differ if examination.doubts else 1.0,
-    )
     if bottleneck == Bottleneck.UNDETERMINED:
         return _unexplained(cause, unexplained)
     if level == Severity.HEALTHY and (idle := _too_idle(attribution, shares)) is not None:
         return idle
-    culprits = cause.ranks if cause is not None and level != Severity.HEALTHY else ()
-    per = f" {per_whole(attribution)}"
-    headline = _headline(bottleneck, level, share, cause, findings, shares, phases, per)
-    if cause is not None and level != Severity.HEALTHY and bottleneck != Bottleneck.MIXED:
-        delayed = _delayed_by_host(cause, findings)
-        headline += f" {delayed.title}." if delayed is not None else ""
-    if level == Severity.HEALTHY and quiet >= FINDINGS.warning_share:
-        headline += f" {sentences.NO_OPERATOR_RUNS(share=f'{quiet:.0%}')}"
-    if phases is not None:
-        headline += f" {sentences.BY_PHASES_ALONE}"
-    return Verdict(
-        bottleneck=bottleneck,
-        severity=level,
-        cause=cause.id if cause is not None else "",
-        share=round(share, 4),
-        confidence=round(min(0.99, confidence), 2),
-        culprit_ranks=culprits,
-        culprit_hosts=_hosts(tables, culprits),
-        headline=headline,
-    )
+    quiet = 0.0 if shares.on_device else _idle(attribution, shares)
+    return _Answer(bottleneck, level, share, cause, shares, removable, drawn, quiet, phases)
+
+
+def _findings(examination: Examination, shares: Shares) -> tuple[Finding, ...]:
+    """The findings about ``shares``, which may be without the pipeline bubble."""
+    if Cost.BUBBLE in shares.cost_ns:
+        return examination.findings
+    return tuple(finding for finding in examination.findings if finding.id != pipeline_bubble.ID)
 
 
 def _by_collectives(account: CollectivesAccount, tables: Tables) -> Verdict:
@@ -320,6 +294,37 @@ def _unless_by_chance(
     )
 
 
+# -- confidence --------------------------------------------------------------------------------------------------------
+
+
+def _features(
+    answer: _Answer, attribution: Attribution, examination: Examination, coverage: Coverage, tables: Tables
+) -> Features:
+    steps, shares = attribution.usable or attribution.steps, answer.shares
+    ranks = len(coverage.ranks_used) + len(coverage.ranks_missing)
+    marked = {Division.INFERRED: 0.5, Division.UNDIVIDED: 1.0}
+    return Features(
+        few_steps=1 / sqrt(max(1, len(shares.dur_ns))),
+        unmarked=marked.get(attribution.division, 0.0),
+        unstable=1 - _margin(answer.drawn, answer.bottleneck),
+        noise=_noise(answer),
+        near_edge=exp(-_distance(answer.removable) / CONFIDENCE.near_edge_share),
+        close_cause=_close_cause(answer, examination),
+        unexplained=_unexplained_part(answer.removable, steps),
+        missing_ranks=len(coverage.ranks_missing) / max(1, ranks),
+        clock=_clock(attribution, tables, answer),
+    )
+
+
+def _of_work(attribution: Attribution, steps: Sequence[StepAccount]) -> float:
+    """Four kernels prove little; the pauses between four hundred are as many observations. 1 where there is no
+    device."""
+    counted = {step.step for step in steps}
+    pieces = [step.pieces for step in attribution.rank_steps if step.step in counted and step.pieces]
+    most = sum(sorted(pieces, reverse=True)[: len(counted)])
+    return most / (most + CONFIDENCE.pieces_for_half) if most else 1.0
+
+
 def _margin(drawn: Mapping[Bottleneck, Series], bottleneck: Bottleneck) -> float:
     """How often the same class comes out over resampled steps; for a mixed run, how often both classes are worth a
     warning."""
@@ -332,10 +337,86 @@ def _margin(drawn: Mapping[Bottleneck, Series], bottleneck: Bottleneck) -> float
     return same / rounds
 
 
-def _at_most(cause: Finding | None) -> float:
-    """Upper bound of the confidence from the cause's kind alone."""
-    if cause is None:
+def _distance(removable: Mapping[Bottleneck, float]) -> float:
+    """How much a share may change before ``classify``, or the severity, says something else."""
+    first, second, *_ = sorted((removable.get(name, 0.0) for name in REMOVABLE), reverse=True)
+    warning, tie = FINDINGS.warning_share, VERDICT.tie_share
+    edges = [abs(first - warning)]
+    edges.append(abs((first if first >= warning else VERDICT.idle_share) - removable[Bottleneck.UNDETERMINED]))
+    if first >= warning:
+        mixed = second >= warning and first - second < tie
+        apart = (tie - (first - second), second - warning) if mixed else (warning - second, first - second - tie)
+        edges.append(min(apart) if mixed else max(*apart, 0.0))
+    return min(edges)
+
+
+def _noise(answer: _Answer) -> float:
+    """0 for a single step, of which the noise is not known."""
+    freedom = len(answer.shares.dur_ns) - 1
+    if freedom < 1:
+        return 0.0
+    first = max(REMOVABLE, key=lambda name: answer.removable[name])
+    cost_ns = _by_class(answer.shares)[first]
+    error = float(np.std(cost_ns / answer.shares.dur_ns.mean(), ddof=1)) / sqrt(freedom + 1)
+    half = t95(freedom) * error
+    return half / (half + _distance(answer.removable)) if half else 0.0
+
+
+def _close_cause(answer: _Answer, examination: Examination) -> float:
+    if answer.cause is None or not answer.cause.share or answer.bottleneck == Bottleneck.MIXED:
+        return 0.0
+    others = [f.share for f in examination.findings if f.bottleneck == answer.bottleneck and f.id != answer.cause.id]
+    return min(1.0, max(others, default=0.0) / answer.cause.share)
+
+
+def _unexplained_part(removable: Mapping[Bottleneck, float], steps: Sequence[StepAccount]) -> float:
+    """Start-up counts half: it has a reason, and is no part of a usual step."""
+    first, unexplained = max(removable.get(name, 0.0) for name in REMOVABLE), removable[Bottleneck.UNDETERMINED]
+    whole = sum(step.dur_ns for step in steps)
+    startup = sum(step.path.idle(STARTUP_DETAILS) for step in steps) / whole if whole else 0.0
+    of_answer = unexplained if first < FINDINGS.warning_share else unexplained / (first + unexplained)
+    return min(1.0, max(of_answer, startup / 2))
+
+
+def _clock(attribution: Attribution, tables: Tables, answer: _Answer) -> float:
+    if _alone(tables) or answer.phases is not None:  # durations of phases need no common clock
+        return 0.0
+    effect = max(answer.share, FINDINGS.warning_share) * float(answer.shares.dur_ns.mean())
+    if not attribution.aligned or not effect:
         return 1.0
+    return min(1.0, (attribution.clock_uncertainty_ns or 0) / effect)
+
+
+def _rules(
+    answer: _Answer, attribution: Attribution, examination: Examination, coverage: Coverage, tables: Tables
+) -> tuple[Rule, ...]:
+    """Bounds by what the records can show at all; no case has more of it to learn from."""
+    cause, shares = answer.cause, answer.shares
+    rules = [Rule(f"not recorded: {what}", most) for what, most in _unrecorded(answer, attribution, coverage, tables)]
+    if len(shares.dur_ns) < CONFIDENCE.least_steps:
+        rules.append(Rule("few steps may not be like the others", CONFIDENCE.of_few_steps))
+    if (most := _of_work(attribution, attribution.usable or attribution.steps)) < 1:
+        rules.append(Rule("little work on the device", most))
+    if _distance(answer.removable) < CONFIDENCE.near_edge_share:
+        rules.append(Rule("a share near a threshold", CONFIDENCE.near_threshold))
+    if coverage.ranks_missing:
+        recorded = len(coverage.ranks_used) / (len(coverage.ranks_used) + len(coverage.ranks_missing))
+        waits = _waits(answer.bottleneck, cause, shares)
+        least = CONFIDENCE.of_few_ranks if waits else CONFIDENCE.of_few_ranks_that_do_not_wait
+        most = CONFIDENCE.with_unrecorded_ranks if waits else CONFIDENCE.with_other_ranks_unrecorded
+        rules.append(Rule("ranks that were not recorded may be at fault", min(most, max(least, recorded))))
+    if unsure := _clock(attribution, tables, answer):
+        rules.append(Rule("imprecise clocks of the ranks", max(CONFIDENCE.without_common_clock, 1 - unsure)))
+    if examination.doubts:
+        rules.append(Rule("two accounts of the run differ", CONFIDENCE.if_accounts_differ))
+    if cause is not None and (most := _without_cases(cause)) < 1:
+        rules.append(Rule("no case of this kind was fitted", most))
+    return tuple(rules)
+
+
+def _without_cases(cause: Finding) -> float:
+    if cause.id == expert_imbalance.ID:
+        return cause.confidence
     kinds = {
         low_mfu.ID: COMPUTE.confidence_of_low_mfu,
         code_between_phases.ID: HOST_TIME.confidence_of_code_between_phases,
@@ -343,21 +424,43 @@ def _at_most(cause: Finding | None) -> float:
     return kinds.get(cause.id, 1.0)
 
 
-def _covered(coverage: Coverage, cause: Finding | None, shares: Shares) -> float:
-    """The fraction of the ranks that were recorded; where a late rank is the cause, at most the fraction of the waiting
-    with a known reason. A rank with hardly any exposed communication waits for no other: what delays it delays the
-    job."""
-    ranks = len(coverage.ranks_used) / max(1, len(coverage.ranks_used) + len(coverage.ranks_missing))
-    ranks = max(
-        ranks,
-        VERDICT.confidence_of_few_ranks
-        if shares.share(Cost.COMM) >= FINDINGS.warning_share
-        else VERDICT.confidence_of_few_ranks_that_do_not_wait,
-    )
-    explained = coverage.explained_wait
-    if cause is None or not cause.ranks or explained is None or explained >= VERDICT.explained_wait_share:
-        return ranks
-    return min(ranks, max(explained, VERDICT.confidence_of_late_rank))
+def _unrecorded(
+    answer: _Answer, attribution: Attribution, coverage: Coverage, tables: Tables
+) -> Iterator[tuple[str, float]]:
+    """What the answer is about and the records lack, each with the bound of the confidence."""
+    bottleneck, cause, shares, explained = answer.bottleneck, answer.cause, answer.shares, coverage.explained_wait
+    if not attribution.comm_known:
+        yield "communication", CONFIDENCE.without_communication
+    if not attribution.idle_known:
+        yield "idle time of the devices", CONFIDENCE.without_idle
+    if not _waits_known(attribution):
+        yield "some waits for collectives", CONFIDENCE.without_some_waits
+    if answer.phases is not None:
+        # On a device the driver counts a kernel that only communicates as work: a late rank may have waited for its
+        # host.
+        fine = answer.phases.frontier.communication_known and not shares.on_device
+        yield "anything but phases", FINDINGS.confidence_of_phases_alone if fine else CONFIDENCE.of_coarse_phases
+    if answer.severity == Severity.HEALTHY and _idle_beneath(attribution, answer.share):
+        yield "idle time beneath collectives", CONFIDENCE.of_coarse_phases
+    if bottleneck in (Bottleneck.HOST, Bottleneck.MIXED) and attribution.by_events:
+        waited = shares.share(Cost.HOST) + shares.share(Cost.HOST_STRAGGLER)
+        if waited:
+            most = max(CONFIDENCE.if_idle_may_be_copies, 1 - CONFIDENCE.uncounted_copies_share / waited)
+            yield "copies in the idle time", most
+    if bottleneck == Bottleneck.COMPUTE and answer.quiet:
+        yield "the time without operators", 1 - answer.quiet
+    if bottleneck == Bottleneck.DATA and slow_data.of_first_batch(attribution, tables):
+        yield "a batch after the first", CONFIDENCE.of_first_batch
+    if cause is not None and cause.ranks and explained is not None and explained < CONFIDENCE.explained_wait_share:
+        yield "why ranks are late", max(explained, CONFIDENCE.of_late_rank)
+
+
+def _idle_beneath(attribution: Attribution, share: float) -> bool:
+    """Whether the run would not be healthy were its devices idle all the time that collectives may hide."""
+    counted = {step.step for step in attribution.usable or attribution.steps}
+    steps = [step for step in attribution.rank_steps if step.step in counted]
+    beneath = sum(step.beneath_ns for step in steps) / max(1, sum(step.dur_ns for step in steps))
+    return beneath > 0 and share + beneath >= FINDINGS.warning_share
 
 
 def _waits(bottleneck: Bottleneck, cause: Finding | None, shares: Shares) -> bool:
@@ -368,59 +471,11 @@ def _waits(bottleneck: Bottleneck, cause: Finding | None, shares: Shares) -> boo
     return shares.share(Cost.COMM) >= FINDINGS.warning_share
 
 
-def _alignment(attribution: Attribution, tables: Tables, share: float, shares: Shares) -> float:
-    """1 minus the uncertainty of the clocks as a fraction of the time that the verdict is about."""
-    if _alone(tables):
-        return 1.0
-    if not attribution.aligned:
-        return VERDICT.confidence_without_common_clock
-    effect = max(share, FINDINGS.warning_share) * float(shares.dur_ns.mean())
-    return (
-        max(VERDICT.confidence_without_common_clock, 1 - (attribution.clock_uncertainty_ns or 0) / effect)
-        if effect
-        else VERDICT.confidence_without_common_clock
-    )
-
-
-def _resting_on(phases: PhaseAccount, shares: Shares) -> float:
-    """Lower on a device: while a kernel only communicates, the driver counts the device as busy, so a late rank may
-    have waited for its host."""
-    return (
-        FINDINGS.confidence_of_phases_alone
-        if phases.frontier.communication_known and not shares.on_device
-        else VERDICT.confidence_of_coarse_phases
-    )
-
-
 def _waits_known(attribution: Attribution) -> bool:
     return all(step.waits_known for step in attribution.rank_steps)
 
 
-def _on_device_clocks(
-    attribution: Attribution, bottleneck: Bottleneck, level: Severity, share: float, shares: Shares
-) -> float:
-    """Lower where records on the device's clock leave something open."""
-    return min(
-        1.0 if _waits_known(attribution) else VERDICT.confidence_with_unrecorded_waits,
-        _beneath(attribution, share) if level == Severity.HEALTHY else 1.0,
-        _idle_by_samples(attribution, shares) if bottleneck in (Bottleneck.HOST, Bottleneck.MIXED) else 1.0,
-    )
-
-
-def _beneath(attribution: Attribution, share: float) -> float:
-    """Lower if the run would not be healthy were its devices idle all the time that collectives may hide."""
-    counted = {step.step for step in attribution.usable or attribution.steps}
-    steps = [step for step in attribution.rank_steps if step.step in counted]
-    beneath = sum(step.beneath_ns for step in steps) / max(1, sum(step.dur_ns for step in steps))
-    return VERDICT.confidence_of_coarse_phases if beneath and share + beneath >= FINDINGS.warning_share else 1.0
-
-
-def _idle_by_samples(attribution: Attribution, shares: Shares) -> float:
-    """The part of the idle time that cannot be copies, where it is known from samples of the utilization."""
-    waited = shares.share(Cost.HOST) + shares.share(Cost.HOST_STRAGGLER)
-    if not waited or not attribution.by_events:
-        return 1.0
-    return max(VERDICT.confidence_if_idle_may_be_copies, 1 - VERDICT.uncounted_copies_share / waited)
+# -- words -------------------------------------------------------------------------------------------------------------
 
 
 def _low_use(findings: Sequence[Finding]) -> Finding | None:

@@ -642,8 +642,17 @@ class Recommendation(Struct, frozen=True):
     refused: bool = False
 
 
+class Doubt(Struct, frozen=True):
+    """What lowers a confidence: a feature of its model with its value, or a rule with its bound. ``by``: how much
+    higher the confidence would be without it."""
+
+    name: str
+    value: float
+    by: float
+
+
 class Verdict(Struct, frozen=True):
-    """The answer. ``culprit_ranks`` is empty if there is no culprit."""
+    """The answer. ``culprit_ranks`` is empty if there is no culprit. ``doubts``: what lowered the confidence."""
 
     bottleneck: Bottleneck
     severity: Severity
@@ -653,3 +662,4 @@ class Verdict(Struct, frozen=True):
     culprit_ranks: tuple[int, ...]
     culprit_hosts: tuple[str, ...]
     headline: str
+    doubts: tuple[Doubt, ...] = ()

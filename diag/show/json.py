@@ -138,6 +138,7 @@ def verdict_to_dict(verdict: Verdict) -> dict[str, Any]:
         "cause": verdict.cause,
         "share": verdict.share,
         "confidence": verdict.confidence,
+        "doubts": [to_builtins(doubt) for doubt in verdict.doubts],
         "culprit": culprit if verdict.culprit_ranks else None,
         "headline": verdict.headline,
     }

@@ -53,7 +53,7 @@ from diag.words.formatting import (
     size,
 )
 from diag.words.table import NUMBER, Cell, Column, Table, table_of
-from diag.words.wording import class_name, incomplete, per_whole, run_facts, sentence, steps_counted
+from diag.words.wording import class_name, doubts, incomplete, per_whole, run_facts, sentence, steps_counted
 
 # Headings and captions.
 TIME, WAITING, MEMORY = "Where the time goes", "Who waits", "Memory"
@@ -239,7 +239,11 @@ def page_of(result: Result, most_ranks: int | None = None) -> Page:
             _card(finding, place_of(result, finding, rank), whole) for finding in result.examination.findings
         ),
         basis=_basis(coverage),
-        notes=(*(f"{sentence(note)}." for note in coverage.notes), *policy.notes()),
+        notes=(
+            *(f"{sentence(note)}." for note in coverage.notes),
+            *filter(None, [doubts(result.verdict)]),
+            *policy.notes(),
+        ),
         not_found=result.examination.not_found,
         not_looked=_not_looked(coverage),
         gaps=coverage.skipped[: PAGE.most_gaps],

@@ -7,7 +7,7 @@ from typing import Any
 
 from diag.model.axes import axis_words
 from diag.model.breakdown import CollectiveStat, ExposedCall
-from diag.model.steps import Attribution, Bottleneck, Coverage, Division
+from diag.model.steps import Attribution, Bottleneck, Coverage, Division, Verdict
 
 from .formatting import counted, duration, listing
 
@@ -104,6 +104,27 @@ def fused_words(ns_per_step: float, per: str) -> str:
         f"{duration(ns_per_step)} {per} are spent in fused kernels that compute and communicate; the communication in "
         "them cannot be separated"
     )
+
+
+# Features of the confidence's model (diag.diagnoses.confidence.Features) in words.
+DOUBTS = {
+    "few_steps": "few steps",
+    "unmarked": "steps without marks",
+    "unstable": "other steps might give another class",
+    "noise": "the steps vary",
+    "near_edge": "a share near a threshold",
+    "close_cause": "another cause nearly as large",
+    "unexplained": "time without a known reason",
+    "missing_ranks": "missing ranks",
+    "clock": "imprecise clocks",
+}
+
+
+def doubts(verdict: Verdict) -> str:
+    """What lowers the confidence, in a sentence; "" for a verdict without doubts."""
+    lowered = (f"{DOUBTS.get(doubt.name, doubt.name)} ({100 * doubt.by:.0f} points)" for doubt in verdict.doubts)
+    listed = ", ".join(lowered)
+    return f"The confidence is lower because of: {listed}." if listed else ""
 
 
 def sentence(text: str) -> str:

@@ -1,0 +1,58 @@
+"""The confidence is the one that the committed cases give, it is calibrated on cases that the fit did not see, and it
+says what lowered it."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from diag.api import analyze
+from diag.diagnoses.confidence import NO_DOUBT, Features, Rule, fit, weighed
+from diag.show.json import to_json
+from diag.words.wording import DOUBTS, doubts
+from tests.bench.confidence.cases import FEATURES, SEEN, UNSEEN, read
+from tests.bench.confidence.fitting import calibration_error, confidence, fitted, surely_wrong
+from tests.simulate import Plan, simulate, without_rank
+
+
+def test_the_coefficients_are_those_of_the_committed_cases() -> None:
+    assert fitted(read(SEEN), fit().fitted) == fit()
+
+
+def test_cases_that_the_fit_did_not_see_are_calibrated_and_none_is_surely_wrong() -> None:
+    cases = read(UNSEEN)
+    assert not {case.name for case in cases} & {case.name for case in read(SEEN)}
+    assert sum(not case.right for case in cases) >= 20, "without wrong answers this shows nothing"
+    assert calibration_error([confidence(case, fit()) for case in cases], [case.right for case in cases]) <= 0.06
+    assert surely_wrong(cases, fit()) == []
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_more_doubt_never_makes_an_answer_surer(name: str) -> None:
+    values = msgspec.structs.asdict(NO_DOUBT)
+    said = [weighed(Features(**{**values, name: part / 10}), ())[0] for part in range(11)]
+    assert said == sorted(said, reverse=True)
+
+
+def test_there_are_few_features_and_each_has_words() -> None:
+    assert len(FEATURES) < 10
+    assert set(FEATURES) == set(fit().coefficients) == set(DOUBTS)
+
+
+def test_a_rule_bounds_what_was_fitted_and_is_told() -> None:
+    free, nothing = weighed(NO_DOUBT, ())
+    bound, told = weighed(NO_DOUBT, (Rule("a reason", 0.5), Rule("no bound", 1.0)))
+    assert nothing == ()
+    assert bound == 0.5
+    assert [(doubt.name, doubt.value) for doubt in told] == [("a reason", 0.5)]
+    assert told[0].by == pytest.approx(free - 0.5, abs=0.011)
+
+
+def test_the_answer_says_what_lowered_its_confidence() -> None:
+    result = analyze(without_rank(simulate(Plan(ranks=4)), 3))
+    told = {doubt.name for doubt in result.verdict.doubts}
+    assert "ranks that were not recorded may be at fault" in told
+    assert {doubt["name"] for doubt in json.loads(to_json(result))["verdict"]["doubts"]} == told
+    assert all(DOUBTS.get(name, name) in doubts(result.verdict) for name in told)
