@@ -238,12 +238,8 @@ def page_of(result: Result, most_ranks: int | None = None) -> Page:
         findings=tuple(
             _card(finding, place_of(result, finding, rank), whole) for finding in result.examination.findings
         ),
-        basis=_basis(coverage),
-        notes=(
-            *(f"{sentence(note)}." for note in coverage.notes),
-            *filter(None, [doubts(result.verdict)]),
-            *policy.notes(),
-        ),
+        basis=" ".join(filter(None, (_basis(coverage), doubts(result.verdict)))),
+        notes=(*(f"{sentence(note)}." for note in coverage.notes), *policy.notes()),
         not_found=result.examination.not_found,
         not_looked=_not_looked(coverage),
         gaps=coverage.skipped[: PAGE.most_gaps],

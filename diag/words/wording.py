@@ -122,7 +122,9 @@ DOUBTS = {
 
 def doubts(verdict: Verdict) -> str:
     """What lowers the confidence, in a sentence; "" for a verdict without doubts."""
-    lowered = (f"{DOUBTS.get(doubt.name, doubt.name)} ({100 * doubt.by:.0f} points)" for doubt in verdict.doubts)
+    lowered = (
+        f"{DOUBTS.get(doubt.name, doubt.name)} ({counted(round(100 * doubt.by), 'point')})" for doubt in verdict.doubts
+    )
     listed = ", ".join(lowered)
     return f"The confidence is lower because of: {listed}." if listed else ""
 
