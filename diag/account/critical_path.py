@@ -375,8 +375,7 @@ def walks(
     # Collectives at which the path has changed to the late rank already. A collective may be cut in pieces (by gloo's
     # copies, for example): pieces after the arrival belong to this rank, and only the one around it changes ranks.
     jumped: list[set[int]] = [set() for _ in steps]
-    row_of = np.full(int(ranks.max()) + 1, -1)
-    row_of[ranks] = np.arange(len(ranks))
+    by_rank = np.argsort(ranks)
     step = np.flatnonzero(time > begins[np.arange(len(steps)), row])
     while len(step):
         at, until = row[step], time[step]
@@ -410,7 +409,8 @@ def walks(
         for each, of in zip(step[changes].tolist(), number[changes].tolist(), strict=True):
             jumped[each].add(of)
         time[step] = since
-        row[step] = np.where(changes, row_of[last], at)
+        row_of_last = by_rank[np.searchsorted(ranks, last, sorter=by_rank)]
+        row[step] = np.where(changes, row_of_last, at)
         # Steps may overlap: then the path cannot be followed further back.
         step = step[changes | (since < before)]
         step = step[time[step] > begins[step, row[step]]]
@@ -471,7 +471,8 @@ def _paths(
     timelines: Mapping[int, Timeline],
     came: Readiness,
 ) -> list[CriticalPath]:
-    every = _Walked(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
+    nothing = _Walked(*[np.zeros(0, dtype=np.int64)] * len(_Walked._fields))  # no step lasts any time
+    every = _Walked(*(np.concatenate(columns) for columns in zip(nothing, *found, strict=True)))
     order = np.argsort(every.step, kind="stable")
     every = _Walked(*(column[order] for column in every))
     keys: list[dict[Key, int]] = [{} for _ in jumped]

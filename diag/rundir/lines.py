@@ -28,6 +28,7 @@ from diag.collectors.reading import open_regular, read_regular, read_tail, too_l
 from diag.collectors.records import Asked, Heartbeat, Manifest, RankExit, RankRecord, TraceAsked
 from diag.errors import DiagError
 from diag.model import DAMAGED, Gap
+from diag.model.steps import Doubt
 from diag.rundir.policy import RUN_READING, SILENCE
 
 # -- tail --------------------------------------------------------------------------------------------------------------
@@ -359,6 +360,7 @@ class Judged(msgspec.Struct):
     confidence: float
     headline: str = ""
     culprit: Culprit | None = None
+    doubts: tuple[Doubt, ...] = ()
 
 
 class Answer(msgspec.Struct):

@@ -212,5 +212,5 @@ def _verdict(file: Path, changed_ns: int) -> Verdict | None:
         return None
     return Verdict(
         bottleneck, severity, judged.cause, judged.share, judged.confidence, culprit.ranks, culprit.hosts,
-        judged.headline,
+        judged.headline, judged.doubts,
     )  # fmt: skip

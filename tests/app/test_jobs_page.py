@@ -64,7 +64,7 @@ def test_the_list_holds_the_answer_of_each_and_the_files_of_none(two: Path, monk
     assert dict(zip(rows["Run"], rows["Verdict"], strict=True)) == {
         name: result.verdict.headline for name, result in results.items()
     }
-    assert dict(zip(rows["Run"], rows["Step time"], strict=True)) == {
+    assert dict(zip(rows["Run"], rows["Step time, ms"], strict=True)) == {
         name: pytest.approx(result.examination.shares.dur_ns.mean() / 1e6) for name, result in results.items()
     }
     assert "Why these are several runs" in text(test)
