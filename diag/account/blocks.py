@@ -1,9 +1,9 @@
 """A run that is too long to be held in memory: accounted a block of steps at a time.
 
 Each step gets the account that it has in a short run: path, blame and parts. The pieces and calls behind it are kept
-for some stretches of steps, spread over the run. The clocks of the ranks are aligned by the collectives of these
-stretches. The other accounts need the calls, too, to know how long threads were blocked in each phase: they are made of
-each block as well.
+for some stretches of steps, spread over the run. A block aligns the clocks of the ranks by its own collectives, so that
+its account depends on nothing else. The accounts by phases and by scheduling need the calls, too, to know how long
+threads were blocked: they are made of each block as well.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def account_in_blocks(tables: Tables) -> BlockAccount:
     gaps = dict.fromkeys(sample.gaps)
     blocks = []
     for first, numbers_of_block in _blocks(numbers, _block_steps(per_step)):
-        block, of_block = _block(tables, numbers_of_block, _with_context(numbers_of_block, numbers), left_out, first)
+        around = _with_context(numbers_of_block, numbers)
+        block, of_block = _block(tables, numbers_of_block, around, left_out, counted, first)
         blocks.append(block)
         gaps |= dict.fromkeys(of_block)
     of_detail = of_steps(sample, detailed)
@@ -87,12 +88,17 @@ def _blocks(numbers: Sequence[int], size: int) -> Iterator[tuple[int, Sequence[i
 
 
 def _block(
-    tables: Tables, numbers: Sequence[int], around: Sequence[int], left_out: Mapping[int, str], first: int
+    tables: Tables,
+    numbers: Sequence[int],
+    around: Sequence[int],
+    left_out: Mapping[int, str],
+    counted_of_run: Collection[int],
+    first: int,
 ) -> tuple[Block, tuple[Gap, ...]]:
     """The account of a block, as it was kept or made now, and gaps in its records. ``around``: its steps and those next
     to them; ``first``: see ``_blocks``."""
     of_block = {step: left_out[step] for step in around if step in left_out}
-    counted = [step for step in numbers if step not in left_out] or list(numbers)
+    counted = [step for step in numbers if step in counted_of_run]
     part = without_rows(tables, around)
     spans = spans_of(around)
     known: dict[int, bytes] = {}
@@ -169,7 +175,10 @@ def _joined_scheduling(parts: Sequence[Scheduling]) -> Scheduling:
 def _joined_rank(parts: Sequence[RankScheduling], steps: npt.NDArray[np.float64]) -> RankScheduling:
     """``steps``: how many each part has. Series follow each other, other values are means over the steps."""
     phases = dict.fromkeys(phase for part in parts for phase in part.blocked_in)
-    active = np.array([np.nan if part.loader_active is None else part.loader_active for part in parts])
+    active, runnable = (
+        np.array([np.nan if value is None else value for value in values])
+        for values in zip(*((part.loader_active, part.runnable) for part in parts), strict=True)
+    )
     known = ~np.isnan(active)
     return RankScheduling(
         queued_ns=np.concatenate([part.queued_ns for part in parts]),
@@ -185,7 +194,7 @@ def _joined_rank(parts: Sequence[RankScheduling], steps: npt.NDArray[np.float64]
         },
         after_ns={name: np.concatenate([part.after_ns[name] for part in parts]) for name in parts[0].after_ns},
         meets=np.concatenate([part.meets for part in parts]),
-        runnable=parts[0].runnable,  # of all samples of the run
+        runnable=float(np.nanmedian(runnable)) if not np.isnan(runnable).all() else None,
         starved=bool(np.average([part.starved for part in parts], weights=steps) > 0.5),
         loader_active=float(np.average(active[known], weights=steps[known])) if known.any() else None,
         knows_blocked=any(part.knows_blocked for part in parts),

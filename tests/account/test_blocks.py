@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from diag.account import blocks
 from diag.api import Result, open_run
 from diag.collectors.layout import RunLayout
+from diag.collectors.records import EVALUATION, PhaseRow
 from diag.model.steps import Attribution
 from diag.rundir.policy import BLOCKS
 from diag.rundir.step_lines import CollectiveLines
 from diag.rundir.tables import Tables
 from diag.show.json import to_dict
+from tests.copies import replace
 from tests.simulate import MS, Plan, simulate, write_run
 
 _SMALL = {"most_bytes_at_once": 1, "block_bytes": 1, "least_block_steps": 8, "detailed_bytes": 20_000, "stretches": 4}
@@ -60,6 +62,29 @@ def test_the_answer_is_the_same(run: Path, whole: Result, in_blocks: None) -> No
     for name in ("verdict", "critical_path", "findings", "not_found", "stage_frontier", "scheduling"):
         assert answer[name] == expected[name], name
     assert answer["verdict"]["culprit"] == {"ranks": [2], "hosts": expected["verdict"]["culprit"]["hosts"]}
+
+
+def test_a_block_in_which_no_step_counts_changes_nothing(in_blocks: None, tmp_path: Path) -> None:
+    tables = simulate(_plan())
+    evaluating = {
+        rank: replace(
+            of_rank,
+            steps=[
+                replace(step, phases=[*step.phases, PhaseRow(EVALUATION, step.end_ns - 2, step.end_ns - 1)])
+                if 15 < step.step < 25
+                else step
+                for step in of_rank.steps
+            ],
+        )
+        for rank, of_rank in tables.ranks.items()
+    }
+    root = write_run(replace(tables, ranks=evaluating), tmp_path / "run").root
+    answer = open_run(root)
+    assert [step.step for step in answer.attribution.steps if step.note] == [0, 1, *range(16, 25)]
+    assert answer.examination.scheduling.numbers == answer.examination.shares.numbers
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(vars(BLOCKS), "most_bytes_at_once", 1 << 30)
+        assert to_dict(open_run(root))["findings"] == to_dict(answer)["findings"]
 
 
 def test_pieces_and_calls_are_kept_for_some_steps(run: Path, whole: Result, in_blocks: None) -> None:
