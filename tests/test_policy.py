@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,7 +21,21 @@ from tests.bench.house import numbers_outside_of_policy
 from tests.command import analyze_json, diag
 
 ROOT = Path(__file__).parents[1]
-SAMPLE = ROOT / "sample_traces" / "ddp-straggler-rank0"
+SAMPLE = Path("ddp-straggler-rank0")  # in the current folder: an analysis writes its answer into the run
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("samples")
+    shutil.copytree(ROOT / "sample_traces" / SAMPLE, folder / SAMPLE)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _beside_the_sample(samples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(samples)
+
+
 # Fewer is better: lower it when numbers move into a policy module. Units, codes and formats of files may remain.
 MOST_NUMBERS_ELSEWHERE = 175
 

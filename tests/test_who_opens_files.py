@@ -22,7 +22,8 @@ REASONS = {
     "diag/cli/help.py": "its own guides",
     "app/views/timeline.py": "its own script and style",
     "diag/linting/model.py": "its own list of keys",
-    "diag/account/attribute.py": "its own sources, for the version of what it keeps",
+    "diag/account/cached_steps.py": "its own sources, for the version of what it keeps",
+    "diag/diagnoses/confidence.py": "its own coefficients",
     # What the user names may be a pipe.
     "diag/hang/text/streams.py": "a path of the command line, as `<(zcat log.gz)`",
     # Not by a path at all.

@@ -105,6 +105,7 @@ LESS_MEMORY = Sentence("{size} less memory for parameters and gradients")
 # -- what an answer rests on -------------------------------------------------------------------------------------------
 
 RANKS_USED = Sentence("{used} of {ranks}.")
+LOWER_CONFIDENCE = Sentence("The confidence is lower because of: {reasons}.")
 RANKS_OF_ONE_CLOCK = Sentence("{used} of {ranks}, one clock.")
 RANKS_NOT_ALIGNED = Sentence("{used} of {ranks}, clocks not aligned.")
 RANKS_ALIGNED = Sentence("{used} of {ranks}, clocks aligned to ± {uncertainty}.")

@@ -10,6 +10,7 @@ from diag.model.breakdown import CollectiveStat, ExposedCall
 from diag.model.steps import Attribution, Bottleneck, Coverage, Division, Verdict
 
 from .formatting import counted, duration, listing
+from .sentences import LOWER_CONFIDENCE
 
 _ONLY_DURATIONS = "{} records durations of collectives only"
 ONLY_DURATIONS = _ONLY_DURATIONS.format("NCCL Inspector")  # of files of which nothing else is known
@@ -126,7 +127,7 @@ def doubts(verdict: Verdict) -> str:
         f"{DOUBTS.get(doubt.name, doubt.name)} ({counted(round(100 * doubt.by), 'point')})" for doubt in verdict.doubts
     )
     listed = ", ".join(lowered)
-    return f"The confidence is lower because of: {listed}." if listed else ""
+    return LOWER_CONFIDENCE(reasons=listed) if listed else ""
 
 
 def sentence(text: str) -> str:
