@@ -125,7 +125,7 @@ def _block(
 
 def _stretches(numbers: Sequence[int], most: int) -> Iterator[int]:
     """About ``most`` of the numbers: as many of each part of the run, that follow each other."""
-    stretches = min(BLOCKS.stretches, max(1, most))
+    stretches = max(1, min(BLOCKS.stretches, most // BLOCKS.least_stretch_steps))
     length = max(1, most // stretches)
     for at in range(stretches):
         end = (at + 1) * len(numbers) // stretches

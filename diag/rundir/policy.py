@@ -94,6 +94,10 @@ class Blocks(Topic, name="blocks", fixed=True):
         "measured: the collectives of all ranks in a run that is read at once; its account takes about 8 times as much "
         "memory (64 ranks, November 2026)",
     )
+    most_bytes_of_few_steps = threshold(
+        128 << 20, "bytes", "chosen", "the same for a run of few steps and many ranks, which has hardly any blocks"
+    )
+    many_steps = threshold(200, "steps", "chosen", "a run of fewer steps is read at once, up to this size")
     block_bytes = threshold(12 << 20, "bytes", "chosen", "of the collectives of all ranks, in the steps of a block")
     least_block_steps = threshold(32, "steps", "chosen", "of a block")
     steps_before = threshold(
@@ -103,7 +107,8 @@ class Blocks(Topic, name="blocks", fixed=True):
     detailed_bytes = threshold(
         20 << 20, "bytes", "chosen", "of the collectives in the steps that are kept with every piece and call"
     )
-    stretches = threshold(16, "stretches", "chosen", "of these steps, spread over the run")
+    stretches = threshold(16, "stretches", "chosen", "at most, of these steps, spread over the run")
+    least_stretch_steps = threshold(8, "steps", "chosen", "of a stretch: the steps next to it are read as well")
     head_steps = threshold(8, "steps", "chosen", "read first: they show which process wrote the files")
     samples_around_ns = threshold(
         10 * 10**9, "ns", "chosen", "the host's samples from so long before a block's first step to after its last one"

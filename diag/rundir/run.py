@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.collectors.layout import RankLayout, RunLayout, is_folder, run_of
-from diag.collectors.reading import folder_refusal, linked_folders, natural, read_regular
+from diag.collectors.reading import folder_refusal, linked_folders, natural, open_regular, read_regular
 from diag.collectors.records import (
     CheckpointRecord,
     CollectiveLine,
@@ -422,7 +422,16 @@ def _too_long(ranks: Mapping[int, RankLayout]) -> bool:
             total += files.collectives.stat().st_size
             if files.device_steps.stat().st_size:
                 return False
-    return total > BLOCKS.most_bytes_at_once
+    if total <= BLOCKS.most_bytes_at_once or not ranks:
+        return False
+    return total > BLOCKS.most_bytes_of_few_steps or _steps_in(next(iter(ranks.values()))) >= BLOCKS.many_steps
+
+
+def _steps_in(files: RankLayout) -> int:
+    """How many lines the steps of a rank have, as far as they can be read."""
+    with suppress(OSError), open_regular(files.steps, files.run) as file:
+        return sum(piece.count(b"\n") for piece in iter(lambda: file.read(BLOCKS.piece_bytes), b""))
+    return 0
 
 
 def _first_rows(files: RankLayout, steps: Steps) -> tuple[RecordedRows, CollectiveLines | None]:

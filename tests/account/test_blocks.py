@@ -23,7 +23,15 @@ from diag.show.json import to_dict
 from tests.copies import replace
 from tests.simulate import MS, Plan, simulate, write_run
 
-_SMALL = {"most_bytes_at_once": 1, "block_bytes": 1, "least_block_steps": 8, "detailed_bytes": 20_000, "stretches": 4}
+_SMALL = {
+    "most_bytes_at_once": 1,
+    "many_steps": 1,
+    "least_stretch_steps": 1,
+    "block_bytes": 1,
+    "least_block_steps": 8,
+    "detailed_bytes": 20_000,
+    "stretches": 4,
+}
 
 
 @pytest.fixture
@@ -85,6 +93,13 @@ def test_a_block_in_which_no_step_counts_changes_nothing(in_blocks: None, tmp_pa
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(vars(BLOCKS), "most_bytes_at_once", 1 << 30)
         assert to_dict(open_run(root))["findings"] == to_dict(answer)["findings"]
+
+
+def test_a_run_of_few_steps_is_read_at_once_up_to_another_size(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(vars(BLOCKS), "most_bytes_at_once", 1)
+    assert not open_run(run).tables.long
+    monkeypatch.setitem(vars(BLOCKS), "most_bytes_of_few_steps", 1)
+    assert open_run(run).tables.long
 
 
 def test_pieces_and_calls_are_kept_for_some_steps(run: Path, whole: Result, in_blocks: None) -> None:
