@@ -36,6 +36,16 @@ from diag.rundir.tables import RankTables, Tables
 from tests.copies import replace
 
 MS = 1_000_000
+# Thresholds of ``BLOCKS`` that make a run of a few dozen steps a long one.
+SMALL_BLOCKS = {
+    "most_bytes_at_once": 1,
+    "many_steps": 1,
+    "least_stretch_steps": 1,
+    "block_bytes": 1,
+    "least_block_steps": 8,
+    "detailed_bytes": 20_000,
+    "stretches": 4,
+}
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from diag.tables.frames import COLUMNS
 from tests import pipelines
 from tests.app.runs import write_stalled_trace
 from tests.many_ranks import Job, write_summaries
-from tests.simulate import MS, Plan, simulate, write_run
+from tests.simulate import MS, SMALL_BLOCKS, Plan, simulate, write_run
 
 SAMPLES = Path(__file__).parents[1] / "sample_traces"
 NAMES = sorted(path.parent.name for path in SAMPLES.glob("*/manifest.json"))
@@ -122,9 +122,8 @@ def test_a_bound_and_null_are_conditions() -> None:
 def test_a_run_in_blocks_has_the_rows_that_its_evidence_was_made_of(
     finding: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name, value in {"most_bytes_at_once": 1, "block_bytes": 1, "detailed_bytes": 20_000, "stretches": 4}.items():
+    for name, value in SMALL_BLOCKS.items():
         monkeypatch.setitem(vars(BLOCKS), name, value)
-    monkeypatch.setitem(vars(BLOCKS), "least_block_steps", 12)
     result = open_run(write_run(simulate(replace(PLANTED[finding], steps=48)), tmp_path / "run").root)
     assert result.tables.long
     assert check(result)

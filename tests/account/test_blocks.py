@@ -21,22 +21,12 @@ from diag.rundir.step_lines import CollectiveLines
 from diag.rundir.tables import Tables
 from diag.show.json import to_dict
 from tests.copies import replace
-from tests.simulate import MS, Plan, simulate, write_run
-
-_SMALL = {
-    "most_bytes_at_once": 1,
-    "many_steps": 1,
-    "least_stretch_steps": 1,
-    "block_bytes": 1,
-    "least_block_steps": 8,
-    "detailed_bytes": 20_000,
-    "stretches": 4,
-}
+from tests.simulate import MS, SMALL_BLOCKS, Plan, simulate, write_run
 
 
 @pytest.fixture
 def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in _SMALL.items():
+    for name, value in SMALL_BLOCKS.items():
         monkeypatch.setitem(vars(BLOCKS), name, value)
 
 
