@@ -17,6 +17,7 @@ from msgspec import Struct
 from diag.account.policy import CRITICAL_PATH
 from diag.collectors.records import SEND
 from diag.model.steps import CriticalPath, Detail, Kind, Pieces, RankStep, joined
+from diag.rundir.columns import places_from
 
 from .calls import Calls, Key, Matched
 from .intervals import Intervals, Times
@@ -228,7 +229,7 @@ def held_up(came: Readiness, begun: Mapping[int, Sequence[int]], paths: Mapping[
     counts = edges[numbers + 1] - edges[numbers]
     step = np.repeat(np.repeat(np.arange(len(paths)), [len(of_step) for of_step in listed]), counts)
     number = np.repeat(numbers, counts)
-    at = last[np.repeat(edges[numbers] - np.cumsum(counts) + counts, counts) + np.arange(len(number))]
+    at = last[places_from(edges[numbers], counts)]
     order = np.lexsort((matched.place_of_key[number], came.ready_ns[at], step))
     at, number, step = at[order], number[order], step[order]
     rank, arrival = matched.rank[at], came.ready_ns[at]
@@ -454,7 +455,7 @@ def _last_ready(came: Readiness, number: Times, present: Mask) -> tuple[Times, T
     sizes = matched.sizes[number[known]]
     edges = np.cumsum(sizes) - sizes
     of = np.repeat(np.arange(len(known)), sizes)
-    at = np.arange(len(of)) + np.repeat(matched.edges[number[known]] - edges, sizes)
+    at = places_from(matched.edges[number[known]], sizes)
     here = present[known[of], came.row[at]]
     ready_ns = np.where(here, came.ready_ns[at], _NEVER)
     latest = np.maximum.reduceat(ready_ns, edges)
@@ -494,7 +495,7 @@ def _paths(
     counts = every.last - every.first + 1
     edges = np.cumsum([0, *counts.tolist()])
     of = np.repeat(np.arange(len(counts)), counts)
-    at = np.arange(len(of)) + (every.first - edges[:-1])[of]
+    at = places_from(every.first, counts)
     start, end, label = lines.start_ns[at], lines.end_ns[at], lines.label[at]
     start[edges[:-1]] = np.where(every.call >= 0, every.start_ns, np.maximum(every.start_ns, start[edges[:-1]]))
     end[edges[1:] - 1] = every.end_ns

@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.model.steps import CollectiveCall, Detail, Kind, Pieces, RankStep, Segments
+from diag.rundir.columns import places_from
 
 from .calls import Some, calls_in
 
@@ -73,8 +74,7 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     of_a = np.repeat(np.arange(len(a)), counts)
     if not len(of_a):
         return EMPTY
-    starts = np.cumsum(counts) - counts
-    of_b = np.arange(len(of_a)) - np.repeat(starts, counts) + np.repeat(first, counts)
+    of_b = places_from(first, counts)
     return normal(np.stack((np.maximum(a[of_a, 0], b[of_b, 0]), np.minimum(a[of_a, 1], b[of_b, 1])), axis=1))
 
 
@@ -231,7 +231,7 @@ class Painted:
         first = np.searchsorted(self._start, begins, side="right") - 1
         last = np.where(ends > begins, np.searchsorted(self._start, ends, side="left"), first)
         edges = np.concatenate(([0], np.cumsum(last - first)))
-        at = np.arange(edges[-1]) + np.repeat(first - edges[:-1], last - first)
+        at = places_from(first, last - first)
         filled = last > first
         start = self._start[at]
         start[edges[:-1][filled]] = begins[filled]

@@ -24,7 +24,7 @@ from msgspec import Struct, field
 
 from diag.account.policy import CLOCKS
 from diag.model.steps import CollectiveCall, MatchedCollective
-from diag.rundir.columns import UNKNOWN, Bools
+from diag.rundir.columns import UNKNOWN, Bools, places_from
 
 from .calls import Calls, Matched
 
@@ -137,7 +137,7 @@ class Met(NamedTuple):
         """Some of the collectives."""
         sizes = np.diff(self.edges)[which]
         edges = np.concatenate(([0], np.cumsum(sizes)))
-        at = np.arange(edges[-1]) + np.repeat(self.edges[which] - edges[:-1], sizes)
+        at = places_from(self.edges[which], sizes)
         return Met(self.members[at], self.start_ns[at], self.end_ns[at], edges)
 
 

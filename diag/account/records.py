@@ -29,7 +29,7 @@ from diag.collectors.records import (
     StepRecord,
 )
 from diag.model.steps import CollectiveCall, Detail, Kind, RankStep, by_causes
-from diag.rundir.columns import UNKNOWN, Rows, Steps, is_named
+from diag.rundir.columns import UNKNOWN, Rows, Steps, is_named, places_from
 
 from . import intervals as iv
 from .calls import Calls, Group, Some
@@ -96,7 +96,7 @@ def _inside(calls: Calls, begins: iv.Times, ends: iv.Times) -> Iterator[iv.Times
     for of_batch in np.split(np.arange(len(begins)), np.flatnonzero(np.diff(batch)) + 1):
         near = counts[of_batch]
         step = np.repeat(of_batch, near)
-        at = np.arange(len(step)) + np.repeat(first[of_batch] - np.cumsum(near) + near, near)
+        at = places_from(first[of_batch], near)
         # The call of the last rank to arrive has no duration if the transfer takes no time. At the edge of two steps it
         # belongs to the first: if it were in neither, only the other ranks would have met.
         inside = ((starts[at] < ends[step]) | (starts[at] == until[at])) & (until[at] > begins[step])

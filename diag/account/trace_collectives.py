@@ -16,7 +16,7 @@ import numpy.typing as npt
 import polars as pl
 from msgspec import Struct
 
-from diag.rundir.columns import UNKNOWN
+from diag.rundir.columns import UNKNOWN, places_from
 from diag.traces import kineto_names as names
 from diag.traces.kineto_names import parse_ranks
 from diag.traces.trace import Trace
@@ -330,7 +330,7 @@ def _calls(
     edges = np.searchsorted(start, np.stack((begins, ends), axis=1).ravel())
     edges = np.maximum.accumulate(edges).reshape(-1, 2)
     counts = edges[:, 1] - edges[:, 0]
-    chosen = np.arange(counts.sum()) + np.repeat(edges[:, 0] - np.cumsum(counts) + counts, counts)
+    chosen = places_from(edges[:, 0], counts)
     window = np.repeat(np.arange(len(windows)), counts)
     # Counted anew in each step: a call that a trace lacks then shifts no other step's numbers.
     which, known = of_call[chosen], known[chosen]
@@ -346,7 +346,7 @@ def _calls(
         dtype=described_as["dtype"][which].astype(np.int32),
         start_ns=start[chosen],
         end_ns=(start + calls["dur_ns"].to_numpy())[chosen],
-        inferred=~known,
+        inferred=np.logical_not(known),
         wait_start_ns=none,
         wait_end_ns=none,
         sent_bytes=described_as["sent_bytes"][which],

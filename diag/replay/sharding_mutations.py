@@ -14,6 +14,7 @@ from diag.account.calls import Key
 from diag.account.critical_path import label_of
 from diag.model.steps import Detail, Kind
 from diag.replay.policy import REPLAY
+from diag.rundir.columns import places_from
 
 from .costs import Costs, Level
 from .mutations import Mutation
@@ -119,7 +120,7 @@ def _in_order(line: Line, rows: Series, begins: Series, order: Series, held_up_n
     first = np.where(new, 0, np.where(work, begins[at], rows[at]))
     count = np.where(work & ~new, rows[at] - begins[at], 1)
     place = np.cumsum(count) - count
-    taken = line.take(np.repeat(first - place, count) + np.arange(count.sum()))
+    taken = line.take(places_from(first, count))
     added, works = place[new], work[new]
     held_up = np.append(np.array(held_up_ns, dtype=np.int64), 0)[call[new]]
     taken.code[added], taken.label[added] = code[new], label_of(Kind.COMPUTE, Detail.NONE)

@@ -163,7 +163,7 @@ class Ragged:
         places = np.flatnonzero(places) if places.dtype == np.bool_ else places
         counts = np.diff(self.first)[places]
         first = _firsts(counts)
-        entries = np.arange(first[-1]) + np.repeat(self.first[:-1][places] - first[:-1], counts)
+        entries = places_from(self.first[:-1][places], counts)
         return Ragged(first, *(_stored(column[entries]) for column in (self.name, self.left, self.right)))
 
     def entries(self, first: int, last: int, names: tuple[str, ...]) -> Iterator[list[tuple[str, int, int]]]:
@@ -225,8 +225,8 @@ class Steps(Columns[StepRecord]):
     def of_spans(self, spans: Sequence[tuple[int, int]]) -> Steps:
         """The steps from the first to before the second number of each span. They are in the order of their numbers:
         the cost does not depend on the others."""
-        edges = np.searchsorted(self.step, np.array(spans, dtype=np.int64).reshape(-1, 2))
-        return self.take(np.concatenate([np.zeros(0, dtype=np.int64), *(np.arange(*span) for span in edges.tolist())]))
+        first, last = np.searchsorted(self.step, np.array(spans, dtype=np.int64).reshape(-1, 2)).T
+        return self.take(places_from(first, last - first))
 
     def codes(self, names: Sequence[str], otherwise: int = -1) -> Ints:
         """For each of the ``names`` of the steps, its index in these."""
@@ -398,6 +398,12 @@ def _table(rows: Sequence[Sequence[int | None] | None], width: int) -> Ints:
     missing = [None] * width
     values = list(chain.from_iterable(missing if row is None else row for row in rows))
     return _ints(values).reshape(len(rows), width)
+
+
+def places_from(first: Ints, counts: Ints) -> Ints:
+    """So many places from each first one on, one run after the other: ``counts[i]`` of them from ``first[i]``."""
+    places: Ints = np.arange(counts.sum()) + np.repeat(first - np.cumsum(counts) + counts, counts)
+    return places
 
 
 def _firsts(counts: Ints) -> Ints:

@@ -26,6 +26,7 @@ from diag.account.trace_ranges import Thread, host_windows
 from diag.model.breakdown import ModuleStat, ModuleTable, PathStat, PathTable
 from diag.model.parts import parts_of_steps
 from diag.model.steps import FROM_HOST_DETAILS, TO_HOST_DETAILS, Attribution, Detail, Kind, RankStep, StepAccount
+from diag.rundir.columns import places_from
 from diag.rundir.tables import RankTables, Tables
 from diag.tables.policy import EFFICIENCY
 from diag.traces import kineto_names as names
@@ -434,7 +435,7 @@ def _overlaps(track: Track, start: Times, end: Times) -> tuple[Times, Times, Tim
     last = np.searchsorted(track.start_ns, end, side="left")
     counts = np.maximum(last - first, 0)
     of = np.repeat(np.arange(len(start)), counts)
-    at = np.arange(len(of)) + np.repeat(first - (np.cumsum(counts) - counts), counts)
+    at = places_from(first, counts)
     ns = np.minimum(end[of], track.end_ns[at]) - np.maximum(start[of], track.start_ns[at])
     met = ns > 0
     return of[met], track.module[at[met]], ns[met]
