@@ -19,6 +19,7 @@ from diag.model.steps import (
     Division,
     Kind,
     MatchedCollective,
+    Pieces,
     RankStep,
     Segments,
     StepAccount,
@@ -56,18 +57,14 @@ from .trace_ranges import (
 IN_WINDOW = "in a profiler window"  # why a step does not count
 
 
-def attribute(tables: Tables, clocked: Mapping[int, DeviceClocked] | None = None) -> Attribution:
-    """Accounts for every step of the run. Pure: the same tables give the same account. ``clocked``: the result of
-    ``on_device_clocks(tables)``, if the caller has it already."""
-    return account_of(tables, clocked)
-
-
-def account_of(
+def attribute(
     tables: Tables,
     clocked: Mapping[int, DeviceClocked] | None = None,
     left_out: Mapping[int, str] | None = None,
 ) -> Attribution:
-    """As ``attribute``, of some steps of a run. ``left_out``: ``steps_left_out`` of the whole run."""
+    """Accounts for every step of the run. Pure: the same tables give the same account. ``clocked``: the result of
+    ``on_device_clocks(tables)``, if the caller has it already. ``left_out``: ``steps_left_out`` of the whole run, if
+    the tables hold some of its steps."""
     ranks = {rank: t for rank, t in tables.ranks.items() if not t.empty}
     clocked = on_device_clocks(tables) if clocked is None else clocked
     steps = {rank: _on_device_clock(clocked[rank]) if rank in clocked else rank_steps(t) for rank, t in ranks.items()}
@@ -292,15 +289,16 @@ def _parts_by_step(placed: Mapping[int, Sequence[RankStep]], waits: Mapping[int,
     by_step = every.take(order)
     numbers, first = np.unique(steps[order], return_index=True)
     edges = [*first.tolist(), len(order)]
-    return {number: PartRows(by_step, range(*edges[at : at + 2])) for at, number in enumerate(numbers.tolist())}
+    return {number: by_step[begin:end] for number, (begin, end) in zip(numbers.tolist(), pairwise(edges), strict=True)}
 
 
 def _waited(steps: Sequence[Segments], waits: iv.Intervals) -> iv.Times:
     """The part of each step's exposed communication that lies in ``waits``."""
-    of_step = np.repeat(np.arange(len(steps)), [len(segments.kind) for segments in steps])
-    exposed = intervals_of(every := joined(steps), Kind.COMM)
+    pieces = Pieces.of(steps)
+    exposed = intervals_of(pieces.every, Kind.COMM)
+    of_step = pieces.of_step[pieces.every.kind == Kind.COMM]
     waited_ns = np.zeros(len(steps), dtype=np.int64)
-    np.add.at(waited_ns, of_step[every.kind == Kind.COMM], iv.Covered(waits).between(exposed[:, 0], exposed[:, 1]))
+    np.add.at(waited_ns, of_step, iv.Covered(waits).between(exposed[:, 0], exposed[:, 1]))
     return waited_ns
 
 

@@ -21,7 +21,7 @@ from diag.model.steps import Attribution
 from diag.rundir.policy import BLOCKS
 from diag.rundir.tables import Tables, axes_of, of_steps, spans_of, with_rows, without_rows
 
-from .attribute import account_of, steps_left_out
+from .attribute import attribute, steps_left_out
 from .frontier import Frontier, frontier
 from .kept import Block, key_of, packed, unpacked
 from .scheduling import RankScheduling, Scheduling, scheduling_of
@@ -47,7 +47,7 @@ def account_in_blocks(tables: Tables) -> BlockAccount:
     counted = frozenset(numbers) - left_out.keys() or frozenset(numbers)
     detailed = frozenset(_stretches(sorted(counted), BLOCKS.detailed_bytes // per_step))
     sample = of_steps(tables, _with_context(detailed, numbers))
-    in_detail = account_of(sample, {}, left_out)
+    in_detail = attribute(sample, {}, left_out)
     gaps = dict.fromkeys(sample.gaps)
     blocks = []
     for first, numbers_of_block in _blocks(numbers, _block_steps(per_step)):
@@ -100,27 +100,31 @@ def _block(
     of_block = {step: left_out[step] for step in around if step in left_out}
     counted = [step for step in numbers if step in counted_of_run]
     part = without_rows(tables, around)
-    spans = spans_of(around)
-    known: dict[int, bytes] = {}
-    for rank, of_rank in tables.ranks.items():
-        digest = of_rank.unread.digest(spans) if of_rank.unread is not None else None
-        if digest is not None:
-            known[rank] = digest
-    traced = any(rank.traces for rank in part.ranks.values())
-    store = tables.store if len(known) == len(tables.ranks) and not traced else None
-    key = key_of(tables, part, of_block, counted, known) if store is not None else b""
-    name = f"block-{first}"
-    if store is not None and (kept := unpacked(key, store.load(name))) is not None:
+    store, key, name = tables.store, _key(tables, part, around, of_block, counted), f"block-{first}"
+    if store is not None and key is not None and (kept := unpacked(key, store.load(name))) is not None:
         return kept, ()
     part = with_rows(part, tables, around)
     inside = frozenset(numbers)
-    steps = tuple(step for step in account_of(part, {}, left_out).steps if step.step in inside)
+    steps = tuple(step for step in attribute(part, {}, left_out).steps if step.step in inside)
     front = frontier(part.ranks, counted, part.on_device, axes_of(tables).stages())
     block = Block(steps, front, scheduling_of(part, counted))
     gaps = tuple(gap for gap in part.gaps if gap not in tables.gaps)
-    if store is not None and not gaps and (data := packed(key, block)) is not None:
+    if store is not None and key is not None and not gaps and (data := packed(key, block)) is not None:
         store.save(name, data)
     return block, gaps
+
+
+def _key(
+    tables: Tables, part: Tables, around: Sequence[int], left_out: Mapping[int, str], counted: Sequence[int]
+) -> bytes | None:
+    """The hash of what the block depends on; None if it is not kept: nothing is, or a trace is in it, or the lines of a
+    rank cannot be found."""
+    if tables.store is None or any(rank.traces for rank in part.ranks.values()):
+        return None
+    spans = spans_of(around)
+    digests = {rank: each.unread.digest(spans) for rank, each in tables.ranks.items() if each.unread is not None}
+    known = {rank: digest for rank, digest in digests.items() if digest is not None}
+    return key_of(tables, part, left_out, counted, known) if len(known) == len(tables.ranks) else None
 
 
 def _stretches(numbers: Sequence[int], most: int) -> Iterator[int]:

@@ -79,7 +79,7 @@ def crowd_of(tables: Tables) -> Crowd | None:
     return Crowd(host, ranks[host], cores[host])
 
 
-# Lateness of a rank, by reason. A rank may also be blocked or queued in its loader: see ``charge``.
+# Lateness of a rank, by reason. A rank may also be blocked or queued in its loader: see ``diag.diagnoses.relabel``.
 _LATE = tuple(cost for cost in Cost if cost.value.lateness)
 
 

@@ -69,10 +69,8 @@ class CollectiveLines(Struct, frozen=True):
         hashed = hashlib.blake2b(digest_size=32)
         try:
             with open_regular(self.path, self.run) as file:
-                size = os.fstat(file.fileno()).st_size
-                for first, last in spans:
-                    begin = _place_of(file, first, 0, size)
-                    end = _place_of(file, last, begin, size)
+                for span in spans:
+                    begin, end = _lines_of(file, *span)
                     file.seek(begin)
                     while piece := file.read(min(BLOCKS.piece_bytes, end - file.tell())):
                         hashed.update(piece)
@@ -121,14 +119,19 @@ def _take(path: Path, run: Path, first: int, last: int, take: Callable[[list[Col
 
     try:
         with open_regular(path, run) as file:
-            size = os.fstat(file.fileno()).st_size
-            begin = _place_of(file, first, 0, size)
-            end = _place_of(file, last, begin, size)
+            begin, end = _lines_of(file, first, last)
     except FileNotFoundError:
         return []
     except OSError as error:
         return [Gap(str(path), f"cannot be read: {error.strerror}")]
     return each_piece(path, CollectiveLine, checked, run, (begin, end)) if begin < end else []
+
+
+def _lines_of(file: BinaryIO, first: int, last: int) -> tuple[int, int]:
+    """Where the lines of the steps from ``first`` to before ``last`` begin and end."""
+    size = os.fstat(file.fileno()).st_size
+    begin = _place_of(file, first, 0, size)
+    return begin, _place_of(file, last, begin, size)
 
 
 def _place_of(file: BinaryIO, step: int, low: int, high: int) -> int:

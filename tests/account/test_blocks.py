@@ -149,13 +149,13 @@ def test_the_rows_of_some_steps_are_found_wherever_they_are(
 def accounted(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """The steps of each account that was made, after the one of the steps that are kept in detail."""
     made: list[list[int]] = []
-    account_of = blocks.account_of
+    attribute = blocks.attribute
 
     def counting(tables: Tables, *given: Any) -> Attribution:
         made.append(sorted(tables.ranks[0].recorded))
-        return account_of(tables, *given)
+        return attribute(tables, *given)
 
-    monkeypatch.setattr(blocks, "account_of", counting)
+    monkeypatch.setattr(blocks, "attribute", counting)
     return made
 
 
