@@ -14,7 +14,8 @@ from diag.api import Result, describe_run
 from diag.app.policy import DASHBOARD
 from diag.diagnoses.comm_cause import SLOW_LINK
 from diag.diagnoses.compare import PART_NAMES, StepPart
-from diag.model.parts import UNKNOWN, Ints, PartColumns, parts_of_steps
+from diag.model import UNKNOWN
+from diag.model.parts import Ints, PartColumns, parts_of_steps
 from diag.model.steps import Bottleneck, Kind
 from diag.show.page import Page, page_of
 from diag.words.wording import steps_counted

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from diag.account.policy import CLOCKS, STEPS
 from diag.collectors.records import EVALUATION, WINDOW_ACTIVE, WINDOW_AFTER, WINDOW_WARMUP, Manifest
-from diag.model import Gap
-from diag.model.parts import UNKNOWN as NOT_KNOWN
+from diag.model import UNKNOWN, Gap
 from diag.model.parts import PartColumns, PartRows
 from diag.model.steps import (
     Attribution,
@@ -26,7 +25,7 @@ from diag.model.steps import (
     by_causes,
     joined,
 )
-from diag.rundir.columns import UNKNOWN, Bools
+from diag.rundir.columns import Bools
 from diag.rundir.tables import RankTables, Tables, axes_of
 from diag.traces.trace import Trace
 from diag.words.formatting import rank_ranges
@@ -251,7 +250,7 @@ def parts_of(steps: Sequence[RankStep], waits: iv.Intervals | None) -> PartColum
     one; None if unknown."""
     by_detail = by_causes([step.segments for step in steps])
     spent = by_detail.sum(axis=2)
-    unknown = np.full(len(steps), NOT_KNOWN)
+    unknown = np.full(len(steps), UNKNOWN)
     waited = _waited([step.segments for step in steps], waits) if waits is not None else unknown
     sources = tuple(dict.fromkeys(step.source for step in steps))
 

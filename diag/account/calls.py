@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from diag.collectors.records import RECV, SEND
+from diag.model import UNKNOWN
 from diag.model.steps import CollectiveCall
-from diag.rundir.columns import UNKNOWN, Bools, Codes, Columns, Ints, is_named
+from diag.rundir.columns import Bools, Codes, Columns, Ints, is_named
 
 Key = tuple[str, int, str]
 

@@ -45,9 +45,10 @@ from diag.collectors.records import (
     WINDOW_AFTER,
     WINDOW_WARMUP,
 )
+from diag.model import UNKNOWN
 from diag.model.axes import Axes
 from diag.model.steps import Attribution, CriticalPath, Parts, StepAccount
-from diag.rundir.columns import NO_ROWS, UNKNOWN, Rows, Steps
+from diag.rundir.columns import NO_ROWS, Rows, Steps
 from diag.rundir.summaries import Summaries
 from diag.rundir.tables import RankTables
 

@@ -23,8 +23,9 @@ import numpy.typing as npt
 from msgspec import Struct, field
 
 from diag.account.policy import CLOCKS
+from diag.model import UNKNOWN
 from diag.model.steps import CollectiveCall, MatchedCollective
-from diag.rundir.columns import UNKNOWN, Bools, places_from
+from diag.rundir.columns import Bools, places_from
 
 from .calls import Calls, Matched
 

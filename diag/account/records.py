@@ -28,8 +28,9 @@ from diag.collectors.records import (
     Manifest,
     StepRecord,
 )
+from diag.model import UNKNOWN
 from diag.model.steps import CollectiveCall, Detail, Kind, RankStep, by_causes
-from diag.rundir.columns import UNKNOWN, Rows, Steps, is_named, places_from
+from diag.rundir.columns import Rows, Steps, is_named, places_from
 
 from . import intervals as iv
 from .calls import Calls, Group, Some

@@ -27,7 +27,8 @@ from diag.collectors.records import (
     HostRecord,
     StepRecord,
 )
-from diag.rundir.columns import UNKNOWN, Rows, Steps
+from diag.model import UNKNOWN
+from diag.rundir.columns import Rows, Steps
 
 from . import intervals as iv
 from . import records

@@ -12,7 +12,8 @@ from msgspec import Struct
 from diag.account.blame import median_of_others
 from diag.collectors.records import Manifest
 from diag.diagnoses.policy import COMPARISON
-from diag.model.parts import UNKNOWN, parts_of_steps
+from diag.model import UNKNOWN
+from diag.model.parts import parts_of_steps
 from diag.model.steps import Attribution, Kind, StepAccount
 from diag.rundir.tables import Tables
 from diag.words import sentences

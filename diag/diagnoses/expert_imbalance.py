@@ -23,9 +23,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.diagnoses.policy import EXPERT_IMBALANCE, STRAGGLER
+from diag.model import UNKNOWN
 from diag.model.query import Query
 from diag.model.steps import Evidence, Finding
-from diag.rundir.columns import UNKNOWN
 from diag.tables.all_to_alls import Exchange, by_group, exchanges, received_bytes, uneven
 
 from .costs import Cost

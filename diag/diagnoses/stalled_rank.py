@@ -6,9 +6,9 @@ import numpy as np
 
 from diag.collectors.records import BACKWARD, DATA, FORWARD, OPTIMIZER, REST
 from diag.diagnoses.policy import STRAGGLER
+from diag.model import UNKNOWN
 from diag.model.query import By, Query
 from diag.model.steps import Evidence, Finding, Knob
-from diag.rundir.columns import UNKNOWN
 from diag.words import sentences
 from diag.words.wording import sentence
 

@@ -1,8 +1,13 @@
 """Data types of the analysis: steps, accounts, findings, verdicts and tables. They have no behaviour."""
 
+from typing import Final
+
 import msgspec
 
 from diag.collectors.masking import masked
+
+# In a column of integers, in place of None: the smallest of 64 bits. The readers refuse numbers of this size.
+UNKNOWN: Final = -(1 << 63)
 
 # msgspec raises these for data that is not JSON of the expected type, such as text that is not UTF-8, or 100,000 "[".
 DAMAGED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

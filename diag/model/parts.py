@@ -14,12 +14,13 @@ from typing import Any, Final, overload
 import numpy as np
 import numpy.typing as npt
 
+from diag.model import UNKNOWN
+
 from .steps import NO_IDLE, IdleParts, Parts, Stall, StepAccount
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-UNKNOWN: Final = np.iinfo(np.int64).min  # stands for None
 _IDLE: Final = IdleParts.__struct_fields__
 
 

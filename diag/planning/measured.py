@@ -18,9 +18,10 @@ from msgspec import Struct
 from diag.collectors.records import HeldRecord, Manifest
 from diag.collectors.strategies import named
 from diag.errors import DiagError
+from diag.model import UNKNOWN
 from diag.model.states import ModelStates, Sharding, sharding_of, shards_of
 from diag.planning.policy import PLANNING
-from diag.rundir.columns import UNKNOWN, Steps
+from diag.rundir.columns import Steps
 from diag.rundir.tables import RankTables, Tables
 from diag.traces.event_table import MEMORY_EVENT
 from diag.traces.text_stream import blocks, damaged, opened

@@ -24,6 +24,7 @@ from diag.collectors.records import (
     PhaseRow,
     StepRecord,
 )
+from diag.model import UNKNOWN
 
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]  # places in ``names``
@@ -32,7 +33,6 @@ Bools = npt.NDArray[np.bool_]
 Objects = npt.NDArray[np.object_]
 Places = npt.NDArray[Any]  # of records, or a mask of them
 
-UNKNOWN: Final = int(np.iinfo(np.int64).min)  # in place of None; the readers refuse numbers of this size
 _AT_ONCE = 4_096  # records that an iteration makes together
 
 T = TypeVar("T")

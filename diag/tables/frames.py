@@ -15,8 +15,9 @@ import numpy as np
 import polars as pl
 from msgspec.structs import asdict
 
+from diag.model import UNKNOWN
 from diag.model.breakdown import CollectiveTable, KernelTable, ModuleTable
-from diag.model.parts import UNKNOWN, Bools, Ints, PartColumns, parts_of_steps
+from diag.model.parts import Bools, Ints, PartColumns, parts_of_steps
 from diag.model.steps import Attribution, Bottleneck, Finding, StepAccount
 from diag.rundir.tables import Tables
 from diag.words.table import (

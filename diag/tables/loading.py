@@ -10,9 +10,10 @@ from msgspec import Struct
 
 from diag.account.records import loader_settings
 from diag.collectors.records import DATA, H2D, StepRecord
+from diag.model import UNKNOWN
 from diag.model.parts import parts_of_steps
 from diag.model.steps import Attribution
-from diag.rundir.columns import UNKNOWN, Steps
+from diag.rundir.columns import Steps
 from diag.rundir.tables import RankTables, Tables
 from diag.tables.policy import LOADER_RESERVE
 

@@ -18,9 +18,10 @@ from diag.account.intervals import Intervals, Window
 from diag.account.trace_ranges import host_windows
 from diag.collectors import records
 from diag.collectors.records import Manifest
+from diag.model import UNKNOWN
 from diag.model.states import ADAM_FP32, ModelStates, Sharding, model_states, sharding_of, shards_of
 from diag.model.steps import Attribution
-from diag.rundir.columns import UNKNOWN, Ints, Steps
+from diag.rundir.columns import Ints, Steps
 from diag.rundir.tables import RankTables, Tables
 from diag.tables.policy import MEMORY_GROWTH
 from diag.traces import kineto_names as names
