@@ -17,8 +17,7 @@ from diag.model.query import By, Query
 from diag.model.steps import Attribution, Detail, Finding, Kind
 from diag.rundir.tables import Tables
 from diag.tables.collectives import phased_calls
-from diag.tables.frames import COLUMNS, frame
-from diag.words.table import schema_of
+from diag.tables.frames import COLUMNS, frame, frame_of, names_of
 
 # -- queries -----------------------------------------------------------------------------------------------------------
 
@@ -67,19 +66,15 @@ def query_of(finding: Finding) -> Query:
 # -- frames ------------------------------------------------------------------------------------------------------------
 
 
-def _columns(name: str, columns: Mapping[str, Any]) -> pl.DataFrame:
-    return pl.DataFrame(columns, schema=schema_of(COLUMNS[name].values()))
-
-
 def path(attribution: Attribution) -> pl.DataFrame:
     """A row for each piece of the critical path of a counted step, in their order."""
     steps = attribution.usable or attribution.steps
-    kinds, details = (_names(members) for members in (Kind, Detail))
+    kinds, details = (names_of(members) for members in (Kind, Detail))
 
     def all_of(field: str) -> Any:
         return np.concatenate([np.zeros(0, np.int64), *(getattr(step.path, field) for step in steps)]).astype(np.int64)
 
-    return _columns(
+    return frame_of(
         "path",
         {
             "step": np.repeat([step.step for step in steps], [len(step.path.rank) for step in steps]),
@@ -89,14 +84,6 @@ def path(attribution: Attribution) -> pl.DataFrame:
             "dur_ns": all_of("end_ns") - all_of("start_ns"),
         },
     )
-
-
-def _names(members: type[Kind] | type[Detail]) -> Any:
-    """The names by their numbers."""
-    names = [""] * (max(members) + 1)
-    for member in members:
-        names[member] = member.name.lower()
-    return np.array(names)
 
 
 def calls(attribution: Attribution) -> pl.DataFrame:
@@ -149,7 +136,7 @@ def scheduling(account: Scheduling) -> pl.DataFrame:
     """A row for each rank and counted step whose CPU scheduling was recorded."""
     numbers, ranks = account.numbers, account.ranks
     fields = [name for name in COLUMNS["scheduling"] if name not in ("step", "rank")]
-    return _columns(
+    return frame_of(
         "scheduling",
         {
             "step": np.tile(np.array(numbers, dtype=np.int64), len(ranks)),
@@ -183,7 +170,7 @@ def costs(
     steps, ``dur_ns`` as well."""
     named = [*((name, None, ns) for name, ns in of_costs.items()), *((*key, ns) for key, ns in of_ranks.items())]
     steps = len(numbers)
-    return _columns(
+    return frame_of(
         "costs",
         {
             "step": np.tile(np.array(numbers, dtype=np.int64), len(named)),

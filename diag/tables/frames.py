@@ -12,13 +12,14 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 from msgspec.structs import asdict
 
 from diag.model import UNKNOWN
 from diag.model.breakdown import CollectiveTable, KernelTable, ModuleTable
 from diag.model.parts import Bools, Ints, PartColumns, parts_of_steps
-from diag.model.steps import Attribution, Bottleneck, Finding, StepAccount
+from diag.model.steps import Attribution, Bottleneck, Detail, Finding, Kind, StepAccount
 from diag.rundir.tables import Tables
 from diag.words.table import (
     CLOCK,
@@ -273,6 +274,19 @@ def frame(name: str, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
     return data_frame(columns.values(), ({id: _plain(row.get(id)) for id in columns} for row in rows))
 
 
+def frame_of(name: str, columns: Mapping[str, Any]) -> pl.DataFrame:
+    """The frame of this name, of its columns."""
+    return pl.DataFrame(columns, schema=schema_of(COLUMNS[name].values()))
+
+
+def names_of(members: type[Kind] | type[Detail]) -> npt.NDArray[np.str_]:
+    """The names of kinds or details, by their numbers."""
+    names = [""] * (max(members) + 1)
+    for member in members:
+        names[member] = member.name.lower()
+    return np.array(names)
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
@@ -297,7 +311,7 @@ def steps(attribution: Attribution, bottleneck_of: Callable[[StepAccount], Bottl
         else _nullable(name, parts.column(name))
         for name in schema
     }
-    return pl.DataFrame(columns, schema=schema)
+    return frame_of("steps", columns)
 
 
 def _nullable(name: str, values: Ints) -> pl.Series:

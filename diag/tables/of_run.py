@@ -15,12 +15,7 @@ from msgspec import to_builtins
 
 from diag.model.steps import Attribution, Detail, Kind, joined
 from diag.rundir.tables import RankTables, Tables
-from diag.tables.frames import COLUMNS, frame
-from diag.words.table import schema_of
-
-_NAMES = {members: [""] * (max(members) + 1) for members in (Kind, Detail)}
-for _member in (*Kind, *Detail):
-    _NAMES[type(_member)][_member] = _member.name.lower()
+from diag.tables.frames import frame, frame_of, names_of
 
 
 def spans(attribution: Attribution) -> pl.DataFrame:
@@ -35,11 +30,11 @@ def spans(attribution: Attribution) -> pl.DataFrame:
         "step": np.repeat([step.step for step in steps], counts),
         "start_ns": pieces.start_ns,
         "end_ns": pieces.end_ns,
-        "kind": np.array(_NAMES[Kind])[pieces.kind],
-        "detail": np.array(_NAMES[Detail])[pieces.detail],
+        "kind": names_of(Kind)[pieces.kind],
+        "detail": names_of(Detail)[pieces.detail],
         "source": np.repeat([step.source for step in steps], counts),
     }
-    return pl.DataFrame(columns, schema=schema_of(COLUMNS["spans"].values()))
+    return frame_of("spans", columns)
 
 
 def waits(attribution: Attribution) -> pl.DataFrame:
@@ -50,8 +45,8 @@ def waits(attribution: Attribution) -> pl.DataFrame:
             {
                 "step": step.step,
                 "rank": blame.rank,
-                "kind": _NAMES[Kind][blame.kind],
-                "detail": _NAMES[Detail][blame.detail],
+                "kind": blame.kind.name.lower(),
+                "detail": blame.detail.name.lower(),
                 "wait_ns": blame.ns,
             }
             for step in attribution.steps
