@@ -15,6 +15,7 @@ from diag.collectors.records import CollectiveLine, CollectiveRow, MemoryRecord,
 from diag.rundir import lines
 from diag.rundir.columns import Rows, RowsBuilder, Steps, StepsBuilder
 from diag.rundir.lines import read_lines
+from diag.rundir.policy import RUN_READING
 from diag.rundir.tables import RankTables
 
 numbers = st.integers(-(10**18), 10**18)
@@ -90,9 +91,9 @@ def test_lines_decoded_together_are_those_decoded_one_by_one(content: list[bytes
         path = Path(folder, "collectives.jsonl")
         path.write_bytes(b"".join(content))
         patch.setitem(vars(RECORDED_FILES), "line_bytes", 400)
-        patch.setattr(lines, "_PIECE_BYTES", 150)
+        patch.setitem(vars(RUN_READING), "piece_bytes", 150)
         together = read_lines(path, CollectiveLine, path.parent)
         patch.setattr(lines, "_all_records", lambda *_: None)
         assert together == read_lines(path, CollectiveLine, path.parent)
-        patch.setattr(lines, "_PIECE_BYTES", 1 << 20)
+        patch.setitem(vars(RUN_READING), "piece_bytes", 1 << 20)
         assert together == read_lines(path, CollectiveLine, path.parent)

@@ -23,6 +23,7 @@ from msgspec import Struct
 from diag.model.parts import PartColumns, PartRows, parts_of_steps
 from diag.model.steps import Blame, CriticalPath, Detail, Kind, StepAccount
 from diag.rundir.columns import Ragged, Steps
+from diag.rundir.policy import BLOCKS
 from diag.rundir.tables import Tables, axes_of
 
 from .cached_steps import code
@@ -30,7 +31,6 @@ from .frontier import Frontier
 from .scheduling import RankScheduling, Scheduling
 
 _TYPES = ("int8", "int16", "int32", "int64", "float64", "bool")
-_MOST_INFLATED = 1 << 28  # bytes of a block, which takes a few megabytes
 
 
 class Block(Struct, frozen=True):
@@ -146,7 +146,7 @@ def unpacked(key: bytes, data: bytes | None) -> Block | None:
     if data is None or not data.startswith(key):
         return None
     try:
-        content = zlib.decompressobj().decompress(data[len(key) :], _MOST_INFLATED)
+        content = zlib.decompressobj().decompress(data[len(key) :], BLOCKS.kept_bytes)
         return _block(msgspec.msgpack.decode(content, type=_Kept))
     except (zlib.error, msgspec.DecodeError, ValueError, KeyError, IndexError, TypeError):
         return None

@@ -129,9 +129,6 @@ def _decoder(kind: type[T]) -> Callable[[bytes], T | None]:
     return decoded
 
 
-_PIECE_BYTES = 1 << 20  # of a file, whose records are in memory together
-
-
 def read_lines(path: Path, kind: type[T], run: Path | None = None) -> tuple[list[T], list[Gap]]:
     """The records of a .jsonl file of the run directory ``run`` (by default the one in its path), and gaps for the
     unreadable parts. A missing file has neither.
@@ -168,7 +165,7 @@ def each_piece(
                 return [Gap(str(path), f"cannot be read: {too_large(RECORDED_FILES.lines_bytes)}")]
             file.seek(begin)
             with _without_collections():
-                return _take_records(path, _pieces(file, None if span is None else end), kind, take)
+                return _take_records(path, pieces(file, None if span is None else end), kind, take)
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -188,10 +185,11 @@ def _without_collections() -> Iterator[None]:
             gc.enable()
 
 
-def _pieces(file: BinaryIO, end: int | None) -> Iterator[bytes]:
+def pieces(file: BinaryIO, end: int | None = None) -> Iterator[bytes]:
     """The content in pieces that end with a line. Only the last one may not, or one with a line that is too long.
     ``end``: where the last line ends, if that is not the end of the file."""
-    while piece := file.read(_PIECE_BYTES if end is None else max(0, min(_PIECE_BYTES, end - file.tell()))):
+    most = RUN_READING.piece_bytes
+    while piece := file.read(most if end is None else max(0, min(most, end - file.tell()))):
         yield piece if piece.endswith(b"\n") else piece + file.readline(RECORDED_FILES.line_bytes)
 
 

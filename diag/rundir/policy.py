@@ -114,7 +114,10 @@ class Blocks(Topic, name="blocks", fixed=True):
         10 * 10**9, "ns", "chosen", "the host's samples from so long before a block's first step to after its last one"
     )
     compared_lines = threshold(64, "lines", "chosen", "of a file, which show whether it is in the order of the steps")
-    piece_bytes = threshold(1 << 20, "bytes", "chosen", "of a file that is read for its hash")
+    head_bytes = threshold(64, "bytes", "chosen", "of a line, in which its step stands first")
+    kept_bytes = threshold(
+        1 << 28, "bytes", "chosen", "at most, of what is kept of a block, which takes a few megabytes"
+    )
     searched_bytes = threshold(1 << 16, "bytes", "chosen", "of a file, in which a step is searched line by line")
 
 
@@ -148,6 +151,7 @@ class RunReading(Topic, name="run-reading", fixed=True):
         20, "times", "chosen", "times what it took, before the ranks' last signs are read again"
     )
     tail_bytes = threshold(1 << 16, "bytes")
+    piece_bytes = threshold(1 << 20, "bytes", "chosen", "of a file, whose records are in memory together")
     last_steps = threshold(20, "steps")
     most_document_bytes = threshold(100_000, "bytes")
     most_summary_cells = threshold(

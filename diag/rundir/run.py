@@ -46,7 +46,16 @@ from .columns import Steps, StepsBuilder
 from .durations import DurationRecords, recorded
 from .inspector import of_run
 from .jobs import Group, at_other_times, job_places, sort_traces, why_apart
-from .lines import each_piece, process_runs, read_heartbeat, read_identity, read_lines, read_manifest, restart_gaps
+from .lines import (
+    each_piece,
+    pieces,
+    process_runs,
+    read_heartbeat,
+    read_identity,
+    read_lines,
+    read_manifest,
+    restart_gaps,
+)
 from .one_job import of_one_job
 from .runs import split_job
 from .step_lines import CollectiveLines, RowsReader
@@ -430,7 +439,7 @@ def _too_long(ranks: Mapping[int, RankLayout]) -> bool:
 def _steps_in(files: RankLayout) -> int:
     """How many lines the steps of a rank have, as far as they can be read."""
     with suppress(OSError), open_regular(files.steps, files.run) as file:
-        return sum(piece.count(b"\n") for piece in iter(lambda: file.read(BLOCKS.piece_bytes), b""))
+        return sum(piece.count(b"\n") for piece in pieces(file))
     return 0
 
 

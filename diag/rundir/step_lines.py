@@ -22,12 +22,11 @@ from diag.model import Gap
 from diag.rundir.policy import BLOCKS
 
 from .columns import RowsBuilder
-from .lines import each_piece
+from .lines import each_piece, pieces
 from .tables import RecordedRows
 
 # The collectors write the step first.
 _STEP: Final = re.compile(rb'\{\s*"step"\s*:\s*(\d{1,18})\s*[,}]')
-_HEAD_BYTES: Final = 64
 
 
 class UnorderedError(Exception):
@@ -72,7 +71,7 @@ class CollectiveLines(Struct, frozen=True):
                 for span in spans:
                     begin, end = _lines_of(file, *span)
                     file.seek(begin)
-                    while piece := file.read(min(BLOCKS.piece_bytes, end - file.tell())):
+                    for piece in pieces(file, end):
                         hashed.update(piece)
         except (OSError, UnorderedError):
             return None
@@ -166,7 +165,7 @@ def _line_after(file: BinaryIO, place: int, end: int) -> tuple[int, int | None]:
     if place:
         file.readline(RECORDED_FILES.line_bytes)
     begin = file.tell()
-    head = file.read(_HEAD_BYTES)
+    head = file.read(BLOCKS.head_bytes)
     match = _STEP.match(head)
     if match is not None:
         return begin, int(match[1])

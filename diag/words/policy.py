@@ -13,6 +13,9 @@ class Terminal(Topic, name="terminal", fixed=True):
     least_text_columns = threshold(
         24, "columns", "chosen", "of a column of long names; below that, another column is left out"
     )
+    may_go_weight = threshold(
+        5, "weight", "chosen", "the most weight of a column that is left out if it holds nothing but zeros"
+    )
 
 
 TERMINAL = Terminal()

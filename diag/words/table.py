@@ -12,12 +12,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .formatting import begun, duration, number, share, size, visible
+from .policy import TERMINAL
 
 if TYPE_CHECKING:
     import polars as pl
 
 UNKNOWN = "-"  # a cell without a known value
-_MAY_GO = 5  # the most weight of a column that is left out if it holds only zeros
 
 
 class Unit(Struct, frozen=True):
@@ -163,7 +163,7 @@ class Table(Struct, frozen=True):
         return self.only(
             column.id
             for place, column in enumerate(self.columns)
-            if place not in zero or not column.unit.is_number or not 0 < column.weight <= _MAY_GO
+            if place not in zero or not column.unit.is_number or not 0 < column.weight <= TERMINAL.may_go_weight
         )
 
     def only(self, ids: Iterable[str]) -> Table:
