@@ -48,7 +48,7 @@ def exposed_along(subject: Subject) -> dict[str, float]:
         for collective in subject.attribution.collectives
     }
     spent: Counter[str] = Counter()
-    for step in subject.attribution.usable or subject.attribution.steps:
+    for step in subject.attribution.counted:
         path = step.path
         chosen = path.kind == Kind.COMM
         durations_ns = (path.end_ns - path.start_ns)[chosen].tolist()

@@ -55,7 +55,7 @@ class RankDifference(Struct, frozen=True):
 
 def differences(attribution: Attribution, hosts: dict[int, str]) -> tuple[RankDifference, ...]:
     """For every rank, in order, over the counted steps."""
-    counted = attribution.usable or attribution.steps
+    counted = attribution.counted
     parts, _ = parts_of_steps(counted)
     ranks = [rank for rank in attribution.ranks if (parts.rank == rank).any()]
     if not ranks:
@@ -75,7 +75,7 @@ def differences(attribution: Attribution, hosts: dict[int, str]) -> tuple[RankDi
 
 def path_sentence(attribution: Attribution, shares: Shares) -> str:
     """The mean step by its parts, largest first; "" where the ranks' timelines do not show a critical path."""
-    counted = [step for step in attribution.usable or attribution.steps if step.path.dur_ns]
+    counted = [step for step in attribution.counted if step.path.dur_ns]
     total = float(shares.dur_ns.sum())
     if not counted or not total:
         return ""
@@ -160,7 +160,7 @@ def compare(
     pathless = [
         name
         for name, (_, attribution, _) in (("first", before), ("second", after))
-        if not any(step.path.dur_ns for step in attribution.usable or attribution.steps)
+        if not any(step.path.dur_ns for step in attribution.counted)
     ]
     parts, of_first, of_second = [], step_parts(first), step_parts(second)
     for part in PART_NAMES if not pathless else ():

@@ -171,7 +171,7 @@ def _mostly_without_launch(subject: Subject) -> bool:
 
 
 def _steps(subject: Subject) -> tuple[StepAccount, ...]:
-    return subject.attribution.usable or subject.attribution.steps
+    return subject.attribution.counted
 
 
 def _long_pieces(step: StepAccount, detail: Detail, least_ns: int) -> int:

@@ -28,7 +28,7 @@ def find(subject: Subject) -> list[Finding]:
         or sum(subject.shares.share(cost) for cost in Cost) >= FINDINGS.warning_share
     ):
         return []
-    steps = subject.attribution.usable or subject.attribution.steps
+    steps = subject.attribution.counted
     computing = sum(step.path.total(Kind.COMPUTE) for step in steps) / max(1, sum(step.dur_ns for step in steps))
     share = (1 - mfu.value / COMPUTE.reference_mfu) * computing
     if share < FINDINGS.warning_share:

@@ -50,7 +50,7 @@ def phases_of(
     attribution: Attribution, tables: Tables, clocked: Mapping[int, DeviceClocked], noise: Noise
 ) -> PhaseAccount | None:
     """None with fewer than two ranks that recorded their steps. ``clocked``: see ``on_device_clocks``."""
-    counted = {step.step for step in attribution.usable or attribution.steps}
+    counted = {step.step for step in attribution.counted}
     ranks = {rank: device_clocked.tables for rank, device_clocked in clocked.items()} or tables.ranks
     phase_frontier = frontier(ranks, counted, tables.on_device and not clocked, attribution.axes.stages())
     return phases_from(phase_frontier, attribution, tables, clocked, noise)
@@ -66,7 +66,7 @@ def phases_from(
     """As ``phases_of``, from the frontier of the counted steps."""
     if phase_frontier is None:
         return None
-    counted = {step.step for step in attribution.usable or attribution.steps}
+    counted = {step.step for step in attribution.counted}
     if attribution.detailed is not None:
         counted &= attribution.detailed
     connected = {collective.step for collective in attribution.collectives} & counted

@@ -55,7 +55,7 @@ def cannot_look(subject: Subject) -> str:
 def train_alone(attribution: Attribution, tables: Tables) -> bool:
     """Whether the ranks of a world above one trained for some steps without a collective or message between two of
     them. Communication in an evaluation is not part of a counted step."""
-    counted = frozenset(step.step for step in attribution.usable or attribution.steps)
+    counted = frozenset(step.step for step in attribution.counted)
     if len(attribution.ranks) < 2 or not _recorded(tables) or len(counted) < STRAGGLER.least_steps_of_ranks_alone:
         return False
     ranks = [rank_tables for rank_tables in tables.ranks.values() if rank_tables.steps]

@@ -24,7 +24,7 @@ def find(subject: Subject) -> list[Finding]:
     share, basis = _recomputed(subject)
     if share < MEMORY_USE.recomputation_share:
         return []
-    steps = subject.attribution.usable or subject.attribution.steps
+    steps = subject.attribution.counted
     computing = sum(step.path.total(Kind.COMPUTE) for step in steps) / max(1, sum(step.dur_ns for step in steps))
     cost = share * computing
     used = fullest.reserved / fullest.capacity

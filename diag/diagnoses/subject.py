@@ -181,7 +181,7 @@ class Subject(Struct, frozen=True):
 
 
 def _counted_parts(subject: Subject) -> PartColumns:
-    return parts_of_steps(subject.attribution.usable or subject.attribution.steps)[0]
+    return parts_of_steps(subject.attribution.counted)[0]
 
 
 def both_ends(ranks: Sequence[int]) -> Sequence[int]:

@@ -21,7 +21,7 @@ _LATE = (Cost.STRAGGLER, Cost.HOST_STRAGGLER)
 
 def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares:
     """Over the usable steps, or all steps where none is usable."""
-    steps = attribution.usable or attribution.steps
+    steps = attribution.counted
     return shares_of_steps(steps, attribution.ranks, on_device, noise, attribution.collectives)
 
 

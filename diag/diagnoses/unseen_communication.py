@@ -39,7 +39,7 @@ def unrecognised(subject: Subject) -> str:
 
 def inside_fused(attribution: Attribution) -> tuple[NotLooked, ...]:
     """The communication inside kernels that also compute, which cannot be examined; empty where there are none."""
-    counted = attribution.usable or attribution.steps
+    counted = attribution.counted
     parts, _ = parts_of_steps(counted)
     fused = int(parts.fused_ns.sum())
     return (NotLooked(_FUSED, fused_words(fused / len(parts), per_whole(attribution))),) if fused else ()

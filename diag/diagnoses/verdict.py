@@ -300,7 +300,7 @@ def _unless_by_chance(
 def _features(
     answer: _Answer, attribution: Attribution, examination: Examination, coverage: Coverage, tables: Tables
 ) -> Features:
-    steps, shares = attribution.usable or attribution.steps, answer.shares
+    steps, shares = attribution.counted, answer.shares
     ranks = len(coverage.ranks_used) + len(coverage.ranks_missing)
     marked = {Division.INFERRED: 0.5, Division.UNDIVIDED: 1.0}
     return Features(
@@ -395,7 +395,7 @@ def _rules(
     rules = [Rule(f"not recorded: {what}", most) for what, most in _unrecorded(answer, attribution, coverage, tables)]
     if len(shares.dur_ns) < CONFIDENCE.least_steps:
         rules.append(Rule("few steps may not be like the others", CONFIDENCE.of_few_steps))
-    if (most := _of_work(attribution, attribution.usable or attribution.steps)) < 1:
+    if (most := _of_work(attribution, attribution.counted)) < 1:
         rules.append(Rule("little work on the device", most))
     if _distance(answer.removable) < CONFIDENCE.near_edge_share:
         rules.append(Rule("a share near a threshold", CONFIDENCE.near_threshold))
@@ -457,7 +457,7 @@ def _unrecorded(
 
 def _idle_beneath(attribution: Attribution, share: float) -> bool:
     """Whether the run would not be healthy were its devices idle all the time that collectives may hide."""
-    counted = {step.step for step in attribution.usable or attribution.steps}
+    counted = {step.step for step in attribution.counted}
     steps = [step for step in attribution.rank_steps if step.step in counted]
     beneath = sum(step.beneath_ns for step in steps) / max(1, sum(step.dur_ns for step in steps))
     return beneath > 0 and share + beneath >= FINDINGS.warning_share
@@ -555,7 +555,7 @@ def _unexplained(cause: Finding | None, share: float) -> Verdict:
 
 def _nothing_to_judge(attribution: Attribution, shares: Shares, tables: Tables) -> Verdict | None:
     """For a run with traces only: they lack the device's work, or hold hardly any work, or only start-up."""
-    steps = attribution.usable or attribution.steps
+    steps = attribution.counted
     parts, _ = parts_of_steps(steps)
     if not parts.from_source("trace").all():
         return None
@@ -586,7 +586,7 @@ def _nothing_to_judge(attribution: Attribution, shares: Shares, tables: Tables) 
 def _idle(attribution: Attribution, shares: Shares) -> float:
     """The fraction of the judged time in which a device was idle for any reason; on a CPU with traces only, in which no
     operator ran."""
-    steps = attribution.usable or attribution.steps
+    steps = attribution.counted
     if not shares.on_device and not parts_of_steps(steps)[0].from_source("trace").all():
         return 0.0
     idle = sum(step.path.total(Kind.IDLE) - step.path.idle(STARTUP_DETAILS) for step in steps)

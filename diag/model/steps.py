@@ -472,23 +472,28 @@ class Attribution(Struct, frozen=True):
         return tuple(step for step in self.steps if step.usable)
 
     @property
+    def counted(self) -> tuple[StepAccount, ...]:
+        """The steps that the verdict rests on: the usable ones, or all where none is usable."""
+        return self.usable or self.steps
+
+    @property
     def traced(self) -> tuple[StepAccount, ...]:
         """The steps for data that only traces have (operators, kernels, modules): those of profiler windows if they are
         left out, else the counted steps. Never for a mean that is compared with the step time."""
-        return tuple(step for step in self.steps if step.window) or self.usable or self.steps
+        return tuple(step for step in self.steps if step.window) or self.counted
 
     @property
     def in_windows(self) -> bool:
         """Whether a profiler recorded every counted step, although the run has its own records: there are no others to
         count."""
-        counted = self.usable or self.steps
+        counted = self.counted
         recorded = self.division == Division.RECORDED and bool(counted)
         return recorded and all(parts.source == "trace" for step in counted for parts in step.parts)
 
     @property
     def explained_wait(self) -> float | None:
         """Fraction of the waiting for late ranks in the counted steps with a known reason; None: no rank waited."""
-        counted = self.usable or self.steps
+        counted = self.counted
         waited = sum(step.waited_ns for step in counted)
         return sum(step.explained_ns for step in counted) / waited if waited else None
 

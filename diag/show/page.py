@@ -530,7 +530,7 @@ def _tokens_per_second(result: Result) -> float | None:
     tokens = tokens_of(result.tables, result.attribution) if not result.from_summaries else ""
     if isinstance(tokens, str):
         return None
-    counted_steps = result.attribution.usable or result.attribution.steps
+    counted_steps = result.attribution.counted
     return token_rate(sum(tokens), sum(step.dur_ns for step in counted_steps)) or None
 
 
@@ -558,7 +558,7 @@ def _share_of(result: Result, cost: Cost) -> float | None:
 
 def _of_own_step(attribution: Attribution, field: str) -> str:
     """The share of the ranks' own steps that a field of ``Parts`` takes, over all ranks and counted steps."""
-    parts, _ = parts_of_steps(attribution.usable or attribution.steps)
+    parts, _ = parts_of_steps(attribution.counted)
     total = int(parts.dur_ns.sum())
     return share(int(parts.column(field).sum()) / total if total else 0.0)
 

@@ -303,7 +303,7 @@ _NO_NAME = "no single call of the host covers half of it"
 def _accounts(attribution: Attribution, step: int | None = None) -> Sequence[StepAccount]:
     if step is not None:
         return [account for account in attribution.steps if account.step == step]
-    return attribution.usable or attribution.steps
+    return attribution.counted
 
 
 def _noun(attribution: Attribution) -> str:

@@ -31,7 +31,7 @@ from .module_time import accounted, charge, on_paths
 def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
     """Collectives over the steps that the verdict counts; data that only traces have over the traced ones. Pure. It
     reads the traces again, so call it only when needed."""
-    counted = attribution.usable or attribution.steps
+    counted = attribution.counted
     numbers = frozenset(step.step for step in counted)
     steps = frozenset(step.step for step in attribution.traced)
     device, peak = device_of(tables), peak_of(device_of(tables))

@@ -291,7 +291,7 @@ def tokens_of(tables: Tables, attribution: Attribution) -> tuple[int, ...] | str
     shared = [axis for axis in axes if not axis.startswith("dp")]
     if shared:
         return f"ranks along {', '.join(shared)} process the same tokens"
-    by_step = {step.step: 0 for step in attribution.usable or attribution.steps}
+    by_step = {step.step: 0 for step in attribution.counted}
     for rank in attribution.ranks:
         counted = tables.ranks[rank].steps.of_numbers(by_step)
         if not counted.tokens.any():

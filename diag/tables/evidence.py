@@ -68,7 +68,7 @@ def query_of(finding: Finding) -> Query:
 
 def path(attribution: Attribution) -> pl.DataFrame:
     """A row for each piece of the critical path of a counted step, in their order."""
-    steps = attribution.usable or attribution.steps
+    steps = attribution.counted
     kinds, details = (names_of(members) for members in (Kind, Detail))
 
     def all_of(field: str) -> Any:
@@ -88,7 +88,7 @@ def path(attribution: Attribution) -> pl.DataFrame:
 
 def calls(attribution: Attribution) -> pl.DataFrame:
     """A row for each collective of a rank in a counted step."""
-    steps = [step.step for step in attribution.usable or attribution.steps]
+    steps = [step.step for step in attribution.counted]
     return frame(
         "calls",
         (
@@ -100,7 +100,7 @@ def calls(attribution: Attribution) -> pl.DataFrame:
 
 def meetings(attribution: Attribution) -> pl.DataFrame:
     """A row for each collective that was matched across ranks."""
-    counted = {step.step for step in attribution.usable or attribution.steps}
+    counted = {step.step for step in attribution.counted}
     return frame(
         "meetings",
         (
@@ -120,7 +120,7 @@ def meetings(attribution: Attribution) -> pl.DataFrame:
 
 def stalls(attribution: Attribution) -> pl.DataFrame:
     """A row for each long stall of a device in a counted step."""
-    steps = attribution.usable or attribution.steps
+    steps = attribution.counted
     parts, owner = parts_of_steps(steps)
     return frame(
         "stalls",

@@ -322,7 +322,7 @@ def rank_means(attribution: Attribution, fields: Iterable[str] = _TIME_FIELDS) -
     """By rank, the mean of each field of ``Parts`` (``idle_parts.queued_ns`` as well) over the counted steps in which
     it is known; None if it is never known. Overlapped communication that the counted steps lack is read from profiler
     windows. Every table of ranks shows these means."""
-    counted, _ = parts_of_steps(attribution.usable or attribution.steps)
+    counted, _ = parts_of_steps(attribution.counted)
     traced, _ = parts_of_steps(attribution.traced)
     ranks = np.unique(counted.rank)
     means = {field: _means(counted, traced, field, ranks) for field in fields}
@@ -350,7 +350,7 @@ def _by_rank(rank: Ints, values: Ints, counted: Bools, ranks: Ints) -> list[floa
 
 def caused_waits(attribution: Attribution) -> dict[int, float]:
     """By rank, how many nanoseconds per step the others waited for it, for any reason."""
-    counted = attribution.usable or attribution.steps
+    counted = attribution.counted
     caused: dict[int, int] = {}
     for step in counted:
         for blame in step.blames:
@@ -361,7 +361,7 @@ def caused_waits(attribution: Attribution) -> dict[int, float]:
 def ranks(attribution: Attribution, tables: Tables, culprits: Sequence[int]) -> pl.DataFrame:
     """A row for each rank: ``rank_means``, rounded."""
     caused = caused_waits(attribution)
-    steps = Counter(parts_of_steps(attribution.usable or attribution.steps)[0].rank.tolist())
+    steps = Counter(parts_of_steps(attribution.counted)[0].rank.tolist())
     rows = [
         {
             "rank": rank,

@@ -119,7 +119,7 @@ class LoadingTable(Struct, frozen=True):
 
 def loading_table(tables: Tables, attribution: Attribution, charged_ns: Mapping[int, float]) -> LoadingTable:
     """Over the steps that the verdict counts. ``charged_ns``: by rank, how long the others wait for its loader."""
-    counted = attribution.usable or attribution.steps
+    counted = attribution.counted
     numbers = tuple(step.step for step in counted)
     parts, _ = parts_of_steps(counted)
     ranks = np.unique(parts.rank).tolist()

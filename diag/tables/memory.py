@@ -117,7 +117,7 @@ def rank_peaks(tables: Tables) -> RankPeaks:
 
 def memory_table(tables: Tables, attribution: Attribution) -> MemoryTable:
     """From the records of all steps; growth from those that the verdict counts."""
-    counted = frozenset(step.step for step in attribution.usable or attribution.steps)
+    counted = frozenset(step.step for step in attribution.counted)
     peaks = rank_peaks(tables)
     rows = tuple(_with_growth(row, _held(tables.ranks[row.rank], peaks.on_device), counted) for row in peaks.rows)
     return MemoryTable(rows, peaks.on_device, peaks.of_steps, estimate_of(tables.manifest))

@@ -70,7 +70,7 @@ def run(case: Json, mirror: Path, keep: Path | None) -> Json:
 
 
 def write(reference: Result, folder: Path) -> None:
-    numbers = [step.step for step in reference.attribution.usable or reference.attribution.steps]
+    numbers = [step.step for step in reference.attribution.counted]
     ranks = {rank: tables.traces for rank, tables in reference.tables.ranks.items() if tables.traces}
     derived = {rank: derived_run.derive_longest(traces, numbers) for rank, traces in ranks.items()}
     if len({tuple(sorted(own.steps)) for own in derived.values()}) != 1:
@@ -98,7 +98,7 @@ def compare(reference: Result, found: Result, expect: Json | None) -> Json:
 
 def _said(result: Result) -> Json:
     verdict = result.verdict
-    steps = result.attribution.usable or result.attribution.steps
+    steps = result.attribution.counted
     parts = [part for step in steps for part in step.parts]
     whole = max(1, sum(part.dur_ns for part in parts))
     return {
