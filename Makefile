@@ -48,7 +48,7 @@ PYTEST_ALONE = $(PYTEST) $(sort $(shell grep -rl 'pytest.mark.multiproc' --inclu
 # Every process of a training imports diag: compiled once, where PYTHONDONTWRITEBYTECODE keeps Python from doing so.
 compiled = @$(BIN)/python -m compileall -q diag collectors app
 
-test: setup browser ## run the tests but for the matrices of trainings (ARGS='-k words' chooses some)
+test: setup browser ## run the tests but for the matrices of trainings; CI runs this (ARGS='-k words' chooses some)
 ifdef ARGS
 	$(PYTEST) $(ARGS)
 else
@@ -70,7 +70,7 @@ test-matrix: setup browser ## run what `make test` leaves out: every strategy, l
 	$(PYTEST_ALONE) -m 'multiproc and matrix' || failed=1; \
 	exit $$failed
 
-test-all: setup browser ## run every test, with longer searches for bad input; CI runs this
+test-all: setup browser ## run every test, with longer searches for bad input
 	$(compiled)
 	@failed=0; \
 	$(PYTEST_PARALLEL) --hypothesis-profile=thorough -m 'not multiproc' || failed=1; \
