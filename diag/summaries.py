@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING, ClassVar
 
 from msgspec.structs import replace
 
-from diag.account.frontier import steps_left_out, summary_attribution, summary_frontier, telling_ranks
+from diag.account.frontier import (
+    steps_left_out,
+    summary_attribution,
+    summary_frontier,
+    summary_means,
+    telling_ranks,
+)
 from diag.account.policy import STEPS
 from diag.api import Job, Jobs, Reading, Result, analyze, open_job, open_run
 from diag.collectors.layout import RunLayout
-from diag.diagnoses import examine_summary, means_of
+from diag.diagnoses import examine_summary
 from diag.diagnoses.verdict import agreeing, judge
 from diag.errors import DiagError, readable
 from diag.model.steps import Coverage, Recommendation
@@ -107,7 +113,7 @@ def open_summaries(
         notes=tuple(notes),
     )
     verdict = judge(attribution, examination, coverage, tables)
-    means_ms = means_of(summaries, frontier.numbers)
+    means_ms = summary_means(summaries, frontier.numbers)
     return SummaryResult(tables, attribution, agreeing(examination, verdict), coverage, verdict, means_ms)
 
 

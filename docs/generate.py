@@ -160,7 +160,7 @@ def finding_ids() -> set[str]:
 
 def findings() -> str:
     """Every diagnosis: what it looks for, what it needs, its findings."""
-    from diag.diagnoses import DIAGNOSES
+    from diag.diagnoses import DIAGNOSES, LACKS_IN_SUMMARIES
 
     if wrong := finding_ids() ^ {id for diagnosis in DIAGNOSES for id in diagnosis.means}:
         raise UndocumentedError(f"diag/diagnoses: ids without a meaning, or not in use: {', '.join(sorted(wrong))}")
@@ -173,7 +173,11 @@ def findings() -> str:
     for diagnosis in DIAGNOSES:
         parts += [f"## {sentence(diagnosis.question)[:-1]}\n"]
         parts += [f"Diagnosis `{diagnosis.id}`. Needs {described(diagnosis.id, diagnosis.needs)}"]
-        parts += ["It also works on [summaries](../guides/large-jobs.md).\n" if diagnosis.find_in_summary else ""]
+        parts += [
+            ""
+            if LACKS_IN_SUMMARIES.keys() & set(diagnosis.reads)
+            else "It also works on [summaries](../guides/large-jobs.md).\n"
+        ]
         rows = [(code(id), described(id, meaning)) for id, meaning in diagnosis.means.items()]
         parts.append(table(("finding", "meaning"), rows))
     return "\n".join(parts)

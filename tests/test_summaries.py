@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diag.api import open_run
+from diag.api import analyze, open_run
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD, PHASES_AND_REST
+from diag.diagnoses import DIAGNOSES, LACKS_IN_SUMMARIES, ask
 from diag.diagnoses.phases import PhaseAccount
+from diag.diagnoses.subject import Column, Diagnosis, Subject
 from diag.errors import DiagError
-from diag.model.steps import Bottleneck, Severity
+from diag.model.steps import Bottleneck, Finding, NotLooked, Severity
 from diag.rundir.policy import RUN_READING
 from diag.show.json import to_dict
 from diag.summaries import SummaryResult, open_summaries, summaries_suffice
@@ -83,6 +85,25 @@ def test_every_part_of_a_shown_step_is_told(tmp_path: Path) -> None:
     assert [step.note for step in result.attribution.steps[:3]] == ["warm-up", "warm-up", ""]
     assert result.bottleneck_of(result.attribution.steps[5]) == Bottleneck.COMPUTE
     assert to_dict(result)["stage_frontier"]["verdict_rests_on_it"]
+
+
+def test_every_diagnosis_is_asked_unless_it_reads_what_summaries_lack(tmp_path: Path) -> None:
+    result = open_summaries(write_run(simulate(Plan(ranks=3, steps=30)), tmp_path).root)
+    not_looked = {item.diagnosis: item.reason for item in result.examination.not_looked}
+    lacking = {d.id for d in DIAGNOSES if LACKS_IN_SUMMARIES.keys() & set(d.reads)}
+    assert not_looked.keys() == lacking
+    assert {"slow-data", "exposed-communication", "checkpoint-stall", "straggler"}.isdisjoint(lacking)
+
+
+def test_a_diagnosis_that_reads_a_missing_column_is_not_asked(tmp_path: Path) -> None:
+    result = analyze(simulate(Plan(ranks=2, steps=12)))
+
+    def find(subject: Subject) -> list[Finding]:
+        raise AssertionError("it was asked")
+
+    asked = Diagnosis("it", "it", find, reads=(Column.PHASES, Column.CALLS))
+    subject = Subject(result.attribution, result.tables, result.examination.shares, lacks={Column.CALLS: "no calls"})
+    assert ask(subject, [asked]) == ((), (), (NotLooked("it", "no calls", "it"),))
 
 
 # -- thousands of ranks ------------------------------------------------------------------------------------------------

@@ -412,6 +412,28 @@ def _by_step(summaries: Summaries, columns: Sequence[str], places: Sequence[int]
         yield from block.astype(np.int64)
 
 
+# Fields of ``Parts``, each with the columns of a summary that add up to it.
+_FIELDS = {
+    "data_wait_ns": (DATA,),
+    "exposed_copy_ns": (H2D,),
+    "compute_ns": (FORWARD, BACKWARD, OPTIMIZER),
+    "exposed_comm_ns": _STILL,
+}
+
+
+def summary_means(summaries: Summaries, numbers: Sequence[int]) -> dict[str, dict[int, float]]:
+    """Mean milliseconds of these steps, by field of ``Parts`` and rank."""
+    places = np.flatnonzero(np.isin(summaries.numbers, numbers))
+    means = {}
+    for name, columns in _FIELDS.items():
+        total = sum(
+            (summaries.column(column)[:, places].mean(axis=1) for column in columns),
+            start=np.zeros(len(summaries.ranks)),
+        )
+        means[name] = dict(zip(summaries.ranks, np.round(total / 1000, 3).tolist(), strict=True))
+    return means
+
+
 def _parts(summaries: Summaries, rank: int) -> list[Parts]:
     at = summaries.ranks.index(rank)
 
@@ -419,10 +441,8 @@ def _parts(summaries: Summaries, rank: int) -> list[Parts]:
         total = sum(summaries.column(name)[at].astype(np.int64) for name in columns) * _US
         return list(np.asarray(total).tolist())
 
-    values = zip(
-        of(STEP), of(FORWARD, BACKWARD, OPTIMIZER), of(*_STILL), of(H2D), of(DATA), of(CHECKPOINT), of(OPTIMIZER),
-        strict=True,
-    )  # fmt: skip
+    columns = ("compute_ns", "exposed_comm_ns", "exposed_copy_ns", "data_wait_ns")
+    values = zip(of(STEP), *(of(*_FIELDS[name]) for name in columns), of(CHECKPOINT), of(OPTIMIZER), strict=True)
     return [
         Parts(
             rank=rank,

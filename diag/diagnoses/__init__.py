@@ -7,7 +7,7 @@ that were not found, and those that could not be looked for, are results as well
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from msgspec import Struct, field
@@ -16,9 +16,8 @@ from msgspec.structs import replace
 from diag.account.blocks import BlockAccount
 from diag.account.device_clock import DeviceClocked, on_device_clocks
 from diag.account.durations import durations_of, of_steps
-from diag.account.frontier import Frontier
+from diag.account.frontier import Frontier, summary_means
 from diag.account.scheduling import Scheduling, scheduling_of
-from diag.collectors.records import BACKWARD, DATA, FORWARD, H2D, OPTIMIZER, PHASES_AND_REST, STILL
 from diag.model.query import By, Query
 from diag.model.steps import Attribution, Finding, Knob, NotLooked
 from diag.rundir.durations import with_ranks
@@ -59,7 +58,7 @@ from .phases import PhaseAccount, phases_alone, phases_from, phases_of, unlike_t
 from .relabel import relabelled
 from .resolutions import Comparison, follow
 from .shares import NO_NOISE, Shares, noise_of
-from .subject import Diagnosis, Subject
+from .subject import Column, Diagnosis, RankMeans, Subject
 from .timelines import shares_of
 
 DIAGNOSES: tuple[Diagnosis, ...] = (
@@ -181,7 +180,7 @@ def ask(
     findings: list[Finding] = []
     not_found, not_looked = [], []
     for diagnosis in diagnoses:
-        if reason := diagnosis.cannot_look(subject):
+        if reason := diagnosis.unseen(subject):
             not_looked.append(NotLooked(diagnosis.question, reason, diagnosis.id))
             continue
         answers = diagnosis.find(subject) if diagnosis.worth_looking(subject.shares) else ()
@@ -195,47 +194,15 @@ def ask(
 # -- runs recorded as summaries ----------------------------------------------------------------------------------------
 
 _NOT_IN_SUMMARIES = "the ranks' summaries do not contain it; a profiler window does (`diag trace`)"
-
-# Fields of ``Parts``, each with the columns of a summary that add up to it.
-_FIELDS = {
-    "data_wait_ns": (DATA,),
-    "exposed_copy_ns": (H2D,),
-    "compute_ns": (FORWARD, BACKWARD, OPTIMIZER),
-    "exposed_comm_ns": tuple(phase + STILL for phase in PHASES_AND_REST),
+# What a source of less than the records lacks.
+LACKS_IN_SUMMARIES: Mapping[Column, str] = {
+    column: _NOT_IN_SUMMARIES for column in Column if column not in (Column.PHASES, Column.DEVICE)
 }
 
 
-class _SummarySubject(Subject, frozen=True):
-    """``means``: mean milliseconds a step by field and rank; ``Parts`` of ten thousand ranks would take too long."""
-
-    means: Mapping[str, Mapping[int, float]] = {}
-
-    def means_ms_of(self, field: str) -> tuple[Query, Mapping[int, float]]:
-        return Query("summaries", {}, field, By.MEAN), self.means[field]
-
-
 def examine_summary(summaries: Summaries, frontier: Frontier, attribution: Attribution, tables: Tables) -> Examination:
-    """Runs the diagnoses that the phases of the steps can answer, and lists the others with the reason."""
+    """As ``examine``, from the phases of the steps alone."""
     phases = phases_alone(frontier, summaries.on_device, noise_of(tables))
-    subject = _SummarySubject(attribution, tables, phases.shares, True, means=means_of(summaries, frontier.numbers))
-    answers = ask(subject, map(_for_summary, DIAGNOSES))
-    return Examination(*answers, phases.shares, phases)
-
-
-def _for_summary(diagnosis: Diagnosis) -> Diagnosis:
-    if diagnosis.find_in_summary is None:
-        return replace(diagnosis, cannot_look=lambda _: _NOT_IN_SUMMARIES)
-    return replace(diagnosis, find=diagnosis.find_in_summary)
-
-
-def means_of(summaries: Summaries, numbers: Sequence[int]) -> dict[str, dict[int, float]]:
-    """Mean milliseconds of these steps, by field of ``Parts`` and rank."""
-    places = np.flatnonzero(np.isin(summaries.numbers, numbers))
-    means = {}
-    for name, columns in _FIELDS.items():
-        total = sum(
-            (summaries.column(column)[:, places].mean(axis=1) for column in columns),
-            start=np.zeros(len(summaries.ranks)),
-        )
-        means[name] = dict(zip(summaries.ranks, np.round(total / 1000, 3).tolist(), strict=True))
-    return means
+    means = RankMeans(Query("summaries", by=By.MEAN), summary_means(summaries, frontier.numbers))
+    subject = Subject(attribution, tables, phases.shares, True, lacks=LACKS_IN_SUMMARIES, means=means)
+    return Examination(*ask(subject, DIAGNOSES), phases.shares, phases)

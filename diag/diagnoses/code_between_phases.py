@@ -6,7 +6,7 @@ from diag.model.steps import Finding
 
 from .costs import Cost
 from .stalled_rank import no_loader
-from .subject import Diagnosis, Subject, highest_ranks
+from .subject import Column, Diagnosis, Subject, highest_ranks
 
 ID = "code-between-phases"
 
@@ -45,6 +45,7 @@ DIAGNOSIS = Diagnosis(
     "code between the phases",
     find,
     cannot_look,
+    reads=(Column.SCHEDULING,),
     costs=(Cost.BETWEEN,),
     needs="a run on a CPU, and the CPU time of the training's thread by phase.",
     means={

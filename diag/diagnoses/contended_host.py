@@ -12,7 +12,7 @@ from diag.words import sentences
 from .costs import Cost
 from .culprits import Culprits, Series
 from .shares import Shares
-from .subject import Diagnosis, Subject, highest_ranks, late_ranks_text, mean_ns, ranks_text, times_last
+from .subject import Column, Diagnosis, Subject, highest_ranks, late_ranks_text, mean_ns, ranks_text, times_last
 
 ID = "contended-host"
 
@@ -113,6 +113,7 @@ DIAGNOSIS = Diagnosis(
     "CPU contention",
     find,
     cannot_look,
+    reads=(Column.SCHEDULING,),
     costs=(Cost.CONTENTION,),
     knobs={ID: {Knob.STRAGGLER: "give cores to {ranks}, or move the other processes of {its} host"}},
     needs="Linux: the scheduler's counters (`schedstat`).",

@@ -14,7 +14,7 @@ from diag.model.query import Query
 from diag.rundir.tables import RankTables
 
 from .costs import Cost
-from .subject import Subject, no_device, ranks_text
+from .subject import Subject, ranks_text
 
 Readings = list[tuple[DeviceRecord, DeviceHealth]]
 
@@ -54,8 +54,8 @@ def _readings(subject: Subject) -> dict[int, Readings]:
 
 def not_recorded(subject: Subject, recorded: bool, missing: str) -> str:
     """Why a diagnosis cannot look at the devices; "" where what it needs was recorded for any rank."""
-    if (reason := no_device(subject)) or recorded:
-        return reason
+    if recorded:
+        return ""
     reasons = (r.unavailable for tables in subject.tables.ranks.values() for r in tables.device if r.unavailable)
     return next(reasons, missing)
 

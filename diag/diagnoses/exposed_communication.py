@@ -34,11 +34,13 @@ from .comm_cause import (
 )
 from .costs import Cost
 from .missing_ranks import missing_ranks
-from .subject import Diagnosis, Subject, in_ms, mean_ns
+from .subject import Column, Diagnosis, Subject, in_ms, mean_ns
 from .unseen_communication import unrecognised
 
 
 def find(subject: Subject) -> list[Finding]:
+    if Column.CALLS in subject.lacks:
+        return [_without_calls(subject)]
     shares = subject.shares
     rest = 1 - sum(claim.part for claim in subject.once(claims_of))
     if rest < 1 and rest * shares.share(Cost.COMM) < FINDINGS.mention_share:
@@ -61,19 +63,15 @@ def find(subject: Subject) -> list[Finding]:
     ]
 
 
-def _find_in_summary(subject: Subject) -> list[Finding]:
-    if subject.shares.share(Cost.COMM) < FINDINGS.mention_share:
-        return []
+def _without_calls(subject: Subject) -> Finding:
     cost = subject.each(subject.shares.cost(Cost.COMM))
-    return [
-        subject.costing(
-            Cost.COMM,
-            id="exposed-communication",
-            title=f"Exposed communication takes {cost}: every rank waits at least that long",
-            action="Record a profiler window of a few ranks (`diag trace`) to see which collectives, and why.",
-            evidence=subject.per_rank("exposed_comm_ns"),
-        )
-    ]
+    return subject.costing(
+        Cost.COMM,
+        id="exposed-communication",
+        title=sentences.EXPOSED_COMMUNICATION(cost=cost, why="every rank waits at least that long"),
+        action="Record a profiler window of a few ranks (`diag trace`) to see which collectives, and why.",
+        evidence=subject.per_rank("exposed_comm_ns"),
+    )
 
 
 def _with_missing_ranks(subject: Subject, cause: Cause) -> list[Finding]:
@@ -168,7 +166,7 @@ DIAGNOSIS = Diagnosis(
     "exposed communication",
     find,
     cannot_look,
-    _find_in_summary,
+    (Column.PHASES,),
     costs=(Cost.COMM,),
     knobs={
         "root-only-unit": {Knob.WRAP: ""},
@@ -212,6 +210,7 @@ PARTS = tuple(
         part.QUESTION,
         finder(part.ID),
         part.cannot_look,
+        (Column.CALLS, *getattr(part, "READS", ())),
         knobs={part.ID: getattr(part, "KNOBS", {})},
         needs=part.NEEDS,
         means={part.ID: part.MEANS},

@@ -10,7 +10,7 @@ from diag.model.query import Query
 from diag.model.steps import Detail, Evidence, Finding, Kind
 
 from .costs import Cost
-from .subject import Diagnosis, Subject, mean_ns, no_device
+from .subject import Column, Diagnosis, Subject, mean_ns
 
 ID = "exposed-offload"
 
@@ -60,7 +60,7 @@ DIAGNOSIS = Diagnosis(
     ID,
     "exposed offload copies",
     find,
-    no_device,
+    reads=(Column.PIECES, Column.DEVICE),
     costs=(Cost.OFFLOAD,),
     needs="a run on a GPU.",
     means={

@@ -5,7 +5,7 @@ from __future__ import annotations
 from diag.model.steps import Finding
 
 from .costs import Cost
-from .subject import Diagnosis, Subject, in_ms, mean_ns
+from .subject import Column, Diagnosis, Subject, in_ms, mean_ns
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -28,6 +28,7 @@ DIAGNOSIS = Diagnosis(
     "garbage-collection",
     "garbage collection pauses",
     find,
+    reads=(Column.PIECES,),
     costs=(Cost.GC,),
     needs="pauses of the garbage collector in the records or in a trace.",
     means={

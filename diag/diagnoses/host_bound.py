@@ -13,7 +13,7 @@ from diag.model.query import By, Query
 from diag.model.steps import Detail, Evidence, Finding, Kind, StepAccount
 
 from .costs import Cost
-from .subject import Diagnosis, Subject, in_ms, mean_ns, no_device
+from .subject import Column, Diagnosis, Subject, in_ms, mean_ns
 from .workload import allocator_action, launch_action, stall_action, sync_action, workload
 
 _WORDS = {
@@ -214,8 +214,6 @@ def _stalls(busy: list[tuple[str, int]], per: str, steps: int) -> list[Evidence]
 
 
 def cannot_look(subject: Subject) -> str:
-    if not subject.shares.on_device:
-        return no_device(subject)
     if any(tables.traces for tables in subject.tables.ranks.values()):
         return ""
     if not subject.attribution.comm_known:
@@ -229,6 +227,7 @@ DIAGNOSIS = Diagnosis(
     "launch-bound devices",
     find,
     cannot_look,
+    reads=(Column.PIECES, Column.DEVICE),
     costs=(Cost.HOST, Cost.QUEUED, Cost.ONCE),
     needs="a run on a GPU with a profiler window, or with samples of its utilization.",
     means={

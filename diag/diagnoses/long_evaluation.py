@@ -11,7 +11,7 @@ from diag.model.query import Query
 from diag.model.steps import Evidence, Finding
 from diag.rundir.columns import Steps
 
-from .subject import Diagnosis, Subject, severity
+from .subject import Column, Diagnosis, Subject, severity
 
 ID = "long-evaluation"
 
@@ -93,6 +93,7 @@ DIAGNOSIS = Diagnosis(
     "long evaluation",
     find,
     cannot_look,
+    reads=(Column.STEPS,),
     needs="the phases of the steps in the collectors' records.",
     means={
         ID: (

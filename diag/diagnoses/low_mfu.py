@@ -13,7 +13,7 @@ from diag.tables.efficiency import device_of, efficiency
 
 from .costs import Cost
 from .shares import Shares
-from .subject import Diagnosis, Subject, no_device
+from .subject import Column, Diagnosis, Subject
 from .workload import Workload, larger_batches, workload
 
 ID = "low-mfu"
@@ -59,7 +59,7 @@ def _action(facts: Workload) -> str:
 
 
 def cannot_look(subject: Subject) -> str:
-    return no_device(subject) or subject.once(_mfu).reason
+    return subject.once(_mfu).reason
 
 
 def mfu_of(tables: Tables, shares: Shares) -> Measure:
@@ -81,6 +81,7 @@ DIAGNOSIS = Diagnosis(
     "low MFU",
     find,
     cannot_look,
+    reads=(Column.STEPS, Column.DEVICE),
     needs="a known model and GPU, and no larger cost.",
     means={
         ID: "Nothing can be removed, and yet the MFU is below 30 %.",

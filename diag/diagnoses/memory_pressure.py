@@ -10,7 +10,7 @@ from diag.model.steps import Evidence, Finding, Severity
 from diag.rundir.tables import Tables
 from diag.tables.memory import rank_peaks
 
-from .subject import Diagnosis, Subject, ranks_text
+from .subject import Column, Diagnosis, Subject, ranks_text
 from .workload import allocator_setting, less_memory, workload
 
 
@@ -103,6 +103,7 @@ DIAGNOSIS = Diagnosis(
     "memory pressure",
     find,
     cannot_look,
+    reads=(Column.SAMPLES,),
     needs="device memory in the records.",
     means={
         "allocator-retries": "The caching allocator had to free its cache and try again.",

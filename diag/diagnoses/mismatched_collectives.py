@@ -9,7 +9,7 @@ from diag.model.axes import group_words
 from diag.model.query import By, Query
 from diag.model.steps import Evidence, Finding, MatchedCollective, Severity
 
-from .subject import Diagnosis, Subject, ranks_text
+from .subject import Column, Diagnosis, Subject, ranks_text
 
 # All ranks pass tensors of one size to these. An all-to-all, a send, a scatter may differ from rank to rank.
 _EQUAL_SIZES = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"})
@@ -86,6 +86,7 @@ DIAGNOSIS = Diagnosis(
     "mismatched collectives",
     find,
     cannot_look,
+    reads=(Column.CALLS,),
     needs="sequence numbers of the library in the collectives of two ranks.",
     means={
         "mismatched-collectives": (

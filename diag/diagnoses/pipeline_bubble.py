@@ -11,7 +11,7 @@ from diag.model.query import Query
 from diag.model.steps import Evidence, Finding
 
 from .costs import Cost
-from .subject import Diagnosis, Subject
+from .subject import Column, Diagnosis, Subject
 
 ID = "pipeline-bubble"
 _SETTINGS = Query("facts", {"key": [f"trainer.{name}" for name in ("pipeline_schedule", "micro_batches")]})
@@ -97,6 +97,7 @@ DIAGNOSIS = Diagnosis(
     "pipeline bubbles",
     find,
     cannot_look,
+    reads=(Column.PIECES,),
     costs=(Cost.BUBBLE,),
     needs="on a GPU a profiler window, because messages between stages run on the device.",
     means={

@@ -12,7 +12,7 @@ from diag.model.query import Query
 from diag.model.steps import Attribution, Evidence, Finding, Severity
 from diag.rundir.tables import RankTables, Tables
 
-from .subject import Diagnosis, Subject
+from .subject import Column, Diagnosis, Subject
 
 ID = "ranks-train-alone"
 
@@ -100,6 +100,7 @@ DIAGNOSIS = Diagnosis(
     "ranks without communication",
     find,
     cannot_look,
+    reads=(Column.CALLS,),
     needs="two ranks or more, and recorded collectives.",
     means={
         ID: (

@@ -11,7 +11,7 @@ from diag.tables.efficiency import recomputed, totals
 from diag.tables.kernels import work_of
 
 from .memory_pressure import Peak, peak_of, peaks_of, why_unknown
-from .subject import Diagnosis, Subject, no_device, ranks_text
+from .subject import Column, Diagnosis, Subject, ranks_text
 
 ID = "recompute-with-memory-free"
 
@@ -55,8 +55,6 @@ def find(subject: Subject) -> list[Finding]:
 
 
 def cannot_look(subject: Subject) -> str:
-    if reason := no_device(subject):
-        return reason
     if _fullest(subject) is None:
         return why_unknown(subject.tables)
     return "" if any(rank.traces for rank in subject.tables.ranks.values()) else "no profiler window was recorded"
@@ -89,6 +87,7 @@ DIAGNOSIS = Diagnosis(
     "recomputation with free memory",
     find,
     cannot_look,
+    reads=(Column.SAMPLES, Column.DEVICE),
     needs="a run on a GPU with a profiler window, and device memory.",
     means={
         ID: "Activations are recomputed although there is memory to keep them.",

@@ -18,18 +18,16 @@ from .comm_cause import (
     last_reductions,
     queued_behind,
 )
-from .subject import Subject, no_device
+from .subject import Column, Subject
 
 ID = "reduce-scatter-stall"
 QUESTION = "backward stalled by reduce-scatter"
 NEEDS = f"a run on a GPU; {NEEDS_PARTS}."
 MEANS = "The backward waits for reduce-scatters between units."
+READS = (Column.DEVICE,)
 KNOBS = WRAP_OR_PREFETCH
+cannot_look = cannot_tell_parts
 _WAIT = r"^FSDP::post_backward_rs_wait"
-
-
-def cannot_look(subject: Subject) -> str:
-    return no_device(subject) or cannot_tell_parts(subject)
 
 
 def claim(subject: Subject, gathers_claimed: bool) -> Claim | None:

@@ -13,7 +13,7 @@ from diag.words import sentences
 from diag.words.wording import sentence
 
 from .costs import Cost
-from .subject import Diagnosis, Subject, both_ends, ranks_text, scheduled
+from .subject import Column, Diagnosis, Subject, both_ends, ranks_text, scheduled
 
 ONE, ALL = "stalled-rank", "stalled-ranks"
 _WHERE = {
@@ -182,6 +182,7 @@ DIAGNOSIS = Diagnosis(
     "stalled ranks",
     find,
     cannot_look,
+    reads=(Column.SCHEDULING,),
     costs=(Cost.STALL,),
     knobs={ONE: {Knob.STRAGGLER: "remove what blocks {ranks}"}},
     needs="the CPU time of the training's thread, and on a GPU a second rank.",

@@ -616,7 +616,6 @@ DIAGNOSIS = Diagnosis(
     "stragglers",
     find,
     cannot_look,
-    find,
     costs=(Cost.STRAGGLER, Cost.HOST_STRAGGLER),
     knobs={
         "compute-straggler": {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -27,13 +28,40 @@ from .shares import Shares
 T = TypeVar("T")
 
 
+class Column(StrEnum):
+    """What diagnoses read besides the costs of the steps, which every account gives, and who waits for whom."""
+
+    PHASES = "phases"  # how much of each part of the step a rank has, on average
+    PIECES = "pieces"  # of the ranks' timelines and of the path
+    CALLS = "calls"  # collectives of each rank
+    STEPS = "steps"  # one by one, as recorded
+    SCHEDULING = "scheduling"  # CPU time of the ranks' threads
+    SAMPLES = "samples"  # readings of devices and allocators
+    DEVICE = "device"  # a device whose work was recorded
+
+
+class RankMeans(Struct, frozen=True):
+    """The means of fields of ``Parts`` by rank, milliseconds, and the rows that they come from."""
+
+    rows: Query
+    ms: Mapping[str, Mapping[int, float]]
+
+    def of(self, field: str) -> tuple[Query, Mapping[int, float]]:
+        return replace(self.rows, column=field), self.ms[field]
+
+
 class Subject(Struct, frozen=True):
+    """What every diagnosis examines, however the run was recorded. ``lacks``: the columns that such a recording never
+    has, with the reason. ``means``: of the ranks' parts, where those of single steps are not kept."""
+
     attribution: Attribution
     tables: Tables
     shares: Shares
     phases_alone: bool = False  # the shares come from the durations of phases: no collective connects the ranks
     by_phases: Shares | None = None  # shares from these durations, where both were recorded
     scheduling: Scheduling = field(default_factory=Scheduling)
+    lacks: Mapping[Column, str] = {}
+    means: RankMeans | None = None
     _made: dict[Callable[[Subject], Any], Any] = field(default_factory=dict)
 
     def once(self, make: Callable[[Subject], T]) -> T:
@@ -116,6 +144,8 @@ class Subject(Struct, frozen=True):
 
     def means_ms_of(self, field: str) -> tuple[Query, Mapping[int, float]]:
         """The means of a field of ``Parts`` by rank, milliseconds, and the rows that they come from."""
+        if self.means is not None:
+            return self.means.of(field)
         parts, spent = self.parts.rank, self.parts.column(field)
         return Query("steps", self.counted, field, By.MEAN), {
             rank: round(float(np.mean(spent[of_rank])) / 1e6, 3) if (of_rank := parts == rank).any() else 0.0
@@ -282,10 +312,10 @@ def late_ranks_text(culprits: Culprits) -> str:
 
 
 class Diagnosis(Struct, frozen=True):
-    """A kind of problem. ``id`` names it, ``question`` is its name in words. ``find`` looks for it; ``cannot_look``
-    returns why the data of this run does not show it, "" where it does. ``find_in_summary`` looks for it in a run
-    recorded as summaries, None where these do not contain it. ``costs``: what it looks for; with costs, ``find`` is
-    called only where one of them is worth a mention. ``knobs``: by the id of a finding, the knobs that answer it, each
+    """A kind of problem. ``id`` names it, ``question`` is its name in words. ``find`` looks for it. ``reads``: the
+    columns without which it cannot look; ``cannot_look`` returns any other reason why the data of this run does not
+    show it, "" where it does. ``costs``: what it looks for; with costs, ``find`` is called only where one of them is
+    worth a mention. ``knobs``: by the id of a finding, the knobs that answer it, each
     with what to change, or "" where the knob says that. For its documentation: ``needs``, what has to be recorded, and
     ``means``, what each of its findings means, by id."""
 
@@ -293,11 +323,16 @@ class Diagnosis(Struct, frozen=True):
     question: str
     find: Callable[[Subject], Sequence[Finding]]
     cannot_look: Callable[[Subject], str] = lambda _: ""
-    find_in_summary: Callable[[Subject], Sequence[Finding]] | None = None
+    reads: tuple[Column, ...] = ()
     costs: tuple[Cost, ...] = ()
     knobs: Mapping[str, Mapping[Knob, str]] = {}
     needs: str = ""
     means: Mapping[str, str] = {}
+
+    def unseen(self, subject: Subject) -> str:
+        """Why it could not be looked for; "" where it could."""
+        missing = (subject.lacks.get(column) or _lacking(subject, column) for column in self.reads)
+        return next(filter(None, missing), "") or self.cannot_look(subject)
 
     def worth_looking(self, shares: Shares) -> bool:
         return not self.costs or any(shares.share(cost) >= FINDINGS.mention_share for cost in self.costs)
@@ -313,8 +348,8 @@ def ranks_not_comparable(subject: Subject) -> str:
     return "" if subject.attribution.aligned else "the ranks' clocks could not be aligned"
 
 
-def no_device(subject: Subject) -> str:
-    """Why a diagnosis of devices cannot be looked for; "" where the run has one."""
-    if subject.shares.on_device:
+def _lacking(subject: Subject, column: Column) -> str:
+    """Why this run lacks a column that its source could have; "" where it has it, or diagnoses ask for more of it."""
+    if column != Column.DEVICE or subject.shares.on_device:
         return ""
     return "the device's work was not recorded" if subject.tables.device_unread else "the run is on a CPU"

@@ -19,7 +19,7 @@ from diag.rundir.tables import RankTables
 
 from .costs import Cost
 from .device_samples import Readings, hosts_text, not_recorded, plausible, readings, reads_amd, sampled, samples_of
-from .subject import Diagnosis, Subject, in_ms, mean_ns, no_device, ranks_not_comparable, ranks_text
+from .subject import Column, Diagnosis, Subject, in_ms, mean_ns, ranks_not_comparable, ranks_text
 
 # Reasons as the samplers of diag.collectors name them. A power cap or sync boost is what a healthy GPU under load
 # shows, too.
@@ -69,7 +69,7 @@ def find(subject: Subject) -> list[Finding]:
 def cannot_look(subject: Subject) -> str:
     sampled = any(samples_of(tables) for tables in subject.tables.ranks.values())
     missing = "no sample of the devices' clocks was recorded"
-    return no_device(subject) or ranks_not_comparable(subject) or not_recorded(subject, sampled, missing)
+    return ranks_not_comparable(subject) or not_recorded(subject, sampled, missing)
 
 
 def throttled_ranks(subject: Subject) -> tuple[Throttled, ...]:
@@ -179,6 +179,7 @@ DIAGNOSIS = Diagnosis(
     "throttled devices",
     find,
     cannot_look,
+    reads=(Column.SAMPLES, Column.DEVICE),
     costs=(Cost.STRAGGLER,),
     needs="samples of the GPU (`device.jsonl`) on two ranks or more.",
     means={

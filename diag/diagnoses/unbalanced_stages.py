@@ -13,7 +13,7 @@ from diag.model.steps import Evidence, Finding
 from .costs import Cost
 from .pipeline_bubble import cannot_look as cannot_look
 from .pipeline_bubble import pipeline
-from .subject import Diagnosis, Subject
+from .subject import Column, Diagnosis, Subject
 
 ID = "unbalanced-stages"
 
@@ -82,6 +82,7 @@ DIAGNOSIS = Diagnosis(
     "unbalanced pipeline stages",
     find,
     cannot_look,
+    reads=(Column.PIECES,),
     costs=(Cost.IMBALANCE,),
     needs="a run with pipeline parallelism.",
     means={
