@@ -41,6 +41,8 @@ from diag.rundir.durations import with_ranks
 from diag.rundir.inspector import alone, newest_job, ranks_of, read_inspector
 from diag.rundir.job_ranks import of_its_job
 from diag.rundir.lines import read_manifest
+from diag.rundir.local import local_path as local_path
+from diag.rundir.local import local_paths as local_paths
 from diag.rundir.run import Job as Job
 from diag.rundir.run import Jobs as Jobs
 from diag.rundir.run import SeveralJobsError as SeveralJobsError
@@ -62,6 +64,7 @@ from diag.traces.memory_snapshots import snapshots_alone as snapshots_alone
 from diag.traces.reading import Reading as Reading
 from diag.traces.trace import DeviceWork, Trace
 from diag.words.formatting import NBSP, begun, duration, masked, rank_ranges
+from diag.words.places import shown
 from diag.words.wording import ONLY_DURATIONS, run_facts
 
 _MUCH_OUTSIDE = 0.1  # of a trace: time in no inferred step is mentioned from here on
@@ -383,6 +386,7 @@ def open_run(*paths: Path | str, reading: Reading | None = None) -> Result:
     """Analyses a run directory; folders, files, archives or URLs of Kineto traces; or files of NCCL Inspector.
     ``reading``: options of reading, if not the default ones. DiagError if there is nothing to analyse; SeveralJobsError
     if the traces belong to several jobs: FOLDER::NAME selects one of them."""
+    paths = tuple(local_paths(paths))
     if files := alone(paths):
         return open_inspector(paths[0], files)
     try:
@@ -421,7 +425,7 @@ def analyze(tables: Tables) -> Result:
     coverage = Coverage(
         ranks_used=attribution.ranks,
         ranks_missing=tables.missing,
-        skipped=tables.gaps,
+        skipped=_shown(tables.gaps),
         clock_uncertainty_ns=attribution.clock_uncertainty_ns,
         clock_drift_ppm=attribution.clock_drift * 1e6,
         not_looked=(*examination.not_looked, *_left_out(attribution)),
@@ -551,7 +555,7 @@ def describe_run(result: Result) -> dict[str, Any]:
         devices = [_device_of(traces)]
     backends = [manifest.backend] if manifest is not None else []
     return {
-        "path": masked(str(tables.root)),  # a URL may contain a password
+        "path": masked(shown(str(tables.root))),  # a URL may contain a password
         "run_id": manifest.run_id if manifest is not None else None,
         "world_size": tables.world_size,
         "ranks": sorted(tables.ranks),
@@ -569,6 +573,11 @@ def describe_run(result: Result) -> dict[str, Any]:
         "step_marker": result.attribution.step_marker or None,
         "exit_code": manifest.exit_code if manifest is not None else None,
     }
+
+
+def _shown(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
+    """Gaps with the paths that the user knows."""
+    return tuple(Gap(shown(gap.path), gap.reason) for gap in gaps)
 
 
 def _named(tables: Tables) -> list[str]:

@@ -23,13 +23,16 @@ from diag.collectors.layout import RunLayout
 from diag.diagnoses import examine_summary
 from diag.diagnoses.verdict import agreeing, judge
 from diag.errors import DiagError, readable
+from diag.model import Gap
 from diag.model.steps import Coverage, Recommendation
+from diag.rundir.local import local_path, local_paths
 from diag.rundir.policy import RUN_READING
 from diag.rundir.run import must_exist, open_paths
 from diag.rundir.summaries import has_summaries, read_summaries
 from diag.rundir.tables import RankTables, Tables, axes_of, of_steps
 from diag.tables import frames
 from diag.words.formatting import rank_ranges
+from diag.words.places import shown
 
 if TYPE_CHECKING:
     import polars as pl
@@ -75,6 +78,7 @@ def open_summaries(
 ) -> SummaryResult:
     """The verdict over all ranks from their own summaries of the newest steps, one small file per rank: for jobs of
     thousands of ranks, also while they train. DiagError if fewer than two ranks have summaries."""
+    path = local_path(path)
     must_exist([str(path)])
     summaries = read_summaries(RunLayout(Path(path)), progress, most_steps)
     ranks = {
@@ -107,7 +111,7 @@ def open_summaries(
     coverage = Coverage(
         ranks_used=summaries.ranks,
         ranks_missing=summaries.missing,
-        skipped=summaries.gaps,
+        skipped=tuple(Gap(shown(gap.path), gap.reason) for gap in summaries.gaps),
         clock_uncertainty_ns=None,
         not_looked=examination.not_looked,
         notes=tuple(notes),
@@ -151,6 +155,7 @@ def open_newest(path: Path | str, most_steps: int) -> Result:
 
 def open_by_size(*paths: Path | str, reading: Reading | None = None) -> Result:
     """Opens a run from its summaries if it has very many ranks, else from all its records."""
+    paths = tuple(local_paths(paths))
     if len(paths) == 1 and summaries_suffice(paths[0]):
         return open_summaries(paths[0], reading.progress if reading is not None else None)
     return open_run(*paths, reading=reading)
@@ -160,9 +165,6 @@ def open_each(jobs: Jobs, reading: Reading | None = None) -> Iterator[tuple[Job,
     """Each job with its analysis, one after the other, or with the error if it cannot be analysed."""
     for job in jobs.jobs:
         try:
-            if job.tables is None and summaries_suffice(job.paths[0]):
-                yield job, open_summaries(job.paths[0])
-            else:
-                yield job, open_job(job, reading)
+            yield job, open_by_size(*job.paths, reading=reading) if job.tables is None else open_job(job, reading)
         except DiagError as error:
             yield job, error

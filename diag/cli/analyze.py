@@ -140,7 +140,7 @@ def analyze(
     override_thresholds(policy, cluster)
     # Nothing here multiplies matrices, and OpenBLAS's threads spin when numpy is loaded: 60 ms of CPU time.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from diag.api import Reading, SeveralJobsError, open_run
+    from diag.api import Reading, SeveralJobsError, local_paths, open_run
     from diag.show.json import fields_of, save, to_json
     from diag.show.text import print_report
     from diag.summaries import open_by_size, open_summaries
@@ -149,6 +149,7 @@ def analyze(
 
     if summary is None and _print_snapshots(paths, as_json):
         return
+    paths = local_paths(paths)
     if summary and len(paths) != 1:
         raise DiagError("--summary reads one run directory", exit_code=ExitCode.USAGE)
     asked = _Asked.of(cross_check, hta or [])

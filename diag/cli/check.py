@@ -25,7 +25,10 @@ def _option(quantity: of.Quantity) -> typer.models.OptionInfo:
 
 
 def check(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, or a folder of Kineto traces.")],
+    run: Annotated[
+        str,
+        typer.Argument(metavar="RUN", help="A run directory, the folder of its pieces, or a folder of Kineto traces."),
+    ],
     max_exposed_comm: Annotated[str | None, _option(of.EXPOSED_COMM)] = None,
     max_data_wait: Annotated[str | None, _option(of.DATA_WAIT)] = None,
     max_exposed_copies: Annotated[str | None, _option(of.EXPOSED_COPIES)] = None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,8 +13,11 @@ from diag.words.terminal import put
 
 
 def compare(
-    before: Annotated[Path, typer.Argument(metavar="A", help="A run directory, or a folder of Kineto traces.")],
-    after: Annotated[Path, typer.Argument(metavar="B", help="The run that is compared with it.")],
+    before: Annotated[
+        str,
+        typer.Argument(metavar="A", help="A run directory, the folder of its pieces, or a folder of Kineto traces."),
+    ],
+    after: Annotated[str, typer.Argument(metavar="B", help="The run that is compared with it.")],
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Compare runs whose steps do different work, at your own risk.")
     ] = False,

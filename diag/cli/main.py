@@ -21,6 +21,7 @@ from diag.cli.environment import has_little_memory, has_standard_streams, not_en
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.errors import DiagError, ExitCode
 from diag.words.formatting import visible
+from diag.words.places import shown
 from diag.words.terminal import drop_output, put, say
 
 _OBJECTS_UNTIL_GC = 1_000_000
@@ -284,12 +285,12 @@ def _print_error(error: DiagError, as_text: bool) -> None:
         body = {
             "message": error.message,
             "hint": error.hint,
-            "path": error.path,
+            "path": error.path and shown(error.path),
             "exit_code": int(error.exit_code),
         }
         put(json.dumps({"schema_version": SCHEMA_VERSION, "error": body}) + "\n")
         return
-    path = error.path or ""
+    path = shown(error.path or "")
     where = f"{path if len(path) <= _LONGEST_PATH else path[:_LONGEST_PATH] + '…'}: " if path else ""
     say(visible(f"diag: {where}{error.message}"), err=True)  # one line, whatever the message quotes
     if error.hint:

@@ -69,7 +69,7 @@ def is_stdout(path: Path | None) -> bool:
 PathsArgument = Annotated[
     list[str],
     typer.Argument(
-        help="A run directory; folders, files, tar archives or addresses (s3://...) of Kineto traces; files of NCCL "
+        help="A run directory, or the pieces of one from several nodes; folders, files, tar archives or addresses (s3://...) of Kineto traces; files of NCCL "
         "Inspector; or memory snapshots."
     ),
 ]

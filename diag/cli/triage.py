@@ -46,6 +46,7 @@ def triage(
     from diag.hang.api import incomplete
     from diag.hang.api import triage as triage_paths
     from diag.hang.ras.client import ask_twice, is_address
+    from diag.rundir.local import local_paths
     from diag.show.triage import print_triage, to_json
 
     from .reading import reading_progress
@@ -62,6 +63,7 @@ def triage(
         addresses = [path for path in paths if is_address(path) and not Path(path).exists()][:1]
         paths = [path for path in paths if path not in addresses]
         reports = ask_twice("".join(addresses))
+    paths = local_paths(paths)
     with reading_progress() as progress:
         answer = triage_paths(paths, progress, reports)
     usual = len(paths) == 1 and not ras and policy is None  # of the run alone, with the usual thresholds

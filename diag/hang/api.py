@@ -16,6 +16,7 @@ from diag.ended.model import FULL
 from diag.errors import DiagError
 from diag.hang.policy import HANG_ANSWER
 from diag.words.formatting import visible
+from diag.words.places import shown
 
 from .model import Communicator, Logs, Member, Triage, absent_of
 from .wording import by_reason as by_reason
@@ -215,7 +216,17 @@ def _investigated(
     pids = {rank: record.pid for run in runs for rank, record in run.ranks.items() if record.pid is not None}
     ended = bool(runs) and all(map(is_over, runs))
     answer = reason(logs, from_dumps, [*from_runs, *findings.clues], well, state, backends, pids, ended)
-    return Investigation(_without_secrets(_with_snapshot(completed(answer, findings), paths)), logs, dumps, backends)
+    answer = _as_shown(_without_secrets(_with_snapshot(completed(answer, findings), paths)))
+    return Investigation(answer, logs, dumps, backends)
+
+
+def _as_shown(answer: Triage) -> Triage:
+    """The triage with the paths that the user knows."""
+    return replace(
+        answer,
+        evidence=tuple(replace(evidence, path=shown(evidence.path)) for evidence in answer.evidence),
+        gaps=tuple((shown(path) if path else path, reason) for path, reason in answer.gaps),
+    )
 
 
 def _without_what_followed(logs: Logs, runs: Iterable[Rundir]) -> Logs:

@@ -56,7 +56,9 @@ from .lines import (
     read_manifest,
     restart_gaps,
 )
+from .local import copies_folder, pieces_of
 from .one_job import of_one_job
+from .pieces import gaps_of_pieces, is_joined, joined
 from .runs import split_job
 from .step_lines import CollectiveLines, RowsReader
 from .tables import RankTables, RecordedRows, Tables
@@ -177,11 +179,12 @@ def tables_of_job(job: Job, reading: Reading | None = None) -> Tables:
     """The tables of one job. DiagError if it recorded nothing."""
     tables = job.tables
     if tables is None:
-        tables = _open_run(RunLayout(Path(job.paths[0])), with_settings(reading or Reading(), job.paths))
+        run = Path(job.paths[0]) if len(job.paths) == 1 else joined(job.paths, copies_folder())
+        tables = _open_run(RunLayout(run), with_settings(reading or Reading(), job.paths))
     if all(rank.empty for rank in tables.ranks.values()):
         raise _nothing(job.paths, tables)
     files = snapshot_files(job.paths)
-    if job.tables is None:  # a run directory: without the folders that are not of this job
+    if job.tables is None:  # a run directory, or its pieces: without the folders that are not of this job
         files = [file for file in files if rank_of_folder(file) in tables.ranks]
     return replace(tables, snapshots=tuple(map(str, files)))
 
@@ -309,7 +312,8 @@ def _open_run(layout: RunLayout, reading: Reading) -> Tables:
     refused = {gap.path for gap in gaps}
     known = ranks.keys() | {rank for rank, of_rank in layout.ranks().items() if str(of_rank.folder) in refused}
     if absent := [rank for rank in expected if rank not in known]:
-        gaps.append(Gap(str(layout.ranks_folder), f"no data from {rank_ranges(absent)}: never started"))
+        why = "in no piece of the run" if is_joined(layout) else "never started"
+        gaps.append(Gap(str(layout.ranks_folder), f"no data from {rank_ranges(absent)}: {why}"))
     if idle := [rank for rank in expected if rank in ranks and ranks[rank].empty]:
         gaps.append(Gap(str(layout.ranks_folder), f"{rank_ranges(idle)} {_NO_STEP}"))
     if strange := layout.folders_of_no_rank():
@@ -320,6 +324,7 @@ def _open_run(layout: RunLayout, reading: Reading) -> Tables:
     gaps += _unwritten_steps(layout, manifest, ranks)
     gaps += _unrecorded(layout)
     gaps += restart_gaps(layout)
+    gaps += gaps_of_pieces(layout)
     identities = {rank: of_rank.identity for rank, of_rank in ranks.items()}
     durations = of_run(rank_files, identities) or recorded(rank_files, identities)
     if durations is not None:
@@ -493,7 +498,13 @@ def _jobs_of(paths: Sequence[str], runs: Sequence[str], traces: Sequence[Trace],
             (Job(_job_name(paths, paths[0]), tuple(paths), "", _tables(paths, sorted_traces.groups[0], gaps)),),
         )
     of_jobs = {trace.path for group in sorted_traces.groups for trace in group.traces}
-    jobs = [Job(_job_name(paths, run), (run,)) for run in runs]
+    pieces = pieces_of(runs, only_incomplete=len(paths) == 1)
+    jobs = [
+        Job(_job_name(paths, job[0]), tuple(job), pieces.reasons.get(job[0], "") if len(paths) > 1 else "")
+        for job in pieces.jobs
+    ]
+    if len(jobs) == 1 and not sorted_traces.groups:
+        return Jobs(tuple(paths), tuple(jobs), tuple(gaps))
     places = job_places(paths, sorted_traces.groups, {job.name for job in jobs})
     names = {id(group): name for group, (name, _) in zip(sorted_traces.groups, places, strict=True)}
     differences = why_apart(sorted_traces.groups) if len(sorted_traces.groups) > 1 else []

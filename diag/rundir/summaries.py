@@ -35,6 +35,7 @@ from diag.words.formatting import counted, rank_ranges
 
 from .identity import Life, at_other_times, clock_of, strangers
 from .lines import read_identity, read_manifest, restart_gaps
+from .pieces import gaps_of_pieces
 
 COLUMNS = (BEGIN, STEP, TOKENS, *PHASES_AND_REST, *(phase + STILL for phase in PHASES_AND_REST))
 
@@ -108,7 +109,7 @@ def read_summaries(
     """The newest steps of all ranks that have reached them. DiagError if no rank left a summary."""
     most_steps = RUN_READING.most_summary_steps if most_steps is None else most_steps
     manifest, gap = read_manifest(layout)
-    gaps = [*([gap] if gap is not None else []), *restart_gaps(layout)]
+    gaps = [*([gap] if gap is not None else []), *restart_gaps(layout), *gaps_of_pieces(layout)]
     with readable(layout.ranks_folder):
         files = layout.ranks()
     for first in list(files.values())[:1]:

@@ -1,0 +1,83 @@
+"""The local run directory of what a command was given: pieces of one job are joined first. What is given otherwise, run
+directories and traces, stays as it is."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from diag.collectors.layout import RunLayout, is_folder
+from diag.collectors.reading import natural
+from diag.rundir.policy import RUN_READING
+
+from .pieces import Grouped, grouped, joined, may_be_piece
+
+
+def local_paths(paths: Sequence[Path | str]) -> list[str]:
+    """The path of the run directory in which the pieces of one job are joined, if the paths are those, each with some
+    of the ranks, or a folder that holds nothing else. Any other paths are returned as they are. DiagError where pieces
+    cannot be joined."""
+    names = [str(path) for path in paths]
+    if len(names) == 1:
+        pieces = pieces_in(names[0])
+        return [str(joined(pieces, copies_folder()))] if pieces else names
+    runs = [name for name in dict.fromkeys(names) if is_run(name)]
+    if len(runs) < 2:
+        return names
+    if len(runs) < len(dict.fromkeys(names)) or len(pieces_of(runs).jobs) > 1:
+        return names
+    return [str(joined(runs, copies_folder()))]
+
+
+def local_path(path: Path | str) -> Path:
+    """The same for one path."""
+    return Path(local_paths([path])[0])
+
+
+def pieces_of(runs: Sequence[str], only_incomplete: bool = False) -> Grouped:
+    """The run directories by job. ``only_incomplete``: those that have all their ranks are not looked at, which a
+    folder of many runs would be slow for."""
+    if len(runs) < 2:
+        return Grouped([[run] for run in runs], {})
+    if not only_incomplete:
+        return grouped(runs)
+    parts = [run for run in runs if may_be_piece(Path(run))]
+    jobs = {job[0]: job for job in grouped(parts).jobs}
+    joined_runs = {folder for job in jobs.values() for folder in job[1:]}
+    return Grouped([jobs.get(run, [run]) for run in runs if run not in joined_runs], {})
+
+
+def pieces_in(folder: str) -> list[str]:
+    """The run directories in a folder, if they are the pieces of one job and the folder holds no other run."""
+    if not is_folder(folder) or is_run(folder):
+        return []
+    try:
+        entries = sorted((str(entry) for entry in Path(folder).iterdir()), key=natural)
+    except OSError:
+        return []
+    runs = [entry for entry in entries if is_run(entry)]
+    if not 2 <= len(runs) <= RUN_READING.most_pieces or not all(may_be_piece(Path(run)) for run in runs):
+        return []
+    jobs = pieces_of(runs).jobs
+    return jobs[0] if len(jobs) == 1 else []
+
+
+def is_run(path: str) -> bool:
+    return is_folder(path) and RunLayout(Path(path)).is_run()
+
+
+@cache
+def copies_folder() -> Path:
+    """Where local copies are kept: the user's cache. Without one, a folder that is removed when this process ends."""
+    from diag.traces.cache import user_cache
+
+    folder = user_cache().folder
+    if folder is not None:
+        return folder
+    made = tempfile.mkdtemp(prefix="diag-copies-")
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return Path(made)

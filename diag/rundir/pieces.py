@@ -1,0 +1,378 @@
+"""Pieces of one job: run directories of which each holds the ranks of one node. They are joined into one run directory
+in the user's cache, which everything else opens like any other.
+
+Pieces are of one job if nothing contradicts it: their ranks name one job and one number of ranks, and no rank is in two
+of them. A file is linked there, or copied where a link is not possible. So a piece that grows shows it at once, and a
+file that was replaced is found by its inode.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import stat
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from diag.collectors.files import encode, replace_file
+from diag.collectors.layout import RankLayout, RunLayout, is_folder, is_regular
+from diag.collectors.reading import folder_refusal, read_object, read_regular
+from diag.collectors.records import Manifest, RankRecord
+from diag.errors import DiagError
+from diag.model import Gap
+from diag.rundir.policy import RUN_READING
+from diag.words.formatting import counted, rank_ranges
+from diag.words.places import show_as, shown
+
+from .lines import read_identity, read_manifest
+
+_ANOTHER_JOB = "another job"
+_DERIVED = frozenset(item.name for item in (RunLayout(Path()).tables, RunLayout(Path()).verdict))
+_GAPS = "pieces.json"  # of the joined folder: what was left out when the pieces were joined
+
+
+class Piece(Struct, frozen=True):
+    """``ranks``: the identity of each, None where it cannot be read."""
+
+    folder: Path
+    ranks: Mapping[int, RankRecord | None]
+    manifest: Manifest | None
+
+    @property
+    def layout(self) -> RunLayout:
+        return RunLayout(self.folder)
+
+    @property
+    def jobs(self) -> frozenset[str]:
+        names = {identity.job for identity in self.ranks.values() if identity is not None}
+        return frozenset(filter(None, {*names, self.manifest.job if self.manifest is not None else ""}))
+
+    @property
+    def began_ns(self) -> int:
+        """When its first rank started, Unix time."""
+        return min((identity.unix_ns for identity in self.ranks.values() if identity is not None), default=0)
+
+    @property
+    def worlds(self) -> frozenset[int]:
+        sizes = {identity.world_size for identity in self.ranks.values() if identity is not None}
+        if not sizes and self.manifest is not None and self.manifest.world_size is not None:
+            sizes = {self.manifest.world_size}
+        return frozenset(sizes)
+
+
+def piece_of(folder: Path) -> Piece:
+    """Only rank.json and manifest.json are read. DiagError for a newer schema."""
+    layout = RunLayout(folder)
+    ranks: dict[int, RankRecord | None] = {}
+    with contextlib.suppress(OSError):  # opening the run reports it
+        ranks = {rank: read_identity(files)[0] for rank, files in layout.ranks().items()}
+    return Piece(folder, ranks, read_manifest(layout)[0])
+
+
+def may_be_piece(folder: Path) -> bool:
+    """Whether a run directory lacks ranks, as far as one rank.json and the manifest say."""
+    layout = RunLayout(folder)
+    try:
+        ranks = layout.ranks()
+    except OSError:
+        return False
+    first = next(iter(ranks.values()), None)
+    identity = read_identity(first)[0] if first is not None else None
+    if identity is not None:
+        return len(ranks) < identity.world_size
+    manifest, _ = read_manifest(layout)
+    return manifest is None or manifest.world_size is None or len(ranks) < manifest.world_size
+
+
+def apart(left: Piece, right: Piece) -> str:
+    """Why two run directories are not pieces of one job; "" if they are, as far as is known."""
+    if left.jobs and right.jobs and not left.jobs & right.jobs:
+        return f"its ranks name {_ANOTHER_JOB}"
+    if left.worlds and right.worlds and not left.worlds & right.worlds:
+        mine, theirs = (", ".join(f"{size:,}" for size in sorted(piece.worlds)) for piece in (right, left))
+        return f"of a job of {mine} ranks, and the other of {theirs}: {_ANOTHER_JOB}"
+    twice = [rank for rank in left.ranks.keys() & right.ranks.keys() if _differ(left.ranks[rank], right.ranks[rank])]
+    same_job = bool(left.jobs & right.jobs)
+    if twice and (not same_job or len(twice) == min(len(left.ranks), len(right.ranks))):
+        return f"both hold {rank_ranges(sorted(twice))}, recorded by different processes: a restart or {_ANOTHER_JOB}"
+    if not left.ranks or not right.ranks:
+        return "holds no rank"
+    if not same_job and not (left.worlds and right.worlds):
+        return "nothing says that they are of one job: no rank.json can be read"
+    return ""
+
+
+def _differ(left: RankRecord | None, right: RankRecord | None) -> bool:
+    return left is None or right is None or _process(left) != _process(right)
+
+
+def _process(identity: RankRecord) -> tuple[object, ...]:
+    return identity.host, identity.boot_id, identity.pid, identity.monotonic_ns
+
+
+class Grouped(Struct, frozen=True):
+    """``jobs``: the folders of each job, in the order in which they were given. ``reasons``: by the first folder of a
+    job, why it is not of the job that began before it."""
+
+    jobs: list[list[str]]
+    reasons: dict[str, str]
+
+
+def grouped(folders: Sequence[str]) -> Grouped:
+    """The run directories that are pieces of one job, together. Where a piece could be of several jobs, it is of the
+    one that began at the nearest time. DiagError for a newer schema."""
+    jobs: list[list[Piece]] = []
+    reasons: dict[str, str] = {}
+    place = {folder: number for number, folder in enumerate(folders)}
+    for piece in sorted((piece_of(Path(folder)) for folder in folders), key=lambda piece: piece.began_ns):
+        why = [next(filter(None, (apart(other, piece) for other in job)), "") for job in jobs]
+        fitting = [job for job, reason in zip(jobs, why, strict=True) if not reason]
+        if fitting:
+            min(fitting, key=lambda job: abs(job[0].began_ns - piece.began_ns)).append(piece)
+            continue
+        if jobs:
+            reasons[str(piece.folder)] = f"not the same job as {shown(str(jobs[-1][0].folder))}: {why[-1]}"
+        jobs.append([piece])
+    in_order = [sorted((str(piece.folder) for piece in job), key=place.__getitem__) for job in jobs]
+    of_job = {names[0]: reasons.get(str(job[0].folder), "") for names, job in zip(in_order, jobs, strict=True)}
+    return Grouped(sorted(in_order, key=lambda names: place[names[0]]), of_job)
+
+
+# -- joining -----------------------------------------------------------------------------------------------------------
+
+
+def join(folders: Sequence[str], target: Path) -> None:
+    """Makes ``target`` the run directory of these pieces, or brings it up to date. Every attempt is joined: the
+    training after a restart is in a folder of its own. OSError where it cannot be written."""
+    pieces = [RunLayout(Path(folder)) for folder in folders]
+    attempts = sorted({number for piece in pieces for number in (0, *_restarts(piece))})
+    for number in attempts:
+        at = RunLayout(target).restart(number)
+        _join_attempt([of_piece for piece in pieces if is_folder((of_piece := piece.restart(number)).root)], at)
+    together = " + ".join(folders)
+    show_as({target: together, RunLayout(target).ranks_folder: together})
+
+
+def _restarts(layout: RunLayout) -> Iterator[int]:
+    for restart in layout.restarts():
+        yield int(restart.root.name.rpartition("-")[2])
+
+
+def _join_attempt(pieces: Sequence[RunLayout], target: RunLayout) -> None:
+    target.ranks_folder.mkdir(parents=True, exist_ok=True)
+    taken, gaps = _ranks_of(pieces)
+    names = {}
+    for rank, files in taken.items():
+        _follow(files.folder, target.rank(rank).folder)
+        names[target.rank(rank).folder] = str(files.folder)
+    with os.scandir(target.ranks_folder) as entries:
+        stale = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+    for folder in stale:
+        if Path(folder) not in names:
+            shutil.rmtree(folder, ignore_errors=True)
+    names |= _join_others(pieces, taken, target)
+    show_as(names)
+    document = [{"path": gap.path, "reason": gap.reason} for gap in gaps]
+    if document != read_object(target.at(_GAPS), target.root).get("gaps"):
+        replace_file(target.at(_GAPS), encode({"gaps": document}))
+
+
+def _ranks_of(pieces: Sequence[RunLayout]) -> tuple[dict[int, RankLayout], list[Gap]]:
+    """The folder of each rank. Of a rank that several pieces hold, the one that is of the job of most ranks counts, and
+    then the first; the same process twice is a copy, of which the longer one counts."""
+    found: dict[int, list[tuple[RankLayout, RankRecord | None]]] = {}
+    gaps: list[Gap] = []
+    for piece in pieces:
+        for rank, files in piece.ranks().items():
+            if refusal := folder_refusal(files.folder, piece.root):
+                gaps.append(Gap(str(files.folder), f"rank {rank}: {refusal}"))
+            else:
+                found.setdefault(rank, []).append((files, read_identity(files)[0]))
+    jobs = Counter(identity.job for several in found.values() for _, identity in several if identity is not None)
+    usual = jobs.most_common(1)[0][0] if jobs else ""
+    taken = {}
+    for rank, several in sorted(found.items()):
+        several.sort(key=lambda item: item[1] is None or item[1].job != usual)  # else in the order of the pieces
+        chosen, identity = several[0]
+        for files, other in several[1:]:
+            if not _differ(identity, other):
+                chosen = max(chosen, files, key=lambda copy: _size(copy.steps))
+                continue
+            reason = f"rank {rank} is also in {chosen.folder}, recorded by another process; left out"
+            gaps.append(Gap(str(files.folder), reason))
+        taken[rank] = chosen
+    return taken, gaps
+
+
+def _join_others(pieces: Sequence[RunLayout], taken: Mapping[int, RankLayout], target: RunLayout) -> dict[Path, str]:
+    """The files next to the ranks: the manifest of the piece with the lowest rank, completed by the ends that the
+    others recorded; the lines of unrecorded processes and the exits of all pieces; of any other file the first."""
+    lowest = taken[min(taken)].run if taken else pieces[0].root
+    ordered = sorted(pieces, key=lambda piece: piece.root != lowest)
+    names: dict[Path, str] = {}
+    wanted: dict[str, Path] = {}
+    for piece in ordered:
+        for entry in _entries(piece.root):
+            wanted.setdefault(entry.name, Path(entry.path))
+    merged = {target.manifest.name, target.unrecorded.name, target.exits.name, _GAPS, *_DERIVED}
+    for name, source in wanted.items():
+        if name not in merged:
+            _same(source, target.at(name))
+            names[target.at(name)] = str(source)
+    _write(target.manifest, _manifest_of(ordered), private=True)
+    lines = b"".join(_content(piece.unrecorded, piece) for piece in ordered)
+    _write(target.unrecorded, lines)
+    exits: list[Any] = []
+    for piece in ordered:
+        with contextlib.suppress(ValueError, RecursionError):
+            of_piece = json.loads(_content(piece.exits, piece) or b"[]")
+            exits += of_piece if isinstance(of_piece, list) else []
+    _write(target.exits, encode(exits) if exits else b"")
+    return names
+
+
+def _manifest_of(ordered: Sequence[RunLayout]) -> bytes:
+    """One manifest of several: of how the training ended, a failure on any node counts, and an end only if all nodes
+    recorded one."""
+    manifests = [fields for piece in ordered if (fields := read_object(piece.manifest, piece.root))]
+    if not manifests:
+        return b""
+    merged = dict(manifests[0])
+    for other in manifests[1:]:
+        merged |= {name: value for name, value in other.items() if merged.get(name) in (None, "", 0, {}, [])}
+    codes = [fields.get("exit_code") for fields in manifests]
+    failed = next((code for code in codes if code), None)
+    merged["exit_code"] = failed if failed is not None or None not in codes else None
+    return encode(merged)
+
+
+def _content(path: Path, piece: RunLayout) -> bytes:
+    try:
+        return read_regular(path, RUN_READING.most_piece_bytes, piece.root)
+    except OSError:
+        return b""
+
+
+def _write(path: Path, content: bytes, private: bool = False) -> None:
+    """Writes a file if its content is another one: what reads the run sees by its time that it has changed."""
+    try:
+        before = read_regular(path, max(len(content), 1))
+    except OSError:
+        before = None
+    if content and content != before:
+        replace_file(path, content, private)
+    elif not content:
+        path.unlink(missing_ok=True)
+
+
+def _follow(source: Path, target: Path) -> None:
+    """Makes a folder hold the files of another one: links to them, and no other files."""
+    target.mkdir(parents=True, exist_ok=True)
+    there = set()
+    for entry in _entries(source, folders=True):
+        there.add(entry.name)
+        if entry.is_dir(follow_symlinks=False):
+            _follow(Path(entry.path), target / entry.name)
+        else:
+            _same(Path(entry.path), target / entry.name)
+    for entry in _entries(target, folders=True):
+        if entry.name in there:
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path, ignore_errors=True)
+        else:
+            Path(entry.path).unlink(missing_ok=True)
+
+
+def _entries(folder: Path, folders: bool = False) -> Iterable[os.DirEntry[str]]:
+    """The regular files of a folder, no links: none may lead out of a run."""
+    try:
+        with os.scandir(folder) as listing:
+            entries = list(listing)
+    except OSError:
+        return
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if entry.is_file(follow_symlinks=False) or (folders and entry.is_dir(follow_symlinks=False)):
+            yield entry
+
+
+def _same(source: Path, target: Path) -> None:
+    """Makes one file the other: a link, else a copy. A file that is gone meanwhile is left as it was."""
+    with contextlib.suppress(FileNotFoundError):
+        about = source.stat()
+        if not stat.S_ISREG(about.st_mode):
+            return
+        try:
+            known = target.stat()
+        except OSError:
+            known = None
+        if known is not None and os.path.samestat(about, known):
+            return
+        if known is not None and (known.st_size, known.st_mtime_ns) == (about.st_size, about.st_mtime_ns):
+            return
+        draft = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}.tmp")
+        try:
+            try:
+                draft.hardlink_to(source)
+            except OSError:  # on another file system, or another user's
+                shutil.copy2(source, draft)
+            draft.replace(target)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def is_joined(layout: RunLayout) -> bool:
+    """Whether this run directory was joined from pieces."""
+    return is_regular(layout.at(_GAPS))
+
+
+def gaps_of_pieces(layout: RunLayout) -> list[Gap]:
+    """What was left out when the pieces of this run directory were joined."""
+    stored = read_object(layout.at(_GAPS), layout.root).get("gaps", [])
+    items = stored if isinstance(stored, list) else []
+    return [
+        Gap(item["path"], item["reason"])
+        for item in items
+        if isinstance(item, dict) and all(isinstance(item.get(key), str) for key in ("path", "reason"))
+    ]
+
+
+# -- the place of local copies -----------------------------------------------------------------------------------------
+
+
+def copy_folder(names: Sequence[str], base: Path) -> Path:
+    """The folder of the local copy of what has these names."""
+    return base / "runs" / sha256("\n".join(names).encode()).hexdigest()[:24]
+
+
+def joined(folders: Sequence[str], base: Path) -> Path:
+    """The run directory of these pieces, joined under ``base``. DiagError where it cannot be written."""
+    absolute = [os.path.abspath(folder) for folder in folders]  # noqa: PTH100  (resolves no link)
+    target = copy_folder(sorted(absolute), base) / "run"
+    try:
+        target.mkdir(parents=True, exist_ok=True, mode=0o700)
+        join(folders, target)
+    except OSError as error:
+        raise DiagError(
+            f"the {counted(len(folders), 'piece')} of the run cannot be joined: {error.strerror or error}",
+            path=target,
+            hint="DIAG_CACHE names a folder with room for it",
+        ) from error
+    return target

@@ -1,0 +1,28 @@
+"""The names by which readers know what is in a local copy: of a run at an address, or of pieces in several folders."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+_SHOWN: dict[str, str] = {}  # by the folder of the copy
+
+
+def show_as(names: Mapping[Path, str]) -> None:
+    """From here on ``shown`` gives these names for the folders, and for what is in them."""
+    _SHOWN.update({os.path.abspath(folder): name for folder, name in names.items()})  # noqa: PTH100  (resolves no link)
+
+
+def shown(path: str) -> str:
+    """The path as its reader knows it: that of the copied file if it lies in a local copy, else the path itself."""
+    if not _SHOWN:
+        return path
+    folder = os.path.abspath(path)  # noqa: PTH100
+    rest = ""
+    while folder not in _SHOWN:
+        folder, slash, name = folder.rpartition("/")
+        if not slash:
+            return path
+        rest = f"/{name}{rest}"
+    return _SHOWN[folder] + rest
