@@ -19,7 +19,7 @@ from diag.app.theme import Theme
 from diag.live import Curves
 from diag.model.breakdown import KernelKind
 from diag.tables import zoom
-from diag.tables.memory import BACKWARD, BEFORE_BACKWARD, FORWARD, OPTIMIZER, MemoryCurve
+from diag.tables.memory_curves import BACKWARD, BEFORE_BACKWARD, FORWARD, OPTIMIZER, MemoryCurve
 from diag.tables.snapshots import SnapshotAccount
 from diag.words.formatting import size
 

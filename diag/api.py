@@ -58,10 +58,11 @@ from diag.rundir.runs import state_of as state_of
 from diag.rundir.standstill import Standstill as Standstill
 from diag.rundir.tables import Tables as Tables
 from diag.tables import evidence, frames, of_run
-from diag.tables.collectives import duration_table
-from diag.traces.memory_snapshots import mentions_failure, rank_of, read_snapshots, snapshot_files, within_bytes
-from diag.traces.memory_snapshots import snapshots_alone as snapshots_alone
+from diag.tables.duration_table import duration_table
+from diag.traces.memory_snapshots import read_snapshots
 from diag.traces.reading import Reading as Reading
+from diag.traces.snapshot_files import mentions_failure, rank_of, snapshot_files, within_bytes
+from diag.traces.snapshot_files import snapshots_alone as snapshots_alone
 from diag.traces.trace import DeviceWork, Trace
 from diag.words.formatting import NBSP, begun, duration, masked, rank_ranges
 from diag.words.places import shown
@@ -78,7 +79,8 @@ if TYPE_CHECKING:  # imported at run time where first needed: all of it takes a 
     from diag.replay.predict import Baseline
     from diag.replay.program import Refusal
     from diag.tables.loading import LoadingTable
-    from diag.tables.memory import MemoryCurve, MemoryTable
+    from diag.tables.memory import MemoryTable
+    from diag.tables.memory_curves import MemoryCurve
     from diag.tables.snapshots import SnapshotTable
 
 
@@ -182,7 +184,7 @@ class Result(Struct, frozen=True, dict=True):
     def memory_curves(self) -> tuple[MemoryCurve, ...]:
         """Device memory over time from each trace that was recorded with ``profile_memory``, with its peak and the
         allocations at the peak; computed on first access."""
-        from diag.tables.memory import memory_curves
+        from diag.tables.memory_curves import memory_curves
 
         return memory_curves(self.tables)
 

@@ -11,7 +11,7 @@ import pytest
 from diag.account import gpu
 from diag.api import Result, open_run
 from diag.model.breakdown import Bound, CollectiveStat, KernelKind, KernelStat
-from diag.tables.collectives import best_bandwidth, bus_factor, saturating_bytes
+from diag.tables.bandwidth import best_bandwidth, bus_factor, saturating_bytes
 from diag.tables.policy import BANDWIDTH
 from diag.traces import kineto_names as names
 from tests.account.kineto_builder import BASE_NS, KinetoBuilder, nccl_args

@@ -27,7 +27,7 @@ from diag.show.memory import (
     who,
 )
 from diag.show.page import Metric
-from diag.tables.memory import MemoryCurve, Share, fullest
+from diag.tables.memory_curves import MemoryCurve, Share, fullest
 from diag.tables.snapshots import SnapshotAccount, SnapshotTable
 from diag.words.formatting import share, size
 

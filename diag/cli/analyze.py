@@ -191,7 +191,7 @@ def analyze(
 
 def _print_snapshots(paths: list[str], as_json: bool) -> bool:
     """Whether the paths hold memory snapshots and nothing to analyse; if so, prints them."""
-    from diag.traces.memory_snapshots import snapshots_alone
+    from diag.traces.snapshot_files import snapshots_alone
 
     if not snapshots_alone(paths):
         return False

@@ -22,7 +22,7 @@ from diag.model.parts import parts_of_steps
 from diag.model.query import By, Query, Value
 from diag.model.states import Sharding, sharding_of
 from diag.model.steps import Detail, Evidence, Kind, Knob, MatchedCollective
-from diag.tables.collectives import GATHERS, REDUCTIONS, PhasedCall, phased_calls
+from diag.tables.passes import GATHERS, REDUCTIONS, PhasedCall, phased_calls
 from diag.traces.kineto_names import P2P_OPS
 from diag.words import sentences
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from diag.diagnoses.policy import COMMUNICATION
 from diag.model.query import By, Query
 from diag.model.steps import Detail, Evidence
-from diag.tables.collectives import GATHERS, PhasedCall
+from diag.tables.passes import GATHERS, PhasedCall
 from diag.words import sentences
 
 from .comm_cause import NEEDS_PARTS, WRAP_OR_PREFETCH, Calls, Claim, calls_of, cannot_tell_parts, exposed_of, gathers_in

@@ -7,8 +7,9 @@ from diag.account.cached_steps import windows_of
 from diag.diagnoses.policy import MEMORY_USE
 from diag.model.query import Query
 from diag.model.steps import Evidence, Finding, Kind, Severity
-from diag.tables.efficiency import recomputed, totals
-from diag.tables.kernels import work_of
+from diag.tables.efficiency import totals
+from diag.tables.recompute import recomputed
+from diag.tables.work import work_of
 
 from .memory_pressure import Peak, peak_of, peaks_of, why_unknown
 from .subject import Column, Diagnosis, Subject, ranks_text

@@ -18,7 +18,7 @@ from diag.account.match import SYNCHRONISING
 from diag.diagnoses.policy import COSTS, FINDINGS, STRAGGLER
 from diag.model.query import Query
 from diag.model.steps import CollectiveCall, Detail, Evidence, Finding, Kind, Knob
-from diag.tables.module_time import ModuleExcess, module_excess
+from diag.tables.module_excess import ModuleExcess, module_excess
 from diag.traces.kineto_names import P2P_OPS
 from diag.words import sentences
 

@@ -13,7 +13,7 @@ from diag.model.breakdown import KernelKind
 from diag.model.parts import parts_of_steps
 from diag.model.steps import Attribution, Kind, NotLooked
 from diag.rundir.tables import Tables
-from diag.tables.kernels import work_of
+from diag.tables.work import work_of
 from diag.traces import kineto_names as names
 from diag.words.wording import fused_words, per_whole
 

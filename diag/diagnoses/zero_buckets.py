@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from diag.diagnoses.policy import COMMUNICATION
 from diag.model.steps import Evidence
-from diag.tables.collectives import PhasedCall
+from diag.tables.passes import PhasedCall
 
 from .comm_cause import (
     NEEDS_PARTS,

@@ -18,7 +18,7 @@ from diag.model.breakdown import Code, CostCurve, CostPoint, KnobChange, Prospec
 from diag.model.steps import Advice, Attribution, Evidence, Knob, Recommendation, Severity
 from diag.replay.policy import ADVICE, REPLAY
 from diag.rundir.tables import Tables
-from diag.tables.collectives import bus_factor
+from diag.tables.bandwidth import bus_factor
 
 from .case import Api, Candidate, Case, Setting, capacity, headroom, sizes_of
 from .costs import Curve, Level, Range

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from diag.replay.policy import REPLAY
 from diag.replay.program import Collective, Program
-from diag.tables.collectives import bus_factor
+from diag.tables.bandwidth import bus_factor
 
 
 class Level(IntEnum):

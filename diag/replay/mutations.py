@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from diag.account.calls import Key
 from diag.model.steps import Kind
 from diag.replay.policy import REPLAY
-from diag.tables.collectives import bus_factor
+from diag.tables.bandwidth import bus_factor
 from diag.traces.kineto_names import dtype_bytes
 
 from .costs import Costs, Level

@@ -34,10 +34,10 @@ from diag.rundir.policy import BLOCKS, JOBS, RUN_READING, SILENCE
 from diag.toml import NotTomlError, toml_values
 from diag.traces.cache import Cache
 from diag.traces.kineto_names import CommRule, RuleError, parse_rule
-from diag.traces.memory_snapshots import is_snapshot, rank_of_folder, snapshot_files
 from diag.traces.other_tools import named, others_in
 from diag.traces.policy import TRACE_LIMITS
 from diag.traces.reading import Reading, read_traces
+from diag.traces.snapshot_files import is_snapshot, rank_of_folder, snapshot_files
 from diag.traces.text_stream import exists, file_name, is_remote, trace_files
 from diag.traces.trace import Trace
 from diag.words.formatting import counted, masked, rank_ranges, visible

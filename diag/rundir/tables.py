@@ -129,7 +129,7 @@ class Tables(Struct, frozen=True):
     gaps: tuple[Gap, ...]
     durations: tuple[DurationRecords, dict[int, int]] | None = None  # of collectives, and the ranks of the processes
     store: Store | None = None  # for what analyses of a long run keep
-    snapshots: tuple[str, ...] = ()  # files of PyTorch's allocator: see ``diag.traces.memory_snapshots``
+    snapshots: tuple[str, ...] = ()  # files of PyTorch's allocator: see ``diag.traces.snapshot_files``
 
     @property
     def long(self) -> bool:

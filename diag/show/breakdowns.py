@@ -23,7 +23,8 @@ from diag.model.breakdown import (
 )
 from diag.show.policy import PAGE
 from diag.tables.loading import LoadingTable
-from diag.tables.memory import MemoryTable, Share
+from diag.tables.memory import MemoryTable
+from diag.tables.memory_curves import Share
 from diag.tables.snapshots import Comparison
 from diag.traces.kineto_names import P2P_OPS
 from diag.words.formatting import counted, duration, number, share, short_name, size

@@ -14,9 +14,10 @@ from diag.api import Result
 from diag.collectors.layout import ASKED, NEAR_OOM, OOM, SCHEMA_VERSION
 from diag.model.steps import FailedAllocation
 from diag.show.policy import PAGE
-from diag.tables.memory import HOST_MEMORY, MemoryCurve, Share, peak_memory, rank_peaks
+from diag.tables.memory import peak_memory, rank_peaks
+from diag.tables.memory_curves import HOST_MEMORY, MemoryCurve, Share
 from diag.tables.snapshots import Compared, Comparison, OutOfMemory, SnapshotAccount, SnapshotTable
-from diag.traces.memory_snapshots import ENDINGS, rank_of
+from diag.traces.snapshot_files import ENDINGS, rank_of
 from diag.traces.text_stream import file_name
 from diag.words.formatting import counted, duration, share, size, spaced, visible
 from diag.words.terminal import report_console

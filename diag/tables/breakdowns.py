@@ -19,13 +19,14 @@ from diag.rundir.tables import Tables
 from diag.tables.efficiency import device_of
 from diag.traces.trace import Trace
 
-from . import kernels, module_time
+from . import kernels, module_time, path_table
 from .collectives import collective_table
-from .efficiency import Totals, efficiency, recomputed, totals
-from .kernels import work_of
+from .efficiency import Totals, efficiency, totals
 from .memory import rank_peaks
+from .module_charge import accounted, by_rank, charge, modules_at, on_paths
 from .module_ranges import module_ranges
-from .module_time import accounted, charge, on_paths
+from .recompute import recomputed
+from .work import work_of
 
 
 def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
@@ -38,9 +39,9 @@ def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
     of_ranks: list[pl.DataFrame] = []
     modules: dict[str, list[pl.DataFrame]] = defaultdict(list)
     sums: list[Totals] = []
-    shown = module_time.shown(attribution.traced)
+    shown = path_table.shown(attribution.traced)
     paths, charged = on_paths(shown), []
-    accounts = module_time.by_rank(attribution.rank_steps)
+    accounts = by_rank(attribution.rank_steps)
     traced = 0
     on_device = tables.on_device
     collectives = collective_table(attribution, numbers, tables.world_size, gloo=not on_device)
@@ -78,7 +79,7 @@ def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
             device,
             on_device,
         ),
-        path=module_time.path_table(shown, paths, charged),
+        path=path_table.path_table(shown, paths, charged),
         memory_peaks=_memory(tables),
         notes=_notes(attribution, traced, bool(modules), bool(collectives.rows)),
         traced_steps=tuple(sorted(steps)),
@@ -92,10 +93,7 @@ def _called(
     covered = {(step.rank, step.step) for _, step in in_account}
     inside = [call for call in calls if (call.rank, call.step) in covered]
     spans = [(call.start_ns, call.end_ns) for call in inside]
-    return {
-        call.place: module
-        for call, module in zip(inside, module_time.modules_at(trace, in_account, spans), strict=True)
-    }
+    return {call.place: module for call, module in zip(inside, modules_at(trace, in_account, spans), strict=True)}
 
 
 def _windows(trace: Trace, steps: frozenset[int]) -> list[Window]:

@@ -1,82 +1,33 @@
-"""The table of collectives with their bus bandwidth; and the pass of the model that each collective belongs to, with
-its exposed transfer and the compute that could overlap it."""
+"""The table of collectives: waits, transfers and bandwidths of each group, operation and size
+(docs/concepts/clocks.md)."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 from msgspec import Struct
 
 from diag.account import intervals as iv
 from diag.account.calls import Calls, Group, Some
-from diag.account.durations import Durations
-from diag.account.intervals import Covered, Intervals, intervals_of
+from diag.account.intervals import Covered
 from diag.account.match import SEND_RECV, SYNCHRONISING
 from diag.account.policy import CLOCKS
-from diag.account.records import is_transfer, open_span, open_spans
+from diag.account.records import open_spans
 from diag.collectors.records import RECV, SEND
-from diag.model.axes import PIPELINE, Axes, is_data
+from diag.model.axes import PIPELINE, Axes
 from diag.model.breakdown import CollectiveStat, CollectiveTable, ExposedCall
-from diag.model.steps import Attribution, CollectiveCall, Detail, Kind, MatchedCollective, RankStep, Segments
+from diag.model.steps import Attribution, CollectiveCall, Kind, MatchedCollective, RankStep, Segments
 from diag.rundir.columns import Bools, Ints, is_named
 from diag.tables.policy import BANDWIDTH
 from diag.traces.kineto_names import P2P_OPS
 
 from .all_to_alls import all_to_all_table
-
-# -- bandwidth ---------------------------------------------------------------------------------------------------------
-#
-# Algorithm and bus bandwidth of a collective, and the best of its group.
-#
-# Factors from nccl-tests' PERFORMANCE.md: the bus bandwidth is the load of one link in any optimal algorithm, so it
-# compares across operations and group sizes with the hardware's.
-
-
-def bus_factor(op: str, ranks: int | None, gloo: bool = False) -> float | None:
-    """Bus bandwidth over algorithm bandwidth; None for operations without one, or a group of unknown size.
-
-    gloo runs a reduce-scatter as an all-reduce of the full input (measured).
-    """
-    if ranks is None or ranks < 2:
-        return None
-    ring = (ranks - 1) / ranks
-    if op == "all_reduce" or (gloo and op == "reduce_scatter"):
-        return 2 * ring
-    if op in ("all_gather", "reduce_scatter", "all_to_all"):
-        return ring
-    return 1.0 if op in ("broadcast", "reduce", "send", "recv", "send_recv") else None
-
-
-def saturating_bytes(sizes: Sequence[int], transfers_ns: Sequence[int]) -> int:
-    """The size above which a group's bandwidth is within a fifth of its best: eff / (1 - eff) x latency x bandwidth.
-
-    Latency is the median transfer of the smallest size, bandwidth the best observed one. SATURATING_BYTES with fewer
-    than three sizes, or sizes within a factor of eight."""
-    size, time = np.asarray(sizes, dtype=np.float64), np.asarray(transfers_ns, dtype=np.float64)
-    distinct = np.unique(size)
-    if len(distinct) < BANDWIDTH.least_sizes_for_a_line or distinct[-1] < BANDWIDTH.least_span_of_sizes * distinct[0]:
-        return BANDWIDTH.saturating_bytes
-    latency = float(np.median(time[size == distinct[0]]))
-    return int(BANDWIDTH.saturated_share / (1 - BANDWIDTH.saturated_share) * latency * float((size / time).max()))
-
-
-def best_bandwidth(sizes: Sequence[int], transfers_ns: Sequence[int], bus_gb_s: Sequence[float]) -> float | None:
-    """The 95th percentile of a group's bus bandwidths at sizes that saturate it; None if no size does."""
-    if not len(sizes):
-        return None
-    large = np.asarray(sizes) >= saturating_bytes(sizes, transfers_ns)
-    return float(np.percentile(np.asarray(bus_gb_s)[large], 95)) if large.any() else None
-
-
-# -- collective table --------------------------------------------------------------------------------------------------
-#
-# The per-collective table: waits, transfers and bandwidths of each group, operation and size (docs/concepts/clocks.md).
-
+from .bandwidth import best_bandwidth, bus_factor
+from .passes import PASSES, Passes
 
 _Key = tuple[str, int, str]
 _Row = tuple[str, str, str, int, int]  # group, op, dtype, bytes from, to
@@ -193,7 +144,7 @@ def _exposed_call(
     if match is not None and match.complete and step.rank in match.ranks:
         wait_ns = match.wait_ns[match.ranks.index(step.rank)]
     resolved = wait_ns is not None and uncertainty_ns <= CLOCKS.uncertainty_share * max(wait_ns, exposed_ns)
-    ((phase, _),) = _Passes(step).of([call])
+    ((phase, _),) = Passes(step).of([call])
     return ExposedCall(
         rank=step.rank,
         step=step.step,
@@ -206,7 +157,7 @@ def _exposed_call(
         wait_ns=wait_ns if resolved else None,
         axis=_axis(call.op, call.group_ranks, attribution.axes),
         members=call.group_ranks,
-        phase=phase.name.lower() if phase in _PASSES else "",
+        phase=phase.name.lower() if phase in PASSES else "",
     )
 
 
@@ -490,205 +441,3 @@ def _axis(op: str, ranks: tuple[int, ...], axes: Axes) -> str:
 
 def _mean(values: Sequence[int]) -> int | None:
     return round(sum(values) / len(values)) if values else None
-
-
-# -- durations ---------------------------------------------------------------------------------------------------------
-
-
-def duration_table(account: Durations) -> CollectiveTable:
-    """The table from durations alone, of collectives that were recorded on all their ranks: the shortest duration is
-    the transfer, a rank's excess over it is its waiting."""
-    met, size_of = account.met, account.sizes
-    best: dict[str, float | None] = {}
-    for (group,), members in met.group_by("group"):
-        factors = np.array([bus_factor(op, size_of[str(group)]) or 0.0 for op in members["op"]])
-        sizes, times = members["bytes"].to_numpy(), np.maximum(1, members["transfer_ns"].to_numpy())
-        timed = (factors > 0) & (sizes > 0)
-        bus = factors[timed] * sizes[timed] / times[timed]
-        best[str(group)] = best_bandwidth(sizes[timed].tolist(), times[timed].tolist(), bus.tolist())
-    several = met.group_by("group", "op").agg(pl.col("bytes").n_unique().alias("sizes"))
-    classes = met.join(several, on=["group", "op"]).with_columns(
-        low=pl.when(pl.col("sizes") <= BANDWIDTH.most_sizes_listed)
-        .then("bytes")
-        .otherwise(_power_of_two(pl.col("bytes")))
-    )
-    rows = []
-    for (group, op, low), members in classes.group_by("group", "op", "low"):
-        exact = int(members["sizes"][0]) <= BANDWIDTH.most_sizes_listed or not low
-        rows.append(_duration_stat(str(group), str(op), int(low), exact, members, account, best))
-    return CollectiveTable(
-        rows=tuple(sorted(rows, key=lambda row: (-row.duration_mean_ns * row.count, row.group, row.op, row.bytes_low))),
-        rank_steps=0,
-        rest_exposed_ns=0,
-        rest_hidden_ns=0,
-    )
-
-
-def _power_of_two(size: pl.Expr) -> pl.Expr:
-    """The largest power of two that is not above it; 0 for 0."""
-    power: pl.Expr = pl.when(size > 0).then(2 ** size.log(2).floor().cast(pl.Int64)).otherwise(0).cast(pl.Int64)
-    return power
-
-
-def _duration_stat(
-    group: str,
-    op: str,
-    low: int,
-    exact: bool,
-    rows: pl.DataFrame,
-    account: Durations,
-    best: Mapping[str, float | None],
-) -> CollectiveStat:
-    size_of = account.sizes
-    transfer_ns, total = int(rows["transfer_ns"].sum()), int(rows["bytes"].sum())
-    algbw = total / transfer_ns if total and transfer_ns else None
-    factor = bus_factor(op, size_of[group])
-    busbw = algbw * factor if algbw is not None and factor else None
-    last = Counter(rows["last"].to_list()).most_common()
-    top = best.get(group)
-    transfer_mean_ns = round(transfer_ns / len(rows))
-    return CollectiveStat(
-        group=group,
-        op=op,
-        dtype="",
-        bytes_low=low,
-        bytes_high=low if exact else 2 * low,
-        bytes_mean=round(total / len(rows)),
-        count=len(rows),
-        matched=len(rows),
-        ranks=size_of[group],
-        group_size=size_of[group],
-        duration_mean_ns=round(float(rows["duration_ns"].sum()) / len(rows)),
-        wait_mean_ns=round(float(rows["wait_ns"].sum()) / len(rows)),
-        wait_max_ns=max((rows["longest_ns"] - rows["transfer_ns"]).to_list()),
-        last_rank=last[0][0],
-        last_share=last[0][1] / len(rows),
-        transfer_mean_ns=transfer_mean_ns,
-        transfer_bound_ns=transfer_mean_ns,
-        tail_mean_ns=None,
-        algbw_gb_s=algbw,
-        busbw_gb_s=busbw,
-        bandwidth_is_bound=False,
-        efficiency=busbw / top if busbw is not None and top else None,
-        exposed_ns=0,
-        hidden_ns=0,
-        inferred=False,
-        last_counts=tuple(last),
-        members=account.members.get(group, ()),
-    )
-
-
-# -- passes ------------------------------------------------------------------------------------------------------------
-
-
-GATHERS = frozenset({"all_gather"})
-REDUCTIONS = frozenset({"reduce_scatter", "all_reduce", "reduce"})
-_DETAILS = tuple(Detail)
-_PASSES = (Detail.FORWARD, Detail.BACKWARD, Detail.OPTIMIZER)
-
-
-class PhasedCall(Struct, frozen=True):
-    """One rank's part in one collective.
-
-    ``phase``: the pass that needs a gather's result, or that made the gradients; ``micro``: the micro-batch, from 0;
-    ``place``: index among the collectives of its operation in this pass, from 0, of ``places``. ``exposed_ns``: the
-    exposed transfer, after the last rank's arrival. ``room_ns``: the rank's compute between the previous collective of
-    the operation in this pass and this one; ``after_ns``: compute in passes of this kind from the call's end to the
-    step's. ``transfer_ns``: from the last rank's arrival to this rank's end.
-    """
-
-    rank: int
-    step: int
-    op: str
-    bytes: int
-    phase: Detail
-    micro: int
-    place: int
-    places: int
-    exposed_ns: int
-    room_ns: int
-    start_ns: int
-    end_ns: int
-    after_ns: int
-    transfer_ns: int
-    of_data: bool = True  # its group is for data parallelism, or of unknown purpose
-
-
-def phased_calls(attribution: Attribution, steps: Collection[int]) -> list[PhasedCall]:
-    """The collectives that start in these steps, by rank and start."""
-    arrival = {met.key: met.arrival_ns for met in attribution.collectives}
-    counted = frozenset(steps)
-    axes = attribution.axes
-    # By the identity of the tuple of ranks, which the calls of a group share: hashing a thousand ranks per call is
-    # slow.
-    groups = {id(call.group_ranks): call.group_ranks for step in attribution.rank_steps for call in step.collectives}
-    of_data = {group: is_data(axes.of(ranks)) for group, ranks in groups.items()}
-    return [
-        call for step in attribution.rank_steps if step.step in counted for call in _calls_of(step, arrival, of_data)
-    ]
-
-
-def _calls_of(
-    step: RankStep, arrival: dict[tuple[str, int, str], int], of_data: dict[int, bool]
-) -> Iterator[PhasedCall]:
-    calls = [call for call in step.collectives if step.begin_ns <= call.start_ns < step.end_ns]
-    calls.sort(key=open_span)
-    if not calls:
-        return
-    passes = _Passes(step)
-    start, end = np.array([_transfer_span(call, arrival) for call in calls], dtype=np.int64).T
-    reach = np.concatenate((start[:1], np.maximum.accumulate(end)[:-1]))
-    begin = np.maximum(start, reach)  # if calls overlap, the time belongs to the first one
-    exposed = Covered(intervals_of(step.segments, Kind.COMM)).between(begin, end)
-    pass_of_call = passes.of(calls)
-    members: dict[tuple[str, Detail, int, bool], list[int]] = {}
-    for i, (phase, micro) in enumerate(pass_of_call):
-        members.setdefault((calls[i].op, phase, micro, of_data[id(calls[i].group_ranks)]), []).append(i)
-    until = np.full(len(calls), step.end_ns, dtype=np.int64)
-    after = {phase: Covered(passes.computing(phase)).between(end, until) for phase, _ in set(pass_of_call)}
-    computed = Covered(intervals_of(step.segments, Kind.COMPUTE))
-    for (op, phase, micro, data), indices in members.items():
-        ends = np.array([calls[indices[0]].start_ns, *(calls[i].end_ns for i in indices[:-1])], dtype=np.int64)
-        starts = np.array([calls[i].start_ns for i in indices], dtype=np.int64)
-        room = computed.between(ends, starts)
-        for place, i in enumerate(indices):
-            moved = max(0, int(end[i] - start[i]))
-            yield PhasedCall(
-                step.rank, step.step, op, calls[i].bytes, phase, micro, place, len(indices), int(exposed[i]),
-                int(room[place]), calls[i].start_ns, calls[i].end_ns, int(after[phase][i]), moved, data,
-            )  # fmt: skip
-
-
-def _transfer_span(call: CollectiveCall, arrival: dict[tuple[str, int, str], int]) -> tuple[int, int]:
-    """From the last rank's arrival to the end."""
-    start, end = open_span(call)
-    met = arrival.get(call.key, start)
-    return max(start, min(met, end) if is_transfer(call) else met), end
-
-
-class _Passes:
-    """The passes of one step in order."""
-
-    def __init__(self, step: RankStep) -> None:
-        cut = self._step = step.segments
-        in_pass = np.isin(cut.kind, (Kind.COMPUTE, Kind.IDLE)) & np.isin(cut.detail, _PASSES)
-        self._start: npt.NDArray[np.int64] = cut.start_ns[in_pass]
-        self._detail = cut.detail[in_pass]
-        # A forward after a backward begins the next micro-batch. Recomputation counts as backward.
-        again = (self._detail[1:] == Detail.FORWARD) & (self._detail[:-1] == Detail.BACKWARD)
-        self._micro = np.concatenate(([0], np.cumsum(again))) if len(self._detail) else np.zeros(0, dtype=np.int64)
-
-    def computing(self, phase: Detail) -> Intervals:
-        """When the rank computes in passes of this kind."""
-        chosen = (self._step.kind == Kind.COMPUTE) & (self._step.detail == phase)
-        return np.stack((self._step.start_ns[chosen], self._step.end_ns[chosen]), axis=1)
-
-    def of(self, calls: Sequence[CollectiveCall]) -> list[tuple[Detail, int]]:
-        """The pass and the micro-batch of each call: a gather belongs to the work after it, any other operation to the
-        work before it."""
-        at = np.searchsorted(self._start, np.array([call.start_ns for call in calls], dtype=np.int64), side="left")
-        at -= np.array([call.op not in GATHERS for call in calls], dtype=np.int64)
-        return [
-            (_DETAILS[self._detail[i]], int(self._micro[i])) if 0 <= i < len(self._detail) else (Detail.NONE, 0)
-            for i in at.tolist()
-        ]

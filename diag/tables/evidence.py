@@ -16,8 +16,8 @@ from diag.model.parts import parts_of_steps
 from diag.model.query import By, Query
 from diag.model.steps import Attribution, Detail, Finding, Kind
 from diag.rundir.tables import Tables
-from diag.tables.collectives import phased_calls
 from diag.tables.frames import COLUMNS, frame, frame_of, names_of
+from diag.tables.passes import phased_calls
 
 # -- queries -----------------------------------------------------------------------------------------------------------
 

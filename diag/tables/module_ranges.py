@@ -19,6 +19,7 @@ from . import nesting
 #
 # Names of modules as in the model's source, without the parts that wrappers add.
 
+UNATTRIBUTED = ""  # time in no module
 ROOT = "(root)"  # the model's module without a name
 _NUMBERED = re.compile(r"(.*)_\d+")
 _SHARDED_CLASS = re.compile(rf"{FSDP_CLASS_PREFIX}(?=[A-Z])")

@@ -24,7 +24,7 @@ from diag.traces import memory_snapshots as of
 from diag.traces.memory_snapshots import DeviceSnapshot, Snapshot, Stack
 from diag.traces.text_stream import file_name
 
-from .memory import Share, shares_of
+from .memory_curves import Share, shares_of
 
 WITHOUT_STACK = "no recorded stack, or older than the history"
 

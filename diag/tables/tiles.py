@@ -28,7 +28,7 @@ from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
 
 from . import nesting
-from .module_time import module_at
+from .module_tracks import module_at
 from .zoom import (
     PYTHON_LANE,
     RECORDED,

@@ -27,7 +27,7 @@ from diag.rundir.tables import RankTables
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
 
-from .kernels import KERNELS, OPERATORS, Patterns, kinds_of
+from .kernel_kinds import KERNELS, OPERATORS, Patterns, kinds_of
 
 # -- zoom lane ---------------------------------------------------------------------------------------------------------
 #

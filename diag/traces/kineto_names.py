@@ -57,7 +57,7 @@ RANGE_PATTERN: Final = (
     r"|\[pl\]\[|## (?:dense_)?(?:forward|backward|optimizer|zero_grad|load_batch)\b)"
 )
 
-# Operators whose recorded shapes determine their FLOPs (diag.tables.kernels). The list has the outer aten::linear and
+# Operators whose recorded shapes determine their FLOPs (diag.tables.shapes). The list has the outer aten::linear and
 # aten::convolution and the inner aten::addmm and aten::cudnn_convolution: which of them a trace holds depends on the
 # device.
 SHAPED_OP_PATTERN: Final = (

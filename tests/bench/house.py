@@ -19,6 +19,8 @@ import networkx
 
 PACKAGES = ("diag", "app", "collectors")
 REACHED_FROM = "diag.cli.analyze"
+# Which files are opened, the account of the steps, and the verdict: without what is printed next to it.
+TO_THE_VERDICT = ("diag.rundir.run", "diag.account.attribute", "diag.account.blocks", "diag.diagnoses.verdict")
 
 
 def main(root: Path) -> None:
@@ -67,6 +69,8 @@ def main(root: Path) -> None:
     )
     reached = {REACHED_FROM, *networkx.descendants(every, REACHED_FROM)}
     print(f"reached from {REACHED_FROM}: {sum(map(lines.__getitem__, reached))} lines in {len(reached)} modules")
+    judging = {*TO_THE_VERDICT}.union(*(networkx.descendants(every, name) for name in TO_THE_VERDICT))
+    print(f"of them from files to a verdict: {sum(map(lines.__getitem__, judging))} lines in {len(judging)} modules")
     by_room: dict[str, int] = defaultdict(int)
     for name in reached:
         by_room[".".join(name.split(".")[:2])] += lines[name]

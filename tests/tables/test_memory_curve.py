@@ -11,7 +11,7 @@ import pytest
 from diag.api import open_run
 from diag.show.json import to_dict
 from diag.show.memory import curve_sentence, curves_to_dict
-from diag.tables.memory import BEFORE_BACKWARD, HOST_MEMORY, MemoryCurve, Share
+from diag.tables.memory_curves import BEFORE_BACKWARD, HOST_MEMORY, MemoryCurve, Share
 from diag.tables.policy import MEMORY_GROWTH
 from tests.account.kineto_builder import AUTOGRAD, LAYOUTS, KinetoBuilder, Layout
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from diag.tables.kernels import Cost, convolution_outputs, cost, parse
+from diag.tables.shapes import Cost, convolution_outputs, cost, parse
 
 HALF = "c10::BFloat16"
 

@@ -13,9 +13,10 @@ import pytest
 from diag.api import open_memory_snapshots
 from diag.errors import DiagError
 from diag.show.memory import comparison_sentence, failed_sentence, oom_sentence, peak_sentence, state_sentence
-from diag.tables.memory import Share
+from diag.tables.memory_curves import Share
 from diag.tables.snapshots import WITHOUT_STACK, SnapshotAccount
-from diag.traces.memory_snapshots import rank_of, read_snapshot, snapshots_alone
+from diag.traces.memory_snapshots import read_snapshot
+from diag.traces.snapshot_files import rank_of, snapshots_alone
 from tests.allocator import FORWARD, MIB, Allocator, frame, train
 
 

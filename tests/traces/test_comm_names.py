@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from diag.tables.kernels import KERNELS, kinds_of
+from diag.tables.kernel_kinds import KERNELS, kinds_of
 from diag.traces import kineto_names as names
 
 
