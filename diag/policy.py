@@ -38,6 +38,7 @@ MODULES = (
     "diag.planning.policy",
     "diag.replay.policy",
     "diag.rundir.policy",
+    "diag.store.policy",
     "diag.show.policy",
     "diag.tables.policy",
     "diag.traces.policy",

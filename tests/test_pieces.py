@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,49 +9,17 @@ import pytest
 
 from diag.api import Result, find_jobs, open_run
 from diag.collectors.layout import RunLayout
-from diag.collectors.records import DATA
 from diag.errors import ExitCode
 from diag.rundir.local import copies_folder, local_paths
-from diag.rundir.tables import Tables
 from diag.summaries import open_by_size, open_summaries
 from tests.command import diag
-from tests.pieces import split
-from tests.simulate import MS, Plan, simulate, write_run
-
-HOUR_NS = 3600 * 10**9
+from tests.pieces import HOUR_NS, edit, recorded, split
 
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("DIAG_CACHE", str(tmp_path / "cache"))
     copies_folder.cache_clear()
-
-
-@cache
-def simulated(ranks: int, start: int) -> Tables:
-    """The loader of rank 3 is slow."""
-    return simulate(
-        Plan(
-            ranks=ranks,
-            steps=60,
-            extra=lambda step, rank: {DATA: 60 * MS} if rank == 3 else {},
-            hosts=lambda rank: f"host-{rank // 2}",
-            clock=lambda rank, now: now + start,
-        )
-    )
-
-
-def recorded(root: Path, ranks: int = 4, job: str = "", start: int = HOUR_NS) -> RunLayout:
-    layout = write_run(simulated(ranks, start), root)
-    for rank, files in layout.ranks().items():
-        own = {"job": job, "pid": start % 30_000 + rank, "monotonic_ns": start - 10**9 + rank, "unix_ns": start}
-        edit(files.identity, **own)
-    edit(layout.manifest, job=job)
-    return layout
-
-
-def edit(path: Path, **fields: Any) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
 def roots(pieces: list[RunLayout]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,9 +23,10 @@ AllowHostOption = Annotated[
 
 def dashboard(
     path: Annotated[
-        Path | None,
+        str | None,
         typer.Argument(
-            help="A run, which need not exist yet, traces, or a folder of runs; by default the sample runs."
+            help="A run or its address, which need not exist yet, traces, or a folder of runs; by default the "
+            "sample runs."
         ),
     ] = None,
     port: Annotated[int, typer.Option(help="Port; 0 picks a free one.", min=0, max=65535)] = 8501,
@@ -46,6 +46,8 @@ def dashboard(
     The printed address holds a token: the browser that opens it is let in until it is closed.
     """
     override_thresholds(policy)
+    from diag.cli.reading import following
     from diag.serve.server import serve_dashboard
 
-    serve_dashboard(path, port=port, open_browser=browser, host=host, token=token, allowed_hosts=allow_host or ())
+    with following(path) as local:
+        serve_dashboard(local, port=port, open_browser=browser, host=host, token=token, allowed_hosts=allow_host or ())

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from diag.cli.dashboard import AllowHostOption
-from diag.cli.reading import STDOUT, PolicyOption, no_dash, override_thresholds, rank_list
+from diag.cli.reading import STDOUT, PolicyOption, following, no_dash, override_thresholds, rank_list
+from diag.collectors.masking import masked
 from diag.errors import DiagError, ExitCode
 from diag.words.terminal import put, say
 
@@ -38,7 +39,9 @@ class Format(StrEnum):
 
 _OF_STEPS = (Format.TENSORBOARD, Format.WANDB)
 
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, finished or still growing.")]
+RunArgument = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run directory or its address, finished or still growing.")
+]
 PerRankOption = Annotated[
     bool | None,
     typer.Option(
@@ -105,7 +108,13 @@ def export(
             raise DiagError(
                 f"--follow cannot be combined with {to}", hint="export when it has ended", exit_code=ExitCode.USAGE
             )
-        _write_steps(run, to, no_dash(out) or run.parent / f"{run.resolve().name}-{to}")
+        from diag.rundir.local import local_path
+
+        folder, local = no_dash(out), local_path(run)
+        if folder is None:
+            beside = local.parent if str(local) == run else Path()
+            folder = beside / f"{local.resolve().name}-{to}"
+        _write_steps(local, to, folder)
         return
     out = None if out == STDOUT else out
     if to is Format.PROMETHEUS and follow and out is None:
@@ -113,9 +122,10 @@ def export(
     from diag.export.run_metrics import RunMetrics
     from diag.serve.server import ended_by_signals
 
-    metrics = RunMetrics(run, per_rank, _ranks(ranks), _print_gap)
-    write = _writer(run, to, out, endpoint)
-    with ended_by_signals(), suppress(KeyboardInterrupt):
+    with following(run) as local_run, ended_by_signals(), suppress(KeyboardInterrupt):
+        assert local_run is not None
+        metrics = RunMetrics(local_run, per_rank, _ranks(ranks), _print_gap)
+        write = _writer(local_run, to, out, endpoint)
         write(metrics.read())
         if follow:
             _follow(metrics, write, every)
@@ -198,7 +208,9 @@ def _write_steps(run: Path, to: Format, folder: Path) -> None:
 
 
 def metrics(
-    run: Annotated[Path | None, typer.Argument(help="A run directory, finished or still growing.")] = None,
+    run: Annotated[
+        str | None, typer.Argument(help="A run directory or its address, finished or still growing.")
+    ] = None,
     port: Annotated[int, typer.Option(help="Port; 0 picks a free one.", min=0, max=65535)] = 9123,
     host: Annotated[
         str, typer.Option(help="Address to listen on; any but a loopback address lets other machines connect.")
@@ -235,11 +247,14 @@ def metrics(
         raise DiagError("no run was given", hint="diag metrics RUN", exit_code=ExitCode.USAGE)
     from diag.export.run_metrics import RunMetrics
 
-    _serve(RunMetrics(run, per_rank, _ranks(ranks), _print_gap), run, host, port, token, allow_host or ())
+    with following(run) as local:
+        assert local is not None
+        followed = RunMetrics(local, per_rank, _ranks(ranks), _print_gap)
+        _serve(followed, run, host, port, token, allow_host or ())
 
 
 def _serve(
-    followed: RunMetrics, run: Path, host: str, port: int, with_token: bool | None, allowed_hosts: Sequence[str]
+    followed: RunMetrics, run: str, host: str, port: int, with_token: bool | None, allowed_hosts: Sequence[str]
 ) -> None:
     from diag.export.formats import serve
     from diag.serve import guard
@@ -261,7 +276,7 @@ def _serve(
         # A token that the user has chosen is not printed: it is in the scraper's configuration already.
         name = socket.gethostname() if guard.is_everywhere(address) else host
         shown = guard.url(name, server.server_port, "/metrics", None if chosen else token)
-        say(f"Metrics of {run}: {shown} (Ctrl-C ends it)")
+        say(f"Metrics of {masked(run)}: {shown} (Ctrl-C ends it)")
         if token is not None and not chosen:
             say(
                 "Prometheus sends this token with `authorization: {credentials: TOKEN}` in its scrape_config. "

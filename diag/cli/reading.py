@@ -46,6 +46,20 @@ def reading_progress(label: str = "reading") -> Iterator[Callable[[int, int, str
         yield update
 
 
+@contextmanager
+def following(path: str | None) -> Iterator[Path | None]:
+    """The local run directory of what was given, kept up to date until the end of the context: of an address, or of
+    pieces in several folders."""
+    if path is None:
+        yield None
+        return
+    from diag.rundir.local import followed
+    from diag.words.terminal import say
+
+    with followed(path, lambda reason: say(f"diag: {reason}", err=True)) as local:
+        yield local
+
+
 STDOUT = Path("-")
 
 
@@ -69,8 +83,8 @@ def is_stdout(path: Path | None) -> bool:
 PathsArgument = Annotated[
     list[str],
     typer.Argument(
-        help="A run directory, or the pieces of one from several nodes; folders, files, tar archives or addresses (s3://...) of Kineto traces; files of NCCL "
-        "Inspector; or memory snapshots."
+        help="A run directory, or its pieces from several nodes; folders, files, tar archives or addresses (s3://...) "
+        "of Kineto traces; files of NCCL Inspector; or memory snapshots."
     ),
 ]
 RankOption = Annotated[

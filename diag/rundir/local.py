@@ -1,27 +1,34 @@
-"""The local run directory of what a command was given: pieces of one job are joined first. What is given otherwise, run
-directories and traces, stays as it is."""
+"""The local run directory of what a command was given: run directories at an address are copied, and pieces of one job
+are joined. What is given otherwise, run directories and traces, stays as it is."""
 
 from __future__ import annotations
 
 import atexit
 import shutil
 import tempfile
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 from diag.collectors.layout import RunLayout, is_folder
 from diag.collectors.reading import natural
+from diag.errors import DiagError
 from diag.rundir.policy import RUN_READING
+from diag.store.policy import STORES
+from diag.store.stores import is_remote
 
 from .pieces import Grouped, grouped, joined, may_be_piece
 
 
 def local_paths(paths: Sequence[Path | str]) -> list[str]:
-    """The path of the run directory in which the pieces of one job are joined, if the paths are those, each with some
-    of the ranks, or a folder that holds nothing else. Any other paths are returned as they are. DiagError where pieces
-    cannot be joined."""
-    names = [str(path) for path in paths]
+    """The paths, where an address of run directories is that of their local copy; and the path of the run directory in
+    which the pieces of one job are joined, if the paths are those, each with some of the ranks, or a folder that holds
+    nothing else. Other paths, and addresses of traces, are returned as they are. DiagError where a store cannot be
+    read, or pieces cannot be joined."""
+    names = [_local(str(path)) for path in paths]
     if len(names) == 1:
         pieces = pieces_in(names[0])
         return [str(joined(pieces, copies_folder()))] if pieces else names
@@ -31,6 +38,51 @@ def local_paths(paths: Sequence[Path | str]) -> list[str]:
     if len(runs) < len(dict.fromkeys(names)) or len(pieces_of(runs).jobs) > 1:
         return names
     return [str(joined(runs, copies_folder()))]
+
+
+def _local(path: str) -> str:
+    if not is_remote(path):
+        return path
+    from diag.traces.text_stream import may_be_trace
+
+    if "::" in path or may_be_trace(path):  # fsspec's way to open a file within another
+        return path
+    from .copies import copy_of
+
+    copy = copy_of(path, copies_folder())
+    return path if copy is None else str(copy)
+
+
+@contextmanager
+def followed(path: str, say: Callable[[str], object]) -> Iterator[Path]:
+    """The local run directory of a path, which is kept up to date until the end of the context. ``say`` gets the reason
+    where that fails, once until it succeeds again."""
+    local = local_path(path)
+    if str(local) == path:
+        yield local
+        return
+    stopped = threading.Event()
+
+    def keep() -> None:
+        took_s, failing = 0.0, False
+        while not stopped.wait(max(STORES.refresh_s, STORES.refresh_over_reading * took_s)):
+            began_s = time.monotonic()
+            try:
+                local_path(path)
+                failing = False
+            except DiagError as error:
+                if not failing:
+                    say(f"{error.message}; trying again")
+                failing = True
+            took_s = time.monotonic() - began_s
+
+    thread = threading.Thread(target=keep, name="diag-follow", daemon=True)
+    thread.start()
+    try:
+        yield local
+    finally:
+        stopped.set()
+        thread.join(STORES.refresh_s)
 
 
 def local_path(path: Path | str) -> Path:

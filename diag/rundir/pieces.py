@@ -365,7 +365,8 @@ def copy_folder(names: Sequence[str], base: Path) -> Path:
 def joined(folders: Sequence[str], base: Path) -> Path:
     """The run directory of these pieces, joined under ``base``. DiagError where it cannot be written."""
     absolute = [os.path.abspath(folder) for folder in folders]  # noqa: PTH100  (resolves no link)
-    target = copy_folder(sorted(absolute), base) / "run"
+    name = Path(os.path.commonpath(absolute)).name or "run"
+    target = copy_folder(sorted(absolute), base) / name
     try:
         target.mkdir(parents=True, exist_ok=True, mode=0o700)
         join(folders, target)

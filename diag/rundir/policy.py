@@ -146,6 +146,7 @@ class RunReading(Topic, name="run-reading", fixed=True):
         "chosen: of more ranks, what is read every few seconds takes the name of a folder as it is: "
         "reading rank.json of ten thousands takes minutes on shared storage",
     )
+    most_copy_state_bytes = threshold(256 << 20, "bytes", "chosen", "of the list of files of a local copy")
     most_pieces = threshold(4_096, "pieces", "chosen", "run directories in a folder that may be pieces of one job")
     most_piece_bytes = threshold(
         16 << 20, "bytes", "chosen", "of a file next to the ranks that is merged where pieces of a run are joined"

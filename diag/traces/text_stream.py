@@ -17,6 +17,8 @@ from diag.collectors.reading import open_regular, walk
 from diag.errors import DiagError
 from diag.model import Gap
 from diag.packed import FREE_BYTES, PackedError, Unpacked
+from diag.store.stores import is_remote as is_remote
+from diag.store.stores import store_errors
 from diag.traces.policy import TRACE_LIMITS, TRACE_READING
 
 if TYPE_CHECKING:
@@ -194,10 +196,6 @@ _UNREADABLE_HINT = "Check the path and its permissions."
 _VERSION_KEYS = ("size", "ETag", "etag", "mtime", "LastModified", "updated", "md5Hash")
 
 
-def is_remote(path: str) -> bool:
-    return "://" in path
-
-
 def is_archive(path: str) -> bool:
     return path.endswith(ARCHIVE_ENDINGS)
 
@@ -210,7 +208,7 @@ def exists(path: str) -> bool:
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
-    with _store_errors(path):
+    with store_errors(path):
         system, inner = _store(path)
         return bool(system.exists(inner))
 
@@ -251,7 +249,7 @@ def may_be_trace(path: str) -> bool:
 
 
 def _remote_files(path: str) -> list[str]:
-    with _store_errors(path):
+    with store_errors(path):
         system, inner = _store(path)
         return sorted(system.unstrip_protocol(name) for name in system.find(inner) if may_be_trace(name))
 
@@ -261,7 +259,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
     """The file's bytes. DiagError if it cannot be read."""
     try:
         if is_remote(path):
-            with _store_errors(path), _open_remote(path) as file:
+            with store_errors(path), _open_remote(path) as file:
                 yield cast(BinaryIO, file)
         else:
             with open_regular(path, run_of(path), buffering=0) as file:  # a pipe would never end
@@ -276,7 +274,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
 
 def remote_key(path: str) -> str:
     """A key of a stored object's content, from the store's metadata."""
-    with _store_errors(path):
+    with store_errors(path):
         system, inner = _store(path)
         info = system.info(inner)
     parts = [path, *(f"{key}={info[key]}" for key in _VERSION_KEYS if key in info)]
@@ -304,16 +302,3 @@ def _open_remote(path: str) -> Any:
     import fsspec
 
     return fsspec.open(path, "rb")
-
-
-@contextmanager
-def _store_errors(path: str) -> Iterator[None]:
-    """Converts a store client's errors to ours: a missing package, a wrong address, no permission."""
-    try:
-        yield
-    except DiagError:
-        raise
-    except ImportError as error:
-        raise DiagError(f"{path}: {error}", hint="Install the fsspec package for this store.", path=path) from error
-    except ValueError as error:
-        raise DiagError(f"{path}: {error}", hint="Check the URL.", path=path) from error
