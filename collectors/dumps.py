@@ -11,6 +11,7 @@ import faulthandler
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -98,6 +99,20 @@ def write_flight_recorders(path_of: Callable[[str], Path]) -> str:
     except OSError as error:  # a full disk
         return repr(error)
     return ""
+
+
+_COMPILER = ("torch/_dynamo/convert_frame.py", "torch/_inductor/compile_fx.py")  # not while they are imported
+
+
+def main_thread_compiles() -> bool:
+    """Whether the main thread is in torch.compile. Walks its frames, which takes microseconds."""
+    ident = threading.main_thread().ident
+    frame = sys._current_frames().get(ident) if ident is not None else None
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(_COMPILER) and frame.f_code.co_name != "<module>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 # -- exceptions --------------------------------------------------------------------------------------------------------

@@ -387,6 +387,7 @@ class Heartbeat:
     # By PyTorch's number of the process group: the last collective enqueued and the last completed, as the Flight
     # Recorder counts them, including those called in C++. Only while the process makes no progress.
     recorder: dict[str, tuple[int, int]] = field(default_factory=dict)
+    compiles: bool = False  # the training's thread is in torch.compile; only while the process makes no progress
     # The three below only in the last heartbeat of a process that failed, and in a requested one:
     answered: int = 0  # the number of the request
     groups: dict[str, list[int]] = field(default_factory=dict)  # global ranks of every group used so far

@@ -36,7 +36,7 @@ from .accelerator import Accelerator, DeviceClock, Mark, accelerator_of, current
 from .background import Background, TraceRequests
 from .collectives import CollectiveTimer
 from .device_sampler import sampler_of
-from .dumps import Stacks, write_flight_recorders
+from .dumps import Stacks, main_thread_compiles, write_flight_recorders
 from .durations import poll_of
 from .fence import Fence
 from .files import Budget, Complaints, LineFile, encode, replace_file
@@ -536,6 +536,7 @@ class Collector(AbstractContextManager["Collector"]):
         self._no_progress = reached == self._last_progress
         if self._no_progress:
             beat.recorder = flight_recorder.status()
+            beat.compiles = main_thread_compiles()
         self._last_progress = reached
         if self._background.answering or self._failed_in:
             beat.answered = self._background.answered

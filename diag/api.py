@@ -50,12 +50,12 @@ from diag.rundir.run import find_jobs as find_jobs
 from diag.rundir.run import look_into as look_into
 from diag.rundir.run import must_exist, open_paths, tables_of, tables_of_job
 from diag.rundir.runs import RunState as RunState
-from diag.rundir.runs import State as State
 from diag.rundir.runs import newest_change as newest_change
 from diag.rundir.runs import record_bytes as record_bytes
 from diag.rundir.runs import split_job as split_job
 from diag.rundir.runs import state_of as state_of
-from diag.rundir.standstill import Standstill as Standstill
+from diag.rundir.states import Standstill as Standstill
+from diag.rundir.states import State as State
 from diag.rundir.tables import Tables as Tables
 from diag.tables import evidence, frames, of_run
 from diag.tables.duration_table import duration_table
@@ -113,6 +113,11 @@ class Result(Struct, frozen=True, dict=True):
         from diag.ended.outcome import outcome_of
 
         return outcome_of(self.tables.root, self.tables.manifest, len(self.attribution.steps))
+
+    @cached_property
+    def state(self) -> RunState | None:
+        """What the run and its ranks are doing; None for what another tool recorded."""
+        return state_of(self.tables.root, with_answer=False) if self.tables.manifest is not None else None
 
     @cached_property
     def failed_allocations(self) -> tuple[FailedAllocation, ...]:

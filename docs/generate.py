@@ -365,6 +365,7 @@ _DOCUMENTS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
             "schema_version": _VERSION,
             "run": _RUN,
             "outcome": "How the run ended, where it did not end well, or that it makes no progress; else null.",
+            "state": "What the run and its ranks are doing: starting, training, stuck, ended; null for traces alone.",
             "out_of_memory": "The ranks that ran out of device memory: size, line of code, step, and the source.",
             "verdict": "What bounds the run.",
             "critical_path": "The mean counted step (`step_ns`) and its parts, which add up to it.",

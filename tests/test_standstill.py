@@ -43,14 +43,14 @@ def words(state: RunState) -> str:
 
 def test_steps_that_end_are_progress(tmp_path: Path) -> None:
     state = training(tmp_path / "run", {0: (1, 0.1, "forward"), 1: (2, 0.1, "backward")})
-    assert (state.label, state.standstill) == ("training", None)
+    assert (state.state, state.standstill) == ("training", None)
 
 
 def test_a_rank_that_is_silent_is_not_covered_by_one_that_lives(tmp_path: Path) -> None:
     """As after SIGSTOP: the others wait in a collective and send heartbeats."""
     state = training(tmp_path / "run", {0: (1, 40, "backward"), 1: (42, 0, "forward")}, steps=3000)
     assert state.live
-    assert state.label == "stalled"
+    assert state.state == "stuck"
     assert words(state) == "no step for 41 s (rank 1 silent for 42 s)"
     line = progress_line(Progress(12, 3000, 180e9, 19.0, None), state.standstill).replace("\u00a0", " ")
     assert line == "step 12 of 3,000 · no step for 41 s (rank 1 silent for 42 s)"
@@ -58,7 +58,7 @@ def test_a_rank_that_is_silent_is_not_covered_by_one_that_lives(tmp_path: Path) 
 
 def test_a_rank_that_is_silent_while_steps_end(tmp_path: Path) -> None:
     state = training(tmp_path / "run", {0: (1, 0.1, "forward"), 1: (42, 0, "forward")})
-    assert (state.label, words(state)) == ("stalled", "rank 1 silent for 42 s")
+    assert (state.state, words(state)) == ("training", "rank 1 silent for 42 s")
 
 
 def test_the_first_rank_may_be_the_silent_one(tmp_path: Path) -> None:
@@ -68,17 +68,17 @@ def test_the_first_rank_may_be_the_silent_one(tmp_path: Path) -> None:
 
 def test_nobody_is_silent_but_no_step_ends(tmp_path: Path) -> None:
     state = training(tmp_path / "run", {0: (1, 40, "forward"), 1: (1, 40, "backward")})
-    assert (state.label, words(state)) == ("stalled", "no step for 41 s")
+    assert (state.state, words(state)) == ("stuck", "no step for 41 s")
 
 
 def test_a_rank_that_raised(tmp_path: Path) -> None:
     state = training(tmp_path / "run", {0: (1, 40, "backward"), 1: (42, 0, "failed: RuntimeError")})
-    assert (state.label, words(state)) == ("stalled", "no step for 41 s (rank 1 raised RuntimeError)")
+    assert (state.state, words(state)) == ("stuck", "no step for 41 s (rank 1 raised RuntimeError)")
 
 
 def test_an_announced_evaluation_is_named_and_no_stall(tmp_path: Path) -> None:
     state = training(tmp_path / "run", {0: (1, 40, "evaluation"), 1: (1, 40, "backward")})
-    assert (state.label, words(state)) == ("training", "no step for 41 s (rank 0 in its evaluation)")
+    assert (state.state, words(state)) == ("evaluating", "no step for 41 s (rank 0 in its evaluation)")
 
 
 def test_a_rank_that_is_done_is_not_silent(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_rank_that_is_done_is_not_silent(tmp_path: Path) -> None:
 
 
 def test_after_the_last_planned_step_nothing_stalls(tmp_path: Path) -> None:
-    assert training(tmp_path / "run", {0: (1, 40, "backward")}, steps=12).label == "training"
+    assert training(tmp_path / "run", {0: (1, 40, "backward")}, steps=12).state == "training"
 
 
 @pytest.mark.parametrize("broken", [b"", b"{", b'{"unix_ns": "x"}'])
@@ -95,3 +95,85 @@ def test_a_damaged_heartbeat_says_nothing(tmp_path: Path, broken: bytes) -> None
     file = RunLayout(tmp_path / "run").rank(1).heartbeat
     file.write_bytes(broken)
     assert state_of(tmp_path / "run", NOW).standstill is None
+
+
+# -- The state of a run ------------------------------------------------------------------------------------------------
+
+
+def test_what_a_stuck_training_waits_for(tmp_path: Path) -> None:
+    """As a rank in an endless loop: its heartbeats go on."""
+    run = tmp_path / "run"
+    training(run, {0: (1, 40, "backward"), 1: (1, 40, "forward")})
+    for rank, finished in ((0, 6), (1, 6)):
+        file = RunLayout(run).rank(rank).heartbeat
+        beat = json.loads(file.read_text())
+        beat |= {"last_started": {"0": 7 - rank}, "last_finished": {"0": finished}, "last_op": "all_reduce"}
+        file.write_text(json.dumps(beat))
+        os.utime(file, ns=(NOW - S, NOW - S))
+    state = state_of(run, NOW)
+    assert [rank.state for rank in state.by_rank] == ["waiting", "training"]
+    assert state.by_rank[0].waits_for == (1,)
+    assert state.headline.replace("\u00a0", " ").endswith(
+        "after step 11; rank 1 is in forward of step 11; rank 0 waits for it in all_reduce #7."
+    )
+
+
+@pytest.mark.parametrize(("own_s", "expected"), [(0.0, "stuck"), (45.0, "training")])
+def test_a_pause_as_long_as_earlier_ones_is_none(tmp_path: Path, own_s: float, expected: str) -> None:
+    """An evaluation that the training does not announce takes as long as the one before."""
+    run = tmp_path / "run"
+    training(run, {0: (1, 40, "between steps"), 1: (1, 40, "between steps")})
+    for files in RunLayout(run).ranks().values():
+        steps = [json.loads(line) for line in files.steps.read_text().splitlines()]
+        for step in steps[:2]:  # long before the last ones
+            step["begin_ns"] -= round(own_s * S)
+        steps[0]["end_ns"] -= round(own_s * S)
+        files.steps.write_text("".join(json.dumps(step) + "\n" for step in steps))
+    assert state_of(run, NOW).state == expected
+
+
+def test_a_file_of_steps_that_ends_is_no_standstill(tmp_path: Path) -> None:
+    """At the end of its budget a rank records no more steps; its heartbeat goes on."""
+    run = tmp_path / "run"
+    training(run, {0: (1, 400, "backward"), 1: (1, 400, "backward")})
+    for files in RunLayout(run).ranks().values():
+        beat = json.loads(files.heartbeat.read_text())
+        beat |= {"step": 900, "phase_since_ns": beat["monotonic_ns"] - S}
+        files.heartbeat.write_text(json.dumps(beat))
+        os.utime(files.heartbeat, ns=(NOW - S, NOW - S))
+    assert state_of(run, NOW).state == "training"
+
+
+def test_a_copy_is_judged_by_the_clock_of_its_files(tmp_path: Path) -> None:
+    """Its files were written when it was copied; as of its last heartbeat, rank 1 had been silent for a minute."""
+    run = tmp_path / "run"
+    training(run, {0: (7200, 60, "backward"), 1: (7260, 0, "forward")})
+    for files in RunLayout(run).ranks().values():
+        identity = json.loads(files.identity.read_text())
+        files.identity.write_text(json.dumps(identity | {"unix_ns": NOW - 9000 * S}))
+    for file in run.rglob("*"):
+        os.utime(file, ns=(NOW - S, NOW - S))
+    old = NOW - 7200 * S
+    for file in (RunLayout(run).manifest, *(files.steps for files in RunLayout(run).ranks().values())):
+        os.utime(file, ns=(old, old))
+    state = state_of(run, NOW)
+    assert (state.state, state.was, state.as_of_ns) == ("ended, not closed", "stuck", old)
+    assert "rank 1 is silent for 1 min" in state.headline.replace("\u00a0", " ")
+
+
+def test_an_attached_training_ends_without_a_launcher(tmp_path: Path) -> None:
+    state = training(tmp_path / "run", {0: (50, 0, "done"), 1: (50, 0, "done")})
+    assert state.state == "finished" or state.live  # its records have just been written
+    assert state_of(tmp_path / "run", NOW + 10**15).state == "finished"
+
+
+def test_how_it_ended(tmp_path: Path) -> None:
+    layout = RunLayout(write_run(tmp_path / "run"))
+    fields: dict[str, object]
+    for fields, expected in (
+        ({"exit_code": 1}, "failed"),
+        ({"exit_code": 143, "ended_by": {"signal": "SIGTERM", "unix_ns": 1}}, "stopped"),
+        ({"exit_code": 5, "hang": {"ended_by_diag": True}}, "hung"),
+    ):
+        update_manifest(layout, **fields)
+        assert state_of(layout.root).state == expected

@@ -24,15 +24,23 @@ from diag.live import Progress, curves_of, progress_of
 from diag.words.formatting import NBSP, counted, elapsed, number
 
 _ICON = {
-    State.TRAINING: ":material/play_arrow:",
+    State.STUCK: ":material/pause:",
     State.FINISHED: ":material/check:",
     State.FAILED: ":material/error:",
+    State.HUNG: ":material/error:",
     State.STOPPED: ":material/stop:",
+    State.UNCLOSED: ":material/stop:",
+    State.UNKNOWN: ":material/question_mark:",
     State.RECORDED: ":material/description:",
 }
 _Colour = Literal["blue", "red", "gray", "orange"]
-_COLOUR: dict[State, _Colour] = {State.TRAINING: "blue", State.FAILED: "red"}
-_STALLED_ICON = ":material/pause:"
+_COLOUR: dict[State, _Colour] = {
+    State.STUCK: "red",
+    State.FAILED: "red",
+    State.HUNG: "red",
+    State.SLOW: "orange",
+    State.UNKNOWN: "orange",
+}
 _FOLLOW, _STAY = "follow", "stay"
 _REDRAWN = "redrawn for a new analysis"
 # While Streamlit redraws, it fades the page and shows a running man: twice a minute, on a page that somebody reads.
@@ -103,12 +111,9 @@ def _follows(run: Path) -> bool:
 def _watched(shown: RunState, drawn: Version | None, following: bool) -> None:
     """``drawn``: the analysis that the page shows."""
     state = state_of(shown.path)
-    icon: str
-    colour: _Colour
-    icon, colour = (
-        (_STALLED_ICON, "orange") if state.stalled else (_ICON[state.state], _COLOUR.get(state.state, "gray"))
-    )
-    st.badge(state.label, icon=icon, color=colour)
+    colour: _Colour = "blue" if state.live else "gray"
+    icon = _ICON.get(state.state, ":material/play_arrow:")
+    st.badge(state.state.value, icon=icon, color=_COLOUR.get(state.state, colour))
     if state.live:
         _progress(state)
         if drawn is not None:
@@ -165,8 +170,10 @@ def facts(state: RunState) -> str:
     texts = []
     if state.last_step is not None:
         texts.append(f"step {state.last_step:,}")
-    if state.state == State.STOPPED and state.changed_ns:
-        texts.append(f"silent for {_span(max(0.0, time.time() - state.changed_ns / 1e9))}, no end recorded")
+    if state.was is not None and state.as_of_ns:
+        texts.append(f"silent for {_span(max(0.0, time.time() - state.as_of_ns / 1e9))}, no end recorded")
+    if state.was is State.STUCK:
+        texts.append("it was stuck")
     if state.exit_code:
         texts.append(f"exit code {state.exit_code}")
     return " · ".join(texts)
@@ -183,9 +190,8 @@ def show_standstill(run: Path) -> None:
 
 def _standstill(run: Path) -> None:
     state = state_of(run)
-    if state.live and state.stalled and state.standstill is not None:
-        text = f"The training makes no progress: {state.standstill.words}. The verdict is about the steps before that."
-        st.error(plain(text), icon=_STALLED_ICON)
+    if state.stuck:
+        st.error(plain(f"{state.headline} The verdict is about the steps before that."), icon=_ICON[State.STUCK])
         show_link("hang", "Hang triage: who is at fault", icon="search")
 
 

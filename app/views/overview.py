@@ -63,10 +63,10 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
     state = state_of(view.result.tables.root)
     for failure in page.out_of_memory:
         st.error(prose(failure), icon=":material/memory:")
-    if page.outcome is not None:
-        _outcome(page.outcome)
-    elif state.live:
+    if state.live:
         live.show_standstill(state.path)
+    elif page.outcome is not None:
+        _outcome(page.outcome)
     _verdict(page.verdict)
     _to_do(view)
     show_metrics(*(metrics_of(view.result, baseline.result) if baseline is not None else page.metrics))

@@ -376,7 +376,7 @@ def row_of(state: RunState, result: Result | None = None) -> RunRow:
     manifest = tables.manifest if tables is not None else None
     return RunRow(
         name=state.path.name,
-        state=state.label + (f" ({state.exit_code})" if state.state == State.FAILED else ""),
+        state=state.state.value + (f" ({state.exit_code})" if state.state == State.FAILED else ""),
         changed_ns=state.changed_ns,
         ranks=len(tables.ranks) if tables is not None else state.ranks,
         world_size=tables.world_size if tables is not None else state.world_size,

@@ -13,6 +13,8 @@ from diag.ended.ends import left_by_itself
 from diag.ended.model import Clue, Source
 from diag.ended.policy import ENDED
 from diag.ended.read import CalledCollective, Rank, Rundir
+from diag.rundir.beats import waited_for
+from diag.rundir.states import State, since_words, where_words
 from diag.words.formatting import begun, listing, spaced
 
 # -- A training that hangs, by the heartbeats that ranks sent when they were asked -------------------------------------
@@ -22,15 +24,23 @@ _CLASSES = {CHECKPOINT: "slow_rank_checkpoint", EVALUATION: "slow_rank_eval"}
 
 def clues_of_standstill(run: Rundir) -> list[Clue]:
     """Clues for ranks that are elsewhere while others wait in a collective."""
-    if run.asked is None or run.asked[1] != HANG:
+    asked = run.asked is not None and run.asked[1] == HANG
+    if asked and run.asked is not None:
+        number = run.asked[0]
+        silent = {rank for rank, record in run.ranks.items() if _is_silent(record, number)}
+    elif run.stuck and run.judged is not None:
+        silent = {rank.rank for rank in run.judged.ranks if rank.state in (State.STUCK, State.UNKNOWN)}
+    else:
         return []
-    number = run.asked[0]
-    silent = {rank for rank, record in run.ranks.items() if _is_silent(record, number)}
     waiting = {rank for rank, record in run.ranks.items() if rank not in silent and _waits(record)}
     away = {rank for rank in run.ranks if rank not in waiting}
+    beats = {rank: record.beat for rank, record in run.ranks.items()}
+    groups = {rank: record.groups for rank, record in run.ranks.items()}
     if not waiting or not away:
         return []
-    needed = _waited_for(run.ranks, waiting) & away or away
+    needed = waited_for(beats, groups, waiting) & away or away
+    if any(record.beat is not None and record.beat.failed for rank, record in run.ranks.items() if rank in needed):
+        return []  # it raised: its exception is the clue
     by_class: dict[str, list[int]] = {}
     for rank in sorted(needed):
         by_class.setdefault(_CLASSES.get(_phase(run.ranks[rank]), "missing_rank"), []).append(rank)
@@ -44,7 +54,7 @@ def clues_of_standstill(run: Rundir) -> list[Clue]:
                 evidence_of_standstill(run.ranks[victims[0]]),
             ),
             confidence=ENDED.rank_silent if ranks[0] in silent else ENDED.rank_behind,
-            note=_noted(run.ranks, ranks[0], victims, ranks[0] in silent),
+            note=_noted(run, ranks[0], victims, ranks[0] in silent, asked),
             victims=victims,
         )
         for fault, ranks in by_class.items()
@@ -63,49 +73,38 @@ def _waits(record: Rank) -> bool:
     return "imed out" in record.error if record.beat.failed else record.beat.in_collective
 
 
-def _waited_for(ranks: Mapping[int, Rank], waiting: set[int]) -> set[int]:
-    """The ranks that have not called a collective in which others wait. Those that wait elsewhere lead on to the ranks
-    that they wait for."""
-    reached: set[int] = set()
-    todo = sorted(waiting)
-    while todo:
-        record = ranks[todo.pop()]
-        if record.beat is None:
-            continue
-        finished = dict(record.beat.finished)
-        for group, number in record.beat.started:
-            if number <= finished.get(group, -1):
-                continue
-            for member in record.groups.get(group, ()):
-                peer = ranks.get(member)
-                if peer is None or member in reached:
-                    continue
-                if peer.beat is None or dict(peer.beat.started).get(group, -1) < number:
-                    reached.add(member)
-                    todo.append(member)
-    return reached
-
-
 def _phase(record: Rank) -> str:
     return (record.failed_in or record.beat.phase) if record.beat is not None else "setup"
 
 
-def _noted(ranks: Mapping[int, Rank], rank: int, victims: tuple[int, ...], silent: bool) -> str:
-    record = ranks[rank]
+def _noted(run: Rundir, rank: int, victims: tuple[int, ...], silent: bool, asked: bool) -> str:
+    record, state = run.ranks[rank], run.state_of(rank)
+    since = (
+        f". {begun(since_words(run.judged.standstill))}" if run.stuck and run.judged and run.judged.standstill else ""
+    )
     waiting = spaced(listing(victims))
     wait = "waits" if len(victims) == 1 else "wait"
+    first = run.ranks[victims[0]].beat
+    where = first.waits_words if first is not None else "a collective"
+    if silent and not asked and state is not None:
+        return (
+            f"Rank {rank} {where_words(state)}, while {waiting} {wait} in {where}: its process is stopped or swapping, "
+            f"or a thread holds the GIL{since}"
+        )
     if silent:
         return (
             f"Rank {rank} did not answer while {waiting} {wait} in a collective: its process is stopped or swapping, "
-            "or a thread holds the GIL"
+            f"or a thread holds the GIL{since}"
         )
     if record.beat is None:
-        return f"Rank {rank} has sent no heartbeat, {waiting} {wait} in a collective"
+        return f"Rank {rank} has sent no heartbeat, {waiting} {wait} in a collective{since}"
     if record.beat.done:
-        return f"Rank {rank} had finished its training, {waiting} {wait} in a collective that it did not call"
+        return f"Rank {rank} had finished its training, {waiting} {wait} in a collective that it did not call{since}"
     seconds = (record.beat_ns - record.beat.phase_since_ns) / 1e9 if record.beat.phase_since_ns else 0.0
-    since = f", for {seconds:.0f} s" if seconds >= 1 else ""
-    return f"Rank {rank} is in its {_phase(record)} phase{since}, and in no collective; {waiting} {wait} in one"
+    span = f", for {seconds:.0f} s" if seconds >= 1 else ""
+    return (
+        f"Rank {rank} is in its {_phase(record)} phase{span}, and in no collective; {waiting} {wait} in {where}{since}"
+    )
 
 
 def evidence_of_standstill(record: Rank) -> Source:
@@ -149,7 +148,7 @@ class _Odd:
 def clues_of_calls(run: Rundir) -> list[Clue]:
     """One clue where the ranks' calls differ; none for a run without trouble."""
     opened = [record.open_step for record in run.ranks.values() if record.open_step is not None]
-    if not opened or (run.asked is None and not any(record.exit for record in run.ranks.values())):
+    if not opened or (run.asked is None and not run.stuck and not any(record.exit for record in run.ranks.values())):
         return []
     odd = _different(run, max(opened)) or _aborted(run, max(opened))
     return [_clue(run, odd)] if odd is not None else []

@@ -33,7 +33,7 @@ def outcome_of(root: Path, manifest: Manifest | None, steps: int | None) -> Outc
     if manifest is None:
         return None
     layout, state = RunLayout(root), state_of(root, with_answer=False)
-    if (state.live and not state.stalled) or (manifest.exit_code == 0 and not needs_triage(layout)):
+    if (state.live and not state.stuck) or (manifest.exit_code == 0 and not needs_triage(layout)):
         return None
     account = _kept(layout, state) or _by_records(layout)
     if account.cause == HEALTHY:
@@ -45,8 +45,10 @@ def _ended(account: Outcome, manifest: Manifest, state: RunState, steps: int | N
     after = f" after {counted(steps, 'step').replace(NBSP, ' ')}" if steps else " before a step was recorded"
     after = "" if steps is None else after
     fault = FAULTS.get(account.cause)
-    if state.live and state.standstill is not None:
-        return f"The training has not ended and makes no progress: {state.standstill.words}"
+    if state.headline:
+        known = account.cause and account.why
+        stuck = "The training is stuck" if state.stuck else "The training stopped without recording its end"
+        return stuck if known else state.headline.rstrip(".")
     if fault is not None and fault.outside and not account.ranks:
         return ""  # the account begins with it
     if manifest.ended_by:
@@ -124,7 +126,8 @@ def _by_records(layout: RunLayout) -> Outcome:
     full = out_of_memory_lines(layout, run.ranks if best is None or unsure else best.ranks)
     if best is None or unsure:
         if not full:
-            return Outcome("", None, _sentence(standing(run).headline), action=_READ_MORE)
+            why = "" if run.stuck else _sentence(standing(run).headline)
+            return Outcome("", None, why, action=_READ_MORE)
         best, sure = Clue(FULL, tuple(run.ranks[rank].culprit for rank in full), (), ENDED.raised), ENDED.raised
     elif FAULTS[best.fault_class].ending and full and set(full) == best.ranks:
         best = dataclasses.replace(best, fault_class=FULL)

@@ -29,6 +29,7 @@ from diag.ended.model import Culprit, short_host
 from diag.ended.policy import ENDED
 from diag.ended.raised import Chain, chain_of, chain_of_message
 from diag.model import Gap
+from diag.rundir.beats import Beat, beat_of
 from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import (
     process_runs,
@@ -39,70 +40,8 @@ from diag.rundir.lines import (
     read_manifest,
     read_record,
 )
-
-# -- Heartbeats: how far a rank has come. Pure functions. --------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Beat:
-    """A heartbeat. Two that differ in ``sent_ns`` alone mean that the rank stalls."""
-
-    steps: int  # that this process has finished
-    step: int
-    phase: str
-    phase_since_ns: int
-    started: tuple[tuple[str, int], ...]  # (group, sequence number of the last collective called)
-    finished: tuple[tuple[str, int], ...]
-    recorder: tuple[tuple[str, int, int], ...] = ()  # (group, last enqueued, last completed); only if the rank stalls
-    done: bool = False
-    sent_ns: int = 0  # on the sender's clock: only shows whether a new one has come
-    unix_ns: int = 0  # the same moment; clocks of two hosts differ
-
-    def moved_since(self, before: Beat) -> bool:
-        """Whether anything has happened. The recorder's numbers count only where both have them."""
-        if self.recorder and before.recorder and self.recorder != before.recorder:
-            return True
-        return self._reached != before._reached
-
-    @property
-    def _reached(self) -> tuple[object, ...]:
-        return self.steps, self.step, self.phase, self.phase_since_ns, self.started, self.finished, self.done
-
-    @property
-    def failed(self) -> bool:
-        """Whether its training raised; the process may still be there."""
-        return self.phase.startswith(FAILED)
-
-    @property
-    def in_collective(self) -> bool:
-        """Whether a collective that this rank called is not finished.
-
-        On a device the host knows the start only; then the Flight Recorder decides, and without it the answer is yes. A
-        group in which the recorder never saw a collective complete does not count.
-        """
-        finished = dict(self.finished)
-        on_host = [(number, finished[group]) for group, number in self.started if group in finished]
-        on_device = [(enqueued, completed) for _, enqueued, completed in self.recorder if completed > 0]
-        if self.failed:
-            return False
-        if any(called > done for called, done in (*on_host, *on_device)):
-            return True
-        return not on_device and len(on_host) < len(self.started)
-
-
-def beat_of(heartbeat: Heartbeat) -> Beat:
-    return Beat(
-        steps=heartbeat.steps,
-        step=heartbeat.step,
-        phase=heartbeat.phase,
-        phase_since_ns=heartbeat.phase_since_ns,
-        started=tuple(sorted(heartbeat.last_started.items())),
-        finished=tuple(sorted(heartbeat.last_finished.items())),
-        recorder=tuple(sorted((group, *numbers) for group, numbers in heartbeat.recorder.items())),
-        done=heartbeat.done,
-        sent_ns=heartbeat.monotonic_ns,
-        unix_ns=heartbeat.unix_ns,
-    )
+from diag.rundir.runs import state_of
+from diag.rundir.states import Judged, RankState, State
 
 
 class CalledCollective(Struct, frozen=True, gc=False):
@@ -165,8 +104,18 @@ class Rundir:
     exit_code: int | None = None
     ended_by: tuple[str, int] | None = None  # the signal that asked the launcher to end the run, and when, Unix ns
     backend: str | None = None
+    judged: Judged | None = None  # what it and its ranks are doing
     read_unix_ns: int = 0  # when it was read: heartbeats older than some seconds come from a process that is gone
     gaps: tuple[tuple[str, str], ...] = ()  # path and reason of files that cannot be read
+
+    @property
+    def stuck(self) -> bool:
+        """Whether it makes no progress, or made none when its records end."""
+        return self.judged is not None and State.STUCK in (self.judged.state, self.judged.was)
+
+    def state_of(self, rank: int) -> RankState | None:
+        of_rank = self.judged.ranks if self.judged is not None else ()
+        return next((state for state in of_rank if state.rank == rank), None)
 
 
 def read_run(layout: RunLayout) -> Rundir:
@@ -191,6 +140,7 @@ def read_run(layout: RunLayout) -> Rundir:
         asked=(asked.number, asked.why) if asked is not None else None,
         exit_code=manifest.exit_code if manifest is not None else None,
         ended_by=_ended_by(manifest),
+        judged=state_of(layout.root, with_answer=False).judged,
         read_unix_ns=time.time_ns(),
         backend=manifest.backend if manifest is not None else None,
         gaps=tuple((gap.path, gap.reason) for gap in gaps if gap is not None),

@@ -10,7 +10,7 @@ from diag.ended.ends import End, end_of, signal_words
 from diag.ended.model import Source
 from diag.ended.policy import ENDED
 from diag.ended.read import Rank, Rundir
-from diag.rundir.policy import SILENCE
+from diag.rundir.states import headline_of, where_words
 from diag.words.formatting import begun, counted, listing, spaced
 
 
@@ -67,12 +67,15 @@ def standing(run: Rundir) -> Standing:
     if missing > 0:
         parts.append(f"no record of {spaced(counted(missing, 'rank'))}")
     ended = "The run has no recorded end" if run.exit_code is None else f"The run ended with exit code {run.exit_code}"
+    text = f"{ended}. {begun('; '.join(parts))}."
+    if run.stuck and run.judged is not None:
+        text = headline_of(run.judged)
     evidence = [Source(str(run.manifest), 0, _exit_words(run))]
     shown = [ranks[0] for ranks in states.values()][: ENDED.most_ranks_named]
     evidence += [evidence_of_standstill(run.ranks[rank]) for rank in shown]
     dumps = [f"`py-spy dump --pid {run.ranks[rank].pid}`" for rank in shown if run.ranks[rank].pid is not None]
     steps = (f"While it runs, take the stacks: {', '.join(dumps)}.",) if dumps and not is_over(run) else ()
-    return Standing(f"{ended}. {begun('; '.join(parts))}.", tuple(evidence), steps)
+    return Standing(text, tuple(evidence), steps)
 
 
 def is_over(run: Rundir) -> bool:
@@ -89,7 +92,7 @@ def _exit_words(run: Rundir) -> str:
 
 
 def _state(run: Rundir, record: Rank) -> str:
-    """``in a collective, after step 41, without progress for 300 s``."""
+    """``waits in all_reduce #41``, ``raised KeyError, after step 41``."""
     end, beat = end_of(run, record), record.beat
     if beat is None:
         return "no heartbeat"
@@ -103,15 +106,8 @@ def _state(run: Rundir, record: Rank) -> str:
         return f"raised {record.failed_as or 'an exception'}{after}"
     if end is not End.OPEN:
         return f"{end.value}{after}"
-    silent_s = (run.read_unix_ns - beat.unix_ns) / 1e9
-    still_s = (beat.sent_ns - beat.phase_since_ns) / 1e9 if beat.phase_since_ns else 0.0
-    where = "in a collective" if beat.in_collective and still_s >= 1 else _where(beat.phase)
-    words = f"{where}{after}"
-    if still_s >= ENDED.long_still_s:
-        words += f", without progress for {still_s:.0f} s"
-    if silent_s > SILENCE.silent_s:
-        words += f", as its last heartbeat said {silent_s:,.0f} s ago"
-    return words
+    state = run.state_of(record.culprit.rank) if record.culprit.rank is not None else None
+    return where_words(state) if state is not None else f"{_where(beat.phase)}{after}"
 
 
 def _last_step(record: Rank) -> int:

@@ -71,7 +71,7 @@ TOKENS = Metric("diag_tokens_total", Kind.COUNTER, MetricUnit.NONE, "Tokens in f
 TOKEN_RATE = Metric(
     "diag_tokens_per_second", Kind.GAUGE, MetricUnit.NONE, f"Tokens per second over the last {RECENT} finished steps."
 )
-LAST_STEP = Metric("diag_last_step", Kind.GAUGE, MetricUnit.NONE, "Number of the last finished step.")
+LAST_STEP = Metric("diag_last_step", Kind.GAUGE, MetricUnit.NONE, "Number of the last finished step, by the heartbeat.")
 LAST_STEP_TIME = Metric(
     "diag_last_step_timestamp_seconds", Kind.GAUGE, MetricUnit.SECONDS, "End of the last finished step, Unix time."
 )
@@ -139,6 +139,41 @@ RANKS = Metric("diag_ranks", Kind.GAUGE, MetricUnit.NONE, "Ranks whose records a
 EXIT_CODE = Metric(
     "diag_run_exit_code", Kind.GAUGE, MetricUnit.NONE, "Exit code of the run; missing while it runs.", per_rank=False
 )
+STATE = Metric(
+    "diag_run_state_info",
+    Kind.GAUGE,
+    MetricUnit.NONE,
+    "What the run is doing, as the label state: training, stuck, ended, ...; always 1.",
+    per_rank=False,
+)
+STUCK = Metric(
+    "diag_run_stuck",
+    Kind.GAUGE,
+    MetricUnit.NONE,
+    "1 if the training makes no progress, else 0; missing when it has ended.",
+    per_rank=False,
+)
+SLOW = Metric(
+    "diag_run_slow",
+    Kind.GAUGE,
+    MetricUnit.NONE,
+    "1 if the newest steps, or the one under way, take much longer than before, else 0; missing when it has ended.",
+    per_rank=False,
+)
+NO_STEP = Metric(
+    "diag_no_step_seconds",
+    Kind.GAUGE,
+    MetricUnit.SECONDS,
+    "Time since the last step of any rank; missing while steps end as usual.",
+    per_rank=False,
+)
+BEHIND = Metric(
+    "diag_rank_behind_info",
+    Kind.GAUGE,
+    MetricUnit.NONE,
+    "A rank that the others of a stuck training wait for, and its phase; always 1.",
+    per_rank=False,
+)
 MFU = Metric(
     "diag_mfu_ratio",
     Kind.GAUGE,
@@ -166,7 +201,8 @@ VERDICT_TIME = Metric(
 )  # fmt: skip
 
 METRICS = (
-    RUN_INFO, WORLD_SIZE, RANKS, EXIT_CODE, MFU, VERDICT_INFO, VERDICT_SHARE, VERDICT_CONFIDENCE, VERDICT_TIME,
+    RUN_INFO, WORLD_SIZE, RANKS, EXIT_CODE, STATE, STUCK, SLOW, NO_STEP, BEHIND,
+    MFU, VERDICT_INFO, VERDICT_SHARE, VERDICT_CONFIDENCE, VERDICT_TIME,
     STEPS, STEP_SECONDS, STEP_DURATION, PART_SECONDS, PART_DURATION, ANALYSED_PART, TOKENS, TOKEN_RATE,
     LAST_STEP, LAST_STEP_TIME, HEARTBEAT_TIME, HEARTBEAT_AGE,
     ALLOCATED, RESERVED, CAPACITY, RETRIES, RESIDENT,
@@ -221,6 +257,19 @@ _PANELS = (
         "stat", 4, 4,
     ),
     _Panel("Ranks", "none", (("max(RANKS)", "recorded"), ("max(WORLD_SIZE)", "world size")), "", "stat", 4, 4),
+    _Panel(
+        "State",
+        "none",
+        (("STATE", "{{state}}"), ("BEHIND", "rank {{rank}} is behind, in {{phase}}")),
+        "What the run is doing, and the ranks that the others of a stuck training wait for.",
+        "name", 12, 8,
+    ),
+    _Panel(
+        "Without progress",
+        "s",
+        (("NO_STEP", "no step for"), ("STUCK", "stuck"), ("SLOW", "slow")),
+        "Time since the last step of any rank, while none ends as usual.",
+    ),
     _Panel(
         "Step time",
         "s",

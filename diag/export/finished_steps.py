@@ -214,8 +214,13 @@ class RankTotals:
         """The samples of this rank; unknown values have no sample."""
         yield Sample(of.STEPS, labels, self._steps)
         yield Sample(of.UNREADABLE, labels, unreadable)
+        # Records end at their budget, and are written seconds later: the heartbeat knows the step that is under way.
+        by_heartbeat = heartbeat.step - (0 if heartbeat.done else 1) if heartbeat is not None else -1
+        last = max((step for step in (self._last_step, by_heartbeat) if step is not None and step >= 0), default=None)
+        if last is not None:
+            yield Sample(of.LAST_STEP, labels, last)
         if self._last_step is not None:
-            yield from self._of_steps(labels, self._last_step, identity)
+            yield from self._of_steps(labels, identity)
         if self._memory is not None:
             yield from _of_memory(labels, self._memory)
         for (op, group), count in sorted(self._calls.items()):
@@ -228,10 +233,9 @@ class RankTotals:
             yield Sample(of.HEARTBEAT_TIME, labels, heartbeat.unix_ns / _S)
             yield Sample(of.HEARTBEAT_AGE, labels, max(0, now_ns - heartbeat.unix_ns) / _S)
 
-    def _of_steps(self, labels: Mapping[str, str], last: int, identity: RankRecord | None) -> Iterator[Sample]:
+    def _of_steps(self, labels: Mapping[str, str], identity: RankRecord | None) -> Iterator[Sample]:
         recent = len(self._recent)
         begin_ns, end_ns = self._recent[0][0], self._recent[-1][1]
-        yield Sample(of.LAST_STEP, labels, last)
         if identity is not None:
             yield Sample(of.LAST_STEP_TIME, labels, (identity.unix_ns + end_ns - identity.monotonic_ns) / _S)
         yield Sample(of.STEP_SECONDS, labels, self._step_ns / _S)

@@ -22,7 +22,8 @@ from diag.model.steps import Parts
 from diag.rundir.columns import Steps
 from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import Judged, RestartedError, read_answer, read_heartbeat, read_identity, read_manifest
-from diag.rundir.policy import SILENCE
+from diag.rundir.runs import RunState, state_of
+from diag.rundir.states import State, behind_ranks
 from diag.tables.efficiency import efficiency
 
 from .definitions import Kind, Metric, Sample
@@ -201,10 +202,9 @@ class RunMetrics:
             if rank not in self._ranks:
                 self._ranks[rank] = _Rank(rank, files, keeps_records=not self._ranks)
             self._report(self._ranks[rank].read(ended))
-        signs = [follower.heartbeat.unix_ns for follower in self._ranks.values() if follower.heartbeat is not None]
-        signs.append(manifest.created_unix_ns if manifest is not None else 0)  # the first heartbeat comes later
-        self.live = not ended and now_ns - max(signs) < SILENCE.silent_s * 1e9
-        samples = self._samples(manifest, now_ns)
+        state = state_of(self._layout.root, now_ns, with_answer=False)
+        self.live = state.live
+        samples = self._samples(manifest, state, now_ns)
         per_rank = self._per_rank if self._per_rank is not None else len(self._ranks) <= EXPORT_LIMITS.most_ranks
         return list(samples) if per_rank else summarised(samples)
 
@@ -224,8 +224,9 @@ class RunMetrics:
                 if self._say is not None:
                     self._say(gap.path, gap.reason)
 
-    def _samples(self, manifest: Manifest | None, now_ns: int) -> Iterator[Sample]:
+    def _samples(self, manifest: Manifest | None, state: RunState, now_ns: int) -> Iterator[Sample]:
         yield from self._of_run(manifest)
+        yield from self._of_state(state)
         for follower in self._ranks.values():
             yield from follower.samples(self._run, now_ns)
         yield from self._analysis.samples(
@@ -245,6 +246,18 @@ class RunMetrics:
         mfu = self._mfu(manifest)
         if mfu is not None:
             yield Sample(of.MFU, self._run, mfu)
+
+    def _of_state(self, state: RunState) -> Iterator[Sample]:
+        yield Sample(of.STATE, {**self._run, "state": state.state.value}, 1)
+        if state.live:
+            yield Sample(of.STUCK, self._run, int(state.stuck))
+            yield Sample(of.SLOW, self._run, int(state.state is State.SLOW))
+            culprits = behind_ranks(state.judged) if state.stuck else []
+            for rank in culprits:
+                yield Sample(of.BEHIND, {**self._run, of.RANK: str(rank.rank), "phase": rank.phase}, 1)
+            still = state.standstill.still_ns if state.standstill is not None else None
+            if still is not None:
+                yield Sample(of.NO_STEP, self._run, still / 1e9)
 
     @property
     def _device(self) -> str:

@@ -79,6 +79,34 @@ class Silence(Topic, name="silence"):
         10.0, "s", "chosen", "without a step; a heartbeat that is as old shows that its process is silent as well"
     )
     still_steps = threshold(20, "times", "chosen", "times the usual step")
+    own_times = threshold(
+        1.5,
+        "times",
+        "chosen: the longest step, evaluation or checkpoint of this training so far, by so much: the next one is about "
+        "as long",
+    )
+    first_busy_s = threshold(
+        600.0, "s", "chosen", "for an evaluation, a checkpoint or a compilation if no earlier one shows its length"
+    )
+    first_step_s = threshold(300.0, "s", "chosen", "in one phase, while a rank waits in a collective of the first step")
+    slow_s = threshold(5.0, "s", "chosen", "a step that takes longer may be slow")
+    slow_steps = threshold(5, "times", "chosen", "times the usual step: the step under way is slow")
+    slower = threshold(2.0, "times", "chosen", "times the steps before them: the newest steps are slow")
+    newest_steps = threshold(5, "steps", "chosen", "newest steps that are compared with those before")
+    unclear_s = threshold(
+        600.0, "s", "chosen", "of silence: a run on hosts that cannot be seen has ended, or its storage stalls"
+    )
+    ranks_looked_at = threshold(
+        16, "ranks", "chosen", "ranks whose heartbeats and steps are read in every look: ranks advance together"
+    )
+    most_heartbeats_read = threshold(
+        4_096, "ranks", "chosen", "of a run without progress: a file on shared storage takes a millisecond"
+    )
+    pauses_head_bytes = threshold(1 << 20, "bytes", "chosen", "of a rank's steps: the first ones compile")
+    pauses_tail_bytes = threshold(
+        16 << 20, "bytes", "chosen", "of a rank's steps, about 20,000 of them, whose longest pauses count; in 0.1 s"
+    )
+    most_pauses_kept = threshold(512, "ranks", "chosen", "whose longest pauses are kept while their files stay")
     most_ranks_named = threshold(4, "ranks")
 
 

@@ -8,7 +8,6 @@ import statistics
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from enum import StrEnum
 from pathlib import Path
 
 from msgspec import Struct
@@ -19,11 +18,10 @@ from diag.collectors.records import Manifest
 from diag.collectors.settings import RUN_DIR_VARIABLE
 from diag.errors import DiagError
 from diag.model.steps import Bottleneck, Severity, Verdict
-from diag.rundir.policy import SILENCE
 
 from .job_ranks import job_ranks
 from .lines import Culprit, last_steps, read_answer, read_manifest
-from .standstill import Standstill, standstill_of
+from .states import LIVE, Judged, RankState, Standstill, State, headline_of, judge
 
 # Not written by the collectors, or every second: no reason to analyse again.
 _RUN = RunLayout(Path())
@@ -37,18 +35,12 @@ _NOT_RECORDS = frozenset(
 )
 
 
-class State(StrEnum):
-    TRAINING = "training"
-    FINISHED = "finished"
-    FAILED = "failed"  # with an exit code
-    STOPPED = "stopped"  # no recorded end, and no heartbeat
-    RECORDED = "recorded"  # traces of another tool, without the state of the process
-
-
 class RunState(Struct, frozen=True):
     """``last_step`` and ``step_ns`` (the median of the last 20) are the first rank's; None if it recorded none.
     ``answer``: the verdict of the last analysis, None if none is newer than the records. ``planned_steps``: the planned
-    length of the training, None if unknown."""
+    length of the training, None if unknown. ``as_of_ns``: the moment that the state is of, Unix time; ``was``: the
+    state then, if the run ended since. ``by_rank``: of the ranks whose heartbeats were read, all if the run is
+    stuck."""
 
     path: Path
     state: State
@@ -61,24 +53,28 @@ class RunState(Struct, frozen=True):
     exit_code: int | None
     answer: Verdict | None = None
     planned_steps: int | None = None
-    standstill: Standstill | None = None  # of a run that trains, if it makes no progress
+    standstill: Standstill | None = None  # of a run that makes no progress, or made none when its records end
+    as_of_ns: int = 0
+    was: State | None = None
+    by_rank: tuple[RankState, ...] = ()
 
     @property
     def live(self) -> bool:
-        return self.state == State.TRAINING
+        return self.state in LIVE
 
     @property
-    def stalled(self) -> bool:
-        """Whether the training should make progress and does not. After its last step it may save and evaluate."""
-        still = self.standstill
-        if still is None or not still.stalled:
-            return False
-        return bool(still.silent or still.raised) or self.last_step is None or self.last_step + 1 != self.planned_steps
+    def stuck(self) -> bool:
+        """Whether the training should make progress and does not."""
+        return self.state is State.STUCK
 
     @property
-    def label(self) -> str:
-        """The state for readers: a training that makes no progress is not called training."""
-        return "stalled" if self.stalled else self.state.value
+    def headline(self) -> str:
+        """Of a run that is stuck, or was when its records end; else ""."""
+        return headline_of(self.judged)
+
+    @property
+    def judged(self) -> Judged:
+        return Judged(self.state, self.as_of_ns, self.was, self.standstill, self.by_rank)
 
 
 JOB = "::"  # between a folder and the name of one of the jobs in it
@@ -112,12 +108,11 @@ def state_of(path: Path, now_ns: int | None = None, *, with_answer: bool = True)
         ranks = job_ranks(layout).files
     first = next(iter(ranks.values()), None)
     steps = last_steps(first.steps) if first is not None else []
-    alive_ns = max([changed_ns, *(_changed_ns(rank.heartbeat) for rank in ranks.values())])
-    now_ns = time.time_ns() if now_ns is None else now_ns
-    state = _state(manifest, now_ns - alive_ns)
+    planned = _planned_steps(manifest)
+    judged = judge(ranks, manifest, changed_ns, time.time_ns() if now_ns is None else now_ns, planned)
     return RunState(
         path=path,
-        state=state,
+        state=judged.state,
         changed_ns=changed_ns,
         ranks=len(ranks),
         world_size=world_size_of(manifest.world_size) if manifest is not None else None,
@@ -126,8 +121,11 @@ def state_of(path: Path, now_ns: int | None = None, *, with_answer: bool = True)
         step_ns=round(statistics.median(step.end_ns - step.begin_ns for step in steps)) if steps else None,
         exit_code=manifest.exit_code if manifest is not None else None,
         answer=_verdict(layout.verdict, changed_ns) if with_answer else None,
-        planned_steps=_planned_steps(manifest),
-        standstill=standstill_of(ranks, now_ns) if state == State.TRAINING else None,
+        planned_steps=planned,
+        standstill=judged.standstill,
+        as_of_ns=judged.as_of_ns,
+        was=judged.was,
+        by_rank=judged.ranks,
     )
 
 
@@ -190,14 +188,6 @@ def _planned_steps(manifest: Manifest | None) -> int | None:
     """Planned steps of the bundled trainer, with those before a resumed checkpoint. Unknown for a script's own loop."""
     steps = manifest.trainer.get("steps") if manifest is not None else None
     return steps if type(steps) is int and steps > 0 else None
-
-
-def _state(manifest: Manifest | None, silent_ns: int) -> State:
-    if manifest is None:
-        return State.RECORDED
-    if manifest.exit_code is not None:
-        return State.FAILED if manifest.exit_code else State.FINISHED
-    return State.TRAINING if silent_ns < SILENCE.silent_s * 1e9 else State.STOPPED
 
 
 def _verdict(file: Path, changed_ns: int) -> Verdict | None:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw, to_builtins
 
 from diag import policy
-from diag.api import Result, describe_run
+from diag.api import Result, RunState, describe_run
 from diag.collectors.files import replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import PHASES_AND_REST
@@ -95,6 +95,36 @@ def _outcome(outcome: Outcome | None) -> dict[str, Any] | None:
     }
 
 
+def state_to_dict(state: RunState | None) -> dict[str, Any] | None:
+    """What a run and its ranks are doing; None for what another tool recorded. ``ranks``: those whose heartbeats were
+    read, all if the run is stuck. Times in Unix ns, durations in ns."""
+    if state is None:
+        return None
+    still = state.standstill
+    return {
+        "state": state.state.value,
+        "as_of_unix_ns": state.as_of_ns,
+        "was": state.was.value if state.was is not None else None,
+        "headline": state.headline or None,
+        "no_step_since_unix_ns": still.since_unix_ns or None if still is not None else None,
+        "no_step_for_ns": still.still_ns if still is not None else None,
+        "ranks": [
+            {
+                "rank": rank.rank,
+                "state": rank.state.value,
+                "step": rank.step,
+                "phase": rank.phase,
+                "in_phase_ns": rank.in_it_ns,
+                "silent_ns": rank.silent_ns,
+                "waits_in": rank.waits_in or None,
+                "waits_for": list(rank.waits_for),
+                "raised": rank.raised or None,
+            }
+            for rank in state.by_rank
+        ],
+    }
+
+
 def to_dict(result: Result) -> dict[str, Any]:
     """Plain containers, as the contract names them."""
     return {name: msgspec.json.decode(value) for name, value in fields_of(result).items()}
@@ -104,6 +134,7 @@ def _content(result: Result) -> dict[str, Any]:
     return {
         "schema_version": ANALYSIS_VERSION,
         "run": describe_run(result),
+        "state": state_to_dict(result.state),
         "outcome": _outcome(result.outcome),
         "verdict": verdict_to_dict(result.verdict),
         "critical_path": _path(result.examination.shares),

@@ -21,12 +21,12 @@ from diag.collectors.files import encode, open_private, replace_file
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.masking import masked
 from diag.collectors.records import CRASH, HANG, Asked
-from diag.ended.read import Beat, beat_of
 from diag.errors import DiagError
 from diag.hang.policy import NCCL_RAS
 from diag.hang.ras import client as ras
+from diag.rundir.beats import Beat, beat_of
 from diag.rundir.lines import read_heartbeat, read_identity
-from diag.rundir.standstill import BUSY_PHASES
+from diag.rundir.states import BUSY_PHASES
 from diag.watch.policy import WATCHING
 from diag.words.formatting import counted, listing, spaced
 

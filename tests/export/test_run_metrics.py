@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from pathlib import Path
 
@@ -260,6 +261,8 @@ def test_only_a_run_has_metrics(tmp_path: Path, name: str, message: str) -> None
 
 def test_whether_a_run_is_live(tmp_path: Path) -> None:
     layout = written(tmp_path / "r", steps=2)
+    for file in layout.root.rglob("*"):
+        os.utime(file, ns=(NOW_NS, NOW_NS))
     followed = RunMetrics(layout.root)
     followed.read(NOW_NS)
     assert followed.live

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import CHECKPOINT, DATA, EVALUATION, FAILED, FORWARD
-from diag.ended.read import Beat, beat_of
+from diag.rundir.beats import Beat, beat_of
 from diag.rundir.lines import read_heartbeat
 from diag.watch.hang_monitor import HangState, Judgement, Limits, busy_words, hang_words, judged, observed
 

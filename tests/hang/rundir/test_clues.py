@@ -120,7 +120,10 @@ def test_the_rank_that_is_elsewhere(tmp_path: Path, phase: str, fault_class: str
     waiting = Told(STEP[:1], "forward")
     found = clues(tmp_path, {0: waiting, 1: Told((), phase), 2: waiting})
     assert answer(found) == (fault_class, [1], (0, 2))
-    assert found[0].note == f"Rank 1 is in its {phase} phase, for 8 s, and in no collective; ranks 0, 2 wait in one"
+    assert (
+        found[0].note
+        == f"Rank 1 is in its {phase} phase, for 8 s, and in no collective; ranks 0, 2 wait in collective #15"
+    )
 
 
 def test_a_process_that_does_not_answer(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import update_manifest
 from diag.collectors.records import HANG, Asked, CollectiveLine, CollectiveRow, Heartbeat, RankRecord
 from diag.ended.model import Clue
-from diag.ended.read import beat_of
 from diag.ended.rundir import clues_of, read_runs
+from diag.rundir.beats import beat_of
 
 STAGES, BATCHES, DONE = 4, 4, 3
 

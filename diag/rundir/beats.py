@@ -1,0 +1,126 @@
+"""Heartbeats: how far a rank has come, and which ranks the others wait for. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from diag.collectors.records import FAILED, P2P_PREFIX, Heartbeat
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A heartbeat. Two that differ in ``sent_ns`` alone mean that the rank stalls."""
+
+    steps: int  # that this process has finished
+    step: int
+    phase: str
+    phase_since_ns: int
+    started: tuple[tuple[str, int], ...]  # (group, sequence number of the last collective called)
+    finished: tuple[tuple[str, int], ...]
+    recorder: tuple[tuple[str, int, int], ...] = ()  # (group, last enqueued, last completed); only if the rank stalls
+    done: bool = False
+    sent_ns: int = 0  # on the sender's clock: only shows whether a new one has come
+    unix_ns: int = 0  # the same moment; clocks of two hosts differ
+    op: str = ""  # of the last collective called
+    compiles: bool = False  # the training's thread is in the compiler
+
+    def moved_since(self, before: Beat) -> bool:
+        """Whether anything has happened. The recorder's numbers count only where both have them."""
+        if self.recorder and before.recorder and self.recorder != before.recorder:
+            return True
+        return self._reached != before._reached
+
+    @property
+    def _reached(self) -> tuple[object, ...]:
+        return self.steps, self.step, self.phase, self.phase_since_ns, self.started, self.finished, self.done
+
+    @property
+    def failed(self) -> bool:
+        """Whether its training raised; the process may still be there."""
+        return self.phase.startswith(FAILED)
+
+    @property
+    def in_collective(self) -> bool:
+        """Whether a collective that this rank called is not finished.
+
+        On a device the host knows the start only; then the Flight Recorder decides, and without it the answer is yes. A
+        group in which the recorder never saw a collective complete does not count.
+        """
+        finished = dict(self.finished)
+        on_host = [(number, finished[group]) for group, number in self.started if group in finished]
+        on_device = [(enqueued, completed) for _, enqueued, completed in self.recorder if completed > 0]
+        if self.failed:
+            return False
+        if any(called > done for called, done in (*on_host, *on_device)):
+            return True
+        return not on_device and len(on_host) < len(self.started)
+
+    @property
+    def waits_in(self) -> tuple[tuple[str, int], ...]:
+        """(group, sequence number) of the calls that are not known to be finished."""
+        finished = dict(self.finished)
+        return tuple((group, number) for group, number in self.started if number > finished.get(group, -1))
+
+    @property
+    def waits_words(self) -> str:
+        """``all_reduce #626``; of several calls, the last one's operation is known."""
+        calls = self.waits_in
+        if not calls:
+            return "a collective"
+        group, number = calls[-1]
+        if group.startswith(P2P_PREFIX):
+            return f"#{number} of {group}"
+        return f"{self.op or 'collective'} #{number}" if len(calls) == 1 else f"#{number} of group {group}"
+
+
+def beat_of(heartbeat: Heartbeat) -> Beat:
+    return Beat(
+        steps=heartbeat.steps,
+        step=heartbeat.step,
+        phase=heartbeat.phase,
+        phase_since_ns=heartbeat.phase_since_ns,
+        started=tuple(sorted(heartbeat.last_started.items())),
+        finished=tuple(sorted(heartbeat.last_finished.items())),
+        recorder=tuple(sorted((group, *numbers) for group, numbers in heartbeat.recorder.items())),
+        done=heartbeat.done,
+        sent_ns=heartbeat.monotonic_ns,
+        unix_ns=heartbeat.unix_ns,
+        op=heartbeat.last_op,
+        compiles=heartbeat.compiles,
+    )
+
+
+Groups = Mapping[str, Collection[int]]  # the ranks of each group
+
+
+def members_of(group: str, groups: Groups, beats: Mapping[int, Beat | None]) -> Collection[int]:
+    """The ranks of a group: as a rank named them, else the two of a point-to-point group, else all that called one of
+    its collectives."""
+    if group in groups:
+        return groups[group]
+    if group.startswith(P2P_PREFIX):
+        ends = group.removeprefix(P2P_PREFIX).partition(" ")[0].split(">")
+        return [int(end) for end in ends if end.isdecimal()]
+    return [rank for rank, beat in beats.items() if beat is not None and group in dict(beat.started)]
+
+
+def waited_for(beats: Mapping[int, Beat | None], groups: Mapping[int, Groups], waiting: Collection[int]) -> set[int]:
+    """The ranks that have not called a collective in which others wait. Those that wait elsewhere lead on to the ranks
+    that they wait for. ``groups``: as each rank named them, where it did."""
+    reached: set[int] = set()
+    todo = sorted(waiting)
+    while todo:
+        rank = todo.pop()
+        beat = beats.get(rank)
+        if beat is None:
+            continue
+        for group, number in beat.waits_in:
+            for member in members_of(group, groups.get(rank, {}), beats):
+                if member not in beats or member in reached:
+                    continue
+                peer = beats[member]
+                if peer is None or dict(peer.started).get(group, -1) < number:
+                    reached.add(member)
+                    todo.append(member)
+    return reached

@@ -1,0 +1,617 @@
+"""What a run and each of its ranks is doing, from heartbeats and the ends of the records. The one place that decides.
+
+Stuck: no step for longer than ten seconds and than twenty usual steps, and than this training's own evaluations,
+checkpoints and compilations have taken. A rank whose heartbeats stop, or whose training raised, needs no such patience.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from itertools import islice, pairwise
+from pathlib import Path
+from threading import Lock
+
+from msgspec import Struct
+
+from diag.collectors.layout import RankLayout
+from diag.collectors.records import CHECKPOINT, EVALUATION, FAILED, CheckpointRecord, Manifest, RankRecord
+from diag.rundir.policy import SILENCE
+from diag.words.formatting import elapsed, listing, spaced
+
+from .beats import Beat, beat_of, members_of, waited_for
+from .lines import LastStep, each_piece, last_steps, process_runs, read_heartbeat, read_identity, read_last_lines
+
+BUSY_PHASES = (CHECKPOINT, EVALUATION)  # long by nature, and often on one rank alone
+
+
+class State(StrEnum):
+    STARTING = "starting"  # no step has ended
+    COMPILING = "compiling"
+    TRAINING = "training"
+    EVALUATING = "evaluating"
+    CHECKPOINTING = "checkpointing"
+    SLOW = "slow"
+    STUCK = "stuck"
+    WAITING = "waiting"  # of a rank: in a collective, for others
+    FINISHED = "finished"
+    FAILED = "failed"  # with an exit code, or an exception
+    STOPPED = "stopped"  # by a signal
+    HUNG = "hung"  # and ended by diag
+    UNCLOSED = "ended, not closed"  # no recorded end, and nothing of it is left
+    UNKNOWN = "unknown"  # silent, on hosts whose processes cannot be seen from here
+    RECORDED = "recorded"  # traces of another tool, without the state of the process
+
+
+LIVE = frozenset(
+    {
+        State.STARTING, State.COMPILING, State.TRAINING, State.EVALUATING, State.CHECKPOINTING, State.SLOW, State.STUCK,
+    }
+)  # fmt: skip
+_BUSY = {CHECKPOINT: State.CHECKPOINTING, EVALUATION: State.EVALUATING}
+
+
+class RankState(Struct, frozen=True):
+    """One rank. ``step``: under way, -1 before the first; ``phase``: as its heartbeat says; ``in_it_ns``: time in that
+    phase, None if unknown; ``silent_ns``: since its last heartbeat. ``waits_in``: its unfinished collective, in words;
+    ``waits_for``: the ranks that have not called it."""
+
+    rank: int
+    state: State
+    step: int
+    phase: str
+    in_it_ns: int | None
+    silent_ns: int
+    waits_in: str = ""
+    waits_for: tuple[int, ...] = ()
+    raised: str = ""
+
+
+class Standstill(Struct, frozen=True):
+    """Why a training does not make progress, with durations in ns by rank. ``still_ns``: since the last step ended;
+    None while steps still end, or without any. ``silent``: since the last heartbeat of a process that sends none any
+    more, the longest first. ``raised``: ranks whose training raised, and the exception's name. ``busy``: ranks in a
+    checkpoint or an evaluation. ``since_unix_ns``: when the last step ended."""
+
+    still_ns: int | None
+    silent: dict[int, int]
+    raised: dict[int, str]
+    busy: dict[int, str]
+    since_unix_ns: int = 0
+    last_step: int | None = None
+
+    @property
+    def words(self) -> str:
+        """``no step for 2 min (rank 1 silent for 2 min)``."""
+        reasons = [
+            f"rank {rank} silent for {elapsed(ns)}"
+            for rank, ns in list(self.silent.items())[: SILENCE.most_ranks_named]
+        ]
+        if len(self.silent) > SILENCE.most_ranks_named:
+            reasons.append(f"{len(self.silent) - SILENCE.most_ranks_named:,} more ranks silent")
+        for states in (self.raised, self.busy):
+            for state in dict.fromkeys(states.values()):
+                in_it = listing(
+                    [rank for rank, its_state in states.items() if its_state == state], SILENCE.most_ranks_named
+                )
+                reasons.append(f"{in_it} {f'raised {state}' if states is self.raised else f'in its {state}'}")
+        if self.still_ns is None:
+            return ", ".join(reasons)
+        still = f"no step for {elapsed(self.still_ns)}"
+        return f"{still} ({', '.join(reasons)})" if reasons else still
+
+
+@dataclass(frozen=True)
+class Judged:
+    """``ranks``: those whose heartbeats were read: all of them where the run is stuck. ``as_of_ns``: the moment that is
+    judged, Unix time: now, or the last sign of a run that left no end. ``was``: the state at that moment, where it is
+    not now."""
+
+    state: State
+    as_of_ns: int
+    was: State | None = None
+    standstill: Standstill | None = None
+    ranks: tuple[RankState, ...] = ()
+
+
+@dataclass
+class _Rank:
+    """What was read of a rank. ``age_ns``: since its last heartbeat."""
+
+    files: RankLayout
+    age_ns: int
+    beat: Beat | None = None
+    copied: bool = False
+    steps: list[LastStep] = field(default_factory=list)
+
+    @property
+    def open(self) -> bool:
+        """Whether its training has not reached its end."""
+        return self.beat is not None and not self.beat.done
+
+    @property
+    def silent(self) -> bool:
+        return self.open and not self.raised and self.age_ns >= SILENCE.least_still_s * 1e9
+
+    @property
+    def raised(self) -> str:
+        return self.beat.phase.removeprefix(FAILED) if self.beat is not None and self.beat.failed else ""
+
+    @property
+    def waits(self) -> bool:
+        return self.open and not self.silent and self.beat is not None and self.beat.in_collective
+
+    @property
+    def in_phase_ns(self) -> int | None:
+        beat = self.beat
+        return beat.sent_ns - beat.phase_since_ns + self.age_ns if beat is not None and beat.phase_since_ns else None
+
+    @property
+    def still_ns(self) -> int | None:
+        """Since its last step ended. Where its records are behind its heartbeat, as at the end of their budget, since
+        the phase that it is in began."""
+        if self.beat is None or not self.steps:
+            return None
+        if self.beat.step > self.steps[-1].step + 1:
+            return self.in_phase_ns
+        return self.beat.sent_ns - self.steps[-1].end_ns + self.age_ns
+
+
+def ended_as(manifest: Manifest) -> State | None:
+    """How the launcher recorded the end of the run; None without one."""
+    if manifest.exit_code is None:
+        return None
+    if manifest.exit_code == 0:
+        return State.FINISHED
+    if manifest.hang.get("ended_by_diag"):
+        return State.HUNG
+    return State.STOPPED if manifest.ended_by.get("signal") else State.FAILED
+
+
+def judge(
+    ranks: Mapping[int, RankLayout],
+    manifest: Manifest | None,
+    changed_ns: int,
+    now_ns: int,
+    planned_steps: int | None = None,
+) -> Judged:
+    """The state of a run and of its ranks. ``changed_ns``: when a record was last written. Never raises.
+
+    Cheap while all is well: a look at each heartbeat's time, and the heartbeats and the ends of the steps of a few
+    ranks. A run without a recorded end whose heartbeats all stopped long ago lives only if its processes are seen."""
+    end = ended_as(manifest) if manifest is not None else None
+    if end is not None:
+        return Judged(end, changed_ns)
+    read = _read(ranks, now_ns)
+    if manifest is None and not any(rank.beat for rank in read.values()):
+        return Judged(State.RECORDED, changed_ns)
+    last_sign_ns = max((now_ns - rank.age_ns for rank in read.values()), default=changed_ns)
+    quiet_ns = now_ns - last_sign_ns
+    if read and len(read) == len(ranks) and all(not rank.open for rank in read.values() if rank.beat is not None):
+        done = [rank for rank in read.values() if rank.beat is not None]
+        if done and quiet_ns >= SILENCE.least_still_s * 1e9:  # no launcher records the end of an attached training
+            failed = any(rank.raised for rank in done)
+            return Judged(State.FAILED if failed else State.FINISHED, last_sign_ns, ranks=_states(read))
+    if quiet_ns < SILENCE.silent_s * 1e9:
+        return _of_live(ranks, read, now_ns, planned_steps)
+    seen = _seen(ranks)
+    if seen is True and any(rank.beat for rank in read.values()):
+        return _of_live(ranks, read, now_ns, planned_steps)
+    by_own_clock = _read(ranks, None)
+    signs = [rank.beat.unix_ns for rank in by_own_clock.values() if rank.beat is not None]
+    as_of_ns = max(signs, default=last_sign_ns)
+    was = _of_live(ranks, by_own_clock, as_of_ns, planned_steps)
+    unclear = seen is None and quiet_ns < SILENCE.unclear_s * 1e9
+    return Judged(State.UNKNOWN if unclear else State.UNCLOSED, as_of_ns, was.state, was.standstill, was.ranks)
+
+
+# -- What is read ------------------------------------------------------------------------------------------------------
+
+
+def _read(ranks: Mapping[int, RankLayout], now_ns: int | None) -> dict[int, _Rank]:
+    """The ages of all heartbeats, and the heartbeats of the first ranks and of those that are late. ``now_ns`` None:
+    ages at the last of the heartbeats, by their own clocks; then all are read."""
+    if now_ns is None:
+        beats = {rank: _beat(files) for rank, files in islice(ranks.items(), SILENCE.most_heartbeats_read)}
+        last = max((beat.unix_ns for beat in beats.values() if beat is not None), default=0)
+        read = {
+            rank: _Rank(ranks[rank], last - beat.unix_ns if beat is not None else 0, beat)
+            for rank, beat in beats.items()
+        }
+    else:
+        ages = {rank: now_ns - ns for rank, files in ranks.items() if (ns := _written_ns(files)) is not None}
+        read = {rank: _Rank(ranks[rank], max(0, age)) for rank, age in ages.items()}
+        late = [rank for rank, age in ages.items() if age >= SILENCE.least_still_s * 1e9]
+        for rank in dict.fromkeys([*islice(read, SILENCE.ranks_looked_at), *late[: SILENCE.most_heartbeats_read]]):
+            _hear(read[rank], now_ns)
+        if any(rank.copied for rank in read.values()):
+            _hear_all(ranks, read, now_ns)
+    return read
+
+
+def _hear(rank: _Rank, now_ns: int) -> None:
+    """Reads a rank's heartbeat. Its age is by the rank's clock or the storage's, whichever is later; by the rank's
+    alone where the file was copied: then the storage's time is that of the copy."""
+    rank.beat = _beat(rank.files)
+    if rank.beat is None:
+        return
+    by_itself_ns = max(0, now_ns - rank.beat.unix_ns)
+    behind_ns = by_itself_ns - rank.age_ns
+    rank.copied = behind_ns > SILENCE.silent_s * 1e9 and _is_copied(rank.files, behind_ns)
+    rank.age_ns = by_itself_ns if rank.copied else min(rank.age_ns, by_itself_ns)
+
+
+def _is_copied(files: RankLayout, behind_ns: int) -> bool:
+    """Whether a heartbeat is so much older than its file because the file was copied, not because the clocks of the
+    rank and the storage differ: then rank.json would be as much older than its file."""
+    identity, written_ns = _identity(files), _written_ns(files, files.identity)
+    if identity is None or written_ns is None or not identity.unix_ns:
+        return False
+    return abs(written_ns - identity.unix_ns - behind_ns) > SILENCE.silent_s * 1e9
+
+
+def _beat(files: RankLayout) -> Beat | None:
+    heartbeat, _ = read_heartbeat(files)
+    return beat_of(heartbeat) if heartbeat is not None else None
+
+
+def _identity(files: RankLayout) -> RankRecord | None:
+    from diag.errors import DiagError
+
+    try:
+        return read_identity(files)[0]
+    except DiagError:  # in a newer schema
+        return None
+
+
+def _written_ns(files: RankLayout, file: Path | None = None) -> int | None:
+    try:
+        return (file or files.heartbeat).stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def _seen(ranks: Mapping[int, RankLayout]) -> bool | None:
+    """Whether a process of the run is seen on this host; None where all are on others."""
+    seen: bool | None = None
+    for files in islice(ranks.values(), SILENCE.ranks_looked_at):
+        identity = _identity(files)
+        runs = process_runs(identity) if identity is not None else None
+        if runs:
+            return True
+        seen = runs if seen is None else seen
+    return seen
+
+
+# -- What it means -----------------------------------------------------------------------------------------------------
+
+
+def _of_live(ranks: Mapping[int, RankLayout], read: dict[int, _Rank], now_ns: int, planned_steps: int | None) -> Judged:
+    heard = [rank for rank in read.values() if rank.open]
+    for rank in heard[: SILENCE.ranks_looked_at]:
+        rank.steps = last_steps(rank.files.steps)
+    stills = [still for rank in heard if (still := rank.still_ns) is not None]
+    still_ns = min(stills, default=None)
+    usual_ns, slower = _usual([rank.steps for rank in heard])
+    if still_ns is None or usual_ns is None:
+        return _of_first_step(ranks, read, heard, now_ns)
+    base_ns = max(SILENCE.least_still_s * 1e9, SILENCE.still_steps * usual_ns)
+    last_step = max((rank.steps[-1].step for rank in heard if rank.steps), default=None)
+    if still_ns >= SILENCE.least_still_s * 1e9:
+        _hear_all(ranks, read, now_ns)
+    heard = [rank for rank in read.values() if rank.open]
+    silent = [rank for rank in heard if rank.silent]
+    raised = any(rank.raised for rank in heard)
+    busy = next((_BUSY[rank.beat.phase] for rank in heard if rank.beat is not None and _is_busy(rank)), None)
+    all_done = last_step is not None and last_step + 1 == planned_steps
+    state = busy or (State.SLOW if slower else State.TRAINING)
+    if still_ns >= base_ns:
+        # Where no rank sends heartbeats, the storage may be the reason.
+        some_silent = bool(silent) and (len(silent) < len(heard) or still_ns >= SILENCE.silent_s * 1e9)
+        compiles = any(rank.beat is not None and rank.beat.compiles for rank in heard)
+        longest = _longest(heard)
+        if some_silent or raised:
+            state = State.STUCK
+        elif busy or compiles or all_done:
+            known_ns = longest.of(busy)
+            patience_ns = max(base_ns, SILENCE.own_times * known_ns if known_ns else SILENCE.first_busy_s * 1e9)
+            state = busy or (State.COMPILING if compiles else State.TRAINING)
+            state = State.STUCK if still_ns >= patience_ns else state
+        else:
+            stuck = still_ns >= max(base_ns, SILENCE.own_times * longest.period_ns)
+            state = State.STUCK if stuck else State.SLOW if still_ns > longest.period_ns else State.TRAINING
+    elif not busy and still_ns >= max(SILENCE.slow_s * 1e9, SILENCE.slow_steps * usual_ns):
+        state = State.SLOW if still_ns > _longest(heard).period_ns else state
+    standstill = _standstill(read, still_ns if still_ns >= base_ns else None, now_ns, last_step)
+    return Judged(state, now_ns, None, standstill, _states(read))
+
+
+def _of_first_step(ranks: Mapping[int, RankLayout], read: dict[int, _Rank], heard: list[_Rank], now_ns: int) -> Judged:
+    """Before two steps have ended nothing shows how long one takes."""
+    silent = [rank for rank in heard if rank.age_ns >= SILENCE.silent_s * 1e9]
+    raised = any(rank.raised for rank in heard)
+    compiles = any(rank.beat is not None and rank.beat.compiles for rank in heard)
+    if not heard:  # all have reached their end, or none sends heartbeats
+        some = any(rank.beat is not None for rank in read.values())
+        some = some or any(last_steps(files.steps) for files in islice(ranks.values(), 1))
+        return Judged(State.TRAINING if some else State.STARTING, now_ns, None, None, _states(read))
+    stills = [ns for rank in heard if rank.beat is not None and (ns := rank.in_phase_ns) is not None]
+    waits = any(rank.beat is not None and rank.beat.in_collective for rank in heard)
+    still_ns = min(stills, default=0)
+    state = State.COMPILING if compiles else State.STARTING
+    if silent or raised or (waits and not compiles and still_ns >= SILENCE.first_step_s * 1e9):
+        state = State.STUCK
+    standstill = _standstill(read, still_ns if state is State.STUCK else None, now_ns, None)
+    return Judged(state, now_ns, None, standstill, _states(read))
+
+
+def _hear_all(ranks: Mapping[int, RankLayout], read: dict[int, _Rank], now_ns: int) -> None:
+    for rank in islice(read.values(), SILENCE.most_heartbeats_read):
+        if rank.beat is None:
+            _hear(rank, now_ns)
+    for number in islice(ranks, SILENCE.most_heartbeats_read):  # without a heartbeat
+        read.setdefault(number, _Rank(ranks[number], 0))
+
+
+def _is_busy(rank: _Rank) -> bool:
+    return not rank.silent and rank.beat is not None and rank.beat.phase in BUSY_PHASES
+
+
+def _usual(steps: list[list[LastStep]]) -> tuple[float | None, bool]:
+    """The usual time between the ends of two steps, and whether the last ones take much longer; None without two
+    steps."""
+    longest = max(steps, key=len, default=[])
+    periods = [b.end_ns - a.end_ns for a, b in pairwise(longest) if b.end_ns > a.end_ns]
+    if not periods:
+        return None, False
+    newest, before = periods[-SILENCE.newest_steps :], periods[: -SILENCE.newest_steps]
+    if len(before) < SILENCE.newest_steps:
+        return statistics.median(periods), False
+    usual = statistics.median(before)
+    return usual, statistics.median(newest) >= SILENCE.slower * usual
+
+
+# -- The longest pauses that this training has made --------------------------------------------------------------------
+
+
+class _Pause(Struct, frozen=True):
+    """The longest times on record, ns; 0 without any. ``period_ns``: between the ends of two steps, or the first
+    step."""
+
+    period_ns: int = 0
+    checkpoint_ns: int = 0
+    evaluation_ns: int = 0
+
+    def of(self, busy: State | None) -> int:
+        """The longest one that explains a rank in this state; an evaluation between steps is known by their ends."""
+        if busy is State.CHECKPOINTING:
+            return self.checkpoint_ns
+        return self.evaluation_ns if busy is State.EVALUATING else 0
+
+
+class _Phases(Struct):
+    step: int
+    begin_ns: int
+    end_ns: int
+    phases: list[tuple[str, int, int]] = []
+
+
+_LOCK = Lock()
+_PAUSES: OrderedDict[Path, tuple[tuple[int, int], _Pause]] = OrderedDict()
+
+
+def _longest(ranks: list[_Rank]) -> _Pause:
+    """Of the first ranks: one saves, another evaluates. Kept while their files do not change: a stuck run writes none,
+    and is looked at every second."""
+    pauses = [_longest_of(rank.files) for rank in ranks[: SILENCE.ranks_looked_at] if rank.steps]
+    return _Pause(
+        max((pause.period_ns for pause in pauses), default=0),
+        max((pause.checkpoint_ns for pause in pauses), default=0),
+        max((pause.evaluation_ns for pause in pauses), default=0),
+    )
+
+
+def _longest_of(files: RankLayout) -> _Pause:
+    try:
+        about = files.steps.stat()
+    except OSError:
+        return _Pause()
+    stamp = about.st_mtime_ns, about.st_size
+    with _LOCK:
+        known = _PAUSES.get(files.folder)
+    if known is not None and known[0] == stamp:
+        return known[1]
+    pause = _measured(files, about.st_size)
+    with _LOCK:
+        _PAUSES[files.folder] = stamp, pause
+        while len(_PAUSES) > SILENCE.most_pauses_kept:
+            _PAUSES.popitem(last=False)
+    return pause
+
+
+def _measured(files: RankLayout, size: int) -> _Pause:
+    period = checkpoint = evaluation = 0
+    last: int | None = None
+
+    def take(steps: list[_Phases]) -> None:
+        nonlocal period, checkpoint, evaluation, last
+        for step in steps:
+            # A gap in what is read, and another process's clock, are no period.
+            begin_ns = last if last is not None and last <= step.begin_ns else step.begin_ns
+            period, last = max(period, step.end_ns - begin_ns), step.end_ns
+            for name, start_ns, end_ns in step.phases:
+                if name == CHECKPOINT:
+                    checkpoint = max(checkpoint, end_ns - start_ns)
+                elif name == EVALUATION:
+                    evaluation = max(evaluation, end_ns - start_ns)
+
+    for span in _spans(size):
+        last = None
+        each_piece(files.steps, _Phases, take, span=span)
+    saved, _ = read_last_lines(files.checkpoints, CheckpointRecord, SILENCE.pauses_head_bytes)
+    checkpoint = max([checkpoint, *(record.blocking_ns for record in saved)])
+    return _Pause(period, checkpoint, evaluation)
+
+
+def _spans(size: int) -> Iterator[tuple[int, int]]:
+    """The head of a file of steps, which compile, and its end."""
+    head, tail = SILENCE.pauses_head_bytes, SILENCE.pauses_tail_bytes
+    if size <= head + tail:
+        yield 0, size
+    else:
+        yield 0, head
+        yield size - tail, size
+
+
+# -- Who waits for whom ------------------------------------------------------------------------------------------------
+
+
+def _standstill(
+    read: Mapping[int, _Rank], still_ns: int | None, now_ns: int, last_step: int | None
+) -> Standstill | None:
+    least_s = SILENCE.silent_s if still_ns is None else SILENCE.least_still_s
+    silent = {
+        rank: its.age_ns for rank, its in read.items() if its.open and not its.raised and its.age_ns >= least_s * 1e9
+    }
+    raised = {rank: its.raised for rank, its in read.items() if its.open and its.raised}
+    busy = {rank: its.beat.phase for rank, its in read.items() if its.beat is not None and _is_busy(its)}
+    if still_ns is None and not silent:
+        return None
+    longest_first = dict(sorted(silent.items(), key=lambda entry: -entry[1]))
+    since_ns = now_ns - still_ns if still_ns is not None else 0
+    return Standstill(still_ns, longest_first, raised, busy, since_ns, last_step)
+
+
+def _states(read: Mapping[int, _Rank]) -> tuple[RankState, ...]:
+    beats = {rank: its.beat for rank, its in read.items()}
+    waiting = {rank for rank, its in read.items() if its.waits}
+    needed = waited_for(beats, {}, waiting) if waiting else set()
+    states = []
+    for rank, its in sorted(read.items()):
+        if its.beat is None:
+            if rank in needed:
+                states.append(RankState(rank, State.UNKNOWN, -1, "", None, its.age_ns))
+            continue
+        states.append(_state_of_rank(rank, its, beats, rank in waiting))
+    return tuple(states)
+
+
+def _state_of_rank(rank: int, its: _Rank, beats: Mapping[int, Beat | None], waits: bool) -> RankState:
+    beat = its.beat
+    assert beat is not None
+    if beat.done:
+        state = State.FINISHED
+    elif its.raised:
+        state = State.FAILED
+    elif its.silent:
+        state = State.STUCK
+    elif beat.phase in BUSY_PHASES:
+        state = _BUSY[beat.phase]
+    elif beat.compiles:
+        state = State.COMPILING
+    elif waits:
+        state = State.WAITING
+    else:
+        state = State.STARTING if beat.step <= 0 and not beat.steps else State.TRAINING
+    behind: list[int] = []
+    for group, number in beat.waits_in if waits else ():
+        for member in members_of(group, {}, beats):
+            peer = beats.get(member)
+            if member != rank and member in beats and (peer is None or dict(peer.started).get(group, -1) < number):
+                behind.append(member)
+    return RankState(
+        rank, state, beat.step, beat.phase, its.in_phase_ns, its.age_ns, beat.waits_words if waits else "",
+        tuple(sorted(set(behind))), its.raised,
+    )  # fmt: skip
+
+
+# -- Words -------------------------------------------------------------------------------------------------------------
+
+
+def moment_words(unix_ns: int) -> str:
+    """``12:03:04 UTC``, with the date where it is not today."""
+    moment = datetime.fromtimestamp(unix_ns / 1e9, UTC)
+    today = datetime.fromtimestamp(time.time(), UTC).date()
+    return f"{moment:%H:%M:%S} UTC" if moment.date() == today else f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def since_words(still: Standstill) -> str:
+    """``no step since 12:03:04 UTC (41 s), after step 62``."""
+    words = f"no step since {moment_words(still.since_unix_ns)}" if still.since_unix_ns else "no step has ended"
+    if still.still_ns is not None:
+        words += f" ({elapsed(still.still_ns)})"
+    return words + (f", after step {still.last_step:,}" if still.last_step is not None else "")
+
+
+def stuck_words(judged: Judged) -> str:
+    """Since when, which rank is behind where, and who waits for it: ``no step since 12:03:04 UTC (41 s), after step 62;
+    rank 1 is silent for 42 s, last in forward of step 63; rank 0 waits for it in all_reduce #626``."""
+    if judged.standstill is None:
+        return ""
+    texts = [since_words(judged.standstill)]
+    culprits = behind_ranks(judged)
+    shown = culprits[: SILENCE.most_ranks_named]
+    texts += [f"rank {rank.rank} {where_words(rank)}" for rank in shown]
+    if len(culprits) > len(shown):
+        texts.append(f"{len(culprits) - len(shown):,} more ranks are behind")
+    waiting = [rank for rank in judged.ranks if rank.state is State.WAITING and rank not in culprits]
+    for words in dict.fromkeys(rank.waits_in for rank in waiting):
+        named = [rank.rank for rank in waiting if rank.waits_in == words]
+        them = ("it" if len(culprits) == 1 else "them") if culprits else ""
+        texts.append(
+            f"{spaced(listing(named))} wait{'s' if len(named) == 1 else ''} {f'for {them} ' if them else ''}in {words}"
+        )
+    if waiting and not culprits:
+        in_circle = len(waiting) > 1 and all(rank.waits_for for rank in waiting)
+        texts.append("they wait for each other" if in_circle else "no rank is known to be behind")
+    return "; ".join(texts)
+
+
+def where_words(rank: RankState) -> str:
+    """``is silent, last in forward``, ``is in forward for 40 s``."""
+    if rank.raised:
+        return f"raised {rank.raised}"
+    if rank.state is State.UNKNOWN:
+        return "left no heartbeat"
+    place = rank.phase if rank.phase.startswith("between") else f"in {rank.phase}"
+    if rank.state is State.STUCK:
+        return f"is silent for {elapsed(rank.silent_ns)}, last {place} of step {rank.step:,}"
+    if rank.state is State.FINISHED:
+        return "has finished its training"
+    if rank.waits_in:
+        return f"waits in {rank.waits_in}"
+    since = f" for {elapsed(rank.in_it_ns)}" if rank.in_it_ns is not None else ""
+    return f"is {place} of step {rank.step:,}{since}" if rank.step >= 0 else f"is {place}{since}"
+
+
+def behind_ranks(judged: Judged) -> list[RankState]:
+    """The ranks that the others of a stuck run wait for, as far as it is known: those that raised, else those that are
+    silent, else those that are in no collective while others wait in one."""
+    for states in (
+        [rank for rank in judged.ranks if rank.raised],
+        [rank for rank in judged.ranks if rank.state in (State.STUCK, State.UNKNOWN)],
+    ):
+        if states:
+            return states
+    waiting = [rank for rank in judged.ranks if rank.state is State.WAITING]
+    needed = {rank for waits in waiting for rank in waits.waits_for}
+    away = [rank for rank in judged.ranks if rank.state is not State.WAITING]
+    if waiting and away:
+        open_ones = [rank for rank in away if rank.state is not State.FINISHED]
+        return [rank for rank in away if rank.rank in needed] or open_ones or away
+    return []
+
+
+def headline_of(judged: Judged) -> str:
+    """The first line about a run that is stuck, or was when its records end; "" for any other run."""
+    if judged.state is State.STUCK:
+        return f"The training is stuck: {stuck_words(judged)}."
+    if judged.was is State.STUCK:
+        as_of = moment_words(judged.as_of_ns)
+        return f"The records end at {as_of} without an end of the training, which was stuck: {stuck_words(judged)}."
+    return ""
