@@ -113,7 +113,7 @@ def modules_said(result: Result) -> list[Evidence]:
 
 
 def printed(result: Result) -> str:
-    console = Console(file=io.StringIO(), highlight=False)
+    console = Console(file=io.StringIO(), width=110, highlight=False)
     print_breakdown(result, "path", console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert max(len(line) for line in text.splitlines()) <= 110

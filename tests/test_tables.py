@@ -27,7 +27,7 @@ RUNS = sorted({name.split("/")[0] for name in FILES} - {"odd"}) + [name for name
 
 
 def printed(result: Result, *names: str) -> str:
-    console = Console(file=io.StringIO(), highlight=False)
+    console = Console(file=io.StringIO(), width=110, highlight=False)
     for name in names:
         print_breakdown(result, name, console)
     text = console.file.getvalue()  # type: ignore[attr-defined]

@@ -109,6 +109,19 @@ def analyze(
     table: Annotated[
         list[TableName] | None, typer.Option(help="Also print this table; repeatable. --json holds all of them.")
     ] = None,
+    evidence: Annotated[
+        bool, typer.Option("--evidence", help="Also print the evidence of each finding, and all changes to try.")
+    ] = False,
+    checked: Annotated[
+        bool,
+        typer.Option(
+            "--checked", help="Also print what was looked for and not found, and what could not be looked for."
+        ),
+    ] = False,
+    tables: Annotated[bool, typer.Option("--tables", help="Also print all ranks, and every --table.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="All of --evidence, --checked and --tables.")
+    ] = False,
     summary: Annotated[
         bool | None,
         typer.Option(
@@ -142,7 +155,7 @@ def analyze(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from diag.api import Reading, SeveralJobsError, local_paths, open_run
     from diag.show.json import fields_of, save, to_json
-    from diag.show.text import print_report
+    from diag.show.text import Part, print_report
     from diag.summaries import open_by_size, open_summaries
 
     from .reading import reading_progress
@@ -178,8 +191,10 @@ def analyze(
         fields = fields_of(result)
         put(to_json(result, tables=True, added=asked.to_dict(result), fields=fields) + "\n")
     else:
-        print_report(result)
-        if table:
+        asked_for = {Part.EVIDENCE: evidence, Part.CHECKED: checked, Part.TABLES: tables}
+        parts = [part for part in Part if verbose or asked_for[part]]
+        print_report(result, parts=parts, paths=paths)
+        if table and Part.TABLES not in parts:
             from diag.show.text import print_breakdown
 
             for name in table:

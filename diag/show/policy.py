@@ -22,10 +22,15 @@ class Page(Topic, name="page"):
     most_snapshots_named = threshold(4, "snapshots")
     most_notebook_findings = threshold(8, "findings")
     most_gaps = threshold(50, "gaps", "chosen", "listed on a page")
+    most_gaps_in_short = threshold(3, "gaps", "chosen", "listed with an answer")
     equal_gain_and_cost_share = threshold(
         0.05, "fraction", "chosen", "a gain and a cost that differ by less need no explanation"
     )
     most_ranks = threshold(16, "ranks")
+    most_ranks_in_full = threshold(4, "ranks", "chosen", "an answer has a line for each")
+    ranks_that_matter = threshold(
+        3, "ranks", "chosen", "of more ranks: those at fault, and those that the others wait for"
+    )
     most_stalls = threshold(8, "stalls", "chosen", "on a page")
     most_groups_with_sentence = threshold(4, "groups", "chosen", "that have a sentence")
     most_stall_lines = threshold(3, "stalls", "chosen", "stalls in a report: how many, and the least part of the step")

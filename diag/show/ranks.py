@@ -107,7 +107,8 @@ def rank_table(
     most: int | None = None,
     charged_ns: Mapping[int, int] | None = None,
 ) -> Table:
-    """Mean milliseconds of at most ``most`` ranks: the culprits, then the first by number. Columns with only zeros or
+    """Mean milliseconds of at most ``most`` ranks: the culprits, then those that the others wait for, then the first by
+    number. Columns with only zeros or
     unknown values are left out. ``scheduled``: time that the CPU scheduler withheld, mean milliseconds by column and
     rank. ``charged_ns``: ``Finding.charged_ns`` of the verdict's cause."""
     most = PAGE.most_ranks if most is None else most
@@ -125,7 +126,8 @@ def rank_table(
         )  # idle time of a CPU is not divided
         and (field == "dur_ns" or any(row[field] for row in means.values()))
     ]
-    shown = sorted(sorted(means, key=lambda rank: (rank not in culprits, rank))[:most])
+    charged = charged_ns or {}
+    shown = sorted(sorted(means, key=lambda rank: (rank not in culprits, -charged.get(rank, 0), rank))[:most])
     added = dict(scheduled or {})
     if charged_ns:
         added[OTHERS_WAIT] = {rank: charged_ns.get(rank, 0) / 1e6 for rank in means}

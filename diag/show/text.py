@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
+from enum import StrEnum
 from typing import Any
 
 from msgspec import Struct, to_builtins
@@ -21,10 +23,11 @@ from diag.rundir.lines import ANALYSIS_VERSION
 from diag.show import page as shown
 from diag.show.breakdowns import collective_table, efficiency_table, kernel_table, module_table, path_table
 from diag.show.memory import snapshots_sentence
-from diag.show.page import Advised, Card, advice_of, page_of
+from diag.show.page import Advised, Card, Page, advice_of, page_of
 from diag.show.policy import PAGE
 from diag.show.ranks import STALLS_TITLE, exchange_table
 from diag.show.table import print_table
+from diag.words import sentences
 from diag.words.formatting import counted, masked, spaced, visible
 from diag.words.table import Table
 from diag.words.terminal import report_console
@@ -35,10 +38,57 @@ from .json import coverage_to_dict, verdict_to_dict
 COLOUR = {Severity.HEALTHY: "green", Severity.WARN: "yellow", Severity.CRITICAL: "red"}
 
 
-def print_report(result: Result, console: Console | None = None) -> None:
-    """Prints the verdict and its evidence."""
+class Part(StrEnum):
+    """What stands behind the answer. It is printed if it is asked for."""
+
+    EVIDENCE = "evidence"
+    CHECKED = "checked"
+    TABLES = "tables"
+
+
+def print_report(
+    result: Result, console: Console | None = None, parts: Collection[Part] = (), paths: Sequence[str] = ()
+) -> None:
+    """Prints the answer, and the parts that are asked for. ``paths``: what was opened, for the commands that go on."""
     console = console or report_console()
-    page = page_of(result)
+    few = len(result.coverage.ranks_used) <= PAGE.most_ranks_in_full or Part.TABLES in parts
+    page = page_of(result, None if few else PAGE.ranks_that_matter)
+    _print_verdict(console, result, page)
+    if Part.EVIDENCE in parts:
+        for number, finding in enumerate(page.findings):
+            _print_finding(console, finding, first=number == 0)
+        print_advice(console, advice_of(result))
+    else:
+        _print_next_steps(console, page, advice_of(result))
+    console.print()
+    print_table(console, page.ranks)
+    if Part.EVIDENCE in parts and page.stall_lines:
+        console.print()
+        _say(console, STALLS_TITLE, "italic")
+        for line in page.stall_lines:
+            console.print(Padding(escape(visible(line)), (0, 0, 0, 2)))
+    console.print()
+    if snapshots := snapshots_sentence(result.tables.snapshots):
+        _say(console, snapshots)
+    if Part.CHECKED in parts:
+        for line in (page.basis, *_checked(page)):
+            _say(console, line, "dim")
+    else:
+        _say(console, " ".join((page.basis, *_checked_in_short(page, result.coverage))), "dim")
+    for note in page.notes:
+        console.print(f"[yellow]![/] {escape(spaced(note))}")
+    print_gaps(console, result.coverage.skipped, PAGE.most_gaps if Part.CHECKED in parts else PAGE.most_gaps_in_short)
+    if Part.TABLES in parts:
+        for name in _NOTED:
+            print_breakdown(result, name, console)
+    if paths and (rest := [part for part in Part if part not in parts]):
+        options = " ".join(f"--{part}" for part in rest)
+        more = sentences.MORE_BEHIND_THE_ANSWER(options=options, dashboard=_command("dashboard", paths))
+        console.print(escape(more), style="dim", soft_wrap=True)
+
+
+def _print_verdict(console: Console, result: Result, page: Page) -> None:
+    """What was run, how it ended, the verdict, and its numbers."""
     _say(console, " · ".join(page.facts), "dim")
     console.print()
     for failure in page.out_of_memory:
@@ -53,27 +103,49 @@ def print_report(result: Result, console: Console | None = None) -> None:
         first, *facts = page.verdict.facts
         _say(console, "; ".join((first, *(f"{fact[:1].lower()}{fact[1:]}" for fact in facts))) + ".")
     _say(console, " · ".join(f"{metric.label} {metric.value}" for metric in page.metrics), "dim")
-    for number, finding in enumerate(page.findings):
-        _print_finding(console, finding, first=number == 0)
-    print_advice(console, advice_of(result))
+
+
+def _print_next_steps(console: Console, page: Page, advised: Advised) -> None:
+    """What to do about the cause, the change with the largest gain, and a line for each finding that the headline does
+    not name."""
+    others = [card for card in page.findings if card.title.lower() not in page.verdict.headline.lower()]
     console.print()
-    print_table(console, page.ranks)
-    if page.stall_lines:
-        console.print()
-        _say(console, STALLS_TITLE, "italic")
-        for line in page.stall_lines:
-            console.print(Padding(escape(visible(line)), (0, 0, 0, 2)))
-    console.print()
-    if snapshots := snapshots_sentence(result.tables.snapshots):
-        _say(console, snapshots)
-    _say(console, page.basis, "dim")
-    if page.not_found:
-        _say(console, f"{shown.NOT_FOUND}: {', '.join(page.not_found)}.", "dim")
-    for questions_and_reason in page.not_looked:
-        _say(console, f"{shown.NOT_LOOKED} {questions_and_reason}.", "dim")
-    for note in page.notes:
-        console.print(f"[yellow]![/] {escape(spaced(note))}")
-    print_gaps(console, result.coverage.skipped)
+    if others and others[0].action == page.verdict.action:  # of a healthy run
+        _point(console, shown.LARGEST, _title_and_cost(others.pop(0)))
+    if page.verdict.action:
+        _point(console, shown.TO_DO, page.verdict.action)
+    for change in advised.changes[:1]:
+        price = (change.saves, *(() if change.sure else (sentences.MAY_SAVE_NOTHING(),)), *change.price)
+        _point(console, shown.ADVICE, f"{change.title}: {'; '.join(price)}")
+        for line in change.command.splitlines():
+            console.print(Padding(f"[cyan]{escape(line)}[/]", (0, 0, 0, 2), expand=False))
+    for card in others:
+        _point(console, shown.ALSO, _title_and_cost(card))
+
+
+def _title_and_cost(card: Card) -> str:
+    return f"{card.title} ({card.cost})" if card.cost else card.title
+
+
+def _point(console: Console, heading: str, text: str) -> None:
+    console.print(f"[bold]{heading}:[/] {escape(spaced(text))}")
+
+
+def _checked(page: Page) -> list[str]:
+    """All that was looked for, and why the rest could not be."""
+    found_not = [f"{shown.NOT_FOUND}: {', '.join(page.not_found)}."] if page.not_found else []
+    return [*found_not, *(f"{shown.NOT_LOOKED} {asked_and_reason}." for asked_and_reason in page.not_looked)]
+
+
+def _checked_in_short(page: Page, coverage: Coverage) -> list[str]:
+    """How much was looked for, in one line."""
+    reasons = Counter(item.reason for item in coverage.not_looked)
+    if not reasons:
+        return [sentences.ALL_LOOKED_FOR(absent=len(page.not_found))] if page.not_found else []
+    commonest, _ = reasons.most_common(1)[0]
+    more = len(reasons) - 1
+    why = commonest if not more else sentences.AND_MORE_REASONS(reason=commonest, more=counted(more, "more reason"))
+    return [sentences.SOME_NOT_LOOKED_FOR(absent=len(page.not_found), unseen=reasons.total(), why=why)]
 
 
 def _say(console: Console, text: str, style: str = "") -> None:
@@ -112,11 +184,12 @@ def _print_finding(console: Console, finding: Card, first: bool) -> None:
         console.print(Padding(f"[dim]{escape(spaced(f'{table}: {rows} = {value}'))}[/]", (0, 0, 0, 2)))
 
 
-def print_gaps(console: Console, gaps: Sequence[Gap]) -> None:
-    """What could not be read or used, one line each; only the first ``most_gaps``."""
-    for gap in gaps[: PAGE.most_gaps]:
+def print_gaps(console: Console, gaps: Sequence[Gap], most: int | None = None) -> None:
+    """What could not be read or used, one line each; only the first ``most``."""
+    most = PAGE.most_gaps if most is None else most
+    for gap in gaps[:most]:
         console.print(f"[yellow]![/] {escape(visible(gap.path))}: {escape(visible(gap.reason))}")
-    if (more := len(gaps) - PAGE.most_gaps) > 0:
+    if (more := len(gaps) - most) > 0:
         console.print(f"[yellow]![/] and {more:,} more, listed by --json")
 
 
@@ -135,7 +208,7 @@ _NOTED = {
 
 def print_breakdown(result: Result, name: str, console: Console | None = None) -> None:
     """Prints one of "collectives", "kernels", "modules", "efficiency" and "path" to standard output."""
-    console = report_console(console)
+    console = console or report_console()
     console.print()
     for table in breakdown_tables(result, name):
         if table.rows:

@@ -91,6 +91,7 @@ MAY_SAVE = Sentence(
     "Saves {likely} {per}, {share} of it (between {low} and {high}; it may save nothing: `diag tune` measures it)"
     "{against}"
 )
+MAY_SAVE_NOTHING = Sentence("it may save nothing: `diag tune` measures it")
 LESS_THAN_THE_FINDING = Sentence(", less than the {cost} of the finding: {why}")
 MORE_THAN_THE_FINDING = Sentence(", more than the {cost} of the finding: {why}")
 ANOTHER_RANK_IS_LAST = Sentence("another rank is then the last to arrive")
@@ -156,3 +157,12 @@ RANKS_ARE_SLOWER = Sentence("{ranks} {are} slower than {others} in {place}{load}
 SLOWEST_RANK_CHANGES = Sentence(
     "The slowest rank changes from step to step (load imbalance): {cost}; others waited {waits}"
 )
+
+# -- what stands behind an answer --------------------------------------------------------------------------------------
+
+ALL_LOOKED_FOR = Sentence("{absent} other causes were looked for and not found.")
+SOME_NOT_LOOKED_FOR = Sentence(
+    "{absent} other causes were looked for and not found; {unseen} could not be looked for: {why}."
+)
+AND_MORE_REASONS = Sentence("{reason}, and {more}")
+MORE_BEHIND_THE_ANSWER = Sentence("More: {options}, or -v for all. In the browser: {dashboard}")

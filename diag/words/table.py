@@ -157,14 +157,20 @@ class Table(Struct, frozen=True):
         )
 
     def without_zeros(self) -> Table:
-        """The table without the less important columns that hold nothing but zeros."""
-        places = range(len(self.columns))
-        zero = {place for place in places if not any(_plain(row[place]) for row in self.rows)} if self.rows else set()
-        return self.only(
+        """The table without the less important columns in which every number is written as zero."""
+        zero = {
             column.id
             for place, column in enumerate(self.columns)
-            if place not in zero or not column.unit.is_number or not 0 < column.weight <= TERMINAL.may_go_weight
+            if self.rows and all(self._is_zero(column, row[place]) for row in self.rows)
+        }
+        return self.only(
+            column.id
+            for column in self.columns
+            if column.id not in zero or not column.unit.is_number or not 0 < column.weight <= TERMINAL.may_go_weight
         )
+
+    def _is_zero(self, column: Column, value: Any) -> bool:
+        return not _plain(value) or (column.unit.is_number and written(column, value) == column.unit.text(0))
 
     def only(self, ids: Iterable[str]) -> Table:
         """The table with these columns, in this order."""

@@ -17,7 +17,7 @@ from diag.model.steps import Bottleneck
 from diag.show.json import to_dict
 from diag.show.page import Page, advice_of, page_of
 from diag.show.ranks import OTHERS_WAIT
-from diag.show.text import print_report
+from diag.show.text import Part, print_report
 from diag.words.formatting import duration
 from tests.app.test_html_report import Parsed
 from tests.app.test_pages import page as dashboard
@@ -34,7 +34,7 @@ def _plain(text: str) -> str:
 
 def _text(result: Result) -> str:
     console = Console(file=io.StringIO(), width=110, highlight=False, emoji=False)
-    print_report(result, console)
+    print_report(result, console, (Part.EVIDENCE, Part.CHECKED))
     assert isinstance(console.file, io.StringIO)
     return _plain(console.file.getvalue())
 

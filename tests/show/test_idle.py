@@ -14,7 +14,7 @@ from diag.api import Result, open_run
 from diag.serve.server import SAMPLES
 from diag.show.page import page_of
 from diag.show.ranks import idle_table, rank_table, stall_lines, stall_table
-from diag.show.text import print_breakdown, print_report
+from diag.show.text import Part, print_breakdown, print_report
 from diag.words.formatting import spaced
 from diag.words.wording import averaged_over, steps_counted
 from tests.account.kineto_builder import KinetoBuilder
@@ -30,7 +30,7 @@ def result(tmp_path: Path) -> Result:
 def report(result: Result) -> str:
     """As one line with single spaces."""
     console = Console(file=io.StringIO(), highlight=False, emoji=False)
-    print_report(result, console)
+    print_report(result, console, (Part.EVIDENCE, Part.CHECKED))
     assert isinstance(console.file, io.StringIO)
     return " ".join(console.file.getvalue().split())
 
@@ -179,7 +179,7 @@ def test_nothing_is_per_step_in_a_window_without_steps(tmp_path: Path) -> None:
     result = open_run(build.write(tmp_path))
     assert result.attribution.undivided
     text = io.StringIO()
-    print_report(result, Console(file=text, width=400))
+    print_report(result, Console(file=text, width=400), (Part.EVIDENCE, Part.CHECKED))
     for name in ("kernels", "path"):
         print_breakdown(result, name, Console(file=text, width=400))
     said = text.getvalue()
