@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 from . import flight_recorder
 from .fence import UNSEEN
 from .files import Complaints, append_to, encode, replace_file
+from .policy import RECORDING
 
 
 class Stacks:
@@ -60,6 +61,17 @@ class Stacks:
                 signal.signal(self._signal, signal.SIG_IGN)
             faulthandler.register(self._signal, self._file, all_threads=True, chain=False)
         return int(self._signal) if self._signal is not None else None
+
+    def write(self, path: Path) -> None:
+        """Writes the stacks of all threads, for a request that sends no signal: from another host. Not where the signal
+        has just written them. A thread that keeps the GIL keeps this one from running."""
+        if self._file is None:
+            return
+        with contextlib.suppress(OSError):
+            about = path.stat()
+            if about.st_size and time.time() - about.st_mtime < RECORDING.patience_s:
+                return
+            faulthandler.dump_traceback(self._file, all_threads=True)
 
     def uninstall(self, path: Path, keep: bool) -> None:
         """Removes the file if it is empty or not to be kept. The handler stays, with the file open, until the next

@@ -198,7 +198,7 @@ class Collector(AbstractContextManager["Collector"]):
             self._device_file,
             self._complaints,
             self._run.asked,
-            self._dump,
+            self._answer,
             TraceRequests(self._run.trace_asked, rank, self._windows.ask, self._snapshots.ask),
             lambda: self._guarded(self._write_waiting),
             lambda pauses: self._sampler.sample(self._thread.native_id, pauses),
@@ -511,6 +511,10 @@ class Collector(AbstractContextManager["Collector"]):
             self._gc_start_ns = now
         elif now - self._gc_start_ns >= RECORDING.least_gc_pause_ns:
             self._gc_pauses.append((self._gc_start_ns, now))
+
+    def _answer(self) -> None:
+        self._stacks.write(self._layout.stacks)
+        self._dump()
 
     def _dump(self) -> None:
         """Writes the Flight Recorders' dumps, which show the collectives that each rank called."""

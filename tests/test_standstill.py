@@ -177,3 +177,32 @@ def test_how_it_ended(tmp_path: Path) -> None:
     ):
         update_manifest(layout, **fields)
         assert state_of(layout.root).state == expected
+
+
+def test_two_groups_that_wait_for_each_other_name_nobody(tmp_path: Path) -> None:
+    """Rank 0 is in the first call of a group, the other in one of the world: none of them is at fault alone."""
+    run = tmp_path / "run"
+    training(run, {0: (1, 40, "backward"), 1: (1, 40, "backward")})
+    calls = ({"0": 5, "1": 0}, {"0": 6})
+    for rank in range(2):
+        file = RunLayout(run).rank(rank).heartbeat
+        beat = json.loads(file.read_text())
+        beat |= {"last_started": calls[rank], "last_finished": {"0": 5}, "recorder": {"0": [6 + rank, 5]}}
+        file.write_text(json.dumps(beat))
+        os.utime(file, ns=(NOW - S, NOW - S))
+    state = state_of(run, NOW)
+    assert [rank.state for rank in state.by_rank] == ["waiting", "waiting"]
+    assert "is in" not in state.headline
+
+
+def test_the_calls_that_only_the_recorder_sees_lead_to_the_rank(tmp_path: Path) -> None:
+    """DDP calls its all-reduces in C++."""
+    run = tmp_path / "run"
+    training(run, {0: (1, 40, "backward"), 1: (1, 40, "between steps")})
+    for rank, recorder in enumerate(([106, 105], [105, 105])):
+        file = RunLayout(run).rank(rank).heartbeat
+        beat = json.loads(file.read_text()) | {"recorder": {"0": recorder}}
+        file.write_text(json.dumps(beat))
+        os.utime(file, ns=(NOW - S, NOW - S))
+    state = state_of(run, NOW)
+    assert (state.by_rank[0].waits_in, state.by_rank[0].waits_for) == ("collective #106", (1,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,8 @@ import typer
 from diag.cli.reading import PolicyOption, override_thresholds
 from diag.collectors.layout import RunLayout, is_regular
 from diag.errors import DiagError, ExitCode
-from diag.words.terminal import put
+from diag.words.formatting import listing, spaced
+from diag.words.terminal import put, say
 
 
 def triage(
@@ -29,6 +31,14 @@ def triage(
             "--ras",
             help="Fetch two NCCL RAS reports of a running job, 5 s apart, and triage them too. `--ras HOST:PORT` "
             "sets the address (default: NCCL_RAS_ADDR, else localhost:28028).",
+        ),
+    ] = False,
+    stacks: Annotated[
+        bool,
+        typer.Option(
+            "--stacks",
+            help="First ask every rank of a stuck run directory for its Python stacks and its Flight Recorder's dump, "
+            "and show the stacks of all ranks as one tree. The training goes on as it is.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The JSON contract on standard output.")] = False,
@@ -64,14 +74,34 @@ def triage(
         paths = [path for path in paths if path not in addresses]
         reports = ask_twice("".join(addresses))
     paths = local_paths(paths)
+    run = RunLayout(Path(paths[0])) if len(paths) == 1 and is_regular(RunLayout(Path(paths[0])).manifest) else None
+    if stacks:
+        silent = _take_stacks(run)
     with reading_progress() as progress:
         answer = triage_paths(paths, progress, reports)
+    if stacks and run is not None:
+        from diag.watch.stacks import take_request_back
+
+        take_request_back(run)
+        if silent:
+            reason = "left no stacks: no answer to the request, as a process that is stopped gives none"
+            answer = replace(answer, gaps=(*answer.gaps, ("", f"{spaced(listing(silent))} {reason}")))
     usual = len(paths) == 1 and not ras and policy is None  # of the run alone, with the usual thresholds
-    if usual and is_regular((layout := RunLayout(Path(paths[0]))).manifest):
+    if usual and run is not None:
         with suppress(OSError):  # it is printed in any case
-            keep(layout, to_json(answer))
+            keep(run, to_json(answer))
     if as_json:
         put(to_json(answer) + "\n")
     else:
         print_triage(answer)
     raise typer.Exit(ExitCode.DATA_INCOMPLETE if incomplete(answer) else ExitCode.OK)
+
+
+def _take_stacks(run: RunLayout | None) -> list[int]:
+    """Ranks that did not answer."""
+    from diag.watch.stacks import take_stacks
+
+    if run is None:
+        raise DiagError("--stacks needs one run directory", exit_code=ExitCode.USAGE)
+    say("asking the ranks for their stacks", err=True)
+    return take_stacks(run)

@@ -70,7 +70,7 @@ def _waits(record: Rank) -> bool:
     """Whether a rank is in a collective, or was until the collective timed out."""
     if record.beat is None:
         return False
-    return "imed out" in record.error if record.beat.failed else record.beat.in_collective
+    return "imed out" in record.error if record.beat.failed else record.beat.may_wait
 
 
 def _phase(record: Rank) -> str:

@@ -16,11 +16,12 @@ from diag.ended.policy import ENDED
 from diag.model.steps import Outcome
 from diag.rundir.lines import read_record
 from diag.rundir.runs import RunState, state_of
+from diag.rundir.states import State
 from diag.words.formatting import NBSP, counted
 
 from .model import FAULTS, FULL, HEALTHY, NAME_NO_CAUSE, Clue, headline
 from .out_of_memory import look_at_snapshot, out_of_memory_lines
-from .read import read_run
+from .read import Rundir, read_run
 from .rundir import clues_of, needs_triage
 from .state import ended_well, standing
 
@@ -127,11 +128,11 @@ def _by_records(layout: RunLayout) -> Outcome:
     if best is None or unsure:
         if not full:
             why = "" if run.stuck else _sentence(standing(run).headline)
-            return Outcome("", None, why, action=_READ_MORE)
+            return Outcome("", None, why, action=_stacks_of(run) or _READ_MORE)
         best, sure = Clue(FULL, tuple(run.ranks[rank].culprit for rank in full), (), ENDED.raised), ENDED.raised
     elif FAULTS[best.fault_class].ending and full and set(full) == best.ranks:
         best = dataclasses.replace(best, fault_class=FULL)
-    action = look_at_snapshot([layout], best.ranks) if best.fault_class == FULL else ""
+    action = look_at_snapshot([layout], best.ranks) if best.fault_class == FULL else _stacks_of(run)
     return Outcome(
         "",
         None,
@@ -141,6 +142,11 @@ def _by_records(layout: RunLayout) -> Outcome:
         tuple(sorted(best.ranks)),
         action or _READ_MORE,
     )
+
+
+def _stacks_of(run: Rundir) -> str:
+    live = run.judged is not None and run.judged.state is State.STUCK
+    return f"`diag triage {run.manifest.parent} --stacks` takes the stacks of all ranks." if live else ""
 
 
 def _place(clue: Clue) -> float:

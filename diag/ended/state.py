@@ -74,7 +74,11 @@ def standing(run: Rundir) -> Standing:
     shown = [ranks[0] for ranks in states.values()][: ENDED.most_ranks_named]
     evidence += [evidence_of_standstill(run.ranks[rank]) for rank in shown]
     dumps = [f"`py-spy dump --pid {run.ranks[rank].pid}`" for rank in shown if run.ranks[rank].pid is not None]
-    steps = (f"While it runs, take the stacks: {', '.join(dumps)}.",) if dumps and not is_over(run) else ()
+    steps = (
+        (f"While it runs, take the stacks: {', '.join(dumps)}.",)
+        if dumps and not run.stuck and not is_over(run)
+        else ()
+    )
     return Standing(text, tuple(evidence), steps)
 
 

@@ -15,6 +15,7 @@ from diag.collectors.reading import walk
 from diag.ended.model import FULL
 from diag.errors import DiagError
 from diag.hang.policy import HANG_ANSWER
+from diag.rundir.states import State
 from diag.words.formatting import visible
 from diag.words.places import shown
 
@@ -217,7 +218,7 @@ def _investigated(
     ended = bool(runs) and all(map(is_over, runs))
     answer = reason(logs, from_dumps, [*from_runs, *findings.clues], well, state, backends, pids, ended)
     answer = _as_shown(_without_secrets(_with_snapshot(completed(answer, findings), paths)))
-    return Investigation(answer, logs, dumps, backends)
+    return Investigation(_with_stacks_to_take(answer, runs), logs, dumps, backends)
 
 
 def _as_shown(answer: Triage) -> Triage:
@@ -254,6 +255,15 @@ def _with_snapshot(answer: Triage, paths: Sequence[str]) -> Triage:
     layouts = [RunLayout(Path(path)) for path in paths if path != STDIN]
     step = look_at_snapshot(layouts, {culprit.rank for culprit in answer.culprits})
     return replace(answer, next_steps=(step, *answer.next_steps)) if step else answer
+
+
+def _with_stacks_to_take(answer: Triage, runs: Sequence[Rundir]) -> Triage:
+    """While a run is stuck and its stacks were not taken, the first next step is to take them."""
+    live = [run for run in runs if run.judged is not None and run.judged.state is State.STUCK]
+    if not live or answer.merged_stacks:
+        return answer
+    step = f"Take the stacks of all ranks: `diag triage {live[0].manifest.parent} --stacks`."
+    return replace(answer, next_steps=(step, *answer.next_steps))
 
 
 def _without_secrets(value: T) -> T:

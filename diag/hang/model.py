@@ -190,6 +190,15 @@ class Guess:
 
 
 @dataclass(frozen=True)
+class MergedStack:
+    """Ranks whose main threads were in the same calls. ``frames``: innermost first, ``name (file:line)``."""
+
+    ranks: tuple[int, ...]
+    frames: tuple[str, ...]
+    in_collective: bool
+
+
+@dataclass(frozen=True)
 class Triage:
     """The answer. ``fault_class``: an id of ``diag.hang.classes``."""
 
@@ -202,6 +211,7 @@ class Triage:
     next_steps: tuple[str, ...] = ()
     victims: tuple[int, ...] = ()
     stacks: tuple[Stack, ...] = ()
+    merged_stacks: tuple[MergedStack, ...] = ()  # of all ranks that left one, those that differ from most first
     coverage: tuple[str, ...] = ()  # what was read and what is missing, a sentence each
     gaps: tuple[tuple[str, str], ...] = ()
     guesses: tuple[Guess, ...] = ()  # where the answer is open, the best first

@@ -23,7 +23,7 @@ from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE
 from diag.hang.rules import RULES
 from diag.hang.rules.network import ends_on_its_host, interface_words
 from diag.hang.rules.processes import victims_of
-from diag.hang.rules.waiting import shown_stacks, stacks_of
+from diag.hang.rules.waiting import merged_stacks, shown_stacks, stacks_of
 from diag.hang.wording import steps
 from diag.words.formatting import counted, listing, spaced
 
@@ -442,6 +442,7 @@ def _with_cause(
         ),
         victims=victims,
         stacks=(*dumps.stacks, *shown_stacks(job, cause.ranks)),
+        merged_stacks=merged_stacks(job),
         coverage=_coverage(job, dumps, sure),
         gaps=(*job.logs.gaps, *dumps.gaps),
     )
@@ -475,6 +476,7 @@ def _without(
         next_steps=(*no_cause.steps, *steps(CLASSES[no_cause.fault_class], no_cause.culprits, facts=known), *collect),
         victims=_victims(job, suspects, ranks, reports) if no_cause.fault_class != "healthy" else (),
         stacks=(*dumps.stacks, *shown_stacks(job, set())),
+        merged_stacks=merged_stacks(job),
         coverage=_coverage(job, dumps, None),
         guesses=chosen.guesses,
         gaps=(*job.logs.gaps, *dumps.gaps),

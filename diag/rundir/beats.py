@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from diag.collectors.records import FAILED, P2P_PREFIX, Heartbeat
 
+_RECORDED = "recorded in "  # before the Flight Recorder's name of a group, which is not the host's
+
 
 @dataclass(frozen=True, slots=True)
 class Beat:
@@ -57,10 +59,29 @@ class Beat:
         return not on_device and len(on_host) < len(self.started)
 
     @property
+    def may_wait(self) -> bool:
+        """Whether it is, or may be, in a collective: also in the first one of a group, which is neither known to finish
+        on the host nor in the recorder."""
+        if self.in_collective:
+            return True
+        finished = dict(self.finished)
+        first = any(group not in finished for group, _ in self.started) and bool(finished)
+        return first and not self.failed and any(called > done for _, called, done in self.recorder)
+
+    @property
     def waits_in(self) -> tuple[tuple[str, int], ...]:
         """(group, sequence number) of the calls that are not known to be finished."""
         finished = dict(self.finished)
-        return tuple((group, number) for group, number in self.started if number > finished.get(group, -1))
+        on_host = tuple((group, number) for group, number in self.started if number > finished.get(group, -1))
+        if not on_host or on_host == self.started:  # launched in C++, or on a device: the recorder counts these
+            in_recorder = [(_RECORDED + name, done) for name, call, done in self.recorder if call > done > 0]
+            on_host += tuple((group, dict(self.calls)[group]) for group, _ in in_recorder)
+        return on_host
+
+    @property
+    def calls(self) -> tuple[tuple[str, int], ...]:
+        """(group, number of the last collective called), by the host and by the recorder."""
+        return (*self.started, *((_RECORDED + name, call) for name, call, _ in self.recorder))
 
     @property
     def waits_words(self) -> str:
@@ -71,6 +92,8 @@ class Beat:
         group, number = calls[-1]
         if group.startswith(P2P_PREFIX):
             return f"#{number} of {group}"
+        if group.startswith(_RECORDED):
+            return f"collective #{number}"
         return f"{self.op or 'collective'} #{number}" if len(calls) == 1 else f"#{number} of group {group}"
 
 
@@ -102,7 +125,7 @@ def members_of(group: str, groups: Groups, beats: Mapping[int, Beat | None]) -> 
     if group.startswith(P2P_PREFIX):
         ends = group.removeprefix(P2P_PREFIX).partition(" ")[0].split(">")
         return [int(end) for end in ends if end.isdecimal()]
-    return [rank for rank, beat in beats.items() if beat is not None and group in dict(beat.started)]
+    return [rank for rank, beat in beats.items() if beat is not None and group in dict(beat.calls)]
 
 
 def waited_for(beats: Mapping[int, Beat | None], groups: Mapping[int, Groups], waiting: Collection[int]) -> set[int]:
@@ -120,7 +143,7 @@ def waited_for(beats: Mapping[int, Beat | None], groups: Mapping[int, Groups], w
                 if member not in beats or member in reached:
                     continue
                 peer = beats[member]
-                if peer is None or dict(peer.started).get(group, -1) < number:
+                if peer is None or dict(peer.calls).get(group, -1) < number:
                     reached.add(member)
                     todo.append(member)
     return reached

@@ -144,7 +144,7 @@ class _Rank:
 
     @property
     def waits(self) -> bool:
-        return self.open and not self.silent and self.beat is not None and self.beat.in_collective
+        return self.open and not self.silent and self.beat is not None and self.beat.may_wait
 
     @property
     def in_phase_ns(self) -> int | None:
@@ -522,7 +522,7 @@ def _state_of_rank(rank: int, its: _Rank, beats: Mapping[int, Beat | None], wait
     for group, number in beat.waits_in if waits else ():
         for member in members_of(group, {}, beats):
             peer = beats.get(member)
-            if member != rank and member in beats and (peer is None or dict(peer.started).get(group, -1) < number):
+            if member != rank and member in beats and (peer is None or dict(peer.calls).get(group, -1) < number):
                 behind.append(member)
     return RankState(
         rank, state, beat.step, beat.phase, its.in_phase_ns, its.age_ns, beat.waits_words if waits else "",

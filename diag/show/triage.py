@@ -14,7 +14,7 @@ from rich.text import Text
 from diag import policy
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.ended.model import Culprit, Source, culprit_words
-from diag.hang.model import Stack, Triage
+from diag.hang.model import MergedStack, Stack, Triage
 from diag.hang.wording import EMPTY, by_reason, guess_words
 from diag.show.policy import PAGE
 from diag.words.formatting import counted, listing, spaced, visible
@@ -48,6 +48,7 @@ def to_dict(triage: Triage) -> dict[str, Any]:
         "next_steps": list(triage.next_steps),
         "victims": list(triage.victims),
         "stacks": [asdict(stack) for stack in triage.stacks],
+        "merged_stacks": [asdict(stack) for stack in triage.merged_stacks],
         "coverage": list(triage.coverage),
         "gaps": [{"path": path, "reason": reason} for path, reason in triage.gaps],
     }
@@ -79,7 +80,10 @@ def print_triage(triage: Triage, console: Console | None = None) -> None:
         facts.append(f"{counted(len(triage.victims), 'rank')} waited for it: {listing(triage.victims)}")
     console.print(Text(visible(spaced("; ".join(facts))) + "."))
     _section(console, "Evidence", [_line(console, evidence) for evidence in triage.evidence])
-    for stack in triage.stacks:
+    ranks = {rank for stack in triage.merged_stacks for rank in stack.ranks}
+    if len(ranks) > 1:
+        _section(console, f"Stacks of {counted(len(ranks), 'rank')}, outliers first", _tree(triage.merged_stacks))
+    for stack in triage.stacks if len(ranks) < 2 else ():
         _section(console, f"Stack of rank {stack.rank} ({stack.what})", _frames(stack))
     _section(console, "Next best guess", [Text(visible(guess_words(guess))) for guess in triage.guesses])
     ruled_out = [
@@ -130,6 +134,41 @@ def _frames(stack: Stack) -> list[Text]:
     rows = [Text(visible(frame), overflow="ellipsis", no_wrap=True) for frame in stack.frames[: PAGE.most_frames]]
     more = len(stack.frames) - PAGE.most_frames
     return [*rows, Text(f"… and {more} more", style="dim")] if more > 0 else rows
+
+
+def _tree(merged: Sequence[MergedStack]) -> list[Text]:
+    """All stacks as one tree, the outermost call first, with the ranks at its leaves. Calls that all share with the one
+    before are in one line."""
+    return _branch([(stack.frames[::-1], stack.ranks) for stack in merged], "", 0)
+
+
+def _branch(stacks: Sequence[tuple[Sequence[str], tuple[int, ...]]], indent: str, depth: int) -> list[Text]:
+    ranks = sorted(rank for _, of_stack in stacks for rank in of_stack)
+    common = 0
+    while all(len(frames) > common for frames, _ in stacks) and len({frames[common] for frames, _ in stacks}) == 1:
+        common += 1
+    shared = [_short_frame(frame) for frame in stacks[0][0][:common]]
+    if len(shared) > PAGE.most_frames:
+        half = PAGE.most_frames // 2
+        shared = [*shared[:half], f"… {len(shared) - 2 * half} calls …", *shared[-half:]]
+    rows = []
+    name = spaced(listing(ranks))
+    if shared or not depth:
+        rows.append(Text.assemble((f"{indent}{name}", "bold"), "  ", visible(" > ".join(shared)), overflow="fold"))
+    if len(stacks) > 1:
+        branches: dict[str, list[tuple[Sequence[str], tuple[int, ...]]]] = {}
+        for frames, of_stack in stacks:  # in their order: outliers first
+            key = frames[common] if len(frames) > common else ""
+            branches.setdefault(key, []).append((frames[common:], of_stack))
+        for branch in branches.values():
+            rows += _branch(branch, indent + "  ", depth + 1) if len(branches) > 1 else []
+    return rows
+
+
+def _short_frame(frame: str) -> str:
+    """``train (loop.py:12)`` of ``train (/home/user/loop.py:12)``."""
+    name, _, place = frame.rpartition(" (")
+    return f"{name} ({place.rpartition('/')[2]}" if name else frame
 
 
 def _step(step: str) -> Text:

@@ -123,6 +123,7 @@ def test_a_request_is_answered_while_the_training_hangs(layout: RunLayout, train
     assert isinstance(calls, list)
     assert [row[2:5] for row in calls] == [["all_reduce", 12, "float32"], ["all_reduce", 20, "float32"]]
     assert calls_in(layout.rank(0).flight_recorder_asked(0)) == [[[3]], [[3]], [[5]]]
+    assert "in stands_here" in layout.rank(0).stacks.read_text()  # no signal was sent, as from another host
     layout.asked.unlink()
     wait_for(lambda: beat(layout)["calls"] == [])
 

@@ -12,7 +12,7 @@ from diag.ended.model import Clue, Culprit, Source
 from diag.hang.classes import CLASSES
 from diag.hang.failures import STEP, TIMED_OUT, GroupTimeouts, group_of, groups_of, timeouts_of
 from diag.hang.job import JobLogs, distinct
-from diag.hang.model import Line, Role, Stack
+from diag.hang.model import Line, MergedStack, Role, Stack
 from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules.direct import time_of
 from diag.hang.rules.network import LOST
@@ -216,6 +216,7 @@ _COLLECTIVE = ("torch/distributed/distributed_c10d.py", "torch/distributed/c10d_
 _MACHINERY = re.compile(
     r"/lib/python\d[\d.]*/(?!(?:site|dist)-packages/)|(?:site|dist)-packages/torch/|diag/collectors/|^collectors/attach/"
 )
+_OURS = ("diag/collectors/", "(<diag:")  # in a training: its recorder
 
 
 @dataclass(frozen=True)
@@ -224,6 +225,7 @@ class ThreadStack:
     main: bool
     frames: tuple[str, ...]  # innermost first
     lines: tuple[Line, ...]  # of the frames
+    whole: tuple[str, ...] = ()  # all frames
 
     @property
     def in_collective(self) -> bool:
@@ -283,7 +285,7 @@ def _threads(rank: int, lines: list[Line]) -> list[ThreadStack]:
             # faulthandler prints the main thread last, and calls the current one "Current thread".
             main = '"MainThread"' in begin.text or "Current thread" in begin.text
             texts, of_frames = zip(*frames[: HANG_ANSWER.most_frames], strict=True)
-            threads.append(ThreadStack(rank, main, texts, of_frames))
+            threads.append(ThreadStack(rank, main, texts, of_frames, tuple(text for text, _ in frames)))
         if begins:
             begin, frames = line, []
             continue
@@ -319,6 +321,19 @@ def shown_stacks(job: JobLogs, culprits: set[int]) -> tuple[Stack, ...]:
         if s.rank not in culprits and s.in_collective
     ]
     return (*stopped[:4], *victims[:1])
+
+
+def merged_stacks(job: JobLogs) -> tuple[MergedStack, ...]:
+    """The main threads of all ranks, those in the same calls together. Outliers first: those outside of collectives,
+    then the smallest groups."""
+    groups: dict[tuple[str, ...], list[ThreadStack]] = defaultdict(list)
+    for stack in job.once(stacks_of):
+        groups[tuple(frame for frame in stack.whole if not any(part in frame for part in _OURS))].append(stack)
+    merged = [
+        MergedStack(tuple(stack.rank for stack in stacks), frames, stacks[0].in_collective)
+        for frames, stacks in groups.items()
+    ]
+    return tuple(sorted(merged, key=lambda group: (group.in_collective, len(group.ranks), group.ranks)))
 
 
 # -- Hangs without an error: a blocked watchdog, or all ranks in the first collective over P2P channels ----------------

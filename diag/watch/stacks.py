@@ -1,0 +1,68 @@
+"""The stacks of all ranks of a training that is stuck, on request: as ``diag run`` takes them before it ends a hang."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+import psutil
+
+from diag.collectors.layout import RunLayout
+from diag.collectors.records import HANG
+from diag.errors import DiagError, readable
+from diag.rundir.job_ranks import job_ranks
+from diag.rundir.lines import read_heartbeat
+from diag.rundir.runs import recording_environment, state_of
+from diag.watch.hang_monitor import gather
+from diag.watch.policy import WATCHING
+
+from .workers import Worker, recorded_process
+
+
+def take_stacks(run: RunLayout) -> list[int]:
+    """Asks every rank for its Python stacks, its Flight Recorder's dump and its calls, and waits for the answers. Each
+    rank writes them from the recorder's own thread, or where that cannot run in a signal handler; py-spy runs for the
+    ranks of this host, if it is installed and permitted. Returns the ranks that did not answer. DiagError for a run
+    that does not live, or that makes progress: then stacks are of a moment."""
+    layout = run.newest()
+    state = state_of(layout.root, with_answer=False)
+    if not state.live:
+        raise DiagError("the run does not live, so no rank can answer", path=layout.root)
+    if not state.stuck:
+        raise DiagError(
+            f"the training is not stuck ({state.state.value}), so stacks show a moment alone",
+            path=layout.root,
+            hint="diag trace records what the ranks do in a few steps",
+        )
+    with readable(layout.ranks_folder):
+        ranks = job_ranks(layout).files
+    number = int(time.time())  # different from the requests of a launcher, which count from 1
+    workers = [worker for rank in ranks if (worker := _here(layout, rank)) is not None]
+    gather(layout, workers, HANG, number, WATCHING.answer_s)
+    deadline = time.monotonic() + WATCHING.answer_s  # for the ranks of other hosts
+    near = {worker.rank for worker in workers}
+    while (missing := _unanswered(layout, list(ranks), number)) and time.monotonic() < deadline:
+        if set(missing) <= near:
+            break
+        time.sleep(WATCHING.poll_hang_s)
+    return missing
+
+
+def take_request_back(run: RunLayout) -> None:
+    """Removes the request: the ranks' heartbeats are short again. What they wrote stays."""
+    with suppress(OSError):
+        run.newest().asked.unlink()
+
+
+def _here(layout: RunLayout, rank: int) -> Worker | None:
+    _, pid = recorded_process(layout.rank(rank))
+    if not pid or not recording_environment(layout, pid):  # on another host, or of another user
+        return None
+    with suppress(psutil.Error):
+        return Worker(rank, psutil.Process(pid))
+    return None
+
+
+def _unanswered(layout: RunLayout, ranks: list[int], number: int) -> list[int]:
+    beats = {rank: read_heartbeat(layout.rank(rank))[0] for rank in ranks}
+    return [rank for rank, beat in beats.items() if beat is not None and beat.answered != number and not beat.done]

@@ -1,0 +1,53 @@
+"""The stacks of all ranks as one tree: ranks in the same calls together, outliers first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from diag.hang.api import triage
+from diag.show.triage import print_triage, to_dict
+
+WAITS = """Thread 0x00007f0000000001 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 331 in wait
+  File "/opt/diag/collectors/background.py", line 150 in _run
+
+Current thread 0x00007f0000000000 (most recent call first):
+  File "/opt/torch/distributed/distributed_c10d.py", line 3000 in all_reduce
+  File "/opt/diag/collectors/collectives.py", line 500 in timed
+  File "/home/me/train.py", line 40 in step
+  File "/home/me/train.py", line 80 in <module>
+"""
+LOADS = WAITS.replace(
+    '"/opt/torch/distributed/distributed_c10d.py", line 3000 in all_reduce', '"/home/me/data.py", line 7 in load'
+)
+
+
+def written(folder: Path, texts: dict[int, str]) -> str:
+    for rank, text in texts.items():
+        files = folder / "ranks" / f"{rank:05d}"
+        files.mkdir(parents=True)
+        (files / "stacks.txt").write_text(text)
+    return str(folder)
+
+
+def test_ranks_in_the_same_calls_are_one_group_and_outliers_come_first(tmp_path: Path) -> None:
+    path = written(tmp_path / "run", {rank: WAITS if rank != 2 else LOADS for rank in range(4)})
+    merged = to_dict(triage([path]))["merged_stacks"]
+    assert [group["ranks"] for group in merged] == [(2,), (0, 1, 3)]
+    assert merged[0]["frames"][0] == "load (/home/me/data.py:7)"
+    assert not any("collectors" in frame for group in merged for frame in group["frames"])
+
+
+def test_the_tree_has_the_ranks_at_its_leaves(tmp_path: Path) -> None:
+    path = written(tmp_path / "run", {rank: WAITS if rank != 2 else LOADS for rank in range(4)})
+    console = Console(width=120, record=True, file=(tmp_path / "out").open("w"))
+    print_triage(triage([path]), console)
+    text = console.export_text().replace("\u00a0", " ")
+    rows = [row.strip() for row in text.partition("outliers first\n")[2].splitlines()[:3]]
+    assert rows == [
+        "ranks 0, 1, 2, 3  <module> (train.py:80) > step (train.py:40)",
+        "rank 2  load (data.py:7)",
+        "ranks 0, 1, 3  all_reduce (distributed_c10d.py:3000)",
+    ]
