@@ -124,8 +124,8 @@ def _in_cache(path: str, cache: Cache) -> list[ReadResult] | None:
         key = _key(path, cache)
     except (DiagError, OSError):
         return None
-    contents = cache.load(key)
-    return [ReadResult(path, key, contents)] if contents is not None else None
+    result = _loaded(path, cache, key)
+    return [result] if result is not None else None
 
 
 def _in_processes(
@@ -205,9 +205,15 @@ def _read_file(path: str, cache: Cache, keep_small: bool) -> list[ReadResult]:
         with text_stream.opened(path) as file:
             return [ReadResult(path, contents=kineto.read_contents(file, path))]
     key = _key(path, cache)
-    if cache.load(key) is not None:
-        return [ReadResult(path, key)]
-    return [_ingest(path, cache, key)]
+    result = _loaded(path, cache, key) or _ingest(path, cache, key)
+    if keep_small:  # the caller is another process, and loads it itself
+        result.contents = None if result.key else result.contents
+    return [result]
+
+
+def _loaded(path: str, cache: Cache, key: str) -> ReadResult | None:
+    contents = cache.load(key)
+    return ReadResult(path, key, contents) if contents is not None else None
 
 
 def _is_large(path: str) -> bool:
@@ -228,8 +234,9 @@ def _ingest(path: str, cache: Cache, key: str) -> ReadResult:
                 with text_stream.opened(path) as file:
                     writer.finish(kineto.read_contents(file, path, writer.write))
                 cache.prune()
-                if cache.load(key) is not None:  # else another user's entry is in its place, which may not be readable
-                    return ReadResult(path, key)
+                result = _loaded(path, cache, key)
+                if result is not None:  # else another user's entry is in its place, which may not be readable
+                    return result
             except UnwritableError:
                 pass
     with text_stream.opened(path) as file:

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from diag.traces.event_table import EventTable
+from diag.traces import kineto_json
+from diag.traces.event_table import EventTable, add_events
 from diag.traces.fast.byte_columns import Text
-from diag.traces.fast.kineto_text import ABSENT, Heads, Key, integers, layout, read_times
+from diag.traces.fast.kineto_text import ABSENT, Heads, Key, KinetoText, integers, layout, read_times
 from diag.traces.kineto_json import KINETO_BETWEEN, Cutter
 from diag.traces.policy import TRACE_LIMITS, TRACE_READING
 
@@ -91,7 +92,7 @@ def test_times_of_any_width(lines: list[tuple[str, str, str]]) -> None:
     )
     events = layout(Text(body.encode()))
     assert events is not None
-    ts_ns, dur_ns, whole = read_times(events)
+    ts_ns, dur_ns, whole, _ = read_times(events)
     for row, (ts, dur, between) in enumerate(lines):
         expected = (nanoseconds_by_hand(ts), nanoseconds_by_hand(dur))
         if whole[row]:
@@ -104,7 +105,7 @@ def test_times_of_any_width(lines: list[tuple[str, str, str]]) -> None:
 def test_a_chunk_without_durations_has_no_times() -> None:
     events = layout(Text(event('      "b": 1').encode()))
     assert events is not None
-    assert [len(found) for found in read_times(events.only(np.zeros(1, dtype=np.bool_)))] == [0, 0, 0]
+    assert [len(found) for found in read_times(events.only(np.zeros(1, dtype=np.bool_)))] == [0, 0, 0, 0]
 
 
 # -- integers among arguments ------------------------------------------------------------------------------------------
@@ -125,7 +126,7 @@ value = st.one_of(
     number, number.map(str), st.floats(0, 1e6).map(lambda x: round(x, 4)), st.sampled_from(["a", None, []])
 )
 name = st.sampled_from(["External id", "correlation", "Total Allocated", "stream", 'say "correlation": 3', "cbid"])
-arguments = st.lists(st.tuples(name, value), min_size=1, max_size=5)
+arguments = st.lists(st.tuples(name, value), min_size=1, max_size=5, unique_by=lambda pair: pair[0])
 
 
 @settings(deadline=None)
@@ -151,6 +152,47 @@ def test_an_example_that_is_long_or_wide_misleads_nobody() -> None:
     events = layout(Text(",\n".join(map(event, bodies)).encode()))
     assert events is not None
     assert integers(events, [CORRELATION]).tolist() == [[5, 6, 7, ABSENT, ABSENT, 5]]
+
+
+def test_a_key_far_into_an_example_is_not_looked_for_behind_a_shorter_event() -> None:
+    long = "      " + ", ".join(f'"n{number}": {number}' for number in range(40)) + ', "correlation": 5'
+    bodies = [long, '      "correlation": 7', '      "cbid": 1', long, '      "cbid": 1']
+    events = layout(Text(",\n".join(map(event, bodies)).encode()))
+    assert events is not None
+    assert integers(events, [CORRELATION]).tolist() == [[5, 7, ABSENT, 5, ABSENT]]
+
+
+# -- layout ------------------------------------------------------------------------------------------------------------
+
+FLOW = '  {\n    "ph": "s", "id": 1, "pid": 1, "tid": 1, "ts": 1,\n    "cat": "ac2g", "name": "ac2g"\n  }'
+WITHOUT_ARGUMENTS = '  {\n    "ph": "X", "cat": "cpu_op", "name": "b", "pid": 1, "tid": 1,\n    "ts": 2, "dur": 1\n  }'
+WORK = (
+    '  {\n    "ph": "X", "cat": "cpu_op", "name": "%s", "pid": 1, "tid": 1,\n    "ts": 3, "dur": 1,\n'
+    '    "args": {\n      "a": %s\n    }\n  }'
+)
+kinds_of_events = st.sampled_from(
+    [FLOW, WITHOUT_ARGUMENTS, WORK % ("a", 1), WORK % ("{lambda()#1}", 1), WORK % ("c", '"{x}"'), WORK % ("d", "{}")]
+)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(kinds_of_events, st.sampled_from([",\n", ",\n", ",\n", ", \n", ",\n\n", ","])),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_every_event_is_read_however_it_is_separated_from_the_next(pieces: list[tuple[str, str]]) -> None:
+    text = "".join(one + between for one, between in pieces[:-1]) + pieces[-1][0]
+    table = EventTable()
+    if not KinetoText(table, "a.json").decode([text.encode()]):
+        table = EventTable()
+        add_events(table, kineto_json.events(text.encode(), "a.json"))
+    names = table.events().names.to_list()
+    codes = [code for frame in table.events().frames for code in frame.lazy().collect()["name"].to_list()]
+    expected = [one["name"] for one in json.loads(f"[{text}]") if one["ph"] == "X"]
+    assert sorted(names[code] for code in codes) == sorted(expected)
 
 
 # -- first lines -------------------------------------------------------------------------------------------------------

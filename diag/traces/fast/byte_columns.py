@@ -158,6 +158,16 @@ def starts_with(windows: Words, expected: bytes) -> Mask:
     return same
 
 
+def ends_with(windows: Words, expected: bytes) -> Mask:
+    same: Mask = np.ones(len(windows), dtype=np.bool_)
+    for word, column in enumerate(windows.T[::-1][: -(-len(expected) // WORD)]):
+        part = expected[max(len(expected) - WORD * (word + 1), 0) : len(expected) - WORD * word]
+        if len(part) < WORD:
+            column = column & _KEEP_LAST[len(part)]
+        same &= column == np.uint64(int.from_bytes(part.rjust(WORD, b"\0"), "little"))
+    return same
+
+
 def word_at(windows: Words, byte: int, words: int = 1) -> Words:
     """The words that begin at this byte, which may be any, of each window: a view, shape (windows, words)."""
     return np.ndarray((len(windows), words), "<u8", windows, byte, (windows.strides[0], WORD))

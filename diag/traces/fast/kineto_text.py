@@ -25,7 +25,20 @@ from diag.traces.policy import TRACE_LIMITS, TRACE_READING
 from diag.traces.trace import ARGS_ROW, COUNTERS, STORED
 
 from .. import kineto_json
-from .byte_columns import FAR_US, WORD, Mask, Positions, Text, Words, digits, goes_on, number_at, starts_with, word_at
+from .byte_columns import (
+    FAR_US,
+    WORD,
+    Mask,
+    Positions,
+    Text,
+    Words,
+    digits,
+    ends_with,
+    goes_on,
+    number_at,
+    starts_with,
+    word_at,
+)
 
 # -- kineto heads ------------------------------------------------------------------------------------------------------
 #
@@ -108,49 +121,40 @@ class Heads(Struct):
 
 # -- kineto layout -----------------------------------------------------------------------------------------------------
 #
-# Positions of the lines of each event, in text as Kineto prints it.
+# Positions of each event, in text as Kineto prints it.
 #
 # Since PyTorch 1.8 Kineto prints an event on its own lines: phase, category, name and thread on the first, times on the
-# second, then arguments; and a line with only a brace before and after it.
+# second, then arguments; and a line with only a brace before and after it. A trace has 11 lines for each event, but two
+# opening braces, so these are looked for, and times and first line are found from the arguments, backwards.
 
 
 class Layout(Struct, frozen=True):
-    """The lines of each event. Line ``i`` of the text lies between ``newlines[i]`` and ``newlines[i + 1]``. All other
-    arrays have the length of the events."""
+    """Where the braces of each event are. All arrays have the length of the events."""
 
     text: Text
-    newlines: Positions
-    opening: Positions  # the line with the brace before each event
-    closing: Positions  # and after it
+    opening: Positions  # the brace that opens the event, on its own line
+    closing: Positions  # the newline before the line with the brace that closes it
+    args: Positions  # the brace that opens its arguments; ABSENT without
+    named: Mask  # another object may begin before its arguments: in its name, by all appearances
+    nested: Mask  # another object may begin elsewhere in it
 
     def __len__(self) -> int:
         return len(self.opening)
 
-    def line(self, number: int) -> tuple[Positions, Positions]:
-        """(begin, end) of a line of each event, counted from 0; there are at least two."""
-        at = self.opening + (number + 1)
-        return self.newlines.take(at) + 1, self.newlines.take(at + 1)
-
     @property
-    def head(self) -> tuple[Positions, Positions]:
-        """(begin, end) of the first line."""
-        return self.line(0)
-
-    @property
-    def times(self) -> tuple[Positions, Positions]:
-        """(begin, end) of the second line."""
-        return self.line(1)
+    def begin(self) -> Positions:
+        """Where the first line begins."""
+        return self.opening + 2
 
     @property
     def arguments(self) -> tuple[Positions, Positions]:
-        """(begin, end) of the text after the opening of the arguments on the third line, up to the last line's end."""
-        body = np.minimum(self.opening + 4, self.closing)
-        return self.newlines.take(body) + 1, self.newlines.take(self.closing)
+        """(begin, end) of the text after the opening of the arguments, up to the last line's end."""
+        return self.args + 2, self.closing
 
     @property
     def whole(self) -> tuple[Positions, Positions]:
         """(begin, end) of all lines."""
-        return self.newlines.take(self.opening + 1) + 1, self.newlines.take(self.closing)
+        return self.begin, self.closing
 
     def only(self, chosen: Mask | Positions) -> Self:
         """These events: a mask or their indices."""
@@ -158,37 +162,62 @@ class Layout(Struct, frozen=True):
             if chosen.all():
                 return self
             chosen = np.flatnonzero(chosen)
-        return type(self)(self.text, self.newlines, self.opening.take(chosen), self.closing.take(chosen))
+        opening, closing, args = (column.take(chosen) for column in (self.opening, self.closing, self.args))
+        return type(self)(self.text, opening, closing, args, self.named.take(chosen), self.nested.take(chosen))
+
+
+_MAY_FOLLOW_BRACE = np.isin(np.arange(256), list(b' \t\n\r"}'))  # in JSON, where the brace opens an object
+# Two words, and less.
+_OPEN_ARGS, _BETWEEN_EVENTS = b',\n    "args": {\n', b"\n  },\n  {\n"
+_FIRST_OPENING, _LAST_CLOSING = b"\n  {\n", b"\n  }"
 
 
 def layout(text: Text) -> Layout | None:
-    """The lines of each event; None if the text is not printed like Kineto's, or if part of it is not an event."""
-    newlines = text.newlines()
-    size = newlines[1:] - newlines[:-1]
-    short = np.flatnonzero((size ^ 4) <= 1)  # 4 and 5: lines of three or four bytes
-    # Which of these lines are "  {", and which "  }," or "  }": byte by byte, which copies none of them.
-    begin, long = newlines.take(short) + 1, size.take(short) == 5
-    indented = (text.at.take(begin) == ord(" ")) & (text.at.take(begin + 1) == ord(" "))
-    brace = text.at.take(begin + 2)
-    opening = short[indented & (brace == ord("{")) & ~long]
-    closing = short[indented & (brace == ord("}")) & ((text.at.take(begin + 3) == ord(",")) | ~long)]
-    # Every event opens right after the previous one has closed, and there is nothing around them.
-    if not len(opening) or len(opening) != len(closing) or (opening[1:] != closing[:-1] + 1).any():
+    """Where each event and its arguments begin and end; None if the text is not printed like Kineto's, or if part of it
+    is not an event.
+
+    Every opening brace is looked at: it is between two events, or before arguments, or followed by a letter and so
+    inside a text, or its event is told apart. So no event can hide in another one, however the text is printed."""
+    braces = np.flatnonzero(text.at == ord("{"))
+    if not len(braces):
         return None
-    around = text.raw[: newlines[opening[0]]] + text.raw[newlines[closing[-1] + 1] :]
-    if around.strip() or (closing - opening < 3).any():
+    first, end = int(braces[0]), text.raw.rfind(_LAST_CLOSING)
+    head = text.raw[: first + 2]
+    if not head.endswith(_FIRST_OPENING) or head[: -len(_FIRST_OPENING)].strip() or end < first:
         return None
-    return Layout(text, newlines, opening, closing)
+    if text.raw[end + len(_LAST_CLOSING) :].removeprefix(b",").strip():
+        return None
+    around = text.windows(braces - (len(_OPEN_ARGS) - 2), len(_OPEN_ARGS) // WORD)
+    opens = ends_with(around, _BETWEEN_EVENTS)
+    opens[0] = True
+    opens_args = ends_with(around, _OPEN_ARGS)
+    event = np.cumsum(opens) - 1
+    opening = braces[opens]
+    owner = event[opens_args]
+    if (owner[1:] == owner[:-1]).any():
+        return None
+    args = np.full(len(opening), ABSENT)
+    args[owner] = braces[opens_args]
+    named, nested = np.zeros((2, len(opening)), dtype=np.bool_)
+    others = np.flatnonzero(~(opens | opens_args))
+    others = others[_MAY_FOLLOW_BRACE.take(text.at.take(braces[others] + 1))]
+    if len(others):
+        owner = event[others]
+        in_name = braces[others] < args[owner]
+        named[owner[in_name]] = nested[owner[~in_name]] = True
+    closing = np.append(opening[1:] - (len(_BETWEEN_EVENTS) - 2), end)
+    return Layout(text, opening, closing, args, named, nested)
 
 
 # -- kineto arguments --------------------------------------------------------------------------------------------------
 #
 # The integers after some keys in the events' arguments.
 #
-# Kineto prints the arguments of one kind of event in one order, so the text between their numbers is the same in all
-# events of the kind: it is taken from one of them and only compared in the others, number by number. The few events
-# that match none of the first examples are searched for the keys. In a trace of a million events, of which 310,000 are
-# launches or launched and 140,000 memory samples, that takes 0.14 s; searching all of them took 0.3.
+# Kineto prints the arguments of one kind of event in one order. A single key, which no event has twice, is looked for
+# where an example has it. For several keys the text between the numbers, which is the same in all events of the kind,
+# is taken from an example and only compared in the others, number by number. The few events that match none of the
+# first examples are searched for the keys. In a trace of a million events, of which 310,000 are launches or launched
+# and 140,000 memory samples, that takes 0.14 s; searching all of them took 0.3.
 
 ABSENT = -(1 << 62)  # stands for null
 # A key of the arguments with the separator before its value, and the index of a byte in it that is rare in a trace.
@@ -213,7 +242,10 @@ def integers(events: Layout, keys: Sequence[Key]) -> npt.NDArray[np.int64]:
             unlike.append(rest[:1])
             rest = rest[1:]
             continue
-        alike, values = _follow(events.text, begin.take(rest), between, len(keys))
+        if len(keys) == 1:
+            alike, values = _at_once(events.text, begin.take(rest), end.take(rest), between, keys[0][0])
+        else:
+            alike, values = _follow(events.text, begin.take(rest), between, len(keys))
         by_key[:, rest.take(alike)] = values
         rest = np.delete(rest, alike)
     rest = np.concatenate((*unlike, rest))
@@ -257,6 +289,17 @@ def _between_numbers(body: bytes, keys: Sequence[Key]) -> list[_Part] | None:
     ):
         return None
     return parts
+
+
+def _at_once(
+    text: Text, begin: Positions, end: Positions, parts: Sequence[_Part], key: bytes
+) -> tuple[Positions, npt.NDArray[np.int64]]:
+    """As `_follow` for one key: which of the texts have it where the example has it, whatever stands before."""
+    offset = sum(len(part.text) + part.width for part in parts) - parts[-1].width - len(key)
+    place = np.minimum(begin + offset, end)
+    alike = np.flatnonzero(text.equal(place, key) & (place < end))
+    values, _ = _integers(text, place.take(alike) + len(key), parts[-1].digits)
+    return alike, values[None]
 
 
 def _follow(text: Text, at: Positions, parts: Sequence[_Part], keys: int) -> tuple[Positions, npt.NDArray[np.int64]]:
@@ -328,36 +371,37 @@ def _signless(text: Text, begin: Positions) -> Positions:
 # eight (60 ms in a million events). A line with another layout is searched for its numbers.
 
 TIMES = b'    "ts": '
-_BETWEEN, _ARGS = b', "dur": ', b'    "args": {\n'
+_BETWEEN = b', "dur": '
 _DECIMALS = 4  # a point and three digits
 _FIRST = re.compile(rb'    "ts": (\d{8,16})(\.\d{3})?, "dur": \d')
+_FROM_TIMES = len(_OPEN_ARGS) - 2  # from the end of the times to the brace of the arguments
 
 
-def read_times(events: Layout) -> tuple[Positions, Positions, Mask]:
-    """ts_ns, dur_ns, and whether the event has the usual layout: times on the second line, then its arguments."""
-    text, (begin, end), (args, _) = events.text, events.times, events.arguments
-    # The times end with a comma if arguments follow.
-    end = end - 1
-    ends_well = (text.at.take(end) == ord(",")) & text.equal(args - len(_ARGS), _ARGS)
-    ts_ns, dur_ns, whole = _like_the_first(text, begin, end)
+def read_times(events: Layout) -> tuple[Positions, Positions, Mask, Positions]:
+    """ts_ns, dur_ns, whether the times are on the line before the arguments, and where that line begins; of events with
+    arguments."""
+    text, end = events.text, events.args - _FROM_TIMES
+    ts_ns, dur_ns, whole, begin = _like_the_first(text, end)
     if not whole.all():
         others = np.flatnonzero(~whole)
-        ts_ns[others], dur_ns[others], whole[others] = _times_searched(
-            text, begin[others], end[others], ends_well[others]
-        )
-    return ts_ns, dur_ns, whole & ends_well
+        begin[others] = [text.raw.rfind(b"\n", 0, place) + 1 for place in end[others].tolist()]
+        ts_ns[others], dur_ns[others], whole[others] = _times_searched(text, begin[others], end[others])
+    return ts_ns, dur_ns, whole & (begin > events.begin), begin
 
 
-def _like_the_first(text: Text, begin: Positions, end: Positions) -> tuple[Positions, Positions, Mask]:
-    """The times in lines ``[begin, end)`` with the same layout as the first one; and which lines these are. Durations
-    of up to eight digits before the point."""
-    none = np.zeros(len(begin), dtype=np.int64)
-    first = _FIRST.match(text.raw, int(begin[0]), int(end[0])) if len(begin) else None
+def _like_the_first(text: Text, end: Positions) -> tuple[Positions, Positions, Mask, Positions]:
+    """The times in lines with these ends and the same layout as the first one; which lines these are, and where they
+    begin. Durations of up to eight digits before the point."""
+    none = np.zeros(len(end), dtype=np.int64)
+    start = text.raw.rfind(b"\n", 0, int(end[0])) + 1 if len(end) else 0
+    first = _FIRST.match(text.raw, start, int(end[0])) if len(end) else None
     if first is None:
-        return none, none.copy(), none.astype(np.bool_)
-    point, decimal, at = first.end(1) - int(begin[0]), first[2] is not None, first.end() - 1 - int(begin[0])
+        return none, none.copy(), none.astype(np.bool_), none.copy()
+    point, decimal, at = first.end(1) - start, first[2] is not None, first.end() - 1 - start
+    begin = text.last_space(end) + (1 - at)
     lines = text.windows(begin, -(-(at + WORD) // WORD))  # up to the eighth digit of the duration
     whole = starts_with(lines, TIMES) & starts_with(word_at(lines, at - len(_BETWEEN), 2), _BETWEEN)
+    whole &= text.at.take(begin - 1) == ord("\n")
     ts_us = number_at(lines, point, point - len(TIMES), whole)
     whole &= ts_us < FAR_US
     ts_ns = 1000 * np.where(whole, ts_us, 0)
@@ -371,14 +415,14 @@ def _like_the_first(text: Text, begin: Positions, end: Positions) -> tuple[Posit
         last = text.windows(end - WORD, 1)
         whole &= last.view(np.uint8)[:, -_DECIMALS] == ord(".")
         dur_ns += digits(last[:, 0], _DECIMALS - 1, whole)
-    return ts_ns, dur_ns, whole
+    return ts_ns, dur_ns, whole, begin
 
 
-def _times_searched(text: Text, begin: Positions, end: Positions, ends_well: Mask) -> tuple[Positions, Positions, Mask]:
+def _times_searched(text: Text, begin: Positions, end: Positions) -> tuple[Positions, Positions, Mask]:
     """The times in lines of any width, and which lines are valid."""
     begin = begin + len(TIMES)
     dur_begin = text.last_space(end) + 1
-    whole = ends_well & text.equal(dur_begin - len(_BETWEEN), _BETWEEN) & (dur_begin > begin + len(_BETWEEN))
+    whole = text.equal(dur_begin - len(_BETWEEN), _BETWEEN) & (dur_begin > begin + len(_BETWEEN))
     dur_begin = np.where(whole, dur_begin, end)
     ts_ns, ts_valid = text.microseconds(begin, dur_begin - len(_BETWEEN))
     dur_ns, dur_valid = text.microseconds(dur_begin, end)
@@ -417,25 +461,25 @@ class KinetoText:
         events = layout(text)
         if events is None:
             return False
-        head, _ = events.head
-        beginning = text.windows(head, 2)
+        beginning = text.windows(events.begin, 2)
         phase = beginning.view(np.uint8)[:, len(_PHASE)]
-        duration = starts_with(beginning, _DURATION)
-        ignored = (phase != ord("X")) & starts_with(beginning, _PHASE)
+        duration = starts_with(beginning, _DURATION) & (events.args != ABSENT) & ~events.nested
+        ignored = (phase != ord("X")) & starts_with(beginning, _PHASE) & ~(events.named | events.nested)
         durations = events.only(duration)
-        ts_ns, dur_ns, timed = read_times(durations)
+        ts_ns, dur_ns, timed, times_begin = read_times(durations)
         odd = ~(duration | ignored)
         if not timed.all():
             odd[np.flatnonzero(duration)[~timed]] = True
-            durations, ts_ns, dur_ns = durations.only(timed), ts_ns[timed], dur_ns[timed]
+            durations = durations.only(timed)
+            ts_ns, dur_ns, times_begin = ts_ns[timed], dur_ns[timed], times_begin[timed]
         if odd.sum() > TRACE_READING.other_layout_share * len(odd):
             return False
-        begin, end = durations.head
-        heads = self._heads.of(text, begin + len(_DURATION), end)
+        heads = self._heads.of(text, durations.begin + len(_DURATION), times_begin - 1)
         if heads is None:
             return False
         self._add(durations, ts_ns, dur_ns, heads)
-        self._add_samples(events.only(np.flatnonzero(ignored & (phase == ord("i")))))
+        marks = np.flatnonzero(ignored & (phase == ord("i")) & (events.args != ABSENT))
+        odd[marks[self._add_samples(events.only(marks))]] = True
         if odd.any():
             bodies = text.slices(*events.only(odd).whole)
             add_events(self.table, kineto_json.events(b"{%b}" % b"},{".join(bodies), self.name))
@@ -469,20 +513,28 @@ class KinetoText:
                 rows[index] = self.table.arguments_row(kineto_json.arguments(b"{" + body))
         return rows
 
-    def _add_samples(self, events: Layout) -> None:
-        text, (_, end) = events.text, events.head
-        events = events.only(text.equal(end - len(_SAMPLE_END), _SAMPLE_END))
-        if not len(events):
-            return
+    def _add_samples(self, events: Layout) -> Positions:
+        """Adds the allocator's samples; which events are samples of another layout."""
+        text = events.text
+        samples, thread_begin = _with_first_line(text, events.begin, _SAMPLE_END)
+        if not len(samples):
+            return samples
+        events = events.only(samples)
         # The thread has its own line, so the times are on the third.
-        thread_begin, thread_end = events.line(1)
-        begin = thread_end + 1 + len(TIMES)
-        ts_ns, timed = text.microseconds(begin, text.number_end(begin))
-        timed &= text.equal(thread_end + 1, TIMES)
+        end = events.args - _FROM_TIMES
+        begin = text.last_space(end) + 1
+        thread_end = begin - len(TIMES) - 1
+        ts_ns, timed = text.microseconds(begin, end)
+        timed &= text.equal(thread_end + 1, TIMES) & (text.at.take(thread_end) == ord("\n"))
+        timed &= thread_begin < thread_end
+        odd = samples[~timed]
+        if len(odd):
+            events, thread_begin, thread_end = events.only(timed), thread_begin[timed], thread_end[timed]
         columns = dict(zip(_COUNTER_KEYS, integers(events, list(_COUNTER_KEYS.values())), strict=True))
-        columns["ts_ns"] = ts_ns
+        columns["ts_ns"] = ts_ns[timed]
         columns["thread"] = self._threads_of(text, thread_begin, thread_end)
-        self.table.add_counters(_with_nulls({key: columns[key][timed] for key in COUNTERS}, COUNTERS))
+        self.table.add_counters(_with_nulls({key: columns[key] for key in COUNTERS}, COUNTERS))
+        return odd
 
     def _threads_of(self, text: Text, begin: Positions, end: Positions) -> Positions:
         """The codes of the threads in these lines; ABSENT if a line names none."""
@@ -498,6 +550,17 @@ class KinetoText:
             return ABSENT
         pid, tid = (msgspec.json.decode(part, type=str | int) for part in place.groups())
         return self.table.thread(pid, tid)
+
+
+def _with_first_line(text: Text, begin: Positions, line_end: bytes) -> tuple[Positions, Positions]:
+    """Which lines that begin there have this end, and where the lines after them begin."""
+    after = np.zeros(len(begin), dtype=np.int64)
+    if len(begin):
+        after = begin + (text.raw.find(b"\n", int(begin[0])) + 1 - int(begin[0]))  # all of a kind have this length
+        others = np.flatnonzero(~text.equal(after - len(line_end) - 1, line_end + b"\n"))
+        after[others] = [text.raw.find(b"\n", place) + 1 for place in begin[others].tolist()]
+    chosen = np.flatnonzero(text.equal(after - len(line_end) - 1, line_end))
+    return chosen, after[chosen]
 
 
 def _with_nulls(columns: dict[str, npt.NDArray[np.generic]], schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
