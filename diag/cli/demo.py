@@ -58,7 +58,19 @@ def demo(
 
 
 def _train(folder: Path, steps: int, faults: list[str]) -> int:
-    command = ["run", "--strategy", "fsdp2", "--nproc", "2", "--steps", str(steps), *faults, "--out", str(folder)]
+    command = [
+        "run",
+        "--quiet",
+        "--strategy",
+        "fsdp2",
+        "--nproc",
+        "2",
+        "--steps",
+        str(steps),
+        *faults,
+        "--out",
+        str(folder),
+    ]
     say(f"\n$ diag {' '.join(command)}")
     return processes.run(processes.python("-m", "diag", *command)).returncode
 

@@ -53,12 +53,16 @@ def say_why(layout: RunLayout) -> None:
 # What is printed when a training has ended, and its exit code.
 
 
-def say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool = False) -> int:
-    """The exit code of the training, whatever fails here. ``shown``: its own output has been on the terminal."""
+def say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool = False, quiet: bool = True) -> int:
+    """The exit code of the training, whatever fails here. ``shown``: its own output has been on the terminal;
+    ``quiet``: without the verdict."""
     from diag.watch.launch import after_training
 
     with after_training(_print_message):
         _say_end(layout, outcome, collect, shown)
+    if collect and not quiet and not outcome.exit_code:
+        with after_training(_print_message):
+            _say_verdict(layout.newest(), shown)
     flush_or_drop()
     return outcome.exit_code
 
@@ -87,6 +91,35 @@ def _say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool) ->
                 _print_message("the training ended with exit code 0, and not every rank reached its end")
                 say_why(newest)
         say(f"Recorded in {newest.root}. Next: diag analyze {newest.root}", err=shown)
+
+
+def _say_verdict(layout: RunLayout, shown: bool) -> None:
+    """Analyses the run and prints its verdict; says so where that would take long. Another node's ranks may be left: of
+    several nodes, the one with the first rank prints it."""
+    import os
+    import socket
+
+    from diag.rundir.lines import read_identity
+    from diag.rundir.runs import record_bytes
+    from diag.watch.policy import WATCHING
+
+    ranks = layout.ranks()
+    if not _has_steps(layout):
+        return
+    first, _ = read_identity(next(iter(ranks.values())))
+    if first is not None and first.host != socket.gethostname():
+        return
+    if record_bytes(layout.root) > WATCHING.most_bytes_of_verdict:
+        return  # the line before names the command
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as diag analyze
+    from diag.show.json import save
+    from diag.show.text import print_verdict
+    from diag.summaries import open_by_size
+
+    result = open_by_size(layout.root)
+    say(err=shown)
+    print_verdict(result, console(err=shown))
+    save(result, None)
 
 
 def _has_steps(layout: RunLayout) -> bool:
@@ -133,6 +166,7 @@ class RunOptions(RecordingOptions, TrainerOptions):
         "--no-trace.",
         least=0,
     )
+    quiet: bool = option(False, COLLECT, "Leave out the verdict at the end, for which the run is analysed.")
     collect: bool = option(True, COLLECT, "--no-collect trains without any collector.", "--collect/--no-collect")
 
     @classmethod
@@ -201,8 +235,8 @@ def run(
     `diag run [OPTIONS]` trains with the bundled trainer. `diag run --nproc 8 train.py --its args` runs your own script,
     unmodified, as torchrun would; `diag run -- torchrun ... train.py` runs a command (accelerate, deepspeed, python).
 
-    The exit code is the training's own, or 5 if the training hung and was ended. After a hang or a crash it prints
-    which rank is at fault, as `diag triage` does.
+    The exit code is the training's own, or 5 if the training hung and was ended. It ends with the verdict, as
+    `diag analyze` gives it, or after a hang or a crash with the rank that is at fault, as `diag triage` gives it.
     """
     override_thresholds(policy)
     options = RunOptions.of(values)
@@ -279,7 +313,7 @@ def _run_bundled(options: RunOptions) -> int:
         injected=list(trainer.inject),
         resumed_from=trainer.resume or "",
     )
-    return say_end(layout, bundled(layout, launch, settings, trainer), options.collect)
+    return say_end(layout, bundled(layout, launch, settings, trainer), options.collect, quiet=options.quiet)
 
 
 def _run_own(context: typer.Context, command: list[str], options: RunOptions) -> int:
@@ -308,7 +342,7 @@ def _run_own(context: typer.Context, command: list[str], options: RunOptions) ->
     settings = options.of_collectors()
     launch = replace(launch, environment=environment_of(layout, settings, collect))
     start = partial(run_script, module=options.module) if is_script else run_command
-    return say_end(layout, start(layout, launch, settings, command), collect, shown=True)
+    return say_end(layout, start(layout, launch, settings, command), collect, True, options.quiet)
 
 
 def _is_on_command_line(context: typer.Context, name: str) -> bool:

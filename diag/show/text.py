@@ -87,6 +87,13 @@ def print_report(
         console.print(escape(more), style="dim", soft_wrap=True)
 
 
+def print_verdict(result: Result, console: Console) -> None:
+    """Prints what was run, the verdict and what to do about it: how ``diag run`` ends."""
+    page = page_of(result, PAGE.ranks_that_matter)
+    _print_verdict(report_console(console), result, page)
+    _print_next_steps(console, page, advice_of(result))
+
+
 def _print_verdict(console: Console, result: Result, page: Page) -> None:
     """What was run, how it ended, the verdict, and its numbers."""
     _say(console, " · ".join(page.facts), "dim")

@@ -296,7 +296,7 @@ def _memory_delta(this_round: Round) -> int | None:
 def train(arguments: Sequence[str], folder: Path) -> str:
     """Runs ``diag run`` with these arguments into this run directory; its output is in a .log file next to it. Returns
     why it failed, "" if it did not."""
-    command = processes.python("-m", "diag", "run", *arguments, "--out", str(folder))
+    command = processes.python("-m", "diag", "run", "--quiet", *arguments, "--out", str(folder))
     printed = folder.with_suffix(".log")
     with open_private(printed) as log:
         code = processes.run(command, stdout=log, stderr=subprocess.STDOUT).returncode

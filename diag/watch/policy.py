@@ -48,6 +48,12 @@ class Watching(Topic, name="watching", fixed=True):
         "fraction of the limit: with 64 nodes on shared storage, 64 launchers would otherwise read 512 "
         "files a second each",
     )
+    most_bytes_of_verdict = threshold(
+        256 << 20,
+        "bytes",
+        "chosen",
+        "of the records: diag run ends with the verdict of a run that takes seconds to analyse",
+    )
     log_chunk_bytes = threshold(1 << 16, "bytes")
     linger_s = threshold(1.0, "s", "chosen", "time to wait for output of a process that outlives its rank")
     margin_s = threshold(
