@@ -387,7 +387,7 @@ def test_text_and_json(tmp_path: Path) -> None:
         "ns_per_step": 35 * MS,
         "share": pytest.approx(35 / 74.2, abs=0.001),
     }
-    ended = diag("analyze", tmp_path, "--table", "path")
+    ended = diag("analyze", tmp_path, "--table", "path", "--evidence")
     assert ended.returncode == 0, ended.stderr
     lines = [" ".join(line.split()) for line in ended.stdout.splitlines()]
     assert "1 compute/forward layers.3.mlp 35.0 47.2%" in lines
