@@ -42,7 +42,7 @@ def find(subject: Subject) -> list[Finding]:
             title=f"Checkpoints stop the training: {in_ms(each)} in {len(saving)} of {len(saved)} steps",
             action=_action(records, subject.tables.manifest.strategy if subject.tables.manifest else None),
             evidence=[
-                Evidence("steps", "steps with a checkpoint", float(len(saving)), "steps", _SAVING),
+                Evidence("steps with a checkpoint", float(len(saving)), "steps", _SAVING),
                 *_evidence([record for record in records if not record.failed]),
             ],
             ranks=ranks,
@@ -72,18 +72,16 @@ def _evidence(records: list[CheckpointRecord]) -> Iterable[Evidence]:
     # The slowest rank counts: the other ranks' shards are of no use without its own.
     writing = mean(max(_writing_ns(record) for record in ranks) for ranks in by_step.values())
     stopped = mean(max(record.blocking_ns for record in ranks) for ranks in by_step.values())
-    yield Evidence("checkpoints", "size of a checkpoint, all ranks", round(size / 1e6, 3), "MB", _WRITTEN)
+    yield Evidence("size of a checkpoint, all ranks", round(size / 1e6, 3), "MB", _WRITTEN)
     if writing > 0:
-        yield Evidence("checkpoints", "write bandwidth", round(size * 1e3 / writing, 1), "MB/s", _WRITTEN)
-    yield Evidence("checkpoints", "training blocked", round(stopped / 1e6, 3), "ms", _WRITTEN)
+        yield Evidence("write bandwidth", round(size * 1e3 / writing, 1), "MB/s", _WRITTEN)
+    yield Evidence("training blocked", round(stopped / 1e6, 3), "ms", _WRITTEN)
     waited = mean(max(record.waited_ns for record in ranks) for ranks in by_step.values())
     if waited > 0:
-        yield Evidence(
-            "checkpoints", "training blocked by the previous checkpoint", round(waited / 1e6, 3), "ms", _WRITTEN
-        )
+        yield Evidence("training blocked by the previous checkpoint", round(waited / 1e6, 3), "ms", _WRITTEN)
     background = mean(max(record.background_ns for record in ranks) for ranks in by_step.values())
     if background > 0:
-        yield Evidence("checkpoints", "background write time", round(background / 1e6, 3), "ms", _WRITTEN)
+        yield Evidence("background write time", round(background / 1e6, 3), "ms", _WRITTEN)
 
 
 def _writing_ns(record: CheckpointRecord) -> int:

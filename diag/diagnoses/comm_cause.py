@@ -64,7 +64,6 @@ def evidence_by_axis(subject: Subject) -> tuple[Evidence, ...]:
         return ()
     return tuple(
         Evidence(
-            "critical path",
             f"exposed communication, {axis_words(axis)} groups",
             round(part, 4),
             "share",
@@ -207,7 +206,6 @@ def cause_of(subject: Subject) -> Cause:
             ),
             (
                 Evidence(
-                    "collectives",
                     "largest all-gather or reduce-scatter",
                     float(largest),
                     "bytes",
@@ -228,7 +226,7 @@ def cause_of(subject: Subject) -> Cause:
         and len(collectives) / steps >= COMMUNICATION.many_collectives
     ):
         rows = Query("meetings", {**subject.counted, "complete": True})
-        share = (Evidence("collectives", "latency, share of the transfer time", round(latency, 3), "share", rows),)
+        share = (Evidence("latency, share of the transfer time", round(latency, 3), "share", rows),)
         if replicated:
             return Cause(
                 "ddp-buckets",
@@ -329,7 +327,7 @@ def _slow_network(subject: Subject, collectives: Sequence[MatchedCollective]) ->
         f"the network is slow, {why}",
         "Check which interface is used (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, NCCL_IB_HCA), its speed, and other "
         f"traffic on it. Until then send less: {_less_sent(subject)}.",
-        (Evidence("collectives", f"transfer of {smallest} bytes, median", round(latency_ms, 3), "ms", smallest_ones),),
+        (Evidence(f"transfer of {smallest} bytes, median", round(latency_ms, 3), "ms", smallest_ones),),
     )
 
 
@@ -373,7 +371,6 @@ def _crowded(subject: Subject) -> Cause | None:
         f"Run no more ranks on {crowd.host} than it has cores, or spread them over more hosts.",
         (
             Evidence(
-                "ranks",
                 f"host == {crowd.host}, ranks per core",
                 round(crowd.ranks / crowd.cores, 2),
                 "ranks",
@@ -480,7 +477,7 @@ def _hidden_evidence(subject: Subject) -> tuple[Evidence, ...]:
     if (share := _hidden_share(subject)) is None:
         return ()
     rows = Query("steps", subject.counted, "overlapped_comm_ns")
-    return (Evidence("steps", "communication overlapped with computation", round(share, 4), "share", rows),)
+    return (Evidence("communication overlapped with computation", round(share, 4), "share", rows),)
 
 
 def _latency_share(collectives: Sequence[MatchedCollective]) -> float | None:
@@ -508,9 +505,7 @@ def bandwidth(subject: Subject) -> tuple[Evidence, ...]:
         chosen = [c for c in sized if c.bytes == largest]
         value = float(np.median([bus_factor(op, len(c.ranks)) * c.bytes / c.transfer_ns for c in chosen]))
         rows = Query("meetings", {**subject.counted, "op": op, "bytes": largest})
-        evidence.append(
-            Evidence("collectives", f"{op} of {largest} bytes, bus bandwidth", round(value, 4), "GB/s", rows)
-        )
+        evidence.append(Evidence(f"{op} of {largest} bytes, bus bandwidth", round(value, 4), "GB/s", rows))
     return tuple(evidence)
 
 

@@ -56,8 +56,8 @@ def claim(subject: Subject) -> Claim | None:
         "Make the buckets smaller, so that most are reduced while the backward computes: bucket_cap_mb (25 by default) "
         "at about an eighth of the gradients; static_graph=True, find_unused_parameters=False.",
         (
-            Evidence("collectives", "buckets of a backward", round(len(rows) / len(final), 1), subject.per, buckets),
-            Evidence("collectives", "last bucket", float(size), "bytes", buckets),
-            Evidence("collectives", "last bucket, exposed", ms, f"ms {subject.per}", buckets),
+            Evidence("buckets of a backward", round(len(rows) / len(final), 1), subject.per, buckets),
+            Evidence("last bucket", float(size), "bytes", buckets),
+            Evidence("last bucket, exposed", ms, f"ms {subject.per}", buckets),
         ),
     )

@@ -80,18 +80,14 @@ def find(collectives: CollectivesAccount) -> tuple[Finding, ...]:
         confidence=_confidence(account, late, collectives.read),
         ranks=late.ranks,
         evidence=(
+            Evidence(f"waiting of {names}", round(float(waits.mean()) / per / 1e6, 3), "ms a collective", rows),
             Evidence(
-                "collectives", f"waiting of {names}", round(float(waits.mean()) / per / 1e6, 3), "ms a collective", rows
-            ),
-            Evidence(
-                "collectives",
                 "waiting of the other ranks, median",
                 round(float(np.median(others)) / per / 1e6, 3),
                 "ms a collective",
                 rows,
             ),
             Evidence(
-                "collectives",
                 f"parts of the job in which {names} {was} last, of {late.telling} with a late rank",
                 float(late.led),
                 "parts",

@@ -442,22 +442,20 @@ def open_action(load: ExpertLoad) -> str:
 def evidence_of(load: ExpertLoad, per: str) -> tuple[Evidence, ...]:
     """The numbers behind the answer; the rows are in the table of all-to-alls."""
     rows, own = Query("all_to_alls"), Query("all_to_alls", {"rank": list(load.ranks)})
-    evidence = [Evidence("all_to_alls", "most received over the mean, dispatches", round(load.imbalance, 3), "", rows)]
+    evidence = [Evidence("most received over the mean, dispatches", round(load.imbalance, 3), "", rows)]
     if load.ranks:
         quantity = f"{ranks_text(load.ranks)}, received over the mean of the group"
-        evidence.append(Evidence("all_to_alls", quantity, round(load.over_mean, 3), "", own))
+        evidence.append(Evidence(quantity, round(load.over_mean, 3), "", own))
     if load.often:
         quantity = f"the rank that received most computed longest, of {load.dispatches} dispatches"
-        evidence.append(Evidence("all_to_alls", quantity, float(load.often), "dispatches", rows))
+        evidence.append(Evidence(quantity, float(load.often), "dispatches", rows))
     if load.explained is not None:
         part, half = load.explained
         quantity = f"lateness explained by the load (± {half:.0%})"
-        evidence.append(Evidence("all_to_alls", quantity, round(part, 3), "share", rows))
+        evidence.append(Evidence(quantity, round(part, 3), "share", rows))
     else:
-        evidence.append(
-            Evidence("all_to_alls", "lateness explained by the load, at most", round(load.at_most, 3), "share", rows)
-        )
+        evidence.append(Evidence("lateness explained by the load, at most", round(load.at_most, 3), "share", rows))
     if load.reason == Reason.LOAD:
         saved = round(load.balanced_ns / 1e6, 3)
-        evidence.append(Evidence("all_to_alls", "saved if all ranks received the same", saved, f"ms {per}", rows))
+        evidence.append(Evidence("saved if all ranks received the same", saved, f"ms {per}", rows))
     return tuple(evidence)

@@ -88,7 +88,6 @@ def _late_host(subject: Subject) -> list[Finding]:
             evidence=[
                 *(
                     Evidence(
-                        "critical path",
                         f"idle, {_WORDS[detail]}",
                         round(ns / 1e6 / len(waited), 3),
                         f"ms {subject.per}",
@@ -203,7 +202,6 @@ def _while(busy: list[tuple[str, int]], stalled_ns: float) -> str:
 def _stalls(busy: list[tuple[str, int]], per: str, steps: int) -> list[Evidence]:
     return [
         Evidence(
-            "stalls",
             f"host in {name}",
             round(ns / 1e6 / max(1, steps), 3),
             f"ms {per}",

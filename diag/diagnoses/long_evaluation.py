@@ -45,8 +45,8 @@ def find(subject: Subject) -> list[Finding]:
             severity=severity(share if share >= FINDINGS.critical_share else 0.0),
             confidence=0.95,
             evidence=(
-                Evidence("steps", "evaluation, share of the recorded time", round(share, 4), "share", rows),
-                Evidence("steps", "steps with an evaluation", float(len(steps)), "steps", rows),
+                Evidence("evaluation, share of the recorded time", round(share, 4), "share", rows),
+                Evidence("steps with an evaluation", float(len(steps)), "steps", rows),
             ),
             action="Evaluate less often, on a part of the data or with larger batches (torch.inference_mode needs less "
             "memory), or evaluate saved checkpoints in another job.",

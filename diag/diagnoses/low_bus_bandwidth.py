@@ -44,7 +44,6 @@ def claim(subject: Subject) -> Claim | None:
     ms = part * mean_ns(subject.shares.cost(Cost.COMM)) / 1e6
     speeds = [
         Evidence(
-            "collectives",
             f"{row.op} of {row.bytes_mean} bytes",
             round(row.busbw_gb_s or 0.0, 3),
             "GB/s",
@@ -64,7 +63,6 @@ def claim(subject: Subject) -> Claim | None:
         (
             *speeds,
             Evidence(
-                "collectives",
                 f"{worst.op}, share of the group's best",
                 round(best, 3),
                 "share",

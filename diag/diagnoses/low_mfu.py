@@ -41,11 +41,7 @@ def find(subject: Subject) -> list[Finding]:
             share=share,
             cost_ns_per_step=int(share * float(subject.shares.dur_ns.mean())),
             confidence=COMPUTE.confidence_of_low_mfu,
-            evidence=(
-                Evidence(
-                    "efficiency", f"MFU: {mfu.basis}", round(mfu.value, 4), "share", Query("steps", subject.counted)
-                ),
-            ),
+            evidence=(Evidence(f"MFU: {mfu.basis}", round(mfu.value, 4), "share", Query("steps", subject.counted)),),
             action=_action(subject.once(workload)),
         )
     ]

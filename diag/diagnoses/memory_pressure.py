@@ -45,7 +45,6 @@ def find(subject: Subject) -> list[Finding]:
                 retried,
                 tuple(
                     Evidence(
-                        "memory",
                         f"rank == {r}, allocation retries",
                         float(retries[r]),
                         "times",
@@ -63,10 +62,7 @@ def find(subject: Subject) -> list[Finding]:
                 f"Device memory is nearly full on {ranks_text(full)}",
                 Severity.WARN,
                 full,
-                tuple(
-                    Evidence("memory", f"rank == {r}, peak reserved", round(peaks[r], 4), "share", peak_of(r))
-                    for r in full
-                ),
+                tuple(Evidence(f"rank == {r}, peak reserved", round(peaks[r], 4), "share", peak_of(r)) for r in full),
                 "Leave headroom: smaller batches."
                 if facts.training is False
                 else "Leave headroom: reshard after forward, activation checkpointing, smaller micro-batches.",

@@ -39,7 +39,6 @@ def find(subject: Subject) -> list[Finding]:
             ranks=ranks,
             evidence=(
                 Evidence(
-                    "collectives",
                     "with different sizes",
                     float(len(culprits)),
                     "collectives",
@@ -51,7 +50,6 @@ def find(subject: Subject) -> list[Finding]:
                 ),
                 *(
                     Evidence(
-                        "collectives",
                         f"{op} {number} of group {group or '?'}, rank == {rank}",
                         float(size),
                         "bytes",

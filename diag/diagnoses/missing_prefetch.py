@@ -39,18 +39,15 @@ def claim(subject: Subject) -> Claim | None:
         f"All-gathers in the forward are not prefetched: computation could overlap {ms:.1f} ms of them {subject.per}",
         _action(subject, setting),
         (
+            Evidence("all_gather in forward, exposed", _exposed_ms(subject), f"ms {subject.per}", gathered),
             Evidence(
-                "collectives", "all_gather in forward, exposed", _exposed_ms(subject), f"ms {subject.per}", gathered
-            ),
-            Evidence(
-                "collectives",
                 "all_gather in forward, could be overlapped",
                 ms,
                 f"ms {subject.per}",
                 replace(gathered, by=By.ROWS),
             ),
             *(
-                [Evidence("manifest", "trainer.prefetch", float(setting), "units", Query("facts", {"key": _PREFETCH}))]
+                [Evidence("trainer.prefetch", float(setting), "units", Query("facts", {"key": _PREFETCH}))]
                 if setting is not None
                 else []
             ),

@@ -146,12 +146,12 @@ def _evidence(
     waiting: float,
 ) -> tuple[Evidence, ...]:
     whole = "time beyond the fastest call, share of exposed communication"
-    evidence = [Evidence("collectives", whole, round(waiting, 3), "share", Query("calls"))]
+    evidence = [Evidence(whole, round(waiting, 3), "share", Query("calls"))]
     for key in sorted(durations, key=lambda key: -int(durations[key].sum()))[: COMMUNICATION.floors_shown]:
         (_, op, _), size = key
         call_text, durations_ns = f"{op} of {size} bytes", durations[key]
         rows = Query("calls", {"op": op, "bytes": size})
         median = round(float(np.median(durations_ns)) / 1e6, 3)
-        evidence.append(Evidence("collectives", f"{call_text}, fastest", round(floors[key] / 1e6, 3), "ms", rows))
-        evidence.append(Evidence("collectives", f"{call_text}, median of {len(durations_ns)}", median, "ms", rows))
+        evidence.append(Evidence(f"{call_text}, fastest", round(floors[key] / 1e6, 3), "ms", rows))
+        evidence.append(Evidence(f"{call_text}, median of {len(durations_ns)}", median, "ms", rows))
     return tuple(evidence)

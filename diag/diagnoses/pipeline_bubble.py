@@ -27,17 +27,12 @@ def find(subject: Subject) -> list[Finding]:
     ideal, count = ideal_share(len(account.stages), trainer), len(account.stages)
     cost = subject.each(subject.shares.cost(Cost.BUBBLE))
     waited = Evidence(
-        "segments",
         "waiting for other stages, mean over all ranks",
         round(account.waited_share, 4),
         "share",
         Query("steps", subject.counted),
     )
-    formula = (
-        [Evidence("manifest", f"bubble of {_setup(count, trainer)}", round(ideal, 4), "share", _SETTINGS)]
-        if ideal
-        else []
-    )
+    formula = [Evidence(f"bubble of {_setup(count, trainer)}", round(ideal, 4), "share", _SETTINGS)] if ideal else []
     return [
         subject.costing(
             Cost.BUBBLE,

@@ -32,9 +32,9 @@ def find(subject: Subject) -> list[Finding]:
             if any(rank_tables.traces for rank_tables in subject.tables.ranks.values())
             else STRAGGLER.confidence_of_ranks_alone,
             evidence=(
-                Evidence("collectives", "in groups of more than one rank, counted steps", 0.0, "calls", steps),
-                Evidence("collectives", "in groups of one rank", float(rows), "calls", steps),
-                Evidence("steps", "counted steps", float(len(subject.shares.numbers)), "steps", steps),
+                Evidence("in groups of more than one rank, counted steps", 0.0, "calls", steps),
+                Evidence("in groups of one rank", float(rows), "calls", steps),
+                Evidence("counted steps", float(len(subject.shares.numbers)), "steps", steps),
             ),
             action="Wrap the model (DistributedDataParallel, fully_shard, or accelerator.prepare), or call the "
             "collectives yourself. With FSDP's HYBRID_SHARD pass a device mesh. If the ranks are meant to be "

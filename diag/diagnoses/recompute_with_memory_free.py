@@ -38,11 +38,8 @@ def find(subject: Subject) -> list[Finding]:
             cost_ns_per_step=int(cost * float(subject.shares.dur_ns.mean())),
             confidence=0.9,
             evidence=(
+                Evidence(f"recomputed, of all computation: {basis}", round(share, 4), "share", Query("kernels")),
                 Evidence(
-                    "efficiency", f"recomputed, of all computation: {basis}", round(share, 4), "share", Query("kernels")
-                ),
-                Evidence(
-                    "memory",
                     f"{ranks_text((fullest.rank,))}, the fullest, peak reserved",
                     round(used, 4),
                     "share",

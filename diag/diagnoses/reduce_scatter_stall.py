@@ -58,12 +58,8 @@ def claim(subject: Subject, gathers_claimed: bool) -> Claim | None:
         "Allow two reductions in flight: set_reduce_scatter_max_input_buffers(2) (torch 2.13 or later); where gathers "
         "queue behind them, set_separate_reduce_scatter_group(). This takes memory for one more unit's gradients.",
         (
-            Evidence("collectives", "reduce_scatter between units, exposed", ms, f"ms {subject.per}", rows),
-            *(
-                [Evidence("trace", "FSDP::post_backward_rs_wait, median", waits, "ms", rows)]
-                if waits is not None
-                else []
-            ),
+            Evidence("reduce_scatter between units, exposed", ms, f"ms {subject.per}", rows),
+            *([Evidence("FSDP::post_backward_rs_wait, median", waits, "ms", rows)] if waits is not None else []),
         ),
     )
 

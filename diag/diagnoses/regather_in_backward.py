@@ -71,24 +71,19 @@ def claim(subject: Subject) -> Claim | None:
         ),
         (
             Evidence(
-                "collectives",
                 "all_gather in backward, exposed",
                 calls.ms_per_step(exposed),
                 f"ms {subject.per}",
                 gathered,
             ),
+            Evidence("reductions that delay them", calls.ms_per_step(behind), f"ms {subject.per}", delaying),
             Evidence(
-                "collectives", "reductions that delay them", calls.ms_per_step(behind), f"ms {subject.per}", delaying
-            ),
-            Evidence(
-                "collectives",
                 "gathered parameters to keep",
                 float(gathered_bytes),
                 "bytes",
                 replace(gathered, by=By.ROWS),
             ),
             Evidence(
-                "memory",
                 f"free on the fullest rank below {MEMORY_USE.near_full_share:.0%}",
                 float(free),
                 "bytes",

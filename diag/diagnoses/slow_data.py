@@ -130,7 +130,6 @@ def _uncertain_rank(subject: Subject, suspected: Culprits, cost: str) -> Finding
         "the transforms there; more workers on all ranks help only if the others start to wait as long.",
         evidence=(
             Evidence(
-                "steps",
                 f"steps in which {names} waited longest, of {affected} affected",
                 float(led),
                 "steps",
@@ -195,7 +194,6 @@ def _ready(reserves: dict[int, Reserve]) -> list[Evidence]:
     shown = both_ends(sorted(reserves, key=lambda rank: reserves[rank].idle))
     return [
         Evidence(
-            "steps",
             f"rank == {rank}, median of queue.ready of {queue.capacity} (all workers busy: up to {queue.most_if_busy})",
             queue.ready,
             "batches",

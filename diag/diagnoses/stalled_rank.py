@@ -152,7 +152,6 @@ def _evidence(subject: Subject) -> list[Evidence]:
     frozen = subject.scheduling.mean_ms("frozen_ns")
     evidence += [
         Evidence(
-            "host",
             f"rank == {r}, stopped inside of collectives",
             round(frozen[r], 3),
             f"ms {subject.per}",
@@ -165,7 +164,6 @@ def _evidence(subject: Subject) -> list[Evidence]:
         by_phase = sorted(subject.scheduling.ranks[rank].blocked_in.items(), key=lambda item: -item[1])
         evidence += [
             Evidence(
-                "steps",
                 f"rank == {rank}, blocked in {phase}",
                 round(ns / 1e6, 3),
                 "ms",

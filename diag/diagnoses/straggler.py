@@ -73,13 +73,12 @@ class LastArrivals(Struct, frozen=True):
         waited = round(self.waited_ns / max(1, steps) / 1e6, 3)
         return [
             Evidence(
-                "collectives",
                 f"collectives in which {names} {were} last, of {of} with a late rank",
                 float(often),
                 "collectives",
                 rows,
             ),
-            Evidence("collectives", f"waiting for {names}, median of the other ranks", waited, f"ms {per}", rows),
+            Evidence(f"waiting for {names}, median of the other ranks", waited, f"ms {per}", rows),
         ]
 
 
@@ -186,7 +185,6 @@ def evidence_of(subject: Subject, ranks: tuple[int, ...]) -> list[Evidence]:
     )
     return [
         Evidence(
-            "modules",
             f"{e.module}: extra time of {names} over the {_others(e.others)}, {late}",
             round(e.ns / 1e6, 3),
             "ms",
@@ -362,9 +360,7 @@ def _always_the_same(subject: Subject, culprits: Culprits, cost: str, load: Expe
     be = "is" if len(ranks) == 1 else "are"
     evidence, own = _counted(subject, culprits), Query("steps", {**subject.counted, "rank": list(ranks)})
     if inside is not None:
-        evidence.append(
-            Evidence("segments", f"extra time in {place}, inside operators", round(inside, 3), "share", own)
-        )
+        evidence.append(Evidence(f"extra time in {place}, inside operators", round(inside, 3), "share", own))
     evidence += _waiting(subject, ranks)
     evidence += expert_imbalance.evidence_of(load, subject.per) if load is not None else ()
     evidence += evidence_of(subject, ranks)
@@ -453,7 +449,6 @@ def _for_no_known_reason(subject: Subject, culprits: Culprits, cost: str, unknow
         evidence=[
             times_last(Cost.STRAGGLER, (), leads, affected, "the late rank"),
             Evidence(
-                "collectives",
                 "waiting for late ranks, cause not recorded",
                 round(unknown, 3),
                 "share",
@@ -477,7 +472,6 @@ def _waiting(subject: Subject, ranks: tuple[int, ...]) -> list[Evidence]:
             waited[collective.ranks] += sum(collective.wait_ns) // (len(collective.ranks) - 1)
     return [
         Evidence(
-            "collectives",
             f"{axes.words(group)}, waiting for {ranks_text(ranks)}",
             round(ns / len(usable) / 1e6, 3),
             f"ms {subject.per}",

@@ -133,7 +133,6 @@ class Subject(Struct, frozen=True):
         rows, values = self.means_ms_of(field)
         return tuple(
             Evidence(
-                rows.frame,
                 f"rank == {rank}, mean of {field}",
                 values[rank],
                 "ms",
@@ -179,12 +178,11 @@ class Subject(Struct, frozen=True):
         series = part * self.charged(cost, ranks)
         total = float(self.shares.dur_ns.sum())
         share = float(series.sum()) / total if total else 0.0
-        table = "phase frontiers" if self.phases_alone else "critical path" if cost.value.on_path else "segments"
         of_ranks = f" ({ranks_text(ranks)})" if ranks and cost in self.shares.blame_ns else ""
         rows = Query("costs", {"cost": cost.words, "rank": list(ranks) if of_ranks else None}, "cost_ns")
         if part == 1 and (len(ranks) == 1 or not of_ranks):
             rows = replace(rows, by=By.SUM, of="step_ns")
-        whole = Evidence(table, f"{cost.words}{of_ranks}, share of step time", round(share, 4), "share", rows)
+        whole = Evidence(f"{cost.words}{of_ranks}, share of step time", round(share, 4), "share", rows)
         return Finding(
             id=id,
             title=title,
@@ -275,7 +273,7 @@ def highest_ranks(scheduling: Scheduling, column: str, quantity: str) -> list[Ev
 def scheduled(rank: int, column: str, quantity: str, mean_ms: float) -> Evidence:
     """A rank's mean of a column of CPU scheduling."""
     rows = Query("scheduling", {"rank": rank}, column, By.MEAN)
-    return Evidence("steps", f"rank == {rank}, {quantity}", round(mean_ms, 3), "ms", rows)
+    return Evidence(f"rank == {rank}, {quantity}", round(mean_ms, 3), "ms", rows)
 
 
 def mean_ns(series: Series) -> int:
@@ -301,7 +299,7 @@ def times_last(cost: Cost, ranks: tuple[int, ...], times: int, affected: int, na
     if not ranks and not name:
         quantity = "most steps in which the same rank was last"
     rows = Query("costs", {"cost": cost.words, **({"rank": list(ranks)} if ranks else {})})
-    return Evidence("steps", f"{quantity}, of {affected} affected", float(times), "steps", rows)
+    return Evidence(f"{quantity}, of {affected} affected", float(times), "steps", rows)
 
 
 def late_ranks_text(culprits: Culprits) -> str:

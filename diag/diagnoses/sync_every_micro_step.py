@@ -79,15 +79,13 @@ def claim(subject: Subject) -> Claim | None:
         _action(subject),
         (
             Evidence(
-                "collectives",
                 "reductions of gradients",
                 round(per_step, 1),
                 subject.per,
                 replace(reductions(), by=By.COUNT, per=PER_RANK_AND_STEP),
             ),
-            Evidence("steps", "micro_batches", float(batches), subject.per, Query("steps", subject.counted)),
+            Evidence("micro_batches", float(batches), subject.per, Query("steps", subject.counted)),
             Evidence(
-                "collectives",
                 "reductions before the last, exposed",
                 ms,
                 f"ms {subject.per}",

@@ -33,7 +33,6 @@ def find(subject: Subject) -> list[Finding]:
             action=_action(account),
             evidence=(
                 Evidence(
-                    "segments",
                     "work of the slowest stage over the mean",
                     round(max(work) / float(np.mean(work)), 3),
                     "",
@@ -41,7 +40,6 @@ def find(subject: Subject) -> list[Finding]:
                 ),
                 *(
                     Evidence(
-                        "segments",
                         f"{rank_words(stage_ranks)}: work {subject.of_whole}, median",
                         round(ms, 3),
                         "ms",

@@ -73,7 +73,6 @@ def find(subject: Subject) -> list[Finding]:
             ranks=ranks,
             evidence=tuple(
                 Evidence(
-                    "device",
                     f"rank == {t.rank}, {t.number}",
                     float(t.value),
                     t.unit,

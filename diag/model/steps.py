@@ -555,14 +555,18 @@ class MatchedCollective(Struct, frozen=True):
 
 
 class Evidence(Struct, frozen=True):
-    """A number that can be looked up: table, rows, value, unit. ``query``: the rows of the run's data frames that it
+    """A number that can be looked up: what it is, value, unit. ``query``: the rows of the run's data frames that it
     comes from; None for the replay, which has no frame."""
 
-    table: str
     filter: str
     value: float
     unit: str
     query: Query | None = None
+
+    @property
+    def table(self) -> str:
+        """The frame that has the rows, for front ends."""
+        return self.query.frame if self.query is not None else "replay"
 
 
 class Finding(Struct, frozen=True):

@@ -87,8 +87,8 @@ def _advice_or_refusal(case: Case, base: Baseline, candidate: Candidate) -> Advi
         settings=settings,
         assumptions=(*predicted.assumptions, *candidate.also),
         evidence=(
-            Evidence("replay", "error of the replay without changes", round(base.error, 4), "share"),
-            Evidence("replay", "mean step, end to end", round(predicted.step_ns / 1e6, 3), "ms"),
+            Evidence("error of the replay without changes", round(base.error, 4), "share"),
+            Evidence("mean step, end to end", round(predicted.step_ns / 1e6, 3), "ms"),
         ),
     )
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.records import PHASES_AND_REST
 from diag.diagnoses.shares import Shares, step_parts
 from diag.model.breakdown import Breakdowns
-from diag.model.steps import Coverage, Finding, Outcome, StepAccount, Verdict
+from diag.model.steps import Coverage, Evidence, Finding, Outcome, StepAccount, Verdict
 from diag.rundir.lines import ANALYSIS_VERSION, with_digest
 from diag.show.memory import curves_to_dict, peaks_to_dict
 from diag.show.policy import PAGE
@@ -145,7 +145,7 @@ def _content(result: Result) -> dict[str, Any]:
         "findings": [_finding(finding) for finding in result.examination.findings],
         "not_found": list(result.examination.not_found),
         "stage_frontier": _phases(result),
-        "advice": result.advice,
+        "advice": [{**to_builtins(change), "evidence": _lines(change.evidence)} for change in result.advice],
         "not_advised": list(result.recommendation.not_advised),
         "replay_error": result.recommendation.replay_error,
         "coverage": coverage_to_dict(result.coverage),
@@ -260,6 +260,10 @@ def _phases(result: Result) -> dict[str, Any] | None:
     }
 
 
+def _lines(evidence: Sequence[Evidence]) -> list[dict[str, Any]]:
+    return [{"table": line.table, **to_builtins(line)} for line in evidence]
+
+
 def _finding(finding: Finding) -> dict[str, Any]:
     return {
         "id": finding.id,
@@ -270,7 +274,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "confidence": finding.confidence,
         "ranks": list(finding.ranks),
         "bottleneck": finding.bottleneck,
-        "evidence": [to_builtins(evidence) for evidence in finding.evidence],
+        "evidence": _lines(finding.evidence),
         "query": to_builtins(query_of(finding)),
         "action": finding.action,
         "charged_ns": {str(rank): ns for rank, ns in finding.charged_ns.items()},

@@ -11,7 +11,7 @@ from tests.copies import replace
 def plant(result: Result, text: str) -> Result:
     """The same numbers; in headline, findings, evidence, advice, coverage and the steps' notes the text is added, and
     it is what the run calls its hosts, versions, model and strategy."""
-    evidence = (Evidence(f"table {text}", f"rows {text}", 1.0, f"unit {text}"),)
+    evidence = (Evidence(f"rows {text}", 1.0, f"unit {text}"),)
     findings = tuple(_finding(finding, text) for finding in result.examination.findings)
     coverage = replace(
         result.coverage,
@@ -62,5 +62,5 @@ def _finding(finding: Finding, text: str) -> Finding:
         finding,
         title=f"title {text}",
         action=f"action {text}",
-        evidence=(*finding.evidence, Evidence(f"table {text}", f"rows {text}", 1.0, f"unit {text}")),
+        evidence=(*finding.evidence, Evidence(f"rows {text}", 1.0, f"unit {text}")),
     )

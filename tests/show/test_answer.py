@@ -38,7 +38,7 @@ def test_the_answer_names_the_rank_what_to_do_and_how_to_go_on(loader: Result) -
 
 
 @pytest.mark.parametrize(
-    ("part", "says"), [(Part.EVIDENCE, "critical path: data wait"), (Part.CHECKED, "Looked for, not found"),
+    ("part", "says"), [(Part.EVIDENCE, "costs: data wait"), (Part.CHECKED, "Looked for, not found"),
                        (Part.TABLES, "Critical path: ")]
 )  # fmt: skip
 def test_each_part_is_printed_where_it_is_asked_for(loader: Result, part: Part, says: str) -> None:
