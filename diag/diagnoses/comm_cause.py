@@ -177,7 +177,7 @@ def cause_of(subject: Subject) -> Cause:
         slow_ranks = ranks_text(slow_link.ranks)
         return Cause(
             SLOW_LINK,
-            f"{slow_ranks} {'gets its' if len(slow_link.ranks) == 1 else 'get their'} results later than the others",
+            sentences.RESULTS_ARRIVE_LATER(len(slow_link.ranks), ranks=slow_ranks),
             f"Check the network interface, cable and NUMA placement of {slow_ranks}; the other links are faster.",
         )
     slow = _slow_network(subject, collectives)

@@ -63,9 +63,9 @@ def _title(subject: Subject, culprits: Culprits, unequal: bool, cost: str) -> st
         if not culprits.ranks:
             waits = subject.others_waited(Cost.CONTENTION, culprits)
             return sentences.SOME_RANK_WAITS_FOR_A_CORE(which=late_ranks, cost=cost, waits=waits)
-        wait = "wait" if len(culprits.ranks) > 1 else "waits"
         others_wait = subject.waiting_ranks_text(culprits.ranks)
-        return sentences.RANKS_WAIT_FOR_A_CORE(ranks=late_ranks, wait=wait, cost=cost, others_wait=others_wait)
+        count = len(culprits.ranks)
+        return sentences.RANKS_WAIT_FOR_A_CORE(count, ranks=late_ranks, cost=cost, others_wait=others_wait)
     one = len(subject.shares.ranks) == 1
     return (sentences.TRAINING_WAITS_FOR_CORES if one else sentences.ALL_RANKS_WAIT_FOR_CORES)(cost=cost)
 

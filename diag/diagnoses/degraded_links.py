@@ -16,6 +16,7 @@ from msgspec import Struct
 from diag.collectors.records import DeviceHealth
 from diag.diagnoses.policy import DEVICE_HEALTH, FINDINGS
 from diag.model.steps import Evidence, Finding, Severity
+from diag.words import sentences
 
 from .device_samples import (
     Readings,
@@ -62,7 +63,7 @@ def _finding(subject: Subject, name: str, title: str, signs: Sequence[Sign], act
     ranks = _ranks(signs)
     return Finding(
         id=name,
-        title=f"{title}: {_words(signs)}",
+        title=title,
         severity=Severity.WARN,
         confidence=0.9,
         ranks=ranks,
@@ -99,12 +100,11 @@ def _pcie(subject: Subject) -> list[Finding]:
     signs = [*slower, *_replays(subject)]
     if signs:
         ranks = _ranks(signs)
-        be = "link of {} is" if len(ranks) == 1 else "links of {} are"
         action = (
             f"Drain {hosts_text(subject, ranks)}, reseat the GPU, its riser or its cable, and compare with the other "
             f"hosts under load ({_look(subject, ranks)}); errors of PCIe (AER) are in the kernel's log (dmesg)."
         )
-        title = f"The PCIe {be.format(ranks_text(ranks))} degraded"
+        title = sentences.PCIE_IS_DEGRADED(len(ranks), ranks=ranks_text(ranks), signs=_words(signs))
         findings.append(_finding(subject, "degraded-pcie", title, signs, action))
     return findings
 
@@ -112,10 +112,9 @@ def _pcie(subject: Subject) -> list[Finding]:
 def _everywhere(subject: Subject, signs: Sequence[Sign]) -> Finding:
     """The same on all ranks: more likely how the hosts are built than a fault."""
     ranks = _ranks(signs)
-    links = f"link of {ranks_text(ranks)} runs" if len(ranks) == 1 else "links of all ranks run"
     return Finding(
         id="degraded-pcie",
-        title=f"The PCIe {links} below the maximum: {_words(signs)}",
+        title=sentences.PCIE_IS_BELOW_MAXIMUM(len(ranks), ranks=ranks_text(ranks), signs=_words(signs)),
         severity=Severity.HEALTHY,
         confidence=0.9,
         evidence=_evidence(signs),
@@ -207,14 +206,18 @@ def _gpu_links(subject: Subject) -> list[Finding]:
     ranks = _ranks(signs)
     hosts = hosts_text(subject, ranks)
     if reads_amd(subject, ranks):
-        kind, action = "XGMI links", f"Drain {hosts}, look at amd-smi xgmi there, and reset the GPUs, or reboot."
+        degraded, action = (
+            sentences.XGMI_IS_DEGRADED,
+            f"Drain {hosts}, look at amd-smi xgmi there, and reset the GPUs, or reboot.",
+        )
     else:
-        kind = "NVLinks"
+        degraded = sentences.NVLINK_IS_DEGRADED
         action = (
             f"Drain {hosts} and look at nvidia-smi nvlink -s and nvidia-smi nvlink -e there; reset the GPUs, and the "
             "fabric manager of a host with NVSwitch, or reboot; then run dcgmi diag -r 3."
         )
-    return [_finding(subject, "degraded-gpu-links", f"The {kind} of {ranks_text(ranks)} are degraded", signs, action)]
+    title = degraded(ranks=ranks_text(ranks), signs=_words(signs))
+    return [_finding(subject, "degraded-gpu-links", title, signs, action)]
 
 
 def _fewer(subject: Subject) -> Iterator[Sign]:

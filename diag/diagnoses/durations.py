@@ -17,6 +17,7 @@ from diag.diagnoses.policy import STRAGGLER
 from diag.model.query import Query
 from diag.model.steps import Detail, Evidence, Finding, Kind, Severity
 from diag.rundir.durations import INSPECTOR, DurationRecords
+from diag.words import sentences
 from diag.words.formatting import counted, share
 from diag.words.wording import only_durations, sentence
 
@@ -72,8 +73,7 @@ def find(collectives: CollectivesAccount) -> tuple[Finding, ...]:
     was, rows = "was" if len(late.ranks) == 1 else "were", Query("collectives")
     finding = Finding(
         id=straggler.DIAGNOSIS.id,
-        title=f"{sentence(names)} arrive{'s' if len(late.ranks) == 1 else ''} last at the collectives: waiting for "
-        f"{'it' if len(late.ranks) == 1 else 'them'} is {share(late.of_busy)} of the other ranks' time in collectives",
+        title=sentences.RANKS_ARRIVE_LAST(len(late.ranks), ranks=sentence(names), share=share(late.of_busy)),
         severity=severity(cost_share) if account.wall_ns else Severity.WARN,
         share=round(cost_share, 4),
         cost_ns_per_step=round(late.cost_ns / account.steps) if account.steps else 0,

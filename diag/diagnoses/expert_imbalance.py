@@ -27,6 +27,7 @@ from diag.model import UNKNOWN
 from diag.model.query import Query
 from diag.model.steps import Evidence, Finding
 from diag.tables.all_to_alls import Exchange, by_group, exchanges, received_bytes, uneven
+from diag.words import sentences
 
 from .costs import Cost
 from .culprits import at_least, t95
@@ -372,16 +373,10 @@ def finding(subject: Subject, load: ExpertLoad, evidence: Sequence[Evidence] = (
     """``expert-imbalance``: the load is the reason why these ranks, or changing ones, are late."""
     cost = subject.each(subject.charged(Cost.STRAGGLER, load.ranks))
     if load.ranks:
-        receive, compute = ("receives", "computes") if len(load.ranks) == 1 else ("receive", "compute")
-        title = (
-            f"Expert imbalance: {ranks_text(load.ranks)} {receive} {load.over_mean:.2f} times the mean in the "
-            f"all-to-alls and {compute} longer, and the others wait: {cost}"
-        )
+        names, times = ranks_text(load.ranks), f"{load.over_mean:.2f}"
+        title = sentences.RANKS_RECEIVE_MORE(len(load.ranks), ranks=names, times=times, cost=cost)
     else:
-        title = (
-            "Expert imbalance: the ranks wait for the one that receives most in the all-to-alls, a different one from "
-            f"dispatch to dispatch: {cost}"
-        )
+        title = sentences.ANOTHER_RANK_RECEIVES_MORE(cost=cost)
     result = subject.costing(
         Cost.STRAGGLER,
         id=ID,
@@ -419,15 +414,11 @@ SIZES_UNKNOWN = (
 
 def open_title(load: ExpertLoad, cost: str) -> str:
     """The title of a finding that leaves open whether the load is the reason."""
-    names, single = ranks_text(load.ranks).capitalize(), len(load.ranks) == 1
     part = ""
     if load.explained is not None:
-        part = f", which explains about {min(1.0, load.explained[0]):.0%} of the lateness"
-    be, reason = ("is", "the rank itself is slow") if single else ("are", "the ranks themselves are slow")
-    return (
-        f"{names} {be} slower than the others and received {load.over_mean:.2f} times the mean in the all-to-alls{part}"
-        f"; whether the load is the reason or {reason} is not decided: {cost}"
-    )
+        part = sentences.LOAD_EXPLAINS(share=f"{min(1.0, load.explained[0]):.0%}")
+    names, times = ranks_text(load.ranks).capitalize(), f"{load.over_mean:.2f}"
+    return sentences.LOAD_OR_THE_RANK(len(load.ranks), ranks=names, times=times, part=part, cost=cost)
 
 
 def open_action(load: ExpertLoad) -> str:

@@ -88,20 +88,23 @@ def _with_missing_ranks(subject: Subject, cause: Cause) -> list[Finding]:
             subject.costing(
                 Cost.COMM,
                 id="waiting-for-missing-ranks",
-                title=f"Collectives wait {in_ms(waiting * whole)} {subject.per}, probably for {missing.names}, which "
-                f"{'was' if len(missing.ranks) == 1 else 'were'} not recorded",
+                title=sentences.COLLECTIVES_WAIT(
+                    len(missing.ranks), cost=f"{in_ms(waiting * whole)} {subject.per}", ranks=missing.names
+                ),
                 action=missing.action,
                 evidence=missing.evidence,
                 part=waiting,
             )
         )
     if (1 - waiting) * share >= FINDINGS.mention_share or not findings:
-        part, other = (1 - waiting, "Other exposed") if findings else (1.0, "Exposed")
+        part, exposed = 1.0, sentences.EXPOSED_COMMUNICATION
+        if findings:
+            part, exposed = 1 - waiting, sentences.OTHER_EXPOSED_COMMUNICATION
         findings.append(
             subject.costing(
                 Cost.COMM,
                 id=cause.id,
-                title=f"{other} communication takes {in_ms(part * whole)} {subject.per}: {cause.why}",
+                title=exposed(cost=f"{in_ms(part * whole)} {subject.per}", why=cause.why),
                 action=cause.action,
                 evidence=(*cause.evidence, *(() if findings else missing.evidence), *evidence_by_axis(subject)),
                 part=part,

@@ -11,6 +11,7 @@ from diag.diagnoses.policy import FINDINGS, HOST_TIME
 from diag.model.parts import parts_of_steps
 from diag.model.query import By, Query
 from diag.model.steps import Detail, Evidence, Finding, Kind, StepAccount
+from diag.words import sentences
 
 from .costs import Cost
 from .subject import Column, Diagnosis, Subject, in_ms, mean_ns
@@ -30,14 +31,10 @@ _ACTION = {LAUNCH_BOUND: launch_action, STALL: stall_action, SYNC: sync_action, 
 # A pause of so many times the length of a named stall is a stall of its own. The host returns from a synchronising call
 # within microseconds, but some milliseconds of Python after it are what the call exposes.
 _STALL_TIMES = {Detail.LAUNCH: 1, Detail.AFTER_SYNC: 20}
-_AFTER_LAUNCH = (
-    "although its next work had been launched: it waits for an event, another stream or work that is not in this trace"
-)
 _ALL_STREAMS = (
     "Record a longer window (several steps between two prof.step() calls) with all streams and processes of this "
     "device, for example with Nsight Systems or rocprof next to the profiler."
 )
-_NO_LAUNCH = "the trace does not show when its next work was launched: what it waits for is unknown"
 _WITH_LAUNCHES = (
     "Record several steps between two prof.step() calls with ProfilerActivity.CPU next to the device's, so that the "
     "trace contains the calls that launch the kernels and copies."
@@ -72,12 +69,14 @@ def _late_host(subject: Subject) -> list[Finding]:
     }
     cause = max(by_cause, key=lambda name: by_cause[name])
     busy = _busiest(subject, ("not_launched",))
+    name = _named(busy, sum(waited))
     title = {
-        LAUNCH_BOUND: f"The device is idle for {ms} because the host launches kernels more slowly than the device runs "
-        "them",
-        STALL: f"The device is idle for {ms}{_while(busy, sum(waited))}",
-        SYNC: f"The device is idle for {ms} because the host synchronises with it and then launches late",
-        ALLOCATOR: f"The device is idle for {ms} because cudaMalloc and cudaFree run inside the step",
+        LAUNCH_BOUND: sentences.IDLE_BY_LAUNCHES(cost=ms),
+        STALL: sentences.IDLE_WHILE_HOST_RUNS(cost=ms, name=name)
+        if name
+        else sentences.IDLE_WHILE_NOTHING_RUNS(cost=ms),
+        SYNC: sentences.IDLE_BY_SYNC(cost=ms),
+        ALLOCATOR: sentences.IDLE_BY_ALLOCATOR(cost=ms),
     }[cause]
     return [
         subject.costing(
@@ -131,27 +130,29 @@ def _unexplained(subject: Subject) -> list[Finding]:
         )
     elif shares.share(Cost.QUEUED) >= FINDINGS.mention_share:
         busy = _busiest(subject, ("queued", "unknown"))
-        idle = f"The device is idle for {in_ms(mean_ns(shares.cost(Cost.QUEUED)))} {subject.per}"
-        title, action = f"{idle} {_AFTER_LAUNCH}", _ALL_STREAMS
+        idle, action = sentences.IDLE_ALTHOUGH_LAUNCHED, _ALL_STREAMS
         if _mostly_without_launch(subject):
-            title, action = f"{idle}, and {_NO_LAUNCH}", _WITH_LAUNCHES
+            idle, action = sentences.IDLE_WITHOUT_LAUNCH, _WITH_LAUNCHES
         findings.append(
             subject.costing(
                 Cost.QUEUED,
                 id=AFTER_LAUNCH,
-                title=title,
+                title=idle(cost=subject.each(shares.cost(Cost.QUEUED))),
                 action=action,
                 evidence=_stalls(busy, subject.per, len(shares.numbers)),
             )
         )
     if shares.share(Cost.ONCE) >= FINDINGS.mention_share:
         busy = _busiest(subject, ("not_launched",))
+        once = in_ms(mean_ns(shares.cost(Cost.ONCE)))
+        name = _named(busy, sum(shares.cost(Cost.ONCE)))
         findings.append(
             subject.costing(
                 Cost.ONCE,
                 id="one-long-stall",
-                title=f"The device is idle for {in_ms(mean_ns(shares.cost(Cost.ONCE)))} in one stall of the host"
-                f"{_while(busy, sum(shares.cost(Cost.ONCE)))}; whether it happens in every step is unknown",
+                title=sentences.ONE_STALL_WHILE_HOST_RUNS(cost=once, name=name)
+                if name
+                else sentences.ONE_STALL_WHILE_NOTHING_RUNS(cost=once),
                 action="Mark the steps with prof.step() and record several of them after the warm-up "
                 "(schedule(skip_first=10, wait=1, warmup=1, active=3)).",
                 evidence=_stalls(busy, subject.per, len(shares.numbers)),
@@ -190,13 +191,9 @@ def _busiest(subject: Subject, parts: Iterable[str]) -> list[tuple[str, int]]:
     return sorted(spent.items(), key=lambda item: (-item[1], item[0]))[: HOST_TIME.most_stalls_named]
 
 
-def _while(busy: list[tuple[str, int]], stalled_ns: float) -> str:
-    """The host's activity during at least half of the time, if one name covers it."""
-    return (
-        f" while the host runs {busy[0][0]}"
-        if busy and busy[0][1] >= stalled_ns / 2
-        else " while the host launches nothing"
-    )
+def _named(busy: list[tuple[str, int]], stalled_ns: float) -> str:
+    """The host's activity during at least half of the time; "" if no single name covers it."""
+    return busy[0][0] if busy and busy[0][1] >= stalled_ns / 2 else ""
 
 
 def _stalls(busy: list[tuple[str, int]], per: str, steps: int) -> list[Evidence]:

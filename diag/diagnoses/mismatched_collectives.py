@@ -8,6 +8,7 @@ from collections import Counter
 from diag.model.axes import group_words
 from diag.model.query import By, Query
 from diag.model.steps import Evidence, Finding, MatchedCollective, Severity
+from diag.words import sentences
 
 from .subject import Column, Diagnosis, Subject, ranks_text
 
@@ -26,10 +27,12 @@ def find(subject: Subject) -> list[Finding]:
     (group, number, op), first = next(iter(culprits.items()))
     members = next((c.ranks for c in subject.attribution.collectives if c.key == (group, number, op)), ())
     axis = subject.attribution.axes.of(members) if subject.attribution.axes.several else None
-    count = f"{len(culprits)} collective{'s' if len(culprits) > 1 else ''}"
-    title = f"In {count} {ranks_text(ranks)} passed a different size from the other ranks"
-    if axis is not None:
-        title += f" of the {group_words(axis, members)}"
+    title = sentences.SIZES_DIFFER(
+        len(culprits),
+        calls=len(culprits),
+        ranks=ranks_text(ranks),
+        group=sentences.OF_THE_GROUP(group=group_words(axis, members)) if axis is not None else "",
+    )
     return [
         Finding(
             id="mismatched-collectives",

@@ -123,8 +123,13 @@ def _uncertain_rank(subject: Subject, suspected: Culprits, cost: str) -> Finding
     return subject.costing(
         Cost.DATA,
         id="slow-data-rank-unknown",
-        title=f"The data loader of one rank is too slow, but which rank is uncertain: {cost}. {names.capitalize()} "
-        f"waited longest in {led} of {affected} steps; others waited {waited_for(suspected, subject.per)}",
+        title=sentences.ONE_LOADER_IS_SLOW(
+            cost=cost,
+            ranks=names.capitalize(),
+            count=led,
+            affected=affected,
+            waits=waited_for(suspected, subject.per),
+        ),
         action=f"Record more steps, with a profiler window of all ranks (`diag trace`), and analyse again. If {names} "
         f"still {'waits' if len(suspected.suspects) == 1 else 'wait'} longest, check the storage, the data shard and "
         "the transforms there; more workers on all ranks help only if the others start to wait as long.",
@@ -155,10 +160,7 @@ def _waiting_on(subject: Subject, culprits: Culprits) -> Finding:
         title = sentences.LOADER_OF_RANKS_IS_SLOW(ranks=names, cost=cost, others_wait=others_wait)
         action = _look_at(subject, ranks, bool(others))
     else:
-        title = (
-            f"The data loaders of all ranks are too slow: {cost}. {names.capitalize()} "
-            f"{'waits' if len(ranks) == 1 else 'wait'} longest, but the other ranks' loaders are at their limit, too"
-        )
+        title = sentences.LOADERS_AT_THEIR_LIMIT(len(ranks), cost=cost, ranks=names.capitalize())
         action = (
             f"{_more_workers(subject)} The other ranks only have a head start: batches that were loaded while they "
             f"waited for {names}."

@@ -38,10 +38,9 @@ def find(subject: Subject) -> list[Finding]:
     asked = ranks or (culprits.suspects if unequal else ()) or tuple(subject.scheduling.ranks)
     place = _place(subject, asked)
     if ranks:
-        be = "is" if len(ranks) == 1 else "are"
         title = sentences.RANKS_ARE_BLOCKED(
+            len(ranks),
             ranks=ranks_text(ranks).capitalize(),
-            are=be,
             place=_in(place),
             cost=cost,
             others_wait=subject.waiting_ranks_text(ranks),

@@ -316,11 +316,11 @@ def _of_hosts(subject: Subject) -> list[Finding]:
     cost = subject.each(subject.charged(Cost.HOST_STRAGGLER, culprits.ranks))
     if culprits.ranks:
         names = ranks_text(culprits.ranks)
-        often = (
-            f", last in {last.last[0]} of {last.last[1]} collectives" if last and last.ranks == culprits.ranks else ""
-        )
-        launch = "launches its" if len(culprits.ranks) == 1 else "launch their"
-        title = f"{names.capitalize()} {launch} kernels later than the others{often}: {cost}"
+        count, who = len(culprits.ranks), names.capitalize()
+        title = sentences.HOSTS_LAUNCH_LATER(count, ranks=who, cost=cost)
+        if last and last.ranks == culprits.ranks:
+            of = {"count": last.last[0], "calls": last.last[1]}
+            title = sentences.HOSTS_LAUNCH_LATER_MOSTLY(count, ranks=who, cost=cost, **of)
         evidence = [*_counted(subject, culprits, Cost.HOST_STRAGGLER), *_waiting(subject, culprits.ranks)]
         where = subject.host_of(culprits.ranks[0])
         place = f"of {names}" + (f" ({where})" if where else "")
@@ -357,7 +357,6 @@ def _always_the_same(subject: Subject, culprits: Culprits, cost: str, load: Expe
     """``load``: what the ranks received in all-to-alls, which is not why they are late; None where it is not known."""
     ranks = culprits.ranks
     place, inside = _place(subject, ranks)
-    be = "is" if len(ranks) == 1 else "are"
     evidence, own = _counted(subject, culprits), Query("steps", {**subject.counted, "rank": list(ranks)})
     if inside is not None:
         evidence.append(Evidence(f"extra time in {place}, inside operators", round(inside, 3), "share", own))
@@ -369,8 +368,8 @@ def _always_the_same(subject: Subject, culprits: Culprits, cost: str, load: Expe
         Cost.STRAGGLER,
         id="compute-straggler",
         title=sentences.RANKS_ARE_SLOWER(
+            len(ranks),
             ranks=ranks_text(ranks).capitalize(),
-            are=be,
             others=_than(subject, ranks),
             place=place,
             load=expert_imbalance.itself_words(load) if load is not None else "",
@@ -401,13 +400,17 @@ def _uncertain_rank(subject: Subject, culprits: Culprits, cost: str) -> Finding:
     """Too few steps to decide whether it is always this rank."""
     leads, affected = culprits.steps
     suspects = culprits.suspects
-    last = f"{ranks_text(suspects)} {'were' if len(suspects) > 1 else 'was'} last in" if suspects else ""
     _, inside = _place(subject, suspects)
     machine = "" if _host_is_late(inside) else "clocks and temperature, "
-    title = f"One rank is slower than {_than(subject, suspects)}, but which rank is uncertain: {cost}"
-    if affected:
-        title += f". {last.capitalize() or 'The same rank was last in at most'} {leads} of {affected} affected steps"
-        title += f"; others waited {waited_for(culprits, subject.per, everybody=True)}"
+    others = _than(subject, suspects)
+    last = {"count": leads, "affected": affected, "waits": waited_for(culprits, subject.per, everybody=True)}
+    if not affected:
+        title = sentences.ONE_RANK_IS_SLOWER(others=others, cost=cost)
+    elif suspects:
+        names = ranks_text(suspects).capitalize()
+        title = sentences.ONE_RANK_IS_SLOWER_MOSTLY(len(suspects), others=others, cost=cost, ranks=names, **last)
+    else:
+        title = sentences.ONE_RANK_IS_SLOWER_AT_MOST(others=others, cost=cost, **last)
     return subject.costing(
         Cost.STRAGGLER,
         id="straggler-rank-unknown",
@@ -439,11 +442,10 @@ def _for_no_known_reason(subject: Subject, culprits: Culprits, cost: str, unknow
     """The rank is known, but not what it did: an open question is better than a wrong cause."""
     leads, affected = culprits.steps
     late_ranks = late_ranks_text(culprits).capitalize()
-    late = "arrives" if len(culprits.ranks) < 2 else "arrive"
     return subject.costing(
         Cost.STRAGGLER,
         id="straggler-cause-unknown",
-        title=f"{late_ranks} {late} later than the others, cause not determined: {cost}",
+        title=sentences.RANKS_ARRIVE_LATER(max(1, len(culprits.ranks)), ranks=late_ranks, cost=cost),
         action="Find out what the late rank does where nothing is recorded (between steps: logging, evaluation, "
         "saving): put record_function or collector.phase around it, or take its stacks with py-spy dump.",
         evidence=[

@@ -16,6 +16,7 @@ from diag.collectors.records import DeviceRecord
 from diag.diagnoses.policy import DEVICE_HEALTH, FINDINGS
 from diag.model.steps import Evidence, Finding
 from diag.rundir.tables import RankTables
+from diag.words import sentences
 
 from .costs import Cost
 from .device_samples import Readings, hosts_text, not_recorded, plausible, readings, reads_amd, sampled, samples_of
@@ -51,13 +52,17 @@ def find(subject: Subject) -> list[Finding]:
     ranks = tuple(each.rank for each in throttled)
     others = [rank for rank in subject.tables.ranks if rank not in ranks]
     cost = mean_ns(subject.charged(Cost.STRAGGLER, ranks))
-    gpus = f"GPU of {ranks_text(ranks)} is" if len(ranks) == 1 else f"GPUs of {ranks_text(ranks)} are"
     return [
         subject.costing(
             Cost.STRAGGLER,
             id="throttled-device",
-            title=f"The {gpus} throttled ({_why(throttled)}): {in_ms(cost)} {subject.per}"
-            f"{subject.waiting_ranks_text(ranks)}",
+            title=sentences.DEVICES_ARE_THROTTLED(
+                len(ranks),
+                ranks=ranks_text(ranks),
+                why=_why(throttled),
+                cost=f"{in_ms(cost)} {subject.per}",
+                others_wait=subject.waiting_ranks_text(ranks),
+            ),
             action=f"Drain {hosts_text(subject, ranks)}, or remove the reason: cooling and dust, power supply, power "
             f"limit ({_look(subject, ranks)}).",
             evidence=[evidence for each in throttled for evidence in _evidence(each, others)],

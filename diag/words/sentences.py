@@ -1,7 +1,7 @@
 """Sentences with fields, in one place: what is printed is found by searching this file for a part of it.
 
-A field is a number with its unit, a name, or a clause that is a template itself. Titles of findings that are one string
-stay in their diagnosis.
+A field is a number with its unit, a name, or a clause that is a template itself; a verb is never a field. The title of
+a finding that is one string, whatever the run, stays in its diagnosis.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from functools import cached_property
 from string import Formatter
+from typing import NamedTuple
 
 
 class Sentence(str):
@@ -35,6 +36,16 @@ class Sentence(str):
         """The fields of a text that it made; none of any other text."""
         match = self.pattern.fullmatch(text)
         return match.groupdict() if match is not None else {}
+
+
+class OneOrMany(NamedTuple):
+    """A sentence about one rank, and about several, each as it is printed."""
+
+    one: Sentence
+    many: Sentence
+
+    def __call__(self, ranks: int, /, **fields: object) -> str:
+        return (self.one if ranks == 1 else self.many)(**fields)
 
 
 # -- the headline of a verdict -----------------------------------------------------------------------------------------
@@ -130,7 +141,10 @@ HOW_RUNS_COMPARE = Sentence(
 
 # -- findings about CPU cores and blocked threads ----------------------------------------------------------------------
 
-RANKS_WAIT_FOR_A_CORE = Sentence("{ranks} {wait} for a CPU core: {cost}{others_wait}")
+RANKS_WAIT_FOR_A_CORE = OneOrMany(
+    Sentence("{ranks} waits for a CPU core: {cost}{others_wait}"),
+    Sentence("{ranks} wait for a CPU core: {cost}{others_wait}"),
+)
 SOME_RANK_WAITS_FOR_A_CORE = Sentence("{which} waits for a CPU core: {cost} ({waits})")
 TRAINING_WAITS_FOR_CORES = Sentence(
     "The training waits for CPU cores: {cost}: its threads are ready to run but have no core"
@@ -138,7 +152,10 @@ TRAINING_WAITS_FOR_CORES = Sentence(
 ALL_RANKS_WAIT_FOR_CORES = Sentence(
     "All ranks wait for CPU cores: {cost}: their threads are ready to run but have no core"
 )
-RANKS_ARE_BLOCKED = Sentence("{ranks} {are} blocked{place}: {cost}{others_wait}")
+RANKS_ARE_BLOCKED = OneOrMany(
+    Sentence("{ranks} is blocked{place}: {cost}{others_wait}"),
+    Sentence("{ranks} are blocked{place}: {cost}{others_wait}"),
+)
 BLOCKED_RANK_CHANGES = Sentence("Ranks are blocked{place}, a different one from step to step: {cost} ({waits})")
 BLOCKED_RANK_IS_UNCERTAIN = Sentence("One rank is blocked{place}, but which rank is uncertain: {cost} ({waits})")
 TRAINING_IS_BLOCKED = Sentence("The training is blocked{place}: {cost}")
@@ -153,10 +170,100 @@ EXPOSED_COMMUNICATION = Sentence("Exposed communication takes {cost}: {why}")
 OTHER_EXPOSED_COMMUNICATION = Sentence("Other exposed communication takes {cost}: {why}")
 LOADER_OF_RANKS_IS_SLOW = Sentence("The data loader of {ranks} is slow: {cost}{others_wait}")
 LOADER_OF_ALL_IS_SLOW = Sentence("The data loader is slower than the training: {cost}")
-RANKS_ARE_SLOWER = Sentence("{ranks} {are} slower than {others} in {place}{load}: {cost}")
+RANKS_ARE_SLOWER = OneOrMany(
+    Sentence("{ranks} is slower than {others} in {place}{load}: {cost}"),
+    Sentence("{ranks} are slower than {others} in {place}{load}: {cost}"),
+)
+ONE_RANK_IS_SLOWER = Sentence("One rank is slower than {others}, but which rank is uncertain: {cost}")
+ONE_RANK_IS_SLOWER_MOSTLY = OneOrMany(
+    Sentence(
+        "One rank is slower than {others}, but which rank is uncertain: {cost}. {ranks} was last in {count} of "
+        "{affected} affected steps; others waited {waits}"
+    ),
+    Sentence(
+        "One rank is slower than {others}, but which rank is uncertain: {cost}. {ranks} were last in {count} of "
+        "{affected} affected steps; others waited {waits}"
+    ),
+)
+ONE_RANK_IS_SLOWER_AT_MOST = Sentence(
+    "One rank is slower than {others}, but which rank is uncertain: {cost}. The same rank was last in at most "
+    "{count} of {affected} affected steps; others waited {waits}"
+)
+HOSTS_LAUNCH_LATER = OneOrMany(
+    Sentence("{ranks} launches its kernels later than the others: {cost}"),
+    Sentence("{ranks} launch their kernels later than the others: {cost}"),
+)
+HOSTS_LAUNCH_LATER_MOSTLY = OneOrMany(
+    Sentence("{ranks} launches its kernels later than the others, last in {count} of {calls} collectives: {cost}"),
+    Sentence("{ranks} launch their kernels later than the others, last in {count} of {calls} collectives: {cost}"),
+)
+RANKS_ARRIVE_LATER = OneOrMany(
+    Sentence("{ranks} arrives later than the others, cause not determined: {cost}"),
+    Sentence("{ranks} arrive later than the others, cause not determined: {cost}"),
+)
+RANKS_ARRIVE_LAST = OneOrMany(
+    Sentence(
+        "{ranks} arrives last at the collectives: waiting for it is {share} of the other ranks' time in collectives"
+    ),
+    Sentence(
+        "{ranks} arrive last at the collectives: waiting for them is {share} of the other ranks' time in collectives"
+    ),
+)
+RANKS_RECEIVE_MORE = OneOrMany(
+    Sentence(
+        "Expert imbalance: {ranks} receives {times} times the mean in the all-to-alls and computes longer, and the "
+        "others wait: {cost}"
+    ),
+    Sentence(
+        "Expert imbalance: {ranks} receive {times} times the mean in the all-to-alls and compute longer, and the "
+        "others wait: {cost}"
+    ),
+)
+ANOTHER_RANK_RECEIVES_MORE = Sentence(
+    "Expert imbalance: the ranks wait for the one that receives most in the all-to-alls, a different one from "
+    "dispatch to dispatch: {cost}"
+)
+LOAD_OR_THE_RANK = OneOrMany(
+    Sentence(
+        "{ranks} is slower than the others and received {times} times the mean in the all-to-alls{part}; whether the "
+        "load is the reason or the rank itself is slow is not decided: {cost}"
+    ),
+    Sentence(
+        "{ranks} are slower than the others and received {times} times the mean in the all-to-alls{part}; whether the "
+        "load is the reason or the ranks themselves are slow is not decided: {cost}"
+    ),
+)
+LOAD_EXPLAINS = Sentence(", which explains about {share} of the lateness")
+COLLECTIVES_WAIT = OneOrMany(
+    Sentence("Collectives wait {cost}, probably for {ranks}, which was not recorded"),
+    Sentence("Collectives wait {cost}, probably for {ranks}, which were not recorded"),
+)
+RESULTS_ARRIVE_LATER = OneOrMany(
+    Sentence("{ranks} gets its results later than the others"),
+    Sentence("{ranks} get their results later than the others"),
+)
+ONE_LOADER_IS_SLOW = Sentence(
+    "The data loader of one rank is too slow, but which rank is uncertain: {cost}. {ranks} waited longest in {count} "
+    "of {affected} steps; others waited {waits}"
+)
+LOADERS_AT_THEIR_LIMIT = OneOrMany(
+    Sentence(
+        "The data loaders of all ranks are too slow: {cost}. {ranks} waits longest, but the other ranks' loaders are "
+        "at their limit, too"
+    ),
+    Sentence(
+        "The data loaders of all ranks are too slow: {cost}. {ranks} wait longest, but the other ranks' loaders are at "
+        "their limit, too"
+    ),
+)
 SLOWEST_RANK_CHANGES = Sentence(
     "The slowest rank changes from step to step (load imbalance): {cost}; others waited {waits}"
 )
+SIZES_DIFFER = OneOrMany(
+    Sentence("In {calls} collective {ranks} passed a different size from the other ranks{group}"),
+    Sentence("In {calls} collectives {ranks} passed a different size from the other ranks{group}"),
+)
+OF_THE_GROUP = Sentence(" of the {group}")
 
 # -- what stands behind an answer --------------------------------------------------------------------------------------
 
@@ -166,3 +273,43 @@ SOME_NOT_LOOKED_FOR = Sentence(
 )
 AND_MORE_REASONS = Sentence("{reason}, and {more}")
 MORE_BEHIND_THE_ANSWER = Sentence("More: {options}, or -v for all. In the browser: {dashboard}")
+
+# -- findings about devices --------------------------------------------------------------------------------------------
+
+IDLE_BY_LAUNCHES = Sentence(
+    "The device is idle for {cost} because the host launches kernels more slowly than the device runs them"
+)
+IDLE_BY_SYNC = Sentence("The device is idle for {cost} because the host synchronises with it and then launches late")
+IDLE_BY_ALLOCATOR = Sentence("The device is idle for {cost} because cudaMalloc and cudaFree run inside the step")
+IDLE_WHILE_HOST_RUNS = Sentence("The device is idle for {cost} while the host runs {name}")
+IDLE_WHILE_NOTHING_RUNS = Sentence("The device is idle for {cost} while the host launches nothing")
+IDLE_ALTHOUGH_LAUNCHED = Sentence(
+    "The device is idle for {cost} although its next work had been launched: it waits for an event, another stream "
+    "or work that is not in this trace"
+)
+IDLE_WITHOUT_LAUNCH = Sentence(
+    "The device is idle for {cost}, and the trace does not show when its next work was launched: what it waits for is "
+    "unknown"
+)
+ONE_STALL_WHILE_HOST_RUNS = Sentence(
+    "The device is idle for {cost} in one stall of the host while the host runs {name}; whether it happens in every "
+    "step is unknown"
+)
+ONE_STALL_WHILE_NOTHING_RUNS = Sentence(
+    "The device is idle for {cost} in one stall of the host while the host launches nothing; whether it happens in "
+    "every step is unknown"
+)
+DEVICES_ARE_THROTTLED = OneOrMany(
+    Sentence("The GPU of {ranks} is throttled ({why}): {cost}{others_wait}"),
+    Sentence("The GPUs of {ranks} are throttled ({why}): {cost}{others_wait}"),
+)
+PCIE_IS_DEGRADED = OneOrMany(
+    Sentence("The PCIe link of {ranks} is degraded: {signs}"),
+    Sentence("The PCIe links of {ranks} are degraded: {signs}"),
+)
+PCIE_IS_BELOW_MAXIMUM = OneOrMany(
+    Sentence("The PCIe link of {ranks} runs below the maximum: {signs}"),
+    Sentence("The PCIe links of all ranks run below the maximum: {signs}"),
+)
+NVLINK_IS_DEGRADED = Sentence("The NVLinks of {ranks} are degraded: {signs}")
+XGMI_IS_DEGRADED = Sentence("The XGMI links of {ranks} are degraded: {signs}")
