@@ -35,8 +35,11 @@ from diag.tables.efficiency import token_rate
 
 
 def must_be_run(layout: RunLayout) -> None:
-    """DiagError if the folder is not a run directory."""
+    """DiagError if the folder is not a run directory, or may not be read."""
     must_exist([str(layout.root)])
+    if layout.root.is_dir():
+        with readable(layout.root):
+            next(layout.root.iterdir(), None)
     if not layout.is_run():
         raise DiagError(
             "is not a run directory",
