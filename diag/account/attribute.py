@@ -20,7 +20,6 @@ from diag.model.steps import (
     MatchedCollective,
     Pieces,
     RankStep,
-    Segments,
     StepAccount,
     by_causes,
     joined,
@@ -32,7 +31,7 @@ from diag.words.formatting import rank_ranges
 
 from . import cpu, gpu, records
 from . import intervals as iv
-from .blame import Meetings, StagePeers
+from .blame import Meetings
 from .cached_steps import steps_of, windows_of
 from .calls import Calls, Matched, Some, calls_in
 from .critical_path import Readiness, Timeline, held_up, readiness, walks
@@ -60,10 +59,11 @@ def attribute(
     tables: Tables,
     clocked: Mapping[int, DeviceClocked] | None = None,
     left_out: Mapping[int, str] | None = None,
+    detailed: Collection[int] | None = None,
 ) -> Attribution:
     """Accounts for every step of the run. Pure: the same tables give the same account. ``clocked``: the result of
     ``on_device_clocks(tables)``, if the caller has it already. ``left_out``: ``steps_left_out`` of the whole run, if
-    the tables hold some of its steps."""
+    the tables hold some of its steps. ``detailed``: the steps whose pieces and collectives are returned, if not all."""
     ranks = {rank: t for rank, t in tables.ranks.items() if not t.empty}
     clocked = on_device_clocks(tables) if clocked is None else clocked
     steps = {rank: _on_device_clock(clocked[rank]) if rank in clocked else rank_steps(t) for rank, t in ranks.items()}
@@ -78,7 +78,7 @@ def attribute(
     timelines = {rank: Timeline(of_rank, calls[rank]) for rank, of_rank in placed.items() if of_rank}
     came = readiness(matched, timelines)
     axes = axes_of(tables)
-    meetings = Meetings(timelines, came, StagePeers(axes.stages(), timelines, placed, came))
+    meetings = Meetings(timelines, came, axes.stages(), placed)
     by_step: dict[int, dict[int, RankStep]] = defaultdict(dict)
     for rank, of_rank in placed.items():
         for step in of_rank:
@@ -118,12 +118,18 @@ def attribute(
         aligned=bool(tied),
         untied=tuple(sorted(set(placed) - tied)) if tied else (),
         comm_known=any(step.comm_known for of_rank in placed.values() for step in of_rank),
-        collectives=_measured(matched, begun),
-        rank_steps=tuple(step for _, of_rank in sorted(placed.items()) for step in of_rank),
+        collectives=_measured(matched, begun, numbers if detailed is None else sorted(detailed)),
+        rank_steps=tuple(
+            step
+            for _, of_rank in sorted(placed.items())
+            for step in of_rank
+            if detailed is None or step.step in detailed
+        ),
         axes=axes,
         division=division,
         step_marker=marker,
         idle_known=all(device.idle_known for device in clocked.values()),
+        detailed=None if detailed is None else frozenset(detailed),
     )
 
 
@@ -245,20 +251,22 @@ def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> list[R
     return shifted(steps, -delta) if delta else steps
 
 
-def parts_of(steps: Sequence[RankStep], waits: iv.Intervals | None) -> PartColumns:
-    """The sums that the JSON contract names, of each step of one rank. ``waits``: when this rank waited for a later
-    one; None if unknown."""
-    by_detail = by_causes([step.segments for step in steps])
+def parts_of(steps: Sequence[RankStep], waits: Mapping[int, iv.Intervals]) -> PartColumns:
+    """The sums that the JSON contract names, of each step. ``waits``: when ranks waited for later ones, of those for
+    which it is known."""
+    pieces = Pieces.of([step.segments for step in steps])
+    by_detail = by_causes(pieces)
     spent = by_detail.sum(axis=2)
-    unknown = np.full(len(steps), UNKNOWN)
-    waited = _waited([step.segments for step in steps], waits) if waits is not None else unknown
+    ranks = np.array([step.rank for step in steps], dtype=np.int64)
+    known = np.isin(ranks, list(waits))
+    waited = _waited(pieces, ranks, waits)
     sources = tuple(dict.fromkeys(step.source for step in steps))
 
     def each(field: str) -> iv.Times:
         return np.array([getattr(step, field) for step in steps], dtype=np.int64)
 
     return PartColumns(
-        rank=each("rank"),
+        rank=ranks,
         source=np.array([sources.index(step.source) for step in steps], dtype=np.int8),
         dur_ns=each("end_ns") - each("begin_ns"),
         compute_ns=spent[:, Kind.COMPUTE],
@@ -269,8 +277,8 @@ def parts_of(steps: Sequence[RankStep], waits: iv.Intervals | None) -> PartColum
         idle_ns=spent[:, Kind.IDLE],
         overlapped_comm_ns=each("overlapped_comm_ns"),
         optimizer_ns=each("optimizer_ns"),
-        exposed_wait_ns=waited,
-        exposed_transfer_ns=spent[:, Kind.COMM] - waited if waits is not None else unknown,
+        exposed_wait_ns=np.where(known, waited, UNKNOWN),
+        exposed_transfer_ns=np.where(known, spent[:, Kind.COMM] - waited, UNKNOWN),
         hidden_known=each("hidden_known") != 0,
         idle_parts=idle_parts(by_detail[:, Kind.IDLE]),
         fused_ns=each("fused_ns"),
@@ -280,10 +288,10 @@ def parts_of(steps: Sequence[RankStep], waits: iv.Intervals | None) -> PartColum
 
 
 def _parts_by_step(placed: Mapping[int, Sequence[RankStep]], waits: Mapping[int, iv.Intervals]) -> dict[int, PartRows]:
-    """The parts of all ranks by step. ``waits``: when ranks waited for later ones, of those for which it is known."""
-    ranks = sorted(rank for rank, of_rank in placed.items() if of_rank)
-    every = PartColumns.joined([parts_of(placed[rank], waits.get(rank)) for rank in ranks])
-    steps = np.array([step.step for rank in ranks for step in placed[rank]], dtype=np.int64)
+    """The parts of all ranks by step. ``waits``: as of ``parts_of``."""
+    listed = [step for rank in sorted(placed) for step in placed[rank]]
+    every = parts_of(listed, waits)
+    steps = np.array([step.step for step in listed], dtype=np.int64)
     order = np.lexsort((every.rank, steps))
     by_step = every.take(order)
     numbers, first = np.unique(steps[order], return_index=True)
@@ -291,13 +299,18 @@ def _parts_by_step(placed: Mapping[int, Sequence[RankStep]], waits: Mapping[int,
     return {number: by_step[begin:end] for number, (begin, end) in zip(numbers.tolist(), pairwise(edges), strict=True)}
 
 
-def _waited(steps: Sequence[Segments], waits: iv.Intervals) -> iv.Times:
-    """The part of each step's exposed communication that lies in ``waits``."""
-    pieces = Pieces.of(steps)
+def _waited(pieces: Pieces, ranks: iv.Times, waits: Mapping[int, iv.Intervals]) -> iv.Times:
+    """The part of each step's exposed communication that lies in the ``waits`` of its rank; 0 without any. ``ranks``:
+    of the steps."""
+    rows = {rank: row for row, rank in enumerate(waits)}
+    row = np.array([rows.get(rank, -1) for rank in ranks.tolist()], dtype=np.int64)
     exposed = intervals_of(pieces.every, Kind.COMM)
     of_step = pieces.of_step[pieces.every.kind == Kind.COMM]
-    waited_ns = np.zeros(len(steps), dtype=np.int64)
-    np.add.at(waited_ns, of_step, iv.Covered(waits).between(exposed[:, 0], exposed[:, 1]))
+    known = row[of_step] >= 0
+    exposed, of_step = exposed[known], of_step[known]
+    covered = iv.CoveredOfMany(list(waits.values())).between(row[of_step], exposed[:, 0], exposed[:, 1])
+    waited_ns = np.zeros(len(ranks), dtype=np.int64)
+    np.add.at(waited_ns, of_step, covered)
     return waited_ns
 
 
@@ -388,9 +401,14 @@ def _begun_in(came: Readiness, by_step: Mapping[int, Mapping[int, RankStep]]) ->
     return {step: begun[i:j] for step, (i, j) in zip(numbers, pairwise(edges), strict=True)}
 
 
-def _measured(matched: Matched, begun: Mapping[int, Sequence[int]]) -> tuple[MatchedCollective, ...]:
+def _measured(
+    matched: Matched, begun: Mapping[int, Sequence[int]], steps: Sequence[int]
+) -> tuple[MatchedCollective, ...]:
+    """The collectives that began in these steps."""
+    if not steps:
+        return ()
     measured = measure(matched)
-    return tuple(replace(measured[number], step=step) for step, numbers in begun.items() for number in numbers)
+    return tuple(replace(measured[number], step=step) for step in steps for number in begun[step])
 
 
 def steps_left_out(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:

@@ -27,7 +27,7 @@ from msgspec import Struct
 from diag.account.policy import CRITICAL_PATH
 from diag.model.steps import Blame, Detail, Kind, RankStep
 
-from .critical_path import LABELS, Activity, Readiness, Timeline, label_of, of_label
+from .critical_path import LABELS, Activities, Activity, Readiness, Timeline, label_of, of_label
 from .intervals import CoveredOfMany, Intervals, Times
 
 # -- others ------------------------------------------------------------------------------------------------------------
@@ -71,17 +71,17 @@ _Message = tuple[bool, int | None, int | None, int]  # sent or received, own sta
 
 class StagePeers:
     """``stages``: the stage of each rank, empty without a pipeline; ``steps``: each rank's steps; ``came``: the ranks'
-    arrivals at their collectives."""
+    arrivals at their collectives; ``did``: their activity."""
 
     def __init__(
         self,
         stages: Mapping[int, int],
-        timelines: Mapping[int, Timeline],
         steps: Mapping[int, Sequence[RankStep]],
         came: Readiness,
+        did: Activities,
     ) -> None:
         self._stages = stages
-        self._timelines = timelines
+        self._did = did
         self._begins = {
             rank: np.array([s.begin_ns for s in of_rank], dtype=np.int64) for rank, of_rank in steps.items()
         }
@@ -104,14 +104,13 @@ class StagePeers:
         ranks = self._matched.rank[self._came.members(number)].tolist() if self._stages else ()
         return len({self._stages.get(rank) for rank in ranks}) > 1
 
-    def others(self, number: int, activity: Activity, candidates: Times, labels: Times) -> Activity:
+    def others(self, number: int, activity: Activity, candidates: Times) -> Activity:
         """What the other members of a meeting of different work did before it, for each member in ``candidates``
-        (places): the median over the others, by label. ``activity``: that of all members; its columns are
-        ``labels``."""
+        (places): the median over the others, by label. ``activity``: that of all members."""
         everybody = median_of_others(activity)
         ranks = self._matched.rank[self._came.members(number)]
         if self._matched.pairs[number]:
-            alike = np.stack([self._of_alike(rank, number)[labels] for rank in ranks[candidates].tolist()])
+            alike = np.stack([self._of_alike(rank, number) for rank in ranks[candidates].tolist()])
         else:
             stages = [self._stages.get(rank) for rank in ranks.tolist()]
             mates = np.copy(activity)
@@ -119,7 +118,7 @@ class StagePeers:
                 places = [at for at, stage_of_member in enumerate(stages) if stage_of_member == stage]
                 mates[places] = median_of_others(activity[places])
             alike = mates[candidates]
-        return np.where(_OF_LAYERS[labels], alike, everybody[candidates])
+        return np.where(_OF_LAYERS[self._did.labels], alike, everybody[candidates])
 
     def _of_alike(self, rank: int, number: int) -> Activity:
         """Activity of the other ranks of its stage up to the same call in their own pipelines; without such ranks, its
@@ -130,11 +129,10 @@ class StagePeers:
         if place is None or len(self._messages[call]) < 2 or call[1] is None:
             return self._own_usual(rank, number)
         if call not in self._done:
-            done = [
-                self._timelines[mate].activity(self.step_begin(mate, ready), ready)
-                for mate, ready in self._messages[call].items()
-            ]
-            self._done[call] = dict(zip(self._messages[call], median_of_others(np.stack(done)), strict=True))
+            mates, ready = zip(*self._messages[call].items(), strict=True)
+            begins = [self.step_begin(mate, ready_ns) for mate, ready_ns in self._messages[call].items()]
+            done = self._did.of_ranks(mates, np.array(begins, dtype=np.int64), np.array(ready, dtype=np.int64))
+            self._done[call] = dict(zip(mates, median_of_others(done), strict=True))
         return self._done[call][rank]
 
     def _message(self, number: int, rank: int) -> _Message:
@@ -162,7 +160,7 @@ class StagePeers:
             alike = [k for k, (at, of) in places.items() if at == place and self._source[rank, of] == source]
             begins = np.array([places[k][1] for k in alike], dtype=np.int64)
             ready = np.array([self._came.ready_of(k, rank) for k in alike], dtype=np.int64)
-            usual = np.median(self._timelines[rank].activities(begins, ready), axis=0).astype(np.int64)
+            usual = np.median(self._did.of_ranks([rank] * len(alike), begins, ready), axis=0).astype(np.int64)
             self._usual[rank, group, place, source] = usual
         return self._usual[rank, group, place, source]
 
@@ -308,12 +306,19 @@ class Meetings:
     Steps do not depend on each other, so the first meetings of all steps are looked at together, then the second ones,
     and so on."""
 
-    def __init__(self, timelines: Mapping[int, Timeline], came: Readiness, peers: StagePeers) -> None:
-        self._peers = peers
+    def __init__(
+        self,
+        timelines: Mapping[int, Timeline],
+        came: Readiness,
+        stages: Mapping[int, int],
+        steps: Mapping[int, Sequence[RankStep]],
+    ) -> None:
+        """``stages``, ``steps``: as of ``StagePeers``."""
         self._came, self._matched = came, came.matched
-        self._timelines = list(timelines.values())
+        self._timelines = timelines
+        self._stages, self._steps = stages, steps
         self._ranks = np.array(came.ranks, dtype=np.int64)
-        self._standing = Standing([timeline.standing for timeline in self._timelines])
+        self._standing = Standing([timeline.standing for timeline in timelines.values()])
 
     def lateness(self, met: Sequence[Sequence[int]]) -> list[Lateness]:
         """For each step, over all collectives at which its path met other ranks, by their numbers."""
@@ -415,21 +420,11 @@ class Meetings:
 
     def _activities(self, late_ranks: Sequence[_Late]) -> Iterator[tuple[_Late, Activity]]:
         """Each of these meetings with its members' activity since they last met, shape (meetings, members, labels in
-        use). One query per rank."""
-        rows = np.concatenate([self._came.row[late.at].ravel() for late in late_ranks])
-        since = np.concatenate([late.since_ns.ravel() for late in late_ranks])
-        until = np.concatenate([np.repeat(late.time_ns, late.at.shape[1]) for late in late_ranks])
-        done = np.zeros((len(rows), len(self._labels)), dtype=np.int64)
-        order = np.argsort(rows, kind="stable")
-        edges = np.searchsorted(rows[order], np.arange(len(self._timelines) + 1))
-        for row in np.unique(rows).tolist():
-            of_row = order[edges[row] : edges[row + 1]]
-            done[of_row] = self._timelines[row].activities(since[of_row], until[of_row])[:, self._labels]
-        first = 0
+        use)."""
         for late in late_ranks:
-            last = first + late.at.size
-            yield late, done[first:last].reshape(*late.at.shape, -1)
-            first = last
+            until = np.repeat(late.time_ns, late.at.shape[1])
+            done = self._did.between(self._came.row[late.at].ravel(), late.since_ns.ravel(), until)
+            yield late, done.reshape(*late.at.shape, -1)
 
     def _others(self, late: _Late, activity: Activity) -> Activity:
         """What the others did meanwhile, for each member that was late; of the shape of ``activity``."""
@@ -437,12 +432,21 @@ class Meetings:
         for i, number in enumerate(late.met.tolist()):
             if self._peers.differ(number):
                 candidates = np.flatnonzero(late.late[i])
-                others[i, candidates] = self._peers.others(number, activity[i], candidates, self._labels)
+                others[i, candidates] = self._peers.others(number, activity[i], candidates)
         return others
 
+    # Not needed where no ranks meet: a large trace has a million pieces.
     @cached_property
-    def _labels(self) -> npt.NDArray[np.int64]:
-        return np.unique(np.concatenate([timeline.labels for timeline in self._timelines]))
+    def _did(self) -> Activities:
+        return Activities(self._timelines)
+
+    @cached_property
+    def _peers(self) -> StagePeers:
+        return StagePeers(self._stages, self._steps, self._came, self._did)
+
+    @property
+    def _labels(self) -> npt.NDArray[np.int16]:
+        return self._did.labels
 
     @cached_property
     def _of_comm(self) -> npt.NDArray[np.bool_]:
@@ -492,7 +496,9 @@ class Meetings:
         last = np.maximum.accumulate(np.where(blocked_all, places, -1))
         before = np.where(opens, -1, np.concatenate(([-1], last[:-1])))
         known = before >= since
-        records = np.array([int(timeline.start_ns[0]) for timeline in self._timelines], dtype=np.int64)[came.row]
+        records = np.array([int(timeline.start_ns[0]) for timeline in self._timelines.values()], dtype=np.int64)[
+            came.row
+        ]
         begun, left = records.copy(), records.copy()
         begun[order[known]] = came.start_ns[order[before[known]]]
         left[order[known]] = came.end_ns[order[before[known]]]

@@ -88,6 +88,30 @@ class Calls(Columns[CollectiveCall]):
             names=tuple(names),
         )
 
+    @classmethod
+    def joined(cls, several: Sequence[Calls]) -> tuple[Calls, list[Ints]]:
+        """The calls of one rank from several tables, each call once; and the place of each call of each table."""
+        groups: dict[Group, int] = {}
+        names: dict[str, int] = {}
+        columns: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in cls.columns()}
+        for calls in several:
+            codes = np.array([names.setdefault(name, len(names)) for name in calls.names], dtype=np.int32)
+            of_groups = np.array([groups.setdefault(group, len(groups)) for group in calls.groups], dtype=np.int32)
+            for name, parts in columns.items():
+                column = getattr(calls, name)
+                coded = of_groups if name == "group" else codes if name in ("label", "op", "dtype") else None
+                parts.append(column if coded is None or not len(column) else coded[column])
+        together: dict[str, Any] = {name: np.concatenate(parts) for name, parts in columns.items()}
+        every = cls(**together, groups=tuple(groups), names=tuple(names))
+        order = np.lexsort((every.label, every.seq, every.group))
+        opens = np.ones(len(every), dtype=np.bool_)
+        opens[1:] = np.any([np.diff(column[order]) for column in (every.group, every.seq, every.label)], axis=0)
+        first = np.empty(len(every), dtype=np.int64)  # the first call with its key
+        first[order] = order[opens][np.cumsum(opens) - 1]
+        kept = first == np.arange(len(every))
+        places = (np.cumsum(kept) - 1)[first]
+        return every.take(kept), np.split(places, np.cumsum([len(calls) for calls in several[:-1]]))
+
     def __len__(self) -> int:
         return len(self.seq)
 
@@ -177,10 +201,12 @@ def calls_in(steps: Sequence[Sequence[CollectiveCall]]) -> tuple[Calls, list[Int
     some = [step for step in steps if isinstance(step, Some)]
     if some and len(some) == len(steps) and all(step.calls is some[0].calls for step in some):
         calls = some[0].calls
-        kept = np.unique(np.concatenate([step.places for step in some]))
-        if len(kept) == len(calls):
+        listed = np.zeros(len(calls), dtype=np.bool_)
+        listed[np.concatenate([step.places for step in some])] = True
+        if listed.all():
             return calls, [step.places for step in some]
-        return calls.take(kept), [np.searchsorted(kept, step.places) for step in some]
+        moved = np.cumsum(listed) - 1
+        return calls.take(listed), [moved[step.places] for step in some]
     place: dict[Key, int] = {}
     once: list[CollectiveCall] = []
     for step in steps:

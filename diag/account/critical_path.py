@@ -86,15 +86,6 @@ class Timeline:
         self.calls = calls
         self.by_end = np.lexsort((calls.start_ns, calls.end_ns))
 
-    @cached_property
-    def _sums(self) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The labels in use; for each segment, its label's place among them; and the nanoseconds of each label before
-        each segment, shape (segments, labels in use). Not needed for a rank that meets no other."""
-        used, column = np.unique(self.label, return_inverse=True)
-        spent = np.zeros((len(column), len(used)), dtype=np.int64)
-        spent[np.arange(len(column)), column] = self.end_ns - self.start_ns
-        return used, column, np.cumsum(spent, axis=0) - spent
-
     def arrivals(self, places: Times) -> Arrivals:
         """When the rank arrived at the calls at these places: one pass over all of them."""
         calls = self.calls
@@ -127,35 +118,52 @@ class Timeline:
         breaks[1:] = ~(together & (self.end_ns[:-1] == self.start_ns[1:]))
         return np.maximum.accumulate(np.where(breaks, np.arange(len(breaks)), 0))
 
-    def activity(self, start_ns: int, end_ns: int) -> Activity:
-        """The rank's activity in a window, nanoseconds by label."""
-        window = np.array([start_ns], dtype=np.int64), np.array([end_ns], dtype=np.int64)
-        totals: Activity = self.activities(*window)[0]
-        return totals
-
-    def activities(self, start_ns: Times, end_ns: Times) -> Activity:
-        """``activity`` for many windows: shape (windows, labels)."""
-        totals = np.zeros((len(start_ns), LABELS), dtype=np.int64)
-        totals[:, self._sums[0]] = self._until(np.maximum(start_ns, end_ns)) - self._until(start_ns)
-        return totals
-
-    def _until(self, times_ns: Times) -> npt.NDArray[np.int64]:
-        """Nanoseconds before each moment, by the labels in use."""
-        _, column, before = self._sums
-        index = np.searchsorted(self.start_ns, times_ns, side="right") - 1
-        at = np.maximum(index, 0)
-        done: npt.NDArray[np.int64] = before[at]
-        done[np.arange(len(at)), column[at]] += np.minimum(times_ns, self.end_ns[at]) - self.start_ns[at]
-        done[index < 0] = 0
-        return done
-
-    @property
-    def labels(self) -> npt.NDArray[np.int16]:
-        return self._sums[0]
-
     @property
     def standing(self) -> Intervals:
         return np.stack((self.start_ns[self._communication], self.end_ns[self._communication]), axis=1)
+
+
+class Activities:
+    """What several ranks did in any windows: one search answers all queries. ``labels``: those in use, in order;
+    activities have a column for each."""
+
+    def __init__(self, timelines: Mapping[int, Timeline]) -> None:
+        every = list(timelines.values())
+        self._row = {rank: row for row, rank in enumerate(timelines)}
+        self._start, self._end = (
+            np.concatenate([getattr(timeline, name) for timeline in every]) for name in ("start_ns", "end_ns")
+        )
+        counts = np.array([len(timeline.start_ns) for timeline in every], dtype=np.int64)
+        self._first = np.cumsum(counts) - counts
+        self.labels: npt.NDArray[np.int16]
+        self.labels, self._column = np.unique(
+            np.concatenate([timeline.label for timeline in every]), return_inverse=True
+        )
+        spent = np.zeros((len(self._start), len(self.labels)), dtype=np.int64)
+        spent[np.arange(len(spent)), self._column] = self._end - self._start
+        self._before = np.cumsum(spent, axis=0) - spent
+        # Times relative to the first one, with each rank placed after the previous one: one sorted line.
+        self._zero = int(self._start.min())
+        self._span = int(self._end.max()) - self._zero + 2
+        self._line = np.repeat(np.arange(len(every)), counts) * self._span + (self._start - self._zero)
+
+    def of_ranks(self, ranks: Sequence[int], start_ns: Times, end_ns: Times) -> Activity:
+        """Each rank's activity in its window."""
+        return self.between(np.array([self._row[rank] for rank in ranks]), start_ns, end_ns)
+
+    def between(self, rows: Times, start_ns: Times, end_ns: Times) -> Activity:
+        """Nanoseconds by label, [windows, labels]. ``rows``: the places of the ranks among the timelines."""
+        return self._until(rows, np.maximum(start_ns, end_ns)) - self._until(rows, start_ns)
+
+    def _until(self, rows: Times, times_ns: Times) -> Activity:
+        on_line = rows * self._span + np.clip(times_ns - self._zero, -1, self._span - 2)
+        index = np.searchsorted(self._line, on_line, side="right") - 1
+        first = self._first[rows]
+        at = np.maximum(index, first)
+        done: Activity = self._before[at]
+        ran = np.clip(times_ns - self._start[at], 0, self._end[at] - self._start[at])
+        done[np.arange(len(at)), self._column[at]] += ran
+        return done
 
 
 # -- critical path -----------------------------------------------------------------------------------------------------

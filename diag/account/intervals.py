@@ -64,7 +64,11 @@ def clip(intervals: Intervals, start: int, end: int) -> Intervals:
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
-    a, b = normal(a), normal(b)
+    return _intersect(normal(a), normal(b))
+
+
+def _intersect(a: Intervals, b: Intervals) -> Intervals:
+    """Of normal sets."""
     if not len(a) or not len(b):
         return EMPTY
     # Each interval of a meets a run of intervals of b: those that end after it starts and start before it ends.
@@ -72,10 +76,8 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     last = np.searchsorted(b[:, 0], a[:, 1], side="left")
     counts = np.maximum(last - first, 0)
     of_a = np.repeat(np.arange(len(a)), counts)
-    if not len(of_a):
-        return EMPTY
     of_b = places_from(first, counts)
-    return normal(np.stack((np.maximum(a[of_a, 0], b[of_b, 0]), np.minimum(a[of_a, 1], b[of_b, 1])), axis=1))
+    return np.stack((np.maximum(a[of_a, 0], b[of_b, 0]), np.minimum(a[of_a, 1], b[of_b, 1])), axis=1)
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
@@ -84,7 +86,7 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
         return a
     low, high = int(min(a[0, 0], b[0, 0])) - 1, int(max(a[-1, 1], b[-1, 1])) + 1
     gaps = np.stack((np.concatenate(([low], b[:, 1])), np.concatenate((b[:, 0], [high]))), axis=1)
-    return intersect(a, gaps)
+    return _intersect(a, gaps)
 
 
 class Covered:

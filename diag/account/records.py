@@ -111,8 +111,7 @@ def calls_of(rows: Sequence[CollectiveRow], groups: Mapping[str, Sequence[int]])
 
     A send and its receive have one key. A send that was only handed over was not waited for."""
     rows = Rows.of(rows)
-    rows = rows.take(rows.end_ns != UNKNOWN)
-    rows = rows.take(np.argsort(rows.start_ns, kind="stable"))
+    rows = rows.take(rows.end_ns != UNKNOWN).sorted_by("start_ns")
     transfer = rows.of_groups(P2P_PREFIX)
     # Two groups of one name (a mesh axis has the same name in all its groups) differ in their first member.
     known: list[Group] = []

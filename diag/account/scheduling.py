@@ -162,9 +162,10 @@ def blocked_in_phases(
     """How long the training's thread was blocked in each computing phase of each step, outside of collectives; without
     phases of which that is less than ``paused_share``. Steps whose CPU time was not recorded are missing."""
     timed = Steps.of(steps)
-    timed = timed.take((timed.on_cpu_ns != UNKNOWN) & (timed.queued_ns != UNKNOWN))
-    if not timed:
+    known = (timed.on_cpu_ns != UNKNOWN) & (timed.queued_ns != UNKNOWN)
+    if not known.any():
         return {}
+    timed = timed.take(known)
     spent = _spent(timed, records.blocked(rows), samples)
     stalled = spent.stalled()[:, list(_COMPUTING)].astype(np.float64)
     whole = stalled.sum(axis=1)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum, StrEnum
 from functools import cached_property
-from itertools import pairwise
-from typing import overload
+from itertools import groupby, pairwise
+from typing import Any, overload
 
 import msgspec
 import numpy as np
@@ -104,18 +104,28 @@ class Pieces(Sequence[Segments]):
     @classmethod
     def of(cls, steps: Sequence[Segments | CriticalPath]) -> Pieces:
         """Without a copy if the steps are consecutive ones of the same pieces."""
-        first = steps[0] if steps else None
-        if isinstance(first, Segments) and (own := first.part_of) is not None:
-            begin, until = first.place, first.place + len(steps)
-            places = [step.place for step in steps if isinstance(step, Segments) and step.part_of is own]
-            if places == list(range(begin, until)):
-                return own._between(begin, until)
-        start, end, kind, detail = (
-            np.concatenate([getattr(pieces, name) for pieces in steps])
-            for name in ("start_ns", "end_ns", "kind", "detail")
+
+        def run_of(step: tuple[int, Segments | CriticalPath]) -> tuple[int, int]:
+            """The same for steps that follow each other in the same pieces, and for those that are no views."""
+            at, pieces = step
+            if isinstance(pieces, Segments) and pieces.part_of is not None:
+                return id(pieces.part_of), pieces.place - at
+            return 0, 0
+
+        runs = [cls._of_run([pieces for _, pieces in run]) for _, run in groupby(enumerate(steps), run_of)]
+        if len(runs) == 1:
+            return runs[0]
+        counts = [np.diff(run.edges) for run in runs]
+        return cls(
+            _put_together([run.every for run in runs]), np.cumsum(np.concatenate([[0], *counts]), dtype=np.int64)
         )
-        counts = [len(pieces.kind) for pieces in steps]
-        return cls(Segments(start, end, kind, detail), np.cumsum([0, *counts], dtype=np.int64))
+
+    @classmethod
+    def _of_run(cls, steps: Sequence[Segments | CriticalPath]) -> Pieces:
+        first = steps[0]
+        if isinstance(first, Segments) and first.part_of is not None:
+            return first.part_of._between(first.place, first.place + len(steps))
+        return cls(_put_together(steps), np.cumsum([0, *(len(pieces.kind) for pieces in steps)], dtype=np.int64))
 
     def _between(self, first: int, last: int) -> Pieces:
         if (first, last) == (0, len(self)):
@@ -133,6 +143,11 @@ class Pieces(Sequence[Segments]):
     def moved(self, start_ns: npt.NDArray[np.int64], end_ns: npt.NDArray[np.int64]) -> Pieces:
         """The same pieces with these edges."""
         return Pieces(Segments(start_ns, end_ns, self.every.kind, self.every.detail), self.edges)
+
+    def copied(self) -> Pieces:
+        """The same pieces, without those of which they are a view."""
+        columns: dict[str, npt.NDArray[Any]] = {name: getattr(self.every, name).copy() for name in _COLUMNS}
+        return Pieces(Segments(**columns), self.edges)
 
     def __len__(self) -> int:
         return len(self._edges) - 1
@@ -153,6 +168,17 @@ class Pieces(Sequence[Segments]):
         at, every = range(len(self))[place], self.every
         i, j = self._edges[at], self._edges[at + 1]
         return Segments(every.start_ns[i:j], every.end_ns[i:j], every.kind[i:j], every.detail[i:j], self, at)
+
+
+_COLUMNS = {"start_ns": np.int64, "end_ns": np.int64, "kind": np.int8, "detail": np.int8}
+
+
+def _put_together(several: Sequence[Segments | CriticalPath]) -> Segments:
+    columns: dict[str, npt.NDArray[Any]] = {
+        name: np.concatenate([np.zeros(0, dtype=of), *(getattr(pieces, name) for pieces in several)])
+        for name, of in _COLUMNS.items()
+    }
+    return Segments(**columns)
 
 
 def joined(steps: Sequence[Segments | CriticalPath]) -> Segments:

@@ -31,7 +31,7 @@ Codes = npt.NDArray[np.int32]  # places in ``names``
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Objects = npt.NDArray[np.object_]
-Places = npt.NDArray[Any]  # of records, or a mask of them
+Places = npt.NDArray[Any] | slice  # of records, or a mask of them
 
 _AT_ONCE = 4_096  # records that an iteration makes together
 
@@ -55,9 +55,18 @@ class Columns(Sequence[T]):
         return [column.name for column in fields(cls) if column.name not in ("names", "groups")]  # type: ignore[arg-type]
 
     def take(self, places: Places) -> Self:
-        """The records at these places, or those for which a mask is true."""
+        """The records at these places, of a slice, or those for which a mask is true."""
+        if not isinstance(places, slice) and places.dtype == np.bool_:
+            if places.all():
+                return self
+            places = np.flatnonzero(places)
         taken = {name: _taken(getattr(self, name), places) for name in self.columns()}
         return replace(self, **taken)  # type: ignore[type-var]
+
+    def sorted_by(self, name: str) -> Self:
+        """The records in the order of a column. Most are in it already."""
+        column = getattr(self, name)
+        return self if (column[1:] >= column[:-1]).all() else self.take(np.argsort(column, kind="stable"))
 
     def _records(self, first: int, last: int) -> Iterator[T]:
         raise NotImplementedError
@@ -72,7 +81,7 @@ class Columns(Sequence[T]):
     def __getitem__(self, place: slice) -> Self: ...
     def __getitem__(self, place: int | slice) -> T | Self:
         if isinstance(place, slice):
-            return self.take(np.arange(len(self))[place])
+            return self.take(place)
         at = range(len(self))[place]
         return next(self._records(at, at + 1))
 
@@ -159,12 +168,16 @@ class Ragged:
         """The place of each entry's record."""
         return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
 
-    def take(self, places: Places) -> Ragged:
-        places = np.flatnonzero(places) if places.dtype == np.bool_ else places
-        counts = np.diff(self.first)[places]
-        first = _firsts(counts)
-        entries = places_from(self.first[:-1][places], counts)
-        return Ragged(first, *(_stored(column[entries]) for column in (self.name, self.left, self.right)))
+    def take(self, places: Ints | slice) -> Ragged:
+        begins = self.first[:-1][places]
+        counts = self.first[1:][places] - begins
+        entries: Ints | slice
+        if isinstance(places, slice) and places.step in (None, 1) and len(begins):
+            entries = slice(begins[0], begins[-1] + counts[-1])
+        else:
+            entries = places_from(begins, counts)
+        columns = (_taken(column, entries) for column in (self.name, self.left, self.right))
+        return Ragged(_firsts(counts), *columns)
 
     def entries(self, first: int, last: int, names: tuple[str, ...]) -> Iterator[list[tuple[str, int, int]]]:
         """Of each record from ``first`` on: (name, left, right)."""
@@ -226,7 +239,7 @@ class Steps(Columns[StepRecord]):
         """The steps from the first to before the second number of each span. They are in the order of their numbers:
         the cost does not depend on the others."""
         first, last = np.searchsorted(self.step, np.array(spans, dtype=np.int64).reshape(-1, 2)).T
-        return self.take(places_from(first, last - first))
+        return self.take(slice(first[0], last[0]) if len(spans) == 1 else places_from(first, last - first))
 
     def codes(self, names: Sequence[str], otherwise: int = -1) -> Ints:
         """For each of the ``names`` of the steps, its index in these."""
@@ -411,13 +424,17 @@ def _firsts(counts: Ints) -> Ints:
     return firsts
 
 
-def _taken(column: Any, places: Places) -> Any:
-    return column.take(places) if isinstance(column, Ragged) else _stored(column[places])
+def _taken(column: Any, places: Ints | slice) -> Any:
+    if isinstance(column, Ragged):
+        return column.take(places)
+    if isinstance(places, slice) or column.strides[0]:
+        return column[places]
+    return np.broadcast_to(column[:1], (len(places), *column.shape[1:]))  # its value is stored once
 
 
 def _stored(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The same column; its value once if all are the same."""
-    if len(column) > 1 and ((column == column[:1]).all() or (column != column).all()):  # or all NaN
+    if len(column) > 1 and ((column == column[:1]).all() or (column.dtype.kind == "f" and np.isnan(column).all())):
         return np.broadcast_to(column[:1].copy(), column.shape)
     return column
 
