@@ -8,8 +8,9 @@ threads were blocked: they are made of each block as well.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain, groupby, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +18,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.model import Gap
-from diag.model.steps import Attribution
+from diag.model.steps import Attribution, Pieces, RankStep
 from diag.rundir.policy import BLOCKS
 from diag.rundir.tables import Tables, axes_of, of_steps, spans_of, with_rows, without_rows
 
 from .attribute import attribute, steps_left_out
+from .calls import Calls, Some, calls_in
 from .frontier import Frontier, frontier
 from .kept import Block, key_of, packed, unpacked
 from .scheduling import RankScheduling, Scheduling, scheduling_of
@@ -45,46 +47,51 @@ def account_in_blocks(tables: Tables) -> BlockAccount:
     )
     left_out = steps_left_out(tables, numbers)
     counted = frozenset(numbers) - left_out.keys() or frozenset(numbers)
-    detailed = frozenset(_stretches(sorted(counted), BLOCKS.detailed_bytes // per_step))
-    sample = of_steps(tables, _with_context(detailed, numbers))
-    in_detail = attribute(sample, {}, left_out)
-    gaps = dict.fromkeys(sample.gaps)
+    of_blocks = _blocks(numbers, max(BLOCKS.least_block_steps, _power_of_two(BLOCKS.block_bytes // per_step)))
+    most = _power_of_two(BLOCKS.detailed_bytes // per_step)
+    detailed = _in_detail([[step for step in block if step in counted] for _, block in of_blocks], most)
+    in_detail = of_steps(tables, detailed)
+    gaps = dict.fromkeys(in_detail.gaps)
     blocks = []
-    for first, numbers_of_block in _blocks(numbers, _block_steps(per_step)):
+    for first, numbers_of_block in of_blocks:
         around = _with_context(numbers_of_block, numbers)
-        block, of_block = _block(tables, numbers_of_block, around, left_out, counted, first)
+        block, of_block = _block(tables, numbers_of_block, around, left_out, counted, detailed, first)
         blocks.append(block)
         gaps |= dict.fromkeys(of_block)
-    of_detail = of_steps(sample, detailed)
     ranks = {
-        rank: replace(of_rank, rows=of_detail.ranks[rank].rows, groups=sample.ranks[rank].groups)
+        rank: replace(of_rank, rows=in_detail.ranks[rank].rows, groups=in_detail.ranks[rank].groups)
         for rank, of_rank in tables.ranks.items()
     }
     return BlockAccount(
         replace(tables, ranks=ranks, gaps=tuple(gaps)),
-        replace(
-            in_detail,
-            steps=tuple(step for block in blocks for step in block.steps),
-            rank_steps=tuple(step for step in in_detail.rank_steps if step.step in detailed),
-            collectives=tuple(met for met in in_detail.collectives if met.step in detailed),
-            detailed=detailed,
-        ),
+        replace(_joined([block.account for block in blocks]), axes=axes_of(tables), detailed=detailed),
         _joined_frontiers([block.frontier for block in blocks if block.frontier is not None]),
         _joined_scheduling([block.scheduling for block in blocks]),
     )
 
 
-def _block_steps(bytes_per_step: int) -> int:
-    """How many steps a block has: a power of two, so that it stays the same while the run grows."""
-    most = max(BLOCKS.least_block_steps, BLOCKS.block_bytes // bytes_per_step)
-    return 1 << (most.bit_length() - 1)
+def _power_of_two(number: int) -> int:
+    """The largest one that is not larger: a number that hardly changes while the run grows."""
+    return 1 << (max(1, number).bit_length() - 1)
 
 
-def _blocks(numbers: Sequence[int], size: int) -> Iterator[tuple[int, Sequence[int]]]:
+def _blocks(numbers: Sequence[int], size: int) -> list[tuple[int, Sequence[int]]]:
     """The blocks, each with the number of the first step that it could have: a multiple of the size."""
     places = np.asarray(numbers) // size
     edges = [*np.unique(places, return_index=True)[1].tolist(), len(numbers)]
-    return ((numbers[first] // size * size, numbers[first:last]) for first, last in pairwise(edges))
+    return [(numbers[first] // size * size, numbers[first:last]) for first, last in pairwise(edges)]
+
+
+def _in_detail(counted: Sequence[Sequence[int]], most: int) -> frozenset[int]:
+    """About ``most`` of the steps that count, by block: the last ones of some blocks, spread over the run. While it
+    grows, blocks before the last one lose such steps and get no others."""
+    apart = 1
+    while len(counted) > BLOCKS.stretches * apart:
+        apart *= 2
+    spread = counted[:-1:apart]
+    stretches = max(1, len(spread))
+    length = max(BLOCKS.least_stretch_steps, most // _power_of_two(2 * stretches - 1))
+    return frozenset(chain.from_iterable(block[-length:] for block in (*spread, counted[-1])))
 
 
 def _block(
@@ -93,21 +100,28 @@ def _block(
     around: Sequence[int],
     left_out: Mapping[int, str],
     counted_of_run: Collection[int],
+    detailed_of_run: Collection[int],
     first: int,
 ) -> tuple[Block, tuple[Gap, ...]]:
     """The account of a block, as it was kept or made now, and gaps in its records. ``around``: its steps and those next
     to them; ``first``: see ``_blocks``."""
     of_block = {step: left_out[step] for step in around if step in left_out}
     counted = [step for step in numbers if step in counted_of_run]
+    detailed = [step for step in numbers if step in detailed_of_run]
     part = without_rows(tables, around)
     store, key, name = tables.store, _key(tables, part, around, of_block, counted), f"block-{first}"
-    if store is not None and key is not None and (kept := unpacked(key, store.load(name))) is not None:
+    if store is not None and key is not None and (kept := unpacked(key, store.load(name), detailed)) is not None:
         return kept, ()
     part = with_rows(part, tables, around)
     inside = frozenset(numbers)
-    steps = tuple(step for step in attribute(part, {}, left_out).steps if step.step in inside)
+    account = attribute(part, {}, left_out, detailed)
+    account = replace(
+        account,
+        steps=tuple(step for step in account.steps if step.step in inside),
+        rank_steps=_joined_steps([account.rank_steps]),
+    )
     front = frontier(part.ranks, counted, part.on_device, axes_of(tables).stages())
-    block = Block(steps, front, scheduling_of(part, counted))
+    block = Block(account, front, scheduling_of(part, counted))
     gaps = tuple(gap for gap in part.gaps if gap not in tables.gaps)
     if store is not None and key is not None and not gaps and (data := packed(key, block)) is not None:
         store.save(name, data)
@@ -127,15 +141,6 @@ def _key(
     return key_of(tables, part, left_out, counted, known) if len(known) == len(tables.ranks) else None
 
 
-def _stretches(numbers: Sequence[int], most: int) -> Iterator[int]:
-    """About ``most`` of the numbers: as many of each part of the run, that follow each other."""
-    stretches = max(1, min(BLOCKS.stretches, most // BLOCKS.least_stretch_steps))
-    length = max(1, most // stretches)
-    for at in range(stretches):
-        end = (at + 1) * len(numbers) // stretches
-        yield from numbers[max(at * len(numbers) // stretches, end - length) : end]
-
-
 def _with_context(block: Collection[int], numbers: Sequence[int]) -> list[int]:
     """The steps of a block and those next to them, which its calls reach into."""
     inside = np.isin(numbers, np.fromiter(block, np.int64, len(block)))
@@ -145,6 +150,46 @@ def _with_context(block: Collection[int], numbers: Sequence[int]) -> list[int]:
     for shift in range(1, BLOCKS.steps_after + 1):
         around[shift:] |= inside[:-shift]
     return list(np.asarray(numbers)[around].tolist())
+
+
+def _joined(parts: Sequence[Attribution]) -> Attribution:
+    """One after the other. The clocks count as aligned if they are in most steps."""
+    aligned = [part for part in parts if part.aligned]
+    steps = tuple(step for part in parts for step in part.steps)
+    uncertain = [part.clock_uncertainty_ns for part in aligned if part.clock_uncertainty_ns is not None]
+    return Attribution(
+        steps=steps,
+        ranks=tuple(sorted(set[int]().union(*(part.ranks for part in parts)))),
+        clock_uncertainty_ns=max(uncertain, default=None),
+        clock_drift=max(part.clock_drift for part in parts),
+        aligned=2 * sum(len(part.steps) for part in aligned) > len(steps),
+        untied=tuple(sorted(set[int]().union(*(part.untied for part in aligned)))),
+        comm_known=any(part.comm_known for part in parts),
+        collectives=tuple(met for part in parts for met in part.collectives),
+        rank_steps=_joined_steps([part.rank_steps for part in parts if part.rank_steps]),
+    )
+
+
+def _joined_steps(parts: Sequence[Sequence[RankStep]]) -> tuple[RankStep, ...]:
+    """All steps, by rank. Each part is in the order of the ranks."""
+    by_rank: dict[int, list[list[RankStep]]] = defaultdict(list)
+    for part in parts:
+        for rank, of_rank in groupby(part, lambda step: step.rank):
+            by_rank[rank].append(list(of_rank))
+    return tuple(step for _, of_rank in sorted(by_rank.items()) for step in _with_own_tables(of_rank))
+
+
+def _with_own_tables(parts: Sequence[Sequence[RankStep]]) -> list[RankStep]:
+    """The steps of a rank, with one table of pieces and one of calls that hold nothing of other steps."""
+    listed = [calls_in([step.collectives for step in part]) for part in parts]
+    calls, moved = Calls.joined([of_part for of_part, _ in listed])
+    places = [of_part[place] for of_part, (_, own) in zip(moved, listed, strict=True) for place in own]
+    steps = list(chain.from_iterable(parts))
+    pieces = Pieces.of([step.segments for step in steps]).copied()
+    return [
+        replace(step, segments=segments, collectives=Some(calls, place))
+        for step, segments, place in zip(steps, pieces, places, strict=True)
+    ]
 
 
 def _joined_frontiers(parts: Sequence[Frontier]) -> Frontier | None:

@@ -16,50 +16,58 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from isal import isal_zlib
 from msgspec import Struct
 
 from diag.model.parts import PartColumns, PartRows, parts_of_steps
-from diag.model.steps import Blame, CriticalPath, Detail, Kind, StepAccount
+from diag.model.steps import Attribution, Blame, CriticalPath, Detail, Kind, MatchedCollective, StepAccount
 from diag.rundir.columns import Ragged, Steps
 from diag.rundir.policy import BLOCKS
 from diag.rundir.tables import Tables, axes_of
 
 from .cached_steps import code
 from .frontier import Frontier
+from .kept_steps import Array, KeptSteps, keep, steps_from
 from .scheduling import RankScheduling, Scheduling
-
-_TYPES = ("int8", "int16", "int32", "int64", "float64", "bool")
 
 
 class Block(Struct, frozen=True):
-    """The accounts of some steps. ``frontier`` and ``scheduling``: of those that count."""
+    """``account``: of some steps, with the pieces, calls and collectives of those that are kept in detail.
+    ``frontier`` and ``scheduling``: of the steps that count."""
 
-    steps: tuple[StepAccount, ...]
+    account: Attribution
     frontier: Frontier | None
     scheduling: Scheduling
 
 
-class _Array(Struct, array_like=True):
-    type: str
-    shape: tuple[int, ...]
-    data: bytes
+class _OfRun(Struct, array_like=True):
+    """The fields of the same names of an ``Attribution``."""
+
+    ranks: tuple[int, ...]
+    clock_uncertainty_ns: int | None
+    clock_drift: float
+    aligned: bool
+    untied: tuple[int, ...]
+    comm_known: bool
 
 
 class _Kept(Struct, array_like=True):
+    of_run: _OfRun
     steps: list[tuple[int, int, bool, str, bool, int, int, int]]
-    path: dict[str, _Array]
-    path_ends: _Array
+    path: dict[str, Array]
+    path_ends: Array
     path_keys: list[list[tuple[str, int, str]]]
     changes: list[list[tuple[str, int, str]]]
-    blames: _Array  # [blames, 5]: place of the step, rank, kind, detail, ns
-    parts: dict[str, _Array]
-    part_ends: _Array
+    blames: Array  # [blames, 5]: place of the step, rank, kind, detail, ns
+    parts: dict[str, Array]
+    part_ends: Array
     sources: tuple[str, ...]
-    frontier: tuple[list[int], list[int], dict[str, _Array], bool] | None
+    frontier: tuple[list[int], list[int], dict[str, Array], bool] | None
     numbers: list[int]
-    scheduling: dict[int, tuple[dict[str, _Array], dict[str, _Array], dict[str, float], dict[str, float | bool | None]]]
+    detailed: frozenset[int]
+    detail: KeptSteps
+    collectives: tuple[MatchedCollective, ...]
+    scheduling: dict[int, tuple[dict[str, Array], dict[str, Array], dict[str, float], dict[str, float | bool | None]]]
 
 
 _STEP = ("step", "dur_ns", "usable", "note", "window", "waited_ns", "explained_ns", "once_ns")
@@ -99,39 +107,44 @@ def _hash_columns(hashed: blake2b, columns: Steps | Ragged) -> None:
 
 def packed(key: bytes, block: Block) -> bytes | None:
     """The block as bytes; None if it holds what is not kept: stalls of a device."""
-    parts, owner = parts_of_steps(block.steps)
+    accounts = block.account.steps
+    parts, owner = parts_of_steps(accounts)
     if parts.stalls:
         return None
-    paths = [step.path for step in block.steps]
+    paths = [step.path for step in accounts]
     blames = [
         (at, blame.rank, blame.kind, blame.detail, blame.ns)
-        for at, step in enumerate(block.steps)
+        for at, step in enumerate(accounts)
         for blame in step.blames
     ]
     front = block.frontier
     kept = _Kept(
-        steps=[tuple(getattr(step, name) for name in _STEP) for step in block.steps],
-        path={name: _array(np.concatenate([getattr(path, name) for path in paths])) for name in _PATH},
-        path_ends=_array(np.cumsum([len(path.kind) for path in paths])),
+        of_run=_OfRun(**{name: getattr(block.account, name) for name in _OfRun.__struct_fields__}),
+        steps=[tuple(getattr(step, name) for name in _STEP) for step in accounts],
+        path={name: Array.of(np.concatenate([getattr(path, name) for path in paths])) for name in _PATH},
+        path_ends=Array.of(np.cumsum([len(path.kind) for path in paths])),
         path_keys=[list(path.keys) for path in paths],
         changes=[sorted(path.changes) for path in paths],
-        blames=_array(np.array(blames, dtype=np.int64).reshape(-1, 5)),
-        parts={name: _array(getattr(parts, name)) for name in _PARTS},
-        part_ends=_array(np.searchsorted(owner, np.arange(len(block.steps)), side="right")),
+        blames=Array.of(np.array(blames, dtype=np.int64).reshape(-1, 5)),
+        parts={name: Array.of(getattr(parts, name)) for name in _PARTS},
+        part_ends=Array.of(np.searchsorted(owner, np.arange(len(accounts)), side="right")),
         sources=parts.sources,
         frontier=None
         if front is None
         else (
             list(front.numbers),
             list(front.ranks),
-            {name: _array(getattr(front, name)) for name in _FRONTIER},
+            {name: Array.of(getattr(front, name)) for name in _FRONTIER},
             front.communication_known,
         ),
         numbers=list(block.scheduling.numbers),
+        detailed=block.account.detailed or frozenset(),
+        detail=keep(block.account.rank_steps),
+        collectives=block.account.collectives,
         scheduling={
             rank: (
-                {name: _array(getattr(of_rank, name)) for name in _SERIES},
-                {name: _array(series) for name, series in of_rank.after_ns.items()},
+                {name: Array.of(getattr(of_rank, name)) for name in _SERIES},
+                {name: Array.of(series) for name, series in of_rank.after_ns.items()},
                 dict(of_rank.blocked_in),
                 {name: getattr(of_rank, name) for name in _VALUES},
             )
@@ -141,24 +154,26 @@ def packed(key: bytes, block: Block) -> bytes | None:
     return key + bytes(isal_zlib.compress(msgspec.msgpack.encode(kept), 1))
 
 
-def unpacked(key: bytes, data: bytes | None) -> Block | None:
-    """The block that was kept under this key; None if another one was, or it is not whole."""
+def unpacked(key: bytes, data: bytes | None, detailed: Sequence[int]) -> Block | None:
+    """The block that was kept under this key, with these steps in detail; None if another one was, or it is not
+    whole, or has not all of these steps in detail."""
     if data is None or not data.startswith(key):
         return None
     try:
         content = zlib.decompressobj().decompress(data[len(key) :], BLOCKS.kept_bytes)
-        return _block(msgspec.msgpack.decode(content, type=_Kept))
+        kept = msgspec.msgpack.decode(content, type=_Kept)
+        return _block(kept, frozenset(detailed)) if kept.detailed >= set(detailed) else None
     except (zlib.error, msgspec.DecodeError, ValueError, KeyError, IndexError, TypeError):
         return None
 
 
-def _block(kept: _Kept) -> Block:
-    path: dict[str, Any] = {name: _read(array) for name, array in kept.path.items()}
-    parts = PartColumns(**{name: _read(kept.parts[name]) for name in _PARTS}, stalls={}, sources=kept.sources)
+def _block(kept: _Kept, detailed: frozenset[int]) -> Block:
+    path: dict[str, Any] = {name: array.read() for name, array in kept.path.items()}
+    parts = PartColumns(**{name: kept.parts[name].read() for name in _PARTS}, stalls={}, sources=kept.sources)
     blames: list[list[Blame]] = [[] for _ in kept.steps]
-    for at, rank, kind, detail, ns in _read(kept.blames).tolist():
+    for at, rank, kind, detail, ns in kept.blames.read().tolist():
         blames[at].append(Blame(rank, Kind(kind), Detail(detail), ns))
-    path_edges, part_edges = (pairwise([0, *_read(ends).tolist()]) for ends in (kept.path_ends, kept.part_ends))
+    path_edges, part_edges = (pairwise([0, *ends.read().tolist()]) for ends in (kept.path_ends, kept.part_ends))
     steps = []
     for at, (values, pieces, rows) in enumerate(zip(kept.steps, path_edges, part_edges, strict=True)):
         of_step = {name: path[name][pieces[0] : pieces[1]] for name in _PATH}
@@ -170,26 +185,22 @@ def _block(kept: _Kept) -> Block:
     front = None
     if kept.frontier is not None:
         numbers, ranks, arrays, known = kept.frontier
-        columns: dict[str, Any] = {name: _read(arrays[name]) for name in _FRONTIER}
+        columns: dict[str, Any] = {name: arrays[name].read() for name in _FRONTIER}
         front = Frontier(tuple(numbers), tuple(ranks), **columns, communication_known=known)
     scheduling = {}
     for rank, (series, after, blocked_in, single) in kept.scheduling.items():
         own: dict[str, Any] = {
-            **{name: _read(series[name]) for name in _SERIES},
+            **{name: series[name].read() for name in _SERIES},
             **{name: single[name] for name in _VALUES},
         }
         scheduling[rank] = RankScheduling(
-            **own, blocked_in=blocked_in, after_ns={name: _read(array) for name, array in after.items()}
+            **own, blocked_in=blocked_in, after_ns={name: array.read() for name, array in after.items()}
         )
-    return Block(tuple(steps), front, Scheduling(tuple(kept.numbers), scheduling))
-
-
-def _array(values: npt.NDArray[Any]) -> _Array:
-    return _Array(str(values.dtype), values.shape, np.ascontiguousarray(values).tobytes())
-
-
-def _read(array: _Array) -> npt.NDArray[Any]:
-    """ValueError where its bytes are not those of an array of this type and shape."""
-    if array.type not in _TYPES:
-        raise ValueError(array.type)
-    return np.frombuffer(array.data, dtype=array.type).reshape(array.shape)
+    account = Attribution(
+        **msgspec.structs.asdict(kept.of_run),
+        steps=tuple(steps),
+        rank_steps=tuple(step for step in steps_from(kept.detail) if step.step in detailed),
+        collectives=tuple(met for met in kept.collectives if met.step in detailed),
+        detailed=detailed,
+    )
+    return Block(account, front, Scheduling(tuple(kept.numbers), scheduling))

@@ -146,7 +146,7 @@ class Pieces(Sequence[Segments]):
 
     def copied(self) -> Pieces:
         """The same pieces, without those of which they are a view."""
-        columns: dict[str, npt.NDArray[Any]] = {name: getattr(self.every, name).copy() for name in _COLUMNS}
+        columns: dict[str, Any] = {name: getattr(self.every, name).copy() for name in _COLUMNS}
         return Pieces(Segments(**columns), self.edges)
 
     def __len__(self) -> int:
@@ -174,7 +174,7 @@ _COLUMNS = {"start_ns": np.int64, "end_ns": np.int64, "kind": np.int8, "detail":
 
 
 def _put_together(several: Sequence[Segments | CriticalPath]) -> Segments:
-    columns: dict[str, npt.NDArray[Any]] = {
+    columns: dict[str, Any] = {
         name: np.concatenate([np.zeros(0, dtype=of), *(getattr(pieces, name) for pieces in several)])
         for name, of in _COLUMNS.items()
     }

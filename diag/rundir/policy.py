@@ -126,17 +126,17 @@ class Blocks(Topic, name="blocks", fixed=True):
         128 << 20, "bytes", "chosen", "the same for a run of few steps and many ranks, which has hardly any blocks"
     )
     many_steps = threshold(200, "steps", "chosen", "a run of fewer steps is read at once, up to this size")
-    block_bytes = threshold(12 << 20, "bytes", "chosen", "of the collectives of all ranks, in the steps of a block")
+    block_bytes = threshold(24 << 20, "bytes", "chosen", "of the collectives of all ranks, in the steps of a block")
     least_block_steps = threshold(32, "steps", "chosen", "of a block")
     steps_before = threshold(
         2, "steps", "chosen", "read before a block: calls reach into it, and its waits begin there"
     )
     steps_after = threshold(1, "steps", "chosen", "read after a block: ranks that are ahead are in it")
     detailed_bytes = threshold(
-        20 << 20, "bytes", "chosen", "of the collectives in the steps that are kept with every piece and call"
+        32 << 20, "bytes", "chosen", "at most, of the collectives in the steps that are kept with every piece and call"
     )
-    stretches = threshold(16, "stretches", "chosen", "at most, of these steps, spread over the run")
-    least_stretch_steps = threshold(8, "steps", "chosen", "of a stretch: the steps next to it are read as well")
+    stretches = threshold(16, "stretches", "chosen", "about so many of these steps, each at the end of a block")
+    least_stretch_steps = threshold(8, "steps", "chosen", "of a stretch")
     head_steps = threshold(8, "steps", "chosen", "read first: they show which process wrote the files")
     samples_around_ns = threshold(
         10 * 10**9, "ns", "chosen", "the host's samples from so long before a block's first step to after its last one"

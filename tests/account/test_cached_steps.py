@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from diag.account.cached_steps import steps_of, windows_of
 from diag.account.gpu import partition
+from diag.account.kept_steps import Array, KeptCalls, KeptSteps
 from diag.model.steps import RankStep
 from diag.traces.kineto import read_trace
 from diag.traces.trace import Trace
@@ -62,24 +64,44 @@ def test_a_kept_account_is_the_computed_one(trace: Trace) -> None:
     assert plain(kept) == plain(computed)
 
 
+def changed(kept: KeptSteps, **columns: Array) -> dict[int, KeptCalls]:
+    return {rank: replace(of_rank, columns={**of_rank.columns, **columns}) for rank, of_rank in kept.calls.items()}
+
+
+def without(kept: KeptSteps, name: str) -> dict[int, KeptCalls]:
+    return {
+        rank: replace(of_rank, columns={at: column for at, column in of_rank.columns.items() if at != name})
+        for rank, of_rank in kept.calls.items()
+    }
+
+
+NONE = Array("int64", (0,), b"")
+
+
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda kept: {**kept, "calls": {**kept["calls"], "seq": b""}},
-        lambda kept: {**kept, "calls": {name: data for name, data in kept["calls"].items() if name != "seq"}},
-        lambda kept: {**kept, "calls": {**kept["calls"], "start_ns": b"odd"}},
-        lambda kept: {**kept, "names": []},
-        lambda kept: {**kept, "groups": []},
-        lambda kept: {**kept, "steps": [[*step[:8], b"\xff" * 8, *step[9:]] for step in kept["steps"]]},
-        lambda kept: {**kept, "steps": [[*step[:4], b"", *step[5:]] for step in kept["steps"]]},
+        lambda kept: replace(kept, calls=changed(kept, seq=NONE)),
+        lambda kept: replace(kept, calls=changed(kept, seq=Array("float64", (6,), b"\0" * 48))),
+        lambda kept: replace(kept, calls=without(kept, "seq")),
+        lambda kept: replace(kept, calls=changed(kept, start_ns=Array("int64", (6,), b"odd"))),
+        lambda kept: replace(kept, calls={}),
+        lambda kept: replace(kept, names=[]),
+        lambda kept: replace(kept, groups=[]),
+        lambda kept: replace(kept, sources=[]),
+        lambda kept: replace(kept, places=Array.of(np.full(6, -1))),
+        lambda kept: replace(kept, place_edges=NONE),
+        lambda kept: replace(kept, pieces={**kept.pieces, "start_ns": NONE}),
+        lambda kept: replace(kept, numbers=Array("object", (3,), b"")),
     ],
 )
-def test_a_kept_account_that_does_not_fit_together_is_not_used(trace: Trace, damage: Callable[[Any], Any]) -> None:
+def test_a_kept_account_that_does_not_fit_together_is_not_used(
+    trace: Trace, damage: Callable[[KeptSteps], KeptSteps]
+) -> None:
     computed = steps_of(trace, windows_of(trace), 0, account(trace))
     assert isinstance(trace.derived, Kept)
     (name,) = (name for name in trace.derived.data if name.startswith("steps-"))
-    fields = ("steps", "calls", "groups", "names")
-    kept = dict(zip(fields, msgspec.msgpack.decode(trace.derived.data[name]), strict=True))
-    trace.derived.save(name, msgspec.msgpack.encode([damage(kept)[field] for field in fields]))
+    kept = msgspec.msgpack.decode(trace.derived.data[name], type=KeptSteps)
+    trace.derived.save(name, msgspec.msgpack.encode(damage(kept)))
     assert plain(steps_of(trace, windows_of(trace), 0, account(trace))) == plain(computed)
     assert plain(steps_of(trace, windows_of(trace), 0, lambda: pytest.fail("not kept anew"))) == plain(computed)

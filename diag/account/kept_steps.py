@@ -1,0 +1,148 @@
+"""Accounts of ranks' steps as data that can be kept: msgpack and bytes of arrays, never code. A run directory may come
+from anyone.
+
+The pieces and calls of all steps are columns, one step after the other, with the edges of each step in them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from diag.model.steps import Pieces, RankStep, Segments, Stall
+from diag.rundir.columns import Ints
+
+from .calls import Calls, Group, Some, calls_in
+
+_TYPES = ("int8", "int16", "int32", "int64", "float64", "bool")
+_NUMBERS = (
+    "rank", "step", "begin_ns", "end_ns", "overlapped_comm_ns", "optimizer_ns", "comm_known", "hidden_known", "pieces",
+    "fused_ns", "beneath_ns", "waits_known",
+)  # fmt: skip
+_SEGMENTS = {"start_ns": "int64", "end_ns": "int64", "kind": "int8", "detail": "int8"}
+_CALLS = {"group": "int32", "label": "int32", "op": "int32", "dtype": "int32", "inferred": "bool"}  # others: int64
+
+
+class Array(msgspec.Struct, array_like=True):
+    type: str
+    shape: tuple[int, ...]
+    data: bytes
+
+    @classmethod
+    def of(cls, values: npt.NDArray[Any]) -> Array:
+        return cls(str(values.dtype), values.shape, np.ascontiguousarray(values).tobytes())
+
+    def read(self, *types: str) -> npt.NDArray[Any]:
+        """ValueError where the bytes are not those of an array of this type and shape, or it has none of ``types``."""
+        if self.type not in (types or _TYPES):
+            raise ValueError(self.type)
+        return np.frombuffer(self.data, dtype=self.type).reshape(self.shape)
+
+
+class KeptCalls(msgspec.Struct, array_like=True):
+    """Of one rank. ``groups`` and ``names``: places among those of all ranks."""
+
+    columns: dict[str, Array]
+    groups: list[int]
+    names: list[int]
+
+
+class KeptSteps(msgspec.Struct, array_like=True):
+    numbers: Array  # [steps, fields]
+    sources: list[str]
+    pieces: dict[str, Array]
+    piece_edges: Array
+    stalls: dict[int, tuple[Stall, ...]]
+    calls: dict[int, KeptCalls]  # by rank
+    places: Array  # of each step's calls among those of its rank
+    place_edges: Array
+    groups: list[Group]
+    names: list[str]
+
+
+def keep(steps: Sequence[RankStep]) -> KeptSteps:
+    """Without ``outside_operators_ns``, which steps get later."""
+    by_rank: dict[int, list[int]] = defaultdict(list)
+    for at, step in enumerate(steps):
+        by_rank[step.rank].append(at)
+    groups: dict[Group, int] = {}
+    names: dict[str, int] = {}
+    calls: dict[int, KeptCalls] = {}
+    places: list[Ints] = [np.zeros(0, dtype=np.int64)] * len(steps)
+    for rank, of_rank in by_rank.items():
+        own, listed = calls_in([steps[at].collectives for at in of_rank])
+        for at, of_step in zip(of_rank, listed, strict=True):
+            places[at] = of_step
+        calls[rank] = KeptCalls(
+            {name: Array.of(getattr(own, name)) for name in Calls.columns()},
+            [groups.setdefault(group, len(groups)) for group in own.groups],
+            [names.setdefault(name, len(names)) for name in own.names],
+        )
+    pieces = Pieces.of([step.segments for step in steps])
+    numbers = np.array([[getattr(step, name) for name in _NUMBERS] for step in steps], dtype=np.int64)
+    return KeptSteps(
+        numbers=Array.of(numbers.reshape(len(steps), len(_NUMBERS))),
+        sources=[step.source for step in steps],
+        pieces={name: Array.of(getattr(pieces.every, name)) for name in _SEGMENTS},
+        piece_edges=Array.of(pieces.edges),
+        stalls={at: step.stalls for at, step in enumerate(steps) if step.stalls},
+        calls=calls,
+        places=Array.of(np.concatenate([*places, np.zeros(0, dtype=np.int64)])),
+        place_edges=Array.of(np.cumsum([0, *map(len, places)], dtype=np.int64)),
+        groups=list(groups),
+        names=list(names),
+    )
+
+
+def steps_from(kept: KeptSteps) -> list[RankStep]:
+    """ValueError or KeyError if the arrays do not fit together."""
+    numbers = kept.numbers.read("int64")
+    columns: dict[str, Any] = {name: kept.pieces[name].read(of) for name, of in _SEGMENTS.items()}
+    pieces = Pieces(Segments(**columns), _edges(kept.piece_edges, len(numbers), columns))
+    calls = {rank: _calls(of_rank, kept.groups, kept.names) for rank, of_rank in kept.calls.items()}
+    places = kept.places.read("int64")
+    edges = _edges(kept.place_edges, len(numbers), {"places": places}).tolist()
+    steps = []
+    for at, (row, source, segments, (first, last)) in enumerate(
+        zip(numbers.tolist(), kept.sources, pieces, pairwise(edges), strict=True)
+    ):
+        of_step: dict[str, Any] = dict(zip(_NUMBERS, row, strict=True))
+        for name in ("comm_known", "hidden_known", "waits_known"):
+            of_step[name] = bool(of_step[name])
+        own = calls[of_step["rank"]]
+        check_places(places[first:last], len(own))
+        collectives = Some(own, places[first:last])
+        stalls = kept.stalls.get(at, ())
+        steps.append(RankStep(**of_step, source=source, segments=segments, collectives=collectives, stalls=stalls))
+    return steps
+
+
+def _calls(kept: KeptCalls, groups: Sequence[Group], names: Sequence[str]) -> Calls:
+    columns: dict[str, Any] = {name: kept.columns[name].read(_CALLS.get(name, "int64")) for name in Calls.columns()}
+    if len({column.shape for column in columns.values()}) > 1:
+        raise ValueError("columns of different lengths")
+    own_groups = tuple(groups[place] for place in kept.groups)
+    calls = Calls(**columns, groups=own_groups, names=tuple(names[place] for place in kept.names))
+    check_places(calls.group, len(calls.groups))
+    for codes in (calls.label, calls.op, calls.dtype):
+        check_places(codes, len(calls.names))
+    return calls
+
+
+def _edges(kept: Array, steps: int, columns: dict[str, npt.NDArray[Any]]) -> Ints:
+    edges: Ints = kept.read("int64")
+    counts = {len(column) for column in columns.values()}
+    if len(edges) != steps + 1 or (np.diff(edges) < 0).any() or {int(edges[-1])} != counts or edges[0] != 0:
+        raise ValueError("arrays that do not fit together")
+    return edges
+
+
+def check_places(places: npt.NDArray[np.signedinteger], count: int) -> None:
+    if len(places) and not (int(places.min()) >= 0 and int(places.max()) < count):
+        raise ValueError("a place beyond the table")
