@@ -143,7 +143,7 @@ def _help(command: str, parameter: Any) -> str:
 
 
 def finding_ids() -> set[str]:
-    """Every id that a finding can have, from the code of diag/diagnoses outside of ``Diagnosis(...)``."""
+    """Every id that a finding can have, from the code of diag/diagnoses."""
     ids = set()
     for path in sorted({*(ROOT / "diag/diagnoses").glob("*.py")} - {ROOT / "diag/diagnoses/policy.py"}):
         waiting: list[ast.AST] = [ast.parse(path.read_text("utf-8"))]
@@ -153,8 +153,11 @@ def finding_ids() -> set[str]:
                 ids.update(re.findall(r"^[a-z]+(?:-[a-z]+)+$", node.value))
             if isinstance(node, ast.ClassDef):  # its keywords name a topic of thresholds
                 waiting += node.body
-            elif not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Diagnosis"):
+            elif not isinstance(node, ast.Call) or getattr(node.func, "id", "") not in ("Diagnosis", "rule"):
                 waiting += ast.iter_child_nodes(node)
+            elif getattr(node.func, "id", "") == "rule":
+                named = {keyword.arg: keyword.value for keyword in node.keywords}
+                waiting.append(named.get("finding", named["id"]))
     return ids - {"reduce-overhead"}  # a mode of torch.compile
 
 

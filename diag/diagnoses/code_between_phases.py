@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from diag.model.steps import Finding
+from diag.words.sentences import OneOrMany, Sentence
 
 from .costs import Cost
+from .rules import rule
 from .stalled_rank import no_loader
-from .subject import Column, Diagnosis, Subject, highest_ranks
+from .subject import Column, Subject, highest_ranks
 
 ID = "code-between-phases"
 
 
-def find(subject: Subject) -> list[Finding]:
-    shares = subject.shares
-    who = "The training runs" if len(shares.ranks) == 1 else "All ranks run"
-    cost = subject.each(shares.cost(Cost.BETWEEN))
+def _action(subject: Subject) -> str:
     action = (
         "Find this code with py-spy (py-spy record --pid PID) or a profiler window with Python stacks: metrics, "
         "logging, an environment, or loops over parameters. Run it in fewer steps, vectorise it, or move it to another "
@@ -22,15 +20,7 @@ def find(subject: Subject) -> list[Finding]:
     )
     if no_loader(subject):
         action += " No batch came from a torch DataLoader: if the script makes its input itself, it may be that."
-    return [
-        subject.costing(
-            Cost.BETWEEN,
-            id=ID,
-            title=f"{who} code outside of data loading, forward, backward and the optimizer: {cost}",
-            action=action,
-            evidence=highest_ranks(subject.scheduling, "between_ns", "code between phases"),
-        )
-    ]
+    return action
 
 
 def cannot_look(subject: Subject) -> str:
@@ -40,18 +30,19 @@ def cannot_look(subject: Subject) -> str:
     return "" if subject.scheduling.ranks and known else "the CPU time of the training's thread was not recorded"
 
 
-DIAGNOSIS = Diagnosis(
-    ID,
-    "code between the phases",
-    find,
-    cannot_look,
+DIAGNOSIS = rule(
+    Cost.BETWEEN,
+    id=ID,
+    question="code between the phases",
     reads=(Column.SCHEDULING,),
-    costs=(Cost.BETWEEN,),
+    cannot_look=cannot_look,
+    title=OneOrMany(
+        Sentence("The training runs code outside of data loading, forward, backward and the optimizer: {cost}"),
+        Sentence("All ranks run code outside of data loading, forward, backward and the optimizer: {cost}"),
+    ),
+    action=_action,
+    evidence=lambda subject: highest_ranks(subject.scheduling, "between_ns", "code between phases"),
     needs="a run on a CPU, and the CPU time of the training's thread by phase.",
-    means={
-        ID: (
-            "Much of the step is code of the script outside of data loading, forward, backward and the optimizer. It "
-            "is on a core all that time. Gradient clipping and other operators that run there count as well."
-        ),
-    },
+    means="Much of the step is code of the script outside of data loading, forward, backward and the optimizer. It is "
+    "on a core all that time. Gradient clipping and other operators that run there count as well.",
 )

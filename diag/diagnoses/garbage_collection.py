@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-from diag.model.steps import Finding
+from diag.words.sentences import Sentence
 
 from .costs import Cost
-from .subject import Column, Diagnosis, Subject, in_ms, mean_ns
+from .rules import rule
+from .subject import Column
 
-
-def find(subject: Subject) -> list[Finding]:
-    shares = subject.shares
-    ranks = shares.at_fault(Cost.GC)
-    paused = mean_ns(subject.charged(Cost.GC, ranks))
-    return [
-        subject.costing(
-            Cost.GC,
-            id="gc-pause",
-            title=f"Python's garbage collector stops the training: {in_ms(paused)} {subject.per}",
-            action="Call gc.freeze() after setting up, then gc.disable(), and gc.collect() every few hundred steps on "
-            "all ranks together.",
-            ranks=ranks,
-        )
-    ]
-
-
-DIAGNOSIS = Diagnosis(
-    "garbage-collection",
-    "garbage collection pauses",
-    find,
+DIAGNOSIS = rule(
+    Cost.GC,
+    id="garbage-collection",
+    finding="gc-pause",
+    question="garbage collection pauses",
     reads=(Column.PIECES,),
-    costs=(Cost.GC,),
+    title=Sentence("Python's garbage collector stops the training: {cost}"),
+    action="Call gc.freeze() after setting up, then gc.disable(), and gc.collect() every few hundred steps on all "
+    "ranks together.",
     needs="pauses of the garbage collector in the records or in a trace.",
-    means={
-        "gc-pause": "Python's garbage collector stops the training.",
-    },
+    means="Python's garbage collector stops the training.",
 )
