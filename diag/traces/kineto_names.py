@@ -51,6 +51,19 @@ _OTHER_CATEGORIES: Final = {
     "memset": MEMSET,
 }
 
+# Accelerators whose device events have categories of their own, by the start of these: libkineto's own
+# (ActivityType.h), and those of Ascend's and AWS's plugins. Their work is not read, and the answer says so. Host calls
+# of the same backends end in _runtime or _driver.
+OTHER_ACCELERATORS: Final = {
+    "mtia": "an MTIA accelerator",
+    "hpu": "a Gaudi accelerator (HPU)",
+    "privateuse1": "an out-of-tree accelerator",
+    "neuron": "a Neuron accelerator",
+    "npu": "an Ascend NPU",
+    "glow": "a Glow accelerator",
+}
+OTHER_ACCELERATOR_PATTERN: Final = rf"(?:{'|'.join(OTHER_ACCELERATORS)})_\w+"
+
 # Ranges that a user or a library put around work; old profilers filed them under "Operator".
 RANGE_PATTERN: Final = (
     r"^(?:ProfilerStep#|diag\.|enumerate\(DataLoader\)|Optimizer\.|[A-Za-z]*DataParallel\.|(?:gloo|nccl2?|nccl-lazy|ncclx|xccl|mpi|ucc):"
@@ -548,7 +561,7 @@ def _reason(error: Exception) -> str:
 _OURS = re.compile(
     r"^(?:cpu_op|user_annotation|gpu_user_annotation|cpu_instant_event|python_function|kernel|gpu_memcpy|gpu_memset"
     r"|concurrent_kernel|cuda_(?:runtime|driver|sync|event|profiler_range)|external_correlation|overhead"
-    r"|collective_comm|(?:xpu|mtia|hpu|privateuse1|glow|neuron|npu)_\w+)$"
+    rf"|collective_comm|xpu_\w+|{OTHER_ACCELERATOR_PATTERN})$"
 )
 
 

@@ -448,13 +448,7 @@ class DeviceRecord(Struct, frozen=True):
         return f"The trace holds {self.holds}, but not {self.lacks}: {self.collect}." if self.holds else ""
 
 
-# Categories of device events of accelerators: libkineto's own (ActivityType.h), and those of Ascend's and AWS's
-# plugins. Host calls of the same backends end in _runtime or _driver.
-_ACCELERATOR = re.compile(r"(?:mtia|hpu|privateuse1|neuron|npu|glow)_\w+$")
-_ACCELERATOR_NAMES = {
-    "mtia": "an MTIA accelerator", "hpu": "a Gaudi accelerator (HPU)", "privateuse1": "an out-of-tree accelerator",
-    "neuron": "a Neuron accelerator", "npu": "an Ascend NPU", "glow": "a Glow accelerator",
-}  # fmt: skip
+_OTHER_ACCELERATOR = re.compile(rf"{names.OTHER_ACCELERATOR_PATTERN}$")
 # Process names of Ascend's msprof, whose events have no category.
 _ASCEND = re.compile(r"Ascend Hardware|(?:CANN|NPU|HCCL)\b", re.I)
 # Operators that exist only on CUDA, ROCm or Apple's MPS (linear_backward), NCCL's collectives, and calls that leave
@@ -519,7 +513,7 @@ def _not_understood(trace: Trace) -> DeviceRecord | None:
     """Set if events of an accelerator, of unknown kinds, take a share of the time."""
     known = (*names.DEVICE_CATEGORIES, *names.LAUNCH_CATEGORIES)
     categories = [category for category in trace.stored.categories if category not in known]
-    foreign = [category for category in categories if _ACCELERATOR.match(category)]
+    foreign = [category for category in categories if _OTHER_ACCELERATOR.match(category)]
     device = [category for category in foreign if not category.endswith(("_runtime", "_driver"))]
     device += [category for category in categories if not is_known(category) and _elsewhere(trace, category)]
     ascend = any(_ASCEND.match(name) for name in trace.process_names)
@@ -530,7 +524,8 @@ def _not_understood(trace: Trace) -> DeviceRecord | None:
         return None
     families = dict.fromkeys(category.split("_")[0] for category in foreign)
     device_name = next(
-        (_ACCELERATOR_NAMES[family] for family in families if family in _ACCELERATOR_NAMES), "an accelerator"
+        (names.OTHER_ACCELERATORS[family] for family in families if family in names.OTHER_ACCELERATORS),
+        "an accelerator",
     )
     if ascend and not foreign:
         device_name = "an Ascend NPU"
