@@ -426,6 +426,7 @@ _DOCUMENTS: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
             "next_steps": "What to do, or what to collect.",
             "victims": "Ranks that only waited.",
             "stacks": "Stacks of the ranks, where they were found.",
+            "merged_stacks": "The main threads of all ranks, those in the same calls together, outliers first.",
             "coverage": "What was read.",
             "gaps": "What could not be read.",
         },

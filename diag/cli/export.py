@@ -231,6 +231,14 @@ def metrics(
     grafana: Annotated[
         bool, typer.Option("--grafana", help="Print the Grafana dashboard of these metrics, to import, and end.")
     ] = False,
+    alerts: Annotated[
+        bool,
+        typer.Option(
+            "--alerts",
+            help="Print Prometheus alerting rules, and end: stuck, slow, another culprit, recorder silent, device "
+            "unhealthy.",
+        ),
+    ] = False,
     policy: PolicyOption = None,
 ) -> None:
     """Serve a run's numbers to Prometheus at /metrics. Every scrape reads what is new in the run.
@@ -242,6 +250,11 @@ def metrics(
         from diag.export.definitions import dashboard
 
         put(dashboard())
+        return
+    if alerts:
+        from diag.export.alerts import alerts as rules
+
+        put(rules())
         return
     if run is None:
         raise DiagError("no run was given", hint="diag metrics RUN", exit_code=ExitCode.USAGE)

@@ -32,7 +32,14 @@ _OF_SYSTEM = (*_OF_OUTPUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAI
 _FOLDERS = ("TMPDIR", "XDG_CACHE_HOME")  # besides those that DIAG_... names
 # Commands whose work is not what they print: a training goes on without it.
 _OUTPUT_ASIDE = ("run", "tune", "demo", "dashboard")
-_NEED_NO_WATCH = (*_OUTPUT_ASIDE, "attach", "help", "metrics", "open")  # they end by signals, or need no library
+_NEED_NO_WATCH = (
+    *_OUTPUT_ASIDE,
+    "attach",
+    "help",
+    "metrics",
+    "open",
+    "watch",
+)  # they end by signals, or need no library
 _LONGEST_PATH = 300
 _LOOP = "Symlink loop"  # how pathlib, before Python 3.13, reports links that lead to themselves
 
@@ -53,6 +60,7 @@ COMMANDS = {
     "check": ("check", "check"),
     "report": ("report", "report"),
     "trace": ("trace", "trace"),
+    "watch": ("watch", "watch"),
     "triage": ("triage", "triage"),
     "plan": ("plan", "plan"),
     "dashboard": ("dashboard", "dashboard"),

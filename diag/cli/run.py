@@ -22,6 +22,7 @@ from diag.words.terminal import console, flush_or_drop, say
 
 if TYPE_CHECKING:
     from diag.watch.launch import Launch, Outcome
+    from diag.watch.notify import Notifier
 
 # -- why ---------------------------------------------------------------------------------------------------------------
 #
@@ -166,6 +167,17 @@ class RunOptions(RecordingOptions, TrainerOptions):
         "--no-trace.",
         least=0,
     )
+    notify: tuple[str, ...] = option(
+        (),
+        COLLECT,
+        "Send messages through Apprise when the training is stuck, the verdict changes or it is over: a URL (slack://, "
+        "mailto://, json://, ...), or a file with one a line; repeatable. The variable DIAG_NOTIFY holds further ones. "
+        "They are not recorded.",
+        metavar="URL|FILE",
+    )
+    on_event: str = option(
+        "", COLLECT, "Run a command for each of these events, with JSON on its standard input.", metavar="COMMAND"
+    )
     quiet: bool = option(False, COLLECT, "Leave out the verdict at the end, for which the run is analysed.")
     collect: bool = option(True, COLLECT, "--no-collect trains without any collector.", "--collect/--no-collect")
 
@@ -191,6 +203,12 @@ class RunOptions(RecordingOptions, TrainerOptions):
             trace_memory=self.trace_memory,
         )
 
+    def _notifier(self) -> Notifier | None:
+        from diag.watch.notify import Notifier, addresses
+
+        urls = addresses(self.notify)
+        return Notifier(urls, self.on_event, _print_message) if urls or self.on_event else None
+
     def of_launch(self) -> Launch:
         from diag.watch.launch import Launch
 
@@ -204,6 +222,7 @@ class RunOptions(RecordingOptions, TrainerOptions):
             rdzv_id=self.rdzv_id,
             environment={} if self.collect else {COLLECT_VARIABLE: "off"},
             hang_timeout_s=hang_timeout_s if self.collect else 0,
+            notifier=self._notifier() if self.collect else None,
             say=lambda text: say(f"diag: {text}", err=True),
         )
 
@@ -282,6 +301,7 @@ def _run_bundled(options: RunOptions) -> int:
     from diag.collectors.trainer.keys import OptionError
     from diag.collectors.trainer.refusals import validate, validate_backend, without_effect
     from diag.watch.launch import bundled, open_run_directory, require_torch
+    from diag.watch.notify import without_addresses
 
     trainer, launch, settings = options.of_trainer(), options.of_launch(), options.of_collectors()
     steps = trainer.steps
@@ -306,7 +326,7 @@ def _run_bundled(options: RunOptions) -> int:
     layout = open_run_directory(
         options.out,
         launch,
-        sys.argv[1:],
+        without_addresses(sys.argv[1:]),
         trainer.strategy,
         world_size=launch.world_size,
         strategy=trainer.strategy,
@@ -319,6 +339,7 @@ def _run_bundled(options: RunOptions) -> int:
 def _run_own(context: typer.Context, command: list[str], options: RunOptions) -> int:
     """The exit code of a training of the user's: a script or module under torchrun, or a launcher's command."""
     from diag.watch.launch import environment_of, open_run_directory, require_torch, run_command, run_script
+    from diag.watch.notify import without_addresses
 
     if not command:
         raise DiagError("-m needs the name of a module", exit_code=ExitCode.USAGE)
@@ -338,7 +359,9 @@ def _run_own(context: typer.Context, command: list[str], options: RunOptions) ->
         ends_hung=named,  # a hung run is ended only if the user set the limit
     )
     world_size = launch.world_size if is_script else None
-    layout = open_run_directory(options.out, launch, sys.argv[1:], Path(command[0]).stem, world_size=world_size)
+    layout = open_run_directory(
+        options.out, launch, without_addresses(sys.argv[1:]), Path(command[0]).stem, world_size=world_size
+    )
     settings = options.of_collectors()
     launch = replace(launch, environment=environment_of(layout, settings, collect))
     start = partial(run_script, module=options.module) if is_script else run_command

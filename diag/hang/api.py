@@ -15,7 +15,6 @@ from diag.collectors.reading import walk
 from diag.ended.model import FULL
 from diag.errors import DiagError
 from diag.hang.policy import HANG_ANSWER
-from diag.rundir.states import State
 from diag.words.formatting import visible
 from diag.words.places import shown
 
@@ -259,6 +258,8 @@ def _with_snapshot(answer: Triage, paths: Sequence[str]) -> Triage:
 
 def _with_stacks_to_take(answer: Triage, runs: Sequence[Rundir]) -> Triage:
     """While a run is stuck and its stacks were not taken, the first next step is to take them."""
+    from diag.rundir.states import State
+
     live = [run for run in runs if run.judged is not None and run.judged.state is State.STUCK]
     if not live or answer.merged_stacks:
         return answer

@@ -43,7 +43,9 @@ from diag.words.terminal import say
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+    from .events import Event
     from .hang_monitor import Hang
+    from .notify import Notifier
     from .workers import Worker
 
 TRAINER_MODULE = "diag.collectors.trainer"
@@ -62,6 +64,7 @@ class Launch:
     environment: dict[str, str] = field(default_factory=dict)
     hang_timeout_s: float = 0  # time without progress after which the training counts as hung; 0: never
     ends_hung: bool = True  # ends a hung training; otherwise the hang is only reported, and evidence gathered
+    notifier: Notifier | None = None  # of people and programs that are told what happens
     say: Callable[[str], None] = say  # prints the monitor's messages while the training runs
 
     @property
@@ -186,6 +189,15 @@ def close(layout: RunLayout, launch: Launch, outcome: Outcome) -> Outcome:
                 update_manifest(run, exit_code=code, hang=hang if newest else {}, ended_by=ended_by if newest else {})
         except OSError as error:
             launch.say(f"the end of the training could not be recorded: {error}")
+    if launch.notifier is not None:
+        from diag.rundir.runs import state_of
+
+        from .events import Events
+
+        with after_training(launch.say):
+            for event in Events(str(layout.root)).look(state_of(layout.newest().root, with_answer=False)):
+                launch.notifier.tell(event)
+            launch.notifier.stop()
     return outcome
 
 
@@ -213,6 +225,7 @@ class Watch:
         workers: Callable[[], tuple[Worker, ...]],
         collective_timeout_s: float = math.inf,
     ) -> None:
+        from .follow import FollowThread
         from .hang_monitor import Limits, Monitor
         from .traces import AutoTrace
 
@@ -223,15 +236,27 @@ class Watch:
             limits = Limits.of(launch.hang_timeout_s, collective_timeout_s)
             self._monitor = Monitor(layout, limits, launch.say, expected=workers, ends=launch.ends_hung)
         self._traces = AutoTrace(layout, settings, launch.say, workers)
+        self._following = FollowThread(layout, self._tell, lambda: any(worker.rank == 0 for worker in workers()))
         self.ended_well = False
 
     def __enter__(self) -> Self:
         if self._monitor is not None:
             self._monitor.start()
         self._traces.start()
+        if self._launch.environment.get(COLLECT_VARIABLE) != "off":
+            self._following.start()
         return self
 
+    def _tell(self, event: Event) -> None:
+        from .events import line_of
+
+        self._launch.say(line_of(event))
+        if self._launch.notifier is not None:
+            self._launch.notifier.tell(event)
+
     def __exit__(self, *_: object) -> None:
+        with after_training(self._launch.say):
+            self._following.stop()
         with after_training(self._launch.say):
             self._traces.stop()
         with after_training(self._launch.say):

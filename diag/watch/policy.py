@@ -54,6 +54,14 @@ class Watching(Topic, name="watching", fixed=True):
         "chosen",
         "of the records: diag run ends with the verdict of a run that takes seconds to analyse",
     )
+    look_s = threshold(2.0, "s", "chosen", "between two looks at the state of a run: 10 ms each")
+    verdict_every_s = threshold(
+        30.0, "s", "chosen", "between two verdicts on the newest steps, each of which takes 0.1 s"
+    )
+    most_load = threshold(0.005, "fraction", "chosen", "of a core: the next verdict is later if one takes longer")
+    quiet_s = threshold(60.0, "s", "chosen", "between two messages, at least")
+    notify_s = threshold(30.0, "s", "chosen", "for a delivery, which then is ended")
+    notify_file_bytes = threshold(64 << 10, "bytes")
     log_chunk_bytes = threshold(1 << 16, "bytes")
     linger_s = threshold(1.0, "s", "chosen", "time to wait for output of a process that outlives its rank")
     margin_s = threshold(

@@ -1,0 +1,94 @@
+"""Follows a run: looks at its state every few seconds and at the verdict on its newest steps now and then, and passes
+on what is new. Reads records alone, so it costs the training nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from diag.collectors.layout import RunLayout
+from diag.errors import DiagError
+from diag.model.steps import Verdict
+from diag.rundir.runs import RunState, state_of
+from diag.watch.policy import WATCHING
+
+from .events import Event, Events
+
+
+class Follower:
+    """``tell`` is called with each event."""
+
+    def __init__(self, run: RunLayout, tell: Callable[[Event], object]) -> None:
+        self._run = run
+        self._tell = tell
+        self._events = Events(str(run.root))
+        self._root = run.root
+        self._size = 0  # of the first rank's summary, when the verdict was looked at
+        self._next_s = 0.0  # when the next verdict is due, on the monotonic clock
+
+    def look(self) -> RunState:
+        """One round; returns the state of the run. Never raises for what the records hold."""
+        newest = self._run.newest()
+        if newest.root != self._root:  # the launcher has restarted the training
+            self._root, self._events, self._size = newest.root, Events(str(self._run.root)), 0
+        state = state_of(newest.root, with_answer=False)
+        for event in self._events.look(state):
+            self._tell(event)
+        if state.live and not state.stuck and (verdict := self._verdict(newest)) is not None:
+            for event in self._events.look_at(verdict, state):
+                self._tell(event)
+        return state
+
+    def _verdict(self, layout: RunLayout) -> Verdict | None:
+        """The verdict on the newest steps; None if none is due or known."""
+        now_s = time.monotonic()
+        if now_s < self._next_s or not self._grown(layout):
+            return None
+        from diag.summaries import open_summaries  # numpy and more: not before there is a summary
+
+        try:
+            verdict = open_summaries(layout.root, most_steps=WATCHING.steps_analysed).verdict
+        except DiagError:  # of one rank alone, or of steps that do not count
+            return None
+        finally:
+            took_s = time.monotonic() - now_s
+            self._next_s = now_s + max(WATCHING.verdict_every_s, took_s / WATCHING.most_load)
+        return verdict
+
+    def _grown(self, layout: RunLayout) -> bool:
+        try:
+            first = next(iter(layout.ranks().values()), None)
+            size = first.summary.stat().st_size if first is not None else 0
+        except OSError:
+            return False
+        grown, self._size = size > self._size, size
+        return grown
+
+
+class FollowThread:
+    """A follower in the launcher, from ``start`` to ``stop``. ``is_mine``: of several nodes' launchers, one follows."""
+
+    def __init__(self, run: RunLayout, tell: Callable[[Event], object], is_mine: Callable[[], bool]) -> None:
+        self._follower = Follower(run, tell)
+        self._is_mine = is_mine
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="diag-follow", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(WATCHING.answer_s)  # an analysis may be under way
+
+    def _run(self) -> None:
+        mine = False
+        while not self._stopped.wait(WATCHING.look_s):
+            try:
+                mine = mine or self._is_mine()
+                if mine:
+                    self._follower.look()
+            except Exception:  # half-written records must not cause a traceback in the training's output
+                continue
