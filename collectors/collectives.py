@@ -9,10 +9,7 @@ same in Python, and ``attach.hooks`` calls ``reduced`` with what the reducer rep
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import math
-import os
 import sys
 import threading
 import time
@@ -29,9 +26,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .accelerator import CallMarks, DeviceClock, Mark
 from .calls import Patches, RecordedCall, WaitBegun, argument, describe, storage_of, time_wait, wait_ends
+from .ends import Ends
 from .fence import Fence, Function, Inside, ignore
 from .policy import RECORDING
 from .records import P2P_PREFIX, RECV, SEND, CollectiveRow
+from .unprofiled import hidden, hide_calls
 
 _compiling = torch.compiler.is_compiling
 
@@ -92,7 +91,7 @@ class Functional:
         for name, (op, position) in _FUNCTIONAL.items():
             original = getattr(functions, name, None)
             if original is not None:
-                patches.replace(functions, name, self._timed(original, op, argument(position, "group")))
+                patches.replace(functions, name, self._timed(hidden(original), op, argument(position, "group")))
         if hasattr(functions, "wait_tensor"):
             patches.replace(functions, "wait_tensor", self._timed_wait(functions.wait_tensor))
 
@@ -321,60 +320,7 @@ def _bytes_of(payload: Any) -> int | None:
         return None
 
 
-# -- ends --------------------------------------------------------------------------------------------------------------
-#
-# The ends of asynchronous collectives that the host computes. The backend's thread calls Python when one has ended.
-#
-# It must not do so while the interpreter ends: Python 3.11 to 3.13 end a thread that asks for the GIL then, which ends
-# the process with SIGABRT, whatever its exit code should be. A training leaves a collective under way where it raises
-# between the call and the wait. So the backend completes a future of ours, and our exit completes those that are left.
-
-
-class Ends:
-    """Calls ``ended`` with each call that has ended."""
-
-    def __init__(self, ended: Callable[[RecordedCall], object], fence: Fence) -> None:
-        self._ended = ended
-        self._done = fence.hook(self._completed)
-        self._process = os.getpid()
-        # The futures that are under way, and the functions that they call, by the future's number.
-        self._followed: dict[int, tuple[Any, weakref.ref[Any]]] = {}
-        self._leaving = False
-
-    def follow(self, work: Any, call: RecordedCall) -> bool:
-        """Returns whether the backend reports the end."""
-        try:
-            future = torch.futures.collect_all([work.get_future()])
-        except (RuntimeError, NotImplementedError, TypeError, AttributeError):  # of a backend without futures
-            return False
-        number, followed, done = id(future), self._followed, functools.partial(self._done, call)
-        # Until the backend's thread is through with the function, not only with calling it.
-        followed[number] = future, weakref.ref(done, lambda _gone: followed.pop(number, None))
-        future.add_done_callback(done)
-        return True
-
-    def _completed(self, call: RecordedCall, _future: Any) -> None:
-        if not self._leaving:
-            self._ended(call)
-
-    def let_go(self) -> None:
-        """No thread of the backend calls Python for us from here on. Waits for those that do, as long as
-        ``RECORDING.longest_leaving_s``."""
-        if not self._followed or os.getpid() != self._process:
-            return
-        import ctypes  # not in each process that imports torch
-
-        under_way, self._leaving = list(self._followed.values()), True
-        for future, _ in under_way:
-            with contextlib.suppress(RuntimeError):  # it is complete
-                future.set_result(None)
-                # For ever: the backend's thread has it as well, and deleting its value would take the GIL.
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(future))
-        self._leaving = False
-        until = time.monotonic() + RECORDING.longest_leaving_s
-        while any(done() is not None for _, done in under_way) and time.monotonic() < until:
-            time.sleep(0.001)
-
+# -- calls ------------------------------------------------------------------------------------------------------------
 
 # ``group_desc`` of groups whose calls are not part of a step: background threads use them.
 APART = "diag.apart"
@@ -460,6 +406,7 @@ class CollectiveTimer:
         """Times the functions that ``import torch`` brings, before the training imports them under names of its own."""
         if self._patches:
             return
+        hide_calls()
         for name, (op, payload, group_position) in _FUNCTIONS.items():
             original = getattr(c10d, name, None)
             if original is None:

@@ -33,6 +33,7 @@ from .records import (
     TraceAsked,
 )
 from .settings import CollectorSettings
+from .unprofiled import OwnWindow, hide_calls
 
 _RECORDING = (WINDOW_WARMUP, WINDOW_ACTIVE)
 
@@ -59,7 +60,7 @@ class TraceWindows:
         self._period = max(settings.trace_every, self._length + 1)  # from begin to begin, with several windows
         self._on = settings.trace and settings.trace_active > 0
         self._failed = ""  # why no window is recorded any more
-        self._profiler: Any = None
+        self._open: Any = None
         self._started_by = 0, 0  # process and thread
         self._starting = False  # it cannot be stopped meanwhile
         self._packing: threading.Thread | None = None  # the last one
@@ -69,6 +70,15 @@ class TraceWindows:
         self._active: TraceAsked | None = None  # a request whose window has begun, and its last step is not over
         self._next_scheduled = 0  # the schedule has no step between the last ``quiet`` index and this one
         self.answer = (0, "")  # to the last request: its number, and Heartbeat.trace_answer
+
+    @property
+    def _profiler(self) -> Any:
+        """Of the open window; None without one."""
+        return self._open
+
+    @_profiler.setter
+    def _profiler(self, profiler: Any) -> None:
+        self._open, OwnWindow.open = profiler, profiler is not None
 
     def state_of(self, step: int) -> str:
         """The schedule's state of a step, counted from the first step of this process."""
@@ -204,6 +214,7 @@ class TraceWindows:
 
     def _start(self, active: int) -> None:
         settings = self._settings
+        hide_calls()
         self._started_by = os.getpid(), threading.get_ident()
         self._profiler = torch.profiler.profile(
             activities=profiler_activities(),

@@ -18,8 +18,9 @@ from diag.collectors.attach.events import Events
 from diag.collectors.attach.leaving import Leaving
 from diag.collectors.background import Background
 from diag.collectors.calls import RecordedCall
-from diag.collectors.collectives import CollectiveTimer, Ends
+from diag.collectors.collectives import CollectiveTimer
 from diag.collectors.device_sampler import DeviceSampler
+from diag.collectors.ends import Ends
 from diag.collectors.fence import Fence
 from diag.collectors.files import Budget, Complaints, LineFile
 from diag.collectors.layout import RunLayout
