@@ -12,6 +12,7 @@ All files of a run are in one folder, written by the training processes and read
     <run>/ranks/00017/checkpoints.jsonl    one line per checkpoint, with its cost
     <run>/ranks/00017/device.jsonl         samples of the device, or the reason why there are none
     <run>/ranks/00017/host.jsonl           CPU time and run queue time of the process's threads and workers (Linux)
+    <run>/ranks/00017/machine.jsonl        what the node knows: ports, links, pressure; of one rank of the node
     <run>/ranks/00017/trace-step000100.json.gz   a torch.profiler window, named after its first step
     <run>/ranks/00017/memory-oom-step000123.pickle   a snapshot of the device's allocator: asked, near-oom or oom
     <run>/ranks/00017/stdout.txt, log.txt  the process's standard output and standard error
@@ -122,6 +123,7 @@ class RankLayout:
     checkpoints = _Entry("checkpoints.jsonl")
     device = _Entry("device.jsonl")
     host = _Entry("host.jsonl")
+    machine = _Entry("machine.jsonl")
     stdout = _Entry("stdout.txt")
     log = _Entry("log.txt")
     nccl_log = _Entry("nccl.log")

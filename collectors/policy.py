@@ -92,6 +92,12 @@ class Recording(Topic, name="recording", fixed=True):
     between_writes_ns = threshold(2_000_000_000, "ns")
     steps_written_at_once = threshold(20, "steps", "chosen", "steps at the begin")
     patience_s = threshold(5.0, "s")
+    machine_lines_to_a_whole = threshold(
+        30, "lines", "chosen: every thirtieth line of machine.jsonl has all values, the others what changed"
+    )
+    most_machine_devices = threshold(
+        256, "devices", "chosen: ports, interfaces and PCI devices of a node that are read, each"
+    )
     dead_disk_s = threshold(
         30.0,
         "s",

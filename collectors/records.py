@@ -418,6 +418,17 @@ class HostRecord:
 
 
 @dataclass(slots=True)
+class MachineRecord:
+    """A line of machine.jsonl, which one rank of each node writes: what the machine knew at that moment, by the names
+    of ``diag.collectors.machine``. ``whole``: these are all values; else only those that are new or differ from the
+    line before, and None stands for one that can no longer be read."""
+
+    monotonic_ns: int
+    values: dict[str, int | None] = field(default_factory=dict)
+    whole: bool = True
+
+
+@dataclass(slots=True)
 class DeviceHealth:
     """Values of a device that change seldom: read every half minute, and twice at the end. None: the device or its
     driver does not report it. Counters run since the driver was loaded, or longer: only their growth belongs to the

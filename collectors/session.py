@@ -42,6 +42,7 @@ from .fence import Fence
 from .files import Budget, Complaints, LineFile, encode, replace_file
 from .identity import identify, rank_and_world
 from .layout import RunLayout
+from .machine import MachineSampler, NodeLock
 from .manifest import update_manifest
 from .memory_snapshots import MemorySnapshots
 from .policy import RECORDING
@@ -163,14 +164,22 @@ class Collector(AbstractContextManager["Collector"]):
                 self._layout.checkpoints,
                 self._layout.summary,
                 self._layout.host,
+                self._layout.machine,
             )
         )
         # At most a quarter: durations are written as long as the training runs, and must not use up the whole budget.
         part = Budget(settings.byte_budget // 4, budget)
         self._durations_file = LineFile(self._layout.durations, part, self._complaints)
-        step_lines, self._device_steps_file, collectives, self._device_file, self._saved_file, summary, host = (
-            self._files
-        )
+        (
+            step_lines,
+            self._device_steps_file,
+            collectives,
+            self._device_file,
+            self._saved_file,
+            summary,
+            host,
+            machine,
+        ) = self._files
         self._identity = identify(device)
         self._lines = StepLines(step_lines, collectives, StepSummary(summary, self._identity, settings.summary_steps))
         self._clock = _clock_of(accelerator)
@@ -207,6 +216,8 @@ class Collector(AbstractContextManager["Collector"]):
             self._poll_durations,
             fence,
         )
+        node = NodeLock(run_dir, f"{self._identity.host} {self._identity.boot_id}")
+        self._machine = MachineSampler(machine, node, settings.machine_interval_s, settings.nvml, fence)
         self._stacks = Stacks()
         self._last_progress: tuple[object, ...] = ()  # the progress in the last heartbeat
         self._no_progress = False  # it was the same as in the one before
@@ -261,6 +272,7 @@ class Collector(AbstractContextManager["Collector"]):
         gc.callbacks.append(self._gc_hook)
         self._snapshots.start()
         self._background.start()
+        self._machine.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -287,6 +299,7 @@ class Collector(AbstractContextManager["Collector"]):
             self._dump()
         self._guarded(lambda: self._lines.close(self._timer_records(self._step, everything=True)))
         self._write_device_steps()
+        self._machine.stop()
         self._background.stop()
         # Dumps that were requested because of a suspected hang that has passed are no evidence.
         self._stacks.uninstall(self._layout.stacks, keep=kind is not None)

@@ -39,6 +39,7 @@ class CollectorSettings:
     collective_timing: Literal["auto", "recorder", "off"] = "auto"
     nvml: bool = True  # sample the device: NVML, or amdsmi of an AMD GPU
     summary_steps: int = 50  # steps in one line of summary.jsonl; 0: none
+    machine_interval_s: float = 60.0  # between readings of what the node knows; 0: none
     interval_s: float = 1.0  # between heartbeats and samples of the device
     byte_budget: int = 1 << 30  # of all files of one rank
 

@@ -295,6 +295,7 @@ _FILES = {
     "device_steps.jsonl": "DeviceStepRecord",
     "device.jsonl": "DeviceRecord",
     "host.jsonl": "HostRecord",
+    "machine.jsonl": "MachineRecord",
     "checkpoints.jsonl": "CheckpointRecord",
     "asked.json": "Asked",
     "trace_asked.json": "TraceAsked",

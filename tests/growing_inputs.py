@@ -767,6 +767,8 @@ table("run", lambda made: made, ANALYZE,
     ("samples of devices", 3_000, lambda n: samples(n, "device.jsonl", lambda at: {**DEVICE, "monotonic_ns": at})),
     ("samples of the host", 3_000, lambda n: samples(n, "host.jsonl", lambda at: {
         "monotonic_ns": at, "interval_ns": 10**6, "pauses": [[at, at + 800]]})),
+    ("readings of the machine", 3_000, lambda n: samples(n, "machine.jsonl", lambda at: {
+        "monotonic_ns": at, "values": {"net.eth0.rx_errors": at}, "whole": False})),
     ("checkpoints", 500, lambda n: also_of_ranks("checkpoints.jsonl", lambda _: jsonl(
         {"step": i, "start_ns": MINUTE_NS + i * 10**6, "blocking_ns": 1000, "bytes": 10} for i in range(n)))),
     ("restarts", 16, lambda n: joined([run(steps=4), *(below(f"restart-{at}", run(steps=4)) for at in range(1, n + 1))])),

@@ -83,6 +83,9 @@ class RecordingOptions:
     )
     trace_active: int = option(3, COLLECT, "Steps per window.", least=1)
     trace_every: int = option(0, COLLECT, "Steps between two windows; 0: one window.", least=0)
+    machine_interval: int = option(
+        60, COLLECT, "Seconds between two readings of what each node knows: ports, links, pressure; 0: none.", least=0
+    )
     byte_budget_mb: int = option(1024, COLLECT, "Maximum data that one rank may write, in MB.", least=1)
     memory_snapshots: bool = option(
         False,
@@ -103,6 +106,7 @@ class RecordingOptions:
             trace_skip=SKIP if self.trace_skip is None else self.trace_skip,
             trace_active=self.trace_active,
             trace_every=self.trace_every,
+            machine_interval_s=float(self.machine_interval),
             byte_budget=self.byte_budget_mb * 1_000_000,
             collective_timing=self.collective_timing,
             memory_snapshots=self.memory_snapshots,

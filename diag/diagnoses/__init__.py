@@ -38,6 +38,7 @@ from . import (
     host_bound,
     long_evaluation,
     low_mfu,
+    machine_samples,
     memory_pressure,
     mismatched_collectives,
     pipeline_bubble,
@@ -184,7 +185,7 @@ def ask(
             not_looked.append(NotLooked(diagnosis.question, reason, diagnosis.id))
             continue
         answers = diagnosis.find(subject) if diagnosis.worth_looking(subject.shares) else ()
-        findings.extend(answers)
+        findings.extend(machine_samples.cited(subject, answer) for answer in answers)
         if not answers:
             not_found.append(diagnosis.question)
     findings.sort(key=lambda finding: (finding.id != ranks_train_alone.ID, -finding.share, finding.id))

@@ -378,6 +378,20 @@ class DeviceHealth(Topic, name="device-health"):
 DEVICE_HEALTH = DeviceHealth()
 
 
+class Machines(Topic, name="machines"):
+    """What the machines' counters say about a finding."""
+
+    least_seconds = threshold(1.0, "s", "chosen", "between the first and the last reading")
+    faster_than_others = threshold(2.0, "times", "chosen", "the rate of the same counter on any other host")
+    least_time_share = threshold(
+        0.01, "fraction", "chosen", "of the time: less pressure, steal or throttling explains nothing"
+    )
+    most_counters_cited = threshold(3, "counters", "chosen", "of each host")
+
+
+MACHINES = Machines()
+
+
 class Verdict(Topic, name="verdict"):
     """Which class the verdict has, and when it is left open."""
 

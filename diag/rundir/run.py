@@ -23,6 +23,7 @@ from diag.collectors.records import (
     DeviceRecord,
     DeviceStepRecord,
     HostRecord,
+    MachineRecord,
     Manifest,
     RankRecord,
     StepRecord,
@@ -392,9 +393,20 @@ def _open_rank(rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: li
     device_steps, device_gaps = read_lines(files.device_steps, DeviceStepRecord, files.run)
     samples, sample_gaps = read_lines(files.device, DeviceRecord, files.run)
     scheduling, scheduling_gaps = read_lines(files.host, HostRecord, files.run)
+    machine, machine_gaps = read_lines(files.machine, MachineRecord, files.run)
     saved, saved_gaps = read_lines(files.checkpoints, CheckpointRecord, files.run)
     gaps.extend(g for g in (gap, heartbeat_gap) if g is not None)
-    gaps.extend((*step_gaps, *recorded_rows.all_gaps(), *device_gaps, *sample_gaps, *scheduling_gaps, *saved_gaps))
+    gaps.extend(
+        (
+            *step_gaps,
+            *recorded_rows.all_gaps(),
+            *device_gaps,
+            *sample_gaps,
+            *scheduling_gaps,
+            *machine_gaps,
+            *saved_gaps,
+        )
+    )
     gaps.extend(Gap(str(files.folder), reason) for reason in (heartbeat.errors if heartbeat is not None else []))
     return RankTables(
         rank=rank,
@@ -405,6 +417,7 @@ def _open_rank(rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: li
         groups=recorded_rows.groups,
         device=tuple(samples),
         scheduling=tuple(scheduling),
+        machine=tuple(machine),
         checkpoints=tuple(saved),
         heartbeat=heartbeat,
         traces=traces,

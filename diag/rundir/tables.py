@@ -21,6 +21,7 @@ from diag.collectors.records import (
     DeviceStepRecord,
     Heartbeat,
     HostRecord,
+    MachineRecord,
     Manifest,
     RankRecord,
 )
@@ -86,6 +87,7 @@ class RankTables(Struct, frozen=True):
     groups: dict[str, list[int]] = field(default_factory=dict)
     device: tuple[DeviceRecord, ...] = ()
     scheduling: tuple[HostRecord, ...] = ()
+    machine: tuple[MachineRecord, ...] = ()
     checkpoints: tuple[CheckpointRecord, ...] = ()
     heartbeat: Heartbeat | None = None
     traces: tuple[Trace, ...] = ()

@@ -258,8 +258,10 @@ _FRAMES: dict[str, tuple[Column, ...]] = {
         Column("rank", INDEX, "Global rank."),
         Column("at_ns", CLOCK, "When it was read, on the rank's own monotonic clock."),
         Column("field", TEXT, "What was read. Sizes are bytes; other units end the name."),
-        Column("value", NUMBER, "The value; 1 and 0 for yes and no."),
-        Column("source", TEXT, "What was read: device, device health, host, allocator or loader."),
+        Column(
+            "value", NUMBER, "The value; 1 and 0 for yes and no. Of a machine, only values that changed have a row."
+        ),
+        Column("source", TEXT, "What was read: device, device health, host, machine, allocator or loader."),
     ),
 }
 # By id.

@@ -77,6 +77,8 @@ def _readings(of_rank: RankTables) -> Iterator[tuple[str, int, Any]]:
             yield "device health", device.monotonic_ns, to_builtins(device.health)
     for host in of_rank.scheduling:
         yield "host", host.monotonic_ns, to_builtins(host)
+    for machine in of_rank.machine:
+        yield "machine", machine.monotonic_ns, machine.values
     for step in of_rank.steps:
         if step.memory is not None:
             yield "allocator", step.end_ns, to_builtins(step.memory)

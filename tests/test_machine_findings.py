@@ -1,0 +1,90 @@
+"""Findings cite what the machines of the culprits counted, and only what the other machines did not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from diag.api import Result, analyze
+from diag.collectors.records import MachineRecord, MemoryRecord
+from diag.model.steps import Finding
+from tests.simulate import MS, Plan, simulate
+
+SECOND_NS = 10**9
+WAIT, BUSY = "rdma.mlx5_0:1.port_xmit_wait", "pressure.cpu.some_us"
+
+
+def recorded(plan: Plan, by_rank: Mapping[int, Sequence[Mapping[str, int | None]]], containers: bool = False) -> Result:
+    """``by_rank``: what each reading of a rank changed, ten seconds apart. ``containers``: each rank has another host's
+    name, and all have one clock."""
+    tables = simulate(plan)
+    ranks = dict(tables.ranks)
+    for rank, readings in by_rank.items():
+        lines = [MachineRecord(10 * SECOND_NS * (1 + at), dict(values), at == 0) for at, values in enumerate(readings)]
+        ranks[rank] = replace(ranks[rank], machine=tuple(lines))
+    if containers:
+        for rank, own in ranks.items():
+            assert own.identity is not None
+            own = replace(own, identity=dataclasses.replace(own.identity, boot_id="b", host=f"node{rank}"))
+            ranks[rank] = own
+    return analyze(replace(tables, ranks=ranks))
+
+
+def finding(result: Result, id: str) -> Finding:
+    return next(found for found in result.examination.findings if found.id == id)
+
+
+def cited(found: Finding) -> list[tuple[str, float, str]]:
+    return [(item.filter, item.value, item.unit) for item in found.evidence if item.table == "machine"]
+
+
+LATE = Plan(hosts=lambda rank: f"node{rank}", extra=lambda step, rank: {"forward": 40 * MS} if rank == 1 else {})
+
+
+def of_late(found: Result) -> Finding:
+    return next(f for f in found.examination.findings if f.ranks == (1,))
+
+
+def test_a_straggler_cites_the_pressure_on_its_host_alone() -> None:
+    busy, quiet = [{BUSY: 0}, {BUSY: 5_000_000}, {BUSY: 8_000_000}], [{BUSY: 7}, {BUSY: 7}, {BUSY: 1_000_007}]
+    late = of_late(recorded(LATE, {0: quiet, 1: busy}))
+    assert cited(late) == [
+        ("host == node1, pressure.cpu.some_us share of the time (the other hosts at most 5.0%)", 0.4, "share")
+    ]
+    assert cited(of_late(recorded(LATE, {0: busy, 1: busy}))) == []
+    assert cited(of_late(recorded(LATE, {0: busy, 1: quiet}))) == []
+    assert cited(of_late(recorded(LATE, {}))) == []
+
+
+def test_a_value_that_could_not_be_read_or_was_reset_has_not_grown() -> None:
+    gone = [{BUSY: 0}, {BUSY: None}, {BUSY: 9_000_000}]
+    reset = [{BUSY: 9_000_000}, {BUSY: 0}, {}]
+    for readings in (gone, reset):
+        assert cited(of_late(recorded(LATE, {1: readings}))) == []
+
+
+def test_the_rows_of_what_is_cited_are_in_the_samples() -> None:
+    result = recorded(LATE, {1: [{BUSY: 0}, {BUSY: 5_000_000}]})
+    (item,) = [item for item in of_late(result).evidence if item.table == "machine"]
+    assert item.query is not None
+    assert result.rows(item.query)["value"].to_list() == [0.0, 5_000_000.0]
+
+
+def test_a_slow_link_cites_the_counters_of_its_ports() -> None:
+    slow = Plan(tail=lambda step, rank: 15 * MS if rank == 1 else 0)
+    waited = [{WAIT: 100}, {WAIT: 5_100}, {WAIT: 9_100}]
+    little = [{"rdma.mlx5_1:1.port_xmit_wait": 5}, {"rdma.mlx5_1:1.port_xmit_wait": 25}, {}]
+    found = finding(recorded(slow, {0: little, 1: waited}, containers=True), "slow-link")
+    assert cited(found) == [(f"host == node1, {WAIT} in this run (the other hosts at most 20)", 9_000.0, "")]
+
+
+def test_memory_that_pytorch_does_not_hold_is_cited() -> None:
+    gb = 10**9
+    plan = Plan(memory=MemoryRecord(rss=gb, reserved=70 * gb, allocated=69 * gb, capacity=72 * gb))
+    used = {"gpu.GPU-a.memory_used": 72 * gb, "gpu.GPU-b.memory_used": 71 * gb, "gpu.GPU-a.memory_total": 72 * gb}
+    found = finding(recorded(plan, {0: [dict(used), {"cgroup.memory.oom_kills": 0}]}), "near-out-of-memory")
+    assert cited(found) == [("host == host-a, memory in use on its GPUs that PyTorch does not hold", 3.0, "GB")]
+    del used["gpu.GPU-b.memory_used"]  # then the other GPU's memory is not known
+    assert cited(finding(recorded(plan, {0: [dict(used)]}), "near-out-of-memory")) == []
