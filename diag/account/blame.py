@@ -25,9 +25,9 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from diag.account.policy import CRITICAL_PATH
-from diag.model.steps import Blame, Detail, Kind, RankStep
+from diag.model.steps import NO_BLAMES, Blames, Detail, Kind, RankStep
 
-from .critical_path import LABELS, Activities, Activity, Readiness, Timeline, label_of, of_label
+from .critical_path import LABELS, Activities, Activity, Readiness, Timeline, details_of, kinds_of, label_of
 from .intervals import CoveredOfMany, Intervals, Times
 
 # -- others ------------------------------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ class Lateness(Struct, frozen=True):
     """The late ranks of a step. ``explained_ns``: the part of ``waited_ns`` with a known reason; ``once_ns``: the
     waiting if several ranks that were late at one meeting count once."""
 
-    blames: tuple[Blame, ...]
+    blames: Blames
     waited_ns: int
     explained_ns: int
     once_ns: int
@@ -323,14 +323,14 @@ class Meetings:
     def lateness(self, met: Sequence[Sequence[int]]) -> list[Lateness]:
         """For each step, over all collectives at which its path met other ranks, by their numbers."""
         if not any(met):
-            return [Lateness((), 0, 0, 0)] * len(met)
+            return [Lateness(NO_BLAMES, 0, 0, 0)] * len(met)
         at_once = max(1, CRITICAL_PATH.numbers_at_once // (len(self._ranks) * len(self._labels)))
         return [late for first in range(0, len(met), at_once) for late in self._of_steps(met[first : first + at_once])]
 
     def _of_steps(self, met: Sequence[Sequence[int]]) -> list[Lateness]:
         by_round = self._late_ranks(met)
         if not by_round:
-            return [Lateness((), 0, 0, 0)] * len(met)
+            return [Lateness(NO_BLAMES, 0, 0, 0)] * len(met)
         blame_ns = np.zeros((len(met), len(self._ranks), len(self._labels)), dtype=np.int64)
         unknown = np.zeros(blame_ns.shape[:2], dtype=np.int64)
         charged = _Charged(*unknown.shape)
@@ -361,21 +361,19 @@ class Meetings:
         sums = zip(*(column.tolist() for column in (waited, explained, once)), strict=True)
         return [Lateness(of_step, *sums_of_step) for of_step, sums_of_step in zip(blames, sums, strict=True)]
 
-    def _blames(self, blame_ns: Times, unknown: Times) -> list[tuple[Blame, ...]]:
+    def _blames(self, blame_ns: Times, unknown: Times) -> list[Blames]:
         """For each step, by rank and label, without zeros. ``blame_ns``: shape (steps, rows, labels in use)."""
         step, row, column = np.nonzero(blame_ns > 0)
         unseen_step, unseen_row = np.nonzero(unknown > 0)
         steps = np.concatenate((step, unseen_step))
         ranks = self._ranks[np.concatenate((row, unseen_row))]
-        labels = np.concatenate((self._labels[column], np.full(len(unseen_step), _UNKNOWN)))
+        labels = np.concatenate((self._labels[column], np.full(len(unseen_step), _UNKNOWN, dtype=np.int16)))
         spent = np.concatenate((blame_ns[step, row, column], unknown[unseen_step, unseen_row]))
         order = np.lexsort((spent, labels, ranks, steps))
-        blames = [
-            Blame(rank, *of_label(label), ns)
-            for rank, label, ns in zip(*(each[order].tolist() for each in (ranks, labels, spent)), strict=True)
-        ]
+        label = labels[order]
+        blames = Blames(ranks[order].astype(np.int32), kinds_of(label), details_of(label), spent[order])
         edges = np.searchsorted(steps[order], np.arange(len(blame_ns) + 1)).tolist()
-        return [tuple(blames[first:last]) for first, last in pairwise(edges)]
+        return [blames[first:last] for first, last in pairwise(edges)]
 
     def _late_ranks(self, met: Sequence[Sequence[int]]) -> list[list[_Late]]:
         """The meetings with late ranks: the first ones of all steps, then the second ones, and so on."""

@@ -47,7 +47,7 @@ from diag.collectors.records import (
 )
 from diag.model import UNKNOWN
 from diag.model.axes import Axes
-from diag.model.steps import Attribution, CriticalPath, Parts, StepAccount
+from diag.model.steps import NO_BLAMES, Attribution, CriticalPath, Parts, StepAccount
 from diag.rundir.columns import NO_ROWS, Rows, Steps
 from diag.rundir.summaries import Summaries
 from diag.rundir.tables import RankTables
@@ -371,7 +371,7 @@ def summary_attribution(
                 dur_ns=int(longest[at]) * _US,
                 parts=tuple(of_rank[at] for of_rank in parts),
                 path=_NO_PATH,
-                blames=(),
+                blames=NO_BLAMES,
                 usable=number not in left_out,
                 note=left_out.get(number, ""),
                 window=left_out.get(number) == IN_WINDOW,

@@ -20,7 +20,7 @@ from isal import isal_zlib
 from msgspec import Struct
 
 from diag.model.parts import PartColumns, PartRows, parts_of_steps
-from diag.model.steps import Attribution, Blame, CriticalPath, Detail, Kind, MatchedCollective, StepAccount
+from diag.model.steps import Attribution, Blames, CriticalPath, MatchedCollective, StepAccount, blames_of_steps
 from diag.rundir.columns import Ragged, Steps
 from diag.rundir.policy import BLOCKS
 from diag.rundir.tables import Tables, axes_of
@@ -58,7 +58,8 @@ class _Kept(Struct, array_like=True):
     path_ends: Array
     path_keys: list[list[tuple[str, int, str]]]
     changes: list[list[tuple[str, int, str]]]
-    blames: Array  # [blames, 5]: place of the step, rank, kind, detail, ns
+    blames: dict[str, Array]
+    blame_ends: Array
     parts: dict[str, Array]
     part_ends: Array
     sources: tuple[str, ...]
@@ -71,6 +72,7 @@ class _Kept(Struct, array_like=True):
 
 
 _STEP = ("step", "dur_ns", "usable", "note", "window", "waited_ns", "explained_ns", "once_ns")
+_BLAMES = ("rank", "kind", "detail", "ns")
 _PATH = ("rank", "start_ns", "end_ns", "kind", "detail", "collective")
 _PARTS = tuple(column.name for column in fields(PartColumns) if column.name not in ("stalls", "sources"))
 _FRONTIER = ("dur_ns", "increment_ns", "leader", "late_ns", "communication_ns")
@@ -112,11 +114,7 @@ def packed(key: bytes, block: Block) -> bytes | None:
     if parts.stalls:
         return None
     paths = [step.path for step in accounts]
-    blames = [
-        (at, blame.rank, blame.kind, blame.detail, blame.ns)
-        for at, step in enumerate(accounts)
-        for blame in step.blames
-    ]
+    blames, of_blame = blames_of_steps(accounts)
     front = block.frontier
     kept = _Kept(
         of_run=_OfRun(**{name: getattr(block.account, name) for name in _OfRun.__struct_fields__}),
@@ -125,7 +123,8 @@ def packed(key: bytes, block: Block) -> bytes | None:
         path_ends=Array.of(np.cumsum([len(path.kind) for path in paths])),
         path_keys=[list(path.keys) for path in paths],
         changes=[sorted(path.changes) for path in paths],
-        blames=Array.of(np.array(blames, dtype=np.int64).reshape(-1, 5)),
+        blames={name: Array.of(getattr(blames, name)) for name in _BLAMES},
+        blame_ends=Array.of(np.searchsorted(of_blame, np.arange(len(accounts)), side="right")),
         parts={name: Array.of(getattr(parts, name)) for name in _PARTS},
         part_ends=Array.of(np.searchsorted(owner, np.arange(len(accounts)), side="right")),
         sources=parts.sources,
@@ -170,17 +169,19 @@ def unpacked(key: bytes, data: bytes | None, detailed: Sequence[int]) -> Block |
 def _block(kept: _Kept, detailed: frozenset[int]) -> Block:
     path: dict[str, Any] = {name: array.read() for name, array in kept.path.items()}
     parts = PartColumns(**{name: kept.parts[name].read() for name in _PARTS}, stalls={}, sources=kept.sources)
-    blames: list[list[Blame]] = [[] for _ in kept.steps]
-    for at, rank, kind, detail, ns in kept.blames.read().tolist():
-        blames[at].append(Blame(rank, Kind(kind), Detail(detail), ns))
-    path_edges, part_edges = (pairwise([0, *ends.read().tolist()]) for ends in (kept.path_ends, kept.part_ends))
+    blames = Blames(*(kept.blames[name].read() for name in _BLAMES))
+    path_edges, part_edges, blame_edges = (
+        pairwise([0, *ends.read().tolist()]) for ends in (kept.path_ends, kept.part_ends, kept.blame_ends)
+    )
     steps = []
-    for at, (values, pieces, rows) in enumerate(zip(kept.steps, path_edges, part_edges, strict=True)):
+    for at, (values, pieces, rows, blamed) in enumerate(
+        zip(kept.steps, path_edges, part_edges, blame_edges, strict=True)
+    ):
         of_step = {name: path[name][pieces[0] : pieces[1]] for name in _PATH}
         own_path = CriticalPath(**of_step, keys=tuple(kept.path_keys[at]), changes=frozenset(kept.changes[at]))
         of_step = dict(zip(_STEP, values, strict=True))
         steps.append(
-            StepAccount(**of_step, parts=PartRows(parts, range(*rows)), path=own_path, blames=tuple(blames[at]))
+            StepAccount(**of_step, parts=PartRows(parts, range(*rows)), path=own_path, blames=blames[slice(*blamed)])
         )
     front = None
     if kept.frontier is not None:

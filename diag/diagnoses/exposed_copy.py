@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from diag.account.records import loader_settings
 from diag.diagnoses.policy import DATA_LOADING
-from diag.model.steps import FROM_HOST_DETAILS, TO_HOST_DETAILS, Detail, Finding, Kind
+from diag.model.steps import FROM_HOST_DETAILS, TO_HOST_DETAILS, Detail, Finding, Kind, spent_on_paths
 
 from .costs import Cost
 from .subject import Column, Diagnosis, Subject, mean_ns
@@ -37,11 +37,8 @@ def find(subject: Subject) -> list[Finding]:
 def _explained(subject: Subject) -> tuple[str, str]:
     """Where most of the exposed copies go, and what to do about them. Records name only copies from the host."""
     counted = set(subject.shares.numbers)
-    paths = [step.path for step in subject.attribution.steps if step.step in counted]
-    spent = {
-        detail: sum(path.total(Kind.COPY, detail) for path in paths)
-        for detail in (Detail.NONE, Detail.OTHER, *FROM_HOST_DETAILS, *TO_HOST_DETAILS)
-    }
+    copied = spent_on_paths([step for step in subject.attribution.steps if step.step in counted])[Kind.COPY].tolist()
+    spent = {detail: copied[detail] for detail in (Detail.NONE, Detail.OTHER, *FROM_HOST_DETAILS, *TO_HOST_DETAILS)}
     total = sum(spent.values())
     inward = spent[Detail.NONE] + sum(spent[detail] for detail in FROM_HOST_DETAILS)
     outward = sum(spent[detail] for detail in TO_HOST_DETAILS)

@@ -10,7 +10,7 @@ from diag.account.policy import DEVICE_IDLE
 from diag.diagnoses.policy import FINDINGS, HOST_TIME
 from diag.model.parts import parts_of_steps
 from diag.model.query import By, Query
-from diag.model.steps import Detail, Evidence, Finding, Kind, StepAccount
+from diag.model.steps import Detail, Evidence, Finding, Kind, StepAccount, spent_on_paths
 from diag.words import sentences
 
 from .costs import Cost
@@ -54,11 +54,10 @@ def _late_host(subject: Subject) -> list[Finding]:
         return [_late_for_some_reason(subject)]
     waited = shares.cost(Cost.HOST)
     ms = f"{in_ms(mean_ns(waited))} {subject.per}"
-    lost = dict.fromkeys(_WORDS, 0)
+    idle = spent_on_paths(_steps(subject))[Kind.IDLE].tolist()
+    lost = {detail: idle[detail] for detail in _WORDS}
     long = dict.fromkeys(_STALL_TIMES, 0)
     for step in _steps(subject):
-        for detail in lost:
-            lost[detail] += step.path.total(Kind.IDLE, detail)
         for detail, times in _STALL_TIMES.items():
             long[detail] += _long_pieces(step, detail, times * DEVICE_IDLE.named_stall_ns)
     by_cause = {
@@ -163,11 +162,8 @@ def _unexplained(subject: Subject) -> list[Finding]:
 
 def _mostly_without_launch(subject: Subject) -> bool:
     """Whether the trace lacks the launch for more of the unexplained idle time than it holds it for."""
-    lacking, launched = (
-        sum(step.path.total(Kind.IDLE, detail) for step in _steps(subject))
-        for detail in (Detail.OTHER, Detail.DEPENDENCY)
-    )
-    return lacking > launched
+    idle = spent_on_paths(_steps(subject))[Kind.IDLE]
+    return bool(idle[Detail.OTHER] > idle[Detail.DEPENDENCY])
 
 
 def _steps(subject: Subject) -> tuple[StepAccount, ...]:

@@ -15,6 +15,7 @@ from diag.account.device_clock import DeviceClocked, outside_windows
 from diag.account.frontier import Frontier, frontier
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD, H2D, OPTIMIZER, REST
 from diag.diagnoses.policy import COMMUNICATION, FINDINGS
+from diag.model.parts import parts_of_steps
 from diag.model.steps import HOST_DETAILS, QUEUED_DETAILS, Attribution, Bottleneck, Detail, Kind, by_cause
 from diag.rundir.tables import Tables
 
@@ -87,13 +88,14 @@ def phases_alone(phase_frontier: Frontier, on_device: bool, noise: Noise) -> Pha
 def unlike_the_rest(attribution: Attribution, tables: Tables) -> str:
     """How the steps in profiler windows differ from the others, by events on the devices; "" where they do not."""
     steps, waiting, loading = outside_windows(tables)
-    traced = [parts for step in attribution.usable for parts in step.parts if parts.source == "trace"]
-    spent_ns = sum(parts.dur_ns for parts in traced)
+    parts, _ = parts_of_steps(attribution.usable)
+    traced = parts.from_source("trace")
+    spent_ns = int(parts.dur_ns[traced].sum())
     if not steps or not spent_ns:
         return ""
     for name, inside_ns, outside in (
-        ("exposed communication", sum(parts.exposed_comm_ns for parts in traced), waiting),
-        ("waiting for data", sum(parts.data_wait_ns for parts in traced), loading),
+        ("exposed communication", int(parts.exposed_comm_ns[traced].sum()), waiting),
+        ("waiting for data", int(parts.data_wait_ns[traced].sum()), loading),
     ):
         inside = inside_ns / spent_ns
         if abs(inside - outside) >= FINDINGS.warning_share:

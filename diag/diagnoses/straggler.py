@@ -16,6 +16,7 @@ from diag.account.blame import median_of_others
 from diag.account.calls import Key
 from diag.account.match import SYNCHRONISING
 from diag.diagnoses.policy import COSTS, FINDINGS, STRAGGLER
+from diag.model.parts import parts_of_steps
 from diag.model.query import Query
 from diag.model.steps import CollectiveCall, Detail, Evidence, Finding, Kind, Knob
 from diag.tables.module_excess import ModuleExcess, module_excess
@@ -509,7 +510,10 @@ def _inside_operators(subject: Subject, ranks: tuple[int, ...], detail: Detail) 
     """Over steps with a trace on all ranks: only these separate operators from the time between them. On a CPU, how
     much more of both the ranks have in the phase than the median of the others; on a device, what they were late by."""
     inside = outside = 0.0
-    traced = [s for s in subject.attribution.traced if all(parts.source == "trace" for parts in s.parts)]
+    steps = subject.attribution.traced
+    parts, owner = parts_of_steps(steps)
+    recorded = set(owner[~parts.from_source("trace")].tolist())
+    traced = [step for at, step in enumerate(steps) if at not in recorded]
     if subject.shares.on_device:
         for blame in (blame for step in traced for blame in step.blames):
             if blame.rank in ranks and blame.detail == detail:

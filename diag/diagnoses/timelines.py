@@ -7,7 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from diag.model.parts import parts_of_steps
-from diag.model.steps import STARTUP_DETAILS, Attribution, Detail, Kind, MatchedCollective, StepAccount, by_causes
+from diag.model.steps import (
+    STARTUP_DETAILS,
+    Attribution,
+    Detail,
+    Kind,
+    MatchedCollective,
+    StepAccount,
+    blames_of_steps,
+    by_causes,
+)
 
 from .cost_rows import CostTable, Side
 from .costs import Cost, cost_of, cost_on_path
@@ -67,14 +76,19 @@ def shares_of_steps(
 
 
 def _waiting(steps: Sequence[StepAccount]) -> dict[tuple[int, Kind, Detail], Series]:
-    waiting: dict[tuple[int, Kind, Detail], Series] = {}
-    for at, step in enumerate(steps):
-        for blame in step.blames:
-            key = blame.rank, blame.kind, blame.detail
-            if key not in waiting:
-                waiting[key] = np.zeros(len(steps))
-            waiting[key][at] += blame.ns
-    return waiting
+    """By rank, kind and detail, in the order in which they come up: how long others waited, by step."""
+    blames, owner = blames_of_steps(steps)
+    details = len(Detail)
+    code = (blames.rank.astype(np.int64) * len(Kind) + blames.kind) * details + blames.detail
+    codes, first, at = np.unique(code, return_index=True, return_inverse=True)
+    waiting = np.bincount(at * len(steps) + owner, weights=blames.ns, minlength=len(codes) * len(steps))
+    by_code = waiting.reshape(len(codes), len(steps))
+    found = {}
+    for place in np.argsort(first).tolist():
+        rank, label = divmod(int(codes[place]), len(Kind) * details)
+        kind, detail = divmod(label, details)
+        found[rank, Kind(kind), Detail(detail)] = by_code[place]
+    return found
 
 
 def _late_ranks(table: CostTable, steps: Sequence[StepAccount]) -> None:

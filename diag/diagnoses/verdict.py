@@ -23,6 +23,7 @@ from diag.model.steps import (
     Severity,
     StepAccount,
     Verdict,
+    spent_on_paths,
 )
 from diag.rundir.tables import Tables
 from diag.words import sentences
@@ -373,7 +374,7 @@ def _unexplained_part(removable: Mapping[Bottleneck, float], steps: Sequence[Ste
     """Start-up counts half: it has a reason, and is no part of a usual step."""
     first, unexplained = max(removable.get(name, 0.0) for name in REMOVABLE), removable[Bottleneck.UNDETERMINED]
     whole = sum(step.dur_ns for step in steps)
-    startup = sum(step.path.idle(STARTUP_DETAILS) for step in steps) / whole if whole else 0.0
+    startup = float(spent_on_paths(steps)[Kind.IDLE, list(STARTUP_DETAILS)].sum()) / whole if whole else 0.0
     of_answer = unexplained if first < FINDINGS.warning_share else unexplained / (first + unexplained)
     return min(1.0, max(of_answer, startup / 2))
 
@@ -563,7 +564,10 @@ def _nothing_to_judge(attribution: Attribution, shares: Shares, tables: Tables) 
     unread = next((record for record in records if not record.decides), None)
     if unread is not None:
         return _undetermined(f"the trace holds {unread.holds}, but not {unread.lacks}", unread.collect)
-    whole, startup = (sum(ns) for ns in zip(*((s.dur_ns, s.path.idle(STARTUP_DETAILS)) for s in steps), strict=True))
+    whole, startup = (
+        sum(step.dur_ns for step in steps),
+        int(spent_on_paths(steps)[Kind.IDLE, list(STARTUP_DETAILS)].sum()),
+    )
     record_again = (
         "record several steps after the warm-up (schedule(skip_first=10, wait=1, warmup=1, active=3), prof.step())"
     )
@@ -589,8 +593,8 @@ def _idle(attribution: Attribution, shares: Shares) -> float:
     steps = attribution.counted
     if not shares.on_device and not parts_of_steps(steps)[0].from_source("trace").all():
         return 0.0
-    idle = sum(step.path.total(Kind.IDLE) - step.path.idle(STARTUP_DETAILS) for step in steps)
-    return idle / float(shares.dur_ns.sum())
+    idle = spent_on_paths(steps)[Kind.IDLE]
+    return float(idle.sum() - idle[list(STARTUP_DETAILS)].sum()) / float(shares.dur_ns.sum())
 
 
 def _hosts(tables: Tables, ranks: Sequence[int]) -> tuple[str, ...]:

@@ -5,9 +5,8 @@ Run ──rundir, traces──▶ Tables ──account──▶ Attribution ─�
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum, StrEnum
-from functools import cached_property
 from itertools import groupby, pairwise
 from typing import Any, overload
 
@@ -15,6 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 from . import Gap
 from .axes import Axes
@@ -397,15 +397,9 @@ class CriticalPath(Struct, frozen=True, eq=False, dict=True):
     def dur_ns(self) -> int:
         return int((self.end_ns - self.start_ns).sum())
 
-    @cached_property
-    def _totals(self) -> npt.NDArray[np.int64]:
-        return by_cause(self)
-
     def total(self, kind: Kind, detail: Detail | None = None) -> int:
-        return int(self._totals[kind].sum() if detail is None else self._totals[kind, detail])
-
-    def idle(self, details: Iterable[Detail]) -> int:
-        return int(self._totals[Kind.IDLE, list(details)].sum())
+        spent = by_cause(self)[kind]
+        return int(spent.sum() if detail is None else spent[detail])
 
     def pieces(self) -> list[PathPiece]:
         """The stretches as objects: for a short path."""
@@ -425,24 +419,76 @@ class Blame(Struct, frozen=True):
     ns: int
 
 
+class Blames(Sequence[Blame]):
+    """The blames of a step as columns of equal length. A ``Blame`` is made when it is asked for: 64 ranks have two
+    million of them after 10,000 steps."""
+
+    __slots__ = ("detail", "kind", "ns", "rank")
+
+    def __init__(
+        self,
+        rank: npt.NDArray[np.integer],
+        kind: npt.NDArray[np.integer],
+        detail: npt.NDArray[np.integer],
+        ns: npt.NDArray[np.int64],
+    ) -> None:
+        self.rank, self.kind, self.detail, self.ns = rank, kind, detail, ns
+
+    @classmethod
+    def of(cls, blames: Sequence[Blame]) -> Blames:
+        if isinstance(blames, Blames):
+            return blames
+        columns = zip(*((blame.rank, blame.kind, blame.detail, blame.ns) for blame in blames), strict=True)
+        return cls(*(np.array(column, dtype=np.int64) for column in columns)) if blames else NO_BLAMES
+
+    def __len__(self) -> int:
+        return len(self.ns)
+
+    def __iter__(self) -> Iterator[Blame]:
+        columns = zip(*(column.tolist() for column in (self.rank, self.kind, self.detail, self.ns)), strict=True)
+        return (Blame(rank, Kind(kind), Detail(detail), ns) for rank, kind, detail, ns in columns)
+
+    @overload
+    def __getitem__(self, at: int) -> Blame: ...
+    @overload
+    def __getitem__(self, at: slice) -> Blames: ...
+    def __getitem__(self, at: int | slice) -> Blame | Blames:
+        if isinstance(at, slice):
+            return Blames(self.rank[at], self.kind[at], self.detail[at], self.ns[at])
+        return Blame(int(self.rank[at]), Kind(self.kind[at]), Detail(self.detail[at]), int(self.ns[at]))
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+_NONE = np.zeros(0, dtype=np.int64)
+NO_BLAMES = Blames(_NONE, _NONE, _NONE, _NONE)
+
+
 class StepAccount(Struct, frozen=True):
     """One step across all ranks: its critical path, whose pieces add up to ``dur_ns``, and which ranks were late and
     why.
 
-    ``dur_ns`` runs from the first step begin on the path to the last rank's step end.
+    ``dur_ns`` runs from the first step begin on the path to the last rank's step end. ``blames`` may be given as any
+    sequence of them.
     """
 
     step: int
     dur_ns: int
     parts: Sequence[Parts]
     path: CriticalPath
-    blames: tuple[Blame, ...]
+    blames: Blames
     usable: bool = True  # False: warm-up, in or next to a profiler window; shown, and left out of the verdict
     note: str = ""
     window: bool = False  # left out only because a profiler recorded it; data that only traces have is read from it
     waited_ns: int = 0  # for ranks that were late where the path met others
     explained_ns: int = 0  # the part of it that the late ranks' activity, or their links, account for
     once_ns: int = 0  # ``waited_ns``, counting once if several ranks were late at one meeting
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "blames", Blames.of(self.blames))
 
     @property
     def together(self) -> float:
@@ -452,10 +498,23 @@ class StepAccount(Struct, frozen=True):
     @property
     def unexplained_ns(self) -> int:
         """Waiting without a recorded reason: the reason lies outside of the steps, and so of the path."""
-        return sum(blame.ns for blame in self.blames if blame.detail == Detail.UNKNOWN)
+        return int(self.blames.ns[self.blames.detail == Detail.UNKNOWN].sum())
 
     def on_path(self, *kinds: Kind) -> int:
         return sum(self.path.total(kind) for kind in kinds)
+
+
+def blames_of_steps(steps: Sequence[StepAccount]) -> tuple[Blames, npt.NDArray[np.int64]]:
+    """The blames of these steps, one step after the other, and for each the place of its step."""
+    every = [step.blames for step in steps] or [NO_BLAMES]
+    columns = (np.concatenate([getattr(each, name) for each in every]) for name in ("rank", "kind", "detail", "ns"))
+    return Blames(*columns), np.repeat(np.arange(len(every)), [len(each) for each in every])
+
+
+def spent_on_paths(steps: Sequence[StepAccount]) -> npt.NDArray[np.int64]:
+    """Nanoseconds on the critical paths of all these steps by kind and detail, [kinds, details]."""
+    spent: npt.NDArray[np.int64] = by_causes([step.path for step in steps]).sum(axis=0)
+    return spent
 
 
 class Division(StrEnum):

@@ -19,7 +19,7 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.records import PHASES_AND_REST
 from diag.diagnoses.shares import Shares, step_parts
 from diag.model.breakdown import Breakdowns
-from diag.model.steps import Coverage, Evidence, Finding, Outcome, StepAccount, Verdict
+from diag.model.steps import Coverage, Evidence, Finding, Kind, Outcome, StepAccount, Verdict
 from diag.rundir.lines import ANALYSIS_VERSION, with_digest
 from diag.show.memory import curves_to_dict, peaks_to_dict
 from diag.show.policy import PAGE
@@ -51,6 +51,8 @@ def to_json(
     except msgspec.DecodeError:  # escaped bytes that are no text
         document = json.dumps(json.loads(encoded), indent=indent)
     # Nothing but printable ASCII: a terminal obeys DEL, and some characters above it. They only occur in strings.
+    if document.isascii() and "\x7f" not in document:
+        return document
     return _UNPRINTABLE.sub(lambda text: json.dumps(text[0])[1:-1], document)
 
 
@@ -206,6 +208,9 @@ def _shortened(table: dict[str, Any], most: int) -> dict[str, Any]:
     return {**table, "rows_left_out": max(0, len(rows) - most), "rows": list(rows[:most])}
 
 
+_KINDS = [kind.name.lower() for kind in Kind]
+
+
 def _step(result: Result, step: StepAccount) -> dict[str, Any]:
     detailed = result.attribution.detailed
     return {
@@ -215,7 +220,12 @@ def _step(result: Result, step: StepAccount) -> dict[str, Any]:
         "usable": step.usable,
         "note": step.note,
         "ranks": list(step.parts) if detailed is None or step.step in detailed else [],
-        "culprits": [{"rank": b.rank, "kind": b.kind.name.lower(), "ns": b.ns} for b in step.blames],
+        "culprits": [
+            {"rank": rank, "kind": _KINDS[kind], "ns": ns}
+            for rank, kind, ns in zip(
+                *(column.tolist() for column in (step.blames.rank, step.blames.kind, step.blames.ns)), strict=True
+            )
+        ],
     }
 
 

@@ -19,7 +19,7 @@ from msgspec.structs import asdict
 from diag.model import UNKNOWN
 from diag.model.breakdown import CollectiveTable, KernelTable, ModuleTable
 from diag.model.parts import Bools, Ints, PartColumns, parts_of_steps
-from diag.model.steps import Attribution, Bottleneck, Detail, Finding, Kind, StepAccount
+from diag.model.steps import Attribution, Bottleneck, Detail, Finding, Kind, StepAccount, blames_of_steps
 from diag.rundir.tables import Tables
 from diag.words.table import (
     CLOCK,
@@ -353,11 +353,11 @@ def _by_rank(rank: Ints, values: Ints, counted: Bools, ranks: Ints) -> list[floa
 def caused_waits(attribution: Attribution) -> dict[int, float]:
     """By rank, how many nanoseconds per step the others waited for it, for any reason."""
     counted = attribution.counted
-    caused: dict[int, int] = {}
-    for step in counted:
-        for blame in step.blames:
-            caused[blame.rank] = caused.get(blame.rank, 0) + blame.ns
-    return {rank: ns / len(counted) for rank, ns in caused.items()}
+    blames, _ = blames_of_steps(counted)
+    late, at = np.unique(blames.rank, return_inverse=True)
+    caused = np.zeros(len(late), dtype=np.int64)
+    np.add.at(caused, at, blames.ns)
+    return {rank: ns / len(counted) for rank, ns in zip(late.tolist(), caused.tolist(), strict=True)}
 
 
 def ranks(attribution: Attribution, tables: Tables, culprits: Sequence[int]) -> pl.DataFrame:

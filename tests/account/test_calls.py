@@ -108,3 +108,14 @@ def test_calls_of_steps_are_listed_once(steps: list[list[CollectiveCall]]) -> No
     ]
     again, same = calls_in([Some(once, of_step) for of_step in places])
     assert [[again.key(at) for at in of_step.tolist()] for of_step in same] == [[c.key for c in step] for step in steps]
+
+
+@given(st.lists(st.lists(calls(), max_size=6), min_size=1, max_size=3))
+def test_a_call_in_several_tables_is_one_call(tables: list[list[CollectiveCall]]) -> None:
+    joined, places = Calls.joined([Calls.of(own) for own in tables])
+    once: dict[Key, CollectiveCall] = {}
+    for call in (call for own in tables for call in own):
+        once.setdefault(call.key, call)
+    assert list(joined) == list(once.values())
+    keys = [[joined.key(place) for place in of_table.tolist()] for of_table in places]
+    assert keys == [[call.key for call in own] for own in tables]

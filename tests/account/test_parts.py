@@ -1,4 +1,4 @@
-"""The parts of steps as columns: each row is the object that it stands for."""
+"""Parts, blames and pieces of steps as columns: each row is the object that it stands for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diag.model.parts import PartColumns, PartRows, parts_of_steps
-from diag.model.steps import CriticalPath, IdleParts, Parts, Stall, StepAccount
+from diag.model.steps import (
+    Blame,
+    CriticalPath,
+    Detail,
+    IdleParts,
+    Kind,
+    Parts,
+    Pieces,
+    Segments,
+    Stall,
+    StepAccount,
+    blames_of_steps,
+)
 
 _NS = st.integers(0, 10**12)
 
@@ -64,3 +76,26 @@ def test_the_parts_of_chosen_steps_come_in_the_order_of_the_steps(
 
 _NONE = np.zeros(0, dtype=np.int64)
 _NO_PATH = CriticalPath(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE, ())
+
+
+_BLAMES = st.lists(st.builds(Blame, st.integers(0, 5), st.sampled_from(Kind), st.sampled_from(Detail), _NS), max_size=4)
+
+
+@given(st.lists(_BLAMES, max_size=4))
+def test_rows_are_the_blames_that_they_were_made_of(by_step: list[list[Blame]]) -> None:
+    steps = [StepAccount(at, 0, (), _NO_PATH, blames) for at, blames in enumerate(by_step)]
+    assert [list(step.blames) for step in steps] == by_step
+    every, owner = blames_of_steps(steps)
+    assert [every[at] for at in range(len(every))] == [blame for blames in by_step for blame in blames]
+    assert owner.tolist() == [at for at, blames in enumerate(by_step) for _ in blames]
+
+
+def test_pieces_of_any_steps_are_those_of_each_step() -> None:
+    edges = np.array([0, 2, 2, 5])
+    times, kinds = np.arange(5), np.zeros(5, dtype=np.int8)
+    one, other = (Pieces(Segments(times + since, times + since + 1, kinds, kinds), edges) for since in (0, 100))
+    alone = Segments(times, times + 1, kinds, kinds)
+    steps = [one[0], one[1], one[2], other[1], other[2], alone, alone, one[2], other[0]]
+    together = Pieces.of(steps)
+    assert [step.start_ns.tolist() for step in together] == [step.start_ns.tolist() for step in steps]
+    assert Pieces.of(steps[:3]) is one
