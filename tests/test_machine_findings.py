@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from diag.api import Result, analyze
 from diag.collectors.records import MachineRecord, MemoryRecord
-from diag.model.steps import Finding
+from diag.model.steps import Evidence, Finding
 from tests.simulate import MS, Plan, simulate
 
 SECOND_NS = 10**9
@@ -36,8 +36,12 @@ def finding(result: Result, id: str) -> Finding:
     return next(found for found in result.examination.findings if found.id == id)
 
 
+def of_machine(item: Evidence) -> bool:
+    return item.query is not None and item.query.where.get("source") == "machine"
+
+
 def cited(found: Finding) -> list[tuple[str, float, str]]:
-    return [(item.filter, item.value, item.unit) for item in found.evidence if item.table == "machine"]
+    return [(item.filter, item.value, item.unit) for item in found.evidence if of_machine(item)]
 
 
 LATE = Plan(hosts=lambda rank: f"node{rank}", extra=lambda step, rank: {"forward": 40 * MS} if rank == 1 else {})
@@ -67,7 +71,7 @@ def test_a_value_that_could_not_be_read_or_was_reset_has_not_grown() -> None:
 
 def test_the_rows_of_what_is_cited_are_in_the_samples() -> None:
     result = recorded(LATE, {1: [{BUSY: 0}, {BUSY: 5_000_000}]})
-    (item,) = [item for item in of_late(result).evidence if item.table == "machine"]
+    (item,) = [item for item in of_late(result).evidence if of_machine(item)]
     assert item.query is not None
     assert result.rows(item.query)["value"].to_list() == [0.0, 5_000_000.0]
 

@@ -112,11 +112,7 @@ def _grown(
             continue
         grown.append((rate / most if most else float("inf"), name, by, most))
     grown.sort(key=lambda item: (-item[0], item[1]))
-    return [
-        item
-        for _, name, by, most in grown[: MACHINES.most_counters_cited]
-        for item in _evidence(host, machine, name, by, most)
-    ]
+    return [_evidence(host, machine, name, by, most) for _, name, by, most in grown[: MACHINES.most_counters_cited]]
 
 
 def _kin(other: Machine, name: str) -> float | None:
@@ -132,7 +128,7 @@ def _same(its: str, name: str, kind: str, counter: str) -> bool:
     return its == name
 
 
-def _evidence(host: str, machine: Machine, name: str, by: int, most: float | None) -> list[Evidence]:
+def _evidence(host: str, machine: Machine, name: str, by: int, most: float | None) -> Evidence:
     query = Query("samples", {"rank": sorted(machine.ranks), "source": "machine", "field": name})
     unit_a_second = _PER_SECOND.get(name[-3:])
     if unit_a_second is not None:
@@ -141,7 +137,7 @@ def _evidence(host: str, machine: Machine, name: str, by: int, most: float | Non
     else:
         others = "" if most is None else f" (the other hosts at most {most * machine.seconds:,.0f})"
         value, unit, of_what = float(by), "", "in this run"
-    return [Evidence("machine", f"host == {host}, {name} {of_what}{others}", value, unit, query)]
+    return Evidence(f"host == {host}, {name} {of_what}{others}", value, unit, query)
 
 
 def _held_by_others(subject: Subject, machine: Machine, host: str) -> list[Evidence]:
@@ -156,4 +152,4 @@ def _held_by_others(subject: Subject, machine: Machine, host: str) -> list[Evide
         return []
     query = Query("samples", {"rank": sorted(machine.ranks), "source": "machine", "field": sorted(used)})
     what = f"host == {host}, memory in use on its GPUs that PyTorch does not hold"
-    return [Evidence("machine", what, round(outside / 1e9, 3), "GB", query)]
+    return [Evidence(what, round(outside / 1e9, 3), "GB", query)]
