@@ -467,6 +467,9 @@ def json_documents() -> str:
             if rows := list(_keys_of(document[key])):
                 parts.append(table(("key", "type"), rows))
     _, components = msgspec.json.schema_components([Parts, Evidence, Advice, Breakdowns])
+    evidence = components["Evidence"]
+    evidence["properties"] = {"table": {"type": "string"}, **evidence["properties"]}  # the frame of its query
+    evidence["required"] = ["table", *evidence["required"]]
     parts += ["## Schemas\n", "JSON Schema of the records in `diag analyze --json`, by `msgspec.json.schema`.\n"]
     for name, schema in sorted(components.items()):
         parts += [f"### {name}\n", f"```json\n{json.dumps(schema, indent=1)}\n```\n"]
