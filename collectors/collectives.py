@@ -30,7 +30,7 @@ from .ends import Ends
 from .fence import Fence, Function, Inside, ignore
 from .policy import RECORDING
 from .records import P2P_PREFIX, RECV, SEND, CollectiveRow
-from .unprofiled import hidden, hide_calls
+from .works import Works
 
 _compiling = torch.compiler.is_compiling
 
@@ -91,7 +91,7 @@ class Functional:
         for name, (op, position) in _FUNCTIONAL.items():
             original = getattr(functions, name, None)
             if original is not None:
-                patches.replace(functions, name, self._timed(hidden(original), op, argument(position, "group")))
+                patches.replace(functions, name, self._timed(original, op, argument(position, "group")))
         if hasattr(functions, "wait_tensor"):
             patches.replace(functions, "wait_tensor", self._timed_wait(functions.wait_tensor))
 
@@ -285,6 +285,7 @@ class PointToPoint:
             return
         if call.op == SEND:  # handed over; only the wait shows whether the receiver was ready
             call.end_ns = time.monotonic_ns()
+        self._timer.works.begun(work, ends_by_itself=False)
         self._timer.last_finished[call.group] = call.seq  # no thread waits for it yet
         time_wait(work, call, self._by_work, self._wait_of, self._timer.fence)
 
@@ -369,6 +370,7 @@ class CollectiveTimer:
     ) -> None:
         self.fence = fence or Fence()
         self._ends = Ends(self._ended_by_backend, self.fence)
+        self.works = Works()
         self.inside = Inside()  # a timed call: some public functions call others
         self.step = -1
         self._limit = max_calls_per_step
@@ -406,7 +408,6 @@ class CollectiveTimer:
         """Times the functions that ``import torch`` brings, before the training imports them under names of its own."""
         if self._patches:
             return
-        hide_calls()
         for name, (op, payload, group_position) in _FUNCTIONS.items():
             original = getattr(c10d, name, None)
             if original is None:
@@ -493,8 +494,9 @@ class CollectiveTimer:
             return
         if not call.device or call.marks is not None:
             time_wait(work, call, self._by_work, self._wait_of, self.fence)
-        if not call.device and not self._ends.follow(work, call):
-            call.ends_when_waited = True
+        if not call.device:
+            self.works.begun(work, ends_by_itself=True)
+            call.ends_when_waited = not self._ends.follow(work, call)
 
     def _wait_begins(self, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> WaitBegun | None:
         if self.inside.now:  # in a synchronous call, which is timed as a whole

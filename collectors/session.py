@@ -190,7 +190,9 @@ class Collector(AbstractContextManager["Collector"]):
         self._thread, self._sampler = ThreadTime(), HostSampler()
         self._cpu: dict[str, tuple[int, int]] = {}  # of the step under way, by phase
         self._begun = Moment(0)  # the step under way
-        self._windows = TraceWindows(settings, self._layout, budget, self._complaints, self._trace_metadata, fence)
+        self._windows = TraceWindows(
+            settings, self._layout, budget, self._complaints, self._trace_metadata, fence, self._timer.works
+        )
         self._snapshots = MemorySnapshots(
             settings, self._layout, rank, accelerator, budget, self._complaints, lambda: self._step, fence
         )

@@ -33,7 +33,7 @@ from .records import (
     TraceAsked,
 )
 from .settings import CollectorSettings
-from .unprofiled import OwnWindow, hide_calls
+from .works import Works
 
 _RECORDING = (WINDOW_WARMUP, WINDOW_ACTIVE)
 
@@ -49,8 +49,11 @@ class TraceWindows:
         complaints: Complaints,
         metadata: Callable[[], dict[str, str]],
         fence: Fence | None = None,
+        works: Works | None = None,
     ) -> None:
         self._fence = fence or Fence()
+        self._works = works or Works()
+        self._waits = False  # the window is over, but for its operations
         self._settings = settings
         self._layout = layout
         self._budget = budget
@@ -60,7 +63,7 @@ class TraceWindows:
         self._period = max(settings.trace_every, self._length + 1)  # from begin to begin, with several windows
         self._on = settings.trace and settings.trace_active > 0
         self._failed = ""  # why no window is recorded any more
-        self._open: Any = None
+        self._profiler: Any = None
         self._started_by = 0, 0  # process and thread
         self._starting = False  # it cannot be stopped meanwhile
         self._packing: threading.Thread | None = None  # the last one
@@ -70,15 +73,6 @@ class TraceWindows:
         self._active: TraceAsked | None = None  # a request whose window has begun, and its last step is not over
         self._next_scheduled = 0  # the schedule has no step between the last ``quiet`` index and this one
         self.answer = (0, "")  # to the last request: its number, and Heartbeat.trace_answer
-
-    @property
-    def _profiler(self) -> Any:
-        """Of the open window; None without one."""
-        return self._open
-
-    @_profiler.setter
-    def _profiler(self, profiler: Any) -> None:
-        self._open, OwnWindow.open = profiler, profiler is not None
 
     def state_of(self, step: int) -> str:
         """The schedule's state of a step, counted from the first step of this process."""
@@ -177,12 +171,32 @@ class TraceWindows:
 
     def after_step(self) -> None:
         """Moves the schedule on; the last active step of a window exports it."""
-        if self._profiler is not None:
-            self._guard(self._profiler.step)
+        if self._profiler is None or self._waits_for_works():
+            return
+        self._guard(self._profiler.step)
+
+    def _waits_for_works(self) -> bool:
+        """Whether the last step is over and operations that began in the window are under way. Until these have ended
+        the profiler sees no more; see ``works``."""
+        last = getattr(self._profiler, "current_action", None) == torch.profiler.ProfilerAction.RECORD_AND_SAVE
+        if last and self._works.under_way():
+            if not self._waits:
+                self._see(False)
+            return True
+        self._see(True)
+        return False
+
+    def _see(self, operations: bool) -> None:
+        """Whether profilers of this thread see operations."""
+        if self._waits == operations:
+            self._waits, self._works.watching = not operations, False
+            torch._C._autograd._enable_record_function(operations)
 
     def close(self) -> None:
         """Exports a window that the end of the training cut short, and waits until the last one is compressed."""
         if self._profiler is not None:
+            self._works.wait()
+            self._see(True)
             self._guard(self._profiler.stop)
             self._profiler = None
         self.wait_until_packed()
@@ -197,6 +211,8 @@ class TraceWindows:
             return
         profiler, self._profiler = self._profiler, None
         profiler.on_trace_ready = None
+        self._guard(self._works.wait)
+        self._guard(lambda: self._see(True))
         if failing and hasattr(profiler.profiler, "use_device"):
             profiler.profiler.use_device = None  # which stopping synchronizes with
         self._guard(profiler.stop)
@@ -214,7 +230,6 @@ class TraceWindows:
 
     def _start(self, active: int) -> None:
         settings = self._settings
-        hide_calls()
         self._started_by = os.getpid(), threading.get_ident()
         self._profiler = torch.profiler.profile(
             activities=profiler_activities(),
@@ -225,7 +240,7 @@ class TraceWindows:
             profile_memory=settings.trace_memory,
             experimental_config=_experimental_config(settings),
         )
-        self._starting = True
+        self._starting = self._works.watching = True
         try:
             with _quiet(), _without_warning():
                 self._profiler.start()
