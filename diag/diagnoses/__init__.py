@@ -148,8 +148,13 @@ def examine(
     not_looked += unseen_communication.inside_fused(attribution)
     doubts = tuple(doubt for doubt in (compared.doubt, unlike_the_rest(attribution, tables)) if doubt)
     collectives = _collectives_of(attribution, tables)
-    if collectives is not None and (late := durations.find(collectives)):
+    if collectives is not None:  # they show who is late, where the timelines may not
+        looked, late = straggler.DIAGNOSIS, durations.find(collectives)
         findings = tuple(sorted((*findings, *late), key=lambda finding: (-finding.share, finding.id)))
+        open_before = any(item.diagnosis == looked.id for item in not_looked)
+        not_looked = tuple(item for item in not_looked if item.diagnosis != looked.id)
+        not_found = tuple(question for question in not_found if question != looked.question or not late)
+        not_found += (looked.question,) if open_before and not late else ()
     return Examination(
         findings, not_found, not_looked, compared.shares, phases, doubts, scheduling, compared.followed, collectives
     )

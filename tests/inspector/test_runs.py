@@ -49,6 +49,16 @@ def test_the_late_rank_of_a_run_without_a_window(tmp_path: Path) -> None:
     assert set(shares.blame_ns[Cost.STRAGGLER]) == {0}
 
 
+@pytest.mark.parametrize("late_us", [10_000, 0])
+def test_stragglers_are_looked_for_in_the_durations(tmp_path: Path, late_us: int) -> None:
+    """So the answer does not say that it could not look for them, or found none, next to one that it names."""
+    run = with_durations(run_directory(tmp_path, (COMPUTE + 50 * MS, COMPUTE), traced=False), (0, late_us))
+    examination = open_run(run.root).examination
+    assert [finding.id for finding in examination.findings if finding.ranks] == (["straggler"] if late_us else [])
+    assert "straggler" not in {item.diagnosis for item in examination.not_looked}
+    assert ("stragglers" in examination.not_found) == (not late_us)
+
+
 def test_communication_that_costs_little_is_ruled_out(tmp_path: Path) -> None:
     run = with_durations(run_directory(tmp_path, (COMPUTE, COMPUTE), traced=False), (0, 10))
     headline = open_run(run.root).verdict.headline
