@@ -195,6 +195,18 @@ def test_every_event_is_read_however_it_is_separated_from_the_next(pieces: list[
     assert sorted(names[code] for code in codes) == sorted(expected)
 
 
+def test_a_long_first_line_of_a_mark_misleads_nobody() -> None:
+    mark = (
+        '  {\n    "ph": "i", "s": "t", "name": "%s",\n    "pid": 1, "tid": 1,\n    "ts": 5,\n'
+        '    "args": {\n      %s\n    }\n  }'
+    )
+    sample = '"Device Type": 1, "Device Id": 0, "Addr": 7, "Bytes": 3, "Total Allocated": 4, "Total Reserved": 5'
+    table = EventTable()
+    pieces = [WORK % ("a", 1), mark % ("x" * 5000, '"y": 1'), mark % ("[memory]", sample)]
+    assert KinetoText(table, "a.json").decode([",\n".join(pieces).encode()])
+    assert table.events().counters["bytes"].to_list() == [3]
+
+
 # -- first lines -------------------------------------------------------------------------------------------------------
 
 

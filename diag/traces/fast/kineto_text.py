@@ -516,7 +516,7 @@ class KinetoText:
     def _add_samples(self, events: Layout) -> Positions:
         """Adds the allocator's samples; which events are samples of another layout."""
         text = events.text
-        samples, thread_begin = _with_first_line(text, events.begin, _SAMPLE_END)
+        samples, thread_begin = _with_first_line(events, _SAMPLE_END)
         if not len(samples):
             return samples
         events = events.only(samples)
@@ -552,11 +552,13 @@ class KinetoText:
         return self.table.thread(pid, tid)
 
 
-def _with_first_line(text: Text, begin: Positions, line_end: bytes) -> tuple[Positions, Positions]:
-    """Which lines that begin there have this end, and where the lines after them begin."""
+def _with_first_line(events: Layout, line_end: bytes) -> tuple[Positions, Positions]:
+    """Which events have a first line with this end, and where their second lines begin."""
+    text, begin = events.text, events.begin
     after = np.zeros(len(begin), dtype=np.int64)
     if len(begin):
-        after = begin + (text.raw.find(b"\n", int(begin[0])) + 1 - int(begin[0]))  # all of a kind have this length
+        length = text.raw.find(b"\n", int(begin[0])) + 1 - int(begin[0])  # all of a kind have it
+        after = np.minimum(begin + length, events.closing)
         others = np.flatnonzero(~text.equal(after - len(line_end) - 1, line_end + b"\n"))
         after[others] = [text.raw.find(b"\n", place) + 1 for place in begin[others].tolist()]
     chosen = np.flatnonzero(text.equal(after - len(line_end) - 1, line_end))
