@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Container
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from diag.api import Result, analyze
+from diag.api import Result, analyze, open_run
+from diag.collectors.layout import RunLayout
 from diag.collectors.records import DATA
 from diag.diagnoses.costs import Cost
 from diag.model.steps import Bottleneck
 from tests.simulate import MS, Plan, simulate
 
 STEPS = 40
+SAMPLES = Path(__file__).parent.parent / "sample_traces"
 
 
 def without(steps: Container[int], ranks: Container[int]) -> Result:
@@ -62,3 +67,24 @@ def test_a_rank_that_recorded_hardly_any_does_not_take_the_others_steps_away() -
     assert [gap.reason for gap in result.coverage.skipped] == [
         "rank 2 recorded 5 steps, too few in common with the other ranks; left out"
     ]
+
+
+@pytest.mark.parametrize(
+    ("beat", "why"),
+    [
+        (16, "the others were never written"),
+        (12, "it ended before the others were trained, or before they were written"),
+    ],
+)
+def test_a_rank_that_ended_early_did_not_train_what_the_others_did(tmp_path: Path, beat: int, why: str) -> None:
+    run = RunLayout(tmp_path / "run")
+    shutil.copytree(SAMPLES / "ddp-healthy", run.root)
+    files = run.rank(1)
+    lines = files.steps.read_text().splitlines(keepends=True)
+    assert len(lines) == 16
+    files.steps.write_text("".join(lines[:10]))
+    last = json.loads(files.heartbeat.read_bytes())
+    files.heartbeat.write_text(json.dumps({**last, "done": False, "steps": beat}))
+    gaps = {gap.path: gap.reason for gap in open_run(run.root).coverage.skipped}
+    finished = max(beat, 15)  # the others' last step may have begun alone
+    assert gaps[str(files.steps)] == f"holds 10 of {finished} steps: {why}"

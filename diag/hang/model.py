@@ -16,6 +16,12 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
+def is_of_recorder(frame: str) -> bool:
+    """Whether a frame, ``name (file:line)``, is of the recorder in a training: a user who reads a stack looks for the
+    training's code."""
+    return "diag/collectors/" in frame or "(<diag:" in frame
+
+
 @dataclass(frozen=True, slots=True)
 class Speaker:
     """The process that printed a line, as far as the line shows. Five numbers that are never mixed."""

@@ -347,9 +347,13 @@ def _unwritten_steps(layout: RunLayout, manifest: Manifest | None, ranks: Mappin
         heartbeat = ranks[rank].heartbeat
         # A rank killed within the others' last step has not finished it.
         known = len(steps) + len(every - steps - {max(every)})
-        finished = max(known, heartbeat.steps if heartbeat is not None else 0)
+        ended = heartbeat.steps if heartbeat is not None else 0
+        finished = max(known, ended)
         if finished > len(steps):
-            reason = f"holds {len(steps):,} of {finished:,} steps: the others were never written"
+            why = "the others were never written"
+            if ended < known:  # they are known from other ranks alone, which may have gone on without this one
+                why = "it ended before the others were trained, or before they were written"
+            reason = f"holds {len(steps):,} of {finished:,} steps: {why}"
             gaps.append(Gap(str(layout.rank(rank).steps), reason))
     return gaps
 

@@ -12,7 +12,7 @@ from diag.collectors import bounded_pickle
 from diag.collectors.policy import RECORDED_FILES
 from diag.collectors.reading import whole
 from diag.hang.flight.board import CallShape, Dump, Group, History, RecordedOp, Sizes
-from diag.hang.model import MOST_RANKS
+from diag.hang.model import MOST_RANKS, is_of_recorder
 from diag.hang.policy import HANG_DUMPS
 
 # -- Entries joined into collectives by number, sends and receives, and what is pending --------------------------------
@@ -61,14 +61,18 @@ class ShapeTable:
         return index
 
     def stack(self, value: object) -> tuple[str, ...]:
-        """A stack's frames, innermost first, each stack once."""
+        """A stack's frames, innermost first, without those of the recorder, each stack once."""
         if not isinstance(value, list):
             return ()
         frames = [frame for frame in value[: HANG_DUMPS.most_frames] if isinstance(frame, dict)]
         texts = tuple(
             [
-                f"{spelled(f.get('name', '?'))} ({spelled(f.get('filename', '?'))}:{spelled(f.get('line', '?'))})"[:300]
+                text
                 for f in frames
+                if not is_of_recorder(
+                    text := f"{spelled(f.get('name', '?'))} ({spelled(f.get('filename', '?'))}:"
+                    f"{spelled(f.get('line', '?'))})"[:300]
+                )
             ]
         )
         return self._stacks.setdefault(texts, texts)

@@ -12,7 +12,7 @@ from diag.ended.model import Clue, Culprit, Source
 from diag.hang.classes import CLASSES
 from diag.hang.failures import STEP, TIMED_OUT, GroupTimeouts, group_of, groups_of, timeouts_of
 from diag.hang.job import JobLogs, distinct
-from diag.hang.model import Line, MergedStack, Role, Stack
+from diag.hang.model import Line, MergedStack, Role, Stack, is_of_recorder
 from diag.hang.policy import HANG_ANSWER, HANG_EVIDENCE, HANG_RULES
 from diag.hang.rules.direct import time_of
 from diag.hang.rules.network import LOST
@@ -216,7 +216,6 @@ _COLLECTIVE = ("torch/distributed/distributed_c10d.py", "torch/distributed/c10d_
 _MACHINERY = re.compile(
     r"/lib/python\d[\d.]*/(?!(?:site|dist)-packages/)|(?:site|dist)-packages/torch/|diag/collectors/|^collectors/attach/"
 )
-_OURS = ("diag/collectors/", "(<diag:")  # in a training: its recorder
 
 
 @dataclass(frozen=True)
@@ -328,7 +327,7 @@ def merged_stacks(job: JobLogs) -> tuple[MergedStack, ...]:
     then the smallest groups."""
     groups: dict[tuple[str, ...], list[ThreadStack]] = defaultdict(list)
     for stack in job.once(stacks_of):
-        groups[tuple(frame for frame in stack.whole if not any(part in frame for part in _OURS))].append(stack)
+        groups[tuple(frame for frame in stack.whole if not is_of_recorder(frame))].append(stack)
     merged = [
         MergedStack(tuple(stack.rank for stack in stacks), frames, stacks[0].in_collective)
         for frames, stacks in groups.items()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -210,6 +211,7 @@ def test_floods_are_refused_before_they_take_memory(tmp_path: Path, name: str) -
 _READS = """
 import sys
 from pathlib import Path
+from typing import Any
 from diag.hang.flight import read_dumps
 def peak():
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) >> 10
@@ -356,3 +358,14 @@ def test_a_dump_of_another_job_is_not_used(tmp_path: Path) -> None:
     found = read_dumps([tmp_path])
     assert set(found.dumps) == {0, 1}
     assert why(found, "_dump_3") == "not used: of a job of 4 ranks, most others are of 2"
+
+
+def test_stacks_leave_out_the_recorder() -> None:
+    held: dict[str, Any] = content(1)
+    ours = [{"name": "fenced", "filename": "<diag: no caller>", "line": 1}]
+    ours += [{"name": "wait", "filename": "/lib/diag/collectors/calls.py", "line": 2}]
+    for entry in held["entries"]:
+        entry["frames"] = ours[:1] + entry["frames"] + ours[1:]
+    dump, _ = parse_dump(held, "path", DumpName(1, ""), ShapeTable())
+    assert dump is not None
+    assert dump.pending[0].frames == ("called_all_reduce (train.py:1)",)
