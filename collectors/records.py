@@ -387,6 +387,8 @@ class Heartbeat:
     # By PyTorch's number of the process group: the last collective enqueued and the last completed, as the Flight
     # Recorder counts them, including those called in C++. Only while the process makes no progress.
     recorder: dict[str, tuple[int, int]] = field(default_factory=dict)
+    # Since when steps, phases and collectives of this process are the same as now, on its monotonic clock; 0: unknown.
+    unmoved_since_ns: int = 0
     compiles: bool = False  # the training's thread is in torch.compile; only while the process makes no progress
     # The three below only in the last heartbeat of a process that failed, and in a requested one:
     answered: int = 0  # the number of the request

@@ -222,6 +222,7 @@ class Collector(AbstractContextManager["Collector"]):
         self._machine = MachineSampler(machine, node, settings.machine_interval_s, settings.nvml, fence)
         self._stacks = Stacks()
         self._last_progress: tuple[object, ...] = ()  # the progress in the last heartbeat
+        self._moved_ns = 0  # when a heartbeat last showed progress
         self._no_progress = False  # it was the same as in the one before
         self._failed_in = ""
         self._index = steps  # number of steps of this process so far
@@ -553,6 +554,9 @@ class Collector(AbstractContextManager["Collector"]):
         beat = self._plain_heartbeat()
         reached = (beat.step, beat.phase_since_ns, beat.last_started, beat.last_finished)
         self._no_progress = reached == self._last_progress
+        if not self._no_progress:
+            self._moved_ns = beat.monotonic_ns
+        beat.unmoved_since_ns = self._moved_ns
         if self._no_progress:
             beat.recorder = flight_recorder.status()
             beat.compiles = main_thread_compiles()

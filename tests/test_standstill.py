@@ -11,7 +11,7 @@ import pytest
 
 from diag.api import RunState, state_of
 from diag.app.views.live import progress_line
-from diag.collectors.layout import RunLayout
+from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.manifest import update_manifest
 from diag.collectors.records import Heartbeat
 from diag.rundir.curves import Progress
@@ -68,7 +68,9 @@ def test_the_first_rank_may_be_the_silent_one(tmp_path: Path) -> None:
 
 def test_nobody_is_silent_but_no_step_ends(tmp_path: Path) -> None:
     state = training(tmp_path / "run", {0: (1, 40, "forward"), 1: (1, 40, "backward")})
-    assert (state.state, words(state)) == ("stuck", "no step for 41 s")
+    assert state.state == "slow"  # no rank waits for another: they may all evaluate, which nothing announces
+    state = training(tmp_path / "later", {0: (1, 140, "forward"), 1: (1, 140, "backward")})
+    assert (state.state, words(state)) == ("stuck", "no step for 2 min")
 
 
 def test_a_rank_that_raised(tmp_path: Path) -> None:
@@ -95,6 +97,14 @@ def test_a_damaged_heartbeat_says_nothing(tmp_path: Path, broken: bytes) -> None
     file = RunLayout(tmp_path / "run").rank(1).heartbeat
     file.write_bytes(broken)
     assert state_of(tmp_path / "run", NOW).standstill is None
+
+
+def waits_in(files: RankLayout, number: int, **fields: object) -> None:
+    """Its last heartbeat says that the rank waits in a collective of this number."""
+    beat = json.loads(files.heartbeat.read_text())
+    beat |= {"last_started": {"0": number}, "last_finished": {"0": number - 1}, **fields}
+    files.heartbeat.write_text(json.dumps(beat))
+    os.utime(files.heartbeat, ns=(NOW - S, NOW - S))
 
 
 # -- The state of a run ------------------------------------------------------------------------------------------------
@@ -124,12 +134,21 @@ def test_a_pause_as_long_as_earlier_ones_is_none(tmp_path: Path, own_s: float, e
     run = tmp_path / "run"
     training(run, {0: (1, 40, "between steps"), 1: (1, 40, "between steps")})
     for files in RunLayout(run).ranks().values():
+        waits_in(files, 7)
         steps = [json.loads(line) for line in files.steps.read_text().splitlines()]
         for step in steps[:2]:  # long before the last ones
             step["begin_ns"] -= round(own_s * S)
         steps[0]["end_ns"] -= round(own_s * S)
         files.steps.write_text("".join(json.dumps(step) + "\n" for step in steps))
     assert state_of(run, NOW).state == expected
+
+
+def test_a_long_evaluation_in_which_collectives_go_on_is_none(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    training(run, {0: (1, 40, "forward"), 1: (1, 40, "forward")})
+    for files in RunLayout(run).ranks().values():
+        waits_in(files, 7, unmoved_since_ns=LAST_END_NS + 38 * S)
+    assert state_of(run, NOW).state == "slow"
 
 
 def test_a_file_of_steps_that_ends_is_no_standstill(tmp_path: Path) -> None:

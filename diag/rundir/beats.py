@@ -25,6 +25,7 @@ class Beat:
     sent_ns: int = 0  # on the sender's clock: only shows whether a new one has come
     unix_ns: int = 0  # the same moment; clocks of two hosts differ
     op: str = ""  # of the last collective called
+    unmoved_since_ns: int = 0  # since when nothing has changed but the time; 0: unknown
     compiles: bool = False  # the training's thread is in the compiler
 
     def moved_since(self, before: Beat) -> bool:
@@ -110,6 +111,7 @@ def beat_of(heartbeat: Heartbeat) -> Beat:
         sent_ns=heartbeat.monotonic_ns,
         unix_ns=heartbeat.unix_ns,
         op=heartbeat.last_op,
+        unmoved_since_ns=heartbeat.unmoved_since_ns,
         compiles=heartbeat.compiles,
     )
 

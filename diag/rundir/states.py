@@ -152,6 +152,14 @@ class _Rank:
         return beat.sent_ns - beat.phase_since_ns + self.age_ns if beat is not None and beat.phase_since_ns else None
 
     @property
+    def moves(self) -> bool:
+        """Whether its phases or collectives went on within the last seconds: in a long evaluation, no step ends."""
+        beat = self.beat
+        if beat is None or self.silent or not beat.unmoved_since_ns:
+            return False
+        return beat.sent_ns - beat.unmoved_since_ns + self.age_ns < SILENCE.least_still_s * 1e9
+
+    @property
     def still_ns(self) -> int | None:
         """Since its last step ended. Where its records are behind its heartbeat, as at the end of their budget, since
         the phase that it is in began."""
@@ -323,7 +331,12 @@ def _of_live(ranks: Mapping[int, RankLayout], read: dict[int, _Rank], now_ns: in
             state = busy or (State.COMPILING if compiles else State.TRAINING)
             state = State.STUCK if still_ns >= patience_ns else state
         else:
-            stuck = still_ns >= max(base_ns, SILENCE.own_times * longest.period_ns)
+            patience_ns = max(base_ns, SILENCE.own_times * longest.period_ns)
+            if any(rank.moves for rank in heard):
+                patience_ns = max(patience_ns, SILENCE.first_busy_s * 1e9)
+            elif not any(rank.waits for rank in heard):  # all may evaluate or save, which nothing announces
+                patience_ns = max(patience_ns, SILENCE.first_pause_s * 1e9)
+            stuck = still_ns >= patience_ns
             state = State.STUCK if stuck else State.SLOW if still_ns > longest.period_ns else State.TRAINING
     elif not busy and still_ns >= max(SILENCE.slow_s * 1e9, SILENCE.slow_steps * usual_ns):
         state = State.SLOW if still_ns > _longest(heard).period_ns else state
