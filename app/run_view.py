@@ -120,7 +120,7 @@ class RunView:
     @property
     def steps_counted(self) -> str:
         """How many of all steps the verdict rests on, in words."""
-        return steps_counted(self.result.attribution)
+        return steps_counted(self.result.attribution, self.result.tables.retained)
 
     @property
     def noun(self) -> str:

@@ -113,6 +113,7 @@ class DurationPoll:
         self._ranks: dict[str, tuple[object, list[int]]] = {}  # ranks of groups: the recorder's text, and parsed
         self._named: dict[str, list[int]] = {}  # groups whose ranks are in the file
         self._in_vain = 0
+        file.at_begin = self._name_groups
 
     def poll(self, now_s: float | None = None) -> None:
         """Reads the recorder if it is due. ``now_s``: seconds of the wall clock."""
@@ -181,6 +182,10 @@ class DurationPoll:
             text = group.get("ranks")
             if name not in self._ranks or self._ranks[name][0] != text:
                 self._ranks[name] = text, _ranks_of(text)
+
+    def _name_groups(self, line: DurationLine) -> None:
+        """Names all groups in the first line of a piece, as those before it may be removed."""
+        line.groups = self._named | line.groups
 
     def _new_groups(self, rows: list[DurationRow]) -> dict[str, list[int]]:
         """The groups of these rows whose ranks are in no line yet, or have changed."""

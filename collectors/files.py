@@ -1,8 +1,10 @@
 """Writing that survives a crash: append-only lines, atomic replacement, a byte budget, and no exception ever.
 
-A training job must not fail because its profiler could not write. The first error of a stream (permission, budget)
-switches that stream off. A full disk costs only the lines that do not fit, as space may become free. The reason goes
-into the heartbeat and is printed once on standard error.
+A training job must not fail because its profiler could not write. The first error of a stream, such as a missing
+permission, switches that stream off. A full disk costs only the lines that do not fit, as space may become free. The
+reason goes into the heartbeat and is printed once on standard error.
+
+A stream that has used its budget goes on: its oldest part is removed.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ import operator
 import os
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from .layout import numbered_parts, part_of
 from .text import visible
 
 
@@ -42,18 +46,35 @@ _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | _NO_LINK
 
 
 class Budget:
-    """Bytes that one rank may still write. ``whole``: the larger budget that this one is part of."""
+    """Bytes that a stream of a rank may take on the disk. ``parts``: how many files a stream has at most."""
 
-    def __init__(self, limit: int, whole: Budget | None = None) -> None:
-        self._left = limit
-        self._whole = whole
+    def __init__(self, limit: int, parts: int = 4) -> None:
+        self.limit, self.parts = limit, parts
 
-    def take(self, size: int) -> bool:
-        """Takes ``size`` bytes if they fit; returns whether they do."""
-        if size > self._left or (self._whole is not None and not self._whole.take(size)):
+    def make_room(self, size: int, files: Iterable[Path]) -> bool:
+        """Removes the oldest of the files until one more of this size fits. Returns False, and leaves them, if it is
+        larger than the budget. Raises OSError."""
+        if size > self.limit:
             return False
-        self._left -= size
+        sizes = [(status.st_mtime_ns, status.st_size, path) for path in files if (status := _status(path)) is not None]
+        total = size + sum(of_file for _, of_file, _ in sizes)
+        for _, of_file, path in sorted(sizes):
+            if total <= self.limit:
+                break
+            path.unlink(missing_ok=True)
+            total -= of_file
         return True
+
+
+def too_large_for(budget: Budget, size: int) -> str:
+    return f"it takes {size:,} bytes, and {budget.limit:,} bytes of the byte budget are for such files"
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.lstat()
+    except OSError:
+        return None
 
 
 class Complaints:
@@ -116,8 +137,12 @@ def _finite(value: Any) -> Any:
 
 
 class LineFile:
-    """An append-only file of JSON lines. Lines are written with one system call, so a kill leaves at most one truncated
-    line, at the end, which readers skip and count. The file is opened at the first line; forked children do not write.
+    """An append-only stream of JSON lines, in one or more files, its parts: see ``layout.part_of``. A part that has
+    its share of the budget is followed by the next one, and the oldest is removed where the whole would exceed the
+    budget. So the newest lines stay, and a file only grows until it goes.
+
+    Lines are written with one system call, so a kill leaves at most one truncated line, at the end, which readers skip
+    and count. The file is opened at the first line; forked children do not write.
     """
 
     def __init__(self, path: Path, budget: Budget, complaints: Complaints) -> None:
@@ -125,42 +150,81 @@ class LineFile:
         self._budget = budget
         self._complaints = complaints
         self._fd: int | None = None
+        self._parts: deque[_Part] = deque()  # the last one is written
         self._pid = os.getpid()
         self._off = False
         self._refused = False
+        # Called with each record that is the first of a further part, before it is encoded: what the records refer to
+        # may go with an earlier part.
+        self.at_begin: Callable[[Any], object] = lambda _record: None
+        # Called with a part that is removed next.
+        self.before_removal: Callable[[Path], object] = lambda _part: None
 
     def write(self, *records: Any) -> int:
-        """Writes one line per record, all in one write; on a full disk, the first ones that fit. Returns the number of
-        lines written."""
-        if self._off or os.getpid() != self._pid:
+        """Writes one line per record, all in one write if they are of one part; on a full disk, the first ones that
+        fit. Returns the number of lines written."""
+        if self._off or not records or os.getpid() != self._pid:
             return 0
-        lines = b""
-        for record in records:
-            try:
-                lines += encode(record)
-            except (TypeError, ValueError, AttributeError) as error:  # a field that is not JSON, such as a tensor
-                self._leave_out(error)
-        if not lines:
-            return 0
-        if not self._budget.take(len(lines)):
-            self._stop("byte budget used up")
-            return 0
-        whole_bytes = 0  # of complete lines
+        lines: list[bytes] = []  # that are not written yet
+        size = written = 0
         try:
-            if self._fd is None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._fd = os.open(self._path, _APPEND, 0o644)
-            written = os.write(self._fd, lines)
-            whole_bytes = lines.rfind(b"\n", 0, written) + 1
-            if written != len(lines):  # whole lines stay; a partial one is cut, as the next would continue it
-                os.ftruncate(self._fd, os.fstat(self._fd).st_size - written + whole_bytes)
-                raise disk_full("short write")
+            if not self._parts:
+                self._parts.extend(_Part(*found) for found in numbered_parts(self._path) or [(0, self._path)])
+            for record in records:
+                if self._parts[-1].size + size >= self._budget.limit // self._budget.parts:
+                    written += self._write(lines)
+                    lines, size = [], 0
+                    self._begin_part()
+                try:
+                    if self._parts[-1].number and not self._parts[-1].size and not lines:
+                        self.at_begin(record)
+                    lines.append(encode(record))
+                    size += len(lines[-1])
+                except (TypeError, ValueError, AttributeError) as error:  # a field that is not JSON, such as a tensor
+                    self._leave_out(error)
+            return written + self._write(lines)
+        except _FullError as error:
+            self._leave_out(error.why)
+            return written + error.lines
         except OSError as error:
             if is_full(error):
                 self._leave_out(error)
             else:
                 self._stop(error)
-        return lines.count(b"\n", 0, whole_bytes)
+            return written
+
+    def _write(self, lines: list[bytes]) -> int:
+        if not lines:
+            return 0
+        data = b"".join(lines)
+        self._make_room(len(data))
+        part = self._parts[-1]
+        if self._fd is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(part.path, _APPEND, 0o644)
+        written = os.write(self._fd, data)
+        part.size += written
+        if written != len(data):  # whole lines stay; a partial one is cut, as the next would continue it
+            whole_bytes = data.rfind(b"\n", 0, written) + 1
+            os.ftruncate(self._fd, os.fstat(self._fd).st_size - written + whole_bytes)
+            part.size += whole_bytes - written
+            raise _FullError(disk_full("short write"), data.count(b"\n", 0, whole_bytes))
+        return len(lines)
+
+    def _begin_part(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+        number = self._parts[-1].number + 1
+        self._parts.append(_Part(number, part_of(self._path, number)))
+
+    def _make_room(self, size: int) -> None:
+        total = size + sum(part.size for part in self._parts)
+        while total > self._budget.limit and len(self._parts) > 1:
+            oldest = self._parts[0]
+            self.before_removal(oldest.path)
+            oldest.path.unlink(missing_ok=True)
+            total -= self._parts.popleft().size
 
     def close(self) -> None:
         if self._fd is not None and os.getpid() == self._pid:
@@ -177,6 +241,23 @@ class LineFile:
     def _stop(self, why: object) -> None:
         self.close()
         self._complaints.add(f"{self._path.name} is no longer written", why)
+
+
+class _Part:
+    """A file of a stream, and its size."""
+
+    def __init__(self, number: int, path: Path) -> None:
+        self.number, self.path = number, path
+        status = _status(path)
+        self.size = status.st_size if status is not None else 0
+
+
+class _FullError(Exception):
+    """The disk is full. ``lines``: how many lines were written before."""
+
+    def __init__(self, why: OSError, lines: int) -> None:
+        super().__init__(why)
+        self.why, self.lines = why, lines
 
 
 def open_private(path: Path) -> io.FileIO:

@@ -6,6 +6,7 @@ All files of a run are in one folder, written by the training processes and read
     <run>/ranks/00017/rank.json            the rank's identity: host, pid, device, clock anchor
     <run>/ranks/00017/steps.jsonl          one line per step
     <run>/ranks/00017/summary.jsonl        one line every 50 steps: their sums for the verdict over all ranks
+    <run>/ranks/00017/sums50.jsonl         one line every 50 steps: their sums; sums1000.jsonl and sums20000.jsonl too
     <run>/ranks/00017/device_steps.jsonl   one line per step, on the device's clock (CUDA only)
     <run>/ranks/00017/durations.jsonl      durations of collectives on the device, from PyTorch's Flight Recorder
     <run>/ranks/00017/collectives.jsonl    one line per step, one row per collective
@@ -33,6 +34,10 @@ All files of a run are in one folder, written by the training processes and read
     <run>/checkpoints/                     checkpoints of the bundled trainer: see ``trainer.checkpoint``
     <run>/verdict.json                     the result of the last analysis
     <run>/restart-1/                       a run directory like this one: the training after torchrun's first restart
+
+The .jsonl files of a rank are streams. A stream begins in the file of this name and goes on in further ones, its
+parts: steps.jsonl, steps.000001.jsonl, steps.000002.jsonl, and so on. Only the last one grows. When a stream has used
+its share of the byte budget, its first part is removed.
 """
 
 from __future__ import annotations
@@ -45,7 +50,8 @@ from pathlib import Path
 
 SCHEMA_VERSION = 1  # of what commands print as JSON
 # Of the files of a run directory. Since 2, rank.json and manifest.json name the job: pieces of two jobs are told apart.
-RUN_SCHEMA = 2
+# Since 3, a stream has parts, and the oldest may be gone.
+RUN_SCHEMA = 3
 
 MOST_RANKS = 1 << 20  # ten times the largest known training; a document with more is damaged
 MOST_NS = 3 * 10**18  # the year 2065, since 1970; sums of three fit 64 bits
@@ -56,6 +62,7 @@ ASKED, NEAR_OOM, OOM = "asked", "near-oom", "oom"
 _SNAPSHOT = rf"memory-(?:{ASKED}|{NEAR_OOM}|{OOM})-step"
 _SNAPSHOT_NAME = re.compile(_SNAPSHOT + r"([0-9]{1,18})\.pickle$")
 _ASKED_DUMP = "flight_recorder_asked_"
+_PART_NAME = re.compile(r"\.([0-9]{6,18})\.jsonl")
 _RANK_NAME = re.compile(r"[0-9]{5,}$")
 _RESTART_NAME = re.compile(r"restart-([0-9]{1,9})$")
 
@@ -117,6 +124,9 @@ class RankLayout:
     identity = _Entry("rank.json")
     steps = _Entry("steps.jsonl")
     summary = _Entry("summary.jsonl")
+    sums_of_50 = _Entry("sums50.jsonl")
+    sums_of_1000 = _Entry("sums1000.jsonl")
+    sums_of_20000 = _Entry("sums20000.jsonl")
     device_steps = _Entry("device_steps.jsonl")
     collectives = _Entry("collectives.jsonl")
     durations = _Entry("durations.jsonl")
@@ -136,6 +146,11 @@ class RankLayout:
 
     def at(self, name: str) -> Path:
         return self.folder / name
+
+    @property
+    def sums(self) -> dict[int, Path]:
+        """The streams of sums, by their number of steps, the finest first."""
+        return {50: self.sums_of_50, 1_000: self.sums_of_1000, 20_000: self.sums_of_20000}
 
     @property
     def run(self) -> Path:
@@ -168,6 +183,10 @@ class RankLayout:
     def memory_snapshots(self) -> list[Path]:
         """The memory snapshots of this rank, by step."""
         return self._by_step(_SNAPSHOT_NAME)
+
+    def windows(self) -> list[Path]:
+        """The profiler windows and memory snapshots of this rank."""
+        return [*self.traces(), *self.memory_snapshots()]
 
     def _by_step(self, pattern: re.Pattern[str]) -> list[Path]:
         """The files whose names match the pattern, by step; its first group is the step."""
@@ -252,9 +271,52 @@ class RunLayout:
         return is_regular(self.manifest) or is_folder(self.ranks_folder)
 
 
+def part_of(stream: Path, number: int) -> Path:
+    """The part of this number of a stream, whose first part has the number 0 and the stream's own name."""
+    return stream.with_name(f"{stream.stem}.{number:06d}.jsonl") if number else stream
+
+
+def numbered_parts(stream: Path) -> list[tuple[int, Path]]:
+    """The parts of a stream that are there, the oldest first, with their numbers. None of them may be there any more
+    when it is opened. Errors are ignored: empty for a folder that cannot be read."""
+    try:
+        names = os.listdir(stream.parent)  # noqa: PTH208  (as above)
+    except OSError:
+        return []
+    stem, found = stream.stem, []
+    for name in names:
+        if name == stream.name:
+            found.append((0, stream))
+        elif name.startswith(stem) and (match := _PART_NAME.fullmatch(name, len(stem))):
+            found.append((int(match.group(1)), stream.with_name(name)))
+    return sorted(found)
+
+
+def first_traced(path: str) -> int | None:
+    """The first step of a profiler window, from its path; None for another file."""
+    match = _TRACE_NAME.search(path)
+    return int(match.group(1)) if match else None
+
+
+def begins_with_run(stream: Path) -> bool:
+    """Whether the first part of a stream is still there, or was never written."""
+    found = numbered_parts(stream)
+    return not found or found[0][0] == 0
+
+
+def parts_of(stream: Path) -> list[Path]:
+    """``numbered_parts`` without the numbers; the stream's own name if none is there."""
+    return [path for _, path in numbered_parts(stream)] or [stream]
+
+
 def data_names() -> str:
     """A regular expression for the names of data files: not logs, stacks or an exception's text."""
     entries = [entry for layout in (RunLayout, RankLayout) for entry in vars(layout).values()]
     names = [entry.name for entry in entries if isinstance(entry, _Entry) and entry is not vars(RankLayout)["error"]]
-    data = [re.escape(name) for name in names if name.endswith((".json", ".jsonl"))]
+    data = [re.escape(name) for name in names if name.endswith(".json")]
+    data += [
+        rf"{re.escape(name.removesuffix('.jsonl'))}(?:\.\d{{6,18}})?\.jsonl"
+        for name in names
+        if name.endswith(".jsonl")
+    ]
     return "|".join([r"trace-step\d+\.json(?:\.gz)?", _SNAPSHOT + r"\d+\.pickle", *data])

@@ -19,7 +19,7 @@ import torch
 
 from .accelerator import Accelerator
 from .fence import Fence
-from .files import Budget, Complaints
+from .files import Budget, Complaints, too_large_for
 from .layout import ASKED, NEAR_OOM, OOM, RankLayout
 from .policy import RECORDING
 from .records import TRACE_PENDING, TRACE_RECORDED, MemoryRecord, TraceAsked
@@ -137,8 +137,9 @@ class MemorySnapshots:
             path.parent.mkdir(parents=True, exist_ok=True)
             with part.open("wb") as file:
                 pickle.dump(snapshot, file, protocol=_PROTOCOL)
-            if not self._budget.take(part.stat().st_size):
-                return "byte budget used up"
+            size = part.stat().st_size
+            if not self._budget.make_room(size, self._layout.windows()):
+                return too_large_for(self._budget, size)
             part.replace(path)
         except OSError as error:
             return str(error)

@@ -91,6 +91,7 @@ class Recording(Topic, name="recording", fixed=True):
     )
     between_writes_ns = threshold(2_000_000_000, "ns")
     steps_written_at_once = threshold(20, "steps", "chosen", "steps at the begin")
+    steps_of_sums = threshold(50, "steps")
     patience_s = threshold(5.0, "s")
     machine_lines_to_a_whole = threshold(
         30, "lines", "chosen: every thirtieth line of machine.jsonl has all values, the others what changed"
@@ -133,8 +134,7 @@ class RecordedFiles(Topic, name="recorded-files", fixed=True):
     document_bytes = threshold(
         16 << 20,
         "bytes",
-        "chosen: caps by kind of file. Collectors stop at ``CollectorSettings.byte_budget`` for all files "
-        "of a rank together",
+        "chosen: caps by kind of file. The files of a rank together stay below ``CollectorSettings.byte_budget``",
         "one JSON document: rank.json of 24,576 ranks with all their groups takes 1 MB",
     )
     answer_bytes = threshold(512 << 20, "bytes", "chosen", "the result of an analysis: a row for each step and rank")

@@ -51,6 +51,10 @@ STEP = "step"
 STILL = ".still"  # suffix of a phase's name: time that the rank waited for collectives in it
 TOKENS = "tokens"
 
+# A collective that is still under way when its step ends is reported up to so many steps later: see
+# ``CollectiveTimer.take``.
+LATEST_CALLS = 2
+
 # StepRecord.window
 WINDOW_NONE = ""
 WINDOW_WARMUP = "warmup"  # the profiler runs but does not record
@@ -218,6 +222,27 @@ class SummaryLine:
     waits: int = 0  # how often a thread of the training waited for a collective; 0: not recorded, or on a device
     marked: dict[str, list[int]] = field(default_factory=dict)  # steps by StepRecord.window, or by EVALUATION
     memory: MemoryRecord | None = None  # the highest of the steps
+
+
+@dataclass(slots=True)
+class SumLine:
+    """A line of sums50.jsonl, sums1000.jsonl or sums20000.jsonl: sums over ``count`` steps of one rank, from ``first``
+    to ``last``, for at least that many steps except at the end. The sums of all three begin with the first step of the
+    run; each stream keeps as many as fit.
+
+    ``columns``: microseconds, and TOKENS; as in SummaryLine, without BEGIN. A column of 0 is left out.
+    """
+
+    first: int
+    last: int
+    count: int
+    begin_ns: int  # of the first step
+    end_ns: int  # of the last step
+    columns: dict[str, int]
+    longest_us: int = 0  # of the steps
+    loss: float = 0.0  # the sum of the known ones,
+    losses: int = 0  # and how many these are
+    memory: int = 0  # the highest peak in bytes: reserved on a device, else the process's; 0: not known
 
 
 class DeviceCall(NamedTuple):

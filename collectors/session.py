@@ -39,7 +39,7 @@ from .device_sampler import sampler_of
 from .dumps import Stacks, main_thread_compiles, write_flight_recorders
 from .durations import poll_of
 from .fence import Fence
-from .files import Budget, Complaints, LineFile, encode, replace_file
+from .files import Complaints, encode, replace_file
 from .identity import identify, rank_and_world
 from .layout import RunLayout
 from .machine import MachineSampler, NodeLock
@@ -60,7 +60,8 @@ from .records import (
 )
 from .scheduling import CpuTime, HostSampler, ProcFile, Stamp, ThreadTime
 from .settings import CollectorSettings, run_dir_from, settings_from
-from .step_lines import StepLines, StepSummary, TimerRecords
+from .step_lines import StepLines, StepSummary, StepSums, TimerRecords
+from .streams import Streams
 from .window import TraceWindows
 
 # -- memory ------------------------------------------------------------------------------------------------------------
@@ -153,35 +154,10 @@ class Collector(AbstractContextManager["Collector"]):
             fence.say = lambda why: Complaints(rank).add("nothing more is recorded", why)
             fence.undo += [lambda _why: self._timer.uninstall(), self.give_up]
         self._fence = fence
-        budget = Budget(settings.byte_budget)
-        self._files = tuple(
-            LineFile(path, budget, self._complaints)
-            for path in (
-                self._layout.steps,
-                self._layout.device_steps,
-                self._layout.collectives,
-                self._layout.device,
-                self._layout.checkpoints,
-                self._layout.summary,
-                self._layout.host,
-                self._layout.machine,
-            )
-        )
-        # At most a quarter: durations are written as long as the training runs, and must not use up the whole budget.
-        part = Budget(settings.byte_budget // 4, budget)
-        self._durations_file = LineFile(self._layout.durations, part, self._complaints)
-        (
-            step_lines,
-            self._device_steps_file,
-            collectives,
-            self._device_file,
-            self._saved_file,
-            summary,
-            host,
-            machine,
-        ) = self._files
+        self._streams = streams = Streams(self._layout, settings.byte_budget, accelerator is not None, self._complaints)
         self._identity = identify(device)
-        self._lines = StepLines(step_lines, collectives, StepSummary(summary, self._identity, settings.summary_steps))
+        summary = StepSummary(streams.summary, self._identity, settings.summary_steps, StepSums(streams.sums))
+        self._lines = StepLines(streams.steps, streams.collectives, summary)
         self._clock = _clock_of(accelerator)
         self._event_type = accelerator.event_type if accelerator is not None else None
         self._timer = timer or CollectiveTimer(settings.max_collectives_per_step, fence=fence)
@@ -191,35 +167,35 @@ class Collector(AbstractContextManager["Collector"]):
         self._cpu: dict[str, tuple[int, int]] = {}  # of the step under way, by phase
         self._begun = Moment(0)  # the step under way
         self._windows = TraceWindows(
-            settings, self._layout, budget, self._complaints, self._trace_metadata, fence, self._timer.works
+            settings, self._layout, streams.windows, self._complaints, self._trace_metadata, fence, self._timer.works
         )
         self._snapshots = MemorySnapshots(
-            settings, self._layout, rank, accelerator, budget, self._complaints, lambda: self._step, fence
+            settings, self._layout, rank, accelerator, streams.windows, self._complaints, lambda: self._step, fence
         )
         sampler = sampler_of(accelerator) if settings.nvml else None
         self._nvml_missing = sampler.unavailable if sampler is not None else "switched off"
         self._durations, self._no_durations = poll_of(
-            accelerator, settings.collective_timing == "recorder", self._durations_file, self._complaints
+            accelerator, settings.collective_timing == "recorder", streams.durations, self._complaints
         )
         self._background = Background(
             self._layout,
             settings.interval_s,
             self._heartbeat,
             sampler,
-            self._device_file,
+            streams.device,
             self._complaints,
             self._run.asked,
             self._answer,
             TraceRequests(self._run.trace_asked, rank, self._windows.ask, self._snapshots.ask),
             lambda: self._guarded(self._write_waiting),
             lambda pauses: self._sampler.sample(self._thread.native_id, pauses),
-            host,
+            streams.host,
             lambda: self._thread.native_id,
             self._poll_durations,
             fence,
         )
         node = NodeLock(run_dir, f"{self._identity.host} {self._identity.boot_id}")
-        self._machine = MachineSampler(machine, node, settings.machine_interval_s, settings.nvml, fence)
+        self._machine = MachineSampler(streams.machine, node, settings.machine_interval_s, settings.nvml, fence)
         self._stacks = Stacks()
         self._last_progress: tuple[object, ...] = ()  # the progress in the last heartbeat
         self._moved_ns = 0  # when a heartbeat last showed progress
@@ -308,8 +284,7 @@ class Collector(AbstractContextManager["Collector"]):
         self._stacks.uninstall(self._layout.stacks, keep=kind is not None)
         if kind is None:
             self._layout.remove_flight_recorders_asked()
-        for file in (*self._files, self._durations_file):
-            file.close()
+        self._streams.close()
         self._memory.close()
         self._thread.close()
         self._sampler.close()
@@ -435,7 +410,7 @@ class Collector(AbstractContextManager["Collector"]):
 
     def checkpoint(self, record: CheckpointRecord) -> None:
         """Writes the cost of a checkpoint that has ended; called by the training's thread."""
-        self._saved_file.write(record)
+        self._streams.checkpoints.write(record)
 
     def _guarded(self, action: Callable[[], Any]) -> Any:
         """Runs a part of the recording, within the fence, unless the recording is switched off."""
@@ -519,7 +494,7 @@ class Collector(AbstractContextManager["Collector"]):
     def _write_device_steps(self) -> None:
         if self._clock is not None:
             for record in self._clock.passed():
-                self._device_steps_file.write(record)
+                self._streams.device_steps.write(record)
 
     def _on_gc(self, event: str, _info: dict[str, int]) -> None:
         now = time.monotonic_ns()

@@ -41,7 +41,7 @@ class CollectorSettings:
     summary_steps: int = 50  # steps in one line of summary.jsonl; 0: none
     machine_interval_s: float = 60.0  # between readings of what the node knows; 0: none
     interval_s: float = 1.0  # between heartbeats and samples of the device
-    byte_budget: int = 1 << 30  # of all files of one rank
+    byte_budget: int = 1 << 30  # of all streams and windows of one rank together: see ``streams``
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -11,6 +11,7 @@ be late.
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from array import array
@@ -28,6 +29,7 @@ from .policy import RECORDING
 from .records import (
     BEGIN,
     EVALUATION,
+    LATEST_CALLS,
     P2P_PREFIX,
     PHASES,
     REST,
@@ -40,6 +42,7 @@ from .records import (
     PhaseRow,
     RankRecord,
     StepRecord,
+    SumLine,
     SummaryLine,
 )
 
@@ -53,8 +56,6 @@ from .records import (
 _WORD = "I" if array("I").itemsize == 4 else "L"
 _START = itemgetter(PhaseRow._fields.index("start_ns"))
 _MOST = (1 << 32) - 1  # microseconds: 71 minutes
-# A collective that is still under way when its step ends is reported up to two steps later: ``CollectiveTimer.take``.
-_LATER = 2
 
 
 @dataclass
@@ -68,6 +69,10 @@ class _Line:
     columns: dict[str, array[int]] = field(default_factory=dict)
     marked: dict[str, list[int]] = field(default_factory=dict)
     memory: MemoryRecord | None = None
+    end_ns: int = 0  # of the last step
+    longest_ns: int = 0  # step
+    loss: float = 0.0  # the sum of those that are known
+    losses: int = 0
 
     def put(self, values: Mapping[str, int], unit: int, most_steps: int) -> None:
         """Stores the values of the next step, in whole ``unit``s."""
@@ -83,12 +88,15 @@ class _Line:
 
 
 class StepSummary:
-    """Collects the steps and waits of one rank, and writes a line for every ``steps`` of them. 0 writes none."""
+    """Collects the steps and waits of one rank, and writes a line for every ``steps`` of them. 0 writes none, but sums
+    are written in any case."""
 
-    def __init__(self, file: LineFile, identity: RankRecord, steps: int) -> None:
+    def __init__(self, file: LineFile, identity: RankRecord, steps: int, sums: StepSums | None = None) -> None:
         self._file = file
         self._identity = identity
-        self._length = steps
+        self._sums = sums or StepSums({})
+        self._written = steps > 0
+        self._length = steps or self._sums.least or RECORDING.steps_of_sums
         self._line = _Line()
         self._begun_ns = 0  # when the step before began
         self._records: list[StepRecord] = []  # steps whose waits may not be known yet
@@ -96,22 +104,19 @@ class StepSummary:
 
     def add(self, record: StepRecord, rows: Iterable[CollectiveRow]) -> None:
         """Adds a step that has ended, and the calls that became known with it."""
-        if not self._length:
-            return
         self._wait(rows)
         self._records.append(record)
-        while len(self._records) > _LATER:
+        while len(self._records) > LATEST_CALLS:
             self._condense(self._records.pop(0))
 
     def close(self, rows: Iterable[CollectiveRow] = ()) -> None:
         """Writes the last steps of a training that ends or fails."""
-        if not self._length:
-            return
         self._wait(rows)
         for record in self._records:
             self._condense(record)
         self._records = []
         self._write()
+        self._sums.close()
 
     def _wait(self, rows: Iterable[CollectiveRow]) -> None:
         for row in rows:
@@ -138,6 +143,9 @@ class StepSummary:
             line.marked.setdefault(EVALUATION, []).append(record.step)
         if record.memory is not None:
             line.memory = highest(line.memory, record.memory)
+        if isinstance(record.loss, float) and math.isfinite(record.loss):
+            line.loss, line.losses = line.loss + record.loss, line.losses + 1
+        line.end_ns, line.longest_ns = end, max(line.longest_ns, end - begin)
         line.count += 1
         self._begun_ns = record.begin_ns
         if line.count == self._length:
@@ -146,6 +154,8 @@ class StepSummary:
     def _write(self) -> None:
         line, self._line = self._line, _Line()
         if line.count:
+            self._sums.add(_sum_of(line))
+        if line.count and self._written:
             self._file.write(
                 SummaryLine(
                     identity=self._identity,
@@ -159,6 +169,68 @@ class StepSummary:
                     memory=line.memory,
                 )
             )
+
+
+def _sum_of(line: _Line) -> SumLine:
+    return SumLine(
+        first=line.first,
+        last=line.first + line.count - 1,
+        count=line.count,
+        begin_ns=line.begin_ns,
+        end_ns=line.end_ns,
+        columns={name: sum(column) for name, column in line.columns.items() if name != BEGIN},
+        longest_us=line.longest_ns // 1000,
+        loss=line.loss,
+        losses=line.losses,
+        memory=most_used(line.memory),
+    )
+
+
+class StepSums:
+    """The sums of one rank's steps: a line for each 50 of them in one stream, for each 1,000 in the next, and so on."""
+
+    def __init__(self, streams: Mapping[int, LineFile]) -> None:
+        """``streams``: by the least number of steps in a line of it."""
+        self._streams = streams
+        self._sums: dict[int, SumLine] = {}  # those that are being collected
+        self.least = min(streams, default=0)
+
+    def add(self, line: SumLine) -> None:
+        for steps, file in self._streams.items():
+            before = self._sums.pop(steps, None)
+            together = line if before is None else added(before, line)
+            if together.count < steps:
+                self._sums[steps] = together
+            else:
+                file.write(together)
+
+    def close(self) -> None:
+        """Writes what has been collected."""
+        for steps, line in self._sums.items():
+            self._streams[steps].write(line)
+        self._sums = {}
+
+
+def added(left: SumLine, right: SumLine) -> SumLine:
+    """The sum of both; ``right`` has the later steps."""
+    names = left.columns | right.columns
+    return SumLine(
+        first=left.first,
+        last=right.last,
+        count=left.count + right.count,
+        begin_ns=left.begin_ns,
+        end_ns=right.end_ns,
+        columns={name: left.columns.get(name, 0) + right.columns.get(name, 0) for name in names},
+        longest_us=max(left.longest_us, right.longest_us),
+        loss=left.loss + right.loss,
+        losses=left.losses + right.losses,
+        memory=max(left.memory, right.memory),
+    )
+
+
+def most_used(memory: MemoryRecord | None) -> int:
+    """The peak in bytes: of the device's memory that is reserved, else of the process; 0 if it is not known."""
+    return (memory.reserved or memory.allocated or memory.rss) if memory is not None else 0
 
 
 def phase_times(record: StepRecord, waits: Sequence[tuple[int, int, bool]]) -> dict[str, int]:
@@ -185,13 +257,18 @@ def _add(times: dict[str, int], phase: str, start: int, end: int, waits: Sequenc
     waited = still = 0
     position = start
     for begin, until, collective in waits:
+        if until <= position:
+            continue
         if begin >= end:
             break
-        begin, until = max(begin, position), min(until, end)
-        if until > begin:
-            waited += until - begin
-            still += until - begin if collective else 0
-            position = until
+        if begin < position:
+            begin = position
+        if until > end:
+            until = end
+        waited += until - begin
+        if collective:
+            still += until - begin
+        position = until
     times[phase] = times.get(phase, 0) + end - start - waited
     if still:
         times[phase + STILL] = times.get(phase + STILL, 0) + still
@@ -247,6 +324,8 @@ class StepLines:
         self._due_ns = 0  # or a step ends at this time or later
         self._count = 0  # number of steps so far
         self._groups: dict[str, list[int]] = {}  # for the next line of collectives
+        self._named: dict[str, list[int]] = {}  # all groups so far
+        collectives.at_begin = self._name_groups
         self._dropped = 0  # for the next line of collectives
         self._writing = threading.Lock()
 
@@ -307,9 +386,14 @@ class StepLines:
         for (record, _), step_rows in zip(waiting, rows, strict=True):
             self._summary.add(record, step_rows)
 
+    def _name_groups(self, line: CollectiveLine) -> None:
+        """Names all groups in the first line of a piece, as those before it may be removed."""
+        line.groups = self._named | line.groups
+
     def _rows(self, records: TimerRecords, lines: list[CollectiveLine]) -> list[CollectiveRow]:
         """The rows of these calls, which are added to the lines. A group may be known before its first call is."""
         self._groups |= records.groups
+        self._named |= records.groups
         self._dropped += records.dropped
         rows: list[CollectiveRow] = []
         for step, calls in records.calls:

@@ -20,7 +20,7 @@ import torch
 
 from .accelerator import profiler_activities
 from .fence import Fence, ignore
-from .files import Budget, Complaints, disk_full
+from .files import Budget, Complaints, disk_full, too_large_for
 from .layout import RankLayout
 from .policy import RECORDING
 from .records import (
@@ -273,11 +273,14 @@ class TraceWindows:
         packed = target.with_name(f".{target.name}.tmp")
         try:
             _pack(plain, packed, self._note_packed)
-            if self._budget.take(packed.stat().st_size):
+            size = packed.stat().st_size
+            if self._budget.make_room(size, self._layout.windows()):
                 packed.replace(target)
                 self._answer(trace_request, TRACE_RECORDED)
             else:
-                self._end(trace_request, "byte budget used up")
+                why = too_large_for(self._budget, size)
+                self._answer(trace_request, f"the window is not kept: {why}")
+                self._complaints.add(f"{target.name} is not kept", why)
         except Exception as error:
             self._end(trace_request, error)
         finally:

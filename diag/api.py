@@ -66,7 +66,7 @@ from diag.traces.snapshot_files import snapshots_alone as snapshots_alone
 from diag.traces.trace import DeviceWork, Trace
 from diag.words.formatting import NBSP, begun, duration, masked, rank_ranges
 from diag.words.places import shown
-from diag.words.wording import ONLY_DURATIONS, run_facts
+from diag.words.wording import ONLY_DURATIONS, resolutions, run_facts
 
 _MUCH_OUTSIDE = 0.1  # of a trace: time in no inferred step is mentioned from here on
 
@@ -438,6 +438,7 @@ def analyze(tables: Tables) -> Result:
         not_looked=(*examination.not_looked, *_left_out(attribution)),
         explained_wait=attribution.explained_wait,
         notes=(
+            *_notes_on_age(tables),
             *_notes_on_steps(attribution),
             *_notes_on_device(tables),
             *_notes_on_ends(tables),
@@ -595,6 +596,12 @@ def _named(tables: Tables) -> list[str]:
     return [
         f"kernels that match {rule.pattern} count as {rule.op} (set by --comm-kernels or diag.toml)" for rule in rules
     ]
+
+
+def _notes_on_age(tables: Tables) -> list[str]:
+    """At which resolution the steps of a long run are known."""
+    left = tables.retained
+    return [f"the oldest records were removed at the byte budget: {resolutions(left)}"] if left is not None else []
 
 
 def _notes_on_steps(attribution: Attribution) -> list[str]:

@@ -290,6 +290,7 @@ _FILES = {
     "heartbeat.json": "Heartbeat",
     "steps.jsonl": "StepRecord",
     "summary.jsonl": "SummaryLine",
+    "sums50.jsonl": "SumLine",
     "collectives.jsonl": "CollectiveLine",
     "durations.jsonl": "DurationLine",
     "device_steps.jsonl": "DeviceStepRecord",
@@ -323,6 +324,13 @@ def run_directory() -> str:
         "are appended and files are replaced in one move, so a kill at any moment leaves a directory that opens. Each "
         "rank has a byte budget (`--byte-budget-mb`). [Security](../security.md) says who can read each file.\n",
         table(("file", "holds"), _files(listing)),
+        "The `.jsonl` files of a rank are streams. Each has a share of the byte budget. A stream goes on in further "
+        "files, its parts: `steps.jsonl`, `steps.000001.jsonl`, `steps.000002.jsonl`, and so on. Only the last part "
+        "grows. When the stream has used its share, its first part is removed. So the newest steps are there in full "
+        "(`steps`, `collectives`, `device_steps`), the phases of each step for longer (`summary`), and sums for "
+        "longer still (`sums50`, `sums1000`, `sums20000`). The first line of each part of `collectives` and "
+        "`durations` names all process groups so far. Profiler windows and memory snapshots have a share as well: the "
+        "oldest go.\n",
         "Times are integers in nanoseconds of the host's monotonic clock, unless a name says `unix_ns`. Fields are "
         "only ever added, always with a default, so old runs keep opening.\n",
     ]

@@ -42,7 +42,6 @@ REASONS = {
     "diag/rundir/local.py": "a folder's names",
     "diag/rundir/pieces.py": "a run's own folders",
     "diag/serve/server.py": "only whether a folder can be listed",
-    "diag/watch/traces.py": "one folder's sizes",
     "collectors/layout.py": "a run's and a rank's names",
     "collectors/files.py": "opens to append",
     # What the process itself has just written.

@@ -86,7 +86,12 @@ class RecordingOptions:
     machine_interval: int = option(
         60, COLLECT, "Seconds between two readings of what each node knows: ports, links, pressure; 0: none.", least=0
     )
-    byte_budget_mb: int = option(1024, COLLECT, "Maximum data that one rank may write, in MB.", least=1)
+    byte_budget_mb: int = option(
+        1024,
+        COLLECT,
+        "Disk space for the records of one rank, in MB. When it is used, the oldest are removed.",
+        least=1,
+    )
     memory_snapshots: bool = option(
         False,
         COLLECT,

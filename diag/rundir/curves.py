@@ -13,13 +13,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
+from msgspec.structs import replace
 
 from diag.collectors.layout import MOST_NS, RankLayout, RunLayout
+from diag.collectors.records import STEP, TOKENS
 from diag.errors import DiagError
 from diag.rundir.policy import RUN_READING
 
 from .job_ranks import job_ranks
-from .lines import RestartedError, Tail
+from .lines import RestartedError, Tail, read_lines
 
 _Whole = Annotated[int, msgspec.Meta(ge=0, lt=MOST_NS)]
 Series = npt.NDArray[np.float64]
@@ -42,8 +44,23 @@ class _Step(Struct):
     memory: _Memory | None = None
 
 
+class _Sum(Struct):
+    """The fields of a line of sums that the curves need."""
+
+    first: _Whole
+    last: _Whole
+    count: Annotated[int, msgspec.Meta(gt=0, lt=MOST_NS)]
+    begin_ns: _Whole
+    end_ns: _Whole
+    columns: dict[str, _Whole]
+    loss: float = 0.0
+    losses: _Whole = 0
+    memory: _Whole = 0
+
+
 class Curves(Struct, frozen=True, eq=False):
-    """A value for each step of one rank, in order. ``period_ns``: from the end of the previous step to the end of this
+    """A value for each step of one rank, in order. Older steps of a long run are known as means over several: these
+    have one value, at the last of them. ``period_ns``: from the end of the previous step to the end of this
     one, so that the time between two steps counts; ``tokens``: of this rank; ``memory``: the peak in bytes, reserved on
     a device, else the process's. NaN if a value is not recorded. ``rank``: None for steps of all ranks together."""
 
@@ -112,7 +129,9 @@ class _Reader:
         self._tail = Tail(files.steps, _Step, RUN_READING.most_curve_bytes) if files is not None else None
         self._steps = array("q")
         self._end_ns = array("q")
+        self._period_ns = array("d")  # of the first values, which are means over several steps
         self._series = {name: array("d") for name in ("dur_ns", "tokens", "loss", "memory")}
+        self._files = files
 
     def read(self) -> Curves | None:
         with suppress(OSError, DiagError):  # opening the run reports it
@@ -127,6 +146,9 @@ class _Reader:
         except RestartedError:  # another file under the same name
             self._begin_anew(self._run.rank(self._rank or 0))
             new = self._tail.read()
+        if new and not self._steps and self._files is not None:
+            for line in sums_before(self._files, new[0].step):
+                self._add_sum(line)
         for step in new:
             if step.end_ns > step.begin_ns and not (self._steps and step.step <= self._steps[-1]):
                 self._add(step)
@@ -142,12 +164,53 @@ class _Reader:
         used = (memory.reserved or memory.allocated or memory.rss) if memory is not None else 0
         self._series["memory"].append(used or np.nan)
 
+    def _add_sum(self, line: _Sum) -> None:
+        self._steps.append(line.last)
+        self._end_ns.append(line.end_ns)
+        self._period_ns.append(max(0, line.end_ns - line.begin_ns) / line.count)
+        self._series["dur_ns"].append(line.columns.get(STEP, 0) * 1_000 / line.count)
+        self._series["tokens"].append(line.columns.get(TOKENS, 0) / line.count or np.nan)
+        self._series["loss"].append(line.loss / line.losses if line.losses else np.nan)
+        self._series["memory"].append(line.memory or np.nan)
+
     def _curves(self) -> Curves:
         series = {name: np.array(values) for name, values in self._series.items()}
         # The first step's period is its own duration; no clock runs backwards within a process.
         period_ns = np.diff(np.array(self._end_ns, dtype=np.float64), prepend=np.nan)
         period_ns = np.where(period_ns > 0, period_ns, series["dur_ns"])
+        period_ns[: len(self._period_ns)] = self._period_ns
         return Curves(self._rank, np.array(self._steps), period_ns=period_ns, **series)
+
+
+def sums_before(files: RankLayout, step: int) -> list[_Sum]:
+    """The sums of the steps before this one, in order and without overlap, each part of the run by the finest that
+    there are. The last one may go on behind the step."""
+    found: list[_Sum] = []
+    for stream in reversed(files.sums.values()):  # the coarsest first
+        finer, _ = read_lines(stream, _Sum, files.run)
+        if finer:
+            found = [_before(line, finer) for line in found if line.first < finer[0].first]
+            reached = found[-1].last if found else -1
+            found += [line for line in finer if line.first > reached]
+    return [line for line in found if line.first < step]
+
+
+def _before(line: _Sum, finer: list[_Sum]) -> _Sum:
+    """The part of a sum that is before the finer ones; all of it, if they are not parts of it."""
+    inside = [part for part in finer if line.first <= part.first and part.last <= line.last]
+    count = line.count - sum(part.count for part in inside)
+    if not inside or inside[0] is not finer[0] or count <= 0:
+        return line
+    columns = {name: value - sum(part.columns.get(name, 0) for part in inside) for name, value in line.columns.items()}
+    return replace(
+        line,
+        last=inside[0].first - 1,
+        count=count,
+        end_ns=inside[0].begin_ns,
+        columns={name: max(0, value) for name, value in columns.items()},
+        loss=line.loss - sum(part.loss for part in inside),
+        losses=max(0, line.losses - sum(part.losses for part in inside)),
+    )
 
 
 _LOCK = Lock()

@@ -20,7 +20,17 @@ from typing import BinaryIO, Generic, TypeVar
 
 import msgspec
 
-from diag.collectors.layout import MOST_NS, MOST_RANKS, RUN_SCHEMA, RankLayout, RunLayout, run_of
+from diag.collectors.layout import (
+    MOST_NS,
+    MOST_RANKS,
+    RUN_SCHEMA,
+    RankLayout,
+    RunLayout,
+    numbered_parts,
+    part_of,
+    parts_of,
+    run_of,
+)
 from diag.collectors.manifest import SHARED
 from diag.collectors.masking import masked, without_secrets
 from diag.collectors.policy import RECORDED_FILES
@@ -43,54 +53,84 @@ class RestartedError(Exception):
 
 
 class Tail(Generic[T]):
-    """Records of a growing .jsonl file, each returned once, after its line is complete. ``most``: if a file is larger
-    on the first read, only this many bytes from its end are read; 0 reads all of it."""
+    """Records of a growing stream, each returned once, after its line is complete. ``most``: if the stream is larger on
+    the first read, only this many bytes from its end are read; 0 reads all of it. Pieces that were removed before they
+    were read are passed over."""
 
     def __init__(self, path: Path, kind: type[T], most: int = 0) -> None:
         self.path = path
         self._most = most
         self.unreadable = 0
         self.refusal = ""  # why the last read failed
-        self._read = 0  # bytes
-        self._file: int | None = None  # inode
+        self._part = 0  # number of the part that is read
+        self._read = 0  # bytes of it
+        self._file: int | None = None  # its inode
+        self._begun = False  # some part was there
         self._decode = _decoder(kind)
 
     @property
     def exists(self) -> bool:
         """Whether there was a file when it was last read."""
-        return self._file is not None
+        return self._begun
 
     def read(self) -> list[T]:
         """The new records. RestartedError if the file is another one now."""
         records: list[T] = []
+        self.refusal = ""
         try:
-            status = self.path.stat()
-            if status.st_size < self._read or self._file not in (None, status.st_ino):
-                raise RestartedError
-            self.refusal = ""
-            if status.st_size == self._read and stat.S_ISREG(status.st_mode):
-                self._file = status.st_ino
-                return []
-            with open_regular(self.path, run_of(self.path)) as file:
-                if self._file is None and self._most and status.st_size > self._most:
-                    file.seek(status.st_size - self._most)
-                    file.readline(RECORDED_FILES.line_bytes)  # the rest of an incomplete line
-                    self._read = file.tell()
-                self._file = status.st_ino
-                file.seek(self._read)
-                for line in iter(partial(file.readline, RECORDED_FILES.line_bytes), b""):
-                    if not line.endswith(b"\n"):  # it is being written
-                        if len(line) == RECORDED_FILES.line_bytes:
-                            self.refusal = too_large(RECORDED_FILES.line_bytes)
-                        break
-                    self._read += len(line)
-                    if line.strip():
-                        self._take(line, records)
-        except FileNotFoundError:  # not created yet
-            pass
+            if not self._begun:
+                self._begin()
+            while True:
+                complete = part_of(self.path, self._part + 1).exists()  # nothing is appended to this one any more
+                try:
+                    self._read_part(records)
+                except FileNotFoundError:  # not created yet, or removed
+                    complete = self._begun
+                if not complete or self.refusal:
+                    break
+                later = [number for number, _ in numbered_parts(self.path)]
+                if later and later[-1] < self._part:
+                    raise RestartedError
+                following = [number for number in later if number > self._part]
+                if not following:
+                    break
+                self._part, self._read, self._file = following[0], 0, None
         except OSError as error:  # not a regular file, no permission, or a temporary failure of the file system
             self.refusal = str(error.strerror or error)
         return records
+
+    def _begin(self) -> None:
+        """Chooses the first part to read, and where."""
+        left = self._most
+        for number, path in reversed(numbered_parts(self.path)):
+            self._part, size = number, path.stat().st_size
+            if self._most and size > left:
+                with open_regular(path, run_of(path)) as file:
+                    file.seek(size - left)
+                    file.readline(RECORDED_FILES.line_bytes)  # the rest of an incomplete line
+                    self._read = file.tell()
+                break
+            left -= size
+
+    def _read_part(self, records: list[T]) -> None:
+        path = part_of(self.path, self._part)
+        status = path.stat()
+        if status.st_size < self._read or self._file not in (None, status.st_ino):
+            raise RestartedError
+        if status.st_size == self._read and stat.S_ISREG(status.st_mode):
+            self._file, self._begun = status.st_ino, True
+            return
+        with open_regular(path, run_of(path)) as file:
+            self._file, self._begun = status.st_ino, True
+            file.seek(self._read)
+            for line in iter(partial(file.readline, RECORDED_FILES.line_bytes), b""):
+                if not line.endswith(b"\n"):  # it is being written
+                    if len(line) == RECORDED_FILES.line_bytes:
+                        self.refusal = too_large(RECORDED_FILES.line_bytes)
+                    break
+                self._read += len(line)
+                if line.strip():
+                    self._take(line, records)
 
     def _take(self, line: bytes, records: list[T]) -> None:
         record = self._decode(line)
@@ -130,8 +170,8 @@ def _decoder(kind: type[T]) -> Callable[[bytes], T | None]:
 
 
 def read_lines(path: Path, kind: type[T], run: Path | None = None) -> tuple[list[T], list[Gap]]:
-    """The records of a .jsonl file of the run directory ``run`` (by default the one in its path), and gaps for the
-    unreadable parts. A missing file has neither.
+    """The records of a stream of the run directory ``run`` (by default the one in its path), from all of its parts,
+    and gaps for the unreadable parts. A missing file has neither.
 
     A process that was killed while it wrote leaves one truncated line at the end, which does not affect the rest.
     """
@@ -157,7 +197,19 @@ def each_piece(
     span: tuple[int, int] | None = None,
 ) -> list[Gap]:
     """As ``read_lines``, the records of about a megabyte at a time. ``span``: where the lines are that are read, if not
-    all."""
+    all; then ``path`` is a part of the stream."""
+    if span is not None:
+        return _each_of_file(path, kind, take, run, span)
+    return [gap for part in parts_of(path) for gap in _each_of_file(part, kind, take, run)]
+
+
+def _each_of_file(
+    path: Path,
+    kind: type[T],
+    take: Callable[[list[T]], object],
+    run: Path | None,
+    span: tuple[int, int] | None = None,
+) -> list[Gap]:
     try:
         with open_regular(path, run or run_of(path)) as file:
             begin, end = span or (0, os.fstat(file.fileno()).st_size)
@@ -166,7 +218,7 @@ def each_piece(
             file.seek(begin)
             with _without_collections():
                 return _take_records(path, pieces(file, None if span is None else end), kind, take)
-    except FileNotFoundError:
+    except FileNotFoundError:  # also a part that was removed meanwhile
         return []
     except OSError as error:
         return [Gap(str(path), f"cannot be read: {error.strerror}")]
@@ -410,10 +462,10 @@ def last_steps(file: Path) -> list[LastStep]:
 
 
 def read_last_lines(file: Path, kind: type[T], most: int, most_lines: int | None = None) -> tuple[list[T], Gap | None]:
-    """The records in the last ``most`` bytes of a .jsonl file, the last ``most_lines`` of them. The first line of these
+    """The records in the last ``most`` bytes of a stream, the last ``most_lines`` of them. The first line of these
     bytes is incomplete, and the last one may be: lines that do not decode are left out."""
     try:
-        tail = read_tail(file, most, run_of(file))[0]
+        tail = read_end(file, most)[0]
     except FileNotFoundError:
         return [], None
     except OSError as error:
@@ -427,6 +479,23 @@ def read_last_lines(file: Path, kind: type[T], most: int, most_lines: int | None
         return [record for line in tail.split(b"\n") if (record := decode(line)) is not None], None
     first, last = decode(tail[:begin]), decode(tail[end:])
     return [record for record in (first, *between, last) if record is not None], None
+
+
+def read_end(stream: Path, most: int) -> tuple[bytes, bool]:
+    """The last ``most`` bytes of a stream, and whether these are all that are there. Raises OSError."""
+    found = [path for _, path in numbered_parts(stream)] or [stream]
+    data = b""
+    for part in reversed(found):
+        try:
+            text, whole = read_tail(part, most - len(data), run_of(part))
+        except FileNotFoundError:
+            if data:  # it was removed meanwhile
+                return data, True
+            raise
+        data = text + (b"" if text.endswith(b"\n") or not data else b"\n") + data
+        if len(data) >= most:
+            return data, whole and part == found[0]
+    return data, True
 
 
 def restart_gaps(layout: RunLayout) -> list[Gap]:

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diag.collectors.layout import RankLayout, RunLayout, is_folder, run_of
+from diag.collectors.layout import RankLayout, RunLayout, first_traced, is_folder, parts_of, run_of
 from diag.collectors.reading import folder_refusal, linked_folders, natural, open_regular, read_regular
 from diag.collectors.records import (
     CheckpointRecord,
@@ -31,6 +31,7 @@ from diag.collectors.records import (
 )
 from diag.errors import DiagError, ExitCode, readable
 from diag.model import Gap
+from diag.model.retained import Retained
 from diag.rundir.policy import BLOCKS, JOBS, RUN_READING, SILENCE
 from diag.toml import NotTomlError, toml_values
 from diag.traces.cache import Cache
@@ -60,8 +61,9 @@ from .lines import (
 from .local import copies_folder, pieces_of
 from .one_job import of_one_job
 from .pieces import gaps_of_pieces, is_joined, joined
+from .retained import complete_from, retained
 from .runs import split_job
-from .step_lines import CollectiveLines, RowsReader
+from .step_lines import CollectiveLines, RowsReader, stream_bytes
 from .tables import RankTables, RecordedRows, Tables
 
 # -- settings ----------------------------------------------------------------------------------------------------------
@@ -322,7 +324,8 @@ def _open_run(layout: RunLayout, reading: Reading) -> Tables:
         are = "is not a rank folder" if len(strange) == 1 else "are not rank folders"
         reason = f"{counted(len(strange), 'folder')} ({shown}) {are}; left out"
         gaps.append(Gap(str(layout.ranks_folder), reason))
-    gaps += _unwritten_steps(layout, manifest, ranks)
+    left = retained(rank_files, {rank: of_rank.steps for rank, of_rank in ranks.items()})
+    gaps += _unwritten_steps(layout, manifest, ranks, left)
     gaps += _unrecorded(layout)
     gaps += restart_gaps(layout)
     gaps += gaps_of_pieces(layout)
@@ -331,10 +334,12 @@ def _open_run(layout: RunLayout, reading: Reading) -> Tables:
     if durations is not None:
         gaps += durations[0].gaps
     store = reading.cache.shelf(f"blocks of {layout.root.resolve()}") if long else None
-    return Tables(layout.root, manifest, world_size, ranks, tuple(gaps), durations, store)
+    return Tables(layout.root, manifest, world_size, ranks, tuple(gaps), durations, store, left)
 
 
-def _unwritten_steps(layout: RunLayout, manifest: Manifest | None, ranks: Mapping[int, RankTables]) -> list[Gap]:
+def _unwritten_steps(
+    layout: RunLayout, manifest: Manifest | None, ranks: Mapping[int, RankTables], left: Retained | None
+) -> list[Gap]:
     """Ranks whose last steps are in no file: a rank keeps steps of about two seconds in memory before it writes them. A
     rank that still trains writes them later; one that was killed never does."""
     training = manifest is None or manifest.exit_code is None
@@ -346,14 +351,16 @@ def _unwritten_steps(layout: RunLayout, manifest: Manifest | None, ranks: Mappin
             continue
         heartbeat = ranks[rank].heartbeat
         # A rank killed within the others' last step has not finished it.
-        known = len(steps) + len(every - steps - {max(every)})
-        ended = heartbeat.steps if heartbeat is not None else 0
+        since = min(steps) if left is not None else min(every)
+        removed = since - left.begin if left is not None else 0
+        known = len(steps) + sum(step >= since for step in every - steps - {max(every)})
+        ended = heartbeat.steps - removed if heartbeat is not None else 0
         finished = max(known, ended)
         if finished > len(steps):
             why = "the others were never written"
             if ended < known:  # they are known from other ranks alone, which may have gone on without this one
                 why = "it ended before the others were trained, or before they were written"
-            reason = f"holds {len(steps):,} of {finished:,} steps: {why}"
+            reason = f"holds {len(steps) + removed:,} of {finished + removed:,} steps: {why}"
             gaps.append(Gap(str(layout.rank(rank).steps), reason))
     return gaps
 
@@ -393,7 +400,13 @@ def _open_rank(rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: li
     identity, gap = read_identity(files)
     heartbeat, heartbeat_gap = read_heartbeat(files)
     steps, step_gaps = _read_steps(files)
-    recorded_rows, unread = _first_rows(files, steps) if long else (_read_rows(files), None)
+    rows_of_all = None if long else _read_rows(files)
+    first = complete_from(files)  # after reading: a running job removes its oldest records meanwhile
+    if first is not None:
+        steps = steps.take(steps.step >= first)
+        traces = _since(first, traces, gaps)
+    recorded_rows, unread = _first_rows(files, steps) if rows_of_all is None else (rows_of_all, None)
+    rows = recorded_rows.rows if first is None else recorded_rows.rows.take(recorded_rows.rows.step >= first)
     device_steps, device_gaps = read_lines(files.device_steps, DeviceStepRecord, files.run)
     samples, sample_gaps = read_lines(files.device, DeviceRecord, files.run)
     scheduling, scheduling_gaps = read_lines(files.host, HostRecord, files.run)
@@ -416,8 +429,10 @@ def _open_rank(rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: li
         rank=rank,
         identity=identity,
         steps=steps,
-        rows=recorded_rows.rows,
-        device_steps=tuple(sorted(device_steps, key=lambda record: record.step)),
+        rows=rows,
+        device_steps=tuple(
+            sorted((record for record in device_steps if record.step >= (first or 0)), key=lambda record: record.step)
+        ),
         groups=recorded_rows.groups,
         device=tuple(samples),
         scheduling=tuple(scheduling),
@@ -427,6 +442,16 @@ def _open_rank(rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: li
         traces=traces,
         unread=unread,
     )
+
+
+def _since(first: int, traces: tuple[Trace, ...], gaps: list[Gap]) -> tuple[Trace, ...]:
+    """The profiler windows from this step on: the account of a run rests on its newest steps."""
+    old = {
+        path for trace in traces if (path := trace.path) and (step := first_traced(path)) is not None and step < first
+    }
+    reason = "a profiler window of steps whose records were removed at the byte budget; left out, it opens by itself"
+    gaps += [Gap(path, reason) for path in sorted(old)]
+    return tuple(trace for trace in traces if trace.path not in old)
 
 
 def _read_steps(files: RankLayout) -> tuple[Steps, list[Gap]]:
@@ -450,8 +475,8 @@ def _too_long(ranks: Mapping[int, RankLayout]) -> bool:
     total = 0
     for files in ranks.values():
         with suppress(OSError):
-            total += files.collectives.stat().st_size
-            if files.device_steps.stat().st_size:
+            total += stream_bytes(files.collectives)
+            if stream_bytes(files.device_steps):
                 return False
     if total <= BLOCKS.most_bytes_at_once or not ranks:
         return False
@@ -460,9 +485,11 @@ def _too_long(ranks: Mapping[int, RankLayout]) -> bool:
 
 def _steps_in(files: RankLayout) -> int:
     """How many lines the steps of a rank have, as far as they can be read."""
-    with suppress(OSError), open_regular(files.steps, files.run) as file:
-        return sum(piece.count(b"\n") for piece in pieces(file))
-    return 0
+    lines = 0
+    for path in parts_of(files.steps):
+        with suppress(OSError), open_regular(path, files.run) as file:
+            lines += sum(piece.count(b"\n") for piece in pieces(file))
+    return lines
 
 
 def _first_rows(files: RankLayout, steps: Steps) -> tuple[RecordedRows, CollectiveLines | None]:

@@ -10,15 +10,18 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
+import msgspec
 from msgspec import Struct
 
+from diag.collectors.layout import parts_of
 from diag.collectors.policy import RECORDED_FILES
 from diag.collectors.reading import open_regular
 from diag.collectors.records import CollectiveLine
-from diag.model import Gap
+from diag.model import DAMAGED, Gap
 from diag.rundir.policy import BLOCKS
 
 from .columns import RowsBuilder
@@ -34,26 +37,29 @@ class UnorderedError(Exception):
 
 
 class CollectiveLines(Struct, frozen=True):
-    """The collectives of a rank. ``run``: the run directory, which no link may lead out of."""
+    """The collectives of a rank. ``path``: of the stream, whose parts are read one after the other; ``run``: the run
+    directory, which no link may lead out of."""
 
     path: Path
     run: Path
 
     @property
     def size_bytes(self) -> int:
-        try:
-            return self.path.stat().st_size
-        except OSError:
-            return 0
+        return stream_bytes(self.path)
 
     def of_steps(self, spans: Sequence[tuple[int, int]]) -> RecordedRows:
         """The rows of the steps from the first to before the second of each of the ``spans``, which do not overlap. The
-        whole file is read if lines of other steps lie between theirs."""
+        whole stream is read if lines of other steps lie between theirs."""
         reader = RowsReader()
         gaps: list[Gap] = []
+        parts_there = parts_of(self.path)
+        if parts_there[0] != self.path:  # its first line names the groups of those that were removed
+            with suppress(OSError):
+                reader.take_groups(_first_line(parts_there[0], self.run))
         try:
             for first, last in spans:
-                gaps += _take(self.path, self.run, first, last, reader.take)
+                for part in parts_there:
+                    gaps += _take(part, self.run, first, last, reader.take)
         except UnorderedError:
             reader = RowsReader()
 
@@ -61,34 +67,62 @@ class CollectiveLines(Struct, frozen=True):
                 reader.take([line for line in lines if any(first <= line.step < last for first, last in spans)])
 
             gaps = each_piece(self.path, CollectiveLine, inside, self.run)
+        if parts_of(self.path)[0] != parts_there[0]:
+            gaps.append(
+                Gap(str(self.path), "the oldest lines were removed while they were read: analyze the run again")
+            )
         return reader.read(self.path, gaps)
 
     def digest(self, spans: Sequence[tuple[int, int]]) -> bytes | None:
         """A hash of the lines of these steps; None if they cannot be found."""
         hashed = hashlib.blake2b(digest_size=32)
         try:
-            with open_regular(self.path, self.run) as file:
-                for span in spans:
-                    begin, end = _lines_of(file, *span)
-                    file.seek(begin)
-                    for piece in pieces(file, end):
-                        hashed.update(piece)
+            for part in parts_of(self.path):
+                with open_regular(part, self.run) as file:
+                    for span in spans:
+                        begin, end = _lines_of(file, *span)
+                        file.seek(begin)
+                        for piece in pieces(file, end):
+                            hashed.update(piece)
         except (OSError, UnorderedError):
             return None
         return hashed.digest()
 
     @property
     def ordered(self) -> bool:
-        """Whether the lines at some places, spread over the file, are in the order of their steps."""
+        """Whether the lines at some places, spread over the stream, are in the order of their steps."""
+        steps: list[int | None] = []
         try:
-            with open_regular(self.path, self.run) as file:
-                size = os.fstat(file.fileno()).st_size
-                places = [size * at // BLOCKS.compared_lines for at in range(BLOCKS.compared_lines)]
-                steps = [_line_after(file, place, size)[1] for place in places]
+            for part in parts_of(self.path):
+                with open_regular(part, self.run) as file:
+                    size = os.fstat(file.fileno()).st_size
+                    places = [size * at // BLOCKS.compared_lines for at in range(BLOCKS.compared_lines)]
+                    steps += [_line_after(file, place, size)[1] for place in places]
+        except FileNotFoundError:  # a part was removed meanwhile; the others are as ordered
+            pass
         except (OSError, UnorderedError):
             return False
         known = [step for step in steps if step is not None]
         return known == sorted(known)
+
+
+def stream_bytes(stream: Path) -> int:
+    """The size of all parts of a stream that can be read."""
+    size = 0
+    for part in parts_of(stream):
+        with suppress(OSError):
+            size += part.stat().st_size
+    return size
+
+
+def _first_line(part: Path, run: Path) -> list[CollectiveLine]:
+    """The first line of a part; none if it cannot be read. Raises OSError."""
+    with open_regular(part, run) as file:
+        line = file.readline(RECORDED_FILES.line_bytes)
+    try:
+        return [msgspec.json.decode(line, type=CollectiveLine)]
+    except DAMAGED:
+        return []
 
 
 class RowsReader:
@@ -104,6 +138,11 @@ class RowsReader:
         for line in lines:
             self._groups.update(line.groups)
             self._dropped += line.dropped
+
+    def take_groups(self, lines: list[CollectiveLine]) -> None:
+        """Without the rows of the lines."""
+        for line in lines:
+            self._groups.update(line.groups)
 
     def read(self, path: Path, gaps: Sequence[Gap]) -> RecordedRows:
         """All rows that were taken. ``gaps``: of the parts."""

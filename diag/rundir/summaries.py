@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from binascii import a2b_base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from diag.collectors.layout import RankLayout, RunLayout, run_of
+from diag.collectors.layout import RankLayout, RunLayout, begins_with_run, numbered_parts
 from diag.collectors.policy import RECORDED_FILES
-from diag.collectors.reading import read_tail
 from diag.collectors.records import (
     BEGIN,
     PHASES_AND_REST,
@@ -34,7 +32,7 @@ from diag.rundir.policy import RUN_READING
 from diag.words.formatting import counted, rank_ranges
 
 from .identity import Life, at_other_times, clock_of, strangers
-from .lines import read_identity, read_manifest, restart_gaps
+from .lines import read_end, read_identity, read_manifest, restart_gaps
 from .pieces import gaps_of_pieces
 
 COLUMNS = (BEGIN, STEP, TOKENS, *PHASES_AND_REST, *(phase + STILL for phase in PHASES_AND_REST))
@@ -94,7 +92,7 @@ class _Read(Struct, frozen=True):
     rank: int
     lines: tuple[_Line, ...] = ()
     gap: Gap | None = None
-    whole: bool = False  # these are all of its lines
+    whole: bool = False  # these are all lines of the run
 
     @property
     def last(self) -> int:
@@ -187,7 +185,7 @@ def _life(read: _Read) -> Life:
 
 def has_summaries(files: Iterable[RankLayout]) -> bool:
     """Whether one of the first ranks left a summary: the others are not checked before they are read."""
-    return any(os.path.lexists(rank_files.summary) for rank_files in islice(files, 8))
+    return any(numbered_parts(rank_files.summary) for rank_files in islice(files, 8))
 
 
 def _read_all(
@@ -210,15 +208,17 @@ def _read_all(
 
 
 class _Tail(Struct):
-    """The last bytes of a file; ``whole``: these are all of its bytes."""
+    """The last bytes of a stream; ``whole``: these are all of its bytes. ``from_start``: and none of it was removed."""
 
     data: bytes
     whole: bool
+    from_start: bool
 
 
 def _tail(path: Path, want: int | None = None) -> _Tail | OSError:
     try:
-        return _Tail(*read_tail(path, RUN_READING.summary_tail_bytes if want is None else want, run_of(path)))
+        data, whole = read_end(path, RUN_READING.summary_tail_bytes if want is None else want)
+        return _Tail(data, whole, whole and begins_with_run(path))
     except OSError as error:
         return error
 
@@ -248,7 +248,7 @@ def _decoded(rank: int, path: Path, tail: _Tail | OSError, steps: int, decode: C
         if not tail.whole and len(tail.data) < RECORDED_FILES.line_bytes:
             return _decoded(rank, path, _tail(path, 4 * len(tail.data)), steps, decode)
     gap = Gap(str(path), f"{counted(bad, 'invalid collector record')}; left out") if bad else None
-    return _Read(rank, tuple(reversed(lines)), gap, whole=tail.whole and len(lines) + bad == len(rows))
+    return _Read(rank, tuple(reversed(lines)), gap, whole=tail.from_start and len(lines) + bad == len(rows))
 
 
 def _same_process(line: _Line, other: _Line) -> bool:

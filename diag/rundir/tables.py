@@ -27,6 +27,7 @@ from diag.collectors.records import (
 )
 from diag.model import Gap
 from diag.model.axes import Axes
+from diag.model.retained import Retained
 from diag.traces.trace import Trace
 from diag.words.formatting import counted
 
@@ -131,6 +132,7 @@ class Tables(Struct, frozen=True):
     gaps: tuple[Gap, ...]
     durations: tuple[DurationRecords, dict[int, int]] | None = None  # of collectives, and the ranks of the processes
     store: Store | None = None  # for what analyses of a long run keep
+    retained: Retained | None = None  # of a run whose oldest records were removed
     snapshots: tuple[str, ...] = ()  # files of PyTorch's allocator: see ``diag.traces.snapshot_files``
 
     @property

@@ -217,7 +217,7 @@ def page_of(result: Result, most_ranks: int | None = None) -> Page:
         incomplete=incomplete(coverage),
         verdict=verdict_of(
             result.verdict,
-            steps_counted(attribution),
+            steps_counted(attribution, result.tables.retained),
             why=result.why,
             action=result.cause.action if result.cause is not None else "",
             bound="straggler" if result.cause is not None and result.cause.outside_of_work else "",

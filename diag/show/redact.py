@@ -183,8 +183,8 @@ _HEX = r"[0-9a-f]{1,4}"
 _IPV6 = rf"(?<![\w:])(?=[0-9a-f:]*\d)(?:{_HEX}(?::{_HEX}){{7}}|{_HEX}(?::{_HEX})*::(?:{_HEX}(?::{_HEX})*)?)(?![\w:])"
 # Names below a run directory are diag's own, and show which rank a file belongs to.
 _LAYOUT = (
-    r"(?:/(?:manifest\.json|verdict\.json|ranks(?:/\d{5,}(?:/(?:rank|steps|summary|device_steps|durations|collectives|device|stdout|log|nccl"
-    r"|heartbeat|error)\.(?:jsonl?|txt|log)|/trace-step\d+\.json(?:\.gz)?)?)?)(?![\w./-]))"
+    r"(?:/(?:manifest\.json|verdict\.json|ranks(?:/\d{5,}(?:/(?:rank|steps|summary|sums\d+|device_steps|durations|collectives|checkpoints|device|host|machine|stdout"
+    r"|log|nccl|heartbeat|error)(?:\.\d{6,18})?\.(?:jsonl?|txt|log)|/trace-step\d+\.json(?:\.gz)?)?)?)(?![\w./-]))"
 )
 
 

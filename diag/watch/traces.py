@@ -7,7 +7,6 @@ heartbeat; so the first step is chosen far enough ahead for all of them to have 
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -116,14 +115,12 @@ def ask_for_memory(
 def _reachable(
     layout: RunLayout, ranks: Sequence[int] | None, manifest: Manifest | None, now_s: float
 ) -> tuple[Mapping[int, RankLayout], Beats]:
-    """The requested ranks, which have budget left for an answer, and the heartbeats of those that train."""
+    """The requested ranks, and the heartbeats of those that train."""
     with readable(layout.ranks_folder):
         layout.ranks_folder.exists()  # raises without permission
         rank_files = job_ranks(layout).files
     files = _chosen(layout, rank_files, ranks)
-    beats = _alive(layout, files, manifest, now_s)
-    _check_room(files, _settings(manifest).byte_budget)
-    return files, beats
+    return files, _alive(layout, files, manifest, now_s)
 
 
 def _answered(layout: RunLayout, current_step: int) -> TraceAsked | None:
@@ -229,24 +226,6 @@ def _heartbeat_s(path: Path, beat: Heartbeat) -> float:
         return max(beat.unix_ns / 1e9, path.stat().st_mtime)
     except OSError:
         return beat.unix_ns / 1e9
-
-
-def _check_room(files: Mapping[int, RankLayout], byte_budget: int) -> None:
-    full = [rank for rank, rank_layout in _some(files).items() if _written(rank_layout.folder) >= byte_budget]
-    if full:
-        raise DiagError(
-            f"{rank_ranges(full)} cannot write any more: the budget of {byte_budget / 1e6:,.0f} MB per rank is used up",
-            path=files[full[0]].folder,
-            hint="start the training with a larger --byte-budget-mb",
-        )
-
-
-def _written(folder: Path) -> int:
-    try:
-        with os.scandir(folder) as entries:
-            return sum(entry.stat().st_size for entry in entries)
-    except OSError:
-        return 0
 
 
 def _step_s(files: Iterable[RankLayout]) -> float | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from diag.model.axes import axis_words
 from diag.model.breakdown import CollectiveStat, ExposedCall
+from diag.model.retained import Retained
 from diag.model.steps import Attribution, Bottleneck, Coverage, Division, Verdict
 
 from .formatting import counted, duration, listing
@@ -52,8 +53,19 @@ def divided_into(run: Mapping[str, Any]) -> str:
     return counted(run["steps"], "window" if run["steps_from"] == Division.UNDIVIDED else "step")
 
 
-def steps_counted(attribution: Attribution) -> str:
-    """How many steps of all an answer rests on; "" where no step was recorded."""
+def resolutions(left: Retained) -> str:
+    """Which steps are known, and how well."""
+    parts = [f"steps {left.first:,} to {left.last:,} are there in full"]
+    if left.phases_from is not None and left.phases_from < left.first:
+        parts.append(f"the phases of each step since step {left.phases_from:,}")
+    if left.sums_from is not None and left.sums_from < left.first:
+        parts.append(f"sums since step {left.sums_from:,}")
+    return "; ".join(parts)
+
+
+def steps_counted(attribution: Attribution, left: Retained | None = None) -> str:
+    """How many steps of all an answer rests on; "" where no step was recorded. ``left``: of a run whose oldest records
+    were removed."""
     steps = len(attribution.steps)
     if not steps:
         return ""
@@ -64,6 +76,8 @@ def steps_counted(attribution: Attribution) -> str:
     if steps == 1:
         return "one step"
     inside = ", all in profiler windows" if attribution.in_windows else ""
+    if left is not None:
+        return f"the newest {used:,} of {counted(left.steps, 'step')} counted{inside}"
     return f"{used:,} of {counted(steps, 'step')} counted{inside}"
 
 

@@ -115,10 +115,23 @@ def test_without_room_on_the_disk_the_answer_says_so(tmp_path: Path) -> None:
     training = Training(tmp_path, budget=10)
     training.windows.ask(TraceAsked(1, 2, 1))
     training.train(5)
-    assert training.windows.answer == (1, "profiler windows are no longer recorded: byte budget used up")
-    training.windows.ask(TraceAsked(2, 9, 1))
-    assert training.windows.answer == (2, "profiler windows are no longer recorded: byte budget used up")
+    number, answer = training.windows.answer
+    assert (number, answer.partition(":")[0]) == (1, "the window is not kept")
     assert training.traces() == []
+
+
+def test_the_newest_window_is_kept_at_the_budget(tmp_path: Path) -> None:
+    first = Training(tmp_path / "first")
+    first.windows.ask(TraceAsked(1, 2, 1))
+    first.train(5)
+    size = (first.files.folder / first.traces()[0]).stat().st_size
+    training = Training(tmp_path / "second", budget=3 * size // 2)
+    training.windows.ask(TraceAsked(1, 2, 1))
+    training.train(6)
+    training.windows.ask(TraceAsked(2, 9, 1))
+    training.train(12)
+    assert training.windows.answer == (2, TRACE_RECORDED)
+    assert training.traces() == ["trace-step000009.json.gz"]
 
 
 @pytest.mark.parametrize("written", ['{"traceEvents": [', None])

@@ -21,7 +21,7 @@ from diag.collectors.files import (
     replace_file,
     rewrite_file,
 )
-from diag.collectors.layout import RunLayout
+from diag.collectors.layout import RunLayout, parts_of
 from diag.collectors.manifest import read_fields, update_manifest
 from diag.collectors.records import CollectiveLine, CollectiveRow, StepRecord
 from diag.rundir.lines import read_lines
@@ -72,13 +72,67 @@ def test_a_loss_that_is_no_number_is_still_json() -> None:
     assert json.loads(encode(StepRecord(0, 0, 1, [], loss=float("nan"))))["loss"] is None
 
 
-def test_the_budget_stops_a_stream_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file, complaints = line_file(tmp_path / "x.jsonl", budget=100)
-    for _ in range(10):
-        file.write({"filler": "x" * 30})
-    assert (tmp_path / "x.jsonl").stat().st_size <= 100
-    assert complaints.messages == ["x.jsonl is no longer written: byte budget used up"]
-    assert "rank 3: x.jsonl is no longer written" in capsys.readouterr().err
+def numbers(path: Path) -> list[int]:
+    return [line["n"] for line in read_lines(path, dict)[0]]
+
+
+def test_at_the_budget_the_oldest_lines_go_and_the_newest_stay(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    file, complaints = line_file(path, budget=400)
+    for n in range(100):
+        file.write({"n": n, "filler": "x" * 15})
+        there = parts_of(path)
+        assert sum(part.stat().st_size for part in there) <= 400
+        assert len(there) <= 4
+        assert numbers(path) == list(range(n + 1 - len(numbers(path)), n + 1))
+    assert len(numbers(path)) > 6  # of the 12 that fit
+    assert not path.exists()
+    assert complaints.messages == []
+
+
+def test_lines_of_one_write_go_to_several_parts_where_they_do_not_fit_into_one(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    file, _ = line_file(path, budget=400)
+    assert file.write(*({"n": n, "filler": "x" * 15} for n in range(50))) == 50
+    assert sum(part.stat().st_size for part in parts_of(path)) <= 400
+    assert numbers(path)[-1] == 49
+
+
+def test_the_first_line_of_each_part_can_be_completed(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    file, _ = line_file(path, budget=400)
+    file.at_begin = lambda line: line.update(begin=True)
+    for n in range(20):
+        file.write({"n": n, "filler": "x" * 15})
+    for part in parts_of(path):
+        lines = [json.loads(line) for line in part.read_text().splitlines()]
+        assert [line.get("begin", False) for line in lines] == [True] + [False] * (len(lines) - 1)
+
+
+def test_a_second_recording_of_a_process_goes_on_behind_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    first, _ = line_file(path, budget=400)
+    first.write(*({"n": n, "filler": "x" * 15} for n in range(50)))
+    first.close()
+    second, _ = line_file(path, budget=400)
+    second.write({"n": 50})
+    kept = numbers(path)
+    assert kept == list(range(kept[0], 51))
+    assert sum(part.stat().st_size for part in parts_of(path)) <= 400
+
+
+def test_a_part_that_cannot_be_removed_ends_the_stream_and_not_the_training(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    file, complaints = line_file(path, budget=400)
+    for n in range(10):
+        file.write({"n": n, "filler": "x" * 15})
+    oldest = parts_of(path)[0]
+    oldest.unlink()
+    oldest.mkdir()
+    for n in range(20):
+        file.write({"n": n, "filler": "x" * 15})
+    assert len(complaints.messages) == 1
+    assert "x.jsonl is no longer written" in complaints.messages[0]
 
 
 def test_a_full_disk_costs_lines_and_not_the_training() -> None:

@@ -88,11 +88,6 @@ def no_step(layout: RunLayout) -> None:
         layout.rank(rank).steps.unlink()
 
 
-def full(layout: RunLayout) -> None:
-    settings = {**read_fields(layout)["collector"]["settings"], "byte_budget": 1_000}
-    update_manifest(layout, collector={"settings": settings})
-
-
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
@@ -101,7 +96,6 @@ def full(layout: RunLayout) -> None:
         (silent, "not reachable"),
         (no_collectors, "no collectors"),
         (no_step, "no rank has finished a step"),
-        (full, "ranks 0-1 cannot write any more"),
     ],
 )
 def test_what_cannot_be_asked_is_said(tmp_path: Path, harm: object, message: str) -> None:

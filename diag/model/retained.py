@@ -1,0 +1,25 @@
+"""Which steps of a run are known, and how well, where its oldest records were removed."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Retained(Struct, frozen=True):
+    """Numbers of steps. All records of the steps from ``first`` to ``last`` are there; of those from ``phases_from``
+    on, the phases of each step, and of those from ``sums_from`` on, sums over several; None without any."""
+
+    first: int
+    last: int
+    phases_from: int | None
+    sums_from: int | None
+
+    @property
+    def begin(self) -> int:
+        """The first step of which anything is known."""
+        return min(number for number in (self.first, self.phases_from, self.sums_from) if number is not None)
+
+    @property
+    def steps(self) -> int:
+        """The number of steps of which anything is known."""
+        return self.last + 1 - self.begin
