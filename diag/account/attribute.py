@@ -203,7 +203,8 @@ def rank_steps(tables: RankTables) -> list[RankStep]:
     traced = {step.step: step for step in traced_steps}
     steps = [traced.get(step.step, step) for step in recorded]
     if not tables.on_device:
-        return by_cpu_time(steps, blocked_in_phases(tables.steps, tables.rows, tables.scheduling))
+        blocked = blocked_in_phases(tables.steps, tables.rows, tables.scheduling)
+        return by_cpu_time(steps, blocked) if blocked or traced else steps
     if tables.on_device and traced:
         # Without a trace a GPU's communication is not known: those steps would look like pure compute.
         return [step for step in steps if step.comm_known] or steps
