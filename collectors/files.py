@@ -157,8 +157,6 @@ class LineFile:
         # Called with each record that is the first of a further part, before it is encoded: what the records refer to
         # may go with an earlier part.
         self.at_begin: Callable[[Any], object] = lambda _record: None
-        # Called with a part that is removed next.
-        self.before_removal: Callable[[Path], object] = lambda _part: None
 
     def write(self, *records: Any) -> int:
         """Writes one line per record, all in one write if they are of one part; on a full disk, the first ones that
@@ -222,7 +220,6 @@ class LineFile:
         total = size + sum(part.size for part in self._parts)
         while total > self._budget.limit and len(self._parts) > 1:
             oldest = self._parts[0]
-            self.before_removal(oldest.path)
             oldest.path.unlink(missing_ok=True)
             total -= self._parts.popleft().size
 

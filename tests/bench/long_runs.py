@@ -1,7 +1,7 @@
 """What a training of weeks leaves at its byte budget: python -m tests.bench.long_runs [--days 30] [--calls 100]
 
 One rank of a 32-layer FSDP2 training with steps of a second, on a simulated clock, through the writer of the
-collectors. docs/guides/large-jobs.md has the figures.
+collectors. docs/benchmarks/long-runs.md has the figures.
 """
 
 from __future__ import annotations
