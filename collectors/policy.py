@@ -5,6 +5,15 @@ from __future__ import annotations
 from .thresholds import Topic, threshold
 
 
+class Packers(Topic, name="packers", fixed=True):
+    """One packer a node: see ``packing``."""
+
+    look_s = threshold(5.0, "s", "chosen", "between two looks of a rank whether the packer of its node runs")
+
+
+PACKING = Packers()
+
+
 class Recording(Topic, name="recording", fixed=True):
     """What the recorder measures, how often, and what it may cost."""
 

@@ -96,6 +96,23 @@ def run(
     return subprocess.run(command, env=environment(base), check=False, **options)
 
 
+def start_detached(interpreter: str, module: str, *arguments: str, base: "Mapping[str, str]") -> None:
+    """Starts a module of ours that is no child of this one, which may be a training that waits for its children.
+    It has no standard streams: a launcher waits until all who hold its pipes have ended. OSError as Popen."""
+    import subprocess
+
+    subprocess.run(
+        ["/bin/sh", "-c", '"$@" &', "sh", interpreter, "-P", "-m", module, *arguments],
+        check=False,
+        env=environment(base),
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
 def start_training(command: "Sequence[str]", variables: "Mapping[str, str]") -> "subprocess.Popen[bytes]":
     """Starts the user's own command, found and run as a shell would, with these variables added. OSError as Popen."""
     import subprocess

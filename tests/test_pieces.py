@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,18 @@ def test_a_rank_that_two_pieces_of_a_job_hold_is_a_stated_gap(tmp_path: Path) ->
     result = open_run(*roots(pieces))
     assert result.attribution.ranks == (0, 1, 2, 3)
     assert f"{pieces[1].rank(2).folder}: rank 2 is also in {pieces[0].rank(2).folder}" in reasons(result)
+
+
+@pytest.mark.parametrize(("codes", "expected"), [((0, 0), 0), ((0, None), None), ((None, 3), 3), ((0, 3), 3)])
+def test_a_run_ended_as_its_nodes_did(
+    codes: tuple[int | None, int | None], expected: int | None, tmp_path: Path
+) -> None:
+    pieces = split(recorded(tmp_path / "whole"), tmp_path / "pieces", [(0, 1), (2, 3)])
+    shutil.copy(pieces[0].manifest, pieces[1].manifest)
+    for piece, code in zip(pieces, codes, strict=True):
+        edit(piece.manifest, exit_code=code)
+    (joined,) = local_paths(roots(pieces))
+    assert json.loads(RunLayout(Path(joined)).manifest.read_text())["exit_code"] == expected
 
 
 def test_a_piece_that_grew_is_read_again(tmp_path: Path) -> None:

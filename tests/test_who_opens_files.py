@@ -39,6 +39,8 @@ REASONS = {
     "collectors/scheduling.py": "/proc",
     # Folders whose entries are looked at one by one, without following links.
     "diag/traces/cache.py": "its own entries, and its own sources for their version",
+    "collectors/packing.py": "a lock",
+    "diag/rundir/copies.py": "a local copy of its own",
     "diag/rundir/local.py": "a folder's names",
     "diag/rundir/pieces.py": "a run's own folders",
     "diag/serve/server.py": "only whether a folder can be listed",

@@ -31,10 +31,19 @@ from ..fence import Fence, ignore
 from ..files import Complaints, append_to, create_file, encode
 from ..identity import identify, rank_and_world
 from ..layout import RunLayout
+from ..packing import Keeper, make_private, packing_from
 from ..policy import RECORDING
 from ..records import Unrecorded
 from ..session import Collector
-from ..settings import OWNER_VARIABLE, CollectorSettings, restarts, run_dir_from, settings_from, wanted
+from ..settings import (
+    OWNER_VARIABLE,
+    RUN_DIR_VARIABLE,
+    CollectorSettings,
+    restarts,
+    run_dir_from,
+    settings_from,
+    wanted,
+)
 from ..strategies import DDP, DEEPSPEED, FSDP1, FSDP2, ZERO1
 from . import hooks
 from .boot import AfterImport
@@ -124,6 +133,7 @@ class Attachment:
         self._handles: list[Any] = []  # of hooks that stay until the training has ended
         self._child_ends: Finalize[Any] | None = None  # set in a process of multiprocessing
         self._collector: Collector | None = None
+        self._packed: Keeper | None = None
         self._error_file: Path | None = None  # of a process that is recorded, or was
         # Rank, world size and number of steps when the process group was destroyed.
         self._before: tuple[int, int, int] | None = None
@@ -205,6 +215,7 @@ class Attachment:
         collector = Collector(self.run_dir, self._settings, device_in_use(), self._timer, self.fence, steps)
         self._collector, self._error_file = collector, collector.error_file
         collector.__enter__()
+        self._keep_packed()
         self.events.record(collector, steps)
         collector.followed_by(self.events)
         if self._child_ends is None and multiprocessing.parent_process() is not None:
@@ -216,6 +227,13 @@ class Attachment:
         if self._own_profiler:
             collector.no_windows("the training runs its own profiler")
         collector.describe(world_size=world_size, backend=backend_in_use(), collector={"attached": self._about()})
+
+    def _keep_packed(self) -> None:
+        """Sees to it that what is recorded leaves this node, if the launcher wants that."""
+        packing, folder = packing_from(), os.environ.get(RUN_DIR_VARIABLE)
+        if packing is not None and folder and self._packed is None and not self._explicit:
+            self._packed = Keeper(Path(folder), packing, _say)
+            self._packed.start()
 
     def _goes_on_as_another(self, rank: int, world_size: int) -> str:
         """Why the steps after the process group was destroyed do not belong to those before it; "" if they do."""
@@ -444,6 +462,8 @@ def arm(imports: AfterImport) -> None:
     global armed
     run_dir = run_dir_from()
     if run_dir is not None:
+        if packing_from() is not None:
+            make_private(Path(os.environ[RUN_DIR_VARIABLE]))
         armed = Attachment(run_dir, settings_from(), fence=imports.fence)
         armed.install(imports)
 

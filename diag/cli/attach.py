@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from diag.cli.reading import no_dash
 from diag.cli.recording import SKIP, RecordingOptions, with_options
 from diag.errors import DiagError, ExitCode
 from diag.words.terminal import put
@@ -20,7 +18,13 @@ _FORMATS = ("shell", "lines", "json")
 
 @with_options(RecordingOptions, panels=False)
 def attach(
-    out: Annotated[Path, typer.Option(help="Run directory, on storage that all nodes share.", callback=no_dash)],
+    out: Annotated[
+        str,
+        typer.Option(
+            help="Run directory, on storage that all nodes share; or an address (s3://bucket/run, sftp://...), to "
+            "which one process a node writes."
+        ),
+    ],
     output: Annotated[
         str,
         typer.Option(
@@ -39,12 +43,18 @@ def attach(
     """
     if output not in _FORMATS:
         raise DiagError(f"--format is one of {', '.join(_FORMATS)}, not {output}", exit_code=ExitCode.USAGE)
+    from diag.collectors.packing import PACK_VARIABLE
     from diag.collectors.settings import SITE, attached, python_path
     from diag.watch.launch import Launch, open_run_directory
+    from diag.watch.packing import place_of
 
-    settings = RecordingOptions(trace_skip=trace_skip, **values).of_collectors()
-    layout = open_run_directory(out, Launch(nproc=1), sys.argv[1:], "attach")
+    options = RecordingOptions(out=out, trace_skip=trace_skip, **values)
+    settings = options.of_collectors()
+    folder, packing = place_of(out, options.pack, options.pack_interval)
+    layout = open_run_directory(folder, Launch(nproc=1), sys.argv[1:], "attach")
     variables = attached(layout.root, settings)
+    if packing is not None:
+        variables[PACK_VARIABLE] = packing.to_json()
     everything = {**variables, "PYTHONPATH": python_path()}
     if output == "json":
         put(f"{json.dumps(everything)}\n")

@@ -76,7 +76,19 @@ SKIP = 10  # steps before the first window, so that warm-up is over
 class RecordingOptions:
     """What the collectors of any training write, and where: ``diag run`` and ``diag attach``."""
 
-    out: Path | None = option(None, COLLECT, "Run directory; by default runs/<time>-<strategy>.")  # noqa: RUF009
+    out: str | None = option(
+        None,
+        COLLECT,
+        "Run directory; by default runs/<time>-<strategy>. Or an address (s3://bucket/run, sftp://...): then each node "
+        "records in a folder of its own, and one process of it writes there.",
+    )
+    pack: bool = option(
+        False,
+        COLLECT,
+        "Write to a shared folder by one process a node, too.",
+        "--pack/--no-pack",
+    )
+    pack_interval: float = option(30.0, COLLECT, "Seconds between two writes of a node.", least=1)
     trace: bool = option(True, COLLECT, "Record a torch.profiler window.", "--trace/--no-trace")
     trace_skip: int | None = option(
         None, COLLECT, "Steps before the first window; by default 10, fewer in a short run."

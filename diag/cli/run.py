@@ -18,9 +18,11 @@ from diag.collectors.settings import COLLECT_VARIABLE, CollectorSettings
 from diag.collectors.trainer.keys import option, options_of
 from diag.collectors.trainer.options import COLLECT, LAUNCH, TrainerOptions
 from diag.errors import DiagError, ExitCode
+from diag.words.places import shown as name_of
 from diag.words.terminal import console, flush_or_drop, say
 
 if TYPE_CHECKING:
+    from diag.collectors.packing import Packing
     from diag.watch.launch import Launch, Outcome
     from diag.watch.notify import Notifier
 
@@ -83,7 +85,7 @@ def _say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool) ->
             with after_training(_print_message):
                 say_why(layout)  # of every attempt
         if _has_steps(newest):
-            say(f"      what was recorded until then: diag analyze {newest.root}", err=True)
+            say(f"      what was recorded until then: diag analyze {name_of(str(newest.root))}", err=True)
     elif collect:
         from diag.ended.rundir import needs_triage
 
@@ -91,7 +93,8 @@ def _say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool) ->
             if needs_triage(newest):
                 _print_message("the training ended with exit code 0, and not every rank reached its end")
                 say_why(newest)
-        say(f"Recorded in {newest.root}. Next: diag analyze {newest.root}", err=shown)
+        recorded = name_of(str(newest.root))
+        say(f"Recorded in {recorded}. Next: diag analyze {recorded}", err=shown)
 
 
 def _say_verdict(layout: RunLayout, shown: bool) -> None:
@@ -302,6 +305,7 @@ def _run_bundled(options: RunOptions) -> int:
     from diag.collectors.trainer.refusals import validate, validate_backend, without_effect
     from diag.watch.launch import bundled, open_run_directory, require_torch
     from diag.watch.notify import without_addresses
+    from diag.watch.packing import packed, place_of
 
     trainer, launch, settings = options.of_trainer(), options.of_launch(), options.of_collectors()
     steps = trainer.steps
@@ -323,8 +327,9 @@ def _run_bundled(options: RunOptions) -> int:
         say(f"diag: {sentence}", err=True)
     if settings.trace and settings.trace_skip >= steps:
         say(f"diag: --trace-skip {settings.trace_skip}: no window will be recorded in {steps} steps", err=True)
+    folder, packing = place_of(options.out, options.pack, options.pack_interval)
     layout = open_run_directory(
-        options.out,
+        folder,
         launch,
         without_addresses(sys.argv[1:]),
         trainer.strategy,
@@ -333,13 +338,16 @@ def _run_bundled(options: RunOptions) -> int:
         injected=list(trainer.inject),
         resumed_from=trainer.resume or "",
     )
-    return say_end(layout, bundled(layout, launch, settings, trainer), options.collect, quiet=options.quiet)
+    with packed(layout.root, packing, launch.say):
+        outcome = bundled(layout, launch, settings, trainer)
+    return say_end(_with_other_nodes(layout, packing), outcome, options.collect, quiet=options.quiet)
 
 
 def _run_own(context: typer.Context, command: list[str], options: RunOptions) -> int:
     """The exit code of a training of the user's: a script or module under torchrun, or a launcher's command."""
     from diag.watch.launch import environment_of, open_run_directory, require_torch, run_command, run_script
     from diag.watch.notify import without_addresses
+    from diag.watch.packing import packed, place_of
 
     if not command:
         raise DiagError("-m needs the name of a module", exit_code=ExitCode.USAGE)
@@ -359,13 +367,29 @@ def _run_own(context: typer.Context, command: list[str], options: RunOptions) ->
         ends_hung=named,  # a hung run is ended only if the user set the limit
     )
     world_size = launch.world_size if is_script else None
+    folder, packing = place_of(options.out, options.pack, options.pack_interval)
     layout = open_run_directory(
-        options.out, launch, without_addresses(sys.argv[1:]), Path(command[0]).stem, world_size=world_size
+        folder, launch, without_addresses(sys.argv[1:]), Path(command[0]).stem, world_size=world_size
     )
     settings = options.of_collectors()
-    launch = replace(launch, environment=environment_of(layout, settings, collect))
+    launch = replace(launch, environment=environment_of(layout, settings, collect, packing if not is_script else None))
     start = partial(run_script, module=options.module) if is_script else run_command
-    return say_end(layout, start(layout, launch, settings, command), collect, True, options.quiet)
+    with packed(layout.root, packing, launch.say):
+        outcome = start(layout, launch, settings, command)
+    return say_end(_with_other_nodes(layout, packing), outcome, collect, shown=True, quiet=options.quiet)
+
+
+def _with_other_nodes(layout: RunLayout, packing: Packing | None) -> RunLayout:
+    """The run with what other nodes have stored of it, if it is packed and can be read."""
+    if packing is not None:
+        from diag.rundir.local import local_path
+        from diag.watch.launch import after_training
+
+        with after_training(_print_message):
+            run = RunLayout(local_path(packing.to))
+            if run.is_run():
+                return run
+    return layout
 
 
 def _is_on_command_line(context: typer.Context, name: str) -> bool:

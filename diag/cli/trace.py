@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from diag.cli.reading import rank_list
 from diag.errors import ExitCode
+from diag.words.places import shown
 from diag.words.terminal import put, say
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def trace(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory of the job.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run directory of the job, or its address.")],
     steps: Annotated[int, typer.Option(help="Steps to record.", min=1, max=100)] = 3,
     ranks: Annotated[
         str | None, typer.Option(metavar="RANKS", help="Ranks to record, for example 0,17-19; by default all.")
@@ -53,20 +54,30 @@ def trace(
     Exit code 0: all ranks recorded it; 4: some did not (each is listed with the reason); 1: none did.
     """
     from diag.collectors.layout import RunLayout
+    from diag.collectors.reading import read_regular
+    from diag.rundir.local import local_path
+    from diag.store.policy import SEGMENTS
+    from diag.store.segments import REQUESTS
+    from diag.store.stores import Store
     from diag.watch import traces as asking
 
     from .reading import reading_progress
 
-    layout = RunLayout(run)
+    layout = RunLayout(local_path(run))
     chosen = rank_list(ranks) if ranks is not None else None
     if memory:
         asked = asking.ask_for_memory(layout, chosen, "diag trace --memory")
     else:
         asked = asking.ask(layout, steps, chosen, "diag trace", ahead)
+    is_copy = str(layout.root) != run
+    if is_copy:  # the packers of the nodes hand the request to the ranks
+        request = read_regular(layout.trace_asked, SEGMENTS.most_request_bytes)
+        Store(run).write(f"{REQUESTS}/{layout.trace_asked.name}", request)
     answers: list[Answer] = []
     if wait:
         with reading_progress("waiting") as progress:
-            answers = asking.wait(layout, asked, progress)
+            refresh = partial(local_path, run) if is_copy else None
+            answers = asking.wait(layout, asked, progress, refresh=refresh)
     if as_json:
         put(json.dumps(_document(asked, answers)) + "\n")
     else:
@@ -76,14 +87,14 @@ def trace(
         raise typer.Exit(ExitCode.DATA_INCOMPLETE if done else ExitCode.ERROR)
 
 
-def _print(run: Path, asked: TraceAsked, answers: list[Answer]) -> None:
+def _print(run: str, asked: TraceAsked, answers: list[Answer]) -> None:
     request = f"Steps {asked.first_step} to {asked.first_step + asked.count - 1}"
     if asked.memory:
         request = f"Memory snapshots at step {asked.first_step} or later"
     say(request + ("." if answers else f" are asked for; {run} will have them."))
     for answer in answers:
         if answer.path is not None:
-            say(f"rank {answer.rank}: {answer.path} ({answer.path.stat().st_size / 1e6:.1f} MB)")
+            say(f"rank {answer.rank}: {shown(str(answer.path))} ({answer.path.stat().st_size / 1e6:.1f} MB)")
         else:
             say(f"rank {answer.rank}: no {'snapshot' if asked.memory else 'trace'}: {answer.why_not}")
     if any(answer.path is not None for answer in answers):

@@ -19,14 +19,19 @@ from typing import Any
 import msgspec
 
 from diag.collectors.files import replace_file
-from diag.collectors.layout import MANIFEST, RANKS, RunLayout
+from diag.collectors.layout import MANIFEST, RANKS, RunLayout, is_folder
 from diag.collectors.reading import read_regular
 from diag.errors import DiagError
+from diag.model import Gap
 from diag.rundir.policy import RUN_READING
 from diag.store.policy import STORES
+from diag.store.segments import FOLDER as SEGMENTS_FOLDER
+from diag.store.segments import DamagedSegmentError, Entry, decode, missing_of, newest_of
 from diag.store.stores import Store, Version, own_folder
 from diag.words.formatting import masked
 from diag.words.places import show_as
+
+from .pieces import grouped, join
 
 _STATE = "copy.json"
 _GROWS = (".jsonl", ".txt", ".log")
@@ -44,8 +49,9 @@ def copy_of(address: str, base: Path) -> Path | None:
     if there is none. DiagError where the store cannot be read, or the copy not be written."""
     store = Store(address)
     files = store.files()
+    packed = newest_of(files)
     roots = _runs_in(files)
-    if not roots:
+    if not roots and not packed:
         return None
     name = address.rstrip("/").rpartition("/")[2] or "run"
     folder = base / "runs" / sha256(address.encode()).hexdigest()[:24]
@@ -53,15 +59,19 @@ def copy_of(address: str, base: Path) -> Path | None:
         own_folder(folder)
         remove_unused(folder.parent)
         with _alone(folder):
-            _update(store, {name: files[name] for name in files if _is_record(name, roots)}, folder, folder / name)
+            target = folder / name
+            if packed:
+                _unpack(store, files, packed, folder, target)
+            else:
+                _update(store, {name: files[name] for name in files if _is_record(name, roots)}, folder, target)
     except OSError as error:
         raise DiagError(
             f"the local copy cannot be written: {error.strerror or error}",
             path=folder,
             hint="DIAG_CACHE names a folder with room for it",
         ) from error
-    show_as({folder / name: masked(address.rstrip("/"))})
-    return folder / name
+    show_as({target: masked(address.rstrip("/"))})
+    return target
 
 
 def _runs_in(files: Mapping[str, Version]) -> list[str]:
@@ -115,6 +125,108 @@ def _fetch(store: Store, name: str, version: Version, path: Path, grown: bool) -
                 file.write(data[len(end) :])
                 return
     replace_file(path, store.read(name))
+
+
+# -- segments ----------------------------------------------------------------------------------------------------------
+
+
+class _File(msgspec.Struct, array_like=True):
+    generation: int
+    size: int  # -1: removed
+
+
+class _Nodes(msgspec.Struct):
+    """What of the segments is in the copy: by node its files, and by name the segments that were read."""
+
+    files: dict[str, dict[str, _File]] = {}
+    read: dict[str, tuple[int, str]] = {}
+    gaps: dict[str, str] = {}  # by segment
+
+
+def _unpack(
+    store: Store,
+    files: Mapping[str, Version],
+    packed: Mapping[str, list[tuple[int, int, str]]],
+    folder: Path,
+    run: Path,
+) -> None:
+    """Applies the segments that are new, and joins the nodes: as a run directory, or a folder of them where they are of
+    several jobs."""
+    state = _Nodes()
+    with suppress(OSError, msgspec.MsgspecError):
+        state = msgspec.json.decode(read_regular(folder / _STATE, RUN_READING.most_copy_state_bytes), type=_Nodes)
+    try:
+        for node, segments in packed.items():
+            for _, _, name in segments:
+                version = files[name].size, files[name].stamp
+                if state.read.get(name) != version:
+                    _apply(store, name, folder / "nodes" / node, state)
+                    state.read[name] = version
+    finally:
+        current = {name for segments in packed.values() for _, _, name in segments}
+        state.read = {name: version for name, version in state.read.items() if name in current}
+        state.gaps = {name: reason for name, reason in state.gaps.items() if name in current}
+        replace_file(folder / _STATE, msgspec.json.encode(state))
+    last = {segments[-1][2] for segments in packed.values()}  # it may be under way
+    gaps = [Gap(masked(f"{store.address}/{name}"), why) for name, why in state.gaps.items() if name not in last]
+    for node, numbers in missing_of(packed).items():
+        which = ", ".join(map(str, numbers))
+        gaps.append(
+            Gap(masked(f"{store.address}/{SEGMENTS_FOLDER}/{node}"), f"segment {which} of this node is missing")
+        )
+    nodes = [folder / "nodes" / node for node in packed if is_folder(folder / "nodes" / node)]
+    show_as({node: masked(f"{store.address}/{SEGMENTS_FOLDER}/{node.name}") for node in nodes})
+    with_ranks = [str(node) for node in nodes if RunLayout(node).ranks()]
+    without = [str(node) for node in nodes if str(node) not in with_ranks]
+    jobs = grouped(with_ranks).jobs
+    if len(jobs) > 1:
+        for job in jobs:
+            join(job, run / Path(job[0]).name, gaps)
+    else:
+        join([*(jobs[0] if jobs else []), *without], run, gaps)
+
+
+def _apply(store: Store, name: str, target: Path, state: _Nodes) -> None:
+    state.gaps.pop(name, None)
+    try:
+        segment = decode(store.read(name))
+    except DamagedSegmentError as error:
+        state.gaps[name] = f"{error}; left out"
+        return
+    known = state.files.setdefault(target.name, {})
+    for entry in segment.entries:
+        if reason := _apply_entry(entry, target / entry.name, known):
+            state.gaps[name] = reason
+
+
+def _apply_entry(entry: Entry, path: Path, known: dict[str, _File]) -> str:
+    """Brings one file up to date; returns why that is not possible, or ""."""
+    before = known.get(entry.name)
+    if before is not None and entry.generation < before.generation:
+        return ""
+    if entry.removed:
+        path.unlink(missing_ok=True)
+        known[entry.name] = _File(entry.generation, -1)
+        return ""
+    size = before.size if before is not None and before.generation == entry.generation else 0
+    if size < 0 or (size and size >= entry.offset + len(entry.data)):
+        return ""
+    if size < entry.offset:
+        return f"continues {entry.name}, of which a part before was lost; left out"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if size == 0:
+        replace_file(path, entry.data)
+    else:
+        with path.open("r+b") as file:
+            file.seek(size)
+            file.write(entry.data[size - entry.offset :])
+            file.truncate()
+    os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns))
+    known[entry.name] = _File(entry.generation, entry.offset + len(entry.data))
+    return ""
+
+
+# -- copies ------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager

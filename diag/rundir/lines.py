@@ -33,8 +33,9 @@ from diag.collectors.layout import (
 )
 from diag.collectors.manifest import SHARED
 from diag.collectors.masking import masked, without_secrets
+from diag.collectors.packing import ABOUT
 from diag.collectors.policy import RECORDED_FILES
-from diag.collectors.reading import open_regular, read_regular, read_tail, too_large
+from diag.collectors.reading import open_regular, read_object, read_regular, read_tail, too_large
 from diag.collectors.records import Asked, Heartbeat, Manifest, RankExit, RankRecord, TraceAsked
 from diag.errors import DiagError
 from diag.model import DAMAGED, Gap
@@ -496,6 +497,15 @@ def read_end(stream: Path, most: int) -> tuple[bytes, bool]:
         if len(data) >= most:
             return data, whole and part == found[0]
     return data, True
+
+
+def delay_ns(layout: RunLayout) -> int:
+    """By how much the newest records of a run may be late: that of a packer that carries them. 0 without one."""
+    for root in (layout.root, layout.root.parent):
+        interval_s = read_object(root / ABOUT, root).get("interval_s")
+        if isinstance(interval_s, int | float) and 0 < interval_s < RUN_READING.longest_interval_s:
+            return int(RUN_READING.intervals_late * interval_s * 1e9)
+    return 0
 
 
 def restart_gaps(layout: RunLayout) -> list[Gap]:

@@ -18,6 +18,7 @@ from diag.collectors.reading import natural
 from diag.errors import DiagError
 from diag.rundir.policy import RUN_READING
 from diag.store.policy import STORES
+from diag.store.segments import FOLDER as SEGMENTS_FOLDER
 from diag.store.stores import is_remote
 
 from .pieces import Grouped, grouped, joined, may_be_piece
@@ -41,13 +42,14 @@ def local_paths(paths: Sequence[Path | str]) -> list[str]:
 
 
 def _local(path: str) -> str:
-    if not is_remote(path):
+    if not is_remote(path) and not (is_folder(path) and is_folder(f"{path}/{SEGMENTS_FOLDER}")):
         return path
     from diag.traces.text_stream import may_be_trace
 
+    from .copies import copy_of
+
     if "::" in path or may_be_trace(path):  # fsspec's way to open a file within another
         return path
-    from .copies import copy_of
 
     copy = copy_of(path, copies_folder())
     return path if copy is None else str(copy)

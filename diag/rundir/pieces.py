@@ -149,15 +149,17 @@ def grouped(folders: Sequence[str]) -> Grouped:
 # -- joining -----------------------------------------------------------------------------------------------------------
 
 
-def join(folders: Sequence[str], target: Path) -> None:
+def join(folders: Sequence[str], target: Path, gaps: Sequence[Gap] = ()) -> None:
     """Makes ``target`` the run directory of these pieces, or brings it up to date. Every attempt is joined: the
-    training after a restart is in a folder of its own. OSError where it cannot be written."""
+    training after a restart is in a folder of its own. ``gaps``: what of the pieces is known to be lost. OSError where
+    it cannot be written."""
     pieces = [RunLayout(Path(folder)) for folder in folders]
     attempts = sorted({number for piece in pieces for number in (0, *_restarts(piece))})
     for number in attempts:
         at = RunLayout(target).restart(number)
-        _join_attempt([of_piece for piece in pieces if is_folder((of_piece := piece.restart(number)).root)], at)
-    together = " + ".join(folders)
+        of_attempt = [of_piece for piece in pieces if is_folder((of_piece := piece.restart(number)).root)]
+        _join_attempt(of_attempt, at, gaps)
+    together = " + ".join(map(shown, folders))
     show_as({target: together, RunLayout(target).ranks_folder: together})
 
 
@@ -166,13 +168,14 @@ def _restarts(layout: RunLayout) -> Iterator[int]:
         yield int(restart.root.name.rpartition("-")[2])
 
 
-def _join_attempt(pieces: Sequence[RunLayout], target: RunLayout) -> None:
+def _join_attempt(pieces: Sequence[RunLayout], target: RunLayout, lost: Sequence[Gap]) -> None:
     target.ranks_folder.mkdir(parents=True, exist_ok=True)
     taken, gaps = _ranks_of(pieces)
+    gaps += lost
     names = {}
     for rank, files in taken.items():
         _follow(files.folder, target.rank(rank).folder)
-        names[target.rank(rank).folder] = str(files.folder)
+        names[target.rank(rank).folder] = shown(str(files.folder))
     with os.scandir(target.ranks_folder) as entries:
         stale = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
     for folder in stale:
@@ -193,7 +196,7 @@ def _ranks_of(pieces: Sequence[RunLayout]) -> tuple[dict[int, RankLayout], list[
     for piece in pieces:
         for rank, files in piece.ranks().items():
             if refusal := folder_refusal(files.folder, piece.root):
-                gaps.append(Gap(str(files.folder), f"rank {rank}: {refusal}"))
+                gaps.append(Gap(shown(str(files.folder)), f"rank {rank}: {refusal}"))
             else:
                 found.setdefault(rank, []).append((files, read_identity(files)[0]))
     jobs = Counter(identity.job for several in found.values() for _, identity in several if identity is not None)
@@ -206,8 +209,8 @@ def _ranks_of(pieces: Sequence[RunLayout]) -> tuple[dict[int, RankLayout], list[
             if not _differ(identity, other):
                 chosen = max(chosen, files, key=lambda copy: _size(copy.steps))
                 continue
-            reason = f"rank {rank} is also in {chosen.folder}, recorded by another process; left out"
-            gaps.append(Gap(str(files.folder), reason))
+            reason = f"rank {rank} is also in {shown(str(chosen.folder))}, recorded by another process; left out"
+            gaps.append(Gap(shown(str(files.folder)), reason))
         taken[rank] = chosen
     return taken, gaps
 
@@ -226,7 +229,7 @@ def _join_others(pieces: Sequence[RunLayout], taken: Mapping[int, RankLayout], t
     for name, source in wanted.items():
         if name not in merged:
             _same(source, target.at(name))
-            names[target.at(name)] = str(source)
+            names[target.at(name)] = shown(str(source))
     _write(target.manifest, _manifest_of(ordered), private=True)
     lines = b"".join(_content(piece.unrecorded, piece) for piece in ordered)
     _write(target.unrecorded, lines)
@@ -250,7 +253,7 @@ def _manifest_of(ordered: Sequence[RunLayout]) -> bytes:
         merged |= {name: value for name, value in other.items() if merged.get(name) in (None, "", 0, {}, [])}
     codes = [fields.get("exit_code") for fields in manifests]
     failed = next((code for code in codes if code), None)
-    merged["exit_code"] = failed if failed is not None or None not in codes else None
+    merged["exit_code"] = failed if failed or None in codes else 0
     return encode(merged)
 
 

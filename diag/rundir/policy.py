@@ -178,6 +178,13 @@ class RunReading(Topic, name="run-reading", fixed=True):
         "reading rank.json of ten thousands takes minutes on shared storage",
     )
     most_copy_state_bytes = threshold(256 << 20, "bytes", "chosen", "of the list of files of a local copy")
+    intervals_late = threshold(
+        2.5,
+        "times",
+        "chosen",
+        "times a packer's interval: what is written after a segment comes with the next",
+    )
+    longest_interval_s = threshold(3600.0, "s", "chosen", "of a packer, for how late its records may be")
     most_pieces = threshold(4_096, "pieces", "chosen", "run directories in a folder that may be pieces of one job")
     most_piece_bytes = threshold(
         16 << 20, "bytes", "chosen", "of a file next to the ranks that is merged where pieces of a run are joined"

@@ -19,13 +19,22 @@ from threading import Lock
 
 from msgspec import Struct
 
-from diag.collectors.layout import RankLayout
+from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import CHECKPOINT, EVALUATION, FAILED, CheckpointRecord, Manifest, RankRecord
 from diag.rundir.policy import SILENCE
 from diag.words.formatting import elapsed, listing, spaced
 
 from .beats import Beat, beat_of, members_of, waited_for
-from .lines import LastStep, each_piece, last_steps, process_runs, read_heartbeat, read_identity, read_last_lines
+from .lines import (
+    LastStep,
+    delay_ns,
+    each_piece,
+    last_steps,
+    process_runs,
+    read_heartbeat,
+    read_identity,
+    read_last_lines,
+)
 
 BUSY_PHASES = (CHECKPOINT, EVALUATION)  # long by nature, and often on one rank alone
 
@@ -195,6 +204,8 @@ def judge(
     end = ended_as(manifest) if manifest is not None else None
     if end is not None:
         return Judged(end, changed_ns)
+    if ranks:
+        now_ns -= delay_ns(RunLayout(next(iter(ranks.values())).run))
     read = _read(ranks, now_ns)
     if manifest is None and not any(rank.beat for rank in read.values()):
         return Judged(State.RECORDED, changed_ns)

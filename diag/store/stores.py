@@ -122,6 +122,15 @@ class Store:
             raise
 
 
+def require_client(address: str) -> None:
+    """DiagError where the package of the address's protocol is not installed, or there is no such protocol. Connects
+    to nothing."""
+    from fsspec import get_filesystem_class
+
+    with store_errors(address):
+        get_filesystem_class(address.partition("://")[0])
+
+
 def is_plain_name(name: str) -> bool:
     """Whether a relative name leads nowhere else, on this file system either."""
     parts = name.split("/")

@@ -25,6 +25,7 @@ from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import make_manifest, update_manifest
 from diag.collectors.masking import option_of_mask
+from diag.collectors.packing import PACK_VARIABLE, Packing
 from diag.collectors.policy import RECORDED_FILES
 from diag.collectors.reading import read_tail
 from diag.collectors.records import RankExit
@@ -401,12 +402,15 @@ def bundled(layout: RunLayout, launch: Launch, settings: CollectorSettings, opti
     return torchrun(layout, replace(launch, environment=environment), settings, command, options.timeout_s)
 
 
-def environment_of(layout: RunLayout, settings: CollectorSettings, collect: bool = True) -> dict[str, str]:
+def environment_of(
+    layout: RunLayout, settings: CollectorSettings, collect: bool = True, packing: Packing | None = None
+) -> dict[str, str]:
     """The environment variables with which a training's processes record it; without ``collect``, those that switch
-    recording off."""
+    recording off. ``packing``: of nodes on which no launcher of ours starts a packer."""
     if not collect:
         return {COLLECT_VARIABLE: "off"}
-    return {**attached(layout.root, settings), "PYTHONPATH": python_path()}
+    packed = {PACK_VARIABLE: packing.to_json()} if packing is not None else {}
+    return {**attached(layout.root, settings), **packed, "PYTHONPATH": python_path()}
 
 
 def run_script(

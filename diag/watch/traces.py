@@ -25,7 +25,7 @@ from diag.collectors.records import TRACE_PENDING, TRACE_RECORDED, Heartbeat, Ma
 from diag.collectors.settings import CollectorSettings
 from diag.errors import DiagError, readable
 from diag.rundir.job_ranks import job_ranks
-from diag.rundir.lines import last_steps, read_heartbeat, read_manifest, read_trace_asked
+from diag.rundir.lines import delay_ns, last_steps, read_heartbeat, read_manifest, read_trace_asked
 from diag.rundir.policy import SILENCE
 from diag.watch.policy import WATCHING
 from diag.words.formatting import rank_ranges
@@ -66,9 +66,10 @@ def ask(
     step_s = _step_s([files[rank] for rank in beats])
     if step_s is None:
         raise DiagError("no rank has finished a step yet", path=layout.root, hint="retry when the training is running")
-    ahead = ahead_s if ahead_s is not None else 2 * settings.interval_s + WATCHING.margin_s
+    late_s = delay_ns(layout) / 1e9
+    ahead = ahead_s if ahead_s is not None else 2 * settings.interval_s + WATCHING.margin_s + late_s
     age_s = max(0.0, now() - min(beat.unix_ns for beat in beats.values()) / 1e9)
-    first = current_step + ceil((ahead + min(age_s, SILENCE.silent_s)) / step_s) + settings.trace_warmup + 1
+    first = current_step + ceil((ahead + min(age_s, SILENCE.silent_s + late_s)) / step_s) + settings.trace_warmup + 1
     trace_request = TraceAsked(
         number=before.number + 1 if before is not None else 1,
         first_step=first,
@@ -154,11 +155,16 @@ def wait(
     progress: Callable[[int, int, str], None] | None = None,
     interval_s: float = 0.5,
     patience_s: float = WATCHING.patience_s,
+    refresh: Callable[[], object] | None = None,
 ) -> list[Answer]:
-    """Waits for the answers of all ranks, or until no rank has begun a step for ``patience_s`` seconds."""
+    """Waits for the answers of all ranks, or until no rank has begun a step for ``patience_s`` seconds, and for as long
+    as records may be late. ``refresh``: brings a local copy of the run up to date."""
     reached, since = -1, time.monotonic()
+    late_s = delay_ns(layout) / 1e9
     while True:
         looked = time.monotonic()
+        if refresh is not None:
+            refresh()
         replies = answers(layout, trace_request)
         waiting = sum(answer.open for answer in replies)
         step = max((beat.step for beat in _beats(_some(_requested_ranks(layout, trace_request))).values()), default=-1)
@@ -172,8 +178,8 @@ def wait(
             return replies
         if step > reached:
             reached, since = step, time.monotonic()
-        if time.monotonic() - since > patience_s:
-            reason = f"has not answered, and no rank has begun a step for {patience_s:.0f} s"
+        if time.monotonic() - since > patience_s + late_s:
+            reason = f"has not answered, and no rank has begun a step for {patience_s + late_s:.0f} s"
             return [Answer(a.rank, why_not=reason) if a.open else a for a in replies]
         time.sleep(max(interval_s, time.monotonic() - looked))  # with very many ranks a look takes seconds
 
@@ -207,6 +213,7 @@ def _alive(layout: RunLayout, files: Mapping[int, RankLayout], manifest: Manifes
             path=layout.root,
             hint="start the training without --no-collect",
         )
+    now_s -= delay_ns(layout) / 1e9
     ages = {rank: now_s - _heartbeat_s(files[rank].heartbeat, beat) for rank, beat in beats.items()}
     active = {rank: beat for rank, beat in beats.items() if not beat.done and ages[rank] < SILENCE.silent_s}
     if active:

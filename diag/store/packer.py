@@ -1,0 +1,356 @@
+"""The packer: a process on each node that writes what the ranks wrote there to a store, one segment an interval.
+
+``python -m diag.store.packer FOLDER``, with ``collectors.packing.Packing`` in the environment. What it has not stored
+stays in the folder, so a store that is away costs nothing but time, as long as the ranks keep the records. What it has
+stored is noted in the folder, so the next packer goes on there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from diag.collectors.files import replace_file
+from diag.collectors.layout import RankLayout, RunLayout
+from diag.collectors.packing import ABOUT, HIDDEN, Packing, lock, packing_from
+from diag.collectors.reading import open_regular, read_object, read_regular, walk
+from diag.collectors.text import visible
+from diag.errors import DiagError
+from diag.store.policy import SEGMENTS, STORES
+from diag.store.segments import REQUESTS, Entry, Segment, decode, encode, merged, name_of, raw_bytes
+from diag.store.stores import Store, own_folder
+
+_DOCUMENTS = (".json",)  # written anew, never continued
+_DERIVED = frozenset(entry.name for entry in (RunLayout(Path()).tables, RunLayout(Path()).verdict))
+
+
+class _Sent(msgspec.Struct):
+    """What of a file is in the store. ``end``: its last bytes, by which it is known to have grown."""
+
+    inode: int
+    size: int
+    mtime_ns: int
+    generation: int
+    end: bytes = b""
+
+
+class _Stored(msgspec.Struct):
+    """A segment in the store. ``level``: how often what is in it was merged."""
+
+    first: int
+    last: int
+    level: int
+    raw_bytes: int
+
+
+class _State(msgspec.Struct):
+    node: str
+    last: int = 0  # segment
+    generation: int = 0
+    files: dict[str, _Sent] = {}
+    stored: list[_Stored] = []
+    request: bytes = b""
+    tried: set[str] = set()  # the files of a segment that may be stored and is not noted
+    unused: list[str] = []  # segments that were merged, and may still be there
+
+
+class Node:
+    """A node's folder and its part of the store."""
+
+    def __init__(self, folder: Path, packing: Packing, store: Store | None = None) -> None:
+        self._folder, self._packing = folder, packing
+        self._store = store or Store(packing.to)
+        self._state_file = folder / HIDDEN / "state"
+        self._state = self._kept_state()
+        self._keep_state()  # a segment may be stored and not noted: the next packer must go on under this name
+        replace_file(folder / ABOUT, msgspec.json.encode({"interval_s": packing.interval_s}))
+
+    def _kept_state(self) -> _State:
+        try:
+            content = read_regular(self._state_file, SEGMENTS.most_bytes)
+            return msgspec.msgpack.decode(content, type=_State)
+        except (OSError, msgspec.MsgspecError):
+            host = "".join(char if char.isalnum() or char in "-_" else "-" for char in socket.gethostname())
+            return _State(node=f"{host[:60] or 'node'}-{uuid.uuid4().hex[:8]}")
+
+    # -- segments --------------------------------------------------------------------------------------------------
+
+    def pack(self, last: bool = False) -> int:
+        """Stores what is new; returns the number of segments. ``last``: also a line that has no end yet. DiagError
+        where the store does not take them; nothing is lost, and the next call begins there."""
+        written = 0
+        while True:
+            entries, sent, whole = self._new(last)
+            if not entries:
+                return written
+            number = self._state.last + 1
+            # Noted first: a segment may be stored and not noted, and no generation may stand for two contents.
+            self._state.generation = max([self._state.generation, *(entry.generation for entry in entries)])
+            self._state.tried |= {entry.name for entry in entries}
+            self._keep_state()
+            data = encode(Segment(self._state.node, number, number, entries))
+            self._store.write(name_of(self._state.node, number, number), data)
+            self._state.last = number
+            self._state.files = sent
+            self._state.tried = set()
+            self._state.stored.append(_Stored(number, number, 0, raw_bytes(entries)))
+            self._keep_state()
+            written += 1
+            if whole:
+                return written
+
+    def _new(self, last: bool) -> tuple[list[Entry], dict[str, _Sent], bool]:
+        """What changed since the last segment, what will be in the store then, and whether that is all."""
+        entries: list[Entry] = []
+        known, sent = self._state.files, dict(self._state.files)
+        generation = self._state.generation
+        left = SEGMENTS.raw_bytes
+        there = set()
+        whole = True
+        for name, path in self._files():
+            there.add(name)
+            if left <= 0:
+                whole = False
+                continue
+            with contextlib.suppress(OSError), open_regular(path, self._folder, buffering=0) as file:
+                about = os.fstat(file.fileno())
+                before = known.get(name)
+                if before is not None and (before.inode, before.size, before.mtime_ns) == (
+                    about.st_ino, about.st_size, about.st_mtime_ns,
+                ):  # fmt: skip
+                    continue
+                offset = self._goes_on_at(name, file.fileno(), about, before)
+                if offset == 0 or before is None:
+                    generation += 1
+                    number = generation
+                else:
+                    number = before.generation
+                end = about.st_size
+                data = os.pread(file.fileno(), max(0, min(end - offset, left)), offset)
+                cut = offset + len(data) < end
+                if name.endswith(".jsonl") and not last and not cut:
+                    data = data[: data.rfind(b"\n") + 1]
+                    cut = False
+                size = offset + len(data)
+                if before is not None and offset and not data:
+                    continue
+                left -= len(data)
+                whole = whole and not cut
+                entries.append(Entry(name, number, offset, data, about.st_mtime_ns))
+                ends = ((before.end if before is not None and offset else b"") + data)[-STORES.tail_bytes :]
+                # A file that was not read to its end is looked at again.
+                mtime_ns = about.st_mtime_ns if size == end else -1
+                sent[name] = _Sent(about.st_ino, size, mtime_ns, number, ends)
+        for name in sorted((known.keys() | self._state.tried) - there):
+            generation += 1
+            entries.append(Entry(name, generation, 0, b"", 0, removed=True))
+            sent.pop(name, None)
+        return entries, sent, whole
+
+    def _goes_on_at(self, name: str, descriptor: int, about: os.stat_result, before: _Sent | None) -> int:
+        """Where the new end of a file begins; 0 for another content."""
+        if before is None or before.inode != about.st_ino or about.st_size < before.size:
+            return 0
+        if name.endswith(_DOCUMENTS) and before.mtime_ns != -1:
+            return 0
+        start = before.size - len(before.end)
+        return before.size if os.pread(descriptor, len(before.end), start) == before.end else 0
+
+    def _files(self) -> Iterator[tuple[str, str]]:
+        """Every file that is packed, by its name in the run; those of the run and of heartbeats first."""
+        root = f"{self._folder}/"
+        for path in walk(self._folder, enter=lambda path: not Path(path).name.startswith(".")):
+            name = path.removeprefix(root)
+            if not name.rpartition("/")[2].startswith(".") and name.split("/")[0] not in _DERIVED:
+                yield name, path
+
+    def _keep_state(self) -> None:
+        replace_file(self._state_file, msgspec.msgpack.encode(self._state), private=True)
+
+    # -- merging ---------------------------------------------------------------------------------------------------
+
+    def merge(self) -> bool:
+        """Merges the newest segments of one level if there are enough; returns whether it did. So their number grows
+        with the logarithm of the time. DiagError where the store does not answer."""
+        if self._state.unused:
+            self._remove_unused()
+        stored = self._state.stored
+        for level in sorted({one.level for one in stored}):
+            group = [one for one in stored if one.level == level][: SEGMENTS.merged_count]
+            if len(group) < SEGMENTS.merged_count:
+                continue
+            if sum(one.raw_bytes for one in group) > SEGMENTS.most_merged_bytes:
+                group = group[: max(1, len(group) // 2)]
+                if len(group) < 2 or sum(one.raw_bytes for one in group) > SEGMENTS.most_merged_bytes:
+                    for one in group:  # large enough as they are
+                        one.level += 1
+                    continue
+            self._merge(group)
+            return True
+        return False
+
+    def _merge(self, group: list[_Stored]) -> None:
+        node = self._state.node
+        names = [name_of(node, one.first, one.last) for one in group]
+        whole = merged(decode(self._store.read(name)) for name in names)
+        self._store.write(name_of(node, whole.first, whole.last), encode(whole))
+        one = _Stored(whole.first, whole.last, group[0].level + 1, raw_bytes(whole.entries))
+        self._state.stored = sorted(
+            [one, *(other for other in self._state.stored if other not in group)], key=lambda other: other.first
+        )
+        self._state.unused += names
+        self._keep_state()
+        self._remove_unused()
+
+    def _remove_unused(self) -> None:
+        self._store.remove(self._state.unused)
+        self._state.unused = []
+        self._keep_state()
+
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    def fetch_request(self) -> None:
+        """Hands a request of `diag trace` to the ranks. DiagError where the store does not answer."""
+        newest = RunLayout(self._folder).newest()
+        content = self._store.read_if_there(f"{REQUESTS}/{newest.trace_asked.name}")
+        if content is None or content == self._state.request or len(content) > SEGMENTS.most_request_bytes:
+            return
+        self._state.request = content
+        replace_file(newest.trace_asked, content)
+        self._keep_state()
+
+    # -- the node's processes --------------------------------------------------------------------------------------
+
+    def ranks(self) -> list[RankLayout]:
+        run = RunLayout(self._folder)
+        with contextlib.suppress(OSError):
+            return [files for attempt in (run, *run.restarts()) for files in attempt.ranks().values()]
+        return []
+
+    def busy(self) -> bool | None:
+        """Whether a rank of this node still records; None if none has begun."""
+        ranks = self.ranks()
+        return any(map(_records, ranks)) if ranks else None
+
+
+def _records(files: RankLayout) -> bool:
+    if read_object(files.heartbeat, files.run).get("done") is True:
+        return False
+    pid = read_object(files.identity, files.run).get("pid")
+    return isinstance(pid, int) and pid > 0 and runs(pid)
+
+
+def runs(pid: int) -> bool:
+    """Whether there is a process of this number that is not only waiting to be reaped."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    try:
+        with open_regular(f"/proc/{pid}/stat") as file:
+            return file.read(4096).rpartition(b")")[2].split()[:1] != [b"Z"]
+    except OSError:
+        return True
+
+
+class _Stop:
+    """Set by SIGTERM: the run is over."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        self.asked = True
+
+
+def keep_packing(node: Node, packing: Packing, stop: _Stop, launcher: int = 0) -> int:
+    """Packs until the run is over on this node; returns the exit code: 1 if the last records could not be stored.
+    ``launcher``: the process that says when it is over; 0: it is when no rank has recorded for a while."""
+    began_s = time.monotonic()
+    due_s = began_s + random.uniform(0.2, 1.0) * packing.interval_s  # nodes that start together do not write together
+    ended_s: float | None = None  # since when nobody records
+    flushed = False  # and all of it is stored
+    told = False
+    while True:
+        now_s = time.monotonic()
+        busy = node.busy()
+        if busy:
+            ended_s, flushed = None, False
+        elif busy is not None and ended_s is None:
+            ended_s = due_s = now_s
+        over = stop.asked or _is_over(busy, ended_s, began_s, launcher)
+        if over or now_s >= due_s:
+            due_s = now_s + packing.interval_s
+            try:
+                node.pack(last=over or ended_s is not None)
+                flushed = True
+                if told:
+                    _say("the store can be used again")
+                told = False
+                if not over:
+                    node.fetch_request()
+                    node.merge()
+            except (DiagError, OSError, ValueError) as error:
+                flushed = False
+                if not told:
+                    _say(f"records wait on this node: {error.message if isinstance(error, DiagError) else error}")
+                told = True
+        if over and flushed:
+            return 0
+        waited_s = now_s - (ended_s if ended_s is not None else began_s)
+        if over and waited_s > SEGMENTS.patience_s:
+            return 1
+        time.sleep(min(SEGMENTS.look_s, packing.interval_s))
+
+
+def _is_over(busy: bool | None, ended_s: float | None, began_s: float, launcher: int) -> bool:
+    if launcher and runs(launcher):
+        return False
+    if busy is None:
+        return bool(launcher) or time.monotonic() - began_s > SEGMENTS.start_s
+    if launcher:
+        return not busy
+    return ended_s is not None and time.monotonic() - ended_s > SEGMENTS.linger_s
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(visible(f"diag: packer: {text}") + "\n")
+        sys.stderr.flush()
+
+
+def main(arguments: list[str]) -> int:
+    packing = packing_from()
+    if packing is None or not arguments:
+        _say("needs a folder, and what `diag run` and `diag attach` set")
+        return 2
+    stop = _Stop()
+    folder = Path(arguments[0])
+    launcher = int(arguments[1]) if arguments[1:] else 0
+    try:
+        own_folder(folder)
+        descriptor = lock(folder)
+        if descriptor is None:
+            return 0
+        return keep_packing(Node(folder, packing), packing, stop, launcher)
+    except OSError as error:
+        _say(f"nothing is stored: {error.strerror or error}: {error.filename or folder}")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,92 @@
+"""Trainings that are recorded to an address: what arrives there, whoever dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from diag import processes
+from diag.api import open_run
+from diag.collectors.layout import RunLayout
+from diag.collectors.packing import Keeper, Packing
+from diag.rundir.local import copies_folder, local_path
+from diag.rundir.runs import state_of
+from diag.rundir.states import State
+from tests.command import diag_process
+from tests.patience import PATIENCE_S
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "ddp.py"
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIAG_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("DIAG_NODE_FOLDER", str(tmp_path / "nodes"))
+    copies_folder.cache_clear()
+
+
+@pytest.mark.slow
+def test_a_training_of_ours_is_whole_at_the_address(tmp_path: Path) -> None:
+    address = f"file://{tmp_path}/out"
+    ran = diag_process("run", "--nproc", "2", "--out", address, "--no-trace", str(EXAMPLE))
+    assert ran.returncode == 0, ran.stderr
+    assert f"diag analyze {address}" in ran.stderr + ran.stdout
+    assert not any(path.is_file() for path in (tmp_path / "out").iterdir())
+    result = open_run(address)
+    assert (result.attribution.ranks, len(result.attribution.steps)) == ((0, 1), 30)
+    assert result.tables.manifest is not None
+    assert result.tables.manifest.exit_code == 0
+    assert not result.coverage.incomplete
+    assert state_of(local_path(address)).state == State.FINISHED
+
+
+def packers_of(folder: Path) -> list[int]:
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal():
+            try:
+                command = (process / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if b"diag.store.packer" in command and str(folder).encode() in command:
+                found.append(int(process.name))
+    return found
+
+
+@pytest.mark.slow
+def test_a_rank_starts_the_packer_and_another_one_when_it_is_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "node"
+    rank = RunLayout(folder).rank(0)
+    rank.folder.mkdir(parents=True)
+    training = subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({PATIENCE_S})"])
+    rank.identity.write_text(f'{{"pid": {training.pid}}}')
+    packing = Packing(f"file://{tmp_path}/out", 0.2, sys.executable, processes.__file__)
+    failed: list[str] = []
+    Keeper(folder, packing, failed.append).start()
+
+    def stored() -> int:
+        deadline = time.monotonic() + PATIENCE_S
+        before = len(list((tmp_path / "out").rglob("*.seg")))
+        rank.heartbeat.write_text(str(before))
+        while (now := len(list((tmp_path / "out").rglob("*.seg")))) == before and not failed:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        return now
+
+    try:
+        assert stored() == 1
+        for pid in packers_of(folder):
+            os.kill(pid, signal.SIGKILL)
+        assert stored() == 2
+        assert not failed
+    finally:
+        training.kill()
+        training.wait()
+        for pid in packers_of(folder):
+            os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,114 @@
+"""Packers as processes, against real servers, with kills and an outage in the middle."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from diag.api import local_path
+from diag.collectors.layout import RunLayout
+from diag.collectors.packing import HIDDEN, PACK_VARIABLE, Packing
+from diag.errors import DiagError
+from diag.rundir.local import copies_folder
+from tests.patience import PATIENCE_S
+from tests.store import servers
+from tests.store.servers import Server
+
+Make = Callable[[Path], contextlib.AbstractContextManager[Server]]
+INTERVAL_S = 0.2
+
+
+@pytest.fixture(params=[servers.folder, servers.sftp, servers.s3], ids=["folder", "sftp", "s3"])
+def server(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    make: Make = request.param
+    monkeypatch.setenv("DIAG_CACHE", str(tmp_path / "cache"))
+    copies_folder.cache_clear()
+    with make(tmp_path) as made:
+        for name, value in made.variables.items():
+            monkeypatch.setenv(name, value)
+        from fsspec.config import conf, set_conf_env
+
+        conf.clear()
+        set_conf_env(conf)
+        yield made
+    conf.clear()
+
+
+class Packer:
+    def __init__(self, folder: Path, address: str) -> None:
+        self._command = [sys.executable, "-P", "-m", "diag.store.packer", str(folder), str(os.getpid())]
+        self._variables = {**os.environ, PACK_VARIABLE: Packing(address, INTERVAL_S).to_json()}
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(self._command, env=self._variables, stderr=subprocess.PIPE, text=True)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE_S)
+
+
+def stored(address: str, name: str) -> bytes:
+    with contextlib.suppress(DiagError, OSError):
+        return (local_path(address) / name).read_bytes()
+    return b""
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_an_outage_and_a_kill_lose_nothing(server: Server, tmp_path: Path) -> None:
+    folder = tmp_path / "node"
+    rank = RunLayout(folder).rank(0)
+    rank.folder.mkdir(parents=True)
+    name = str(rank.steps.relative_to(folder))
+    written = b""
+
+    def write(text: str) -> None:
+        nonlocal written
+        line = f"{text}\n".encode()
+        with rank.steps.open("ab") as file:
+            file.write(line)
+        rank.heartbeat.write_bytes(line)
+        written += line
+
+    write("before")
+    packer = Packer(folder, server.address)
+    try:
+        until(lambda: stored(server.address, name) == written)
+        server.away()
+        write("while the store is away")
+        time.sleep(3 * INTERVAL_S)
+        packer.kill()
+        write("while no packer runs")
+        packer.start()
+        time.sleep(3 * INTERVAL_S)
+        server.back()
+        until(lambda: stored(server.address, name) == written)
+        write("after")
+        assert packer.end() == 0
+    finally:
+        packer.process.kill()
+    assert stored(server.address, name) == written
+    copy = local_path(server.address)
+    assert RunLayout(copy).rank(0).heartbeat.read_bytes() == b"after\n"
+    secret = server.variables.get("AWS_SECRET_ACCESS_KEY", "no secret").encode()
+    for kept in (*folder.rglob("*"), *copy.rglob("*")):
+        assert not kept.is_file() or HIDDEN in kept.parts or secret not in kept.read_bytes()
