@@ -53,7 +53,6 @@ class Ended(Topic, name="ended"):
     )
     ended_well_without_launcher = threshold(0.85, "confidence")
     most_ranks_named = threshold(4, "ranks")
-    long_still_s = threshold(10.0, "s", "chosen", "without progress")
     most_names = threshold(8, "names")
     sure_enough = threshold(0.35, "confidence", "chosen: an answer that is less sure than this names no cause")
     sure_enough_of_a_good_end = threshold(
