@@ -25,6 +25,7 @@ All files of a run are in one folder, written by the training processes and read
     <run>/ranks/00017/flight_recorder17    PyTorch's own dump; flight_recorder_asked_17 is one requested by diag,
                                            flight_recorder_asked_gloo_17 that of a second recorder
     <run>/asked.json                       the launcher's request to every rank for stacks, dump and a last heartbeat
+    <run>/packer.json                      how often a packer carries the records away; see ``packing``
     <run>/trace_asked.json                 a request of `diag trace` for a profiler window or a memory snapshot
     <run>/exits.json                       the exit codes of the processes, if not all succeeded
     <run>/unrecorded.jsonl                 one line per process that trained and was not recorded
