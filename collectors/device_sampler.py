@@ -8,6 +8,7 @@ allocator's peaks are in the step records.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from .accelerator import Accelerator
 from .records import DeviceHealth, DeviceRecord
 
 T = TypeVar("T")
+_MOST_KEPT = 300  # samples: five minutes of them
 
 
 class DeviceSampler:
@@ -27,6 +29,7 @@ class DeviceSampler:
     def __init__(self, unavailable: str | None = None) -> None:
         self.unavailable = unavailable
         self._due_ns = 0  # the next such reading
+        self._utilization: deque[int] = deque(maxlen=_MOST_KEPT)  # that ``utilization`` has not returned
 
     def sample(self, everything: bool = False) -> DeviceRecord:
         """``everything``: also reads the values that change seldom, whenever they were read last."""
@@ -38,7 +41,16 @@ class DeviceSampler:
                 self._due_ns = now + self.SELDOM_NS
                 record.health = DeviceHealth()
                 self._read_seldom(record, record.health)
+        if record.utilization_percent is not None:
+            self._utilization.append(record.utilization_percent)
         return record
+
+    def utilization(self) -> list[int]:
+        """The samples of the utilization since the last call, per cent. Any thread may call it."""
+        taken = []
+        while self._utilization:
+            taken.append(self._utilization.popleft())
+        return taken
 
     def close(self) -> None:
         pass

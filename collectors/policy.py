@@ -108,6 +108,12 @@ class Recording(Topic, name="recording", fixed=True):
     most_machine_devices = threshold(
         256, "devices", "chosen: ports, interfaces and PCI devices of a node that are read, each"
     )
+    device_drift = threshold(50e-6, "fraction", "chosen", "by which a device's clock may differ from its host's")
+    device_steps_behind = threshold(
+        66,
+        "steps",
+        "chosen: after so many later steps, a step has no record of its device (see DeviceClock.MAX_PENDING)",
+    )
     dead_disk_s = threshold(
         30.0,
         "s",

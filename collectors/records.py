@@ -50,6 +50,9 @@ BEGIN = "begin"  # time since the begin of the step before
 STEP = "step"
 STILL = ".still"  # suffix of a phase's name: time that the rank waited for collectives in it
 TOKENS = "tokens"
+DEVICE = "device."  # prefix of a column on the device's own clock
+LAG = DEVICE + "lag"  # how much later the device began the step than its host
+UNLAUNCHED = DEVICE + "unlaunched"  # while its host had not launched all of the next work: it may have been idle
 
 # A collective that is still under way when its step ends is reported up to so many steps later: see
 # ``CollectiveTimer.take``.
@@ -210,7 +213,8 @@ class SummaryLine:
     ``values``: one value per step, column by column in the order of ``columns``; whole microseconds except for TOKENS;
     base64 of little-endian unsigned 32-bit integers. A column of only zeros is left out. The phases of a step (the
     phases and REST, and the same with STILL) add up to it except for rounding, one microsecond each, and for waiting
-    for a peer's message. Micro-batches are summed.
+    for a peer's message. Micro-batches are summed. Columns with the prefix DEVICE are the same on the device's clock. A
+    step without a record of the device has 0 in DEVICE + STEP.
     """
 
     identity: RankRecord
@@ -222,6 +226,10 @@ class SummaryLine:
     waits: int = 0  # how often a thread of the training waited for a collective; 0: not recorded, or on a device
     marked: dict[str, list[int]] = field(default_factory=dict)  # steps by StepRecord.window, or by EVALUATION
     memory: MemoryRecord | None = None  # the highest of the steps
+    waits_seen: float | None = (
+        None  # part of the calls whose wait was observed on the device: ``device_times.WaitsSeen``
+    )
+    utilization: list[int] = field(default_factory=list)  # samples of the device's utilization, per cent
 
 
 @dataclass(slots=True)

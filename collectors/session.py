@@ -156,7 +156,11 @@ class Collector(AbstractContextManager["Collector"]):
         self._fence = fence
         self._streams = streams = Streams(self._layout, settings.byte_budget, accelerator is not None, self._complaints)
         self._identity = identify(device)
-        summary = StepSummary(streams.summary, self._identity, settings.summary_steps, StepSums(streams.sums))
+        sampler = sampler_of(accelerator) if settings.nvml else None
+        utilization = sampler.utilization if sampler is not None else list
+        summary = StepSummary(
+            streams.summary, self._identity, settings.summary_steps, StepSums(streams.sums), utilization
+        )
         self._lines = StepLines(streams.steps, streams.collectives, summary)
         self._clock = _clock_of(accelerator)
         self._event_type = accelerator.event_type if accelerator is not None else None
@@ -172,7 +176,6 @@ class Collector(AbstractContextManager["Collector"]):
         self._snapshots = MemorySnapshots(
             settings, self._layout, rank, accelerator, streams.windows, self._complaints, lambda: self._step, fence
         )
-        sampler = sampler_of(accelerator) if settings.nvml else None
         self._nvml_missing = sampler.unavailable if sampler is not None else "switched off"
         self._durations, self._no_durations = poll_of(
             accelerator, settings.collective_timing == "recorder", streams.durations, self._complaints
@@ -276,8 +279,8 @@ class Collector(AbstractContextManager["Collector"]):
         else:
             self._failed_in, self.doing = self.doing[0], (f"{FAILED}{kind.__name__}", time.monotonic_ns())
             self._dump()
+        self._guarded(self._write_device_steps)
         self._guarded(lambda: self._lines.close(self._timer_records(self._step, everything=True)))
-        self._write_device_steps()
         self._machine.stop()
         self._background.stop()
         # Dumps that were requested because of a suspected hang that has passed are no evidence.
@@ -495,6 +498,7 @@ class Collector(AbstractContextManager["Collector"]):
         if self._clock is not None:
             for record in self._clock.passed():
                 self._streams.device_steps.write(record)
+                self._lines.passed(record)
 
     def _on_gc(self, event: str, _info: dict[str, int]) -> None:
         now = time.monotonic_ns()

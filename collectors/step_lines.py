@@ -17,18 +17,21 @@ import threading
 from array import array
 from base64 import b64encode
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
 from typing import NamedTuple
 
 from .calls import RecordedCall
+from .device_times import DeviceBegins, WaitsSeen, blocked_by, edges, in_order, not_launched, unlaunched_ns
 from .files import LineFile
 from .policy import RECORDING
 from .records import (
     BEGIN,
+    DEVICE,
     EVALUATION,
+    LAG,
     LATEST_CALLS,
     P2P_PREFIX,
     PHASES,
@@ -36,8 +39,10 @@ from .records import (
     STEP,
     STILL,
     TOKENS,
+    UNLAUNCHED,
     CollectiveLine,
     CollectiveRow,
+    DeviceStepRecord,
     MemoryRecord,
     PhaseRow,
     RankRecord,
@@ -55,6 +60,7 @@ from .records import (
 
 _WORD = "I" if array("I").itemsize == 4 else "L"
 _START = itemgetter(PhaseRow._fields.index("start_ns"))
+_CALLED = itemgetter(CollectiveRow._fields.index("start_ns"))
 _MOST = (1 << 32) - 1  # microseconds: 71 minutes
 
 
@@ -73,6 +79,7 @@ class _Line:
     longest_ns: int = 0  # step
     loss: float = 0.0  # the sum of those that are known
     losses: int = 0
+    seen: WaitsSeen | None = None  # of the steps with a record of the device
 
     def put(self, values: Mapping[str, int], unit: int, most_steps: int) -> None:
         """Stores the values of the next step, in whole ``unit``s."""
@@ -89,9 +96,16 @@ class _Line:
 
 class StepSummary:
     """Collects the steps and waits of one rank, and writes a line for every ``steps`` of them. 0 writes none, but sums
-    are written in any case."""
+    are written in any case. ``utilization``: samples of the device since it was called before, per cent."""
 
-    def __init__(self, file: LineFile, identity: RankRecord, steps: int, sums: StepSums | None = None) -> None:
+    def __init__(
+        self,
+        file: LineFile,
+        identity: RankRecord,
+        steps: int,
+        sums: StepSums | None = None,
+        utilization: Callable[[], list[int]] = list,
+    ) -> None:
         self._file = file
         self._identity = identity
         self._sums = sums or StepSums({})
@@ -101,12 +115,22 @@ class StepSummary:
         self._begun_ns = 0  # when the step before began
         self._records: list[StepRecord] = []  # steps whose waits may not be known yet
         self._waits: list[tuple[int, int, bool]] = []  # start, end, whether for a collective
+        self._rows: list[CollectiveRow] = []  # calls on the device of these steps
+        self._utilization = utilization
+        self._on_device = identity.device != "cpu"
+        self._passed: deque[DeviceStepRecord] = deque()  # that the device has finished, in order
+        self._begins = DeviceBegins()
+
+    def passed(self, record: DeviceStepRecord) -> None:
+        """Adds a step that the device has finished, while another thread may write."""
+        if self._length:
+            self._passed.append(record)
 
     def add(self, record: StepRecord, rows: Iterable[CollectiveRow]) -> None:
         """Adds a step that has ended, and the calls that became known with it."""
         self._wait(rows)
         self._records.append(record)
-        while len(self._records) > LATEST_CALLS:
+        while len(self._records) > LATEST_CALLS and self._may_condense(self._records[0].step):
             self._condense(self._records.pop(0))
 
     def close(self, rows: Iterable[CollectiveRow] = ()) -> None:
@@ -118,8 +142,15 @@ class StepSummary:
         self._write()
         self._sums.close()
 
+    def _may_condense(self, step: int) -> bool:
+        """Whether the record of this step's device is here, or will not come any more."""
+        behind = len(self._records) > LATEST_CALLS + RECORDING.device_steps_behind
+        return not self._on_device or behind or any(record.step >= step for record in self._passed)
+
     def _wait(self, rows: Iterable[CollectiveRow]) -> None:
         for row in rows:
+            if self._on_device:
+                self._rows.append(row)
             if row.wait_start_ns is not None and row.wait_end_ns is not None and row.wait_end_ns > row.wait_start_ns:
                 self._waits.append((row.wait_start_ns, row.wait_end_ns, not row.group.startswith(P2P_PREFIX)))
 
@@ -134,7 +165,7 @@ class StepSummary:
         self._waits = [wait for wait in self._waits if wait[1] > end]
         line.waits += len(waits)
         values = {BEGIN: record.begin_ns - self._begun_ns, STEP: record.end_ns - record.begin_ns}
-        line.put(values | phase_times(record, waits), 1000, self._length)
+        line.put(values | phase_times(record, waits) | self._of_device(record, line), 1000, self._length)
         if type(record.tokens) is int:  # a training may set any type: reading a tensor would wait for its device
             line.put({TOKENS: record.tokens}, 1, self._length)
         if record.window:
@@ -150,6 +181,31 @@ class StepSummary:
         self._begun_ns = record.begin_ns
         if line.count == self._length:
             self._write()
+
+    def _of_device(self, host: StepRecord, line: _Line) -> dict[str, int]:
+        """The columns of the step on its device's clock; empty without a plausible record."""
+        rows = sorted((row for row in self._rows if row.start_ns < host.end_ns), key=_CALLED)
+        self._rows = [row for row in self._rows if row.start_ns >= host.end_ns]
+        while self._passed and self._passed[0].step < host.step:
+            self._passed.popleft()
+        if not self._passed or self._passed[0].step != host.step:
+            return {}
+        record = self._passed.popleft()
+        if not in_order(record):
+            return {}
+        at, since = edges(host, record)
+        begin = self._begins.of(at, since, record.dur_ns)
+        line.seen = line.seen or WaitsSeen()
+        line.seen.add(host, record, [row for row in rows if row.start_ns >= host.begin_ns])
+        waits = sorted(
+            (*span, not call.group.startswith(P2P_PREFIX))
+            for call in record.collectives
+            if (span := blocked_by(call)) is not None
+        )
+        late = unlaunched_ns(record, not_launched(at, since, begin), [wait[:2] for wait in waits])
+        times = phase_times(StepRecord(host.step, 0, record.dur_ns, record.phases), waits)
+        told = {DEVICE + name: ns for name, ns in times.items()}
+        return told | {DEVICE + STEP: record.dur_ns, LAG: begin - host.begin_ns, UNLAUNCHED: late}
 
     def _write(self) -> None:
         line, self._line = self._line, _Line()
@@ -167,6 +223,8 @@ class StepSummary:
                     waits=line.waits,
                     marked=line.marked,
                     memory=line.memory,
+                    waits_seen=round(line.seen.part, 3) if line.seen is not None else None,
+                    utilization=self._utilization() if self._on_device else [],
                 )
             )
 
@@ -339,6 +397,10 @@ class StepLines:
     def due(self, steps: int, end_ns: int) -> bool:
         """Whether this many steps, the last of which ends at ``end_ns``, are to be written now."""
         return steps >= self._due or end_ns >= self._due_ns
+
+    def passed(self, record: DeviceStepRecord) -> None:
+        """Adds a step that the device has finished, for the summary."""
+        self._summary.passed(record)
 
     def write(self) -> None:
         """Writes all waiting steps, unless another thread is writing."""

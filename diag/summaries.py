@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from msgspec.structs import replace
 
+from diag.account.device_summaries import idle_of, on_devices
 from diag.account.frontier import (
     steps_left_out,
     summary_attribution,
@@ -28,7 +29,7 @@ from diag.model.steps import Coverage, Recommendation
 from diag.rundir.local import local_path, local_paths
 from diag.rundir.policy import RUN_READING
 from diag.rundir.run import must_exist, open_paths
-from diag.rundir.summaries import has_summaries, read_summaries
+from diag.rundir.summaries import Summaries, has_summaries, read_summaries
 from diag.rundir.tables import RankTables, Tables, axes_of, of_steps
 from diag.tables import frames
 from diag.words.formatting import rank_ranges
@@ -81,22 +82,29 @@ def open_summaries(
     path = local_path(path)
     must_exist([str(path)])
     summaries = read_summaries(RunLayout(Path(path)), progress, most_steps)
+    return of_summaries(on_devices(summaries) or summaries)
+
+
+def of_summaries(summaries: Summaries) -> SummaryResult:
+    """The verdict over the ranks of these summaries. DiagError if fewer than two have the same steps."""
     ranks = {
         rank: RankTables(rank, identity) for rank, identity in zip(summaries.ranks, summaries.identities, strict=True)
     }
     tables = Tables(summaries.root, summaries.manifest, summaries.world_size, ranks, summaries.gaps)
     axes, left_out = axes_of(tables), steps_left_out(summaries)
-    frontier = summary_frontier(
-        summaries, set(summaries.numbers) - set(left_out) or set(summaries.numbers), axes.stages()
-    )
+    counted = set(summaries.numbers) - set(left_out) or set(summaries.numbers)
+    frontier = summary_frontier(summaries, counted, axes.stages())
     if frontier is None:
         steps = f"steps {summaries.numbers[0]} to {summaries.numbers[-1]}"
         raise DiagError(
-            f"only one rank has a summary of {steps}; at least two are needed", path=path, hint="leave out --summary"
+            f"only one rank has a summary of {steps}; at least two are needed",
+            path=summaries.root,
+            hint="leave out --summary",
         )
     shown_ranks = telling_ranks(frontier)
-    attribution = summary_attribution(summaries, left_out, shown_ranks, axes)
-    examination = examine_summary(summaries, frontier, attribution, tables)
+    idle = idle_of(summaries, [at for at, number in enumerate(summaries.numbers) if number in counted])
+    attribution = summary_attribution(summaries, left_out, shown_ranks, axes, idle)
+    examination = examine_summary(summaries, frontier, attribution, tables, idle)
     notes = [f"the verdict rests on the ranks' summaries of steps {summaries.numbers[0]} to {summaries.numbers[-1]}"]
     if len(shown_ranks) < len(ranks):
         notes.append(f"the steps of {len(shown_ranks)} ranks are shown: the last to arrive, and some of the others")
@@ -117,7 +125,7 @@ def open_summaries(
         notes=tuple(notes),
     )
     verdict = judge(attribution, examination, coverage, tables)
-    means_ms = summary_means(summaries, frontier.numbers)
+    means_ms = summary_means(summaries, frontier.numbers, idle)
     return SummaryResult(tables, attribution, agreeing(examination, verdict), coverage, verdict, means_ms)
 
 

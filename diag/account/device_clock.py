@@ -26,10 +26,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.account.policy import DEVICE_CLOCK, STEPS
+from diag.collectors import device_times
 from diag.collectors.records import (
-    CHECKPOINT,
     DATA,
-    H2D,
     P2P_PREFIX,
     REST,
     WINDOW_NONE,
@@ -44,8 +43,6 @@ from diag.rundir.tables import RankTables, Tables
 
 from . import intervals as iv
 from .records import blocked
-
-_NOTHING_LAUNCHED = (DATA, H2D, CHECKPOINT)
 
 Times = npt.NDArray[np.int64]
 
@@ -122,8 +119,8 @@ class _Timed(Struct, frozen=True):
 
     host: StepRecord
     record: DeviceStepRecord
-    at_ns: Times
-    since_ns: Times
+    at_ns: list[int]
+    since_ns: list[int]
 
 
 def _seen(tables: RankTables, timed: Sequence[_Timed], alone: bool) -> float:
@@ -158,19 +155,14 @@ def _seen(tables: RankTables, timed: Sequence[_Timed], alone: bool) -> float:
 def _timed(tables: RankTables) -> list[_Timed]:
     """The steps with a plausible record of the device, in order."""
     steps = {record.step for record in tables.steps}
-    records = {device.step: device for device in tables.device_steps if device.step in steps and _in_order(device)}
-    return [_Timed(host, device, *_edges(host, device)) for host in tables.steps if (device := records.get(host.step))]
-
-
-def _in_order(device: DeviceStepRecord) -> bool:
-    phases = all(0 <= row.start_ns <= row.end_ns <= device.dur_ns for row in device.phases)
-    calls = all(
-        (call.own_stream or call.start_ns >= 0)  # another stream may be ahead of the one that begins the step
-        and call.start_ns <= call.end_ns
-        and (call.wait_start_ns is None or 0 <= call.wait_start_ns <= (call.wait_end_ns or 0))
-        for call in device.collectives
-    )
-    return device.dur_ns > 0 and phases and calls
+    records = {
+        device.step: device for device in tables.device_steps if device.step in steps and device_times.in_order(device)
+    }
+    return [
+        _Timed(host, device, *device_times.edges(host, device))
+        for host in tables.steps
+        if (device := records.get(host.step))
+    ]
 
 
 def _clocked(tables: RankTables, timed: Sequence[_Timed], waits_known: bool) -> DeviceClocked:
@@ -198,33 +190,13 @@ _NEVER = np.iinfo(np.int64).max
 
 def _begins(timed: Sequence[_Timed]) -> list[int]:
     """When the device began each step, on the host's clock."""
-    begins: list[int] = []
-    began = ended = -_NEVER
-    for step in timed:
-        # A long step may drift by more than the duration of a very short one before it.
-        begin = max(
-            int((step.at_ns - step.since_ns).max()), ended - round(DEVICE_CLOCK.drift * step.record.dur_ns), began
-        )
-        begins.append(begin)
-        began = begin
-        ended = begin + step.record.dur_ns
-    return begins
-
-
-def _edges(host: StepRecord, device: DeviceStepRecord) -> tuple[Times, Times]:
-    """When the host recorded the events of the step, and when the device passed them, relative to the first. Without
-    the phases if the two records have different ones (a graph was captured)."""
-    at, since = [host.begin_ns, host.end_ns], [0, device.dur_ns]
-    if [row.phase for row in host.phases] == [row.phase for row in device.phases]:
-        for row, passed in zip(host.phases, device.phases, strict=True):
-            at += [row.start_ns, row.end_ns]
-            since += [passed.start_ns, passed.end_ns]
-    return np.array(at, dtype=np.int64), np.array(since, dtype=np.int64)
+    begins = device_times.DeviceBegins()
+    return [begins.of(step.at_ns, step.since_ns, step.record.dur_ns) for step in timed]
 
 
 def _record(step: _Timed, begin: int, end: int) -> StepRecord:
     """The step as a CPU rank's record. A pause of the host counts from the time when the device had no work left."""
-    host, at, since = step.host, step.at_ns, step.since_ns
+    host, at, since = step.host, np.array(step.at_ns, dtype=np.int64), np.array(step.since_ns, dtype=np.int64)
     phases = [
         PhaseRow(row.phase, min(begin + row.start_ns, end), min(begin + row.end_ns, end)) for row in step.record.phases
     ]
@@ -244,13 +216,8 @@ def _row(row: CollectiveRow, begin: int, call: DeviceCall, free_ns: int) -> Coll
     """``free_ns``: when the group's previous call ended: they run one after the other. An asynchronous call that
     nothing waited for may have ended at any time before."""
     start, end = begin + call.start_ns, begin + call.end_ns
-    wait: tuple[int, int] | None = start, end
-    if call.wait_start_ns is not None and call.wait_end_ns is not None:
-        # After the collective the stream may have waited for a copy of its result.
-        since, until = begin + call.wait_start_ns, begin + call.wait_end_ns
-        wait = since, max(since, min(until, end)) if call.own_stream else until
-    elif call.own_stream:
-        wait = None
+    blocked_ns = device_times.blocked_by(call)
+    wait = (begin + blocked_ns[0], begin + blocked_ns[1]) if blocked_ns is not None else None
     seen = (
         call.own_stream
         or call.wait_start_ns is None
@@ -274,7 +241,10 @@ def _idle(clocked: RankTables, not_launched: iv.Intervals) -> tuple[dict[Detail,
     known = iv.union(
         blocked(clocked.rows),
         iv.make(
-            (row.start_ns, row.end_ns) for s in clocked.steps for row in s.phases if row.phase in _NOTHING_LAUNCHED
+            (row.start_ns, row.end_ns)
+            for s in clocked.steps
+            for row in s.phases
+            if row.phase in device_times.NOTHING_LAUNCHED
         ),
         iv.make(pause for step in clocked.steps for pause in step.gc),
     )
@@ -313,18 +283,11 @@ def _utilization(tables: RankTables) -> float | None:
 
 
 def _not_launched(timed: Sequence[_Timed], begins: Sequence[int]) -> iv.Intervals:
-    """From one event to the next on the device, until the host recorded the later one: before that, it had not launched
-    all work between them."""
-    spans = []
-    for step, begin in zip(timed, begins, strict=True):
-        order = np.argsort(step.since_ns, kind="stable")
-        passed, recorded = (begin + step.since_ns[order]).tolist(), step.at_ns[order].tolist()
-        spans += [
-            (a, min(b, recorded_ns))
-            for a, b, recorded_ns in zip(passed[:-1], passed[1:], recorded[1:], strict=True)
-            if recorded_ns > a
-        ]
-    return iv.make(spans)
+    return iv.make(
+        (begin + start, begin + end)
+        for step, begin in zip(timed, begins, strict=True)
+        for start, end in device_times.not_launched(step.at_ns, step.since_ns, begin)
+    )
 
 
 def _cut(spans: iv.Intervals, clocked: RankTables) -> iv.Intervals:

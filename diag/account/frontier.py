@@ -55,6 +55,7 @@ from diag.rundir.tables import RankTables
 from . import intervals as iv
 from .attribute import IN_WINDOW, in_windows, queued_steps
 from .blame import median_of_others
+from .device_summaries import Idle
 from .records import blocked
 
 Times = npt.NDArray[np.int64]
@@ -313,8 +314,7 @@ def summary_frontier(
         return None
     peers = alike(summaries.ranks, stages or {})
     ahead = head_starts(summaries.begin_us)
-    # On a device the host only launches collectives: its phases do not show waiting for other ranks.
-    known = summaries.waits_known and not summaries.on_device
+    known = summaries.waits_apart
     names = np.array(summaries.ranks, dtype=np.int64)
     increment = np.zeros((len(PHASES_AND_REST), steps), dtype=np.int64)
     leader = np.zeros_like(increment)
@@ -359,9 +359,10 @@ def steps_left_out(summaries: Summaries) -> dict[int, str]:
 
 
 def summary_attribution(
-    summaries: Summaries, left_out: Mapping[int, str], shown: Sequence[int], axes: Axes
+    summaries: Summaries, left_out: Mapping[int, str], shown: Sequence[int], axes: Axes, idle: Idle | None = None
 ) -> Attribution:
-    """Every step's duration, and the parts of the ranks ``shown``. No path: that needs collectives."""
+    """Every step's duration, and the parts of the ranks ``shown``. No path: that needs collectives. ``idle``: of the
+    devices, if known."""
     longest = summaries.column(STEP).max(axis=0)
     parts = [_parts(summaries, rank) for rank in sorted(shown)]
     return Attribution(
@@ -381,9 +382,10 @@ def summary_attribution(
         ranks=summaries.ranks,
         clock_uncertainty_ns=None,
         aligned=False,
-        comm_known=not summaries.on_device,
+        comm_known=summaries.waits_apart or not summaries.on_device,
         collectives=(),
         axes=axes,
+        idle_known=idle is not None or not summaries.on_device,
     )
 
 
@@ -421,8 +423,10 @@ _FIELDS = {
 }
 
 
-def summary_means(summaries: Summaries, numbers: Sequence[int]) -> dict[str, dict[int, float]]:
-    """Mean milliseconds of these steps, by field of ``Parts`` and rank."""
+def summary_means(
+    summaries: Summaries, numbers: Sequence[int], idle: Idle | None = None
+) -> dict[str, dict[int, float]]:
+    """Mean milliseconds of these steps, by field of ``Parts`` and rank. ``idle``: of the devices in these steps."""
     places = np.flatnonzero(np.isin(summaries.numbers, numbers))
     means = {}
     for name, columns in _FIELDS.items():
@@ -431,6 +435,9 @@ def summary_means(summaries: Summaries, numbers: Sequence[int]) -> dict[str, dic
             start=np.zeros(len(summaries.ranks)),
         )
         means[name] = dict(zip(summaries.ranks, np.round(total / 1000, 3).tolist(), strict=True))
+    if idle is not None:
+        idle_ms = (idle.late.mean(axis=1) + idle.besides.mean(axis=1)) / 1e6
+        means["idle_ns"] = dict(zip(summaries.ranks, np.round(idle_ms, 3).tolist(), strict=True))
     return means
 
 

@@ -140,7 +140,6 @@ CLOCKS = Clocks()
 class DeviceClock(Topic, name="device-clock"):
     """How times on the device are inferred from waits of the host."""
 
-    drift = threshold(50e-6, "fraction")
     observed_waits_share = threshold(
         0.5,
         "fraction",

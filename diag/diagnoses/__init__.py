@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from diag.account.blocks import BlockAccount
 from diag.account.device_clock import DeviceClocked, on_device_clocks
+from diag.account.device_summaries import Idle
 from diag.account.durations import durations_of, of_steps
 from diag.account.frontier import Frontier, summary_means
 from diag.account.scheduling import Scheduling, scheduling_of
@@ -206,9 +207,12 @@ LACKS_IN_SUMMARIES: Mapping[Column, str] = {
 }
 
 
-def examine_summary(summaries: Summaries, frontier: Frontier, attribution: Attribution, tables: Tables) -> Examination:
-    """As ``examine``, from the phases of the steps alone."""
-    phases = phases_alone(frontier, summaries.on_device, noise_of(tables))
-    means = RankMeans(Query("summaries", by=By.MEAN), summary_means(summaries, frontier.numbers))
+def examine_summary(
+    summaries: Summaries, frontier: Frontier, attribution: Attribution, tables: Tables, idle: Idle | None = None
+) -> Examination:
+    """As ``examine``, from the phases of the steps alone. ``idle``: of the devices, of the frontier's ranks and steps;
+    None: not known."""
+    phases = phases_alone(frontier, summaries.on_device, noise_of(tables), idle)
+    means = RankMeans(Query("summaries", by=By.MEAN), summary_means(summaries, frontier.numbers, idle))
     subject = Subject(attribution, tables, phases.shares, True, lacks=LACKS_IN_SUMMARIES, means=means)
     return Examination(*ask(subject, DIAGNOSES), phases.shares, phases)

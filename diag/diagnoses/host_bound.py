@@ -50,7 +50,7 @@ def _late_host(subject: Subject) -> list[Finding]:
     shares = subject.shares
     if shares.share(Cost.HOST) < FINDINGS.mention_share:
         return []
-    if subject.attribution.by_events:  # how long it was idle is known, not where in a phase, and not why
+    if _without_pieces(subject):  # how long it was idle is known, not where in a phase, and not why
         return [_late_for_some_reason(subject)]
     waited = shares.cost(Cost.HOST)
     ms = f"{in_ms(mean_ns(waited))} {subject.per}"
@@ -100,6 +100,11 @@ def _late_host(subject: Subject) -> list[Finding]:
     ]
 
 
+def _without_pieces(subject: Subject) -> bool:
+    """Whether the device's idle time is known by phase only: from its events, also those in the ranks' summaries."""
+    return subject.attribution.by_events or Column.PIECES in subject.lacks
+
+
 def _late_for_some_reason(subject: Subject) -> Finding:
     waited = in_ms(mean_ns(subject.shares.cost(Cost.HOST)))
     return subject.costing(
@@ -116,7 +121,7 @@ def _unexplained(subject: Subject) -> list[Finding]:
     """Idle time that no change of the host would remove, as far as the recording shows."""
     shares = subject.shares
     findings = []
-    if shares.share(Cost.QUEUED) >= FINDINGS.mention_share and subject.attribution.by_events:
+    if shares.share(Cost.QUEUED) >= FINDINGS.mention_share and _without_pieces(subject):
         findings.append(
             subject.costing(
                 Cost.QUEUED,
@@ -218,7 +223,7 @@ DIAGNOSIS = Diagnosis(
     "launch-bound devices",
     find,
     cannot_look,
-    reads=(Column.PIECES, Column.DEVICE),
+    reads=(Column.PHASES, Column.DEVICE),
     costs=(Cost.HOST, Cost.QUEUED, Cost.ONCE),
     needs="a run on a GPU with a profiler window, or with samples of its utilization.",
     means={

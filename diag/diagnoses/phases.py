@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from diag.account.device_clock import DeviceClocked, outside_windows
+from diag.account.device_summaries import Idle
 from diag.account.frontier import Frontier, frontier
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD, H2D, OPTIMIZER, REST
 from diag.diagnoses.policy import COMMUNICATION, FINDINGS
@@ -76,13 +77,16 @@ def phases_from(
         if tables.on_device and not clocked
         else len(connected) >= COMMUNICATION.matched_steps_share * len(counted)
     )
-    shares = _shares(phase_frontier, tables.on_device, noise, attribution if clocked else None)
+    shares = _shares(
+        phase_frontier, tables.on_device, noise, _idle_of(phase_frontier, attribution) if clocked else None
+    )
     return PhaseAccount(phase_frontier, shares, alone=not tied)
 
 
-def phases_alone(phase_frontier: Frontier, on_device: bool, noise: Noise) -> PhaseAccount:
-    """The account of a run that has no other."""
-    return PhaseAccount(phase_frontier, _shares(phase_frontier, on_device, noise), alone=True)
+def phases_alone(phase_frontier: Frontier, on_device: bool, noise: Noise, idle: Idle | None = None) -> PhaseAccount:
+    """The account of a run that has no other. ``idle``: of the devices, if known; of the frontier's ranks and steps."""
+    shares = _shares(phase_frontier, on_device, noise, _idle_of_many(idle) if idle is not None else None)
+    return PhaseAccount(phase_frontier, shares, alone=True)
 
 
 def unlike_the_rest(attribution: Attribution, tables: Tables) -> str:
@@ -103,32 +107,54 @@ def unlike_the_rest(attribution: Attribution, tables: Tables) -> str:
     return ""
 
 
-def _idle(table: CostTable, numbers: Sequence[int], ranks: Sequence[int], attribution: Attribution) -> None:
-    """Phases on device clocks include the devices' idle time. Its minimum over the ranks is a cost of the step. A rank
-    with more of it is late because of its host, by at most the difference."""
+class _Idle(Struct, frozen=True, eq=False):
+    """Idle time of the devices, nanoseconds by step: because of the host, by rank [ranks, steps], and what all ranks
+    have of it; and what all have for another reason."""
+
+    by_host: Series
+    common: Series
+    queued: Series
+
+
+def _idle_of(phase_frontier: Frontier, attribution: Attribution) -> _Idle:
     at = {(step.rank, step.step): by_cause(step.segments)[Kind.IDLE] for step in attribution.rank_steps}
 
-    def idle(rank: int, details: tuple[Detail, ...]) -> Series:
-        return np.array([at[rank, number][list(details)].sum() for number in numbers], dtype=np.float64)
+    def idle(details: tuple[Detail, ...]) -> Series:
+        each = [
+            [at[rank, number][list(details)].sum() for number in phase_frontier.numbers]
+            for rank in phase_frontier.ranks
+        ]
+        return np.array(each, dtype=np.float64)
 
-    by_host = {rank: idle(rank, HOST_DETAILS) for rank in ranks}
-    common = np.min(list(by_host.values()), axis=0)
-    late = table.total(Side.WAITING, Cost.STRAGGLER)
-    of_host = np.zeros_like(common)
+    by_host = idle(HOST_DETAILS)
+    return _Idle(by_host, by_host.min(axis=0), idle(QUEUED_DETAILS).min(axis=0))
+
+
+def _idle_of_many(idle: Idle) -> _Idle:
+    """The median rank instead of the least: the driver's samples are coarse, and the least of thousands is far off."""
+    return _Idle(idle.late, np.median(idle.late, axis=0), np.median(idle.besides, axis=0))
+
+
+def _add_idle(table: CostTable, ranks: Sequence[int], idle: _Idle) -> None:
+    """Phases on device clocks include the devices' idle time. What all ranks have of it is a cost of the step. A rank
+    with more of it is late because of its host, by at most the difference. The path goes through the latest rank."""
+    common, place = idle.common, {rank: at for at, rank in enumerate(ranks)}
+    latest, of_host = np.zeros_like(common), np.zeros_like(common)
     for rank in table.ranks(Side.WAITING, Cost.STRAGGLER):
-        own = np.minimum(table.total(Side.WAITING, Cost.STRAGGLER, rank), by_host[rank] - common)
+        late = table.total(Side.WAITING, Cost.STRAGGLER, rank)
+        own = np.minimum(late, np.maximum(0.0, idle.by_host[place[rank]] - common))
         table.relabel(Side.WAITING, Cost.STRAGGLER, Cost.HOST_STRAGGLER, own, rank, _LAUNCH)
-        of_host = of_host + own
-    part = np.divide(of_host, late, out=np.zeros_like(late), where=late > 0)
+        of_host = np.where(late > latest, own, of_host)
+        latest = np.maximum(late, latest)
+    part = np.divide(of_host, latest, out=np.zeros_like(latest), where=latest > 0)
     launched = table.total(Side.PATH, Cost.STRAGGLER) * part
-    queued = np.min([idle(rank, QUEUED_DETAILS) for rank in ranks], axis=0)
     table.relabel(Side.PATH, Cost.STRAGGLER, Cost.HOST_STRAGGLER, launched, activity=_LAUNCH)
     table.relabel(Side.PATH, None, Cost.HOST, common, activity=_LAUNCH)
-    table.relabel(Side.PATH, None, Cost.QUEUED, queued, activity=(Kind.IDLE, Detail.OTHER))
+    table.relabel(Side.PATH, None, Cost.QUEUED, idle.queued, activity=(Kind.IDLE, Detail.OTHER))
 
 
-def _shares(phase_frontier: Frontier, on_device: bool, noise: Noise, with_idle: Attribution | None = None) -> Shares:
-    """``with_idle``: the account that has the devices' idle time, where the phases are theirs."""
+def _shares(phase_frontier: Frontier, on_device: bool, noise: Noise, idle: _Idle | None = None) -> Shares:
+    """``idle``: of the devices, where the phases are theirs."""
     table = CostTable(len(phase_frontier.numbers))
     for phase, (cost, kind, detail) in _LATE_AS.items():
         increment = phase_frontier.increment(phase).astype(np.float64)
@@ -144,8 +170,8 @@ def _shares(phase_frontier: Frontier, on_device: bool, noise: Noise, with_idle: 
             table.add(Side.WAITING, cost, late[:, at], kind, detail, phase_frontier.ranks[at])
     if phase_frontier.communication_known:
         table.add(Side.PATH, Cost.COMM, phase_frontier.communication_ns.astype(np.float64), Kind.COMM, Detail.NONE)
-    if with_idle is not None:
-        _idle(table, phase_frontier.numbers, phase_frontier.ranks, with_idle)
+    if idle is not None:
+        _add_idle(table, phase_frontier.ranks, idle)
     return Shares(
         phase_frontier.numbers,
         phase_frontier.dur_ns.astype(np.float64),

@@ -200,7 +200,7 @@ class RunReading(Topic, name="run-reading", fixed=True):
     most_summary_cells = threshold(
         2_500_000,
         "cells",
-        "chosen: steps times ranks: 100 steps of 24,576 ranks, whose table takes 170 MB. The newest steps are read",
+        "chosen: steps times ranks: 100 steps of 24,576 ranks, whose table takes 250 MB. The newest steps are read",
     )
     least_summary_steps = threshold(20, "steps", "chosen", "at least so many steps of each rank")
     most_summary_steps = threshold(1000, "steps", "chosen", "at most so many steps of each rank")
@@ -208,7 +208,7 @@ class RunReading(Topic, name="run-reading", fixed=True):
         0.05, "fraction", "chosen", "fraction of ranks that may be behind: all others have reached the newest step"
     )
     summary_tail_bytes = threshold(
-        1 << 14, "bytes", "chosen", "four lines of 50 steps; more is read if these are not enough"
+        1 << 15, "bytes", "chosen", "four lines of 50 steps on a device; more is read if these are not enough"
     )
     summary_files_at_once = threshold(64, "files")
     summary_readers = threshold(

@@ -17,10 +17,13 @@ from diag.collectors.layout import RankLayout, RunLayout, begins_with_run, numbe
 from diag.collectors.policy import RECORDED_FILES
 from diag.collectors.records import (
     BEGIN,
+    DEVICE,
+    LAG,
     PHASES_AND_REST,
     STEP,
     STILL,
     TOKENS,
+    UNLAUNCHED,
     Manifest,
     MemoryRecord,
     RankRecord,
@@ -35,17 +38,18 @@ from .identity import Life, at_other_times, clock_of, strangers
 from .lines import read_end, read_identity, read_manifest, restart_gaps
 from .pieces import gaps_of_pieces
 
-COLUMNS = (BEGIN, STEP, TOKENS, *PHASES_AND_REST, *(phase + STILL for phase in PHASES_AND_REST))
-
-
-_PLACE = {name: at for at, name in enumerate(COLUMNS)}
+_OF_STEP = (STEP, *PHASES_AND_REST, *(phase + STILL for phase in PHASES_AND_REST))
+COLUMNS = (BEGIN, TOKENS, *_OF_STEP, LAG, UNLAUNCHED, *(DEVICE + name for name in _OF_STEP))
+_KNOWN = frozenset(COLUMNS)
 
 Words = npt.NDArray[np.uint32]
 
 
 class Summaries(Struct, frozen=True, eq=False):
-    """``cells[column, rank, step]``: of COLUMNS, ``ranks`` and ``numbers``; microseconds except for TOKENS.
-    ``begin_us[rank, step]``: on the rank's own clock. ``marked``: the steps that any rank marked, by mark."""
+    """``cells[column, rank, step]``: of ``columns``, ``ranks`` and ``numbers``; microseconds except for TOKENS. A
+    column that is 0 everywhere is left out. ``begin_us[rank, step]``: on the rank's own clock. ``marked``: the steps
+    that any rank marked, by mark. ``clock``: DEVICE where the times of the steps are those of the devices, see
+    ``diag.account.device_summaries``; "" for the hosts'."""
 
     root: Path
     manifest: Manifest | None
@@ -54,6 +58,7 @@ class Summaries(Struct, frozen=True, eq=False):
     identities: tuple[RankRecord, ...]
     numbers: tuple[int, ...]
     begin_us: npt.NDArray[np.int64]
+    columns: tuple[str, ...]
     cells: Words
     waits_known: bool  # every rank recorded how long it was blocked in collectives
     marked: Mapping[str, frozenset[int]]
@@ -61,23 +66,35 @@ class Summaries(Struct, frozen=True, eq=False):
     missing: tuple[int, ...]
     gaps: tuple[Gap, ...]
     from_start: bool  # whether the first of these steps is the first of the run
+    clock: str = ""
+    waits_seen: float = 0.0  # part of the calls whose wait was observed on the device, of the rank with the least
+    utilization: npt.NDArray[np.float64] | None = None  # of each rank's device, 0 to 1; None: not sampled
 
     def column(self, name: str) -> Words:
         """The column's values by rank and step."""
-        values: Words = self.cells[COLUMNS.index(name)]
+        name = self.clock + name if name in _OF_STEP else name
+        if name not in self.columns:
+            return np.zeros(self.begin_us.shape, dtype=np.uint32)
+        values: Words = self.cells[self.columns.index(name)]
         return values
 
     @property
     def on_device(self) -> bool:
         return any(identity.device != "cpu" for identity in self.identities)
 
+    @property
+    def waits_apart(self) -> bool:
+        """Whether the phases come without the waiting for collectives. On a device the host only launches these: its
+        phases do not show any waiting."""
+        return self.clock == DEVICE or (self.waits_known and not self.on_device)
+
 
 class _Line(Struct, frozen=True, eq=False):
-    """A line with its numbers: ``cells[column, step]`` of the columns with the indices ``places``."""
+    """A line with its numbers: ``cells[column, step]``, of the columns with these names."""
 
     record: SummaryLine
     begin_us: npt.NDArray[np.int64]
-    places: list[int]
+    names: list[str]
     cells: Words
 
     @property
@@ -148,10 +165,13 @@ def read_summaries(
     missing = tuple(sorted(set(range(world_size)) - set(ranks)))
     if absent := sorted(set(missing) - {read.rank for read in late}):
         gaps.append(Gap(str(layout.ranks_folder), f"{rank_ranges(absent)} wrote no summary"))
-    cells = np.zeros((len(COLUMNS), len(ranks), len(numbers)), dtype=np.uint32)
+    written = frozenset(chain.from_iterable(line.names for read in reads for line in read.lines))
+    columns = tuple(name for name in COLUMNS if name in written and name != BEGIN)
+    places = {name: at for at, name in enumerate(columns)}
+    cells = np.zeros((len(columns), len(ranks), len(numbers)), dtype=np.uint32)
     begin_us = np.zeros((len(ranks), len(numbers)), dtype=np.int64)
     for at, read in enumerate(reads):
-        _fill(cells[:, at], begin_us[at], read.lines, numbers)
+        _fill(cells[:, at], begin_us[at], read.lines, numbers, places)
     lines = [line.record for read in reads for line in read.lines]
     return Summaries(
         root=layout.root,
@@ -161,6 +181,7 @@ def read_summaries(
         identities=identities,
         numbers=numbers,
         begin_us=begin_us,
+        columns=columns,
         cells=cells,
         waits_known=all(any(line.record.waits for line in read.lines) for read in reads),
         marked=_marked(lines),
@@ -168,6 +189,8 @@ def read_summaries(
         missing=missing,
         gaps=tuple(gaps),
         from_start=all(read.whole and read.lines[0].record.first == numbers[0] for read in reads),
+        waits_seen=min(_waits_seen(read) for read in reads),
+        utilization=_utilization(reads),
     )
 
 
@@ -263,11 +286,11 @@ def _line(line: SummaryLine) -> _Line:
         raise ValueError("a length that is not its count")
     since = cells[line.columns.index(BEGIN)] if BEGIN in line.columns else np.zeros(line.count, dtype=np.int64)
     begin_us = line.begin_ns // 1000 + since.cumsum(dtype=np.int64)
-    places = [_PLACE.get(name, -1) for name in line.columns]
-    if -1 in places:  # a column of a later version
-        cells = cells[[place >= 0 for place in places]]
-        places = [place for place in places if place >= 0]
-    return _Line(line, begin_us, places, cells)
+    names = line.columns
+    if not _KNOWN.issuperset(names):  # a column of a later version
+        cells = cells[[name in _KNOWN for name in names]]
+        names = [name for name in names if name in _KNOWN]
+    return _Line(line, begin_us, names, cells)
 
 
 def _numbers(reads: Sequence[_Read], steps: int) -> tuple[int, ...]:
@@ -291,7 +314,28 @@ def _covers(read: _Read, numbers: Sequence[int]) -> bool:
     return read.last >= numbers[-1] and _first(read, numbers[-1]) <= numbers[0]
 
 
-def _fill(cells: Words, begin_us: npt.NDArray[np.int64], lines: Sequence[_Line], numbers: Sequence[int]) -> None:
+def _waits_seen(read: _Read) -> float:
+    seen = [line.record.waits_seen for line in read.lines if line.record.waits_seen is not None]
+    return min(seen, default=0.0)
+
+
+def _utilization(reads: Sequence[_Read]) -> npt.NDArray[np.float64] | None:
+    """Of each rank's device. Of a few ranks it may be unknown: theirs is taken for that of most."""
+    samples = [[percent for line in read.lines for percent in line.record.utilization] for read in reads]
+    known = [min(100.0, max(0.0, float(np.mean(of_rank)))) for of_rank in samples if of_rank]
+    if len(known) < (1 - RUN_READING.straggling_ranks_share) * len(samples):
+        return None
+    usual, taken = float(np.median(known)), iter(known)
+    return np.array([next(taken) if of_rank else usual for of_rank in samples]) / 100
+
+
+def _fill(
+    cells: Words,
+    begin_us: npt.NDArray[np.int64],
+    lines: Sequence[_Line],
+    numbers: Sequence[int],
+    places: Mapping[str, int],
+) -> None:
     """Copies the steps of one rank into ``cells[column, step]``."""
     for line in lines:
         first, last = max(line.record.first, numbers[0]), min(line.end - 1, numbers[-1])
@@ -300,7 +344,9 @@ def _fill(cells: Words, begin_us: npt.NDArray[np.int64], lines: Sequence[_Line],
         source = slice(first - line.record.first, last + 1 - line.record.first)
         target = slice(first - numbers[0], last + 1 - numbers[0])
         begin_us[target] = line.begin_us[source]
-        cells[line.places, target] = line.cells[:, source]
+        for row, name in enumerate(line.names):
+            if name in places:
+                cells[places[name], target] = line.cells[row, source]
 
 
 def _marked(lines: Iterable[SummaryLine]) -> dict[str, frozenset[int]]:

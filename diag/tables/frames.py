@@ -221,6 +221,7 @@ _FRAMES: dict[str, tuple[Column, ...]] = {
     "summaries": (
         Column("rank", INDEX, "Global rank. Only runs that are analysed from the ranks' summaries have rows."),
         *_TIMES[1:5],  # compute to data wait
+        _TIMES[6],  # idle: of devices, where it is known
     ),
     "facts": (
         Column("key", TEXT, "What is known of the run, such as trainer.prefetch or versions.torch."),
