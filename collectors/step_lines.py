@@ -123,8 +123,7 @@ class StepSummary:
 
     def passed(self, record: DeviceStepRecord) -> None:
         """Adds a step that the device has finished, while another thread may write."""
-        if self._length:
-            self._passed.append(record)
+        self._passed.append(record)
 
     def add(self, record: StepRecord, rows: Iterable[CollectiveRow]) -> None:
         """Adds a step that has ended, and the calls that became known with it."""

@@ -26,13 +26,13 @@ class Features(Struct, frozen=True, kw_only=True):
     """Reasons for doubt, each from 0 (none) to 1."""
 
     few_steps: float  # one over the root of the number of counted steps
-    unmarked: float  # 0: steps are marked or recorded; 0.5: inferred from a repetition; 1: the window is one step
-    unstable: float  # fraction of resamples of the steps that give another class
     noise: float  # half-width of the largest share's 95 % interval over itself plus the distance to such an edge
     near_edge: float  # exp(-distance / 0.03) of the shares to those at which the class would be another one
     close_cause: float  # the next finding of the same class over the one that the answer names; 0 where it names none
-    unexplained: float  # fraction of the time that the answer is about without a known reason; start-up counts half
     missing_ranks: float  # fraction of the job's ranks that was not recorded
+    unseen_waits: float  # root of that fraction where the answer is about time in collectives, else 0
+    phases_alone: float  # 1: the answer rests on the durations of the hosts' phases alone, as from their summaries
+    phases_mixed: float  # 1: and these contain communication
     clock: float  # uncertainty of the ranks' clocks over the time that the answer is about
 
 
@@ -58,10 +58,12 @@ class Fit(Struct, frozen=True, kw_only=True):
 
 
 class Rule(Struct, frozen=True):
-    """A bound of the confidence that follows from what the records can show at all."""
+    """A bound of the confidence that follows from what the records can show at all. ``fitted``: a feature says it, too,
+    and the fit has its cases."""
 
     name: str
     most: float
+    fitted: bool = False
 
 
 @cache

@@ -16,7 +16,10 @@ class Findings(Topic, name="findings"):
     warning_share = threshold(0.10, "fraction")
     critical_share = threshold(0.20, "fraction")
     confidence_of_phases_alone = threshold(
-        0.6, "confidence", "chosen", "upper bound of the confidence from durations of phases alone"
+        0.6,
+        "confidence",
+        "chosen",
+        "upper bound of a finding from durations of phases alone; that of the verdict is fitted",
     )
     least_charged_ns = threshold(50_000, "ns", "chosen", "a step: a table of ranks prints less as 0")
     waiting_rank_share = threshold(0.02, "fraction", "chosen", "of the step: a rank that waits for less does not wait")
@@ -438,21 +441,14 @@ class Confidence(Topic, name="confidence"):
     of_few_steps = threshold(
         0.89, "confidence", "chosen: what happens in some steps only may be in none of them, or in all"
     )
+    with_unrecorded_ranks = threshold(
+        0.6, "confidence", "chosen", "where the ranks wait, and one that was not recorded may be late"
+    )
     with_other_ranks_unrecorded = threshold(0.89, "confidence", "chosen", "where ranks that do not wait are missing")
     without_communication = threshold(0.6, "confidence", "chosen", "where communication was not recorded")
     without_common_clock = threshold(0.6, "confidence", "chosen", "where waiting could not be separated from transfer")
     without_idle = threshold(
         0.6, "confidence", "chosen", "where a device may have been idle for some of what counts as compute"
-    )
-    of_few_ranks = threshold(
-        0.35,
-        "confidence",
-        "measured: of 88 such cases 32 were right (tests/bench/confidence/seen.csv)",
-        "with the next: bounds where a rank that was not recorded may be late",
-    )
-    with_unrecorded_ranks = threshold(0.5, "confidence", "chosen", "between the two, the fraction that was recorded")
-    of_few_ranks_that_do_not_wait = threshold(
-        0.75, "confidence", "chosen", "lower bound where the ranks that were recorded wait for nobody"
     )
     near_threshold = threshold(
         0.89, "confidence", "chosen: a share within near_edge_share of an edge may as well be on its other side"
@@ -460,9 +456,7 @@ class Confidence(Topic, name="confidence"):
     of_first_batch = threshold(
         0.5, "confidence", "chosen", "where the loader's workers were starting, and no later batch was recorded"
     )
-    of_coarse_phases = threshold(
-        0.5, "confidence", "chosen", "where only phases were recorded, which contain communication or idle time"
-    )
+    of_coarse_phases = threshold(0.5, "confidence", "chosen", "where collectives may hide idle time of the devices")
     without_some_waits = threshold(
         0.75, "confidence", "chosen", "where some waits for collectives were not recorded: there may be more waiting"
     )

@@ -17,7 +17,6 @@ from diag.model.steps import (
     Attribution,
     Bottleneck,
     Coverage,
-    Division,
     Finding,
     Kind,
     Severity,
@@ -78,8 +77,8 @@ def judge(attribution: Attribution, examination: Examination, coverage: Coverage
 
 
 class _Answer(Struct, frozen=True):
-    """What the run's costs say, before how sure it is. ``removable``: share of each class; ``drawn``: the same over
-    resamples of the steps; ``quiet``: fraction of the time without any operator, on a CPU."""
+    """What the run's costs say, before how sure it is. ``removable``: share of each class; ``quiet``: fraction of the
+    time without any operator, on a CPU."""
 
     bottleneck: Bottleneck
     severity: Severity
@@ -87,7 +86,6 @@ class _Answer(Struct, frozen=True):
     cause: Finding | None
     shares: Shares
     removable: Mapping[Bottleneck, float]
-    drawn: Mapping[Bottleneck, Series]
     quiet: float
     phases: PhaseAccount | None
 
@@ -169,7 +167,7 @@ def _answer(attribution: Attribution, examination: Examination, tables: Tables) 
     if level == Severity.HEALTHY and (idle := _too_idle(attribution, shares)) is not None:
         return idle
     quiet = 0.0 if shares.on_device else _idle(attribution, shares)
-    return _Answer(bottleneck, level, share, cause, shares, removable, drawn, quiet, phases)
+    return _Answer(bottleneck, level, share, cause, shares, removable, quiet, phases)
 
 
 def _findings(examination: Examination, shares: Shares) -> tuple[Finding, ...]:
@@ -301,18 +299,17 @@ def _unless_by_chance(
 def _features(
     answer: _Answer, attribution: Attribution, examination: Examination, coverage: Coverage, tables: Tables
 ) -> Features:
-    steps, shares = attribution.counted, answer.shares
-    ranks = len(coverage.ranks_used) + len(coverage.ranks_missing)
-    marked = {Division.INFERRED: 0.5, Division.UNDIVIDED: 1.0}
+    shares = answer.shares
+    missing = len(coverage.ranks_missing) / max(1, len(coverage.ranks_used) + len(coverage.ranks_missing))
     return Features(
         few_steps=1 / sqrt(max(1, len(shares.dur_ns))),
-        unmarked=marked.get(attribution.division, 0.0),
-        unstable=1 - _margin(answer.drawn, answer.bottleneck),
         noise=_noise(answer),
         near_edge=exp(-_distance(answer.removable) / CONFIDENCE.near_edge_share),
         close_cause=_close_cause(answer, examination),
-        unexplained=_unexplained_part(answer.removable, steps),
-        missing_ranks=len(coverage.ranks_missing) / max(1, ranks),
+        missing_ranks=missing,
+        unseen_waits=sqrt(missing) if _waits(answer.bottleneck, answer.cause, shares) else 0.0,
+        phases_alone=float(answer.phases is not None and not _on_device_clocks(answer.phases, shares)),
+        phases_mixed=float(answer.phases is not None and not answer.phases.frontier.communication_known),
         clock=_clock(attribution, tables, answer),
     )
 
@@ -324,18 +321,6 @@ def _of_work(attribution: Attribution, steps: Sequence[StepAccount]) -> float:
     pieces = [step.pieces for step in attribution.rank_steps if step.step in counted and step.pieces]
     most = sum(sorted(pieces, reverse=True)[: len(counted)])
     return most / (most + CONFIDENCE.pieces_for_half) if most else 1.0
-
-
-def _margin(drawn: Mapping[Bottleneck, Series], bottleneck: Bottleneck) -> float:
-    """How often the same class comes out over resampled steps; for a mixed run, how often both classes are worth a
-    warning."""
-    if bottleneck == Bottleneck.MIXED:
-        return float(
-            (np.sort(np.stack([drawn[name] for name in REMOVABLE]), axis=0)[-2] >= FINDINGS.warning_share).mean()
-        )
-    rounds = len(next(iter(drawn.values())))
-    same = sum(classify({name: float(drawn[name][i]) for name in drawn})[0] == bottleneck for i in range(rounds))
-    return same / rounds
 
 
 def _distance(removable: Mapping[Bottleneck, float]) -> float:
@@ -370,15 +355,6 @@ def _close_cause(answer: _Answer, examination: Examination) -> float:
     return min(1.0, max(others, default=0.0) / answer.cause.share)
 
 
-def _unexplained_part(removable: Mapping[Bottleneck, float], steps: Sequence[StepAccount]) -> float:
-    """Start-up counts half: it has a reason, and is no part of a usual step."""
-    first, unexplained = max(removable.get(name, 0.0) for name in REMOVABLE), removable[Bottleneck.UNDETERMINED]
-    whole = sum(step.dur_ns for step in steps)
-    startup = float(spent_on_paths(steps)[Kind.IDLE, list(STARTUP_DETAILS)].sum()) / whole if whole else 0.0
-    of_answer = unexplained if first < FINDINGS.warning_share else unexplained / (first + unexplained)
-    return min(1.0, max(of_answer, startup / 2))
-
-
 def _clock(attribution: Attribution, tables: Tables, answer: _Answer) -> float:
     if _alone(tables) or answer.phases is not None:  # durations of phases need no common clock
         return 0.0
@@ -401,11 +377,9 @@ def _rules(
     if _distance(answer.removable) < CONFIDENCE.near_edge_share:
         rules.append(Rule("a share near a threshold", CONFIDENCE.near_threshold))
     if coverage.ranks_missing:
-        recorded = len(coverage.ranks_used) / (len(coverage.ranks_used) + len(coverage.ranks_missing))
         waits = _waits(answer.bottleneck, cause, shares)
-        least = CONFIDENCE.of_few_ranks if waits else CONFIDENCE.of_few_ranks_that_do_not_wait
         most = CONFIDENCE.with_unrecorded_ranks if waits else CONFIDENCE.with_other_ranks_unrecorded
-        rules.append(Rule("ranks that were not recorded may be at fault", min(most, max(least, recorded))))
+        rules.append(Rule("ranks that were not recorded may be at fault", most, fitted=True))
     if unsure := _clock(attribution, tables, answer):
         rules.append(Rule("imprecise clocks of the ranks", max(CONFIDENCE.without_common_clock, 1 - unsure)))
     if examination.doubts:
@@ -436,11 +410,9 @@ def _unrecorded(
         yield "idle time of the devices", CONFIDENCE.without_idle
     if not _waits_known(attribution):
         yield "some waits for collectives", CONFIDENCE.without_some_waits
-    if answer.phases is not None:
-        # On a device the driver counts a kernel that only communicates as work: a late rank may have waited for its
-        # host.
-        fine = answer.phases.frontier.communication_known and not shares.on_device
-        yield "anything but phases", FINDINGS.confidence_of_phases_alone if fine else CONFIDENCE.of_coarse_phases
+    if answer.phases is not None and attribution.by_events:
+        # The driver counts a kernel that only communicates as work: a late rank may have waited for its host.
+        yield "anything but phases", CONFIDENCE.of_coarse_phases
     if answer.severity == Severity.HEALTHY and _idle_beneath(attribution, answer.share):
         yield "idle time beneath collectives", CONFIDENCE.of_coarse_phases
     if bottleneck in (Bottleneck.HOST, Bottleneck.MIXED) and attribution.by_events:
@@ -454,6 +426,11 @@ def _unrecorded(
         yield "a batch after the first", CONFIDENCE.of_first_batch
     if cause is not None and cause.ranks and explained is not None and explained < CONFIDENCE.explained_wait_share:
         yield "why ranks are late", max(explained, CONFIDENCE.of_late_rank)
+
+
+def _on_device_clocks(phases: PhaseAccount, shares: Shares) -> bool:
+    """Whether the phases are those of the devices, whose waiting for collectives and for their hosts is apart."""
+    return shares.on_device and phases.frontier.communication_known
 
 
 def _idle_beneath(attribution: Attribution, share: float) -> bool:

@@ -124,13 +124,13 @@ def fused_words(ns_per_step: float, per: str) -> str:
 # Features of the confidence's model (diag.diagnoses.confidence.Features) in words.
 DOUBTS = {
     "few_steps": "few steps",
-    "unmarked": "steps without marks",
-    "unstable": "other steps might give another class",
     "noise": "the steps vary",
     "near_edge": "a share near a threshold",
     "close_cause": "another cause nearly as large",
-    "unexplained": "time without a known reason",
     "missing_ranks": "missing ranks",
+    "unseen_waits": "ranks that were not recorded may be late",
+    "phases_alone": "only phases were recorded",
+    "phases_mixed": "phases that contain communication",
     "clock": "imprecise clocks",
 }
 

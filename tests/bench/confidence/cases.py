@@ -29,19 +29,21 @@ from diag.errors import DiagError
 from diag.model.steps import Severity
 from diag.rundir.tables import Tables
 from diag.show.json import to_json
+from diag.summaries import open_summaries
+from tests.bench import planted_devices
 from tests.bench.grid.cases import NOT_KEPT, TRACE_ROWS, answer
 from tests.bench.grid.device_rows import DEVICE_ROWS, without_window, write_device_run
 from tests.bench.grid.gpu.costs import costs_of, share_of
 from tests.bench.grid.gpu.job import Job
 from tests.bench.grid.gpu.kineto import write_traces
 from tests.bench.grid.gpu.recorded import write_run as write_recorded
-from tests.bench.grid.gpu.rows import HALVES, Half, Row
+from tests.bench.grid.gpu.rows import HALVES, TUNING, Half, Row
 from tests.bench.grid.gpu.simulate import simulate
 from tests.bench.grid.record_rows import RECORD_ROWS, Extra, RecordRun, analysed, base_plan, record_truth
 from tests.bench.grid.truth import Truth
 from tests.bench.real_traces import __main__ as real_traces
 from tests.copies import replace
-from tests.simulate import MS, Plan, without_collectives, without_rank
+from tests.simulate import MS, Plan, without_collectives, without_rank, write_run
 
 HERE = Path(__file__).parent
 SEEN, UNSEEN = HERE / "seen.csv", HERE / "unseen.csv"
@@ -50,7 +52,7 @@ FEATURES = tuple(field.name for field in msgspec.structs.fields(Features))
 
 @dataclass(frozen=True)
 class Case:
-    """``bound``: of the rules that hold, 1 for none. ``rules``: their names."""
+    """``bound``: of the rules that hold and no feature says, 1 for none. ``rules``: the names of all that hold."""
 
     set: str
     name: str
@@ -67,7 +69,7 @@ def case_of(group: str, name: str, result: Result, right: bool) -> Case | None:
         return None
     found, rules = evidence
     values = {name: round(value, 5) for name, value in msgspec.structs.asdict(found).items()}
-    bound = min((rule.most for rule in rules), default=1.0)
+    bound = min((rule.most for rule in rules if not rule.fitted), default=1.0)
     return Case(group, name, right, values, round(bound, 4), "; ".join(rule.name for rule in rules))
 
 
@@ -108,6 +110,11 @@ def simulated(case: str) -> Case | None:
     share = _share(rng) if hard else half.shares[int(number) % len(half.shares)]
     if row_id == "records":
         result, truth = _hard_records(half, rng)
+    elif row_id == "summaries":
+        result, truth = _summaries(half, rng)
+    elif row_id == "devices":
+        devices = planted_devices.hard(rng, half_name == TUNING)
+        result, truth = planted_devices.analysed(devices), planted_devices.truth_for(devices)
     elif row := next((row for row in RECORD_ROWS if row.id == row_id), None):
         run = row.make(half, rng, share)
         result, truth = analyze(analysed(run)), record_truth(run)
@@ -207,6 +214,14 @@ def _hard_records(half: Half, rng: Random) -> tuple[Result, Truth]:
     return analyze(tables), truth
 
 
+def _summaries(half: Half, rng: Random) -> tuple[Result, Truth]:
+    """From what the ranks condensed of a run of records."""
+    plan, extras, _ = _planted(half, rng)
+    run = RecordRun(plan, tuple(extras))
+    with tempfile.TemporaryDirectory() as folder:
+        return open_summaries(write_run(run.tables(), Path(folder)).root), record_truth(run)
+
+
 def _window(tables: Tables, numbers: range) -> Tables:
     """What was recorded of these steps."""
     ranks = {}
@@ -217,14 +232,16 @@ def _window(tables: Tables, numbers: range) -> Tables:
     return replace(tables, ranks=ranks)
 
 
-def ids(half: str, grid: int, hard: int, records: int) -> list[str]:
-    """``grid``: cases of each row of the grid; ``hard``: harder ones of each; ``records``: harder runs of records."""
+def ids(half: str, grid: int, hard: int, records: int, first: int = 0) -> list[str]:
+    """``grid``: cases of each row of the grid; ``hard``: harder ones of each; ``records``: harder runs of records, and
+    a sixth as many from summaries of records, and of devices. ``first``: the number of the first of each."""
     rows = [row.id for row in (*TRACE_ROWS, *RECORD_ROWS, *DEVICE_ROWS)]
     harder = [row.id for row in (*_SMALL_ROWS, *DEVICE_ROWS)]
     return [
-        *(f"grid-{half}/{row}/{n}" for n in range(grid) for row in rows),
-        *(f"hard-{half}/{row}/{n}" for n in range(hard) for row in harder),
-        *(f"hard-{half}/records/{n}" for n in range(records)),
+        *(f"grid-{half}/{row}/{n}" for n in range(first, first + grid) for row in rows),
+        *(f"hard-{half}/{row}/{n}" for n in range(first, first + hard) for row in harder),
+        *(f"hard-{half}/records/{n}" for n in range(first, first + records)),
+        *(f"hard-{half}/{row}/{n}" for n in range(first, first + records // 6) for row in ("summaries", "devices")),
     ]
 
 

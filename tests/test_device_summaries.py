@@ -1,0 +1,170 @@
+"""Verdicts on devices from the ranks' own summaries: what the records of events are condensed to, who is found, and
+what is said where too little is known of the devices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import msgspec
+import numpy as np
+import pytest
+
+from diag.account.device_summaries import on_devices
+from diag.api import open_run
+from diag.collectors.files import Budget, Complaints, LineFile
+from diag.collectors.layout import RunLayout
+from diag.collectors.policy import RECORDING
+from diag.collectors.records import BACKWARD, BEGIN, DEVICE, FORWARD, LAG, STEP, STILL, UNLAUNCHED
+from diag.collectors.step_lines import StepSummary
+from diag.model.steps import Bottleneck, Severity
+from diag.rundir.run import open_paths
+from diag.rundir.summaries import read_summaries
+from diag.summaries import of_summaries, open_summaries
+from tests.bench.grid.device_rows import tuned, write_device_run
+from tests.bench.grid.gpu.simulate import simulate
+from tests.bench.planted_devices import FAULTS, truth_for, with_fault
+from tests.many_devices import Devices, columns_of, events, identity_of, records_of, summaries_of, write_devices
+
+SMALL = Devices(6, steps=20)
+
+
+def condense(layout: RunLayout) -> None:
+    """Each rank's records as its own summary."""
+    for rank, own in open_paths((layout.root,)).ranks.items():
+        assert own.identity is not None
+        samples = [sample.utilization_percent for sample in own.device if sample.utilization_percent is not None]
+        file = LineFile(layout.rank(rank).summary, Budget(1 << 30), Complaints(rank))
+        summary = StepSummary(file, own.identity, 50, None, lambda samples=samples: samples)  # type: ignore[misc]
+        for record in own.device_steps:
+            summary.passed(record)
+        for step in own.steps:
+            summary.add(step, list(own.rows.take(own.rows.step == step.step)))
+        summary.close()
+        file.close()
+
+
+# -- what is written ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [{}, {"launching": {2: 90_000.0}}, {"loading": {1: 40_000.0}, "reads_loss": False}])
+def test_a_rank_condenses_its_steps_on_the_device(fault: dict[str, object], tmp_path: Path) -> None:
+    job = replace(SMALL, **fault)  # type: ignore[arg-type]
+    of = events(job)
+    expected = columns_of(job, of)
+    layout = RunLayout(tmp_path)
+    for rank in range(job.ranks):
+        layout.rank(rank).folder.mkdir(parents=True)
+        file = LineFile(layout.rank(rank).summary, Budget(1 << 30), Complaints(rank))
+        summary = StepSummary(file, identity_of(job, rank), 50, None, lambda: [97, 99])
+        late = []  # the device finishes a step after the host has begun the next ones
+        for step, on_device, rows in records_of(job, of, rank):
+            late.append(on_device)
+            summary.add(step, rows)
+            if len(late) > 3:
+                summary.passed(late.pop(0))
+        for on_device in late:
+            summary.passed(on_device)
+        summary.close()
+        file.close()
+    read = read_summaries(layout)
+    assert read.waits_seen == 1.0
+    assert read.utilization == pytest.approx(0.98)
+    for name, values in expected.items():
+        there = read.column(name) if name in read.columns else np.zeros_like(values)
+        # The two clocks may drift apart, which shrinks a lag.
+        most = RECORDING.device_drift * of.device[STEP][1].max() if name in (LAG, UNLAUNCHED) else 0
+        assert np.abs(there.astype(int) - values.astype(int)).max() <= 2 + most, name
+
+
+def test_a_step_without_a_record_of_the_device_holds_up_nothing(tmp_path: Path) -> None:
+    (step, on_device, rows), *more = records_of(SMALL, events(SMALL), 0)
+    path = tmp_path / "summary.jsonl"
+    summary = StepSummary(LineFile(path, Budget(1 << 20), Complaints(0)), identity_of(SMALL, 0), 3)
+    summary.add(step, rows)
+    summary.passed(on_device)
+    for later, _, own in more:
+        summary.add(later, own)
+    assert not path.exists() or path.read_text() == "", "the devices' records of the other steps may still come"
+    summary.passed(more[-1][1])
+    summary.add(replace(step, step=20, begin_ns=10**12, end_ns=10**12 + 1), [])
+    lines = [msgspec.json.decode(line) for line in path.read_text().splitlines()]
+    assert [line["first"] for line in lines] == [0, 3, 6, 9, 12, 15]
+
+
+# -- what is found -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found(fault: str) -> None:
+    job = with_fault(Devices(48, reads_loss=True), fault, 0.3, Random(fault))
+    right = truth_for(job).right[0]
+    verdict = of_summaries(on_devices(summaries_of(job)) or summaries_of(job)).verdict
+    assert verdict.bottleneck.value == right.bottleneck
+    assert verdict.cause in right.causes
+    assert tuple(sorted(verdict.culprit_ranks)) in right.culprits
+    assert verdict.confidence > 0.6
+
+
+def test_a_healthy_job_is_healthy(tmp_path: Path) -> None:
+    result = open_summaries(write_devices(Devices(24), tmp_path).root)
+    assert result.verdict.severity == Severity.HEALTHY
+    assert result.attribution.comm_known
+    assert result.attribution.idle_known
+    part = result.attribution.steps[-1].parts[0]
+    assert part.exposed_comm_ns > 0
+
+
+@pytest.mark.parametrize("row", ["dev-S1-forward", "dev-N1-network", "dev-D2-data-one", "dev-L1-launch-bound"])
+def test_summaries_say_what_the_events_say(row: str, tmp_path: Path) -> None:
+    job = tuned(row, 0.3)
+    write_device_run(job, simulate(job, keep=True).ranks, tmp_path, Random(row))
+    layout = RunLayout(tmp_path)
+    condense(layout)
+    short, full = open_summaries(tmp_path).verdict, open_run(tmp_path).verdict
+    assert (short.bottleneck, short.culprit_ranks) == (full.bottleneck, full.culprit_ranks)
+    assert short.share == pytest.approx(full.share, abs=0.06)
+
+
+# -- what is not known -------------------------------------------------------------------------------------------------
+
+
+def test_without_samples_of_the_utilization_a_healthy_device_may_be_idle() -> None:
+    result = of_summaries(on_devices(summaries_of(Devices(8, sampled=False))) or summaries_of(SMALL))
+    assert result.verdict.bottleneck == Bottleneck.UNDETERMINED
+    assert "how long the devices were idle was not recorded" in result.verdict.headline
+
+
+def test_where_most_waits_were_not_observed_only_the_hosts_are_known() -> None:
+    summaries = summaries_of(Devices(8, slow={3: 1.5}))
+    unseen = msgspec.structs.replace(summaries, waits_seen=0.4)
+    assert on_devices(unseen) is None
+    assert of_summaries(unseen).verdict.bottleneck == Bottleneck.UNDETERMINED
+
+
+def test_few_ranks_and_steps_without_a_device_are_left_out() -> None:
+    summaries = summaries_of(Devices(40, slow={3: 1.5}))
+    cells = summaries.cells.copy()
+    spent = cells[summaries.columns.index(DEVICE + STEP)]
+    spent[7] = 0
+    spent[9, 5] = 0
+    clocked = on_devices(msgspec.structs.replace(summaries, cells=cells))
+    assert clocked is not None
+    assert (clocked.missing, len(clocked.numbers)) == ((7,), 99)
+    assert any("rank 7 did not record times on the device" in gap.reason for gap in clocked.gaps)
+    assert of_summaries(clocked).verdict.culprit_ranks == (3,)
+    spent[:20] = 0
+    assert on_devices(msgspec.structs.replace(summaries, cells=cells)) is None
+
+
+def test_the_columns_of_a_step_add_up_to_it() -> None:
+    columns = columns_of(SMALL, events(SMALL))
+    parts = [
+        v for name, v in columns.items() if name.startswith(DEVICE) and name not in (DEVICE + STEP, LAG, UNLAUNCHED)
+    ]
+    whole = sum(part.astype(int) for part in parts)
+    assert np.abs(whole - columns[DEVICE + STEP].astype(int)).max() <= len(parts)
+    assert columns[DEVICE + FORWARD + STILL].any()
+    assert columns[DEVICE + BACKWARD + STILL].any()
+    assert BEGIN not in columns
