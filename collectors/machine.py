@@ -217,15 +217,14 @@ def _pressure(root: Path) -> Iterator[tuple[str, int]]:
             yield f"pressure.{kind}.{who}_us", int(total)
 
 
-_STEAL = 8  # field of the first line of stat, after its name
-
-
 def _cpu(root: Path) -> Iterator[tuple[str, int]]:
-    fields = _text(root / "proc/stat").partition("\n")[0].split()
-    if len(fields) > _STEAL and fields[0] == "cpu" and all(field.isdecimal() for field in fields[1:]):
+    names = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+    name, *ticks = _text(root / "proc/stat").partition("\n")[0].split() or [""]
+    if name == "cpu" and len(ticks) >= len(names) and all(count.isdecimal() for count in ticks):
         tick_ns = 10**9 // os.sysconf("SC_CLK_TCK")
-        yield "cpu.steal_ns", int(fields[_STEAL]) * tick_ns
-        yield "cpu.idle_ns", (int(fields[4]) + int(fields[5])) * tick_ns
+        spent_ns = {name: int(count) * tick_ns for name, count in zip(names, ticks, strict=False)}
+        yield "cpu.steal_ns", spent_ns["steal"]
+        yield "cpu.idle_ns", spent_ns["idle"] + spent_ns["iowait"]
 
 
 def _host_memory(root: Path) -> Iterator[tuple[str, int]]:
