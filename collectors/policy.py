@@ -100,6 +100,9 @@ class Recording(Topic, name="recording", fixed=True):
     )
     between_writes_ns = threshold(2_000_000_000, "ns")
     steps_written_at_once = threshold(20, "steps", "chosen", "steps at the begin")
+    latest_calls = threshold(
+        2, "steps", "chosen", "a collective that is under way when its step ends is reported up to so many steps later"
+    )
     steps_of_sums = threshold(50, "steps")
     patience_s = threshold(5.0, "s")
     machine_lines_to_a_whole = threshold(

@@ -54,10 +54,6 @@ DEVICE = "device."  # prefix of a column on the device's own clock
 LAG = DEVICE + "lag"  # how much later the device began the step than its host
 UNLAUNCHED = DEVICE + "unlaunched"  # while its host had not launched all of the next work: it may have been idle
 
-# A collective that is still under way when its step ends is reported up to so many steps later: see
-# ``CollectiveTimer.take``.
-LATEST_CALLS = 2
-
 # StepRecord.window
 WINDOW_NONE = ""
 WINDOW_WARMUP = "warmup"  # the profiler runs but does not record

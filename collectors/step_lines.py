@@ -32,7 +32,6 @@ from .records import (
     DEVICE,
     EVALUATION,
     LAG,
-    LATEST_CALLS,
     P2P_PREFIX,
     PHASES,
     REST,
@@ -129,7 +128,7 @@ class StepSummary:
         """Adds a step that has ended, and the calls that became known with it."""
         self._wait(rows)
         self._records.append(record)
-        while len(self._records) > LATEST_CALLS and self._may_condense(self._records[0].step):
+        while len(self._records) > RECORDING.latest_calls and self._may_condense(self._records[0].step):
             self._condense(self._records.pop(0))
 
     def close(self, rows: Iterable[CollectiveRow] = ()) -> None:

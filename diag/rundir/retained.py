@@ -10,9 +10,8 @@ import msgspec
 from msgspec import Struct
 
 from diag.collectors.layout import RankLayout, begins_with_run, numbered_parts
-from diag.collectors.policy import RECORDED_FILES
+from diag.collectors.policy import RECORDED_FILES, RECORDING
 from diag.collectors.reading import open_regular
-from diag.collectors.records import LATEST_CALLS
 from diag.model import DAMAGED
 from diag.model.retained import Retained
 
@@ -32,7 +31,7 @@ def complete_from(files: RankLayout) -> int | None:
     # A line of an earlier step may have had the calls of this one that ended late.
     streams = (files.collectives, files.device_steps)
     calls = [_first_step(stream) for stream in streams if not begins_with_run(stream)]
-    firsts += [first + LATEST_CALLS + 1 for first in calls if first is not None]
+    firsts += [first + RECORDING.latest_calls + 1 for first in calls if first is not None]
     known = [first for first in firsts if first is not None]
     return max(known) if known else None
 
