@@ -142,7 +142,7 @@ class StepSummary:
 
     def _may_condense(self, step: int) -> bool:
         """Whether the record of this step's device is here, or will not come any more."""
-        behind = len(self._records) > LATEST_CALLS + RECORDING.device_steps_behind
+        behind = len(self._records) > RECORDING.latest_calls + RECORDING.device_steps_behind
         return not self._on_device or behind or any(record.step >= step for record in self._passed)
 
     def _wait(self, rows: Iterable[CollectiveRow]) -> None:
