@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from .accelerator import Accelerator
+from .policy import RECORDING
 from .records import DeviceHealth, DeviceRecord
 
 T = TypeVar("T")
-_MOST_KEPT = 300  # samples: five minutes of them
 
 
 class DeviceSampler:
@@ -29,7 +29,9 @@ class DeviceSampler:
     def __init__(self, unavailable: str | None = None) -> None:
         self.unavailable = unavailable
         self._due_ns = 0  # the next such reading
-        self._utilization: deque[int] = deque(maxlen=_MOST_KEPT)  # that ``utilization`` has not returned
+        self._utilization: deque[int] = deque(
+            maxlen=RECORDING.most_utilization_samples
+        )  # that ``utilization`` has not returned
 
     def sample(self, everything: bool = False) -> DeviceRecord:
         """``everything``: also reads the values that change seldom, whenever they were read last."""

@@ -15,7 +15,6 @@ from .policy import RECORDING
 from .records import CHECKPOINT, DATA, H2D, P2P_PREFIX, CollectiveRow, DeviceCall, DeviceStepRecord, StepRecord
 
 NOTHING_LAUNCHED = (DATA, H2D, CHECKPOINT)  # phases in which the host launches no kernels
-_NEVER = 1 << 62
 Span = tuple[int, int]
 
 
@@ -56,14 +55,17 @@ class DeviceBegins:
     recorded it, and works without a pause from one step to the next."""
 
     def __init__(self) -> None:
-        self._began = self._ended = -_NEVER
+        self._last: Span | None = None  # begin and end of the step before
 
     def of(self, at: Sequence[int], since: Sequence[int], dur_ns: int) -> int:
         """``at``, ``since``: see ``edges``. A long step may drift by more than the duration of a very short one before
         it."""
         least = max(recorded - passed for recorded, passed in zip(at, since, strict=True))
-        begin = max(least, self._ended - round(RECORDING.device_drift * dur_ns), self._began)
-        self._began, self._ended = begin, begin + dur_ns
+        begin = least
+        if self._last is not None:
+            began, ended = self._last
+            begin = max(least, ended - round(RECORDING.device_drift * dur_ns), began)
+        self._last = begin, begin + dur_ns
         return begin
 
 

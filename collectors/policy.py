@@ -17,6 +17,7 @@ PACKING = Packers()
 class Recording(Topic, name="recording", fixed=True):
     """What the recorder measures, how often, and what it may cost."""
 
+    most_utilization_samples = threshold(300, "samples", "chosen", "five minutes of them, until a summary takes them")
     most_waiting_events = threshold(1024, "events")
     queue_looked_at_from_ns = threshold(
         200_000_000, "ns", "chosen", "of shorter steps, only some read the loader's queue, which changes slowly"

@@ -55,7 +55,7 @@ def test_phases_alone_give_the_verdict_and_say_so(
     assert verdict.confidence <= 0.5
     assert "durations of the phases alone" in verdict.headline
     assert result.cause is not None
-    assert result.cause.evidence[0].table == "phase frontiers"
+    assert result.cause.evidence[0].table == "costs"
     assert result.cause.confidence <= 0.6
     assert any(reason.startswith("exposed communication") for reason in map(str, result.coverage.not_looked))
     assert to_dict(result)["stage_frontier"]["verdict_rests_on_it"]

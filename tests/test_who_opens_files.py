@@ -36,6 +36,7 @@ REASONS = {
     "diag/words/terminal.py": "/dev/null",
     "diag/watch/workers.py": "/proc",
     "collectors/identity.py": "/proc",
+    "collectors/machine.py": "/proc and /sys",
     "collectors/scheduling.py": "/proc",
     # Folders whose entries are looked at one by one, without following links.
     "diag/traces/cache.py": "its own entries, and its own sources for their version",
@@ -43,6 +44,7 @@ REASONS = {
     "diag/rundir/copies.py": "a local copy of its own",
     "diag/rundir/local.py": "a folder's names",
     "diag/rundir/pieces.py": "a run's own folders",
+    "diag/export/finished_steps.py": "only whether a folder can be listed",
     "diag/serve/server.py": "only whether a folder can be listed",
     "collectors/layout.py": "a run's and a rank's names",
     "collectors/files.py": "opens to append",

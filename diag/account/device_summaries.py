@@ -18,10 +18,8 @@ from diag.collectors.device_times import NOTHING_LAUNCHED
 from diag.collectors.records import DEVICE, LAG, STEP, UNLAUNCHED
 from diag.model import Gap
 from diag.rundir.policy import RUN_READING
-from diag.rundir.summaries import Summaries
+from diag.rundir.summaries import NS_PER_US, Summaries
 from diag.words.formatting import rank_ranges
-
-_US = 1000  # nanoseconds
 
 Shares = npt.NDArray[np.float64]
 
@@ -86,5 +84,5 @@ def idle_of(summaries: Summaries, places: list[int]) -> Idle | None:
     # While its host launches the rest of a phase, a device works on what is there: about as long in every step.
     free = np.maximum(0.0, unlaunched - ((room - placed) / max(1, len(places)))[:, None])
     whole = free.sum(axis=1)
-    late = free * np.divide(placed, whole, out=np.zeros_like(whole), where=whole > 0)[:, None] * _US
-    return Idle(late, np.broadcast_to(besides[:, None] * _US, late.shape))
+    late = free * np.divide(placed, whole, out=np.zeros_like(whole), where=whole > 0)[:, None] * NS_PER_US
+    return Idle(late, np.broadcast_to(besides[:, None] * NS_PER_US, late.shape))

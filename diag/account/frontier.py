@@ -49,7 +49,7 @@ from diag.model import UNKNOWN
 from diag.model.axes import Axes
 from diag.model.steps import NO_BLAMES, Attribution, CriticalPath, Parts, StepAccount
 from diag.rundir.columns import NO_ROWS, Rows, Steps
-from diag.rundir.summaries import Summaries
+from diag.rundir.summaries import NS_PER_US, Summaries
 from diag.rundir.tables import RankTables
 
 from . import intervals as iv
@@ -297,8 +297,6 @@ def _transfers(rows: Mapping[int, Rows]) -> dict[int, Times]:
 # -- runs recorded as summaries ----------------------------------------------------------------------------------------
 
 
-_US = 1000  # nanoseconds
-
 _NO_TIMES: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 _NO_PATH = CriticalPath(_NO_TIMES, _NO_TIMES, _NO_TIMES, _NO_TIMES, _NO_TIMES, _NO_TIMES, ())
 
@@ -340,7 +338,7 @@ def summary_frontier(
             communication[i] = min(left, int(still[mates].min(axis=0).sum()))
         increment[_REST, i] += left - communication[i]
     for times in (dur, increment, late, communication):
-        times *= _US
+        times *= NS_PER_US
     numbers = tuple(summaries.numbers[at] for at in places)
     return Frontier(numbers, summaries.ranks, dur, increment, leader, late, communication, known)
 
@@ -369,7 +367,7 @@ def summary_attribution(
         steps=tuple(
             StepAccount(
                 step=number,
-                dur_ns=int(longest[at]) * _US,
+                dur_ns=int(longest[at]) * NS_PER_US,
                 parts=tuple(of_rank[at] for of_rank in parts),
                 path=_NO_PATH,
                 blames=NO_BLAMES,
@@ -445,7 +443,7 @@ def _parts(summaries: Summaries, rank: int) -> list[Parts]:
     at = summaries.ranks.index(rank)
 
     def of(*columns: str) -> list[int]:
-        total = sum(summaries.column(name)[at].astype(np.int64) for name in columns) * _US
+        total = sum(summaries.column(name)[at].astype(np.int64) for name in columns) * NS_PER_US
         return list(np.asarray(total).tolist())
 
     columns = ("compute_ns", "exposed_comm_ns", "exposed_copy_ns", "data_wait_ns")

@@ -42,6 +42,8 @@ _OF_STEP = (STEP, *PHASES_AND_REST, *(phase + STILL for phase in PHASES_AND_REST
 COLUMNS = (BEGIN, TOKENS, *_OF_STEP, LAG, UNLAUNCHED, *(DEVICE + name for name in _OF_STEP))
 _KNOWN = frozenset(COLUMNS)
 
+NS_PER_US = 1000  # cells are in microseconds
+
 Words = npt.NDArray[np.uint32]
 
 
