@@ -107,7 +107,7 @@ def _of_the_step(result: Result) -> Mapping[str, Mapping[str, float]]:
         front = by_name.setdefault(name, {})
         front |= {"check": measured.likely * steps} if isinstance(measured, Interval) else {}
         front |= {"tile": tile * steps} if tile is not None else {}
-        whole = [f for f in result.examination.findings if f"critical path: {cost.words}" in map(_row_of, f.evidence)]
+        whole = [f for f in result.examination.findings if f"costs: {cost.words}" in map(_row_of, f.evidence)]
         front |= {finding.id: finding.cost_ns_per_step for finding in whole if not finding.ranks}
     return by_name
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from diag.cli.reading import no_dash
 from diag.cli.recording import SKIP, RecordingOptions, with_options
 from diag.errors import DiagError, ExitCode
 from diag.words.terminal import put
@@ -22,7 +23,8 @@ def attach(
         str,
         typer.Option(
             help="Run directory, on storage that all nodes share; or an address (s3://bucket/run, sftp://...), to "
-            "which one process a node writes."
+            "which one process a node writes.",
+            callback=no_dash,
         ),
     ],
     output: Annotated[

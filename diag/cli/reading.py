@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -63,9 +63,12 @@ def following(path: str | None) -> Iterator[Path | None]:
 STDOUT = Path("-")
 
 
-def no_dash(path: Path | None) -> Path | None:
+PathOrAddress = TypeVar("PathOrAddress", Path, str)
+
+
+def no_dash(path: PathOrAddress | None) -> PathOrAddress | None:
     """The path, for the callback of an option: ``-``, which is standard output elsewhere, is refused."""
-    if path == STDOUT:
+    if path is not None and Path(path) == STDOUT:
         raise typer.BadParameter("standard output cannot take this; ./- is a file or folder of this name")
     return path
 

@@ -64,7 +64,7 @@ def _typer_option(about: Option, kind: Any, panel: str | None) -> typer.models.O
         max=about.most,
         metavar=about.metavar,
         rich_help_panel=panel,
-        callback=no_dash if kind == Path | None else None,
+        callback=no_dash if kind == Path | None or about.flag == "--out" else None,
     )
     return made
 

@@ -24,11 +24,11 @@ from diag.collectors.files import replace_file
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.packing import ABOUT, HIDDEN, Packing, lock, packing_from
 from diag.collectors.reading import open_regular, read_object, read_regular, walk
-from diag.collectors.text import visible
 from diag.errors import DiagError
 from diag.store.policy import SEGMENTS, STORES
 from diag.store.segments import REQUESTS, Entry, Segment, decode, encode, merged, name_of, raw_bytes
 from diag.store.stores import Store, own_folder
+from diag.words.terminal import say
 
 _DOCUMENTS = (".json",)  # written anew, never continued
 _DERIVED = frozenset(entry.name for entry in (RunLayout(Path()).tables, RunLayout(Path()).verdict))
@@ -329,8 +329,7 @@ def _is_over(busy: bool | None, ended_s: float | None, began_s: float, launcher:
 
 def _say(text: str) -> None:
     with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(visible(f"diag: packer: {text}") + "\n")
-        sys.stderr.flush()
+        say(f"diag: packer: {text}", err=True)
 
 
 def main(arguments: list[str]) -> int:

@@ -33,7 +33,7 @@ FOUND = Triage(
     ("Take the stack: `py-spy dump --pid 7`.", "One ` alone."),
     (0, 1, 2),
     (Stack(3, "culprit", ("read (loader.py:7)", *(f"f{n} (a.py:{n})" for n in range(20))), Source("s", 1, "")),),
-    ("4 logs read.",),
+    coverage=("4 logs read.",),
     gaps=(("logs/rank2.log", "cut off"),),
 )
 OPEN = Triage(

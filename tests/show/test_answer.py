@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,7 @@ def test_no_line_is_wider_than_the_terminal(loader: Result, columns: int) -> Non
 
 
 def test_the_options_of_the_command(tmp_path: Path) -> None:
-    sample = str(SAMPLES / "ddp-healthy")
+    sample = str(shutil.copytree(SAMPLES / "ddp-healthy", tmp_path / "run"))
     assert "Looked for, not found" not in diag("analyze", sample).stdout
     assert "Looked for, not found" in diag("analyze", sample, "--checked").stdout
     everything = diag("analyze", sample, "-v").stdout
