@@ -272,6 +272,10 @@ class RunLayout:
         return is_regular(self.manifest) or is_folder(self.ranks_folder)
 
 
+# What readers write into a run directory: never packed, copied or joined.
+DERIVED = frozenset({RunLayout(Path()).tables.name, RunLayout(Path()).verdict.name})
+
+
 def part_of(stream: Path, number: int) -> Path:
     """The part of this number of a stream, whose first part has the number 0 and the stream's own name."""
     return stream.with_name(f"{stream.stem}.{number:06d}.jsonl") if number else stream

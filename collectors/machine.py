@@ -228,10 +228,9 @@ def _cpu(root: Path) -> Iterator[tuple[str, int]]:
 
 
 def _host_memory(root: Path) -> Iterator[tuple[str, int]]:
-    for name, counter in (("oom_kills", "oom_kill"),):
-        value = _fields(root / "proc/vmstat").get(counter)
-        if value is not None:
-            yield f"memory.{name}", value
+    killed = _fields(root / "proc/vmstat").get("oom_kill")
+    if killed is not None:
+        yield "memory.oom_kills", killed
     found = re.search(r"^MemAvailable:\s+(\d+) kB$", _text(root / "proc/meminfo"), re.M)
     if found is not None:
         yield "memory.available", int(found[1]) << 10

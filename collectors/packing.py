@@ -63,12 +63,16 @@ def new_node_folder(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(base).resolve() / f"diag-{user}" / uuid.uuid4().hex[:12]
 
 
+def own_folder(folder: Path) -> None:
+    """Makes a folder that only this user may enter. OSError where it is somebody else's, or a link."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if folder.is_symlink() or (hasattr(os, "geteuid") and folder.lstat().st_uid != os.geteuid()):
+        raise PermissionError(13, "the folder is another user's", str(folder))
+
+
 def make_private(folder: Path) -> None:
     """Makes a node's folder. OSError where the one above is another user's, or a link: anybody may have made it."""
-    above = folder.parent
-    above.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if above.is_symlink() or (hasattr(os, "geteuid") and above.lstat().st_uid != os.geteuid()):
-        raise PermissionError(13, "the folder is another user's", str(above))
+    own_folder(folder.parent)
     folder.mkdir(exist_ok=True, mode=0o700)
 
 

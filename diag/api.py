@@ -108,11 +108,11 @@ class Result(Struct, frozen=True, dict=True):
     def outcome(self) -> Outcome | None:
         """How the run ended, if it failed or its end was not recorded; None for a run that succeeded, still trains, or
         was recorded by another tool."""
-        if self.tables.manifest is None:
+        if self.tables.manifest is None or self.state is None:
             return None
         from diag.ended.outcome import outcome_of
 
-        return outcome_of(self.tables.root, self.tables.manifest, len(self.attribution.steps))
+        return outcome_of(self.state, self.tables.manifest, len(self.attribution.steps))
 
     @cached_property
     def state(self) -> RunState | None:
@@ -404,7 +404,8 @@ def open_run(*paths: Path | str, reading: Reading | None = None) -> Result:
         from diag.ended.outcome import outcome_of
 
         root = Path(paths[0])
-        outcome = outcome_of(root, read_manifest(RunLayout(root))[0], None)
+        manifest, _ = read_manifest(RunLayout(root))
+        outcome = outcome_of(state_of(root, with_answer=False), manifest, None) if manifest is not None else None
         if outcome is None:
             raise
         raise DiagError(

@@ -140,3 +140,15 @@ def test_every_command_takes_an_address(command: str, tmp_path: Path) -> None:
     expected = ExitCode.GATE_EXCEEDED if command == "check" else ExitCode.OK
     assert ended.returncode == expected, ended.stdout + ended.stderr
     assert not (run.root / "verdict.json").exists()  # nothing is written there
+
+
+def test_a_run_at_an_address_is_watched_with_one_look_at_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(recorded(tmp_path / "run").root)
+    looks: list[str] = []
+    files = Store.files
+    monkeypatch.setattr(Store, "files", lambda store, below="": looks.append(store.address) or files(store, below))
+    ended = diag("watch", ADDRESS, "--once")
+    assert "Traceback" not in ended.stderr
+    assert looks == [ADDRESS]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from diag.cli.reading import PolicyOption, override_thresholds
+from diag.cli.reading import PolicyOption, following, override_thresholds
 from diag.errors import DiagError, ExitCode
 from diag.words.terminal import say
 
@@ -52,31 +52,30 @@ def watch(
     """
     override_thresholds(policy)
     from diag.collectors.layout import RunLayout
-    from diag.rundir.local import local_path
     from diag.rundir.states import State
     from diag.watch.events import line_of
     from diag.watch.follow import Follower
     from diag.watch.notify import Notifier, addresses
 
-    layout = RunLayout(_existing(local_path(run)))
     notifier = Notifier(addresses(notify or []), on_event, lambda text: say(f"diag: {text}", err=True))
 
     def tell(event: Event) -> None:
         say(f"{_now()} {event.level.value}: {line_of(event)}")
         notifier.tell(event)
 
-    follower, shown = Follower(layout, tell), ""
     try:
-        while True:
-            local_path(run)  # brings the copy of an address up to date
-            state = follower.look()
-            now = _kind(state)
-            if now != shown and state.state not in (State.STUCK, State.FINISHED) and state.live:
-                say(f"{_now()} {now}" + (f": step {state.last_step:,}" if state.last_step is not None else ""))
-            shown = now
-            if once or not state.live:
-                break
-            time.sleep(every)
+        with following(run) as local:
+            assert local is not None
+            follower, shown = Follower(RunLayout(_existing(local)), tell), ""
+            while True:
+                state = follower.look()
+                now = _kind(state)
+                if now != shown and state.state not in (State.STUCK, State.FINISHED) and state.live:
+                    say(f"{_now()} {now}" + (f": step {state.last_step:,}" if state.last_step is not None else ""))
+                shown = now
+                if once or not state.live:
+                    break
+                time.sleep(every)
     finally:
         notifier.stop()
     if state.state in (State.STUCK, State.HUNG):

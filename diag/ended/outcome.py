@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -15,7 +14,7 @@ from diag.collectors.records import Manifest
 from diag.ended.policy import ENDED
 from diag.model.steps import Outcome
 from diag.rundir.lines import read_record
-from diag.rundir.runs import RunState, state_of
+from diag.rundir.runs import RunState
 from diag.rundir.states import State
 from diag.words.formatting import NBSP, counted
 
@@ -28,15 +27,13 @@ from .state import ended_well, standing
 _READ_MORE = "`diag triage` also reads its logs and dumps, which may show more."
 
 
-def outcome_of(root: Path, manifest: Manifest | None, steps: int | None) -> Outcome | None:
+def outcome_of(state: RunState, manifest: Manifest, steps: int | None) -> Outcome | None:
     """How a run ended that failed, left no end or makes no progress; None for any other run. ``steps``: number of
     recorded steps; None leaves it out."""
-    if manifest is None:
-        return None
-    layout, state = RunLayout(root), state_of(root, with_answer=False)
+    layout = RunLayout(state.path)
     if (state.live and not state.stuck) or (manifest.exit_code == 0 and not needs_triage(layout)):
         return None
-    account = _kept(layout, state) or _by_records(layout)
+    account = _kept(layout, state) or _by_records(layout, state)
     if account.cause == HEALTHY:
         return None
     return replace(account, ended=_ended(account, manifest, state, steps), exit_code=manifest.exit_code)
@@ -113,9 +110,9 @@ def _kept(layout: RunLayout, state: RunState) -> Outcome | None:
 # -- The records alone -------------------------------------------------------------------------------------------------
 
 
-def _by_records(layout: RunLayout) -> Outcome:
+def _by_records(layout: RunLayout, state: RunState) -> Outcome:
     try:
-        run = read_run(layout)
+        run = read_run(layout, state)
     except OSError as error:
         return Outcome("", None, _sentence(f"The ranks cannot be listed: {error.strerror}"), action=_READ_MORE)
     well = ended_well(run)

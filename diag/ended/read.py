@@ -40,7 +40,7 @@ from diag.rundir.lines import (
     read_manifest,
     read_record,
 )
-from diag.rundir.runs import state_of
+from diag.rundir.runs import RunState, state_of
 from diag.rundir.states import Judged, RankState, State
 
 
@@ -118,8 +118,8 @@ class Rundir:
         return next((state for state in of_rank if state.rank == rank), None)
 
 
-def read_run(layout: RunLayout) -> Rundir:
-    """Raises OSError where the ranks cannot be listed."""
+def read_run(layout: RunLayout, state: RunState | None = None) -> Rundir:
+    """``state``: of the run, if the caller has it already. Raises OSError where the ranks cannot be listed."""
     gaps: list[Gap | None] = []
     _, gap = read_manifest(layout)
     asked, asked_gap = read_asked(layout)
@@ -140,7 +140,7 @@ def read_run(layout: RunLayout) -> Rundir:
         asked=(asked.number, asked.why) if asked is not None else None,
         exit_code=manifest.exit_code if manifest is not None else None,
         ended_by=_ended_by(manifest),
-        judged=state_of(layout.root, with_answer=False).judged,
+        judged=(state or state_of(layout.root, with_answer=False)).judged,
         read_unix_ns=time.time_ns(),
         backend=manifest.backend if manifest is not None else None,
         gaps=tuple((gap.path, gap.reason) for gap in gaps if gap is not None),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from diag.collectors.records import FAILED, P2P_PREFIX, Heartbeat
@@ -140,12 +140,16 @@ def waited_for(beats: Mapping[int, Beat | None], groups: Mapping[int, Groups], w
         beat = beats.get(rank)
         if beat is None:
             continue
-        for group, number in beat.waits_in:
-            for member in members_of(group, groups.get(rank, {}), beats):
-                if member not in beats or member in reached:
-                    continue
-                peer = beats[member]
-                if peer is None or dict(peer.calls).get(group, -1) < number:
-                    reached.add(member)
-                    todo.append(member)
+        further = set(behind(beat, groups.get(rank, {}), beats)) - reached
+        reached |= further
+        todo += further
     return reached
+
+
+def behind(beat: Beat, groups: Groups, beats: Mapping[int, Beat | None]) -> Iterator[int]:
+    """The ranks of ``beats`` that have not called a collective in which this rank waits, once for each."""
+    for group, number in beat.waits_in:
+        for member in members_of(group, groups, beats):
+            peer = beats.get(member)
+            if member in beats and (peer is None or dict(peer.calls).get(group, -1) < number):
+                yield member

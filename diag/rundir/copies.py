@@ -12,14 +12,14 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from diag.collectors.files import replace_file
-from diag.collectors.layout import MANIFEST, RANKS, RunLayout, is_folder
+from diag.collectors.layout import DERIVED, MANIFEST, RANKS, RunLayout, is_folder
+from diag.collectors.packing import own_folder
 from diag.collectors.reading import read_regular
 from diag.errors import DiagError
 from diag.model import Gap
@@ -27,21 +27,30 @@ from diag.rundir.policy import RUN_READING
 from diag.store.policy import STORES
 from diag.store.segments import FOLDER as SEGMENTS_FOLDER
 from diag.store.segments import DamagedSegmentError, Entry, decode, missing_of, newest_of
-from diag.store.stores import Store, Version, own_folder
+from diag.store.stores import Store, Version
 from diag.words.formatting import masked
 from diag.words.places import show_as
 
-from .pieces import grouped, join
+from .pieces import copy_folder, grouped, join
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 _STATE = "copy.json"
 _GROWS = (".jsonl", ".txt", ".log")
-_LEFT = frozenset(entry.name for entry in (RunLayout(Path()).tables, RunLayout(Path()).verdict))  # of other readers
 
 
 class _State(msgspec.Struct):
     """What the local copy holds: size and stamp by name."""
 
     files: dict[str, tuple[int, str]] = {}
+
+
+def _kept_state(folder: Path, kind: type[S]) -> S:
+    """What the last reader noted; nothing where that cannot be read."""
+    try:
+        return msgspec.json.decode(read_regular(folder / _STATE, RUN_READING.most_copy_state_bytes), type=kind)
+    except (OSError, msgspec.MsgspecError):
+        return kind()
 
 
 def copy_of(address: str, base: Path) -> Path | None:
@@ -54,7 +63,7 @@ def copy_of(address: str, base: Path) -> Path | None:
     if not roots and not packed:
         return None
     name = address.rstrip("/").rpartition("/")[2] or "run"
-    folder = base / "runs" / sha256(address.encode()).hexdigest()[:24]
+    folder = copy_folder([address], base)
     try:
         own_folder(folder)
         remove_unused(folder.parent)
@@ -88,13 +97,11 @@ def _runs_in(files: Mapping[str, Version]) -> list[str]:
 
 def _is_record(name: str, roots: list[str]) -> bool:
     root = next((root for root in roots if name.startswith(root)), None)
-    return root is not None and name[len(root) :].split("/")[0] not in _LEFT
+    return root is not None and name[len(root) :].split("/")[0] not in DERIVED
 
 
 def _update(store: Store, files: Mapping[str, Version], folder: Path, target: Path) -> None:
-    state = _State()
-    with suppress(OSError, msgspec.MsgspecError):
-        state = msgspec.json.decode(read_regular(folder / _STATE, RUN_READING.most_copy_state_bytes), type=_State)
+    state = _kept_state(folder, _State)
     known, state.files = state.files, {}
     try:
         for name, version in files.items():
@@ -152,9 +159,7 @@ def _unpack(
 ) -> None:
     """Applies the segments that are new, and joins the nodes: as a run directory, or a folder of them where they are of
     several jobs."""
-    state = _Nodes()
-    with suppress(OSError, msgspec.MsgspecError):
-        state = msgspec.json.decode(read_regular(folder / _STATE, RUN_READING.most_copy_state_bytes), type=_Nodes)
+    state = _kept_state(folder, _Nodes)
     try:
         for node, segments in packed.items():
             for _, _, name in segments:

@@ -23,7 +23,7 @@ from typing import Any
 from msgspec import Struct
 
 from diag.collectors.files import encode, replace_file
-from diag.collectors.layout import RankLayout, RunLayout, is_folder, is_regular
+from diag.collectors.layout import DERIVED, RankLayout, RunLayout, is_folder, is_regular
 from diag.collectors.reading import folder_refusal, read_object, read_regular
 from diag.collectors.records import Manifest, RankRecord
 from diag.errors import DiagError
@@ -35,7 +35,6 @@ from diag.words.places import show_as, shown
 from .lines import read_identity, read_manifest
 
 _ANOTHER_JOB = "another job"
-_DERIVED = frozenset(item.name for item in (RunLayout(Path()).tables, RunLayout(Path()).verdict))
 _GAPS = "pieces.json"  # of the joined folder: what was left out when the pieces were joined
 
 
@@ -225,7 +224,7 @@ def _join_others(pieces: Sequence[RunLayout], taken: Mapping[int, RankLayout], t
     for piece in ordered:
         for entry in _entries(piece.root):
             wanted.setdefault(entry.name, Path(entry.path))
-    merged = {target.manifest.name, target.unrecorded.name, target.exits.name, _GAPS, *_DERIVED}
+    merged = {target.manifest.name, target.unrecorded.name, target.exits.name, _GAPS, *DERIVED}
     for name, source in wanted.items():
         if name not in merged:
             _same(source, target.at(name))

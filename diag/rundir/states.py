@@ -24,7 +24,7 @@ from diag.collectors.records import CHECKPOINT, EVALUATION, FAILED, CheckpointRe
 from diag.rundir.policy import SILENCE
 from diag.words.formatting import elapsed, listing, spaced
 
-from .beats import Beat, beat_of, members_of, waited_for
+from .beats import Beat, beat_of, behind, waited_for
 from .lines import (
     LastStep,
     delay_ns,
@@ -542,15 +542,10 @@ def _state_of_rank(rank: int, its: _Rank, beats: Mapping[int, Beat | None], wait
         state = State.WAITING
     else:
         state = State.STARTING if beat.step <= 0 and not beat.steps else State.TRAINING
-    behind: list[int] = []
-    for group, number in beat.waits_in if waits else ():
-        for member in members_of(group, {}, beats):
-            peer = beats.get(member)
-            if member != rank and member in beats and (peer is None or dict(peer.calls).get(group, -1) < number):
-                behind.append(member)
+    waits_for = set(behind(beat, {}, beats)) - {rank} if waits else set()
     return RankState(
         rank, state, beat.step, beat.phase, its.in_phase_ns, its.age_ns, beat.waits_words if waits else "",
-        tuple(sorted(set(behind))), its.raised,
+        tuple(sorted(waits_for)), its.raised,
     )  # fmt: skip
 
 

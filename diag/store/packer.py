@@ -19,19 +19,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from diag.collectors.files import replace_file
-from diag.collectors.layout import RankLayout, RunLayout
-from diag.collectors.packing import ABOUT, HIDDEN, Packing, lock, packing_from
+from diag.collectors.layout import DERIVED, RankLayout, RunLayout
+from diag.collectors.packing import ABOUT, HIDDEN, Packing, lock, own_folder, packing_from
 from diag.collectors.reading import open_regular, read_object, read_regular, walk
 from diag.errors import DiagError
 from diag.store.policy import SEGMENTS, STORES
 from diag.store.segments import REQUESTS, Entry, Segment, decode, encode, merged, name_of, raw_bytes
-from diag.store.stores import Store, own_folder
+from diag.store.stores import Store
 from diag.words.terminal import say
 
 _DOCUMENTS = (".json",)  # written anew, never continued
-_DERIVED = frozenset(entry.name for entry in (RunLayout(Path()).tables, RunLayout(Path()).verdict))
 
 
 class _Sent(msgspec.Struct):
@@ -167,11 +167,11 @@ class Node:
         return before.size if os.pread(descriptor, len(before.end), start) == before.end else 0
 
     def _files(self) -> Iterator[tuple[str, str]]:
-        """Every file that is packed, by its name in the run; those of the run and of heartbeats first."""
+        """Every file that is packed, by its name in the run; those of the run itself first."""
         root = f"{self._folder}/"
         for path in walk(self._folder, enter=lambda path: not Path(path).name.startswith(".")):
             name = path.removeprefix(root)
-            if not name.rpartition("/")[2].startswith(".") and name.split("/")[0] not in _DERIVED:
+            if not name.rpartition("/")[2].startswith(".") and name.split("/")[0] not in DERIVED:
                 yield name, path
 
     def _keep_state(self) -> None:
@@ -253,15 +253,10 @@ def _records(files: RankLayout) -> bool:
 def runs(pid: int) -> bool:
     """Whether there is a process of this number that is not only waiting to be reaped."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except (psutil.NoSuchProcess, ValueError, OverflowError):
         return False
-    except OSError:
-        return True
-    try:
-        with open_regular(f"/proc/{pid}/stat") as file:
-            return file.read(4096).rpartition(b")")[2].split()[:1] != [b"Z"]
-    except OSError:
+    except psutil.Error:
         return True
 
 

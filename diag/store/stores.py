@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -164,11 +163,3 @@ def store_errors(address: str) -> Iterator[None]:
         reason = str(error) or type(error).__name__
         hint = "the store's client takes address and credentials from the environment"
         raise DiagError(f"the store cannot be used: {reason}", path=address, hint=hint) from error
-
-
-def own_folder(path: Path) -> None:
-    """Makes a folder that only this user may enter. OSError where it is somebody else's, or a link."""
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    about = path.lstat()
-    if hasattr(os, "geteuid") and (path.is_symlink() or about.st_uid != os.geteuid()):
-        raise PermissionError(13, "the folder is another user's", str(path))
