@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
@@ -80,3 +82,10 @@ def readable(path: Path | str) -> Iterator[None]:
         yield
     except OSError as error:
         raise unreadable(error, path) from error
+
+
+def require_listable(path: Path) -> None:
+    """DiagError where there is nothing, or a folder that may not be listed: an error now, not in the middle of work."""
+    with readable(path):
+        if stat.S_ISDIR(path.stat().st_mode):
+            os.scandir(path).close()

@@ -44,8 +44,7 @@ REASONS = {
     "diag/rundir/copies.py": "a local copy of its own",
     "diag/rundir/local.py": "a folder's names",
     "diag/rundir/pieces.py": "a run's own folders",
-    "diag/export/finished_steps.py": "only whether a folder can be listed",
-    "diag/serve/server.py": "only whether a folder can be listed",
+    "diag/errors.py": "only whether a folder can be listed",
     "collectors/layout.py": "a run's and a rank's names",
     "collectors/files.py": "opens to append",
     # What the process itself has just written.

@@ -23,7 +23,7 @@ from diag.collectors.records import (
     RankRecord,
     StepRecord,
 )
-from diag.errors import DiagError, readable
+from diag.errors import DiagError, readable, require_listable
 from diag.export import definitions as of
 from diag.export.definitions import Metric, Sample
 from diag.export.policy import EXPORT_LIMITS
@@ -37,9 +37,7 @@ from diag.tables.efficiency import token_rate
 def must_be_run(layout: RunLayout) -> None:
     """DiagError if the folder is not a run directory, or may not be read."""
     must_exist([str(layout.root)])
-    if layout.root.is_dir():
-        with readable(layout.root):
-            next(layout.root.iterdir(), None)
+    require_listable(layout.root)
     if not layout.is_run():
         raise DiagError(
             "is not a run directory",

@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import threading
@@ -24,7 +23,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from diag import processes
-from diag.errors import DiagError, readable, require
+from diag.errors import DiagError, require, require_listable
 from diag.words.terminal import say
 
 from . import guard
@@ -137,9 +136,7 @@ def _existing(path: Path | None) -> Path:
     if not os.path.lexists(folder):
         say(f"{path} does not exist yet: the page waits for it.", err=True)
         return path
-    with readable(folder):  # an error here, not on each page
-        if stat.S_ISDIR(folder.stat().st_mode):
-            os.scandir(folder).close()
+    require_listable(folder)  # an error here, not on each page
     return path
 
 
