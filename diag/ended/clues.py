@@ -14,7 +14,8 @@ from diag.ended.model import Clue, Source
 from diag.ended.policy import ENDED
 from diag.ended.read import CalledCollective, Rank, Rundir
 from diag.rundir.beats import waited_for
-from diag.rundir.states import State, since_words, where_words
+from diag.rundir.state_words import since_words, where_words
+from diag.rundir.states import State
 from diag.words.formatting import begun, listing, spaced
 
 # -- A training that hangs, by the heartbeats that ranks sent when they were asked -------------------------------------

@@ -10,7 +10,7 @@ from diag.ended.ends import End, end_of, signal_words
 from diag.ended.model import Source
 from diag.ended.policy import ENDED
 from diag.ended.read import Rank, Rundir
-from diag.rundir.states import headline_of, where_words
+from diag.rundir.state_words import headline_of, where_words
 from diag.words.formatting import begun, counted, listing, spaced
 
 

@@ -23,7 +23,8 @@ from diag.rundir.columns import Steps
 from diag.rundir.job_ranks import job_ranks
 from diag.rundir.lines import Judged, RestartedError, read_answer, read_heartbeat, read_identity, read_manifest
 from diag.rundir.runs import RunState, state_of
-from diag.rundir.states import State, behind_ranks
+from diag.rundir.state_words import behind_ranks
+from diag.rundir.states import State
 from diag.tables.efficiency import efficiency
 
 from .definitions import Kind, Metric, Sample

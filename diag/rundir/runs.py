@@ -21,7 +21,8 @@ from diag.model.steps import Bottleneck, Severity, Verdict
 
 from .job_ranks import job_ranks
 from .lines import Culprit, last_steps, read_answer, read_manifest
-from .states import LIVE, Judged, RankState, Standstill, State, headline_of, judge
+from .state_words import headline_of
+from .states import LIVE, Judged, RankState, Standstill, State, judge
 
 # Not written by the collectors, or every second: no reason to analyse again.
 _RUN = RunLayout(Path())

@@ -7,34 +7,29 @@ checkpoints and compilations have taken. A rank whose heartbeats stop, or whose 
 from __future__ import annotations
 
 import statistics
-import time
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import islice, pairwise
 from pathlib import Path
-from threading import Lock
 
 from msgspec import Struct
 
 from diag.collectors.layout import RankLayout, RunLayout
-from diag.collectors.records import CHECKPOINT, EVALUATION, FAILED, CheckpointRecord, Manifest, RankRecord
+from diag.collectors.records import CHECKPOINT, EVALUATION, FAILED, Manifest, RankRecord
 from diag.rundir.policy import SILENCE
-from diag.words.formatting import elapsed, listing, spaced
+from diag.words.formatting import elapsed, listing
 
 from .beats import Beat, beat_of, behind, waited_for
 from .lines import (
     LastStep,
     delay_ns,
-    each_piece,
     last_steps,
     process_runs,
     read_heartbeat,
     read_identity,
-    read_last_lines,
 )
+from .pauses import Pause, longest
 
 BUSY_PHASES = (CHECKPOINT, EVALUATION)  # long by nature, and often on one rank alone
 
@@ -326,31 +321,32 @@ def _of_live(ranks: Mapping[int, RankLayout], read: dict[int, _Rank], now_ns: in
     heard = [rank for rank in read.values() if rank.open]
     silent = [rank for rank in heard if rank.silent]
     raised = any(rank.raised for rank in heard)
-    busy = next((_BUSY[rank.beat.phase] for rank in heard if rank.beat is not None and _is_busy(rank)), None)
+    busy_phase = next((rank.beat.phase for rank in heard if rank.beat is not None and _is_busy(rank)), None)
+    busy = _BUSY[busy_phase] if busy_phase is not None else None
     all_done = last_step is not None and last_step + 1 == planned_steps
     state = busy or (State.SLOW if slower else State.TRAINING)
     if still_ns >= base_ns:
         # Where no rank sends heartbeats, the storage may be the reason.
         some_silent = bool(silent) and (len(silent) < len(heard) or still_ns >= SILENCE.silent_s * 1e9)
         compiles = any(rank.beat is not None and rank.beat.compiles for rank in heard)
-        longest = _longest(heard)
+        pauses = _pauses(heard)
         if some_silent or raised:
             state = State.STUCK
         elif busy or compiles or all_done:
-            known_ns = longest.of(busy)
+            known_ns = pauses.of(busy_phase)
             patience_ns = max(base_ns, SILENCE.own_times * known_ns if known_ns else SILENCE.first_busy_s * 1e9)
             state = busy or (State.COMPILING if compiles else State.TRAINING)
             state = State.STUCK if still_ns >= patience_ns else state
         else:
-            patience_ns = max(base_ns, SILENCE.own_times * longest.period_ns)
+            patience_ns = max(base_ns, SILENCE.own_times * pauses.period_ns)
             if any(rank.moves for rank in heard):
                 patience_ns = max(patience_ns, SILENCE.first_busy_s * 1e9)
             elif not any(rank.waits for rank in heard):  # all may evaluate or save, which nothing announces
                 patience_ns = max(patience_ns, SILENCE.first_pause_s * 1e9)
             stuck = still_ns >= patience_ns
-            state = State.STUCK if stuck else State.SLOW if still_ns > longest.period_ns else State.TRAINING
+            state = State.STUCK if stuck else State.SLOW if still_ns > pauses.period_ns else State.TRAINING
     elif not busy and still_ns >= max(SILENCE.slow_s * 1e9, SILENCE.slow_steps * usual_ns):
-        state = State.SLOW if still_ns > _longest(heard).period_ns else state
+        state = State.SLOW if still_ns > _pauses(heard).period_ns else state
     standstill = _standstill(read, still_ns if still_ns >= base_ns else None, now_ns, last_step)
     return Judged(state, now_ns, None, standstill, _states(read))
 
@@ -382,6 +378,11 @@ def _hear_all(ranks: Mapping[int, RankLayout], read: dict[int, _Rank], now_ns: i
         read.setdefault(number, _Rank(ranks[number], 0))
 
 
+def _pauses(heard: list[_Rank]) -> Pause:
+    """The longest pauses of the first ranks."""
+    return longest([rank.files for rank in heard[: SILENCE.ranks_looked_at] if rank.steps])
+
+
 def _is_busy(rank: _Rank) -> bool:
     return not rank.silent and rank.beat is not None and rank.beat.phase in BUSY_PHASES
 
@@ -389,8 +390,8 @@ def _is_busy(rank: _Rank) -> bool:
 def _usual(steps: list[list[LastStep]]) -> tuple[float | None, bool]:
     """The usual time between the ends of two steps, and whether the last ones take much longer; None without two
     steps."""
-    longest = max(steps, key=len, default=[])
-    periods = [b.end_ns - a.end_ns for a, b in pairwise(longest) if b.end_ns > a.end_ns]
+    most = max(steps, key=len, default=[])
+    periods = [b.end_ns - a.end_ns for a, b in pairwise(most) if b.end_ns > a.end_ns]
     if not periods:
         return None, False
     newest, before = periods[-SILENCE.newest_steps :], periods[: -SILENCE.newest_steps]
@@ -398,98 +399,6 @@ def _usual(steps: list[list[LastStep]]) -> tuple[float | None, bool]:
         return statistics.median(periods), False
     usual = statistics.median(before)
     return usual, statistics.median(newest) >= SILENCE.slower * usual
-
-
-# -- The longest pauses that this training has made --------------------------------------------------------------------
-
-
-class _Pause(Struct, frozen=True):
-    """The longest times on record, ns; 0 without any. ``period_ns``: between the ends of two steps, or the first
-    step."""
-
-    period_ns: int = 0
-    checkpoint_ns: int = 0
-    evaluation_ns: int = 0
-
-    def of(self, busy: State | None) -> int:
-        """The longest one that explains a rank in this state; an evaluation between steps is known by their ends."""
-        if busy is State.CHECKPOINTING:
-            return self.checkpoint_ns
-        return self.evaluation_ns if busy is State.EVALUATING else 0
-
-
-class _Phases(Struct):
-    step: int
-    begin_ns: int
-    end_ns: int
-    phases: list[tuple[str, int, int]] = []
-
-
-_LOCK = Lock()
-_PAUSES: OrderedDict[Path, tuple[tuple[int, int], _Pause]] = OrderedDict()
-
-
-def _longest(ranks: list[_Rank]) -> _Pause:
-    """Of the first ranks: one saves, another evaluates. Kept while their files do not change: a stuck run writes none,
-    and is looked at every second."""
-    pauses = [_longest_of(rank.files) for rank in ranks[: SILENCE.ranks_looked_at] if rank.steps]
-    return _Pause(
-        max((pause.period_ns for pause in pauses), default=0),
-        max((pause.checkpoint_ns for pause in pauses), default=0),
-        max((pause.evaluation_ns for pause in pauses), default=0),
-    )
-
-
-def _longest_of(files: RankLayout) -> _Pause:
-    try:
-        about = files.steps.stat()
-    except OSError:
-        return _Pause()
-    stamp = about.st_mtime_ns, about.st_size
-    with _LOCK:
-        known = _PAUSES.get(files.folder)
-    if known is not None and known[0] == stamp:
-        return known[1]
-    pause = _measured(files, about.st_size)
-    with _LOCK:
-        _PAUSES[files.folder] = stamp, pause
-        while len(_PAUSES) > SILENCE.most_pauses_kept:
-            _PAUSES.popitem(last=False)
-    return pause
-
-
-def _measured(files: RankLayout, size: int) -> _Pause:
-    period = checkpoint = evaluation = 0
-    last: int | None = None
-
-    def take(steps: list[_Phases]) -> None:
-        nonlocal period, checkpoint, evaluation, last
-        for step in steps:
-            # A gap in what is read, and another process's clock, are no period.
-            begin_ns = last if last is not None and last <= step.begin_ns else step.begin_ns
-            period, last = max(period, step.end_ns - begin_ns), step.end_ns
-            for name, start_ns, end_ns in step.phases:
-                if name == CHECKPOINT:
-                    checkpoint = max(checkpoint, end_ns - start_ns)
-                elif name == EVALUATION:
-                    evaluation = max(evaluation, end_ns - start_ns)
-
-    for span in _spans(size):
-        last = None
-        each_piece(files.steps, _Phases, take, span=span)
-    saved, _ = read_last_lines(files.checkpoints, CheckpointRecord, SILENCE.pauses_head_bytes)
-    checkpoint = max([checkpoint, *(record.blocking_ns for record in saved)])
-    return _Pause(period, checkpoint, evaluation)
-
-
-def _spans(size: int) -> Iterator[tuple[int, int]]:
-    """The head of a file of steps, which compile, and its end."""
-    head, tail = SILENCE.pauses_head_bytes, SILENCE.pauses_tail_bytes
-    if size <= head + tail:
-        yield 0, size
-    else:
-        yield 0, head
-        yield size - tail, size
 
 
 # -- Who waits for whom ------------------------------------------------------------------------------------------------
@@ -547,90 +456,3 @@ def _state_of_rank(rank: int, its: _Rank, beats: Mapping[int, Beat | None], wait
         rank, state, beat.step, beat.phase, its.in_phase_ns, its.age_ns, beat.waits_words if waits else "",
         tuple(sorted(waits_for)), its.raised,
     )  # fmt: skip
-
-
-# -- Words -------------------------------------------------------------------------------------------------------------
-
-
-def moment_words(unix_ns: int) -> str:
-    """``12:03:04 UTC``, with the date where it is not today."""
-    moment = datetime.fromtimestamp(unix_ns / 1e9, UTC)
-    today = datetime.fromtimestamp(time.time(), UTC).date()
-    return f"{moment:%H:%M:%S} UTC" if moment.date() == today else f"{moment:%Y-%m-%d %H:%M:%S} UTC"
-
-
-def since_words(still: Standstill) -> str:
-    """``no step since 12:03:04 UTC (41 s), after step 62``."""
-    words = f"no step since {moment_words(still.since_unix_ns)}" if still.since_unix_ns else "no step has ended"
-    if still.still_ns is not None:
-        words += f" ({elapsed(still.still_ns)})"
-    return words + (f", after step {still.last_step:,}" if still.last_step is not None else "")
-
-
-def stuck_words(judged: Judged) -> str:
-    """Since when, which rank is behind where, and who waits for it: ``no step since 12:03:04 UTC (41 s), after step 62;
-    rank 1 is silent for 42 s, last in forward of step 63; rank 0 waits for it in all_reduce #626``."""
-    if judged.standstill is None:
-        return ""
-    texts = [since_words(judged.standstill)]
-    culprits = behind_ranks(judged)
-    shown = culprits[: SILENCE.most_ranks_named]
-    texts += [f"rank {rank.rank} {where_words(rank)}" for rank in shown]
-    if len(culprits) > len(shown):
-        texts.append(f"{len(culprits) - len(shown):,} more ranks are behind")
-    waiting = [rank for rank in judged.ranks if rank.state is State.WAITING and rank not in culprits]
-    for words in dict.fromkeys(rank.waits_in for rank in waiting):
-        named = [rank.rank for rank in waiting if rank.waits_in == words]
-        them = ("it" if len(culprits) == 1 else "them") if culprits else ""
-        texts.append(
-            f"{spaced(listing(named))} wait{'s' if len(named) == 1 else ''} {f'for {them} ' if them else ''}in {words}"
-        )
-    if waiting and not culprits:
-        in_circle = len(waiting) > 1 and all(rank.waits_for for rank in waiting)
-        texts.append("they wait for each other" if in_circle else "no rank is known to be behind")
-    return "; ".join(texts)
-
-
-def where_words(rank: RankState) -> str:
-    """``is silent, last in forward``, ``is in forward for 40 s``."""
-    if rank.raised:
-        return f"raised {rank.raised}"
-    if rank.state is State.UNKNOWN:
-        return "left no heartbeat"
-    place = rank.phase if rank.phase.startswith("between") else f"in {rank.phase}"
-    if rank.state is State.STUCK:
-        return f"is silent for {elapsed(rank.silent_ns)}, last {place} of step {rank.step:,}"
-    if rank.state is State.FINISHED:
-        return "has finished its training"
-    if rank.waits_in:
-        return f"waits in {rank.waits_in}"
-    since = f" for {elapsed(rank.in_it_ns)}" if rank.in_it_ns is not None else ""
-    return f"is {place} of step {rank.step:,}{since}" if rank.step >= 0 else f"is {place}{since}"
-
-
-def behind_ranks(judged: Judged) -> list[RankState]:
-    """The ranks that the others of a stuck run wait for, as far as it is known: those that raised, else those that are
-    silent, else those that are in no collective while others wait in one."""
-    for states in (
-        [rank for rank in judged.ranks if rank.raised],
-        [rank for rank in judged.ranks if rank.state in (State.STUCK, State.UNKNOWN)],
-    ):
-        if states:
-            return states
-    waiting = [rank for rank in judged.ranks if rank.state is State.WAITING]
-    needed = {rank for waits in waiting for rank in waits.waits_for}
-    away = [rank for rank in judged.ranks if rank.state is not State.WAITING]
-    if waiting and away:
-        open_ones = [rank for rank in away if rank.state is not State.FINISHED]
-        return [rank for rank in away if rank.rank in needed] or open_ones or away
-    return []
-
-
-def headline_of(judged: Judged) -> str:
-    """The first line about a run that is stuck, or was when its records end; "" for any other run."""
-    if judged.state is State.STUCK:
-        return f"The training is stuck: {stuck_words(judged)}."
-    if judged.was is State.STUCK:
-        as_of = moment_words(judged.as_of_ns)
-        return f"The records end at {as_of} without an end of the training, which was stuck: {stuck_words(judged)}."
-    return ""

@@ -9,7 +9,8 @@ from msgspec import Struct, to_builtins
 
 from diag.model.steps import Bottleneck, Severity, Verdict
 from diag.rundir.runs import RunState
-from diag.rundir.states import State, behind_ranks
+from diag.rundir.state_words import behind_ranks
+from diag.rundir.states import State
 from diag.watch.policy import WATCHING
 from diag.words.formatting import NBSP, elapsed
 

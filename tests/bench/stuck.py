@@ -28,7 +28,8 @@ from pathlib import Path
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import CHECKPOINT, EVALUATION, Heartbeat, Manifest
 from diag.rundir.runs import state_of
-from diag.rundir.states import State, behind_ranks, judge
+from diag.rundir.state_words import behind_ranks
+from diag.rundir.states import State, judge
 
 # -- Real trainings with a fault ---------------------------------------------------------------------------------------
 
