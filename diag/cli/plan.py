@@ -129,6 +129,11 @@ def plan(
             rich_help_panel=_MODEL,
         ),
     ] = None,
+    tables: Annotated[
+        bool, typer.Option("--tables", help="Print the parts of each strategy's memory and step.")
+    ] = False,
+    assumed: Annotated[bool, typer.Option("--assumed", help="Also print what the numbers assume.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Both --tables and --assumed.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output.")] = False,
     **values: Any,
 ) -> None:
@@ -153,10 +158,10 @@ def plan(
     if others or is_configuration(model):
         paths = [Path(path) for path in asked]
         raise typer.Exit(int(lint_command(paths, options.gpus, options.per_host, as_json)))
-    _plan(model, options, as_json)
+    _plan(model, options, as_json, tables=tables or verbose, assumed=assumed or verbose)
 
 
-def _plan(model: str, options: PlanOptions, as_json: bool) -> None:
+def _plan(model: str, options: PlanOptions, as_json: bool, *, tables: bool, assumed: bool) -> None:
     from diag.planning.plan import plan_for
     from diag.show.plan import print_plan, to_json
 
@@ -165,7 +170,7 @@ def _plan(model: str, options: PlanOptions, as_json: bool) -> None:
     if as_json:
         put(to_json(estimate, axes) + "\n")
     else:
-        print_plan(estimate, axes)
+        print_plan(estimate, axes, tables=tables, assumed=assumed)
 
 
 def _measured(run: Path, as_json: bool) -> None:

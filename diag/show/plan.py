@@ -19,6 +19,7 @@ from diag.planning.plan import Plan, Row
 from diag.planning.policy import PLANNING
 from diag.planning.shape import PUBLISHED
 from diag.planning.throughput import Schedule
+from diag.words import sentences
 from diag.words.formatting import counted, share, size, spaced, visible
 from diag.words.table import (
     DURATION,
@@ -39,29 +40,54 @@ from diag.words.terminal import report_console
 
 from .table import print_table
 
-# -- plan times --------------------------------------------------------------------------------------------------------
-#
-# The times and the axes of a plan, as text.
 
-
-def print_times(plan: Plan, console: Console) -> None:
-    """Step, exposed communication, tokens and MFU of each strategy, and what was assumed for them."""
-    _axes(plan, console)
+def _print_speed(plan: Plan, console: Console) -> None:
+    """Why the step is not estimated; or what its times rest on."""
     speed = plan.speed
     if speed is None:
         known = plan.cluster.tflop_s is not None
         why = "the known peak is for 16-bit arithmetic: give" if known else "name the GPUs (--gpu H100) or give"
-        _time_line(console, f"The step time cannot be estimated: {why} --peak TFLOP/s.")
+        _line(console, f"The step time cannot be estimated: {why} --peak TFLOP/s.")
         return
-    print_table(console, times_table(plan))
-    console.print()
-    _time_line(
+    _line(
         console,
-        f"Times by the replay's cost model, not measured. Assumed: compute alone reaches {share(speed.mfu)} of "
-        f"{speed.peak / 1e12:g} TFLOP/s (--mfu, --peak); {size(plan.cluster.within)}/s within a host and "
-        f"{size(plan.cluster.across)}/s across (--within, --across); {speed.within_us:g} and {speed.across_us:g} us a "
-        "hop (--latency-within, --latency-across).",
+        f"Step times come from the replay's cost model and are not measured. It assumes that compute alone reaches "
+        f"{share(speed.mfu)} of {speed.peak / 1e12:g} TFLOP/s (--mfu, --peak).",
     )
+
+
+def _print_assumed(plan: Plan, console: Console) -> None:
+    """What the numbers assume, and published tables that count differently."""
+    speed, recipe = plan.speed, plan.recipe
+    if speed is not None:
+        _line(
+            console,
+            f"Bandwidth: {size(plan.cluster.within)}/s within a host and {size(plan.cluster.across)}/s across "
+            f"(--within, --across); latency: {speed.within_us:g} and {speed.across_us:g} us a hop (--latency-within, "
+            "--latency-across).",
+        )
+    parts = f"{recipe.parameters} + {recipe.gradients} + {recipe.master} + {recipe.moments} = {recipe.total} bytes"
+    _line(console, f"Recipe {recipe.name}: {parts} a parameter (parameters, gradients, fp32 copy, moments).")
+    _line(
+        console,
+        f"GB per GPU. A strategy fits if its peak is at most {share(PLANNING.usable_memory_share)} of the GPU's "
+        "memory; 1 GB is 10^9 bytes. A peak is the sum of the maximum of each part.",
+    )
+    _line(console, "Sent: bytes that each GPU sends in a step; transfer: how long that takes without overlap.")
+    if plan.activations is not None:
+        activations = plan.activations
+        _line(
+            console,
+            f"Activations by formula: {size(activations.peak)} for {counted(plan.batch.tokens, 'token')} a micro-batch "
+            f"(blocks {size(activations.blocks)}, recomputed at once {size(activations.working)}, "
+            f"logits {size(activations.logits)}, their gradients {size(activations.loss)}), "
+            f"checkpointing {plan.batch.checkpointing}.",
+        )
+    _line(console, "Published tables that count differently; do not mix them with this one:")
+    for table in PUBLISHED:
+        if table.each != recipe.each:
+            so = f"{table.each.parameters} + {table.each.gradients} + {table.each.optimizer} = {table.each.total} bytes"
+            _line(console, f"  {so}: {table.where}; {table.says}.")
 
 
 def times_table(plan: Plan) -> Table:
@@ -84,15 +110,16 @@ def times_table(plan: Plan) -> Table:
     )
 
 
-def print_likely(plan: Plan, console: Console) -> None:
-    """The likely peak of the chosen strategy: each part counts only while it is alive."""
-    if plan.likely is not None and plan.chosen is not None:
-        parts = ", ".join(f"{name} {size(count)}" for name, count in plan.likely.parts.items() if count)
-        _time_line(
-            console,
-            f"The peaks above add up the maximum of each part. Likely peak with {plan.chosen.name}: "
-            f"{size(plan.likely.bytes)}, in {plan.likely.moment}: {parts}.",
-        )
+def _likely(plan: Plan, parts: bool) -> str:
+    """The likely peak of the chosen strategy, where each part counts only while it is alive; "" if it is not known."""
+    if plan.likely is None or plan.chosen is None:
+        return ""
+    of_parts = ", ".join(f"{name} {size(count)}" for name, count in plan.likely.parts.items() if count)
+    return (
+        f"Likely peak with {plan.chosen.name}: {size(plan.likely.bytes)}, in {plan.likely.moment}"
+        + (f": {of_parts}" if parts else "")
+        + "."
+    )
 
 
 def _axes(plan: Plan, console: Console) -> None:
@@ -102,27 +129,23 @@ def _axes(plan: Plan, console: Console) -> None:
     row = next((row for row in plan.rows if row.need.strategy == plan.chosen), plan.rows[0])
     for axis in row.axes:
         where = "across hosts" if axis.across else "within a host"
-        _time_line(console, f"{axis.axis}={topology.size(axis.axis)}: {size(axis.bytes)} a step and GPU, {where}.")
+        _line(console, f"{axis.axis}={topology.size(axis.axis)}: {size(axis.bytes)} a step and GPU, {where}.")
     stages = topology.size("pp")
     if stages > 1:
         chunks = batch.chunks if batch.schedule == Schedule.INTERLEAVED else 1
-        _time_line(
+        _line(
             console,
             f"pp={stages}, {batch.schedule}: with equal stages {share(bubble(stages, batch.micro_batches, chunks))} of "
             f"the step is bubble at {counted(batch.micro_batches, 'micro-batch', 'micro-batches')}; memory as of "
             f"stage {row.stage}.",
         )
     if topology.size("ep") > 1:
-        _time_line(console, "ep is checked against the other axes; the tables count all experts on every rank.")
+        _line(console, "ep is checked against the other axes; the tables count all experts on every rank.")
     if not row.axes:
-        _time_line(
+        _line(
             console,
             "Only the number of parameters of this model is known, so communication of tp, pp and cp is not counted.",
         )
-
-
-def _time_line(console: Console, text: str) -> None:
-    console.print(Text(spaced(text)))
 
 
 def to_json(plan: Plan, topology: Topology | None) -> str:
@@ -176,8 +199,16 @@ def _row(row: Row) -> dict[str, Any]:
     }
 
 
-def print_plan(plan: Plan, topology: Topology | None, console: Console | None = None) -> None:
-    """The recommendation first, then the table it rests on, then what the numbers leave out."""
+def print_plan(
+    plan: Plan,
+    topology: Topology | None,
+    console: Console | None = None,
+    *,
+    tables: bool = False,
+    assumed: bool = False,
+) -> None:
+    """The recommendation, one row a strategy, and the likely peak. ``tables``: the parts of memory and of the step
+    instead of that one table; ``assumed``: what the numbers assume, and leave out."""
     console = report_console(console)
     cluster, recipe = plan.cluster, plan.recipe
     if plan.chosen is not None:
@@ -190,43 +221,53 @@ def print_plan(plan: Plan, topology: Topology | None, console: Console | None = 
     _line(
         console,
         f"{named}{plan.size.parameters:,} parameters on {cluster.gpus} x {device}, {cluster.per_host} a host"
-        + (f"; {topology}." if topology else "."),
+        + (f"; {topology}" if topology else "")
+        + f"; recipe {recipe.name}, {recipe.total} bytes a parameter.",
     )
-    parts = f"{recipe.parameters} + {recipe.gradients} + {recipe.master} + {recipe.moments} = {recipe.total} bytes"
-    _line(console, f"Recipe {recipe.name}: {parts} a parameter (parameters, gradients, fp32 copy, moments).")
+    _axes(plan, console)
     console.print()
-    print_table(console, plan_table(plan))
-    console.print()
-    print_times(plan, console)
-    _line(
-        console,
-        f"GB per GPU. A strategy fits if its peak is at most {share(PLANNING.usable_memory_share)} of the GPU's "
-        "memory; 1 GB is 10^9 bytes.",
-    )
-    _line(console, "Sent: bytes that each GPU sends in a step; transfer: how long that takes without overlap.")
+    for table in (plan_table(plan), times_table(plan)) if tables else (strategies_table(plan),):
+        if table.rows:
+            print_table(console, table)
+            console.print()
+    _print_speed(plan, console)
+    fewest = []
     if plan.bound is not None:
-        _line(
-            console, f"Bound: the states do not fit on fewer than {counted(plan.bound, 'GPU')}, even if fully sharded."
-        )
+        fewest.append(f"The states do not fit on fewer than {counted(plan.bound, 'GPU')}, even if fully sharded.")
     if plan.estimate is not None:
-        _line(console, f"Estimate: ZeRO-3 fits on {counted(plan.estimate, 'GPU')} or more.")
-    if plan.activations is not None:
-        activations = plan.activations
-        _line(
-            console,
-            f"Activations by formula: {size(activations.peak)} for {counted(plan.batch.tokens, 'token')} a micro-batch "
-            f"(blocks {size(activations.blocks)}, recomputed at once {size(activations.working)}, "
-            f"logits {size(activations.logits)}, their gradients {size(activations.loss)}), "
-            f"checkpointing {plan.batch.checkpointing}.",
-        )
-        print_likely(plan, console)
-    elif not plan.outside:
+        fewest.append(f"ZeRO-3 fits on {counted(plan.estimate, 'GPU')} or more (estimate).")
+    if sentence := " ".join(filter(None, (_likely(plan, parts=tables), *fewest))):
+        _line(console, sentence)
+    if plan.activations is None and not plan.outside:
         _line(console, "Only the number of parameters of this model is known, so activations are not counted.")
-    _line(console, "Published tables that count differently; do not mix them with this one:")
-    for table in PUBLISHED:
-        if table.each != recipe.each:
-            so = f"{table.each.parameters} + {table.each.gradients} + {table.each.optimizer} = {table.each.total} bytes"
-            _line(console, f"  {so}: {table.where}; {table.says}.")
+    if assumed:
+        _print_assumed(plan, console)
+    rest = [option for option, given in (("--tables", tables), ("--assumed", assumed)) if not given]
+    if rest:
+        console.print(Text(sentences.MORE_BEHIND_THE_PLAN(options=" ".join(rest)), "dim"))
+
+
+def strategies_table(plan: Plan) -> Table:
+    """Whether each strategy fits, what it sends, and the step that is expected with it."""
+    rows, times = plan.rows, [row.expected for row in plan.rows]
+    return table_of(
+        "strategies",
+        "",
+        {
+            Column("strategy", weight=0): [row.need.strategy.name for row in rows],
+            Column("fits", FLAG, weight=9): [row.fits for row in rows],
+            Column("peak", GB, weight=9): [row.peak for row in rows],
+            Column("states", GB, weight=3): [row.need.states.total for row in rows],
+            Column("sent", GB, weight=4): [row.sent for row in rows],
+            Column("step_ns", DURATION, label="step", weight=9): [time and time.step_ns for time in times],
+            Column("exposed_ns", DURATION, label="exposed comm", weight=7): [
+                time and time.exposed_ns for time in times
+            ],
+            Column("bubble_ns", DURATION, label="bubble", weight=4): [time and time.bubble_ns for time in times],
+            Column("tokens_s", WHOLE, label="tokens/s/GPU", weight=6): [time and time.tokens_s for time in times],
+            Column("mfu", SHARE, label="MFU", weight=7): [time and time.mfu for time in times],
+        },
+    )
 
 
 def plan_table(plan: Plan) -> Table:

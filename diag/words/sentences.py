@@ -273,6 +273,7 @@ SOME_NOT_LOOKED_FOR = Sentence(
 )
 AND_MORE_REASONS = Sentence("{reason}, and {more}")
 MORE_BEHIND_THE_ANSWER = Sentence("More: {options}, or -v for all. In the browser: {dashboard}")
+MORE_BEHIND_THE_PLAN = Sentence("More: {options}, or -v for all.")
 
 # -- findings about devices --------------------------------------------------------------------------------------------
 

@@ -12,18 +12,31 @@ from tests.command import diag
 
 
 def test_the_answer_comes_first_and_the_table_holds_its_numbers() -> None:
-    ended = diag("plan", "70B", "--gpus", "256", "--memory", "80")
+    ended = diag("plan", "70B", "--gpus", "256", "--memory", "80", "-v")
     assert ended.returncode == 0, ended.stderr
     lines = ended.stdout.splitlines()
     assert lines[0].startswith("Use ZeRO-3 (")
-    assert "70,000,000,000 parameters on 256 x GPU of 80.0 GB, 8 a host." in ended.stdout
+    assert "70,000,000,000 parameters on 256 x GPU of 80.0 GB, 8 a host; recipe mixed, 16 bytes" in ended.stdout
     assert "2 + 2 + 4 + 8 = 16 bytes a parameter" in ended.stdout
     states = {line.split()[0]: line.split()[1] for line in lines if line.startswith(("DDP", "ZeRO-1", "ZeRO-2"))}
     assert states == {"DDP": "1,120.00", "ZeRO-1": "283.28", "ZeRO-2": "143.83"}
-    assert "Bound: the states do not fit on fewer than 14 GPUs" in ended.stdout
+    assert "The states do not fit on fewer than 14 GPUs" in ended.stdout
     assert "6 + 4 + 8 = 18 bytes: Hugging Face" in ended.stdout
     assert "ZeRO paper" not in ended.stdout  # it counts as this recipe does
     assert max(map(len, lines)) <= 110
+
+
+def test_the_answer_is_short_unless_more_is_asked_for() -> None:
+    given = ("plan", "llama-3-8b", "--gpus", "16", "--gpu", "H100")
+    short, tables, assumed = (diag(*given, *more).stdout for more in ((), ("--tables",), ("--assumed",)))
+    assert len(short.splitlines()) <= 18
+    assert short.splitlines()[-1] == "More: --tables --assumed, or -v for all."
+    assert next(line for line in short.splitlines() if line.startswith("hybrid")).split()[1] == "yes"
+    assert "gradients" in tables
+    assert "gradients" not in short
+    assert "--latency-within" in assumed
+    assert "--latency-within" not in short
+    assert "More:" not in diag(*given, "-v").stdout
 
 
 def test_json_has_bytes_and_what_is_not_known_is_null() -> None:
@@ -40,7 +53,7 @@ def test_json_has_bytes_and_what_is_not_known_is_null() -> None:
 
 def test_axes_that_make_up_the_gpus() -> None:
     ended = diag("plan", "70B", "--gpus", "128", "--topology", "dp=8,tp=4,pp=2,cp=2")
-    assert "dp=8 x tp=4 x pp=2 x cp=2 = 128 ranks." in ended.stdout
+    assert "dp=8 x tp=4 x pp=2 x cp=2 = 128 ranks;" in ended.stdout
     ended = diag("plan", "70B", "--gpus", "64", "--topology", "dp=8,tp=4,pp=2,cp=2")
     assert ended.returncode == ExitCode.ERROR
     assert "there are 64 GPUs" in ended.stderr
