@@ -109,7 +109,8 @@ def headline(comparison: Comparison) -> str:
         "high": _signed(high),
     }
     if not comparison.sure:
-        return sentences.SAME_STEP_TIME(**told)
+        text, moved = sentences.SAME_STEP_TIME(**told), _moved(comparison)
+        return f"{text} {sentences.PARTS_CHANGED_IN_SAME_STEP(parts=_named(moved))}" if moved else text
     times = abs(likely) / comparison.before_ns if comparison.before_ns else 0.0
     text = (sentences.STEP_IS_LONGER if likely > 0 else sentences.STEP_IS_SHORTER)(share=f"{times:.0%}", **told)
     makers, against = _named(_makers(comparison)), _named(_against(comparison))
@@ -120,6 +121,13 @@ def headline(comparison: Comparison) -> str:
 
 def _named(parts: list[Difference]) -> str:
     return " and ".join(f"{PART_NAMES[part.kind]} ({_signed(part.ns[1])})" for part in parts)
+
+
+def _moved(comparison: Comparison) -> list[Difference]:
+    """The parts that surely changed by a share of the step that is worth a name, largest first."""
+    least = PAGE.named_change_share * comparison.before_ns
+    moved = [part for part in comparison.parts if part.sure and abs(part.ns[1]) >= least]
+    return sorted(moved, key=lambda part: -abs(part.ns[1]))
 
 
 def _makers(comparison: Comparison) -> list[Difference]:

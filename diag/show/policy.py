@@ -9,6 +9,9 @@ class Page(Topic, name="page"):
     """How much a report shows, in the terminal, in a page and in JSON."""
 
     named_parts_share = threshold(0.8, "fraction", "chosen", "of the difference: the named parts explain so much of it")
+    named_change_share = threshold(
+        0.1, "fraction", "chosen", "of the step: a part that changes so much is named, although the step is as long"
+    )
     most_cross_check_ranks = threshold(16, "ranks")
     most_cross_check_edges = threshold(8, "edges")
     most_cross_check_sequences = threshold(5, "sequences")

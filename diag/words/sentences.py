@@ -130,6 +130,7 @@ RANKS_ALIGNED_AFTER_DRIFT = Sentence(
 SAME_STEP_TIME = Sentence(
     "No significant difference in step time: {before} before, {after} after, {likely} ({low} to {high})."
 )
+PARTS_CHANGED_IN_SAME_STEP = Sentence("But its parts changed: {parts}.")
 STEP_IS_LONGER = Sentence("The step is {share} longer: {before} before, {after} after, {likely} ({low} to {high}).")
 STEP_IS_SHORTER = Sentence("The step is {share} shorter: {before} before, {after} after, {likely} ({low} to {high}).")
 DIFFERENCE_IS_IN = Sentence("The difference is in {parts}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -39,6 +40,15 @@ def test_compare_says_where_nothing_surely_changed(runs: dict[str, str]) -> None
     ended = diag("compare", runs["before"], runs["again"])
     assert ended.returncode == 0
     assert "No significant difference" in ended.stdout
+
+
+def test_compare_names_parts_that_changed_in_a_step_as_long_as_before() -> None:
+    ended = diag("compare", SAMPLES / "fsdp2-slow-loader-rank1", SAMPLES / "fsdp2-slow-wire")
+    first = " ".join(ended.stdout.partition("critical path")[0].split())
+    assert "No significant difference in step time" in first
+    assert re.search(
+        r"But its parts changed: data wait \(-2\d\d ms\) and exposed communication \(\+2\d\d ms\)\.", first
+    )
 
 
 def test_compare_as_json(runs: dict[str, str]) -> None:
