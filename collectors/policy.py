@@ -29,6 +29,12 @@ class Recording(Topic, name="recording", fixed=True):
         "cost of recording a phase",
     )
     still_ns = threshold(500_000_000, "ns", "chosen", "after this time without an event the training makes no progress")
+    idle_share = threshold(
+        0.01, "fraction", "chosen: of a second. A thread that runs less is blocked, or polls now and then for a lock"
+    )
+    most_socket_bytes = threshold(
+        1 << 18, "bytes", "chosen", "of the system's list of connections, in which a store's is looked for"
+    )
     longest_leaving_s = threshold(
         2.0,
         "s",

@@ -419,6 +419,14 @@ class Heartbeat:
     # Since when steps, phases and collectives of this process are the same as now, on its monotonic clock; 0: unknown.
     unmoved_since_ns: int = 0
     compiles: bool = False  # the training's thread is in torch.compile; only while the process makes no progress
+    # Also only then. ``line``: "train.py:57 in load", the training's own innermost line. ``call``: "flock /data/lock",
+    # the call to the system that its thread is blocked in, as far as the system says it. ``idle_since_ns``: since when
+    # this thread has hardly run, on the monotonic clock; 0: it runs, or it is not known. ``missing``: the call waits
+    # for something outside of the job: a lock, the other end of a pipe with a name.
+    line: str = ""
+    call: str = ""
+    idle_since_ns: int = 0
+    missing: bool = False
     # The three below only in the last heartbeat of a process that failed, and in a requested one:
     answered: int = 0  # the number of the request
     groups: dict[str, list[int]] = field(default_factory=dict)  # global ranks of every group used so far

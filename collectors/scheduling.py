@@ -123,6 +123,11 @@ class ThreadTime:
         self._thread, self.native_id = get_ident(), threading.get_native_id()
         return ProcFile(lambda: f"/proc/self/task/{threading.get_native_id()}/schedstat")
 
+    @property
+    def ids(self) -> tuple[int, int]:
+        """Of the thread that was read last: Python's, and the system's."""
+        return self._thread, self.native_id
+
     def read(self) -> CpuTime:
         return self.read_at(self.stamp())
 

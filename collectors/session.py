@@ -60,6 +60,7 @@ from .records import (
 )
 from .scheduling import CpuTime, HostSampler, ProcFile, Stamp, ThreadTime
 from .settings import CollectorSettings, run_dir_from, settings_from
+from .standing import Standing
 from .step_lines import StepLines, StepSummary, StepSums, TimerRecords
 from .streams import Streams
 from .window import TraceWindows
@@ -200,6 +201,7 @@ class Collector(AbstractContextManager["Collector"]):
         node = NodeLock(run_dir, f"{self._identity.host} {self._identity.boot_id}")
         self._machine = MachineSampler(streams.machine, node, settings.machine_interval_s, settings.nvml, fence)
         self._stacks = Stacks()
+        self._standing = Standing()
         self._last_progress: tuple[object, ...] = ()  # the progress in the last heartbeat
         self._moved_ns = 0  # when a heartbeat last showed progress
         self._no_progress = False  # it was the same as in the one before
@@ -535,10 +537,12 @@ class Collector(AbstractContextManager["Collector"]):
         self._no_progress = reached == self._last_progress
         if not self._no_progress:
             self._moved_ns = beat.monotonic_ns
+            self._standing.moves()
         beat.unmoved_since_ns = self._moved_ns
         if self._no_progress:
             beat.recorder = flight_recorder.status()
             beat.compiles = main_thread_compiles()
+            beat.line, beat.call, beat.idle_since_ns, beat.missing = self._standing.look(*self._thread.ids)
         self._last_progress = reached
         if self._background.answering or self._failed_in:
             beat.answered = self._background.answered

@@ -225,3 +225,40 @@ def test_the_calls_that_only_the_recorder_sees_lead_to_the_rank(tmp_path: Path) 
         os.utime(file, ns=(NOW - S, NOW - S))
     state = state_of(run, NOW)
     assert (state.by_rank[0].waits_in, state.by_rank[0].waits_for) == ("collective #106", (1,))
+
+
+def blocked(files: RankLayout, **fields: object) -> None:
+    """Its last heartbeat says that the training's thread has waited for a lock since the last step."""
+    beat = json.loads(files.heartbeat.read_text())
+    beat |= {
+        "call": "flock /data/lock",
+        "line": "train.py:9 in load",
+        "missing": True,
+        "idle_since_ns": LAST_END_NS + 1,
+    }
+    files.heartbeat.write_text(json.dumps(beat | fields))
+    os.utime(files.heartbeat, ns=(NOW - S, NOW - S))
+
+
+def test_all_ranks_that_wait_for_one_lock_are_stuck_at_once(tmp_path: Path) -> None:
+    """No collective is under way, so a training whose thread runs could evaluate or save."""
+    run = tmp_path / "run"
+    training(run, {0: (1, 12, "between steps"), 1: (1, 12, "between steps")})
+    for files in RunLayout(run).ranks().values():
+        blocked(files)
+    state = state_of(run, NOW)
+    assert state.state == "stuck"
+    assert state.headline.replace("\u00a0", " ").endswith("ranks 0, 1 wait in flock /data/lock, at train.py:9 in load.")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"missing": False}, {"idle_since_ns": 0}, {"phase": "evaluation"}, {"idle_since_ns": LAST_END_NS + 9 * S}],
+)
+def test_a_lock_of_a_rank_that_works_takes_its_time(tmp_path: Path, fields: dict[str, object]) -> None:
+    """One prepares data and holds the lock, the others wait for it."""
+    run = tmp_path / "run"
+    training(run, {0: (1, 12, "between steps"), 1: (1, 12, "between steps")})
+    blocked(RunLayout(run).rank(0))
+    blocked(RunLayout(run).rank(1), **fields)
+    assert not state_of(run, NOW).stuck

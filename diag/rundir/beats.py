@@ -27,6 +27,10 @@ class Beat:
     op: str = ""  # of the last collective called
     unmoved_since_ns: int = 0  # since when nothing has changed but the time; 0: unknown
     compiles: bool = False  # the training's thread is in the compiler
+    line: str = ""  # of the training's own code, while the rank stalls
+    call: str = ""  # to the system, that the training's thread is blocked in
+    idle_since_ns: int = 0  # since when that thread has hardly run; 0: it runs, or unknown
+    missing: bool = False  # the call waits for something outside of the job
 
     def moved_since(self, before: Beat) -> bool:
         """Whether anything has happened. The recorder's numbers count only where both have them."""
@@ -113,6 +117,10 @@ def beat_of(heartbeat: Heartbeat) -> Beat:
         op=heartbeat.last_op,
         unmoved_since_ns=heartbeat.unmoved_since_ns,
         compiles=heartbeat.compiles,
+        line=heartbeat.line,
+        call=heartbeat.call,
+        idle_since_ns=heartbeat.idle_since_ns,
+        missing=heartbeat.missing,
     )
 
 

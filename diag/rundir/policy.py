@@ -91,6 +91,9 @@ class Silence(Topic, name="silence"):
     first_pause_s = threshold(
         120.0, "s", "chosen", "without a step while no rank waits in a collective: all may evaluate or save"
     )
+    idle_still_s = threshold(
+        5.0, "s", "chosen", "without running, after which the call that a thread is blocked in is said"
+    )
     first_step_s = threshold(300.0, "s", "chosen", "in one phase, while a rank waits in a collective of the first step")
     slow_s = threshold(5.0, "s", "chosen", "a step that takes longer may be slow")
     slow_steps = threshold(5, "times", "chosen", "times the usual step: the step under way is slow")

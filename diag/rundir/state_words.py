@@ -44,6 +44,11 @@ def stuck_words(judged: Judged) -> str:
         texts.append(
             f"{spaced(listing(named))} wait{'s' if len(named) == 1 else ''} {f'for {them} ' if them else ''}in {words}"
         )
+    idle = [rank for rank in judged.ranks if rank.state is State.TRAINING or rank.state is State.STARTING]
+    for words in dict.fromkeys(blocked_words(rank) for rank in idle if not culprits):
+        named = [rank.rank for rank in idle if blocked_words(rank) == words]
+        if words:
+            texts.append(f"{spaced(listing(named))} wait{'s' if len(named) == 1 else ''} {words}")
     if waiting and not culprits:
         in_circle = len(waiting) > 1 and all(rank.waits_for for rank in waiting)
         texts.append("they wait for each other" if in_circle else "no rank is known to be behind")
@@ -64,7 +69,15 @@ def where_words(rank: RankState) -> str:
     if rank.waits_in:
         return f"waits in {rank.waits_in}"
     since = f" for {elapsed(rank.in_it_ns)}" if rank.in_it_ns is not None else ""
-    return f"is {place} of step {rank.step:,}{since}" if rank.step >= 0 else f"is {place}{since}"
+    words = f"is {place} of step {rank.step:,}{since}" if rank.step >= 0 else f"is {place}{since}"
+    blocked = blocked_words(rank)
+    return f"{words}, {'blocked ' if rank.blocked_in else ''}{blocked}" if blocked else words
+
+
+def blocked_words(rank: RankState) -> str:
+    """``in flock /data/lock, at train.py:57 in load``; "" where neither is known."""
+    texts = [f"in {rank.blocked_in}"] if rank.blocked_in else []
+    return ", ".join([*texts, f"at {rank.line}"] if rank.line else texts)
 
 
 def behind_ranks(judged: Judged) -> list[RankState]:

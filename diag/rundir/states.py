@@ -63,7 +63,8 @@ _BUSY = {CHECKPOINT: State.CHECKPOINTING, EVALUATION: State.EVALUATING}
 class RankState(Struct, frozen=True):
     """One rank. ``step``: under way, -1 before the first; ``phase``: as its heartbeat says; ``in_it_ns``: time in that
     phase, None if unknown; ``silent_ns``: since its last heartbeat. ``waits_in``: its unfinished collective, in words;
-    ``waits_for``: the ranks that have not called it."""
+    ``waits_for``: the ranks that have not called it. ``line``: the training's own, which it is in: "train.py:57 in
+    load". ``blocked_in``: the call to the system in which it has waited for seconds: "flock /data/lock"."""
 
     rank: int
     state: State
@@ -74,6 +75,8 @@ class RankState(Struct, frozen=True):
     waits_in: str = ""
     waits_for: tuple[int, ...] = ()
     raised: str = ""
+    line: str = ""
+    blocked_in: str = ""
 
 
 class Standstill(Struct, frozen=True):
@@ -162,6 +165,20 @@ class _Rank:
         if beat is None or self.silent or not beat.unmoved_since_ns:
             return False
         return beat.sent_ns - beat.unmoved_since_ns + self.age_ns < SILENCE.least_still_s * 1e9
+
+    @property
+    def idle_ns(self) -> int:
+        """For how long its training's thread has hardly run; 0 if it runs, or if that is not known."""
+        beat = self.beat
+        if beat is None or self.silent or not beat.idle_since_ns:
+            return 0
+        return max(0, beat.sent_ns - beat.idle_since_ns + self.age_ns)
+
+    @property
+    def misses(self) -> bool:
+        """Whether it is blocked by something outside of the job: no evaluation, no checkpoint takes that long."""
+        least_ns = SILENCE.idle_still_s * 1e9
+        return self.open and self.beat is not None and self.beat.missing and self.idle_ns >= least_ns
 
     @property
     def still_ns(self) -> int | None:
@@ -337,6 +354,8 @@ def _of_live(ranks: Mapping[int, RankLayout], read: dict[int, _Rank], now_ns: in
             patience_ns = max(base_ns, SILENCE.own_times * known_ns if known_ns else SILENCE.first_busy_s * 1e9)
             state = busy or (State.COMPILING if compiles else State.TRAINING)
             state = State.STUCK if still_ns >= patience_ns else state
+        elif _all_blocked(heard):
+            state = State.STUCK
         else:
             patience_ns = max(base_ns, SILENCE.own_times * pauses.period_ns)
             if any(rank.moves for rank in heard):
@@ -385,6 +404,11 @@ def _pauses(heard: list[_Rank]) -> Pause:
 
 def _is_busy(rank: _Rank) -> bool:
     return not rank.silent and rank.beat is not None and rank.beat.phase in BUSY_PHASES
+
+
+def _all_blocked(heard: list[_Rank]) -> bool:
+    """Whether something outside of the job blocks ranks, and all others wait in collectives."""
+    return any(rank.misses for rank in heard) and all(rank.misses or rank.waits for rank in heard)
 
 
 def _usual(steps: list[list[LastStep]]) -> tuple[float | None, bool]:
@@ -454,5 +478,6 @@ def _state_of_rank(rank: int, its: _Rank, beats: Mapping[int, Beat | None], wait
     waits_for = set(behind(beat, {}, beats)) - {rank} if waits else set()
     return RankState(
         rank, state, beat.step, beat.phase, its.in_phase_ns, its.age_ns, beat.waits_words if waits else "",
-        tuple(sorted(waits_for)), its.raised,
+        tuple(sorted(waits_for)), its.raised, beat.line,
+        beat.call if its.idle_ns >= SILENCE.idle_still_s * 1e9 else "",
     )  # fmt: skip

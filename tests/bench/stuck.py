@@ -1,28 +1,26 @@
 """How soon a stuck training is noticed, how often the right rank is named, and how often a healthy one is called stuck.
 
-``python -m tests.bench.stuck live`` trains and plants faults; ``healthy`` simulates hours without any.
+``python -m tests.bench.stuck live`` trains and plants faults; ``healthy`` simulates hours without any; ``busy`` trains
+without any, beside busy loops.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import fcntl
 import json
 import os
 import random
 import shutil
-import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from itertools import product
-from multiprocessing import get_context
+from dataclasses import asdict, dataclass, replace
+from itertools import cycle, product
 from pathlib import Path
 
 from diag.collectors.layout import RunLayout
@@ -33,125 +31,218 @@ from diag.rundir.states import State, judge
 
 # -- Real trainings with a fault ---------------------------------------------------------------------------------------
 
-FAULT_STEP = 25
-KINDS = ("stopped", "endless loop", "blocked in a read", "waits for a lock", "sleeps in the loader", "keeps the GIL")
+TRAININGS = ("bundled", "plain", "transformers", "lightning")
+# Kinds of faults, and whether one rank is at fault.
+KINDS = {
+    "stopped": True, "endless loop": True, "blocked in I/O": True, "collective skipped": True,
+    "deadlock of two groups": False, "store away": False, "all wait for a lock": False,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Case:
+    training: str
     kind: str
     ranks: int
-    culprit: int
+    culprit: int  # -1: all
     step_s: float
 
 
 def cases() -> list[Case]:
-    who = [(2, 0), (2, 1), (3, 0), (3, 1), (3, 2)]
-    return [Case(kind, *of, step_s) for kind, of, step_s in product(KINDS, who, (0.05, 0.3))]
+    """Each kind in each training, with 2 and with 3 ranks, and once more with another culprit or length of a step."""
+    made = []
+    for (kind, one), training, (ranks, culprit, step_s) in product(
+        KINDS.items(), TRAININGS, ((2, 1, 0.05), (3, 0, 0.3), (2, 0, 0.3))
+    ):
+        everybody = kind in ("store away", "all wait for a lock")
+        if one or ranks == 3 or step_s == 0.05:
+            made.append(Case(training, kind, ranks, -1 if everybody else culprit, step_s))
+    return made
 
 
-def _train(case: Case, rank: int, folder: Path) -> None:
-    import torch
-    import torch.distributed as dist
+class Training:
+    """Processes of one training, which record themselves as under ``diag attach``; the bundled one, as under
+    ``diag run``."""
 
-    from diag.collectors import record
+    def __init__(self, folder: Path, case: Case) -> None:
+        from diag.collectors.settings import CollectorSettings, attached, python_path
+        from tests.ports import free_port
 
-    torch.set_num_threads(1)
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(case.ranks), TORCH_FR_BUFFER_SIZE="2000")
-    dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), case.ranks), rank=rank,
-                            world_size=case.ranks)  # fmt: skip
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(32, 32))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        self.run, port = folder / "run", free_port()
+        self.run.mkdir()
+        RunLayout(self.run).manifest.write_text(json.dumps({"world_size": case.ranks}))
+        os.mkfifo(folder / "pipe")
+        here = str(Path(__file__).parents[2])
+        variables = attached(self.run, CollectorSettings())
+        if case.training == "bundled":
+            variables.pop("DIAG_ATTACH")
+        base = {
+            **os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(case.ranks),
+            "LOCAL_WORLD_SIZE": str(case.ranks), "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TORCHELASTIC_RUN_ID": "bench", "TOKENIZERS_PARALLELISM": "false",
+        }  # fmt: skip
+        module = [sys.executable, "-m", "tests.bench._stuck_training"]
+        self.log = (folder / "log").open("w")
 
-    def loader() -> Iterator[torch.Tensor]:
-        for step in range(100_000):
-            if step == FAULT_STEP and rank == case.culprit and case.kind == "sleeps in the loader":
-                (folder / "fault").write_text(str(time.time()))
-                time.sleep(600)
-            yield torch.randn(8, 32)
+        def start(*arguments: str, **more: str) -> subprocess.Popen[bytes]:
+            return subprocess.Popen(
+                [*module, *arguments], cwd=here, env=base | more, stdout=self.log, stderr=subprocess.STDOUT
+            )
 
-    with record(str(folder / "run")) as recording:
-        for step, batch in enumerate(recording.steps(loader())):
-            if step == FAULT_STEP and rank == case.culprit:
-                (folder / "fault").write_text(str(time.time()))
-                _fail(case.kind, folder)
-            model(batch).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            time.sleep(case.step_s)
+        self.store = start("store", str(folder), str(port), str(case.ranks))
+        self.processes = [
+            start(
+                case.training, str(folder), case.kind, str(case.culprit), str(case.step_s),
+                RANK=str(rank), LOCAL_RANK=str(rank), PYTHONPATH=python_path(), **variables,
+            )
+            for rank in range(case.ranks)
+        ]  # fmt: skip
 
-
-def _fail(kind: str, folder: Path) -> None:
-    if kind == "stopped":
-        os.kill(os.getpid(), signal.SIGSTOP)
-    elif kind == "endless loop":
-        while True:
-            pass
-    elif kind == "blocked in a read":
-        os.read(os.pipe()[0], 1)
-    elif kind == "waits for a lock":
-        with (folder / "lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-    elif kind == "keeps the GIL":
-        ctypes.PyDLL(None).sleep(600)
+    def end(self) -> None:
+        for process in (*self.processes, self.store):
+            process.kill()
+            process.wait()
+        self.log.close()
 
 
 @dataclass(frozen=True)
 class Answer:
+    """``after_s``: from the last step's end until it was noticed; None: not within the time. ``named``: by the state.
+    ``stacks``: whether the answer with ``--stacks`` has a stack of each rank at fault; ``line``: whether the state says
+    a line of its code or its last phase. ``by_triage``: the ranks that ``diag triage R --stacks`` blames."""
+
     case: Case
-    after_s: float | None  # since the fault; None: not within the time
+    after_s: float | None
     named: tuple[int, ...] = ()
+    text: str = ""
+    stacks: bool = False
+    by_triage: tuple[int, ...] = ()
+    why: str = ""
 
     @property
     def right(self) -> bool:
-        return self.named == (self.case.culprit,)
+        of_all = tuple(range(self.case.ranks))
+        expected = ((self.case.culprit,),) if KINDS[self.case.kind] else ((), of_all)
+        return self.named in expected
 
 
 def run_case(case: Case) -> Answer:
     folder = Path(tempfile.mkdtemp(prefix="stuck-"))
-    context = get_context("fork")
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        ranks = [context.Process(target=_train, args=(case, rank, folder), daemon=True) for rank in range(case.ranks)]
-        for process in ranks:
-            process.start()
+        training = Training(folder, case)
         try:
-            return _watched(case, folder)
+            return _watched(case, folder, training)
         finally:
-            for process in ranks:
-                process.kill()
-                process.join()
+            training.end()
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _watched(case: Case, folder: Path) -> Answer:
-    deadline = time.monotonic() + 120
+def _watched(case: Case, folder: Path, training: Training) -> Answer:
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         time.sleep(0.5)
-        if not (folder / "run" / "ranks").is_dir():
+        if not (training.run / "ranks").is_dir():
             continue
-        state = state_of(folder / "run", with_answer=False)
-        if state.stuck and (folder / "fault").exists():
-            after_s = time.time() - float((folder / "fault").read_text())
-            return Answer(case, after_s, tuple(rank.rank for rank in behind_ranks(state.judged)))
-    return Answer(case, None)
+        state = state_of(training.run, with_answer=False)
+        if state.stuck and list(folder.glob("fault-*")) and state.standstill is not None:
+            after_s = time.time() - state.standstill.since_unix_ns / 1e9
+            named = tuple(rank.rank for rank in behind_ranks(state.judged))
+            return _with_stacks(Answer(case, after_s, named, state.headline), training.run)
+        if all(process.poll() is not None for process in training.processes):
+            return Answer(case, None, why=f"ended: {(folder / 'log').read_text()[-300:]}")
+    return Answer(case, None, why=state.state.value)
 
 
-def live(at_once: int, every: int) -> None:
-    import torch.distributed  # noqa: F401  # once, before the ranks are forked
+def _with_stacks(answer: Answer, run: Path) -> Answer:
+    case = answer.case
+    done = subprocess.run(
+        [sys.executable, "-m", "diag", "triage", str(run), "--stacks", "--json"], capture_output=True, text=True
+    )
+    try:
+        triage = json.loads(done.stdout)
+        blamed = tuple(culprit["rank"] for culprit in triage.get("culprits", []) if culprit.get("rank") is not None)
+    except ValueError:
+        blamed = (-1,)
+    at_fault = [case.culprit] if KINDS[case.kind] else range(case.ranks)
+    layout = RunLayout(run)
+    stacks = all(
+        path.exists() and "_stuck_training" in path.read_text()
+        for path in (layout.rank(rank).stacks for rank in at_fault)
+    )
+    return replace(answer, stacks=stacks, by_triage=blamed)
 
+
+def live(at_once: int, every: int, first: int, out: Path | None) -> None:
     answers = []
     with ThreadPoolExecutor(at_once) as pool:
-        for answer in pool.map(run_case, cases()[::every]):
+        for answer in pool.map(run_case, cases()[first::every]):
             answers.append(answer)
             print(answer, flush=True)
-    print("| fault | cases | noticed | rank right | after the fault, median and most |\n|---|--:|--:|--:|--:|")
-    for kind in (*KINDS, "all"):
-        of_kind = [answer for answer in answers if kind in (answer.case.kind, "all")]
-        after = [answer.after_s for answer in of_kind if answer.after_s is not None]
-        times = f"{statistics.median(after):.1f} s, {max(after):.1f} s" if after else ""
-        right = sum(answer.right for answer in of_kind)
-        print(f"| {kind} | {len(of_kind)} | {len(after)} | {right} | {times} |")
+            if out is not None:
+                with out.open("a") as file:
+                    file.write(json.dumps(asdict(answer) | {"right": answer.right}) + "\n")
+    table(answers)
+
+
+def table(answers: list[Answer]) -> None:
+    for of, names in (("kind", (*KINDS, "all")), ("training", TRAININGS)):
+        print(f"\n| {of} | cases | noticed | rank right | with stacks | after the last step, median and most |")
+        print("|---|--:|--:|--:|--:|--:|")
+        for name in names:
+            some = [answer for answer in answers if name in (getattr(answer.case, of), "all")]
+            after = [answer.after_s for answer in some if answer.after_s is not None]
+            times = f"{statistics.median(after):.1f} s, {max(after):.1f} s" if after else ""
+            right, stacks = sum(answer.right for answer in some), sum(answer.stacks for answer in some)
+            print(f"| {name} | {len(some)} | {len(after)} | {right} | {stacks} | {times} |")
+
+
+# -- Real trainings beside busy loops ----------------------------------------------------------------------------------
+
+
+def beside_busy_loops(minutes: float, each_minutes: float) -> None:
+    """Healthy trainings, one after the other, while loops without an end take the cores for half of each minute. Prints
+    each look that calls one stuck."""
+    looks, alarms, trained = 0, 0, Counter[str]()
+    until = time.monotonic() + 60 * minutes
+    turns = cycle(TRAININGS)
+    while time.monotonic() < until:
+        case = Case(next(turns), "none", 2, 0, random.choice((0.05, 0.3, 1.0)))
+        folder = Path(tempfile.mkdtemp(prefix="healthy-"))
+        training, loops = Training(folder, case), list[subprocess.Popen[bytes]]()
+        ends, steps = min(until, time.monotonic() + 60 * each_minutes), 0
+        try:
+            while time.monotonic() < ends:
+                time.sleep(1)
+                if int(time.monotonic()) // 30 % 2 and not loops:
+                    count = (os.cpu_count() or 1) + 1
+                    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+                elif not int(time.monotonic()) // 30 % 2:
+                    _end(loops)
+                if not (training.run / "ranks").is_dir():
+                    continue
+                state = state_of(training.run, with_answer=False)
+                looks, steps = looks + 1, state.last_step or steps
+                if state.stuck:
+                    alarms += 1
+                    print(f"ALARM {case}: {state.headline}", flush=True)
+                if any(process.poll() is not None for process in training.processes):
+                    print(f"ended {case}: {(folder / 'log').read_text()[-2000:]}", flush=True)
+                    break
+        finally:
+            _end(loops)
+            training.end()
+            shutil.rmtree(folder, ignore_errors=True)
+        trained[case.training] += steps
+        print(f"{case}: {steps} steps; so far {looks} looks, {alarms} alarms", flush=True)
+    print(f"{minutes:.0f} minutes, {looks} looks, steps {dict(trained)}; looks with an alarm: {alarms}")
+
+
+def _end(loops: list[subprocess.Popen[bytes]]) -> None:
+    while loops:
+        loop = loops.pop()
+        loop.kill()
+        loop.wait()
 
 
 # -- Simulated healthy hours -------------------------------------------------------------------------------------------
@@ -197,6 +288,10 @@ class Healthy:
                 what, length = "evaluation", length + self.evaluates_s * self.random.uniform(0.8, 1.2)
             elif self.step % every_save == 0:
                 what, length = "checkpoint", length + self.saves_s * self.random.uniform(0.8, 1.2)
+            elif self.random.random() < 0.0001:  # one rank, while the others wait for its lock, as Datasets' caches do
+                what, length = "prepares data", length + self.random.uniform(1, 80)
+            elif self.random.random() < 0.0001:  # held by another job, for a moment
+                what, length = "waits for a lock", length + self.random.uniform(0.5, 8)
             elif self.random.random() < 0.001:
                 what, length = "garbage collection", length + self.random.uniform(0.1, 2)
             if length > 8:
@@ -223,9 +318,13 @@ class Healthy:
             for step, a, b in rows
         )
         alone = self.random.randrange(self.ranks)  # a checkpoint is saved by one rank, for which the others wait
+        first = self.layout.rank(0).steps
+        first.write_text(lines)
+        blocked = self.random.random() < 0.5  # in an evaluation or a save: by a loader or a disk
         for rank in range(self.ranks):
             files = self.layout.rank(rank)
-            files.steps.write_text(lines)
+            if rank and not files.steps.exists():
+                os.link(first, files.steps)
             age = self.random.uniform(0, 1.2) if self.random.random() < 0.98 else self.random.uniform(1, 6)
             sent = now - min(age, after_s)
             phase, waits, moved = "backward", False, self.at
@@ -234,11 +333,17 @@ class Healthy:
                 moved = sent - self.random.uniform(0, 2)  # batches, or collectives, go on
             elif what == "checkpoint":
                 phase, waits = (CHECKPOINT, False) if rank == alone else ("between steps", True)
+            call, missing, idle = "", False, 0.0
+            if what in ("evaluation", "checkpoint"):
+                call, idle = ("write /checkpoints/1", self.at + 1) if blocked else ("", 0.0)
+            elif what in ("prepares data", "waits for a lock"):
+                phase, busy = "between steps", what == "prepares data" and rank == alone
+                call, missing, idle = ("", False, 0.0) if busy else ("flock /cache/lock", True, self.at + 1)
             beat = Heartbeat(
                 round(sent * NS), round(sent * NS), self.step, phase, steps=self.step,
                 phase_since_ns=round(self.at * NS),
                 last_started={"0": self.step + waits}, last_finished={"0": self.step}, compiles=what == "compilation",
-                unmoved_since_ns=round(moved * NS),
+                unmoved_since_ns=round(moved * NS), call=call, missing=missing, idle_since_ns=round(idle * NS),
             )  # fmt: skip
             files.heartbeat.write_text(json.dumps(asdict(beat)))
             os.utime(files.heartbeat, ns=(round(sent * NS), round(sent * NS)))
@@ -264,13 +369,22 @@ def healthy(hours: float, seed: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("live", "healthy"))
-    parser.add_argument("--at-once", type=int, default=4)
-    parser.add_argument("--every", type=int, default=1, help="of the 60 cases, every n-th")
+    parser.add_argument("what", choices=("live", "healthy", "busy"))
+    parser.add_argument("--at-once", type=int, default=2)
+    parser.add_argument("--every", type=int, default=1, help="of the cases, every n-th")
+    parser.add_argument("--first", type=int, default=0, help="from this one on")
+    parser.add_argument("--out", type=Path, help="a file to which each answer is added")
     parser.add_argument("--hours", type=float, default=1000)
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--each", type=float, default=5, help="minutes of one training")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    live(given.at_once, given.every) if given.what == "live" else healthy(given.hours, given.seed)
+    if given.what == "live":
+        live(given.at_once, given.every, given.first, given.out)
+    elif given.what == "busy":
+        beside_busy_loops(given.minutes, given.each)
+    else:
+        healthy(given.hours, given.seed)
 
 
 if __name__ == "__main__":
