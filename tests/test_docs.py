@@ -104,6 +104,16 @@ def test_pages_have_short_sentences() -> None:
     assert {name: mean for name, mean in means.items() if mean > 20} == {}
 
 
+def test_figures_of_the_readme_stand_on_the_page_that_it_links_to() -> None:
+    """One figure has one home: the page of its benchmark."""
+    text = README.read_text("utf-8")
+    rows = re.findall(r"^\| \[[^\]]+\]\((docs/benchmarks/[^)]+)\)(.*)$", text, re.M)
+    figures = [(page, figure) for page, row in rows for figure in re.findall(r"\b[\d,]+ of [\d,]+\b", row)]
+    assert len(figures) >= 8
+    pages = {page: re.sub(r"\s+", " ", (ROOT / page).read_text("utf-8")) for page, _ in figures}
+    assert [(page, figure) for page, figure in figures if figure not in pages[page]] == []
+
+
 # -- links -------------------------------------------------------------------------------------------------------------
 
 
