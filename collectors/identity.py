@@ -6,15 +6,17 @@ import hashlib
 import os
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from .accelerator import accelerator_of
+from .attempts import boot_id
 from .durations import TIMING_VARIABLE, no_timing_because
 from .flight_recorder import TORCH
+from .launchers import LOCAL_RANK, RANK, WORLD_SIZE, attempt_key, first_number, joins, torchrun_id
 from .layout import RankLayout
 from .records import RankRecord
 from .settings import settings_from
@@ -25,41 +27,22 @@ _OLD_NAMES = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _NEW_NAMES = ("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE")
 
 
-# Rank, local rank and world size in the launchers' variables: torchrun and compatible launchers, Open MPI, MPICH and
-# Intel MPI, Slurm. Slurm comes last: processes that mpirun starts within a Slurm job have the variables of both, and
-# Slurm's then describe the step that mpirun runs in.
-_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
-_LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
-_WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
-
-
 def rank_and_world(environ: Mapping[str, str] = os.environ) -> tuple[int, int, int]:
     """(rank, local rank, world size): from the process group where there is one, else from the launcher's variables."""
-    local = _first(environ, _LOCAL_RANK, 0)
+    local = first_number(environ, LOCAL_RANK, 0)
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), local, dist.get_world_size()
-    return _first(environ, _RANK, 0), local, _first(environ, _WORLD_SIZE, 1)
+    return first_number(environ, RANK, 0), local, first_number(environ, WORLD_SIZE, 1)
 
 
-def _first(environ: Mapping[str, str], names: Iterable[str], otherwise: int) -> int:
-    return next((int(value) for name in names if (value := environ.get(name, "")).isdecimal()), otherwise)
-
-
-def boot_id() -> str:
-    """Equal in all processes that share one monotonic clock."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return socket.gethostname()
-
-
-def job_of(environ: Mapping[str, str] = os.environ) -> str:
-    """Equal on all ranks of a job that torchrun started, and different in another job: a digest, as the id may name a
-    host. "" without an id: a port alone is used again by the next job."""
-    run_id = environ.get("TORCHELASTIC_RUN_ID", "none")
-    if run_id in ("", "none"):
+def job_of(environ: Mapping[str, str] = os.environ, world_size: int = 1) -> str:
+    """Equal on all ranks of an attempt of a job, and different in another job: a digest, as the id may name a host. ""
+    where no variable names one: a port alone is used again by the next job."""
+    run_id = torchrun_id(environ)
+    key = attempt_key(world_size, environ) if joins(environ) else ""
+    if not key and not run_id:
         return ""
-    return hashlib.sha256(f"{run_id} {environ.get('MASTER_PORT', '')}".encode()).hexdigest()[:12]
+    return hashlib.sha256((key or f"{run_id} {environ.get('MASTER_PORT', '')}").encode()).hexdigest()[:12]
 
 
 def identify(device: torch.device) -> RankRecord:
@@ -76,7 +59,7 @@ def identify(device: torch.device) -> RankRecord:
         unix_ns=time.time_ns(),
         device=accelerator.name if accelerator is not None else "cpu",
         device_index=device.index if accelerator is not None else None,
-        job=job_of(),
+        job=job_of(world_size=world_size),
         cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
     )
 

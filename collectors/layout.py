@@ -34,7 +34,8 @@ All files of a run are in one folder, written by the training processes and read
     <run>/hang.json                        the triage of a run that hung or crashed
     <run>/checkpoints/                     checkpoints of the bundled trainer: see ``trainer.checkpoint``
     <run>/verdict.json                     the result of the last analysis
-    <run>/restart-1/                       a run directory like this one: the training after torchrun's first restart
+    <run>/attempt.json                     under `diag attach`: which attempt of which job is recorded here
+    <run>/restart-1/                       a run directory like this one: the training after a restart or a requeue
 
 The .jsonl files of a rank are streams. A stream begins in the file of this name and goes on in further ones, its
 parts: steps.jsonl, steps.000001.jsonl, steps.000002.jsonl, and so on. Only the last one grows. When a stream has used
@@ -215,6 +216,7 @@ class RunLayout:
     # Which processes of the training were not recorded; see ``records.Unrecorded``.
     unrecorded = _Entry("unrecorded.jsonl")
     hang = _Entry("hang.json")
+    attempt = _Entry("attempt.json")  # see ``attempts``
 
     def at(self, name: str) -> Path:
         return self.root / name

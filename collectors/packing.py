@@ -54,13 +54,13 @@ def packing_from(environ: Mapping[str, str] = os.environ) -> Packing | None:
     return Packing(**{name: values[name] for name in kinds})
 
 
-def new_node_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """The path of a new folder on each node, in one that only this user may enter."""
+def node_folder(name: str = "", environ: Mapping[str, str] = os.environ) -> Path:
+    """The path of a folder on each node, in one that only this user may enter: of this name, or a new one."""
     import tempfile
 
     base = environ.get(FOLDER_VARIABLE) or tempfile.gettempdir()
     user = os.geteuid() if hasattr(os, "geteuid") else 0
-    return Path(base).resolve() / f"diag-{user}" / uuid.uuid4().hex[:12]
+    return Path(base).resolve() / f"diag-{user}" / (name or uuid.uuid4().hex[:12])
 
 
 def own_folder(folder: Path) -> None:

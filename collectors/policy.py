@@ -124,6 +124,12 @@ class Recording(Topic, name="recording", fixed=True):
         "steps",
         "chosen: after so many later steps, a step has no record of its device (see DeviceClock.MAX_PENDING)",
     )
+    gone_s = threshold(
+        20.0,
+        "s",
+        "chosen: a rank of another host whose heartbeat is older has ended, for a process that wants its place in an "
+        "attempt",
+    )
     dead_disk_s = threshold(
         30.0,
         "s",

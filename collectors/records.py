@@ -321,6 +321,16 @@ class RankRecord:
 
 
 @dataclass(slots=True)
+class Attempt:
+    """attempt.json: what the variables of the launcher say of the processes that record here, and who came first."""
+
+    key: str  # job and count of its starts, torchrun's run and restarts, step of Slurm; "": they say nothing
+    host: str
+    unix_ns: int
+    schema_version: int = RUN_SCHEMA
+
+
+@dataclass(slots=True)
 class Manifest:
     """manifest.json: what was run."""
 

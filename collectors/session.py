@@ -33,6 +33,7 @@ import torch.distributed as dist
 
 from . import flight_recorder
 from .accelerator import Accelerator, DeviceClock, Mark, accelerator_of, current_device, runtime_versions
+from .attempts import attempt_of
 from .background import Background, TraceRequests
 from .collectives import CollectiveTimer
 from .device_sampler import sampler_of
@@ -41,6 +42,7 @@ from .durations import poll_of
 from .fence import Fence
 from .files import Complaints, encode, replace_file
 from .identity import identify, rank_and_world
+from .launchers import joins
 from .layout import RunLayout
 from .machine import MachineSampler, NodeLock
 from .manifest import update_manifest
@@ -228,6 +230,9 @@ class Collector(AbstractContextManager["Collector"]):
             raise RuntimeError(
                 "DIAG_RUN_DIR is not set: start the training with `diag run`, or give Collector a folder"
             )
+        if joins():
+            rank, _, world_size = rank_and_world()
+            run_dir = attempt_of(RunLayout(run_dir), rank, world_size).root
         return cls(run_dir, settings_from(), device)
 
     @property

@@ -61,9 +61,12 @@ class CollectorSettings:
 
 def run_dir_from(environ: Mapping[str, str] = os.environ) -> Path | None:
     """The run directory that the launcher set, or the one inside it for a restart by torchrun; None outside
-    ``diag run``."""
+    ``diag run``. Where attempts share it, ``attempts`` finds the one inside."""
     value = environ.get(RUN_DIR_VARIABLE)
-    return RunLayout(Path(value)).restart(restarts(environ)).root if value else None
+    if not value:
+        return None
+    shared = environ.get(ATTACH_VARIABLE, "").partition(":")[0] == JOIN
+    return RunLayout(Path(value)).restart(0 if shared else restarts(environ)).root
 
 
 def restarts(environ: Mapping[str, str] = os.environ) -> int:
@@ -86,6 +89,7 @@ def collecting(environ: Mapping[str, str] = os.environ) -> bool:
 # The environment variables that make a process and its children record themselves.
 
 ATTACH_VARIABLE = "DIAG_ATTACH"  # anything but empty: processes that train are recorded
+JOIN = "join"  # its value, or the begin of it, where attempts of a job share the run directory: see ``launchers``
 OWNER_VARIABLE = "DIAG_ATTACH_OWNER"  # the process that records; its children do not
 
 SITE = Path(__file__).resolve().parent / "attach" / "site"

@@ -286,6 +286,7 @@ def _keys(keys: Iterable[Any]) -> str:
 # The records by the file that holds them, and the rows inside of others.
 _FILES = {
     "manifest.json": "Manifest",
+    "attempt.json": "Attempt",
     "rank.json": "RankRecord",
     "heartbeat.json": "Heartbeat",
     "steps.jsonl": "StepRecord",

@@ -9,7 +9,6 @@ import sys
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic_ns
 from types import ModuleType
 from typing import Any, Protocol
@@ -38,12 +37,12 @@ from .events import Events, nodes_made
 class Attachment(Protocol):
     """The part of ``life.Attachment``, the recording of one process, that the hooks call."""
 
-    run_dir: Path
     events: Events
     described: bool
     fence: Fence
 
     def tell(self, event: str, *values: Any) -> Any: ...
+    def find_attempt(self, rank: int, world_size: int) -> RunLayout: ...
     def joined(self) -> None: ...
     def leaves(self, error: BaseException | None) -> None: ...
     def optimizer_stepped(self, optimizer: Any) -> None: ...
@@ -140,15 +139,16 @@ def _size(trainer: Any, name: str) -> int:
 #
 # Hooks on the creation and the destruction of the process group.
 
-_RANK = argument(4, "rank")  # of init_process_group
+_WORLD_SIZE = argument(3, "world_size")  # of init_process_group
+_RANK = argument(4, "rank")
 _GROUP = argument(0, "group")  # of destroy_process_group
 
 
 def install_process_group(patches: Patches, life: Attachment) -> None:
     def init_begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        rank = _rank(args, kwargs)
-        if rank is not None:
-            _prepare(life, rank)
+        rank = _number(args, kwargs, _RANK, "RANK")
+        if rank is not None and rank >= 0:
+            _prepare(life, rank, _number(args, kwargs, _WORLD_SIZE, "WORLD_SIZE") or 0)
         return True
 
     def destroy_begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -164,18 +164,20 @@ def install_process_group(patches: Patches, life: Attachment) -> None:
         patches.replace(module, "destroy_process_group", destroy)
 
 
-def _rank(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-    argument_rank = _RANK(args, kwargs)
-    if isinstance(argument_rank, int) and argument_rank >= 0:
-        return argument_rank
-    variable = os.environ.get("RANK", "")
-    return int(variable) if variable.isdecimal() else None
+def _number(args: tuple[Any, ...], kwargs: dict[str, Any], argument: Any, variable: str) -> int | None:
+    """What the call gives, or else the variable that torch reads; None without both."""
+    given = argument(args, kwargs)
+    if isinstance(given, int) and given >= 0:
+        return given
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdecimal() else None
 
 
-def _prepare(life: Attachment, rank: int) -> None:
+def _prepare(life: Attachment, rank: int, world_size: int) -> None:
     """Sends NCCL's log and the Flight Recorder's dumps to the run directory; NCCL's log only if the user has not asked
     for one."""
-    prepare_environment(RunLayout(life.run_dir).rank(rank), nccl_log="NCCL_DEBUG" not in os.environ)
+    run = life.find_attempt(rank, world_size)
+    prepare_environment(run.rank(rank), nccl_log="NCCL_DEBUG" not in os.environ)
 
 
 # -- backwards ---------------------------------------------------------------------------------------------------------

@@ -24,12 +24,14 @@ from typing import Any
 import torch.distributed as dist
 
 from ..accelerator import device_in_use, device_is_settled
+from ..attempts import attempt_of
 from ..calls import Patches
 from ..collectives import CollectiveTimer
 from ..dumps import install_excepthook, write_exception
 from ..fence import Fence, ignore
 from ..files import Complaints, append_to, create_file, encode
 from ..identity import identify, rank_and_world
+from ..launchers import joins
 from ..layout import RunLayout
 from ..packing import Keeper, make_private, packing_from
 from ..policy import RECORDING
@@ -115,6 +117,7 @@ class Attachment:
     ) -> None:
         """``fence``: the one that the process has already."""
         self.run_dir = run_dir
+        self._found = False  # whether it is the folder of this attempt, where several share one
         self._hooks = Hooks()
         self.fence = fence = fence or Fence()
         fence.say = _say
@@ -196,6 +199,14 @@ class Attachment:
         if device_is_settled():
             self._begin()
 
+    def find_attempt(self, rank: int, world_size: int) -> RunLayout:
+        """The run directory of this process, once it is known which rank it is. ``world_size``: 0 if unknown."""
+        if joins() and not self._found:
+            self._found = True
+            with contextlib.suppress(OSError):  # which the collector reports
+                self.run_dir = attempt_of(RunLayout(self.run_dir), rank, world_size).root
+        return RunLayout(self.run_dir)
+
     def _begin(self) -> None:
         if self._collector is not None or self._over:
             return
@@ -207,7 +218,7 @@ class Attachment:
             self._end(why)
             self._unrecorded = ""
             return
-        if why := self._why_not(rank):
+        if why := self._why_not(rank, world_size):
             self._end(why)
             return
         os.environ[OWNER_VARIABLE] = str(os.getpid())
@@ -259,13 +270,13 @@ class Attachment:
             return "the training uses its own Collector"
         return ""
 
-    def _why_not(self, rank: int) -> str:
+    def _why_not(self, rank: int, world_size: int) -> str:
         """Why this process cannot be recorded; "" if it can, and then the rank's folder belongs to this process."""
         if os.environ.get(OWNER_VARIABLE, str(os.getpid())) != str(os.getpid()):
             return "an ancestor process is recorded"
-        files = RunLayout(self.run_dir).rank(rank)
         if self._before is not None:  # the folder is this process's own
             return ""
+        files = self.find_attempt(rank, world_size).rank(rank)
         files.folder.mkdir(parents=True, exist_ok=True)
         occupied = files.identity.exists()
         if not occupied:

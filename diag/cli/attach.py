@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from diag.cli.reading import no_dash
 from diag.cli.recording import SKIP, RecordingOptions, with_options
-from diag.errors import DiagError, ExitCode
-from diag.words.terminal import put
+from diag.errors import DiagError
+from diag.words.terminal import put, say
 
-_FORMATS = ("shell", "lines", "json")
+if TYPE_CHECKING:
+    from diag.watch.attaching import Attaching
 
 
 @with_options(RecordingOptions, panels=False)
@@ -28,44 +27,66 @@ def attach(
         ),
     ],
     output: Annotated[
-        str,
+        Literal["shell", "lines", "json", "k8s"],
         typer.Option(
             "--format",
             help="shell: for eval; lines: NAME=VALUE, for --env-file and the like; json: an object, for the env_vars "
-            "of Ray's runtime_env. The last two hold PYTHONPATH as it is here.",
+            "of Ray's runtime_env; k8s: the env of a container, in YAML. Lines and json hold PYTHONPATH as it is here.",
         ),
     ] = "shell",
+    recorder: Annotated[
+        str | None,
+        typer.Option(
+            help="With --format k8s: the folder in the container that holds the recorder, as the target `recorder` of "
+            "examples/recorder.Dockerfile makes it; by default where it is here.",
+            metavar="FOLDER",
+        ),
+    ] = None,
     trace_skip: Annotated[int, typer.Option(help="Steps before the first window.", min=0)] = SKIP,
     **values: Any,
 ) -> None:
     """Print the environment in which any training records itself: for Slurm, Kubernetes and other launchers.
 
     In a job's script, before the line that starts the training: `eval "$(diag attach --out RUN)"`. The script that
-    trains stays as it is.
+    trains stays as it is. Every node, pod and process may evaluate the line: all of one attempt of a job record
+    together. A requeue or a restart is the next attempt, in the same run directory.
     """
-    if output not in _FORMATS:
-        raise DiagError(f"--format is one of {', '.join(_FORMATS)}, not {output}", exit_code=ExitCode.USAGE)
-    from diag.collectors.packing import PACK_VARIABLE
-    from diag.collectors.settings import SITE, attached, python_path
-    from diag.watch.launch import Launch, open_run_directory
-    from diag.watch.packing import place_of
+    from diag.watch.attaching import in_containers, not_recorded
 
     options = RecordingOptions(out=out, trace_skip=trace_skip, **values)
-    settings = options.of_collectors()
-    folder, packing = place_of(out, options.pack, options.pack_interval)
-    layout = open_run_directory(folder, Launch(nproc=1), sys.argv[1:], "attach")
-    variables = attached(layout.root, settings)
-    if packing is not None:
-        variables[PACK_VARIABLE] = packing.to_json()
-    everything = {**variables, "PYTHONPATH": python_path()}
-    if output == "json":
-        put(f"{json.dumps(everything)}\n")
-        return
-    if output == "lines":
-        for name, value in everything.items():
-            put(f"{name}={value}\n")
-        return
-    for name, value in variables.items():
-        put(f"export {name}={shlex.quote(value)}\n")
-    # The PYTHONPATH of the shell that evaluates this comes after ours.
-    put(f'export PYTHONPATH={shlex.quote(str(SITE))}"${{PYTHONPATH:+:$PYTHONPATH}}"\n')
+    try:
+        if output == "k8s":
+            attaching = in_containers(out, options.of_collectors(), options.pack_interval, options.pack, recorder)
+        else:
+            attaching = _here(options)
+    except DiagError as error:
+        if output == "shell":  # the exit code is lost in `eval "$(diag attach ...)"`
+            put(not_recorded(error))
+        raise
+    forms = {
+        "shell": attaching.as_shell,
+        "lines": attaching.as_lines,
+        "json": attaching.as_json,
+        "k8s": attaching.as_kubernetes,
+    }
+    put(forms[output]())
+
+
+def _here(options: RecordingOptions) -> Attaching:
+    """For processes that find the recorder where it is now, in a run directory that is made, or joined."""
+    from diag.collectors.launchers import job_in
+    from diag.watch.attaching import Attaching, variables_of
+    from diag.watch.launch import shared_run_directory
+    from diag.watch.packing import place_of
+
+    job = job_in()
+    attempt = job.key if job is not None and job.attempt is not None else ""
+    folder, packing = place_of(options.out, options.pack, options.pack_interval, attempt)
+    assert folder is not None
+    layout, is_used = shared_run_directory(folder, sys.argv[1:])
+    if is_used:
+        say(
+            f"diag: {layout.root} holds an attempt already. The next one is recorded in {layout.root}/restart-N",
+            err=True,
+        )
+    return Attaching(variables_of(layout.root, options.of_collectors(), packing, job))

@@ -139,7 +139,9 @@ def recording_environment(layout: RunLayout, pid: int) -> dict[str, str]:
         environment = psutil.Process(pid).environ()
     except (psutil.Error, OSError):
         return {}
-    return environment if environment.get(RUN_DIR_VARIABLE) == str(layout.root.resolve()) else {}
+    root = layout.root.resolve()
+    runs = {str(root), str(root.parent)} if layout.is_restart else {str(root)}  # the variable names no restart
+    return environment if environment.get(RUN_DIR_VARIABLE) in runs else {}
 
 
 def newest_change(path: Path) -> int:

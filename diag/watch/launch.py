@@ -128,13 +128,7 @@ def open_run_directory(out: Path | None, launch: Launch, argv: Sequence[str], na
     is refused: records are never mixed or lost. The manifest is created first and atomically, so if nodes start at the
     same moment, one creates it and the others find it. ``name``: of the folder, if ``out`` is None; ``described``:
     fields of the manifest that are known already."""
-    option = option_of_mask(argv)
-    if option:
-        raise DiagError(
-            f"the value of {option} is masked in this command line",
-            hint="it comes from a record, which holds no secrets; give the real value",
-            exit_code=ExitCode.USAGE,
-        )
+    _refuse_masks(argv)
     root = out if out is not None else Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
     layout = RunLayout(root)
     if layout.is_run() and not _is_of_this_job(layout, launch):
@@ -153,6 +147,39 @@ def open_run_directory(out: Path | None, launch: Launch, argv: Sequence[str], na
     except OSError as error:
         raise DiagError(f"cannot make the run directory: {error.strerror}", path=root) from error
     return layout
+
+
+def _refuse_masks(argv: Sequence[str]) -> None:
+    option = option_of_mask(argv)
+    if option:
+        raise DiagError(
+            f"the value of {option} is masked in this command line",
+            hint="it comes from a record, which holds no secrets; give the real value",
+            exit_code=ExitCode.USAGE,
+        )
+
+
+_SHARED = "shared"  # of ``Manifest.collector``: `diag attach` made this run directory, which attempts share
+
+
+def shared_run_directory(root: Path, argv: Sequence[str]) -> tuple[RunLayout, bool]:
+    """The run directory that all attempts of a job share, new or already there; and whether something is recorded in
+    it. The processes find the place of their attempt in it: see ``collectors.attempts``. DiagError where it holds a run
+    of `diag run`, or cannot be made."""
+    from diag.rundir.lines import read_manifest
+
+    _refuse_masks(argv)
+    layout = RunLayout(root)
+    try:
+        created = not layout.is_run() and make_manifest(layout, argv=list(argv), collector={_SHARED: True})
+        layout.ranks_folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DiagError(f"cannot make the run directory: {error.strerror}", path=root) from error
+    manifest, _ = read_manifest(layout)
+    shared = manifest is not None and manifest.collector.get(_SHARED) is True
+    if not (created or shared or layout.attempt.exists()):
+        raise _taken(root)
+    return layout, bool(layout.ranks())
 
 
 def _taken(root: Path) -> DiagError:

@@ -8,11 +8,12 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from diag import processes
-from diag.collectors.packing import MODULE, PACK_VARIABLE, Packing, make_private, new_node_folder
+from diag.collectors.packing import MODULE, PACK_VARIABLE, Packing, make_private, node_folder
 from diag.errors import DiagError, ExitCode
 from diag.store.policy import SEGMENTS
 from diag.store.stores import is_remote, require_client
@@ -21,9 +22,10 @@ from diag.words.places import show_as
 from diag.words.terminal import say as put_line
 
 
-def place_of(out: str | None, pack: bool, interval_s: float) -> tuple[Path | None, Packing | None]:
+def place_of(out: str | None, pack: bool, interval_s: float, attempt: str = "") -> tuple[Path | None, Packing | None]:
     """The folder that the processes of this node record in, and how it is packed: not at all if ``out`` is a folder and
-    ``pack`` is False. DiagError where the store's client is not installed, or the node's folder cannot be made."""
+    ``pack`` is False. ``attempt``: its key; the node's folder is then the same whenever it is asked for. DiagError
+    where the store's client is not installed, or the node's folder cannot be made."""
     if out is None or not (pack or is_remote(out)):
         if pack:
             raise DiagError("--pack needs --out", hint="give a shared folder", exit_code=ExitCode.USAGE)
@@ -31,7 +33,7 @@ def place_of(out: str | None, pack: bool, interval_s: float) -> tuple[Path | Non
     if is_remote(out):
         require_client(out)
     to = out if is_remote(out) else str(Path(out).resolve())
-    folder = new_node_folder()
+    folder = node_folder(sha256(f"{to} {attempt}".encode()).hexdigest()[:12] if attempt else "")
     try:
         make_private(folder)
     except OSError as error:

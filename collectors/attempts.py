@@ -1,0 +1,123 @@
+"""The folder of this process's attempt, in a run directory that several attempts share. Standard library only.
+
+Every process finds it by itself. Each attempt has a file that only one process can make, with the key of the attempt.
+So all processes with this key find the same folder. Where the launcher does not count its attempts, several of them
+share a key. Then a rank belongs to the next attempt if its place was taken by a process that has ended, or if a rank
+next to it has failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .files import create_file, encode
+from .launchers import attempt_key
+from .layout import RankLayout, RunLayout
+from .policy import RECORDING
+from .reading import read_object
+from .records import FAILED, Attempt
+
+_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+_STARTED = 19  # field of /proc/PID/stat behind the name: the start in ticks since boot
+
+
+def boot_id() -> str:
+    """Equal in all processes that share one monotonic clock."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
+
+
+def attempt_of(run: RunLayout, rank: int, world_size: int, environ: Mapping[str, str] = os.environ) -> RunLayout:
+    """The run directory of the attempt that this rank belongs to; made if it is the first to come. ``world_size``: 0 if
+    unknown. OSError where it cannot be made."""
+    key = attempt_key(world_size, environ)
+    exact = " step:" in key or key.startswith("step:")
+    number = 0
+    while True:
+        there = [run, *run.restarts()]
+        ours = [one for one in there if _key_of(one) == key]
+        if ours and (exact or not _is_over(ours[-1], rank, world_size)) and not _was_taken(ours[-1].rank(rank)):
+            return ours[-1]
+        # A folder that another node made may not be listed yet, so a number that was taken is not tried again.
+        last = int(there[-1].root.name.rpartition("-")[2]) if len(there) > 1 else 0
+        number = max(number, last + 1 if _is_used(run) else 0)
+        mine = run.restart(number)
+        about = Attempt(key=key, host=socket.gethostname(), unix_ns=time.time_ns())
+        if create_file(mine.attempt, encode(about)):
+            return mine
+        if _key_of(mine) == key and not _was_taken(mine.rank(rank)):
+            return mine
+        number += 1
+
+
+def _is_used(run: RunLayout) -> bool:
+    """Whether an attempt, or another training, is recorded in the run directory itself."""
+    if _key_of(run) is not None:
+        return True
+    with contextlib.suppress(OSError):
+        return bool(run.ranks())
+    return True
+
+
+def _key_of(attempt: RunLayout) -> str | None:
+    key = read_object(attempt.attempt, attempt.root).get("key")
+    return key if isinstance(key, str) else None
+
+
+def _was_taken(files: RankLayout) -> bool:
+    """Whether a process that has ended recorded this rank. One that runs keeps it."""
+    identity = read_object(files.identity, files.run)
+    return bool(identity) and _has_ended(files, identity)
+
+
+def _is_over(attempt: RunLayout, rank: int, world_size: int) -> bool:
+    """Whether a rank that has not begun in this attempt belongs to a later one: another number of ranks trained, or one
+    of a few neighbours failed or was killed."""
+    for other in dict.fromkeys((0, 1, rank - 1, rank + 1)):
+        files = attempt.rank(other) if other >= 0 and other != rank else None
+        identity = read_object(files.identity, files.run) if files is not None else {}
+        if files is None or not identity:
+            continue
+        if world_size and identity.get("world_size") != world_size:
+            return True
+        heartbeat = read_object(files.heartbeat, files.run)
+        ended_well = heartbeat.get("done") is True and not str(heartbeat.get("phase", "")).startswith(FAILED)
+        if not ended_well and _has_ended(files, identity):
+            return True
+    return False
+
+
+def _has_ended(files: RankLayout, identity: Mapping[str, Any]) -> bool:
+    heartbeat = read_object(files.heartbeat, files.run)
+    if heartbeat.get("done") is True:
+        return True
+    pid = identity.get("pid")
+    if identity.get("boot_id") == boot_id() and identity.get("host") == socket.gethostname() and isinstance(pid, int):
+        return not _runs(pid, identity.get("monotonic_ns"))
+    seen_ns = heartbeat.get("unix_ns") or identity.get("unix_ns")
+    return isinstance(seen_ns, int) and time.time_ns() - seen_ns > RECORDING.gone_s * 1e9
+
+
+def _runs(pid: int, recorded_ns: object) -> bool:
+    """Whether there is the process of this host that wrote a record at this time, by the monotonic clock."""
+    try:
+        os.kill(pid, 0)
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # another user's process, or a system without /proc
+        return True
+    if fields[0] in "ZX":
+        return False
+    # A process that started later has the number of the one that wrote.
+    began_ns = int(fields[_STARTED]) * 1_000_000_000 // _CLOCK_TICKS
+    slack_ns = 2 * 1_000_000_000 // _CLOCK_TICKS
+    return not isinstance(recorded_ns, int) or began_ns <= recorded_ns + slack_ns
