@@ -40,7 +40,7 @@ from diag.model.steps import (
 from diag.rundir.durations import with_ranks
 from diag.rundir.inspector import alone, newest_job, ranks_of, read_inspector
 from diag.rundir.job_ranks import of_its_job
-from diag.rundir.lines import read_manifest
+from diag.rundir.lines import interval_s, read_manifest
 from diag.rundir.local import local_path as local_path
 from diag.rundir.local import local_paths as local_paths
 from diag.rundir.run import Job as Job
@@ -654,14 +654,17 @@ def _notes_on_device(tables: Tables) -> list[str]:
 
 
 def _notes_on_ends(tables: Tables) -> list[str]:
-    """A note on ranks that were killed, or still train: they write their steps every two seconds."""
+    """A note on ranks that were killed, or still train: they write their steps every two seconds, and a
+    packer stores them once an interval."""
     if tables.manifest is not None and tables.manifest.exit_code == 0:
         return []
     beats = {
         rank: rank_tables.heartbeat for rank, rank_tables in tables.ranks.items() if rank_tables.heartbeat is not None
     }
     cut = [rank for rank, beat in beats.items() if not (beat.done or beat.failed_in)]
-    return [f"{rank_ranges(cut)} did not close their records: steps of the last seconds may be missing"] if cut else []
+    late_s = interval_s(RunLayout(tables.root))
+    last = f"{late_s:,.0f} seconds, the interval of their packers," if late_s else "seconds"
+    return [f"{rank_ranges(cut)} did not close their records: steps of the last {last} may be missing"] if cut else []
 
 
 # Reading a snapshot takes 0.12 s a MB. Of larger ones the name says whether an allocation failed.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -53,31 +52,23 @@ def trace(
 
     Exit code 0: all ranks recorded it; 4: some did not (each is listed with the reason); 1: none did.
     """
-    from diag.collectors.layout import RunLayout
-    from diag.collectors.reading import read_regular
-    from diag.rundir.local import local_path
-    from diag.store.policy import SEGMENTS
-    from diag.store.segments import REQUESTS
-    from diag.store.stores import Store
     from diag.watch import traces as asking
+    from diag.watch.reach import Reach
 
     from .reading import reading_progress
 
-    layout = RunLayout(local_path(run))
+    reach = Reach(run)
+    layout = reach.layout
     chosen = rank_list(ranks) if ranks is not None else None
     if memory:
         asked = asking.ask_for_memory(layout, chosen, "diag trace --memory")
     else:
         asked = asking.ask(layout, steps, chosen, "diag trace", ahead)
-    is_copy = str(layout.root) != run
-    if is_copy:  # the packers of the nodes hand the request to the ranks
-        request = read_regular(layout.trace_asked, SEGMENTS.most_request_bytes)
-        Store(run).write(f"{REQUESTS}/{layout.trace_asked.name}", request)
+    reach.hand_on(layout.trace_asked)
     answers: list[Answer] = []
     if wait:
         with reading_progress("waiting") as progress:
-            refresh = partial(local_path, run) if is_copy else None
-            answers = asking.wait(layout, asked, progress, refresh=refresh)
+            answers = asking.wait(layout, asked, progress, refresh=reach.refresh)
     if as_json:
         put(json.dumps(_document(asked, answers)) + "\n")
     else:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -73,19 +74,16 @@ def triage(
         addresses = [path for path in paths if is_address(path) and not Path(path).exists()][:1]
         paths = [path for path in paths if path not in addresses]
         reports = ask_twice("".join(addresses))
+    given = paths
     paths = local_paths(paths)
     run = RunLayout(Path(paths[0])) if len(paths) == 1 and is_regular(RunLayout(Path(paths[0])).manifest) else None
-    if stacks:
-        silent = _take_stacks(run)
-    with reading_progress() as progress:
+    if stacks and run is None:
+        raise DiagError("--stacks needs one run directory", exit_code=ExitCode.USAGE)
+    with _stacks_of(given[0] if stacks else None) as silent, reading_progress() as progress:
         answer = triage_paths(paths, progress, reports)
-    if stacks and run is not None:
-        from diag.watch.stacks import take_request_back
-
-        take_request_back(run)
-        if silent:
-            reason = "left no stacks: no answer to the request, as a process that is stopped gives none"
-            answer = replace(answer, gaps=(*answer.gaps, ("", f"{spaced(listing(silent))} {reason}")))
+    if silent:
+        reason = "left no stacks: no answer to the request, as a process that is stopped gives none"
+        answer = replace(answer, gaps=(*answer.gaps, ("", f"{spaced(listing(silent))} {reason}")))
     usual = len(paths) == 1 and not ras and policy is None  # of the run alone, with the usual thresholds
     if usual and run is not None:
         with suppress(OSError):  # it is printed in any case
@@ -97,11 +95,19 @@ def triage(
     raise typer.Exit(ExitCode.DATA_INCOMPLETE if incomplete(answer) else ExitCode.OK)
 
 
-def _take_stacks(run: RunLayout | None) -> list[int]:
-    """Ranks that did not answer."""
-    from diag.watch.stacks import take_stacks
+@contextmanager
+def _stacks_of(path: str | None) -> Iterator[list[int]]:
+    """A context in which the ranks' answers are in the run, with the ranks that did not answer; heartbeats are short
+    again after it. None: nothing is asked."""
+    if path is None:
+        yield []
+        return
+    from diag.watch.reach import Reach
+    from diag.watch.stacks import take_request_back, take_stacks
 
-    if run is None:
-        raise DiagError("--stacks needs one run directory", exit_code=ExitCode.USAGE)
+    reach = Reach(path)
     say("asking the ranks for their stacks", err=True)
-    return take_stacks(run)
+    try:
+        yield take_stacks(reach)
+    finally:
+        take_request_back(reach)

@@ -501,11 +501,16 @@ def read_end(stream: Path, most: int) -> tuple[bytes, bool]:
 
 def delay_ns(layout: RunLayout) -> int:
     """By how much the newest records of a run may be late: that of a packer that carries them. 0 without one."""
+    return int(RUN_READING.intervals_late * interval_s(layout) * 1e9)
+
+
+def interval_s(layout: RunLayout) -> float:
+    """Seconds between two looks of the packers that carry a run's records; 0 without packers."""
     for root in (layout.root, layout.root.parent):
-        interval_s = read_object(root / ABOUT, root).get("interval_s")
-        if isinstance(interval_s, int | float) and 0 < interval_s < RUN_READING.longest_interval_s:
-            return int(RUN_READING.intervals_late * interval_s * 1e9)
-    return 0
+        seconds = read_object(root / ABOUT, root).get("interval_s")
+        if isinstance(seconds, int | float) and 0 < seconds < RUN_READING.longest_interval_s:
+            return float(seconds)
+    return 0.0
 
 
 def restart_gaps(layout: RunLayout) -> list[Gap]:

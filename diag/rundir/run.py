@@ -50,6 +50,7 @@ from .inspector import of_run
 from .jobs import Group, at_other_times, job_places, sort_traces, why_apart
 from .lines import (
     each_piece,
+    interval_s,
     pieces,
     process_runs,
     read_heartbeat,
@@ -346,6 +347,7 @@ def _unwritten_steps(
     recorded = {rank: of_rank.recorded for rank, of_rank in ranks.items() if of_rank.steps}
     every = set().union(*recorded.values())
     gaps = []
+    kept = "stored by its node's packer" if interval_s(layout) else "written"
     for rank, steps in recorded.items():
         if training and _trains(ranks[rank]):
             continue
@@ -359,7 +361,7 @@ def _unwritten_steps(
         if finished > len(steps):
             why = "the others were never written"
             if ended < known:  # they are known from other ranks alone, which may have gone on without this one
-                why = "it ended before the others were trained, or before they were written"
+                why = f"it ended before the others were trained, or before they were {kept}"
             reason = f"holds {len(steps) + removed:,} of {finished + removed:,} steps: {why}"
             gaps.append(Gap(str(layout.rank(rank).steps), reason))
     return gaps

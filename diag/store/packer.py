@@ -27,7 +27,9 @@ from diag.collectors.packing import ABOUT, HIDDEN, Packing, lock, own_folder, pa
 from diag.collectors.reading import open_regular, read_object, read_regular, walk
 from diag.errors import DiagError
 from diag.store.policy import SEGMENTS, STORES
-from diag.store.segments import REQUESTS, Entry, Segment, decode, encode, merged, name_of, raw_bytes
+from diag.store.requests import NAME as REQUESTS
+from diag.store.requests import decoded
+from diag.store.segments import Entry, Segment, decode, encode, merged, name_of, raw_bytes
 from diag.store.stores import Store
 from diag.words.terminal import say
 
@@ -59,7 +61,7 @@ class _State(msgspec.Struct):
     generation: int = 0
     files: dict[str, _Sent] = {}
     stored: list[_Stored] = []
-    request: bytes = b""
+    asked: dict[str, str] = {}  # what was handed to the ranks, by file
     tried: set[str] = set()  # the files of a segment that may be stored and is not noted
     unused: list[str] = []  # segments that were merged, and may still be there
 
@@ -72,6 +74,7 @@ class Node:
         self._store = store or Store(packing.to)
         self._state_file = folder / HIDDEN / "state"
         self._state = self._kept_state()
+        self._newest: dict[str, bytes] = {}  # segments that are merged soon, so that they need not be read again
         self._keep_state()  # a segment may be stored and not noted: the next packer must go on under this name
         replace_file(folder / ABOUT, msgspec.json.encode({"interval_s": packing.interval_s}))
 
@@ -82,6 +85,12 @@ class Node:
         except (OSError, msgspec.MsgspecError):
             host = "".join(char if char.isalnum() or char in "-_" else "-" for char in socket.gethostname())
             return _State(node=f"{host[:60] or 'node'}-{uuid.uuid4().hex[:8]}")
+
+    def interval(self, last: bool = False) -> None:
+        """What a packer does in each interval. ``last``: see ``pack``. DiagError where the store does not answer."""
+        self.pack(last)
+        self.fetch_requests()
+        self.merge()
 
     # -- segments --------------------------------------------------------------------------------------------------
 
@@ -99,7 +108,9 @@ class Node:
             self._state.tried |= {entry.name for entry in entries}
             self._keep_state()
             data = encode(Segment(self._state.node, number, number, entries))
-            self._store.write(name_of(self._state.node, number, number), data)
+            name = name_of(self._state.node, number, number)
+            self._store.write(name, data)
+            self._remember(name, data)
             self._state.last = number
             self._state.files = sent
             self._state.tried = set()
@@ -202,7 +213,7 @@ class Node:
     def _merge(self, group: list[_Stored]) -> None:
         node = self._state.node
         names = [name_of(node, one.first, one.last) for one in group]
-        whole = merged(decode(self._store.read(name)) for name in names)
+        whole = merged(decode(self._newest.pop(name, b"") or self._store.read(name)) for name in names)
         self._store.write(name_of(node, whole.first, whole.last), encode(whole))
         one = _Stored(whole.first, whole.last, group[0].level + 1, raw_bytes(whole.entries))
         self._state.stored = sorted(
@@ -212,6 +223,11 @@ class Node:
         self._keep_state()
         self._remove_unused()
 
+    def _remember(self, name: str, data: bytes) -> None:
+        self._newest[name] = data
+        while sum(map(len, self._newest.values())) > SEGMENTS.most_remembered_bytes:
+            self._newest.pop(next(iter(self._newest)))
+
     def _remove_unused(self) -> None:
         self._store.remove(self._state.unused)
         self._state.unused = []
@@ -219,14 +235,19 @@ class Node:
 
     # -- requests --------------------------------------------------------------------------------------------------
 
-    def fetch_request(self) -> None:
-        """Hands a request of `diag trace` to the ranks. DiagError where the store does not answer."""
-        newest = RunLayout(self._folder).newest()
-        content = self._store.read_if_there(f"{REQUESTS}/{newest.trace_asked.name}")
-        if content is None or content == self._state.request or len(content) > SEGMENTS.most_request_bytes:
+    def fetch_requests(self) -> None:
+        """Hands what is asked of the ranks to them, once, and takes back what is no longer asked. DiagError where the
+        store does not answer."""
+        asked = decoded(self._store.read_if_there(REQUESTS)).files
+        if asked == self._state.asked:
             return
-        self._state.request = content
-        replace_file(newest.trace_asked, content)
+        newest = RunLayout(self._folder).newest()
+        before, self._state.asked = self._state.asked, asked
+        for name, text in asked.items():
+            if before.get(name) != text:
+                replace_file(newest.root / name, text.encode())
+        for name in before.keys() - asked.keys():
+            (newest.root / name).unlink(missing_ok=True)
         self._keep_state()
 
     # -- the node's processes --------------------------------------------------------------------------------------
@@ -291,14 +312,14 @@ def keep_packing(node: Node, packing: Packing, stop: _Stop, launcher: int = 0) -
         if over or now_s >= due_s:
             due_s = now_s + packing.interval_s
             try:
-                node.pack(last=over or ended_s is not None)
+                if over:
+                    node.pack(last=True)
+                else:
+                    node.interval(last=ended_s is not None)
                 flushed = True
                 if told:
                     _say("the store can be used again")
                 told = False
-                if not over:
-                    node.fetch_request()
-                    node.merge()
             except (DiagError, OSError, ValueError) as error:
                 flushed = False
                 if not told:

@@ -29,7 +29,8 @@ class Segments(Topic, name="segments", fixed=True):
     most_merged_bytes = threshold(
         96 << 20, "bytes", "chosen: segments are merged in memory", "of files in a merged segment"
     )
-    most_request_bytes = threshold(1 << 16, "bytes", "chosen", "of a request of `diag trace`")
+    most_remembered_bytes = threshold(16 << 20, "bytes", "chosen", "of segments in memory until they are merged")
+    most_request_bytes = threshold(1 << 16, "bytes", "chosen", "of what is asked of the ranks")
     look_s = threshold(1.0, "s", "chosen", "between two looks whether the node's processes have ended")
     linger_s = threshold(60.0, "s", "chosen: a training is restarted meanwhile", "after the last process has ended")
     start_s = threshold(3600.0, "s", "chosen", "in which a first rank must start")

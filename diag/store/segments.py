@@ -2,7 +2,6 @@
 
     <run>/segments/<node>/0000000017-0000000017.seg    the 17th of this node
     <run>/segments/<node>/0000000001-0000000016.seg    the first sixteen, merged
-    <run>/requests/trace_asked.json                    what `diag trace` asks of all nodes
 
 A segment holds new ends of files that grow, whole files that were replaced, and names of files that were removed. Each
 content of a file has a number, its generation, and each part its offset. So a reader may apply a segment twice, or a
@@ -24,7 +23,6 @@ from diag.store.policy import SEGMENTS, STORES
 from diag.store.stores import is_plain_name
 
 FOLDER = "segments"
-REQUESTS = "requests"
 _MAGIC = b"DIAGSEG1"
 _HEAD_BYTES = len(_MAGIC) + hashlib.sha256().digest_size
 _NAME = re.compile(r"(\d{10})-(\d{10})\.seg")

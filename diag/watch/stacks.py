@@ -11,20 +11,21 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.records import HANG
 from diag.errors import DiagError, readable
 from diag.rundir.job_ranks import job_ranks
-from diag.rundir.lines import read_heartbeat
+from diag.rundir.lines import delay_ns, read_heartbeat
 from diag.rundir.runs import recording_environment, state_of
 from diag.watch.hang_monitor import gather
 from diag.watch.policy import WATCHING
 
+from .reach import Reach
 from .workers import Worker, recorded_process
 
 
-def take_stacks(run: RunLayout) -> list[int]:
+def take_stacks(reach: Reach) -> list[int]:
     """Asks every rank for its Python stacks, its Flight Recorder's dump and its calls, and waits for the answers. Each
     rank writes them from the recorder's own thread, or where that cannot run in a signal handler; py-spy runs for the
     ranks of this host, if it is installed and permitted. Returns the ranks that did not answer. DiagError for a run
     that does not live, or that makes progress: then stacks are of a moment."""
-    layout = run.newest()
+    layout = reach.layout.newest()
     state = state_of(layout.root, with_answer=False)
     if not state.live:
         raise DiagError("the run does not live, so no rank can answer", path=layout.root)
@@ -39,19 +40,22 @@ def take_stacks(run: RunLayout) -> list[int]:
     number = int(time.time())  # different from the requests of a launcher, which count from 1
     workers = [worker for rank in ranks if (worker := _here(layout, rank)) is not None]
     gather(layout, workers, HANG, number, WATCHING.answer_s)
-    deadline = time.monotonic() + WATCHING.answer_s  # for the ranks of other hosts
+    reach.hand_on(layout.asked)
+    deadline = time.monotonic() + WATCHING.answer_s + delay_ns(layout) / 1e9  # for the ranks of other hosts
     near = {worker.rank for worker in workers}
     while (missing := _unanswered(layout, list(ranks), number)) and time.monotonic() < deadline:
         if set(missing) <= near:
             break
-        time.sleep(WATCHING.poll_hang_s)
+        looked = time.monotonic()
+        reach.refresh()
+        time.sleep(max(WATCHING.poll_hang_s, time.monotonic() - looked))
+    reach.refresh()
     return missing
 
 
-def take_request_back(run: RunLayout) -> None:
+def take_request_back(reach: Reach) -> None:
     """Removes the request: the ranks' heartbeats are short again. What they wrote stays."""
-    with suppress(OSError):
-        run.newest().asked.unlink()
+    reach.take_back(reach.layout.newest().asked)
 
 
 def _here(layout: RunLayout, rank: int) -> Worker | None:

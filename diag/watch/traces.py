@@ -155,7 +155,7 @@ def wait(
     progress: Callable[[int, int, str], None] | None = None,
     interval_s: float = 0.5,
     patience_s: float = WATCHING.patience_s,
-    refresh: Callable[[], object] | None = None,
+    refresh: Callable[[], object] = lambda: None,
 ) -> list[Answer]:
     """Waits for the answers of all ranks, or until no rank has begun a step for ``patience_s`` seconds, and for as long
     as records may be late. ``refresh``: brings a local copy of the run up to date."""
@@ -163,8 +163,7 @@ def wait(
     late_s = delay_ns(layout) / 1e9
     while True:
         looked = time.monotonic()
-        if refresh is not None:
-            refresh()
+        refresh()
         replies = answers(layout, trace_request)
         waiting = sum(answer.open for answer in replies)
         step = max((beat.step for beat in _beats(_some(_requested_ranks(layout, trace_request))).values()), default=-1)

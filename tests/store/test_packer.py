@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import ClassVar
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from diag.api import local_path, open_run
+from diag.collectors.files import encode
 from diag.collectors.layout import RunLayout
 from diag.collectors.packing import HIDDEN, Packing, lock
+from diag.collectors.records import Heartbeat
 from diag.errors import DiagError
 from diag.rundir.local import copies_folder
 from diag.store.packer import Node
 from diag.store.policy import SEGMENTS
+from diag.store.requests import NAME as REQUESTS
+from diag.store.requests import ask_nodes
 from diag.store.segments import DamagedSegmentError, decode, newest_of, numbers_of
 from diag.store.stores import Store
-from tests.pieces import recorded, split
+from tests.long_run import LongRun
+from tests.pieces import edit, recorded, split
 
 ADDRESS = "memory://bucket/packed"
 PACKING = Packing(ADDRESS, 30.0)
@@ -172,17 +181,36 @@ def test_weeks_of_segments_stay_few(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert RunLayout(local_path(ADDRESS)).rank(0).heartbeat.read_text() == "299"
 
 
-def test_a_request_reaches_the_ranks_once(tmp_path: Path) -> None:
+def test_a_request_reaches_the_ranks_once_and_is_taken_back(tmp_path: Path) -> None:
     folder = tmp_path / "node"
     RunLayout(folder).ranks_folder.mkdir(parents=True)
+    node, store = Node(folder, PACKING), Store(ADDRESS)
+    trace, stacks = RunLayout(folder).trace_asked, RunLayout(folder).asked
+    ask_nodes(store, trace.name, b'{"number": 1}')
+    node.fetch_requests()
+    assert trace.read_bytes() == b'{"number": 1}'
+    trace.unlink()
+    ask_nodes(store, stacks.name, b'{"number": 7}')
+    node = Node(folder, PACKING)  # after a restart
+    node.fetch_requests()
+    assert not trace.exists()
+    assert stacks.read_bytes() == b'{"number": 7}'
+    ask_nodes(store, stacks.name, None)
+    node.fetch_requests()
+    assert not stacks.exists()
+
+
+@pytest.mark.parametrize(
+    "document", [b"", b"[]", b"\0" * 40, b'{"files": {"../../.bashrc": "x", "manifest.json": "{}"}}']
+)
+def test_nobody_writes_other_files_to_a_node_by_a_request(document: bytes, tmp_path: Path) -> None:
+    folder = tmp_path / "node"
+    RunLayout(folder).ranks_folder.mkdir(parents=True)
+    Store(ADDRESS).write(REQUESTS, document)
     node = Node(folder, PACKING)
-    Store(ADDRESS).write("requests/trace_asked.json", b'{"number": 1}')
-    node.fetch_request()
-    asked = RunLayout(folder).trace_asked
-    assert asked.read_bytes() == b'{"number": 1}'
-    asked.unlink()
-    Node(folder, PACKING).fetch_request()  # after a restart
-    assert not asked.exists()
+    before = sorted(tmp_path.rglob("*"))
+    node.fetch_requests()
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_of_two_packers_one_runs(tmp_path: Path) -> None:
@@ -195,3 +223,120 @@ def test_numbers_of_names() -> None:
     assert numbers_of("segments/a/0000000001-0000000016.seg") == ("a", 1, 16)
     assert numbers_of("segments/a/0000000016-0000000001.seg") is None
     assert numbers_of("other/a/0000000001-0000000016.seg") is None
+
+
+class Counted(MemoryFileSystem):  # type: ignore[misc]
+    """A file system in memory that counts what is asked of it."""
+
+    protocol = "counted"
+    store: ClassVar[dict[str, object]] = {}
+    asked: ClassVar[Counter[str]] = Counter()
+
+    def pipe_file(self, *args: object, **named: object) -> object:
+        self.asked["write"] += 1
+        return super().pipe_file(*args, **named)
+
+    def cat_file(self, *args: object, **named: object) -> object:
+        self.asked["read"] += 1
+        return super().cat_file(*args, **named)
+
+    def rm_file(self, *args: object, **named: object) -> object:
+        self.asked["remove"] += 1
+        return super().rm_file(*args, **named)
+
+    def makedirs(self, *args: object, **named: object) -> object:
+        self.asked["folder"] += 1
+        return super().makedirs(*args, **named)
+
+    def info(self, *args: object, **named: object) -> object:
+        self.asked["look"] += 1
+        return super().info(*args, **named)
+
+    def find(self, *args: object, **named: object) -> object:
+        self.asked["list"] += 1
+        return super().find(*args, **named)
+
+
+def test_a_node_of_8_ranks_needs_at_most_one_operation_a_rank_and_minute(tmp_path: Path) -> None:
+    fsspec.register_implementation("counted", Counted, clobber=True)
+    run = RunLayout(tmp_path / "node")
+    ranks = [run.rank(rank) for rank in range(8)]
+    for rank in ranks:
+        rank.folder.mkdir(parents=True)
+    node = Node(run.root, Packing("counted://bucket/run", interval_s := 30.0))
+    Counted.asked.clear()
+    minutes = 120
+    for _ in range(round(minutes * 60 / interval_s)):
+        for rank in ranks:
+            rank.heartbeat.write_text(str(Counted.asked))
+            with rank.steps.open("a") as file:
+                file.write("a step\n")
+        node.interval()
+    assert 0 < Counted.asked.total() <= len(ranks) * minutes, Counted.asked
+
+
+def test_an_outage_within_the_budget_loses_nothing_and_a_longer_one_the_oldest_detail(tmp_path: Path) -> None:
+    """Steps of a second, a budget that holds some 1,300 of them in full, and outages of 10 and of 45 minutes."""
+    chance = random.Random(0)
+    store = Unreliable(chance)
+    training = LongRun(tmp_path / "node", 13_000_000, calls=1)
+    node = Node(training.folder, PACKING, store)
+
+    def train(minutes: int) -> None:
+        for _ in range(2 * minutes):
+            training.train(30)
+            with suppress(DiagError):
+                node.interval()
+
+    def is_stored() -> bool:
+        return contents(local_path(ADDRESS)) == contents(training.folder)
+
+    store.share = 0.0
+    train(10)
+    for minutes in (10, 45):
+        store.share = 1.0
+        train(minutes)
+        store.share = 0.0
+        train(1)
+        assert is_stored()
+        left = open_run(ADDRESS).tables.retained
+        if minutes == 10:
+            assert left is None
+    training.close()
+    node.pack(last=True)
+    result = open_run(ADDRESS)
+    left = result.tables.retained
+    assert left is not None
+    assert left.first > 20 * 60 > (left.phases_from or 0) >= (left.sums_from or 0) == 0
+    assert any(f"steps {left.first:,} to" in note for note in result.coverage.notes)
+    assert not training.complaints.messages
+
+
+def test_what_a_lost_node_did_not_store_is_said_with_its_name(tmp_path: Path) -> None:
+    whole = recorded(tmp_path / "whole")
+    kept, lost = split(whole, tmp_path / "pieces", [(0, 1), (2, 3)])
+    Node(kept.root, PACKING).pack(last=True)
+    lines = {}
+    for files in lost.ranks().values():
+        for path in (files.steps, files.collectives):
+            lines[path] = path.read_bytes().splitlines(keepends=True)
+            path.write_bytes(b"".join(lines[path][:40]))
+    Node(lost.root, PACKING).pack()
+    for path, every in lines.items():  # what the node's ranks wrote in its last interval
+        path.write_bytes(b"".join(every))
+    result = open_run(ADDRESS)
+    assert [len(result.tables.ranks[rank].steps) for rank in range(4)] == [60, 60, 40, 40]
+    said = {gap.path: gap.reason for gap in result.coverage.skipped}
+    assert [path.split("/")[-2] for path in said] == ["00002", "00003"]
+    assert all("holds 40 of" in reason and "stored by its node's packer" in reason for reason in said.values())
+
+
+def test_a_run_whose_nodes_are_lost_says_how_much_may_be_missing(tmp_path: Path) -> None:
+    whole = recorded(tmp_path / "whole")
+    edit(whole.manifest, exit_code=None)
+    for piece in split(whole, tmp_path / "pieces", [(0, 1), (2, 3)]):
+        for files in piece.ranks().values():
+            files.heartbeat.write_bytes(encode(Heartbeat(0, 10**15, 59, "forward", steps=60)))
+        Node(piece.root, PACKING).pack()
+    notes = " ".join(open_run(ADDRESS).coverage.notes)
+    assert "did not close their records: steps of the last 30 seconds, the interval of their packers" in notes

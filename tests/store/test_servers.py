@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,29 +17,10 @@ from diag.api import local_path
 from diag.collectors.layout import RunLayout
 from diag.collectors.packing import HIDDEN, PACK_VARIABLE, Packing
 from diag.errors import DiagError
-from diag.rundir.local import copies_folder
 from tests.patience import PATIENCE_S
-from tests.store import servers
 from tests.store.servers import Server
 
-Make = Callable[[Path], contextlib.AbstractContextManager[Server]]
 INTERVAL_S = 0.2
-
-
-@pytest.fixture(params=[servers.folder, servers.sftp, servers.s3], ids=["folder", "sftp", "s3"])
-def server(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    make: Make = request.param
-    monkeypatch.setenv("DIAG_CACHE", str(tmp_path / "cache"))
-    copies_folder.cache_clear()
-    with make(tmp_path) as made:
-        for name, value in made.variables.items():
-            monkeypatch.setenv(name, value)
-        from fsspec.config import conf, set_conf_env
-
-        conf.clear()
-        set_conf_env(conf)
-        yield made
-    conf.clear()
 
 
 class Packer:

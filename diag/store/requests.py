@@ -1,0 +1,51 @@
+"""What is asked of the ranks of a packed run: one document in its store, which the packers of all nodes read.
+
+    <run>/requests.json    by the name of a file in the run directory, its content
+
+A packer writes these files into its node's folder, where the ranks look for them, and removes those that are no longer
+asked.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from diag.collectors.layout import RunLayout
+from diag.errors import DiagError
+from diag.store.policy import SEGMENTS
+from diag.store.stores import Store
+
+NAME = "requests.json"
+_RUN = RunLayout(Path())
+ASKABLE = frozenset({_RUN.asked.name, _RUN.trace_asked.name})  # whoever can write to the store asks nothing else
+
+
+class Requests(Struct):
+    files: dict[str, str] = {}
+
+
+def decoded(content: bytes | None) -> Requests:
+    """Nothing where there is no document, or one that we did not write."""
+    try:
+        if content is None or len(content) > SEGMENTS.most_request_bytes:
+            return Requests()
+        asked = msgspec.json.decode(content, type=Requests)
+    except msgspec.MsgspecError:
+        return Requests()
+    return Requests({name: text for name, text in asked.files.items() if name in ASKABLE})
+
+
+def ask_nodes(store: Store, name: str, content: bytes | None) -> None:
+    """Asks this of all nodes, in addition to what is asked under other names; None takes it back. DiagError where the
+    store does not answer."""
+    if name not in ASKABLE:
+        raise DiagError(f"{name} is no request")
+    files = decoded(store.read_if_there(NAME)).files
+    if content is None:
+        files.pop(name, None)
+    else:
+        files[name] = content.decode()
+    store.write(NAME, msgspec.json.encode(Requests(files)))

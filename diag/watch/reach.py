@@ -1,0 +1,57 @@
+"""How the ranks of a run are asked for something: by a file in their run directory, which a packed run's packers carry
+to its nodes."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from diag.collectors.layout import RunLayout, is_regular
+from diag.collectors.packing import ABOUT
+from diag.collectors.reading import read_regular
+from diag.errors import DiagError, readable
+from diag.rundir.local import local_path
+from diag.store.policy import SEGMENTS
+from diag.store.requests import ask_nodes
+from diag.store.stores import Store
+
+
+class Reach:
+    """A run whose ranks can be asked. ``layout``: the run directory, or the local copy of a packed run."""
+
+    def __init__(self, path: str) -> None:
+        """DiagError where the run cannot be read, or is a copy that no rank looks at."""
+        local = local_path(path)
+        self.layout = RunLayout(local)
+        self._path = path
+        self._store: Store | None = None
+        if local == Path(path):
+            return
+        if not is_regular(local / ABOUT):
+            raise DiagError(
+                "its ranks cannot be asked: no packer of their nodes looks at this place",
+                path=path,
+                hint="give the run directory that the ranks write into",
+            )
+        self._store = Store(path)
+
+    def hand_on(self, request: Path) -> None:
+        """Lets the ranks know of a request that was written in the run directory. DiagError where the store does not
+        answer."""
+        if self._store is not None:
+            with readable(request):
+                content = read_regular(request, SEGMENTS.most_request_bytes)
+            ask_nodes(self._store, request.name, content)
+
+    def take_back(self, request: Path) -> None:
+        """Removes a request; its answers stay. Errors are ignored: nobody answers it twice."""
+        with suppress(OSError):
+            request.unlink()
+        if self._store is not None:
+            with suppress(DiagError):
+                ask_nodes(self._store, request.name, None)
+
+    def refresh(self) -> None:
+        """Brings a local copy up to date. DiagError where the store does not answer."""
+        if self._store is not None:
+            local_path(self._path)
